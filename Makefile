@@ -1,0 +1,37 @@
+# Everything from a clean checkout with Python ≥ 3.11 and make.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-slow bench format clean
+
+help:             ## list the targets
+	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
+
+.venv/.ready: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12 …")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+demo: .venv/.ready ## run the residual study and say where its figures are
+	$(BIN)/sonde run residual --runs demo/runs --out demo/out
+
+test: .venv/.ready ## ruff, mypy and the tests
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/pytest -q -n 2 --dist loadgroup -m "not slow"
+
+test-slow: .venv/.ready ## full-scale checks
+	$(BIN)/pytest -q -m slow
+
+bench: .venv/.ready ## Sonde's training loop against a bare PyTorch loop
+	$(BIN)/python benchmarks/residual.py
+
+format: .venv/.ready ## let ruff mend what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:            ## remove the environment and what the demo made
+	rm -rf .venv demo .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,27 @@
+"""Errors a person can act on: one line that says what is wrong and how to mend it."""
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class SondeError(Exception):
+    """A mistake in the input, the files or the surroundings; its message states the fix."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Ending for a message about an unknown name: the nearest names first, else all of them."""
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    if close:
+        return f"did you mean {' or '.join(repr(near) for near in close)}?"
+    return f"there are: {', '.join(names)}"
+
+
+def pick(table: Mapping[str, T], name: str, kind: str) -> T:
+    """The entry of a table of choices, or an error that lists the names there are."""
+    if name in table:
+        return table[name]
+    raise SondeError(f"unknown {kind} {name!r}: {nearest(name, table)}")
