@@ -1,0 +1,75 @@
+"""Write aside, then rename into place; a full disk or a locked folder becomes one clear error."""
+
+import contextlib
+import errno
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from sonde.errors import SondeError
+
+ASIDE = ".aside-"  # how every file or folder that is not in place yet begins
+
+
+@contextlib.contextmanager
+def clear_errors(path: Path) -> Iterator[None]:
+    """Turn what the operating system says into what the user can do."""
+    try:
+        yield
+    except OSError as error:
+        raise SondeError(_explain(error, path)) from error
+
+
+def _explain(error: OSError, path: Path) -> str:
+    match error.errno:
+        case errno.ENOSPC | errno.EDQUOT:
+            return f"no space left while writing {path}: free some, then give the same command to resume"
+        case errno.EACCES | errno.EPERM | errno.EROFS:
+            return f"cannot write {path}: permission denied; choose another folder or change its permissions"
+        case errno.ENOTDIR | errno.EEXIST:
+            return f"{path} is in the way or lies below a file: name a folder"
+        case _:
+            return f"{path}: {error.strerror or error}"
+
+
+def make_folder(path: Path) -> Path:
+    """The folder, created if need be; a file of that name is an error."""
+    if path.exists() and not path.is_dir():
+        raise SondeError(f"{path} is a file: name a folder")
+    with clear_errors(path):
+        path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def write(path: Path, content: bytes) -> None:
+    """The whole content or nothing: a reader sees the old file until the new one is complete on disk."""
+    with clear_errors(path):
+        aside = path.with_name(f"{ASIDE}{os.getpid()}-{path.name}")
+        try:
+            with aside.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            aside.replace(path)
+        except BaseException:
+            aside.unlink(missing_ok=True)
+            raise
+
+
+def write_folder(path: Path, contents: dict[str, bytes]) -> None:
+    """A new folder with all its files, visible at once."""
+    with clear_errors(path):
+        aside = Path(tempfile.mkdtemp(prefix=f"{ASIDE}{path.name}-", dir=path.parent))
+        try:
+            for name, content in contents.items():
+                with (aside / name).open("wb") as file:
+                    file.write(content)
+                    file.flush()
+                    os.fsync(file.fileno())
+            aside.chmod(0o755)
+            aside.rename(path)
+        except BaseException:
+            shutil.rmtree(aside, ignore_errors=True)
+            raise

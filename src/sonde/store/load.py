@@ -1,0 +1,71 @@
+"""Read a store: tidy rows as one DataFrame, and what each run was."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from sonde.errors import SondeError
+from sonde.rows import empty
+from sonde.store.run import Manifest, RunFolder
+
+
+@dataclass(frozen=True)
+class Run:
+    """What is known of a stored run."""
+
+    id: str
+    config: dict[str, Any]
+    about: dict[str, Any]
+    manifest: Manifest
+    path: Path
+
+    @property
+    def label(self) -> str:
+        """Network, variant and rule, as its configuration says."""
+        parts = (self.about["label"], self.about["variant"], self.about["rule_label"])
+        return ", ".join(part for part in parts if part)
+
+
+@dataclass(frozen=True)
+class Runs:
+    """A store read into memory."""
+
+    rows: pl.DataFrame
+    runs: list[Run]
+
+    def __len__(self) -> int:
+        return len(self.runs)
+
+    def __getitem__(self, id: str) -> Run:
+        for run in self.runs:
+            if run.id == id:
+                return run
+        raise KeyError(id)
+
+    @property
+    def configs(self) -> dict[str, dict[str, Any]]:
+        """Each run's complete configuration."""
+        return {run.id: run.config for run in self.runs}
+
+
+def load(root: str | Path = "runs") -> Runs:
+    """Every run of a store.  `load("runs").rows` has one measurement a row; `.configs` says what was run."""
+    root = Path(root)
+    if not root.exists():
+        raise SondeError(f"{root} does not exist: `sonde run STUDY --runs {root}` makes it")
+    if not root.is_dir():
+        raise SondeError(f"{root} is a file: --runs names a folder of runs")
+    found, frames = [], [empty()]
+    for path in sorted(root.iterdir()):
+        if path.name.startswith(".") or not path.is_dir():
+            continue
+        folder = RunFolder(path)
+        known = folder.description()
+        if known["id"] != path.name:
+            raise SondeError(f"{path / 'run.json'}: id is {known['id']!r}, but the folder is {path.name!r}")
+        manifest, rows = folder.read()
+        found.append(Run(path.name, known["config"], known["about"], manifest, path))
+        frames.append(rows)
+    return Runs(pl.concat(frames), found)
