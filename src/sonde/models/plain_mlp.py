@@ -1,0 +1,20 @@
+"""Deep plain network: h_{l+1} = ReLU(W_l h_l + b_l)."""
+
+from dataclasses import dataclass
+from typing import final
+
+from sonde.models.relu_mlp import ReluMLP
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class PlainMLP(ReluMLP):
+    """Deep plain network: h_{l+1} = ReLU(W_l h_l + b_l)."""
+
+    @property
+    def label(self) -> str:
+        return "Plain MLP"
+
+    @property
+    def residual(self) -> bool:
+        return False

@@ -1,0 +1,29 @@
+"""The shape every network has: embed → blocks → readout.  All that rules and probes know of it."""
+
+from collections.abc import Iterable
+
+from torch import Tensor, nn
+
+
+class Network(nn.Module):
+    """h_0 = embed(x);  h_{l+1} = h_l + block_l(h_l), or block_l(h_l) where not residual;  readout(h_L)."""
+
+    def __init__(
+        self, embed: nn.Module, blocks: Iterable[nn.Module], readout: nn.Module, *, residual: bool
+    ) -> None:
+        super().__init__()
+        self.embed = embed
+        self.blocks = nn.ModuleList(blocks)
+        self.readout = readout
+        self.residual = residual
+
+    def states(self, x: Tensor) -> tuple[list[Tensor], Tensor]:
+        """h_0 … h_L, and the output."""
+        states = [self.embed(x)]
+        for block in self.blocks:
+            h = states[-1]
+            states.append(h + block(h) if self.residual else block(h))
+        return states, self.readout(states[-1])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.states(x)[1]

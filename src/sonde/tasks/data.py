@@ -1,0 +1,40 @@
+"""What training and probes need of a data set, whatever it was made from."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from sonde.losses import Loss
+
+
+class Data(Protocol):
+    """Samples on a device: one epoch of training batches at a time, and a test set in a fixed order."""
+
+    shape: tuple[int, ...]  # of one input
+    outputs: int
+    loss: Loss
+    train_samples: int
+    test_samples: int
+
+    def steps(self, batch_size: int) -> int:
+        """Training batches in one epoch."""
+        ...
+
+    def batches(self, batch_size: int, rng: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
+        """One epoch; all its randomness comes from `rng`."""
+        ...
+
+    def test(self, first: int, last: int) -> tuple[Tensor, Tensor]:
+        """Test samples first … last−1, in file order, without augmentation."""
+        ...
+
+
+class Task(Protocol):
+    """A task's configuration."""
+
+    @property
+    def label(self) -> str: ...
+    def load(self, seed: int, data_root: Path | None, device: torch.device, dtype: torch.dtype) -> Data: ...

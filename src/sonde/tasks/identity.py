@@ -1,0 +1,63 @@
+"""Learn the identity: the target is the input.  N samples, d width."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import torch
+from annotated_types import Ge
+from torch import Tensor
+
+from sonde.generators import generator
+from sonde.losses import MEAN_SQUARED_ERROR, Loss
+from sonde.tasks.data import Data
+
+
+@dataclass(frozen=True, kw_only=True)
+class Identity:
+    """X ~ U(−1, 1), Y = X, mean squared error.
+
+    Batches are drawn with replacement, so an epoch is `steps_per_epoch` batches rather than a pass over the
+    samples.
+    """
+
+    d: Annotated[int, Ge(1)] = 64
+    samples: Annotated[int, Ge(1)] = 1024
+    test_samples: Annotated[int, Ge(1)] = 256
+    steps_per_epoch: Annotated[int, Ge(1)] = 50
+
+    @property
+    def label(self) -> str:
+        return "identity"
+
+    def load(self, seed: int, data_root: Path | None, device: torch.device, dtype: torch.dtype) -> Data:
+        def uniform_Nd(samples: int, name: str) -> Tensor:
+            rng = generator(seed, f"identity/{name}")
+            return (torch.rand(samples, self.d, generator=rng) * 2 - 1).to(device, dtype)
+
+        return IdentityData(uniform_Nd(self.samples, "train"), uniform_Nd(self.test_samples, "test"), self)
+
+
+class IdentityData:
+    loss: Loss = MEAN_SQUARED_ERROR
+
+    def __init__(self, train_Nd: Tensor, test_Nd: Tensor, task: Identity) -> None:
+        self.shape: tuple[int, ...] = (task.d,)
+        self.outputs = task.d
+        self.train_samples, self.test_samples = task.samples, task.test_samples
+        self.train_x, self.test_x = train_Nd, test_Nd
+        self._steps = task.steps_per_epoch
+
+    def steps(self, batch_size: int) -> int:
+        return self._steps
+
+    def batches(self, batch_size: int, rng: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
+        drawn = torch.randint(self.train_samples, (self._steps, batch_size), generator=rng)
+        for chosen in drawn.to(self.train_x.device):
+            x_Nd = self.train_x[chosen]
+            yield x_Nd, x_Nd
+
+    def test(self, first: int, last: int) -> tuple[Tensor, Tensor]:
+        x_Nd = self.test_x[first:last]
+        return x_Nd, x_Nd
