@@ -1,0 +1,1 @@
+"""The paper layout: the JSON files that existing scripts read and write."""

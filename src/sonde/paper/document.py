@@ -1,0 +1,78 @@
+"""A JSON file from elsewhere, read with care: every complaint names the file and the key."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from sonde.errors import SondeError, nearest
+
+
+class Document:
+    """A JSON object and the path of keys that led to it."""
+
+    def __init__(self, path: Path, value: Any, key: str = "") -> None:
+        self.path, self.value, self.key = path, value, key
+        if not isinstance(value, dict):
+            raise self.error(key or "the file", f"expected an object, found {_kind(value)}")
+
+    @classmethod
+    def read(cls, path: Path) -> "Document":
+        try:
+            return cls(path, json.loads(path.read_text(encoding="utf-8")))
+        except OSError as error:
+            raise SondeError(f"{path}: {error.strerror or error}") from None
+        except ValueError as error:
+            raise SondeError(f"{path} is not JSON: {error}") from None
+
+    def error(self, key: str, problem: str) -> SondeError:
+        return SondeError(f"{self.path}: {key}: {problem}")
+
+    def get(self, key: str) -> Any:
+        if key not in self.value:
+            close = nearest(key, self.value) if self.value else "the object is empty"
+            raise self.error(self._name(key), f"missing ({close})")
+        return self.value[key]
+
+    def section(self, key: str) -> "Document":
+        return Document(self.path, self.get(key), self._name(key))
+
+    def number(self, key: str) -> float:
+        return self._finite(self.get(key), self._name(key))
+
+    def count(self, key: str) -> int:
+        value = self.get(key)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise self.error(self._name(key), f"expected a whole number of at least 1, found {_kind(value)}")
+        return value
+
+    def numbers(self, key: str, length: int) -> list[float]:
+        return self._numbers(self.get(key), self._name(key), length)
+
+    def table(self, key: str, rows: int, columns: int) -> list[list[float]]:
+        value = self.get(key)
+        self._check_length(value, self._name(key), rows)
+        return [self._numbers(row, f"{self._name(key)}[{i}]", columns) for i, row in enumerate(value)]
+
+    def _numbers(self, value: Any, name: str, length: int) -> list[float]:
+        self._check_length(value, name, length)
+        return [self._finite(item, f"{name}[{i}]") for i, item in enumerate(value)]
+
+    def _check_length(self, value: Any, name: str, length: int) -> None:
+        if not isinstance(value, list):
+            raise self.error(name, f"expected a list, found {_kind(value)}")
+        if len(value) != length:
+            raise self.error(name, f"expected {length} values, found {len(value)}")
+
+    def _finite(self, value: Any, name: str) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise self.error(name, f"expected a finite number, found {_kind(value)}")
+        return float(value)
+
+    def _name(self, key: str) -> str:
+        return f"{self.key}.{key}" if self.key else key
+
+
+def _kind(value: Any) -> str:
+    names = {dict: "an object", list: "a list", str: f"the text {str(value)[:30]!r}", type(None): "null"}
+    return names.get(type(value), json.dumps(value))
