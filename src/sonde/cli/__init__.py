@@ -1,0 +1,69 @@
+"""The command line: `sonde --help`.  Commands import what they need when they run."""
+
+import sys
+import traceback
+from typing import Annotated
+
+import typer
+
+from sonde.cli.export import export
+from sonde.cli.figures import figures
+from sonde.cli.list import list_names
+from sonde.cli.run import run
+from sonde.cli.show import show
+from sonde.errors import SondeError
+
+app = typer.Typer(
+    name="sonde",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("list")(list_names)
+app.command("run")(run)
+app.command("figures")(figures)
+app.command("show")(show)
+app.command("export")(export)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from sonde import __version__
+
+        print(f"sonde {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def sonde(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show the traceback of an error; may stand anywhere on the line.")
+    ] = False,
+) -> None:
+    """See how deep networks learn: the signal going up, the credit coming back, layer by layer.
+
+    Start with [bold]sonde run residual[/bold]: four small networks, ten figures, half a minute.
+    """
+
+
+def main() -> None:
+    """Run a command: a mistake is one line and exit code 2; `--debug` shows where it was noticed."""
+    arguments = sys.argv[1:]
+    debug = "--debug" in arguments
+    try:
+        app([word for word in arguments if word != "--debug"])
+    except SondeError as error:
+        if debug:
+            traceback.print_exc()
+        print(f"sonde: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("sonde: stopped; the same command resumes where it was", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(0)

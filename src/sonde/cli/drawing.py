@@ -1,0 +1,24 @@
+"""Draw a study's figures and say where they are, and which could not be drawn."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sonde.figures.evidence import Evidence
+    from sonde.figures.save import Drawn
+
+
+def draw(
+    evidence: "Evidence", out: Path, *, study: str, variant: str | None = None, quiet: bool = False
+) -> "Drawn":
+    from sonde.figures.save import draw_all
+
+    drawn = draw_all(evidence, out, study=study, variant=variant)
+    for name, why in drawn.skipped.items():
+        print(f"not drawn: {name} ({why})", file=sys.stderr)
+    if not quiet:
+        folders = sorted({file.parent for file in drawn.files})
+        pictures = [file for file in drawn.files if file.suffix == ".png"]
+        print(f"{len(pictures)} figures, as PNG and PDF with captions, in {' and '.join(map(str, folders))}")
+    return drawn

@@ -1,0 +1,40 @@
+"""Evidence for a study from a store, with a line for every run that is left out."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sonde.cli.plan import configurations
+from sonde.errors import SondeError
+
+if TYPE_CHECKING:
+    from sonde.figures.evidence import Evidence
+
+
+def from_store(
+    study: str,
+    runs: Path,
+    *,
+    scale: str,
+    seeds: Sequence[int] | None = None,
+    changes: Sequence[str] = (),
+    choices: Sequence[str] = (),
+    tell: bool = True,
+) -> "Evidence":
+    """The complete runs of a study in a store: of the given seeds, else of every seed it holds."""
+    from sonde.store.load import load
+    from sonde.studies.evidence import gather
+
+    stored = load(runs)
+    if not stored.runs:
+        raise SondeError(f"{runs} holds no runs: `sonde run {study} --runs {runs}` makes them")
+    present = sorted({run.config["seed"] for run in stored.runs})
+    wanted = configurations(
+        study, scale=scale, seeds=present if seeds is None else seeds, changes=changes, choices=choices
+    )
+    gathered = gather(stored, wanted, str(runs))
+    if tell:
+        for run, why in gathered.left_out.items():
+            print(f"left out: {run} ({why})", file=sys.stderr)
+    return gathered.evidence

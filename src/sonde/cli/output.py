@@ -1,0 +1,39 @@
+"""What commands print: tables, lines and JSON."""
+
+import json
+import math
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+
+def print_json(value: Any) -> None:
+    """JSON with null for what is undefined."""
+    print(json.dumps(_plain(value), indent=1, ensure_ascii=False, allow_nan=False))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def table(title: str, columns: dict[str, str], rows: list[list[str]]) -> Table:
+    """A plain table; `columns` maps each heading to left or right."""
+    grid = Table(
+        title=title, title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False
+    )
+    for heading, side in columns.items():
+        grid.add_column(heading, justify="right" if side == "right" else "left", overflow="fold")
+    for row in rows:
+        grid.add_row(*row)
+    return grid
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Wide enough for a table when the output goes into a file or a pipe."""
+    found = Console(stderr=stderr, highlight=False, markup=False)
+    return found if found.is_terminal else Console(stderr=stderr, highlight=False, markup=False, width=160)

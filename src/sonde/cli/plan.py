@@ -1,0 +1,37 @@
+"""What a command line asks of a study: its configurations after --scale, --seeds, --set and --only."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from sonde.errors import SondeError, pick
+
+if TYPE_CHECKING:
+    from sonde.config import RunConfig
+
+
+def seeds_of(text: str | None) -> list[int] | None:
+    """`42,123` as numbers; None where no seeds were named."""
+    if text is None:
+        return None
+    try:
+        seeds = [int(word) for word in text.split(",")]
+    except ValueError:
+        raise SondeError(
+            f"--seeds {text!r}: write whole numbers separated by commas, for example 42,123"
+        ) from None
+    if min(seeds) < 0:
+        raise SondeError(f"--seeds {text!r}: a seed is 0 or more")
+    return list(dict.fromkeys(seeds))
+
+
+def configurations(
+    study: str, *, scale: str, seeds: Sequence[int] | None, changes: Sequence[str], choices: Sequence[str]
+) -> "list[RunConfig]":
+    """The study's runs, changed and narrowed."""
+    from sonde.studies import STUDIES
+    from sonde.studies.narrow import assignments, only, with_changes
+
+    chosen = pick(STUDIES, study, "study")
+    runs = chosen.configs(scale, chosen.seeds if seeds is None else seeds)
+    runs = only(runs, assignments(choices, "--only"))
+    return with_changes(runs, assignments(changes, "--set"))

@@ -1,0 +1,117 @@
+"""`sonde run`."""
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from sonde.cli.options import DataRoot, Json, Only, OutFolder, Quiet, RunsFolder, Scale, Seeds, Set, Study
+
+if TYPE_CHECKING:
+    from sonde.studies import Finding
+
+
+def run(
+    study: Study,
+    scale: Scale = "quick",
+    seeds: Seeds = None,
+    set: Set = None,
+    only: Only = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option(min=1, help="Runs at a time, one process each (default: cores).", show_default=False),
+    ] = None,
+    runs: RunsFolder = Path("runs"),
+    out: OutFolder = Path("out"),
+    data_root: DataRoot = None,
+    device: Annotated[Literal["auto", "cpu", "cuda", "mps"], typer.Option(help="Where to compute.")] = "auto",
+    quiet: Quiet = False,
+    json: Json = False,
+) -> None:
+    """Train a study's runs, measure them, draw its figures and say what was found.
+
+    What is already in the store is not trained again; a command that was interrupted resumes where it was.
+    """
+    from sonde.engine import local
+
+    local.warm_up()
+
+    from sonde.cli.drawing import draw
+    from sonde.cli.evidence import from_store
+    from sonde.cli.output import console, print_json
+    from sonde.cli.plan import configurations, seeds_of
+    from sonde.cli.progress import watch
+    from sonde.store import files
+    from sonde.studies import STUDIES
+
+    silent = quiet or json
+    narrowing = {"changes": set or [], "choices": only or []}
+    configs = configurations(study, scale=scale, seeds=seeds_of(seeds), **narrowing)
+    files.make_folder(runs)
+    files.make_folder(out)
+    epochs = sum(config.epochs for config in configs)
+    with watch(console(stderr=True), len(configs), epochs, quiet=silent) as listener:
+        outcomes = local.run_all(
+            configs,
+            runs=runs,
+            jobs=jobs or os.cpu_count() or 1,
+            data_root=data_root,
+            device=device,
+            on_event=listener,
+            on_stop=_say_stopping,
+        )
+    failed = [outcome for outcome in outcomes if outcome.state != "complete"]
+    for outcome in failed:
+        print(f"sonde: run {outcome.run} {outcome.state}: {outcome.message or 'stopped'}", file=sys.stderr)
+        if outcome.detail:
+            print(outcome.detail, file=sys.stderr)
+    if any(outcome.state == "unfinished" for outcome in outcomes):
+        print("sonde: stopped; the same command resumes where it was", file=sys.stderr)
+        raise typer.Exit(130)
+    if len(failed) == len(outcomes):
+        raise typer.Exit(1)
+    seeds_run = sorted({config.seed for config in configs})
+    evidence = from_store(study, runs, scale=scale, seeds=seeds_run, tell=False, **narrowing)
+    findings = STUDIES[study].findings(evidence)
+    drawn = draw(evidence, out, study=study, quiet=silent)
+    if json:
+        print_json(
+            {
+                "runs": [vars(outcome) for outcome in outcomes],
+                "findings": [vars(finding) for finding in findings],
+                "figures": [str(file) for file in drawn.files],
+                "not_drawn": drawn.skipped,
+            }
+        )
+    elif not quiet:
+        _print_findings(findings)
+    if failed:
+        raise typer.Exit(1)
+
+
+def _say_stopping(running: int) -> None:
+    print(
+        f"sonde: {running} runs finish their epoch and save it; Ctrl-C again stops them at once",
+        file=sys.stderr,
+    )
+
+
+def _print_findings(findings: "list[Finding]") -> None:
+    from sonde.cli.output import console, table
+
+    to = console()
+    words = ("network", "variant")
+    columns = {heading: "left" if heading in words else "right" for heading in findings[0].shown}
+    to.print()
+    to.print(table("Findings", columns, [list(finding.shown.values()) for finding in findings]))
+    to.print()
+    for finding in findings:
+        seeds = ", ".join("not recorded" if seed is None else str(seed) for seed in finding.seeds)
+        to.print(f"• {finding.sentence}", soft_wrap=not to.is_terminal)
+        to.print(
+            f"  n = {len(finding.runs)} (seeds {seeds}); {', '.join(finding.runs)}",
+            style="dim",
+            soft_wrap=True,
+        )

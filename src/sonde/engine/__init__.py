@@ -1,0 +1,1 @@
+"""Engines: given configurations, bring every run to its end and report each outcome."""
