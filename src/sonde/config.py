@@ -84,7 +84,7 @@ def parse(tree: Mapping[str, Any]) -> RunConfig:
         if part not in values:
             raise SondeError(f"{part} is missing: choose one of {', '.join(table)}")
         section = values[part]
-        section = {"name": section} if isinstance(section, str) else dict(section)
+        section = {"name": section} if isinstance(section, str) else dict(_section(section, part))
         chosen = pick(table, str(section.pop("name", "")), part)
         values[part] = _fill(chosen, section, f"{part}.")
     for part, kind in (("optimiser", Optimiser), ("probes", Probing)):
@@ -93,6 +93,7 @@ def parse(tree: Mapping[str, Any]) -> RunConfig:
     config: RunConfig = _fill(RunConfig, values, "")
     for name in config.probes.names:
         pick(PROBES, name, "probe")
+    config.model.check(config.task.shape, config.task.outputs)
     return config
 
 
@@ -103,6 +104,8 @@ def change(config: RunConfig, changes: Mapping[str, Any]) -> RunConfig:
         *path, last = key.split(".")
         section = tree
         for part in path:
+            if part not in section:
+                raise SondeError(f"unknown key {key!r}: {nearest(key, keys(config))}")
             section = section[part]
         section[last] = value
     return parse(tree)
@@ -135,10 +138,15 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
+def _section(value: Any, name: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise SondeError(f"{name}: expected keys and values, got {value!r}")
+    return value
+
+
 def _fill(kind: type[Any], values: Mapping[str, Any], prefix: str) -> Any:
     """A dataclass from plain values, one field at a time so that every complaint names its key."""
-    if not isinstance(values, Mapping):
-        raise SondeError(f"{prefix.rstrip('.')}: expected keys and values, got {values!r}")
+    _section(values, prefix.rstrip("."))
     fields = {field.name for field in dataclasses.fields(kind)}
     for key in values:
         if key not in fields:

@@ -14,7 +14,8 @@ class SondeError(Exception):
 def nearest(name: str, known: Iterable[str]) -> str:
     """Ending for a message about an unknown name: the nearest names first, else all of them."""
     names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    same = [known for known in names if known.casefold() == name.casefold()]
+    close = same or difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     if close:
         return f"did you mean {' or '.join(repr(near) for near in close)}?"
     return f"there are: {', '.join(names)}"

@@ -12,10 +12,10 @@ SIGNAL_COLLAPSED = 1e-3
 SIGNAL_EXPLODED = 10.0
 """Times the input's standard deviation."""
 
-GRADIENT_VANISHED = 1e-3
+GRADIENT_VANISHED = 1e-2
 """Gradient norm of layer 1 relative to the last layer."""
 
-GRADIENT_EXPLODED = 1e3
+GRADIENT_EXPLODED = 1e2
 """Gradient norm of layer 1 relative to the last layer."""
 
 FAILED_REDUCTION = 10.0
@@ -100,19 +100,16 @@ def signal_verdict(stds: Sequence[float], input_std: float) -> str:
     )
 
 
-def gradient_status(first: float, last: float) -> str:
-    """What becomes of the gradient on its way back, from its norms at layer 1 and at layer L."""
-    if math.isnan(first) or math.isnan(last) or last <= 0:
+def gradient_status(ratio: float) -> str:
+    """What becomes of the gradient on its way back, from its norm at layer 1 relative to the last."""
+    if math.isnan(ratio):
         return "gradient undefined"
-    ratio = first / last
     if ratio < GRADIENT_VANISHED:
         return "gradient vanishes"
     return "gradient explodes" if ratio > GRADIENT_EXPLODED else "gradient arrives"
 
 
-def gradient_verdict(first: float, last: float) -> str:
-    """The status with its number: "gradient vanishes: layer 1 gets ×4.1e-14 of the last layer's"."""
-    status = gradient_status(first, last)
-    if status == "gradient undefined":
-        return status
-    return f"{status}: layer 1 gets ×{number(first / last)} of the last layer's"
+def gradient_verdict(ratio: float) -> str:
+    """The status with its number: "gradient vanishes: ×4.1e-14 from last layer to first"."""
+    status = gradient_status(ratio)
+    return status if math.isnan(ratio) else f"{status}: ×{number(ratio)} from last layer to first"

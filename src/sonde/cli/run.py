@@ -27,6 +27,7 @@ def run(
     out: OutFolder = Path("out"),
     data_root: DataRoot = None,
     device: Annotated[Literal["auto", "cpu", "cuda", "mps"], typer.Option(help="Where to compute.")] = "auto",
+    figures: Annotated[bool, typer.Option(help="Draw the study's figures at the end.")] = True,
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
@@ -45,10 +46,12 @@ def run(
     from sonde.cli.progress import watch
     from sonde.store import files
     from sonde.studies import STUDIES
+    from sonde.training.device import resolve_device
 
     silent = quiet or json
     narrowing = {"changes": set or [], "choices": only or []}
     configs = configurations(study, scale=scale, seeds=seeds_of(seeds), **narrowing)
+    resolve_device(device)
     files.make_folder(runs)
     files.make_folder(out)
     epochs = sum(config.epochs for config in configs)
@@ -75,14 +78,14 @@ def run(
     seeds_run = sorted({config.seed for config in configs})
     evidence = from_store(study, runs, scale=scale, seeds=seeds_run, tell=False, **narrowing)
     findings = STUDIES[study].findings(evidence)
-    drawn = draw(evidence, out, study=study, quiet=silent)
+    drawn = draw(evidence, out, study=study, quiet=silent) if figures else None
     if json:
         print_json(
             {
                 "runs": [vars(outcome) for outcome in outcomes],
                 "findings": [vars(finding) for finding in findings],
-                "figures": [str(file) for file in drawn.files],
-                "not_drawn": drawn.skipped,
+                "figures": [str(file) for file in drawn.files] if drawn else [],
+                "not_drawn": drawn.skipped if drawn else {},
             }
         )
     elif not quiet:

@@ -58,7 +58,7 @@ def warm_up() -> None:
     if METHOD == "forkserver":
         from multiprocessing import forkserver
 
-        multiprocessing.get_context(METHOD).set_forkserver_preload(["sonde.training.train"])
+        multiprocessing.get_context(METHOD).set_forkserver_preload(["sonde.engine.preload"])
         forkserver.ensure_running()
 
 

@@ -18,7 +18,7 @@ class ReluLayer(nn.Module):
 
     def __init__(self, d: int) -> None:
         super().__init__()
-        self.linear = nn.utils.skip_init(nn.Linear, d, d)  # type: ignore[no-untyped-call]
+        self.linear = nn.Linear(d, d)
 
     def forward(self, h_Nd: Tensor) -> Tensor:
         return torch.relu(self.linear(h_Nd))
@@ -62,16 +62,20 @@ class ReluMLP(ABC):
     def depth(self) -> int:
         return self.L
 
-    def build(self, shape: tuple[int, ...], outputs: int, rng: torch.Generator) -> Network:
+    def check(self, shape: tuple[int, ...], outputs: int) -> None:
         inputs = math.prod(shape)
         if not inputs == outputs == self.d:
             raise SondeError(
                 f"widths do not match: model.d = {self.d}, but the task maps {inputs} inputs to {outputs} "
                 f"outputs; set model.d and task.d to the same number"
             )
+
+    def build(self, shape: tuple[int, ...], outputs: int, rng: torch.Generator) -> Network:
+        self.check(shape, outputs)
         layers: list[nn.Module] = []
         for _ in range(self.L):
-            layer = ReluLayer(self.d)
+            with torch.random.fork_rng(devices=[]):
+                layer = ReluLayer(self.d)
             nn.init.kaiming_normal_(layer.linear.weight, nonlinearity="relu", generator=rng)
             layer.linear.weight.data.mul_(self.alpha)
             nn.init.zeros_(layer.linear.bias)

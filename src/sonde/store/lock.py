@@ -24,11 +24,11 @@ def hold(root: Path, run: str) -> Iterator[None]:
     folder = files.make_folder(root / ".locks")
     lock = filelock.FileLock(folder / f"{run}.lock")
     holder = folder / f"{run}.holder"
-    try:
-        with files.clear_errors(folder):
+    with files.clear_errors(folder):
+        try:
             lock.acquire(timeout=0)
-    except filelock.Timeout:
-        raise Held(f"run {run} is held by {_who(holder)}: wait for it, or stop it") from None
+        except filelock.Timeout:
+            raise Held(f"run {run} is held by {_who(holder)}: wait for it, or stop it") from None
     try:
         files.write(holder, json.dumps(_me()).encode())
         yield

@@ -37,7 +37,8 @@ def _states_at_init(run: dict[str, object]) -> pl.DataFrame:
     width, depth = int(str(run["width"])), int(str(run["depth"]))
     weight_scale = 1.0 if run["variant"] == "raw" else "1/sqrt(L)"
     model = MODELS[str(run["model"])](d=width, L=depth, weight_scale=weight_scale)  # type: ignore[call-arg]
-    data = Identity(d=width, test_samples=1).load(seed, None, torch.device("cpu"), torch.float32)
-    net = model.build(data.shape, data.outputs, generator(seed, "init"))
+    task = Identity(d=width)
+    data = task.load(seed, None, torch.device("cpu"), torch.float32)
+    net = model.build(task.shape, task.outputs, generator(seed, "init"))
     snapshot = take(net, *data.test(0, 1), data.loss)
     return rows_of(str(run["run"]), 0, PROBES["trace"](snapshot), steps=itertools.repeat(0))

@@ -76,6 +76,7 @@ def _finding(evidence: Evidence) -> Finding:
         "gradient_min": gradients.min(),
         "gradient_max": gradients.max(),
         "gradient_layer_1": gradients[0],
+        "gradient_first_over_last": gradients[0] / gradients[-1] if gradients[-1] else math.nan,
         "growth_per_layer_predicted": (moments[-1] / moments[0]) ** (1 / (2 * depth)),
         "growth_per_layer_at_init": _growth(norms.filter(epoch=0), depth),
         "growth_per_layer_trained": _growth(_at_end(evidence, "hidden_norm"), depth),
@@ -85,7 +86,7 @@ def _finding(evidence: Evidence) -> Finding:
         sentence=(
             f"{what['label']}, {what['variant']}: "
             f"{verdicts.loss_verdict(fell, final['mean'], theory.INPUT_SECOND_MOMENT)}; "
-            f"{verdicts.gradient_verdict(gradients[0], gradients[-1])}."
+            f"{verdicts.gradient_verdict(numbers['gradient_first_over_last'])}."
         ),
         shown=_cells(numbers),
         numbers=numbers,

@@ -13,8 +13,6 @@ from sonde.losses import Loss
 class Data(Protocol):
     """Samples on a device: one epoch of training batches at a time, and a test set in a fixed order."""
 
-    shape: tuple[int, ...]  # of one input
-    outputs: int
     loss: Loss
     train_samples: int
     test_samples: int
@@ -37,4 +35,8 @@ class Task(Protocol):
 
     @property
     def label(self) -> str: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...  # of one input
+    @property
+    def outputs(self) -> int: ...
     def load(self, seed: int, data_root: Path | None, device: torch.device, dtype: torch.dtype) -> Data: ...

@@ -31,6 +31,14 @@ class Identity:
     def label(self) -> str:
         return "identity"
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.d,)
+
+    @property
+    def outputs(self) -> int:
+        return self.d
+
     def load(self, seed: int, data_root: Path | None, device: torch.device, dtype: torch.dtype) -> Data:
         def uniform_Nd(samples: int, name: str) -> Tensor:
             rng = generator(seed, f"identity/{name}")
@@ -43,8 +51,6 @@ class IdentityData:
     loss: Loss = MEAN_SQUARED_ERROR
 
     def __init__(self, train_Nd: Tensor, test_Nd: Tensor, task: Identity) -> None:
-        self.shape: tuple[int, ...] = (task.d,)
-        self.outputs = task.d
         self.train_samples, self.test_samples = task.samples, task.test_samples
         self.train_x, self.test_x = train_Nd, test_Nd
         self._steps = task.steps_per_epoch

@@ -21,7 +21,7 @@ class Program:
         self.config = config
         self.data = data
         self.device = device
-        net = config.model.build(data.shape, data.outputs, generator(config.seed, "init"))
+        net = config.model.build(config.task.shape, config.task.outputs, generator(config.seed, "init"))
         self.net = net.to(device, DTYPES[config.precision])
         self.optimiser = _optimiser(config.optimiser, list(self.net.parameters()))
         self.order = generator(config.seed, "order")

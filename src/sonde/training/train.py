@@ -14,12 +14,12 @@ import safetensors.torch
 import torch
 
 from sonde.config import RunConfig, parse, to_tree
-from sonde.errors import SondeError
 from sonde.rows import Reading, rows_of
 from sonde.store import files
 from sonde.store.environment import describe
 from sonde.store.lock import hold
 from sonde.store.run import ENDED, Manifest, RunFolder, State
+from sonde.training.device import resolve_device
 from sonde.training.program import DTYPES, Program
 from sonde.training.tensors import pack, unpack
 
@@ -133,18 +133,6 @@ def about(config: RunConfig, program: Program) -> dict[str, Any]:
         "steps": config.epochs * program.steps_per_epoch,
         "samples": program.data.train_samples,
     }
-
-
-def resolve_device(name: str) -> torch.device:
-    """`auto` takes CUDA, then Apple's GPU, then the CPU."""
-    present = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
-    if name == "auto":
-        name = next(kind for kind, there in present.items() if there)
-    if not present.get(name, False):
-        raise SondeError(
-            f"device {name!r} is not there: use one of {', '.join(k for k, v in present.items() if v)} or auto"
-        )
-    return torch.device(name)
 
 
 @contextmanager

@@ -1,0 +1,17 @@
+"""Where a run computes."""
+
+import torch
+
+from sonde.errors import SondeError
+
+
+def resolve_device(name: str) -> torch.device:
+    """`auto` takes CUDA, then Apple's GPU, then the CPU."""
+    present = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    if name == "auto":
+        name = next(kind for kind, there in present.items() if there)
+    if not present.get(name, False):
+        raise SondeError(
+            f"device {name!r} is not there: use one of {', '.join(k for k, v in present.items() if v)} or auto"
+        )
+    return torch.device(name)
