@@ -1,0 +1,71 @@
+"""What the tests share: a tiny run, and the `sonde` command in a process of its own."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from sonde.config import Probing, RunConfig
+from sonde.models import PlainMLP, ResMLP
+from sonde.rules import Backprop
+from sonde.tasks import Identity
+
+RESIDUAL_PROBES = (
+    "loss",
+    "hidden_norm",
+    "growth",
+    "grad_norm",
+    "activation_mean",
+    "activation_std",
+    "preact_grad_norm",
+    "trace",
+)
+
+
+def tiny_config(**changes: object) -> RunConfig:
+    """A residual network of three layers of width 8, three epochs of four steps."""
+    values: dict[str, object] = {
+        "model": ResMLP(d=8, L=3, weight_scale="1/sqrt(L)"),
+        "rule": Backprop(),
+        "task": Identity(d=8, samples=32, test_samples=16, steps_per_epoch=4),
+        "probes": Probing(names=RESIDUAL_PROBES, size=16),
+        "batch_size": 8,
+        "epochs": 3,
+    }
+    return RunConfig(**(values | changes))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def tiny() -> RunConfig:
+    return tiny_config()
+
+
+@pytest.fixture
+def tiny_plain() -> RunConfig:
+    return tiny_config(model=PlainMLP(d=8, L=3))
+
+
+Sonde = Callable[..., subprocess.CompletedProcess[str]]
+
+# The residual study at a size for tests: the same code, smaller numbers.
+SMALL = ["--set", "model.L=4", "--set", "epochs=2", "--set", "task.steps_per_epoch=5"]
+
+
+@pytest.fixture
+def sonde(tmp_path: Path) -> Sonde:
+    """Run the command in an empty folder and return what it printed."""
+
+    def run(*words: str, check: bool = True, cwd: Path = tmp_path) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "sonde", *words], cwd=cwd, capture_output=True, text=True, timeout=240
+        )
+        if check:
+            assert done.returncode == 0, done.stderr
+        return done
+
+    return run

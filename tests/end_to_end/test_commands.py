@@ -1,0 +1,191 @@
+"""The commands of the README, each in a process of its own."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import sonde as package
+from conftest import SMALL, Sonde
+
+pytestmark = pytest.mark.timeout(600)
+
+FIGURES = [
+    "plots/training_loss",
+    "plots/gradient_magnitude",
+    "plots/activation_mean",
+    "plots/activation_std",
+    "plots_micro/1_signal_flow",
+    "plots_micro/2_gradient_flow",
+    "plots_micro/3_highway_concept",
+    "plots_micro/4_chain_rule",
+    "plots_micro/5_layer_transformation",
+    "plots_micro/6_learning_comparison",
+]
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The residual study, small, run once."""
+    root = tmp_path_factory.mktemp("study")
+    done = subprocess.run(
+        [sys.executable, "-m", "sonde", "run", "residual", *SMALL], cwd=root, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    (root / "stdout").write_text(done.stdout)
+    (root / "stderr").write_text(done.stderr)
+    return root
+
+
+def test_run_draws_ten_figures_as_png_and_pdf_with_captions(study: Path) -> None:
+    for figure in FIGURES:
+        assert (study / "out" / f"{figure}.png").read_bytes().startswith(b"\x89PNG")
+        assert (study / "out" / f"{figure}.pdf").read_bytes().startswith(b"%PDF")
+        assert "n = 1" in (study / "out" / f"{figure}.txt").read_text()
+
+
+def test_run_prints_findings_with_n_and_run_ids_and_a_line_per_run(study: Path) -> None:
+    printed = (study / "stdout").read_text()
+    ids = [run.id for run in package.load(study / "runs").runs]
+    assert len(ids) == 4
+    for id in ids:
+        assert id in printed
+    for network in ("Plain MLP, raw", "Plain MLP, scaled", "Residual MLP, raw", "Residual MLP, scaled"):
+        assert re.search(rf"• {network}: .*(learn).*loss (fell|rose)", printed)
+    for heading in ("final loss", "fell", "gradient, least … most", "predicted", "trained"):
+        assert heading in printed
+    assert re.findall(r"\[(\d)/4\]", (study / "stderr").read_text()) == ["1", "2", "3", "4"]
+
+
+def test_show_lists_runs_and_as_json_their_last_metrics(study: Path, sonde: Sonde) -> None:
+    text = sonde("show", "--runs", "runs", cwd=study).stdout
+    assert "2/2" in text
+    assert "complete" in text
+    runs = json.loads(sonde("show", "--runs", "runs", "--json", cwd=study).stdout)
+    assert len(runs) == 4
+    assert all(
+        run.keys() == {"id", "label", "model", "rule", "task", "seed", "epoch", "state", "metrics"}
+        for run in runs
+    )
+    rows = package.load(study / "runs").rows
+    for run in runs:
+        expected = rows.filter(run=run["id"], metric="batch_loss").sort("step")["value"][-1]
+        assert run["metrics"]["batch_loss"] == expected
+        assert (run["rule"], run["task"], run["seed"], run["epoch"], run["state"]) == (
+            "bp",
+            "identity",
+            42,
+            2,
+            "complete",
+        )
+
+
+def test_export_and_figures_from_files_draw_the_same_figures(study: Path, sonde: Sonde) -> None:
+    sonde("export", "--runs", "runs", "--layout", "paper", "--out", "export", *SMALL, cwd=study)
+    assert {"results.json", "results_fair.json"} <= {file.name for file in (study / "export").iterdir()}
+    sonde("figures", "--from", "export", "--out", "again", cwd=study)
+    assert all((study / "again" / f"{figure}.png").exists() for figure in FIGURES)
+
+
+def test_figures_name_the_runs_they_leave_out(study: Path, sonde: Sonde) -> None:
+    done = sonde("figures", "residual", "--runs", "runs", "--out", "none", cwd=study, check=False)
+    assert done.returncode == 2
+    assert "epochs = 2 instead of 10" in done.stderr
+    done = sonde("figures", "residual", *SMALL, "--only", "variant=raw", "--out", "raw", cwd=study)
+    assert done.stderr.count("left out: ") == 2
+    assert "not drawn: 1_signal_flow" in done.stderr
+    assert not (study / "raw" / "plots_micro").exists() or not list((study / "raw" / "plots_micro").iterdir())
+
+
+def test_list_names_everything_and_as_json_for_programs(sonde: Sonde) -> None:
+    text = sonde("list").stdout
+    for name in ("plain_mlp", "bp", "identity", "hidden_norm", "residual", "4_chain_rule"):
+        assert name in text
+    everything = json.loads(sonde("list", "--json").stdout)
+    assert list(everything) == ["models", "rules", "tasks", "probes", "studies", "figures"]
+    models = json.loads(sonde("list", "models", "--json").stdout)
+    assert {"name": models[0]["name"], "d": models[0]["options"]["d"]} == {"name": "plain_mlp", "d": 64}
+
+
+def test_run_as_json_is_json_alone(study: Path, sonde: Sonde) -> None:
+    done = sonde("run", "residual", *SMALL, "--json", cwd=study)
+    result = json.loads(done.stdout)
+    assert [run["reused"] for run in result["runs"]] == [True] * 4
+    assert len(result["figures"]) == 30
+    assert {finding["numbers"]["verdict"] for finding in result["findings"]}
+
+
+def test_quiet_is_quiet(study: Path, sonde: Sonde) -> None:
+    done = sonde("run", "residual", *SMALL, "--quiet", cwd=study)
+    assert done.stdout == done.stderr == ""
+
+
+MISTAKES = [
+    (["run", "residul"], "unknown study 'residul': did you mean 'residual'?"),
+    (["run", "residual", "--set", "model.widht=3"], "unknown key 'model.widht'"),
+    (["run", "residual", "--set", "epochs=zero"], "epochs = 'zero': input should be a valid integer"),
+    (["run", "residual", "--set", "epochs"], "write key=value"),
+    (["run", "residual", "--set", "model=res_mpl"], "unknown model 'res_mpl': did you mean 'res_mlp'"),
+    (["run", "residual", "--set", "model.d=32"], "set model.d and task.d to the same number"),
+    (
+        ["run", "residual", "--only", "model=resnet"],
+        'no run has that value; there are "plain_mlp", "res_mlp"',
+    ),
+    (["run", "residual", "--seeds", "a,b"], "whole numbers separated by commas"),
+    (["run", "residual", "--runs", "file"], "file is a file: name a folder"),
+    (["run", "residual", "--out", "file"], "file is a file: name a folder"),
+    (["run", "residual", "--device", "cuda"], "device 'cuda' is not there: use one of"),
+    (["show", "--runs", "file"], "file is a file"),
+    (["show", "--runs", "absent"], "absent does not exist"),
+    (["figures"], "name a study"),
+    (["figures", "--from", "absent"], "absent is not a folder"),
+    (["figures", "--from", "broken"], "results.json is not JSON"),
+    (["figures", "residual", "--runs", "absent"], "absent does not exist"),
+    (["export", "--runs", "empty"], "empty holds no runs"),
+]
+
+
+@pytest.mark.parametrize(("words", "message"), MISTAKES, ids=[" ".join(words) for words, _ in MISTAKES])
+def test_a_mistake_is_one_clear_line_and_exit_code_2(
+    words: list[str], message: str, sonde: Sonde, tmp_path: Path
+) -> None:
+    if "cuda" in words:
+        torch = pytest.importorskip("torch")
+        if torch.cuda.is_available():
+            pytest.skip("this machine has the device the test asks for")
+    (tmp_path / "file").write_text("")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "results.json").write_text('{"config"')
+    done = sonde(*words, check=False)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert not list(tmp_path.glob("**/*.png"))
+
+
+def test_debug_shows_the_traceback(sonde: Sonde) -> None:
+    done = sonde("show", "--runs", "absent", "--debug", check=False)
+    assert done.returncode == 2
+    assert "Traceback" in done.stderr
+
+
+def test_help_imports_neither_torch_nor_matplotlib_nor_polars() -> None:
+    code = (
+        "import sys, sonde.cli\n"
+        "try: sonde.cli.app(['--help'])\n"
+        "except SystemExit: pass\n"
+        "print([m for m in ('torch', 'matplotlib', 'polars', 'numpy', 'pydantic') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip().endswith("[]")
+
+
+def test_show_needs_no_torch(study: Path) -> None:
+    code = "import sys, sonde\nstored = sonde.load('runs')\nprint(len(stored), 'torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=study, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["4", "False"]

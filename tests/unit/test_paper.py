@@ -1,0 +1,177 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+import sonde
+from conftest import tiny_config
+from sonde.errors import SondeError
+from sonde.figures.evidence import Evidence
+from sonde.models import PlainMLP, ResMLP
+from sonde.paper.read import read_residual
+from sonde.paper.write import residual_documents
+from sonde.studies.evidence import gather
+from sonde.studies.from_files import residual_from_files
+
+
+@pytest.fixture(scope="module")
+def evidence(tmp_path_factory: pytest.TempPathFactory) -> Evidence:
+    root = tmp_path_factory.mktemp("runs")
+    configs = [
+        tiny_config(model=model(d=8, L=3, weight_scale=scale), seed=seed)
+        for model in (PlainMLP, ResMLP)
+        for scale in (1.0, "1/sqrt(L)")
+        for seed in (42, 7)
+    ]
+    for config in configs:
+        sonde.train(config, runs=root)
+    return gather(sonde.load(root), configs, "runs").evidence
+
+
+@pytest.fixture
+def folder(evidence: Evidence, tmp_path: Path) -> Path:
+    for name, document in residual_documents(evidence).items():
+        (tmp_path / name).write_text(json.dumps(document))
+    return tmp_path
+
+
+def test_keys_are_exact_and_lengths_follow_the_configuration(folder: Path) -> None:
+    names = ["results.json", "results_fair.json", "results_seed7.json", "results_fair_seed7.json"]
+    assert {file.name for file in folder.iterdir()} == {
+        *names,
+        *(n.replace("results", "layer_states") for n in names),
+    }
+    document = json.loads((folder / "results.json").read_text())
+    assert document["config"] == {
+        "num_layers": 3,
+        "hidden_dim": 8,
+        "num_samples": 32,
+        "training_steps": 12,
+        "learning_rate": 0.001,
+        "batch_size": 8,
+    }
+    assert document.keys() == {"config", "plain_mlp", "res_mlp"}
+    for model in ("plain_mlp", "res_mlp"):
+        network = document[model]
+        assert list(network) == [
+            "final_loss",
+            "initial_loss",
+            "loss_history",
+            "gradient_norms",
+            "activation_means",
+            "activation_stds",
+        ]
+        assert len(network["loss_history"]) == 12
+        assert [len(network[key]) for key in ("gradient_norms", "activation_means", "activation_stds")] == [
+            3
+        ] * 3
+        assert (network["initial_loss"], network["final_loss"]) == (
+            network["loss_history"][0],
+            network["loss_history"][-1],
+        )
+
+
+def test_files_written_and_read_back_hold_the_same_values(evidence: Evidence, folder: Path) -> None:
+    again = read_residual(folder)
+    metrics = ["batch_loss", "activation_mean", "activation_std", "preact_grad_norm", "state[3]"]
+    columns = ["model", "variant", "metric", "layer", "value"]
+
+    def values(of: Evidence, seed: int | None) -> pl.DataFrame:
+        kept = of.runs.filter(pl.col("seed").eq_missing(seed))
+        rows = of.rows.join(kept, on="run").filter(pl.col("metric").is_in(metrics))
+        last = rows.filter((pl.col("epoch") == pl.col("epochs")) | (pl.col("metric") == "batch_loss"))
+        return last.sort("model", "variant", "metric", "layer", "step").select(columns)
+
+    assert values(evidence, 7).equals(values(again, 7))
+    assert values(evidence, 42).equals(values(again, None)), "the layout records no seed for results.json"
+
+
+def test_files_without_states_get_them_at_initialisation(folder: Path) -> None:
+    for file in folder.glob("layer_states*.json"):
+        file.unlink()
+    states = residual_from_files(folder).rows.filter(metric="state[0]")
+    assert set(states["epoch"]) == {0}
+    assert set(states["layer"]) == {0, 1, 2, 3}
+
+
+def change(document: dict[str, Any], path: str, value: Any) -> None:
+    *keys, last = path.split(".")
+    for key in keys:
+        document = document[key]
+    if value is KeyError:
+        del document[last]
+    else:
+        document[last] = value
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("plain_mlp", KeyError, r"plain_mlp: missing"),
+        ("config", [], r"config: expected an object, found a list"),
+        ("config.num_layers", 0, r"config\.num_layers: expected a whole number of at least 1, found 0"),
+        ("config.num_layers", 2.5, r"config\.num_layers: expected a whole number"),
+        (
+            "config.learning_rate",
+            "fast",
+            r"config\.learning_rate: expected a finite number, found the text 'fast'",
+        ),
+        ("res_mlp.gradient_norms", [1.0, 2.0], r"res_mlp\.gradient_norms: expected 3 values, found 2"),
+        (
+            "res_mlp.gradient_norms",
+            [1.0, float("nan"), 2.0],
+            r"res_mlp\.gradient_norms\[1\]: expected a finite number, found NaN",
+        ),
+        (
+            "res_mlp.gradient_norms",
+            [1.0, None, 2.0],
+            r"res_mlp\.gradient_norms\[1\]: expected a finite number, found null",
+        ),
+        ("res_mlp.activation_stds", {}, r"res_mlp\.activation_stds: expected a list, found an object"),
+        ("plain_mlp.loss_history", KeyError, r"plain_mlp\.loss_history: missing"),
+        ("plain_mlp.loss_history", [float("inf")] * 12, r"plain_mlp\.loss_history\[0\].*found Infinity"),
+        ("plain_mlp.final_loss", True, r"plain_mlp\.final_loss: expected a finite number, found true"),
+    ],
+)
+def test_a_malformed_file_is_an_error_naming_file_and_key(
+    folder: Path, path: str, value: Any, message: str
+) -> None:
+    file = folder / "results.json"
+    document = json.loads(file.read_text())
+    change(document, path, value)
+    file.write_text(json.dumps(document))
+    with pytest.raises(SondeError, match=rf"results\.json: {message}"):
+        read_residual(folder)
+
+
+def test_text_that_is_not_json_is_an_error_naming_the_file(folder: Path) -> None:
+    (folder / "results_fair.json").write_text('{"config": ')
+    with pytest.raises(SondeError, match=r"results_fair\.json is not JSON"):
+        read_residual(folder)
+
+
+def test_a_folder_without_files_says_what_it_expected(tmp_path: Path) -> None:
+    with pytest.raises(SondeError, match=r"expected results\.json or results_fair\.json"):
+        read_residual(tmp_path)
+    with pytest.raises(SondeError, match="is not a folder"):
+        read_residual(tmp_path / "absent")
+
+
+def test_an_undefined_value_stops_the_export_naming_run_epoch_and_metric(evidence: Evidence) -> None:
+    run = evidence.runs.filter(model="plain_mlp", variant="raw", seed=42)["run"][0]
+    broken = (pl.col("run") == run) & (pl.col("metric") == "activation_std") & (pl.col("layer") == 2)
+    rows = evidence.rows.with_columns(
+        defined=pl.col("defined") & ~broken,
+        reason=pl.when(broken).then(pl.lit("one value")).otherwise("reason"),
+    )
+    with pytest.raises(
+        SondeError, match=rf"run {run}, epoch 3, metric activation_std: undefined \(one value\)"
+    ):
+        residual_documents(Evidence(rows, evidence.runs, "runs"))
+
+
+def test_half_a_pair_is_not_exported(evidence: Evidence) -> None:
+    with pytest.raises(SondeError, match="lacks a complete run of res_mlp"):
+        residual_documents(evidence.of(model="plain_mlp"))
