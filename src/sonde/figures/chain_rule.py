@@ -1,0 +1,76 @@
+"""Figure 8: the chain rule.  Measured products of per-layer factors beside the mathematics."""
+
+from dataclasses import replace
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from sonde.figures.backward import Backward, backward
+from sonde.figures.evidence import Evidence
+from sonde.figures.marks import Floats, draw_line
+from sonde.figures.residual import MODELS, pair_of
+from sonde.figures.scales import log_axis, log_limits
+from sonde.figures.style import COLOR, DOUBLE, INK, footnotes, legend_above, new_figure
+from sonde.figures.words import caption, n_text, weights_text
+from sonde.verdicts import number
+
+CHAIN = r"\dfrac{\partial\mathcal{L}}{\partial x_1}=\dfrac{\partial\mathcal{L}}{\partial x_L}\;"
+PRODUCTS = {
+    "plain_mlp": r"\prod_{i=1}^{L-1}\,\dfrac{\partial x_{i+1}}{\partial x_i}",
+    "res_mlp": r"\prod_{i=1}^{L-1}\left(1+\dfrac{\partial f_i}{\partial x_i}\right)",
+}
+FACTORS = {"plain_mlp": "α", "res_mlp": "√(1 + α²)"}
+
+
+def draw(evidence: Evidence) -> tuple[Figure, str]:
+    pair = pair_of(evidence)
+    flow = backward(pair)
+    notes = flow.notes(log=True)
+    title = f"Chain rule, {flow.when}, {weights_text(pair)}, {n_text(pair, flow.summary)}"
+    figure = new_figure(DOUBLE, 3.5, title)
+    left, right = figure.subplots(1, 2, width_ratios=(1.15, 1))
+    draw_scale(left, flow)
+    legend_above(left, 2)
+    draw_products(right, flow)
+    footnotes(figure, notes)
+    shown = (
+        f"Left: gradient norm at each layer's linear output relative to the last layer's, {flow.when}: "
+        "the cumulative product of the measured per-layer factors from the loss backward, beside the "
+        "product of the factors random weights give at initialisation. Right: the two products."
+    )
+    words = "; ".join(f"{flow.lines[model].label}: {flow.words(model)}" for model in MODELS)
+    look = f"Look at the slopes (geometric mean over layers): {words}."
+    return figure, caption(pair, flow.summary, shown, look, notes)
+
+
+def draw_scale(ax: Axes, flow: Backward) -> None:
+    """Cumulative gradient scale from the last layer back, measured and at initialisation in theory."""
+    extents = []
+    for line in flow.lines.values():
+        draw_line(ax, replace(line, x=line.x[-1] - line.x), log=True)
+        extents.append(line.extent(log=True))
+    for model, factor in flow.theory.items():
+        back = np.arange(flow.lines[model].x.size, dtype=np.float64)
+        product: Floats = factor**back
+        label = f"theory at init, ×{FACTORS[model]} per layer"
+        ax.plot(back, product, color=COLOR[model], linewidth=1, linestyle=(0, (1, 1.2)), label=label)
+        extents.append(product)
+    log_axis(ax, log_limits(*extents))
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.set_xlabel("layers back from the last")
+    ax.set_ylabel("gradient norm relative to the last layer")
+
+
+def draw_products(ax: Axes, flow: Backward) -> None:
+    """The two products in mathematics, with what was measured of each."""
+    ax.axis("off")
+    ax.set(xlim=(0, 1), ylim=(0, 1))
+    for model, top in zip(MODELS, (1.0, 0.47), strict=True):
+        measured = f"measured: {flow.words(model)}"
+        if flow.theory:
+            measured += f"\ntheory at init: ×{FACTORS[model]} = ×{number(flow.theory[model], 3)} per layer"
+        ax.text(0, top, flow.lines[model].label, color=COLOR[model], weight="bold", va="top")
+        ax.text(0.02, top - 0.19, rf"${CHAIN}{PRODUCTS[model]}$", color=INK, fontsize=9.5, va="center")
+        ax.text(0, top - 0.32, measured, color=INK, fontsize=7.5, va="top", linespacing=1.4)

@@ -1,0 +1,140 @@
+"""Figure 9: one input vector on its way through both networks."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import Normalize, SymLogNorm
+from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
+from matplotlib.ticker import FixedLocator, MaxNLocator
+
+from sonde.figures.evidence import Evidence
+from sonde.figures.marks import Floats, layer_axis
+from sonde.figures.residual import MODELS, pair_of
+from sonde.figures.scales import log_axis, log_limits, signed, symlog_ticks, wide_scale, wide_threshold
+from sonde.figures.states import States, states_of
+from sonde.figures.style import COLOR, DOUBLE, INK, LINE, MARKER, footnotes, legend_above, new_figure
+from sonde.figures.words import caption, n_text, seeds_text, weights_text
+from sonde.verdicts import number
+
+UNITS_SHOWN = 32
+
+
+def draw(evidence: Evidence) -> tuple[Figure, str]:
+    states = states_of(pair_of(evidence))
+    pair = states.pair
+    n = f"{n_text(pair, states.counts)} ({seeds_text(pair)})"
+    figure = new_figure(DOUBLE, 5.2, f"One input vector {states.when}, {weights_text(pair)}, {n}")
+    (norm, path), maps = figure.subplots(2, 2)
+    notes = gap_notes(states)
+    draw_norms(norm, states)
+    notes += draw_paths(path, states)
+    notes += draw_maps(figure, list(maps), states)
+    footnotes(figure, notes)
+    units = states.layers[MODELS[0]].shape[1]
+    shown = (
+        f"The hidden state of one input vector at the input and after every layer, {states.when}: L2 norm over "
+        f"all {units} units, path of units 0 and 1, and heat maps of the first {min(UNITS_SHOWN, units)} units "
+        "under one colour scale."
+    )
+    ends = []
+    for model in MODELS:
+        first, last = states.norms(model)[[0, -1]]
+        ends.append(
+            f"{pair.labels[model]} {number(first)} at the input, {number(last)} at layer {pair.depth}"
+        )
+    look = f"Look at how much of the input is left at the top: norm of {'; '.join(ends)}."
+    return figure, caption(pair, states.counts, shown, look, notes)
+
+
+def draw_norms(ax: Axes, states: States) -> None:
+    """L2 norm of the state per layer."""
+    for model, label in states.pair.labels.items():
+        norms = states.norms(model)
+        y = np.where(norms > 0, norms, np.nan)
+        style: dict[str, Any] = {"color": COLOR[model], "linestyle": LINE[model], "marker": MARKER[model]}
+        ax.plot(np.arange(y.size), y, label=label, **style)
+    log_axis(ax, log_limits(*(states.norms(model) for model in MODELS)))
+    layer_axis(ax, states.pair.depth, first=0)
+    ax.set_ylabel("L2 norm of h")
+    legend_above(ax)
+
+
+def draw_paths(ax: Axes, states: States) -> list[str]:
+    """Units 0 and 1 of the state from the input (open) to the last layer (filled)."""
+    paths = states.units(2)
+    for model, path in paths.items():
+        color, marker = COLOR[model], MARKER[model]
+        ax.plot(*path.T, color=color, linewidth=0.9, marker=".", markersize=2.5, linestyle=LINE[model])
+        ax.plot(*path[-1], marker, markersize=6, color=color)
+        start = INK if states.same_input else color
+        ax.plot(*path[0], "o", markersize=6, markerfacecolor="white", markeredgecolor=start)
+    ax.plot([], [], "o", markersize=5, markerfacecolor="white", markeredgecolor=INK, label="start: input")
+    ax.plot([], [], "o", markersize=5, color=INK, label=f"end: layer {states.pair.depth}")
+    axes = zip((ax.xaxis, ax.yaxis), (0, 1), strict=True)
+    thresholds = [wide_scale(axis, [path[:, unit] for path in paths.values()]) for axis, unit in axes]
+    if thresholds[0] is None:
+        ax.xaxis.set_major_locator(MaxNLocator(5))
+    ax.grid(axis="x")
+    ax.set(xlabel="unit 0", ylabel="unit 1")
+    legend_above(ax)
+    return [
+        f"Path: unit {unit} linear within ±{number(threshold)}, logarithmic beyond."
+        for unit, threshold in enumerate(thresholds)
+        if threshold is not None
+    ]
+
+
+def draw_maps(figure: Figure, panels: Sequence[Axes], states: States) -> list[str]:
+    """Layer × unit heat maps under one colour scale that contains both networks."""
+    shown = states.units(UNITS_SHOWN)
+    threshold = wide_threshold(list(shown.values()))
+    norm = shared_norm(list(shown.values()), threshold)
+    colors = matplotlib.colormaps["RdBu_r"].with_extremes(bad="#BDBDBD")
+    images = [_map(ax, shown[model], colors, norm) for ax, model in zip(panels, MODELS, strict=True)]
+    for ax, model in zip(panels, MODELS, strict=True):
+        top = shown[model][-1]
+        largest = "undefined" if np.isnan(top).all() else f"≤ {number(float(np.nanmax(np.abs(top))))}"
+        label = states.pair.labels[model]
+        ax.set_title(f"{label}: |h| {largest} at layer {states.pair.depth}", color=INK)
+        layer_axis(ax, states.pair.depth, first=0)
+        ax.set_ylabel(f"unit (first {shown[model].shape[1]})")
+    bar = figure.colorbar(images[0], ax=list(panels), label="hidden state h", pad=0.015, aspect=18)
+    bar.outline.set_visible(False)
+    if threshold is None:
+        return []
+    bar.ax.yaxis.set_major_locator(FixedLocator(symlog_ticks(*images[0].get_clim(), threshold)))
+    bar.ax.yaxis.set_major_formatter(signed())
+    bar.ax.yaxis.set_minor_locator(FixedLocator([]))
+    return [f"Colours: linear within ±{number(threshold)}, logarithmic beyond."]
+
+
+def _map(ax: Axes, matrix: Floats, colors: matplotlib.colors.Colormap, norm: Normalize) -> AxesImage:
+    ax.grid(False)
+    return ax.imshow(matrix.T, cmap=colors, norm=norm, aspect="auto", origin="lower", interpolation="nearest")
+
+
+def shared_norm(matrices: list[Floats], threshold: float | None) -> Normalize:
+    """Symmetric about 0 up to the largest magnitude; symmetric-log beyond the threshold, if any."""
+    largest = max(float(np.nanmax(np.abs(matrix), initial=0)) for matrix in matrices) or 1.0
+    if threshold is None:
+        return Normalize(-largest, largest)
+    return SymLogNorm(threshold, vmin=-largest, vmax=largest)
+
+
+def gap_notes(states: States) -> list[str]:
+    """What is not drawn, and why."""
+    notes = []
+    for model, label in states.pair.labels.items():
+        undefined = int(np.isnan(states.layers[model]).sum())
+        zero = int((states.norms(model) == 0).sum())
+        if undefined:
+            notes.append(f"{label}: undefined states left as gaps (grey in the maps): {undefined}.")
+        if zero:
+            notes.append(f"{label}: norm exactly 0 at {zero} layers, which a log axis cannot show.")
+    if not states.same_input:
+        notes.append("The two networks were given different input vectors.")
+    return notes

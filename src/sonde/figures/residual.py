@@ -1,0 +1,160 @@
+"""The plain and the residual network of the residual study, under one recipe."""
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from sonde.errors import SondeError
+from sonde.figures.evidence import Evidence, NoData
+from sonde.statistics import over_seeds
+from sonde.theory import INPUT_SECOND_MOMENT
+
+MODELS = ("plain_mlp", "res_mlp")
+RECIPE = ("depth", "width", "alpha", "steps", "batch", "lr", "samples", "rule", "task", "scale", "variant")
+"""What the runs of one figure must have in common; only model and seed may differ."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Runs of both networks that differ in nothing but the residual connection and the seed."""
+
+    evidence: Evidence
+    labels: dict[str, str]
+    depth: int
+    alpha: float | None
+
+    @property
+    def runs(self) -> pl.DataFrame:
+        return self.evidence.runs
+
+    @property
+    def trivial_loss(self) -> float | None:
+        """The loss of predicting zero, where the target is the input."""
+        return INPUT_SECOND_MOMENT if set(self.runs["task"]) == {"identity"} else None
+
+
+def pair_of(evidence: Evidence) -> Pair:
+    """Both networks, checked to share one recipe."""
+    runs = evidence.runs.filter(pl.col("model").is_in(MODELS)).sort("model", "seed", "run")
+    for model in MODELS:
+        if runs.filter(model=model).is_empty():
+            raise NoData(f"no {model} run in {evidence.source}")
+    _check_recipe(runs)
+    _check_replicates(runs)
+    depth = runs["depth"][0]
+    if depth is None:
+        raise SondeError(f"{evidence.source} does not record the depth of its networks")
+    rows = evidence.rows.join(runs.select("run"), on="run", how="semi")
+    labels = {model: str(runs.filter(model=model)["label"][0]) for model in MODELS}
+    return Pair(Evidence(rows, runs, evidence.source), labels, depth, runs["alpha"][0])
+
+
+def _check_recipe(runs: pl.DataFrame) -> None:
+    differing = []
+    for field in RECIPE:
+        values = runs[field].unique(maintain_order=True).to_list()
+        if len(values) > 1:
+            differing.append(f"{field} ({' and '.join(map(_said, values))})")
+    if differing:
+        raise SondeError(
+            f"the runs of one figure differ in {', '.join(differing)}: "
+            "choose runs that differ only in network and seed"
+        )
+
+
+def _said(value: object) -> str:
+    if value is None:
+        return "not recorded"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _check_replicates(runs: pl.DataFrame) -> None:
+    seeded = runs.drop_nulls("seed")
+    for (model, seed), twins in seeded.group_by("model", "seed", maintain_order=True):
+        if twins.height > 1:
+            raise SondeError(
+                f"{twins.height} runs of {model} have seed {seed} ({', '.join(twins['run'])}): "
+                "choose one, a repeated seed is not another sample"
+            )
+
+
+def last_rows(pair: Pair, metric: str) -> pl.DataFrame:
+    """Rows of a metric at the last epoch that holds any, for both networks."""
+    rows = pair.evidence.metric(metric)
+    if rows.is_empty():
+        raise NoData(f"no {metric} rows in {pair.evidence.source}")
+    return _of_both(pair, metric, rows.filter(pl.col("epoch") == pl.col("epoch").max()))
+
+
+def loss_rows(pair: Pair) -> pl.DataFrame:
+    """The loss of every step, for both networks."""
+    return _of_both(pair, "batch_loss", pair.evidence.metric("batch_loss"))
+
+
+def _of_both(pair: Pair, metric: str, rows: pl.DataFrame) -> pl.DataFrame:
+    for model in MODELS:
+        if rows.filter(model=model).is_empty():
+            when = "" if rows.is_empty() or metric == "batch_loss" else f" {moment(rows)}"
+            raise NoData(f"no {metric} rows of {model}{when} in {pair.evidence.source}")
+    if not rows["defined"].any():
+        reasons = ", ".join(sorted(set(rows["reason"].drop_nulls()))) or "no reason recorded"
+        raise NoData(f"every {metric} value in {pair.evidence.source} is undefined: {reasons}")
+    return rows
+
+
+def initial_rows(pair: Pair, metric: str) -> pl.DataFrame:
+    """Rows of a metric at initialisation; there may be none."""
+    return pair.evidence.metric(metric).filter(epoch=0)
+
+
+def moment(rows: pl.DataFrame) -> str:
+    """When the rows were measured, in words."""
+    epochs, steps = sorted(set(rows["epoch"])), rows["step"].drop_nulls().unique().to_list()
+    if epochs == [0]:
+        return "at initialisation"
+    return f"after {steps[0]} steps" if len(steps) == 1 else f"at epoch {epochs[-1]}"
+
+
+def over_depth(pair: Pair, rows: pl.DataFrame) -> pl.DataFrame:
+    """Mean, spread and n over seeds for every network and layer 1 … L; a layer without rows has n = 0."""
+    grid = pl.DataFrame({"model": MODELS}).join(
+        pl.DataFrame({"layer": range(1, pair.depth + 1)}, schema={"layer": pl.Int64}), how="cross"
+    )
+    summary = over_seeds(rows, "model", "layer")
+    return grid.join(summary, on=["model", "layer"], how="left").with_columns(pl.col("n").fill_null(0))
+
+
+def over_steps(rows: pl.DataFrame) -> pl.DataFrame:
+    """Mean, spread and n over seeds for every network and step up to the last."""
+    grid = rows.select(pl.col("model").unique()).join(
+        rows.select(step=pl.int_range(pl.col("step").min(), pl.col("step").max() + 1)), how="cross"
+    )
+    summary = over_seeds(rows, "model", "step")
+    return grid.join(summary, on=["model", "step"], how="left").with_columns(pl.col("n").fill_null(0))
+
+
+def relative_to_last(pair: Pair, rows: pl.DataFrame) -> pl.DataFrame:
+    """Every value divided by the same run's value at the last layer; undefined where that is 0."""
+    last = rows.filter(layer=pair.depth).select("run", last="value", last_defined="defined")
+    ratio = rows.join(last, on="run", how="left").with_columns(
+        defined=pl.col("defined") & pl.col("last_defined").fill_null(False) & (pl.col("last") > 0),
+        value=pl.col("value") / pl.col("last"),
+    )
+    return ratio.with_columns(value=pl.when("defined").then("value").otherwise(float("nan")))
+
+
+def loss_ends(rows: pl.DataFrame) -> pl.DataFrame:
+    """First and last loss of every run and the reduction in per cent, as rows to summarise.
+
+    A run that does not reach the last step of the others has no final loss.
+    """
+    first, last = rows["step"].min(), rows["step"].max()
+    ends = rows.group_by("model", "run").agg(
+        initial=pl.col("value").filter((pl.col("step") == first) & pl.col("defined")).first(),
+        final=pl.col("value").filter((pl.col("step") == last) & pl.col("defined")).first(),
+    )
+    fell = 100 * (pl.col("initial") - pl.col("final")) / pl.col("initial")
+    tidy = ends.with_columns(reduction=pl.when(pl.col("initial") > 0).then(fell)).unpivot(
+        ["initial", "final", "reduction"], index=["model", "run"], variable_name="quantity"
+    )
+    return tidy.with_columns(defined=pl.col("value").is_not_null() & pl.col("value").is_finite())

@@ -1,0 +1,175 @@
+"""How every figure looks.  A model or a rule keeps its colour, marker and line style everywhere."""
+
+import textwrap
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import matplotlib
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+if TYPE_CHECKING:
+    from matplotlib.typing import RcKeyType
+
+# Okabe and Ito's colour-blind safe palette.
+BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
+BLUE, VERMILLION, PURPLE, GREY = "#0072B2", "#D55E00", "#CC79A7", "#8C8C8C"
+
+# Models and rules are never told apart in one panel, so the two halves may share hues.
+COLOR = {
+    "plain_mlp": VERMILLION,
+    "res_mlp": BLUE,
+    "residual_mlp": GREEN,
+    "vit_mini": PURPLE,
+    "student_net": ORANGE,
+    "bp": BLACK,
+    "fa": SKY,
+    "dfa": VERMILLION,
+    "state_bridge": GREEN,
+    "credit_bridge": PURPLE,
+    "frozen": GREY,
+}
+MARKER = {
+    "plain_mlp": "s",
+    "res_mlp": "o",
+    "residual_mlp": "o",
+    "vit_mini": "^",
+    "student_net": "D",
+    "bp": "o",
+    "fa": "^",
+    "dfa": "s",
+    "state_bridge": "D",
+    "credit_bridge": "v",
+    "frozen": "x",
+}
+LINE = {
+    "plain_mlp": (0, (4, 1.2)),
+    "res_mlp": "-",
+    "residual_mlp": "-",
+    "vit_mini": (0, (4, 1.2)),
+    "student_net": (0, (1, 1)),
+    "bp": "-",
+    "fa": (0, (5, 1.5)),
+    "dfa": (0, (3, 1, 1, 1)),
+    "state_bridge": (0, (1, 1)),
+    "credit_bridge": (0, (5, 1, 1, 1, 1, 1)),
+    "frozen": (0, (2, 2)),
+}
+
+INK, FAINT = "#222222", "#6B6B6B"
+SINGLE, DOUBLE = 4.8, 7.2  # widths in inches
+
+STYLE: "dict[RcKeyType, Any]" = {
+    "font.family": "DejaVu Sans",
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "axes.titlelocation": "left",
+    "axes.labelsize": 8,
+    "axes.edgecolor": FAINT,
+    "axes.labelcolor": INK,
+    "axes.linewidth": 0.6,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.axisbelow": True,
+    "grid.color": "#E4E4E4",
+    "grid.linewidth": 0.5,
+    "xtick.color": FAINT,
+    "ytick.color": FAINT,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "ytick.minor.size": 0,
+    "legend.fontsize": 7.5,
+    "legend.frameon": False,
+    "lines.linewidth": 1.4,
+    "lines.markersize": 3.2,
+    "figure.titlesize": 9.5,
+    "figure.titleweight": "bold",
+    "figure.dpi": 150,
+    "savefig.dpi": 150,
+    "mathtext.fontset": "dejavusans",
+}
+
+
+@contextmanager
+def house_style() -> Iterator[None]:
+    """Matplotlib's defaults plus the house style, whatever the user's own settings are."""
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(STYLE)
+        yield
+
+
+def new_figure(width: float, height: float, title: str) -> Figure:
+    """An empty figure with its title at the top left; the layout keeps room for everything."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    lines = [""]
+    for part in title.split(", "):
+        joined = f"{lines[-1]}, {part}" if lines[-1] else part
+        if len(joined) <= width * 11.5:
+            lines[-1] = joined
+        else:
+            lines.append(part)
+    figure.suptitle(",\n".join(line for line in lines if line), x=0.012, ha="left", color=INK)
+    return figure
+
+
+def footnotes(figure: Figure, notes: Iterable[str]) -> None:
+    """Small print below the panels, one line per note."""
+    width = int(figure.get_figwidth() * 21)
+    lines = [line for note in dict.fromkeys(notes) for line in textwrap.wrap(note, width)]
+    if lines:
+        figure.supxlabel("\n".join(lines), x=0.012, ha="left", fontsize=6.5, color=FAINT)
+
+
+def panel_title(ax: Axes, *lines: str, width: int = 58) -> None:
+    """What a panel shows and what it says, each on its own lines."""
+    ax.set_title("\n".join(part for line in lines for part in textwrap.wrap(line, width)), color=INK)
+
+
+def bar_panels(figure: Figure) -> tuple[list[Axes], Axes]:
+    """Two panels that share their y axis, and a strip for the legend below them."""
+    grid = figure.add_gridspec(2, 2, height_ratios=(1, 0.06))
+    left = figure.add_subplot(grid[0, 0])
+    right = figure.add_subplot(grid[0, 1], sharey=left)
+    right.tick_params(labelleft=False)
+    return [left, right], figure.add_subplot(grid[1, :])
+
+
+def legend_row(ax: Axes, panels: Iterable[Axes]) -> None:
+    """One legend for several panels in an empty panel of its own, every label once."""
+    found: dict[str, Artist] = {}
+    for panel in panels:
+        for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
+            found.setdefault(label, handle)
+    ax.axis("off")
+    ax.legend(
+        list(found.values()),
+        list(found),
+        loc="center",
+        ncols=len(found),
+        borderpad=0,
+        borderaxespad=0,
+        handlelength=2.2,
+        columnspacing=1.8,
+    )
+
+
+def legend_above(ax: Axes, columns: int = 4) -> None:
+    """A legend in a row above the panel, where it covers no data."""
+    ax.legend(
+        loc="lower left",
+        bbox_to_anchor=(0, 1),
+        ncols=columns,
+        borderaxespad=0.2,
+        borderpad=0.2,
+        handlelength=2.4,
+        columnspacing=1.4,
+    )

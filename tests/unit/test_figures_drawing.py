@@ -1,0 +1,300 @@
+"""What the figures draw is what the rows hold: read off the artists, not the pixels."""
+
+import math
+from functools import cache
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+from residual_evidence import residual_evidence, undefined_where, values, with_rows, with_runs
+
+from sonde.errors import SondeError
+from sonde.figures import FIGURES, Evidence, NoData
+from sonde.figures.style import COLOR, MARKER
+
+PROFILES = {
+    "gradient_magnitude": "preact_grad_norm",
+    "activation_mean": "activation_mean",
+    "activation_std": "activation_std",
+}
+LAYER = pl.col("layer")
+
+
+def drawn(name: str, evidence: Evidence, variant: str | None = None) -> tuple[Figure, str]:
+    spec = FIGURES[name]
+    return spec.draw(evidence.of(variant=variant or spec.variant or ""))
+
+
+@cache
+def default(name: str, seeds: int, healthy: bool = False) -> tuple[Figure, str]:
+    """A figure of unchanged evidence, drawn once and only looked at."""
+    return drawn(name, residual_evidence(seeds=(42, 43, 44)[:seeds], healthy=healthy))
+
+
+def words(figure: Figure) -> str:
+    return " ".join(text.get_text() for text in figure.findobj(Text)).replace("\n", " ")
+
+
+def title(figure: Figure) -> str:
+    return figure.get_suptitle().replace("\n", " ")
+
+
+def line(figure: Figure, label: str, panel: int = 0) -> np.ndarray:
+    (found,) = [one for one in figure.axes[panel].lines if one.get_label() == label]
+    return np.asarray(found.get_ydata(), dtype=float)
+
+
+@pytest.fixture(scope="module")
+def one() -> Evidence:
+    return residual_evidence()
+
+
+@pytest.fixture(scope="module")
+def three() -> Evidence:
+    return residual_evidence(seeds=(42, 43, 44))
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_a_profile_draws_the_rows_of_the_last_epoch(name: str, one: Evidence) -> None:
+    figure, _ = drawn(name, one)
+    for model, label in (("plain_mlp", "Plain MLP"), ("res_mlp", "Residual MLP")):
+        assert line(figure, label).tolist() == values(one.of(variant="raw"), model, PROFILES[name])
+
+
+def test_the_loss_curve_draws_every_step(one: Evidence) -> None:
+    figure, _ = drawn("training_loss", one)
+    assert line(figure, "Plain MLP").tolist() == values(one.of(variant="raw"), "plain_mlp", "batch_loss")
+
+
+def test_signal_bars_end_at_the_measured_values(one: Evidence) -> None:
+    figure, _ = drawn("1_signal_flow", one)
+    *bars, given_input = figure.axes[0].patches
+    tops = [bar.get_y() + bar.get_height() for bar in bars]
+    np.testing.assert_allclose(tops, values(one.of(variant="scaled"), "plain_mlp", "activation_std"))
+    assert given_input.get_y() + given_input.get_height() == pytest.approx(1 / math.sqrt(3))
+
+
+def test_gradient_bars_share_a_log_axis_and_name_their_ends(one: Evidence) -> None:
+    figure, _ = drawn("2_gradient_flow", one)
+    left, right = figure.axes[:2]
+    assert left.get_yscale() == "log"
+    assert left.get_ylim() == right.get_ylim()
+    measured = values(one.of(variant="scaled"), "res_mlp", "preact_grad_norm")
+    assert {text.get_text() for text in right.texts} == {f"{measured[0]:.2g}", f"{measured[-1]:.2g}"}
+
+
+def test_arrows_are_as_thick_as_the_gradient(one: Evidence) -> None:
+    figure, _ = drawn("3_highway_concept", one)
+    measured = np.array(values(one.of(variant="scaled"), "res_mlp", "preact_grad_norm"))
+    thick = {
+        int(patch.get_gid().split()[1]): np.ptp(patch.get_xy()[:, 1])
+        for patch in figure.axes[1].patches
+        if (patch.get_gid() or "").startswith("arrow")
+    }
+    widths = np.array([thick[layer] for layer in range(1, 21)])
+    np.testing.assert_allclose(widths / widths.max(), measured / measured.max())
+
+
+def test_the_cumulative_scale_is_relative_to_the_last_layer(one: Evidence) -> None:
+    figure, _ = drawn("4_chain_rule", one)
+    measured = np.array(values(one.of(variant="scaled"), "plain_mlp", "preact_grad_norm"))
+    np.testing.assert_allclose(line(figure, "Plain MLP"), measured / measured[-1])
+    np.testing.assert_allclose(
+        line(figure, "theory at init, ×α per layer"), (1 / math.sqrt(20)) ** np.arange(20)
+    )
+
+
+def test_heat_maps_hold_the_states_under_one_scale(one: Evidence) -> None:
+    figure, _ = drawn("5_layer_transformation", one)
+    plain, residual = (image for ax in figure.axes for image in ax.images)
+    assert plain.norm is residual.norm
+    assert plain.get_array().shape == (32, 21)
+    rows = one.of(variant="scaled").rows.filter(epoch=10, metric="state[3]", run="plain_mlp-scaled-42")
+    np.testing.assert_allclose(plain.get_array()[3], rows.sort("layer")["value"])
+    assert residual.norm.vmax >= np.abs(residual.get_array()).max()
+    assert "after 200 steps" in title(figure)
+
+
+def test_states_of_an_untrained_network_say_so(one: Evidence) -> None:
+    start = one.rows.filter((pl.col("epoch") == 0) | ~pl.col("metric").str.starts_with("state"))
+    assert "at initialisation" in title(drawn("5_layer_transformation", with_rows(one, start))[0])
+
+
+def test_undefined_values_are_gaps_and_are_counted(one: Evidence) -> None:
+    broken = undefined_where(one, LAYER.is_in([3, 9]) & pl.col("run").str.starts_with("plain"))
+    figure, caption = drawn("gradient_magnitude", broken)
+    assert np.flatnonzero(np.isnan(line(figure, "Plain MLP"))).tolist() == [2, 8]
+    assert "Plain MLP: 2 of 20 layers undefined" in words(figure)
+    assert "2 of 20 layers undefined" in caption
+    bars, _ = drawn("1_signal_flow", broken)
+    assert len(bars.axes[0].patches) == 20 - 2 + 1
+    assert len(line(bars, "undefined")) == 2
+
+
+def test_a_layer_without_rows_is_a_gap_too(one: Evidence) -> None:
+    figure, _ = drawn("activation_mean", with_rows(one, one.rows.filter((LAYER != 7) | LAYER.is_null())))
+    assert np.flatnonzero(np.isnan(line(figure, "Residual MLP"))).tolist() == [6]
+
+
+def test_zero_is_not_drawn_on_a_log_axis_and_that_is_said(one: Evidence) -> None:
+    zeroed = one.rows.with_columns(
+        value=pl.when(LAYER.is_in([1, 2]) & (pl.col("metric") == "preact_grad_norm"))
+        .then(0.0)
+        .otherwise("value")
+    )
+    figure, _ = drawn("gradient_magnitude", with_rows(one, zeroed))
+    assert np.isnan(line(figure, "Plain MLP")[:2]).all()
+    assert "2 of 20 layers are exactly 0 and cannot be shown on a log axis" in words(figure)
+
+
+@pytest.mark.parametrize("name", ["training_loss", *PROFILES, "4_chain_rule", "6_learning_comparison"])
+def test_a_band_needs_two_seeds(name: str) -> None:
+    assert not default(name, 1)[0].axes[0].collections
+    assert len(default(name, 3)[0].axes[0].collections) == 2
+
+
+def test_the_band_is_the_sample_standard_deviation(three: Evidence) -> None:
+    figure, _ = drawn("activation_std", three)
+    rows = three.of(variant="raw").metric("activation_std").filter(model="res_mlp", epoch=10, layer=5)
+    low, high = (
+        rows["value"].mean() - rows["value"].std(ddof=1),
+        rows["value"].mean() + rows["value"].std(ddof=1),
+    )
+    (corners,) = figure.axes[0].collections[1].get_paths()
+    at = corners.vertices[corners.vertices[:, 0] == 5][:, 1]
+    assert (at.min(), at.max()) == pytest.approx((low, high))
+
+
+def test_a_band_on_a_log_axis_stays_above_zero(three: Evidence) -> None:
+    factor = pl.when(pl.col("run").str.ends_with("42")).then(1e4).otherwise(1.0)
+    figure, _ = drawn(
+        "gradient_magnitude", with_rows(three, three.rows.with_columns(value=pl.col("value") * factor))
+    )
+    for band in figure.axes[0].collections:
+        assert all((path.vertices[:, 1] > 0).all() for path in band.get_paths())
+    assert "drawn down to the smallest seed" in words(figure)
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_n_is_in_the_title(name: str) -> None:
+    assert "n = 1 seed" in title(default(name, 1)[0])
+    expected = "n = 1 seed (42)" if name == "5_layer_transformation" else "n = 3 seeds"
+    assert expected in title(default(name, 3)[0])
+
+
+def test_a_seed_without_rows_shrinks_n_and_is_named(three: Evidence) -> None:
+    fewer = three.rows.filter(~pl.col("run").is_in(["res_mlp-raw-44", "res_mlp-scaled-44"]))
+    figure, caption = drawn("activation_std", with_rows(three, fewer))
+    assert "n = 3 (Plain MLP) and 2 (Residual MLP) seeds" in title(figure)
+    assert "Residual MLP: no defined values from seed 44" in words(figure)
+    assert "no defined values from seed 44" in caption
+
+
+STORIES = {"1_signal_flow": "collapse", "2_gradient_flow": "vanish", "3_highway_concept": "vanish"}
+STORIES |= {"6_learning_comparison": "failed to learn", "4_chain_rule": "", "5_layer_transformation": ""}
+
+
+@pytest.mark.parametrize("name", STORIES)
+def test_a_healthy_network_is_not_called_sick(name: str) -> None:
+    figure, caption = default(name, 1)
+    assert STORIES[name] in words(figure)
+    assert STORIES[name] in caption or name == "3_highway_concept"
+    figure, caption = default(name, 1, healthy=True)
+    for word in ("collapse", "vanish", "failed", "explode"):
+        assert word not in words(figure) + caption
+
+
+def test_the_table_is_rendered_from_the_rows(one: Evidence) -> None:
+    figure, _ = drawn("6_learning_comparison", one)
+    final = values(one.of(variant="scaled"), "plain_mlp", "batch_loss")[-1]
+    table = {text.get_text() for text in figure.axes[3].texts}
+    assert {f"{final:.2f}", "failed to learn", "learned"} <= table
+
+
+def test_a_run_that_stopped_early_has_no_final_loss(three: Evidence) -> None:
+    short = three.rows.filter(
+        ~((pl.col("metric") == "batch_loss") & pl.col("run").str.starts_with("plain") & (pl.col("step") > 50))
+    )
+    figure, _ = drawn("6_learning_comparison", with_rows(three, short))
+    assert "Plain MLP loss reduction undefined" in words(figure)
+
+
+@pytest.mark.parametrize("field", ["depth", "width", "steps", "alpha", "batch", "lr", "samples"])
+def test_runs_that_differ_in_their_recipe_are_refused(field: str, one: Evidence) -> None:
+    odd = pl.when(pl.col("model") == "res_mlp").then(pl.col(field) * 2).otherwise(pl.col(field))
+    with pytest.raises(SondeError, match=rf"differ in {field} \("):
+        drawn("training_loss", with_runs(one, one.runs.with_columns(odd.cast(one.runs.schema[field]))))
+
+
+def test_a_repeated_seed_is_not_another_sample(three: Evidence) -> None:
+    with pytest.raises(SondeError, match="seed 42"):
+        drawn("training_loss", with_runs(three, three.runs.with_columns(seed=pl.lit(42, dtype=pl.Int64))))
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_missing_rows_are_named(name: str, one: Evidence) -> None:
+    with pytest.raises(NoData, match=r"preact_grad_norm|activation_|batch_loss|hidden states"):
+        drawn(name, with_rows(one, one.rows.clear()))
+    with pytest.raises(NoData, match="res_mlp"):
+        drawn(name, with_runs(one, one.runs.filter(model="plain_mlp")))
+
+
+def test_captions_carry_seeds_recipe_and_runs(three: Evidence) -> None:
+    _, caption = drawn("training_loss", three)
+    assert "n = 3 seeds (42, 43, 44)" in caption
+    assert "20 layers of width 40, raw weights (α = 1), 200 steps of batch 64, learning rate 0.001" in caption
+    assert "1,024 training samples" in caption
+    assert "runs: plain_mlp-raw-42, plain_mlp-raw-43, plain_mlp-raw-44, res_mlp-raw-42" in caption
+    assert caption.count("\n") == 1
+
+
+def test_a_caption_says_when_the_seed_is_unknown() -> None:
+    figure, caption = drawn("training_loss", residual_evidence(seeds=(None,)))
+    assert "n = 1 run" in title(figure)
+    assert "n = 1 run (seed not recorded)" in caption
+
+
+def test_colours_are_distinct_among_models_and_among_rules() -> None:
+    models = ["plain_mlp", "res_mlp", "residual_mlp", "vit_mini", "student_net"]
+    rules = ["bp", "fa", "dfa", "state_bridge", "credit_bridge", "frozen"]
+    assert COLOR.keys() == MARKER.keys() == {*models, *rules}
+    for group in (models, rules):
+        assert len({to_hex(COLOR[name]) for name in group}) == len(group)
+    assert len({MARKER[rule] for rule in rules}) == len(rules)
+
+
+numbers = st.floats(1e-30, 1e30) | st.just(0.0)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(st.tuples(numbers, numbers, numbers, numbers), min_size=4, max_size=4),
+    st.sampled_from(list(PROFILES)),
+)
+def test_axis_limits_contain_the_data(table: list[tuple[float, ...]], name: str) -> None:
+    evidence = residual_evidence(seeds=(1, 2), variants=("raw",), depth=4, width=2, steps=2)
+    drawn_numbers = pl.DataFrame(
+        [
+            (f"{model}-raw-{seed}", layer, value * (-1 if name == "activation_mean" and layer % 2 else 1))
+            for column, (model, seed) in enumerate((m, s) for m in ("plain_mlp", "res_mlp") for s in (1, 2))
+            for layer, value in enumerate(table[column], 1)
+        ],
+        schema={"run": pl.String, "layer": pl.Int64, "new": pl.Float64},
+        orient="row",
+    )
+    rows = evidence.rows.join(drawn_numbers, on=["run", "layer"], how="left", maintain_order="left")
+    rows = rows.with_columns(value=pl.col("new").fill_null(pl.col("value"))).drop("new")
+    figure, _ = drawn(name, with_rows(evidence, rows))
+    ax = figure.axes[0]
+    low, high = ax.get_ylim()
+    for one in ax.lines:
+        y = np.asarray(one.get_ydata(), dtype=float)
+        assert ((y >= low) & (y <= high))[~np.isnan(y)].all()
+    for band in ax.collections:
+        for path in band.get_paths():
+            assert ((path.vertices[:, 1] >= low) & (path.vertices[:, 1] <= high)).all()

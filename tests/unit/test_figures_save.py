@@ -1,0 +1,136 @@
+"""Saving: whole files in place, reasons for what is missing, the same bytes from the same data."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import polars as pl
+import pytest
+from residual_evidence import residual_evidence, undefined_where, with_rows
+
+from sonde.errors import SondeError
+from sonde.figures import FIGURES
+from sonde.figures.save import draw_all
+
+SMALL = residual_evidence(depth=4, width=4, steps=5)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("drawn")
+    draw_all(SMALL, out, study="residual")
+    return out
+
+
+def files(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def test_every_figure_is_a_png_a_pdf_and_a_caption(folder: Path) -> None:
+    expected = {f"{spec.path}.{suffix}" for spec in FIGURES.values() for suffix in ("png", "pdf", "txt")}
+    assert files(folder) == expected
+    assert (folder / "plots/training_loss.png").read_bytes().startswith(b"\x89PNG")
+    assert b"CreationDate" not in (folder / "plots/training_loss.pdf").read_bytes()
+    assert "raw weights" in (folder / "plots/training_loss.txt").read_text()
+    assert "scaled weights" in (folder / "plots_micro/1_signal_flow.txt").read_text()
+
+
+AGAIN = """
+from pathlib import Path
+from residual_evidence import residual_evidence
+from sonde.figures import FIGURES
+from sonde.figures.save import draw_one
+evidence = residual_evidence(depth=4, width=4, steps=5)
+for name in ("1_signal_flow", "5_layer_transformation"):
+    draw_one(FIGURES[name], evidence, Path("."))
+"""
+
+
+def test_the_same_data_gives_the_same_bytes_in_another_process(folder: Path, tmp_path: Path) -> None:
+    surroundings = os.environ | {"PYTHONHASHSEED": "1", "PYTHONPATH": str(Path(__file__).parent)}
+    subprocess.run([sys.executable, "-c", AGAIN], cwd=tmp_path, env=surroundings, check=True)
+    again = files(tmp_path)
+    assert len(again) == 6
+    for name in again:
+        assert (tmp_path / name).read_bytes() == (folder / name).read_bytes(), name
+
+
+def test_a_figure_without_rows_is_skipped_with_its_reason(tmp_path: Path) -> None:
+    seen: list[str] = []
+    fewer = with_rows(SMALL, SMALL.rows.filter(pl.col("metric") == "activation_std"))
+    drawn = draw_all(fewer, tmp_path, study="residual", on_figure=seen.append)
+    assert seen == ["activation_std", "1_signal_flow"]
+    assert drawn.skipped.keys() == FIGURES.keys() - set(seen)
+    assert "batch_loss" in drawn.skipped["training_loss"]
+    assert files(tmp_path) == {str(path.relative_to(tmp_path)) for path in drawn.files}
+
+
+def test_a_figure_of_nothing_but_undefined_values_is_skipped(tmp_path: Path) -> None:
+    drawn = draw_all(undefined_where(SMALL, pl.lit(True)), tmp_path, study="residual")
+    assert drawn.skipped.keys() == FIGURES.keys()
+    assert "made so" in drawn.skipped["gradient_magnitude"]
+    assert not files(tmp_path)
+
+
+def test_a_skipped_figure_says_that_an_older_file_is_there(tmp_path: Path) -> None:
+    (tmp_path / "plots").mkdir()
+    (tmp_path / "plots/training_loss.png").touch()
+    drawn = draw_all(with_rows(SMALL, SMALL.rows.clear()), tmp_path, study="residual")
+    assert "older" in drawn.skipped["training_loss"]
+    assert "older" not in drawn.skipped["activation_mean"]
+
+
+def test_another_variant_can_be_asked_for(tmp_path: Path) -> None:
+    only = with_rows(SMALL, SMALL.rows.filter(pl.col("metric") == "batch_loss"))
+    draw_all(only, tmp_path, study="residual", variant="scaled")
+    assert "scaled weights" in (tmp_path / "plots/training_loss.txt").read_text()
+    none = draw_all(only, tmp_path / "none", study="residual", variant="odd")
+    assert none.skipped["training_loss"] == "no runs of the odd variant in the store"
+
+
+def test_an_output_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "out").touch()
+    with pytest.raises(SondeError, match="it is a file"):
+        draw_all(SMALL, tmp_path / "out", study="residual")
+    (tmp_path / "plots").touch()
+    with pytest.raises(SondeError, match="cannot write"):
+        draw_all(SMALL, tmp_path, study="residual")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_an_output_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(SondeError, match="cannot write"):
+        draw_all(SMALL, tmp_path / "out", study="residual")
+
+
+def test_a_failed_write_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(SondeError, match="No space left"):
+        draw_all(SMALL, tmp_path, study="residual")
+    assert not files(tmp_path)
+
+
+def test_an_unknown_study_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SondeError, match="residual"):
+        draw_all(SMALL, tmp_path, study="residul")
+
+
+def test_the_table_needs_no_plotting_library() -> None:
+    check = "import sys, sonde.figures; print({'matplotlib', 'torch', 'sonde.store'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+
+
+def test_drawing_loads_neither_torch_nor_global_plotting_state(tmp_path: Path) -> None:
+    check = (
+        "import sys; from importlib import import_module; from sonde.figures import FIGURES\n"
+        "for spec in FIGURES.values(): import_module('sonde.figures.' + spec.draw.args[0])\n"
+        "print({'matplotlib.pyplot', 'torch', 'sonde.store', 'sonde.training'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
