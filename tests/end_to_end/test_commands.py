@@ -55,7 +55,7 @@ def test_run_prints_findings_with_n_and_run_ids_and_a_line_per_run(study: Path) 
         assert id in printed
     for network in ("Plain MLP, raw", "Plain MLP, scaled", "Residual MLP, raw", "Residual MLP, scaled"):
         assert re.search(rf"• {network}: .*(learn).*loss (fell|rose)", printed)
-    for heading in ("final loss", "fell", "gradient, least … most", "predicted", "trained"):
+    for heading in ("final loss", "loss fell by", "gradient, least … most", "predicted", "trained"):
         assert heading in printed
     assert re.findall(r"\[(\d)/4\]", (study / "stderr").read_text()) == ["1", "2", "3", "4"]
 

@@ -175,7 +175,9 @@ def test_a_full_disk_is_one_clear_error_and_what_was_complete_stays_readable(sma
             package.train(config, runs=small_disk / "runs")
             finished.append(config)
 
-    with pytest.raises(SondeError, match=r"no space left while writing .*: free some, then give the same command"):
+    with pytest.raises(
+        SondeError, match=r"no space left while writing .*: free some, then give the same command"
+    ):
         train_all()
     assert finished
     stored = package.load(small_disk / "runs")

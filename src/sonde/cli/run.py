@@ -113,8 +113,6 @@ def _print_findings(findings: "list[Finding]") -> None:
     for finding in findings:
         seeds = ", ".join("not recorded" if seed is None else str(seed) for seed in finding.seeds)
         to.print(f"• {finding.sentence}", soft_wrap=not to.is_terminal)
-        to.print(
-            f"  n = {len(finding.runs)} (seeds {seeds}); {', '.join(finding.runs)}",
-            style="dim",
-            soft_wrap=True,
-        )
+        seeded = f"{'seed' if len(finding.seeds) == 1 else 'seeds'} {seeds}"
+        source = f"  n = {len(finding.runs)} ({seeded}); {', '.join(finding.runs)}"
+        to.print(source, style="dim", soft_wrap=True)

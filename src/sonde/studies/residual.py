@@ -56,43 +56,67 @@ def findings(evidence: Evidence) -> list[Finding]:
 def _finding(evidence: Evidence) -> Finding:
     runs = evidence.runs
     what = runs.row(0, named=True)
-    residual = what["model"] == "res_mlp"
-    depth, alpha = what["depth"], what["alpha"]
-    losses = evidence.metric("batch_loss")
-    first, last = losses["step"].min(), losses["step"].max()
-    initial, final = (_mean(losses.filter(step=step)) for step in (first, last))
-    gradients = over_seeds(_at_end(evidence, "preact_grad_norm"), "layer").sort("layer")["mean"]
-    norms = evidence.metric("hidden_norm")
-    moments = theory.second_moments(residual, alpha, depth)
-    fell = verdicts.reduction(initial["mean"], final["mean"])
+    moments = theory.second_moments(what["model"] == "res_mlp", what["alpha"], what["depth"])
+    measured = [_measure(evidence.of(run=run["run"]), run) for run in runs.iter_rows(named=True)]
+    over = _over_runs(measured)
     numbers: dict[str, Any] = {
         "network": what["label"],
         "variant": what["variant"],
-        "n": final["n"],
-        "initial_loss": initial["mean"],
-        "final_loss": final["mean"],
-        "final_loss_std": final["std"],
-        "loss_reduction_percent": fell,
-        "gradient_min": gradients.min(),
-        "gradient_max": gradients.max(),
-        "gradient_layer_1": gradients[0],
-        "gradient_first_over_last": gradients[0] / gradients[-1] if gradients[-1] else math.nan,
-        "growth_per_layer_predicted": (moments[-1] / moments[0]) ** (1 / (2 * depth)),
-        "growth_per_layer_at_init": _growth(norms.filter(epoch=0), depth),
-        "growth_per_layer_trained": _growth(_at_end(evidence, "hidden_norm"), depth),
-        "verdict": verdicts.loss_status(fell, final["mean"], theory.INPUT_SECOND_MOMENT),
+        "n": over["final_loss"]["n"],
+        **{name: summary["mean"] for name, summary in over.items()},
+        "final_loss_std": over["final_loss"]["std"],
+        "growth_per_layer_predicted": (moments[-1] / moments[0]) ** (1 / (2 * what["depth"])),
     }
+    loss = (numbers["loss_reduction_percent"], numbers["final_loss"], theory.INPUT_SECOND_MOMENT)
+    numbers["verdict"] = verdicts.loss_status(*loss)
+    gradient = verdicts.gradient_verdict(numbers["gradient_first_over_last"])
     return Finding(
-        sentence=(
-            f"{what['label']}, {what['variant']}: "
-            f"{verdicts.loss_verdict(fell, final['mean'], theory.INPUT_SECOND_MOMENT)}; "
-            f"{verdicts.gradient_verdict(numbers['gradient_first_over_last'])}."
-        ),
+        sentence=f"{what['label']}, {what['variant']}: {verdicts.loss_verdict(*loss)}; {gradient}.",
         shown=_cells(numbers),
         numbers=numbers,
         runs=tuple(runs["run"]),
         seeds=tuple(runs["seed"]),
     )
+
+
+def _measure(evidence: Evidence, run: dict[str, Any]) -> dict[str, float]:
+    """The numbers of one run; NaN where they are undefined."""
+
+    def value(metric: str, **where: int) -> float:
+        found = evidence.rows.filter(metric=metric, **where)
+        return float(found["value"][0]) if found.height == 1 else math.nan
+
+    depth, last = run["depth"], run["epochs"]
+    initial, final = value("batch_loss", step=1), value("batch_loss", step=run["steps"])
+    gradients = [value("preact_grad_norm", epoch=last, layer=layer) for layer in range(1, depth + 1)]
+
+    def growth(epoch: int) -> float:
+        """Geometric mean over the layers of ‖h_{l+1}‖/‖h_l‖."""
+        bottom, top = (value("hidden_norm", epoch=epoch, layer=layer) for layer in (0, depth))
+        return (top / bottom) ** (1 / depth) if bottom > 0 else math.nan
+
+    return {
+        "initial_loss": initial,
+        "final_loss": final,
+        "loss_reduction_percent": verdicts.reduction(initial, final),
+        "gradient_min": min(gradients),
+        "gradient_max": max(gradients),
+        "gradient_layer_1": gradients[0],
+        "gradient_first_over_last": gradients[0] / gradients[-1] if gradients[-1] else math.nan,
+        "growth_per_layer_at_init": growth(0),
+        "growth_per_layer_trained": growth(last),
+    }
+
+
+def _over_runs(measured: list[dict[str, float]]) -> dict[str, dict[str, Any]]:
+    """Mean, spread and n over the runs of each number, each run being one seed."""
+    rows = pl.DataFrame(
+        [(name, value, not math.isnan(value)) for numbers in measured for name, value in numbers.items()],
+        schema={"name": pl.String, "value": pl.Float64, "defined": pl.Boolean},
+        orient="row",
+    )
+    found = over_seeds(rows, "name").with_columns(pl.col("mean").fill_null(math.nan))
+    return {row["name"]: row for row in found.iter_rows(named=True)}
 
 
 def _cells(numbers: dict[str, Any]) -> dict[str, str]:
@@ -103,31 +127,12 @@ def _cells(numbers: dict[str, Any]) -> dict[str, str]:
         "n": str(numbers["n"]),
         "first loss": number(numbers["initial_loss"]),
         "final loss": number(numbers["final_loss"]) + spread,
-        "fell": percent(numbers["loss_reduction_percent"]),
+        "loss fell by": percent(numbers["loss_reduction_percent"]),
         "gradient, least … most": f"{number(numbers['gradient_min'])} … {number(numbers['gradient_max'])}",
         "growth per layer: init": number(numbers["growth_per_layer_at_init"], 3),
         "predicted": number(numbers["growth_per_layer_predicted"], 3),
         "trained": number(numbers["growth_per_layer_trained"], 3),
     }
-
-
-def _at_end(evidence: Evidence, metric: str) -> pl.DataFrame:
-    rows = evidence.metric(metric)
-    return rows.filter(epoch=pl.col("epochs"))
-
-
-def _mean(rows: pl.DataFrame) -> dict[str, Any]:
-    """Mean over seeds of a scalar metric; NaN where no seed defines it."""
-    summary = over_seeds(rows, "metric")
-    if summary.is_empty() or summary["n"][0] == 0:
-        return {"mean": math.nan, "std": None, "n": 0}
-    return summary.row(0, named=True)
-
-
-def _growth(norms: pl.DataFrame, depth: int) -> float:
-    """Geometric mean over the layers of ‖h_{l+1}‖/‖h_l‖; NaN where the norms are not there or zero."""
-    bottom, top = (_mean(norms.filter(layer=layer))["mean"] for layer in (0, depth))
-    return (top / bottom) ** (1 / depth) if bottom > 0 else math.nan
 
 
 STUDY = Study(
