@@ -1,10 +1,16 @@
 """Tasks, chosen by name."""
 
+from sonde.tasks.cifar10 import Cifar10
 from sonde.tasks.data import Data, Task
+from sonde.tasks.digits import Digits
 from sonde.tasks.identity import Identity
+from sonde.tasks.teacher import Teacher
 
 TASKS: dict[str, type[Task]] = {
     "identity": Identity,
+    "teacher": Teacher,
+    "digits": Digits,
+    "cifar10": Cifar10,
 }
 
-__all__ = ["TASKS", "Data", "Identity", "Task"]
+__all__ = ["TASKS", "Cifar10", "Data", "Digits", "Identity", "Task", "Teacher"]

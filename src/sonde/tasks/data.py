@@ -1,6 +1,6 @@
 """What training and probes need of a data set, whatever it was made from."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -16,6 +16,7 @@ class Data(Protocol):
     loss: Loss
     train_samples: int
     test_samples: int
+    source: dict[str, str] | None  # what the samples were read from; None where the seed says it all
 
     def steps(self, batch_size: int) -> int:
         """Training batches in one epoch."""
@@ -39,4 +40,10 @@ class Task(Protocol):
     def shape(self) -> tuple[int, ...]: ...  # of one input
     @property
     def outputs(self) -> int: ...
+    @property
+    def classifies(self) -> bool: ...
+    def prepare(self, data_root: Path | None, on_progress: Callable[[int, int], None]) -> None:
+        """Do once, before any run starts, what takes long or may fail; says how much of how much is done."""
+        ...
+
     def load(self, seed: int, data_root: Path | None, device: torch.device, dtype: torch.dtype) -> Data: ...

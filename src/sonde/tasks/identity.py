@@ -1,6 +1,6 @@
 """Learn the identity: the target is the input.  N samples, d width."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -39,6 +39,13 @@ class Identity:
     def outputs(self) -> int:
         return self.d
 
+    @property
+    def classifies(self) -> bool:
+        return False
+
+    def prepare(self, data_root: Path | None, on_progress: Callable[[int, int], None]) -> None:
+        """Nothing to do: the samples are generated."""
+
     def load(self, seed: int, data_root: Path | None, device: torch.device, dtype: torch.dtype) -> Data:
         def uniform_Nd(samples: int, name: str) -> Tensor:
             rng = generator(seed, f"identity/{name}")
@@ -49,6 +56,7 @@ class Identity:
 
 class IdentityData:
     loss: Loss = MEAN_SQUARED_ERROR
+    source: dict[str, str] | None = None
 
     def __init__(self, train_Nd: Tensor, test_Nd: Tensor, task: Identity) -> None:
         self.train_samples, self.test_samples = task.samples, task.test_samples

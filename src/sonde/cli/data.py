@@ -1,0 +1,117 @@
+"""`sonde data`."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sonde.cli.options import DataRoot, Json, Quiet
+
+if TYPE_CHECKING:
+    from sonde.datasets import Dataset
+
+data = typer.Typer(name="data", help="Fetch data sets and say where they are.", no_args_is_help=True)
+
+
+@data.command("fetch")
+def fetch(
+    name: Annotated[str, typer.Argument(help="Which data set: cifar10.", show_default=False)],
+    data_root: DataRoot = None,
+    quiet: Quiet = False,
+) -> None:
+    """Download a data set from its own site, verify it, and put it where runs find it.
+
+    A download that was interrupted resumes where it was.
+    """
+    from sonde.datasets import DATASETS
+    from sonde.datasets.fetch import fetch as download
+    from sonde.datasets.places import data_folder
+    from sonde.errors import pick
+
+    dataset, root = pick(DATASETS, name, "data set"), data_folder(data_root)
+    place = _unpacked(dataset, root)
+    if place is not None:
+        if not quiet:
+            print(f"{place}: already there, nothing to fetch")
+        return
+    with _bar(dataset.archive.name, quiet=quiet) as on_progress:
+        archive = download(dataset.archive, root, on_progress=on_progress)
+    if not quiet:
+        print(f"{archive}: complete, checksum verified")
+    dataset.find(root)  # complains of what stands in the way of using it
+
+
+@data.command("path")
+def path(
+    name: Annotated[str | None, typer.Argument(help="Only this data set.", show_default=False)] = None,
+    data_root: DataRoot = None,
+    json: Json = False,
+) -> None:
+    """Say where data sets are and in which form; exit code 2 if one is not there."""
+    from sonde.cli.output import print_json
+    from sonde.datasets import DATASETS
+    from sonde.datasets.cifar10 import FORMS, Absent
+    from sonde.datasets.places import data_folder
+    from sonde.errors import pick
+
+    root = data_folder(data_root)
+    chosen = DATASETS if name is None else {name: pick(DATASETS, name, "data set")}
+    found: list[dict[str, Any]] = []
+    absent: Absent | None = None
+    for key, dataset in chosen.items():
+        known: dict[str, Any] = {"name": key, "root": str(root), "form": None, "path": None}
+        try:
+            source = dataset.find(root)
+            known |= {"form": source.form, "path": str(source.place)}
+            if not json:
+                print(f"{key}: {source.place} ({FORMS[source.form]})")
+        except Absent as error:
+            absent = error
+        found.append(known | {"looked_for": [str(place) for place in dataset.looked_for(root)]})
+    if json:
+        print_json(found if name is None else found[0])
+    if absent is not None:
+        raise absent
+
+
+def _unpacked(dataset: "Dataset", root: Path) -> Path | None:
+    """The official files where they are unpacked already; the other forms do not make the archive needless."""
+    from sonde.errors import SondeError
+
+    try:
+        source = dataset.find(root)
+    except SondeError:
+        return None
+    return source.place if source.form == "pickles" else None
+
+
+@contextmanager
+def _bar(title: str, *, quiet: bool) -> Iterator[Callable[[int, int], None]]:
+    """A bar of bytes on a terminal, nothing elsewhere."""
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
+    from sonde.cli.output import console
+
+    to = console(stderr=True)
+    if quiet or not to.is_terminal:
+        yield lambda done, total: None
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(compact=True),
+    )
+    with Progress(*columns, console=to, transient=True) as bars:
+        task = bars.add_task(title, total=None)
+        yield lambda done, total: bars.update(task, completed=done, total=total)

@@ -1,0 +1,131 @@
+"""Find CIFAR-10 on disk: the official pickles, the official archive, or Parquet files.
+
+Krizhevsky (2009), "Learning multiple layers of features from tiny images".
+"""
+
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from sonde.datasets.archive import Archive, check_size
+from sonde.datasets.places import cache_folder
+from sonde.errors import SondeError
+
+ARCHIVE = Archive(
+    name="cifar-10-python.tar.gz",
+    url="https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
+    size=170_498_071,
+    md5="c58f30108f718f92721af3b95e74349a",
+)
+CLASSES = 10
+SIDE = 32  # pixels
+FOLDER = "cifar-10-batches-py"
+TRAIN = tuple(f"data_batch_{number}" for number in range(1, 6))
+TEST = ("test_batch",)
+FORMS = {
+    "pickles": "the official pickles",
+    "archive": "the official archive",
+    "parquet": "Parquet files of encoded images",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """One of the three forms, and the files it is made of."""
+
+    form: Literal["pickles", "archive", "parquet"]
+    place: Path
+    train: tuple[Path, ...]
+    test: tuple[Path, ...]
+    archive: Archive = ARCHIVE
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Every file the images come from, each once."""
+        return tuple(dict.fromkeys((*self.train, *self.test)))
+
+
+class Absent(SondeError):
+    """None of the three forms is there."""
+
+
+def find(root: Path, archive: Archive = ARCHIVE) -> Source:
+    """The first of pickles, archive, Parquet that is there; a form of which a part is missing is an error."""
+    try:
+        return _find(root, archive)
+    except OSError as error:
+        raise SondeError(
+            f"cannot look for CIFAR-10 in {root} ({error.strerror or error}): change its permissions, or name another "
+            "folder with --data-root or SONDE_DATA"
+        ) from error
+
+
+def _find(root: Path, archive: Archive) -> Source:
+    for place in _pickle_places(root):
+        if place.is_dir():
+            return _pickles(place)
+    for place in _archive_places(root, archive):
+        if place.is_file():
+            check_size(place, archive)
+            return Source(form="archive", place=place, train=(place,), test=(place,), archive=archive)
+    for place in _parquet_places(root):
+        train, test = (tuple(sorted(place.glob(f"{split}*.parquet"))) for split in ("train", "test"))
+        if train or test:
+            return _parquet(place, train, test)
+    raise Absent(_absent(root, archive))
+
+
+def looked_for(root: Path, archive: Archive = ARCHIVE) -> list[Path]:
+    """Every place `find` looks at, in its order; the last ones are patterns."""
+    parquet = [place / "{train,test}*.parquet" for place in _parquet_places(root)]
+    return [*_pickle_places(root), *_archive_places(root, archive), *parquet]
+
+
+def _pickle_places(root: Path) -> list[Path]:
+    inside = [root] if root.name == FOLDER else []
+    return [root / FOLDER, root / "cifar10" / FOLDER, *inside]
+
+
+def _archive_places(root: Path, archive: Archive) -> list[Path]:
+    return [root / archive.name, root / "cifar10" / archive.name]
+
+
+def _parquet_places(root: Path) -> list[Path]:
+    # The folder named after the data set first: train*.parquet in the root itself might be another set's.
+    return [base / sub for base in (root / "cifar10", root) for sub in ("", "plain_text", "data")]
+
+
+def _pickles(place: Path) -> Source:
+    missing = [name for name in (*TRAIN, *TEST) if not (place / name).is_file()]
+    if missing:
+        raise SondeError(
+            f"{place} lacks {', '.join(missing)}: unpack the archive again, or remove the folder and use "
+            "`sonde data fetch cifar10`"
+        )
+    train, test = (tuple(place / name for name in names) for names in (TRAIN, TEST))
+    return Source(form="pickles", place=place, train=train, test=test)
+
+
+def _parquet(place: Path, train: tuple[Path, ...], test: tuple[Path, ...]) -> Source:
+    for split, files in (("train", train), ("test", test)):
+        if not files:
+            raise SondeError(f"{place} has no {split}*.parquet beside the other split: copy it there too")
+        shards = [re.search(r"-(\d+)-of-(\d+)\.parquet$", file.name) for file in files]
+        known = [(int(shard[1]), int(shard[2])) for shard in shards if shard]
+        if known and (len(known) < len(files) or {i for i, _ in known} != set(range(known[0][1]))):
+            raise SondeError(
+                f"{place} should hold the {known[0][1]} files {split}-…-of-{known[0][1]:05d}.parquet and no other "
+                f"{split}*.parquet, but holds {', '.join(file.name for file in files)}: copy the set again"
+            )
+    return Source(form="parquet", place=place, train=train, test=test)
+
+
+def _absent(root: Path, archive: Archive) -> str:
+    looked = ", ".join(str(place) for place in looked_for(root, archive))
+    option = "" if root == cache_folder() else f" --data-root {shlex.quote(str(root))}"
+    return (
+        f"CIFAR-10 is not there; looked for {looked}. `sonde data fetch cifar10{option}` downloads it "
+        f"({archive.size / 1e6:.0f} MB), or name the folder that holds it with --data-root or SONDE_DATA"
+    )

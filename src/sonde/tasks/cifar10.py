@@ -1,0 +1,140 @@
+"""Classify CIFAR-10 images.  N samples, C channels, H height, W width."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+from annotated_types import Ge
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sonde.datasets.cifar10 import CLASSES, SIDE, find
+from sonde.datasets.decoded import PAD, Images, open_images
+from sonde.datasets.places import data_folder
+from sonde.errors import SondeError
+from sonde.generators import generator
+from sonde.losses import CROSS_ENTROPY, Loss
+from sonde.tasks.data import Data
+
+SHAPE = (3, SIDE, SIDE)
+MEAN = (0.4914, 0.4822, 0.4465)
+STD = (0.2470, 0.2435, 0.2616)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cifar10:
+    """CIFAR-10, 50,000 training and 10,000 test images of 3×32×32 pixels in 10 classes, cross entropy.
+
+    Training images are cropped at random from a black margin of 4 pixels and mirrored with probability ½
+    (`augment`), then all channels are normalised.  `subset` keeps the first of the training images in a random
+    order that is the same for every run; `test_subset` keeps the first of the test images.
+    """
+
+    augment: bool = True
+    subset: Annotated[int, Ge(1)] | None = None
+    test_subset: Annotated[int, Ge(1)] | None = None
+
+    @property
+    def label(self) -> str:
+        images = "" if self.subset is None else f", {self.subset:,} images"
+        return f"CIFAR-10{images}{'' if self.augment else ', not augmented'}"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return SHAPE
+
+    @property
+    def outputs(self) -> int:
+        return CLASSES
+
+    @property
+    def classifies(self) -> bool:
+        return True
+
+    def prepare(self, data_root: Path | None, on_progress: Callable[[int, int], None]) -> None:
+        """Find the images and decode them into the cache."""
+        open_images(find(data_folder(data_root)), on_progress)
+
+    def load(self, seed: int, data_root: Path | None, device: torch.device, dtype: torch.dtype) -> Data:
+        return Cifar10Data(open_images(find(data_folder(data_root))), self, device, dtype)
+
+
+class Cifar10Data:
+    """Batches cut from the memory-mapped pixels; only what is in a batch is ever held as floats."""
+
+    loss: Loss = CROSS_ENTROPY
+
+    def __init__(self, images: Images, task: Cifar10, device: torch.device, dtype: torch.dtype) -> None:
+        self.train_samples = _at_most(task.subset, len(images.train_label_N), "subset")
+        self.test_samples = _at_most(task.test_subset, len(images.test_label_N), "test_subset")
+        self.source: dict[str, str] | None = {"form": images.form, "fingerprint": images.fingerprint}
+        self._augment = task.augment
+        self._device, self._dtype = device, dtype
+        self._chosen_N = torch.arange(self.train_samples)
+        if task.subset is not None:
+            order_N = torch.randperm(len(images.train_label_N), generator=generator(0, "cifar10/subset"))
+            self._chosen_N = order_N[: task.subset]
+        self._label_N = torch.from_numpy(images.train_label_N.astype(np.int64)).to(device)
+        self._test_NCHW = images.test_NCHW
+        self._test_label_N = torch.from_numpy(images.test_label_N.astype(np.int64)).to(device)
+        # A view: every place a crop of SIDE×SIDE can have in an image, as N × down × right × C × H × W.
+        windows = sliding_window_view(images.train_NCHW, (SIDE, SIDE), axis=(2, 3))
+        self._windows = windows.transpose(0, 2, 3, 1, 4, 5)
+        mean_C, std_C = (torch.tensor(values, dtype=torch.float64).view(-1, 1, 1) for values in (MEAN, STD))
+        self._scale = (1 / (255 * std_C)).expand(SHAPE).contiguous().to(device, dtype)
+        self._shift = (-mean_C / std_C).expand(SHAPE).contiguous().to(device, dtype)
+
+    def steps(self, batch_size: int) -> int:
+        return -(-self.train_samples // batch_size)
+
+    def batches(self, batch_size: int, rng: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
+        """One pass in a new order, cropped and mirrored anew; the last batch may be smaller."""
+        samples = self.train_samples
+        chosen_N = self._chosen_N[torch.randperm(samples, generator=rng)]
+        label_N = self._label_N[chosen_N.to(self._device)]
+        place_N2 = torch.full((samples, 2), PAD)
+        mirrored_N = torch.zeros(samples, dtype=torch.bool)
+        if self._augment:
+            place_N2 = torch.randint(2 * PAD + 1, (samples, 2), generator=rng)
+            mirrored_N = torch.randint(2, (samples,), generator=rng).bool()
+        which, down, right = chosen_N.numpy(), place_N2[:, 0].numpy(), place_N2[:, 1].numpy()
+        mirrored = mirrored_N.numpy()
+        for first in range(0, samples, batch_size):
+            some = slice(first, first + batch_size)
+            pixels_NCHW = self._windows[which[some], down[some], right[some]]
+            mirror(pixels_NCHW, mirrored[some])
+            yield self._normalised(pixels_NCHW), label_N[some]
+
+    def test(self, first: int, last: int) -> tuple[Tensor, Tensor]:
+        some = slice(first, min(last, self.test_samples))
+        return self._normalised(self._test_NCHW[some]), self._test_label_N[some]
+
+    def _normalised(self, pixels_NCHW: NDArray[Any]) -> Tensor:
+        """(pixels/255 − mean)/std, on the device: what crosses to it is bytes."""
+        x_NCHW = torch.from_numpy(pixels_NCHW)
+        if self._device.type == "cuda":
+            x_NCHW = x_NCHW.pin_memory().to(self._device, non_blocking=True)
+        x_NCHW = x_NCHW.to(self._device).to(self._dtype)
+        return torch.addcmul(self._shift, x_NCHW, self._scale, out=x_NCHW)
+
+
+def mirror(pixels_NCHW: NDArray[np.uint8], mirrored_N: NDArray[np.bool_]) -> None:
+    """Reverse the rows of pixels of the chosen images, in place.
+
+    Reversing the bytes of a row is reversing its 8-byte words and the bytes in each: a read in the other byte
+    order does the latter, and eight bytes at a time is faster than one.
+    """
+    chosen = np.flatnonzero(mirrored_N)
+    pixels_NCHW.view("<u8")[chosen] = pixels_NCHW[chosen].view(">u8")[..., ::-1]
+
+
+def _at_most(wanted: int | None, there: int, key: str) -> int:
+    if wanted is not None and wanted > there:
+        raise SondeError(
+            f"task.{key} is {wanted:,}, but there are {there:,} images: choose at most that many"
+        )
+    return there if wanted is None else wanted
