@@ -1,8 +1,20 @@
 """The shape every network has: embed → blocks → readout.  All that rules and probes know of it."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from torch import Tensor, nn
+
+from sonde.errors import SondeError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Signature:
+    """What a task asks of a network: from inputs of this shape to so many outputs."""
+
+    shape: tuple[int, ...]
+    outputs: int
+    classifies: bool
 
 
 class Network(nn.Module):
@@ -16,6 +28,17 @@ class Network(nn.Module):
         self.blocks = nn.ModuleList(blocks)
         self.readout = readout
         self.residual = residual
+
+    @classmethod
+    def of(cls, module: nn.Module) -> "Network":
+        """The same parts as a `Network`: `embed`, `blocks`, `readout` and, if it says so, `residual`."""
+        missing = [part for part in ("embed", "blocks", "readout") if not hasattr(module, part)]
+        if missing:
+            raise SondeError(
+                f"{type(module).__name__} has no {' and no '.join(missing)}: rules and probes need them"
+            )
+        residual = bool(getattr(module, "residual", False))
+        return cls(module.embed, module.blocks, module.readout, residual=residual)  # type: ignore[arg-type]
 
     def states(self, x: Tensor) -> tuple[list[Tensor], Tensor]:
         """h_0 … h_L, and the output."""

@@ -3,10 +3,16 @@
 from sonde.models.model import Model
 from sonde.models.plain_mlp import PlainMLP
 from sonde.models.res_mlp import ResMLP
+from sonde.models.residual_mlp import ResidualMLP
+from sonde.models.student_net import StudentNet
+from sonde.models.vit_mini import VitMini
 
 MODELS: dict[str, type[Model]] = {
     "plain_mlp": PlainMLP,
     "res_mlp": ResMLP,
+    "residual_mlp": ResidualMLP,
+    "vit_mini": VitMini,
+    "student_net": StudentNet,
 }
 
-__all__ = ["MODELS", "Model", "PlainMLP", "ResMLP"]
+__all__ = ["MODELS", "Model", "PlainMLP", "ResMLP", "ResidualMLP", "StudentNet", "VitMini"]

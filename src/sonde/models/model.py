@@ -4,7 +4,7 @@ from typing import Protocol
 
 import torch
 
-from sonde.network import Network
+from sonde.network import Network, Signature
 
 
 class Model(Protocol):
@@ -19,10 +19,12 @@ class Model(Protocol):
     @property
     def depth(self) -> int: ...
     @property
-    def alpha(self) -> float | None: ...
-
-    def check(self, shape: tuple[int, ...], outputs: int) -> None:
-        """Raise, before anything is trained, if this network cannot map such inputs to such outputs."""
+    def init_scale(self) -> float | None:
+        """What the usual random weights are multiplied by, where the model has such a factor."""
         ...
 
-    def build(self, shape: tuple[int, ...], outputs: int, rng: torch.Generator) -> Network: ...
+    def check(self, signature: Signature) -> None:
+        """Raise, before anything is trained, if this network cannot do what the task asks."""
+        ...
+
+    def build(self, signature: Signature, rng: torch.Generator) -> Network: ...

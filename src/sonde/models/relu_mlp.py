@@ -10,7 +10,8 @@ from annotated_types import Ge
 from torch import Tensor, nn
 
 from sonde.errors import SondeError
-from sonde.network import Network
+from sonde.models.parts import Embedding, Readout, default_init
+from sonde.network import Network, Signature
 
 
 class ReluLayer(nn.Module):
@@ -29,7 +30,8 @@ class ReluMLP(ABC):
     """Kaiming-normal weights (fan-in, ReLU) times `weight_scale`, biases zero.
 
     A weight scale of 1 is the raw variant, "1/sqrt(L)" the scaled one.  With and without "+x" the draws are the
-    same: both networks of a seed start from the same weights.
+    same: both networks of a seed start from the same weights.  For classification an embedding and a linear head
+    with PyTorch's default weights stand around the stack; for regression its width is that of the data.
     """
 
     d: Annotated[int, Ge(1)] = 64
@@ -45,14 +47,14 @@ class ReluMLP(ABC):
     def residual(self) -> bool: ...
 
     @property
-    def alpha(self) -> float:
+    def init_scale(self) -> float:
         return 1 / math.sqrt(self.L) if self.weight_scale == "1/sqrt(L)" else float(self.weight_scale)
 
     @property
     def variant(self) -> str:
-        if self.alpha == 1:
+        if self.init_scale == 1:
             return "raw"
-        return "scaled" if self.alpha == 1 / math.sqrt(self.L) else f"weight scale {self.alpha:g}"
+        return "scaled" if self.init_scale == 1 / math.sqrt(self.L) else f"weight scale {self.init_scale:g}"
 
     @property
     def width(self) -> int:
@@ -62,22 +64,28 @@ class ReluMLP(ABC):
     def depth(self) -> int:
         return self.L
 
-    def check(self, shape: tuple[int, ...], outputs: int) -> None:
-        inputs = math.prod(shape)
-        if not inputs == outputs == self.d:
+    def check(self, signature: Signature) -> None:
+        inputs, outputs = math.prod(signature.shape), signature.outputs
+        if not signature.classifies and not inputs == outputs == self.d:
             raise SondeError(
                 f"widths do not match: model.d = {self.d}, but the task maps {inputs} inputs to {outputs} "
                 f"outputs; set model.d and task.d to the same number"
             )
 
-    def build(self, shape: tuple[int, ...], outputs: int, rng: torch.Generator) -> Network:
-        self.check(shape, outputs)
+    def build(self, signature: Signature, rng: torch.Generator) -> Network:
+        self.check(signature)
         layers: list[nn.Module] = []
         for _ in range(self.L):
             with torch.random.fork_rng(devices=[]):
                 layer = ReluLayer(self.d)
             nn.init.kaiming_normal_(layer.linear.weight, nonlinearity="relu", generator=rng)
-            layer.linear.weight.data.mul_(self.alpha)
+            layer.linear.weight.data.mul_(self.init_scale)
             nn.init.zeros_(layer.linear.bias)
             layers.append(layer)
-        return Network(nn.Identity(), layers, nn.Identity(), residual=self.residual)
+        embed: nn.Module = nn.Identity()
+        readout: nn.Module = nn.Identity()
+        if signature.classifies:
+            with default_init(rng):
+                embed = Embedding(math.prod(signature.shape), self.d)
+                readout = Readout(self.d, signature.outputs, out_ln=False)
+        return Network(embed, layers, readout, residual=self.residual)

@@ -1,0 +1,40 @@
+"""Parts that several networks share, and PyTorch's default initialisation from a generator of one's own."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+
+@contextmanager
+def default_init(rng: torch.Generator) -> Iterator[None]:
+    """Modules built inside draw PyTorch's default weights from `rng`; the global generator is put back."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(int(torch.randint(2**62, (1,), generator=rng)))
+        yield
+
+
+class Embedding(nn.Module):
+    """Linear map of the flattened input."""
+
+    def __init__(self, inputs: int, d: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(inputs, d)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h_Nd: Tensor = self.linear(x.flatten(1))
+        return h_Nd
+
+
+class Readout(nn.Module):
+    """LayerNorm (optional), then a linear head; of N×T×d tokens, the first is read."""
+
+    def __init__(self, d: int, outputs: int, *, out_ln: bool) -> None:
+        super().__init__()
+        self.out_ln = nn.LayerNorm(d) if out_ln else nn.Identity()
+        self.out_head = nn.Linear(d, outputs)
+
+    def forward(self, h: Tensor) -> Tensor:
+        z_NC: Tensor = self.out_head(self.out_ln(h[:, 0] if h.ndim == 3 else h))
+        return z_NC
