@@ -58,7 +58,7 @@ def sonde_epoch(residual: bool) -> Callable[[], object]:
     )
     cpu = torch.device("cpu")
     program = Program(config, config.task.load(config.seed, None, cpu, torch.float32), cpu)
-    return lambda: program.train_epoch(1).tolist()
+    return lambda: program.train_epoch(1)
 
 
 def measure(variants: dict[str, Callable[[], object]]) -> dict[str, list[float]]:

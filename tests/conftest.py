@@ -10,8 +10,9 @@ import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from sonde.config import Probing, RunConfig
+from sonde.config import Optimiser, Probing, RunConfig
 from sonde.models import PlainMLP, ResMLP
+from sonde.network import Signature
 from sonde.rules import Backprop
 from sonde.tasks import Identity
 
@@ -34,10 +35,17 @@ def tiny_config(**changes: object) -> RunConfig:
         "rule": Backprop(),
         "task": Identity(d=8, samples=32, test_samples=16, steps_per_epoch=4),
         "probes": Probing(names=RESIDUAL_PROBES, size=16),
+        "optimiser": Optimiser(name="adam", weight_decay=0.0, schedule="constant"),
         "batch_size": 8,
         "epochs": 3,
+        "log": "step",
     }
     return RunConfig(**(values | changes))  # type: ignore[arg-type]
+
+
+def regression(d: int) -> Signature:
+    """What the identity task asks of a network."""
+    return Signature(shape=(d,), outputs=d, classifies=False)
 
 
 @pytest.fixture

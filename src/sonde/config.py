@@ -13,6 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from sonde.errors import SondeError, nearest, pick
 from sonde.models import MODELS, Model
+from sonde.network import Signature
 from sonde.probes import PROBES
 from sonde.rules import RULES, Rule
 from sonde.tasks import TASKS, Task
@@ -24,10 +25,10 @@ CHOICES: dict[str, Mapping[str, type[Any]]] = {"model": MODELS, "rule": RULES, "
 class Optimiser:
     """Adam or AdamW with decoupled weight decay; a constant rate, or a cosine to zero over the epochs."""
 
-    name: Literal["adam", "adamw"] = "adam"
+    name: Literal["adam", "adamw"] = "adamw"
     lr: Annotated[float, Gt(0)] = 1e-3
-    weight_decay: Annotated[float, Ge(0)] = 0.0
-    schedule: Literal["constant", "cosine"] = "constant"
+    weight_decay: Annotated[float, Ge(0)] = 0.01
+    schedule: Literal["constant", "cosine"] = "cosine"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,11 +48,18 @@ class RunConfig:
     task: Task
     optimiser: Optimiser = Optimiser()
     probes: Probing = Probing()
-    batch_size: Annotated[int, Ge(1)] = 64
+    batch_size: Annotated[int, Ge(1)] = 128
     epochs: Annotated[int, Ge(1)] = 10
     seed: Annotated[int, Ge(0)] = 42
     precision: Literal["float32", "float64"] = "float32"
+    log: Literal["epoch", "step"] = "epoch"  # how often the training loss is stored
     scale: Literal["quick", "full"] = "full"
+
+    @property
+    def signature(self) -> Signature:
+        """What the task asks of the network."""
+        task = self.task
+        return Signature(shape=task.shape, outputs=task.outputs, classifies=task.classifies)
 
     @property
     def id(self) -> str:
@@ -93,7 +101,7 @@ def parse(tree: Mapping[str, Any]) -> RunConfig:
     config: RunConfig = _fill(RunConfig, values, "")
     for name in config.probes.names:
         pick(PROBES, name, "probe")
-    config.model.check(config.task.shape, config.task.outputs)
+    config.model.check(config.signature)
     return config
 
 

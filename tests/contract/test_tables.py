@@ -9,8 +9,10 @@ import pytest
 from conftest import tiny_config
 from sonde.config import CHOICES, parse, to_tree
 from sonde.figures import FIGURES
+from sonde.models import ResidualMLP
 from sonde.probes import PROBES
 from sonde.studies import STUDIES
+from sonde.tasks import Digits
 
 ENTRIES = [(part, name, kind) for part, table in CHOICES.items() for name, kind in table.items()]
 
@@ -24,7 +26,8 @@ def test_an_entry_is_a_documented_frozen_configuration_with_defaults(
     assert entry.label
     with pytest.raises(dataclasses.FrozenInstanceError):
         setattr(entry, next((f.name for f in dataclasses.fields(entry)), "anything"), 1)
-    config = tiny_config(**{part: entry})
+    partners = {"model": ResidualMLP(d=8, L=2), "task": Digits()}
+    config = tiny_config(**(partners | {part: entry}))
     assert parse(to_tree(config)) == config
     assert to_tree(config)[part]["name"] == name
 

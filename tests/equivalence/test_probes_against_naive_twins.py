@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from conftest import regression
 from sonde.generators import generator
 from sonde.losses import MEAN_SQUARED_ERROR
 from sonde.models import PlainMLP, ResMLP
@@ -18,7 +19,7 @@ N, D, L = 6, 8, 3
 
 @pytest.fixture(params=[PlainMLP, ResMLP])
 def net(request: pytest.FixtureRequest) -> Network:
-    net = request.param(d=D, L=L).build((D,), D, generator(3, "init"))
+    net = request.param(d=D, L=L).build(regression(D), generator(3, "init"))
     with torch.no_grad():
         for p in net.parameters():
             p.add_(torch.randn(p.shape, generator=generator(4, "noise")) * 0.05)
@@ -104,14 +105,14 @@ def test_hooks_are_gone_after_an_exception(x: torch.Tensor) -> None:
 
 
 def test_growth_of_a_dead_stream_is_undefined_not_zero() -> None:
-    net = PlainMLP(d=D, L=2, weight_scale=0.0).build((D,), D, generator(0, "init"))
+    net = PlainMLP(d=D, L=2, weight_scale=0.0).build(regression(D), generator(0, "init"))
     growth = list(PROBES["growth"](take(net, torch.ones(2, D), torch.ones(2, D), MEAN_SQUARED_ERROR)))
     assert [reading.defined for reading in growth] == [True, False]
     assert growth[1].reason == "the state before the block is zero"
 
 
 def test_a_gradient_of_1e_30_keeps_its_norm() -> None:
-    net = PlainMLP(d=D, L=2, weight_scale=1e-15).build((D,), D, generator(0, "init"))
+    net = PlainMLP(d=D, L=2, weight_scale=1e-15).build(regression(D), generator(0, "init"))
     norms = [
         r.value
         for r in PROBES["preact_grad_norm"](

@@ -18,7 +18,7 @@ def bare_loop(config: RunConfig) -> tuple[list[float], dict[str, torch.Tensor]]:
     task = config.task
     x_all = torch.rand(task.samples, task.d, generator=generator(config.seed, "identity/train")) * 2 - 1  # type: ignore[attr-defined]
     x_all = x_all.double() if config.precision == "float64" else x_all
-    net = config.model.build((task.d,), task.d, generator(config.seed, "init")).to(x_all.dtype)  # type: ignore[attr-defined]
+    net = config.model.build(config.signature, generator(config.seed, "init")).to(x_all.dtype)
     order = generator(config.seed, "order")
     optimiser = torch.optim.Adam(net.parameters(), lr=config.optimiser.lr, foreach=False)
     losses = []

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from conftest import tiny_config
 from sonde.config import RunConfig, change, keys, parse, to_tree
 from sonde.errors import SondeError
-from sonde.models import PlainMLP, ResMLP
+from sonde.models import PlainMLP, ResidualMLP, ResMLP
+from sonde.tasks import Identity
 
 
 @given(
@@ -21,30 +22,33 @@ from sonde.models import PlainMLP, ResMLP
 def test_a_configuration_survives_json_with_its_id(
     d: int, L: int, weight_scale: object, model: type, seed: int, epochs: int
 ) -> None:
-    config = tiny_config(model=model(d=d, L=L, weight_scale=weight_scale), seed=seed, epochs=epochs)
+    config = tiny_config(
+        model=model(d=d, L=L, weight_scale=weight_scale), task=Identity(d=d), seed=seed, epochs=epochs
+    )
     again = parse(to_tree(config))
     assert again == config
     assert again.id == config.id
 
 
-def test_every_key_changes_the_id(tiny: RunConfig) -> None:
-    others = {
-        "model": "plain_mlp",
-        "rule": None,
-        "task": None,
+def test_every_key_changes_the_id() -> None:
+    config = tiny_config(model=ResidualMLP(d=8, L=3))
+    words = {
+        "model": "student_net",
+        "rule": "dfa",
+        "rule.credit_scale": "rms",
+        "task": "teacher",
+        "optimiser.name": "adamw",
+        "optimiser.schedule": "cosine",
         "probes.names": ["loss"],
         "precision": "float64",
+        "log": "epoch",
+        "scale": "quick",
     }
-    others |= {"optimiser.name": "adamw", "optimiser.schedule": "cosine", "scale": "quick"}
-    others |= {"model.weight_scale": 0.5}
-    seen = {tiny.id}
-    for key, value in keys(tiny).items():
-        other = others.get(key, value)
-        if key not in others:
-            other = value * 2 + 1
-        if other is not None:
-            seen.add(change(tiny, {key: other}).id)
-    assert len(seen) == 1 + len([key for key in keys(tiny) if others.get(key, 0) is not None])
+    ids = {config.id}
+    for key, value in keys(config).items():
+        other = words[key] if key in words else not value if isinstance(value, bool) else value * 2 + 1
+        ids.add(change(config, {key: other}).id)
+    assert len(ids) == 1 + len(keys(config))
 
 
 def test_a_number_written_as_an_integer_is_the_same_run() -> None:
@@ -79,7 +83,7 @@ def test_bad_keys_and_values_are_refused_by_name(
 def test_a_missing_part_names_the_choices(tiny: RunConfig) -> None:
     tree = to_tree(tiny)
     del tree["model"]
-    with pytest.raises(SondeError, match="model is missing: choose one of plain_mlp, res_mlp"):
+    with pytest.raises(SondeError, match="model is missing: choose one of plain_mlp, res_mlp, residual_mlp"):
         parse(tree)
 
 

@@ -57,6 +57,18 @@ FORBIDDEN = {
         "paper",
         "config",
     },
+    "datasets": {
+        "models",
+        "rules",
+        "probes",
+        "tasks",
+        "training",
+        "studies",
+        "figures",
+        "cli",
+        "engine",
+        "config",
+    },
     "training": {"studies", "figures", "cli", "engine", "paper"},
     "figures": {
         "models",
@@ -106,7 +118,7 @@ def test_dependencies_point_one_way(package: str) -> None:
         )
 
 
-@pytest.mark.parametrize("package", ["figures", "store", "paper"])
+@pytest.mark.parametrize("package", ["figures", "store", "paper", "datasets"])
 def test_readers_need_no_torch(package: str) -> None:
     for file in (SOURCE / package).rglob("*.py"):
         assert not any(name.split(".")[0] == "torch" for name in imported(file)), file

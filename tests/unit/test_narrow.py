@@ -23,7 +23,7 @@ def test_the_study_is_two_networks_by_two_variants_by_seeds() -> None:
 
 def test_a_scaled_network_follows_its_depth() -> None:
     scaled = only(with_changes(configs("full", [42]), {"model.L": 4}), {"variant": "scaled"})
-    assert {run.model.alpha for run in scaled} == {0.5}
+    assert {run.model.init_scale for run in scaled} == {0.5}
 
 
 def test_only_keeps_what_has_the_value() -> None:

@@ -6,11 +6,13 @@ from typing import Annotated
 
 import typer
 
+from sonde.cli.data import data
 from sonde.cli.export import export
 from sonde.cli.figures import figures
 from sonde.cli.list import list_names
 from sonde.cli.run import run
 from sonde.cli.show import show
+from sonde.cli.train import train
 from sonde.errors import SondeError
 
 app = typer.Typer(
@@ -22,9 +24,11 @@ app = typer.Typer(
 )
 app.command("list")(list_names)
 app.command("run")(run)
+app.command("train")(train)
 app.command("figures")(figures)
 app.command("show")(show)
 app.command("export")(export)
+app.add_typer(data)
 
 
 def _version(wanted: bool) -> None:

@@ -38,3 +38,8 @@ DataRoot = Annotated[
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
+Jobs = Annotated[
+    int | None,
+    typer.Option(min=1, help="Runs at a time, one process each (default: cores).", show_default=False),
+]
+Device = Annotated[Literal["auto", "cpu", "cuda", "mps"], typer.Option(help="Where to compute.")]

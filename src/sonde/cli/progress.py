@@ -1,7 +1,7 @@
 """Progress of a study: bars with loss and time left on a terminal, plain lines elsewhere."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -9,6 +9,24 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from sonde.engine.local import Event, Outcome
+
+
+@contextmanager
+def count(console: Console, title: str, *, quiet: bool) -> Iterator[Callable[[int, int], None]]:
+    """A bar that appears with the first report of how much of how much is done; nothing where output is piped."""
+    if quiet or not console.is_terminal:
+        yield lambda done, total: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn())
+    with Progress(*columns, TimeRemainingColumn(compact=True), console=console, transient=True) as bars:
+        tasks: list[TaskID] = []
+
+        def report(done: int, total: int) -> None:
+            if not tasks:
+                tasks.append(bars.add_task(title, total=total))
+            bars.update(tasks[0], completed=done, total=total)
+
+        yield report
 
 
 class Listener(Protocol):

@@ -1,13 +1,24 @@
 """`sonde run`."""
 
-import os
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sonde.cli.options import DataRoot, Json, Only, OutFolder, Quiet, RunsFolder, Scale, Seeds, Set, Study
+from sonde.cli.options import (
+    DataRoot,
+    Device,
+    Jobs,
+    Json,
+    Only,
+    OutFolder,
+    Quiet,
+    RunsFolder,
+    Scale,
+    Seeds,
+    Set,
+    Study,
+)
 
 if TYPE_CHECKING:
     from sonde.studies import Finding
@@ -19,14 +30,11 @@ def run(
     seeds: Seeds = None,
     set: Set = None,
     only: Only = None,
-    jobs: Annotated[
-        int | None,
-        typer.Option(min=1, help="Runs at a time, one process each (default: cores).", show_default=False),
-    ] = None,
+    jobs: Jobs = None,
     runs: RunsFolder = Path("runs"),
     out: OutFolder = Path("out"),
     data_root: DataRoot = None,
-    device: Annotated[Literal["auto", "cpu", "cuda", "mps"], typer.Option(help="Where to compute.")] = "auto",
+    device: Device = "auto",
     figures: Annotated[bool, typer.Option(help="Draw the study's figures at the end.")] = True,
     quiet: Quiet = False,
     json: Json = False,
@@ -41,40 +49,17 @@ def run(
 
     from sonde.cli.drawing import draw
     from sonde.cli.evidence import from_store
-    from sonde.cli.output import console, print_json
+    from sonde.cli.execute import execute
+    from sonde.cli.output import print_json
     from sonde.cli.plan import configurations, seeds_of
-    from sonde.cli.progress import watch
     from sonde.store import files
     from sonde.studies import STUDIES
-    from sonde.training.device import resolve_device
 
     silent = quiet or json
     narrowing = {"changes": set or [], "choices": only or []}
     configs = configurations(study, scale=scale, seeds=seeds_of(seeds), **narrowing)
-    resolve_device(device)
-    files.make_folder(runs)
     files.make_folder(out)
-    epochs = sum(config.epochs for config in configs)
-    with watch(console(stderr=True), len(configs), epochs, quiet=silent) as listener:
-        outcomes = local.run_all(
-            configs,
-            runs=runs,
-            jobs=jobs or os.cpu_count() or 1,
-            data_root=data_root,
-            device=device,
-            on_event=listener,
-            on_stop=_say_stopping,
-        )
-    failed = [outcome for outcome in outcomes if outcome.state != "complete"]
-    for outcome in failed:
-        print(f"sonde: run {outcome.run} {outcome.state}: {outcome.message or 'stopped'}", file=sys.stderr)
-        if outcome.detail:
-            print(outcome.detail, file=sys.stderr)
-    if any(outcome.state == "unfinished" for outcome in outcomes):
-        print("sonde: stopped; the same command resumes where it was", file=sys.stderr)
-        raise typer.Exit(130)
-    if len(failed) == len(outcomes):
-        raise typer.Exit(1)
+    outcomes = execute(configs, runs=runs, jobs=jobs, data_root=data_root, device=device, quiet=silent)
     seeds_run = sorted({config.seed for config in configs})
     evidence = from_store(study, runs, scale=scale, seeds=seeds_run, tell=False, **narrowing)
     findings = STUDIES[study].findings(evidence)
@@ -90,15 +75,8 @@ def run(
         )
     elif not quiet:
         _print_findings(findings)
-    if failed:
+    if any(outcome.state == "failed" for outcome in outcomes):
         raise typer.Exit(1)
-
-
-def _say_stopping(running: int) -> None:
-    print(
-        f"sonde: {running} runs finish their epoch and save it; Ctrl-C again stops them at once",
-        file=sys.stderr,
-    )
 
 
 def _print_findings(findings: "list[Finding]") -> None:

@@ -1,42 +1,50 @@
 """`sonde show`."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sonde.cli.options import Json, RunsFolder
+
+if TYPE_CHECKING:
+    from sonde.store.load import Runs
 
 
 def show(runs: RunsFolder = Path("runs"), json: Json = False) -> None:
     """List stored runs: what each is, how far it came, its last metrics."""
-    import polars as pl
-
-    from sonde.cli.output import console, print_json, table
+    from sonde.cli.output import print_json
     from sonde.store.load import load
 
     stored = load(runs)
-    scalars = stored.rows.filter(pl.col("layer").is_null()).sort("epoch", "step")
-    last = scalars.group_by("run", "metric", maintain_order=True).last()
-    metrics: dict[str, dict[str, Any]] = {run.id: {} for run in stored.runs}
-    for run, metric, value in last.select("run", "metric", "value").iter_rows():
-        metrics[run][metric] = value
     if json:
-        print_json(
-            [
-                {
-                    "id": run.id,
-                    "label": run.label,
-                    "model": run.config["model"]["name"],
-                    "rule": run.config["rule"]["name"],
-                    "task": run.config["task"]["name"],
-                    "seed": run.config["seed"],
-                    "epoch": run.manifest.epoch,
-                    "state": run.manifest.state,
-                    "metrics": metrics[run.id],
-                }
-                for run in stored.runs
-            ]
-        )
-        return
+        print_json(describe(stored))
+    else:
+        print_runs(stored, f"{len(stored)} runs in {runs}")
+
+
+def describe(stored: "Runs") -> list[dict[str, Any]]:
+    """What a program wants to know of each run; undefined metrics are NaN here."""
+    metrics = _last_metrics(stored)
+    return [
+        {
+            "id": run.id,
+            "label": run.label,
+            "model": run.config["model"]["name"],
+            "rule": run.config["rule"]["name"],
+            "task": run.config["task"]["name"],
+            "seed": run.config["seed"],
+            "epoch": run.manifest.epoch,
+            "state": run.manifest.state,
+            "metrics": metrics[run.id],
+        }
+        for run in stored.runs
+    ]
+
+
+def print_runs(stored: "Runs", title: str) -> None:
+    """A table of runs with the last value of every metric of the whole network."""
+    from sonde.cli.output import console, table
+
+    metrics = _last_metrics(stored)
     names = sorted({name for known in metrics.values() for name in known})
     columns = {"id": "left", "label": "left", "seed": "right", "epochs": "right", "state": "left"}
     rows = [
@@ -50,7 +58,18 @@ def show(runs: RunsFolder = Path("runs"), json: Json = False) -> None:
         ]
         for run in stored.runs
     ]
-    console().print(table(f"{len(rows)} runs in {runs}", columns | dict.fromkeys(names, "right"), rows))
+    console().print(table(title, columns | dict.fromkeys(names, "right"), rows))
+
+
+def _last_metrics(stored: "Runs") -> dict[str, dict[str, float]]:
+    import polars as pl
+
+    scalars = stored.rows.filter(pl.col("layer").is_null()).sort("epoch", "step")
+    last = scalars.group_by("run", "metric", maintain_order=True).last()
+    metrics: dict[str, dict[str, float]] = {run.id: {} for run in stored.runs}
+    for run, metric, value in last.select("run", "metric", "value").iter_rows():
+        metrics[run][metric] = value
+    return metrics
 
 
 def _number(value: float | None) -> str:

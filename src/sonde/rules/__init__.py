@@ -1,24 +1,32 @@
 """Learning rules, chosen by name: how credit reaches each layer."""
 
-from typing import Protocol
-
-from torch import Tensor
-
-from sonde.losses import Loss
-from sonde.network import Network
 from sonde.rules.bp import Backprop
-
-
-class Rule(Protocol):
-    """A rule's configuration, and the parameter gradients it assigns."""
-
-    @property
-    def label(self) -> str: ...
-    def gradients(self, net: Network, x: Tensor, y: Tensor, loss: Loss) -> Tensor: ...
-
+from sonde.rules.credit_bridge import CreditBridge
+from sonde.rules.dfa import DirectFeedback
+from sonde.rules.fa import FeedbackAlignment
+from sonde.rules.frozen import Frozen
+from sonde.rules.rule import Facts, Rule, RuleState, Signal
+from sonde.rules.state_bridge import StateBridge
 
 RULES: dict[str, type[Rule]] = {
     "bp": Backprop,
+    "fa": FeedbackAlignment,
+    "dfa": DirectFeedback,
+    "state_bridge": StateBridge,
+    "credit_bridge": CreditBridge,
+    "frozen": Frozen,
 }
 
-__all__ = ["RULES", "Backprop", "Rule"]
+__all__ = [
+    "RULES",
+    "Backprop",
+    "CreditBridge",
+    "DirectFeedback",
+    "Facts",
+    "FeedbackAlignment",
+    "Frozen",
+    "Rule",
+    "RuleState",
+    "Signal",
+    "StateBridge",
+]

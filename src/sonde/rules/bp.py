@@ -1,26 +1,44 @@
 """Backpropagation."""
 
 from dataclasses import dataclass
+from typing import Annotated, final
 
+import torch
+from annotated_types import Ge
 from torch import Tensor
 
-from sonde.losses import Loss
-from sonde.network import Network
+from sonde.rules.rule import CreditScale, Facts, Nothing, Route, Signal
 
 
+@final
 @dataclass(frozen=True, kw_only=True)
 class Backprop:
-    """Credit is the gradient itself: a_l = ∂ℓ/∂h_l, by one pass of automatic differentiation.
+    """Credit is the gradient itself: a_l = g_l, by automatic differentiation across the blocks.
 
-    Rumelhart, Hinton & Williams (1986).  The reference every other rule is compared with.
+    Rumelhart, Hinton & Williams (1986).  The reference every other rule is compared with.  With
+    `credit_scale: rms` each unit descends along its gradient normalised over the batch.
     """
+
+    credit_scale: CreditScale = "none"
+    penalty: Annotated[float, Ge(0)] = 0.0
 
     @property
     def label(self) -> str:
         return "BP"
 
-    def gradients(self, net: Network, x: Tensor, y: Tensor, loss: Loss) -> Tensor:
-        """Fill the gradient of every parameter; return the batch's mean loss."""
-        value = loss.mean(net(x), y)
-        value.backward()  # type: ignore[no-untyped-call]
-        return value.detach()
+    @property
+    def route(self) -> Route:
+        return "global" if self.credit_scale == "none" else "local"
+
+    @property
+    def reads_top_gradient(self) -> bool:
+        return True
+
+    def init(self, facts: Facts, rng: torch.Generator) -> Nothing:
+        return Nothing()
+
+    def credits(self, state: Nothing, signal: Signal) -> list[Tensor]:
+        return list(signal.gradients)
+
+    def update(self, state: Nothing, signal: Signal) -> dict[str, Tensor]:
+        return {}

@@ -57,10 +57,18 @@ def load(root: str | Path = "runs") -> Runs:
         raise SondeError(f"{root} does not exist: `sonde run STUDY --runs {root}` makes it")
     if not root.is_dir():
         raise SondeError(f"{root} is a file: --runs names a folder of runs")
+    paths = [path for path in sorted(root.iterdir()) if path.is_dir() and not path.name.startswith(".")]
+    return _read(paths)
+
+
+def load_one(root: str | Path, id: str) -> Runs:
+    """A single run of a store."""
+    return _read([Path(root) / id])
+
+
+def _read(paths: list[Path]) -> Runs:
     found, frames = [], [empty()]
-    for path in sorted(root.iterdir()):
-        if path.name.startswith(".") or not path.is_dir():
-            continue
+    for path in paths:
         folder = RunFolder(path)
         known = folder.description()
         if known["id"] != path.name:

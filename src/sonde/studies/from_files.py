@@ -13,6 +13,7 @@ import torch
 from sonde.figures.evidence import Evidence
 from sonde.generators import generator
 from sonde.models import MODELS
+from sonde.network import Signature
 from sonde.paper.read import read_residual
 from sonde.probes import PROBES, take
 from sonde.rows import rows_of
@@ -39,6 +40,7 @@ def _states_at_init(run: dict[str, object]) -> pl.DataFrame:
     model = MODELS[str(run["model"])](d=width, L=depth, weight_scale=weight_scale)  # type: ignore[call-arg]
     task = Identity(d=width)
     data = task.load(seed, None, torch.device("cpu"), torch.float32)
-    net = model.build(task.shape, task.outputs, generator(seed, "init"))
+    signature = Signature(shape=task.shape, outputs=task.outputs, classifies=task.classifies)
+    net = model.build(signature, generator(seed, "init"))
     snapshot = take(net, *data.test(0, 1), data.loss)
     return rows_of(str(run["run"]), 0, PROBES["trace"](snapshot), steps=itertools.repeat(0))

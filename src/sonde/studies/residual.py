@@ -35,11 +35,12 @@ def configs(scale: str, seeds: Sequence[int]) -> list[RunConfig]:
             model=model(weight_scale=weight_scale),
             rule=Backprop(),
             task=Identity(),
-            optimiser=Optimiser(name="adam", lr=1e-3),
+            optimiser=Optimiser(name="adam", lr=1e-3, weight_decay=0.0, schedule="constant"),
             probes=Probing(names=PROBES, size=64),
             batch_size=64,
             epochs=10,
             seed=seed,
+            log="step",
         )
         for seed in seeds
         for weight_scale in (1.0, "1/sqrt(L)")

@@ -1,5 +1,7 @@
 """A run in memory: network, rule, optimiser, data and generators, advanced one epoch at a time."""
 
+import math
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,8 +12,18 @@ from sonde.generators import generator
 from sonde.probes import PROBES, take
 from sonde.rows import Reading
 from sonde.tasks import Data
+from sonde.training.assign import CreditAssignment
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
+TEST_BATCH = 1000
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """The loss of every batch, and what was averaged over the epoch."""
+
+    losses: Tensor
+    readings: list[Reading]
 
 
 class Program:
@@ -21,24 +33,68 @@ class Program:
         self.config = config
         self.data = data
         self.device = device
-        net = config.model.build(config.task.shape, config.task.outputs, generator(config.seed, "init"))
-        self.net = net.to(device, DTYPES[config.precision])
+        self.dtype = DTYPES[config.precision]
+        net = config.model.build(config.signature, generator(config.seed, "init"))
+        self.net = net.to(device, self.dtype)
         self.optimiser = _optimiser(config.optimiser, list(self.net.parameters()))
         self.order = generator(config.seed, "order")
         self.steps_per_epoch = data.steps(config.batch_size)
+        self.credit = CreditAssignment(
+            self.net,
+            config.rule,
+            sample=torch.zeros(1, *config.signature.shape, device=device, dtype=self.dtype),
+            loss=data.loss,
+            steps=config.epochs * self.steps_per_epoch,
+            seed=config.seed,
+        )
 
-    def train_epoch(self, epoch: int) -> Tensor:
-        """One epoch of optimiser steps; returns the loss of every batch, still on the device."""
+    def train_epoch(self, epoch: int) -> Epoch:
+        """One epoch of optimiser steps; nothing is read from the device before its end."""
         config, loss = self.config, self.data.loss
         for group in self.optimiser.param_groups:
             group["lr"] = learning_rate(config.optimiser, epoch, config.epochs)
-        losses = torch.empty(self.steps_per_epoch, device=self.device, dtype=DTYPES[config.precision])
+        losses = torch.empty(self.steps_per_epoch, device=self.device, dtype=self.dtype)
+        correct = torch.zeros((), device=self.device, dtype=torch.int64)
+        logs: dict[str, Tensor] = {}
         self.net.train()
-        for step, (x, y) in enumerate(self.data.batches(config.batch_size, self.order)):
+        for index, (x, y) in enumerate(self.data.batches(config.batch_size, self.order)):
             self.optimiser.zero_grad(set_to_none=True)
-            losses[step] = config.rule.gradients(self.net, x, y, loss)
+            step = self.credit.backward(x, y)
             self.optimiser.step()
-        return losses
+            losses[index] = step.loss
+            if loss.classifies:
+                correct += (step.output_NC.argmax(-1) == y).sum()
+            for name, value in step.logs.items():
+                logs[name] = logs[name] + value if name in logs else value.clone()
+        drawn = self.data.train_samples if loss.classifies else self.steps_per_epoch * config.batch_size
+        means = {"train_loss": losses.mean()} | {
+            name: log / self.steps_per_epoch for name, log in logs.items()
+        }
+        readings = [Reading(metric=name, value=mean.item(), samples=drawn) for name, mean in means.items()]
+        if loss.classifies:
+            readings.append(Reading(metric="train_acc", value=correct.item() / drawn, samples=drawn))
+        return Epoch(losses.double().cpu(), readings)
+
+    @torch.no_grad()
+    def evaluate(self) -> list[Reading]:
+        """Mean loss and, for classification, accuracy over the whole test set."""
+        data, samples = self.data, self.data.test_samples
+        total = torch.zeros(
+            (), device=self.device, dtype=torch.float32 if self.device.type == "mps" else torch.float64
+        )
+        correct = torch.zeros((), device=self.device, dtype=torch.int64)
+        self.net.eval()
+        for first in range(0, samples, TEST_BATCH):
+            x, y = data.test(first, min(first + TEST_BATCH, samples))
+            output = self.net(x)
+            total += data.loss.per_sample(output, y).sum()
+            if data.loss.classifies:
+                correct += (output.argmax(-1) == y).sum()
+        self.net.train()
+        readings = [Reading(metric="test_loss", value=total.item() / samples, samples=samples)]
+        if data.loss.classifies:
+            readings.append(Reading(metric="test_acc", value=correct.item() / samples, samples=samples))
+        return readings
 
     def probe(self) -> list[Reading]:
         """What the configured probes read on the first test samples."""
@@ -54,23 +110,24 @@ class Program:
 
     def state(self) -> dict[str, Any]:
         """What training needs beside the weights."""
-        return {"optimiser": self.optimiser.state_dict(), "order": self.order.get_state()}
+        return {
+            "optimiser": self.optimiser.state_dict(),
+            "order": self.order.get_state(),
+            "rule": self.credit.state_dict(),
+        }
 
     def restore(self, weights: dict[str, Tensor], state: dict[str, Any]) -> None:
         self.net.load_state_dict(weights)
         self.optimiser.load_state_dict(state["optimiser"])
         self.order.set_state(state["order"])
+        self.credit.load_state_dict(state["rule"])
 
 
 def learning_rate(optimiser: Optimiser, epoch: int, epochs: int) -> float:
     """The rate of an epoch (counted from 1): constant, or lr·(1 + cos(π·(epoch−1)/epochs))/2."""
     if optimiser.schedule == "constant":
         return optimiser.lr
-    return (
-        optimiser.lr
-        * (1 + torch.cos(torch.tensor(torch.pi * (epoch - 1) / epochs, dtype=torch.float64)).item())
-        / 2
-    )
+    return optimiser.lr * (1 + math.cos(math.pi * (epoch - 1) / epochs)) / 2
 
 
 def _optimiser(config: Optimiser, parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:

@@ -14,11 +14,13 @@ import safetensors.torch
 import torch
 
 from sonde.config import RunConfig, parse, to_tree
+from sonde.errors import SondeError
 from sonde.rows import Reading, rows_of
 from sonde.store import files
 from sonde.store.environment import describe
 from sonde.store.lock import hold
 from sonde.store.run import ENDED, Manifest, RunFolder, State
+from sonde.tasks import Data
 from sonde.training.device import resolve_device
 from sonde.training.program import DTYPES, Program
 from sonde.training.tensors import pack, unpack
@@ -59,6 +61,7 @@ def train(
         program = Program(config, data, where)
         if not folder.exists():
             folder.create(to_tree(config), about(config, program))
+        _check_same_data(folder, data)
         manifest, rows = folder.read()
         folder.sweep(manifest)
         session = {
@@ -88,17 +91,21 @@ def _epochs(
     for epoch in range(first, config.epochs + 1):
         state: State = "complete" if epoch == config.epochs else "unfinished"
         loss = None
+        readings: list[Reading] = []
         if epoch > 0:
             start = time.perf_counter()
-            losses = program.train_epoch(epoch).double().cpu()
+            trained = program.train_epoch(epoch)
             seconds["train"] += time.perf_counter() - start
-            loss = losses[-1].item()
-            rows = pl.concat([rows, _batch_losses(folder.id, epoch, losses, config.batch_size)])
-            if not (torch.isfinite(losses).all() and program.finite()):
+            loss = trained.losses[-1].item()
+            if config.log == "step":
+                rows = pl.concat([rows, _batch_losses(folder.id, epoch, trained.losses, config.batch_size)])
+            readings = trained.readings
+            if not (torch.isfinite(trained.losses).all() and program.finite()):
                 state = "diverged"
         start = time.perf_counter()
         step = epoch * program.steps_per_epoch
-        rows = pl.concat([rows, rows_of(folder.id, epoch, program.probe(), steps=itertools.repeat(step))])
+        readings = [*readings, *program.evaluate(), *program.probe()]
+        rows = pl.concat([rows, rows_of(folder.id, epoch, readings, steps=itertools.repeat(step))])
         seconds["probes"] += time.perf_counter() - start
         message = f"loss or weights are not finite after epoch {epoch}" if state == "diverged" else None
         tensors = {"weights": safetensors.torch.save(program.weights())}
@@ -120,6 +127,16 @@ def _batch_losses(run: str, epoch: int, losses: torch.Tensor, batch_size: int) -
     return rows_of(run, epoch, readings, steps=itertools.count((epoch - 1) * len(losses) + 1))
 
 
+def _check_same_data(folder: RunFolder, data: Data) -> None:
+    """A run goes on with the samples it began with."""
+    began = folder.description()["about"].get("data")
+    if began != data.source:
+        raise SondeError(
+            f"run {folder.id} began with the data {began}, but found {data.source}: name the first with --data-root, "
+            f"or remove {folder.path}"
+        )
+
+
 def about(config: RunConfig, program: Program) -> dict[str, Any]:
     """Facts derived from the configuration, for readers that have no torch."""
     return {
@@ -129,9 +146,10 @@ def about(config: RunConfig, program: Program) -> dict[str, Any]:
         "task_label": config.task.label,
         "depth": config.model.depth,
         "width": config.model.width,
-        "alpha": config.model.alpha,
+        "alpha": config.model.init_scale,
         "steps": config.epochs * program.steps_per_epoch,
         "samples": program.data.train_samples,
+        "data": program.data.source,
     }
 
 

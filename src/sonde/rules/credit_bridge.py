@@ -1,0 +1,134 @@
+"""Credit Bridge: learn the value of a state, and send its gradient.
+
+N samples, d width, C outputs, K noisy copies, L blocks.
+"""
+
+import copy
+import math
+from dataclasses import dataclass
+from typing import Annotated, Any, final
+
+import torch
+from annotated_types import Ge, Gt, Le, Lt
+from torch import Tensor, nn
+
+from sonde.rules.bridge import InputNorm, Learner, build, normalised, stacked, unstacked, width_of
+from sonde.rules.dfa import direct_feedback, send_error
+from sonde.rules.rule import CreditScale, Facts, Matrices, Route, Signal
+
+
+class Value:
+    """V with its optimiser and its moving average, the noise of its targets, and DFA's matrices for the warm-up."""
+
+    def __init__(
+        self, learner: Learner, average: nn.Module, noise: torch.Generator, feedback: Matrices, warmup: int
+    ) -> None:
+        self.learner, self.average, self.noise, self.feedback = learner, average, noise, feedback
+        self.warmup = warmup  # steps driven by DFA
+        self.steps = 0
+
+    @property
+    def warming_up(self) -> bool:
+        return self.steps < self.warmup
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "value": self.learner.state_dict(),
+            "average": self.average.state_dict(),
+            "noise": self.noise.get_state(),
+            "feedback": self.feedback.state_dict(),
+            "steps": self.steps,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.learner.load_state_dict(state["value"])
+        self.average.load_state_dict(state["average"])
+        self.noise.set_state(state["noise"])
+        self.feedback.load_state_dict(state["feedback"])
+        self.steps = state["steps"]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class CreditBridge:
+    """V(h_l, t_l, e) learns the loss a state leads to;  a_l = ∇_h V(h_l, t_l, e).
+
+    Three terms, each logged:  consistency  V(h_l) ≈ −λ log mean_K exp(−V̄(h_{l+1} + σ·noise)/λ),  V̄ the moving
+    average of V;  terminal value  V(h_L) ≈ ℓ_i;  terminal gradient  ∇_h V(h_L) ≈ g_L, relative to RMS(g_L).
+    V has three hidden layers of 256.  For the first `warmup` of the steps the blocks are driven by DFA while V
+    learns.  With `input_norm: layer` V reads LayerNorm(h), and the noise is added after it.
+    """
+
+    input_norm: InputNorm = "layer"
+    copies: Annotated[int, Ge(1)] = 8
+    temperature: Annotated[float, Gt(0)] = 0.1
+    noise: Annotated[float, Ge(0)] = 0.1
+    average: Annotated[float, Ge(0), Lt(1)] = 0.995
+    warmup: Annotated[float, Ge(0), Le(1)] = 0.2
+    credit_scale: CreditScale = "rms"
+    penalty: Annotated[float, Ge(0)] = 0.0
+
+    @property
+    def label(self) -> str:
+        return "Credit Bridge"
+
+    @property
+    def route(self) -> Route:
+        return "local"
+
+    @property
+    def reads_top_gradient(self) -> bool:
+        return True
+
+    def init(self, facts: Facts, rng: torch.Generator) -> Value:
+        net = build(width_of(facts) + 1 + facts.outputs, 3, 1, facts, rng)
+        noise = torch.Generator().manual_seed(int(torch.randint(2**62, (1,), generator=rng)))
+        feedback = direct_feedback(facts, rng)
+        average = copy.deepcopy(net).requires_grad_(False)
+        return Value(Learner(net), average, noise, feedback, math.ceil(self.warmup * facts.steps))
+
+    def credits(self, state: Value, signal: Signal) -> list[Tensor]:
+        if state.warming_up:
+            return send_error(state.feedback.matrices, signal)
+        h_lNd, t_lN1, s_lNC = stacked(signal.states, len(signal.states) - 1, signal.error_NC)
+        with torch.enable_grad():
+            h_lNd.requires_grad_()
+            value = state.learner.net(normalised(h_lNd, self.input_norm), t_lN1, s_lNC)
+            (a_lNd,) = torch.autograd.grad(value.sum(), h_lNd)
+        return unstacked(a_lNd, signal.states)
+
+    def update(self, state: Value, signal: Signal) -> dict[str, Tensor]:
+        h_lNd, t_lN1, s_lNC = stacked(signal.states, len(signal.states) - 1, signal.error_NC)
+        top = signal.top_gradient
+        g_Nd = top[:, 0] if top.ndim == 3 else top
+        below_lNd, top_1Nd = normalised(h_lNd[:-1], self.input_norm), h_lNd[-1:].requires_grad_()
+        net = state.learner.net
+        terminal_1N1 = net(normalised(top_1Nd, self.input_norm), t_lN1[-1:], s_lNC[-1:])
+        (slope_1Nd,) = torch.autograd.grad(terminal_1N1.sum(), top_1Nd, create_graph=True)
+        scale = g_Nd.square().mean().sqrt().clamp_min(torch.finfo(g_Nd.dtype).tiny)
+        losses_N = signal.loss.per_sample(signal.output_NC, signal.y)
+        terms = {
+            "credit_consistency": (
+                net(below_lNd, t_lN1[:-1], s_lNC[:-1]) - self._ahead(state, h_lNd, t_lN1, s_lNC)
+            )
+            .square()
+            .mean(),
+            "credit_terminal_value": (terminal_1N1[0, :, 0] - losses_N).square().mean(),
+            "credit_terminal_gradient": ((slope_1Nd[0] - g_Nd) / scale).square().mean(),
+        }
+        state.learner.descend(torch.stack(list(terms.values())).sum())
+        with torch.no_grad():
+            torch._foreach_lerp_(list(state.average.parameters()), list(net.parameters()), 1 - self.average)
+        state.steps += 1
+        return {name: term.detach() for name, term in terms.items()}
+
+    @torch.no_grad()
+    def _ahead(self, state: Value, h_lNd: Tensor, t_lN1: Tensor, s_lNC: Tensor) -> Tensor:
+        """Soft-min over noisy copies of the averaged value one block ahead."""
+        next_lNd = normalised(h_lNd[1:].detach(), self.input_norm)
+        noise = torch.randn(self.copies, *next_lNd.shape, generator=state.noise, dtype=torch.float32)
+        copies_KlNd = next_lNd + self.noise * noise.to(next_lNd.device, next_lNd.dtype)
+        expand = (self.copies, -1, -1, -1)
+        value_KlN1 = state.average(copies_KlNd, t_lN1[1:].expand(expand), s_lNC[1:].expand(expand))
+        mean = torch.logsumexp(-value_KlN1 / self.temperature, 0) - math.log(self.copies)
+        return -self.temperature * mean

@@ -1,0 +1,44 @@
+"""The baseline that asks whether the blocks help at all."""
+
+from dataclasses import dataclass
+from typing import Annotated, final
+
+import torch
+from annotated_types import Ge
+from torch import Tensor
+
+from sonde.rules.rule import CreditScale, Facts, Nothing, Route, Signal
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Frozen:
+    """Blocks stay at their initialisation; embedding and readout get the exact gradient.
+
+    Credit reaches h_0 alone: a_0 = g_0, and none is assigned to h_1 … h_L.  `penalty` has no block to restrain
+    here and changes nothing.
+    """
+
+    credit_scale: CreditScale = "none"
+    penalty: Annotated[float, Ge(0)] = 0.0
+
+    @property
+    def label(self) -> str:
+        return "frozen"
+
+    @property
+    def route(self) -> Route:
+        return "frozen"
+
+    @property
+    def reads_top_gradient(self) -> bool:
+        return True
+
+    def init(self, facts: Facts, rng: torch.Generator) -> Nothing:
+        return Nothing()
+
+    def credits(self, state: Nothing, signal: Signal) -> list[Tensor]:
+        return [signal.gradients[0], *(torch.zeros_like(h) for h in signal.states[1:])]
+
+    def update(self, state: Nothing, signal: Signal) -> dict[str, Tensor]:
+        return {}

@@ -1,0 +1,91 @@
+"""State Bridge: predict where a state will end up, and differentiate the loss there.
+
+N samples, d width, C outputs, S side information, L blocks.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, final
+
+import torch
+from annotated_types import Ge
+from torch import Tensor
+
+from sonde.rules.bridge import InputNorm, Learner, build, normalised, stacked, unstacked, width_of
+from sonde.rules.rule import CreditScale, Facts, Route, Signal
+
+
+class Predictor:
+    """G and its optimiser; between `credits` and `update` also the prediction both need."""
+
+    def __init__(self, learner: Learner) -> None:
+        self.learner = learner
+        self.prediction_lNd: Tensor | None = None
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.learner.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.learner.load_state_dict(state)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class StateBridge:
+    """G(h_l, t_l, s) predicts h_L;  a_l = ∇_{h_l} ℓ(readout(G(h_l, t_l, s)), y),  a_L = g_L.
+
+    t_l = l/L; s is the output error e, or g_L.  G has two hidden layers of 256 and learns, on the states of the
+    batch, the relative error ‖G − h_L‖²/‖h_L‖² averaged over samples and layers, logged as `state_pred_error`.
+    With `input_norm: layer` G reads LayerNorm(h_l) and predicts LayerNorm(h_L).
+    Exact limit: on a linear network, with G the map from h_l to h_L, it is backprop.
+    """
+
+    input_norm: InputNorm = "layer"
+    side: Literal["error", "top_gradient"] = "error"
+    credit_scale: CreditScale = "rms"
+    penalty: Annotated[float, Ge(0)] = 0.0
+
+    @property
+    def label(self) -> str:
+        return "State Bridge"
+
+    @property
+    def route(self) -> Route:
+        return "local"
+
+    @property
+    def reads_top_gradient(self) -> bool:
+        return True
+
+    def init(self, facts: Facts, rng: torch.Generator) -> Predictor:
+        d = width_of(facts)
+        side = facts.outputs if self.side == "error" else d
+        return Predictor(Learner(build(d + 1 + side, 2, d, facts, rng)))
+
+    def credits(self, state: Predictor, signal: Signal) -> list[Tensor]:
+        depth = len(signal.states) - 1
+        h_lNd, t_lN1, s_lNS = stacked(signal.states[:-1], depth, self._side(signal))
+        with torch.enable_grad():
+            h_lNd.requires_grad_()
+            state.prediction_lNd = state.learner.net(normalised(h_lNd, self.input_norm), t_lN1, s_lNS)
+            tokens = signal.states[-1].ndim == 3
+            end = state.prediction_lNd.flatten(0, 1)
+            output = signal.readout(end[:, None] if tokens else end)
+            y = signal.y.repeat(depth, *[1] * (signal.y.ndim - 1))
+            (a_lNd,) = torch.autograd.grad(signal.loss.per_sample(output, y).sum(), h_lNd, retain_graph=True)
+        return [*unstacked(a_lNd, signal.states[:-1]), signal.top_gradient]
+
+    def update(self, state: Predictor, signal: Signal) -> dict[str, Tensor]:
+        top = signal.states[-1]
+        target_Nd = normalised(top[:, 0] if top.ndim == 3 else top, self.input_norm)
+        scale_N = target_Nd.square().sum(-1).clamp_min(torch.finfo(target_Nd.dtype).tiny)
+        assert state.prediction_lNd is not None, "credits comes before update"
+        error = ((state.prediction_lNd - target_Nd).square().sum(-1) / scale_N).mean()
+        state.learner.descend(error)
+        state.prediction_lNd = None
+        return {"state_pred_error": error.detach()}
+
+    def _side(self, signal: Signal) -> Tensor:
+        if self.side == "error":
+            return signal.error_NC
+        top = signal.top_gradient
+        return top[:, 0] if top.ndim == 3 else top
