@@ -33,7 +33,10 @@ def residual_evidence(
                 run = f"{model}-{variant}-{'file' if seed is None else seed}"
                 recipe = (
                     "bp",
+                    "BP",
                     "identity",
+                    "identity",
+                    None,
                     variant,
                     seed,
                     "full",

@@ -10,7 +10,10 @@ RUNS_SCHEMA = pl.Schema(
         "label": pl.String,  # of the network, derived from its configuration
         "model": pl.String,
         "rule": pl.String,
+        "rule_label": pl.String,
         "task": pl.String,
+        "task_label": pl.String,
+        "out_ln": pl.Boolean,  # terminal LayerNorm on or off; null where the network has no such choice
         "variant": pl.String,  # raw or scaled for the residual study; null where it has no meaning
         "seed": pl.Int64,  # null when a file does not record it
         "scale": pl.String,
