@@ -26,8 +26,9 @@ test: .venv/.ready ## ruff, mypy and the tests
 test-slow: .venv/.ready ## full-scale checks
 	$(BIN)/pytest -q -m slow
 
-bench: .venv/.ready ## Sonde's training loop against a bare PyTorch loop
+bench: .venv/.ready ## Sonde's training loop against a bare PyTorch loop; with SONDE_DATA also the cost of batching
 	$(BIN)/python benchmarks/residual.py
+	@if [ -n "$$SONDE_DATA" ]; then $(BIN)/python benchmarks/data.py "$$SONDE_DATA"; fi
 
 format: .venv/.ready ## let ruff mend what it can
 	$(BIN)/ruff check --fix .

@@ -102,11 +102,9 @@ def _local(net: Network, rule: Rule, state: RuleState, x: Tensor, y: Tensor, los
         output_NC = net.readout(states[-1])
         value = loss.mean(output_NC, y)
         signal = signal_of(None)
-        local = [pair for pair in zip(units, delivered(signal), strict=True) if pair[0].requires_grad]
-        torch.autograd.backward(
-            [_with_penalty(value, rule, branches), *(unit for unit, _ in local)],
-            [None, *(a for _, a in local)],
-        )
+        goals = [(_with_penalty(value, rule, branches), None), *zip(units, delivered(signal), strict=True)]
+        goals = [(goal, a) for goal, a in goals if goal.requires_grad]
+        torch.autograd.backward([goal for goal, _ in goals], [a for _, a in goals])
     return Step(value.detach(), output_NC.detach(), rule.update(state, signal))
 
 

@@ -1,0 +1,144 @@
+"""What every rule must do on every model."""
+
+import copy
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+
+import sonde
+from sonde.config import Optimiser, Probing, RunConfig
+from sonde.models import Model, PlainMLP, ResidualMLP, ResMLP, StudentNet, VitMini
+from sonde.rules import RULES, Rule
+from sonde.tasks import Digits, Identity, Teacher
+from sonde.training.program import Program
+from sonde.training.tensors import pack, unpack
+
+CPU = torch.device("cpu")
+MODELS: dict[str, Model] = {
+    "plain_mlp": PlainMLP(d=32, L=3),
+    "res_mlp": ResMLP(d=32, L=3, weight_scale="1/sqrt(L)"),
+    "residual_mlp": ResidualMLP(d=32, L=3),
+    "vit_mini": VitMini(d=32, L=2),
+    "student_net": StudentNet(d=32, L=3),
+}
+PAIRS = [(model, rule) for model in MODELS for rule in RULES]
+
+
+def config_of(model: Model, rule: Rule, **changes: object) -> RunConfig:
+    base = RunConfig(
+        model=model,
+        rule=rule,
+        task=Digits(),
+        optimiser=Optimiser(name="adamw"),
+        probes=Probing(names=("loss", "hidden_norm")),
+        batch_size=32,
+        epochs=3,
+        seed=1,
+    )
+    return replace(base, **changes)  # type: ignore[arg-type]
+
+
+def program_of(config: RunConfig) -> Program:
+    torch.set_num_threads(1)
+    dtype = torch.float64 if config.precision == "float64" else torch.float32
+    return Program(config, config.task.load(config.seed, None, CPU, dtype), CPU)
+
+
+@pytest.mark.parametrize(("model", "rule"), PAIRS)
+def test_the_loss_falls_and_only_frozen_blocks_stay(model: str, rule: str) -> None:
+    program = program_of(config_of(MODELS[model], RULES[rule]()))
+    before = copy.deepcopy(program.net.blocks.state_dict())
+    outside = copy.deepcopy(program.net.readout.state_dict())
+    at_init = program.evaluate()[0].value
+    losses = [program.train_epoch(epoch).readings[0].value for epoch in (1, 2, 3)]
+    assert program.evaluate()[0].value < at_init
+    assert losses[-1] < losses[0]
+    moved = {
+        name
+        for name, value in program.net.blocks.state_dict().items()
+        if not torch.equal(value, before[name])
+    }
+    assert moved == (set() if rule == "frozen" else set(before))
+    assert all(not torch.equal(v, outside[name]) for name, v in program.net.readout.state_dict().items())
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("model", MODELS)
+def test_a_resumed_run_ends_bit_identical(model: str, rule: str) -> None:
+    config = config_of(MODELS[model], RULES[rule](), epochs=2)
+    whole, first, second = (program_of(config) for _ in range(3))
+    whole.train_epoch(1)
+    whole.train_epoch(2)
+    first.train_epoch(1)
+    weights, state = safetensors.torch.save(first.weights()), pack(first.state())
+    second.restore(safetensors.torch.load(weights), unpack(state))
+    resumed = second.train_epoch(2)
+    assert torch.equal(resumed.losses, program_losses(config))
+    for name, value in whole.weights().items():
+        assert torch.equal(value, second.weights()[name]), name
+    assert pack(whole.state()) == pack(second.state()), "something the rule owns was not saved"
+
+
+def program_losses(config: RunConfig) -> torch.Tensor:
+    program = program_of(config)
+    program.train_epoch(1)
+    return program.train_epoch(2).losses
+
+
+@pytest.mark.parametrize("rule", [name for name in RULES if name != "frozen"])
+def test_a_small_step_along_the_update_lowers_the_loss(rule: str) -> None:
+    """On a toy that has been trained: alignment has set in, and rules that learn their credit have learned it."""
+    program = program_of(config_of(StudentNet(d=32, L=1), RULES[rule](), epochs=4, precision="float64"))
+    for epoch in range(1, 5):
+        program.train_epoch(epoch)
+    data = program.data
+    x, y = next(data.batches(data.train_samples, torch.Generator().manual_seed(0)))
+    program.optimiser.zero_grad()
+    before = program.credit.backward(x, y).loss
+    credited = [*program.net.embed.parameters(), *program.net.blocks.parameters()]  # the readout's is exact
+    length = torch.stack([p.grad.square().sum() for p in credited]).sum().sqrt()  # type: ignore[union-attr]
+    with torch.no_grad():
+        for p in credited:
+            p -= 1e-4 * p.grad / length  # type: ignore[operator]
+        after = data.loss.mean(program.net(x), y)
+    assert after < before
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize(("model", "task"), [(m, t) for m in MODELS for t in ("identity", "teacher")])
+def test_every_task_can_be_learned_from_by_every_rule_and_model(model: str, task: str, rule: str) -> None:
+    tasks = {
+        "identity": Identity(d=32, samples=64),
+        "teacher": Teacher(inputs=32, samples=64, test_samples=32, d=8),
+    }
+    program = program_of(config_of(MODELS[model], RULES[rule](), task=tasks[task], epochs=1))
+    assert all(reading.defined for reading in [*program.train_epoch(1).readings, *program.evaluate()])
+
+
+@pytest.mark.parametrize("rule", ["bp", "fa", "dfa"])
+def test_a_penalty_restrains_the_branches(rule: str) -> None:
+    sizes = []
+    for penalty in (0.0, 1.0):
+        program = program_of(config_of(ResidualMLP(d=32, L=3), RULES[rule](penalty=penalty)))
+        for epoch in (1, 2, 3):
+            program.train_epoch(epoch)
+        x, _ = program.data.test(0, 64)
+        with torch.no_grad():
+            states, _ = program.net.states(x)
+        sizes.append((states[-1] - states[0]).norm().item())
+    assert sizes[1] < 0.8 * sizes[0], sizes
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_logs_of_a_rule_are_rows_of_the_run(rule: str, tmp_path: Path) -> None:
+    config = config_of(ResidualMLP(d=8, L=2), RULES[rule](), epochs=2)
+    sonde.train(config, runs=tmp_path)
+    metrics = set(sonde.load(tmp_path).rows.filter(epoch=2)["metric"])
+    expected = {
+        "state_bridge": {"state_pred_error"},
+        "credit_bridge": {"credit_consistency", "credit_terminal_value", "credit_terminal_gradient"},
+    }
+    assert {"train_loss", "train_acc", "test_loss", "test_acc"} | expected.get(rule, set()) <= metrics
