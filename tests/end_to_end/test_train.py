@@ -55,7 +55,10 @@ MISTAKES = [
         "set model.d and task.d to the same number",
     ),
     (["--set", "rule.credit_scale=big"], "rule.credit_scale = 'big': input should be 'rms' or 'none'"),
-    (["--task", "cifar10", "--data-root", "nowhere"], "`sonde data fetch cifar10 --data-root nowhere` downloads it"),
+    (
+        ["--task", "cifar10", "--data-root", "nowhere"],
+        "`sonde data fetch cifar10 --data-root nowhere` downloads it",
+    ),
 ]
 
 
