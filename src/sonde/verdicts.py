@@ -25,6 +25,13 @@ LEARNED_REDUCTION = 50.0
 """Per cent: a loss that fell by as much, and to half the loss of the trivial answer, has been learned."""
 
 
+STREAM_GREW = 10.0
+"""Times its norm at initialisation."""
+
+GRADIENT_COLLAPSED = 1e-4
+"""Of its norm at initialisation: below this the gradient is no reference any more."""
+
+
 def number(value: float, digits: int = 2) -> str:
     """A number in few significant digits: 0.58, 3.1e-14, 2.7e8."""
     if math.isnan(value):
@@ -113,3 +120,21 @@ def gradient_verdict(ratio: float) -> str:
     """The status with its number: "gradient vanishes: ×4.1e-14 from last layer to first"."""
     status = gradient_status(ratio)
     return status if math.isnan(ratio) else f"{status}: ×{number(ratio)} from last layer to first"
+
+
+def stream_verdict(change: float) -> str:
+    """What became of the residual stream, from its norm relative to initialisation."""
+    if math.isnan(change):
+        return "the change of ‖h_L‖ is undefined"
+    if change > STREAM_GREW:
+        return f"the stream grows, ‖h_L‖ ×{number(change)}"
+    return f"the stream holds, ‖h_L‖ ×{number(change)}"
+
+
+def collapse_verdict(change: float) -> str:
+    """What became of the BP gradient at the top, from its norm relative to initialisation."""
+    if math.isnan(change):
+        return "the change of the BP gradient is undefined"
+    if change < GRADIENT_COLLAPSED:
+        return f"the BP gradient collapses, ‖g_L‖ ×{number(change)}"
+    return f"the BP gradient stays a reference, ‖g_L‖ ×{number(change)}"

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[2] / "src" / "sonde"
+TORCH_SIDE = {"models", "rules", "probes", "tasks", "training", "studies", "config"}
 FORBIDDEN = {
     "models": {
         "rules",
@@ -96,6 +97,8 @@ FORBIDDEN = {
         "config",
     },
     "studies": {"cli", "engine"},
+    "compare": {*TORCH_SIDE, "figures", "cli", "engine", "paper", "audit"},
+    "audit": {*TORCH_SIDE, "figures", "cli", "engine", "paper"},
 }
 
 
@@ -118,7 +121,7 @@ def test_dependencies_point_one_way(package: str) -> None:
         )
 
 
-@pytest.mark.parametrize("package", ["figures", "store", "paper", "datasets"])
+@pytest.mark.parametrize("package", ["figures", "store", "paper", "datasets", "audit", "compare"])
 def test_readers_need_no_torch(package: str) -> None:
     for file in (SOURCE / package).rglob("*.py"):
         assert not any(name.split(".")[0] == "torch" for name in imported(file)), file

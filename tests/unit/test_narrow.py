@@ -1,9 +1,10 @@
 import pytest
 
 from conftest import tiny_config
+from sonde.compare.configurations import assignments
 from sonde.errors import SondeError
 from sonde.models import PlainMLP
-from sonde.studies.narrow import assignments, differences, only, with_changes
+from sonde.studies.narrow import differences, only, with_changes
 from sonde.studies.residual import configs
 
 

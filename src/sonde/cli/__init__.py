@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from sonde.cli.audit import audit
+from sonde.cli.compare import compare
 from sonde.cli.data import data
 from sonde.cli.export import export
 from sonde.cli.figures import figures
@@ -27,6 +29,8 @@ app.command("run")(run)
 app.command("train")(train)
 app.command("figures")(figures)
 app.command("show")(show)
+app.command("audit")(audit)
+app.command("compare")(compare)
 app.command("export")(export)
 app.add_typer(data)
 

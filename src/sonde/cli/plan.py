@@ -28,10 +28,11 @@ def configurations(
     study: str, *, scale: str, seeds: Sequence[int] | None, changes: Sequence[str], choices: Sequence[str]
 ) -> "list[RunConfig]":
     """The study's runs, changed and narrowed."""
+    from sonde.compare.configurations import assignments
     from sonde.studies import STUDIES
-    from sonde.studies.narrow import assignments, only, with_changes
+    from sonde.studies.narrow import only, with_changes
 
     chosen = pick(STUDIES, study, "study")
-    runs = chosen.configs(scale, chosen.seeds if seeds is None else seeds)
+    runs = chosen.configs(scale, chosen.seeds[scale] if seeds is None else seeds)
     runs = only(runs, assignments(choices, "--only"))
     return with_changes(runs, assignments(changes, "--set"))

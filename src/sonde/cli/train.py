@@ -31,9 +31,10 @@ def train(
 
     from sonde.cli.execute import execute
     from sonde.cli.show import describe, print_runs
+    from sonde.compare.configurations import assignments
     from sonde.config import parse
     from sonde.store.load import load_one
-    from sonde.studies.narrow import assignments, with_changes
+    from sonde.studies.narrow import with_changes
 
     start = parse({"model": model, "task": task, "rule": rule, "seed": seed, "epochs": epochs})
     (config,) = with_changes([start], assignments(set or [], "--set"))

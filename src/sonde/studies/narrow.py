@@ -8,20 +8,6 @@ from sonde.config import RunConfig, change, keys
 from sonde.errors import SondeError, nearest
 
 
-def assignments(words: Sequence[str], option: str) -> dict[str, Any]:
-    """`key=value` words; values are read as JSON where they are JSON, else as text."""
-    pairs: dict[str, Any] = {}
-    for word in words:
-        key, equals, text = word.partition("=")
-        if not equals or not key:
-            raise SondeError(f"{option} {word!r}: write key=value, for example {option} model.L=10")
-        try:
-            pairs[key] = json.loads(text)
-        except ValueError:
-            pairs[key] = text
-    return pairs
-
-
 def with_changes(configs: Sequence[RunConfig], changes: dict[str, Any]) -> list[RunConfig]:
     """Every configuration with the changes it has a key for; a key that none has is an error."""
     if "seed" in changes:

@@ -1,0 +1,143 @@
+"""The audit of a rule: the four answers of every seed, and the numbers beside them, over seeds."""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sonde.audit.answer import Answer
+from sonde.audit.credit import MEASURES, LayerCredit, at_layers, credit
+from sonde.audit.null import Nulls
+from sonde.audit.questions import gradient, margin, scale
+from sonde.audit.subject import CONTROLLED, Cell, Subject
+from sonde.audit.thresholds import Thresholds
+from sonde.statistics import Summary, summarise
+
+QUESTIONS = ("D1", "D2", "D3", "D4")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunAudit:
+    """One run's answers."""
+
+    subject: Subject
+    answers: dict[str, Answer]
+    credits: list[LayerCredit]  # at the last epoch, per measure and layer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tally:
+    """One question over seeds.  There is no vote: it fired in k of n seeds, and the sentence says so."""
+
+    fired: dict[int, Answer]
+    clear: dict[int, Answer]
+    undefined: dict[int, Answer]
+    not_asked: dict[int, Answer]
+
+    @property
+    def n(self) -> int:
+        return len(self.fired) + len(self.clear) + len(self.undefined)
+
+    @property
+    def reason(self) -> str | None:
+        """Why it is undefined, where it is."""
+        return next((answer.reason for answer in self.undefined.values()), None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Controlled:
+    """A mean over the deep layers with its null and its ceiling, each over seeds."""
+
+    metric: str
+    layers: tuple[int, ...]
+    value: Summary
+    null: Summary
+    ceiling: Summary
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuleAudit:
+    """One rule of a recipe."""
+
+    rule: str
+    label: str
+    options: dict[str, Any]
+    runs: list[RunAudit]  # in the order of seeds
+    left_out: dict[str, str]  # runs of this rule and recipe that did not come to their end
+    thresholds: Thresholds
+
+    @property
+    def seeds(self) -> list[int]:
+        return [run.subject.seed for run in self.runs]
+
+    @property
+    def ids(self) -> list[str]:
+        return [run.subject.run for run in self.runs]
+
+    @property
+    def depth(self) -> int:
+        return self.runs[0].subject.depth
+
+    def tally(self, question: str) -> Tally:
+        answers = {run.subject.seed: run.answers[question] for run in self.runs}
+
+        def of(wanted: Callable[[Answer], bool]) -> dict[int, Answer]:
+            return {seed: answer for seed, answer in answers.items() if wanted(answer)}
+
+        return Tally(
+            fired=of(lambda answer: answer.fired is True),
+            clear=of(lambda answer: answer.fired is False),
+            undefined=of(lambda answer: answer.asked and answer.fired is None),
+            not_asked=of(lambda answer: not answer.asked),
+        )
+
+    def value(self, question: str) -> Summary:
+        """The question's quantity at the end, over seeds."""
+        answers = [run.answers[question] for run in self.runs]
+        reason = next((answer.reason for answer in answers if answer.reason), "no value is defined")
+        return summarise((answer.value for answer in answers), reason)
+
+    def scalar(self, metric: str) -> Summary:
+        """A metric of the whole network at the last epoch, over seeds."""
+        return _over_seeds([run.subject.at(metric, run.subject.epochs) for run in self.runs])
+
+    def controlled(self, metric: str, seeds: Collection[int] | None = None) -> Controlled:
+        """A measure of the credit at the last epoch: its mean over layers 1 … L−1, beside null and ceiling."""
+        chosen = [run.subject for run in self.runs if seeds is None or run.subject.seed in seeds]
+        of = {
+            control: _over_seeds([run.mean(metric + control, run.epochs, run.deep) for run in chosen])
+            for control in ("", "/null", "/bp")
+        }
+        layers = tuple(self.runs[0].subject.deep)
+        return Controlled(metric=metric, layers=layers, value=of[""], null=of["/null"], ceiling=of["/bp"])
+
+    @property
+    def measures(self) -> dict[str, Controlled]:
+        return {metric: self.controlled(metric) for metric in CONTROLLED}
+
+
+def judge(subjects: Sequence[Subject], frozen: dict[int, Subject], why: str, t: Thresholds) -> list[RunAudit]:
+    """Answer the four questions for every seed of one rule."""
+    nulls = Nulls(subjects)
+    audits = []
+    for subject in subjects:
+        collapse = gradient(subject, t)
+        partner = frozen.get(subject.seed)
+        why_none = why or f"there is no frozen run of this recipe with seed {subject.seed}"
+        answers = {
+            "D1": scale(subject, t),
+            "D2": collapse,
+            "D3": credit(subject, nulls, collapse, t),
+            "D4": margin(subject, partner, why_none, t),
+        }
+        credits = [
+            layer
+            for metric in MEASURES
+            for layer in at_layers(subject, nulls, metric, subject.epochs, subject.layers)
+        ]
+        audits.append(RunAudit(subject=subject, answers=answers, credits=credits))
+    return audits
+
+
+def _over_seeds(cells: Sequence[Cell]) -> Summary:
+    reason = next((cell.reason for cell in cells if cell.reason), "no value is defined")
+    return summarise((cell.value for cell in cells), reason)

@@ -1,0 +1,80 @@
+"""`sonde audit`."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sonde.audit.thresholds import Thresholds
+from sonde.cli.options import Json, Only, RunsFolder
+
+if TYPE_CHECKING:
+    from sonde.audit.audit import Audit, RecipeAudit
+
+DEFAULT = Thresholds()
+
+
+def audit(
+    runs: RunsFolder = Path("runs"),
+    only: Only = None,
+    growth: Annotated[
+        float, typer.Option(help="D1 fires where ‖h‖ grows more than so many times over a block.")
+    ] = DEFAULT.growth,
+    gradient: Annotated[
+        float, typer.Option(help="D2 fires where ‖g_L‖ is below this part of its value at init.")
+    ] = DEFAULT.gradient,
+    standard_errors: Annotated[
+        float, typer.Option(help="D3 fires where credit is not so many standard errors above chance.")
+    ] = DEFAULT.standard_errors,
+    points: Annotated[
+        float, typer.Option(help="D4 fires below so many points of accuracy over frozen blocks.")
+    ] = DEFAULT.points,
+    json: Json = False,
+) -> None:
+    """Ask four questions of every run: can its numbers be believed, and do its blocks help?
+
+    Complete runs of one recipe stand together, whatever their rule and seed.
+    """
+    from sonde.audit.audit import audit as ask
+    from sonde.audit.objects import objects
+    from sonde.cli.output import print_json
+    from sonde.compare.configurations import assignments, keep
+    from sonde.store.load import load
+
+    thresholds = Thresholds(growth=growth, gradient=gradient, standard_errors=standard_errors, points=points)
+    found = ask(keep(load(runs), assignments(only or [], "--only")), thresholds)
+    for run, why in found.left_out.items():
+        print(f"left out: {run} ({why})", file=sys.stderr)
+    if json:
+        print_json(objects(found))
+    else:
+        _print(found)
+
+
+def _print(found: "Audit") -> None:
+    from sonde.cli.output import console
+
+    for recipe in found.recipes:
+        _print_recipe(recipe)
+    to = console()
+    for question, words in found.thresholds.words.items():
+        to.print(f"{question}: {words}", style="dim", soft_wrap=True)
+    to.print("± is the sample standard deviation over seeds (ddof 1).", style="dim", soft_wrap=True)
+
+
+def _print_recipe(recipe: "RecipeAudit") -> None:
+    from sonde.audit.sentence import sentence
+    from sonde.audit.table import columns, footnotes, lines
+    from sonde.cli.output import console, table
+
+    to = console()
+    to.print(table(recipe.title, columns(recipe), lines(recipe)))
+    to.print()
+    for rule in recipe.rules:
+        to.print(f"• {sentence(rule)}", soft_wrap=not to.is_terminal)
+        seeds = f"seed{'' if len(rule.seeds) == 1 else 's'} {', '.join(map(str, rule.seeds))}"
+        to.print(f"  n = {len(rule.seeds)} ({seeds}); {', '.join(rule.ids)}", style="dim", soft_wrap=True)
+    for note in footnotes(recipe):
+        to.print(f"  {note}", style="dim", soft_wrap=True)
+    to.print()

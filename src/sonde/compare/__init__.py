@@ -1,0 +1,1 @@
+"""Compare stored runs that agree in everything but one factor and the seed.  No torch."""

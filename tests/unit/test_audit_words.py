@@ -1,0 +1,203 @@
+"""The verdict in words, the table and the command: computed from the data they stand on."""
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import typer
+from stored_runs import Key, Value, changed, config, healthy, run, store, without, write
+from typer.testing import CliRunner, Result
+
+from sonde.audit.audit import Audit, audit
+from sonde.audit.sentence import sentence, verdict
+from sonde.audit.table import columns, footnotes, lines
+from sonde.audit.thresholds import Thresholds
+from sonde.cli.audit import audit as command
+from sonde.store.load import Runs
+
+SEEDS = (42, 123, 456)
+
+
+def exploded(seed: int, growth: float = 1.9e3, since: int = 8, accuracy: float = 0.307) -> dict[Key, Value]:
+    """DFA as it was recorded: the stream explodes, the gradient collapses, the blocks harm."""
+    why = "differences are below the resolution of the arithmetic"
+
+    def change(metric: str, epoch: int, layer: int | None) -> Value:
+        if epoch >= since and metric == "growth":
+            return growth
+        if epoch >= since and metric == "grad_norm":
+            return 2e-6
+        return why if epoch >= since and metric == "rho" else None
+
+    return changed(healthy(seed, accuracy=accuracy), change)
+
+
+def frozen(seed: int) -> dict[Key, Value]:
+    return without(healthy(seed, accuracy=0.35), "credit_cosine", "rho", "nudge")
+
+
+def stored(dfa: Callable[[int], dict[Key, Value]] = exploded, seeds: tuple[int, ...] = SEEDS) -> Runs:
+    made = {"bp": lambda seed: healthy(seed, cosine=1.0), "dfa": dfa, "frozen": frozen}
+    return store(*(run(config(rule, seed), make(seed)) for rule, make in made.items() for seed in seeds))
+
+
+def words(found: Audit, rule: str = "dfa") -> str:
+    return next(sentence(known) for known in found.recipes[0].rules if known.rule == rule)
+
+
+def test_a_degenerate_rule_is_told_in_a_sentence() -> None:
+    assert words(audit(stored())) == (
+        "DFA: ‖h‖ grows 1900× per block from epoch 8; "
+        "the BP gradient has collapsed to 2.0e-6 of its value at init from epoch 8 (train accuracy 0.306), "
+        "so the cosine is not evidence; "
+        "blocks are 4.3 points worse than frozen (short of 2 points from epoch 1)"
+    )
+
+
+def test_a_healthy_rule_gets_an_equally_plain_sentence() -> None:
+    found = words(audit(stored(healthy)))
+    assert found.startswith(
+        "DFA: ‖h‖ grows at most 1.5× per block; the BP gradient is 0.091 of its value at init; "
+    )
+    assert "the credit beats chance at layers 1–4 (mean over layers 1–3: cosine 0.5 against" in found
+    assert found.endswith("blocks are 55 points better than frozen")
+
+
+def test_words_true_only_for_the_run_they_were_written_on_are_impossible() -> None:
+    """The sentence follows every number it names."""
+    assert "grows 300× per block from epoch 4" in words(audit(stored(lambda s: exploded(s, 300.0, 4))))
+    assert "blocks are 6 points better than frozen" in words(
+        audit(stored(lambda s: exploded(s, accuracy=0.41)))
+    )
+    assert "blocks are only 1 points better" in words(audit(stored(lambda s: exploded(s, accuracy=0.36))))
+    assert "blocks are no better than frozen" in words(audit(stored(lambda s: exploded(s, accuracy=0.35))))
+    assert "short of 7 points" in words(
+        audit(stored(lambda s: exploded(s, accuracy=0.41)), Thresholds(points=7))
+    )
+
+
+def test_epochs_that_differ_between_seeds_are_given_as_a_range() -> None:
+    found = words(audit(stored(lambda seed: exploded(seed, since={42: 5, 123: 7, 456: 6}[seed]))))
+    assert "grows 1900× per block from epochs 5–7" in found
+
+
+def test_chance_is_named_by_layer() -> None:
+    def weak(seed: int) -> dict[Key, Value]:
+        return changed(healthy(seed), lambda m, e, l: 0.001 if m == "credit_cosine" and l in (1, 3) else None)
+
+    assert "the credit is no better than chance at layers 1, 3 of 1–4 from init on" in words(
+        audit(stored(weak))
+    )
+
+
+def test_layers_at_chance_in_some_seeds_only_are_counted() -> None:
+    def weak(seed: int) -> dict[Key, Value]:
+        at = {42: (1,), 123: (1, 2), 456: (1,)}[seed]
+        return changed(healthy(seed), lambda m, e, l: 0.001 if m == "credit_cosine" and l in at else None)
+
+    found = words(audit(stored(weak)))
+    assert "no better than chance at layers 1 (3 of 3 seeds), 2 (1 of 3 seeds) of 1–4" in found
+
+
+def test_rho_still_speaks_where_the_cosine_is_barred() -> None:
+    def collapsed(seed: int, rho: float) -> dict[Key, Value]:
+        return changed(
+            healthy(seed),
+            lambda m, e, l: 1e-9 if m == "grad_norm" and e > 3 else rho if m == "rho" and l else None,
+        )
+
+    assert "not evidence, and ρ is no better than chance at layers 1–4" in words(
+        audit(stored(lambda seed: collapsed(seed, 0.001)))
+    )
+    assert "not evidence, though ρ beats chance at every layer" in words(
+        audit(stored(lambda seed: collapsed(seed, 0.4)))
+    )
+
+
+def test_bp_and_frozen_are_told_what_they_are() -> None:
+    found = audit(stored())
+    assert "its credit is the gradient itself" in words(found, "bp")
+    assert words(found, "frozen").endswith("no credit is assigned to layers 1–4; it is the baseline")
+
+
+def test_verdicts_list_what_fired_and_what_stays_open() -> None:
+    found = {known.rule: verdict(known) for known in audit(stored()).recipes[0].rules}
+    assert found == {"bp": "healthy", "dfa": "D1, D2, D4; D3 not evidence", "frozen": "baseline"}
+
+
+def test_the_table_has_a_column_for_every_number_and_says_undefined() -> None:
+    recipe = audit(stored()).recipes[0]
+    table = [dict(zip(columns(recipe), line, strict=True)) for line in lines(recipe)]
+    bp, dfa, baseline = table
+    assert (bp["rule"], bp["n"], dfa["growth"]) == ("BP", "3", "1900 ± 0")
+    assert re.fullmatch(r"0\.\d+ ± \de-4", bp["test acc."])
+    assert dfa["cosine, layers 1–3 (null, BP)"].endswith("†")
+    assert (
+        dfa["ρ, layers 1–3 (null, BP)"] == "undefined (undefined, undefined)"
+        or "undefined" in dfa["ρ, layers 1–3 (null, BP)"]
+    )
+    assert dfa["points over frozen"].startswith("-4.3")
+    assert baseline["cosine, layers 1–3 (null, BP)"] == "undefined"
+    notes = footnotes(recipe)
+    assert any("DFA: ρ undefined: layer 1: differences are below" in note for note in notes)
+    assert any("frozen: cosine, ρ, nudge[0.01] undefined: no credit is assigned" in note for note in notes)
+
+
+def test_one_seed_has_no_spread_and_three_do() -> None:
+    one = dict(zip(columns(r := audit(stored(seeds=(42,))).recipes[0]), lines(r)[0], strict=True))
+    assert one["n"] == "1"
+    assert "±" not in "".join(one.values())
+
+
+@pytest.fixture
+def invoke(tmp_path: Path) -> Callable[..., Result]:
+    app = typer.Typer()
+    app.command()(command)
+    lost = run(config("fa"), healthy(), state="diverged")
+    runs = stored()
+    folder = write(Runs(runs.rows, [*runs.runs, lost[0]]), tmp_path / "runs")
+    return lambda *options: CliRunner().invoke(app, ["--runs", str(folder), *options])
+
+
+def test_the_command_prints_table_sentences_thresholds_n_seeds_and_ids(invoke: Callable[..., Result]) -> None:
+    done = invoke()
+    assert done.exit_code == 0, done.output
+    for text in ("• DFA: ‖h‖ grows 1900×", "n = 3 (seeds 42, 123, 456)", "D1: does the scale hold?", "50×"):
+        assert text in done.stdout
+    assert all(known.id in done.stdout for known in stored().runs)
+    assert "left out: residual_mlp-fa-s42" in done.stderr
+
+
+def test_the_command_as_json_carries_every_number_n_seeds_ids_and_thresholds(
+    invoke: Callable[..., Result],
+) -> None:
+    found = json.loads(invoke("--json", "--growth", "5000").stdout)
+    assert [known["rule"] for known in found] == ["bp", "dfa", "frozen"]
+    dfa = found[1]
+    assert (dfa["n"], dfa["seeds"], len(dfa["runs"])) == (3, [42, 123, 456], 3)
+    assert dfa["thresholds"] == {"growth": 5000.0, "gradient": 1e-4, "standard_errors": 3.0, "points": 2.0}
+    assert dfa["questions"]["D1"]["clear"] == [42, 123, 456]
+    assert dfa["questions"]["D2"]["fired"] == [42, 123, 456]
+    assert dfa["questions"]["D3"]["undefined"]["42"].startswith("not evidence")
+    assert dfa["by_run"][0]["questions"]["D2"]["since"] == 8
+    assert dfa["rho"]["value"] == {"mean": None, "std": None, "n": 0, "reason": dfa["rho"]["value"]["reason"]}
+    assert dfa["credit_cosine"]["layers"] == [1, 2, 3]
+    layer = dfa["by_run"][0]["credit"][0]
+    assert {"metric", "layer", "value", "null", "excess", "reason"} == layer.keys()
+    assert {"mean", "standard_error", "basis", "reason"} == layer["null"].keys()
+    assert dfa["config"]["epochs"] == 10
+
+
+def test_the_command_narrows_with_only(invoke: Callable[..., Result]) -> None:
+    found = json.loads(invoke("--json", "--only", "rule=bp").stdout)
+    assert [known["rule"] for known in found] == ["bp"]
+
+
+def test_audit_and_compare_need_no_torch() -> None:
+    modules = "sonde.audit.objects, sonde.audit.table, sonde.compare.objects, sonde.compare.words"
+    code = f"import sys, {modules}, sonde.cli.audit, sonde.cli.compare; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
