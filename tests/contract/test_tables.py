@@ -41,8 +41,8 @@ def test_a_probe_is_documented(name: str) -> None:
 @pytest.mark.parametrize("scale", ["quick", "full"])
 def test_a_study_is_a_function_of_scale_and_seeds_to_distinct_complete_runs(name: str, scale: str) -> None:
     study = STUDIES[name]
-    configs = study.configs(scale, study.seeds)
+    configs = study.configs(scale, study.seeds[scale])
     assert len({config.id for config in configs}) == len(configs) > 0
-    assert {config.seed for config in configs} == set(study.seeds)
+    assert {config.seed for config in configs} == set(study.seeds[scale])
     assert all(parse(to_tree(config)) == config for config in configs)
     assert any(figure.study == name for figure in FIGURES.values())

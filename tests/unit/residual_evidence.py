@@ -6,10 +6,11 @@ from functools import cache
 import numpy as np
 import polars as pl
 
-from sonde.figures import Evidence
+from sonde.figures import FIGURES, Evidence
 from sonde.figures.evidence import RUNS_SCHEMA
 from sonde.rows import SCHEMA
 
+RESIDUAL = {name: spec for name, spec in FIGURES.items() if spec.study == "residual"}
 LABELS = {"plain_mlp": "Plain MLP", "res_mlp": "Residual MLP"}
 
 
@@ -56,7 +57,7 @@ def residual_evidence(
                 )
     return Evidence(
         pl.DataFrame(rows, schema=SCHEMA, orient="row"),
-        pl.DataFrame(runs, schema=RUNS_SCHEMA, orient="row"),
+        pl.DataFrame([(*run, 1, None) for run in runs], schema=RUNS_SCHEMA, orient="row"),
         "the store",
     )
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.text import Text
-from residual_evidence import residual_evidence, undefined_where, values, with_rows, with_runs
+from residual_evidence import RESIDUAL, residual_evidence, undefined_where, values, with_rows, with_runs
 
 from sonde.errors import SondeError
 from sonde.figures import FIGURES, Evidence, NoData
@@ -180,7 +180,7 @@ def test_a_band_on_a_log_axis_stays_above_zero(three: Evidence) -> None:
     assert "drawn down to the smallest seed" in words(figure)
 
 
-@pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.parametrize("name", RESIDUAL)
 def test_n_is_in_the_title(name: str) -> None:
     assert "n = 1 seed" in title(default(name, 1)[0])
     expected = "n = 1 seed (42)" if name == "5_layer_transformation" else "n = 3 seeds"
@@ -236,7 +236,7 @@ def test_a_repeated_seed_is_not_another_sample(three: Evidence) -> None:
         drawn("training_loss", with_runs(three, three.runs.with_columns(seed=pl.lit(42, dtype=pl.Int64))))
 
 
-@pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.parametrize("name", RESIDUAL)
 def test_missing_rows_are_named(name: str, one: Evidence) -> None:
     with pytest.raises(NoData, match=r"preact_grad_norm|activation_|batch_loss|hidden states"):
         drawn(name, with_rows(one, one.rows.clear()))

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from residual_evidence import residual_evidence, undefined_where, with_rows
+from residual_evidence import RESIDUAL, residual_evidence, undefined_where, with_rows
+from study_evidence import crowded_rules, snapshot_evidence
 
 from sonde.errors import SondeError
 from sonde.figures import FIGURES
@@ -23,12 +24,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.fixture(scope="module")
+def studies(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("studies")
+    draw_all(crowded_rules(), out, study="audit")
+    draw_all(snapshot_evidence(seeds=(42, 123), epochs=3), out, study="snapshots")
+    return out
+
+
 def files(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
 def test_every_figure_is_a_png_a_pdf_and_a_caption(folder: Path) -> None:
-    expected = {f"{spec.path}.{suffix}" for spec in FIGURES.values() for suffix in ("png", "pdf", "txt")}
+    expected = {f"{spec.path}.{suffix}" for spec in RESIDUAL.values() for suffix in ("png", "pdf", "txt")}
     assert files(folder) == expected
     assert (folder / "plots/training_loss.png").read_bytes().startswith(b"\x89PNG")
     assert b"CreationDate" not in (folder / "plots/training_loss.pdf").read_bytes()
@@ -39,21 +48,37 @@ def test_every_figure_is_a_png_a_pdf_and_a_caption(folder: Path) -> None:
 AGAIN = """
 from pathlib import Path
 from residual_evidence import residual_evidence
+from study_evidence import crowded_rules, snapshot_evidence
 from sonde.figures import FIGURES
 from sonde.figures.save import draw_one
 evidence = residual_evidence(depth=4, width=4, steps=5)
 for name in ("1_signal_flow", "5_layer_transformation"):
     draw_one(FIGURES[name], evidence, Path("."))
+for name in ("audit_diagnostics", "audit_summary"):
+    draw_one(FIGURES[name], crowded_rules(), Path("."))
+draw_one(FIGURES["figure_snapshot_resmlp"], snapshot_evidence(seeds=(42, 123), epochs=3), Path("."))
 """
 
 
-def test_the_same_data_gives_the_same_bytes_in_another_process(folder: Path, tmp_path: Path) -> None:
+def test_the_same_data_gives_the_same_bytes_in_another_process(
+    folder: Path, studies: Path, tmp_path: Path
+) -> None:
     surroundings = os.environ | {"PYTHONHASHSEED": "1", "PYTHONPATH": str(Path(__file__).parent)}
     subprocess.run([sys.executable, "-c", AGAIN], cwd=tmp_path, env=surroundings, check=True)
     again = files(tmp_path)
-    assert len(again) == 6
+    assert len(again) == 15
     for name in again:
-        assert (tmp_path / name).read_bytes() == (folder / name).read_bytes(), name
+        before = folder if name.startswith("plots") else studies
+        assert (tmp_path / name).read_bytes() == (before / name).read_bytes(), name
+
+
+def test_files_land_where_existing_scripts_expect_them(studies: Path) -> None:
+    paths = {name: spec.path for name, spec in FIGURES.items() if name not in RESIDUAL}
+    assert paths.pop("fig3b_crossarch_3row") == "paper/figures/fig3b_crossarch_3row"
+    for name, path in paths.items():
+        assert path == f"{'results/figures' if name.startswith('figure_') else 'report'}/{name}"
+    drawn = [spec.path for spec in FIGURES.values() if spec.study in ("audit", "snapshots")]
+    assert files(studies) == {f"{path}.{suffix}" for path in drawn for suffix in ("png", "pdf", "txt")}
 
 
 def test_a_figure_without_rows_is_skipped_with_its_reason(tmp_path: Path) -> None:
@@ -61,14 +86,14 @@ def test_a_figure_without_rows_is_skipped_with_its_reason(tmp_path: Path) -> Non
     fewer = with_rows(SMALL, SMALL.rows.filter(pl.col("metric") == "activation_std"))
     drawn = draw_all(fewer, tmp_path, study="residual", on_figure=seen.append)
     assert seen == ["activation_std", "1_signal_flow"]
-    assert drawn.skipped.keys() == FIGURES.keys() - set(seen)
+    assert drawn.skipped.keys() == RESIDUAL.keys() - set(seen)
     assert "batch_loss" in drawn.skipped["training_loss"]
     assert files(tmp_path) == {str(path.relative_to(tmp_path)) for path in drawn.files}
 
 
 def test_a_figure_of_nothing_but_undefined_values_is_skipped(tmp_path: Path) -> None:
     drawn = draw_all(undefined_where(SMALL, pl.lit(True)), tmp_path, study="residual")
-    assert drawn.skipped.keys() == FIGURES.keys()
+    assert drawn.skipped.keys() == RESIDUAL.keys()
     assert "made so" in drawn.skipped["gradient_magnitude"]
     assert not files(tmp_path)
 

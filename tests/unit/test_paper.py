@@ -10,10 +10,10 @@ from conftest import tiny_config
 from sonde.errors import SondeError
 from sonde.figures.evidence import Evidence
 from sonde.models import PlainMLP, ResMLP
-from sonde.paper.read import read_residual
-from sonde.paper.write import residual_documents
+from sonde.paper.reading.residual import read_residual
+from sonde.paper.writing.residual import residual_documents
 from sonde.studies.evidence import gather
-from sonde.studies.from_files import residual_from_files
+from sonde.studies.from_files import from_files
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +75,7 @@ def test_keys_are_exact_and_lengths_follow_the_configuration(folder: Path) -> No
 
 def test_files_written_and_read_back_hold_the_same_values(evidence: Evidence, folder: Path) -> None:
     again = read_residual(folder)
+    assert again is not None
     metrics = ["batch_loss", "activation_mean", "activation_std", "preact_grad_norm", "state[3]"]
     columns = ["model", "variant", "metric", "layer", "value"]
 
@@ -91,7 +92,7 @@ def test_files_written_and_read_back_hold_the_same_values(evidence: Evidence, fo
 def test_files_without_states_get_them_at_initialisation(folder: Path) -> None:
     for file in folder.glob("layer_states*.json"):
         file.unlink()
-    states = residual_from_files(folder).rows.filter(metric="state[0]")
+    states = from_files(folder)["residual"].rows.filter(metric="state[0]")
     assert set(states["epoch"]) == {0}
     assert set(states["layer"]) == {0, 1, 2, 3}
 
@@ -153,10 +154,10 @@ def test_text_that_is_not_json_is_an_error_naming_the_file(folder: Path) -> None
 
 
 def test_a_folder_without_files_says_what_it_expected(tmp_path: Path) -> None:
-    with pytest.raises(SondeError, match=r"expected results\.json or results_fair\.json"):
-        read_residual(tmp_path)
+    with pytest.raises(SondeError, match=r"expected results\.json, results_fair\.json"):
+        from_files(tmp_path)
     with pytest.raises(SondeError, match="is not a folder"):
-        read_residual(tmp_path / "absent")
+        from_files(tmp_path / "absent")
 
 
 def test_an_undefined_value_stops_the_export_naming_run_epoch_and_metric(evidence: Evidence) -> None:

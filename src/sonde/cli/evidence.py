@@ -1,4 +1,4 @@
-"""Evidence for a study from a store, with a line for every run that is left out."""
+"""The runs of a study from a store, with a line for every run that is left out."""
 
 import sys
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from sonde.cli.plan import configurations
 from sonde.errors import SondeError
 
 if TYPE_CHECKING:
-    from sonde.figures.evidence import Evidence
+    from sonde.studies.evidence import Gathered
 
 
 def from_store(
@@ -21,7 +21,7 @@ def from_store(
     changes: Sequence[str] = (),
     choices: Sequence[str] = (),
     tell: bool = True,
-) -> "Evidence":
+) -> "Gathered":
     """The complete runs of a study in a store: of the given seeds, else of every seed it holds."""
     from sonde.store.load import load
     from sonde.studies.evidence import gather
@@ -37,4 +37,4 @@ def from_store(
     if tell:
         for run, why in gathered.left_out.items():
             print(f"left out: {run} ({why})", file=sys.stderr)
-    return gathered.evidence
+    return gathered

@@ -1,16 +1,21 @@
 """`sonde export`."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from sonde.cli.options import OutFolder, Quiet, RunsFolder, Scale, Seeds, Set
+from sonde.errors import SondeError
 
 
 def export(
     runs: RunsFolder = Path("runs"),
     layout: Annotated[Literal["paper"], typer.Option(help="The file layout.")] = "paper",
+    study: Annotated[
+        str | None,
+        typer.Option(help="Only this study (default: all that the folder holds).", show_default=False),
+    ] = None,
     out: OutFolder = Path("export"),
     scale: Scale = "quick",
     seeds: Seeds = None,
@@ -22,18 +27,36 @@ def export(
 
     from sonde.cli.evidence import from_store
     from sonde.cli.plan import seeds_of
-    from sonde.paper.write import residual_documents
+    from sonde.errors import pick
+    from sonde.paper.writing import WRITERS
     from sonde.store import files
+    from sonde.studies.evidence import NoRuns
 
-    evidence = from_store(
-        "residual", runs, scale=scale, seeds=seeds_of(seeds), changes=set or [], tell=not quiet
-    )
+    documents: dict[str, Any] = {}
+    empty: list[NoRuns] = []
+    if study is not None:
+        pick(WRITERS, study, "study with a place in the paper layout,")
+    for name in WRITERS if study is None else [study]:
+        try:
+            tell = study is not None and not quiet
+            gathered = from_store(
+                name, runs, scale=scale, seeds=seeds_of(seeds), changes=set or [], tell=tell
+            )
+        except NoRuns as error:
+            empty.append(error)
+            continue
+        documents |= WRITERS[name](gathered.evidence)
+    if not documents:
+        raise (
+            empty[0]
+            if study
+            else SondeError(f"nothing to export: {'; '.join(str(error) for error in empty)}")
+        )
     contents = {
-        name: json.dumps(document, indent=1, allow_nan=False).encode()
-        for name, document in residual_documents(evidence).items()
+        name: json.dumps(tree, indent=1, allow_nan=False).encode() for name, tree in documents.items()
     }
-    files.make_folder(out)
     for name, content in contents.items():
+        files.make_folder((out / name).parent)
         files.write(out / name, content)
         if not quiet:
             print(out / name)

@@ -11,7 +11,7 @@ from sonde.errors import SondeError
 
 def figures(
     study: Annotated[
-        str | None, typer.Argument(help="Which study; not needed with --from.", show_default=False)
+        str | None, typer.Argument(help="Which study; with --from, only this one.", show_default=False)
     ] = None,
     runs: RunsFolder = Path("runs"),
     source: Annotated[
@@ -38,21 +38,25 @@ def figures(
     from sonde.cli.drawing import draw
     from sonde.cli.evidence import from_store
     from sonde.cli.plan import seeds_of
+    from sonde.errors import pick
+    from sonde.studies import STUDIES
 
+    if study is not None:
+        pick(STUDIES, study, "study")
     if source is not None:
-        from sonde.studies.from_files import residual_from_files
+        from sonde.studies.from_files import from_files
 
-        evidence, study = residual_from_files(source), "residual"
+        found = from_files(source)
+        if study is not None and study not in found:
+            raise SondeError(
+                f"{source} holds no file of the {study} study; there are files of {', '.join(found)}"
+            )
+        evidence = {name: known for name, known in found.items() if study in (None, name)}
     elif study is None:
         raise SondeError("name a study (`sonde figures residual`) or a folder of files (`--from DIR`)")
     else:
-        evidence = from_store(
-            study,
-            runs,
-            scale=scale,
-            seeds=seeds_of(seeds),
-            changes=set or [],
-            choices=only or [],
-            tell=not quiet,
-        )
-    draw(evidence, out, study=study, variant=variant, quiet=quiet)
+        narrowing = {"changes": set or [], "choices": only or []}
+        gathered = from_store(study, runs, scale=scale, seeds=seeds_of(seeds), tell=not quiet, **narrowing)
+        evidence = {study: gathered.evidence}
+    for name, known in evidence.items():
+        draw(known, out, study=name, variant=variant, quiet=quiet)

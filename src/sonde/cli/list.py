@@ -69,9 +69,7 @@ def _probes() -> list[dict[str, Any]]:
 def _studies() -> list[dict[str, Any]]:
     from sonde.studies import STUDIES
 
-    return [
-        {"name": name, "about": study.question, "seeds": list(study.seeds)} for name, study in STUDIES.items()
-    ]
+    return [{"name": name, "about": study.question, "seeds": study.seeds} for name, study in STUDIES.items()]
 
 
 def _figures() -> list[dict[str, Any]]:

@@ -61,9 +61,9 @@ def run(
     files.make_folder(out)
     outcomes = execute(configs, runs=runs, jobs=jobs, data_root=data_root, device=device, quiet=silent)
     seeds_run = sorted({config.seed for config in configs})
-    evidence = from_store(study, runs, scale=scale, seeds=seeds_run, tell=False, **narrowing)
-    findings = STUDIES[study].findings(evidence)
-    drawn = draw(evidence, out, study=study, quiet=silent) if figures else None
+    gathered = from_store(study, runs, scale=scale, seeds=seeds_run, tell=False, **narrowing)
+    findings = STUDIES[study].findings(gathered)
+    drawn = draw(gathered.evidence, out, study=study, quiet=silent) if figures else None
     if json:
         print_json(
             {
@@ -83,10 +83,11 @@ def _print_findings(findings: "list[Finding]") -> None:
     from sonde.cli.output import console, table
 
     to = console()
-    words = ("network", "variant")
-    columns = {heading: "left" if heading in words else "right" for heading in findings[0].shown}
+    words = ("network", "variant", "rule")
+    tabled = [finding for finding in findings if finding.shown]
+    columns = {heading: "left" if heading in words else "right" for heading in tabled[0].shown}
     to.print()
-    to.print(table("Findings", columns, [list(finding.shown.values()) for finding in findings]))
+    to.print(table("Findings", columns, [list(finding.shown.values()) for finding in tabled]))
     to.print()
     for finding in findings:
         seeds = ", ".join("not recorded" if seed is None else str(seed) for seed in finding.seeds)

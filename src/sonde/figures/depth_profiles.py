@@ -9,10 +9,10 @@ from matplotlib.figure import Figure
 from sonde.figures.backward import backward
 from sonde.figures.evidence import Evidence
 from sonde.figures.marks import Series, draw_line, gap_notes, layer_axis, series
-from sonde.figures.residual import MODELS, Pair, last_rows, moment, over_depth, pair_of
+from sonde.figures.residual import MODELS, Pair, last_rows, moment, over_depth, pair_of, weights_text
 from sonde.figures.scales import log_axis, log_limits, wide_scale
 from sonde.figures.style import FAINT, SINGLE, footnotes, legend_above, new_figure
-from sonde.figures.words import caption, missing_seeds, n_text, weights_text
+from sonde.figures.words import caption, missing_seeds, n_text
 from sonde.theory import INPUT_STD
 from sonde.verdicts import gradient_verdict, number, signal_verdict
 
@@ -25,7 +25,7 @@ def gradient_magnitude(evidence: Evidence) -> tuple[Figure, str]:
         title="Gradient magnitude",
         ylabel="gradient norm ‖∂loss/∂z‖₂",
         shown="L2 norm of the gradient of the batch's mean loss with respect to each layer's linear output z",
-        words=lambda pair, line: gradient_verdict(backward(pair).ratio(line.model)),
+        words=lambda pair, line: gradient_verdict(backward(pair).ratio(line.key)),
         log=True,
     )
 

@@ -25,6 +25,8 @@ RUNS_SCHEMA = pl.Schema(
         "depth": pl.Int64,
         "width": pl.Int64,
         "alpha": pl.Float64,  # weight scale; null where it has no meaning
+        "probe_size": pl.Int64,  # samples of a snapshot; 1 where gradients are those of the batch-mean loss already
+        "model_alpha": pl.Float64,  # α of a student_net's nonlinearity; null elsewhere
     }
 )
 

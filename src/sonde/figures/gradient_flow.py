@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from sonde.figures.backward import backward
 from sonde.figures.evidence import Evidence
 from sonde.figures.marks import Floats, Series, draw_bars, draw_theory, gap_notes, layer_axis, series
-from sonde.figures.residual import MODELS, Pair, last_rows, moment, over_depth, pair_of
+from sonde.figures.residual import MODELS, Pair, last_rows, moment, over_depth, pair_of, weights_text
 from sonde.figures.scales import log_axis, log_limits
 from sonde.figures.style import (
     DOUBLE,
@@ -21,7 +21,7 @@ from sonde.figures.style import (
     new_figure,
     panel_title,
 )
-from sonde.figures.words import caption, missing_seeds, n_text, weights_text
+from sonde.figures.words import caption, missing_seeds, n_text
 from sonde.theory import backward_factor
 from sonde.verdicts import gradient_verdict, number
 
@@ -35,7 +35,7 @@ def draw(evidence: Evidence) -> tuple[Figure, str]:
     flow = backward(pair)
     bars = [series(summary, model, pair.labels[model]) for model in MODELS]
     words = {model: gradient_verdict(flow.ratio(model)) for model in MODELS}
-    theory = {bar.model: theory_line(pair, bar) for bar in bars}
+    theory = {bar.key: theory_line(pair, bar) for bar in bars}
     notes = [note for part in bars for note in gap_notes(part, log=True)] + missing_seeds(pair, rows)
 
     title = f"Gradient coming back, {moment(rows)}, {weights_text(pair)}, {n_text(pair, summary)}"
@@ -44,8 +44,8 @@ def draw(evidence: Evidence) -> tuple[Figure, str]:
     low, high = log_limits(*(bar.extent(log=True) for bar in bars), *theory.values())
     limits = low, high * (high / low) ** 0.08  # room for the values above the bars
     for ax, bar in zip(panels, bars, strict=True):
-        draw_panel(ax, bar, theory[bar.model], limits)
-        panel_title(ax, bar.label, words[bar.model])
+        draw_panel(ax, bar, theory[bar.key], limits)
+        panel_title(ax, bar.label, words[bar.key])
         layer_axis(ax, pair.depth)
     panels[0].set_ylabel("gradient norm ‖∂loss/∂z‖₂")
     legend_row(legend, panels)
@@ -67,7 +67,7 @@ def theory_line(pair: Pair, bars: Series) -> Floats:
     last = bars.shown(log=True)[-1]
     if pair.alpha is None or np.isnan(last):
         return np.array([])
-    factor = backward_factor(bars.model == "res_mlp", pair.alpha)
+    factor = backward_factor(bars.key == "res_mlp", pair.alpha)
     return np.array(last * factor ** (pair.depth - bars.x))
 
 

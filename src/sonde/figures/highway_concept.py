@@ -10,9 +10,9 @@ from matplotlib.patches import FancyBboxPatch, Polygon
 from sonde.figures.backward import Backward, backward
 from sonde.figures.evidence import Evidence
 from sonde.figures.marks import Series
-from sonde.figures.residual import MODELS, pair_of
+from sonde.figures.residual import MODELS, pair_of, weights_text
 from sonde.figures.style import COLOR, DOUBLE, FAINT, INK, footnotes, new_figure
-from sonde.figures.words import caption, n_text, weights_text
+from sonde.figures.words import caption, n_text
 from sonde.verdicts import gradient_status, number
 
 MOST_BLOCKS = 24
@@ -65,7 +65,7 @@ def draw_chain(ax: Axes, line: Series, *, highway: bool) -> None:
     depth = line.x.size
     shown = np.unique(np.linspace(1, depth, min(depth, MOST_BLOCKS)).round().astype(int))
     width = thicknesses(line)
-    color = COLOR[line.model]
+    color = COLOR[line.key]
     lane = LANE if highway else 0.0
     for place, layer in enumerate(shown, 1):
         _block(ax, place, 0, str(layer), color)

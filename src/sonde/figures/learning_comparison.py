@@ -11,10 +11,20 @@ from sonde.figures.backward import Backward, backward
 from sonde.figures.depth_profiles import draw_log_profile
 from sonde.figures.evidence import Evidence
 from sonde.figures.marks import Series, gap_notes, layer_axis, series
-from sonde.figures.residual import MODELS, Pair, last_rows, loss_rows, moment, over_depth, over_steps, pair_of
+from sonde.figures.residual import (
+    MODELS,
+    Pair,
+    last_rows,
+    loss_rows,
+    moment,
+    over_depth,
+    over_steps,
+    pair_of,
+    weights_text,
+)
 from sonde.figures.style import COLOR, DOUBLE, FAINT, INK, footnotes, legend_above, new_figure
 from sonde.figures.training_loss import draw_losses, end, ends, verdicts
-from sonde.figures.words import caption, missing_seeds, n_text, weights_text
+from sonde.figures.words import caption, missing_seeds, n_text
 from sonde.verdicts import gradient_status, loss_status, number
 
 

@@ -15,9 +15,9 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Series:
-    """One network's summary along layers or steps; NaN where there is no value."""
+    """Summary of one network or rule along layers, steps or epochs; NaN where there is no value."""
 
-    model: str
+    key: str  # the network or rule: its colour, marker and line style
     label: str
     x: Floats
     mean: Floats
@@ -54,11 +54,11 @@ class Series:
         return float(np.min(self.least[self.least > 0], initial=np.inf))
 
 
-def series(summary: pl.DataFrame, model: str, label: str, along: str = "layer") -> Series:
-    """The summary of one network as arrays."""
-    part = summary.filter(model=model).sort(along)
+def series(summary: pl.DataFrame, key: str, label: str, along: str = "layer", *, by: str = "model") -> Series:
+    """The summary of one network or rule as arrays."""
+    part = summary.filter(pl.col(by) == key).sort(along)
     return Series(
-        model=model,
+        key=key,
         label=label,
         x=_floats(part[along]),
         mean=_floats(part["mean"]),
@@ -72,24 +72,29 @@ def _floats(column: pl.Series) -> Floats:
     return column.cast(pl.Float64).fill_null(np.nan).to_numpy()
 
 
-def draw_line(ax: Axes, line: Series, *, log: bool) -> None:
-    """Mean line with its band, in the colour of the network; marked points where there are few."""
+def draw_line(ax: Axes, line: Series, *, log: bool, marks: int = 0) -> None:
+    """Mean line with its band, in the colour of its key; marked points where there are few.
+
+    On a longer line only lone points are marked, and as many `marks` along it as asked for.
+    """
     y = line.shown(log)
     low, high = line.band(log)
     alone = ~np.isnan(y) & np.isnan(np.r_[np.nan, y[:-1]]) & np.isnan(np.r_[y[1:], np.nan])
+    if marks:
+        alone[np.linspace(0, y.size - 1, marks).round().astype(int)] = True
     every = np.arange(y.size) if y.size <= 60 else np.flatnonzero(alone)
-    style: dict[str, Any] = {"color": COLOR[line.model], "linestyle": LINE[line.model]}
-    marker = MARKER[line.model] if every.size else ""
+    style: dict[str, Any] = {"color": COLOR[line.key], "linestyle": LINE[line.key]}
+    marker = MARKER[line.key] if every.size else ""
     ax.plot(line.x, y, label=line.label, marker=marker, markevery=every.tolist(), **style)
     if not np.isnan(low).all():
-        ax.fill_between(line.x, low, high, color=COLOR[line.model], alpha=0.2, linewidth=0)
+        ax.fill_between(line.x, low, high, color=COLOR[line.key], alpha=0.2, linewidth=0)
 
 
 def draw_bars(ax: Axes, bars: Series, floor: float) -> None:
     """Bars on a log axis from its floor to the mean, whiskers for n ≥ 2, a cross where there is no value."""
     y = bars.shown(log=True)
     there = ~np.isnan(y)
-    color = COLOR[bars.model]
+    color = COLOR[bars.key]
     ax.bar(bars.x[there], y[there] - floor, bottom=floor, width=0.72, color=color)
     low, high = bars.band(log=True)
     spread = ~np.isnan(low)
@@ -137,10 +142,10 @@ def gap_notes(line: Series, *, log: bool, unit: str = "layers") -> list[str]:
     return notes
 
 
-def layer_axis(ax: Axes, depth: int, first: int = 1) -> None:
-    """Ticks at the first, the last and round layers between; layer 0 is the input."""
+def layer_axis(ax: Axes, depth: int, first: int = 1, zero: str = "input") -> None:
+    """Ticks at the first, the last and round layers between; `zero` is what layer 0 is called."""
     stride = max(5 * round(depth / 20), 1) if depth > 10 else 1
     inner = [at for at in range(stride, depth, stride) if at > first and depth - at >= 0.4 * stride]
     ticks = sorted({first, *inner, depth})
-    ax.set_xticks(ticks, ["input" if at == 0 else str(at) for at in ticks])
+    ax.set_xticks(ticks, [zero if at == 0 else str(at) for at in ticks])
     ax.set_xlabel("layer")

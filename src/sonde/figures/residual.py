@@ -1,13 +1,16 @@
 """The plain and the residual network of the residual study, under one recipe."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import polars as pl
 
 from sonde.errors import SondeError
 from sonde.figures.evidence import Evidence, NoData
+from sonde.figures.recipe import check_recipe, check_replicates
 from sonde.statistics import over_seeds
 from sonde.theory import INPUT_SECOND_MOMENT
+from sonde.verdicts import number
 
 MODELS = ("plain_mlp", "res_mlp")
 RECIPE = ("depth", "width", "alpha", "steps", "batch", "lr", "samples", "rule", "task", "scale", "variant")
@@ -22,6 +25,7 @@ class Pair:
     labels: dict[str, str]
     depth: int
     alpha: float | None
+    by: ClassVar[str] = "model"
 
     @property
     def runs(self) -> pl.DataFrame:
@@ -32,6 +36,16 @@ class Pair:
         """The loss of predicting zero, where the target is the input."""
         return INPUT_SECOND_MOMENT if set(self.runs["task"]) == {"identity"} else None
 
+    @property
+    def recipe(self) -> str:
+        """Depth, width and training recipe, from the columns of the runs."""
+        said = {field: self.runs[field][0] for field in ("width", "steps", "batch", "lr", "samples")}
+        shown = {field: "unrecorded" if value is None else f"{value:,.6g}" for field, value in said.items()}
+        return (
+            f"{self.depth} layers of width {shown['width']}, {weights_text(self)}, {shown['steps']} steps of "
+            f"batch {shown['batch']}, learning rate {shown['lr']}, {shown['samples']} training samples"
+        )
+
 
 def pair_of(evidence: Evidence) -> Pair:
     """Both networks, checked to share one recipe."""
@@ -39,8 +53,8 @@ def pair_of(evidence: Evidence) -> Pair:
     for model in MODELS:
         if runs.filter(model=model).is_empty():
             raise NoData(f"no {model} run in {evidence.source}")
-    _check_recipe(runs)
-    _check_replicates(runs)
+    check_recipe(runs, RECIPE, free="network and seed")
+    check_replicates(runs, "model")
     depth = runs["depth"][0]
     if depth is None:
         raise SondeError(f"{evidence.source} does not record the depth of its networks")
@@ -49,33 +63,11 @@ def pair_of(evidence: Evidence) -> Pair:
     return Pair(Evidence(rows, runs, evidence.source), labels, depth, runs["alpha"][0])
 
 
-def _check_recipe(runs: pl.DataFrame) -> None:
-    differing = []
-    for field in RECIPE:
-        values = runs[field].unique(maintain_order=True).to_list()
-        if len(values) > 1:
-            differing.append(f"{field} ({' and '.join(map(_said, values))})")
-    if differing:
-        raise SondeError(
-            f"the runs of one figure differ in {', '.join(differing)}: "
-            "choose runs that differ only in network and seed"
-        )
-
-
-def _said(value: object) -> str:
-    if value is None:
-        return "not recorded"
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def _check_replicates(runs: pl.DataFrame) -> None:
-    seeded = runs.drop_nulls("seed")
-    for (model, seed), twins in seeded.group_by("model", "seed", maintain_order=True):
-        if twins.height > 1:
-            raise SondeError(
-                f"{twins.height} runs of {model} have seed {seed} ({', '.join(twins['run'])}): "
-                "choose one, a repeated seed is not another sample"
-            )
+def weights_text(pair: Pair) -> str:
+    """The variant and its weight scale: "scaled weights (α = 0.224)"."""
+    variant = pair.runs["variant"][0]
+    name = "weights" if variant is None else f"{variant} weights"
+    return name if pair.alpha is None else f"{name} (α = {number(pair.alpha, 3)})"
 
 
 def last_rows(pair: Pair, metric: str) -> pl.DataFrame:

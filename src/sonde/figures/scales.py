@@ -24,8 +24,11 @@ def log_limits(*values: Floats) -> tuple[float, float]:
     return float(10 ** max(low - room, -307)), float(10 ** min(high + room, 308.25))
 
 
-def log_axis(ax: Axes, limits: tuple[float, float]) -> None:
-    """A log y axis with few, plain labels: whole decades, or round numbers where it spans less."""
+def log_axis(ax: Axes, limits: tuple[float, float], *, mathtext: bool = False) -> None:
+    """A log y axis with few, plain labels: whole decades, or round numbers where it spans less.
+
+    With `mathtext` powers are set as mathematics, for fonts that lack superscript characters.
+    """
     ax.set_yscale("log")
     ax.set_ylim(*limits)
     powers = range(int(np.ceil(np.log10(limits[0]))), int(np.floor(np.log10(limits[1]))) + 1)
@@ -37,14 +40,17 @@ def log_axis(ax: Axes, limits: tuple[float, float]) -> None:
         ticks = _round_numbers(limits)
     ax.yaxis.set_major_locator(FixedLocator(ticks))
     ax.yaxis.set_minor_locator(NullLocator())
-    ax.yaxis.set_major_formatter(
-        FuncFormatter(lambda value, _: power_of_ten(value) if decades else number(value))
-    )
+    power = _power_as_math if mathtext else power_of_ten
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: power(value) if decades else number(value)))
 
 
 def power_of_ten(value: float) -> str:
     """10⁻¹², in plain characters: much faster to draw than mathematics."""
     return "10" + str(round(np.log10(value))).translate(SUPERSCRIPT)
+
+
+def _power_as_math(value: float) -> str:
+    return f"$10^{{{round(np.log10(value))}}}$"
 
 
 def _round_numbers(limits: tuple[float, float]) -> list[float]:
@@ -67,15 +73,19 @@ def wide_threshold(groups: list[Floats]) -> float | None:
     return float(10 ** np.floor(np.log10(small)))
 
 
-def wide_scale(axis: Axis, groups: list[Floats]) -> float | None:
+def wide_scale(axis: Axis, groups: list[Floats], *, least: float = 0.0) -> float | None:
     """Linear, or symmetric-log with marked decades where the groups differ too much in size.
 
-    Returns the magnitude up to which a symmetric-log axis is linear.
+    Returns the magnitude up to which a symmetric-log axis is linear; it is not below `least`.
     """
     threshold = wide_threshold(groups)
+    if threshold is not None and least > threshold:
+        threshold = float(10 ** np.ceil(np.log10(least)))
     every = np.concatenate(groups)
     every = every[np.isfinite(every)]
     low, high = (float(every.min()), float(every.max())) if every.size else (-1.0, 1.0)
+    if threshold is not None and max(-low, high) <= threshold:
+        threshold = None
     if threshold is None:
         room = 0.06 * (high - low) or 0.06 * abs(high) or 1.0
         _limit(axis, low - room, high + room)

@@ -8,10 +8,19 @@ from matplotlib.figure import Figure
 
 from sonde.figures.evidence import Evidence
 from sonde.figures.marks import Floats, Series, draw_bars, draw_theory, gap_notes, layer_axis, series
-from sonde.figures.residual import MODELS, Pair, initial_rows, last_rows, moment, over_depth, pair_of
+from sonde.figures.residual import (
+    MODELS,
+    Pair,
+    initial_rows,
+    last_rows,
+    moment,
+    over_depth,
+    pair_of,
+    weights_text,
+)
 from sonde.figures.scales import log_axis, log_limits
 from sonde.figures.style import DOUBLE, INK, bar_panels, footnotes, legend_row, new_figure, panel_title
-from sonde.figures.words import caption, missing_seeds, n_text, weights_text
+from sonde.figures.words import caption, missing_seeds, n_text
 from sonde.theory import INPUT_STD, preactivation_stds
 from sonde.verdicts import HEALTHY_STD, number, signal_verdict
 
@@ -31,7 +40,7 @@ def draw(evidence: Evidence) -> tuple[Figure, str]:
     extents = [part.extent(log=True) for part in (*bars, *start.values())]
     limits = log_limits(np.array([INPUT_STD, HEALTHY_STD]), *extents, *theory.values())
     for ax, bar in zip(panels, bars, strict=True):
-        draw_panel(ax, bar, theory[bar.model], start.get(bar.model), limits)
+        draw_panel(ax, bar, theory[bar.key], start.get(bar.key), limits)
     panels[0].set_ylabel("standard deviation")
     legend_row(legend, panels)
     footnotes(figure, ["Log axis: bars have no zero to start from, read their tops.", *notes])

@@ -1,5 +1,6 @@
 """How every figure looks.  A model or a rule keeps its colour, marker and line style everywhere."""
 
+import math
 import textwrap
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -59,7 +60,7 @@ LINE = {
 }
 
 INK, FAINT = "#222222", "#6B6B6B"
-SINGLE, DOUBLE = 4.8, 7.2  # widths in inches
+COLUMN, SINGLE, DOUBLE = 3.5, 4.8, 7.2  # widths in inches
 
 STYLE: "dict[RcKeyType, Any]" = {
     "font.family": "DejaVu Sans",
@@ -97,6 +98,21 @@ STYLE: "dict[RcKeyType, Any]" = {
     "mathtext.fontset": "dejavusans",
 }
 
+SERIF: "dict[RcKeyType, Any]" = {
+    "font.family": ["STIXGeneral", "DejaVu Serif"],
+    "mathtext.fontset": "stix",
+    "font.size": 9,
+    "axes.titlesize": 9,
+    "axes.labelsize": 9,
+    "xtick.labelsize": 8.5,
+    "ytick.labelsize": 8.5,
+    "legend.fontsize": 8.5,
+    "figure.titlesize": 10,
+    "grid.linestyle": ":",
+    "grid.color": "#C8C8C8",
+}
+"""What a figure in the style of a paper changes."""
+
 
 @contextmanager
 def house_style() -> Iterator[None]:
@@ -129,6 +145,22 @@ def footnotes(figure: Figure, notes: Iterable[str]) -> None:
         figure.supxlabel("\n".join(lines), x=0.012, ha="left", fontsize=6.5, color=FAINT)
 
 
+def fine_print(figure: Figure, notes: Iterable[str]) -> None:
+    """Small print below the panels in one paragraph; the figure grows by what it takes."""
+    text = unbroken(" ".join(note[0].upper() + note[1:] for note in dict.fromkeys(notes) if note))
+    lines = textwrap.wrap(text, int(figure.get_figwidth() * 19))
+    if lines:
+        figure.supxlabel("\n".join(lines), x=0.012, ha="left", fontsize=6.5, color=FAINT)
+    figure.set_figheight(figure.get_figheight() + 0.125 * len(lines))
+
+
+def unbroken(text: str) -> str:
+    """The same text with numbers, signs and units held together when it is wrapped."""
+    for sign in ("=", "±"):
+        text = text.replace(f" {sign} ", f"\u00a0{sign}\u00a0")
+    return text.replace(" %", "\u00a0%").replace(" ×", "\u00a0×")
+
+
 def panel_title(ax: Axes, *lines: str, width: int = 58) -> None:
     """What a panel shows and what it says, each on its own lines."""
     ax.set_title("\n".join(part for line in lines for part in textwrap.wrap(line, width)), color=INK)
@@ -144,17 +176,19 @@ def bar_panels(figure: Figure) -> tuple[list[Axes], Axes]:
 
 
 def legend_row(ax: Axes, panels: Iterable[Axes]) -> None:
-    """One legend for several panels in an empty panel of its own, every label once."""
+    """One legend for several panels in an empty panel of its own, every label once, in as few rows as fit."""
     found: dict[str, Artist] = {}
     for panel in panels:
         for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
             found.setdefault(label, handle)
     ax.axis("off")
+    inches = sum(0.06 * len(label) + 0.5 for label in found)
+    rows = max(1, math.ceil(inches / ax.get_figure(root=True).get_figwidth()))  # type: ignore[union-attr]
     ax.legend(
         list(found.values()),
         list(found),
         loc="center",
-        ncols=len(found),
+        ncols=max(1, math.ceil(len(found) / rows)),
         borderpad=0,
         borderaxespad=0,
         handlelength=2.2,

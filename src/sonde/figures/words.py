@@ -1,73 +1,91 @@
 """The words around a figure: n, seeds, recipe and caption, all read from the runs it was drawn from."""
 
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
 import polars as pl
 
-from sonde.figures.residual import MODELS, Pair
-from sonde.verdicts import number
+
+class Group(Protocol):
+    """The runs of a figure and the lines they make."""
+
+    @property
+    def runs(self) -> pl.DataFrame: ...
+    @property
+    def by(self) -> str: ...  # the column of the runs that tells the lines apart
+    @property
+    def labels(self) -> Mapping[str, str]: ...  # of every line
+    @property
+    def recipe(self) -> str: ...  # what the runs have in common
 
 
-def n_text(pair: Pair, summary: pl.DataFrame) -> str:
+def span(counts: Iterable[int]) -> str:
+    """One number, or the least and the most: "3", "2–3"; zeros count only where there is nothing else."""
+    found = sorted({n for n in counts if n > 0}) or [0]
+    return "–".join(map(str, dict.fromkeys([found[0], found[-1]])))
+
+
+def n_text(group: Group, summary: pl.DataFrame) -> str:
     """How many seeds the values stand on: "n = 3 seeds", with the range where it varies."""
-    noun = "run" if pair.runs["seed"].null_count() else "seed"
-    spans = {}
-    for model in MODELS:
-        counts = sorted(set(summary.filter(pl.col("model") == model, pl.col("n") > 0)["n"])) or [0]
-        spans[model] = "–".join(map(str, dict.fromkeys([counts[0], counts[-1]])))
+    noun = "run" if group.runs["seed"].null_count() else "seed"
+    counts = {key: summary.filter(pl.col(group.by) == key)["n"].to_list() for key in group.labels}
+    spans = {key: span(found) for key, found in counts.items()}
     if len(set(spans.values())) == 1:
-        n = spans[MODELS[0]]
+        n = next(iter(spans.values()))
         return f"n = {n} {noun if n == '1' else noun + 's'}"
-    return f"n = {' and '.join(f'{spans[model]} ({pair.labels[model]})' for model in MODELS)} {noun}s"
+    if len(spans) > 2:
+        n = span(n for found in counts.values() for n in found)
+        return f"n = {n} {noun if n == '1' else noun + 's'}"
+    return f"n = {' and '.join(f'{n} ({group.labels[key]})' for key, n in spans.items())} {noun}s"
 
 
-def seeds_text(pair: Pair) -> str:
-    """The seeds of both networks, or that a file does not record them."""
-    seeds = {model: pair.runs.filter(model=model)["seed"].to_list() for model in MODELS}
-    texts = {
-        model: "seed not recorded" if None in found else ", ".join(map(str, found))
-        for model, found in seeds.items()
-    }
-    if len(set(texts.values())) == 1:
-        return texts[MODELS[0]]
-    return "; ".join(f"{pair.labels[model]} {texts[model]}" for model in MODELS)
+def seeds_text(group: Group) -> str:
+    """The seeds of every line, or that a file does not record them; lines with the same seeds together."""
+    sharing: dict[str, list[str]] = {}
+    for key, label in group.labels.items():
+        seeds = group.runs.filter(pl.col(group.by) == key)["seed"].to_list()
+        text = "seed not recorded" if None in seeds else ", ".join(map(str, seeds))
+        sharing.setdefault(text, []).append(label)
+    if len(sharing) == 1:
+        return next(iter(sharing))
+    if len(group.labels) > 2:
+        most = max(sharing, key=lambda text: len(sharing[text]))
+        others = [f"{', '.join(labels)}: {text}" for text, labels in sharing.items() if text != most]
+        return "; ".join([most, *others])
+    return "; ".join(f"{' and '.join(labels)} {text}" for text, labels in sharing.items())
 
 
 def _count(noun: str, items: list[int]) -> str:
     return f"{noun if len(items) == 1 else noun + 's'} {', '.join(map(str, items))}"
 
 
-def missing_seeds(pair: Pair, rows: pl.DataFrame) -> list[str]:
-    """Which seeds have no defined value here, one sentence per network."""
-    known = set(pair.runs["seed"].drop_nulls())
+def missing_seeds(group: Group, rows: pl.DataFrame, when: str = "") -> list[str]:
+    """Which seeds have no defined value here, one sentence per line."""
+    known = set(group.runs["seed"].drop_nulls())
     notes = []
-    for model in MODELS:
-        found = set(rows.filter(pl.col("model") == model, pl.col("defined"))["seed"].drop_nulls())
-        if known - found and (found or pair.runs.filter(model=model)["seed"].null_count() == 0):
-            notes.append(
-                f"{pair.labels[model]}: no defined values from {_count('seed', sorted(known - found))}."
-            )
+    for key, label in group.labels.items():
+        found = set(rows.filter(pl.col(group.by) == key, pl.col("defined"))["seed"].drop_nulls())
+        recorded = group.runs.filter(pl.col(group.by) == key)["seed"].null_count() == 0
+        if known - found and (found or recorded):
+            notes.append(f"{label}: no defined values{when} from {_count('seed', sorted(known - found))}.")
     return notes
 
 
-def weights_text(pair: Pair) -> str:
-    """The variant and its weight scale: "scaled weights (α = 0.224)"."""
-    variant = pair.runs["variant"][0]
-    name = "weights" if variant is None else f"{variant} weights"
-    return name if pair.alpha is None else f"{name} (α = {number(pair.alpha, 3)})"
+def merge_notes(tagged: Iterable[tuple[str, str]], tags: Iterable[str]) -> list[str]:
+    """Each note once: as it is where it holds for every tag, else with those it holds for."""
+    holds: dict[str, list[str]] = {}
+    for note, tag in tagged:
+        holds.setdefault(note, []).append(tag)
+    every = set(tags)
+    return [
+        note if set(of) == every else f"{note.removesuffix('.')} ({', '.join(dict.fromkeys(of))})."
+        for note, of in holds.items()
+    ]
 
 
-def recipe_text(pair: Pair) -> str:
-    """Depth, width and training recipe, from the columns of the runs."""
-    said = {field: pair.runs[field][0] for field in ("width", "steps", "batch", "lr", "samples")}
-    shown = {field: "unrecorded" if value is None else f"{value:,.6g}" for field, value in said.items()}
-    return (
-        f"{pair.depth} layers of width {shown['width']}, {weights_text(pair)}, {shown['steps']} steps of "
-        f"batch {shown['batch']}, learning rate {shown['lr']}, {shown['samples']} training samples"
-    )
-
-
-def caption(pair: Pair, summary: pl.DataFrame, shown: str, look: str, notes: list[str]) -> str:
+def caption(group: Group, summary: pl.DataFrame, shown: str, look: str, notes: list[str]) -> str:
     """One paragraph: what is shown, from which runs and how estimated, and what to look at."""
-    n = n_text(pair, summary)
+    n = n_text(group, summary)
     spread = (
         "Line or bar: arithmetic mean over seeds; band or whisker: sample standard deviation (ddof 1)"
         if (summary["n"] > 1).any()
@@ -75,12 +93,12 @@ def caption(pair: Pair, summary: pl.DataFrame, shown: str, look: str, notes: lis
     )
     parts = [
         shown,
-        f"{recipe_text(pair)}.",
-        f"{spread}; {n} ({seeds_text(pair)}).",
+        f"{group.recipe}.",
+        f"{spread}; {n} ({seeds_text(group)}).",
         look,
         *dict.fromkeys(notes),
     ]
-    ids = pair.runs["run"].to_list()
+    ids = group.runs["run"].to_list()
     if len(ids) <= 8:
         parts.append(f"runs: {', '.join(ids)}")
     return (

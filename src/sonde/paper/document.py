@@ -37,31 +37,44 @@ class Document:
     def section(self, key: str) -> "Document":
         return Document(self.path, self.get(key), self._name(key))
 
+    def sections(self, key: str) -> list["Document"]:
+        value = self.get(key)
+        if not isinstance(value, list):
+            raise self.error(self._name(key), f"expected a list, found {_kind(value)}")
+        return [Document(self.path, item, f"{self._name(key)}[{i}]") for i, item in enumerate(value)]
+
     def number(self, key: str) -> float:
         return self._finite(self.get(key), self._name(key))
 
-    def count(self, key: str) -> int:
+    def count(self, key: str, least: int = 1) -> int:
         value = self.get(key)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise self.error(self._name(key), f"expected a whole number of at least 1, found {_kind(value)}")
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            problem = f"expected a whole number of at least {least}, found {_kind(value)}"
+            raise self.error(self._name(key), problem)
         return value
 
-    def numbers(self, key: str, length: int) -> list[float]:
+    def numbers(self, key: str, length: int | None = None) -> list[float]:
         return self._numbers(self.get(key), self._name(key), length)
+
+    def nullable(self, key: str, length: int | None = None) -> list[float | None]:
+        """Numbers, or null where a value is undefined."""
+        value, name = self.get(key), self._name(key)
+        self._check_length(value, name, length)
+        return [None if item is None else self._finite(item, f"{name}[{i}]") for i, item in enumerate(value)]
 
     def table(self, key: str, rows: int, columns: int) -> list[list[float]]:
         value = self.get(key)
         self._check_length(value, self._name(key), rows)
         return [self._numbers(row, f"{self._name(key)}[{i}]", columns) for i, row in enumerate(value)]
 
-    def _numbers(self, value: Any, name: str, length: int) -> list[float]:
+    def _numbers(self, value: Any, name: str, length: int | None) -> list[float]:
         self._check_length(value, name, length)
         return [self._finite(item, f"{name}[{i}]") for i, item in enumerate(value)]
 
-    def _check_length(self, value: Any, name: str, length: int) -> None:
+    def _check_length(self, value: Any, name: str, length: int | None) -> None:
         if not isinstance(value, list):
             raise self.error(name, f"expected a list, found {_kind(value)}")
-        if len(value) != length:
+        if length is not None and len(value) != length:
             raise self.error(name, f"expected {length} values, found {len(value)}")
 
     def _finite(self, value: Any, name: str) -> float:

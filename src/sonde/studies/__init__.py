@@ -1,10 +1,13 @@
 """Studies, chosen by name."""
 
-from sonde.studies import residual
+from sonde.studies import audit, cifar10, residual, snapshots
 from sonde.studies.study import Finding, Study
 
 STUDIES: dict[str, Study] = {
     "residual": residual.STUDY,
+    "snapshots": snapshots.STUDY,
+    "audit": audit.STUDY,
+    "cifar10": cifar10.STUDY,
 }
 
 __all__ = ["STUDIES", "Finding", "Study"]

@@ -13,10 +13,15 @@ from sonde.store.load import Run, Runs
 from sonde.studies.narrow import differences
 
 
+class NoRuns(SondeError):
+    """The store holds no complete run of the study."""
+
+
 @dataclass(frozen=True)
 class Gathered:
-    """The evidence, and what the store holds that is not part of it: run → why."""
+    """The stored runs of a study, as evidence for figures, and what the store holds beside them: run → why."""
 
+    stored: Runs
     evidence: Evidence
     left_out: dict[str, str]
 
@@ -32,10 +37,10 @@ def gather(stored: Runs, configs: Sequence[RunConfig], source: str) -> Gathered:
         reasons = (
             "; ".join(f"{run}: {why}" for run, why in list(left_out.items())[:3]) or "the store is empty"
         )
-        raise SondeError(f"{source} holds no complete run of this study ({reasons})")
+        raise NoRuns(f"{source} holds no complete run of this study ({reasons})")
     runs = pl.DataFrame([_describe(run) for run in inside], schema=RUNS_SCHEMA)
     rows = stored.rows.join(runs.select("run"), on="run", how="semi")
-    return Gathered(Evidence(rows, runs, source), left_out)
+    return Gathered(Runs(rows, inside), Evidence(rows, runs, source), left_out)
 
 
 def _why(run: Run, wanted: dict[str, dict[str, Any]]) -> str:
@@ -67,4 +72,6 @@ def _describe(run: Run) -> dict[str, Any]:
         "depth": about["depth"],
         "width": about["width"],
         "alpha": about["alpha"],
+        "probe_size": about["probe_size"],
+        "model_alpha": config["model"].get("alpha"),
     }

@@ -4,15 +4,14 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import polars as pl
-
 from sonde import theory, verdicts
 from sonde.config import Optimiser, Probing, RunConfig
 from sonde.figures.evidence import Evidence
 from sonde.models import PlainMLP, ResMLP
 from sonde.rules import Backprop
-from sonde.statistics import over_seeds
+from sonde.studies.evidence import Gathered
 from sonde.studies.study import Finding, Study
+from sonde.studies.summaries import RunRows, over_runs
 from sonde.tasks import Identity
 from sonde.verdicts import number, percent
 
@@ -36,7 +35,7 @@ def configs(scale: str, seeds: Sequence[int]) -> list[RunConfig]:
             rule=Backprop(),
             task=Identity(),
             optimiser=Optimiser(name="adam", lr=1e-3, weight_decay=0.0, schedule="constant"),
-            probes=Probing(names=PROBES, size=64),
+            probes=Probing(names=PROBES, costly=(), size=64),
             batch_size=64,
             epochs=10,
             seed=seed,
@@ -48,8 +47,9 @@ def configs(scale: str, seeds: Sequence[int]) -> list[RunConfig]:
     ]
 
 
-def findings(evidence: Evidence) -> list[Finding]:
+def findings(gathered: Gathered) -> list[Finding]:
     """One finding for each network and variant, over the seeds present."""
+    evidence = gathered.evidence
     kinds = evidence.runs.select("variant", "model").unique().sort("variant", "model")
     return [_finding(evidence.of(variant=variant, model=model)) for variant, model in kinds.iter_rows()]
 
@@ -58,8 +58,7 @@ def _finding(evidence: Evidence) -> Finding:
     runs = evidence.runs
     what = runs.row(0, named=True)
     moments = theory.second_moments(what["model"] == "res_mlp", what["alpha"], what["depth"])
-    measured = [_measure(evidence.of(run=run["run"]), run) for run in runs.iter_rows(named=True)]
-    over = _over_runs(measured)
+    over = over_runs(evidence, _measure)
     numbers: dict[str, Any] = {
         "network": what["label"],
         "variant": what["variant"],
@@ -80,13 +79,9 @@ def _finding(evidence: Evidence) -> Finding:
     )
 
 
-def _measure(evidence: Evidence, run: dict[str, Any]) -> dict[str, float]:
+def _measure(rows: RunRows) -> dict[str, float]:
     """The numbers of one run; NaN where they are undefined."""
-
-    def value(metric: str, **where: int) -> float:
-        found = evidence.rows.filter(metric=metric, **where)
-        return float(found["value"][0]) if found.height == 1 else math.nan
-
+    run, value = rows.run, rows.value
     depth, last = run["depth"], run["epochs"]
     initial, final = value("batch_loss", step=1), value("batch_loss", step=run["steps"])
     gradients = [value("preact_grad_norm", epoch=last, layer=layer) for layer in range(1, depth + 1)]
@@ -109,17 +104,6 @@ def _measure(evidence: Evidence, run: dict[str, Any]) -> dict[str, float]:
     }
 
 
-def _over_runs(measured: list[dict[str, float]]) -> dict[str, dict[str, Any]]:
-    """Mean, spread and n over the runs of each number, each run being one seed."""
-    rows = pl.DataFrame(
-        [(name, value, not math.isnan(value)) for numbers in measured for name, value in numbers.items()],
-        schema={"name": pl.String, "value": pl.Float64, "defined": pl.Boolean},
-        orient="row",
-    )
-    found = over_seeds(rows, "name").with_columns(pl.col("mean").fill_null(math.nan))
-    return {row["name"]: row for row in found.iter_rows(named=True)}
-
-
 def _cells(numbers: dict[str, Any]) -> dict[str, str]:
     spread = "" if numbers["final_loss_std"] is None else f" ± {number(numbers['final_loss_std'])}"
     return {
@@ -138,7 +122,7 @@ def _cells(numbers: dict[str, Any]) -> dict[str, str]:
 
 STUDY = Study(
     question='why do deep plain networks fail to learn the identity, and what does "+x" change?',
-    seeds=(42,),
+    seeds={"quick": (42,), "full": (42,)},
     configs=configs,
     findings=findings,
 )

@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from sonde.config import RunConfig
-from sonde.figures.evidence import Evidence
+from sonde.studies.evidence import Gathered
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -13,7 +14,7 @@ class Finding:
 
     sentence: str
     shown: dict[str, str]  # heading → cell, for a table of the study's findings
-    numbers: dict[str, str | float | int | None]
+    numbers: dict[str, Any]
     runs: tuple[str, ...]
     seeds: tuple[int | None, ...]
 
@@ -23,6 +24,6 @@ class Study:
     """A question, the configurations that answer it, and the answer's computation."""
 
     question: str
-    seeds: tuple[int, ...]
+    seeds: dict[str, tuple[int, ...]]  # by default, at each scale
     configs: Callable[[str, Sequence[int]], list[RunConfig]]  # (scale, seeds) → complete configurations
-    findings: Callable[[Evidence], list[Finding]]
+    findings: Callable[[Gathered], list[Finding]]

@@ -1,4 +1,4 @@
-"""The files of the paper layout as evidence: figures can be drawn from them without a Sonde run."""
+"""`results.json` and `results_fair.json`."""
 
 import itertools
 import math
@@ -9,19 +9,14 @@ from typing import Any
 
 import polars as pl
 
-from sonde.errors import SondeError
 from sonde.figures.evidence import RUNS_SCHEMA, Evidence
 from sonde.paper.document import Document
 from sonde.paper.layout import LAYERED, MODELS, RESULTS, STATES
 from sonde.rows import Reading, rows_of
 
 
-def read_residual(folder: Path) -> Evidence:
+def read_residual(folder: Path) -> Evidence | None:
     """Every residual results file of a folder; whole files or none."""
-    if not folder.is_dir():
-        raise SondeError(
-            f"{folder} is not a folder: --from names one with results.json or results_fair.json in it"
-        )
     runs: list[dict[str, Any]] = []
     rows: list[pl.DataFrame] = []
     for variant, stem in RESULTS.items():
@@ -34,8 +29,7 @@ def read_residual(folder: Path) -> Evidence:
                 runs.append(run)
                 rows.extend(_rows(run, document.section(model), traces))
     if not runs:
-        names = " or ".join(f"{stem}.json" for stem in RESULTS.values())
-        raise SondeError(f"{folder} holds no file of the paper layout: expected {names}")
+        return None
     return Evidence(pl.concat(rows), pl.DataFrame(runs, schema=RUNS_SCHEMA), str(folder))
 
 

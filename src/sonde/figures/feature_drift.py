@@ -1,0 +1,72 @@
+"""Figure 16: how far the first weight of every block moved from its initial value, per rule."""
+
+import numpy as np
+import polars as pl
+from matplotlib.figure import Figure
+
+from sonde.figures.cohort import cohort_of
+from sonde.figures.epochs import line_notes, rule_lines, with_n
+from sonde.figures.evidence import Evidence, NoData
+from sonde.figures.layers import common_epoch, draw_layers, latest, over_layers
+from sonde.figures.marks import Series, layer_axis
+from sonde.figures.scales import FLATTENED, log_axis, log_limits
+from sonde.figures.style import COLUMN, fine_print, legend_row, new_figure
+from sonde.figures.words import caption, missing_seeds, n_text
+from sonde.verdicts import number
+
+DRIFT = r"^drift\[blocks\.(\d+)\.w1\.weight\]$"
+
+
+def draw(evidence: Evidence) -> tuple[Figure, str]:
+    cohort = cohort_of(evidence)
+    named = cohort.evidence.rows.filter(pl.col("metric").str.contains(DRIFT))
+    rows = named.with_columns(layer=pl.col("metric").str.extract(DRIFT).cast(pl.Int64))
+    rows = rows.join(cohort.runs, on="run", how="inner", suffix="_of_run")
+    if not rows["defined"].any():
+        raise NoData(f"no drift of blocks.0.w1.weight, … in {cohort.evidence.source}")
+    rows, notes = latest(rows, common_epoch(rows))
+    epoch = rows["epoch"][0]
+    blocks = max(cohort.depth, *(block + 1 for block in rows["layer"]))
+    summary = over_layers(rows, range(blocks))
+    lines = rule_lines(cohort, summary, "layer")
+    log = _needs_log(lines)
+    absent = [label for rule, label in cohort.labels.items() if rule not in set(rows["rule"])]
+    notes += line_notes(lines, log=log, unit="blocks") + missing_seeds(cohort, rows)
+    notes += [f"{label}: no drift recorded." for label in absent]
+
+    title = f"Weight drift, {cohort.setting}, epoch {epoch}, {n_text(cohort, summary)}"
+    figure = new_figure(COLUMN, 3.4, title)
+    layout = figure.add_gridspec(2, 1, height_ratios=(1, 0.08))
+    ax = figure.add_subplot(layout[0])
+    draw_layers(ax, lines, with_n(lines), log=log)
+    if log:
+        log_axis(ax, log_limits(*(line.extent(log=True) for line in lines)))
+    else:
+        top = max(float(np.nanmax(line.extent(log=False), initial=0)) for line in lines)
+        low = min(float(np.nanmin(line.extent(log=False), initial=0)) for line in lines)
+        ax.set_ylim(low - 0.04 * (top - low or 1), top + 0.06 * (top - low or 1))
+    layer_axis(ax, blocks - 1, first=0, zero="0")
+    ax.set_xlabel("block")
+    ax.set_ylabel(r"$\|W-W_\mathrm{init}\|\,/\,\|W_\mathrm{init}\|$ of w1")
+    legend_row(figure.add_subplot(layout[1]), [ax])
+    fine_print(figure, notes)
+    shown = f"Relative distance ‖W − W_init‖/‖W_init‖ of blocks.l.w1.weight from its initial value, epoch {epoch}."
+    return figure, caption(cohort, summary, shown, f"Look at how far each rule moves: {_said(lines)}.", notes)
+
+
+def _needs_log(lines: list[Series]) -> bool:
+    """Whether one rule's drift would be flattened by another's."""
+    every = np.concatenate([line.shown(log=True) for line in lines])
+    every = every[~np.isnan(every)]
+    return bool(every.size and every.max() / every.min() > FLATTENED)
+
+
+def _said(lines: list[Series]) -> str:
+    """The least and the most any block moved, per rule."""
+    said = []
+    for line in lines:
+        known = line.mean[~np.isnan(line.mean)]
+        if known.size:
+            least, most = number(known.min()), number(known.max())
+            said.append(f"{line.label} {least if least == most else f'{least}–{most}'}")
+    return ", ".join(said)

@@ -1,0 +1,60 @@
+"""Which rules train depth, and can their diagnostics be believed?"""
+
+from collections.abc import Sequence
+
+from sonde.audit.audit import audit
+from sonde.audit.sentence import sentence, verdict
+from sonde.audit.table import columns, lines
+from sonde.config import RunConfig
+from sonde.models import ResidualMLP
+from sonde.rules import Backprop, CreditBridge, DirectFeedback, FeedbackAlignment, Frozen, Rule, StateBridge
+from sonde.studies.cifar10 import accuracies, prediction_against_rank
+from sonde.studies.evidence import Gathered
+from sonde.studies.recipes import QUICK_SEEDS, SEEDS, classification
+from sonde.studies.study import Finding, Study
+
+RULES: tuple[Rule, ...] = (
+    Backprop(),
+    FeedbackAlignment(),
+    DirectFeedback(),
+    StateBridge(),
+    CreditBridge(),
+    Frozen(),
+)
+
+
+def configs(scale: str, seeds: Sequence[int]) -> list[RunConfig]:
+    """residual_mlp, four blocks, under each of the six rules."""
+    model = ResidualMLP(d=256 if scale == "full" else 64, L=4)
+    return [classification(model, rule, scale=scale, seed=seed) for seed in seeds for rule in RULES]
+
+
+def findings(gathered: Gathered) -> list[Finding]:
+    """The audit's verdict on each rule, then whether a better prediction of the state means a better network."""
+    found = []
+    for recipe in audit(gathered.stored).recipes:
+        headings = list(columns(recipe))
+        for rule, cells in zip(recipe.rules, lines(recipe), strict=True):
+            found.append(
+                Finding(
+                    sentence=sentence(rule),
+                    shown=dict(zip(headings, cells, strict=True)),
+                    numbers={
+                        "rule": rule.rule,
+                        "rule_label": rule.label,
+                        "n": len(rule.seeds),
+                        "verdict": verdict(rule),
+                    },
+                    runs=tuple(rule.ids),
+                    seeds=tuple(rule.seeds),
+                )
+            )
+    return [*found, *prediction_against_rank(accuracies(gathered.evidence))]
+
+
+STUDY = Study(
+    question="which rules train depth, and can their diagnostics be believed?",
+    seeds={"quick": QUICK_SEEDS, "full": SEEDS},
+    configs=configs,
+    findings=findings,
+)

@@ -1,0 +1,97 @@
+"""How do learned-credit rules compare on a deep network?"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from sonde.config import RunConfig
+from sonde.figures.evidence import Evidence
+from sonde.models import ResidualMLP
+from sonde.rules import Backprop, CreditBridge, DirectFeedback, Rule, StateBridge
+from sonde.studies.evidence import Gathered
+from sonde.studies.recipes import QUICK_SEEDS, SEEDS, classification
+from sonde.studies.study import Finding, Study
+from sonde.studies.summaries import RunRows, over_runs, with_spread
+from sonde.verdicts import collapse_verdict, number, stream_verdict
+
+RULES: tuple[Rule, ...] = (Backprop(), DirectFeedback(), StateBridge(), CreditBridge())
+
+
+def configs(scale: str, seeds: Sequence[int]) -> list[RunConfig]:
+    """residual_mlp, twelve blocks, under BP, DFA and the two bridges."""
+    model = ResidualMLP(d=512 if scale == "full" else 64, L=12)
+    return [classification(model, rule, scale=scale, seed=seed) for seed in seeds for rule in RULES]
+
+
+def findings(gathered: Gathered) -> list[Finding]:
+    """Accuracy and stream of each rule, then whether a better prediction of the state means a better network."""
+    evidence = gathered.evidence
+    found = accuracies(evidence)
+    return [*found, *prediction_against_rank(found)]
+
+
+def accuracies(evidence: Evidence) -> list[Finding]:
+    """A finding for each rule, the most accurate first."""
+    rules = evidence.runs["rule"].unique(maintain_order=True)
+    found = [accuracy_finding(evidence.of(rule=rule)) for rule in rules]
+    return sorted(found, key=lambda finding: -float(finding.numbers["test_acc"] or 0))
+
+
+def measure(rows: RunRows) -> dict[str, float]:
+    last, top = rows.run["epochs"], rows.run["depth"]
+    return {
+        "test_acc": rows.value("test_acc", epoch=last),
+        "stream_change": rows.change("hidden_norm", layer=top),
+        "gradient_change": rows.change("grad_norm", layer=top),
+        "state_pred_error": rows.value("state_pred_error", epoch=last),
+    }
+
+
+def accuracy_finding(evidence: Evidence) -> Finding:
+    what = evidence.runs.row(0, named=True)
+    over = over_runs(evidence, measure)
+    accuracy = with_spread(over["test_acc"], 3)
+    return Finding(
+        sentence=(
+            f"{what['rule_label']}: test accuracy {accuracy} after {what['epochs']} epochs; "
+            f"{stream_verdict(over['stream_change']['mean'])}; {collapse_verdict(over['gradient_change']['mean'])}."
+        ),
+        shown={
+            "rule": what["rule_label"],
+            "n": str(evidence.runs.height),
+            "test accuracy": accuracy,
+            "‖h_L‖ ÷ init": number(over["stream_change"]["mean"]),
+            "‖g_L‖ ÷ init": number(over["gradient_change"]["mean"]),
+            "prediction error": number(over["state_pred_error"]["mean"])
+            if what["rule"] == "state_bridge"
+            else "–",
+        },
+        numbers={
+            "rule": what["rule"],
+            "rule_label": what["rule_label"],
+            "n": evidence.runs.height,
+            **{name: summary["mean"] for name, summary in over.items()},
+        },
+        runs=tuple(evidence.runs["run"]),
+        seeds=tuple(evidence.runs["seed"]),
+    )
+
+
+def prediction_against_rank(found: list[Finding]) -> list[Finding]:
+    """State Bridge's prediction error beside its place among the rules by test accuracy."""
+    for place, finding in enumerate(found, start=1):
+        if finding.numbers["rule"] == "state_bridge" and len(found) > 1:
+            error = finding.numbers["state_pred_error"]
+            sentence = (
+                f"State Bridge predicts the final state to a relative error of {number(float(error or 0))} and is "
+                f"number {place} of {len(found)} rules by test accuracy."
+            )
+            return [replace(finding, sentence=sentence, shown={})]
+    return []
+
+
+STUDY = Study(
+    question="how do learned-credit rules compare on a deep network?",
+    seeds={"quick": QUICK_SEEDS, "full": SEEDS},
+    configs=configs,
+    findings=findings,
+)

@@ -1,0 +1,120 @@
+"""What happens to the residual stream and the BP gradient, epoch by epoch?"""
+
+from collections.abc import Sequence
+
+from sonde.config import RunConfig
+from sonde.figures.evidence import Evidence
+from sonde.models import Model, ResidualMLP, StudentNet, VitMini
+from sonde.rules import Backprop, DirectFeedback, FeedbackAlignment, Rule
+from sonde.studies.evidence import Gathered
+from sonde.studies.recipes import QUICK_SEEDS, SEEDS, classification, teacher_student
+from sonde.studies.study import Finding, Study
+from sonde.studies.summaries import RunRows, over_runs, with_spread
+from sonde.verdicts import collapse_verdict, number, stream_verdict
+
+RULES: tuple[Rule, ...] = (Backprop(), FeedbackAlignment(), DirectFeedback())
+
+
+def configs(scale: str, seeds: Sequence[int]) -> list[RunConfig]:
+    """residual_mlp with and without terminal LayerNorm, vit_mini and student_net under BP, FA and DFA."""
+    full = scale == "full"
+    d = 256 if full else 64
+    images: tuple[Model, ...] = (
+        ResidualMLP(d=d, L=4),
+        ResidualMLP(d=d, L=4, out_ln=False),
+        VitMini() if full else VitMini(d=32, L=4),
+    )
+    student = StudentNet() if full else StudentNet(d=32, L=4)
+    return [
+        run
+        for seed in seeds
+        for rule in RULES
+        for run in (
+            *(classification(model, rule, scale=scale, seed=seed) for model in images),
+            teacher_student(student, rule, scale=scale, seed=seed),
+        )
+    ]
+
+
+def findings(gathered: Gathered) -> list[Finding]:
+    """For each network and rule, what became of stream and gradient; then what the terminal LayerNorm changes."""
+    evidence = gathered.evidence
+    kinds = evidence.runs.select("label", "rule").unique(maintain_order=True).sort("label")
+    found = [_finding(evidence.of(label=label, rule=rule)) for label, rule in kinds.iter_rows()]
+    return found + _terminal_norm(found)
+
+
+def _measure(rows: RunRows) -> dict[str, float]:
+    last, top = rows.run["epochs"], rows.run["depth"]
+    return {
+        "test_acc": rows.value("test_acc", epoch=last),
+        "stream": rows.value("hidden_norm", epoch=last, layer=top),
+        "stream_change": rows.change("hidden_norm", layer=top),
+        "gradient_change": rows.change("grad_norm", layer=top),
+    }
+
+
+def _finding(evidence: Evidence) -> Finding:
+    what = evidence.runs.row(0, named=True)
+    over = over_runs(evidence, _measure)
+    stream, gradient = over["stream_change"]["mean"], over["gradient_change"]["mean"]
+    return Finding(
+        sentence=(
+            f"{what['label']}, {what['rule_label']}: {stream_verdict(stream)} over {what['epochs']} epochs; "
+            f"{collapse_verdict(gradient)}."
+        ),
+        shown={
+            "network": what["label"],
+            "rule": what["rule_label"],
+            "n": str(evidence.runs.height),
+            "test accuracy": with_spread(over["test_acc"], 3),
+            "‖h_L‖": number(over["stream"]["mean"]),
+            "‖h_L‖ ÷ init": number(stream),
+            "‖g_L‖ ÷ init": number(gradient),
+        },
+        numbers={
+            "network": what["label"],
+            "out_ln": what["out_ln"],
+            "model": what["model"],
+            "rule": what["rule"],
+            "rule_label": what["rule_label"],
+            "n": evidence.runs.height,
+            **{name: summary["mean"] for name, summary in over.items()},
+        },
+        runs=tuple(evidence.runs["run"]),
+        seeds=tuple(evidence.runs["seed"]),
+    )
+
+
+def _terminal_norm(found: list[Finding]) -> list[Finding]:
+    """The same network and rule with and without the terminal LayerNorm, side by side."""
+    comparisons = []
+    for with_ln in found:
+        numbers = with_ln.numbers
+        if numbers["out_ln"] is not True:
+            continue
+        for without in found:
+            other = without.numbers
+            if (other["model"], other["rule"], other["out_ln"]) == (numbers["model"], numbers["rule"], False):
+                comparisons.append(
+                    Finding(
+                        sentence=(
+                            f"{numbers['rule_label']} with and without the terminal LayerNorm: ‖h_L‖ changes "
+                            f"×{number(numbers['stream_change'])} and ×{number(other['stream_change'])}, "
+                            f"‖g_L‖ ×{number(numbers['gradient_change'])} and ×{number(other['gradient_change'])}."
+                        ),
+                        shown={},
+                        numbers={"with": numbers["stream_change"], "without": other["stream_change"]},
+                        runs=(*with_ln.runs, *without.runs),
+                        seeds=with_ln.seeds,
+                    )
+                )
+    return comparisons
+
+
+STUDY = Study(
+    question="what happens to the residual stream and the BP gradient, epoch by epoch?",
+    seeds={"quick": QUICK_SEEDS, "full": SEEDS},
+    configs=configs,
+    findings=findings,
+)
