@@ -122,6 +122,7 @@ def test_a_reader_beside_a_writer_always_sees_one_whole_state(tmp_path: Path) ->
         ("manifest.json", '{"format": 1, "state": "complete", "epoch": 1, "files": {}, "mood": 1}', "mood"),
         ("metrics.parquet", None, r"metrics\.parquet is missing, though manifest\.json names it"),
         ("metrics.parquet", "PAR1", r"metrics\.parquet cannot be read"),
+        ("run.json", '{"format": 1, "id": "ID", "about": {}, "config": {}}', "has no key 'about.label'"),
         (
             "run.json",
             '{"format": 1, "id": "other", "about": {}, "config": {}}',
@@ -135,7 +136,7 @@ def test_a_damaged_run_folder_names_the_file_and_the_fix(
     if content is None:
         (trained / file).unlink()
     else:
-        (trained / file).write_text(content)
+        (trained / file).write_text(content.replace("ID", trained.name))
     with pytest.raises(SondeError, match=message):
         sonde.load(trained.parent)
 

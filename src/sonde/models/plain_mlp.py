@@ -1,7 +1,7 @@
 """Deep plain network: h_{l+1} = ReLU(W_l h_l + b_l)."""
 
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
 
 from sonde.models.relu_mlp import ReluMLP
 
@@ -11,10 +11,5 @@ from sonde.models.relu_mlp import ReluMLP
 class PlainMLP(ReluMLP):
     """Deep plain network: h_{l+1} = ReLU(W_l h_l + b_l)."""
 
-    @property
-    def label(self) -> str:
-        return "Plain MLP"
-
-    @property
-    def residual(self) -> bool:
-        return False
+    label: ClassVar[str] = "Plain MLP"
+    residual: ClassVar[bool] = False

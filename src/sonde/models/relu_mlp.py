@@ -1,9 +1,9 @@
 """A stack of ReLU layers with or without "+x": what `plain_mlp` and `res_mlp` share."""
 
 import math
-from abc import ABC, abstractmethod
+from abc import ABC
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from annotated_types import Ge
@@ -38,13 +38,8 @@ class ReluMLP(ABC):
     L: Annotated[int, Ge(1)] = 20
     weight_scale: float | Literal["1/sqrt(L)"] = 1.0
 
-    @property
-    @abstractmethod
-    def label(self) -> str: ...
-
-    @property
-    @abstractmethod
-    def residual(self) -> bool: ...
+    label: ClassVar[str]
+    residual: ClassVar[bool]
 
     @property
     def init_scale(self) -> float:
@@ -55,14 +50,6 @@ class ReluMLP(ABC):
         if self.init_scale == 1:
             return "raw"
         return "scaled" if self.init_scale == 1 / math.sqrt(self.L) else f"weight scale {self.init_scale:g}"
-
-    @property
-    def width(self) -> int:
-        return self.d
-
-    @property
-    def depth(self) -> int:
-        return self.L
 
     def check(self, signature: Signature) -> None:
         inputs, outputs = math.prod(signature.shape), signature.outputs

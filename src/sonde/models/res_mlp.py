@@ -1,7 +1,7 @@
 """Deep residual network: h_{l+1} = h_l + ReLU(W_l h_l + b_l)."""
 
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
 
 from sonde.models.relu_mlp import ReluMLP
 
@@ -11,10 +11,5 @@ from sonde.models.relu_mlp import ReluMLP
 class ResMLP(ReluMLP):
     """Deep residual network: h_{l+1} = h_l + ReLU(W_l h_l + b_l)."""
 
-    @property
-    def label(self) -> str:
-        return "Residual MLP"
-
-    @property
-    def residual(self) -> bool:
-        return True
+    label: ClassVar[str] = "Residual MLP"
+    residual: ClassVar[bool] = True

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, final
+from typing import Annotated, ClassVar, final
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -42,26 +42,13 @@ class ResidualMLP:
     residual: bool = True
     w2_std: Annotated[float, Ge(0)] = 0.01
 
+    variant: ClassVar[None] = None
+    init_scale: ClassVar[None] = None
+
     @property
     def label(self) -> str:
         name = "ResMLP" if self.residual else "MLP without residual"
         return name if self.out_ln else f"{name}, no terminal LN"
-
-    @property
-    def variant(self) -> None:
-        return None
-
-    @property
-    def width(self) -> int:
-        return self.d
-
-    @property
-    def depth(self) -> int:
-        return self.L
-
-    @property
-    def init_scale(self) -> None:
-        return None
 
     def check(self, signature: Signature) -> None:
         """Any input, any number of outputs."""

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, final
+from typing import Annotated, ClassVar, final
 
 import torch
 from annotated_types import Ge, Le
@@ -39,25 +39,12 @@ class StudentNet:
     L: Annotated[int, Ge(1)] = 4
     alpha: Annotated[float, Ge(0), Le(1)] = 1.0
 
+    variant: ClassVar[None] = None
+    init_scale: ClassVar[None] = None
+
     @property
     def label(self) -> str:
         return "StudentNet" if self.alpha == 1 else f"StudentNet, α = {self.alpha:g}"
-
-    @property
-    def variant(self) -> None:
-        return None
-
-    @property
-    def width(self) -> int:
-        return self.d
-
-    @property
-    def depth(self) -> int:
-        return self.L
-
-    @property
-    def init_scale(self) -> None:
-        return None
 
     def check(self, signature: Signature) -> None:
         """Any input, any number of outputs."""

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, final
+from typing import Annotated, ClassVar, final
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -79,25 +79,12 @@ class VitMini:
     mlp_ratio: Annotated[int, Ge(1)] = 2
     out_ln: bool = True
 
+    variant: ClassVar[None] = None
+    init_scale: ClassVar[None] = None
+
     @property
     def label(self) -> str:
         return "ViT-Mini" if self.out_ln else "ViT-Mini, no terminal LN"
-
-    @property
-    def variant(self) -> None:
-        return None
-
-    @property
-    def width(self) -> int:
-        return self.d
-
-    @property
-    def depth(self) -> int:
-        return self.L
-
-    @property
-    def init_scale(self) -> None:
-        return None
 
     def check(self, signature: Signature) -> None:
         if self.d % self.heads:

@@ -11,6 +11,21 @@ from sonde.rows import empty
 from sonde.store.run import Manifest, RunFolder
 
 
+# What readers rely on in a run's derived facts.
+ABOUT = (
+    "label",
+    "variant",
+    "rule_label",
+    "task_label",
+    "depth",
+    "width",
+    "alpha",
+    "steps",
+    "samples",
+    "probe_size",
+)
+
+
 @dataclass(frozen=True)
 class Run:
     """What is known of a stored run."""
@@ -73,6 +88,12 @@ def _read(paths: list[Path]) -> Runs:
         known = folder.description()
         if known["id"] != path.name:
             raise SondeError(f"{path / 'run.json'}: id is {known['id']!r}, but the folder is {path.name!r}")
+        for key in ABOUT:
+            if key not in known["about"]:
+                raise SondeError(
+                    f"{path / 'run.json'} has no key 'about.{key}': it was written by another version; "
+                    f"remove {path} to train it anew"
+                )
         manifest, rows = folder.read()
         found.append(Run(path.name, known["config"], known["about"], manifest, path))
         frames.append(rows)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
@@ -38,22 +38,14 @@ class Cifar10:
     subset: Annotated[int, Ge(1)] | None = None
     test_subset: Annotated[int, Ge(1)] | None = None
 
+    shape: ClassVar[tuple[int, ...]] = SHAPE
+    outputs: ClassVar[int] = CLASSES
+    classifies: ClassVar[bool] = True
+
     @property
     def label(self) -> str:
         images = "" if self.subset is None else f", {self.subset:,} images"
         return f"CIFAR-10{images}{'' if self.augment else ', not augmented'}"
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return SHAPE
-
-    @property
-    def outputs(self) -> int:
-        return CLASSES
-
-    @property
-    def classifies(self) -> bool:
-        return True
 
     def prepare(self, data_root: Path | None, on_progress: Callable[[int, int], None]) -> None:
         """Find the images and decode them into the cache."""

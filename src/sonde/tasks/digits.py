@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -23,21 +24,10 @@ class Digits:
     standard deviation 1 over the training images.
     """
 
-    @property
-    def label(self) -> str:
-        return "digits"
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return (1, 8, 8)
-
-    @property
-    def outputs(self) -> int:
-        return 10
-
-    @property
-    def classifies(self) -> bool:
-        return True
+    label: ClassVar[str] = "digits"
+    shape: ClassVar[tuple[int, ...]] = (1, 8, 8)
+    outputs: ClassVar[int] = 10
+    classifies: ClassVar[bool] = True
 
     def prepare(self, data_root: Path | None, on_progress: Callable[[int, int], None]) -> None:
         """Nothing to do: the samples are bundled."""

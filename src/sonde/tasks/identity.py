@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from annotated_types import Ge
@@ -27,9 +27,8 @@ class Identity:
     test_samples: Annotated[int, Ge(1)] = 256
     steps_per_epoch: Annotated[int, Ge(1)] = 50
 
-    @property
-    def label(self) -> str:
-        return "identity"
+    label: ClassVar[str] = "identity"
+    classifies: ClassVar[bool] = False
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -38,10 +37,6 @@ class Identity:
     @property
     def outputs(self) -> int:
         return self.d
-
-    @property
-    def classifies(self) -> bool:
-        return False
 
     def prepare(self, data_root: Path | None, on_progress: Callable[[int, int], None]) -> None:
         """Nothing to do: the samples are generated."""

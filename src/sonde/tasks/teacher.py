@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from annotated_types import Ge, Le
@@ -31,9 +31,8 @@ class Teacher:
     L: Annotated[int, Ge(0)] = 4
     d: Annotated[int, Ge(1)] = 128
 
-    @property
-    def label(self) -> str:
-        return "teacher"
+    label: ClassVar[str] = "teacher"
+    classifies: ClassVar[bool] = True
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -42,10 +41,6 @@ class Teacher:
     @property
     def outputs(self) -> int:
         return self.classes
-
-    @property
-    def classifies(self) -> bool:
-        return True
 
     def prepare(self, data_root: Path | None, on_progress: Callable[[int, int], None]) -> None:
         """Nothing to do: the samples are generated."""
