@@ -34,7 +34,7 @@ def tiny_config(**changes: object) -> RunConfig:
         "model": ResMLP(d=8, L=3, weight_scale="1/sqrt(L)"),
         "rule": Backprop(),
         "task": Identity(d=8, samples=32, test_samples=16, steps_per_epoch=4),
-        "probes": Probing(names=RESIDUAL_PROBES, size=16),
+        "probes": Probing(names=RESIDUAL_PROBES, costly=(), size=16),
         "optimiser": Optimiser(name="adam", weight_decay=0.0, schedule="constant"),
         "batch_size": 8,
         "epochs": 3,

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 from sonde.errors import SondeError, nearest, pick
 from sonde.models import MODELS, Model
 from sonde.network import Signature
-from sonde.probes import PROBES
+from sonde.probes import PROBES, Schedule, epochs_of
 from sonde.rules import RULES, Rule
 from sonde.tasks import TASKS, Task
 
@@ -33,10 +33,37 @@ class Optimiser:
 
 @dataclass(frozen=True, kw_only=True)
 class Probing:
-    """Which probes look, and at how many test samples."""
+    """Which probes look, at which epochs, and at how many test samples.
 
-    names: Annotated[tuple[str, ...], MinLen(1)] = ("loss", "hidden_norm", "growth", "grad_norm")
+    `k` is the step of `every_k` and the base of `log_spaced`.  Costly probes have a schedule of their own.
+    """
+
+    names: Annotated[tuple[str, ...], MinLen(1)] = (
+        "loss",
+        "hidden_norm",
+        "growth",
+        "branch_ratio",
+        "branch_cosine",
+        "grad_norm",
+        "credit_norm",
+        "credit_cosine",
+        "drift",
+    )
+    schedule: Schedule = "every_epoch"
+    k: Annotated[int, Ge(2)] = 5
+    costly: tuple[str, ...] = ("rho", "nudge", "cross_batch_cosine")
+    costly_schedule: Schedule = "log_spaced"
+    costly_k: Annotated[int, Ge(2)] = 4
     size: Annotated[int, Ge(1)] = 128
+    directions: Annotated[int, Ge(1)] = 32  # of rho
+    epsilon: Annotated[float, Gt(0)] | None = None  # of rho; by default 1e-3 × RMS(h_l) of each sample
+    etas: Annotated[tuple[Annotated[float, Gt(0)], ...], MinLen(1)] = (0.001, 0.01, 0.1)  # of nudge
+
+    def due(self, epoch: int, epochs: int) -> list[str]:
+        """The probes that look after this epoch of a run of `epochs`."""
+        cheap = self.names if epoch in epochs_of(self.schedule, self.k, epochs) else ()
+        costly = self.costly if epoch in epochs_of(self.costly_schedule, self.costly_k, epochs) else ()
+        return list(dict.fromkeys([*cheap, *costly]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +126,7 @@ def parse(tree: Mapping[str, Any]) -> RunConfig:
         if part in values:
             values[part] = _fill(kind, values[part], f"{part}.")
     config: RunConfig = _fill(RunConfig, values, "")
-    for name in config.probes.names:
+    for name in (*config.probes.names, *config.probes.costly):
         pick(PROBES, name, "probe")
     config.model.check(config.signature)
     return config

@@ -58,7 +58,7 @@ def test_probes_leave_the_weights_bit_identical(tmp_path: Path) -> None:
     with_probes, without = (Program(config, data, torch.device("cpu")) for _ in range(2))
     for epoch in range(1, 4):
         with_probes.train_epoch(epoch)
-        with_probes.probe()
+        with_probes.probe(epoch)
         without.train_epoch(epoch)
     for (name, a), b in zip(with_probes.weights().items(), without.weights().values(), strict=True):
         assert torch.equal(a, b), name

@@ -41,11 +41,11 @@ def describe(stored: "Runs") -> list[dict[str, Any]]:
 
 
 def print_runs(stored: "Runs", title: str) -> None:
-    """A table of runs with the last value of every metric of the whole network."""
+    """A table of runs with the last value of every metric of the whole network, drift of single tensors aside."""
     from sonde.cli.output import console, table
 
     metrics = _last_metrics(stored)
-    names = sorted({name for known in metrics.values() for name in known})
+    names = sorted({name for known in metrics.values() for name in known if not name.startswith("drift[")})
     columns = {"id": "left", "label": "left", "seed": "right", "epochs": "right", "state": "left"}
     rows = [
         [

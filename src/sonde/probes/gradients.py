@@ -2,10 +2,9 @@
 
 from collections.abc import Iterator
 
-import torch
-
-from sonde.probes.norms import median, sample_norms
+from sonde.probes.norms import rms, sample_norms
 from sonde.probes.snapshot import Snapshot
+from sonde.probes.summaries import median_of_all
 from sonde.rows import Reading
 
 
@@ -16,13 +15,12 @@ def loss(snapshot: Snapshot) -> Iterator[Reading]:
 
 def grad_norm(snapshot: Snapshot) -> Iterator[Reading]:
     """Median over samples of ‖g_l‖₂, layers 0 … L, per sample (the loss is not divided by N)."""
-    for layer, g_Nd in enumerate(snapshot.gradients):
-        norm = median(sample_norms(g_Nd))
-        yield Reading(metric="grad_norm", layer=layer, value=norm, samples=snapshot.samples)
+    for layer, g in enumerate(snapshot.gradients):
+        yield median_of_all("grad_norm", sample_norms(g), layer)
 
 
 def preact_grad_norm(snapshot: Snapshot) -> Iterator[Reading]:
     """‖∂(mean loss)/∂(linear output)‖₂ over the whole batch, layers 1 … L."""
     for layer, g in enumerate(snapshot.preactivation_gradients, start=1):
-        norm = torch.linalg.vector_norm(g).item() / snapshot.samples
+        norm = rms(g) * g.numel() ** 0.5 / snapshot.samples
         yield Reading(metric="preact_grad_norm", layer=layer, value=norm, samples=snapshot.samples)

@@ -1,11 +1,11 @@
 """One look at the network: a double-precision copy evaluated on the probe batch.
 
-N samples, d width, L blocks.  The copy leaves the network, its gradients, its mode and every generator as they
-were.
+N samples, d width, C outputs, L blocks.  The copy leaves the network, its gradients, its mode and every generator
+as they were.  The forward pass runs once and the gradient comes back once; all probes share them.
 """
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,17 +13,41 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
+from sonde.generators import generator
 from sonde.losses import Loss
 from sonde.network import Network
 
 
-@dataclass
-class Snapshot:
-    """States, linear outputs and per-sample losses with the graph that joins them, all in float64."""
+@dataclass(frozen=True, kw_only=True)
+class Context:
+    """What probes may know beside the network and the batch; what is not given, they call undefined."""
 
+    credits: Callable[["Snapshot"], Sequence[Tensor]] | None = None  # the rule's a_0 … a_L
+    initial: Mapping[str, Tensor] | None = None  # parameters at initialisation
+    test: Callable[[int, int], tuple[Tensor, Tensor]] | None = None  # test samples first … last−1
+    test_samples: int = 0
+    seed: int = 0  # with the epoch, names every random draw
+    epoch: int = 0
+    directions: int = 32
+    etas: tuple[float, ...] = (0.001, 0.01, 0.1)
+    epsilon: float | None = None  # of rho; None is 1e-3 × RMS(h_l) of each sample
+
+
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class Snapshot:
+    """The copy and what it computed, all in float64 and cut from the graph."""
+
+    net: Network
+    y: Tensor
+    loss: Loss
     states: list[Tensor]  # h_0 … h_L
+    branches: list[Tensor]  # what blocks 0 … L−1 returned
     preactivations: list[Tensor]  # linear output of each block that has one
+    output_NC: Tensor
     losses_N: Tensor
+    gradients: list[Tensor]  # g_l = ∂ℓ_i/∂h_l, l = 0 … L: per sample, not divided by N
+    preactivation_gradients: list[Tensor]  # ∂ℓ_i/∂(linear output), per sample
+    context: Context
 
     @property
     def samples(self) -> int:
@@ -34,30 +58,53 @@ class Snapshot:
         return len(self.states) - 1
 
     @cached_property
-    def _gradients(self) -> tuple[Tensor, ...]:
-        return torch.autograd.grad(
-            self.losses_N.sum(), [*self.states, *self.preactivations], retain_graph=True
-        )
+    def credits(self) -> list[Tensor] | None:
+        """a_0 … a_L of the rule, before normalisation; None where no rule is given."""
+        source = self.context.credits
+        return None if source is None else [a.detach() if a.requires_grad else a for a in source(self)]
+
+    @cached_property
+    def null(self) -> list[Tensor]:
+        """Random normal credit, fresh in every snapshot: what chance alone achieves."""
+        rng = self.rng("null")
+        return [torch.randn(h.shape, generator=rng).to(h) for h in self.states]
 
     @property
-    def gradients(self) -> tuple[Tensor, ...]:
-        """g_l = ∂ℓ_i/∂h_l, l = 0 … L: per sample, not divided by N."""
-        return self._gradients[: len(self.states)]
+    def candidates(self) -> dict[str, list[Tensor] | None]:
+        """The credit of the rule and its controls, by the ending of their metrics' names: ceiling and null."""
+        return {"": self.credits, "/bp": self.gradients, "/null": self.null}
 
-    @property
-    def preactivation_gradients(self) -> tuple[Tensor, ...]:
-        """∂ℓ_i/∂(linear output of block l), per sample."""
-        return self._gradients[len(self.states) :]
+    def rng(self, purpose: str) -> torch.Generator:
+        return generator(self.context.seed, f"probe/{purpose}/{self.context.epoch}")
 
 
-def take(net: Network, x: Tensor, y: Tensor, loss: Loss) -> Snapshot:
-    """Evaluate a float64 copy of `net` in eval mode."""
-    twin = copy.deepcopy(net).double().eval()
-    x = x.double().requires_grad_()
-    with _linear_outputs(twin) as preactivations:
-        states, output = twin.states(x)
+def take(net: Network, x: Tensor, y: Tensor, loss: Loss, context: Context | None = None) -> Snapshot:
+    """Evaluate a float64 copy of `net` in eval mode, on the CPU where the device has no float64."""
+    where = torch.device("cpu") if x.device.type == "mps" else x.device
+    twin = copy.deepcopy(net).to(where).double().eval().requires_grad_(False)
+    x, y = x.to(where).double(), y.to(where)
+    y = y.double() if y.is_floating_point() else y
+    with torch.enable_grad(), _linear_outputs(twin) as linear:
+        states, branches = [twin.embed(x).detach().requires_grad_()], []
+        for block in twin.blocks:
+            h, f = states[-1], block(states[-1])
+            branches.append(f)
+            states.append(h + f if twin.residual else f)
+        output_NC = twin.readout(states[-1])
+        losses_N = loss.per_sample(output_NC, y)
+        gradients = torch.autograd.grad(losses_N.sum(), [*states, *linear], materialize_grads=True)
     return Snapshot(
-        states, preactivations, loss.per_sample(output, y.double() if y.is_floating_point() else y)
+        net=twin,
+        y=y,
+        loss=loss,
+        states=[h.detach() for h in states],
+        branches=[f.detach() for f in branches],
+        preactivations=[z.detach() for z in linear],
+        output_NC=output_NC.detach(),
+        losses_N=losses_N.detach(),
+        gradients=list(gradients[: len(states)]),
+        preactivation_gradients=list(gradients[len(states) :]),
+        context=context or Context(),
     )
 
 

@@ -1,7 +1,7 @@
 """Backpropagation."""
 
 from dataclasses import dataclass
-from typing import Annotated, final
+from typing import Annotated, ClassVar, final
 
 import torch
 from annotated_types import Ge
@@ -22,17 +22,12 @@ class Backprop:
     credit_scale: CreditScale = "none"
     penalty: Annotated[float, Ge(0)] = 0.0
 
-    @property
-    def label(self) -> str:
-        return "BP"
+    label: ClassVar[str] = "BP"
+    reads_top_gradient: ClassVar[bool] = True
 
     @property
     def route(self) -> Route:
         return "global" if self.credit_scale == "none" else "local"
-
-    @property
-    def reads_top_gradient(self) -> bool:
-        return True
 
     def init(self, facts: Facts, rng: torch.Generator) -> Nothing:
         return Nothing()

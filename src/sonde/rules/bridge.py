@@ -1,5 +1,6 @@
 """What State Bridge and Credit Bridge share: a small network that reads (h_l, t_l, s).  N rows, d width."""
 
+import copy
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, Literal
@@ -93,3 +94,6 @@ class Learner:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.net.load_state_dict(state["net"])
         self.optimiser.load_state_dict(state["optimiser"])
+
+    def double(self, device: torch.device) -> "Learner":
+        return Learner(copy.deepcopy(self.net).to(device).double())

@@ -6,7 +6,7 @@ N samples, d width, C outputs, K noisy copies, L blocks.
 import copy
 import math
 from dataclasses import dataclass
-from typing import Annotated, Any, final
+from typing import Annotated, Any, ClassVar, final
 
 import torch
 from annotated_types import Ge, Gt, Le, Lt
@@ -47,6 +47,13 @@ class Value:
         self.feedback.load_state_dict(state["feedback"])
         self.steps = state["steps"]
 
+    def double(self, device: torch.device) -> "Value":
+        average = copy.deepcopy(self.average).to(device).double()
+        noise, feedback = self.noise.clone_state(), self.feedback.double(device)
+        twin = Value(self.learner.double(device), average, noise, feedback, self.warmup)
+        twin.steps = self.steps
+        return twin
+
 
 @final
 @dataclass(frozen=True, kw_only=True)
@@ -68,17 +75,9 @@ class CreditBridge:
     credit_scale: CreditScale = "rms"
     penalty: Annotated[float, Ge(0)] = 0.0
 
-    @property
-    def label(self) -> str:
-        return "Credit Bridge"
-
-    @property
-    def route(self) -> Route:
-        return "local"
-
-    @property
-    def reads_top_gradient(self) -> bool:
-        return True
+    label: ClassVar[str] = "Credit Bridge"
+    route: ClassVar[Route] = "local"
+    reads_top_gradient: ClassVar[bool] = True
 
     def init(self, facts: Facts, rng: torch.Generator) -> Value:
         net = build(width_of(facts) + 1 + facts.outputs, 3, 1, facts, rng)

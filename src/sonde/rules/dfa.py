@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, final
+from typing import Annotated, ClassVar, final
 
 import torch
 from annotated_types import Ge
@@ -43,17 +43,9 @@ class DirectFeedback:
     credit_scale: CreditScale = "rms"
     penalty: Annotated[float, Ge(0)] = 0.0
 
-    @property
-    def label(self) -> str:
-        return "DFA"
-
-    @property
-    def route(self) -> Route:
-        return "local"
-
-    @property
-    def reads_top_gradient(self) -> bool:
-        return False
+    label: ClassVar[str] = "DFA"
+    route: ClassVar[Route] = "local"
+    reads_top_gradient: ClassVar[bool] = False
 
     def init(self, facts: Facts, rng: torch.Generator) -> Matrices:
         return direct_feedback(facts, rng)

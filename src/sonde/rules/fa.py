@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Annotated, final
+from typing import Annotated, ClassVar, final
 
 import torch
 from annotated_types import Ge
@@ -23,17 +23,9 @@ class FeedbackAlignment:
     credit_scale: CreditScale = "rms"
     penalty: Annotated[float, Ge(0)] = 0.0
 
-    @property
-    def label(self) -> str:
-        return "FA"
-
-    @property
-    def route(self) -> Route:
-        return "local"
-
-    @property
-    def reads_top_gradient(self) -> bool:
-        return True
+    label: ClassVar[str] = "FA"
+    route: ClassVar[Route] = "local"
+    reads_top_gradient: ClassVar[bool] = True
 
     def init(self, facts: Facts, rng: torch.Generator) -> Matrices:
         widths = [shape[-1] for shape in facts.shapes]

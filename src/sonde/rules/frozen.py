@@ -1,7 +1,7 @@
 """The baseline that asks whether the blocks help at all."""
 
 from dataclasses import dataclass
-from typing import Annotated, final
+from typing import Annotated, ClassVar, final
 
 import torch
 from annotated_types import Ge
@@ -22,17 +22,9 @@ class Frozen:
     credit_scale: CreditScale = "none"
     penalty: Annotated[float, Ge(0)] = 0.0
 
-    @property
-    def label(self) -> str:
-        return "frozen"
-
-    @property
-    def route(self) -> Route:
-        return "frozen"
-
-    @property
-    def reads_top_gradient(self) -> bool:
-        return True
+    label: ClassVar[str] = "frozen"
+    route: ClassVar[Route] = "frozen"
+    reads_top_gradient: ClassVar[bool] = True
 
     def init(self, facts: Facts, rng: torch.Generator) -> Nothing:
         return Nothing()

@@ -74,6 +74,9 @@ class RuleState(Protocol):
 
     def state_dict(self) -> dict[str, Any]: ...
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
+    def double(self, device: torch.device) -> "RuleState":
+        """A float64 copy to compute credits with; nothing done to it reaches this state."""
+        ...
 
 
 class Rule(Protocol):
@@ -113,6 +116,9 @@ class Nothing:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         pass
 
+    def double(self, device: torch.device) -> "Nothing":
+        return self
+
 
 class Matrices:
     """Fixed feedback matrices."""
@@ -126,3 +132,6 @@ class Matrices:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for mine, stored in zip(self.matrices, state["matrices"], strict=True):
             mine.copy_(stored)
+
+    def double(self, device: torch.device) -> "Matrices":
+        return Matrices([b.to(device).double() for b in self.matrices])

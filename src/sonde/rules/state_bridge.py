@@ -4,7 +4,7 @@ N samples, d width, C outputs, S side information, L blocks.
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, final
+from typing import Annotated, Any, ClassVar, Literal, final
 
 import torch
 from annotated_types import Ge
@@ -27,6 +27,9 @@ class Predictor:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.learner.load_state_dict(state)
 
+    def double(self, device: torch.device) -> "Predictor":
+        return Predictor(self.learner.double(device))
+
 
 @final
 @dataclass(frozen=True, kw_only=True)
@@ -44,17 +47,9 @@ class StateBridge:
     credit_scale: CreditScale = "rms"
     penalty: Annotated[float, Ge(0)] = 0.0
 
-    @property
-    def label(self) -> str:
-        return "State Bridge"
-
-    @property
-    def route(self) -> Route:
-        return "local"
-
-    @property
-    def reads_top_gradient(self) -> bool:
-        return True
+    label: ClassVar[str] = "State Bridge"
+    route: ClassVar[Route] = "local"
+    reads_top_gradient: ClassVar[bool] = True
 
     def init(self, facts: Facts, rng: torch.Generator) -> Predictor:
         d = width_of(facts)

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 from sonde.generators import generator
 from sonde.losses import CROSS_ENTROPY, Loss
 from sonde.network import Network
-from sonde.rules import Facts, Rule
+from sonde.probes import Snapshot
+from sonde.rules import Facts, Rule, Signal
 from sonde.training.step import Step, backward
 
 
@@ -52,6 +53,18 @@ class CreditAssignment:
     def backward(self, x: Tensor, y: Tensor) -> Step:
         """Fill the gradient of every parameter the rule trains; return the mean loss, the output and the logs."""
         return backward(self.net, self.rule, self.state, x, y, self.loss)
+
+    def credits(self, snapshot: Snapshot) -> list[Tensor]:
+        """a_0 … a_L of the probe batch in float64, from a copy of the state that trains the network."""
+        signal = Signal(
+            states=snapshot.states,
+            output_NC=snapshot.output_NC,
+            y=snapshot.y,
+            loss=snapshot.loss,
+            readout=snapshot.net.readout,
+            gradients=lambda: snapshot.gradients,
+        )
+        return self.rule.credits(self.state.double(snapshot.output_NC.device), signal)
 
     def state_dict(self) -> dict[str, Any]:
         return self.state.state_dict()

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sonde.config import Optimiser, RunConfig
 from sonde.generators import generator
-from sonde.probes import PROBES, take
+from sonde.probes import PROBES, Context, take
 from sonde.rows import Reading
 from sonde.tasks import Data
 from sonde.training.assign import CreditAssignment
@@ -36,6 +36,7 @@ class Program:
         self.dtype = DTYPES[config.precision]
         net = config.model.build(config.signature, generator(config.seed, "init"))
         self.net = net.to(device, self.dtype)
+        self.initial = {name: p.detach().clone() for name, p in self.net.named_parameters()}
         self.optimiser = _optimiser(config.optimiser, list(self.net.parameters()))
         self.order = generator(config.seed, "order")
         self.steps_per_epoch = data.steps(config.batch_size)
@@ -96,11 +97,25 @@ class Program:
             readings.append(Reading(metric="test_acc", value=correct.item() / samples, samples=samples))
         return readings
 
-    def probe(self) -> list[Reading]:
-        """What the configured probes read on the first test samples."""
-        size = self.config.probes.size
-        snapshot = take(self.net, *self.data.test(0, size), self.data.loss)
-        return [reading for name in self.config.probes.names for reading in PROBES[name](snapshot)]
+    def probe(self, epoch: int) -> list[Reading]:
+        """What the probes that are due after an epoch read on the first test samples."""
+        config, probing = self.config, self.config.probes
+        names = probing.due(epoch, config.epochs)
+        if not names:
+            return []
+        context = Context(
+            credits=self.credit.credits,
+            initial=self.initial,
+            test=self.data.test,
+            test_samples=self.data.test_samples,
+            seed=config.seed,
+            epoch=epoch,
+            directions=probing.directions,
+            etas=probing.etas,
+            epsilon=probing.epsilon,
+        )
+        snapshot = take(self.net, *self.data.test(0, probing.size), self.data.loss, context)
+        return [reading for name in names for reading in PROBES[name](snapshot)]
 
     def weights(self) -> dict[str, Tensor]:
         return dict(self.net.state_dict())

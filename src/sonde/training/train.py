@@ -104,7 +104,7 @@ def _epochs(
                 state = "diverged"
         start = time.perf_counter()
         step = epoch * program.steps_per_epoch
-        readings = [*readings, *program.evaluate(), *program.probe()]
+        readings = [*readings, *program.evaluate(), *program.probe(epoch)]
         rows = pl.concat([rows, rows_of(folder.id, epoch, readings, steps=itertools.repeat(step))])
         seconds["probes"] += time.perf_counter() - start
         message = f"loss or weights are not finite after epoch {epoch}" if state == "diverged" else None
@@ -144,12 +144,14 @@ def about(config: RunConfig, program: Program) -> dict[str, Any]:
         "variant": config.model.variant,
         "rule_label": config.rule.label,
         "task_label": config.task.label,
-        "depth": config.model.depth,
-        "width": config.model.width,
+        "depth": config.model.L,
+        "width": config.model.d,
         "alpha": config.model.init_scale,
         "steps": config.epochs * program.steps_per_epoch,
         "samples": program.data.train_samples,
+        "probe_size": min(config.probes.size, program.data.test_samples),
         "data": program.data.source,
+        "gradients": "per sample",  # of grad_norm: the loss is not divided by the probe size
     }
 
 

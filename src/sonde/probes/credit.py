@@ -1,0 +1,44 @@
+"""Agreement of a rule's credit with the backpropagated gradient.  N samples, d width."""
+
+from collections.abc import Iterator
+
+from torch import Tensor
+
+from sonde.probes.norms import cosines, sample_norms
+from sonde.probes.snapshot import Snapshot
+from sonde.probes.summaries import mean_of_defined, median_of_all
+from sonde.rows import Reading, undefined
+
+NO_RULE = "the credit of no rule is known"
+
+
+def credit_norm(snapshot: Snapshot) -> Iterator[Reading]:
+    """Median over samples of ‖a_l‖₂ before normalisation, layers 0 … L."""
+    for layer in range(snapshot.depth + 1):
+        if snapshot.credits is None:
+            yield undefined("credit_norm", NO_RULE, layer=layer)
+        else:
+            yield median_of_all("credit_norm", sample_norms(snapshot.credits[layer]), layer)
+
+
+def credit_cosine(snapshot: Snapshot) -> Iterator[Reading]:
+    """Mean over samples of cos(a_l, g_l), layers 0 … L; of BP's gradient `/bp` it is 1, of a random vector `/null` 0.
+
+    Samples whose credit or gradient is zero have no cosine and are not counted.
+    """
+    for ending, credits in snapshot.candidates.items():
+        for layer, g in enumerate(snapshot.gradients):
+            metric = f"credit_cosine{ending}"
+            if credits is None:
+                yield undefined(metric, NO_RULE, layer=layer)
+            else:
+                cosines_N = cosines(credits[layer], g)
+                yield mean_of_defined(metric, cosines_N, layer, _why(credits[layer], g))
+
+
+def _why(a: Tensor, g: Tensor) -> str:
+    """Why no sample has a cosine."""
+    for name, v in (("credit", a), ("gradient", g)):
+        if not sample_norms(v).any():
+            return f"the {name} is zero in every sample"
+    return "credit or gradient is zero or not finite in every sample"
