@@ -7,6 +7,7 @@ from typing import Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Column
 
 from sonde.engine.local import Event, Outcome
 
@@ -40,7 +41,7 @@ def watch(console: Console, runs: int, epochs: int, *, quiet: bool) -> Iterator[
         yield lambda event: None
     elif console.is_terminal:
         with _bars(console) as bars:
-            yield Bars(bars, epochs)
+            yield Bars(bars, runs, epochs)
     else:
         yield Lines(console, runs)
 
@@ -71,9 +72,9 @@ class Lines:
 class Bars:
     """One bar for the study, one for each run under way."""
 
-    def __init__(self, bars: Progress, epochs: int) -> None:
-        self.bars = bars
-        self.all = bars.add_task("study", total=epochs, note="")
+    def __init__(self, bars: Progress, runs: int, epochs: int) -> None:
+        self.bars, self.runs, self.ended = bars, runs, 0
+        self.all = bars.add_task(f"0 of {runs} runs", total=epochs, note="")
         self.tasks: dict[str, TaskID] = {}
         self.done: dict[str, int] = {}
 
@@ -83,23 +84,24 @@ class Bars:
         task = self.tasks[event.run]
         if event.outcome is not None:
             self.bars.remove_task(task)
+            self.ended += 1
             self.done[event.run] = event.epochs
             self.bars.console.print(f"{event.run} {describe(event.outcome)}")
         else:
             note = "" if event.loss is None else f"loss {event.loss:.4g}"
             self.bars.update(task, completed=event.epoch, note=note)
             self.done[event.run] = event.epoch
-        self.bars.update(self.all, completed=sum(self.done.values()))
+        done = f"{self.ended} of {self.runs} runs"
+        self.bars.update(self.all, completed=sum(self.done.values()), description=done)
 
 
 def _bars(console: Console) -> Progress:
     return Progress(
         TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
+        BarColumn(bar_width=12),
         MofNCompleteColumn(),
-        TextColumn("epochs"),
         TimeRemainingColumn(compact=True),
-        TextColumn("{task.fields[note]}"),
+        TextColumn("{task.fields[note]}", table_column=Column(no_wrap=True)),
         console=console,
         transient=True,
     )
