@@ -10,7 +10,6 @@ from sonde.errors import SondeError
 from sonde.rows import empty
 from sonde.store.run import Manifest, RunFolder
 
-
 # What readers rely on in a run's derived facts.
 ABOUT = (
     "label",
