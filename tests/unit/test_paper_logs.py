@@ -4,12 +4,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
+from matplotlib.patches import Rectangle
 
 import sonde
 from sonde.config import RunConfig, change
 from sonde.errors import SondeError
+from sonde.figures import FIGURES
 from sonde.figures.evidence import Evidence
 from sonde.paper.reading import READERS
 from sonde.paper.writing import WRITERS
@@ -195,3 +198,39 @@ def test_null_is_undefined_in_diagnostics(folder: Path) -> None:
     rho = known.rows.filter(pl.col("run").str.ends_with("42:bp"), metric="rho").sort("layer")
     assert rho["defined"].to_list() == [False, True, True]
     assert rho["reason"][0] == "null in the file"
+
+
+FIGURES_OF = [
+    ("snapshots", "figure_snapshot_resmlp"),
+    ("snapshots", "figure_snapshot_vit"),
+    ("snapshots", "fig3b_crossarch_3row"),
+    ("cifar10", "cifar_accuracy"),
+    ("cifar10", "cifar_feature_drift"),
+    ("cifar10", "cifar_state_vs_credit"),
+    ("cifar10", "cifar_summary"),
+]
+
+
+def drawn(study: str, name: str, evidence: Evidence) -> list[list[list[float]]]:
+    """The data of every line and bar, panel by panel."""
+    figure, _ = FIGURES[name].draw(evidence)
+    panels = []
+    for ax in figure.axes:
+        lines = [line.get_xydata().tolist() for line in ax.lines if len(line.get_xydata())]
+        bars = [
+            [patch.get_width(), patch.get_height()] for patch in ax.patches if isinstance(patch, Rectangle)
+        ]
+        panels.append([*lines, bars])
+    return panels
+
+
+@pytest.mark.parametrize(("study", "name"), FIGURES_OF)
+def test_figures_from_exported_files_draw_the_same_data_as_from_runs(
+    study: str, name: str, evidence: dict[str, Evidence], folder: Path
+) -> None:
+    from_runs, again = evidence[study], from_files(folder)[study]
+    ours, theirs = drawn(study, name, from_runs), drawn(study, name, again)
+    assert ours
+    for mine, other in zip(ours, theirs, strict=True):
+        for a, b in zip(mine, other, strict=True):
+            np.testing.assert_allclose(np.array(a, float), np.array(b, float), rtol=1e-12, equal_nan=True)

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import polars as pl
 from matplotlib.figure import Figure
 
 from sonde.figures.cohort import cohort_of
@@ -24,7 +25,9 @@ TRAIN = Quantity("train_acc", "training accuracy", "training accuracy", log=Fals
 
 
 def draw(evidence: Evidence) -> tuple[Figure, str]:
-    cohort = cohort_of(evidence)
+    """From the first epoch on: files of the paper layout know nothing before it, and training accuracy has no value."""
+    trained = Evidence(evidence.rows.filter(pl.col("epoch") > 0), evidence.runs, evidence.source)
+    cohort = cohort_of(trained)
     panels = [panel_of(cohort, quantity) for quantity in (TRAIN, ACCURACY)]
     check_any(panels)
     summary = all_summaries(panels)
