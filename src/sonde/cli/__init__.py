@@ -12,6 +12,7 @@ from sonde.cli.data import data
 from sonde.cli.export import export
 from sonde.cli.figures import figures
 from sonde.cli.list import list_names
+from sonde.cli.report import report
 from sonde.cli.run import run
 from sonde.cli.show import show
 from sonde.cli.train import train
@@ -31,6 +32,7 @@ app.command("figures")(figures)
 app.command("show")(show)
 app.command("audit")(audit)
 app.command("compare")(compare)
+app.command("report")(report)
 app.command("export")(export)
 app.add_typer(data)
 

@@ -1,0 +1,54 @@
+"""`sonde report`."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sonde.cli.options import Quiet, RunsFolder
+from sonde.errors import SondeError
+
+
+def report(
+    runs: RunsFolder = Path("runs"),
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The file to write.")] = Path(
+        "report.html"
+    ),
+    figures: Annotated[bool, typer.Option(help="Draw the studies' figures into the report.")] = True,
+    title: Annotated[str, typer.Option(metavar="TEXT", help="The report's title.")] = "What the runs show",
+    quiet: Quiet = False,
+) -> None:
+    """Write one HTML file to read in a browser: findings, audit, charts to play with, figures, runs.
+
+    It needs no network and no other file.
+    """
+    if out.is_dir():
+        raise SondeError(f"{out} is a folder: name a file, for example --out {out / 'report.html'}")
+
+    from sonde.cli.report_contents import contents
+    from sonde.report.page import render
+    from sonde.report.pictures import Pictures, pictures
+    from sonde.store import files
+    from sonde.store.load import load
+
+    stored = load(runs)
+    if not stored.runs:
+        raise SondeError(f"{runs} holds no runs: `sonde run STUDY --runs {runs}` makes them")
+    files.make_folder(out.parent)
+    found = contents(stored, source=str(runs), title=title)
+    drawn = {
+        section.anchor: pictures(section.evidence, section.study) if figures else Pictures([], {})
+        for section in found.sections
+    }
+    page = render(found, drawn).encode()
+    files.write(out, page)
+    if quiet:
+        return
+    for known in drawn.values():
+        for name, why in known.skipped.items():
+            print(f"not drawn: {name} ({why})", file=sys.stderr)
+    images = sum(len(known.drawn) for known in drawn.values())
+    studies = ", ".join(f"{section.study} ({section.scale})" for section in found.sections) or "no study"
+    runs_said = f"{len(found.runs)} run{'s' * (len(found.runs) != 1)}"
+    print(f"{out}: {runs_said}, {studies}, {images} figures, {len(page) / 1e6:.1f} MB")

@@ -1,0 +1,177 @@
+"""The rows as columns for the charts: each value once, six significant digits, undefined with its reason."""
+
+import itertools
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import polars as pl
+
+from sonde.figures.cohort import RULES
+from sonde.figures.style import COLOR, LINE, MARKER
+from sonde.report.contents import RunLine
+from sonde.report.metrics import Metric, offered, others
+
+DIGITS = 6
+SYMBOLS = {"o": "circle", "^": "triangle-up", "s": "square", "D": "diamond", "v": "triangle-down", "x": "x"}
+
+
+def chart_data(rows: pl.DataFrame, runs: Sequence[RunLine]) -> dict[str, Any]:
+    """What the page's script reads; see `series` for how values are packed."""
+    rows = rows.filter(pl.col("run").is_in([run.id for run in runs]))
+    metrics = _metrics(rows)
+    families = _families(runs)
+    tables = _Tables()
+    packed = series(rows, [run.id for run in runs], [metric.key for metric in metrics], tables)
+    return {
+        "digits": DIGITS,
+        "families": list(families.values()),
+        "runs": [_run(run, families) for run in runs],
+        "metrics": [asdict(metric) for metric in metrics],
+        "styles": {name: _style(name) for name in COLOR},
+        "series": packed,
+        "grids": tables.grids,
+        "reasons": tables.reasons,
+    }
+
+
+def as_script(value: Any) -> str:
+    """JSON that is safe inside a script element: nothing in it can end the element or start a comment."""
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    for sign in "<>&\u2028\u2029":
+        text = text.replace(sign, f"\\u{ord(sign):04x}")
+    return text
+
+
+class _Tables:
+    """Lists and reasons that many series share."""
+
+    def __init__(self) -> None:
+        self.grids: list[list[int]] = []
+        self.reasons: list[str] = []
+
+    def grid(self, numbers: list[int]) -> int:
+        return _place(self.grids, numbers)
+
+    def reason(self, text: str) -> int:
+        return _place(self.reasons, text)
+
+
+def _place(table: list[Any], entry: Any) -> int:
+    if entry not in table:
+        table.append(entry)
+    return table.index(entry)
+
+
+def series(
+    rows: pl.DataFrame, runs: Sequence[str], metrics: Sequence[str], tables: _Tables
+) -> list[dict[str, Any]]:
+    """For every run and metric: r, m their places; e, l the grids of epochs and layers; v the values.
+
+    v runs over the epochs and, within each, over the layers; null where there is no number.  w says why, as
+    [first place, how many, reason]; what has no reason was not measured.  n is the number of samples,
+    of all values or of each.
+    """
+    wanted = rows.filter(pl.col("metric").is_in(metrics)).with_columns(
+        pl.when(pl.col("defined") & pl.col("value").is_finite())
+        .then(pl.col("value").round_sig_figs(DIGITS))
+        .alias("value"),
+        pl.when(~(pl.col("defined") & pl.col("value").is_finite()))
+        .then(pl.col("reason").fill_null("no reason was recorded"))
+        .alias("reason"),
+    )
+    place = {name: index for index, name in enumerate(runs)}, {key: i for i, key in enumerate(metrics)}
+    parts = wanted.partition_by("run", "metric", as_dict=True, maintain_order=True)
+    return [
+        {"r": place[0][run], "m": place[1][metric], **_pack(part, tables)}
+        for (run, metric), part in parts.items()
+    ]
+
+
+def _pack(part: pl.DataFrame, tables: _Tables) -> dict[str, Any]:
+    part = part.unique(["epoch", "layer"], keep="last").sort("epoch", "layer")
+    layered = part["layer"].null_count() < part.height
+    epochs = part["epoch"].unique().sort().to_list()
+    layers = part["layer"].drop_nulls().unique().sort().to_list() if layered else [-1]
+    cells = {
+        (epoch, layer): (value, reason, samples)
+        for epoch, layer, value, reason, samples in part.select(
+            "epoch", pl.col("layer").fill_null(-1), "value", "reason", "samples"
+        ).iter_rows()
+    }
+    values: list[float | None] = []
+    why: list[int | None] = []
+    counts: list[int | None] = []
+    for key in itertools.product(epochs, layers):
+        value, reason, samples = cells.get(key, (None, None, None))
+        values.append(value)
+        why.append(None if reason is None else tables.reason(reason))
+        counts.append(samples)
+    packed: dict[str, Any] = {"e": tables.grid(epochs), "v": values}
+    packed["n"] = counts[0] if len(set(counts)) == 1 else counts
+    if layered:
+        packed["l"] = tables.grid(layers)
+    if spans := _spans(why):
+        packed["w"] = spans
+    return packed
+
+
+def _spans(marks: Sequence[int | None]) -> list[tuple[int, int, int]]:
+    """Equal neighbours as (first place, how many, mark)."""
+    found, start = [], 0
+    for mark, group in itertools.groupby(marks):
+        count = len(list(group))
+        if mark is not None:
+            found.append((start, count, mark))
+        start += count
+    return found
+
+
+def _metrics(rows: pl.DataFrame) -> list[Metric]:
+    whole = rows.filter(pl.col("layer").is_null())["metric"].unique().to_list()
+    return offered(rows["metric"].unique().to_list()) + others(whole)
+
+
+def _families(runs: Sequence[RunLine]) -> dict[str, dict[str, Any]]:
+    """The runs that may be drawn side by side; the largest family first."""
+    groups: dict[str, list[RunLine]] = {}
+    for run in runs:
+        groups.setdefault(run.family, []).append(run)
+    families: dict[str, dict[str, Any]] = {}
+    for title, members in sorted(groups.items(), key=lambda item: -len(item[1])):
+        rules = {run.rule_label: run.rule for run in members}
+        order = sorted(
+            rules, key=lambda label: RULES.index(rules[label]) if rules[label] in RULES else len(RULES)
+        )
+        families[title] = {
+            "place": len(families),
+            "title": title,
+            "networks": [
+                {"label": label, "style": model}
+                for label, model in {run.network: run.model for run in members}.items()
+            ],
+            "rules": [{"label": label, "style": rules[label]} for label in order],
+            "seeds": sorted({run.seed for run in members}),
+            "epochs": max(run.epochs for run in members),
+        }
+    return families
+
+
+def _run(run: RunLine, families: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    family = families[run.family]
+    return {
+        "id": run.id,
+        "family": family["place"],
+        "network": [network["label"] for network in family["networks"]].index(run.network),
+        "rule": [rule["label"] for rule in family["rules"]].index(run.rule_label),
+        "seed": run.seed,
+        "state": run.state,
+        "depth": run.depth,
+    }
+
+
+def _style(name: str) -> dict[str, str]:
+    line: Any = LINE[name]
+    dash = "none" if isinstance(line, str) else " ".join(f"{2 * length:g}" for length in line[1])
+    return {"dash": dash, "symbol": SYMBOLS[MARKER[name]]}

@@ -1,0 +1,134 @@
+"""The page: template, style, script and data in one file that asks the network for nothing."""
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from importlib import resources
+from typing import Any
+
+from jinja2 import Environment, FunctionLoader, StrictUndefined
+from markupsafe import Markup
+
+from sonde.figures.style import BLACK, BLUE, COLOR
+from sonde.report.contents import Contents, RunLine, Said
+from sonde.report.data import DIGITS, as_script, chart_data
+from sonde.report.pictures import Pictures
+from sonde.verdicts import number
+
+SCRIPTS = ("dom.js", "store.js", "lines.js", "axes.js", "draw.js", "hover.js", "charts.js", "page.js")
+"""In the order in which they are joined."""
+
+ON_DARK = {BLACK: "#F2F3F5", BLUE: "#4AA3E0"}
+"""Colours that a dark page would swallow."""
+
+WORDS = ("network", "variant", "rule", "recipe", "verdict")
+"""Columns of words, set to the left; all others hold numbers."""
+
+
+def render(contents: Contents, drawn: dict[str, Pictures]) -> str:
+    """The whole page; `drawn` holds the pictures of each section by its anchor."""
+    script, style = _script(), _style()
+    environment = Environment(
+        loader=FunctionLoader(_asset),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {
+        "table": findings_table,
+        "lead": lead,
+        "overhead": overhead,
+        "duration": duration,
+        "aside": aside,
+        "zip": zip,
+    }
+    return environment.get_template("report.html").render(
+        contents=contents,
+        drawn=drawn,
+        totals=totals(contents.runs),
+        policy=_policy(script, style),
+        style=Markup(style),
+        script=Markup(script),
+        data=Markup(as_script(chart_data(contents.rows, contents.runs))),
+        digits=DIGITS,
+    )
+
+
+def _asset(name: str) -> str:
+    return (resources.files("sonde.report") / "assets" / name).read_text(encoding="utf-8")
+
+
+def _script() -> str:
+    body = "\n".join(_asset(name) for name in SCRIPTS)
+    return f"(() => {{\n'use strict';\n{body}\n}})();"
+
+
+def _style() -> str:
+    """The style sheet with every rule's and model's colour, on light, on dark and on paper."""
+    light = "".join(f"--colour-{name}:{colour};" for name, colour in COLOR.items())
+    dark = "".join(f"--colour-{name}:{ON_DARK.get(colour, colour)};" for name, colour in COLOR.items())
+    colours = (
+        f":root{{{light}}}"
+        f':root[data-theme="dark"]{{{dark}}}'
+        f'@media screen and (prefers-color-scheme:dark){{:root:not([data-theme="light"]){{{dark}}}}}'
+        f"@media print{{:root:root:root{{{light}}}}}"
+    )
+    return f"{_asset('report.css')}{colours}"
+
+
+def _policy(script: str, style: str) -> str:
+    """This script and this style sheet, images inside the page, and nothing else; nothing is fetched."""
+    codes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (script, style)]
+    return (
+        f"default-src 'none'; script-src 'sha256-{codes[0]}'; style-src 'sha256-{codes[1]}'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def findings_table(findings: Sequence[Said]) -> dict[str, Any] | None:
+    """The findings that have cells, as headings with their side and lines; None where there are none."""
+    tabled = [finding for finding in findings if finding.shown]
+    if not tabled:
+        return None
+    headings = list(dict.fromkeys(heading for finding in tabled for heading in finding.shown))
+    return {
+        "columns": {heading: "left" if heading in WORDS else "right" for heading in headings},
+        "lines": [[finding.shown.get(heading, "–") for heading in headings] for finding in tabled],
+    }
+
+
+def lead(sentence: str) -> tuple[str, str]:
+    """What a sentence is about and what it says: "DFA" and "‖h‖ grows …"."""
+    subject, colon, rest = sentence.partition(": ")
+    return (subject, rest) if colon and len(subject) <= 60 else ("", sentence)
+
+
+def aside(cell: str) -> tuple[str, str]:
+    """A value and what stands beside it in brackets: "0.3 ± 0.02" and "(-0.004, 1)"."""
+    value, bracket, rest = cell.partition(" (")
+    return (value, f"({rest}") if bracket and rest.endswith(")") and value else (cell, "")
+
+
+def overhead(seconds: dict[str, float]) -> str:
+    """Time in probes relative to time in training."""
+    train = seconds.get("train", 0.0)
+    return f"{100 * seconds.get('probes', 0.0) / train:.0f} %" if train > 0 else "undefined"
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds as a reader says them."""
+    if seconds is None:
+        return "–"
+    if seconds < 100:
+        return f"{number(seconds)} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def totals(runs: Sequence[RunLine]) -> dict[str, Any]:
+    """Over the runs that recorded time in training: the overhead of measuring, with n."""
+    timed = [run for run in runs if run.seconds.get("train", 0.0) > 0]
+    seconds = {part: sum(run.seconds.get(part, 0.0) for run in timed) for part in ("train", "probes")}
+    return {"n": len(timed), "seconds": seconds, "complete": sum(run.state == "complete" for run in runs)}
