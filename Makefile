@@ -14,8 +14,10 @@ help:             ## list the targets
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-demo: .venv/.ready ## run the residual study and say where its figures are
+demo: .venv/.ready ## run two quick studies and write a report of them
 	$(BIN)/sonde run residual --runs demo/runs --out demo/out
+	$(BIN)/sonde run audit --runs demo/runs --out demo/out
+	$(BIN)/sonde report --runs demo/runs --out demo/report.html
 
 test: .venv/.ready ## ruff, mypy and the tests
 	$(BIN)/ruff check .
@@ -28,6 +30,7 @@ test-slow: .venv/.ready ## full-scale checks
 
 bench: .venv/.ready ## Sonde's training loop against a bare PyTorch loop; with SONDE_DATA also the cost of batching
 	$(BIN)/python benchmarks/residual.py
+	$(BIN)/python benchmarks/probes.py
 	@if [ -n "$$SONDE_DATA" ]; then $(BIN)/python benchmarks/data.py "$$SONDE_DATA"; fi
 
 format: .venv/.ready ## let ruff mend what it can

@@ -91,6 +91,10 @@ def run(
         "task_label": "digits",
         "depth": tree["model"]["L"],
         "width": tree["model"]["d"],
+        "alpha": None,
+        "steps": 100,
+        "samples": 1000,
+        "probe_size": SAMPLES,
         "data": None,
     } | about
     message = f"loss or weights are not finite after epoch {tree['epochs']}" if state == "diverged" else None

@@ -98,6 +98,7 @@ FORBIDDEN = {
     },
     "studies": {"cli", "engine"},
     "compare": {*TORCH_SIDE, "figures", "cli", "engine", "paper", "audit"},
+    "report": {*TORCH_SIDE, "store", "cli", "engine", "paper", "audit", "compare"},
     "audit": {*TORCH_SIDE, "figures", "cli", "engine", "paper"},
 }
 
@@ -121,7 +122,7 @@ def test_dependencies_point_one_way(package: str) -> None:
         )
 
 
-@pytest.mark.parametrize("package", ["figures", "store", "paper", "datasets", "audit", "compare"])
+@pytest.mark.parametrize("package", ["figures", "store", "paper", "datasets", "audit", "compare", "report"])
 def test_readers_need_no_torch(package: str) -> None:
     for file in (SOURCE / package).rglob("*.py"):
         assert not any(name.split(".")[0] == "torch" for name in imported(file)), file

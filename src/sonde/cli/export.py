@@ -31,9 +31,10 @@ def export(
     from sonde.paper.writing import WRITERS
     from sonde.store import files
     from sonde.studies.evidence import NoRuns
+    from sonde.studies.narrow import UnknownKey
 
     documents: dict[str, Any] = {}
-    empty: list[NoRuns] = []
+    empty: list[NoRuns | UnknownKey] = []
     if study is not None:
         pick(WRITERS, study, "study with a place in the paper layout,")
     for name in WRITERS if study is None else [study]:
@@ -42,7 +43,7 @@ def export(
             gathered = from_store(
                 name, runs, scale=scale, seeds=seeds_of(seeds), changes=set or [], tell=tell
             )
-        except NoRuns as error:
+        except (NoRuns, UnknownKey) as error:
             empty.append(error)
             continue
         documents |= WRITERS[name](gathered.evidence)

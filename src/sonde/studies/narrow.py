@@ -8,6 +8,10 @@ from sonde.config import RunConfig, change, keys
 from sonde.errors import SondeError, nearest
 
 
+class UnknownKey(SondeError):
+    """No configuration of the study has the key."""
+
+
 def with_changes(configs: Sequence[RunConfig], changes: dict[str, Any]) -> list[RunConfig]:
     """Every configuration with the changes it has a key for; a key that none has is an error."""
     if "seed" in changes:
@@ -40,7 +44,7 @@ def _check_keys(configs: Sequence[RunConfig], wanted: dict[str, Any], extra: set
     known = {key for config in configs for key in keys(config)} | extra
     for key in wanted:
         if key not in known:
-            raise SondeError(f"unknown key {key!r}: {nearest(key, known)}")
+            raise UnknownKey(f"unknown key {key!r}: {nearest(key, known)}")
 
 
 def differences(a: dict[str, Any], b: dict[str, Any], ignore: Sequence[str] = ("seed",)) -> list[str]:
