@@ -95,7 +95,10 @@ def test_figures_name_the_runs_they_leave_out(study: Path, sonde: Sonde) -> None
     assert done.returncode == 2
     assert "epochs = 2 instead of 10" in done.stderr
     done = sonde("figures", "residual", *SMALL, "--only", "variant=raw", "--out", "raw", cwd=study)
-    assert done.stderr.count("left out: ") == 2
+    named = re.findall(r"left out: (.*) \(model\.weight_scale = '1/sqrt\(L\)' instead of 1\.0\)", done.stderr)
+    assert {id for line in named for id in line.split(", ")} == {
+        run.id for run in package.load(study / "runs").runs if run.about["variant"] == "scaled"
+    }
     assert "not drawn: 1_signal_flow" in done.stderr
     assert not (study / "raw" / "plots_micro").exists() or not list((study / "raw" / "plots_micro").iterdir())
 

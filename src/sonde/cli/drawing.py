@@ -20,5 +20,6 @@ def draw(
     if not quiet:
         folders = sorted({file.parent for file in drawn.files})
         pictures = [file for file in drawn.files if file.suffix == ".png"]
-        print(f"{len(pictures)} figures, as PNG and PDF with captions, in {' and '.join(map(str, folders))}")
+        count = f"{len(pictures)} figure{'s' * (len(pictures) != 1)}"
+        print(f"{count}, as PNG and PDF with captions, in {' and '.join(map(str, folders))}")
     return drawn

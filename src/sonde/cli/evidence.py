@@ -35,6 +35,9 @@ def from_store(
     )
     gathered = gather(stored, wanted, str(runs))
     if tell:
+        reasons: dict[str, list[str]] = {}
         for run, why in gathered.left_out.items():
-            print(f"left out: {run} ({why})", file=sys.stderr)
+            reasons.setdefault(why, []).append(run)
+        for why, left in reasons.items():
+            print(f"left out: {', '.join(left)} ({why})", file=sys.stderr)
     return gathered

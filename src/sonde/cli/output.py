@@ -2,7 +2,7 @@
 
 import json
 import math
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console
 from rich.table import Table
@@ -27,7 +27,8 @@ def table(title: str, columns: dict[str, str], rows: list[list[str]]) -> Table:
         title=title, title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False
     )
     for heading, side in columns.items():
-        grid.add_column(heading, justify="right" if side == "right" else "left", overflow="fold")
+        justify: Literal["left", "right"] = "right" if side == "right" else "left"
+        grid.add_column(heading, justify=justify, overflow="fold", no_wrap=heading == "id")
     for row in rows:
         grid.add_row(*row)
     return grid
@@ -36,4 +37,4 @@ def table(title: str, columns: dict[str, str], rows: list[list[str]]) -> Table:
 def console(*, stderr: bool = False) -> Console:
     """Wide enough for a table when the output goes into a file or a pipe."""
     found = Console(stderr=stderr, highlight=False, markup=False)
-    return found if found.is_terminal else Console(stderr=stderr, highlight=False, markup=False, width=160)
+    return found if found.is_terminal else Console(stderr=stderr, highlight=False, markup=False, width=400)

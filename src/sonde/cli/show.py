@@ -9,6 +9,9 @@ if TYPE_CHECKING:
     from sonde.store.load import Runs
 
 
+SHOWN = ("test_acc", "test_loss", "train_loss")  # in the table; the JSON has every metric
+
+
 def show(runs: RunsFolder = Path("runs"), json: Json = False) -> None:
     """List stored runs: what each is, how far it came, its last metrics."""
     from sonde.cli.output import print_json
@@ -41,11 +44,11 @@ def describe(stored: "Runs") -> list[dict[str, Any]]:
 
 
 def print_runs(stored: "Runs", title: str) -> None:
-    """A table of runs with the last value of every metric of the whole network, drift of single tensors aside."""
+    """A table of runs with the last value of the metrics that say most."""
     from sonde.cli.output import console, table
 
     metrics = _last_metrics(stored)
-    names = sorted({name for known in metrics.values() for name in known if not name.startswith("drift[")})
+    names = [name for name in SHOWN if any(name in known for known in metrics.values())]
     columns = {"id": "left", "label": "left", "seed": "right", "epochs": "right", "state": "left"}
     rows = [
         [

@@ -46,6 +46,9 @@ def gather(stored: Runs, configs: Sequence[RunConfig], source: str) -> Gathered:
 def _why(run: Run, wanted: dict[str, dict[str, Any]]) -> str:
     if run.id in wanted:
         return f"it is {run.manifest.state}"
+    pair = (run.config["model"]["name"], run.config["task"]["name"])
+    if pair not in {(tree["model"]["name"], tree["task"]["name"]) for tree in wanted.values()}:
+        return f"{pair[0]} on {pair[1]} is not part of this study"
     nearest = min((differences(run.config, tree) for tree in wanted.values()), key=len)
     return ", ".join(nearest)
 
