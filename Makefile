@@ -28,7 +28,7 @@ test: .venv/.ready ## ruff, mypy and the tests
 test-slow: .venv/.ready ## full-scale checks
 	$(BIN)/pytest -q -m slow
 
-bench: .venv/.ready ## Sonde's training loop against a bare PyTorch loop; with SONDE_DATA also the cost of batching
+bench: .venv/.ready ## the training loop against a bare PyTorch loop, and what snapshots cost; with SONDE_DATA, batching too
 	$(BIN)/python benchmarks/residual.py
 	$(BIN)/python benchmarks/probes.py
 	@if [ -n "$$SONDE_DATA" ]; then $(BIN)/python benchmarks/data.py "$$SONDE_DATA"; fi
