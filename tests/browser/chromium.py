@@ -87,6 +87,12 @@ class Opened:
         """Until what was asked for is drawn."""
         self.page.evaluate("() => new Promise(done => requestAnimationFrame(() => setTimeout(done)))")
 
+    def says(self, selector: str, text: str) -> None:
+        """Until a part of the page shows a text; fails where it does not come."""
+        from playwright.sync_api import expect
+
+        expect(self.page.locator(selector)).to_contain_text(text, timeout=LATENCY)
+
     def wait_for_epoch(self, least: int) -> None:
         """Until the slider is there.  The page's policy lets no script in that could wait inside it."""
         for _ in range(LATENCY // 50):
