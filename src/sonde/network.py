@@ -28,6 +28,7 @@ class Network(nn.Module):
         self.blocks = nn.ModuleList(blocks)
         self.readout = readout
         self.residual = residual
+        self.lead = 0  # axes before the samples: 1 where several replicas are stacked
 
     @classmethod
     def of(cls, module: nn.Module) -> "Network":

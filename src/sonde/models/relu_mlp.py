@@ -73,6 +73,6 @@ class ReluMLP(ABC):
         readout: nn.Module = nn.Identity()
         if signature.classifies:
             with default_init(rng):
-                embed = Embedding(math.prod(signature.shape), self.d)
+                embed = Embedding(signature.shape, self.d)
                 readout = Readout(self.d, signature.outputs, out_ln=False)
         return Network(embed, layers, readout, residual=self.residual)

@@ -1,6 +1,5 @@
 """Pre-norm residual MLP: h_{l+1} = h_l + w2(GELU(w1(LN(h_l)))).  N samples, d width."""
 
-import math
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, final
 
@@ -55,7 +54,7 @@ class ResidualMLP:
 
     def build(self, signature: Signature, rng: torch.Generator) -> Network:
         with default_init(rng):
-            embed = Embedding(math.prod(signature.shape), self.d)
+            embed = Embedding(signature.shape, self.d)
             blocks = [PreNormBlock(self.d) for _ in range(self.L)]
             readout = Readout(self.d, signature.outputs, out_ln=self.out_ln)
         for block in blocks:

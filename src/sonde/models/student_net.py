@@ -1,6 +1,5 @@
 """Residual student without normalisation: h_{l+1} = h_l + w2(φ_α(w1 h_l)).  N samples, d width."""
 
-import math
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, final
 
@@ -51,7 +50,7 @@ class StudentNet:
 
     def build(self, signature: Signature, rng: torch.Generator) -> Network:
         with default_init(rng):
-            embed = Embedding(math.prod(signature.shape), self.d)
+            embed = Embedding(signature.shape, self.d)
             blocks = [StudentBlock(self.d, self.alpha) for _ in range(self.L)]
             readout = Readout(self.d, signature.outputs, out_ln=False)
         for block in blocks:

@@ -105,5 +105,5 @@ class VitMini:
         with default_init(rng):
             embed = PatchEmbedding(signature.shape, self.patch, self.d)
             blocks = [TransformerBlock(self.d, self.heads, self.mlp_ratio) for _ in range(self.L)]
-            readout = Readout(self.d, signature.outputs, out_ln=self.out_ln)
+            readout = Readout(self.d, signature.outputs, out_ln=self.out_ln, tokens=True)
         return Network(embed, blocks, readout, residual=True)

@@ -26,8 +26,8 @@ def send_error(matrices: Sequence[Tensor], signal: Signal) -> list[Tensor]:
     """e B_lᵀ for every state; of T tokens each gets the same, divided by √T."""
     credits = []
     for b_dC, h in zip(matrices, signal.states, strict=True):
-        a_Nd = signal.error_NC @ b_dC.to(signal.error_NC.dtype).T
-        credits.append(a_Nd if h.ndim == 2 else (a_Nd / h.shape[1] ** 0.5)[:, None].expand_as(h))
+        a_Nd = signal.error_NC @ b_dC.to(signal.error_NC.dtype).mT
+        credits.append(a_Nd if h.ndim == a_Nd.ndim else (a_Nd / h.shape[-2] ** 0.5)[..., None, :].expand_as(h))
     return credits
 
 

@@ -39,7 +39,7 @@ class FeedbackAlignment:
     def credits(self, state: Matrices, signal: Signal) -> list[Tensor]:
         credits = [signal.top_gradient]
         for b_dd in reversed(state.matrices):
-            credits.append(credits[-1] @ b_dd.to(credits[-1].dtype).T)
+            credits.append(credits[-1] @ b_dd.to(credits[-1].dtype).mT)
         return credits[::-1]
 
     def update(self, state: Matrices, signal: Signal) -> dict[str, Tensor]:

@@ -1,7 +1,6 @@
 """A run in memory: network, rule, optimiser, data and generators, advanced one epoch at a time."""
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,18 +11,13 @@ from sonde.generators import generator
 from sonde.probes import PROBES, Context, take
 from sonde.rows import Reading
 from sonde.tasks import Data
+from sonde.training.adam import Adam
 from sonde.training.assign import CreditAssignment
+from sonde.training.bf16 import use_bf16
+from sonde.training.log import Epoch, Log
 
-DTYPES = {"float32": torch.float32, "float64": torch.float64}
+DTYPES = {"float32": torch.float32, "float64": torch.float64, "bf16": torch.float32}  # of weights
 TEST_BATCH = 1000
-
-
-@dataclass(frozen=True)
-class Epoch:
-    """The loss of every batch, and what was averaged over the epoch."""
-
-    losses: Tensor
-    readings: list[Reading]
 
 
 class Program:
@@ -36,8 +30,14 @@ class Program:
         self.dtype = DTYPES[config.precision]
         net = config.model.build(config.signature, generator(config.seed, "init"))
         self.net = net.to(device, self.dtype)
+        if config.precision == "bf16":
+            use_bf16(self.net)
         self.initial = {name: p.detach().clone() for name, p in self.net.named_parameters()}
-        self.optimiser = _optimiser(config.optimiser, list(self.net.parameters()))
+        self.optimiser = Adam(
+            list(self.net.parameters()),
+            weight_decay=config.optimiser.weight_decay,
+            decoupled=config.optimiser.name == "adamw",
+        )
         self.order = generator(config.seed, "order")
         self.steps_per_epoch = data.steps(config.batch_size)
         self.credit = CreditAssignment(
@@ -51,30 +51,16 @@ class Program:
 
     def train_epoch(self, epoch: int) -> Epoch:
         """One epoch of optimiser steps; nothing is read from the device before its end."""
-        config, loss = self.config, self.data.loss
-        for group in self.optimiser.param_groups:
-            group["lr"] = learning_rate(config.optimiser, epoch, config.epochs)
-        losses = torch.empty(self.steps_per_epoch, device=self.device, dtype=self.dtype)
-        correct = torch.zeros((), device=self.device, dtype=torch.int64)
-        logs: dict[str, Tensor] = {}
+        config = self.config
+        lr = learning_rate(config.optimiser, epoch, config.epochs)
+        log = Log()
         self.net.train()
-        for index, (x, y) in enumerate(self.data.batches(config.batch_size, self.order)):
-            self.optimiser.zero_grad(set_to_none=True)
+        for x, y in self.data.batches(config.batch_size, self.order):
+            self.optimiser.zero_grad()
             step = self.credit.backward(x, y)
-            self.optimiser.step()
-            losses[index] = step.loss
-            if loss.classifies:
-                correct += (step.output_NC.argmax(-1) == y).sum()
-            for name, value in step.logs.items():
-                logs[name] = logs[name] + value if name in logs else value.clone()
-        drawn = self.data.train_samples if loss.classifies else self.steps_per_epoch * config.batch_size
-        means = {"train_loss": losses.mean()} | {
-            name: log / self.steps_per_epoch for name, log in logs.items()
-        }
-        readings = [Reading(metric=name, value=mean.item(), samples=drawn) for name, mean in means.items()]
-        if loss.classifies:
-            readings.append(Reading(metric="train_acc", value=correct.item() / drawn, samples=drawn))
-        return Epoch(losses.double().cpu(), readings)
+            self.optimiser.step(lr)
+            log.add(step, y)
+        return log.read(self.data.loss)[0]
 
     @torch.no_grad()
     def evaluate(self) -> list[Reading]:
@@ -118,7 +104,7 @@ class Program:
         return [reading for name in names for reading in PROBES[name](snapshot)]
 
     def weights(self) -> dict[str, Tensor]:
-        return dict(self.net.state_dict())
+        return {name: value.contiguous() for name, value in self.net.state_dict().items()}
 
     def finite(self) -> bool:
         return all(bool(torch.isfinite(p).all()) for p in self.net.parameters())
@@ -143,8 +129,3 @@ def learning_rate(optimiser: Optimiser, epoch: int, epochs: int) -> float:
     if optimiser.schedule == "constant":
         return optimiser.lr
     return optimiser.lr * (1 + math.cos(math.pi * (epoch - 1) / epochs)) / 2
-
-
-def _optimiser(config: Optimiser, parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
-    kind = torch.optim.Adam if config.name == "adam" else torch.optim.AdamW
-    return kind(parameters, lr=config.lr, weight_decay=config.weight_decay, fused=True)

@@ -3,6 +3,7 @@
 N samples, C outputs, L blocks.  Unit l produces h_l: the embedding for l = 0, block l−1 otherwise.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -40,19 +41,20 @@ def _global(net: Network, rule: Rule, x: Tensor, y: Tensor, loss: Loss) -> Step:
     h, branches = _run_blocks(net, net.embed(x))
     output_NC = net.readout(h)
     value = loss.mean(output_NC, y)
-    _with_penalty(value, rule, branches).backward()  # type: ignore[no-untyped-call]
+    _goal(value, rule, branches, net.lead).backward()  # type: ignore[no-untyped-call]
     return Step(value.detach(), output_NC.detach(), {})
 
 
 def _frozen(net: Network, rule: Rule, x: Tensor, y: Tensor, loss: Loss) -> Step:
     """The gradient crosses the blocks to the embedding and leaves them as they are."""
-    h = Rescale.apply(net.embed(x), rule.credit_scale, len(x))  # type: ignore[no-untyped-call]
+    samples = x.shape[net.lead]
+    h = Rescale.apply(net.embed(x), rule.credit_scale, samples, net.lead)  # type: ignore[no-untyped-call]
     h, _ = _run_blocks(net, h)
     output_NC = net.readout(h)
     value = loss.mean(output_NC, y)
     trained = [*net.embed.parameters(), *net.readout.parameters()]
     if trained:
-        torch.autograd.backward(value, inputs=trained)
+        torch.autograd.backward(value.sum(), inputs=trained)
     return Step(value.detach(), output_NC.detach(), {})
 
 
@@ -72,6 +74,7 @@ def _local(net: Network, rule: Rule, state: RuleState, x: Tensor, y: Tensor, los
         branches.append(block(h))
         units.append(h + branches[-1] if net.residual else branches[-1])
     states = [unit.detach() for unit in units]
+    samples = x.shape[net.lead]
 
     def signal_of(top_gradient: Tensor | None) -> Signal:
         return Signal(
@@ -85,39 +88,46 @@ def _local(net: Network, rule: Rule, state: RuleState, x: Tensor, y: Tensor, los
         )
 
     def delivered(signal: Signal) -> list[Tensor]:
-        return [scaled(a, rule.credit_scale).div_(len(x)) for a in rule.credits(state, signal)]
+        return [scaled(a, rule.credit_scale, samples, net.lead) for a in rule.credits(state, signal)]
 
     if rule.reads_top_gradient:
         seen: list[Signal] = []
 
         def answer(mean_gradient: Tensor) -> list[Tensor]:
-            seen.append(signal_of(mean_gradient * len(x)))
+            seen.append(signal_of(mean_gradient * samples))
             return delivered(seen[0])
 
         output_NC = net.readout(Deliver.apply(answer, *units))  # type: ignore[no-untyped-call]
         value = loss.mean(output_NC, y)
-        _with_penalty(value, rule, branches).backward()  # type: ignore[no-untyped-call]
+        _goal(value, rule, branches, net.lead).backward()  # type: ignore[no-untyped-call]
         signal = seen[0]
     else:
         output_NC = net.readout(states[-1])
         value = loss.mean(output_NC, y)
         signal = signal_of(None)
-        goals = [(_with_penalty(value, rule, branches), None), *zip(units, delivered(signal), strict=True)]
+        goals = [(_goal(value, rule, branches, net.lead), None), *zip(units, delivered(signal), strict=True)]
         goals = [(goal, a) for goal, a in goals if goal.requires_grad]
         torch.autograd.backward([goal for goal, _ in goals], [a for _, a in goals])
     return Step(value.detach(), output_NC.detach(), rule.update(state, signal))
 
 
-def _with_penalty(value: Tensor, rule: Rule, branches: list[Tensor]) -> Tensor:
-    """The loss plus λ Σ_l mean_i ‖f_l(h_l)‖², a token counting as a sample."""
-    if not rule.penalty:
-        return value
-    return value + rule.penalty * torch.stack([f.square().sum(-1).mean() for f in branches]).sum()
+def _goal(value: Tensor, rule: Rule, branches: list[Tensor], lead: int) -> Tensor:
+    """The loss plus λ Σ_l mean_i ‖f_l(h_l)‖², a token counting as a sample; summed over replicas."""
+    if rule.penalty:
+        penalties = [f.square().sum(-1).flatten(lead).mean(-1) for f in branches]
+        value = value + rule.penalty * torch.stack(penalties).sum(0)
+    return value.sum() if lead else value
 
 
-def scaled(a: Tensor, credit_scale: CreditScale) -> Tensor:
-    """â = a / (RMS(a) + 1e-6), RMS over the whole tensor; or a itself.  Never the same memory as a."""
-    return a / (a.square().mean().sqrt() + 1e-6) if credit_scale == "rms" else a.clone()
+def scaled(a: Tensor, credit_scale: CreditScale, samples: int = 1, lead: int = 0) -> Tensor:
+    """â/N with â = a / (RMS(a) + 1e-6), RMS over all of a replica; or a/N.  Never the same memory as a."""
+    if credit_scale == "none":
+        return a / samples
+    axes = tuple(range(lead, a.ndim))
+    norm = torch.linalg.vector_norm(a, dim=axes, keepdim=True)
+    size = math.prod(a.shape[lead:])
+    factor: Tensor = ((norm / math.sqrt(size) + 1e-6) * samples).reciprocal_()
+    return a * factor
 
 
 def exact_gradients(net: Network, states: list[Tensor], y: Tensor, loss: Loss) -> list[Tensor]:
@@ -150,13 +160,13 @@ class Rescale(torch.autograd.Function):
     """The identity going up; credit coming back is normalised."""
 
     @staticmethod
-    def forward(ctx: Any, h: Tensor, credit_scale: CreditScale, samples: int) -> Tensor:
-        ctx.credit_scale, ctx.samples = credit_scale, samples
+    def forward(ctx: Any, h: Tensor, credit_scale: CreditScale, samples: int, lead: int) -> Tensor:
+        ctx.credit_scale, ctx.samples, ctx.lead = credit_scale, samples, lead
         return h.view_as(h)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, mean_gradient: Tensor) -> tuple[Any, ...]:
         if ctx.credit_scale == "none":
-            return mean_gradient, None, None
-        return scaled(mean_gradient * ctx.samples, "rms") / ctx.samples, None, None
+            return mean_gradient, None, None, None
+        return scaled(mean_gradient * ctx.samples, "rms", ctx.samples, ctx.lead), None, None, None
