@@ -1,0 +1,139 @@
+"""One run between the store and the program that trains it: opened, advanced an epoch at a time, committed."""
+
+import itertools
+import time
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import safetensors.torch
+import torch
+
+from sonde.config import RunConfig, to_tree
+from sonde.errors import SondeError
+from sonde.rows import Reading, rows_of
+from sonde.store.environment import describe
+from sonde.store.run import RunFolder, State
+from sonde.tasks import Data
+from sonde.training.log import Epoch
+from sonde.training.program import DTYPES, Program
+from sonde.training.tensors import pack, unpack
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """Where a run stands after an epoch."""
+
+    run: str
+    epoch: int
+    epochs: int
+    loss: float | None
+    state: str
+
+
+class Session:
+    """A run that is held and not ended, brought back to where the store has it."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        folder: RunFolder,
+        data_root: Path | None,
+        device: torch.device,
+        together: int,
+    ) -> None:
+        self.config, self.folder = config, folder
+        data = config.task.load(config.seed, data_root, device, DTYPES[config.precision])
+        self.program = Program(config, data, device)
+        if not folder.exists():
+            folder.create(to_tree(config), about(config, self.program))
+        _check_same_data(folder, data)
+        manifest, self.rows = folder.read()
+        folder.sweep(manifest)
+        session = {
+            "from_epoch": manifest.epoch,
+            "started": datetime.now(UTC).isoformat(timespec="seconds"),
+            "together": together,
+            "environment": describe(torch.get_num_threads(), str(device)),
+        }
+        self.manifest = replace(manifest, state="unfinished", sessions=[*manifest.sessions, session])
+        self.seconds = {"train": 0.0, "probes": 0.0, **manifest.seconds}
+        if manifest.epoch is not None:
+            weights = safetensors.torch.load(folder.tensors("weights"))
+            self.program.restore(weights, unpack(folder.tensors("resume")))
+
+    @property
+    def next_epoch(self) -> int:
+        return 0 if self.manifest.epoch is None else self.manifest.epoch + 1
+
+    def commit(self, trained: Epoch | None, seconds: float) -> Progress:
+        """Measure the epoch that was trained (none: the initial state), and make it visible."""
+        config, program, epoch = self.config, self.program, self.next_epoch
+        state: State = "complete" if epoch == config.epochs else "unfinished"
+        readings: list[Reading] = []
+        self.seconds["train"] += seconds
+        if trained is not None:
+            readings = trained.readings
+            if config.log == "step":
+                self._add_batch_losses(epoch, trained.losses)
+            if not (torch.isfinite(trained.losses).all() and program.finite()):
+                state = "diverged"
+        start = time.perf_counter()
+        step = epoch * program.steps_per_epoch
+        readings = [*readings, *program.evaluate(), *program.probe(epoch)]
+        self._add(rows_of(self.folder.id, epoch, readings, steps=itertools.repeat(step)))
+        self.seconds["probes"] += time.perf_counter() - start
+        tensors = {"weights": safetensors.torch.save(program.weights())}
+        if state == "unfinished":
+            tensors["resume"] = pack(program.state())
+        manifest = replace(
+            self.manifest,
+            state=state,
+            epoch=epoch,
+            step=step,
+            seconds=dict(self.seconds),
+            message=f"loss or weights are not finite after epoch {epoch}" if state == "diverged" else None,
+        )
+        self.manifest = self.folder.commit(manifest, self.rows, tensors)
+        loss = None if trained is None else trained.losses[-1].item()
+        return Progress(run=self.folder.id, epoch=epoch, epochs=config.epochs, loss=loss, state=state)
+
+    def _add_batch_losses(self, epoch: int, losses: torch.Tensor) -> None:
+        """The loss of every batch, with the number of the step it drives: the first is the loss at initialisation."""
+        samples = self.config.batch_size
+        readings = (Reading(metric="batch_loss", value=value, samples=samples) for value in losses.tolist())
+        steps = itertools.count((epoch - 1) * len(losses) + 1)
+        self._add(rows_of(self.folder.id, epoch, readings, steps=steps))
+
+    def _add(self, rows: pl.DataFrame) -> None:
+        self.rows = pl.concat([self.rows, rows])
+
+
+def _check_same_data(folder: RunFolder, data: Data) -> None:
+    """A run goes on with the samples it began with."""
+    began = folder.description()["about"].get("data")
+    if began != data.source:
+        raise SondeError(
+            f"run {folder.id} began with the data {began}, but found {data.source}: name the first with --data-root, "
+            f"or remove {folder.path}"
+        )
+
+
+def about(config: RunConfig, program: Program) -> dict[str, Any]:
+    """Facts derived from the configuration, for readers that have no torch."""
+    return {
+        "label": config.model.label,
+        "variant": config.model.variant,
+        "rule_label": config.rule.label,
+        "task_label": config.task.label,
+        "depth": config.model.L,
+        "width": config.model.d,
+        "alpha": config.model.init_scale,
+        "steps": config.epochs * program.steps_per_epoch,
+        "samples": program.data.train_samples,
+        "probe_size": min(config.probes.size, program.data.test_samples),
+        "data": program.data.source,
+        "gradients": "per sample",  # of grad_norm: the loss is not divided by the probe size
+    }
