@@ -13,6 +13,8 @@ from sonde.engine import local
 if TYPE_CHECKING:
     from sonde.config import RunConfig
 
+LOG_LINES = 20  # shown of the log of a failed run
+
 
 def execute(
     configs: "Sequence[RunConfig]",
@@ -35,33 +37,50 @@ def execute(
         with count(console(stderr=True), f"preparing {task.label}", quiet=quiet) as on_progress:
             task.prepare(data_root, on_progress)
     epochs = sum(config.epochs for config in configs)
-    with watch(console(stderr=True), len(configs), epochs, quiet=quiet) as listener:
-        outcomes = local.run_all(
-            configs,
-            runs=runs,
-            jobs=jobs or os.cpu_count() or 1,
-            data_root=data_root,
-            device=device,
-            on_event=listener,
-            on_stop=_say_stopping,
-        )
+    try:
+        with watch(console(stderr=True), len(configs), epochs, quiet=quiet) as listener:
+            outcomes = local.run_all(
+                configs,
+                runs=runs,
+                jobs=jobs or os.cpu_count() or 1,
+                data_root=data_root,
+                device=device,
+                on_event=listener,
+                on_notice=_say,
+                on_stop=_say_stopping,
+            )
+    except KeyboardInterrupt:
+        raise _stopped() from None
     for outcome in outcomes:
         if outcome.state != "complete":
-            print(
-                f"sonde: run {outcome.run} {outcome.state}: {outcome.message or 'stopped'}", file=sys.stderr
-            )
-        if outcome.detail:
-            print(outcome.detail, file=sys.stderr)
+            _say_how_it_ended(outcome, runs)
     if any(outcome.state == "unfinished" for outcome in outcomes):
-        print("sonde: stopped; the same command resumes where it was", file=sys.stderr)
-        raise typer.Exit(130)
+        raise _stopped()
     if all(outcome.state == "failed" for outcome in outcomes):
         raise typer.Exit(1)
     return outcomes
 
 
+def _stopped() -> typer.Exit:
+    _say("stopped; the same command resumes where it was")
+    return typer.Exit(130)
+
+
+def _say_how_it_ended(outcome: local.Outcome, runs: Path) -> None:
+    """One line; below it, where the failure was not foreseen, the end of the run's log."""
+    from sonde.store.run import RunFolder
+
+    log = f" (log: {outcome.log})" if outcome.log else ""
+    _say(f"run {outcome.run} {outcome.state}: {outcome.message or 'stopped'}{log}")
+    if outcome.detail is not None:
+        text = RunFolder(runs / outcome.run).read_log() or outcome.detail
+        for line in text.splitlines()[-LOG_LINES:]:
+            print(f"    {line}", file=sys.stderr)
+
+
 def _say_stopping(running: int) -> None:
-    print(
-        f"sonde: {running} runs finish their epoch and save it; Ctrl-C again stops them at once",
-        file=sys.stderr,
-    )
+    _say(f"{running} runs finish their epoch and save it; Ctrl-C again stops them at once")
+
+
+def _say(text: str) -> None:
+    print(f"sonde: {text}", file=sys.stderr)

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
-from sonde.engine.local import Event, Outcome
+from sonde.engine.outcome import Event, Outcome
 
 
 @contextmanager

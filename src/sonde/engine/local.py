@@ -1,56 +1,40 @@
-"""Runs in processes of this machine: one process and one thread a run.
+"""Runs in processes of this machine: one process and one thread for each bundle.
 
-A server process imports torch once and forks a worker for every run, so a run costs no start-up of its own.
+A server process imports torch once and forks a worker for every bundle, so a run costs no start-up of its own.
 """
 
 import multiprocessing
-import os
 import signal
 import sys
 import threading
-import traceback
-from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from sonde.engine.outcome import Event, Outcome
+from sonde.engine.output import Output
 
 if TYPE_CHECKING:
     from sonde.config import RunConfig
+    from sonde.engine.bundles import Bundle
+
+__all__ = ["Event", "Outcome", "run_all", "warm_up"]
 
 METHOD = "spawn" if sys.platform == "win32" else "forkserver"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """How a run ended: complete, diverged, unfinished (stopped on request) or failed, with the reason."""
-
-    run: str
-    state: str
-    message: str | None = None
-    detail: str | None = None  # the traceback of an error that was not foreseen
-    reused: bool = False  # it was in the store already
-
-
-@dataclass(frozen=True, kw_only=True)
-class Event:
-    """A run started, finished an epoch, or ended."""
-
-    run: str
-    epoch: int
-    epochs: int
-    loss: float | None = None
-    outcome: Outcome | None = None
-
-
 @dataclass
 class _Worker:
-    config: "RunConfig"
+    bundle: "Bundle"
     process: BaseProcess
     pipe: Connection
-    outcome: Outcome | None = None
+    output: Output
+    answers: dict[str, Outcome] = field(default_factory=dict)
 
 
 def warm_up() -> None:
@@ -70,120 +54,101 @@ def run_all(
     data_root: Path | None = None,
     device: str = "auto",
     on_event: Callable[[Event], None] = lambda event: None,
+    on_notice: Callable[[str], None] = lambda notice: None,
     on_stop: Callable[[int], None] = lambda running: None,
 ) -> list[Outcome]:
-    """Train every configuration, `jobs` at a time, and return an outcome for each, in order.
+    """Train every configuration, in `jobs` processes at a time, and return an outcome for each, in order.
 
     Ctrl-C lets the running ones finish their epoch; a second one stops them at once.  Either way every run
-    resumes from its last epoch.
+    resumes from its last epoch.  A run whose process dies is resumed once, and `on_notice` is told.
     """
-    from sonde.config import to_tree
-    from sonde.store.run import ENDED, RunFolder
+    from sonde.engine import bundles
+    from sonde.engine.ledger import Ledger
+    from sonde.training.stack import stackable
 
-    context = multiprocessing.get_context(METHOD)
-    waiting = deque(configs)
+    ledger = Ledger(configs, runs=runs, on_event=on_event, on_notice=on_notice)
+    ledger.waiting.extend(bundles.bundle(ledger.unended(), jobs=jobs, pays=stackable))
     active: dict[Connection, _Worker] = {}
-    outcomes: dict[str, Outcome] = {}
-    stopping = False
-
-    def finish(config: "RunConfig", outcome: Outcome) -> None:
-        outcomes[config.id] = outcome
-        on_event(Event(run=config.id, epoch=config.epochs, epochs=config.epochs, outcome=outcome))
-
-    def start(config: "RunConfig") -> None:
-        folder = RunFolder(runs / config.id)
-        if folder.exists() and folder.manifest().state in ENDED:
-            manifest = folder.manifest()
-            finish(
-                config, Outcome(run=config.id, state=manifest.state, message=manifest.message, reused=True)
-            )
-            return
-        ours, theirs = context.Pipe()
-        order = (theirs, to_tree(config), str(runs), None if data_root is None else str(data_root), device)
-        process = context.Process(  # type: ignore[attr-defined]
-            target=_work, args=order, name=config.id
-        )
-        process.start()
-        theirs.close()
-        active[ours] = _Worker(config, process, ours)
-        on_event(Event(run=config.id, epoch=0, epochs=config.epochs))
 
     def listen(worker: _Worker) -> None:
         try:
-            message = worker.pipe.recv()
-        except (EOFError, ConnectionResetError):
-            worker.process.join()
+            message: Event | Outcome = worker.pipe.recv()
+        except (EOFError, OSError):  # closed, or died in the middle of a message
             del active[worker.pipe]
-            died = f"its process died (exit code {worker.process.exitcode}); the same command resumes it"
-            finish(
-                worker.config, worker.outcome or Outcome(run=worker.config.id, state="failed", message=died)
-            )
+            worker.process.join()
+            worker.pipe.close()
+            ledger.ended(worker.bundle, worker.answers, _how(worker.process.exitcode), worker.output.close())
             return
         if isinstance(message, Outcome):
-            worker.outcome = message
+            worker.answers[message.run] = message
         else:
             on_event(message)
 
+    def stop() -> None:
+        ledger.stopping = True
+        on_stop(sum(len(worker.bundle) - len(worker.answers) for worker in active.values()))
+        for pipe in active:
+            with suppress(OSError):  # it has just ended
+                pipe.send("stop")
+
+    with _first_ctrl_c() as interrupt:
+        try:
+            while active or (ledger.waiting and not ledger.stopping):
+                while ledger.waiting and len(active) < jobs and not ledger.stopping:
+                    worker = _start(ledger.begin(), runs, data_root, device)
+                    active[worker.pipe] = worker
+                for ready in wait([interrupt, *active]):
+                    if ready is interrupt:
+                        interrupt.recv_bytes()
+                        stop()
+                    else:
+                        listen(active[ready])  # type: ignore[index]
+        finally:
+            for worker in active.values():
+                worker.process.terminate()
+                worker.process.join()
+                worker.output.close()
+    return ledger.results()
+
+
+def _start(bundle: "Bundle", runs: Path, data_root: Path | None, device: str) -> _Worker:
+    from sonde.config import to_tree
+    from sonde.engine.worker import work
+
+    context = multiprocessing.get_context(METHOD)
+    ours, theirs = context.Pipe()
+    output = Output()
+    trees = [to_tree(config) for config in bundle]
+    order = (theirs, output.path, trees, str(runs), None if data_root is None else str(data_root), device)
+    process = context.Process(target=work, args=order, name=bundle[0].id)  # type: ignore[attr-defined]
+    process.start()
+    theirs.close()
+    return _Worker(bundle, process, ours, output)
+
+
+def _how(exitcode: int | None) -> str:
+    if exitcode is not None and exitcode < 0:
+        return f"its process was killed (signal {-exitcode})"
+    return f"its process ended without an answer (exit code {exitcode})"
+
+
+@contextmanager
+def _first_ctrl_c() -> Iterator[Connection]:
+    """A connection to be read after the first Ctrl-C, which interrupts nothing; the second is a KeyboardInterrupt."""
+    heard, told = multiprocessing.Pipe(duplex=False)
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        told.send_bytes(b"stop")
+
+    main = threading.current_thread() is threading.main_thread()  # others hear no signals
+    usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # in the background it is ignored
+    if main and usual:
+        signal.signal(signal.SIGINT, handle)
     try:
-        while waiting or active:
-            try:
-                while waiting and len(active) < jobs and not stopping:
-                    start(waiting.popleft())
-                if stopping and not active:
-                    break
-                for pipe in wait(list(active)) if active else ():
-                    listen(active[pipe])  # type: ignore[index]
-            except KeyboardInterrupt:
-                if stopping:
-                    raise
-                stopping = True
-                on_stop(len(active))
-                for pipe in active:
-                    pipe.send("stop")
+        yield heard
     finally:
-        for worker in active.values():
-            worker.process.terminate()
-            worker.process.join()
-    for config in waiting:
-        outcomes[config.id] = Outcome(run=config.id, state="unfinished", message="not started")
-    return [outcomes[config.id] for config in configs]
-
-
-def _work(pipe: Connection, tree: dict[str, Any], runs: str, data_root: str | None, device: str) -> None:
-    """The worker: train one run, report every epoch, and send an outcome before the pipe closes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_die_with_parent, daemon=True).start()
-    from sonde.config import parse
-    from sonde.errors import SondeError
-    from sonde.training.train import Progress, train
-
-    config = parse(tree)
-
-    def report(progress: Progress) -> None:
-        pipe.send(Event(run=progress.run, epoch=progress.epoch, epochs=progress.epochs, loss=progress.loss))
-
-    try:
-        manifest = train(
-            config,
-            runs=runs,
-            data_root=None if data_root is None else Path(data_root),
-            device=device,
-            on_progress=report,
-            should_stop=pipe.poll,
-        )
-        outcome = Outcome(run=config.id, state=manifest.state, message=manifest.message)
-    except SondeError as error:
-        outcome = Outcome(run=config.id, state="failed", message=str(error))
-    except Exception as error:
-        summary = f"{type(error).__name__}: {error}"
-        outcome = Outcome(run=config.id, state="failed", message=summary, detail=traceback.format_exc())
-    pipe.send(outcome)
-    pipe.close()
-
-
-def _die_with_parent() -> None:
-    """A worker outlives nobody: the command that comes next finds its run free."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        wait([parent.sentinel])
-        os._exit(1)
+        if main and usual:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        heard.close()
+        told.close()

@@ -5,6 +5,6 @@ The first optimiser a process builds imports `torch._dynamo`, which takes longer
 
 import torch._dynamo
 
-import sonde.training.train
+import sonde.engine.worker
 
 __all__ = ["sonde", "torch"]

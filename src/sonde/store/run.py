@@ -4,6 +4,7 @@
     manifest.json  which state is visible: epoch, files, time spent, where and with what it was computed
     metrics…       tidy rows in Parquet          weights…   safetensors
     resume…        optimiser, rule and generators in safetensors; only while the run is unfinished
+    log.txt        what an engine has to tell of its sessions; no state names it, and none removes it
 
 A state is visible when the manifest that names its files is renamed into place, all at once or not at all.
 """
@@ -137,6 +138,22 @@ class RunFolder:
         path = self.path / self.manifest().files[name]
         with files.clear_errors(path):
             return path.read_bytes()
+
+    @property
+    def log_path(self) -> Path:
+        return self.path / "log.txt"
+
+    def log(self, text: str) -> None:
+        """Add to the run's log."""
+        with files.clear_errors(self.log_path), self.log_path.open("a", encoding="utf-8") as file:
+            file.write(text)
+
+    def read_log(self) -> str:
+        """The run's log; empty where there is none."""
+        try:
+            return self.log_path.read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return ""
 
     @staticmethod
     def _with_format(manifest: Manifest) -> dict[str, Any]:

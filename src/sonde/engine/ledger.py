@@ -1,0 +1,142 @@
+"""The bookkeeping of an engine: which runs wait, how each ended, and who was given a second chance."""
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from sonde.config import RunConfig
+from sonde.engine.bundles import Bundle
+from sonde.engine.log import RunLog
+from sonde.engine.outcome import Event, Outcome
+from sonde.errors import SondeError
+from sonde.store.lock import hold
+from sonde.store.run import ENDED, RunFolder
+
+
+class Ledger:
+    """Knows nothing of how workers are started: bundles are taken from it, and it is told what became of them."""
+
+    def __init__(
+        self,
+        configs: Sequence[RunConfig],
+        *,
+        runs: Path,
+        on_event: Callable[[Event], None],
+        on_notice: Callable[[str], None],
+    ) -> None:
+        self.runs, self.on_event, self.on_notice = runs, on_event, on_notice
+        self.configs = {config.id: config for config in configs}
+        self.outcomes: dict[str, Outcome] = {}
+        self.waiting: deque[Bundle] = deque()
+        self.stopping = False
+        self._begun: set[str] = set()
+        self._revived: set[str] = set()
+
+    def unended(self) -> list[RunConfig]:
+        """The runs that are still to be trained; the others are reported as they are in the store."""
+        left = []
+        for config in self.configs.values():
+            stored = self._in_store(config)
+            if stored is None:
+                left.append(config)
+            else:
+                self._finish(config, replace(stored, reused=True))
+        return left
+
+    def begin(self) -> Bundle:
+        """Take the next bundle."""
+        bundle = self.waiting.popleft()
+        for config in bundle:
+            self._begun.add(config.id)
+            self.on_event(Event(run=config.id, epoch=0, epochs=config.epochs))
+        return bundle
+
+    def ended(self, bundle: Bundle, answers: Mapping[str, Outcome], how: str, wrote: str) -> None:
+        """The worker of a bundle is gone: its answers, `how` its process ended, and what that wrote.
+
+        A failure in company may be a neighbour's fault, so each run is tried again alone.  A run without an answer
+        was lost with the process.
+        """
+        again = []
+        for config in bundle:
+            answer = answers.get(config.id)
+            if wrote:
+                self._log(config).tell("its process wrote:", wrote)
+            if answer is None:
+                self._lost(config, how, wrote)
+            elif answer.state == "failed" and len(bundle) > 1:
+                again.append(config)
+            else:
+                self._finish(config, answer)
+        if again and not self.stopping:
+            self.waiting.extend((config,) for config in again)
+            self.on_notice(_alone([config.id for config in again], answers[again[0].id].message))
+
+    def results(self) -> list[Outcome]:
+        """An outcome for every run, in the order of the configurations."""
+        return [self.outcomes.get(run) or self._unfinished(run) for run in self.configs]
+
+    def _lost(self, config: RunConfig, how: str, wrote: str) -> None:
+        stored = self._in_store(config)
+        if stored is not None:
+            self._finish(config, stored)
+        elif self.stopping:
+            message = f"{how}; the same command resumes it"
+            self._log(config).tell(message)
+            self._finish(config, Outcome(run=config.id, state="unfinished", message=message))
+        elif config.id in self._revived:
+            message = (
+                f"{how} a second time: give fewer --jobs if memory ran out; the same command tries again"
+            )
+            self._log(config).tell(f"failed: {message}")
+            self._mark_failed(config, message)
+            self._finish(config, Outcome(run=config.id, state="failed", message=message, detail=wrote))
+        else:
+            message = f"{how}; resuming it from its last epoch"
+            self._log(config).tell(message)
+            self._revived.add(config.id)
+            self.waiting.append((config,))
+            self.on_notice(f"run {config.id}: {message}")
+
+    def _mark_failed(self, config: RunConfig, message: str) -> None:
+        """In the store, unless the run was never created or somebody else has taken it."""
+        folder = self._folder(config)
+        with suppress(SondeError):
+            if folder.exists():
+                with hold(self.runs, folder.id):
+                    manifest = folder.manifest()
+                    if manifest.state not in ENDED:
+                        folder.put(replace(manifest, state="failed", message=message))
+
+    def _finish(self, config: RunConfig, outcome: Outcome) -> None:
+        folder = self._folder(config)
+        if outcome.state == "failed" and folder.read_log():
+            outcome = replace(outcome, log=str(folder.log_path))
+        self.outcomes[config.id] = outcome
+        self.on_event(Event(run=config.id, epoch=config.epochs, epochs=config.epochs, outcome=outcome))
+
+    def _unfinished(self, run: str) -> Outcome:
+        message = None if run in self._begun else "not started"
+        return Outcome(run=run, state="unfinished", message=message)
+
+    def _in_store(self, config: RunConfig) -> Outcome | None:
+        folder = self._folder(config)
+        if not folder.exists():
+            return None
+        manifest = folder.manifest()
+        if manifest.state not in ENDED:
+            return None
+        return Outcome(run=config.id, state=manifest.state, message=manifest.message)
+
+    def _folder(self, config: RunConfig) -> RunFolder:
+        return RunFolder(self.runs / config.id)
+
+    def _log(self, config: RunConfig) -> RunLog:
+        return RunLog(self._folder(config))
+
+
+def _alone(runs: Sequence[str], message: str | None) -> str:
+    others = f" and {len(runs) - 1} trained with it" if len(runs) > 1 else ""
+    return f"run {runs[0]}{others}: {message}; training {'each' if others else 'it'} alone"

@@ -1,0 +1,119 @@
+"""The side of a worker: train a bundle, log each of its runs, and tell how each ended."""
+
+import faulthandler
+import multiprocessing
+import os
+import platform
+import signal
+import threading
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+from sonde.config import parse
+from sonde.engine.bundles import Bundle
+from sonde.engine.log import RunLog
+from sonde.engine.outcome import Event, Outcome
+from sonde.engine.output import redirect
+from sonde.errors import SondeError
+from sonde.store.run import ENDED, Manifest, RunFolder
+from sonde.training.together import train_together
+from sonde.training.train import Progress
+
+
+def train_bundle(
+    bundle: Bundle,
+    *,
+    runs: Path,
+    data_root: Path | None,
+    device: str,
+    send: Callable[[Event | Outcome], None],
+    should_stop: Callable[[], bool],
+) -> None:
+    """Train the runs together; send an event for every epoch and one outcome for every run.
+
+    An error is the failure of every run that had not ended; whose fault it was, nobody can say here.
+    """
+    logs = {config.id: RunLog(RunFolder(runs / config.id)) for config in bundle}
+    left = list(logs)
+
+    def end(run: str, outcome: Outcome) -> None:
+        left.remove(run)
+        message = f": {outcome.message}" if outcome.message else ""
+        logs[run].tell(f"{outcome.state}{message}", outcome.detail or "")
+        send(outcome)
+
+    def report(progress: Progress) -> None:
+        loss = "" if progress.loss is None else f", loss {progress.loss:.6g}"
+        logs[progress.run].tell(f"epoch {progress.epoch}/{progress.epochs}{loss}")
+        send(Event(run=progress.run, epoch=progress.epoch, epochs=progress.epochs, loss=progress.loss))
+        if progress.state in ENDED:
+            end(progress.run, _outcome(progress.run, logs[progress.run].folder.manifest()))
+
+    def fail(message: str, detail: str | None = None) -> None:
+        for run in list(left):
+            end(run, Outcome(run=run, state="failed", message=message, detail=detail))
+
+    try:
+        for log in logs.values():
+            log.tell(f"process {os.getpid()} on {platform.node()} {_where(log.folder)}")
+        manifests = train_together(
+            bundle,
+            runs=runs,
+            data_root=data_root,
+            device=device,
+            on_progress=report,
+            should_stop=should_stop,
+        )
+        for run, manifest in zip(logs, manifests, strict=True):
+            if run in left:
+                end(run, _outcome(run, manifest))
+    except SondeError as error:
+        fail(str(error))
+    except Exception as error:
+        fail(f"{type(error).__name__}: {error}", traceback.format_exc())
+
+
+def _outcome(run: str, manifest: Manifest) -> Outcome:
+    return Outcome(run=run, state=manifest.state, message=manifest.message)
+
+
+def _where(folder: RunFolder) -> str:
+    epoch = folder.manifest().epoch if folder.exists() else None
+    return "starts from the beginning" if epoch is None else f"resumes from epoch {epoch}"
+
+
+def work(
+    pipe: Connection, output: str, trees: list[dict[str, Any]], runs: str, data_root: str | None, device: str
+) -> None:
+    """A process of this machine: hears through the pipe when to stop, and answers through it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    redirect(output)
+    faulthandler.enable(2)
+    threading.Thread(target=_die_with_parent, daemon=True).start()
+
+    def send(message: Event | Outcome) -> None:
+        try:
+            pipe.send(message)
+        except OSError:  # nobody listens any more
+            os._exit(1)
+
+    train_bundle(
+        tuple(parse(tree) for tree in trees),
+        runs=Path(runs),
+        data_root=None if data_root is None else Path(data_root),
+        device=device,
+        send=send,
+        should_stop=pipe.poll,
+    )
+    pipe.close()
+
+
+def _die_with_parent() -> None:
+    """A worker outlives nobody: the command that comes next finds its run free."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)
