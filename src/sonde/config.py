@@ -78,7 +78,7 @@ class RunConfig:
     batch_size: Annotated[int, Ge(1)] = 128
     epochs: Annotated[int, Ge(1)] = 10
     seed: Annotated[int, Ge(0)] = 42
-    precision: Literal["float32", "float64"] = "float32"
+    precision: Literal["float32", "float64", "bf16"] = "float32"
     log: Literal["epoch", "step"] = "epoch"  # how often the training loss is stored
     scale: Literal["quick", "full"] = "full"
 
