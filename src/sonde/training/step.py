@@ -124,10 +124,9 @@ def scaled(a: Tensor, credit_scale: CreditScale, samples: int = 1, lead: int = 0
     if credit_scale == "none":
         return a / samples
     axes = tuple(range(lead, a.ndim))
-    norm = torch.linalg.vector_norm(a, dim=axes, keepdim=True)
+    norm: Tensor = torch.linalg.vector_norm(a, dim=axes, keepdim=True)
     size = math.prod(a.shape[lead:])
-    factor: Tensor = ((norm / math.sqrt(size) + 1e-6) * samples).reciprocal_()
-    return a * factor
+    return a / norm.mul_(samples / math.sqrt(size)).add_(1e-6 * samples)
 
 
 def exact_gradients(net: Network, states: list[Tensor], y: Tensor, loss: Loss) -> list[Tensor]:
