@@ -28,10 +28,11 @@ test: .venv/.ready ## ruff, mypy and the tests
 test-slow: .venv/.ready ## full-scale checks
 	$(BIN)/pytest -q -m slow
 
-bench: .venv/.ready ## the training loop against a bare PyTorch loop, and what snapshots cost; with SONDE_DATA, batching too
-	$(BIN)/python benchmarks/residual.py
+bench: .venv/.ready ## Sonde against bare PyTorch loops and BioTorch, and what snapshots cost; with SONDE_DATA, CIFAR-10 too
+	@$(BIN)/python -c 'import biotorch' 2>/dev/null || $(BIN)/python -m pip install --quiet --no-deps --constraint constraints.txt biotorch \
+		|| echo 'BioTorch cannot be installed: the benchmark goes on without it'
+	$(BIN)/sonde bench --save benchmarks
 	$(BIN)/python benchmarks/probes.py
-	@if [ -n "$$SONDE_DATA" ]; then $(BIN)/python benchmarks/data.py "$$SONDE_DATA"; fi
 
 format: .venv/.ready ## let ruff mend what it can
 	$(BIN)/ruff check --fix .

@@ -100,6 +100,7 @@ FORBIDDEN = {
     "compare": {*TORCH_SIDE, "figures", "cli", "engine", "paper", "audit"},
     "report": {*TORCH_SIDE, "store", "cli", "engine", "paper", "audit", "compare"},
     "audit": {*TORCH_SIDE, "figures", "cli", "engine", "paper"},
+    "bench": {"cli", "figures", "report", "paper", "audit", "compare"},
 }
 
 
@@ -120,6 +121,12 @@ def test_dependencies_point_one_way(package: str) -> None:
         assert not parts & FORBIDDEN[package], (
             f"{file.relative_to(SOURCE)} imports {parts & FORBIDDEN[package]}"
         )
+
+
+def test_only_the_command_line_knows_the_benchmarks() -> None:
+    for file in SOURCE.rglob("*.py"):
+        if file.relative_to(SOURCE).parts[0] not in ("bench", "cli"):
+            assert not any(name.startswith("sonde.bench") for name in imported(file)), file
 
 
 @pytest.mark.parametrize("package", ["figures", "store", "paper", "datasets", "audit", "compare", "report"])

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from sonde.cli.audit import audit
+from sonde.cli.bench import bench
 from sonde.cli.compare import compare
 from sonde.cli.data import data
 from sonde.cli.export import export
@@ -34,6 +35,7 @@ app.command("audit")(audit)
 app.command("compare")(compare)
 app.command("report")(report)
 app.command("export")(export)
+app.command("bench")(bench)
 app.add_typer(data)
 
 
