@@ -49,7 +49,9 @@ def _softmax_minus_one_hot_NC(logits_NC: Tensor, label_N: Tensor) -> Tensor:
     return error_NC.scatter_add(-1, label_N[..., None], -error_NC.new_ones(*label_N.shape, 1))
 
 
-MEAN_SQUARED_ERROR = Loss(per_sample=_squared_N, mean=_mean_squared, error=_squared_error_NC, classifies=False)
+MEAN_SQUARED_ERROR = Loss(
+    per_sample=_squared_N, mean=_mean_squared, error=_squared_error_NC, classifies=False
+)
 CROSS_ENTROPY = Loss(
     per_sample=_cross_entropy_N, mean=_mean_cross_entropy, error=_softmax_minus_one_hot_NC, classifies=True
 )

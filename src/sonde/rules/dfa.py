@@ -27,7 +27,9 @@ def send_error(matrices: Sequence[Tensor], signal: Signal) -> list[Tensor]:
     credits = []
     for b_dC, h in zip(matrices, signal.states, strict=True):
         a_Nd = signal.error_NC @ b_dC.to(signal.error_NC.dtype).mT
-        credits.append(a_Nd if h.ndim == a_Nd.ndim else (a_Nd / h.shape[-2] ** 0.5)[..., None, :].expand_as(h))
+        credits.append(
+            a_Nd if h.ndim == a_Nd.ndim else (a_Nd / h.shape[-2] ** 0.5)[..., None, :].expand_as(h)
+        )
     return credits
 
 
