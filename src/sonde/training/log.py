@@ -1,6 +1,6 @@
 """What the steps of an epoch leave to be read, kept on the device until its end.  N samples, C outputs."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -18,35 +18,41 @@ class Epoch:
     readings: list[Reading]
 
 
-@dataclass
 class Log:
-    """Collects steps without waiting for the device."""
+    """Collects steps without waiting for the device; `lead` axes stand before the samples."""
 
-    losses: list[Tensor] = field(default_factory=list)
-    outputs: list[Tensor] = field(default_factory=list)
-    labels: list[Tensor] = field(default_factory=list)
-    others: dict[str, list[Tensor]] = field(default_factory=dict)
+    def __init__(self, loss: Loss, lead: int = 0) -> None:
+        self.loss, self.lead = loss, lead
+        self.samples = 0
+        self.losses: list[Tensor] = []
+        self.outputs: list[Tensor] = []
+        self.labels: list[Tensor] = []
+        self.others: dict[str, list[Tensor]] = {}
 
     def add(self, step: Step, y: Tensor) -> None:
+        self.samples += y.shape[self.lead]
         self.losses.append(step.loss)
-        self.outputs.append(step.output_NC)
-        self.labels.append(y)
+        if self.loss.classifies:
+            self.outputs.append(step.output_NC)
+            self.labels.append(y)
         for name, value in step.logs.items():
             self.others.setdefault(name, []).append(value)
 
-    def read(self, loss: Loss, lead: int = 0) -> list[Epoch]:
+    def read(self) -> list[Epoch]:
         """The means over all batches, each with the number of samples that were drawn; of every replica."""
-        samples = sum(y.shape[lead] for y in self.labels)
         losses_RS = torch.stack(self.losses, -1).view(-1, len(self.losses))
         means = {"train_loss": losses_RS.mean(-1).tolist()}
         for name, values in self.others.items():
             means[name] = torch.stack(values, -1).view_as(losses_RS).mean(-1).tolist()
-        if loss.classifies:
-            right = torch.cat(self.outputs, lead).argmax(-1) == torch.cat(self.labels, lead)
+        if self.loss.classifies:
+            right = torch.cat(self.outputs, self.lead).argmax(-1) == torch.cat(self.labels, self.lead)
             correct = right.view(len(losses_RS), -1).sum(-1).tolist()
-            means["train_acc"] = [count / samples for count in correct]
+            means["train_acc"] = [count / self.samples for count in correct]
         rows = [dict(zip(means, values, strict=True)) for values in zip(*means.values(), strict=True)]
         return [
-            Epoch(losses, [Reading(metric=name, value=value, samples=samples) for name, value in row.items()])
+            Epoch(losses, self._readings(row))
             for losses, row in zip(losses_RS.double().cpu(), rows, strict=True)
         ]
+
+    def _readings(self, means: dict[str, float]) -> list[Reading]:
+        return [Reading(metric=name, value=value, samples=self.samples) for name, value in means.items()]

@@ -53,14 +53,14 @@ class Program:
         """One epoch of optimiser steps; nothing is read from the device before its end."""
         config = self.config
         lr = learning_rate(config.optimiser, epoch, config.epochs)
-        log = Log()
+        log = Log(self.data.loss)
         self.net.train()
         for x, y in self.data.batches(config.batch_size, self.order):
             self.optimiser.zero_grad()
             step = self.credit.backward(x, y)
             self.optimiser.step(lr)
             log.add(step, y)
-        return log.read(self.data.loss)[0]
+        return log.read()[0]
 
     @torch.no_grad()
     def evaluate(self) -> list[Reading]:

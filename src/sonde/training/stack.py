@@ -80,7 +80,7 @@ class Stack:
         """One epoch of every program."""
         config = self.config
         lr = learning_rate(config.optimiser, epoch, config.epochs)
-        log = Log()
+        log = Log(self.loss, self.net.lead)
         self.net.train()
         batches = (program.data.batches(config.batch_size, program.order) for program in self.programs)
         for replicas in zip(*batches, strict=True):
@@ -90,7 +90,7 @@ class Stack:
             step = backward(self.net, config.rule, self.state, x, y, self.loss)
             self.optimiser.step(lr)
             log.add(step, y)
-        return log.read(self.loss, self.net.lead)
+        return log.read()
 
 
 def stack_networks(nets: Sequence[Network]) -> Network:
