@@ -1,5 +1,6 @@
 """Four CIFAR-10 runs through the engine, two at a time against one at a time.  Wall time: several processes."""
 
+import statistics
 import tempfile
 import time
 from collections import defaultdict
@@ -54,9 +55,10 @@ class Jobs:
             )
             for seed in range(RUNS)
         ]
-        spent: dict[int, list[float]] = defaultdict(list)  # in training, a run
+        spent: dict[int, list[float]] = defaultdict(list)  # in training, all runs of a round together
 
         def run(jobs: int) -> None:
+            trained = 0.0
             with tempfile.TemporaryDirectory() as folder:
                 runs = Path(folder)
                 for outcome in run_all(
@@ -64,7 +66,8 @@ class Jobs:
                 ):
                     if outcome.state != "complete":
                         raise SondeError(f"run {outcome.run} {outcome.state}: {outcome.message}")
-                    spent[jobs].append(RunFolder(runs / outcome.run).manifest().seconds["train"])
+                    trained += RunFolder(runs / outcome.run).manifest().seconds["train"]
+            spent[jobs].append(trained)
 
         variants = {str(jobs): Variant(partial(run, jobs)) for jobs in (1, 2)}
         rounds = options.rounds(self.rounds)
@@ -73,12 +76,15 @@ class Jobs:
 
 
 def _parts(times: Times, spent: dict[int, list[float]]) -> list[str]:
-    """Training of a run as its own process saw it, and what is left of the wall time."""
+    """Training of a run as its own process saw it, and what is left of the wall time; medians over the rounds."""
     lines = []
     for jobs in (1, 2):
-        wall, train = times.median(str(jobs)), sum(spent[jobs]) / len(spent[jobs])
-        rest = wall - train * RUNS / jobs
+        walls, trained = times.seconds[str(jobs)], spent[jobs][1:]  # the first is the warm-up's
+        rest = statistics.median(
+            wall - all_runs / jobs for wall, all_runs in zip(walls, trained, strict=True)
+        )
+        train = statistics.median(trained) / RUNS
         lines.append(
-            f"--jobs {jobs}: {wall:.2f} s in all; training {train:.2f} s a run; the rest {rest:.2f} s"
+            f"--jobs {jobs}: {statistics.median(walls):.2f} s in all; training {train:.2f} s a run; the rest {rest:.2f} s"
         )
     return lines
