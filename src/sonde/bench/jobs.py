@@ -83,8 +83,8 @@ def _parts(times: Times, spent: dict[int, list[float]]) -> list[str]:
         rest = statistics.median(
             wall - all_runs / jobs for wall, all_runs in zip(walls, trained, strict=True)
         )
-        train = statistics.median(trained) / RUNS
+        wall, train = statistics.median(walls), statistics.median(trained) / RUNS
         lines.append(
-            f"--jobs {jobs}: {statistics.median(walls):.2f} s in all; training {train:.2f} s a run; the rest {rest:.2f} s"
+            f"--jobs {jobs}: {wall:.2f} s in all; training {train:.2f} s a run; the rest {rest:.2f} s"
         )
     return lines
