@@ -190,3 +190,23 @@ def test_the_command_prints_rows(sonde: Sonde) -> None:
     assert {row["bar"] for row in rows} == {1.03, None}
     assert all(row["p10"] <= row["ratio"] <= row["p90"] for row in rows)
     assert "residual_256" in done.stderr
+
+
+def test_a_folder_that_cannot_be_written_is_told_before_anything_is_measured(
+    sonde: Sonde, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    refused = sonde("bench", "--quick", "stacked", "--save", str(tmp_path / "file"), check=False)
+    assert refused.returncode == 2
+    assert "is a file: name a folder" in refused.stderr
+    assert "[1/1]" not in refused.stderr
+
+
+def test_the_readme_shows_the_stored_results() -> None:
+    root = Path(__file__).parents[2]
+    readme = (root / "README.md").read_text()
+    rows = json.loads((root / "benchmarks" / "results.json").read_text())["rows"]
+    for row in (row for row in rows if row["bar"] is not None):
+        mark = "\\*" if row["ratio"] > row["bar"] else ""
+        spread = f"{row['p10']:.3f}–{row['p90']:.3f}"
+        assert f"| {row['name']} | {row['ratio']:.3f}{mark} | {spread} | {row['bar']:.2f} |" in readme

@@ -1,8 +1,6 @@
 """`sonde bench`."""
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -39,6 +37,8 @@ def bench(
     from sonde.cli.output import console, print_json, table
     from sonde.cli.progress import count
     from sonde.errors import pick
+    from sonde.store import files
+    from sonde.training.threads import one_thread
 
     chosen = {name: pick(BENCHES, name, "benchmark") for name in names or BENCHES}
     if list_names:
@@ -51,8 +51,10 @@ def bench(
         return
     if not biotorch.installed():
         print(f"sonde: {biotorch.ABSENT}", file=sys.stderr)
+    if save is not None:
+        files.make_folder(save)
     rows: list[Row] = []
-    with _one_thread():
+    with one_thread():
         about = report.machine()
         for number, (name, entry) in enumerate(chosen.items(), start=1):
             print(f"[{number}/{len(chosen)}] {name}: {entry.about}", file=sys.stderr)
@@ -77,15 +79,3 @@ def _print(rows: "list[Row]") -> None:
     to.print(report.NOTE, style="dim", soft_wrap=not to.is_terminal)
     for line in report.profiles(rows):
         to.print(line, soft_wrap=True)
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

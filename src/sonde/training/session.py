@@ -62,7 +62,13 @@ class Session:
         self.seconds = {"train": 0.0, "probes": 0.0, **manifest.seconds}
         if manifest.epoch is not None:
             weights = safetensors.torch.load(folder.tensors("weights"))
-            self.program.restore(weights, unpack(folder.tensors("resume")))
+            try:
+                self.program.restore(weights, unpack(folder.tensors("resume")))
+            except KeyError as error:
+                raise SondeError(
+                    f"run {folder.id} was stopped by another version, whose state has no {error}: remove "
+                    f"{folder.path} to train it anew"
+                ) from None
 
     @property
     def next_epoch(self) -> int:

@@ -1,11 +1,9 @@
 """Train runs into the store: resume what is there, measure every epoch, commit every epoch."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-
-import torch
 
 from sonde.config import RunConfig, parse, to_tree
 from sonde.store import files
@@ -15,6 +13,7 @@ from sonde.training.device import resolve_device
 from sonde.training.log import Epoch
 from sonde.training.session import Progress, Session
 from sonde.training.stack import Stack, stackable
+from sonde.training.threads import one_thread
 
 
 def train_together(
@@ -35,7 +34,7 @@ def train_together(
     configs = [parse(to_tree(config)) for config in configs]
     root = files.make_folder(Path(runs))
     folders = [RunFolder(root / config.id) for config in configs]
-    with ExitStack() as held, _one_thread():
+    with ExitStack() as held, one_thread():
         for folder in folders:
             held.enter_context(hold(root, folder.id))
         left = [
@@ -91,14 +90,3 @@ class Trainer:
         if self.stack is not None:
             return self.stack.train_epoch(epoch)
         return [session.program.train_epoch(epoch) for session in self.sessions]
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Small matrix products are faster on one thread; the caller's number is put back."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
