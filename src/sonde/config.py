@@ -5,7 +5,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Annotated, Any, Literal, get_type_hints
 
 from annotated_types import Ge, Gt, MinLen
@@ -88,10 +88,16 @@ class RunConfig:
         task = self.task
         return Signature(shape=task.shape, outputs=task.outputs, classifies=task.classifies)
 
-    @property
+    @cached_property
+    def recipe(self) -> str:
+        """Equal for configurations that differ in nothing but the seed."""
+        return repr(dataclasses.replace(self, seed=0))
+
+    @cached_property
     def id(self) -> str:
         """Readable, and unique to the configuration: two runs share an id only if they are the same run."""
-        tree = to_tree(parse(to_tree(self)))
+        seed = _checked(RunConfig, {"seed": self.seed}, "")
+        tree = _tree(self) | seed
         text = json.dumps(tree, sort_keys=True, separators=(",", ":"))
         names = "-".join(tree[part]["name"] for part in CHOICES)
         return f"{names}-s{self.seed}-{hashlib.sha256(text.encode()).hexdigest()[:10]}"
@@ -110,6 +116,16 @@ def to_tree(config: RunConfig) -> dict[str, Any]:
             tree[field.name] = value
     plain: dict[str, Any] = json.loads(json.dumps(tree))
     return plain
+
+
+_trees: dict[str, dict[str, Any]] = {}
+
+
+def _tree(config: RunConfig) -> dict[str, Any]:
+    """The tree, checked; once for all the seeds of a recipe, whichever of them it has."""
+    if config.recipe not in _trees:
+        _trees[config.recipe] = to_tree(parse(to_tree(config)))
+    return _trees[config.recipe]
 
 
 def parse(tree: Mapping[str, Any]) -> RunConfig:
@@ -169,6 +185,11 @@ def _name_of(part: str, value: object) -> str:
 
 
 @cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind, include_extras=True)
+
+
+@cache
 def _adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
@@ -180,7 +201,12 @@ def _section(value: Any, name: str) -> Mapping[str, Any]:
 
 
 def _fill(kind: type[Any], values: Mapping[str, Any], prefix: str) -> Any:
-    """A dataclass from plain values, one field at a time so that every complaint names its key."""
+    """A dataclass from plain values."""
+    return kind(**_checked(kind, values, prefix))
+
+
+def _checked(kind: Any, values: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    """Values of a dataclass's fields, one at a time so that every complaint names its key."""
     _section(values, prefix.rstrip("."))
     fields = {field.name for field in dataclasses.fields(kind)}
     for key in values:
@@ -188,7 +214,7 @@ def _fill(kind: type[Any], values: Mapping[str, Any], prefix: str) -> Any:
             raise SondeError(
                 f"unknown key {prefix + key!r}: {nearest(prefix + key, {prefix + f for f in fields})}"
             )
-    hints = get_type_hints(kind, include_extras=True)
+    hints = _hints(kind)
     checked = {}
     for key, value in values.items():
         if prefix == "" and key in (*CHOICES, "optimiser", "probes"):
@@ -199,4 +225,4 @@ def _fill(kind: type[Any], values: Mapping[str, Any], prefix: str) -> Any:
         except ValidationError as error:
             why = "; ".join(dict.fromkeys(problem["msg"] for problem in error.errors()))
             raise SondeError(f"{prefix + key} = {value!r}: {why[0].lower() + why[1:]}") from None
-    return kind(**checked)
+    return checked

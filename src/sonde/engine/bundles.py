@@ -3,7 +3,6 @@
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from sonde.config import RunConfig
 
@@ -14,13 +13,14 @@ LIMIT = 16  # runs in a bundle: what is lost together, and in memory together
 def bundle(
     configs: Sequence[RunConfig], *, jobs: int, pays: Callable[[RunConfig], bool], limit: int = LIMIT
 ) -> list[Bundle]:
-    """Runs that differ only in their seed, together where it `pays`; enough bundles for all `jobs` workers.
+    """Runs that differ only in their seed, together where it `pays`.
 
+    There are as many bundles as keep all `jobs` workers busy to the end.
     Groups stand in the order in which their first runs appear, and so do the runs of a group.
     """
     groups: dict[object, list[RunConfig]] = {}
     for place, config in enumerate(configs):
-        key = replace(config, seed=0).id if pays(config) else place
+        key = config.recipe if pays(config) else place
         groups.setdefault(key, []).append(config)
     members = list(groups.values())
     parts = [math.ceil(len(group) / limit) for group in members]
@@ -28,7 +28,8 @@ def bundle(
     def largest(group: int) -> int:
         return math.ceil(len(members[group]) / parts[group])
 
-    while sum(parts) < jobs and members:
+    wanted = math.ceil(sum(parts) / jobs) * jobs
+    while sum(parts) < wanted:
         widest = max(range(len(members)), key=largest)
         if largest(widest) == 1:
             break
