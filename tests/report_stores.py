@@ -10,6 +10,8 @@ import polars as pl
 
 from sonde.config import RunConfig, to_tree
 from sonde.rows import SCHEMA
+from sonde.store import files
+from sonde.store.place import Place
 from sonde.store.run import Manifest, RunFolder, State
 from sonde.studies import STUDIES
 
@@ -30,7 +32,7 @@ ACCURACY = {"bp": 0.95, "fa": 0.8, "dfa": 0.7, "state_bridge": 0.9, "credit_brid
 
 
 def write_run(
-    root: Path,
+    root: Place,
     config: RunConfig,
     *,
     state: State = "complete",
@@ -38,7 +40,7 @@ def write_run(
     id: str | None = None,
 ) -> str:
     """A run of the configuration with made-up values, at its end or after `epoch`, under its id or another."""
-    root.mkdir(parents=True, exist_ok=True)
+    files.make_folder(root)
     last = config.epochs if epoch is None else epoch
     folder = RunFolder(root / (id or config.id))
     folder.create(to_tree(config), about(config))

@@ -26,3 +26,8 @@ def pick(table: Mapping[str, T], name: str, kind: str) -> T:
     if name in table:
         return table[name]
     raise SondeError(f"unknown {kind} {name!r}: {nearest(name, table)}")
+
+
+def installation(extra: str) -> str:
+    """How to get the packages of an optional feature."""
+    return f"pip install 'sonde[{extra}]', in a checkout pip install -e '.[{extra}]'"

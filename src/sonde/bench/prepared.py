@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
 
 import torch
@@ -13,6 +12,7 @@ from sonde.generators import generator
 from sonde.losses import CROSS_ENTROPY, Loss
 from sonde.models import Model
 from sonde.rules import Rule
+from sonde.store.place import Place
 from sonde.tasks import Data
 from sonde.training.program import Program
 
@@ -31,10 +31,10 @@ class Noise:
     label: ClassVar[str] = "noise"
     classifies: ClassVar[bool] = True
 
-    def prepare(self, data_root: Path | None, on_progress: Callable[[int, int], None]) -> None:
+    def prepare(self, data_root: Place | None, on_progress: Callable[[int, int], None]) -> None:
         """Nothing to do: the samples are generated."""
 
-    def load(self, seed: int, data_root: Path | None, device: torch.device, dtype: torch.dtype) -> Data:
+    def load(self, seed: int, data_root: Place | None, device: torch.device, dtype: torch.dtype) -> Data:
         rng = generator(seed, "noise")
         x = torch.randn(self.steps, BATCH, *self.shape, generator=rng).to(device, dtype)
         y = torch.randint(self.outputs, (self.steps, BATCH), generator=rng).to(device)

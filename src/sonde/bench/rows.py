@@ -2,8 +2,9 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
+
+from sonde.store.place import Place
 
 KEYS = ("name", "ours", "reference", "limit", "ratio", "p10", "p90", "bar")
 
@@ -45,7 +46,7 @@ class Options:
     """How a benchmark is run: how long, on which images, and whom it tells how far it is."""
 
     quick: bool = False
-    data_root: Path | None = None
+    data_root: Place | None = None
     on_round: Callable[[int, int], None] = lambda done, total: None
 
     def rounds(self, full: int) -> int:

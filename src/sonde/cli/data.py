@@ -28,9 +28,11 @@ def fetch(
     from sonde.datasets import DATASETS
     from sonde.datasets.fetch import fetch as download
     from sonde.datasets.places import data_folder
-    from sonde.errors import pick
+    from sonde.errors import SondeError, pick
 
     dataset, root = pick(DATASETS, name, "data set"), data_folder(data_root)
+    if not isinstance(root, Path):
+        raise SondeError(f"{root}: a data set is fetched into a folder; name one with --data-root")
     place = _unpacked(dataset, root)
     if place is not None:
         if not quiet:

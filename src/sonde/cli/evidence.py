@@ -2,11 +2,11 @@
 
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sonde.cli.plan import configurations
 from sonde.errors import SondeError
+from sonde.store.place import Place
 
 if TYPE_CHECKING:
     from sonde.studies.evidence import Gathered
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def from_store(
     study: str,
-    runs: Path,
+    runs: Place,
     *,
     scale: str,
     seeds: Sequence[int] | None = None,

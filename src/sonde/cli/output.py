@@ -4,8 +4,11 @@ import json
 import math
 from typing import Any, Literal
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
+
+MANY = 500  # lines of a table
 
 
 def print_json(value: Any) -> None:
@@ -32,6 +35,22 @@ def table(title: str, columns: dict[str, str], rows: list[list[str]]) -> Table:
     for row in rows:
         grid.add_row(*row)
     return grid
+
+
+def print_table(title: str, columns: dict[str, str], rows: list[list[str]]) -> None:
+    """The table; a long one as plain lines, since rich takes a millisecond and more for each."""
+    if len(rows) <= MANY:
+        console().print(table(title, columns, rows))
+        return
+    lines = [list(columns), *rows]
+    widths = [max(cell_len(line[place]) for line in lines) for place in range(len(columns))]
+    print(title)
+    for line in lines:
+        cells = []
+        for cell, width, side in zip(line, widths, columns.values(), strict=True):
+            space = " " * (width - cell_len(cell))
+            cells.append(space + cell if side == "right" else cell + space)
+        print("  ".join(cells).rstrip())
 
 
 def console(*, stderr: bool = False) -> Console:

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from sonde.datasets import cifar10
 from sonde.datasets.archive import Archive
+from sonde.store.place import Place
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -13,8 +13,8 @@ class Dataset:
     """A data set that has to be fetched once: its archive, how to find it, and where that looks."""
 
     archive: Archive
-    find: Callable[[Path], cifar10.Source]
-    looked_for: Callable[[Path], list[Path]]
+    find: Callable[[Place], cifar10.Source]
+    looked_for: Callable[[Place], list[Place]]
 
 
 DATASETS = {

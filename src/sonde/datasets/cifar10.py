@@ -5,13 +5,18 @@ Krizhevsky (2009), "Learning multiple layers of features from tiny images".
 
 import re
 import shlex
+from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePosixPath
+from typing import Literal, Protocol, Self, TypeVar
 
 from sonde.datasets.archive import Archive, check_size
+from sonde.datasets.mirror import mirror
 from sonde.datasets.places import cache_folder
 from sonde.errors import SondeError
+from sonde.store.place import Place
+from sonde.store.remote import Remote
 
 ARCHIVE = Archive(
     name="cifar-10-python.tar.gz",
@@ -24,6 +29,16 @@ SIDE = 32  # pixels
 FOLDER = "cifar-10-batches-py"
 TRAIN = tuple(f"data_batch_{number}" for number in range(1, 6))
 TEST = ("test_batch",)
+
+
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
+    def __truediv__(self, key: str, /) -> Self: ...
+
+
+R = TypeVar("R", bound=_Named)
+
 FORMS = {
     "pickles": "the official pickles",
     "archive": "the official archive",
@@ -51,8 +66,21 @@ class Absent(SondeError):
     """None of the three forms is there."""
 
 
-def find(root: Path, archive: Archive = ARCHIVE) -> Source:
-    """The first of pickles, archive, Parquet that is there; a form of which a part is missing is an error."""
+def find(root: Place, archive: Archive = ARCHIVE) -> Source:
+    """The first of pickles, archive, Parquet that is there; a form of which a part is missing is an error.
+
+    Below a URL, it is first copied into the cache.
+    """
+    if isinstance(root, Remote):
+        listed = root.walk()
+        names = chosen(root.name, listed, archive)
+        if not names:
+            raise Absent(
+                f"CIFAR-10 is not below {root}: put {archive.name} there, or name another place with --data-root or "
+                "SONDE_DATA"
+            )
+        root = mirror(root, names, listed)
+    assert isinstance(root, Path)
     try:
         return _find(root, archive)
     except OSError as error:
@@ -77,22 +105,42 @@ def _find(root: Path, archive: Archive) -> Source:
     raise Absent(_absent(root, archive))
 
 
-def looked_for(root: Path, archive: Archive = ARCHIVE) -> list[Path]:
+def chosen(root: str, names: Iterable[str], archive: Archive = ARCHIVE) -> list[str]:
+    """Of all the files below a root of that name, the ones of the form that `find` takes."""
+    anchor = PurePosixPath(root)
+    below = {anchor / name: name for name in names}
+    kept = (
+        [(place, (*TRAIN, *TEST)) for place in _pickle_places(anchor)]
+        + [(place.parent, (place.name,)) for place in _archive_places(anchor, archive)]
+        + [(place, ("train*.parquet", "test*.parquet")) for place in _parquet_places(anchor)]
+    )
+    for place, patterns in kept:
+        found = [name for path, name in below.items() if path.parent == place and _like(path.name, patterns)]
+        if found:
+            return sorted(found)
+    return []
+
+
+def _like(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def looked_for(root: R, archive: Archive = ARCHIVE) -> list[R]:
     """Every place `find` looks at, in its order; the last ones are patterns."""
     parquet = [place / "{train,test}*.parquet" for place in _parquet_places(root)]
     return [*_pickle_places(root), *_archive_places(root, archive), *parquet]
 
 
-def _pickle_places(root: Path) -> list[Path]:
+def _pickle_places(root: R) -> list[R]:
     inside = [root] if root.name == FOLDER else []
     return [root / FOLDER, root / "cifar10" / FOLDER, *inside]
 
 
-def _archive_places(root: Path, archive: Archive) -> list[Path]:
+def _archive_places(root: R, archive: Archive) -> list[R]:
     return [root / archive.name, root / "cifar10" / archive.name]
 
 
-def _parquet_places(root: Path) -> list[Path]:
+def _parquet_places(root: R) -> list[R]:
     # The folder named after the data set first: train*.parquet in the root itself might be another set's.
     return [base / sub for base in (root / "cifar10", root) for sub in ("", "plain_text", "data")]
 

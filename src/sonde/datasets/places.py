@@ -5,6 +5,8 @@ from pathlib import Path
 
 import platformdirs
 
+from sonde.store.place import Place, place
+
 
 def cache_folder() -> Path:
     """`SONDE_CACHE`, else the user's cache folder."""
@@ -14,9 +16,7 @@ def cache_folder() -> Path:
     return Path(platformdirs.user_cache_dir("sonde", appauthor=False))
 
 
-def data_folder(given: Path | None = None) -> Path:
+def data_folder(given: Place | None = None) -> Place:
     """The root below which data sets are looked for: as given, else `SONDE_DATA`, else the cache folder."""
-    if given is not None:
-        return Path(given).expanduser()
-    named = os.environ.get("SONDE_DATA")
-    return Path(named).expanduser() if named else cache_folder()
+    named = place(given or os.environ.get("SONDE_DATA") or cache_folder())
+    return named.expanduser() if isinstance(named, Path) else named

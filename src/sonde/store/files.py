@@ -1,4 +1,7 @@
-"""Write aside, then rename into place; a full disk or a locked folder becomes one clear error."""
+"""Write aside, then rename into place; a full disk or a locked folder becomes one clear error.
+
+In an object store a put is all of that: the object appears whole or not at all.
+"""
 
 import contextlib
 import errno
@@ -7,14 +10,20 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeVar
 
 from sonde.errors import SondeError
+from sonde.store.place import Place
+from sonde.store.remote import Remote
 
+P = TypeVar("P", bound=Place)
+
+MARK = ".store"  # an object that shows a prefix to be in use
 ASIDE = ".aside-"  # how every file or folder that is not in place yet begins
 
 
 @contextlib.contextmanager
-def clear_errors(path: Path) -> Iterator[None]:
+def clear_errors(path: Place) -> Iterator[None]:
     """Turn what the operating system says into what the user can do."""
     try:
         yield
@@ -22,7 +31,7 @@ def clear_errors(path: Path) -> Iterator[None]:
         raise SondeError(_explain(error, path)) from error
 
 
-def _explain(error: OSError, path: Path) -> str:
+def _explain(error: OSError, path: Place) -> str:
     match error.errno:
         case errno.ENOSPC | errno.EDQUOT:
             return f"no space left while writing {path}: free some, then give the same command to resume"
@@ -34,8 +43,15 @@ def _explain(error: OSError, path: Path) -> str:
             return f"{path}: {error.strerror or error}"
 
 
-def make_folder(path: Path) -> Path:
-    """The folder, created if need be; a file of that name is an error."""
+def make_folder(path: P) -> P:
+    """The folder, created if need be; a file of that name is an error.
+
+    An object store has no folders: a mark shows at once that the bucket is there and may be written to.
+    """
+    if isinstance(path, Remote):
+        (path / MARK).put(b"")
+        return path
+    assert isinstance(path, Path)
     if path.exists() and not path.is_dir():
         raise SondeError(f"{path} is a file: name a folder")
     with clear_errors(path):
@@ -43,8 +59,12 @@ def make_folder(path: Path) -> Path:
     return path
 
 
-def write(path: Path, content: bytes) -> None:
+def write(path: Place, content: bytes) -> None:
     """The whole content or nothing: a reader sees the old file until the new one is complete on disk."""
+    if isinstance(path, Remote):
+        path.put(content)
+        return
+    assert isinstance(path, Path)
     with clear_errors(path):
         aside = path.with_name(f"{ASIDE}{os.getpid()}-{path.name}")
         try:
@@ -58,8 +78,13 @@ def write(path: Path, content: bytes) -> None:
             raise
 
 
-def write_folder(path: Path, contents: dict[str, bytes]) -> None:
-    """A new folder with all its files, visible at once."""
+def write_folder(path: Place, contents: dict[str, bytes]) -> None:
+    """A new folder with all its files, visible at once; in an object store, with the last of them."""
+    if isinstance(path, Remote):
+        for name, content in contents.items():
+            (path / name).put(content)
+        return
+    assert isinstance(path, Path)
     with clear_errors(path):
         aside = Path(tempfile.mkdtemp(prefix=f"{ASIDE}{path.name}-", dir=path.parent))
         try:

@@ -1,14 +1,25 @@
 """Read a store: tidy rows as one DataFrame, and what each run was."""
 
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import polars as pl
 
 from sonde.errors import SondeError
-from sonde.rows import empty
+from sonde.store import index
+from sonde.store.index import Entry
+from sonde.store.place import Place, place
+from sonde.store.remote import Remote
 from sonde.store.run import Manifest, RunFolder
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+AT_A_TIME = 32  # requests to an object store
 
 # What readers rely on in a run's derived facts.
 ABOUT = (
@@ -33,7 +44,7 @@ class Run:
     config: dict[str, Any]
     about: dict[str, Any]
     manifest: Manifest
-    path: Path
+    path: Place
 
     @property
     def label(self) -> str:
@@ -53,10 +64,11 @@ class Runs:
         return len(self.runs)
 
     def __getitem__(self, id: str) -> Run:
-        for run in self.runs:
-            if run.id == id:
-                return run
-        raise KeyError(id)
+        return self._by_id[id]
+
+    @cached_property
+    def _by_id(self) -> dict[str, Run]:
+        return {run.id: run for run in self.runs}
 
     @property
     def configs(self) -> dict[str, dict[str, Any]]:
@@ -64,36 +76,80 @@ class Runs:
         return {run.id: run.config for run in self.runs}
 
 
-def load(root: str | Path = "runs") -> Runs:
-    """Every run of a store.  `load("runs").rows` has one measurement a row; `.configs` says what was run."""
-    root = Path(root)
-    if not root.exists():
-        raise SondeError(f"{root} does not exist: `sonde run STUDY --runs {root}` makes it")
-    if not root.is_dir():
+def load(root: str | Place = "runs", where: pl.Expr | None = None) -> Runs:
+    """Every run of a store.  `load("runs").rows` has one measurement a row; `.configs` says what was run.
+
+    With `where`, only the rows of which it is true; a store of many runs is read the faster for it.
+    """
+    root = place(root)
+    if isinstance(root, Path) and root.exists() and not root.is_dir():
         raise SondeError(f"{root} is a file: --runs names a folder of runs")
-    paths = [path for path in sorted(root.iterdir()) if path.is_dir() and not path.name.startswith(".")]
-    return _read(paths)
+    present = _present(root)
+    if present is None:
+        raise SondeError(f"{root} does not exist: `sonde run STUDY --runs {root}` makes it")
+    known = index.read(root, present, where)
+    entries = known | {entry.id: entry for entry in _entries(root, present, known)}
+    ordered = [entries[id] for id in present]
+    index.renew(root, ordered, len(known))
+    return _runs(root, ordered, where)
 
 
-def load_one(root: str | Path, id: str) -> Runs:
+def load_one(root: str | Place, id: str) -> Runs:
     """A single run of a store."""
-    return _read([Path(root) / id])
+    root = place(root)
+    return _runs(root, [_entry(root / id, "")])
 
 
-def _read(paths: list[Path]) -> Runs:
-    found, frames = [], [empty()]
-    for path in paths:
-        folder = RunFolder(path)
-        known = folder.description()
-        if known["id"] != path.name:
-            raise SondeError(f"{path / 'run.json'}: id is {known['id']!r}, but the folder is {path.name!r}")
-        for key in ABOUT:
-            if key not in known["about"]:
-                raise SondeError(
-                    f"{path / 'run.json'} has no key 'about.{key}': it was written by another version; "
-                    f"remove {path} to train it anew"
-                )
-        manifest, rows = folder.read()
-        found.append(Run(path.name, known["config"], known["about"], manifest, path))
-        frames.append(rows)
-    return Runs(pl.concat(frames), found)
+def manifests(root: Place, ids: Iterable[str]) -> dict[str, Manifest]:
+    """How far those of these runs came that are in the store."""
+    present = _present(root) or {}
+    wanted = {id: present[id] for id in ids if id in present}
+    known = index.manifests(root, wanted)
+    fresh = [id for id in wanted if id not in known]
+    return known | dict(
+        zip(fresh, _each(root, lambda id: RunFolder(root / id).manifest(), fresh), strict=True)
+    )
+
+
+def _present(root: Place) -> dict[str, str] | None:
+    return index.stamps(root) if isinstance(root, Remote) or root.exists() else None
+
+
+def _entries(root: Place, present: Mapping[str, str], known: Container[str]) -> list[Entry]:
+    """The runs that are not known, each from its folder."""
+    wanted = [(root / id, stamp) for id, stamp in present.items() if id not in known]
+    return _each(root, lambda run: _entry(*run), wanted)
+
+
+def _each(root: Place, read: Callable[[T], R], wanted: Sequence[T]) -> list[R]:
+    """Read one after the other; from an object store, several at a time."""
+    if not isinstance(root, Remote):
+        return [read(one) for one in wanted]
+    with ThreadPoolExecutor(AT_A_TIME) as threads:
+        return list(threads.map(read, wanted))
+
+
+def _entry(path: Place, stamp: str) -> Entry:
+    folder = RunFolder(path)
+    known = folder.description()
+    if known["id"] != path.name:
+        raise SondeError(f"{path / 'run.json'}: id is {known['id']!r}, but the folder is {path.name!r}")
+    manifest, rows = folder.read()
+    return Entry(path.name, stamp, known, manifest, rows, 0, rows.height)
+
+
+def _runs(root: Place, entries: Sequence[Entry], where: pl.Expr | None = None) -> Runs:
+    runs = [_run(root / entry.id, entry) for entry in entries]
+    rows = index.joined(entries)
+    return Runs(rows if where is None else rows.filter(where), runs)
+
+
+def _run(path: Place, entry: Entry) -> Run:
+    about = entry.description["about"]
+    for key in ABOUT:
+        if key not in about:
+            raise SondeError(
+                f"{path / 'run.json'} has no key 'about.{key}': it was written by another version; "
+                f"remove {path} to train it anew"
+            )
+    return Run(entry.id, entry.description["config"], about, entry.manifest, path)

@@ -6,7 +6,8 @@
     resume…        optimiser, rule and generators in safetensors; only while the run is unfinished
     log.txt        what an engine has to tell of its sessions; no state names it, and none removes it
 
-A state is visible when the manifest that names its files is renamed into place, all at once or not at all.
+A state is visible when the manifest that names its files is renamed into place, all at once or not at all; in an
+object store, when it is put, and there a run exists when its manifest does.
 """
 
 import io
@@ -21,6 +22,7 @@ import polars as pl
 from sonde.errors import SondeError
 from sonde.rows import SCHEMA, empty
 from sonde.store import files
+from sonde.store.place import Place
 
 FORMAT = 1
 State = Literal["unfinished", "complete", "diverged", "failed"]
@@ -43,7 +45,7 @@ class Manifest:
 class RunFolder:
     """A run in a store: created once, then one visible state after the other."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Place) -> None:
         self.path = path
 
     @property
@@ -51,7 +53,7 @@ class RunFolder:
         return self.path.name
 
     def exists(self) -> bool:
-        return self.path.exists()
+        return (self.path if isinstance(self.path, Path) else self.path / "manifest.json").exists()
 
     def create(self, config: Mapping[str, Any], about: Mapping[str, Any]) -> None:
         """The folder with its configuration and an empty manifest."""
@@ -120,9 +122,9 @@ class RunFolder:
                     ) from None
                 manifest = newer
 
-    def _rows(self, path: Path) -> pl.DataFrame:
+    def _rows(self, path: Place) -> pl.DataFrame:
         try:
-            rows = pl.read_parquet(path)
+            rows = pl.read_parquet(io.BytesIO(path.read_bytes()))
         except FileNotFoundError:
             raise
         except (pl.exceptions.PolarsError, OSError) as error:
@@ -140,18 +142,22 @@ class RunFolder:
             return path.read_bytes()
 
     @property
-    def log_path(self) -> Path:
+    def log_path(self) -> Place:
         return self.path / "log.txt"
 
     def log(self, text: str) -> None:
-        """Add to the run's log."""
-        with files.clear_errors(self.log_path), self.log_path.open("a", encoding="utf-8") as file:
+        """Add to the run's log; an object is put anew."""
+        path = self.log_path
+        if not isinstance(path, Path):
+            files.write(path, (self.read_log() + text).encode())
+            return
+        with files.clear_errors(path), path.open("a", encoding="utf-8") as file:
             file.write(text)
 
     def read_log(self) -> str:
         """The run's log; empty where there is none."""
         try:
-            return self.log_path.read_text(encoding="utf-8", errors="replace")
+            return self.log_path.read_bytes().decode(errors="replace")
         except OSError:
             return ""
 
@@ -163,7 +169,7 @@ class RunFolder:
 KINDS = (".parquet", ".safetensors")
 
 
-def _fix(run: Path) -> str:
+def _fix(run: Place) -> str:
     return f"remove {run} to train it anew"
 
 
@@ -177,11 +183,11 @@ def _parquet(rows: pl.DataFrame) -> bytes:
     return buffer.getvalue()
 
 
-def _read(path: Path, needed: tuple[str, ...]) -> dict[str, Any]:
+def _read(path: Place, needed: tuple[str, ...]) -> dict[str, Any]:
     """A JSON file of the store, or an error naming the file and the key."""
     fix = _fix(path.parent)
     try:
-        known = json.loads(path.read_text())
+        known = json.loads(path.read_bytes())
     except FileNotFoundError:
         raise SondeError(
             f"{path} is missing: {path.parent.name} is not a complete run folder; {fix}"

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -18,6 +17,7 @@ from sonde.datasets.places import data_folder
 from sonde.errors import SondeError
 from sonde.generators import generator
 from sonde.losses import CROSS_ENTROPY, Loss
+from sonde.store.place import Place
 from sonde.tasks.data import Data
 
 SHAPE = (3, SIDE, SIDE)
@@ -47,11 +47,11 @@ class Cifar10:
         images = "" if self.subset is None else f", {self.subset:,} images"
         return f"CIFAR-10{images}{'' if self.augment else ', not augmented'}"
 
-    def prepare(self, data_root: Path | None, on_progress: Callable[[int, int], None]) -> None:
+    def prepare(self, data_root: Place | None, on_progress: Callable[[int, int], None]) -> None:
         """Find the images and decode them into the cache."""
         open_images(find(data_folder(data_root)), on_progress)
 
-    def load(self, seed: int, data_root: Path | None, device: torch.device, dtype: torch.dtype) -> Data:
+    def load(self, seed: int, data_root: Place | None, device: torch.device, dtype: torch.dtype) -> Data:
         return Cifar10Data(open_images(find(data_folder(data_root))), self, device, dtype)
 
 

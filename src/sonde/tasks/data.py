@@ -1,13 +1,13 @@
 """What training and probes need of a data set, whatever it was made from."""
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from sonde.losses import Loss
+from sonde.store.place import Place
 
 
 class Data(Protocol):
@@ -42,8 +42,8 @@ class Task(Protocol):
     def outputs(self) -> int: ...
     @property
     def classifies(self) -> bool: ...
-    def prepare(self, data_root: Path | None, on_progress: Callable[[int, int], None]) -> None:
+    def prepare(self, data_root: Place | None, on_progress: Callable[[int, int], None]) -> None:
         """Do once, before any run starts, what takes long or may fail; says how much of how much is done."""
         ...
 
-    def load(self, seed: int, data_root: Path | None, device: torch.device, dtype: torch.dtype) -> Data: ...
+    def load(self, seed: int, data_root: Place | None, device: torch.device, dtype: torch.dtype) -> Data: ...

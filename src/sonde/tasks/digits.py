@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
 
 import torch
@@ -10,6 +9,7 @@ from torch import Tensor
 
 from sonde.datasets.digits import read_digits
 from sonde.generators import generator
+from sonde.store.place import Place
 from sonde.tasks.data import Data
 from sonde.tasks.samples import Samples
 
@@ -29,10 +29,10 @@ class Digits:
     outputs: ClassVar[int] = 10
     classifies: ClassVar[bool] = True
 
-    def prepare(self, data_root: Path | None, on_progress: Callable[[int, int], None]) -> None:
+    def prepare(self, data_root: Place | None, on_progress: Callable[[int, int], None]) -> None:
         """Nothing to do: the samples are bundled."""
 
-    def load(self, seed: int, data_root: Path | None, device: torch.device, dtype: torch.dtype) -> Data:
+    def load(self, seed: int, data_root: Place | None, device: torch.device, dtype: torch.dtype) -> Data:
         pixels, labels = read_digits()
         x, y_N = torch.from_numpy(pixels).double()[:, None], torch.from_numpy(labels)
         order_N = torch.randperm(len(x), generator=generator(0, "digits/split"))

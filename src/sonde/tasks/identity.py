@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, ClassVar
 
 import torch
@@ -11,6 +10,7 @@ from torch import Tensor
 
 from sonde.generators import generator
 from sonde.losses import MEAN_SQUARED_ERROR, Loss
+from sonde.store.place import Place
 from sonde.tasks.data import Data
 
 
@@ -38,10 +38,10 @@ class Identity:
     def outputs(self) -> int:
         return self.d
 
-    def prepare(self, data_root: Path | None, on_progress: Callable[[int, int], None]) -> None:
+    def prepare(self, data_root: Place | None, on_progress: Callable[[int, int], None]) -> None:
         """Nothing to do: the samples are generated."""
 
-    def load(self, seed: int, data_root: Path | None, device: torch.device, dtype: torch.dtype) -> Data:
+    def load(self, seed: int, data_root: Place | None, device: torch.device, dtype: torch.dtype) -> Data:
         def uniform_Nd(samples: int, name: str) -> Tensor:
             rng = generator(seed, f"identity/{name}")
             return (torch.rand(samples, self.d, generator=rng) * 2 - 1).to(device, dtype)

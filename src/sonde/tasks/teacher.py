@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, ClassVar
 
 import torch
@@ -10,6 +9,7 @@ from annotated_types import Ge, Le
 from torch import Tensor
 
 from sonde.generators import generator
+from sonde.store.place import Place
 from sonde.tasks.data import Data
 from sonde.tasks.samples import Samples
 
@@ -42,10 +42,10 @@ class Teacher:
     def outputs(self) -> int:
         return self.classes
 
-    def prepare(self, data_root: Path | None, on_progress: Callable[[int, int], None]) -> None:
+    def prepare(self, data_root: Place | None, on_progress: Callable[[int, int], None]) -> None:
         """Nothing to do: the samples are generated."""
 
-    def load(self, seed: int, data_root: Path | None, device: torch.device, dtype: torch.dtype) -> Data:
+    def load(self, seed: int, data_root: Place | None, device: torch.device, dtype: torch.dtype) -> Data:
         def split(samples: int, name: str) -> tuple[Tensor, Tensor]:
             x_Ni = torch.randn(samples, self.inputs, generator=generator(seed, f"teacher/{name}"))
             return x_Ni.to(device, dtype), self.logits(x_Ni, seed).argmax(-1).to(device)

@@ -4,7 +4,6 @@ import itertools
 import time
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -15,6 +14,7 @@ from sonde.config import RunConfig, to_tree
 from sonde.errors import SondeError
 from sonde.rows import Reading, rows_of
 from sonde.store.environment import describe
+from sonde.store.place import Place
 from sonde.store.run import RunFolder, State
 from sonde.tasks import Data
 from sonde.training.log import Epoch
@@ -40,9 +40,10 @@ class Session:
         self,
         config: RunConfig,
         folder: RunFolder,
-        data_root: Path | None,
+        data_root: Place | None,
         device: torch.device,
         together: int,
+        node: str | None,
     ) -> None:
         self.config, self.folder = config, folder
         data = config.task.load(config.seed, data_root, device, DTYPES[config.precision])
@@ -52,12 +53,14 @@ class Session:
         _check_same_data(folder, data)
         manifest, self.rows = folder.read()
         folder.sweep(manifest)
-        session = {
+        session: dict[str, Any] = {
             "from_epoch": manifest.epoch,
             "started": datetime.now(UTC).isoformat(timespec="seconds"),
             "together": together,
             "environment": describe(torch.get_num_threads(), str(device)),
         }
+        if node is not None:
+            session["node"] = node
         self.manifest = replace(manifest, state="unfinished", sessions=[*manifest.sessions, session])
         self.seconds = {"train": 0.0, "probes": 0.0, **manifest.seconds}
         if manifest.epoch is not None:

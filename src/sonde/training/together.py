@@ -3,11 +3,11 @@
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 
 from sonde.config import RunConfig, parse, to_tree
 from sonde.store import files
 from sonde.store.lock import hold
+from sonde.store.place import Place, place
 from sonde.store.run import ENDED, Manifest, RunFolder
 from sonde.training.device import resolve_device
 from sonde.training.log import Epoch
@@ -19,20 +19,22 @@ from sonde.training.threads import one_thread
 def train_together(
     configs: Sequence[RunConfig],
     *,
-    runs: str | Path = "runs",
-    data_root: Path | None = None,
+    runs: str | Place = "runs",
+    data_root: Place | None = None,
     device: str = "auto",
     on_progress: Callable[[Progress], None] = lambda progress: None,
     should_stop: Callable[[], bool] = lambda: False,
+    node: str | None = None,
 ) -> list[Manifest]:
     """Bring every run to its end and return their manifests, in order; what has ended is not trained again.
 
     The runs differ in nothing but the seed.  A network small enough for it is trained as a stack, with as many
     replicas as stand at the same epoch: what a run computes does not depend on who is trained beside it.
     `should_stop` is asked after every epoch; a run that stops there resumes bit-identically.
+    The manifests name the `node` of a cluster that this is.
     """
     configs = [parse(to_tree(config)) for config in configs]
-    root = files.make_folder(Path(runs))
+    root = files.make_folder(place(runs))
     folders = [RunFolder(root / config.id) for config in configs]
     with ExitStack() as held, one_thread():
         for folder in folders:
@@ -45,7 +47,7 @@ def train_together(
         if left:
             where = resolve_device(device)
             _advance(
-                [Session(config, folder, data_root, where, len(left)) for config, folder in left],
+                [Session(config, folder, data_root, where, len(left), node) for config, folder in left],
                 on_progress,
                 should_stop,
             )

@@ -1,9 +1,9 @@
 """Train one run into the store."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 from sonde.config import RunConfig
+from sonde.store.place import Place
 from sonde.store.run import Manifest
 from sonde.training.session import Progress
 from sonde.training.together import train_together
@@ -12,8 +12,8 @@ from sonde.training.together import train_together
 def train(
     config: RunConfig,
     *,
-    runs: str | Path = "runs",
-    data_root: Path | None = None,
+    runs: str | Place = "runs",
+    data_root: Place | None = None,
     device: str = "auto",
     on_progress: Callable[[Progress], None] = lambda progress: None,
     should_stop: Callable[[], bool] = lambda: False,

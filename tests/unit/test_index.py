@@ -1,0 +1,181 @@
+"""The index of ended runs: the same answer as the folders give, whatever became of them since."""
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import fsspec
+import polars as pl
+import pytest
+
+import sonde
+from report_stores import write_run
+from sonde.config import RunConfig
+from sonde.errors import SondeError
+from sonde.store import files, index
+from sonde.store.load import Runs, manifests
+from sonde.store.place import Place, place
+from sonde.store.run import RunFolder
+from sonde.studies import STUDIES
+
+CONFIGS = STUDIES["audit"].configs("quick", (1, 2))
+
+
+@pytest.fixture(params=["folder", "object store"])
+def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    monkeypatch.setattr(index, "ENOUGH", 3)
+    fsspec.filesystem("memory").store.clear()
+    yield tmp_path / "runs" if request.param == "folder" else place("memory://bucket/runs")
+    fsspec.filesystem("memory").store.clear()
+
+
+def fill(store: Place, configs: list[RunConfig]) -> list[str]:
+    return [write_run(store, config) for config in configs]
+
+
+def without_index(store: Place, monkeypatch: pytest.MonkeyPatch) -> Runs:
+    with monkeypatch.context() as patch:
+        patch.setattr(index, "read", lambda *_: {})
+        patch.setattr(index, "renew", lambda *_: None)
+        return sonde.load(store)
+
+
+def assert_same(store: Place, monkeypatch: pytest.MonkeyPatch) -> Runs:
+    indexed, plain = sonde.load(store), without_index(store, monkeypatch)
+    assert indexed.rows.equals(plain.rows)
+    assert indexed.runs == plain.runs
+    return indexed
+
+
+def indexed(store: Place) -> set[str]:
+    present = index.stamps(store)
+    assert present is not None
+    return set(index.read(store, present))
+
+
+def test_the_index_tells_what_the_folders_tell(store: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = fill(store, CONFIGS[:6])
+    assert indexed(store) == set()
+    sonde.load(store)
+    assert indexed(store) == set(ids)
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "read", lambda self: pytest.fail("a folder was read"))
+        assert len(sonde.load(store)) == 6
+    assert_same(store, monkeypatch)
+
+
+def test_how_runs_ended_is_read_from_the_index_and_of_the_others_from_their_folders(
+    store: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = fill(store, CONFIGS[:6])
+    assert manifests(store, ids) == {id: RunFolder(store / id).manifest() for id in ids}
+    sonde.load(store)
+    (new,) = fill(store, CONFIGS[6:7])
+    changed = replace(RunFolder(store / ids[0]).manifest(), message="looked at again")
+    RunFolder(store / ids[0]).put(changed)
+    expected = {id: RunFolder(store / id).manifest() for id in [*ids[:3], new]}
+    read = []
+    whole = RunFolder.manifest
+    monkeypatch.setattr(RunFolder, "manifest", lambda self: read.append(self.id) or whole(self))
+    assert manifests(store, [*ids[:3], new, "never-made"]) == expected
+    assert sorted(read) == sorted([ids[0], new])
+
+
+def test_a_store_that_is_not_there_holds_no_runs(store: Place) -> None:
+    assert manifests(store, ["r"]) == {}
+
+
+def test_few_runs_need_no_index(store: Place) -> None:
+    fill(store, CONFIGS[:2])
+    sonde.load(store)
+    assert not (store / index.FOLDER).exists()
+
+
+def test_new_runs_are_read_from_their_folders_and_stand_in_order(
+    store: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = fill(store, CONFIGS[:5])
+    sonde.load(store)
+    more = fill(store, CONFIGS[5:7])
+    assert_same(store, monkeypatch)
+    assert indexed(store) == set(ids)
+    fill(store, CONFIGS[7:9])
+    assert_same(store, monkeypatch)
+    assert indexed(store) > {*ids, *more}
+    rows = [file.name for file in (store / index.FOLDER).iterdir() if file.name.startswith("rows-")]
+    assert len(rows) == 1, "the rows of an older index were left behind"
+
+
+def test_a_run_that_was_trained_anew_is_not_taken_from_the_index(
+    store: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = fill(store, CONFIGS[:4])[0]
+    sonde.load(store)
+    folder = RunFolder(store / first)
+    manifest, rows = folder.read()
+    folder.commit(manifest, rows.with_columns(pl.col("value") + 1), {})
+    assert first not in indexed(store)
+    assert_same(store, monkeypatch)
+
+
+def test_a_run_that_was_removed_is_gone(store: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = fill(store, CONFIGS[:4])[0]
+    sonde.load(store)
+    if isinstance(store, Path):
+        shutil.rmtree(store / first)
+    else:
+        for file in (store / first).iterdir():
+            file.unlink()
+    assert first not in [run.id for run in assert_same(store, monkeypatch).runs]
+
+
+def test_unfinished_runs_are_never_in_the_index(store: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(store, CONFIGS[:4])
+    unfinished = write_run(store, CONFIGS[4], state="unfinished", epoch=3)
+    diverged = write_run(store, CONFIGS[5], state="diverged", epoch=3)
+    assert_same(store, monkeypatch)
+    assert unfinished not in indexed(store)
+    assert diverged in indexed(store)
+
+
+@pytest.mark.parametrize("damage", ["runs", "rows", "columns"])
+def test_an_index_that_cannot_be_read_is_ignored(
+    damage: str, store: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(store, CONFIGS[:4])
+    sonde.load(store)
+    folder = store / index.FOLDER
+    if damage == "columns":
+        files.write(folder / "runs.parquet", index._parquet(pl.DataFrame({"id": ["a"]})))
+    else:
+        file = next(file for file in folder.iterdir() if file.name.startswith(damage))
+        files.write(file, b"PAR1")
+    assert indexed(store) == set()
+    assert_same(store, monkeypatch)
+
+
+def test_a_store_that_may_not_be_written_to_is_read_all_the_same(
+    store: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(store, CONFIGS[:4])
+
+    def refuse(*_: object) -> None:
+        raise SondeError("permission denied")
+
+    monkeypatch.setattr("sonde.store.files.write", refuse)
+    assert len(sonde.load(store)) == 4
+    assert indexed(store) == set()
+
+
+def test_only_the_rows_asked_for_are_read(store: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(store, CONFIGS[:6])
+    scalars = pl.col("layer").is_null()
+    for _ in range(2):
+        found = sonde.load(store, scalars)
+        assert found.rows.equals(without_index(store, monkeypatch).rows.filter(scalars))
+        assert len(found) == 6
+    fill(store, CONFIGS[6:])
+    assert sonde.load(store, scalars).rows.equals(without_index(store, monkeypatch).rows.filter(scalars))
+    assert len(indexed(store)) == len(CONFIGS)
+    assert_same(store, monkeypatch)
