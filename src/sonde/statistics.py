@@ -5,7 +5,7 @@ The unit of replication is the seed: one value per seed goes in, n counts the se
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import polars as pl
@@ -44,15 +44,14 @@ def summarise(values: Iterable[float], reason: str = "no value is defined") -> S
     finite = _finite(values)
     if not finite:
         return Summary(mean=math.nan, std=math.nan, n=0, reason=reason)
-    mean = _or_nan(statistics.mean, finite)
-    std = _or_nan(statistics.stdev, finite) if len(finite) > 1 else math.nan
+    mean, std = _exact(finite)
     return Summary(mean=mean, std=std, n=len(finite))
 
 
 def median(values: Iterable[float]) -> float:
     """The middle of the finite values, or the mean of the two middle ones; NaN where there are none."""
     finite = _finite(values)
-    return _or_nan(statistics.median, finite) if finite else math.nan
+    return _or_nan(lambda: statistics.median(finite)) if finite else math.nan
 
 
 def paired(values: Mapping[int, float], baseline: Mapping[int, float]) -> Pairs:
@@ -109,9 +108,34 @@ def _finite(values: Iterable[float]) -> list[float]:
     return [value for value in values if math.isfinite(value)]
 
 
-def _or_nan(estimate: Callable[[list[float]], float], values: list[float]) -> float:
+def _exact(values: Sequence[float]) -> tuple[float, float]:
+    """Mean and sample standard deviation, each rounded once: what `statistics` computes with fractions, but quicker.
+
+    Floats are integers over a power of two, so the sums of values and squares are exact.
+    """
+    ratios = [float(value).as_integer_ratio() for value in values]
+    n, unit = len(values), max(below for _, below in ratios)
+    whole = [above * (unit // below) for above, below in ratios]
+    total = sum(whole)
+    mean = _or_nan(lambda: total / (n * unit))
+    if n < 2:
+        return mean, math.nan
+    squares = n * sum(number * number for number in whole) - total * total
+    return mean, _or_nan(lambda: _root(squares, n * (n - 1) * unit * unit))
+
+
+def _root(above: int, below: int) -> float:
+    """√(above/below): of its first 54 bits and more, the last one says whether anything follows."""
+    shift = (above.bit_length() - below.bit_length() - 109) // 2
+    above, below = (above, below << 2 * shift) if shift >= 0 else (above << -2 * shift, below)
+    root = math.isqrt(above // below)
+    root |= root * root * below != above
+    return root << shift if shift >= 0 else root / (1 << -shift)
+
+
+def _or_nan(estimate: Callable[[], float]) -> float:
     try:
-        found = float(estimate(values))
+        found = float(estimate())
     except OverflowError:
         return math.nan
     return found if math.isfinite(found) else math.nan

@@ -55,6 +55,23 @@ def test_population_standard_deviation_for_three_seeds_is_impossible() -> None:
     assert over_seeds(rows, "rule")["std"].item() == pytest.approx(math.sqrt(7))
 
 
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=2, max_size=12))
+def test_mean_and_spread_are_those_of_exact_fractions(values: list[float]) -> None:
+    found = summarise(values)
+    for ours, exact in ((found.mean, statistics.mean), (found.std, statistics.stdev)):
+        try:
+            theirs = float(exact(values))
+        except OverflowError:
+            theirs = math.inf
+        assert ours == theirs if math.isfinite(theirs) else math.isnan(ours)
+
+
+@pytest.mark.parametrize("value", [0.7, 1e-300, 5e-324, 1e300])
+def test_equal_values_have_their_mean_and_no_spread(value: float) -> None:
+    assert summarise([value] * 3).mean == value
+    assert summarise([value] * 3).std == 0
+
+
 def test_undefined_values_do_not_count_and_n_says_so() -> None:
     known = summarise([1.0, math.nan, 3.0, math.inf])
     assert (known.mean, known.n) == (2.0, 2)

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sonde.audit.subject import Subject, subjects
+from sonde.audit.judge import Judge
 from sonde.audit.thresholds import Thresholds
-from sonde.audit.verdict import RuleAudit, judge
-from sonde.compare.configurations import Flat, complete, described, differing, identity, shown, without
+from sonde.audit.verdict import RuleAudit
+from sonde.compare.configurations import Flat, Kind, complete, differing, identity, kinds, shown, without
 from sonde.compare.factor import Level, levels, options_of
 from sonde.errors import SondeError
 from sonde.store.load import Run, Runs
@@ -33,35 +33,39 @@ class Audit:
     thresholds: Thresholds
 
 
-def audit(stored: Runs, thresholds: Thresholds | None = None) -> Audit:
-    """Ask the four questions of every complete run."""
-    thresholds = thresholds or Thresholds()
+def audit(stored: Runs, thresholds: Thresholds | None = None, judge: Judge | None = None) -> Audit:
+    """Ask the four questions of every complete run; `judge` knows the store of which these are all runs or some."""
+    thresholds, judge = thresholds or Thresholds(), judge or Judge(stored)
     runs, left_out = complete(stored)
     if not runs:
         why = "; ".join(f"{run}: {reason}" for run, reason in left_out.items()) or "it is empty"
         raise SondeError(
             f"the store holds no complete run ({why}): finish one with `sonde run` or `sonde train`"
         )
-    seen = {subject.run: subject for subject in subjects(stored.rows, runs)}
-    recipes: dict[str, list[Run]] = {}
-    for run in stored.runs:
-        recipes.setdefault(identity(without(described(run), BESIDES)), []).append(run)
-    telling = differing(without(described(run), BESIDES) for run in runs)
+    inside = {run.id for run in runs}
+    recipes: dict[str, list[Kind]] = {}
+    for kind in kinds(stored.runs):
+        recipes.setdefault(identity(without(kind.flat, BESIDES)), []).append(kind)
+    recipes = {
+        key: members
+        for key, members in recipes.items()
+        if any(run.id in inside for kind in members for run in kind.runs)
+    }
+    telling = differing(without(members[0].flat, BESIDES) for members in recipes.values())
     found = [
         RecipeAudit(
-            title=_title(members, telling),
-            recipe=without(described(members[0]), BESIDES),
-            rules=_rules(members, seen, left_out, thresholds),
+            title=_title(members[0], telling),
+            recipe=without(members[0].flat, BESIDES),
+            rules=_rules(members, judge, left_out, thresholds),
         )
         for members in recipes.values()
-        if any(run.id in seen for run in members)
     ]
     return Audit(recipes=found, left_out=left_out, thresholds=thresholds)
 
 
-def _title(runs: Sequence[Run], telling: dict[str, dict[str, int]]) -> str:
+def _title(kind: Kind, telling: dict[str, dict[str, int]]) -> str:
     """What the recipe is, and the fields that tell it from the others in the store."""
-    about, flat = runs[0].about, described(runs[0])
+    about, flat = kind.runs[0].about, kind.flat
     network = ", ".join(part for part in (about["label"], about["variant"]) if part)
     size = f"d = {about['width']}, L = {about['depth']}, {flat['epochs']} epochs"
     said = ("model", "task", "model.d", "model.L", "epochs")
@@ -70,29 +74,28 @@ def _title(runs: Sequence[Run], telling: dict[str, dict[str, int]]) -> str:
 
 
 def _rules(
-    runs: Sequence[Run], seen: dict[str, Subject], left_out: dict[str, str], thresholds: Thresholds
+    kinds: Sequence[Kind], judge: Judge, left_out: dict[str, str], thresholds: Thresholds
 ) -> list[RuleAudit]:
-    present = levels([described(run) for run in runs], "rule")
+    """Kinds of one recipe differ in the rule, so each is a rule with its options."""
+    present = levels([kind.flat for kind in kinds], "rule")
     members = {
-        key: sorted(
-            (run for run in runs if identity(options_of(described(run), "rule")) == key),
-            key=lambda run: run.config["seed"],
-        )
-        for key in present
+        identity(options_of(kind.flat, "rule")): sorted(kind.runs, key=lambda run: run.config["seed"])
+        for kind in kinds
     }
-    frozen, why = _baseline(present, members, seen)
+    inside = {key: [run for run in runs if run.id not in left_out] for key, runs in members.items()}
+    frozen, why = _baseline(present, inside)
     found = []
     for key in sorted(present, key=lambda key: (present[key].name == "frozen", present[key].name != "bp")):
-        level, inside = present[key], [seen[run.id] for run in members[key] if run.id in seen]
-        if not inside:
+        if not inside[key]:
             continue
+        level = present[key]
         options = level.label.removeprefix(level.name)
         found.append(
             RuleAudit(
                 rule=level.name,
                 label=members[key][0].about["rule_label"] + options,
                 options=level.options,
-                runs=judge(inside, frozen, why, thresholds),
+                runs=judge(inside[key], frozen, why, thresholds),
                 left_out={run.id: left_out[run.id] for run in members[key] if run.id in left_out},
                 thresholds=thresholds,
             )
@@ -100,12 +103,10 @@ def _rules(
     return found
 
 
-def _baseline(
-    present: dict[str, Level], members: dict[str, list[Run]], seen: dict[str, Subject]
-) -> tuple[dict[int, Subject], str]:
+def _baseline(present: dict[str, Level], inside: dict[str, list[Run]]) -> tuple[dict[int, Run], str]:
     """The frozen runs by seed, or why there is no baseline."""
     frozen = {
-        level.label: {seen[run.id].seed: seen[run.id] for run in members[key] if run.id in seen}
+        level.label: {run.config["seed"]: run for run in inside[key]}
         for key, level in present.items()
         if level.name == "frozen"
     }

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from sonde.audit.answer import Answer, Look, answer
 from sonde.audit.null import Null, Nulls
@@ -12,8 +12,7 @@ from sonde.audit.thresholds import Thresholds
 MEASURES = {"credit_cosine": "cosine", "rho": "ρ"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class LayerCredit:
+class LayerCredit(NamedTuple):
     """One measure of the credit at one layer, beside chance."""
 
     metric: str
@@ -60,20 +59,18 @@ def at_layers(
 ) -> list[LayerCredit]:
     """A measure of the credit at each layer, beside its null."""
     found = []
-    for layer in layers:
-        cell, null = subject.at(metric, epoch, layer), nulls.at(metric, epoch, layer)
-        reason = cell.reason or null.reason
+    values, chance = subject.across(metric, epoch, layers), nulls.across(metric, epoch, layers)
+    for layer, value, null in zip(layers, values, chance, strict=True):
+        reason = subject.at(metric, epoch, layer).reason if math.isnan(value) else null.reason
         excess = math.nan
         if reason is None:
-            above = cell.value - null.mean
+            above = value - null.mean
             excess = (
                 above / null.standard_error if null.standard_error > 0 else math.copysign(math.inf, above)
             )
             if not math.isfinite(above):
                 reason, excess = "overflow: the excess over the null is infinite", math.nan
-        found.append(
-            LayerCredit(metric=metric, layer=layer, value=cell.value, null=null, excess=excess, reason=reason)
-        )
+        found.append(LayerCredit(metric, layer, value, null, excess, reason))
     return found
 
 

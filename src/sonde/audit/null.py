@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sonde.audit.subject import Cell, Subject
+from sonde.audit.subject import Subject
 from sonde.statistics import summarise
 
 
@@ -31,22 +31,28 @@ class Nulls:
 
     def __init__(self, subjects: Sequence[Subject]) -> None:
         self.subjects = subjects
-        self._known: dict[tuple[str, int, int], Null] = {}
+        self._known: dict[tuple[str, int, Sequence[int]], list[Null]] = {}
 
-    def at(self, metric: str, epoch: int, layer: int) -> Null:
-        key = (metric, epoch, layer)
+    def across(self, metric: str, epoch: int, layers: Sequence[int]) -> list[Null]:
+        """The chance levels of one epoch, layer by layer."""
+        key = (metric, epoch, layers)
         if key not in self._known:
-            self._known[key] = self._measure(*key)
+            self._known[key] = [self._measure(metric, epoch, layer) for layer in layers]
         return self._known[key]
 
     def _measure(self, metric: str, epoch: int, layer: int) -> Null:
-        cells = [(subject, subject.at(f"{metric}/null", epoch, layer)) for subject in self.subjects]
-        known = summarise(cell.value for _, cell in cells)
+        name = f"{metric}/null"
+        cells = [subject.at(name, epoch, layer) for subject in self.subjects]
+        known = summarise([cell.value for cell in cells])
         if known.n == 0:
-            reason = next((cell.reason for _, cell in cells if cell.reason), "no value is defined")
+            reason = next((cell.reason for cell in cells if cell.reason), "no value is defined")
             return Null(mean=math.nan, standard_error=math.nan, basis="none", reason=reason)
-        floors = [_independent(metric, *pair) for pair in cells if pair[1].defined and pair[1].samples > 0]
-        floor = max(floors, default=math.nan)
+        sizes = {
+            (subject.width, subject.directions, cell.samples)
+            for subject, cell in zip(self.subjects, cells, strict=True)
+            if cell.reason is None and cell.samples > 0
+        }
+        floor = max((_independent(metric, *size) for size in sizes), default=math.nan)
         spread = known.std if known.n > 1 else math.nan
         if math.isnan(floor) and math.isnan(spread):
             reason = f"{metric}/null has one value and does not say from how many samples"
@@ -58,6 +64,6 @@ class Nulls:
         return Null(mean=known.mean, standard_error=error, basis=basis)
 
 
-def _independent(metric: str, subject: Subject, cell: Cell) -> float:
-    one = 1 / subject.width + (1 / subject.directions if metric == "rho" else 0)
-    return math.sqrt(one / cell.samples)
+def _independent(metric: str, width: int, directions: int, samples: int) -> float:
+    one = 1 / width + (1 / directions if metric == "rho" else 0)
+    return math.sqrt(one / samples)

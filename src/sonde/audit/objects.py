@@ -56,7 +56,7 @@ def _run(run: RunAudit) -> dict[str, Any]:
         "run": run.subject.run,
         "seed": run.subject.seed,
         "questions": {question: _answer(answer) for question, answer in run.answers.items()},
-        "credit": [asdict(layer) for layer in run.credits],
+        "credit": [{**layer._asdict(), "null": asdict(layer.null)} for layer in run.credits],
     }
 
 

@@ -15,14 +15,15 @@ def scale(subject: Subject, thresholds: Thresholds) -> Answer:
     blocks = range(subject.depth)
     looks = []
     for epoch in subject.epochs_of("growth", blocks):
-        cells = {block: subject.at("growth", epoch, block) for block in blocks}
-        known = {block: cell.value for block, cell in cells.items() if cell.defined}
-        over = tuple(block for block, value in known.items() if value > thresholds.growth)
-        largest = max(known.values(), default=math.nan)
-        gap = next((f"block {block}: {cell.reason}" for block, cell in cells.items() if cell.reason), None)
-        if over:
+        values = subject.across("growth", epoch, blocks)
+        known = [value for value in values if not math.isnan(value)]
+        largest = max(known, default=math.nan)
+        if largest > thresholds.growth:
+            over = tuple(block for block, value in enumerate(values) if value > thresholds.growth)
             looks.append(Look(epoch=epoch, value=largest, fired=True, layers=over))
-        elif gap:
+        elif len(known) < len(values):
+            block = next(block for block, value in enumerate(values) if math.isnan(value))
+            gap = f"block {block}: {subject.at('growth', epoch, block).reason}"
             looks.append(Look(epoch=epoch, value=math.nan, fired=None, reason=gap))
         else:
             looks.append(Look(epoch=epoch, value=largest, fired=False))
@@ -32,7 +33,7 @@ def scale(subject: Subject, thresholds: Thresholds) -> Answer:
 def gradient(subject: Subject, thresholds: Thresholds) -> Answer:
     """D2: ‖g_L‖ relative to its value at init."""
     top = subject.depth
-    epochs = subject.epochs_of("grad_norm", [top])
+    epochs = subject.epochs_of("grad_norm", (top,))
     if not epochs:
         return Answer(missing=f"grad_norm was not measured at layer {top}")
     init = subject.at("grad_norm", 0, top)

@@ -1,16 +1,21 @@
 """A run as the audit sees it: what it was, and its readings by metric, epoch and layer."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import polars as pl
 
+from sonde.audit.layout import Layout
 from sonde.store.load import Run
 
 NUDGE = "nudge[0.01]"
 CONTROLLED = ("credit_cosine", "rho", NUDGE)
 """Metrics that are measured beside a ceiling, `…/bp`, and a null, `…/null`."""
+
+WHOLE = -1
+"""Stands for the layer of a measurement of the whole network."""
 
 NEEDED = (
     "growth",
@@ -21,8 +26,7 @@ NEEDED = (
 )
 
 
-@dataclass(frozen=True)
-class Cell:
+class Cell(NamedTuple):
     """One reading: NaN where undefined, and why."""
 
     value: float
@@ -45,17 +49,28 @@ class Subject:
     width: int
     epochs: int
     directions: int  # along which ρ is measured
-    cells: dict[tuple[str, int, int | None], Cell] = field(repr=False)
+    layout: Layout = field(repr=False)
+    values: Sequence[float] = field(repr=False)  # in the order of the layout; NaN where undefined
+    reasons: Sequence[str | None] = field(repr=False)
+    samples: Sequence[int] = field(repr=False)
 
     def at(self, metric: str, epoch: int, layer: int | None = None) -> Cell:
         """The reading, or an undefined one that says it was not taken."""
-        found = self.cells.get((metric, epoch, layer))
-        return found or Cell(math.nan, f"{metric} was not measured at epoch {epoch}")
+        place = self.layout.places.get((metric, epoch, layer))
+        if place is None:
+            return Cell(math.nan, f"{metric} was not measured at epoch {epoch}")
+        return Cell(self.values[place], self.reasons[place], self.samples[place])
 
-    def epochs_of(self, metric: str, layers: Iterable[int | None] = (None,)) -> list[int]:
+    def across(self, metric: str, epoch: int, layers: Sequence[int]) -> list[float]:
+        """The values of one epoch, layer by layer; NaN where undefined, and `at` knows why."""
+        values = self.values
+        return [
+            math.nan if place is None else values[place] for place in self.layout.row(metric, epoch, layers)
+        ]
+
+    def epochs_of(self, metric: str, layers: Sequence[int | None] = (None,)) -> list[int]:
         """The epochs at which it was measured at any of the layers."""
-        wanted = set(layers)
-        return sorted({epoch for name, epoch, layer in self.cells if name == metric and layer in wanted})
+        return self.layout.epochs(metric, layers)
 
     @property
     def layers(self) -> range:
@@ -71,37 +86,76 @@ class Subject:
         """Over the layers; undefined where one of them is, for an average covers the layers it names."""
         if not layers:
             return Cell(math.nan, "there is no layer between the first and the last state")
-        cells = {layer: self.at(metric, epoch, layer) for layer in layers}
-        for layer, cell in cells.items():
-            if cell.reason is not None:
-                return Cell(math.nan, f"layer {layer}: {cell.reason}")
-        value = math.fsum(cell.value / len(layers) for cell in cells.values())
-        return Cell(value, samples=min(cell.samples for cell in cells.values()))
+        values = self.across(metric, epoch, layers)
+        for layer, value in zip(layers, values, strict=True):
+            if math.isnan(value):
+                return Cell(math.nan, f"layer {layer}: {self.at(metric, epoch, layer).reason}")
+        return Cell(math.fsum([value / len(layers) for value in values]))
 
 
 def subjects(rows: pl.DataFrame, runs: Sequence[Run]) -> list[Subject]:
     """The runs with their readings."""
-    cells: dict[str, dict[tuple[str, int, int | None], Cell]] = {run.id: {} for run in runs}
-    needed = rows.filter(pl.col("metric").is_in(NEEDED) & pl.col("run").is_in(list(cells)))
-    columns = ("run", "metric", "epoch", "layer", "value", "defined", "reason", "samples")
-    for run, metric, epoch, layer, value, defined, reason, samples in needed.select(columns).iter_rows():
-        cells[run][metric, epoch, layer] = _cell(value, defined, reason, samples)
-    return [
-        Subject(
-            run=run.id,
-            seed=run.config["seed"],
-            rule=run.config["rule"]["name"],
-            depth=run.about["depth"],
-            width=run.about["width"],
-            epochs=run.config["epochs"],
-            directions=run.config["probes"].get("directions", 32),
-            cells=cells[run.id],
+    needed = _needed(rows)
+    stretches = needed["run"].rle().struct.unnest()
+    ends = stretches["len"].cum_sum()
+    spans = dict(zip(stretches["value"], zip(ends - stretches["len"], ends, strict=True), strict=True))
+    layouts = _Layouts(needed)
+    values, reasons, samples = (needed[name].to_list() for name in ("value", "reason", "samples"))
+    found = []
+    for run in runs:
+        span = slice(*spans.get(run.id, (0, 0)))
+        found.append(
+            Subject(
+                run=run.id,
+                seed=run.config["seed"],
+                rule=run.config["rule"]["name"],
+                depth=run.about["depth"],
+                width=run.about["width"],
+                epochs=run.config["epochs"],
+                directions=run.config["probes"].get("directions", 32),
+                layout=layouts.of(span),
+                values=values[span],
+                reasons=reasons[span],
+                samples=samples[span],
+            )
         )
-        for run in runs
-    ]
+    return found
 
 
-def _cell(value: float | None, defined: bool | None, reason: str | None, samples: int | None) -> Cell:
-    if defined and value is not None and math.isfinite(value):
-        return Cell(value, samples=samples or 0)
-    return Cell(math.nan, reason or "undefined, no reason was recorded", samples or 0)
+def _needed(rows: pl.DataFrame) -> pl.DataFrame:
+    """What the audit reads of the rows, those of a run together."""
+    defined = (pl.col("defined") & pl.col("value").is_finite()).fill_null(False)
+    reason = pl.when(pl.col("reason") == "").then(None).otherwise("reason")
+    needed = (
+        rows.lazy()
+        .filter(pl.col("metric").is_in(NEEDED))
+        .select(
+            "run",
+            "epoch",
+            pl.col("metric").cast(pl.Enum(NEEDED)),
+            pl.col("layer").fill_null(WHOLE),
+            pl.when(defined).then("value").otherwise(math.nan),
+            pl.when(~defined).then(reason.fill_null("undefined, no reason was recorded")).alias("reason"),
+            pl.col("samples").fill_null(0),
+        )
+        .collect()
+    )
+    scattered = needed["run"].rle().len() > needed["run"].n_unique()
+    return needed.sort("run", maintain_order=True) if scattered else needed
+
+
+class _Layouts:
+    """The layout of every run, made once for all that have the same."""
+
+    def __init__(self, needed: pl.DataFrame) -> None:
+        self.keys = needed.select("metric", "epoch", "layer")
+        metric, epoch, layer = self.keys
+        self.columns = [metric.to_physical().to_numpy(), epoch.to_numpy(), layer.to_numpy()]
+        self.known: dict[tuple[bytes, ...], Layout] = {}
+
+    def of(self, span: slice) -> Layout:
+        code = tuple(column[span].tobytes() for column in self.columns)
+        if code not in self.known:
+            keys = self.keys[span].iter_rows()
+            self.known[code] = Layout((m, e, None if layer == WHOLE else layer) for m, e, layer in keys)
+        return self.known[code]

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from sonde.audit.answer import Answer
@@ -110,7 +111,7 @@ class RuleAudit:
         layers = tuple(self.runs[0].subject.deep)
         return Controlled(metric=metric, layers=layers, value=of[""], null=of["/null"], ceiling=of["/bp"])
 
-    @property
+    @cached_property
     def measures(self) -> dict[str, Controlled]:
         return {metric: self.controlled(metric) for metric in CONTROLLED}
 

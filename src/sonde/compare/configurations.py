@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sonde.errors import SondeError, nearest
@@ -29,6 +30,27 @@ def flatten(tree: Mapping[str, Any]) -> Flat:
 def described(run: Run) -> Flat:
     """The run's configuration, and which data it read where the configuration does not settle it."""
     return flatten({**run.config, "data": run.about.get("data") or {}})
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Runs that differ in nothing but the seed, and what they are."""
+
+    flat: Flat  # without the seed
+    runs: list[Run]
+
+
+def kinds(runs: Iterable[Run]) -> list[Kind]:
+    """The runs by kind, each kind described once; in the order in which they come."""
+    found: dict[str, Kind] = {}
+    known: dict[str, Kind] = {}
+    for run in runs:
+        text = json.dumps([{**run.config, "seed": None}, run.about.get("data")], sort_keys=True)
+        if text not in known:
+            flat = without(described(run), ("seed",))
+            known[text] = found.setdefault(identity(flat), Kind(flat, []))
+        known[text].runs.append(run)
+    return list(found.values())
 
 
 def belongs(key: str, section: str) -> bool:
@@ -81,6 +103,8 @@ def assignments(words: Sequence[str], option: str) -> dict[str, Any]:
 
 def keep(stored: Runs, choices: Mapping[str, Any]) -> Runs:
     """The runs whose values equal the choices."""
+    if not choices:
+        return stored
     runs = list(stored.runs)
     known = {key for run in runs for key in described(run)}
     for key, wanted in choices.items():

@@ -9,6 +9,9 @@ import polars as pl
 from sonde.errors import SondeError, nearest
 from sonde.store.load import Run
 
+Row = tuple[float, bool, str | None]
+"""Value, whether it is defined, and why it is not."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Value:
@@ -35,7 +38,14 @@ def values(
         raise SondeError(
             f"--epoch {epoch}: a run ends at epoch {min(ends.values())}; choose one from 0 to {min(ends.values())}"
         )
-    return {run.id: _value(found, run, metric, ends[run.id] if epoch is None else epoch) for run in runs}
+    at: dict[tuple[str, int], list[Row]] = {}
+    for id, when, *row in found.select("run", "epoch", "value", "defined", "reason").iter_rows():
+        at.setdefault((id, when), []).append(tuple(row))
+    read = {}
+    for run in runs:
+        when = ends[run.id] if epoch is None else epoch
+        read[run.id] = _value(at.get((run.id, when), []), run, metric, when)
+    return read
 
 
 def _last_epoch(run: Run) -> int:
@@ -57,8 +67,7 @@ def _of_layer(found: pl.DataFrame, metric: str, layer: int | None) -> pl.DataFra
     return found.filter(layer=layer)
 
 
-def _value(found: pl.DataFrame, run: Run, metric: str, epoch: int) -> Value:
-    here = found.filter(run=run.id, epoch=epoch)
+def _value(here: Sequence[Row], run: Run, metric: str, epoch: int) -> Value:
     value = math.nan
     reason: str | None = f"{metric} was not measured at epoch {epoch}"
     if len(here) > 1:
@@ -66,8 +75,8 @@ def _value(found: pl.DataFrame, run: Run, metric: str, epoch: int) -> Value:
             f"{metric} has {len(here)} values in epoch {epoch}: choose a metric with one an epoch"
         )
     if len(here) == 1:
-        row = here.row(0, named=True)
-        defined = row["defined"] and math.isfinite(row["value"])
-        value = row["value"] if defined else math.nan
-        reason = None if defined else row["reason"] or "no reason was recorded"
+        ((stored, defined, why),) = here
+        defined = defined and math.isfinite(stored)
+        value = stored if defined else math.nan
+        reason = None if defined else why or "no reason was recorded"
     return Value(run=run.id, seed=run.config["seed"], epoch=epoch, value=value, reason=reason)

@@ -2,7 +2,7 @@
 
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -82,24 +82,22 @@ def series(
         .alias("reason"),
     )
     place = {name: index for index, name in enumerate(runs)}, {key: i for i, key in enumerate(metrics)}
-    parts = wanted.partition_by("run", "metric", as_dict=True, maintain_order=True)
+    columns = ("run", "metric", "epoch", "layer", "value", "reason", "samples")
+    parts = wanted.select(columns).partition_by(
+        "run", "metric", as_dict=True, maintain_order=True, include_key=False
+    )
     return [
-        {"r": place[0][run], "m": place[1][metric], **_pack(part, tables)}
+        {"r": place[0][run], "m": place[1][metric], **_pack(part.rows(), tables)}
         for (run, metric), part in parts.items()
     ]
 
 
-def _pack(part: pl.DataFrame, tables: _Tables) -> dict[str, Any]:
-    part = part.unique(["epoch", "layer"], keep="last").sort("epoch", "layer")
-    layered = part["layer"].null_count() < part.height
-    epochs = part["epoch"].unique().sort().to_list()
-    layers = part["layer"].drop_nulls().unique().sort().to_list() if layered else [-1]
-    cells = {
-        (epoch, layer): (value, reason, samples)
-        for epoch, layer, value, reason, samples in part.select(
-            "epoch", pl.col("layer").fill_null(-1), "value", "reason", "samples"
-        ).iter_rows()
-    }
+def _pack(lines: Iterable[tuple[Any, ...]], tables: _Tables) -> dict[str, Any]:
+    cells = {(epoch, layer): rest for epoch, layer, *rest in lines}
+    epochs = sorted({epoch for epoch, _ in cells})
+    layers: list[Any] = sorted({layer for _, layer in cells if layer is not None})
+    layered = bool(layers)
+    layers = layers or [None]
     values: list[float | None] = []
     why: list[int | None] = []
     counts: list[int | None] = []

@@ -13,6 +13,7 @@ from sonde.figures.style import BLACK, BLUE, COLOR
 from sonde.report.contents import Contents, RunLine, Said
 from sonde.report.data import DIGITS, as_script, chart_data
 from sonde.report.pictures import Pictures
+from sonde.report.sample import NAMED, listed, sample
 from sonde.verdicts import number
 
 SCRIPTS = ("dom.js", "store.js", "lines.js", "axes.js", "draw.js", "hover.js", "charts.js", "page.js")
@@ -28,6 +29,7 @@ WORDS = ("network", "variant", "rule", "recipe", "verdict")
 def render(contents: Contents, drawn: dict[str, Pictures]) -> str:
     """The whole page; `drawn` holds the pictures of each section by its anchor."""
     script, style = _script(), _style()
+    shown = sample(contents.runs)
     environment = Environment(
         loader=FunctionLoader(_asset),
         autoescape=True,
@@ -42,16 +44,20 @@ def render(contents: Contents, drawn: dict[str, Pictures]) -> str:
         "overhead": overhead,
         "duration": duration,
         "aside": aside,
+        "listed": listed,
         "zip": zip,
     }
     return environment.get_template("report.html").render(
         contents=contents,
+        shown=shown,
+        ids={run.id for run in shown},
+        most=None if len(shown) == len(contents.runs) else NAMED,
         drawn=drawn,
         totals=totals(contents.runs),
         policy=_policy(script, style),
         style=Markup(style),
         script=Markup(script),
-        data=Markup(as_script(chart_data(contents.rows, contents.runs))),
+        data=Markup(as_script(chart_data(contents.rows, shown))),
         digits=DIGITS,
     )
 

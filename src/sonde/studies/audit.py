@@ -32,7 +32,7 @@ def configs(scale: str, seeds: Sequence[int]) -> list[RunConfig]:
 def findings(gathered: Gathered) -> list[Finding]:
     """The audit's verdict on each rule, then whether a better prediction of the state means a better network."""
     found = []
-    for recipe in audit(gathered.stored).recipes:
+    for recipe in audit(gathered.stored, judge=gathered.judge).recipes:
         headings = list(columns(recipe))
         for rule, cells in zip(recipe.rules, lines(recipe), strict=True):
             found.append(

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+import polars as pl
+
 from sonde.config import RunConfig
 from sonde.figures.evidence import Evidence
 from sonde.models import ResidualMLP
@@ -10,7 +12,7 @@ from sonde.rules import Backprop, CreditBridge, DirectFeedback, Rule, StateBridg
 from sonde.studies.evidence import Gathered
 from sonde.studies.recipes import QUICK_SEEDS, SEEDS, classification
 from sonde.studies.study import Finding, Study
-from sonde.studies.summaries import RunRows, over_runs, with_spread
+from sonde.studies.summaries import Readings, RunRows, over_runs, with_spread
 from sonde.verdicts import collapse_verdict, number, stream_verdict
 
 RULES: tuple[Rule, ...] = (Backprop(), DirectFeedback(), StateBridge(), CreditBridge())
@@ -31,8 +33,8 @@ def findings(gathered: Gathered) -> list[Finding]:
 
 def accuracies(evidence: Evidence) -> list[Finding]:
     """A finding for each rule, the most accurate first."""
-    rules = evidence.runs["rule"].unique(maintain_order=True)
-    found = [accuracy_finding(evidence.of(rule=rule)) for rule in rules]
+    rules, readings = evidence.runs["rule"].unique(maintain_order=True), Readings(evidence.rows)
+    found = [accuracy_finding(evidence.runs.filter(rule=rule), readings) for rule in rules]
     return sorted(found, key=lambda finding: -float(finding.numbers["test_acc"] or 0))
 
 
@@ -46,9 +48,9 @@ def measure(rows: RunRows) -> dict[str, float]:
     }
 
 
-def accuracy_finding(evidence: Evidence) -> Finding:
-    what = evidence.runs.row(0, named=True)
-    over = over_runs(evidence, measure)
+def accuracy_finding(runs: pl.DataFrame, readings: Readings) -> Finding:
+    what = runs.row(0, named=True)
+    over = over_runs(runs, readings, measure)
     accuracy = with_spread(over["test_acc"], 3)
     return Finding(
         sentence=(
@@ -57,7 +59,7 @@ def accuracy_finding(evidence: Evidence) -> Finding:
         ),
         shown={
             "rule": what["rule_label"],
-            "n": str(evidence.runs.height),
+            "n": str(runs.height),
             "test accuracy": accuracy,
             "‖h_L‖ ÷ init": number(over["stream_change"]["mean"]),
             "‖g_L‖ ÷ init": number(over["gradient_change"]["mean"]),
@@ -68,11 +70,11 @@ def accuracy_finding(evidence: Evidence) -> Finding:
         numbers={
             "rule": what["rule"],
             "rule_label": what["rule_label"],
-            "n": evidence.runs.height,
+            "n": runs.height,
             **{name: summary["mean"] for name, summary in over.items()},
         },
-        runs=tuple(evidence.runs["run"]),
-        seeds=tuple(evidence.runs["seed"]),
+        runs=tuple(runs["run"]),
+        seeds=tuple(runs["seed"]),
     )
 
 

@@ -1,11 +1,13 @@
 """From stored runs to the evidence of a study: which runs belong to it, and which are left out and why."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
 
+from sonde.audit.judge import Judge
 from sonde.config import RunConfig, to_tree
 from sonde.errors import SondeError
 from sonde.figures.evidence import RUNS_SCHEMA, Evidence
@@ -24,33 +26,53 @@ class Gathered:
     stored: Runs
     evidence: Evidence
     left_out: dict[str, str]
+    judge: Judge  # of the whole store
 
 
-def gather(stored: Runs, configs: Sequence[RunConfig], source: str) -> Gathered:
+def gather(stored: Runs, configs: Sequence[RunConfig], source: str, judge: Judge | None = None) -> Gathered:
     """The stored, complete runs of the given configurations."""
-    wanted = {config.id: to_tree(config) for config in configs}
+    wanted = {config.id: config for config in configs}
     inside = [run for run in stored.runs if run.id in wanted and run.manifest.state == "complete"]
-    left_out = {
-        run.id: _why(run, wanted) for run in stored.runs if run.id not in {chosen.id for chosen in inside}
-    }
+    chosen, why = {run.id for run in inside}, _Why(wanted)
+    left_out = {run.id: why(run) for run in stored.runs if run.id not in chosen}
     if not inside:
         reasons = (
             "; ".join(f"{run}: {why}" for run, why in list(left_out.items())[:3]) or "the store is empty"
         )
         raise NoRuns(f"{source} holds no complete run of this study ({reasons})")
     runs = pl.DataFrame([_describe(run) for run in inside], schema=RUNS_SCHEMA)
-    rows = stored.rows.join(runs.select("run"), on="run", how="semi")
-    return Gathered(Runs(rows, inside), Evidence(rows, runs, source), left_out)
+    rows = stored.rows.join(runs.select("run"), on="run", how="semi") if left_out else stored.rows
+    return Gathered(Runs(rows, inside), Evidence(rows, runs, source), left_out, judge or Judge(stored))
 
 
-def _why(run: Run, wanted: dict[str, dict[str, Any]]) -> str:
-    if run.id in wanted:
-        return f"it is {run.manifest.state}"
-    pair = (run.config["model"]["name"], run.config["task"]["name"])
-    if pair not in {(tree["model"]["name"], tree["task"]["name"]) for tree in wanted.values()}:
-        return f"{pair[0]} on {pair[1]} is not part of this study"
-    nearest = min((differences(run.config, tree) for tree in wanted.values()), key=len)
-    return ", ".join(nearest)
+class _Why:
+    """Why a run is left out.  Seeds make no difference, so every recipe is looked at once."""
+
+    def __init__(self, wanted: Mapping[str, RunConfig]) -> None:
+        self.ids = wanted.keys()
+        self.recipes = [
+            to_tree(one) for one in {config.recipe: config for config in wanted.values()}.values()
+        ]
+        self.pairs = {(tree["model"]["name"], tree["task"]["name"]) for tree in self.recipes}
+        self.known: dict[str, str] = {}
+
+    def __call__(self, run: Run) -> str:
+        if run.id in self.ids:
+            return f"it is {run.manifest.state}"
+        pair = (run.config["model"]["name"], run.config["task"]["name"])
+        if pair not in self.pairs:
+            return f"{pair[0]} on {pair[1]} is not part of this study"
+        key = recipe_of(run.config)
+        if key not in self.known:
+            found = [differences(run.config, tree) for tree in self.recipes]
+            nearest = min(found, key=len)
+            self.known[key] = ", ".join(nearest)
+        return self.known[key]
+
+
+def recipe_of(tree: dict[str, Any]) -> str:
+    """Equal for configurations that differ in nothing but the seed."""
+    return json.dumps({**tree, "seed": None}, sort_keys=True)
 
 
 def _describe(run: Run) -> dict[str, Any]:

@@ -4,14 +4,15 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import polars as pl
+
 from sonde import theory, verdicts
 from sonde.config import Optimiser, Probing, RunConfig
-from sonde.figures.evidence import Evidence
 from sonde.models import PlainMLP, ResMLP
 from sonde.rules import Backprop
 from sonde.studies.evidence import Gathered
 from sonde.studies.study import Finding, Study
-from sonde.studies.summaries import RunRows, over_runs
+from sonde.studies.summaries import Readings, RunRows, over_runs
 from sonde.tasks import Identity
 from sonde.verdicts import number, percent
 
@@ -51,14 +52,17 @@ def findings(gathered: Gathered) -> list[Finding]:
     """One finding for each network and variant, over the seeds present."""
     evidence = gathered.evidence
     kinds = evidence.runs.select("variant", "model").unique().sort("variant", "model")
-    return [_finding(evidence.of(variant=variant, model=model)) for variant, model in kinds.iter_rows()]
+    readings = Readings(evidence.rows)
+    return [
+        _finding(evidence.runs.filter(variant=variant, model=model), readings)
+        for variant, model in kinds.iter_rows()
+    ]
 
 
-def _finding(evidence: Evidence) -> Finding:
-    runs = evidence.runs
+def _finding(runs: pl.DataFrame, readings: Readings) -> Finding:
     what = runs.row(0, named=True)
     moments = theory.second_moments(what["model"] == "res_mlp", what["alpha"], what["depth"])
-    over = over_runs(evidence, _measure)
+    over = over_runs(runs, readings, _measure)
     numbers: dict[str, Any] = {
         "network": what["label"],
         "variant": what["variant"],

@@ -2,14 +2,15 @@
 
 from collections.abc import Sequence
 
+import polars as pl
+
 from sonde.config import RunConfig
-from sonde.figures.evidence import Evidence
 from sonde.models import Model, ResidualMLP, StudentNet, VitMini
 from sonde.rules import Backprop, DirectFeedback, FeedbackAlignment, Rule
 from sonde.studies.evidence import Gathered
 from sonde.studies.recipes import QUICK_SEEDS, SEEDS, classification, teacher_student
 from sonde.studies.study import Finding, Study
-from sonde.studies.summaries import RunRows, over_runs, with_spread
+from sonde.studies.summaries import Readings, RunRows, over_runs, with_spread
 from sonde.verdicts import collapse_verdict, number, stream_verdict
 
 RULES: tuple[Rule, ...] = (Backprop(), FeedbackAlignment(), DirectFeedback())
@@ -40,7 +41,10 @@ def findings(gathered: Gathered) -> list[Finding]:
     """For each network and rule, what became of stream and gradient; then what the terminal LayerNorm changes."""
     evidence = gathered.evidence
     kinds = evidence.runs.select("label", "rule").unique(maintain_order=True).sort("label")
-    found = [_finding(evidence.of(label=label, rule=rule)) for label, rule in kinds.iter_rows()]
+    readings = Readings(evidence.rows)
+    found = [
+        _finding(evidence.runs.filter(label=label, rule=rule), readings) for label, rule in kinds.iter_rows()
+    ]
     return found + _terminal_norm(found)
 
 
@@ -54,9 +58,9 @@ def _measure(rows: RunRows) -> dict[str, float]:
     }
 
 
-def _finding(evidence: Evidence) -> Finding:
-    what = evidence.runs.row(0, named=True)
-    over = over_runs(evidence, _measure)
+def _finding(runs: pl.DataFrame, readings: Readings) -> Finding:
+    what = runs.row(0, named=True)
+    over = over_runs(runs, readings, _measure)
     stream, gradient = over["stream_change"]["mean"], over["gradient_change"]["mean"]
     return Finding(
         sentence=(
@@ -66,7 +70,7 @@ def _finding(evidence: Evidence) -> Finding:
         shown={
             "network": what["label"],
             "rule": what["rule_label"],
-            "n": str(evidence.runs.height),
+            "n": str(runs.height),
             "test accuracy": with_spread(over["test_acc"], 3),
             "‖h_L‖": number(over["stream"]["mean"]),
             "‖h_L‖ ÷ init": number(stream),
@@ -78,11 +82,11 @@ def _finding(evidence: Evidence) -> Finding:
             "model": what["model"],
             "rule": what["rule"],
             "rule_label": what["rule_label"],
-            "n": evidence.runs.height,
+            "n": runs.height,
             **{name: summary["mean"] for name, summary in over.items()},
         },
-        runs=tuple(evidence.runs["run"]),
-        seeds=tuple(evidence.runs["seed"]),
+        runs=tuple(runs["run"]),
+        seeds=tuple(runs["seed"]),
     )
 
 

@@ -1,0 +1,157 @@
+"""Stores of more runs than anybody reads one by one: what the report and the table of runs make of them."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from typer.testing import CliRunner
+
+import sonde.config
+from report_stores import write_run
+from sonde.audit import judge
+from sonde.cli import app, output
+from sonde.cli.report_contents import contents
+from sonde.compare import configurations
+from sonde.compare.comparison import compare
+from sonde.report import page
+from sonde.report.contents import RunLine
+from sonde.report.sample import listed, sample
+from sonde.store.load import Runs, load
+from sonde.studies import STUDIES
+
+LINE = RunLine(
+    id="",
+    label="",
+    network="ResMLP",
+    model="residual_mlp",
+    rule="bp",
+    rule_label="BP",
+    task="digits",
+    family="digits",
+    seed=0,
+    epoch=1,
+    epochs=1,
+    depth=1,
+    state="complete",
+    message=None,
+    seconds={},
+    sessions=[],
+    studies=[],
+)
+
+
+def test_a_sample_takes_turns_over_networks_rules_and_states() -> None:
+    runs = [
+        replace(LINE, id=f"{rule}-{state}-{seed}", rule_label=rule, state=state, seed=seed)
+        for rule in ("BP", "FA")
+        for state, seeds in (("complete", 100), ("diverged", 1))
+        for seed in range(seeds)
+    ]
+    chosen = sample(runs, 6)
+    assert [run.id for run in chosen] == [
+        "BP-complete-0",
+        "BP-complete-1",
+        "BP-diverged-0",
+        "FA-complete-0",
+        "FA-complete-1",
+        "FA-diverged-0",
+    ]
+    assert sample(runs[:6], 6) == runs[:6]
+
+
+def test_a_long_list_says_how_many_there_are() -> None:
+    assert listed(range(3), None) == listed(range(3), 3) == "0, 1, 2"
+    assert listed(range(2000), 2) == "0, 1, … (2,000 in all)"
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("many") / "runs"
+    for config in STUDIES["audit"].configs("quick", range(5)):
+        write_run(root, config)
+    return root
+
+
+def test_a_report_of_many_runs_shows_some_and_finds_in_all(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pages = []
+    for most in (1000, 12):
+        monkeypatch.setattr(page, "sample", partial(sample, most=most))
+        monkeypatch.setattr(page, "NAMED", 3)
+        out = tmp_path / f"{most}.html"
+        done = CliRunner().invoke(
+            app, ["report", "--no-figures", "--runs", str(runs), "--out", str(out)], catch_exceptions=False
+        )
+        assert done.exit_code == 0
+        pages.append(out.read_text())
+    whole, some = pages
+    assert whole.count('<tr id="run-') == 30
+    assert some.count('<tr id="run-') == 12
+    assert "12 of the 30 runs are shown here" in some
+    assert "are shown here" not in whole
+    assert "seeds 0, 1, 2, … (5 in all)" in some
+    assert ", and 2 more" in some
+    for link in some.split('href="#run-')[1:]:
+        assert f'id="run-{link.split(chr(34))[0]}"' in some, "a link leads nowhere"
+    sentences = [line for line in whole.splitlines() if "<strong>" in line]
+    assert sentences
+    assert all(line in some for line in sentences)
+
+
+def test_a_long_table_of_runs_reads_like_a_short_one(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def shown() -> list[str]:
+        found = CliRunner().invoke(app, ["show", "--runs", str(runs)], catch_exceptions=False).stdout
+        return [line.rstrip() for line in found.splitlines()]
+
+    short = shown()
+    monkeypatch.setattr(output, "MANY", 10)
+    assert shown() == short
+
+
+FRAMES = [(pl.DataFrame, name) for name in ("filter", "join", "partition_by", "group_by", "sort", "unique")]
+ONCE_A_RECIPE = [(sonde.config, "parse"), (configurations, "flatten"), (judge, "judge")]
+
+
+@pytest.mark.parametrize(
+    ("ask", "counted"),
+    [
+        (lambda stored: contents(stored, source="runs", title=""), [*FRAMES, *ONCE_A_RECIPE]),
+        (compare, FRAMES),
+    ],
+)
+def test_frames_and_recipes_are_looked_at_as_often_for_many_seeds_as_for_few(
+    ask: Callable[[Runs], object],
+    counted: Sequence[tuple[Any, str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls: Counter[str] = Counter()
+
+    def counting(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            calls[name] += 1
+            return method(*args, **kwargs)
+
+        return call
+
+    for owner, name in counted:
+        monkeypatch.setattr(owner, name, counting(name, getattr(owner, name)))
+    monkeypatch.setattr(sonde.config, "_trees", known := {})
+    done = []
+    for seeds in (4, 12):
+        root = tmp_path / str(seeds)
+        for config in STUDIES["audit"].configs("quick", range(seeds)):
+            write_run(root, config)
+        stored = load(root)
+        known.clear()
+        calls.clear()
+        ask(stored)
+        done.append(dict(calls))
+    assert done[0] == done[1]
+    assert done[0]["filter"] > 0
