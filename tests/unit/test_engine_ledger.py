@@ -104,3 +104,21 @@ def test_the_log_of_a_run_survives_its_later_states(tmp_path: Path, begun: RunCo
     sonde.train(begun, runs=tmp_path)
     folder.log("two\n")
     assert folder.read_log() == "one\ntwo\n"
+
+
+def test_an_engine_that_tries_again_itself_gives_no_second_chance(tmp_path: Path, begun: RunConfig) -> None:
+    told = Told(tmp_path, begun)
+    told.ledger.second_chance = False
+    told.ledger.ended(told.ledger.begin(), {}, "its worker died", "")
+    assert not told.ledger.waiting
+    (outcome,) = told.ledger.results()
+    assert outcome.state == "failed"
+    assert (outcome.message or "").startswith("its worker died: give more --cpus-per-run")
+
+
+def test_such_an_engine_too_tries_those_lost_in_company_alone(tmp_path: Path) -> None:
+    first, second = (tiny_config(seed=seed) for seed in (1, 2))
+    told = Told(tmp_path, first, second)
+    told.ledger.second_chance = False
+    told.ledger.ended(told.ledger.begin(), {}, "its worker died", "")
+    assert list(told.ledger.waiting) == [(first,), (second,)]

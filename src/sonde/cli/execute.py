@@ -1,14 +1,14 @@
 """Bring configurations to their end, showing progress and saying what went wrong with whom."""
 
-import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
-from sonde.engine import local
+from sonde.engine.engines import choose
+from sonde.engine.outcome import Outcome
+from sonde.store.place import Place
 
 if TYPE_CHECKING:
     from sonde.config import RunConfig
@@ -19,30 +19,35 @@ LOG_LINES = 20  # shown of the log of a failed run
 def execute(
     configs: "Sequence[RunConfig]",
     *,
-    runs: Path,
-    jobs: int | None,
-    data_root: Path | None,
+    runs: Place,
+    data_root: Place | None,
     device: str,
     quiet: bool,
-) -> list[local.Outcome]:
-    """The outcome of every run; a stop on request ends the command here, and so does the failure of all."""
+    engine: str = "local",
+    **options: object,
+) -> list[Outcome]:
+    """The outcome of every run; a stop on request ends the command here, and so does the failure of all.
+
+    `options` are those of the engine, None where none was given.
+    """
     from sonde.cli.output import console
     from sonde.cli.progress import count, watch
     from sonde.store import files
     from sonde.training.device import resolve_device
 
-    resolve_device(device)
+    run_all = choose(engine, options)
     files.make_folder(runs)
-    for task in {config.task for config in configs}:
-        with count(console(stderr=True), f"preparing {task.label}", quiet=quiet) as on_progress:
-            task.prepare(data_root, on_progress)
+    if engine == "local":  # elsewhere the machines that train see to it
+        resolve_device(device)
+        for task in {config.task for config in configs}:
+            with count(console(stderr=True), f"preparing {task.label}", quiet=quiet) as on_progress:
+                task.prepare(data_root, on_progress)
     epochs = sum(config.epochs for config in configs)
     try:
         with watch(console(stderr=True), len(configs), epochs, quiet=quiet) as listener:
-            outcomes = local.run_all(
+            outcomes = run_all(
                 configs,
                 runs=runs,
-                jobs=jobs or os.cpu_count() or 1,
                 data_root=data_root,
                 device=device,
                 on_event=listener,
@@ -66,12 +71,13 @@ def _stopped() -> typer.Exit:
     return typer.Exit(130)
 
 
-def _say_how_it_ended(outcome: local.Outcome, runs: Path) -> None:
+def _say_how_it_ended(outcome: Outcome, runs: Place) -> None:
     """One line; below it, where the failure was not foreseen, the end of the run's log."""
     from sonde.store.run import RunFolder
 
     log = f" (log: {outcome.log})" if outcome.log else ""
-    _say(f"run {outcome.run} {outcome.state}: {outcome.message or 'stopped'}{log}")
+    node = f" on {outcome.node}" if outcome.node else ""
+    _say(f"run {outcome.run} {outcome.state}{node}: {outcome.message or 'stopped'}{log}")
     if outcome.detail is not None:
         text = RunFolder(runs / outcome.run).read_log() or outcome.detail
         for line in text.splitlines()[-LOG_LINES:]:

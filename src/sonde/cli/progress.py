@@ -47,7 +47,9 @@ def watch(console: Console, runs: int, epochs: int, *, quiet: bool) -> Iterator[
 
 
 def describe(outcome: Outcome) -> str:
-    return f"already {outcome.state}" if outcome.reused else outcome.state
+    if outcome.reused:
+        return f"already {outcome.state}"
+    return outcome.state if outcome.node is None else f"{outcome.state} on {outcome.node}"
 
 
 class Lines:
@@ -73,7 +75,7 @@ class Bars:
     """One bar for the study, one for each run under way."""
 
     def __init__(self, bars: Progress, runs: int, epochs: int) -> None:
-        self.bars, self.runs, self.ended = bars, runs, 0
+        self.bars, self.runs, self.ended, self.epochs = bars, runs, 0, 0
         self.all = bars.add_task(f"0 of {runs} runs", total=epochs, note="")
         self.tasks: dict[str, TaskID] = {}
         self.done: dict[str, int] = {}
@@ -85,23 +87,26 @@ class Bars:
         if event.outcome is not None:
             self.bars.remove_task(task)
             self.ended += 1
-            self.done[event.run] = event.epochs
             self.bars.console.print(f"{event.run} {describe(event.outcome)}")
         else:
-            note = "" if event.loss is None else f"loss {event.loss:.4g}"
+            loss = None if event.loss is None else f"loss {event.loss:.4g}"
+            note = " ".join(word for word in (loss, event.node and f"on {event.node}") if word)
             self.bars.update(task, completed=event.epoch, note=note)
-            self.done[event.run] = event.epoch
+        self.epochs += event.epoch - self.done.get(event.run, 0)
+        self.done[event.run] = event.epoch
         done = f"{self.ended} of {self.runs} runs"
-        self.bars.update(self.all, completed=sum(self.done.values()), description=done)
+        self.bars.update(self.all, completed=self.epochs, description=done)
 
 
 def _bars(console: Console) -> Progress:
+    """Where the terminal is narrow, numbers stay and the note is cut."""
     return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=12),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(compact=True),
-        TextColumn("{task.fields[note]}", table_column=Column(no_wrap=True)),
+        TextColumn("{task.description}", table_column=Column(no_wrap=True)),
+        BarColumn(bar_width=None, table_column=Column(min_width=4, max_width=6)),
+        MofNCompleteColumn(table_column=Column(min_width=6, no_wrap=True)),
+        TimeRemainingColumn(compact=True, table_column=Column(min_width=5, no_wrap=True)),
+        TextColumn("{task.fields[note]}", table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)),
         console=console,
         transient=True,
+        expand=True,
     )

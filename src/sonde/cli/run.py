@@ -6,8 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sonde.cli.options import (
+    Address,
+    CpusPerRun,
     DataRoot,
     Device,
+    Engine,
+    GpusPerRun,
     Jobs,
     Json,
     Only,
@@ -35,6 +39,10 @@ def run(
     out: OutFolder = Path("out"),
     data_root: DataRoot = None,
     device: Device = "auto",
+    engine: Engine = "local",
+    address: Address = None,
+    cpus_per_run: CpusPerRun = None,
+    gpus_per_run: GpusPerRun = None,
     figures: Annotated[bool, typer.Option(help="Draw the study's figures at the end.")] = True,
     quiet: Quiet = False,
     json: Json = False,
@@ -45,7 +53,8 @@ def run(
     """
     from sonde.engine import local
 
-    local.warm_up()
+    if engine == "local":
+        local.warm_up()
 
     from sonde.cli.drawing import draw
     from sonde.cli.evidence import from_store
@@ -59,7 +68,18 @@ def run(
     narrowing = {"changes": set or [], "choices": only or []}
     configs = configurations(study, scale=scale, seeds=seeds_of(seeds), **narrowing)
     files.make_folder(out)
-    outcomes = execute(configs, runs=runs, jobs=jobs, data_root=data_root, device=device, quiet=silent)
+    outcomes = execute(
+        configs,
+        runs=runs,
+        data_root=data_root,
+        device=device,
+        quiet=silent,
+        engine=engine,
+        jobs=jobs,
+        address=address,
+        cpus_per_run=cpus_per_run,
+        gpus_per_run=gpus_per_run,
+    )
     seeds_run = sorted({config.seed for config in configs})
     gathered = from_store(study, runs, scale=scale, seeds=seeds_run, tell=False, **narrowing)
     findings = STUDIES[study].findings(gathered)

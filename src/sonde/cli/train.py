@@ -5,7 +5,18 @@ from typing import Annotated
 
 import typer
 
-from sonde.cli.options import DataRoot, Device, Json, Quiet, RunsFolder, Set
+from sonde.cli.options import (
+    Address,
+    CpusPerRun,
+    DataRoot,
+    Device,
+    Engine,
+    GpusPerRun,
+    Json,
+    Quiet,
+    RunsFolder,
+    Set,
+)
 
 
 def train(
@@ -18,6 +29,10 @@ def train(
     runs: RunsFolder = Path("runs"),
     data_root: DataRoot = None,
     device: Device = "auto",
+    engine: Engine = "local",
+    address: Address = None,
+    cpus_per_run: CpusPerRun = None,
+    gpus_per_run: GpusPerRun = None,
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
@@ -27,7 +42,8 @@ def train(
     """
     from sonde.engine import local
 
-    local.warm_up()
+    if engine == "local":
+        local.warm_up()
 
     from sonde.cli.execute import execute
     from sonde.cli.show import describe, print_runs
@@ -38,7 +54,17 @@ def train(
 
     start = parse({"model": model, "task": task, "rule": rule, "seed": seed, "epochs": epochs})
     (config,) = with_changes([start], assignments(set or [], "--set"))
-    execute([config], runs=runs, jobs=1, data_root=data_root, device=device, quiet=quiet or json)
+    execute(
+        [config],
+        runs=runs,
+        data_root=data_root,
+        device=device,
+        quiet=quiet or json,
+        engine=engine,
+        address=address,
+        cpus_per_run=cpus_per_run,
+        gpus_per_run=gpus_per_run,
+    )
     stored = load_one(runs, config.id)
     if json:
         from sonde.cli.output import print_json

@@ -4,15 +4,16 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 
 from sonde.config import RunConfig
 from sonde.engine.bundles import Bundle
 from sonde.engine.log import RunLog
 from sonde.engine.outcome import Event, Outcome
 from sonde.errors import SondeError
+from sonde.store.load import manifests
 from sonde.store.lock import hold
-from sonde.store.run import ENDED, RunFolder
+from sonde.store.place import Place
+from sonde.store.run import ENDED, Manifest, RunFolder
 
 
 class Ledger:
@@ -22,36 +23,47 @@ class Ledger:
         self,
         configs: Sequence[RunConfig],
         *,
-        runs: Path,
+        runs: Place,
         on_event: Callable[[Event], None],
         on_notice: Callable[[str], None],
+        second_chance: bool = True,
     ) -> None:
+        """`second_chance`: a run that was lost alone is resumed once; an engine that does so itself says False."""
         self.runs, self.on_event, self.on_notice = runs, on_event, on_notice
         self.configs = {config.id: config for config in configs}
         self.outcomes: dict[str, Outcome] = {}
         self.waiting: deque[Bundle] = deque()
         self.stopping = False
+        self.second_chance = second_chance
         self._begun: set[str] = set()
         self._revived: set[str] = set()
 
     def unended(self) -> list[RunConfig]:
         """The runs that are still to be trained; the others are reported as they are in the store."""
+        stored = manifests(self.runs, self.configs)
         left = []
         for config in self.configs.values():
-            stored = self._in_store(config)
-            if stored is None:
+            outcome = _ended(config, stored.get(config.id))
+            if outcome is None:
                 left.append(config)
             else:
-                self._finish(config, replace(stored, reused=True))
+                self._finish(config, replace(outcome, reused=True))
         return left
 
     def begin(self) -> Bundle:
-        """Take the next bundle."""
+        """Take the next bundle, for a worker that is free."""
         bundle = self.waiting.popleft()
         for config in bundle:
-            self._begun.add(config.id)
-            self.on_event(Event(run=config.id, epoch=0, epochs=config.epochs))
+            self.hear(Event(run=config.id, epoch=0, epochs=config.epochs, starts=True))
         return bundle
+
+    def hear(self, event: Event) -> None:
+        """A run is under way."""
+        self._begun.add(event.run)
+        self.on_event(event)
+
+    def begun(self, bundle: Bundle) -> bool:
+        return any(config.id in self._begun for config in bundle)
 
     def ended(self, bundle: Bundle, answers: Mapping[str, Outcome], how: str, wrote: str) -> None:
         """The worker of a bundle is gone: its answers, `how` its process ended, and what that wrote.
@@ -65,7 +77,7 @@ class Ledger:
             if wrote:
                 self._log(config).tell("its process wrote:", wrote)
             if answer is None:
-                self._lost(config, how, wrote)
+                self._lost(config, how, wrote, alone=len(bundle) == 1)
             elif answer.state == "failed" and len(bundle) > 1:
                 again.append(config)
             else:
@@ -78,7 +90,7 @@ class Ledger:
         """An outcome for every run, in the order of the configurations."""
         return [self.outcomes.get(run) or self._unfinished(run) for run in self.configs]
 
-    def _lost(self, config: RunConfig, how: str, wrote: str) -> None:
+    def _lost(self, config: RunConfig, how: str, wrote: str, *, alone: bool) -> None:
         stored = self._in_store(config)
         if stored is not None:
             self._finish(config, stored)
@@ -86,10 +98,8 @@ class Ledger:
             message = f"{how}; the same command resumes it"
             self._log(config).tell(message)
             self._finish(config, Outcome(run=config.id, state="unfinished", message=message))
-        elif config.id in self._revived:
-            message = (
-                f"{how} a second time: give fewer --jobs if memory ran out; the same command tries again"
-            )
+        elif config.id in self._revived or (alone and not self.second_chance):
+            message = f"{how}{self._last_words()}; the same command tries again"
             self._log(config).tell(f"failed: {message}")
             self._mark_failed(config, message)
             self._finish(config, Outcome(run=config.id, state="failed", message=message, detail=wrote))
@@ -99,6 +109,11 @@ class Ledger:
             self._revived.add(config.id)
             self.waiting.append((config,))
             self.on_notice(f"run {config.id}: {message}")
+
+    def _last_words(self) -> str:
+        if self.second_chance:
+            return " a second time: give fewer --jobs if memory ran out"
+        return ": give more --cpus-per-run if memory ran out"
 
     def _mark_failed(self, config: RunConfig, message: str) -> None:
         """In the store, unless the run was never created or somebody else has taken it."""
@@ -123,18 +138,19 @@ class Ledger:
 
     def _in_store(self, config: RunConfig) -> Outcome | None:
         folder = self._folder(config)
-        if not folder.exists():
-            return None
-        manifest = folder.manifest()
-        if manifest.state not in ENDED:
-            return None
-        return Outcome(run=config.id, state=manifest.state, message=manifest.message)
+        return _ended(config, folder.manifest() if folder.exists() else None)
 
     def _folder(self, config: RunConfig) -> RunFolder:
         return RunFolder(self.runs / config.id)
 
     def _log(self, config: RunConfig) -> RunLog:
         return RunLog(self._folder(config))
+
+
+def _ended(config: RunConfig, manifest: Manifest | None) -> Outcome | None:
+    if manifest is None or manifest.state not in ENDED:
+        return None
+    return Outcome(run=config.id, state=manifest.state, message=manifest.message)
 
 
 def _alone(runs: Sequence[str], message: str | None) -> str:

@@ -4,24 +4,23 @@ A server process imports torch once and forks a worker for every bundle, so a ru
 """
 
 import multiprocessing
-import signal
+import os
 import sys
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING
 
+from sonde.engine.interrupt import first_ctrl_c
 from sonde.engine.outcome import Event, Outcome
 from sonde.engine.output import Output
 
 if TYPE_CHECKING:
     from sonde.config import RunConfig
     from sonde.engine.bundles import Bundle
+    from sonde.store.place import Place
 
 __all__ = ["Event", "Outcome", "run_all", "warm_up"]
 
@@ -49,9 +48,9 @@ def warm_up() -> None:
 def run_all(
     configs: "Sequence[RunConfig]",
     *,
-    runs: Path,
-    jobs: int,
-    data_root: Path | None = None,
+    runs: "Place",
+    jobs: int | None = None,
+    data_root: "Place | None" = None,
     device: str = "auto",
     on_event: Callable[[Event], None] = lambda event: None,
     on_notice: Callable[[str], None] = lambda notice: None,
@@ -59,6 +58,7 @@ def run_all(
 ) -> list[Outcome]:
     """Train every configuration, in `jobs` processes at a time, and return an outcome for each, in order.
 
+    `jobs` are as many as there are cores, if not given.
     Ctrl-C lets the running ones finish their epoch; a second one stops them at once.  Either way every run
     resumes from its last epoch.  A run whose process dies is resumed once, and `on_notice` is told.
     """
@@ -66,6 +66,7 @@ def run_all(
     from sonde.engine.ledger import Ledger
     from sonde.training.stack import stackable
 
+    jobs = jobs or os.cpu_count() or 1
     ledger = Ledger(configs, runs=runs, on_event=on_event, on_notice=on_notice)
     ledger.waiting.extend(bundles.bundle(ledger.unended(), jobs=jobs, pays=stackable))
     active: dict[Connection, _Worker] = {}
@@ -91,7 +92,7 @@ def run_all(
             with suppress(OSError):  # it has just ended
                 pipe.send("stop")
 
-    with _first_ctrl_c() as interrupt:
+    with first_ctrl_c() as interrupt:
         try:
             while active or (ledger.waiting and not ledger.stopping):
                 while ledger.waiting and len(active) < jobs and not ledger.stopping:
@@ -111,7 +112,7 @@ def run_all(
     return ledger.results()
 
 
-def _start(bundle: "Bundle", runs: Path, data_root: Path | None, device: str) -> _Worker:
+def _start(bundle: "Bundle", runs: "Place", data_root: "Place | None", device: str) -> _Worker:
     from sonde.config import to_tree
     from sonde.engine.worker import work
 
@@ -130,25 +131,3 @@ def _how(exitcode: int | None) -> str:
     if exitcode is not None and exitcode < 0:
         return f"its process was killed (signal {-exitcode})"
     return f"its process ended without an answer (exit code {exitcode})"
-
-
-@contextmanager
-def _first_ctrl_c() -> Iterator[Connection]:
-    """A connection to be read after the first Ctrl-C, which interrupts nothing; the second is a KeyboardInterrupt."""
-    heard, told = multiprocessing.Pipe(duplex=False)
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        told.send_bytes(b"stop")
-
-    main = threading.current_thread() is threading.main_thread()  # others hear no signals
-    usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # in the background it is ignored
-    if main and usual:
-        signal.signal(signal.SIGINT, handle)
-    try:
-        yield heard
-    finally:
-        if main and usual:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-        heard.close()
-        told.close()

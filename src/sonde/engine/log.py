@@ -13,13 +13,15 @@ class RunLog:
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder
         self.kept = ""
+        self.there = False
 
     def tell(self, line: str, body: str = "") -> None:
         """A line, and below it a text as it is; a log that cannot be written stops no run."""
         self.kept += f"{datetime.now(UTC).isoformat(timespec='seconds')} {line}\n"
         if body:
             self.kept += body if body.endswith("\n") else f"{body}\n"
-        if self.folder.exists():
+        self.there = self.there or self.folder.exists()
+        if self.there:
             with suppress(SondeError):
                 self.folder.log(self.kept)
             self.kept = ""

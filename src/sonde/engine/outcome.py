@@ -13,6 +13,7 @@ class Outcome:
     detail: str | None = None  # of a failure that was not foreseen: its traceback, or what the process wrote
     log: str | None = None  # where the log of a failed run is, if there is one
     reused: bool = False  # it was in the store already
+    node: str | None = None  # of a cluster: where it ended
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,3 +25,5 @@ class Event:
     epochs: int
     loss: float | None = None
     outcome: Outcome | None = None
+    node: str | None = None  # of a cluster: where it is trained
+    starts: bool = False  # a worker has taken it up

@@ -6,10 +6,11 @@ import os
 import platform
 import signal
 import threading
+import time
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from multiprocessing.connection import Connection, wait
-from pathlib import Path
 from typing import Any
 
 from sonde.config import parse
@@ -18,6 +19,8 @@ from sonde.engine.log import RunLog
 from sonde.engine.outcome import Event, Outcome
 from sonde.engine.output import redirect
 from sonde.errors import SondeError
+from sonde.store.lock import Held
+from sonde.store.place import Place, place
 from sonde.store.run import ENDED, Manifest, RunFolder
 from sonde.training.together import train_together
 from sonde.training.train import Progress
@@ -26,14 +29,17 @@ from sonde.training.train import Progress
 def train_bundle(
     bundle: Bundle,
     *,
-    runs: Path,
-    data_root: Path | None,
+    runs: Place,
+    data_root: Place | None,
     device: str,
     send: Callable[[Event | Outcome], None],
     should_stop: Callable[[], bool],
+    node: str | None = None,
+    patience: float = 0.0,
 ) -> None:
-    """Train the runs together; send an event for every epoch and one outcome for every run.
+    """Train the runs together; send an event for every epoch and one outcome for every run, all with the `node`.
 
+    Runs that another process holds are waited for, `patience` seconds: it may be a dead one's lock.
     An error is the failure of every run that had not ended; whose fault it was, nobody can say here.
     """
     logs = {config.id: RunLog(RunFolder(runs / config.id)) for config in bundle}
@@ -43,12 +49,20 @@ def train_bundle(
         left.remove(run)
         message = f": {outcome.message}" if outcome.message else ""
         logs[run].tell(f"{outcome.state}{message}", outcome.detail or "")
-        send(outcome)
+        send(replace(outcome, node=node))
 
     def report(progress: Progress) -> None:
         loss = "" if progress.loss is None else f", loss {progress.loss:.6g}"
         logs[progress.run].tell(f"epoch {progress.epoch}/{progress.epochs}{loss}")
-        send(Event(run=progress.run, epoch=progress.epoch, epochs=progress.epochs, loss=progress.loss))
+        send(
+            Event(
+                run=progress.run,
+                epoch=progress.epoch,
+                epochs=progress.epochs,
+                loss=progress.loss,
+                node=node,
+            )
+        )
         if progress.state in ENDED:
             end(progress.run, _outcome(progress.run, logs[progress.run].folder.manifest()))
 
@@ -57,15 +71,21 @@ def train_bundle(
             end(run, Outcome(run=run, state="failed", message=message, detail=detail))
 
     try:
+        place = platform.node() if node is None else f"{platform.node()}, node {node},"
         for log in logs.values():
-            log.tell(f"process {os.getpid()} on {platform.node()} {_where(log.folder)}")
-        manifests = train_together(
-            bundle,
-            runs=runs,
-            data_root=data_root,
-            device=device,
-            on_progress=report,
-            should_stop=should_stop,
+            log.tell(f"process {os.getpid()} on {place} {_where(log.folder)}")
+        manifests = _patiently(
+            lambda: train_together(
+                bundle,
+                runs=runs,
+                data_root=data_root,
+                device=device,
+                on_progress=report,
+                should_stop=should_stop,
+                node=node,
+            ),
+            patience,
+            should_stop,
         )
         for run, manifest in zip(logs, manifests, strict=True):
             if run in left:
@@ -74,6 +94,19 @@ def train_bundle(
         fail(str(error))
     except Exception as error:
         fail(f"{type(error).__name__}: {error}", traceback.format_exc())
+
+
+def _patiently(
+    train: Callable[[], list[Manifest]], patience: float, should_stop: Callable[[], bool]
+) -> list[Manifest]:
+    end = time.monotonic() + patience
+    while True:
+        try:
+            return train()
+        except Held:
+            if time.monotonic() >= end or should_stop():
+                raise
+            time.sleep(1)
 
 
 def _outcome(run: str, manifest: Manifest) -> Outcome:
@@ -102,8 +135,8 @@ def work(
 
     train_bundle(
         tuple(parse(tree) for tree in trees),
-        runs=Path(runs),
-        data_root=None if data_root is None else Path(data_root),
+        runs=place(runs),
+        data_root=None if data_root is None else place(data_root),
         device=device,
         send=send,
         should_stop=pipe.poll,

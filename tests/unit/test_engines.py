@@ -1,0 +1,76 @@
+"""The table of engines, and what is said where Ray is not installed."""
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from conftest import Sonde
+from sonde.engine import nodes
+from sonde.engine.engines import ENGINES, OPTIONS, choose
+from sonde.errors import SondeError
+
+# An interpreter that finds no `ray`, whether it is installed or not.
+WITHOUT_RAY = """
+import sys
+
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "ray":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+sys.meta_path.insert(0, Missing())
+from sonde.cli import main
+
+main()
+"""
+
+
+def test_without_ray_its_engine_is_one_line_that_says_how_to_install_it(tmp_path: Path) -> None:
+    for words in (["run", "residual"], ["train"]):
+        done = subprocess.run(
+            [sys.executable, "-c", WITHOUT_RAY, *words, "--engine", "ray"],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 2
+        assert done.stderr == (
+            "sonde: --engine ray needs the package ray, which is not installed: pip install 'sonde[ray]', in a "
+            "checkout pip install -e '.[ray]'\n"
+        )
+
+
+def test_an_option_of_another_engine_is_refused(sonde: Sonde) -> None:
+    for words, message in (
+        (["--address", "local"], "--address is an option of --engine ray, not of local"),
+        (["--engine", "ray", "--jobs", "2"], "--jobs is an option of --engine local, not of ray"),
+    ):
+        done = sonde("run", "residual", *words, check=False)
+        assert (done.returncode, done.stderr) == (2, f"sonde: {message}\n")
+
+
+def test_every_engine_has_its_options_in_the_table() -> None:
+    assert set(ENGINES) == set(OPTIONS)
+    with pytest.raises(SondeError, match="unknown engine 'Ray'"):
+        choose("Ray", {})
+
+
+def test_a_cluster_that_answers_and_refuses_is_not_called_absent() -> None:
+    def refuse(**_: object) -> None:
+        raise ConnectionError("Failed to connect to Ray cluster\nand a page of reasons")
+
+    ray = SimpleNamespace(init=refuse, exceptions=SimpleNamespace(RayError=RuntimeError))
+    with socket.create_server(("127.0.0.1", 0)) as head:
+        address = f"127.0.0.1:{head.getsockname()[1]}"
+        with pytest.raises(
+            SondeError, match=r"does not let us in \(Failed to connect .*\): .* RAY_AUTH_MODE"
+        ):
+            nodes._connect(ray, address)
+    with pytest.raises(SondeError, match=r"^no Ray cluster at --address"):
+        nodes._connect(ray, address)
