@@ -1,15 +1,19 @@
-"""What the tests share: a tiny run, and the `sonde` command in a process of its own."""
+"""What the tests share: a tiny run, and the `sonde` command, in this process or in one of its own."""
 
+import io
 import os
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import chdir, redirect_stderr, redirect_stdout
+from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+from sonde.cli import main
 from sonde.config import Optimiser, Probing, RunConfig
 from sonde.models import PlainMLP, ResMLP
 from sonde.network import Signature
@@ -58,6 +62,8 @@ def tiny_plain() -> RunConfig:
     return tiny_config(model=PlainMLP(d=8, L=3))
 
 
+pytest_plugins = ["cluster.fixtures"]
+
 Sonde = Callable[..., subprocess.CompletedProcess[str]]
 
 # The residual study at a size for tests: the same code, smaller numbers.
@@ -65,8 +71,32 @@ SMALL = ["--set", "model.L=4", "--set", "epochs=2", "--set", "task.steps_per_epo
 
 
 @pytest.fixture
-def sonde(tmp_path: Path) -> Sonde:
-    """Run the command in an empty folder and return what it printed."""
+def sonde(tmp_path: Path, server_environment: dict[str, str]) -> Sonde:
+    """Run the command in this process, in an empty folder, and return what it printed."""
+
+    def run(*words: str, check: bool = True, cwd: Path = tmp_path) -> subprocess.CompletedProcess[str]:
+        renew_server(server_environment)
+        stdout, stderr = io.StringIO(), io.StringIO()
+        with (
+            pytest.MonkeyPatch.context() as patch,
+            chdir(cwd),
+            redirect_stdout(stdout),
+            redirect_stderr(stderr),
+        ):
+            patch.setattr(sys, "argv", ["sonde", *words])
+            with pytest.raises(SystemExit) as ended:
+                main()
+        code = int(ended.value.code or 0)
+        if check:
+            assert code == 0, stderr.getvalue()
+        return subprocess.CompletedProcess(words, code, stdout.getvalue(), stderr.getvalue())
+
+    return run
+
+
+@pytest.fixture
+def sonde_process(tmp_path: Path) -> Sonde:
+    """The same in a process of its own, which takes seconds to start: where that is the claim."""
 
     def run(*words: str, check: bool = True, cwd: Path = tmp_path) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
@@ -77,3 +107,21 @@ def sonde(tmp_path: Path) -> Sonde:
         return done
 
     return run
+
+
+def surroundings() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+
+
+@pytest.fixture(scope="session")
+def server_environment() -> dict[str, str]:
+    """That of the process which forks the workers of `sonde run`, and which outlives a test."""
+    return surroundings()
+
+
+def renew_server(environment: dict[str, str]) -> None:
+    """Workers have the environment in which their server was started: let it be that of the test."""
+    if environment != (now := surroundings()):
+        forkserver._forkserver._stop()  # type: ignore[attr-defined]
+        environment.clear()
+        environment.update(now)

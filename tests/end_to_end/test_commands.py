@@ -1,4 +1,4 @@
-"""The commands of the README, each in a process of its own."""
+"""The commands of the README."""
 
 import json
 import re
@@ -11,7 +11,7 @@ import pytest
 import sonde as package
 from conftest import SMALL, Sonde
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("commands")]  # one worker runs the study
 
 FIGURES = [
     "plots/training_loss",
@@ -29,7 +29,7 @@ FIGURES = [
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The residual study, small, run once."""
+    """The residual study, small, run once in a process of its own."""
     root = tmp_path_factory.mktemp("study")
     done = subprocess.run(
         [sys.executable, "-m", "sonde", "run", "residual", *SMALL], cwd=root, capture_output=True, text=True
@@ -67,7 +67,8 @@ def test_show_lists_runs_and_as_json_their_last_metrics(study: Path, sonde: Sond
     runs = json.loads(sonde("show", "--runs", "runs", "--json", cwd=study).stdout)
     assert len(runs) == 4
     assert all(
-        run.keys() == {"id", "label", "model", "rule", "task", "seed", "epoch", "state", "metrics"}
+        run.keys()
+        == {"id", "label", "model", "rule", "task", "seed", "epoch", "state", "sessions", "metrics"}
         for run in runs
     )
     rows = package.load(study / "runs").rows
@@ -113,16 +114,16 @@ def test_list_names_everything_and_as_json_for_programs(sonde: Sonde) -> None:
     assert {"name": models[0]["name"], "d": models[0]["options"]["d"]} == {"name": "plain_mlp", "d": 64}
 
 
-def test_run_as_json_is_json_alone(study: Path, sonde: Sonde) -> None:
-    done = sonde("run", "residual", *SMALL, "--json", cwd=study)
+def test_run_as_json_is_json_alone(study: Path, sonde_process: Sonde) -> None:
+    done = sonde_process("run", "residual", *SMALL, "--json", cwd=study)
     result = json.loads(done.stdout)
     assert [run["reused"] for run in result["runs"]] == [True] * 4
     assert len(result["figures"]) == 30
     assert {finding["numbers"]["verdict"] for finding in result["findings"]}
 
 
-def test_quiet_is_quiet(study: Path, sonde: Sonde) -> None:
-    done = sonde("run", "residual", *SMALL, "--quiet", cwd=study)
+def test_quiet_is_quiet(study: Path, sonde_process: Sonde) -> None:
+    done = sonde_process("run", "residual", *SMALL, "--quiet", cwd=study)
     assert done.stdout == done.stderr == ""
 
 
@@ -143,6 +144,9 @@ MISTAKES = [
     (["run", "residual", "--device", "cuda"], "device 'cuda' is not there: use one of"),
     (["show", "--runs", "file"], "file is a file"),
     (["show", "--runs", "absent"], "absent does not exist"),
+    (["show", "--runs", "foo://bucket/x"], "foo://bucket/x: unknown protocol 'foo'"),
+    (["show", "--runs", "s3:/bucket/x"], "a URL is written s3://…, with two slashes"),
+    (["run", "residual", "--runs", "s3://key:secret@bucket/x"], "credentials do not belong in a URL"),
     (["figures"], "name a study"),
     (["figures", "--from", "absent"], "absent is not a folder"),
     (["figures", "--from", "broken"], "results.json is not JSON"),
@@ -169,6 +173,12 @@ def test_a_mistake_is_one_clear_line_and_exit_code_2(
     assert message in done.stderr
     assert done.stderr.count("\n") == 1, done.stderr
     assert not list(tmp_path.glob("**/*.png"))
+
+
+def test_a_mistake_ends_a_process_with_code_2_and_leaves_stdout_empty(sonde_process: Sonde) -> None:
+    done = sonde_process("run", "residul", check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.count("\n") == 1, done.stderr
 
 
 def test_debug_shows_the_traceback(sonde: Sonde) -> None:

@@ -11,11 +11,11 @@ import time
 from pathlib import Path
 
 import pytest
-from processes import contents, furthest, wait_for
 from train_worker import train_tree
 
 import sonde as package
 from conftest import SMALL, Sonde, tiny_config
+from processes import LONG, all_free, contents, furthest, holder, wait_for
 from sonde.config import RunConfig, parse, to_tree
 
 pytestmark = pytest.mark.timeout(600)
@@ -59,19 +59,17 @@ def test_a_run_killed_thirty_times_ends_bit_identical_to_an_uninterrupted_one(tm
     ), "an interrupted writer left something behind"
 
 
-LONG = ["--set", "epochs=40", "--set", "task.steps_per_epoch=20", "--only", "model=res_mlp", "--no-figures"]
-
-
 def test_a_killed_command_resumes_and_trains_nothing_twice(tmp_path: Path, sonde: Sonde) -> None:
     sonde("run", "residual", *LONG, "--runs", "whole", "--quiet")
     command = [sys.executable, "-m", "sonde", "run", "residual", *LONG, "--runs", "killed"]
-    for kill in range(3):
+    for kill in range(2):
         process = subprocess.Popen(
             command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
         wait_for(lambda kill=kill: furthest(tmp_path / "killed") >= 4 * (kill + 1))
         process.kill()  # only the command itself: its workers must not linger and hold the runs
         process.wait()
+        wait_for(lambda: all_free(tmp_path / "killed"))
     reached = furthest(tmp_path / "killed")
     assert reached < 40, "the kills came too late to show anything"
     sonde(*command[3:])
@@ -116,16 +114,20 @@ def test_two_commands_at_once_do_not_corrupt_a_run(tmp_path: Path, sonde: Sonde)
         stderr=subprocess.DEVNULL,
     )
     wait_for(lambda: furthest(tmp_path / "shared") >= 1)
-    second = sonde(*words, check=False)
+    (run,) = (path.parent for path in tmp_path.glob("shared/*/manifest.json"))
+    worker = holder(tmp_path / "shared", run.name)
+    assert worker is not None
+    os.kill(worker, signal.SIGSTOP)  # it cannot end before the second command comes
+    try:
+        second = sonde(*words, check=False)
+    finally:
+        os.kill(worker, signal.SIGCONT)
     assert first.wait(timeout=120) == 0
-    if second.returncode != 0:
-        assert "is held by process" in second.stderr
-        assert "Traceback" not in second.stderr
-    else:
-        assert "already complete" in second.stderr
+    assert second.returncode == 1
+    assert "is held by process" in second.stderr
+    assert "Traceback" not in second.stderr
     sonde(*words[:-2], "--runs", "alone", "--quiet")
-    (run,) = package.load(tmp_path / "shared").runs
-    assert contents(run.path) == contents(tmp_path / "alone" / run.id)
+    assert contents(run) == contents(tmp_path / "alone" / run.name)
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 import typer
-from processes import contents, furthest, holder, killing, wait_for
 
 import sonde as package
 from conftest import Sonde, tiny_config
+from processes import LONG, contents, furthest, holder, killing, wait_for
 from sonde.cli.execute import execute
 from sonde.config import RunConfig
 from sonde.engine import bundles, local
@@ -20,10 +20,10 @@ from sonde.store.run import Manifest
 
 pytestmark = pytest.mark.timeout(600)
 
-LONG = 100  # epochs: long enough for a process to be killed on the way
+EPOCHS = 100  # long enough for a process to be killed on the way
 
 
-def seeds(*seeds: int, epochs: int = LONG) -> list[RunConfig]:
+def seeds(*seeds: int, epochs: int = EPOCHS) -> list[RunConfig]:
     return [tiny_config(seed=seed, epochs=epochs) for seed in seeds]
 
 
@@ -64,34 +64,21 @@ def test_a_run_whose_process_is_killed_is_resumed_and_ends_with_the_same_bits(tm
     starts = [session["from_epoch"] for session in manifest(tmp_path / "runs", configs[0]).sessions]
     assert len(starts) == 2
     assert starts[0] is None
-    assert 3 <= starts[1] < LONG
+    assert 3 <= starts[1] < EPOCHS
     died = "its process was killed (signal 9); resuming it from its last epoch"
     assert notices == [f"run {configs[0].id}: {died}"]
     told = log(tmp_path / "runs", configs[0])
-    assert re.search(rf"process {killed[0]} on .* starts from the beginning\n.* epoch 0/{LONG}\n", told)
+    assert re.search(rf"process {killed[0]} on .* starts from the beginning\n.* epoch 0/{EPOCHS}\n", told)
     assert re.search(rf"{re.escape(died)}\n.* process \d+ on .* resumes from epoch {starts[1]}\n", told)
-    assert re.search(rf"epoch {LONG}/{LONG}, loss .*\n.* complete\n$", told)
+    assert re.search(rf"epoch {EPOCHS}/{EPOCHS}, loss .*\n.* complete\n$", told)
     assert died not in log(tmp_path / "runs", configs[1])
-
-
-STUDY = [
-    "--set",
-    "model.L=4",
-    "--set",
-    "epochs=40",
-    "--set",
-    "task.steps_per_epoch=20",
-    "--only",
-    "model=res_mlp",
-    "--no-figures",
-]
 
 
 def test_a_run_whose_process_dies_twice_is_marked_failed_and_the_others_go_on(
     tmp_path: Path, sonde: Sonde
 ) -> None:
     runs = tmp_path / "runs"
-    words = ["run", "residual", *STUDY, "--jobs", "2"]
+    words = ["run", "residual", *LONG, "--jobs", "2"]
     sonde(*words, "--runs", "whole", "--quiet")
     lost, other = sorted(package.load(tmp_path / "whole").runs, key=lambda run: run.id)
     with killing(runs, lost.id, times=2, after=3):

@@ -9,6 +9,8 @@ from sonde.models import PlainMLP, ResMLP
 from sonde.studies.evidence import gather
 from sonde.studies.residual import configs, findings
 
+pytestmark = pytest.mark.xdist_group("golden")  # one worker trains the study
+
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -14,6 +14,7 @@ from sonde.errors import SondeError
 from sonde.figures import FIGURES
 from sonde.figures.save import draw_all
 
+pytestmark = pytest.mark.xdist_group("figures_save")  # one worker draws them
 SMALL = residual_evidence(depth=4, width=4, steps=5)
 
 

@@ -20,6 +20,7 @@ from sonde.studies import STUDIES
 from sonde.studies.evidence import gather
 from sonde.studies.from_files import from_files
 
+pytestmark = pytest.mark.xdist_group("paper_logs")  # one worker trains the studies
 TINY = {"epochs": 2, "model.d": 8, "probes.size": 16, "probes.directions": 2, "batch_size": 256}
 
 

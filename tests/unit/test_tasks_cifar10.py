@@ -15,6 +15,7 @@ from sonde.generators import generator
 from sonde.losses import CROSS_ENTROPY
 from sonde.tasks.cifar10 import MEAN, STD, Cifar10, Cifar10Data, mirror
 
+pytestmark = pytest.mark.xdist_group("cifar10")  # one worker decodes the images
 CPU = torch.device("cpu")
 REAL = Path(__file__).parents[2].parent / "shared/data/cifar10"
 
