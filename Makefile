@@ -3,16 +3,19 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow bench format clean
+.PHONY: help demo test test-cluster test-slow bench bench-cluster format clean
 
 help:             ## list the targets
-	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
+	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
 
-.venv/.ready: pyproject.toml constraints.txt
+.venv/.ready .venv/.cluster: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12 …")'
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
-	@touch $@
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[$(EXTRAS)]'
+	@touch .venv/.ready $@
+
+.venv/.ready: EXTRAS := dev
+.venv/.cluster: EXTRAS := dev,test-cluster
 
 demo: .venv/.ready ## run two quick studies and write a report of them
 	$(BIN)/sonde run residual --runs demo/runs --out demo/out
@@ -23,9 +26,12 @@ test: .venv/.ready ## ruff, mypy and the tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest -q -n 2 --dist loadgroup -m "not slow"
+	$(BIN)/pytest -q -n 2 --dist loadgroup -m "not slow and not cluster"
 
-test-slow: .venv/.ready ## full-scale checks
+test-cluster: .venv/.cluster ## runs on a Ray cluster and in an object store, both on this machine
+	$(BIN)/pytest -q -n 2 --dist loadgroup -m "not slow" tests/cluster
+
+test-slow: .venv/.cluster ## full-scale checks
 	$(BIN)/pytest -q -m slow
 
 bench: .venv/.ready ## Sonde against bare PyTorch loops and BioTorch, and what snapshots cost; with SONDE_DATA, CIFAR-10 too
@@ -33,6 +39,9 @@ bench: .venv/.ready ## Sonde against bare PyTorch loops and BioTorch, and what s
 		|| echo 'BioTorch cannot be installed: the benchmark goes on without it'
 	$(BIN)/sonde bench --save benchmarks
 	$(BIN)/python benchmarks/probes.py
+
+bench-cluster: .venv/.cluster ## how the cost of a sweep grows: docs/scale.md
+	$(BIN)/python benchmarks/scale.py
 
 format: .venv/.ready ## let ruff mend what it can
 	$(BIN)/ruff check --fix .
