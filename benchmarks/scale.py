@@ -1,0 +1,235 @@
+"""How the cost of a sweep grows: measure it, keep the numbers in scale.json, and write docs/scale.md from them.
+
+python benchmarks/scale.py          measure, then write the page: half an hour, on a machine that does nothing else
+python benchmarks/scale.py --page   write the page anew
+"""
+
+import json
+import math
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from jinja2 import StrictUndefined, Template
+
+HERE = Path(__file__).parent
+NUMBERS = HERE / "scale.json"
+PAGE = HERE.parent / "docs" / "scale.md"
+STORES = (1_000, 10_000)
+PLANNED = 100_000
+LISTED = 1000  # objects an S3 listing names at a time
+SLOTS = (1, 32, 320)
+UNITS = ("B", "kB", "MB", "GB", "TB")
+
+
+def measure() -> dict[str, Any]:
+    import store
+    import writing
+
+    import cluster
+    from sonde.bench.report import machine
+
+    about = {"when": f"{datetime.now(UTC):%Y-%m-%d}", "machine": machine()}
+    scheduling = cluster.measure()
+    written = writing.measure()
+    with tempfile.TemporaryDirectory() as place:
+        reading = [store.measure(Path(place) / f"{runs}" / "runs", runs) for runs in STORES]
+    found = {"scheduling": scheduling, "writing": written, "reading": reading}
+    return about | found | {"planning": planning()}
+
+
+def planning() -> dict[str, float]:
+    """In a process of its own, because memory that was once taken stays."""
+    command = [sys.executable, str(HERE / "planning.py"), str(PLANNED)]
+    known: dict[str, float] = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+    return known
+
+
+def table(headings: Iterable[str], lines: Iterable[Iterable[object]]) -> str:
+    named = list(headings)
+    rows = [named, ["---", *["---:"] * (len(named) - 1)], *lines]
+    return "\n".join(f"| {' | '.join(map(str, row))} |" for row in rows)
+
+
+def size(count: float) -> str:
+    power = min(int(math.log10(max(count, 1)) / 3), len(UNITS) - 1)
+    return f"{count / 1000**power:.3g} {UNITS[power]}"
+
+
+def kind(line: dict[str, Any]) -> str:
+    return f"{line['study']} {line['scale']}, {line['rule']}"
+
+
+def at_the_end(line: dict[str, Any], key: str) -> float:
+    """Of a whole run: what is fixed, and what every epoch adds."""
+    return float(line["fixed"][key] + line["epoch"][key] * line["epochs"])
+
+
+def scheduling(lines: list[dict[str, Any]]) -> str:
+    return table(
+        ("runs", "nodes", "tasks", "wall", "seconds in a task", "not training, a task", "scheduling"),
+        (
+            (
+                f"{line['runs']} {line['kind']}",
+                line["nodes"],
+                line["tasks"],
+                f"{line['wall']:.1f} s",
+                f"{line['task']:.2f}",
+                f"{1000 * line['idle']:.0f} ms",
+                f"{100 * line['cost']:.1f} %",
+            )
+            for line in lines
+        ),
+    )
+
+
+def writing(lines: list[dict[str, Any]]) -> str:
+    return table(
+        ("a run of", "epochs", "left", "objects", "written on the way", "requests", "of these each epoch"),
+        (
+            (
+                kind(line),
+                line["epochs"],
+                size(at_the_end(line, "left")),
+                line["objects"],
+                size(at_the_end(line, "written")),
+                f"{at_the_end(line, 'requests'):.0f}",
+                f"{line['epoch']['requests']:.0f}",
+            )
+            for line in lines
+        ),
+    )
+
+
+def reading(lines: list[dict[str, Any]]) -> str:
+    return table(
+        (
+            "runs",
+            "rows",
+            "index",
+            "`show`, no index",
+            "`show`",
+            "`show --json`",
+            "`report --no-figures`",
+            "reading, all rows",
+            "how each ended",
+        ),
+        (
+            (
+                f"{line['runs']:,}",
+                f"{line['rows']:,}",
+                size(line["index"]),
+                *(f"{line[key]:.1f} s" for key in ("first", "show", "json", "report", "load", "states")),
+            )
+            for line in lines
+        ),
+    )
+
+
+def planned(known: dict[str, Any]) -> str:
+    return table(
+        (f"{PLANNED:,} runs of", "store", "objects", "LIST requests to read it", "requests to write it"),
+        (
+            (
+                kind(line),
+                size(PLANNED * at_the_end(line, "left")),
+                f"{PLANNED * line['objects']:,}",
+                f"{math.ceil(PLANNED * line['objects'] / LISTED):,}",
+                f"{PLANNED * at_the_end(line, 'requests') / 1e6:.1f} million",
+            )
+            for line in known["writing"]
+        ),
+    )
+
+
+def waited(known: dict[str, Any]) -> str:
+    """Days for runs of a length, on so many slots, and which part of them is scheduling."""
+    beside = idle(known)
+
+    def days(length: float, slots: int) -> str:
+        found = PLANNED * (length + beside) / slots / 86400
+        return f"{found:,.0f}" if found >= 100 else f"{found:.2g}"
+
+    return table(
+        ("a run takes", *(f"{slots} slot{'s' * (slots > 1)}, days" for slots in SLOTS), "scheduling"),
+        (
+            (
+                name,
+                *(days(length, slots) for slots in SLOTS),
+                f"{100 * beside / (length + beside):.2g} %",
+            )
+            for name, length in (("1 s", 1), ("1 min", 60), ("1 h", 3600))
+        ),
+    )
+
+
+def goals(known: dict[str, Any]) -> str:
+    """What was aimed at and what was measured; an asterisk marks what is above."""
+
+    def line(what: str, measured: float, most: float, unit: str) -> tuple[str, str, str]:
+        return what, f"{measured:.1f} {unit}" + "\\*" * (measured >= most), f"less than {most:g} {unit}"
+
+    last = known["reading"][-1]
+    runs = max(known["scheduling"], key=lambda line: (line["nodes"], line["runs"]))
+    asked = [
+        one for one in known["scheduling"] if (one["nodes"], one["runs"]) == (runs["nodes"], runs["runs"])
+    ]
+    return table(
+        ("goal", "measured", "at most"),
+        [
+            *(
+                line(
+                    f"scheduling of {one['runs']} tiny runs, {one['kind']}, on {one['nodes']} nodes",
+                    100 * one["cost"],
+                    10,
+                    "%",
+                )
+                for one in asked
+            ),
+            line(f"`show` of {last['runs']:,} runs", last["show"], 5, "s"),
+            line(f"reading {last['runs']:,} runs for `report`", last["load"], 5, "s"),
+        ],
+    )
+
+
+def page(known: dict[str, Any]) -> str:
+    first, last = known["reading"][0], known["reading"][-1]
+    times = PLANNED / last["runs"]
+    template = Template(
+        (HERE / "scale.md.jinja").read_text(), undefined=StrictUndefined, keep_trailing_newline=True
+    )
+    text: str = template.render(
+        known=known,
+        goals=goals(known),
+        scheduling=scheduling(known["scheduling"]),
+        writing=writing(known["writing"]),
+        reading=reading(known["reading"]),
+        planned=planned(known),
+        waited=waited(known),
+        runs=f"{PLANNED:,}",
+        growth=f"{last['load'] / first['load']:.1f}",
+        index=size(times * last["index"]),
+        rows=f"{times * last['rows'] / 1e6:.0f}",
+        idle=f"{1000 * idle(known):.0f}",
+        **{key: f"{times * last[key]:.0f}" for key in ("show", "load", "states")},
+    )
+    return text
+
+
+def idle(known: dict[str, Any]) -> float:
+    """Seconds that a task costs beside its training: the most that was measured for runs alone."""
+    return float(max(line["idle"] for line in known["scheduling"] if line["kind"] == "alone"))
+
+
+def main() -> None:
+    if "--page" not in sys.argv:
+        NUMBERS.write_text(json.dumps(measure(), indent=1) + "\n")
+    PAGE.write_text(page(json.loads(NUMBERS.read_text())))
+
+
+if __name__ == "__main__":
+    main()
