@@ -1,6 +1,7 @@
 # Everything from a clean checkout with Python ≥ 3.11 and make.
 PYTHON ?= python3
 BIN := .venv/bin
+unexport PYTHONDONTWRITEBYTECODE # hundreds of processes start in the tests: what one compiles, the others use
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-cluster test-slow bench bench-cluster format clean
@@ -11,7 +12,7 @@ help:             ## list the targets
 .venv/.ready .venv/.cluster: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12 …")'
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[$(EXTRAS)]'
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[$(EXTRAS)]'
 	@touch .venv/.ready $@
 
 .venv/.ready: EXTRAS := dev

@@ -46,6 +46,10 @@ def started(folder: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
     with process:
         try:
             yield process
+        except AssertionError as error:
+            process.kill()
+            error.add_note(f"it had told: {process.communicate()[1]}")
+            raise
         finally:
             process.kill()
 
@@ -91,21 +95,25 @@ def audit_is_the_same(runs: str, sonde: Sonde, sonde_process: Sonde, tmp_path: P
     assert not re.search(r"ray(let)?[)\]:]|WARN|INFO", done.stderr), "Ray chatters"
 
 
-SHORT = ["--seeds", "42", "--set", "epochs=1", "--set", "probes.directions=2"]
-WHOLE = pytest.param([], marks=pytest.mark.slow, id="the quick audit")
-AUDITS = pytest.mark.parametrize("narrowing", [pytest.param(SHORT, id="six rules"), WHOLE])
-
-
-@AUDITS
+@pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
-def test_an_audit_ends_with_the_bits_of_the_local_engine(
-    narrowing: list[str], sonde: Sonde, sonde_process: Sonde, tmp_path: Path
+def test_the_quick_audit_ends_with_the_bits_of_the_local_engine(
+    sonde: Sonde, sonde_process: Sonde, tmp_path: Path
 ) -> None:
-    audit_is_the_same("ray", sonde, sonde_process, tmp_path, *narrowing)
+    audit_is_the_same("ray", sonde, sonde_process, tmp_path)
     assert_same(tmp_path / "ray", tmp_path / "local")
 
 
-@AUDITS
+SHORT = ["--seeds", "42", "--set", "epochs=1", "--set", "model.L=2", "--set", "probes.directions=2"]
+
+
+@pytest.mark.parametrize(
+    "narrowing",
+    [
+        pytest.param(SHORT, id="six rules"),
+        pytest.param([], marks=pytest.mark.slow, id="the quick audit"),
+    ],
+)
 @pytest.mark.usefixtures("cluster")
 def test_an_audit_in_a_bucket_whose_server_spoils_a_tenth_of_the_requests_has_the_same_bits(
     narrowing: list[str],
@@ -174,11 +182,12 @@ def test_a_killed_driver_leaves_nobody_behind_and_the_same_command_trains_nothin
     assert any(len(sessions(runs, run)) > 1 for run in states(runs))
 
 
-def test_ctrl_c_through_the_ray_client_saves_the_epoch_and_another_engine_goes_on(
-    cluster: ThreeNodes, sonde: Sonde, tmp_path: Path, whole: Path
+@pytest.mark.parametrize("through", ["address", pytest.param("client", marks=pytest.mark.slow)])
+def test_ctrl_c_saves_the_epoch_and_another_engine_goes_on(
+    through: str, cluster: ThreeNodes, sonde: Sonde, tmp_path: Path, whole: Path
 ) -> None:
     runs = tmp_path / "runs"
-    with started(tmp_path, *STUDY, "--engine", "ray", "--address", cluster.client) as process:
+    with started(tmp_path, *STUDY, "--engine", "ray", "--address", getattr(cluster, through)) as process:
         wait_for(lambda: furthest(runs) >= 3)
         os.killpg(process.pid, signal.SIGINT)  # what a terminal does
         told = finish(process)
@@ -192,6 +201,7 @@ def test_ctrl_c_through_the_ray_client_saves_the_epoch_and_another_engine_goes_o
     assert_no_epoch_was_trained_twice(runs)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
 def test_a_second_ctrl_c_stops_the_cluster_at_once(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
@@ -251,6 +261,7 @@ def test_a_cluster_that_is_not_there_is_one_line(sonde_process: Sonde) -> None:
     assert done.stderr.startswith("sonde: no Ray cluster at --address 127.0.0.1:1 (")
 
 
+@pytest.mark.slow
 def test_a_machine_without_a_cluster_starts_one_for_the_command(sonde_process: Sonde) -> None:
     done = sonde_process("train", "--epochs", "1", "--engine", "ray", "--address", "local")
     assert re.search(r" complete on \S+/\w+, loss ", done.stderr)

@@ -14,6 +14,7 @@ import sonde as package
 from cluster.faulty_proxy import FaultyProxy
 from cluster.s3_server import KEY, SECRET, assert_same_runs, at, use
 from conftest import SMALL, Sonde
+from processes import LONG
 from report_stores import write_run
 from sonde.datasets.archive import Archive
 from sonde.datasets.cifar10 import find
@@ -26,8 +27,6 @@ for needed in ("moto", "s3fs"):
     pytest.importorskip(needed, reason="`make test-cluster` installs it")
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
-
-AUDIT = ["--seeds", "42", "--set", "epochs=2", "--set", "probes.directions=2"]
 
 
 def test_a_study_gives_the_same_in_a_bucket_and_in_a_folder(
@@ -72,20 +71,17 @@ def without_times(shown: str) -> list[dict[str, Any]]:
     return runs
 
 
-@pytest.mark.parametrize(("study", "words"), [("residual", SMALL), ("audit", AUDIT)])
 def test_a_tenth_of_the_requests_failing_loses_nothing(
-    study: str,
-    words: list[str],
     bucket: str,
     server: str,
     sonde: Sonde,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    sonde("run", study, *words, "--runs", "runs", "--no-figures")
+    sonde("run", "residual", *SMALL, "--runs", "runs", "--no-figures")
     with FaultyProxy(server, part=0.1, seed=1) as proxy:
         use(proxy.url, monkeypatch)
-        sonde("run", study, *words, "--runs", f"{bucket}/runs", "--no-figures")
+        sonde("run", "residual", *SMALL, "--runs", f"{bucket}/runs", "--no-figures")
         shown = sonde("show", "--json", "--runs", f"{bucket}/runs").stdout
     assert len(proxy.spoiled) >= 4, f"of {proxy.requests} requests too few were spoiled: {proxy.spoiled}"
     assert 0.05 < proxy.spoiled.total() / proxy.requests < 0.2
@@ -95,17 +91,8 @@ def test_a_tenth_of_the_requests_failing_loses_nothing(
 
 
 def test_a_command_that_was_killed_resumes_at_once(bucket: str, sonde: Sonde, tmp_path: Path) -> None:
-    long = [
-        "--set",
-        "epochs=30",
-        "--set",
-        "task.steps_per_epoch=20",
-        "--only",
-        "model=res_mlp",
-        "--no-figures",
-    ]
     url = f"{bucket}/runs"
-    command = [sys.executable, "-m", "sonde", "run", "residual", *long, "--runs", url]
+    command = [sys.executable, "-m", "sonde", "run", "residual", *LONG, "--runs", url]
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     for _ in range(600):
         time.sleep(0.1)
@@ -119,7 +106,7 @@ def test_a_command_that_was_killed_resumes_at_once(bucket: str, sonde: Sonde, tm
         "the kill came too late to show anything"
     )
     sonde(*command[3:])
-    sonde("run", "residual", *long, "--runs", "runs")
+    sonde("run", "residual", *LONG, "--runs", "runs")
     assert_same_runs(url, tmp_path / "runs")
     resumed = [len(run.manifest.sessions) for run in package.load(url).runs]
     assert max(resumed) > 1

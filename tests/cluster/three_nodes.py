@@ -14,9 +14,9 @@ from sonde.store.run import RunFolder
 STUDY = [
     "residual",
     "--set",
-    "model.L=6",
+    "model.L=4",
     "--set",
-    "epochs=30",
+    "epochs=24",
     "--set",
     "task.steps_per_epoch=20",
     "--no-figures",
