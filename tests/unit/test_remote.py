@@ -1,5 +1,6 @@
 """Places in an object store: how a URL is read, which requests are made again, what an error says."""
 
+import errno
 import importlib
 import sys
 from pathlib import Path
@@ -37,8 +38,11 @@ class Flaky:
             raise self.errors.pop(0)
         return b"content"
 
-    def pipe_file(self, url: str, content: bytes) -> None:
+    def pipe_file(self, url: str, content: bytes, mode: str = "overwrite") -> None:
         self.cat_file(url)
+
+    def info(self, url: str) -> object:
+        raise FileNotFoundError(url)
 
 
 def foreign(name: str, base: type[Exception] = Exception) -> type[Exception]:
@@ -99,6 +103,19 @@ def test_a_store_without_conditions_creates_by_looking_first() -> None:
     target.create(b"first")
     with pytest.raises(FileExistsError):
         target.create(b"second")
+
+
+def test_a_server_that_knows_no_conditions_is_given_a_plain_put() -> None:
+    system = Flaky(OSError(errno.ENOSYS, "not implemented"))
+    Remote("s3://b/a", system).create(b"")
+    assert system.asked == 2
+
+
+def test_a_refusal_to_create_is_not_answered_by_a_put() -> None:
+    system = Flaky(PermissionError("denied"))
+    with pytest.raises(SondeError, match="access denied"):
+        Remote("s3://b/a", system).create(b"")
+    assert system.asked == 1
 
 
 PASSING = [

@@ -44,6 +44,7 @@ LASTING = (
     IsADirectoryError,
     NotADirectoryError,
 )
+UNCONDITIONAL = (errno.EINVAL, errno.ENOSYS)  # what a server says that knows no conditions
 LASTING_NUMBERS = (errno.EINVAL, errno.ENOENT, errno.ENOSYS, errno.EPERM, errno.ENAMETOOLONG, errno.EMSGSIZE)
 PASSING = {
     "HTTPClientError",
@@ -105,7 +106,9 @@ class Remote:
         try:
             with _missing_bucket(self):
                 self._ask(lambda: self._system.pipe_file(self.url, content, mode="create"))
-        except (SondeError, TypeError, NotImplementedError):
+        except (SondeError, TypeError) as error:
+            if isinstance(error, SondeError) and getattr(error.__cause__, "errno", None) not in UNCONDITIONAL:
+                raise
             if self.exists():
                 raise FileExistsError(self.url) from None
             self.put(content)
@@ -200,7 +203,7 @@ def _explained(error: Exception, url: str) -> Exception:
         return SondeError(
             f"{url}: access denied ({_reason(error)}): check the credentials in use and what they may do there"
         )
-    if isinstance(error, FileNotFoundError | FileExistsError | TypeError | NotImplementedError | KeyError):
+    if isinstance(error, FileNotFoundError | FileExistsError | TypeError | KeyError):
         return error
     return SondeError(f"{url}: {_reason(error)}")
 
