@@ -16,6 +16,11 @@ from typing import Any
 
 from jinja2 import StrictUndefined, Template
 
+from sonde.engine.bundles import LIMIT
+from sonde.engine.cluster import AHEAD
+from sonde.store.lease import RENEWED
+from sonde.training.stack import WIDEST
+
 HERE = Path(__file__).parent
 NUMBERS = HERE / "scale.json"
 PAGE = HERE.parent / "docs" / "scale.md"
@@ -214,7 +219,12 @@ def page(known: dict[str, Any]) -> str:
         growth=f"{last['load'] / first['load']:.1f}",
         index=size(times * last["index"]),
         rows=f"{times * last['rows'] / 1e6:.0f}",
+        more=f"{last['runs'] / first['runs']:g}",
         idle=f"{1000 * idle(known):.0f}",
+        ahead=f"{AHEAD:,}",
+        renewed=f"{RENEWED:g}",
+        widest=WIDEST,
+        bundle=LIMIT,
         **{key: f"{times * last[key]:.0f}" for key in ("show", "load", "states")},
     )
     return text
