@@ -173,9 +173,8 @@ class Tasks:
         return sum(len(bundle) for bundle in self.under_way.values() if self.ledger.begun(bundle))
 
     def cancel(self) -> None:
-        """End at once what is under way, and the mailbox."""
+        """End at once what is under way."""
         for task in self.under_way:
             self.ray.cancel(task, force=True)
         if self.under_way:
             self.ray.wait(list(self.under_way), num_returns=len(self.under_way), timeout=FAREWELL)
-        self.ray.kill(self.mailbox)
