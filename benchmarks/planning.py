@@ -1,7 +1,6 @@
 """What a driver needs before the first task of a large sweep is given away: seconds, and memory."""
 
 import json
-import resource
 import sys
 import tempfile
 import time
@@ -15,7 +14,7 @@ from sonde.training.stack import stackable
 
 
 def megabytes() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) / 1024
 
 
 def measure(runs: int) -> dict[str, float]:

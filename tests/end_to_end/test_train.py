@@ -86,9 +86,10 @@ def test_a_run_that_diverges_does_not_stop_the_study(sonde: Sonde, tmp_path: Pat
 
 
 @real_images
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak is read from Linux's /proc")
 def test_a_cifar10_run_stays_below_1200_megabytes(tmp_path: Path) -> None:
     code = (
-        "import resource, sys\n"
+        "import sys\n"
         "from pathlib import Path\n"
         "import sonde\n"
         "from sonde.config import RunConfig\n"
@@ -97,7 +98,7 @@ def test_a_cifar10_run_stays_below_1200_megabytes(tmp_path: Path) -> None:
         "from sonde.tasks import Cifar10\n"
         "config = RunConfig(model=ResidualMLP(), rule=FeedbackAlignment(), task=Cifar10(subset=12800), epochs=1)\n"
         "sonde.train(config, runs=sys.argv[1], data_root=Path(sys.argv[2]))\n"
-        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1000)"
+        "print(Path('/proc/self/status').read_text())"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path / "runs"), str(CIFAR10)],
@@ -106,7 +107,9 @@ def test_a_cifar10_run_stays_below_1200_megabytes(tmp_path: Path) -> None:
         check=True,
         env={**os.environ, "SONDE_CACHE": str(tmp_path / "cache")},
     )
-    assert int(done.stdout) < 1200
+    # ru_maxrss will not do: a process is born with the peak of its parent, here of all tests so far.
+    kilobytes = int(done.stdout.split("VmHWM:")[1].split()[0])
+    assert kilobytes < 1_200_000
 
 
 def _train(rule: Rule, epochs: int, runs: Path) -> dict[str, float]:
