@@ -73,3 +73,20 @@ def test_a_cluster_that_answers_and_refuses_is_not_called_absent() -> None:
             nodes._connect(ray, address)
     with pytest.raises(SondeError, match=r"^no Ray cluster at --address"):
         nodes._connect(ray, address)
+
+
+def test_a_head_whose_server_does_not_start_is_said_to_have_none_not_to_want_a_token() -> None:
+    def fail(**_: object) -> None:
+        raise ConnectionAbortedError(
+            "Initialization failure from server:\nTraceback (most recent call last):\n  ...\n"
+            "RuntimeError: Starting Ray client server failed. See ray_client_server_23000.err for detailed logs.\n"
+        )
+
+    ray = SimpleNamespace(init=fail, exceptions=SimpleNamespace(RayError=RuntimeError))
+    with (
+        socket.create_server(("127.0.0.1", 0)) as head,
+        pytest.raises(
+            SondeError, match=r"\(RuntimeError: Starting Ray client .*\): the same .*FORK_SUPPORT=0"
+        ),
+    ):
+        nodes._connect(ray, f"ray://127.0.0.1:{head.getsockname()[1]}")

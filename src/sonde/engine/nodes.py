@@ -69,6 +69,11 @@ def _connect(ray: Any, address: str) -> None:
         answers = _knock(address)
         with _silence():
             ray.init(address=address, **quietly)
+    except ConnectionAbortedError as error:
+        raise SondeError(
+            f"the Ray cluster at --address {address} did not start a server for this command ({_said(error, -1)}): the "
+            "same command tries again, and fails less often where GRPC_ENABLE_FORK_SUPPORT=0 ray start --head was given"
+        ) from error
     except (OSError, RuntimeError, ValueError, ImportError, AssertionError, ray.exceptions.RayError) as error:
         if answers:
             raise SondeError(
@@ -81,8 +86,8 @@ def _connect(ray: Any, address: str) -> None:
         ) from error
 
 
-def _said(error: Exception) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+def _said(error: Exception, line: int = 0) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[line]
 
 
 @contextmanager
