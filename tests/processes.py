@@ -32,8 +32,13 @@ def epoch_of(folder: Path) -> int:
     return -1 if epoch is None else int(epoch)
 
 
+def folders(runs: Path) -> list[Path]:
+    """Of the runs that are visible; the hidden ones are just being made."""
+    return [path.parent for path in runs.glob("[!.]*/manifest.json")]
+
+
 def furthest(runs: Path) -> int:
-    return max((epoch_of(path.parent) for path in runs.glob("*/manifest.json")), default=0)
+    return max(map(epoch_of, folders(runs)), default=0)
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
@@ -47,8 +52,8 @@ def wait_for(condition: Callable[[], bool]) -> None:
 def all_free(runs: Path) -> bool:
     """Whether nobody works on any of the runs."""
     try:
-        for path in runs.glob("*/manifest.json"):
-            with hold(runs, path.parent.name):
+        for folder in folders(runs):
+            with hold(runs, folder.name):
                 pass
     except Held:
         return False

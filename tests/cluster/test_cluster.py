@@ -182,7 +182,7 @@ def test_a_killed_driver_leaves_nobody_behind_and_the_same_command_trains_nothin
     assert any(len(sessions(runs, run)) > 1 for run in states(runs))
 
 
-@pytest.mark.parametrize("through", ["address", pytest.param("client", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("through", ["address", "client"])
 def test_ctrl_c_saves_the_epoch_and_another_engine_goes_on(
     through: str, cluster: ThreeNodes, sonde: Sonde, tmp_path: Path, whole: Path
 ) -> None:

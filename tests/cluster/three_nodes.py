@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import sonde
+from processes import folders
 from sonde.store.run import RunFolder
 
 # The residual study long enough to be interrupted: four runs on three processors.
@@ -22,6 +23,10 @@ STUDY = [
     "--no-figures",
 ]
 SMALL = {"object_store_memory": 80_000_000, "include_dashboard": False}
+WITHOUT_SURPRISES = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "GRPC_ENABLE_FORK_SUPPORT": "0",
+}  # docs/cluster.md says why
 WATCHFUL = {  # a dead node is noticed after a second or two
     "health_check_initial_delay_ms": 0,
     "health_check_period_ms": 500,
@@ -63,7 +68,7 @@ class ThreeNodes:
 
 
 def serve(pipe: Connection, client_port: int, environment: dict[str, str]) -> None:
-    os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", **environment}
+    os.environ |= {**WITHOUT_SURPRISES, **environment}
     from ray.cluster_utils import Cluster
 
     head = {"num_cpus": 1, "ray_client_server_port": client_port, "_system_config": WATCHFUL, **SMALL}
@@ -113,6 +118,4 @@ def sessions(runs: Path, run: str) -> list[dict[str, Any]]:
 
 
 def states(runs: Path) -> dict[str, str]:
-    """The state of every run; those just being made are left out."""
-    folders = [path.parent for path in runs.glob("*/manifest.json") if not path.parent.name.startswith(".")]
-    return {folder.name: RunFolder(folder).manifest().state for folder in folders}
+    return {folder.name: RunFolder(folder).manifest().state for folder in folders(runs)}

@@ -15,7 +15,7 @@ from train_worker import train_tree
 
 import sonde as package
 from conftest import SMALL, Sonde, tiny_config
-from processes import LONG, all_free, contents, furthest, holder, wait_for
+from processes import LONG, all_free, contents, folders, furthest, holder, wait_for
 from sonde.config import RunConfig, parse, to_tree
 
 pytestmark = pytest.mark.timeout(600)
@@ -114,7 +114,7 @@ def test_two_commands_at_once_do_not_corrupt_a_run(tmp_path: Path, sonde: Sonde)
         stderr=subprocess.DEVNULL,
     )
     wait_for(lambda: furthest(tmp_path / "shared") >= 1)
-    (run,) = (path.parent for path in tmp_path.glob("shared/*/manifest.json"))
+    (run,) = folders(tmp_path / "shared")
     worker = holder(tmp_path / "shared", run.name)
     assert worker is not None
     os.kill(worker, signal.SIGSTOP)  # it cannot end before the second command comes

@@ -12,7 +12,7 @@ import typer
 
 import sonde as package
 from conftest import Sonde, tiny_config
-from processes import LONG, contents, furthest, holder, killing, wait_for
+from processes import LONG, contents, folders, furthest, holder, killing, wait_for
 from sonde.cli.execute import execute
 from sonde.config import RunConfig
 from sonde.engine import bundles, local
@@ -167,7 +167,7 @@ def test_a_second_ctrl_c_stops_everything_at_once(tmp_path: Path) -> None:
     )
     assert process.stderr is not None
     wait_for(lambda: len(list(tmp_path.glob("runs/*/weights-0.safetensors"))) == 2)
-    workers = [holder(tmp_path / "runs", path.parent.name) for path in tmp_path.glob("runs/*/manifest.json")]
+    workers = [holder(tmp_path / "runs", folder.name) for folder in folders(tmp_path / "runs")]
     os.killpg(process.pid, signal.SIGINT)
     assert "2 runs finish their epoch" in process.stderr.readline()
     os.killpg(process.pid, signal.SIGINT)
