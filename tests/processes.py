@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -41,10 +42,13 @@ def furthest(runs: Path) -> int:
     return max(map(epoch_of, folders(runs)), default=0)
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
+def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str] | None = None) -> None:
+    """Until it holds; a process that ends first will not bring it about."""
     for _ in range(9000):
+        ended = process is not None and process.poll() is not None
         if condition():
             return
+        assert not ended, "the command ended before"
         time.sleep(0.02)
     raise AssertionError("nothing happened for three minutes")
 

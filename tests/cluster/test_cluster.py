@@ -139,7 +139,7 @@ def test_a_killed_node_loses_nothing(cluster: ThreeNodes, sonde: Sonde, tmp_path
         return [run for run in far if cluster.off_head(sessions(runs, run)[-1]["node"])]
 
     with started(tmp_path, *STUDY, "--engine", "ray") as process:
-        wait_for(lambda: bool(victims()))
+        wait_for(lambda: bool(victims()), process)
         victim = victims()[0]
         first = sessions(runs, victim)[-1]["node"]
         cluster.kill(first)
@@ -166,7 +166,7 @@ def test_a_killed_driver_leaves_nobody_behind_and_the_same_command_trains_nothin
 ) -> None:
     runs = tmp_path / "runs"
     with started(tmp_path, *STUDY, "--engine", "ray") as process:
-        wait_for(lambda: "complete" in states(runs).values() and len(states(runs)) == 4)
+        wait_for(lambda: "complete" in states(runs).values() and len(states(runs)) == 4, process)
         workers = {holder(runs, run) for run, state in states(runs).items() if state == "unfinished"}
         process.kill()
         process.communicate()
@@ -188,7 +188,7 @@ def test_ctrl_c_saves_the_epoch_and_another_engine_goes_on(
 ) -> None:
     runs = tmp_path / "runs"
     with started(tmp_path, *STUDY, "--engine", "ray", "--address", getattr(cluster, through)) as process:
-        wait_for(lambda: furthest(runs) >= 3)
+        wait_for(lambda: furthest(runs) >= 3, process)
         os.killpg(process.pid, signal.SIGINT)  # what a terminal does
         told = finish(process)
     assert process.returncode == 130
@@ -208,7 +208,7 @@ def test_a_second_ctrl_c_stops_the_cluster_at_once(tmp_path: Path) -> None:
     endless = ["residual", "--set", "epochs=2", "--set", "task.steps_per_epoch=1000000", "--no-figures"]
     with started(tmp_path, *endless, "--engine", "ray") as process:
         assert process.stderr is not None
-        wait_for(lambda: len(list(runs.glob("*/weights-0.safetensors"))) == 3)
+        wait_for(lambda: len(list(runs.glob("*/weights-0.safetensors"))) == 3, process)
         workers = [holder(runs, run) for run in states(runs)]
         os.killpg(process.pid, signal.SIGINT)
         assert "3 runs finish their epoch" in process.stderr.readline()
