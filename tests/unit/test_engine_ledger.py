@@ -108,7 +108,7 @@ def test_the_log_of_a_run_survives_its_later_states(tmp_path: Path, begun: RunCo
 
 def test_an_engine_that_tries_again_itself_gives_no_second_chance(tmp_path: Path, begun: RunConfig) -> None:
     told = Told(tmp_path, begun)
-    told.ledger.second_chance = False
+    told.ledger.remedy, told.ledger.second_chance = "give more --cpus-per-run", False
     told.ledger.ended(told.ledger.begin(), {}, "its worker died", "")
     assert not told.ledger.waiting
     (outcome,) = told.ledger.results()

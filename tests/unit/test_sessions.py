@@ -1,4 +1,4 @@
-from sonde.cli.sessions import place, start
+from sonde.cli.sessions import place_of, start
 
 MACHINE = {"environment": {"machine": {"host": "gauss"}}}
 
@@ -9,4 +9,4 @@ def test_a_session_that_went_on_says_from_where_and_where() -> None:
     node = MACHINE | {"from_epoch": 3, "node": "10.0.0.7/3f2a9c1d"}
     assert start(node) == "resumed after epoch 3 on gauss, node 10.0.0.7/3f2a9c1d"
     assert start({"from_epoch": 3}) == "resumed after epoch 3"
-    assert place({}) is None
+    assert place_of({}) is None

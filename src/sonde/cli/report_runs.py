@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from sonde.cli.sessions import place, start
+from sonde.cli.sessions import place_of, start
 from sonde.compare.configurations import Flat, Kind, differing, identity, kinds, shown, without
 from sonde.compare.factor import levels, options_of
 from sonde.report.contents import RunLine, Session
@@ -96,7 +96,7 @@ def _session(session: dict[str, Any]) -> Session:
     machine, packages = environment.get("machine", {}), environment.get("packages", {})
     git = environment.get("git")
     threads = environment.get("threads")
-    where = [place(session), machine.get("processor"), environment.get("device")]
+    where = [place_of(session), machine.get("processor"), environment.get("device")]
     made = [f"{name} {packages[name]}" for name in ("sonde", "torch") if name in packages]
     if git:
         made.append(f"commit {str(git['commit'])[:10]}{' with uncommitted changes' * bool(git['dirty'])}")

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 
-def place(session: Mapping[str, Any]) -> str | None:
+def place_of(session: Mapping[str, Any]) -> str | None:
     """The machine, with the node of a cluster as the engine named it; None where nothing was recorded."""
     host = session.get("environment", {}).get("machine", {}).get("host")
     node = session.get("node")
@@ -16,5 +16,5 @@ def start(session: Mapping[str, Any]) -> str:
     epoch = session.get("from_epoch")
     if epoch is None:
         return "from the start"
-    where = place(session)
+    where = place_of(session)
     return f"resumed after epoch {epoch}" + (f" on {where}" if where else "")

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sonde.cli.options import Json, RunsFolder
-from sonde.cli.sessions import place, start
+from sonde.cli.sessions import place_of, start
 
 if TYPE_CHECKING:
     from sonde.store.load import Runs
@@ -42,7 +42,7 @@ def describe(stored: "Runs") -> list[dict[str, Any]]:
             "epoch": run.manifest.epoch,
             "state": run.manifest.state,
             "sessions": [
-                {key: session.get(key) for key in ("from_epoch", "started")} | {"where": place(session)}
+                {key: session.get(key) for key in ("from_epoch", "started")} | {"where": place_of(session)}
                 for session in run.manifest.sessions
             ],
             "metrics": metrics[run.id],

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import re
 import shutil
 from collections.abc import Sequence
@@ -13,8 +12,8 @@ import filelock
 
 from sonde.datasets.places import cache_folder
 from sonde.errors import SondeError
-from sonde.store.files import ASIDE, clear_errors
-from sonde.store.remote import Remote
+from sonde.store.files import ASIDE, clear_errors, to_disk
+from sonde.store.remote import Remote, stamp
 
 CHECKSUMS = "checksums.json"
 
@@ -25,7 +24,7 @@ def mirror(root: Remote, names: Sequence[str], listed: dict[str, dict[str, Any]]
     It is named after the URL and what the store says of each file: one that changes there is copied anew.  Several
     processes may ask at once: one copies, the others wait for it.
     """
-    known = [(name, sorted((key, str(value)) for key, value in listed[name].items())) for name in names]
+    known = [(name, stamp(listed[name])) for name in names]
     key = hashlib.sha256(json.dumps([str(root), known]).encode()).hexdigest()[:16]
     folder = cache_folder() / "copied" / key
     if not _whole(folder):
@@ -55,8 +54,9 @@ def _copy(root: Remote, names: Sequence[str], listed: dict[str, dict[str, Any]],
             content = _verified(root / name, listed[name])
             local = f"{root.name}/{name}"
             checksums[local] = {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-            _write(aside / local, content)
-        _write(aside / CHECKSUMS, json.dumps(checksums, indent=1).encode())
+            (aside / local).parent.mkdir(parents=True, exist_ok=True)
+            to_disk(aside / local, content)
+        to_disk(aside / CHECKSUMS, json.dumps(checksums, indent=1).encode())
         shutil.rmtree(folder, ignore_errors=True)  # a damaged one
         aside.rename(folder)
     except BaseException:
@@ -78,11 +78,3 @@ def _verified(file: Remote, about: dict[str, Any]) -> bytes:
     if hashlib.sha256(file.read_bytes()).digest() != hashlib.sha256(content).digest():
         raise SondeError(f"{file} arrived with another content each time it was read: try again")
     return content
-
-
-def _write(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())

@@ -47,7 +47,14 @@ def run_all(
     nodes.require()
     if gpus_per_run == 0 and device not in ("auto", "cpu"):
         raise SondeError(f"--device {device} on a cluster needs --gpus-per-run")
-    ledger = Ledger(configs, runs=runs, on_event=on_event, on_notice=on_notice, second_chance=False)
+    ledger = Ledger(
+        configs,
+        runs=runs,
+        on_event=on_event,
+        on_notice=on_notice,
+        remedy="give more --cpus-per-run",
+        second_chance=False,
+    )
     left = ledger.unended()
     if not left:
         return ledger.results()

@@ -26,15 +26,19 @@ class Ledger:
         runs: Place,
         on_event: Callable[[Event], None],
         on_notice: Callable[[str], None],
+        remedy: str = "give fewer --jobs",
         second_chance: bool = True,
     ) -> None:
-        """`second_chance`: a run that was lost alone is resumed once; an engine that does so itself says False."""
+        """`remedy`: what helps where runs are lost because memory ran out.
+
+        `second_chance`: a run that was lost alone is resumed once; an engine that does so itself says False.
+        """
         self.runs, self.on_event, self.on_notice = runs, on_event, on_notice
         self.configs = {config.id: config for config in configs}
         self.outcomes: dict[str, Outcome] = {}
         self.waiting: deque[Bundle] = deque()
         self.stopping = False
-        self.second_chance = second_chance
+        self.remedy, self.second_chance = remedy, second_chance
         self._begun: set[str] = set()
         self._revived: set[str] = set()
 
@@ -99,7 +103,8 @@ class Ledger:
             self._log(config).tell(message)
             self._finish(config, Outcome(run=config.id, state="unfinished", message=message))
         elif config.id in self._revived or (alone and not self.second_chance):
-            message = f"{how}{self._last_words()}; the same command tries again"
+            again = " a second time" if config.id in self._revived else ""
+            message = f"{how}{again}: {self.remedy} if memory ran out; the same command tries again"
             self._log(config).tell(f"failed: {message}")
             self._mark_failed(config, message)
             self._finish(config, Outcome(run=config.id, state="failed", message=message, detail=wrote))
@@ -109,11 +114,6 @@ class Ledger:
             self._revived.add(config.id)
             self.waiting.append((config,))
             self.on_notice(f"run {config.id}: {message}")
-
-    def _last_words(self) -> str:
-        if self.second_chance:
-            return " a second time: give fewer --jobs if memory ran out"
-        return ": give more --cpus-per-run if memory ran out"
 
     def _mark_failed(self, config: RunConfig, message: str) -> None:
         """In the store, unless the run was never created or somebody else has taken it."""

@@ -16,9 +16,8 @@ from sonde.errors import SondeError, installation
 from sonde.store import files
 from sonde.store.place import Place, absolute
 
-Answer = tuple[
-    str | None, str, bool | str | None
-]  # version of Sonde, of Python, and whether the mark was seen
+Answer = tuple[str | None, str, bool | str | None]
+"""The version of Sonde, that of Python, and whether the mark was seen or why it could not be looked for."""
 
 ANSWER_WITHIN = 120.0  # seconds, for a node to start a process and look around
 SILENCE = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_BACKEND_LOG_LEVEL": "fatal"}

@@ -8,9 +8,7 @@ from typing import Any
 
 from sonde.engine.outcome import Event, Outcome
 
-PATIENCE = (
-    150.0  # seconds: a shared file system or a lease lets go of a dead node's lock after one or two minutes
-)
+PATIENCE = 150.0  # seconds; a dead node's lock or lease is let go of after one or two minutes
 
 
 class Mailbox:

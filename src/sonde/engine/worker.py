@@ -71,9 +71,9 @@ def train_bundle(
             end(run, Outcome(run=run, state="failed", message=message, detail=detail))
 
     try:
-        place = platform.node() if node is None else f"{platform.node()}, node {node},"
+        machine = platform.node() if node is None else f"{platform.node()}, node {node},"
         for log in logs.values():
-            log.tell(f"process {os.getpid()} on {place} {_where(log.folder)}")
+            log.tell(f"process {os.getpid()} on {machine} {_where(log.folder)}")
         manifests = _patiently(
             lambda: train_together(
                 bundle,

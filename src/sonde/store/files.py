@@ -59,6 +59,14 @@ def make_folder(path: P) -> P:
     return path
 
 
+def to_disk(path: Path, content: bytes) -> None:
+    """A new file, complete on disk when this returns."""
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
 def write(path: Place, content: bytes) -> None:
     """The whole content or nothing: a reader sees the old file until the new one is complete on disk."""
     if isinstance(path, Remote):
@@ -68,10 +76,7 @@ def write(path: Place, content: bytes) -> None:
     with clear_errors(path):
         aside = path.with_name(f"{ASIDE}{os.getpid()}-{path.name}")
         try:
-            with aside.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
+            to_disk(aside, content)
             aside.replace(path)
         except BaseException:
             aside.unlink(missing_ok=True)
@@ -89,10 +94,7 @@ def write_folder(path: Place, contents: dict[str, bytes]) -> None:
         aside = Path(tempfile.mkdtemp(prefix=f"{ASIDE}{path.name}-", dir=path.parent))
         try:
             for name, content in contents.items():
-                with (aside / name).open("wb") as file:
-                    file.write(content)
-                    file.flush()
-                    os.fsync(file.fileno())
+                to_disk(aside / name, content)
             aside.chmod(0o755)
             aside.rename(path)
         except BaseException:

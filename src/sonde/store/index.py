@@ -24,7 +24,7 @@ from sonde.errors import SondeError
 from sonde.rows import SCHEMA, empty
 from sonde.store import files
 from sonde.store.place import Place
-from sonde.store.remote import Remote
+from sonde.store.remote import Remote, stamp
 from sonde.store.run import ENDED, Manifest
 
 FORMAT = 1
@@ -74,8 +74,7 @@ def _remote_stamps(root: Remote) -> dict[str, str] | None:
     for name, about in sorted(objects.items()):
         run, _, file = name.partition("/")
         if file == "manifest.json" and not run.startswith("."):
-            known = sorted((key, str(value)) for key, value in about.items())
-            found[run] = hashlib.sha256(json.dumps(known).encode()).hexdigest()[:16]
+            found[run] = stamp(about)
     return found
 
 

@@ -6,10 +6,12 @@ do so in their own way, none of them covers an answer that breaks off, and their
 """
 
 import errno
+import hashlib
+import json
 import random
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
@@ -151,6 +153,12 @@ class Remote:
                     ) from error
             time.sleep(chance.uniform(0, PAUSE * 2 ** (tries - 1)))
         raise AssertionError
+
+
+def stamp(about: Mapping[str, Any]) -> str:
+    """Another one when the object is another, by what the store says of it."""
+    known = sorted((key, str(value)) for key, value in about.items())
+    return hashlib.sha256(json.dumps(known).encode()).hexdigest()[:16]
 
 
 def connect(url: str) -> Remote:
