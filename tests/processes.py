@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from sonde.store.lock import Held, hold
 
@@ -42,7 +43,7 @@ def furthest(runs: Path) -> int:
     return max(map(epoch_of, folders(runs)), default=0)
 
 
-def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str] | None = None) -> None:
+def wait_for(condition: Callable[[], bool], process: subprocess.Popen[Any] | None = None) -> None:
     """Until it holds; a process that ends first will not bring it about."""
     for _ in range(9000):
         ended = process is not None and process.poll() is not None
@@ -60,6 +61,15 @@ def all_free(runs: Path) -> bool:
             with hold(runs, folder.name):
                 pass
     except Held:
+        return False
+    return True
+
+
+def alive(pid: int | None) -> bool:
+    assert pid is not None
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
         return False
     return True
 

@@ -30,7 +30,7 @@ def unreliable(server: str) -> Iterator[FaultyProxy]:
 
 @pytest.fixture(scope="session")
 def three_nodes(unreliable: FaultyProxy) -> Iterator[ThreeNodes]:
-    nodes = ThreeNodes(client_port=23_000 + os.getpid() % 1000, environment=environment(unreliable.url))
+    nodes = ThreeNodes(client_port=22_000 + os.getpid() % 1000, environment=environment(unreliable.url))
     try:
         yield nodes
     finally:

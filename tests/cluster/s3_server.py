@@ -12,8 +12,7 @@ import pytest
 
 import sonde
 from processes import FILES
-from sonde.store.place import place
-from sonde.store.remote import Remote
+from stores import at
 
 SECRET = "hunter2/of/course"
 KEY = "AKIANOTAREALKEY"
@@ -65,12 +64,6 @@ def use(endpoint: str, patch: pytest.MonkeyPatch) -> None:
     for name, value in environment(endpoint).items():
         patch.setenv(name, value)
     S3FileSystem.clear_instance_cache()
-
-
-def at(url: str) -> Remote:
-    found = place(url)
-    assert isinstance(found, Remote)
-    return found
 
 
 def assert_same_runs(url: str, folder: Path) -> None:

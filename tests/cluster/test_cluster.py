@@ -17,7 +17,7 @@ from cluster.faulty_proxy import FaultyProxy
 from cluster.s3_server import assert_same_runs
 from cluster.three_nodes import STUDY, ThreeNodes, sessions, states
 from conftest import Sonde, tiny_config
-from processes import contents, epoch_of, furthest, holder, wait_for
+from processes import alive, contents, epoch_of, furthest, holder, wait_for
 from sonde.cli.execute import LOG_LINES
 from sonde.config import to_tree
 
@@ -71,15 +71,6 @@ def assert_no_epoch_was_trained_twice(runs: Path) -> None:
     for run in states(runs):
         told = re.findall(r" epoch (\d+)/", (runs / run / "log.txt").read_text())
         assert max(Counter(told).values()) == 1
-
-
-def alive(pid: int | None) -> bool:
-    assert pid is not None
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def audit_is_the_same(runs: str, sonde: Sonde, sonde_process: Sonde, tmp_path: Path, *narrowing: str) -> None:

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +11,18 @@ import pytest
 
 import sonde as package
 from cluster.faulty_proxy import FaultyProxy
-from cluster.s3_server import KEY, SECRET, assert_same_runs, at, use
+from cluster.s3_server import KEY, SECRET, assert_same_runs, use
 from conftest import SMALL, Sonde
-from processes import LONG
+from processes import LONG, alive, wait_for
 from report_stores import write_run
 from sonde.datasets.archive import Archive
 from sonde.datasets.cifar10 import find
 from sonde.errors import SondeError
 from sonde.store import index, remote
 from sonde.store.lock import Held, hold
+from sonde.store.remote import Remote
 from sonde.studies import STUDIES
+from stores import at
 
 for needed in ("moto", "s3fs"):
     pytest.importorskip(needed, reason="`make test-cluster` installs it")
@@ -93,18 +94,24 @@ def test_a_tenth_of_the_requests_failing_loses_nothing(
 def test_a_command_that_was_killed_resumes_at_once(bucket: str, sonde: Sonde, tmp_path: Path) -> None:
     url = f"{bucket}/runs"
     command = [sys.executable, "-m", "sonde", "run", "residual", *LONG, "--runs", url]
-    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    for _ in range(600):
-        time.sleep(0.1)
-        epochs = [run.manifest.epoch or 0 for run in package.load(url).runs] if at(url).walk() else []
-        if max(epochs, default=0) >= 3:
-            break
-    process.kill()
-    process.wait()
-    time.sleep(1)  # its workers notice
-    assert any(name.startswith(".locks/") for name in at(url).walk()), (
-        "the kill came too late to show anything"
-    )
+
+    def furthest() -> int:
+        stored = package.load(url).runs if at(url).walk() else []
+        return max((run.manifest.epoch or 0 for run in stored), default=0)
+
+    def leases() -> list[Remote]:
+        return [at(url) / name for name in at(url).walk() if name.startswith(".locks/")]
+
+    with subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as process:
+        try:
+            wait_for(lambda: furthest() >= 3, process)
+        finally:
+            process.kill()
+    workers = [json.loads(lease.read_bytes())["pid"] for lease in leases()]
+    wait_for(lambda: not any(map(alive, workers)))
+    assert leases(), "the kill came too late to show anything"
     sonde(*command[3:])
     sonde("run", "residual", *LONG, "--runs", "runs")
     assert_same_runs(url, tmp_path / "runs")

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import pytest
 
 from sonde.datasets.archive import Archive
@@ -14,8 +13,8 @@ from sonde.datasets.cifar10 import FOLDER, TEST, TRAIN, Absent, chosen, find
 from sonde.datasets.mirror import CHECKSUMS, mirror
 from sonde.datasets.places import data_folder
 from sonde.errors import SondeError
-from sonde.store.place import place
 from sonde.store.remote import Remote
+from stores import at, memory
 
 TINY = Archive(name="cifar-10-python.tar.gz", url="http://127.0.0.1/", size=3, md5="")
 PICKLES = [f"{FOLDER}/{name}" for name in sorted((*TRAIN, *TEST))]
@@ -25,11 +24,8 @@ PARQUET = ["data/test-00000-of-00001.parquet", "data/train-00000-of-00001.parque
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Remote]:
     monkeypatch.setenv("SONDE_CACHE", str(tmp_path / "cache"))
-    fsspec.filesystem("memory").store.clear()
-    found = place("memory://bucket/sets")
-    assert isinstance(found, Remote)
-    yield found
-    fsspec.filesystem("memory").store.clear()
+    with memory():
+        yield at("memory://bucket/sets")
 
 
 def put(root: Remote, *names: str) -> None:

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import fsspec
 import polars as pl
 import pytest
 
@@ -15,9 +14,10 @@ from sonde.config import RunConfig
 from sonde.errors import SondeError
 from sonde.store import files, index
 from sonde.store.load import Runs, manifests
-from sonde.store.place import Place, place
+from sonde.store.place import Place
 from sonde.store.run import RunFolder
 from sonde.studies import STUDIES
+from stores import at, memory
 
 CONFIGS = STUDIES["audit"].configs("quick", (1, 2))
 
@@ -25,9 +25,8 @@ CONFIGS = STUDIES["audit"].configs("quick", (1, 2))
 @pytest.fixture(params=["folder", "object store"])
 def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     monkeypatch.setattr(index, "ENOUGH", 3)
-    fsspec.filesystem("memory").store.clear()
-    yield tmp_path / "runs" if request.param == "folder" else place("memory://bucket/runs")
-    fsspec.filesystem("memory").store.clear()
+    with memory():
+        yield tmp_path / "runs" if request.param == "folder" else at("memory://bucket/runs")
 
 
 def fill(store: Place, configs: list[RunConfig]) -> list[str]:

@@ -3,27 +3,22 @@
 import errno
 import importlib
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
-import fsspec
 import pytest
 
 from sonde.errors import SondeError
 from sonde.store import files, remote
 from sonde.store.place import place
 from sonde.store.remote import Remote
+from stores import at, memory
 
 
 @pytest.fixture
-def prefix() -> str:
-    fsspec.filesystem("memory").store.clear()
-    return "memory://bucket/prefix"
-
-
-def at(url: str) -> Remote:
-    found = place(url)
-    assert isinstance(found, Remote)
-    return found
+def prefix() -> Iterator[str]:
+    with memory():
+        yield "memory://bucket/prefix"
 
 
 class Flaky:

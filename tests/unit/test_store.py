@@ -1,6 +1,5 @@
 import json
 import multiprocessing
-import threading
 from pathlib import Path
 
 import polars as pl
@@ -10,20 +9,16 @@ import sonde
 from conftest import tiny_config
 from sonde.config import RunConfig
 from sonde.errors import SondeError
-from sonde.rows import Reading, rows_of
 from sonde.store import files
 from sonde.store.lock import Held, hold
 from sonde.store.run import Manifest, RunFolder
+from stores import assert_a_reader_sees_whole_states, rows
 
 
 @pytest.fixture
 def trained(tmp_path: Path, tiny: RunConfig) -> Path:
     sonde.train(tiny, runs=tmp_path / "runs")
     return tmp_path / "runs" / tiny.id
-
-
-def rows(epoch: int) -> pl.DataFrame:
-    return rows_of("r", epoch, [Reading(metric="loss", value=float(epoch), samples=1)], steps=[epoch])
 
 
 def test_a_run_folder_holds_configuration_environment_rows_and_weights(
@@ -89,25 +84,7 @@ def test_a_state_is_invisible_until_its_manifest_is_in_place(
 
 
 def test_a_reader_beside_a_writer_always_sees_one_whole_state(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path / "r")
-    folder.create({}, {})
-    done = threading.Event()
-
-    def write() -> None:
-        for epoch in range(1, 60):
-            folder.commit(Manifest(epoch=epoch), rows(epoch), {"weights": bytes([epoch])})
-        done.set()
-
-    writer = threading.Thread(target=write)
-    writer.start()
-    seen = set()
-    while not done.is_set():
-        manifest, visible = folder.read()
-        if manifest.epoch is not None:
-            assert visible["epoch"].to_list() == [manifest.epoch]
-            seen.add(manifest.epoch)
-    writer.join()
-    assert len(seen) > 3
+    assert_a_reader_sees_whole_states(RunFolder(tmp_path / "r"))
 
 
 @pytest.mark.parametrize(

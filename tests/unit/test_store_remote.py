@@ -7,8 +7,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import fsspec
-import polars as pl
 import pytest
 from typer.testing import CliRunner
 
@@ -17,27 +15,18 @@ from report_stores import write_run
 from sonde.cli import app
 from sonde.config import RunConfig
 from sonde.errors import SondeError
-from sonde.rows import Reading, rows_of
 from sonde.store import lease
 from sonde.store.lock import Held, hold
-from sonde.store.place import place
 from sonde.store.remote import Remote
 from sonde.store.run import Manifest, RunFolder
 from sonde.studies import STUDIES
+from stores import assert_a_reader_sees_whole_states, at, memory, rows
 
 
 @pytest.fixture
 def store() -> Iterator[Remote]:
-    memory = fsspec.filesystem("memory")
-    memory.store.clear()
-    found = place("memory://bucket/runs")
-    assert isinstance(found, Remote)
-    yield found
-    memory.store.clear()
-
-
-def rows(epoch: int) -> pl.DataFrame:
-    return rows_of("r", epoch, [Reading(metric="loss", value=float(epoch), samples=1)], steps=[epoch])
+    with memory():
+        yield at("memory://bucket/runs")
 
 
 def names(path: Remote) -> list[str]:
@@ -134,22 +123,7 @@ def test_a_run_without_its_manifest_does_not_exist(store: Remote) -> None:
 
 
 def test_a_reader_beside_a_writer_always_sees_one_whole_state(store: Remote) -> None:
-    folder = RunFolder(store / "r")
-    folder.create({}, {})
-    done = threading.Event()
-
-    def write() -> None:
-        for epoch in range(1, 60):
-            folder.commit(Manifest(epoch=epoch), rows(epoch), {"weights": bytes([epoch])})
-        done.set()
-
-    thread = threading.Thread(target=write)
-    thread.start()
-    while not done.is_set():
-        manifest, visible = folder.read()
-        if manifest.epoch is not None:
-            assert visible["epoch"].to_list() == [manifest.epoch]
-    thread.join()
+    assert_a_reader_sees_whole_states(RunFolder(store / "r"))
 
 
 def test_a_store_that_is_not_there_says_so(store: Remote) -> None:
