@@ -28,18 +28,18 @@ from sonde.rules import Backprop
 from sonde.tasks import Identity
 
 SWEEPS = ((1, 50), (1, 200), (2, 50), (2, 200), (3, 50), (3, 200))  # nodes, runs
-WIDTHS = {"alone": 24, "stacked": 32}
+TINY = {"L": 4, "epochs": 4, "steps": 50, "alone": 24, "stacked": 32}  # the last two: widths
 
 
-def tiny(d: int, seed: int, epochs: int) -> RunConfig:
+def tiny(d: int, seed: int) -> RunConfig:
     return RunConfig(
-        model=ResMLP(d=d, L=4, weight_scale="1/sqrt(L)"),
+        model=ResMLP(d=d, L=TINY["L"], weight_scale="1/sqrt(L)"),
         rule=Backprop(),
-        task=Identity(d=d, samples=512, test_samples=64, steps_per_epoch=50),
+        task=Identity(d=d, samples=512, test_samples=64, steps_per_epoch=TINY["steps"]),
         probes=Probing(names=("loss", "hidden_norm", "grad_norm"), costly=(), size=64),
         optimiser=Optimiser(name="adam", weight_decay=0.0, schedule="constant"),
         batch_size=32,
-        epochs=epochs,
+        epochs=TINY["epochs"],
         seed=seed,
     )
 
@@ -69,7 +69,7 @@ def sweep(kind: str, nodes: int, runs: int, folder: Path) -> dict[str, Any]:
     notes = folder / "notes"
     notes.mkdir(parents=True)
     (folder / "runs").mkdir()
-    configs = [tiny(WIDTHS[kind], seed, 4) for seed in range(runs)]
+    configs = [tiny(TINY[kind], seed) for seed in range(runs)]
     plain = task.train
     task.train = timed(plain, str(notes))
     begin = time.perf_counter()

@@ -12,6 +12,8 @@ from sonde.engine.ledger import Ledger
 from sonde.studies import STUDIES
 from sonde.training.stack import stackable
 
+SLOTS = 320  # what the cluster would train at a time
+
 
 def megabytes() -> float:
     return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) / 1024
@@ -24,10 +26,11 @@ def measure(runs: int) -> dict[str, float]:
     configs = study.configs("quick", range(-(-runs // len(study.configs("quick", [0])))))[:runs]
     with tempfile.TemporaryDirectory() as root:
         ledger = Ledger(configs, runs=Path(root), on_event=lambda _: None, on_notice=lambda _: None)
-        ledger.waiting.extend(bundle(ledger.unended(), jobs=320, pays=stackable))
+        ledger.waiting.extend(bundle(ledger.unended(), jobs=SLOTS, pays=stackable))
         sent = [json.dumps([to_tree(config) for config in part]) for part in ledger.waiting]
     return {
         "runs": runs,
+        "slots": SLOTS,
         "tasks": len(sent),
         "seconds": round(time.perf_counter() - begin, 1),
         "megabytes": round(megabytes() - before),

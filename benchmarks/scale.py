@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from jinja2 import StrictUndefined, Template
 from sonde.engine.bundles import LIMIT
 from sonde.engine.cluster import AHEAD
 from sonde.store.lease import RENEWED
+from sonde.training.replicas import LANES
 from sonde.training.stack import WIDEST
 
 HERE = Path(__file__).parent
@@ -38,7 +40,12 @@ def measure() -> dict[str, Any]:
     import cluster
     from sonde.bench.report import machine
 
-    about = {"when": f"{datetime.now(UTC):%Y-%m-%d}", "machine": machine()}
+    about = {
+        "when": f"{datetime.now(UTC):%Y-%m-%d}",
+        "machine": machine(),
+        "ray": version("ray"),
+        "tiny": cluster.TINY,
+    }
     scheduling = cluster.measure()
     written = writing.measure()
     with tempfile.TemporaryDirectory() as place:
@@ -222,12 +229,31 @@ def page(known: dict[str, Any]) -> str:
         more=f"{last['runs'] / first['runs']:g}",
         idle=f"{1000 * idle(known):.0f}",
         ahead=f"{AHEAD:,}",
+        shared=shared(known),
+        lanes=LANES,
         renewed=f"{RENEWED:g}",
         widest=WIDEST,
         bundle=LIMIT,
         **{key: f"{times * last[key]:.0f}" for key in ("show", "load", "states")},
     )
     return text
+
+
+def shared(known: dict[str, Any]) -> str:
+    """What the time beside a task would be of the task's time, had it a core to itself."""
+    alone = [line for line in known["scheduling"] if line["kind"] == "alone"]
+    runs = max(line["runs"] for line in alone)
+    few, many = (
+        pick((line for line in alone if line["runs"] == runs), key=lambda line: line["nodes"])
+        for pick in (min, max)
+    )
+    part = many["idle"] / (many["idle"] + few["task"])
+    return (
+        f"{many['nodes']} nodes share {known['machine']['cores']} cores here, so a task takes {many['task']:.2f} s "
+        f"where on {few['nodes']} it takes {few['task']:.2f} s, and the share of scheduling looks smaller for it: "
+        f"{1000 * many['idle']:.0f} ms beside {few['task']:.2f} s would be {100 * part:.1f} %. With a "
+        f"core to itself that time may shrink as well: on {few['nodes']} it is {1000 * few['idle']:.0f} ms."
+    )
 
 
 def idle(known: dict[str, Any]) -> float:

@@ -1,5 +1,6 @@
 """The table of engines, and what is said where Ray is not installed."""
 
+import platform
 import socket
 import subprocess
 import sys
@@ -7,7 +8,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
+import sonde as package
 from conftest import Sonde
 from sonde.engine import nodes
 from sonde.engine.engines import ENGINES, OPTIONS, choose
@@ -90,3 +93,19 @@ def test_a_head_whose_server_does_not_start_is_said_to_have_none_not_to_want_a_t
         ),
     ):
         nodes._connect(ray, f"ray://127.0.0.1:{head.getsockname()[1]}")
+
+
+def test_a_node_fits_with_the_same_versions_and_a_sight_of_the_store(tmp_path: Path) -> None:
+    fit = {"sonde": package.__version__, "torch": torch.__version__, "Python": platform.python_version()}
+    nodes._judge("n", (fit, True), tmp_path)
+    nodes._judge("n", (fit | {"torch": torch.__version__.partition("+")[0] + "+cu130"}, True), tmp_path)
+    for answer, message in (
+        (({"Python": "3.11.7"}, None), "n has no Sonde: install sonde"),
+        ((fit | {"sonde": "0.0.9"}, True), "n has sonde 0.0.9, here is"),
+        ((fit | {"torch": "2.0.0"}, True), "n has torch 2.0.0, here is"),
+        ((fit | {"Python": "3.9.18"}, True), "n has Python 3.9.18, here is"),
+        ((fit, "access denied"), r"n cannot read .* \(access denied\)"),
+        ((fit, False), "n does not see what is written to"),
+    ):
+        with pytest.raises(SondeError, match=message):
+            nodes._judge("n", answer, tmp_path)

@@ -29,7 +29,7 @@ class Engine(Protocol):
     ) -> list[Outcome]: ...
 
 
-ENGINES: dict[str, Callable[..., list[Outcome]]] = {"local": local.run_all, "ray": cluster.run_all}
+ENGINES: dict[str, Engine] = {"local": local.run_all, "ray": cluster.run_all}
 OPTIONS = {"local": ("jobs",), "ray": ("address", "cpus_per_run", "gpus_per_run")}
 
 

@@ -8,6 +8,7 @@ import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from importlib.metadata import version
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -16,8 +17,8 @@ from sonde.errors import SondeError, installation
 from sonde.store import files
 from sonde.store.place import Place, absolute
 
-Answer = tuple[str | None, str, bool | str | None]
-"""The version of Sonde, that of Python, and whether the mark was seen or why it could not be looked for."""
+Answer = tuple[dict[str, str], bool | str | None]
+"""Versions by name, and whether the mark was seen or why it could not be looked for."""
 
 ANSWER_WITHIN = 120.0  # seconds, for a node to start a process and look around
 SILENCE = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_BACKEND_LOG_LEVEL": "fatal"}
@@ -138,18 +139,19 @@ def _asked(ray: Any, mark: str, cpus: float, gpus: float) -> dict[str, Answer]:
     """What each of the nodes says of itself, by its name."""
 
     def look(mark: str) -> Answer:  # a function in a function is sent, not imported
-        import importlib.metadata
         import platform
+        from importlib.metadata import version
 
+        found = {"Python": platform.python_version()}
         try:
-            version = importlib.metadata.version("sonde")
+            found |= {name: version(name) for name in ("sonde", "torch")}
             from sonde.store.place import place
         except ImportError:
-            return None, platform.python_version(), None
+            return found, None
         try:
-            return version, platform.python_version(), place(mark).exists()
+            return found, place(mark).exists()
         except Exception as error:
-            return version, platform.python_version(), str(error)
+            return found, str(error)
 
     task = ray.remote(look)
     asked = {}
@@ -170,15 +172,19 @@ def _asked(ray: Any, mark: str, cpus: float, gpus: float) -> dict[str, Answer]:
     return answers
 
 
+def _telling(name: str, full: str) -> str:
+    """What of a version must be the same: not which build of torch it is, nor the patch of Python."""
+    return full.rpartition(".")[0] if name == "Python" else full.partition("+")[0]
+
+
 def _judge(node: str, answer: Answer, runs: Place) -> None:
-    version, python, seen = answer
-    here = platform.python_version()
-    if version is None:
+    there, seen = answer
+    if "sonde" not in there:
         raise SondeError(f"{node} has no Sonde: install sonde {__version__} there")
-    if version != __version__:
-        raise SondeError(f"{node} has sonde {version}, here is {__version__}: install the same there")
-    if python.split(".")[:2] != here.split(".")[:2]:
-        raise SondeError(f"{node} has Python {python}, here is {here}: use the same")
+    here = {"sonde": __version__, "torch": version("torch"), "Python": platform.python_version()}
+    for name, mine in here.items():
+        if _telling(name, there[name]) != _telling(name, mine):
+            raise SondeError(f"{node} has {name} {there[name]}, here is {mine}: install the same there")
     if isinstance(seen, str):
         raise SondeError(f"{node} cannot read {runs} ({seen})")
     if not seen:
