@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -122,7 +123,16 @@ def test_a_run_without_its_manifest_does_not_exist(store: Remote) -> None:
     assert len(sonde.load(store)) == 0
 
 
-def test_a_reader_beside_a_writer_always_sees_one_whole_state(store: Remote) -> None:
+def test_a_reader_beside_a_writer_always_sees_one_whole_state(
+    store: Remote, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put = Remote.put
+
+    def slowly(self: Remote, content: bytes) -> None:
+        put(self, content)
+        time.sleep(0.002)  # in memory a reader would hardly come between two of them
+
+    monkeypatch.setattr(Remote, "put", slowly)
     assert_a_reader_sees_whole_states(RunFolder(store / "r"))
 
 
