@@ -7,7 +7,7 @@ from typing import ClassVar
 import polars as pl
 
 from sonde.errors import SondeError
-from sonde.figures.evidence import Evidence, NoData
+from sonde.figures.evidence import NO_DATA_SET, Evidence, NoData
 from sonde.figures.recipe import check_recipe, check_replicates
 from sonde.figures.style import COLOR
 
@@ -33,12 +33,16 @@ class Cohort:
         return self.evidence.runs
 
     @property
+    def source(self) -> str:
+        return self.evidence.source
+
+    @property
     def network(self) -> str:
         return str(self.runs["label"][0])
 
     @property
     def task(self) -> str:
-        return str(self.runs["task_label"][0])
+        return self.runs["task_label"][0] or NO_DATA_SET
 
     @property
     def setting(self) -> str:
@@ -101,7 +105,7 @@ def cohort_of(
         raise SondeError(f"rule {rule!r} has no colour: give it one in COLOR of sonde/figures/style.py")
     present = [rule for rule in RULES if rule in found] + sorted(found - set(RULES))
     for rule in present:
-        check_recipe(runs.filter(rule=rule), ("rule_label",), free="seed")
+        check_recipe(runs.filter(rule=rule), ("rule_label", "input_norm"), free="seed")
     check_replicates(runs, "label", "rule_label")
     order = {rule: place for place, rule in enumerate(present)}
     runs = runs.sort(pl.col("rule").replace_strict(order, return_dtype=pl.Int64), "seed", "run")
@@ -118,6 +122,7 @@ class Together:
     runs: pl.DataFrame  # with a column `line`
     labels: Mapping[str, str]
     recipe: str
+    source: str
     by: ClassVar[str] = "line"
 
 
@@ -134,7 +139,7 @@ def together(cohorts: Sequence[Cohort]) -> Together:
         sharing.setdefault(cohort.training, []).append(cohort.network)
     recipe = "; ".join(f"{' and '.join(names)}: {training}" for training, names in sharing.items())
     labels = cohorts[0].labels.values() if len(cohorts) == 1 else keys
-    return Together(pl.concat(runs), dict(zip(keys, labels, strict=True)), recipe)
+    return Together(pl.concat(runs), dict(zip(keys, labels, strict=True)), recipe, cohorts[0].source)
 
 
 def with_lines(cohort: Cohort, table: pl.DataFrame) -> pl.DataFrame:

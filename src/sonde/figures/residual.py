@@ -6,7 +6,7 @@ from typing import ClassVar
 import polars as pl
 
 from sonde.errors import SondeError
-from sonde.figures.evidence import Evidence, NoData
+from sonde.figures.evidence import NO_DATA_SET, Evidence, NoData
 from sonde.figures.recipe import check_recipe, check_replicates
 from sonde.statistics import over_seeds
 from sonde.theory import INPUT_SECOND_MOMENT
@@ -32,6 +32,10 @@ class Pair:
         return self.evidence.runs
 
     @property
+    def source(self) -> str:
+        return self.evidence.source
+
+    @property
     def trivial_loss(self) -> float | None:
         """The loss of predicting zero, where the target is the input."""
         return INPUT_SECOND_MOMENT if set(self.runs["task"]) == {"identity"} else None
@@ -43,8 +47,16 @@ class Pair:
         shown = {field: "unrecorded" if value is None else f"{value:,.6g}" for field, value in said.items()}
         return (
             f"{self.depth} layers of width {shown['width']}, {weights_text(self)}, {shown['steps']} steps of "
-            f"batch {shown['batch']}, learning rate {shown['lr']}, {shown['samples']} training samples"
+            f"batch {shown['batch']}, learning rate {shown['lr']}, {shown['samples']} training samples, {self.data}"
         )
+
+    @property
+    def data(self) -> str:
+        """What was learned; this study has one scale.  A file that does not say is read as the layout means it."""
+        task = self.runs["task_label"][0]
+        if task is None:
+            return f"{NO_DATA_SET} (read as the {self.runs['task'][0]} task, as the paper layout has it)"
+        return f"{task} task"
 
 
 def pair_of(evidence: Evidence) -> Pair:
@@ -87,7 +99,8 @@ def _of_both(pair: Pair, metric: str, rows: pl.DataFrame) -> pl.DataFrame:
     for model in MODELS:
         if rows.filter(model=model).is_empty():
             when = "" if rows.is_empty() or metric == "batch_loss" else f" {moment(rows)}"
-            raise NoData(f"no {metric} rows of {model}{when} in {pair.evidence.source}")
+            called = " (loss_history in the paper layout)" * (metric == "batch_loss")
+            raise NoData(f"no {metric} rows{called} of {model}{when} in {pair.evidence.source}")
     if not rows["defined"].any():
         reasons = ", ".join(sorted(set(rows["reason"].drop_nulls()))) or "no reason recorded"
         raise NoData(f"every {metric} value in {pair.evidence.source} is undefined: {reasons}")

@@ -99,4 +99,5 @@ def _describe(run: Run) -> dict[str, Any]:
         "alpha": about["alpha"],
         "probe_size": about["probe_size"],
         "model_alpha": config["model"].get("alpha"),
+        "input_norm": config["rule"].get("input_norm"),
     }
