@@ -159,6 +159,36 @@ def test_prediction_errors_are_drawn_per_seed() -> None:
     assert ax.get_yscale() == "log"
 
 
+@pytest.mark.parametrize(
+    ("norm", "axis", "shown"),
+    [
+        (
+            "layer",
+            "relative error in LN($h_L$) (State Bridge, training batches)",
+            "h_L after a LayerNorm (LN)",
+        ),
+        ("none", "relative error in $h_L$ (State Bridge, training batches)", "h_L not normalised"),
+        (None, "prediction error of the last state (State Bridge, as the files have it)", "is not recorded"),
+    ],
+)
+def test_the_prediction_error_says_whose_it_is_of_what_and_on_which_samples(
+    norm: str | None, axis: str, shown: str
+) -> None:
+    bridges = pl.when(pl.col("rule") == "state_bridge").then(pl.lit(norm, dtype=pl.String))
+    runs = evidence_of(1).runs.with_columns(input_norm=bridges)
+    figure, caption = drawn("state_vs_credit", with_runs(evidence_of(1), runs))
+    assert figure.axes[0].get_ylabel().replace("\n", " ") == axis
+    assert shown in caption
+    assert ("the epoch's training batches, each before G learns from it" in caption) == (norm is not None)
+
+
+def test_state_bridges_that_read_their_states_differently_are_not_one_rule() -> None:
+    odd = pl.when(RUN == "state_bridge-42").then(pl.lit("none")).when(RUN == "state_bridge-123")
+    runs = evidence_of(3).runs.with_columns(input_norm=odd.then(pl.lit("layer")))
+    with pytest.raises(SondeError, match=r"differ in input_norm \("):
+        drawn("state_vs_credit", with_runs(evidence_of(3), runs))
+
+
 @pytest.mark.parametrize(("accuracy", "rank"), [(0.19, 3), (0.295, 2), (0.5, 1)])
 def test_the_rank_of_state_bridge_is_computed(accuracy: float, rank: int) -> None:
     scores = (("bp", 0.6), ("dfa", 0.31), ("state_bridge", accuracy), ("credit_bridge", 0.28))
