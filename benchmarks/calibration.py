@@ -5,12 +5,10 @@ python benchmarks/calibration.py --page         write the page anew from calibra
 """
 
 import itertools
-import json
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from sonde.config import Optimiser, Probing, RunConfig
 from sonde.models import ResidualMLP
@@ -18,28 +16,24 @@ from sonde.rules import Backprop, DirectFeedback, FeedbackAlignment, Frozen, Rul
 from sonde.tasks import Digits, Task, Teacher
 from sonde.training.together import train_together
 
-SEEDS = range(1, 6)
-DEPTHS = (2, 4, 8)
+SEEDS = range(1, 8)
+DEPTHS = (2, 6)
 EPOCHS = (20, 200)
 TASKS: tuple[Task, ...] = (Digits(), Teacher(inputs=32, d=32, samples=1500, test_samples=400))
-PLANTED_DEPTH = 4
+SIZES = Probing(names=("growth", "grad_norm"), schedule="log_spaced", k=4, costly=())
+CREDIT = replace(SIZES, names=("growth", "grad_norm", "credit_cosine"), costly=("rho",))
 
 
-def recipe(task: Task, depth: int, out_ln: bool, epochs: int, rule: Rule, seed: int) -> RunConfig:
+def recipe(
+    task: Task, depth: int, out_ln: bool, epochs: int, rule: Rule, seed: int, probes: Probing
+) -> RunConfig:
     """A residual MLP of width 32 that a stack trains in seconds; probes at a few epochs."""
     return RunConfig(
         model=ResidualMLP(d=32, L=depth, out_ln=out_ln),
         rule=rule,
         task=task,
         optimiser=Optimiser(name="adamw", lr=1e-3, weight_decay=0.01, schedule="cosine"),
-        probes=Probing(
-            names=("growth", "grad_norm", "credit_cosine"),
-            schedule="log_spaced",
-            k=4,
-            costly=("rho",),
-            costly_schedule="log_spaced",
-            costly_k=4,
-        ),
+        probes=probes,
         batch_size=64,
         epochs=epochs,
         seed=seed,
@@ -50,17 +44,17 @@ def recipe(task: Task, depth: int, out_ln: bool, epochs: int, rule: Rule, seed: 
 def bundles() -> Iterator[list[RunConfig]]:
     """What is trained together: the seeds of one recipe and rule."""
     for epochs, task, depth, out_ln in itertools.product(EPOCHS, TASKS, DEPTHS, (True, False)):
-        rules: tuple[Rule, ...] = (Backprop(), Frozen())
-        if depth == PLANTED_DEPTH:
-            rules += (DirectFeedback(), FeedbackAlignment())
-        for rule in rules:
-            yield [recipe(task, depth, out_ln, epochs, rule, seed) for seed in SEEDS]
+        for rule in (Backprop(), Frozen()):
+            yield [recipe(task, depth, out_ln, epochs, rule, seed, SIZES) for seed in SEEDS]
+    for rule in (DirectFeedback(), FeedbackAlignment()):
+        yield [recipe(TASKS[0], 4, True, 100, rule, seed, CREDIT) for seed in SEEDS]
 
 
 def train(store: Path) -> None:
     for bundle in bundles():
         print(bundle[0].id, flush=True)
         train_together(bundle, runs=store)
+
 
 if __name__ == "__main__":
     train(Path(sys.argv[1]))

@@ -36,4 +36,15 @@ PROBES: dict[str, Probe] = {
     "trace": trace,
 }
 
-__all__ = ["DRAWS", "FEW_DRAWS", "PROBES", "Context", "Probe", "Redrawn", "Schedule", "Snapshot", "epochs_of", "take"]
+__all__ = [
+    "DRAWS",
+    "FEW_DRAWS",
+    "PROBES",
+    "Context",
+    "Probe",
+    "Redrawn",
+    "Schedule",
+    "Snapshot",
+    "epochs_of",
+    "take",
+]

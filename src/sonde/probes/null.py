@@ -19,7 +19,6 @@ from sonde.probes.snapshot import Snapshot
 from sonde.rows import Reading, undefined
 
 
-
 def draws(snapshot: Snapshot) -> Iterator[list[Tensor]]:
     """a_0 … a_L of one draw after the other: the vector that is read of each sample, N×d."""
     context = snapshot.context

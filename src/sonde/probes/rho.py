@@ -38,8 +38,8 @@ def rho(snapshot: Snapshot) -> Iterator[Reading]:
             for ending, predicted_JKN in predicted.items()
         }
         for ending in credits:
-            yield measured[ending][0] if ending in measured else undefined(
-                f"rho{ending}", NO_RULE, layer=layer
+            yield (
+                measured[ending][0] if ending in measured else undefined(f"rho{ending}", NO_RULE, layer=layer)
             )
         yield from over_draws("rho", measured["/null"], layer)
 
@@ -71,7 +71,7 @@ def _predict_and_measure(
     epsilon_N: Tensor,
     rng: torch.Generator,
 ) -> tuple[dict[str, Tensor], Tensor]:
-    """Predicted changes of each candidate's J credits, J×K×N, and the true ones, K×N; as many directions a pass as fit."""
+    """Predicted changes, J×K×N for each candidate's J credits, and true ones, K×N; as many directions a pass as fit."""
     h, directions = snapshot.states[layer], snapshot.context.directions
     predicted: dict[str, list[Tensor]] = {ending: [] for ending in known}
     changed = []
@@ -112,7 +112,7 @@ def _correlate(
     if (used_JN != used_JN[0]).any():  # not of the same samples: one after the other
         return [
             _correlate(metric, layer, one_1KN, changed_KN, epsilon_N, resolution_N)[0]
-            for one_1KN in predicted_JKN.split(1)
+            for one_1KN in torch.split(predicted_JKN, 1)
         ]
     used_N = used_JN[0]
     samples = int(used_N.sum())

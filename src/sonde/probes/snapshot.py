@@ -17,7 +17,6 @@ from sonde.generators import generator
 from sonde.losses import Loss
 from sonde.network import Network
 
-
 DRAWS = 20
 """How often chance is drawn where credit is judged: with ρ."""
 
