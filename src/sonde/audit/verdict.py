@@ -87,6 +87,11 @@ class RuleAudit:
     def ids(self) -> list[str]:
         return [run.subject.run for run in self.runs]
 
+    @property
+    def ended(self) -> list[str]:
+        """All runs the verdict stands on: those whose numbers it has, and those that diverged."""
+        return [*self.ids, *(one.run for one in self.diverged)]
+
     def tally(self, question: str) -> Tally:
         answers = {run.subject.seed: run.answers[question] for run in self.runs}
 

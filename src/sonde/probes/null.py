@@ -6,8 +6,6 @@ same step of training; for a rule that owns nothing it is a random vector a samp
 generator `probe/null/epoch/k`.
 """
 
-import math
-import statistics
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -17,6 +15,7 @@ from sonde.generators import generator
 from sonde.probes.norms import vectors
 from sonde.probes.snapshot import Snapshot
 from sonde.rows import Reading, undefined
+from sonde.statistics import summarise
 
 
 def draws(snapshot: Snapshot) -> Iterator[list[Tensor]]:
@@ -46,12 +45,10 @@ def over_draws(metric: str, found: Sequence[Reading], layer: int) -> Iterator[Re
         yield undefined(f"{metric}/null", why, layer=layer)
         yield undefined(f"{metric}/null_std", why, layer=layer)
         return
-    values, samples = [reading.value for reading in known], min(reading.samples for reading in known)
-    mean = math.fsum(values) / len(values)
-    yield Reading(metric=f"{metric}/null", layer=layer, value=mean, samples=samples)
-    if len(values) < 2:
+    over, samples = summarise(reading.value for reading in known), min(reading.samples for reading in known)
+    yield Reading(metric=f"{metric}/null", layer=layer, value=over.mean, samples=samples)
+    if over.n < 2:
         why = f"one of {len(found)} draws has a value: one value has no spread"
         yield undefined(f"{metric}/null_std", why, layer=layer, samples=1)
     else:
-        spread = statistics.stdev(values)
-        yield Reading(metric=f"{metric}/null_std", layer=layer, value=spread, samples=len(values))
+        yield Reading(metric=f"{metric}/null_std", layer=layer, value=over.std, samples=over.n)
