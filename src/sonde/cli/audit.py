@@ -37,10 +37,12 @@ def audit(
 ) -> None:
     """Ask four questions of every run: can its numbers be believed, and do its blocks help?
 
-    D1 does the scale hold?  D2 is the BP gradient still meaningful?  D3 is the credit better than chance at
-    depth?  D4 do the blocks earn their keep, over seeds?  Runs of one recipe stand together, whatever their
-    rule and seed; one that diverged is named with its epoch.  How often each question fires on healthy runs
-    is in docs/calibration.md.
+    Does the scale hold (D1)? Is the BP gradient still meaningful (D2)?
+    Does the credit beat what the rule scores when it draws anew (D3)?
+    Do the blocks help, hurt, or is it undecided over seeds (D4)?
+
+    Runs of one recipe stand together, whatever their rule and seed.
+    How often each question fires on healthy runs: docs/calibration.md.
     """
     from sonde.audit.audit import audit as ask
     from sonde.audit.objects import objects
