@@ -81,6 +81,9 @@ def bundles() -> Iterator[list[RunConfig]]:
             yield [recipe(task, depth, out_ln, epochs, rule, seed, SIZES) for seed in SEEDS]
     for rule in PLANTED:
         yield [recipe(TASKS[0], 4, True, 100, rule, seed, CREDIT) for seed in SEEDS]
+    fast = Optimiser(name="adamw", lr=1e-2, weight_decay=0.01, schedule="constant")
+    dfa = DirectFeedback()
+    yield [replace(recipe(TASKS[0], 4, True, 100, dfa, seed, CREDIT), optimiser=fast) for seed in SEEDS]
 
 
 def train(store: Path) -> None:
@@ -101,7 +104,10 @@ def count(store: Path) -> dict[str, Any]:
         "thresholds": asdict(thresholds),
         "healthy": [healthy(recipe, judge) for recipe in recipes if of(recipe, "bp")],
         "planted": [
-            planted(rule) for recipe in recipes for rule in recipe.rules if rule.rule in ("dfa", "fa")
+            planted(rule, recipe.recipe["optimiser.lr"])
+            for recipe in recipes
+            for rule in recipe.rules
+            if rule.rule in ("dfa", "fa")
         ],
         "strangers": strangers(store, recipes),
     }
@@ -142,11 +148,12 @@ def healthy(recipe: RecipeAudit, judge: Judge) -> dict[str, Any]:
     }
 
 
-def planted(rule: RuleAudit) -> dict[str, Any]:
+def planted(rule: RuleAudit, lr: float) -> dict[str, Any]:
     """What the questions made for it say of a rule that degenerates or draws its credit."""
     standings = Counter(layer.standing or "undefined" for run in rule.runs for layer in run.credits)
     return {
         "rule": rule.label,
+        "lr": lr,
         "runs": len(rule.runs),
         **{question: len(rule.tally(question).fired) for question in ("D1", "D2", "D3")},
         "growth": [run.answers["D1"].value for run in rule.runs],
@@ -316,6 +323,7 @@ def on_purpose(known: dict[str, Any]) -> str:
     return table(
         (
             "rule",
+            "learning rate",
             "runs",
             "D1 fires",
             "growth",
@@ -327,6 +335,7 @@ def on_purpose(known: dict[str, Any]) -> str:
         (
             (
                 line["rule"],
+                f"{line['lr']:g}",
                 line["runs"],
                 line["D1"],
                 f"{number(min(line['growth']))}–{number(max(line['growth']))}×",
