@@ -3,12 +3,16 @@
 The unit of replication is the seed: one value per seed goes in, n counts the seeds whose value is defined.
 """
 
+import bisect
 import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import polars as pl
+
+MANY = 1_000_000
+"""Seeds: nobody trains more."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +85,23 @@ def t_interval(values: Iterable[float], confidence: float = 0.95) -> Interval:
     if not (math.isfinite(low) and math.isfinite(high)):
         return Interval(low=math.nan, high=math.nan, confidence=confidence, reason="overflow")
     return Interval(low=low, high=high, confidence=confidence)
+
+
+def seeds_to_decide(known: Summary, confidence: float = 0.95) -> int | None:
+    """The least n for which mean ± t·s/√n excludes 0, mean and s being what they are; None where none does."""
+    if not (abs(known.mean) > 0 and math.isfinite(known.std)):
+        return None
+
+    def decides(n: int) -> bool:
+        half = t_quantile((1 + confidence) / 2, n - 1) * known.std / math.sqrt(n)
+        return half < abs(known.mean)
+
+    most = 2
+    while not decides(most):
+        most *= 2
+        if most > MANY:
+            return None
+    return bisect.bisect_left(range(most + 1), True, lo=max(2, most // 2), key=decides)
 
 
 def t_quantile(probability: float, freedom: int) -> float:

@@ -97,18 +97,43 @@ def linear_gradients(net: Network, x: Tensor, y: Tensor, loss: SampleLoss) -> li
     return found
 
 
+def output_error(s: Sample) -> list[float]:
+    """∂ℓ/∂z."""
+    z = s.output.detach()[0].tolist()
+    if s.sample_loss is squared_error:
+        return [2 * (a - t) / len(z) for a, t in zip(z, s.y.tolist(), strict=True)]
+    total = math.fsum(math.exp(a - max(z)) for a in z)
+    return [math.exp(a - max(z)) / total - (c == int(s.y)) for c, a in enumerate(z)]
+
+
+def fresh_matrices(like: list[Tensor], rng: torch.Generator) -> list[Tensor]:
+    """DFA's matrices drawn anew: N(0, 1/C)."""
+    return [torch.randn(b.shape, generator=rng) * b.shape[1] ** -0.5 for b in like]
+
+
+def mean_cosine(credits: list[Tensor], samples: list[Sample], l: int) -> tuple[float | None, int]:
+    cosines = [cosine(read(a), read(s.gradients[l])) for a, s in zip(credits, samples, strict=True)]
+    defined = [c for c in cosines if c is not None]
+    return (statistics.fmean(defined) if defined else None), len(defined)
+
+
+def over_draws(metric: str, l: int, drawn: list[tuple[float | None, int]]) -> Found:
+    """Mean and spread of the draws that have a value."""
+    values = [value for value, _ in drawn if value is not None]
+    if not values:
+        return {(f"{metric}/null", l): (None, 0), (f"{metric}/null_std", l): (None, 0)}
+    used = min(n for value, n in drawn if value is not None)
+    spread = statistics.stdev(values), len(values)
+    return {(f"{metric}/null", l): (statistics.fmean(values), used), (f"{metric}/null_std", l): spread}
+
+
 def feedback_credit(samples: list[Sample], matrices: list[Tensor]) -> list[list[Tensor]]:
     """DFA's a_l = e B_lᵀ of every layer and sample; each of T tokens gets it divided by √T."""
     credits = []
     for layer, b in enumerate(matrices):
         of_layer = []
         for s in samples:
-            z = s.output.detach()[0].tolist()
-            if s.sample_loss is squared_error:
-                e = [2 * (a - t) / len(z) for a, t in zip(z, s.y.tolist(), strict=True)]
-            else:
-                total = math.fsum(math.exp(a - max(z)) for a in z)
-                e = [math.exp(a - max(z)) / total - (c == int(s.y)) for c, a in enumerate(z)]
+            e = output_error(s)
             a = torch.tensor([[dot(e, row) for row in b.double().tolist()]], dtype=torch.float64)
             h = s.states[layer]
             of_layer.append(
@@ -130,6 +155,7 @@ def naive(
     seed: int,
     epoch: int,
     directions: int,
+    draws: int,
     etas: Sequence[float],
 ) -> Found:
     net = copy.deepcopy(net).double().eval()
@@ -137,15 +163,19 @@ def naive(
     samples = [Sample(net, x, y, loss) for x, y in zip(x_N, y_N, strict=True)]
     n, depth = len(samples), len(net.blocks)
     found: Found = {("loss", None): (statistics.fmean(s.loss for s in samples), n)}
-    rng = generator(seed, f"probe/null/{epoch}")
     candidates = {
         "": feedback_credit(samples, matrices),
         "/bp": [[s.gradients[l] for s in samples] for l in range(depth + 1)],
-        "/null": [
-            [a[None] for a in torch.randn(n, *samples[0].states[l].shape[1:], generator=rng).double()]
-            for l in range(depth + 1)
-        ],
     }
+    chance = [
+        feedback_credit(samples, fresh_matrices(matrices, generator(seed, f"probe/null/{epoch}/{k}")))
+        for k in range(draws)
+    ]
+    rng = generator(seed, f"probe/null/{epoch}")
+    random = [
+        [a[None] for a in torch.randn(n, *samples[0].states[l].shape[1:], generator=rng).double()]
+        for l in range(depth + 1)
+    ]
     for l in range(depth + 1):
         found["hidden_norm", l] = statistics.median(norm(read(s.states[l])) for s in samples), n
         found["grad_norm", l] = statistics.median(norm(read(s.gradients[l])) for s in samples), n
@@ -153,14 +183,9 @@ def naive(
         for unit, value in enumerate(samples[0].states[l].flatten().tolist()):
             found[f"state[{unit}]", l] = value, 1
         for ending, credits in candidates.items():
-            cosines = [
-                cosine(read(a), read(s.gradients[l])) for a, s in zip(credits[l], samples, strict=True)
-            ]
-            defined = [c for c in cosines if c is not None]
-            found[f"credit_cosine{ending}", l] = (
-                (statistics.fmean(defined) if defined else None),
-                len(defined),
-            )
+            found[f"credit_cosine{ending}", l] = mean_cosine(credits[l], samples, l)
+        found |= over_draws("credit_cosine", l, [mean_cosine(credits[l], samples, l) for credits in chance])
+        for ending, credits in {**candidates, "/null": random}.items():
             entries = [value for a in credits[l] for value in a.flatten().tolist()]
             rms = math.sqrt(math.fsum(value * value for value in entries) / len(entries))
             for eta in etas:
@@ -183,7 +208,9 @@ def naive(
     slopes = [linear_gradients(net, x, y, loss) for x, y in zip(x_N, y_N, strict=True)]
     for l in range(depth):
         found["preact_grad_norm", l + 1] = norm([value / n for s in slopes for value in s[l]]), n
-    found |= naive_rho(samples, candidates, directions, generator(seed, f"probe/rho/{epoch}"))
+    found |= naive_rho(samples, candidates, chance, directions, generator(seed, f"probe/rho/{epoch}"))
+    ratios = [norm(read(s.gradients[-1])) / norm(output_error(s)) for s in samples]
+    found["grad_per_error", depth] = statistics.median(ratios), n
     for name, p in net.named_parameters():
         start, end = initial[name].double().flatten().tolist(), p.flatten().tolist()
         moved = norm([a - b for a, b in zip(end, start, strict=True)])
@@ -193,25 +220,36 @@ def naive(
 
 
 def naive_rho(
-    samples: list[Sample], candidates: dict[str, list[list[Tensor]]], directions: int, rng: torch.Generator
+    samples: list[Sample],
+    candidates: dict[str, list[list[Tensor]]],
+    chance: list[list[list[Tensor]]],
+    directions: int,
+    rng: torch.Generator,
 ) -> Found:
     found: Found = {}
+    candidates = candidates | {f"/null/{k}": credits for k, credits in enumerate(chance)}
     for l in range(len(samples[0].states)):
         predicted: dict[str, list[float]] = {ending: [] for ending in candidates}
         true: list[float] = []
         width = samples[0].states[l].shape[-1]
         for _ in range(directions):
-            drawn = torch.randn(len(samples), width, generator=rng).double().tolist()
+            v_Nd = torch.randn(len(samples), width, generator=rng).double().tolist()
             for i, s in enumerate(samples):
                 epsilon = 1e-3 * norm(read(s.states[l])) / math.sqrt(width)
-                step = [epsilon * value / norm(drawn[i]) for value in drawn[i]]
+                step = [epsilon * value / norm(v_Nd[i]) for value in v_Nd[i]]
                 h = s.states[l].detach().clone()
                 (h[0] if h.ndim == 2 else h[0, 0]).add_(torch.tensor(step, dtype=torch.float64))
                 true.append(s.loss_from(l, h) - s.loss)
                 for ending, credits in candidates.items():
                     predicted[ending].append(dot(read(credits[l][i]), step))
+        drawn = []
         for ending in candidates:
-            found[f"rho{ending}", l] = statistics.correlation(predicted[ending], true), len(samples)
+            value = statistics.correlation(predicted[ending], true), len(samples)
+            if ending.startswith("/null"):
+                drawn.append(value)
+            else:
+                found[f"rho{ending}", l] = value
+        found |= over_draws("rho", l, drawn)
     return found
 
 

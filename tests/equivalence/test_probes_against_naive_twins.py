@@ -42,12 +42,14 @@ def test_every_probe_equals_its_naive_twin(case: str) -> None:
     assignment = CreditAssignment(net, DirectFeedback(), sample=x, loss=loss, seed=7)
     context = Context(
         credits=assignment.credits,
+        redrawn=assignment.redrawn,
         initial=initial,
         test=lambda first, last: (x[first:last], y[first:last]),
         test_samples=len(x),
         seed=8,
         epoch=2,
         directions=6,
+        draws=5,
     )
     snapshot = take(net, x[:N], y[:N], loss, context)
     readings = read(snapshot)
@@ -62,6 +64,7 @@ def test_every_probe_equals_its_naive_twin(case: str) -> None:
         seed=8,
         epoch=2,
         directions=6,
+        draws=5,
         etas=(0.001, 0.01, 0.1),
     )
     assert readings.keys() == expected.keys()

@@ -1,5 +1,6 @@
 """Figures 14 to 18, of the cifar10 study and of the audit: drawn data, gaps, controls, computed words."""
 
+import math
 from functools import cache
 
 import numpy as np
@@ -13,7 +14,9 @@ from study_evidence import RULES, cut_short, rules_evidence, without_runs
 
 from sonde.errors import SondeError
 from sonde.figures import FIGURES, Evidence, NoData
+from sonde.figures.final import Final
 from sonde.figures.style import COLOR, FAINT
+from sonde.verdicts import accuracy, number, signed
 
 KINDS = ("accuracy", "diagnostics", "feature_drift", "state_vs_credit", "summary")
 METRICS = ("credit_cosine", "rho", "nudge[0.01]")
@@ -84,7 +87,7 @@ def test_diagnostics_draw_the_last_epoch_with_null_and_ceiling(metric: str) -> N
     }
     assert any(list(one.get_ydata()) == [0, 0] for one in ax.lines)
     assert "epoch 10" in title(figure)
-    assert "Grey dots: a random vector taken as credit (null)" in caption
+    assert "Grey dots: credit by chance (null), drawn as the rule draws" in caption
 
 
 def test_the_axis_of_the_nudge_holds_every_null_in_its_linear_part() -> None:
@@ -239,8 +242,28 @@ def test_the_summary_stands_beside_frozen_blocks() -> None:
     frozen, dfa = (
         np.mean(values(evidence_of(3, "audit"), rule, "test_acc", 10)) for rule in ("frozen", "dfa")
     )
-    assert f"DFA −{100 * (frozen - dfa):.1f}" in caption
+    assert "mean of the differences by seed, n = 3: BP +" in caption
+    assert f"DFA {signed(100 * (dfa - frozen))}" in caption
     assert "frozen" not in default("summary", 3)[1]
+
+
+def test_the_summary_pairs_points_by_seed_as_the_audit_does() -> None:
+    """A frozen run that is missing takes its partner out of the difference."""
+    whole = evidence_of(3, "audit")
+    lost = whole.runs.filter(rule="frozen", seed=456)["run"][0]
+    _, caption = drawn("summary", without_runs(whole, lost), "audit")
+    dfa, frozen = (values(whole, rule, "test_acc", 10)[:2] for rule in ("dfa", "frozen"))
+    assert "n = 2: BP" in caption
+    assert f"DFA {signed(100 * (sum(dfa) - sum(frozen)) / 2)}" in caption
+
+
+def test_an_accuracy_is_rounded_once_for_caption_and_table() -> None:
+    """.2375 was .237 in the table and 23.8 % in the caption."""
+    assert Final("bp", "BP", 0.2375, math.nan, 1, []).words == accuracy(0.2375) == "23.8 %"
+    assert accuracy(0.23749999999999999) == accuracy((0.2 + 0.275) / 2) == "23.8 %"
+    assert number(0.2375, 3) == "0.238"
+    assert accuracy(0.5921, 0.0042) == "59.2 ± 0.4 %"
+    assert accuracy(0.59214, 0.00042) == "59.21 ± 0.04 %"
 
 
 @pytest.mark.parametrize("kind", KINDS)

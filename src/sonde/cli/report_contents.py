@@ -170,14 +170,14 @@ def _table(recipes: Sequence[RecipeAudit], stored: Runs) -> AuditTable:
     said = [
         Line(
             sentence=sentence(rule) if one else f"{_network(recipe, stored)}, {sentence(rule)}",
-            runs=rule.ids,
+            runs=rule.ended,
             seeds=rule.seeds,
         )
         for recipe in recipes
         for rule in recipe.rules
     ]
     first = recipes[0]
-    about = stored[first.rules[0].ids[0]].about
+    about = stored[first.rules[0].ended[0]].about
     return AuditTable(
         title=f"{_network(first, stored) if one else 'One rule each'} on {_task(first, stored)}",
         about=f"d = {about['width']}, L = {about['depth']}, {first.recipe['epochs']} epochs",
@@ -204,8 +204,8 @@ def _shared(recipes: Sequence[RecipeAudit]) -> dict[str, str]:
 
 
 def _network(recipe: RecipeAudit, stored: Runs) -> str:
-    return network_of(stored[recipe.rules[0].ids[0]])
+    return network_of(stored[recipe.rules[0].ended[0]])
 
 
 def _task(recipe: RecipeAudit, stored: Runs) -> str:
-    return str(stored[recipe.rules[0].ids[0]].about["task_label"])
+    return str(stored[recipe.rules[0].ended[0]].about["task_label"])

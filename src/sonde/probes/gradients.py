@@ -2,9 +2,11 @@
 
 from collections.abc import Iterator
 
+import torch
+
 from sonde.probes.norms import rms, sample_norms
 from sonde.probes.snapshot import Snapshot
-from sonde.probes.summaries import median_of_all
+from sonde.probes.summaries import median_of_all, median_of_defined
 from sonde.rows import Reading
 
 
@@ -14,9 +16,23 @@ def loss(snapshot: Snapshot) -> Iterator[Reading]:
 
 
 def grad_norm(snapshot: Snapshot) -> Iterator[Reading]:
-    """Median over samples of ‖g_l‖₂, layers 0 … L, per sample (the loss is not divided by N)."""
+    """Median over samples of ‖g_l‖₂, layers 0 … L, per sample (the loss is not divided by N).
+
+    Beside it, at layer L, `grad_per_error`: the median of ‖g_L‖/‖e‖, e the output error.  A network that has learned
+    has a small g_L because e is small; per error it is small only where the way back is closed.  Samples without an
+    error do not count.
+    """
     for layer, g in enumerate(snapshot.gradients):
         yield median_of_all("grad_norm", sample_norms(g), layer)
+    top_N = sample_norms(snapshot.gradients[-1])
+    error_N = sample_norms(snapshot.loss.error(snapshot.output_NC, snapshot.y))
+    defined_N = top_N.isfinite() & error_N.isfinite() & (error_N > 0)
+    yield median_of_defined(
+        "grad_per_error",
+        torch.where(defined_N, top_N / error_N, torch.nan),
+        snapshot.depth,
+        "the output error is zero, or it or the gradient is not finite, in every sample",
+    )
 
 
 def preact_grad_norm(snapshot: Snapshot) -> Iterator[Reading]:

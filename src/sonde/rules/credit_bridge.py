@@ -54,6 +54,9 @@ class Value:
         twin.steps = self.steps
         return twin
 
+    def catch_up(self, trained: "Value") -> None:
+        self.steps = trained.steps
+
 
 @final
 @dataclass(frozen=True, kw_only=True)

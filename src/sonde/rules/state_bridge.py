@@ -30,6 +30,9 @@ class Predictor:
     def double(self, device: torch.device) -> "Predictor":
         return Predictor(self.learner.double(device))
 
+    def catch_up(self, trained: "Predictor") -> None:
+        pass
+
 
 @final
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,6 @@ from typing import Any
 import polars as pl
 
 from sonde.statistics import over_seeds
-from sonde.verdicts import number
 
 
 class Readings:
@@ -57,9 +56,3 @@ def over_runs(
     )
     found = over_seeds(rows, "name").with_columns(pl.col("mean").fill_null(math.nan))
     return {row["name"]: row for row in found.iter_rows(named=True)}
-
-
-def with_spread(summary: dict[str, Any], digits: int = 2) -> str:
-    """`0.58 ± 0.01`; the spread only where there is one."""
-    spread = "" if summary["std"] is None else f" ± {number(summary['std'])}"
-    return f"{number(summary['mean'], digits)}{spread}"

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from sonde.generators import generator
 from sonde.losses import CROSS_ENTROPY, Loss
 from sonde.network import Network
-from sonde.probes import Snapshot
-from sonde.rules import Facts, Rule, Signal
+from sonde.probes import Redrawn, Snapshot
+from sonde.rules import Facts, Nothing, Rule, RuleState, Signal
 from sonde.training.step import Step, backward
 
 
@@ -41,14 +41,14 @@ class CreditAssignment:
         self.rule, self.loss = rule, loss
         with torch.no_grad():
             states, output_NC = self.net.states(sample[:1])
-        facts = Facts(
+        self.facts = Facts(
             shapes=[tuple(h.shape[1:]) for h in states],
             outputs=output_NC.shape[-1],
             steps=steps,
             device=output_NC.device,
             dtype=output_NC.dtype,
         )
-        self.state = rule.init(facts, generator(seed, "rule"))
+        self.state = rule.init(self.facts, generator(seed, "rule"))
 
     def backward(self, x: Tensor, y: Tensor) -> Step:
         """Fill the gradient of every parameter the rule trains; return the mean loss, the output and the logs."""
@@ -56,6 +56,25 @@ class CreditAssignment:
 
     def credits(self, snapshot: Snapshot) -> list[Tensor]:
         """a_0 … a_L of the probe batch in float64, from a copy of the state that trains the network."""
+        return self._credits(self.state, snapshot)
+
+    @property
+    def redrawn(self) -> Redrawn | None:
+        """The credits of the same rule at the same step, had it drawn its matrices or networks anew.
+
+        None for a rule that owns nothing: there is nothing to draw.
+        """
+        if isinstance(self.state, Nothing):
+            return None
+
+        def credits(snapshot: Snapshot, rng: torch.Generator) -> list[Tensor]:
+            fresh = self.rule.init(self.facts, rng)
+            fresh.catch_up(self.state)
+            return self._credits(fresh, snapshot)
+
+        return credits
+
+    def _credits(self, state: RuleState, snapshot: Snapshot) -> list[Tensor]:
         signal = Signal(
             states=snapshot.states,
             output_NC=snapshot.output_NC,
@@ -64,7 +83,7 @@ class CreditAssignment:
             readout=snapshot.net.readout,
             gradients=lambda: snapshot.gradients,
         )
-        return self.rule.credits(self.state.double(snapshot.output_NC.device), signal)
+        return self.rule.credits(state.double(snapshot.output_NC.device), signal)
 
     def state_dict(self) -> dict[str, Any]:
         return self.state.state_dict()

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from sonde.config import Optimiser, RunConfig
 from sonde.generators import generator
-from sonde.probes import PROBES, Context, take
+from sonde.probes import DRAWS, FEW_DRAWS, PROBES, Context, take
 from sonde.rows import Reading
 from sonde.tasks import Data
 from sonde.training.adam import Adam
@@ -91,12 +91,14 @@ class Program:
             return []
         context = Context(
             credits=self.credit.credits,
+            redrawn=self.credit.redrawn,
             initial=self.initial,
             test=self.data.test,
             test_samples=self.data.test_samples,
             seed=config.seed,
             epoch=epoch,
             directions=probing.directions,
+            draws=DRAWS if "rho" in names else FEW_DRAWS,
             etas=probing.etas,
             epsilon=probing.epsilon,
         )
