@@ -18,7 +18,7 @@ SINGLE = 1e-6  # of sums over a network that computes in float32
 EPS64, EPS32 = 2.0**-52, 2.0**-23
 ROUNDINGS = 10  # differences up to so many times what the last bit of every weight changes are rounding
 
-ON_THE_WAY = "measured on the way, and the end is stored"
+ON_THE_WAY = "measured during the epoch, of which only the end is stored"
 
 # What belongs to the steps of the epoch: from its end nobody can say what it was on the way.
 COURSE = (
@@ -72,6 +72,12 @@ class Difference(NamedTuple):
         return self.relative <= (SINGLE if self.single else EXACT)
 
     @property
+    def words(self) -> str:
+        at = self.metric if self.layer is None else f"{self.metric} at layer {self.layer}"
+        said = [_word(self.stored, self.samples), _word(self.number, self.found.samples)]
+        return f"{at}: stored {said[0]}, by its definition {said[1]}"
+
+    @property
     def agrees(self) -> bool:
         if math.isnan(self.stored) or math.isnan(self.number):
             return math.isnan(self.stored) == math.isnan(self.number) or self.found.either
@@ -95,18 +101,10 @@ class Line:
     @property
     def verdict(self) -> str:
         if self.reason is not None:
-            return f"not recomputed: {self.reason}"
-        if self.wrong is None:
-            return "agrees" if self.worst is None or self.worst.close else "agrees within rounding"
-        at = "" if self.wrong.layer is None else f" at layer {self.wrong.layer}"
-        if self.wrong.samples != self.wrong.found.samples and not math.isnan(
-            self.wrong.stored + self.wrong.number
-        ):
-            return (
-                f"differs{at}: stored of {self.wrong.samples} samples, defined for {self.wrong.found.samples}"
-            )
-        stored, number = (_word(value) for value in (self.wrong.stored, self.wrong.number))
-        return f"differs{at}: stored {stored}, by its definition {number}"
+            return "not recomputed"
+        if self.wrong is not None:
+            return "differs"
+        return "agrees" if self.worst is None or self.worst.close else "rounding"
 
 
 @dataclass(frozen=True)
@@ -120,6 +118,15 @@ class Recomputation:
     @property
     def wrong(self) -> bool:
         return any(line.wrong is not None for line in self.lines)
+
+    @property
+    def not_recomputed(self) -> dict[str, list[str]]:
+        """Reason → metrics."""
+        found: dict[str, list[str]] = {}
+        for line in self.lines:
+            if line.reason is not None:
+                found.setdefault(line.reason, []).append(line.metric)
+        return found
 
     def worst(self, *, single: bool) -> Difference | None:
         """The largest relative difference among metrics of one precision."""
@@ -237,5 +244,5 @@ def _why_not(name: str, end: StoredEnd) -> str:
     return missing or "this version has no definition of it"
 
 
-def _word(value: float) -> str:
-    return "undefined" if math.isnan(value) else f"{value:.12g}"
+def _word(value: float, samples: int) -> str:
+    return "undefined" if math.isnan(value) else f"{value:.12g} (n = {samples})"

@@ -1,5 +1,6 @@
 """Read a store: tidy rows as one DataFrame, and what each run was."""
 
+import difflib
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -108,7 +109,10 @@ def find(root: str | Place, name: str) -> str:
         raise SondeError(f"{len(chosen)} runs in {root} begin with {name!r}: {some}; give more of the id")
     if not ids:
         raise SondeError(f"{root} holds no runs: `sonde run STUDY --runs {root}` makes them")
-    raise SondeError(f"no run in {root} begins with {name!r}: {nearest(name, ids)}")
+    close = nearest(name, ids) if len(ids) <= 8 or difflib.get_close_matches(name, ids, 1, 0.5) else None
+    raise SondeError(
+        f"no run in {root} begins with {name!r}: {close or f'`sonde show` lists the {len(ids)}'}"
+    )
 
 
 def manifests(root: Place, ids: Iterable[str]) -> dict[str, Manifest]:
