@@ -6,19 +6,23 @@
 Every text to be replaced has to stand in its file exactly once; where the code has moved on, mend the table first.
 """
 
+import importlib
+import multiprocessing
 import os
 import shlex
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[1]
 COPIED = ("src", "tests", "docs", "benchmarks", "pyproject.toml", "README.md")
 KILLED, SURVIVED = 1, 0  # exit codes of pytest: some test failed, all passed
+TIMEOUT = 1200  # seconds
 
 
 class Mutant(NamedTuple):
@@ -532,6 +536,21 @@ MUTANTS = (
 )
 
 
+def warm_up() -> None:
+    """Import once what takes long, for all the processes that are forked; sonde they import themselves."""
+    sys.dont_write_bytecode = True  # a bug of the same length within a second would not be noticed
+    os.environ |= {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    for package in (
+        "torch._dynamo",
+        "matplotlib.pyplot",
+        "polars",
+        "pydantic",
+        "scipy.special",
+        "hypothesis",
+    ):
+        importlib.import_module(package)
+
+
 def check(mutants: tuple[Mutant, ...]) -> None:
     """Every bug can be planted, once and under a name of its own."""
     assert len({mutant.name for mutant in mutants}) == len(mutants), "two mutants share a name"
@@ -553,32 +572,43 @@ def copy_tree(to: Path) -> None:
             shutil.copy(source, to / name)
 
 
-def run_tests(tree: Path, tests: str) -> subprocess.CompletedProcess[str]:
+def run_tests(tree: Path, tests: str) -> tuple[int, str]:
+    """Pytest's exit code and what it said, in a process forked from this one: it has torch, but not yet sonde."""
     words = [
         word if word.startswith("-") or "/" not in word else f"tests/{word}" for word in shlex.split(tests)
     ]
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *words]
-    environment = os.environ | {
-        "PYTHONPATH": str(tree / "src"),
-        "PYTHONDONTWRITEBYTECODE": "1",  # a bug of the same length within a second would not be noticed
-        "OMP_NUM_THREADS": "1",
-        "HYPOTHESIS_STORAGE_DIRECTORY": str(tree / ".hypothesis"),
-    }
-    return subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, timeout=900)
+    said = tree / "said.txt"
+    child = multiprocessing.get_context("fork").Process(target=_pytest, args=(tree, words, said))
+    child.start()
+    child.join(TIMEOUT)
+    if child.is_alive():
+        child.kill()
+        child.join()
+        return KILLED, "FAILED it took too long\n"
+    assert child.exitcode is not None
+    return child.exitcode, said.read_text()
+
+
+def _pytest(tree: Path, words: list[str], said: Path) -> None:
+    os.chdir(tree)
+    os.environ["PYTHONPATH"] = str(tree / "src")  # for the processes that tests start
+    os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = str(tree / ".hypothesis")
+    sys.path.insert(0, str(tree / "src"))
+    with said.open("w") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+        sys.exit(int(pytest.main(["-q", "-x", "-p", "no:cacheprovider", "--rootdir", str(tree), *words])))
 
 
 def healthy(tree: Path, mutants: tuple[Mutant, ...]) -> None:
     """Without a bug all the tests pass, in the copy: otherwise a failure would kill nothing."""
-    where = "import sonde; print(sonde.__file__)"
-    environment = os.environ | {"PYTHONPATH": str(tree / "src")}
-    told = subprocess.run(
-        [sys.executable, "-c", where], env=environment, capture_output=True, text=True, check=True
-    )
-    assert told.stdout.startswith(str(tree)), f"sonde comes from {told.stdout}, not from the copy"
-    for tests in dict.fromkeys(mutant.tests for mutant in mutants):
-        done = run_tests(tree, tests)
-        if done.returncode != SURVIVED:
-            sys.exit(f"without any bug, {tests} fails:\n{done.stdout[-3000:]}{done.stderr[-1000:]}")
+    assert "sonde" not in sys.modules, "the tests have to import the copy"
+    groups = list(dict.fromkeys(mutant.tests for mutant in mutants))
+    for number, tests in enumerate(groups, start=1):
+        code, said = run_tests(tree, tests)
+        if code != SURVIVED:
+            sys.exit(f"without any bug, {tests} ends with {code}:\n{said[-3000:]}")
+        print(f"[{number}/{len(groups)}] passes without a bug: {tests}", flush=True)
 
 
 def plant(tree: Path, mutant: Mutant) -> str | None:
@@ -587,20 +617,23 @@ def plant(tree: Path, mutant: Mutant) -> str | None:
     sound = path.read_text()
     path.write_text(sound.replace(mutant.text, mutant.bug))
     try:
-        done = run_tests(tree, mutant.tests)
+        code, said = run_tests(tree, mutant.tests)
     finally:
         path.write_text(sound)
-    if done.returncode == SURVIVED:
+    if code == SURVIVED:
         return None
-    if done.returncode != KILLED:
-        sys.exit(f"{mutant.name}: the tests did not run:\n{done.stdout[-3000:]}{done.stderr[-1000:]}")
-    failed = [line for line in done.stdout.splitlines() if line.startswith("FAILED ")]
-    return failed[0].removeprefix("FAILED ").split(" - ")[0].split("::")[-1] if failed else "?"
+    failed = [line for line in said.splitlines() if line.startswith("FAILED ")]
+    if code != KILLED or not failed:
+        sys.exit(f"{mutant.name}: the tests did not run:\n{said[-3000:]}")
+    return failed[0].removeprefix("FAILED ").split(" - ")[0].split("::")[-1]
 
 
 def main(wanted: list[str]) -> None:
     check(MUTANTS)
     mutants = tuple(m for m in MUTANTS if not wanted or any(word in m.name for word in wanted))
+    if not mutants:
+        sys.exit(f"no mutant is called {' or '.join(wanted)}")
+    warm_up()
     begin, survivors = time.monotonic(), []
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         tree = Path(folder).resolve()
