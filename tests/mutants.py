@@ -597,7 +597,9 @@ def _pytest(tree: Path, words: list[str], said: Path) -> None:
     with said.open("w") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
-        sys.exit(int(pytest.main(["-q", "-x", "-p", "no:cacheprovider", "--rootdir", str(tree), *words])))
+        options = ["-q", "-x", "-p", "no:cacheprovider", "--rootdir", str(tree)]
+        options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # of what is imported already
+        sys.exit(int(pytest.main([*options, *words])))
 
 
 def healthy(tree: Path, mutants: tuple[Mutant, ...]) -> None:
