@@ -18,6 +18,7 @@ MAY_IMPORT = {
     "config": "models rules probes tasks",
     "training": "config models rules probes tasks store",
     "engine": "config training store",
+    "recompute": "config store training",
     "figures": "",
     "paper": "figures",
     "report": "figures",

@@ -4,6 +4,7 @@
     manifest.json  which state is visible: epoch, files, time spent, where and with what it was computed
     metrics…       tidy rows in Parquet          weights…   safetensors
     resume…        optimiser, rule and generators in safetensors; only while the run is unfinished
+    initial…       the weights at initialisation     rule…   what the rule owns; once the run has ended
     log.txt        what an engine has to tell of its sessions; no state names it, and none removes it
 
 A state is visible when the manifest that names its files is renamed into place, all at once or not at all; in an
@@ -78,7 +79,7 @@ class RunFolder:
     def commit(self, manifest: Manifest, rows: pl.DataFrame, tensors: Mapping[str, bytes]) -> Manifest:
         """Make a new state visible, then remove the files of the one before.
 
-        An ended run keeps its rows and weights under their plain names; it has nothing to resume.
+        An ended run keeps its files under their plain names; it has nothing to resume.
         """
         contents = {"metrics.parquet": _parquet(rows)}
         contents |= {f"{name}.safetensors": content for name, content in tensors.items()}

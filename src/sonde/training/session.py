@@ -97,6 +97,9 @@ class Session:
         tensors = {"weights": safetensors.torch.save(program.weights())}
         if state == "unfinished":
             tensors["resume"] = pack(program.state())
+        else:
+            tensors["initial"] = safetensors.torch.save(program.initial)
+            tensors["rule"] = pack(program.credit.state_dict())
         manifest = replace(
             self.manifest,
             state=state,
