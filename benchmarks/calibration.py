@@ -45,7 +45,7 @@ HERE = Path(__file__).parent
 NUMBERS = HERE / "calibration.json"
 PAGE = HERE.parent / "docs" / "calibration.md"
 SEEDS = range(1, 8)
-DEPTHS = (2, 6)
+DEPTHS = (2, 4, 6)
 EPOCHS = (20, 200)
 TASKS: tuple[Task, ...] = (Digits(), Teacher(inputs=32, d=32, samples=1500, test_samples=400))
 SIZES = Probing(names=("growth", "grad_norm"), schedule="log_spaced", k=4, costly=())
@@ -123,10 +123,6 @@ def healthy(recipe: RecipeAudit, judge: Judge) -> dict[str, Any]:
     assert bp is not None
     assert frozen is not None
     base = {run.subject.seed: run.subject for run in frozen.runs}
-    few = Counter(
-        margin("bp", [run.subject for run in some], base, "", bp.thresholds.confidence).outcome or "undefined"
-        for some in itertools.combinations(bp.runs, FEW)
-    )
     found = bp.margin
     return {
         "task": recipe.recipe["task"],
@@ -140,12 +136,25 @@ def healthy(recipe: RecipeAudit, judge: Judge) -> dict[str, Any]:
         "growth": max(run.answers["D1"].value for run in bp.runs),
         "gradient": min(run.answers["D2"].value for run in bp.runs),
         "test_acc": bp.scalar("test_acc").mean,
+        "train_acc": bp.scalar("train_acc").mean,
+        "worse": sum(points < 0 for points in found.by_seed.values()),
         "outcome": found.outcome,
         "points": found.points.mean,
         "interval": [found.interval.low, found.interval.high],
         "errors_removed": found.errors_removed,
-        "few": dict(few),
+        "few": dict(of_few(bp, base)),
     }
+
+
+def of_few(bp: RuleAudit, base: dict[int, Subject]) -> "Counter[str]":
+    """D4 of every choice of a few seeds, and what the mean of the other seeds says, which had no part in it."""
+    found: Counter[str] = Counter()
+    for some in itertools.combinations(bp.runs, FEW):
+        verdict = margin("bp", [run.subject for run in some], base, "", bp.thresholds.confidence)
+        others = [run.subject for run in bp.runs if run not in some]
+        truth = margin("bp", others, base, "", bp.thresholds.confidence).points.mean
+        found[f"{verdict.outcome}, others {'above' if truth > 0 else 'below'}"] += 1
+    return found
 
 
 def planted(rule: RuleAudit, lr: float) -> dict[str, Any]:
@@ -249,11 +258,9 @@ def fired(known: dict[str, Any]) -> str:
     """Each question on healthy runs."""
     lines = known["healthy"]
     runs = sum(line["runs"] for line in lines)
-    few = Counter[str]()
-    for line in lines:
-        few += Counter(line["few"])
-    hurts = sum(line["outcome"] == "hurts" for line in lines)
-    d4 = f"`D4` hurts, all {len(SEEDS)} seeds of a recipe"
+    few = of_recipes(lines)
+    above = sum(n for said, n in few.items() if said.endswith("above"))
+    helping = [line for line in lines if line["outcome"] != "hurts"]
     return table(
         ("fires", "of healthy BP", "nearest to it", "threshold"),
         [
@@ -271,14 +278,20 @@ def fired(known: dict[str, Any]) -> str:
             ),
             ("`D3`", share(sum(line["D3"] for line in lines), runs), "BP's credit is the gradient", "–"),
             (
-                d4,
-                share(hurts, len(lines)),
-                f"{signed(min(line['points'] for line in lines))} points",
+                f"`D4` hurts, by {FEW} seeds, where the other {len(SEEDS) - FEW} are better than frozen",
+                share(few["hurts, others above"], above),
+                f"{signed(min(line['points'] for line in helping))} points",
                 f"{100 * known['thresholds']['confidence']:g} % interval below 0",
             ),
-            (f"`D4` hurts, any {FEW} seeds", share(few["hurts"], few.total()), "–", "the same"),
         ],
     )
+
+
+def of_recipes(lines: Iterable[dict[str, Any]]) -> "Counter[str]":
+    found: Counter[str] = Counter()
+    for line in lines:
+        found += Counter(line["few"])
+    return found
 
 
 def by_recipe(known: dict[str, Any]) -> str:
@@ -384,6 +397,23 @@ def by_chance(known: dict[str, Any]) -> str:
     )
 
 
+def memorised(lines: Iterable[dict[str, Any]]) -> str:
+    """What is known of the recipes in which BP's blocks hurt."""
+    found = [line for line in lines if line["outcome"] == "hurts"]
+    if not found:
+        return "In none do they hurt."
+    tasks = " and ".join(sorted({f"{line['task']}, {line['epochs']} epochs" for line in found}))
+    seeds = sum(line["worse"] for line in found)
+    train, test = (min(line[key] for line in found) for key in ("train_acc", "test_acc"))
+    pairs = sum(line["runs"] for line in found)
+    heart = "BP has its training samples by heart" if train > 0.99 else "BP learns its training samples"
+    return (
+        f"They hurt in {len(found)} ({tasks}), and that is no false alarm: {heart} (accuracy {percent(100 * train)} "
+        f"there or more, down to {percent(100 * test)} on test samples), and frozen blocks generalise better in "
+        f"{seeds} of {pairs} pairs."
+    )
+
+
 def page(known: dict[str, Any]) -> str:
     lines = known["healthy"]
     template = Template(
@@ -399,8 +429,12 @@ def page(known: dict[str, Any]) -> str:
         strangers=STRANGERS,
         networks=NETWORKS,
         critical=f"{critical(known['thresholds']['deviations'], DRAWS) * math.sqrt(1 + 1 / DRAWS):.2f}",
-        helps=sum(line["outcome"] == "helps" for line in lines),
-        undecided=sum(line["outcome"] == "undecided" for line in lines),
+        verdicts={
+            word: sum(line["outcome"] == word for line in lines) for word in ("helps", "hurts", "undecided")
+        },
+        few_verdicts=of_recipes(lines),
+        helping=sum(line["runs"] for line in lines if line["outcome"] != "hurts"),
+        memorised=memorised(lines),
         fired=fired(known),
         by_recipe=by_recipe(known),
         on_purpose=on_purpose(known),

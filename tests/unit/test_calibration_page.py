@@ -36,5 +36,24 @@ def test_each_question_fires_on_at_most_1_in_100_of_at_least_100_healthy_runs(
     assert runs >= 100
     for question in ("D1", "D2", "D3"):
         assert sum(line[question] for line in lines) <= runs / 100
-    assert not any(line["outcome"] == "hurts" for line in lines)
+    assert sum(line["runs"] for line in lines if line["outcome"] != "hurts") >= 100
+    said = [(words, n) for line in lines for words, n in line["few"].items() if words.endswith("above")]
+    hurts = sum(n for words, n in said if words.startswith("hurts"))
+    assert hurts <= sum(n for _, n in said) / 100
     assert sum(line["undefined"] + line["diverged"] for line in lines) == 0
+
+
+def test_a_single_layer_passes_for_above_chance_about_as_rarely_as_it_should(numbers: dict[str, Any]) -> None:
+    """One in 741 by one measure: of so many layers at most a few."""
+    for line in numbers["strangers"]:
+        for measure in ("cosine above", "rho above"):
+            assert line.get(measure, 0) / line["layers"] < 0.005
+        assert line["cosine above vectors"] / line["layers"] > 0.05  # what it was by random vectors
+
+
+def test_the_planted_runs_fire_what_they_are_made_for(numbers: dict[str, Any]) -> None:
+    slow, fast = sorted(
+        (line for line in numbers["planted"] if line["rule"] == "DFA"), key=lambda line: line["lr"]
+    )
+    assert slow["D2"] == fast["D2"] == slow["runs"]
+    assert fast["D1"] == fast["runs"]
