@@ -15,10 +15,12 @@ NO_RULE = "the credit of no rule is known"
 def credit_norm(snapshot: Snapshot) -> Iterator[Reading]:
     """Median over samples of ‖a_l‖₂ before normalisation, layers 0 … L."""
     for layer in range(snapshot.depth + 1):
-        if snapshot.credits is None:
-            yield undefined("credit_norm", NO_RULE, layer=layer)
+        reason = NO_RULE if snapshot.credits is None else snapshot.unread[layer]
+        if snapshot.credits is None or reason:
+            yield undefined("credit_norm", reason or NO_RULE, layer=layer)
         else:
-            yield median_of_all("credit_norm", sample_norms(snapshot.credits[layer]), layer)
+            a_Nd = snapshot.reader.credit(snapshot.credits[layer])
+            yield median_of_all("credit_norm", sample_norms(a_Nd), layer)
 
 
 def credit_cosine(snapshot: Snapshot) -> Iterator[Reading]:
@@ -28,12 +30,12 @@ def credit_cosine(snapshot: Snapshot) -> Iterator[Reading]:
     """
     for ending, credits in snapshot.candidates.items():
         for layer, g in enumerate(snapshot.gradients):
-            metric = f"credit_cosine{ending}"
-            if credits is None:
-                yield undefined(metric, NO_RULE, layer=layer)
+            metric, unread = f"credit_cosine{ending}", snapshot.unread[layer]
+            if credits is None or unread:
+                yield undefined(metric, unread or NO_RULE, layer=layer)
             else:
-                cosines_N = cosines(credits[layer], g)
-                yield mean_of_defined(metric, cosines_N, layer, _why(credits[layer], g))
+                a_Nd, g_Nd = snapshot.reader.credit(credits[layer]), snapshot.reader.credit(g)
+                yield mean_of_defined(metric, cosines(a_Nd, g_Nd), layer, _why(a_Nd, g_Nd))
 
 
 def _why(a: Tensor, g: Tensor) -> str:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from sonde.probes.credit import NO_RULE
-from sonde.probes.norms import rms, sample_norms, vectors
+from sonde.probes.norms import rms, sample_norms
 from sonde.probes.snapshot import Snapshot
 from sonde.probes.tails import changes, copies_a_pass, resolution, unresolved
 from sonde.rows import Reading, undefined
@@ -18,9 +18,10 @@ RELATIVE_EPSILON = 1e-3
 def rho(snapshot: Snapshot) -> Iterator[Reading]:
     """Correlation, over samples × directions, of the predicted ⟨a_l, εv⟩ with the true ℓ(h_l + εv) − ℓ(h_l).
 
-    v are unit random directions, each sample's own; ε is 1e-3 × RMS(h_l) of the sample, or absolute.  Of tokens
-    the first (CLS) is moved.  BP's gradient `/bp` is the ceiling, a random vector `/null` the null; all share the
-    directions and the true changes.
+    v are unit random directions in the space of what the reader reads, each sample's own; ε is 1e-3 × RMS of what is
+    read of h_l, or absolute.  The state is moved so that what is read moves by εv: of tokens the one that is read, or
+    all of them where their mean is.  BP's gradient `/bp` is the ceiling, a random vector `/null` the null; all share
+    the directions and the true changes.
     """
     rng = snapshot.rng("rho")
     for layer in range(snapshot.depth + 1):
@@ -30,17 +31,17 @@ def rho(snapshot: Snapshot) -> Iterator[Reading]:
         resolution_N = resolution(snapshot, layer)
         for ending in credits:
             metric = f"rho{ending}"
-            if ending not in predicted:
-                yield undefined(metric, NO_RULE, layer=layer)
+            if ending not in predicted or snapshot.unread[layer]:
+                yield undefined(metric, snapshot.unread[layer] or NO_RULE, layer=layer)
             else:
                 yield _correlate(metric, layer, predicted[ending], changed_KN, epsilon_N, resolution_N)
 
 
 def _epsilon(snapshot: Snapshot, layer: int) -> Tensor:
-    h = snapshot.states[layer]
     if snapshot.context.epsilon is not None:
         return torch.full_like(snapshot.losses_N, snapshot.context.epsilon)
-    rms_N = sample_norms(h) / math.sqrt(h.shape[-1])
+    h_Nd = snapshot.reader.read(snapshot.states[layer])
+    rms_N = sample_norms(h_Nd) / math.sqrt(h_Nd.shape[-1])
     return RELATIVE_EPSILON * rms_N
 
 
@@ -52,32 +53,25 @@ def _predict_and_measure(
     rng: torch.Generator,
 ) -> tuple[dict[str, Tensor], Tensor]:
     """Predicted changes of each candidate and the true ones, K×N each; as many directions a pass as fit."""
-    h, directions = snapshot.states[layer], snapshot.context.directions
-    known = {ending: vectors(a) for ending, a in credits.items() if a is not None}
+    h, reader, directions = snapshot.states[layer], snapshot.reader, snapshot.context.directions
+    d = reader.width(tuple(h.shape[1:]))
+    known = {ending: reader.credit(a).double() for ending, a in credits.items() if a is not None}
     predicted: dict[str, list[Tensor]] = {ending: [] for ending in known}
     changed = []
     together = copies_a_pass(h)
     for first in range(0, directions, together):
         k = min(together, directions - first)
-        steps_kNd = torch.stack([_directions(h, rng) for _ in range(k)]) * epsilon_N[:, None]
+        steps_kNd = torch.stack([_directions(epsilon_N, d, rng) for _ in range(k)]) * epsilon_N[:, None]
         for ending, a_Nd in known.items():
             predicted[ending].append(torch.linalg.vecdot(steps_kNd, a_Nd))
-        changed.append(changes(snapshot, layer, _moved(h, steps_kNd)))
+        changed.append(changes(snapshot, layer, reader.moved(h, steps_kNd)))
     return {ending: torch.cat(parts) for ending, parts in predicted.items()}, torch.cat(changed)
 
 
-def _directions(h: Tensor, rng: torch.Generator) -> Tensor:
+def _directions(like_N: Tensor, d: int, rng: torch.Generator) -> Tensor:
     """A random unit vector for each sample."""
-    v_Nd = torch.randn(len(h), h.shape[-1], generator=rng).to(h)
+    v_Nd = torch.randn(len(like_N), d, generator=rng).to(like_N)
     return v_Nd / sample_norms(v_Nd)[:, None]
-
-
-def _moved(h: Tensor, steps_kNd: Tensor) -> Tensor:
-    if h.ndim == 2:
-        return h + steps_kNd
-    moved = h.repeat(len(steps_kNd), 1, 1, 1)
-    moved[:, :, 0] += steps_kNd
-    return moved
 
 
 def _correlate(
