@@ -108,7 +108,9 @@ class GPT(nn.Module):
         place = torch.arange(idx.shape[1], device=idx.device)
         h = self.wte(idx) + self.wpe(place)
         mask = place[:, None] < place
-        bias = (place[:, None] - place).to(h.dtype) * 0.1 + idx[:, None].to(h.dtype) * 0.01  # each sample's own
+        bias = (place[:, None] - place).to(h.dtype) * 0.1 + idx[:, None].to(
+            h.dtype
+        ) * 0.01  # each sample's own
         for block in self.h:
             out = block(h, mask, bias=bias)
             h = out[0] if isinstance(out, tuple) else out
@@ -119,7 +121,14 @@ class GPT(nn.Module):
 
 def sequential() -> nn.Sequential:
     return nn.Sequential(
-        nn.Flatten(), nn.Linear(64, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 4)
+        nn.Flatten(),
+        nn.Linear(64, 8),
+        nn.Tanh(),
+        nn.Linear(8, 8),
+        nn.Tanh(),
+        nn.Linear(8, 8),
+        nn.Tanh(),
+        nn.Linear(8, 4),
     )
 
 

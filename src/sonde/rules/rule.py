@@ -72,6 +72,7 @@ class Signal:
         gradients: Callable[[], Sequence[Tensor]],
         vjp: Callable[[int, Tensor, Matrix], Tensor] | None = None,
         units: Callable[[], Sequence[Matrix]] = list,
+        gradients_of_units: Callable[[], Sequence[Matrix]] = list,
         reader: Reader = FLAT,
         top_gradient: Tensor | None = None,
     ) -> None:
@@ -82,6 +83,7 @@ class Signal:
         self.readout = readout  # h_L, or several of them one after the other, to the output
         self.reader = reader
         self._units = units
+        self._gradients_of_units = gradients_of_units
         self._gradients = gradients
         self._vjp = vjp
         self._top = top_gradient
@@ -110,6 +112,11 @@ class Signal:
     def units(self) -> Sequence[Matrix]:
         """The weight matrices of every unit, by the names of their parameters: to be read, not to be written to."""
         return self._units()
+
+    @property
+    def gradients_of_units(self) -> Sequence[Matrix]:
+        """What the rule made the gradient of each matrix in this step; known in `update`."""
+        return self._gradients_of_units()
 
     def vjp(self, layer: int, a: Tensor, weights: Matrix | None = None) -> Tensor:
         """aᵀ ∂h_{l+1}/∂h_l: credit at h_{l+1} carried through unit l to h_l.

@@ -12,6 +12,7 @@ from sonde.probes import Snapshot
 from sonde.rules import Facts, Rule
 from sonde.rules.rule import Matrix
 from sonde.training.step import Again, Step, backward, signal_on
+from sonde.training.swap import check_products
 
 
 class CreditAssignment:
@@ -55,6 +56,8 @@ class CreditAssignment:
             names=[self.net.name_of(layer) for layer in range(self.net.depth)],
         )
         self.state = rule.init(self.facts, generator(seed, "rule"))
+        if rule.route == "layer":
+            check_products(self.net, sample, rule.feedback(self.state, self.facts.units).keys())
 
     def backward(self, x: Tensor, y: Tensor) -> Step:
         """Fill the gradient of every parameter the rule trains; return the mean loss, the output and the logs."""

@@ -4,7 +4,7 @@ N samples, C outputs, L blocks.  Unit l produces h_l: the embedding for l = 0, b
 """
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from typing import Any, NamedTuple
@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from sonde.errors import SondeError
 from sonde.losses import Loss
 from sonde.network import Network, generator_state, untraced, vector_axis
 from sonde.readers import FLAT
@@ -73,22 +72,17 @@ def _layer(net: Network, rule: Rule, state: RuleState, x: Tensor, y: Tensor, los
     feedback = rule.feedback(state, _to_be_read(units))
     samples, again = x.shape[net.lead], Again(net, x)
     with ExitStack() as swapping:
-        kept: set[str] = set()
 
         def hand_on(states: list[Tensor]) -> Tensor:
-            nonlocal kept
             again.remember()
             h = rescaled(states[-1], rule.credit_scale, samples, net.lead)
             if len(states) == 1:
-                kept = swapping.enter_context(swapped(every(units), feedback))
+                swapping.enter_context(swapped(every(units), feedback))
             if len(states) == net.depth + 1:
                 swapping.close()
             return h
 
         passed = net.run(x, hand_on)
-    for layer, unit in enumerate(units):
-        if passed.states[layer].requires_grad:
-            _all_kept(net.name_of(layer), unit.keys() & feedback.keys(), kept)
     value = loss.mean(passed.output, y)
     _goal(value, rule, passed.branches, net.lead).backward()  # type: ignore[no-untyped-call]
     states = [h.detach() for h in passed.states]
@@ -199,6 +193,7 @@ def signal_on(
         gradients=gradients or exact,
         vjp=partial(_vjp, again, states),
         units=lambda: _to_be_read(net.matrices()),
+        gradients_of_units=lambda: _gradients(net.matrices()),
         reader=net.reader or FLAT,
         top_gradient=top_gradient,
     )
@@ -220,9 +215,8 @@ def _vjp(again: Again, states: Sequence[Tensor], layer: int, a: Tensor, weights:
     used = {name: v for name, v in weights.items() if name in unit}
     with again(layer), torch.enable_grad():
         h = states[layer].detach().requires_grad_()
-        with swapped(unit, used) as kept:
+        with swapped(unit, used):
             above = net.advance(h, layer, again.x)
-        _all_kept(net.name_of(layer), used, kept)
         (below,) = torch.autograd.grad(above, h, a, materialize_grads=True)
     return below
 
@@ -235,14 +229,8 @@ def _to_be_read(units: list[dict[str, nn.Parameter]]) -> list[Matrix]:
     return [{name: p.detach() for name, p in unit.items()} for unit in units]
 
 
-def _all_kept(name: str, wanted: Collection[str], kept: set[str]) -> None:
-    """A matrix that is not used as it is, but as something computed from it, cannot be replaced."""
-    missing = sorted(set(wanted) - kept)
-    if missing:
-        raise SondeError(
-            f"{name} does not use {missing[0]} in a product as it is, so no other matrix can take its place on the way "
-            f"back: leave it out of the feedback"
-        )
+def _gradients(units: list[dict[str, nn.Parameter]]) -> list[Matrix]:
+    return [{name: p.grad for name, p in unit.items() if p.grad is not None} for unit in units]
 
 
 class Deliver(torch.autograd.Function):

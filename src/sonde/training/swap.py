@@ -4,16 +4,19 @@ In y = W x the gradient of W is made of x, and the gradient of x of W: so W is w
 the way back, for the input's gradient and nothing else.  While a swap is on, what is kept of W is replaced by V,
 whatever operation keeps it (a linear map, a convolution, the projections of attention); everything else — the forward
 pass, the derivatives of activations, gains, the gradient of W from its own input and its own credit — is as it was.
+`check_products` makes sure beforehand that W is used in this way.
 """
 
+import copy
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
 from sonde.errors import SondeError
+from sonde.network import Network, samples
 
 
 @contextmanager
@@ -54,3 +57,38 @@ def swapped(matrices: Mapping[str, nn.Parameter], weights: Mapping[str, Tensor])
         return
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         yield kept
+
+
+def check_products(net: Network, x: Tensor, names: Collection[str]) -> None:
+    """Refuse matrices that no other can stand in for: in a product, the gradient of W does not depend on W.
+
+    A copy of each unit is run, in training mode, with W and with another matrix on the way back.
+    """
+    twin, x = copy.deepcopy(net).train(), samples(x, 3)
+    device = x.device
+
+    def gradient(layer: int, name: str, w: nn.Parameter, v: Tensor) -> Tensor | None:
+        """Of W, and nothing where W takes part in nothing."""
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), torch.enable_grad():
+            h = states[layer].detach().requires_grad_()
+            with swapped({name: w}, {name: v}) as kept:
+                above = twin.advance(h, layer, x)
+            (g,) = torch.autograd.grad(above, w, _ramp(above), allow_unused=True)
+        return g if g is None or name in kept else g * torch.nan
+
+    with torch.no_grad():
+        states = twin.run(x).states
+    for layer, unit in enumerate(twin.matrices()):
+        for name in unit.keys() & set(names):
+            w = unit[name]
+            one, other = gradient(layer, name, w, w), gradient(layer, name, w, _ramp(w))
+            if one is not None and other is not None and not torch.allclose(one, other):
+                raise SondeError(
+                    f"{net.name_of(layer)} does not use {name} in one product and as it is, so no other matrix can "
+                    f"take its place on the way back: leave it out of the feedback"
+                )
+
+
+def _ramp(like: Tensor) -> Tensor:
+    """Numbers that are neither alike nor at random."""
+    return torch.linspace(-1, 1, like.numel(), device=like.device, dtype=like.dtype).view_as(like)
