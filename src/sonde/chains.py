@@ -23,6 +23,7 @@ from sonde.network import (
     Network,
     as_it_is,
     generator_state,
+    leaf_at,
     quiet_twin,
     samples,
     set_generator_state,
@@ -301,8 +302,29 @@ class Chain(Network):
             for layer in range(self.depth):
                 h = twin.advance(h, layer, x)
             self._same(own, twin.tail(h, self.depth, x).output, 0)
+            self._no_way_around(twin, x)
             twin.train().run(x)
         self.checked, self.passes_more = True, twin.passes_more
+
+    def _no_way_around(self, twin: "Chain", x: Tensor) -> None:
+        """The gradient at h_0 itself is that of the way through the units."""
+        twin.requires_grad_(True)
+        x = x.clone().requires_grad_() if x.is_floating_point() else x
+        gradients = []
+        for hand_on in (as_it_is, leaf_at(0)):
+            with torch.enable_grad():
+                states, _, output = twin.run(x, hand_on)
+                weight = torch.linspace(-1, 1, output.numel(), dtype=output.dtype, device=output.device)
+                (g,) = torch.autograd.grad(
+                    (output.flatten() * weight).sum(), states[0], materialize_grads=True
+                )
+            gradients.append(g)
+        twin.requires_grad_(False)
+        through, around = gradients[1], gradients[0] - gradients[1]
+        if around.abs().max() > 100 * TOLERANCE.get(through.dtype, COARSE) * through.abs().max():
+            raise SondeError(
+                f"the output depends on the input of {self.name_of(0)} by a way around the units: they are no chain"
+            )
 
     def _same(self, own: Tensor, composed: Tensor, layer: int) -> None:
         error = (own - composed).abs().max() if own.shape == composed.shape else torch.tensor(torch.inf)
