@@ -10,7 +10,10 @@ from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
+settings.register_profile("sonde", deadline=None)  # a busy machine is no defect
+settings.load_profile("sonde")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from sonde.cli import main

@@ -4,13 +4,20 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from sonde.chains import chain as chain
     from sonde.store.load import load as load
+    from sonde.training.assign import CreditAssignment as CreditAssignment
     from sonde.training.train import train as train
 
 __version__ = version("sonde")
-__all__ = ["load", "train"]
+__all__ = ["CreditAssignment", "chain", "load", "train"]
 
-_HOME = {"load": "sonde.store.load", "train": "sonde.training.train"}
+_HOME = {
+    "CreditAssignment": "sonde.training.assign",
+    "chain": "sonde.chains",
+    "load": "sonde.store.load",
+    "train": "sonde.training.train",
+}
 
 
 def __getattr__(name: str) -> Any:

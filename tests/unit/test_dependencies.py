@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[2] / "src" / "sonde"
-COMMON = "errors generators losses network rows statistics theory verdicts"
+COMMON = "criteria errors generators losses network readers rows statistics theory verdicts"
 MAY_IMPORT = {
     **dict.fromkeys(COMMON.split(), ""),
+    "chains": "",
     "models": "",
     "rules": "",
     "probes": "",

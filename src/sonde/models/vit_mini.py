@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from sonde.errors import SondeError
 from sonde.models.parts import Readout, default_init
 from sonde.network import Network, Signature
+from sonde.readers import ReaderName
 
 
 class PatchEmbedding(nn.Module):
@@ -81,6 +82,7 @@ class VitMini:
 
     variant: ClassVar[None] = None
     init_scale: ClassVar[None] = None
+    reader: ClassVar[ReaderName] = "cls"
 
     @property
     def label(self) -> str:
@@ -106,4 +108,4 @@ class VitMini:
             embed = PatchEmbedding(signature.shape, self.patch, self.d)
             blocks = [TransformerBlock(self.d, self.heads, self.mlp_ratio) for _ in range(self.L)]
             readout = Readout(self.d, signature.outputs, out_ln=self.out_ln, tokens=True)
-        return Network(embed, blocks, readout, residual=True)
+        return Network(embed, blocks, readout, residual=True, reader=self.reader)

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from sonde.generators import generator
-from sonde.probes.norms import vectors
 from sonde.probes.snapshot import Snapshot
 from sonde.rows import Reading, undefined
 from sonde.statistics import summarise
@@ -20,14 +19,14 @@ from sonde.statistics import summarise
 
 def draws(snapshot: Snapshot) -> Iterator[list[Tensor]]:
     """a_0 … a_L of one draw after the other: the vector that is read of each sample, N×d."""
-    context = snapshot.context
+    context, reader = snapshot.context, snapshot.reader
     for k in range(context.draws):
         rng = generator(context.seed, f"probe/null/{context.epoch}/{k}")
         if context.redrawn is None:
-            heads = [h[:, 0] if h.ndim == 3 else h for h in snapshot.states]
-            yield [torch.randn(h_Nd.shape, generator=rng).to(h_Nd) for h_Nd in heads]
+            widths = [reader.width(tuple(h.shape[1:])) for h in snapshot.states]
+            yield [torch.randn(snapshot.samples, d, generator=rng).to(snapshot.losses_N) for d in widths]
         else:
-            yield [vectors(a.detach()) for a in context.redrawn(snapshot, rng)]
+            yield [reader.credit(a.detach()).double() for a in context.redrawn(snapshot, rng)]
 
 
 def random_vectors(snapshot: Snapshot, rng: torch.Generator) -> list[Tensor]:
@@ -35,13 +34,15 @@ def random_vectors(snapshot: Snapshot, rng: torch.Generator) -> list[Tensor]:
     return [torch.randn(h.shape, generator=rng).to(h) for h in snapshot.states]
 
 
-def over_draws(metric: str, found: Sequence[Reading], layer: int) -> Iterator[Reading]:
+def over_draws(
+    metric: str, found: Sequence[Reading], layer: int, unread: str | None = None
+) -> Iterator[Reading]:
     """`/null`: the mean over draws, of as many samples as the least of them; `/null_std`: their sample standard
     deviation, whose `samples` counts the draws.
     """
-    known = [reading for reading in found if reading.defined]
+    known = [reading for reading in found if reading.defined and not unread]
     if not known:
-        why = next((reading.reason for reading in found if reading.reason), "nothing was drawn")
+        why = unread or next((reading.reason for reading in found if reading.reason), "nothing was drawn")
         yield undefined(f"{metric}/null", why, layer=layer)
         yield undefined(f"{metric}/null_std", why, layer=layer)
         return

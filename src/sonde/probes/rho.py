@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from sonde.probes.credit import NO_RULE
-from sonde.probes.norms import rms, sample_norms, vectors
+from sonde.probes.norms import rms, sample_norms
 from sonde.probes.null import draws, over_draws
 from sonde.probes.snapshot import Snapshot
 from sonde.probes.tails import changes, copies_a_pass, resolution, unresolved
@@ -21,15 +21,18 @@ BYTES = 2**27  # of draws that are kept at a time
 def rho(snapshot: Snapshot) -> Iterator[Reading]:
     """Correlation, over samples × directions, of the predicted ⟨a_l, εv⟩ with the true ℓ(h_l + εv) − ℓ(h_l).
 
-    v are unit random directions, each sample's own; ε is 1e-3 × RMS(h_l) of the sample, or absolute.  Of tokens
-    the first (CLS) is moved.  BP's gradient `/bp` is the ceiling; `/null` and `/null_std` are mean and spread over
-    draws by chance, as the rule draws.  All share the directions and the true changes.
+    v are unit random directions in the space of what the reader reads, each sample's own; ε is 1e-3 × RMS of what is
+    read of h_l, or absolute.  The state is moved so that what is read moves by εv: of tokens the one that is read, or
+    all of them where their mean is.  BP's gradient `/bp` is the ceiling; `/null` and `/null_std` are mean and spread
+    over draws by chance, as the rule draws.  All share the directions and the true changes.
     """
     rng = snapshot.rng("rho")
     for layer, chance_JNd in _chance(snapshot):
         credits = {ending: None if a is None else a[layer] for ending, a in snapshot.candidates.items()}
         epsilon_N = _epsilon(snapshot, layer)
-        known = {ending: vectors(a)[None] for ending, a in credits.items() if a is not None}
+        known = {
+            ending: snapshot.reader.credit(a).double()[None] for ending, a in credits.items() if a is not None
+        }
         known["/null"] = chance_JNd
         predicted, changed_KN = _predict_and_measure(snapshot, layer, known, epsilon_N, rng)
         resolution_N = resolution(snapshot, layer)
@@ -38,15 +41,18 @@ def rho(snapshot: Snapshot) -> Iterator[Reading]:
             for ending, predicted_JKN in predicted.items()
         }
         for ending in credits:
-            yield (
-                measured[ending][0] if ending in measured else undefined(f"rho{ending}", NO_RULE, layer=layer)
-            )
-        yield from over_draws("rho", measured["/null"], layer)
+            metric, unread = f"rho{ending}", snapshot.unread[layer]
+            if ending not in measured or unread:
+                yield undefined(metric, unread or NO_RULE, layer=layer)
+            else:
+                yield measured[ending][0]
+        yield from over_draws("rho", measured["/null"], layer, snapshot.unread[layer])
 
 
 def _chance(snapshot: Snapshot) -> Iterator[tuple[int, Tensor]]:
     """The draws of each layer, J×N×d; they are drawn again for every few layers that fit into memory together."""
-    sizes = [snapshot.context.draws * snapshot.samples * h.shape[-1] * 8 for h in snapshot.states]
+    widths = [snapshot.reader.width(tuple(h.shape[1:])) for h in snapshot.states]
+    sizes = [snapshot.context.draws * snapshot.samples * width * 8 for width in widths]
     layers = list(range(snapshot.depth + 1))
     while layers:
         fit = max(1, sum(total <= BYTES for total in itertools.accumulate(sizes[layer] for layer in layers)))
@@ -57,10 +63,10 @@ def _chance(snapshot: Snapshot) -> Iterator[tuple[int, Tensor]]:
 
 
 def _epsilon(snapshot: Snapshot, layer: int) -> Tensor:
-    h = snapshot.states[layer]
     if snapshot.context.epsilon is not None:
         return torch.full_like(snapshot.losses_N, snapshot.context.epsilon)
-    rms_N = sample_norms(h) / math.sqrt(h.shape[-1])
+    h_Nd = snapshot.reader.read(snapshot.states[layer])
+    rms_N = sample_norms(h_Nd) / math.sqrt(h_Nd.shape[-1])
     return RELATIVE_EPSILON * rms_N
 
 
@@ -72,31 +78,24 @@ def _predict_and_measure(
     rng: torch.Generator,
 ) -> tuple[dict[str, Tensor], Tensor]:
     """Predicted changes, J×K×N for each candidate's J credits, and true ones, K×N; as many directions a pass as fit."""
-    h, directions = snapshot.states[layer], snapshot.context.directions
+    h, reader, directions = snapshot.states[layer], snapshot.reader, snapshot.context.directions
+    d = reader.width(tuple(h.shape[1:]))
     predicted: dict[str, list[Tensor]] = {ending: [] for ending in known}
     changed = []
     together = copies_a_pass(h)
     for first in range(0, directions, together):
         k = min(together, directions - first)
-        steps_kNd = torch.stack([_directions(h, rng) for _ in range(k)]) * epsilon_N[:, None]
+        steps_kNd = torch.stack([_directions(epsilon_N, d, rng) for _ in range(k)]) * epsilon_N[:, None]
         for ending, a_JNd in known.items():
             predicted[ending].append(torch.einsum("knd,jnd->jkn", steps_kNd, a_JNd))
-        changed.append(changes(snapshot, layer, _moved(h, steps_kNd)))
+        changed.append(changes(snapshot, layer, reader.moved(h, steps_kNd)))
     return {ending: torch.cat(parts, 1) for ending, parts in predicted.items()}, torch.cat(changed)
 
 
-def _directions(h: Tensor, rng: torch.Generator) -> Tensor:
+def _directions(like_N: Tensor, d: int, rng: torch.Generator) -> Tensor:
     """A random unit vector for each sample."""
-    v_Nd = torch.randn(len(h), h.shape[-1], generator=rng).to(h)
+    v_Nd = torch.randn(len(like_N), d, generator=rng).to(like_N)
     return v_Nd / sample_norms(v_Nd)[:, None]
-
-
-def _moved(h: Tensor, steps_kNd: Tensor) -> Tensor:
-    if h.ndim == 2:
-        return h + steps_kNd
-    moved = h.repeat(len(steps_kNd), 1, 1, 1)
-    moved[:, :, 0] += steps_kNd
-    return moved
 
 
 def _correlate(

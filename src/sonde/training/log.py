@@ -49,10 +49,10 @@ class Log:
         means = {"train_loss": (losses_RS * share_S).sum(-1).tolist()}
         for name, values in self.others.items():
             means[name] = (self._by_batch(values) * share_S).sum(-1).tolist()
-        if self.loss.classifies:
-            right = torch.cat(self.outputs, self.lead).argmax(-1) == torch.cat(self.labels, self.lead)
-            correct = right.view(len(losses_RS), -1).sum(-1).tolist()
-            means["train_acc"] = [count / self.samples for count in correct]
+        if self.loss.hits is not None:
+            hits = self.loss.hits(torch.cat(self.outputs, self.lead), torch.cat(self.labels, self.lead))
+            hits_RN = hits.view(len(losses_RS), -1)
+            means["train_acc"] = [count / hits_RN.shape[1] for count in hits_RN.sum(-1).tolist()]
         rows = [dict(zip(means, values, strict=True)) for values in zip(*means.values(), strict=True)]
         return [Epoch(losses, self._readings(row)) for losses, row in zip(losses_RS, rows, strict=True)]
 

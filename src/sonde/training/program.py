@@ -43,17 +43,18 @@ class Program:
         self.credit = CreditAssignment(
             self.net,
             config.rule,
-            sample=torch.zeros(1, *config.signature.shape, device=device, dtype=self.dtype),
+            sample=data.test(0, 1)[0],
             loss=data.loss,
             steps=config.epochs * self.steps_per_epoch,
             seed=config.seed,
         )
+        self.loss = self.credit.loss
 
     def train_epoch(self, epoch: int) -> Epoch:
         """One epoch of optimiser steps; nothing is read from the device before its end."""
         config = self.config
         lr = learning_rate(config.optimiser, epoch, config.epochs)
-        log = Log(self.data.loss)
+        log = Log(self.loss)
         self.net.train()
         for x, y in self.data.batches(config.batch_size, self.order):
             self.optimiser.zero_grad()
@@ -69,18 +70,19 @@ class Program:
         total = torch.zeros(
             (), device=self.device, dtype=torch.float32 if self.device.type == "mps" else torch.float64
         )
-        correct = torch.zeros((), device=self.device, dtype=torch.int64)
+        correct, labels = torch.zeros((), device=self.device, dtype=torch.int64), 0
         self.net.eval()
         for first in range(0, samples, TEST_BATCH):
             x, y = data.test(first, min(first + TEST_BATCH, samples))
             output = self.net(x)
-            total += data.loss.per_sample(output, y).sum()
-            if data.loss.classifies:
-                correct += (output.argmax(-1) == y).sum()
+            total += self.loss.per_sample(output, y).sum()
+            if self.loss.hits is not None:
+                hits = self.loss.hits(output, y)
+                correct, labels = correct + hits.sum(), labels + hits.numel()
         self.net.train()
         readings = [Reading(metric="test_loss", value=total.item() / samples, samples=samples)]
-        if data.loss.classifies:
-            readings.append(Reading(metric="test_acc", value=correct.item() / samples, samples=samples))
+        if self.loss.classifies:
+            readings.append(Reading(metric="test_acc", value=correct.item() / labels, samples=samples))
         return readings
 
     def probe(self, epoch: int) -> list[Reading]:
@@ -102,7 +104,7 @@ class Program:
             etas=probing.etas,
             epsilon=probing.epsilon,
         )
-        snapshot = take(self.net, *self.data.test(0, probing.size), self.data.loss, context)
+        snapshot = take(self.net, *self.data.test(0, probing.size), self.loss, context)
         return [reading for name in names for reading in PROBES[name](snapshot)]
 
     def weights(self) -> dict[str, Tensor]:

@@ -141,6 +141,7 @@ def about(config: RunConfig, program: Program) -> dict[str, Any]:
         "rule_label": config.rule.label,
         "task_label": config.task.label,
         "depth": config.model.L,
+        "reader": program.net.reader.name if program.net.reader else None,  # which vector of a sample is read
         "width": config.model.d,
         "alpha": config.model.init_scale,
         "steps": config.epochs * program.steps_per_epoch,

@@ -45,7 +45,7 @@ class Stack:
     def __init__(self, programs: Sequence[Program]) -> None:
         self.programs = programs
         self.config = programs[0].config
-        self.loss = programs[0].data.loss
+        self.loss = programs[0].loss
         self.net = stack_networks([program.net for program in programs])
         self.state = stack_states([program.credit.state for program in programs])
         names = [name for name, _ in programs[0].net.named_parameters()]
