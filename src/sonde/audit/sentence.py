@@ -190,7 +190,7 @@ def points(rule: RuleAudit) -> str:
 
 def _needed(rule: RuleAudit) -> str:
     found = rule.margin
-    if found.points.n < 2:
+    if found.points.n < 2 or found.interval.reason is not None:
         return ""
     if found.seeds_needed is None:
         return ", and with this mean and spread no number of seeds would decide"
