@@ -229,7 +229,7 @@ MUTANTS = (
         "training/program.py",
         "{name: p.detach().clone() for",
         "{name: p.detach() for",
-        RECOMPUTED,
+        "unit/test_recompute.py -k holds_its_initial_weights",
     ),
     Mutant(
         "AdamW is Adam",
