@@ -229,7 +229,7 @@ MUTANTS = (
         "training/program.py",
         "{name: p.detach().clone() for",
         "{name: p.detach() for",
-        RECOMPUTED,
+        "unit/test_recompute.py -k holds_its_initial_weights",
     ),
     Mutant(
         "AdamW is Adam",
@@ -422,8 +422,8 @@ MUTANTS = (
     Mutant(
         "an interval is one-sided",
         "statistics.py",
-        "t_quantile((1 + confidence) / 2,",
-        "t_quantile(confidence,",
+        "t_quantile((1 + confidence) / 2, known.n - 1)",
+        "t_quantile(confidence, known.n - 1)",
         STATISTICS,
     ),
     Mutant(
