@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[2] / "src" / "sonde"
-COMMON = "errors generators losses network rows statistics theory verdicts"
+COMMON = "checked errors generators identity losses network rows statistics strangers theory verdicts"
 MAY_IMPORT = {
     **dict.fromkeys(COMMON.split(), ""),
     "models": "",
@@ -15,9 +15,11 @@ MAY_IMPORT = {
     "store": "",
     "datasets": "store",
     "tasks": "datasets store",
-    "config": "models rules probes tasks",
-    "training": "config models rules probes tasks store",
-    "engine": "config training store",
+    "optimisers": "",
+    "guests": "models optimisers rules probes tasks store",
+    "config": "guests models optimisers rules probes tasks",
+    "training": "config guests models optimisers rules probes tasks store",
+    "engine": "config guests training store",
     "figures": "",
     "paper": "figures",
     "report": "figures",

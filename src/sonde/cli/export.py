@@ -31,7 +31,7 @@ def export(
     from sonde.paper.writing import WRITERS
     from sonde.store import files
     from sonde.studies.evidence import NoRuns
-    from sonde.studies.narrow import UnknownKey
+    from sonde.studies.settings import UnknownKey
 
     documents: dict[str, Any] = {}
     empty: list[NoRuns | UnknownKey] = []

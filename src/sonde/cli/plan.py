@@ -29,10 +29,12 @@ def configurations(
 ) -> "list[RunConfig]":
     """The study's runs, changed and narrowed."""
     from sonde.compare.configurations import assignments
+    from sonde.config import whole_tree
     from sonde.studies import STUDIES
-    from sonde.studies.narrow import only, with_changes
+    from sonde.studies.narrow import only
+    from sonde.studies.settings import settings, swept
 
     chosen = pick(STUDIES, study, "study")
     runs = chosen.configs(scale, chosen.seeds[scale] if seeds is None else seeds)
     runs = only(runs, assignments(choices, "--only"))
-    return with_changes(runs, assignments(changes, "--set"))
+    return swept(map(whole_tree, runs), settings(changes)) if changes else runs

@@ -1,17 +1,17 @@
 """Backpropagation."""
 
-from dataclasses import dataclass
 from typing import Annotated, ClassVar, final
 
 import torch
 from annotated_types import Ge
 from torch import Tensor
 
+from sonde.checked import checked
 from sonde.rules.rule import CreditScale, Facts, Nothing, Route, Signal
 
 
 @final
-@dataclass(frozen=True, kw_only=True)
+@checked
 class Backprop:
     """Credit is the gradient itself: a_l = g_l, by automatic differentiation across the blocks.
 

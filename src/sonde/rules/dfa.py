@@ -1,13 +1,13 @@
 """Direct feedback alignment.  N samples, T tokens, C outputs, d width."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated, ClassVar, final
 
 import torch
 from annotated_types import Ge
 from torch import Tensor
 
+from sonde.checked import checked
 from sonde.rules.rule import CreditScale, Facts, Matrices, Route, Signal
 
 
@@ -34,7 +34,7 @@ def send_error(matrices: Sequence[Tensor], signal: Signal) -> list[Tensor]:
 
 
 @final
-@dataclass(frozen=True, kw_only=True)
+@checked
 class DirectFeedback:
     """Send the output error straight to every state through a fixed random matrix.
 

@@ -1,6 +1,5 @@
 """Feedback alignment.  N samples, d width."""
 
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Annotated, ClassVar, final
 
@@ -8,11 +7,12 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
+from sonde.checked import checked
 from sonde.rules.rule import CreditScale, Facts, Matrices, Route, Signal
 
 
 @final
-@dataclass(frozen=True, kw_only=True)
+@checked
 class FeedbackAlignment:
     """Carry the exact top gradient down through fixed random matrices, one a block.
 

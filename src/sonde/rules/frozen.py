@@ -1,17 +1,17 @@
 """The baseline that asks whether the blocks help at all."""
 
-from dataclasses import dataclass
 from typing import Annotated, ClassVar, final
 
 import torch
 from annotated_types import Ge
 from torch import Tensor
 
+from sonde.checked import checked
 from sonde.rules.rule import CreditScale, Facts, Nothing, Route, Signal
 
 
 @final
-@dataclass(frozen=True, kw_only=True)
+@checked
 class Frozen:
     """Blocks stay at their initialisation; embedding and readout get the exact gradient.
 

@@ -94,10 +94,16 @@ def load(root: str | Place = "runs", where: pl.Expr | None = None) -> Runs:
     return _runs(root, ordered, where)
 
 
-def load_one(root: str | Place, id: str) -> Runs:
-    """A single run of a store."""
+def load_some(root: str | Place, ids: Iterable[str]) -> Runs:
+    """Those of these runs that are in the store."""
     root = place(root)
-    return _runs(root, [_entry(root / id, "")])
+    there = [id for id in ids if RunFolder(root / id).exists()]
+    return _runs(root, [_entry(root / id, "") for id in there])
+
+
+def present_runs(root: Place) -> list[str]:
+    """The ids of the runs that are in the store."""
+    return list(_present(root) or {})
 
 
 def manifests(root: Place, ids: Iterable[str]) -> dict[str, Manifest]:
