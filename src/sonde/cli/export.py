@@ -40,12 +40,15 @@ def export(
     for name in WRITERS if study is None else [study]:
         try:
             tell = study is not None and not quiet
-            gathered = from_store(
-                name, runs, scale=scale, seeds=seeds_of(seeds), changes=set or [], tell=tell
-            )
+            found = from_store(name, runs, scale=scale, seeds=seeds_of(seeds), changes=set or [], tell=tell)
         except (NoRuns, UnknownKey) as error:
             empty.append(error)
             continue
+        if len(found) > 1:
+            raise SondeError(
+                f"--set: a file holds one recipe; export {' and '.join(found)} one after the other"
+            )
+        (gathered,) = found.values()
         documents |= WRITERS[name](gathered.evidence)
     if not documents:
         raise (

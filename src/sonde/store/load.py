@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -45,6 +45,7 @@ class Run:
     about: dict[str, Any]
     manifest: Manifest
     path: Place
+    defaults: dict[str, Any] = field(default_factory=dict)  # dotted keys that its configuration may leave out
 
     @property
     def label(self) -> str:
@@ -158,4 +159,5 @@ def _run(path: Place, entry: Entry) -> Run:
                 f"{path / 'run.json'} has no key 'about.{key}': it was written by another version; "
                 f"remove {path} to train it anew"
             )
-    return Run(entry.id, entry.description["config"], about, entry.manifest, path)
+    defaults = entry.description.get("defaults", {})
+    return Run(entry.id, entry.description["config"], about, entry.manifest, path, defaults)

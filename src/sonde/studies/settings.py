@@ -8,11 +8,12 @@ rule+=mine.py:Mine        the runs as they are, and the same with that rule
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
+from sonde.compare.configurations import shown
 from sonde.config import SECTIONS, RunConfig, changed, options, parse
 from sonde.errors import SondeError, nearest
 
@@ -52,17 +53,39 @@ def swept(trees: Iterable[Tree], wanted: Sequence[Setting]) -> list[RunConfig]:
 
     The trees have every option.  What comes out twice is one run.
     """
+    groups = in_groups(trees, wanted).values()
+    return list({config.id: config for group in groups for config in group}.values())
+
+
+def in_groups(trees: Iterable[Tree], wanted: Sequence[Setting]) -> dict[str, list[RunConfig]]:
+    """The same, by the values that are swept, `model.d=32, optimiser.lr=0.001`: runs of two groups are never averaged.
+
+    Rules are told apart within a group, for that is what studies do.
+    """
     if any(setting.key == "seed" for setting in wanted):
         raise SondeError("--set seed=…: choose seeds with --seeds")
     given = [[(setting.key, value) for value in setting.values] for setting in wanted if not setting.adds]
+    telling = {setting.key for setting in wanted if len(setting.values) > 1 and setting.key != "rule"}
     known: set[str] = set()
-    found = [_with(tree, dict(chosen), known) for tree in trees for chosen in product(*given)]
+    found = [
+        (_label(chosen, telling), _with(tree, dict(chosen), known))
+        for tree in trees
+        for chosen in product(*given)
+    ]
     for setting in wanted:
         if setting.adds:
             found = list(_with_more(found, setting))
         if setting.key not in known:
             raise UnknownKey(f"unknown key {setting.key!r}: {nearest(setting.key, known)}")
-    return list({config.id: config for config in map(parse, found)}.values())
+    groups: dict[str, dict[str, RunConfig]] = {}
+    for label, tree in found:
+        config = parse(tree)
+        groups.setdefault(label, {}).setdefault(config.id, config)
+    return {label: list(configs.values()) for label, configs in groups.items()}
+
+
+def _label(chosen: Iterable[tuple[str, Any]], telling: Collection[str]) -> str:
+    return ", ".join(f"{key}={shown(value)}" for key, value in chosen if key in telling)
 
 
 def _with(tree: Tree, changes: dict[str, Any], known: set[str]) -> Tree:
@@ -73,19 +96,20 @@ def _with(tree: Tree, changes: dict[str, Any], known: set[str]) -> Tree:
     return changed(tree, {key: v for key, v in changes.items() if key not in SECTIONS and key in has})
 
 
-def _with_more(trees: Sequence[Tree], setting: Setting) -> Iterator[Tree]:
+def _with_more(found: Sequence[tuple[str, Tree]], setting: Setting) -> Iterator[tuple[str, Tree]]:
     part, _, option = setting.key.partition(".")
-    for tree in trees:
+    for label, tree in found:
         there = tree.get(part, {})
         there = there.get(option) if option and isinstance(there, Mapping) else there
         if isinstance(there, list):
             more = [value for value in setting.values if value not in there]
-            yield changed(tree, {setting.key: [*there, *more]})
+            yield label, changed(tree, {setting.key: [*there, *more]})
             continue
-        yield tree
+        yield label, tree
         if setting.key in options(tree):
             for value in setting.values:
-                yield changed(tree, {setting.key: value})
+                added = "" if setting.key == "rule" else _label([(setting.key, value)], [setting.key])
+                yield ", ".join(part for part in (label, added) if part), changed(tree, {setting.key: value})
 
 
 def _split(text: str) -> list[str]:
