@@ -23,7 +23,7 @@ def draw(
     drawn = draw_all(evidence, out, study=study, variant=variant)
     for name, why in drawn.skipped.items():
         print(f"not drawn: {name} ({why})", file=sys.stderr)
-    if not quiet:
+    if drawn.files and not quiet:
         folders = sorted({file.parent for file in drawn.files})
         pictures = [file for file in drawn.files if file.suffix == ".png"]
         count = f"{len(pictures)} figure{'s' * (len(pictures) != 1)}"

@@ -36,6 +36,10 @@ METHOD = {"model": "build", "rule": "credits", "task": "load"}
 """What a class of each kind cannot do without."""
 
 
+RULE = ("route", "reads_top_gradient", "credit_scale", "penalty", "init", "update")
+"""What training asks of a rule beside its credits."""
+
+
 class Guest(NamedTuple):
     """What a stranger is called, where it comes from, and the class of its configuration; of a probe, the function."""
 
@@ -94,6 +98,18 @@ def of(part: str, kind: Any) -> Guest:
     if kind not in _by_kind:
         _take_in(part, kind, sources.of_object(kind))
     return _by_kind[kind]
+
+
+def guest(part: str, what: Any, **options: Any) -> Any:
+    """A part of a configuration from a file, a function or a class: `sonde.guest("task", "data.npz", test=0.3)`."""
+    kind = (find(part, what) if isinstance(what, str) else of(part, what)).kind
+    for key in options:
+        if key not in (fields := [field.name for field in dataclasses.fields(kind)]):
+            raise SondeError(f"unknown key {f'{part}.{key}'!r}: {nearest(key, fields)}")
+    try:
+        return kind(**check(kind, options))
+    except BadOption as bad:
+        raise bad.under(f"{part}.") from None
 
 
 def handed_over(part: str, value: Any) -> Any:
@@ -190,6 +206,10 @@ def _adapted(part: str, thing: Any, name: str) -> Any:
         )
     if not callable(getattr(thing, METHOD[part], None)):
         raise SondeError(f"{part} {name} has no method {METHOD[part]!r}: docs/own.md shows a complete one")
+    if part == "rule" and (missing := [name for name in RULE if not hasattr(thing, name)]):
+        raise SondeError(
+            f"rule {name} does not say {', '.join(missing)}: write class {name}(sonde.rules.Rule), or say it"
+        )
     return _plain(part, _frozen(thing))
 
 
@@ -252,6 +272,7 @@ __all__ = [
     "carried",
     "copies",
     "find",
+    "guest",
     "guests",
     "handed_over",
     "known",

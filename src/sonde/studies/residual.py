@@ -51,7 +51,11 @@ def configs(scale: str, seeds: Sequence[int]) -> list[RunConfig]:
 def findings(gathered: Gathered) -> list[Finding]:
     """One finding for each network and variant, over the seeds present."""
     evidence = gathered.evidence
-    kinds = evidence.runs.group_by("variant", "model", "rule").agg().sort("variant", "model", "rule")
+    kinds = (
+        evidence.runs.group_by("variant", "model", "rule")
+        .agg()
+        .sort("variant", "model", pl.col("rule") != "bp", "rule")
+    )
     several, readings = evidence.runs["rule"].n_unique() > 1, Readings(evidence.rows)
     return [
         _finding(
