@@ -176,7 +176,7 @@ def _take_in(part: str, thing: Any, source: Source, name: str | None = None) -> 
     name = name or (source.name or "").rpartition(".")[2]
     _check_name(part, name)
     key = part, str(source)
-    if key not in _found or _found[key].name != name:
+    if key not in _found or _by_kind.get(thing) != _found[key] or _found[key].name != name:
         kind = _adapted(part, thing, name)
         _found[key] = _by_kind[kind] = _by_kind[thing] = Guest(name, source, kind)
     return _found[key]

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -37,8 +38,14 @@ def chart_data(rows: pl.DataFrame, runs: Sequence[RunLine]) -> dict[str, Any]:
 
 
 def styled(runs: Iterable[RunLine]) -> list[str]:
-    """The models and rules whose looks the page needs: ours, and the strangers among the runs."""
-    return list(dict.fromkeys([*COLOR, *(name for run in runs for name in (run.model, run.rule))]))
+    """The models and rules whose looks the page needs: ours, and the strangers among the runs.
+
+    A name that could not be that of a guest never reaches the style sheet.
+    """
+    strangers = (name for run in runs for name in (run.model, run.rule))
+    return list(
+        dict.fromkeys([*COLOR, *(name for name in strangers if re.fullmatch("[A-Za-z][A-Za-z0-9_]*", name))])
+    )
 
 
 def as_script(value: Any) -> str:

@@ -44,14 +44,15 @@ class Program:
         self.steps_per_epoch = data.steps(config.batch_size)
         sample, _ = data.test(0, 2)
         self.width = self._fits(sample)
-        self.credit = CreditAssignment(
-            self.net,
-            config.rule,
-            sample=sample,
-            loss=data.loss,
-            steps=config.epochs * self.steps_per_epoch,
-            seed=config.seed,
-        )
+        with self.noise:
+            self.credit = CreditAssignment(
+                self.net,
+                config.rule,
+                sample=sample,
+                loss=data.loss,
+                steps=config.epochs * self.steps_per_epoch,
+                seed=config.seed,
+            )
 
     def train_epoch(self, epoch: int) -> Epoch:
         """One epoch of optimiser steps; nothing is read from the device before its end."""
