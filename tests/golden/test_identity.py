@@ -1,7 +1,6 @@
 """Ids that last: what 0.1.0 called its runs, today's code calls them too, and reads and keeps what it stored."""
 
 import json
-import zipfile
 from collections.abc import Callable
 from dataclasses import fields, make_dataclass
 from pathlib import Path
@@ -12,21 +11,14 @@ import pytest
 
 import sonde as package
 from conftest import tiny_config
+from old_stores import COMMANDS, STORES, unpack
 from sonde import config as configuration
 from sonde.config import CHOICES, Optimiser, Probing, change, parse, to_tree, younger
 from sonde.identity import FIRST, OPTIMISER, PROBES, RUN, lasting
 from sonde.rules import DirectFeedback
 from sonde.studies import STUDIES
 
-STORES = Path(__file__).parents[1] / "stores-0.1.0"
 IDS = json.loads((STORES / "ids.json").read_text())
-SMALL = ("--set", "model.d=16", "--set", "epochs=2", "--seeds", "42")
-COMMANDS = {
-    "residual": (*SMALL, "--set", "model.L=3", "--set", "task.d=16", "--set", "task.steps_per_epoch=4"),
-    "snapshots": (*SMALL, "--set", "model.L=2", "--set", "probes.size=16"),
-    "audit": (*SMALL, "--set", "model.L=2", "--set", "probes.size=16"),
-    "cifar10": (*SMALL, "--set", "model.L=3", "--set", "probes.size=16"),
-}
 
 
 @pytest.mark.parametrize("study", IDS["studies"])
@@ -89,12 +81,6 @@ def test_what_is_left_out_is_younger_and_at_its_default() -> None:
     assert lasting({"a": 1}, {"a": 1}, None) == {"a": 1}
 
 
-def stored(study: str, at: Path) -> Path:
-    with zipfile.ZipFile(STORES / f"{study}.zip") as archive:
-        archive.extractall(at)
-    return at
-
-
 def content(store: Path) -> dict[str, bytes]:
     return {
         str(file.relative_to(store)): file.read_bytes()
@@ -107,7 +93,7 @@ def content(store: Path) -> dict[str, bytes]:
 def test_a_store_of_0_1_0_is_read_and_nothing_of_it_is_trained_again(
     study: str, tmp_path: Path, sonde: Callable[..., CompletedProcess[str]]
 ) -> None:
-    before = content(stored(study, tmp_path / "runs"))
+    before = content(unpack(study, tmp_path / "runs"))
     assert len(before) > 4
     done = sonde("run", study, *COMMANDS[study], "--no-figures")
     assert done.stderr.count("already complete") == len(list((tmp_path / "runs").glob("[!.]*")))
@@ -130,11 +116,11 @@ def test_an_unfinished_run_of_0_1_0_goes_on(tmp_path: Path) -> None:
     package.train(config, runs=tmp_path / "whole")
     package.train(config, runs=tmp_path / "old", should_stop=lambda: True)
     (state,) = (tmp_path / "old" / config.id).glob("resume-*")
-    from sonde.training.tensors import pack, unpack
+    from sonde.training import tensors
 
-    older = unpack(state.read_bytes())
+    older = tensors.unpack(state.read_bytes())
     del older["noise"]
-    state.write_bytes(pack(older))
+    state.write_bytes(tensors.pack(older))
     package.train(config, runs=tmp_path / "old")
     weights = "weights.safetensors"
     assert (tmp_path / "old" / config.id / weights).read_bytes() == (
