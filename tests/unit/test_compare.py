@@ -19,7 +19,7 @@ from sonde.compare.comparison import compare
 from sonde.compare.configurations import assignments, differing, flatten, keep
 from sonde.compare.objects import objects
 from sonde.compare.words import notes, title
-from sonde.config import keys, to_tree
+from sonde.config import keys, whole_tree
 from sonde.errors import SondeError
 from sonde.store.load import Runs
 
@@ -256,7 +256,7 @@ def test_only_names_keys_and_values_there_are() -> None:
 def test_flat_configurations_name_sections_and_differences_count_runs() -> None:
     flat = flatten({"model": {"name": "res", "L": 3}, "probes": {"every": {"kind": "k"}}, "seed": 1})
     assert flat == {"model": "res", "model.L": 3, "probes.every.kind": "k", "seed": 1}
-    assert flatten(to_tree(tiny_config())) == keys(tiny_config())
+    assert flatten(whole_tree(tiny_config())) == keys(tiny_config())
     assert differing([{"a": 1, "b": 2}, {"a": 1}, {"a": 1}]) == {"b": {"2": 1, "absent": 2}}
 
 

@@ -43,7 +43,7 @@ def export(
     from sonde.paper.writing import WRITERS
     from sonde.store import files
     from sonde.studies.evidence import NoRuns
-    from sonde.studies.narrow import UnknownKey
+    from sonde.studies.settings import UnknownKey
 
     exported: list[Exported] = []
     empty: list[NoRuns | UnknownKey] = []
@@ -52,12 +52,15 @@ def export(
     for name in WRITERS if study is None else [study]:
         try:
             tell = study is not None and not quiet
-            gathered = from_store(
-                name, runs, scale=scale, seeds=seeds_of(seeds), changes=set or [], tell=tell
-            )
+            found = from_store(name, runs, scale=scale, seeds=seeds_of(seeds), changes=set or [], tell=tell)
         except (NoRuns, UnknownKey) as error:
             empty.append(error)
             continue
+        if len(found) > 1:
+            raise SondeError(
+                f"--set: a file holds one recipe; export {' and '.join(found)} one after the other"
+            )
+        (gathered,) = found.values()
         exported.append(Exported(name, WRITERS[name](gathered.evidence), gathered.evidence.runs))
     if not exported:
         raise (

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sonde.compare.configurations import Flat, complete, described, differing, identity, without
+from sonde.compare.configurations import Flat, all_described, complete, differing, identity, without
 from sonde.compare.factor import Level, levels, options_of
 from sonde.compare.makers import made_with
 from sonde.compare.reading import Value, values
@@ -74,7 +74,7 @@ def compare(
         raise SondeError(
             f"the store holds no complete run ({why}): finish one with `sonde run` or `sonde train`"
         )
-    flats = {run.id: described(run) for run in runs}
+    flats = all_described(runs)
     present = levels(list(flats.values()), factor)
     if len(present) < 2:
         (only,) = present.values()

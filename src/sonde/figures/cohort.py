@@ -6,10 +6,8 @@ from typing import ClassVar
 
 import polars as pl
 
-from sonde.errors import SondeError
 from sonde.figures.evidence import NO_DATA_SET, Evidence, NoData
 from sonde.figures.recipe import check_recipe, check_replicates
-from sonde.figures.style import COLOR
 
 RULES = ("bp", "fa", "dfa", "state_bridge", "credit_bridge", "frozen")
 """The order in which rules appear in every legend; others follow."""
@@ -86,13 +84,13 @@ class Cohort:
 def cohort_of(
     evidence: Evidence, *, rules: Sequence[str] | None = None, named: str = "", **choice: object
 ) -> Cohort:
-    """The runs whose columns equal the choice, of these rules or of all, checked to share one recipe.
+    """The runs whose columns equal the choice, of these rules and strangers or of all, checked to share one recipe.
 
     `named` is what a reader calls the network, for the message where there is none.
     """
     runs = evidence.runs.filter(**choice) if choice else evidence.runs
     if rules is not None:
-        runs = runs.filter(pl.col("rule").is_in(rules))
+        runs = runs.filter(pl.col("rule").is_in(rules) | ~pl.col("rule").is_in(RULES))
     if runs.is_empty():
         under = "" if rules is None else f" under {' or '.join(rules)}"
         raise NoData(f"no run{f' of {named}' if named else ''}{under} in {evidence.source}")
@@ -101,8 +99,6 @@ def cohort_of(
         runs = runs.with_columns(pl.col("depth").fill_null(depths[0]))
     check_recipe(runs, (*NETWORK, *TRAINING), free="rule and seed")
     found = set(runs["rule"])
-    for rule in sorted(found - COLOR.keys()):
-        raise SondeError(f"rule {rule!r} has no colour: give it one in COLOR of sonde/figures/style.py")
     present = [rule for rule in RULES if rule in found] + sorted(found - set(RULES))
     for rule in present:
         check_recipe(runs.filter(rule=rule), ("rule_label", "input_norm"), free="seed")

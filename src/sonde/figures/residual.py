@@ -25,6 +25,7 @@ class Pair:
     labels: dict[str, str]
     depth: int
     alpha: float | None
+    rules: tuple[str, ...] = ()  # labels: the one that is shown, and those that are not
     by: ClassVar[str] = "model"
 
     @property
@@ -45,9 +46,11 @@ class Pair:
         """Depth, width and training recipe, from the columns of the runs."""
         said = {field: self.runs[field][0] for field in ("width", "steps", "batch", "lr", "samples")}
         shown = {field: "unrecorded" if value is None else f"{value:,.6g}" for field, value in said.items()}
+        beside = f" (not shown: {', '.join(self.rules[1:])})" if len(self.rules) > 1 else ""
         return (
             f"{self.depth} layers of width {shown['width']}, {weights_text(self)}, {shown['steps']} steps of "
             f"batch {shown['batch']}, learning rate {shown['lr']}, {shown['samples']} training samples, {self.data}"
+            + (f", trained by {self.rules[0]}{beside}" if beside else "")
         )
 
     @property
@@ -60,8 +63,11 @@ class Pair:
 
 
 def pair_of(evidence: Evidence) -> Pair:
-    """Both networks, checked to share one recipe."""
+    """Both networks, checked to share one recipe; of several rules BP's runs, or those of the first."""
     runs = evidence.runs.filter(pl.col("model").is_in(MODELS)).sort("model", "seed", "run")
+    rules = dict(runs.select("rule", "rule_label").unique().sort(pl.col("rule") != "bp", "rule").iter_rows())
+    if len(rules) > 1:
+        runs = runs.filter(rule=next(iter(rules)))
     for model in MODELS:
         if runs.filter(model=model).is_empty():
             raise NoData(f"no {model} run in {evidence.source}")
@@ -72,7 +78,7 @@ def pair_of(evidence: Evidence) -> Pair:
         raise SondeError(f"{evidence.source} does not record the depth of its networks")
     rows = evidence.rows.join(runs.select("run"), on="run", how="semi")
     labels = {model: str(runs.filter(model=model)["label"][0]) for model in MODELS}
-    return Pair(Evidence(rows, runs, evidence.source), labels, depth, runs["alpha"][0])
+    return Pair(Evidence(rows, runs, evidence.source), labels, depth, runs["alpha"][0], tuple(rules.values()))
 
 
 def weights_text(pair: Pair) -> str:

@@ -1,6 +1,5 @@
 """Feedback alignment.  N samples, d width, C channels."""
 
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Annotated, ClassVar, final
 
@@ -9,12 +8,13 @@ import torch.nn.functional as F  # noqa: N812
 from annotated_types import Ge
 from torch import Tensor
 
+from sonde.checked import checked
 from sonde.errors import SondeError
 from sonde.rules.rule import CreditScale, Facts, Matrices, Route, Rule, Signal
 
 
 @final
-@dataclass(frozen=True, kw_only=True)
+@checked
 class FeedbackAlignment(Rule):
     """Carry the exact top gradient down through fixed random matrices, one a block.
 

@@ -3,7 +3,7 @@
 import difflib
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -46,6 +46,7 @@ class Run:
     about: dict[str, Any]
     manifest: Manifest
     path: Place
+    defaults: dict[str, Any] = field(default_factory=dict)  # dotted keys that its configuration may leave out
 
     @property
     def label(self) -> str:
@@ -91,10 +92,16 @@ def load(root: str | Place = "runs", where: pl.Expr | None = None) -> Runs:
     return _runs(root, ordered, where)
 
 
-def load_one(root: str | Place, id: str) -> Runs:
-    """A single run of a store."""
+def load_some(root: str | Place, ids: Iterable[str]) -> Runs:
+    """Those of these runs that are in the store."""
     root = place(root)
-    return _runs(root, [_entry(root / id, "")])
+    there = [id for id in ids if RunFolder(root / id).exists()]
+    return _runs(root, [_entry(root / id, "") for id in there])
+
+
+def present_runs(root: Place) -> list[str]:
+    """The ids of the runs that are in the store."""
+    return list(_present(root) or {})
 
 
 def find(root: str | Place, name: str) -> str:
@@ -177,4 +184,5 @@ def _run(path: Place, entry: Entry) -> Run:
                 f"{path / 'run.json'} has no key 'about.{key}': it was written by another version; "
                 f"remove {path} to train it anew"
             )
-    return Run(entry.id, entry.description["config"], about, entry.manifest, path)
+    defaults = entry.description.get("defaults", {})
+    return Run(entry.id, entry.description["config"], about, entry.manifest, path, defaults)

@@ -3,6 +3,7 @@
     run.json       what it is: format, id, configuration, and facts derived from it for readers
     manifest.json  which state is visible: epoch, files, time spent, where and with what it was computed
     metrics…       tidy rows in Parquet          weights…   safetensors
+    mine.py        a copy of each file of code that the configuration names as a guest
     resume…        optimiser, rule and generators in safetensors; only while the run is unfinished
     initial…       the weights at initialisation     rule…   what the rule owns; once the run has ended
     log.txt        what an engine has to tell of its sessions; no state names it, and none removes it
@@ -56,12 +57,23 @@ class RunFolder:
     def exists(self) -> bool:
         return (self.path if isinstance(self.path, Path) else self.path / "manifest.json").exists()
 
-    def create(self, config: Mapping[str, Any], about: Mapping[str, Any]) -> None:
-        """The folder with its configuration and an empty manifest."""
+    def create(
+        self,
+        config: Mapping[str, Any],
+        about: Mapping[str, Any],
+        defaults: Mapping[str, Any] | None = None,
+        guests: Mapping[str, bytes] | None = None,
+    ) -> None:
+        """The folder with its configuration and an empty manifest.
+
+        `defaults` has the options that the configuration may leave out, `guests` the files of code it was made from.
+        """
+        guests = guests or {}
         description = {"format": FORMAT, "id": self.id, "about": about, "config": config}
-        files.write_folder(
-            self.path, {"run.json": _json(description), "manifest.json": _json(self._with_format(Manifest()))}
-        )
+        description |= {"defaults": defaults or {}, "guests": list(guests)}
+        contents = {**guests, "run.json": _json(description)}
+        contents["manifest.json"] = _json(self._with_format(Manifest()))
+        files.write_folder(self.path, contents)
 
     def description(self) -> dict[str, Any]:
         return _read(self.path / "run.json", ("id", "about", "config"))

@@ -6,6 +6,7 @@ from typing import Any
 
 import polars as pl
 
+from sonde.errors import SondeError
 from sonde.statistics import over_seeds
 
 
@@ -47,7 +48,12 @@ class RunRows:
 def over_runs(
     runs: pl.DataFrame, readings: Readings, measure: Callable[[RunRows], dict[str, float]]
 ) -> dict[str, dict[str, Any]]:
-    """Mean, spread and n over the runs of each number, each run being one seed."""
+    """Mean, spread and n over the runs of each number, each run being one seed; a seed that counts twice is refused."""
+    seeds = runs["seed"].drop_nulls()
+    if seeds.n_unique() < seeds.len():
+        raise SondeError(
+            f"several runs of one seed would be averaged ({', '.join(runs['run'])}): keep one with --only key=value"
+        )
     measured = [measure(RunRows(readings, run)) for run in runs.iter_rows(named=True)]
     rows = pl.DataFrame(
         [(name, value, not math.isnan(value)) for numbers in measured for name, value in numbers.items()],
