@@ -77,12 +77,13 @@ class Program:
         )
         correct = torch.zeros((), device=self.device, dtype=torch.int64)
         self.net.eval()
-        for first in range(0, samples, TEST_BATCH):
-            x, y = data.test(first, min(first + TEST_BATCH, samples))
-            output = self.net(x)
-            total += data.loss.per_sample(output, y).sum()
-            if data.loss.classifies:
-                correct += (output.argmax(-1) == y).sum()
+        with self.noise:
+            for first in range(0, samples, TEST_BATCH):
+                x, y = data.test(first, min(first + TEST_BATCH, samples))
+                output = self.net(x)
+                total += data.loss.per_sample(output, y).sum()
+                if data.loss.classifies:
+                    correct += (output.argmax(-1) == y).sum()
         self.net.train()
         readings = [Reading(metric="test_loss", value=total.item() / samples, samples=samples)]
         if data.loss.classifies:
@@ -106,8 +107,9 @@ class Program:
             etas=probing.etas,
             epsilon=probing.epsilon,
         )
-        snapshot = take(self.net, *self.data.test(0, probing.size), self.data.loss, context)
-        return [reading for name in names for reading in probe_of(name)(snapshot)]
+        with self.noise:
+            snapshot = take(self.net, *self.data.test(0, probing.size), self.data.loss, context)
+            return [reading for name in names for reading in probe_of(name)(snapshot)]
 
     def weights(self) -> dict[str, Tensor]:
         """Everything the network is made of; weights that stand in two places are stored twice."""
