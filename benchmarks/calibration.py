@@ -419,8 +419,8 @@ def memorised(lines: Iterable[dict[str, Any]]) -> str:
     pairs = sum(line["runs"] for line in found)
     heart = "has its training samples by heart" if train > 0.99 else "learns its training samples"
     return (
-        f"They hurt in {len(found)} ({tasks}). That is no false alarm: BP {heart} ({percent(100 * train)} of them right, "
-        f"but {percent(100 * test)} of the test samples in the worst recipe), and frozen blocks generalise better in "
+        f"They hurt in {len(found)} ({tasks}). That is no false alarm: BP {heart} ({percent(100 * train)} of them "
+        f"right, but {percent(100 * test)} of the test samples in the worst recipe), and frozen blocks generalise better in "
         f"{seeds} of {pairs} pairs."
     )
 
