@@ -420,8 +420,8 @@ def memorised(lines: Iterable[dict[str, Any]]) -> str:
     heart = "has its training samples by heart" if train > 0.99 else "learns its training samples"
     return (
         f"They hurt in {len(found)} ({tasks}). That is no false alarm: BP {heart} ({percent(100 * train)} of them "
-        f"right, but {percent(100 * test)} of the test samples in the worst recipe), and frozen blocks generalise better in "
-        f"{seeds} of {pairs} pairs."
+        f"right, but {percent(100 * test)} of the test samples in the worst recipe), and frozen blocks "
+        f"generalise better in {seeds} of {pairs} pairs."
     )
 
 
