@@ -235,12 +235,17 @@ class Chain(Network):
 
     def _run_module(self, x: Tensor, visit: Callable[[Part, Call], Any]) -> Tensor:
         """The module's output on x, every part of a unit being left to `visit`."""
+        parts: dict[nn.Module, list[Part]] = {}  # a module that stands in several places has a part in each
+        for layer, unit in enumerate(self.blocks):
+            assert isinstance(unit, nn.ModuleList)
+            for place, module in enumerate(unit):
+                part = Part(layer, place == 0, place == len(unit) - 1, module.forward)
+                parts.setdefault(module, []).append(part)
         with ExitStack() as watching:
-            for layer, unit in enumerate(self.blocks):
-                parts = list(unit.children())
-                for place, module in enumerate(parts):
-                    part = Part(layer, place == 0, place == len(parts) - 1, module.forward)
-                    watching.enter_context(_in_place_of_forward(module, partial(_called, visit, part)))
+            for module, places in parts.items():
+                watching.enter_context(
+                    _in_place_of_forward(module, partial(_called, visit, places, iter(places)))
+                )
             out = self.module(x)
             return self._output(out)
 
@@ -336,8 +341,10 @@ class Chain(Network):
             )
 
 
-def _called(visit: Callable[[Part, Call], Any], part: Part, *args: Any, **kwargs: Any) -> Any:
-    return visit(part, Call(args, kwargs))
+def _called(
+    visit: Callable[[Part, Call], Any], places: list[Part], left: Iterator[Part], *args: Any, **kwargs: Any
+) -> Any:
+    return visit(next(left, places[-1]), Call(args, kwargs))
 
 
 @contextmanager
@@ -374,7 +381,7 @@ def _batch(x: Tensor | None, h: Tensor) -> Tensor:
 
 
 def _submodule(module: nn.Module, name: str) -> nn.Module:
-    names: dict[str, nn.Module] = dict(module.named_modules())
+    names: dict[str, nn.Module] = dict(module.named_modules(remove_duplicate=False))
     if not name or name not in names:
         raise SondeError(f"{type(module).__name__} has no submodule {name!r}: {nearest(name, names)}")
     return names[name]
@@ -390,7 +397,7 @@ def _between(module: nn.Module, first: str, last: str) -> list[nn.Module]:
 
 def _named(module: nn.Module, globs: Sequence[str]) -> list[str]:
     """The submodules that patterns name, in their order."""
-    names = [name for name, _ in module.named_modules() if name]
+    names = [name for name, _ in module.named_modules(remove_duplicate=False) if name]
     found: list[str] = []
     for glob in [globs] if isinstance(globs, str) else globs:
         matching = [name for name in names if _matches(name, glob)]

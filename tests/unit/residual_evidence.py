@@ -57,7 +57,7 @@ def residual_evidence(
                 )
     return Evidence(
         pl.DataFrame(rows, schema=SCHEMA, orient="row"),
-        pl.DataFrame([(*run, 1, None) for run in runs], schema=RUNS_SCHEMA, orient="row"),
+        pl.DataFrame([(*run, 1, None, None) for run in runs], schema=RUNS_SCHEMA, orient="row"),
         "the store",
     )
 

@@ -6,19 +6,22 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[2] / "src" / "sonde"
-COMMON = "criteria errors generators losses network readers rows statistics theory verdicts"
+COMMON = "checked criteria errors generators identity losses network readers rows statistics strangers theory verdicts"
 MAY_IMPORT = {
     **dict.fromkeys(COMMON.split(), ""),
     "chains": "",
-    "models": "",
+    "models": "chains",
     "rules": "",
     "probes": "",
     "store": "",
     "datasets": "store",
     "tasks": "datasets store",
-    "config": "models rules probes tasks",
-    "training": "config models rules probes tasks store",
-    "engine": "config training store",
+    "optimisers": "",
+    "guests": "models optimisers rules probes tasks store",
+    "config": "guests models optimisers rules probes tasks",
+    "training": "config guests models optimisers rules probes tasks store",
+    "engine": "config guests training store",
+    "recompute": "config store training",
     "figures": "",
     "paper": "figures",
     "report": "figures",

@@ -131,9 +131,34 @@ def test_n_is_in_the_title_and_the_recipe_in_the_caption(name: str) -> None:
     assert caption.count("\n") == 1
 
 
-def test_a_caption_names_its_runs_where_they_are_few() -> None:
+def test_a_caption_names_its_runs_or_how_many_they_are_and_where() -> None:
     assert default(VIT, 1)[1].endswith("runs: vit-bp-42, vit-dfa-42\n")
-    assert "runs:" not in default(CROSS, 3)[1]
+    assert default(CROSS, 3)[1].endswith("runs: 27, too many to name here; their ids are in the store\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "panel", "run", "layer"),
+    [(RESMLP, 2, "ln-dfa-42", 2), (VIT, 1, "vit-dfa-42", 2), (CROSS, 1, "vit-dfa-42", 4)],
+)
+def test_axis_and_caption_say_the_same_loss_whose_gradient_is_drawn(
+    name: str, panel: int, run: str, layer: int
+) -> None:
+    stored = evidence_of(1)
+    figure, caption = drawn(name, with_runs(stored, stored.runs.with_columns(probe_size=pl.lit(128))))
+    per_sample = np.array(values(stored, run, "grad_norm", layer))
+    assert line(figure, panel, "dfa") == pytest.approx(per_sample / 128, rel=1e-12)
+    assert "batch-mean loss" in figure.axes[panel].get_ylabel() + figure.axes[panel].get_title()
+    assert "that of the batch-mean loss, 1/N of that of each sample's own loss, with N = 128" in caption
+
+
+def test_networks_whose_data_set_is_not_recorded_are_drawn_without_one() -> None:
+    nothing = [pl.lit(None, dtype=pl.String).alias(name) for name in ("task", "task_label", "scale")]
+    evidence = evidence_of(1)
+    for name in NAMES:  # StudentNet is trained for fewer epochs than the others
+        figure, caption = drawn(name, with_runs(evidence, evidence.runs.with_columns(nothing)))
+        assert "data set not recorded" in words(figure)
+        assert "data set not recorded" in caption
+        assert "(scale not recorded)" in caption
 
 
 def test_growth_is_computed_per_run_and_then_over_seeds() -> None:

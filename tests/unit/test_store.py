@@ -25,8 +25,10 @@ def test_a_run_folder_holds_configuration_environment_rows_and_weights(
     trained: Path, tiny: RunConfig
 ) -> None:
     assert sorted(file.name for file in trained.iterdir()) == [
+        "initial.safetensors",
         "manifest.json",
         "metrics.parquet",
+        "rule.safetensors",
         "run.json",
         "weights.safetensors",
     ]

@@ -13,6 +13,7 @@ from sonde.cli.data import data
 from sonde.cli.export import export
 from sonde.cli.figures import figures
 from sonde.cli.list import list_names
+from sonde.cli.recompute import recompute
 from sonde.cli.report import report
 from sonde.cli.run import run
 from sonde.cli.show import show
@@ -33,6 +34,7 @@ app.command("figures")(figures)
 app.command("show")(show)
 app.command("audit")(audit)
 app.command("compare")(compare)
+app.command("recompute")(recompute)
 app.command("report")(report)
 app.command("export")(export)
 app.command("bench")(bench)

@@ -39,9 +39,10 @@ def execute(
     files.make_folder(runs)
     if engine == "local":  # elsewhere the machines that train see to it
         resolve_device(device)
-        for task in {config.task for config in configs}:
-            with count(console(stderr=True), f"preparing {task.label}", quiet=quiet) as on_progress:
-                task.prepare(data_root, on_progress)
+        for task in {repr(config.task): config.task for config in configs}.values():
+            if hasattr(task, "prepare"):
+                with count(console(stderr=True), f"preparing {task.label}", quiet=quiet) as on_progress:
+                    task.prepare(data_root, on_progress)
     epochs = sum(config.epochs for config in configs)
     try:
         with watch(console(stderr=True), len(configs), epochs, quiet=quiet) as listener:

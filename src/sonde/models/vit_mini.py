@@ -1,7 +1,6 @@
 """A small vision transformer.  N samples, T tokens, d width, H heads, p patch side."""
 
 import math
-from dataclasses import dataclass
 from typing import Annotated, ClassVar, final
 
 import torch
@@ -9,6 +8,7 @@ import torch.nn.functional as F  # noqa: N812
 from annotated_types import Ge
 from torch import Tensor, nn
 
+from sonde.checked import checked
 from sonde.errors import SondeError
 from sonde.models.parts import Readout, default_init
 from sonde.network import Network, Signature
@@ -66,7 +66,7 @@ class TransformerBlock(nn.Module):
 
 
 @final
-@dataclass(frozen=True, kw_only=True)
+@checked
 class VitMini:
     """Patches, a CLS token, pre-norm transformer blocks, and a head on the CLS token.
 

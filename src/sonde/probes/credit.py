@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from torch import Tensor
 
 from sonde.probes.norms import cosines, sample_norms
+from sonde.probes.null import draws, over_draws
 from sonde.probes.snapshot import Snapshot
 from sonde.probes.summaries import mean_of_defined, median_of_all
 from sonde.rows import Reading, undefined
@@ -24,9 +25,10 @@ def credit_norm(snapshot: Snapshot) -> Iterator[Reading]:
 
 
 def credit_cosine(snapshot: Snapshot) -> Iterator[Reading]:
-    """Mean over samples of cos(a_l, g_l), layers 0 … L; of BP's gradient `/bp` it is 1, of a random vector `/null` 0.
+    """Mean over samples of cos(a_l, g_l), layers 0 … L; of BP's gradient `/bp` it is 1.
 
-    Samples whose credit or gradient is zero have no cosine and are not counted.
+    `/null` and `/null_std` are its mean and spread over draws by chance, as the rule draws.  Samples whose credit or
+    gradient is zero have no cosine and are not counted.
     """
     for ending, credits in snapshot.candidates.items():
         for layer, g in enumerate(snapshot.gradients):
@@ -34,8 +36,21 @@ def credit_cosine(snapshot: Snapshot) -> Iterator[Reading]:
             if credits is None or unread:
                 yield undefined(metric, unread or NO_RULE, layer=layer)
             else:
-                a_Nd, g_Nd = snapshot.reader.credit(credits[layer]), snapshot.reader.credit(g)
-                yield mean_of_defined(metric, cosines(a_Nd, g_Nd), layer, _why(a_Nd, g_Nd))
+                yield _mean_cosine(
+                    metric, layer, snapshot.reader.credit(credits[layer]), snapshot.reader.credit(g)
+                )
+    chance: list[list[Reading]] = [[] for _ in snapshot.gradients]
+    for drawn in draws(snapshot):
+        for layer, (a_Nd, g) in enumerate(zip(drawn, snapshot.gradients, strict=True)):
+            chance[layer].append(_mean_cosine("credit_cosine/null", layer, a_Nd, snapshot.reader.credit(g)))
+    for layer, found in enumerate(chance):
+        yield from over_draws("credit_cosine", found, layer, snapshot.unread[layer])
+
+
+def _mean_cosine(metric: str, layer: int, a_Nd: Tensor, g_Nd: Tensor) -> Reading:
+    cosines_N = cosines(a_Nd, g_Nd)
+    why = _why(a_Nd, g_Nd) if cosines_N.isnan().all() else ""
+    return mean_of_defined(metric, cosines_N, layer, why)
 
 
 def _why(a: Tensor, g: Tensor) -> str:

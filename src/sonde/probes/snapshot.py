@@ -19,18 +19,28 @@ from sonde.losses import Loss
 from sonde.network import Network, leaf_at, quiet_twin, survey
 from sonde.readers import Reader
 
+DRAWS = 20
+"""How often chance is drawn where credit is judged: with ρ."""
+
+FEW_DRAWS = 4
+"""And where the cosine alone is measured, at every epoch."""
+
+Redrawn = Callable[["Snapshot", torch.Generator], Sequence[Tensor]]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Context:
     """What probes may know beside the network and the batch; what is not given, they call undefined."""
 
     credits: Callable[["Snapshot"], Sequence[Tensor]] | None = None  # the rule's a_0 … a_L
+    redrawn: Redrawn | None = None  # the same had the rule drawn anew; None where it draws nothing
     initial: Mapping[str, Tensor] | None = None  # parameters at initialisation
     test: Callable[[int, int], tuple[Tensor, Tensor]] | None = None  # test samples first … last−1
     test_samples: int = 0
     seed: int = 0  # with the epoch, names every random draw
     epoch: int = 0
     directions: int = 32
+    draws: int = DRAWS  # of the null
     etas: tuple[float, ...] = (0.001, 0.01, 0.1)
     epsilon: float | None = None  # of rho; None is 1e-3 × RMS(h_l) of each sample
 
@@ -84,16 +94,10 @@ class Snapshot:
         source = self.context.credits
         return None if source is None else [a.detach() if a.requires_grad else a for a in source(self)]
 
-    @cached_property
-    def null(self) -> list[Tensor]:
-        """Random normal credit, fresh in every snapshot: what chance alone achieves."""
-        rng = self.rng("null")
-        return [torch.randn(h.shape, generator=rng).to(h) for h in self.states]
-
     @property
     def candidates(self) -> dict[str, list[Tensor] | None]:
-        """The credit of the rule and its controls, by the ending of their metrics' names: ceiling and null."""
-        return {"": self.credits, "/bp": self.gradients, "/null": self.null}
+        """The credit of the rule and its ceiling, BP's gradient, by the ending of their metrics' names."""
+        return {"": self.credits, "/bp": self.gradients}
 
     def rng(self, purpose: str) -> torch.Generator:
         return generator(self.context.seed, f"probe/{purpose}/{self.context.epoch}")
@@ -108,11 +112,13 @@ def take(
     """
     net = Network.of(net)
     where = torch.device("cpu") if x.device.type == "mps" else x.device
-    if net.reader is None:
-        survey(net, x).remember(net)
     twin = quiet_twin(net).to(where).double()
     x, y = (value.to(where) for value in (x, y))
     x, y = (value.double() if value.is_floating_point() else value for value in (x, y))
+    if net.reader is None:
+        seen = survey(twin, x)
+        for known in (net, twin):
+            seen.remember(known)
     with torch.enable_grad(), _linear_outputs(twin) as found:
         states, branches, output_NC = twin.run(x, leaf_at(0))
         loss = as_loss(loss, output_NC.shape[1:])

@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from sonde.figures.style import BLACK, BLUE, COLOR
 from sonde.report.contents import Contents, RunLine, Said
-from sonde.report.data import DIGITS, as_script, chart_data
+from sonde.report.data import DIGITS, as_script, chart_data, styled
 from sonde.report.pictures import Pictures
 from sonde.report.sample import NAMED, listed, sample
 from sonde.verdicts import number
@@ -19,7 +19,16 @@ from sonde.verdicts import number
 SCRIPTS = ("dom.js", "store.js", "lines.js", "axes.js", "draw.js", "hover.js", "charts.js", "page.js")
 """In the order in which they are joined."""
 
-ON_DARK = {BLACK: "#F2F3F5", BLUE: "#4AA3E0"}
+ON_DARK = {
+    BLACK: "#F2F3F5",
+    BLUE: "#4AA3E0",
+    "#882255": "#D3719F",
+    "#332288": "#9B8CE0",
+    "#806000": "#C9A23A",
+    "#4477AA": "#7FB0DD",
+    "#117733": "#5BB878",
+    "#AA3377": "#DD77B0",
+}
 """Colours that a dark page would swallow."""
 
 WORDS = ("network", "variant", "rule", "recipe", "verdict")
@@ -28,8 +37,8 @@ WORDS = ("network", "variant", "rule", "recipe", "verdict")
 
 def render(contents: Contents, drawn: dict[str, Pictures]) -> str:
     """The whole page; `drawn` holds the pictures of each section by its anchor."""
-    script, style = _script(), _style()
     shown = sample(contents.runs)
+    script, style = _script(), _style(styled(shown))
     environment = Environment(
         loader=FunctionLoader(_asset),
         autoescape=True,
@@ -71,10 +80,11 @@ def _script() -> str:
     return f"(() => {{\n'use strict';\n{body}\n}})();"
 
 
-def _style() -> str:
+def _style(names: Sequence[str]) -> str:
     """The style sheet with every rule's and model's colour, on light, on dark and on paper."""
-    light = "".join(f"--colour-{name}:{colour};" for name, colour in COLOR.items())
-    dark = "".join(f"--colour-{name}:{ON_DARK.get(colour, colour)};" for name, colour in COLOR.items())
+    colours_of = {name: COLOR[name] for name in names}
+    light = "".join(f"--colour-{name}:{colour};" for name, colour in colours_of.items())
+    dark = "".join(f"--colour-{name}:{ON_DARK.get(colour, colour)};" for name, colour in colours_of.items())
     colours = (
         f":root{{{light}}}"
         f':root[data-theme="dark"]{{{dark}}}'

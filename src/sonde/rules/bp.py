@@ -1,16 +1,16 @@
 """Backpropagation."""
 
-from dataclasses import dataclass
 from typing import Annotated, ClassVar, final
 
 from annotated_types import Ge
 from torch import Tensor
 
+from sonde.checked import checked
 from sonde.rules.rule import CreditScale, Nothing, Route, Rule, Signal
 
 
 @final
-@dataclass(frozen=True, kw_only=True)
+@checked
 class Backprop(Rule):
     """Credit is the gradient itself: a_l = g_l, by automatic differentiation across the blocks.
 

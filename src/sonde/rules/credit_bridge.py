@@ -5,13 +5,13 @@ N samples, d width, C outputs, K noisy copies, L blocks.
 
 import copy
 import math
-from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, final
 
 import torch
 from annotated_types import Ge, Gt, Le, Lt
 from torch import Tensor, nn
 
+from sonde.checked import checked
 from sonde.rules.bridge import InputNorm, Learner, build, normalised, stacked, unstacked, width_of
 from sonde.rules.dfa import direct_feedback, send_error
 from sonde.rules.rule import CreditScale, Facts, Matrices, Route, Rule, Signal
@@ -54,9 +54,12 @@ class Value:
         twin.steps = self.steps
         return twin
 
+    def catch_up(self, trained: "Value") -> None:
+        self.steps = trained.steps
+
 
 @final
-@dataclass(frozen=True, kw_only=True)
+@checked
 class CreditBridge(Rule):
     """V(h_l, t_l, e) learns the loss a state leads to;  a_l = ∇_h V(h_l, t_l, e).
 

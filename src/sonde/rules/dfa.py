@@ -3,13 +3,13 @@
 import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated, ClassVar, final
 
 import torch
 from annotated_types import Ge
 from torch import Tensor
 
+from sonde.checked import checked
 from sonde.rules.rule import CreditScale, Facts, Matrices, Route, Rule, Signal
 
 LARGE = 2**30  # bytes of feedback matrices that are worth a word
@@ -60,7 +60,7 @@ def send_error(matrices: Sequence[Tensor], signal: Signal) -> list[Tensor]:
 
 
 @final
-@dataclass(frozen=True, kw_only=True)
+@checked
 class DirectFeedback(Rule):
     """Send the output error straight to every state through a fixed random matrix.
 

@@ -1,17 +1,17 @@
 """The baseline that asks whether the blocks help at all."""
 
-from dataclasses import dataclass
 from typing import Annotated, ClassVar, final
 
 import torch
 from annotated_types import Ge
 from torch import Tensor
 
+from sonde.checked import checked
 from sonde.rules.rule import CreditScale, Nothing, Route, Rule, Signal
 
 
 @final
-@dataclass(frozen=True, kw_only=True)
+@checked
 class Frozen(Rule):
     """Blocks stay at their initialisation; embedding and readout get the exact gradient.
 

@@ -137,6 +137,10 @@ class RuleState(Protocol):
         """A float64 copy to compute credits with; nothing done to it reaches this state."""
         ...
 
+    def catch_up(self, trained: Any) -> None:
+        """Stand at the step where `trained` stands, with what was drawn here: chance answers as the rule would."""
+        ...
+
 
 class Rule(Protocol):
     """A rule's configuration.  Credit a_l stands in for +g_l: it points uphill.
@@ -204,6 +208,9 @@ class Nothing:
     def double(self, device: torch.device) -> "Nothing":
         return self
 
+    def catch_up(self, trained: "Nothing") -> None:
+        pass
+
 
 class Matrices:
     """Fixed feedback matrices."""
@@ -220,3 +227,6 @@ class Matrices:
 
     def double(self, device: torch.device) -> "Matrices":
         return Matrices([b.to(device).double() for b in self.matrices])
+
+    def catch_up(self, trained: "Matrices") -> None:
+        pass

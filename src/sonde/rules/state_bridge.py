@@ -4,13 +4,13 @@ N samples, d width, C outputs, S side information, L blocks.
 """
 
 import math
-from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, final
 
 import torch
 from annotated_types import Ge
 from torch import Tensor
 
+from sonde.checked import checked
 from sonde.rules.bridge import InputNorm, Learner, build, normalised, stacked, unstacked, width_of
 from sonde.rules.rule import CreditScale, Facts, Route, Rule, Signal
 
@@ -31,9 +31,12 @@ class Predictor:
     def double(self, device: torch.device) -> "Predictor":
         return Predictor(self.learner.double(device))
 
+    def catch_up(self, trained: "Predictor") -> None:
+        pass
+
 
 @final
-@dataclass(frozen=True, kw_only=True)
+@checked
 class StateBridge(Rule):
     """G(h_l, t_l, s) predicts h_L;  a_l = ∇_{h_l} ℓ(readout(G(h_l, t_l, s)), y),  a_L = g_L.
 

@@ -29,12 +29,23 @@ class Gathered:
     judge: Judge  # of the whole store
 
 
-def gather(stored: Runs, configs: Sequence[RunConfig], source: str, judge: Judge | None = None) -> Gathered:
-    """The stored, complete runs of the given configurations."""
+def gather(
+    stored: Runs,
+    configs: Sequence[RunConfig],
+    source: str,
+    judge: Judge | None = None,
+    *,
+    guests: bool = False,
+) -> Gathered:
+    """The stored, complete runs of the given configurations; with `guests`, those of guest rules beside them."""
     wanted = {config.id: config for config in configs}
     inside = [run for run in stored.runs if run.id in wanted and run.manifest.state == "complete"]
+    several: dict[str, str] = {}
+    if guests and inside:
+        more, several = _guests_beside(stored, configs)
+        inside = [run for run in stored.runs if run in inside or run.id in more]
     chosen, why = {run.id for run in inside}, _Why(wanted)
-    left_out = {run.id: why(run) for run in stored.runs if run.id not in chosen}
+    left_out = {run.id: several.get(run.id) or why(run) for run in stored.runs if run.id not in chosen}
     if not inside:
         reasons = (
             "; ".join(f"{run}: {why}" for run, why in list(left_out.items())[:3]) or "the store is empty"
@@ -43,6 +54,32 @@ def gather(stored: Runs, configs: Sequence[RunConfig], source: str, judge: Judge
     runs = pl.DataFrame([_describe(run) for run in inside], schema=RUNS_SCHEMA)
     rows = stored.rows.join(runs.select("run"), on="run", how="semi") if left_out else stored.rows
     return Gathered(Runs(rows, inside), Evidence(rows, runs, source), left_out, judge or Judge(stored))
+
+
+def _guests_beside(stored: Runs, configs: Sequence[RunConfig]) -> tuple[set[str], dict[str, str]]:
+    """Complete runs that differ from a wanted one in nothing but a guest rule; and those of which there are several.
+
+    A guest that changed, or was trained with several options, is several rules of one name.
+    """
+    recipes = {_without_rule(to_tree(config)) for config in configs}
+    of_rule: dict[str, dict[str, list[str]]] = {}
+    for run in stored.runs:
+        rule = run.config["rule"]
+        if "source" in rule and run.manifest.state == "complete" and _without_rule(run.config) in recipes:
+            of_rule.setdefault(rule["name"], {}).setdefault(json.dumps(rule), []).append(run.id)
+    alone = {run for forms in of_rule.values() if len(forms) == 1 for runs in forms.values() for run in runs}
+    several = {
+        run: f"there are {len(forms)} rules called {name}: choose one with --set rule+=file.py:{name}"
+        for name, forms in of_rule.items()
+        if len(forms) > 1
+        for runs in forms.values()
+        for run in runs
+    }
+    return alone, several
+
+
+def _without_rule(tree: Mapping[str, Any]) -> str:
+    return json.dumps({**tree, "rule": None}, sort_keys=True)
 
 
 class _Why:
@@ -99,4 +136,5 @@ def _describe(run: Run) -> dict[str, Any]:
         "alpha": about["alpha"],
         "probe_size": about["probe_size"],
         "model_alpha": config["model"].get("alpha"),
+        "input_norm": config["rule"].get("input_norm"),
     }

@@ -2,14 +2,15 @@
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from sonde.criteria import Criterion, as_loss
 from sonde.generators import generator
 from sonde.losses import CROSS_ENTROPY, Loss
 from sonde.network import Network, survey
-from sonde.probes import Snapshot
-from sonde.rules import Facts, Rule
+from sonde.probes import Redrawn, Snapshot
+from sonde.rules import Facts, Nothing, Rule, RuleState
 from sonde.rules.rule import Matrix
 from sonde.training.step import Again, Step, backward, signal_on
 from sonde.training.swap import check_products
@@ -65,6 +66,25 @@ class CreditAssignment:
 
     def credits(self, snapshot: Snapshot) -> list[Tensor]:
         """a_0 … a_L of the probe batch in float64, from a copy of the state that trains the network."""
+        return self._credits(self.state, snapshot)
+
+    @property
+    def redrawn(self) -> Redrawn | None:
+        """The credits of the same rule at the same step, had it drawn its matrices or networks anew.
+
+        None for a rule that owns nothing: there is nothing to draw.
+        """
+        if isinstance(self.state, Nothing):
+            return None
+
+        def credits(snapshot: Snapshot, rng: torch.Generator) -> list[Tensor]:
+            fresh = self.rule.init(self.facts, rng)
+            fresh.catch_up(self.state)
+            return self._credits(fresh, snapshot)
+
+        return credits
+
+    def _credits(self, state: RuleState, snapshot: Snapshot) -> list[Tensor]:
         signal = signal_on(
             Again(snapshot.net, snapshot.x),
             snapshot.states,
@@ -73,7 +93,7 @@ class CreditAssignment:
             snapshot.loss,
             gradients=lambda: snapshot.gradients,
         )
-        return self.rule.credits(self.state.double(snapshot.output_NC.device), signal)
+        return self.rule.credits(state.double(snapshot.output_NC.device), signal)
 
     def state_dict(self) -> dict[str, Any]:
         return self.state.state_dict()
