@@ -21,7 +21,7 @@ MAY_IMPORT = {
     "config": "guests models optimisers rules probes tasks",
     "training": "config guests models optimisers rules probes tasks store",
     "engine": "config guests training store",
-    "recompute": "config store training",
+    "recompute": "config models store training",
     "figures": "",
     "paper": "figures",
     "report": "figures",

@@ -248,3 +248,17 @@ def test_an_unfinished_run_is_to_be_resumed_first(tmp_path: Path) -> None:
         sonde.errors.SondeError, match="is unfinished and has epoch 0 of 2 epochs: resume it first"
     ):
         read_end(RunFolder(tmp_path / config.id))
+
+
+def test_a_guest_is_recomputed_where_it_has_a_definition_and_named_where_it_has_none(tmp_path: Path) -> None:
+    files = Path(__file__).parents[1] / "guest_files"
+    ruled = replace(CONFIG, rule=sonde.guest("rule", f"{files / 'signs.py'}:Signs"))
+    sonde.train(ruled, runs=tmp_path)
+    found = recompute(read_end(RunFolder(tmp_path / ruled.id)))
+    assert not found.wrong
+    (reason,) = [why for why in found.not_recomputed if "guest" in why]
+    assert {"credit_cosine", "rho/null"} <= set(found.not_recomputed[reason])
+    built = replace(CONFIG, model=sonde.guest("model", f"{files / 'funnel.py'}:funnel"))
+    sonde.train(built, runs=tmp_path)
+    with pytest.raises(sonde.errors.SondeError, match="network from outside"):
+        read_end(RunFolder(tmp_path / built.id))

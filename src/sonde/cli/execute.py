@@ -32,6 +32,7 @@ def execute(
     """
     from sonde.cli.output import console
     from sonde.cli.progress import count, watch
+    from sonde.config import label_of
     from sonde.store import files
     from sonde.training.device import resolve_device
 
@@ -41,7 +42,9 @@ def execute(
         resolve_device(device)
         for task in {repr(config.task): config.task for config in configs}.values():
             if hasattr(task, "prepare"):
-                with count(console(stderr=True), f"preparing {task.label}", quiet=quiet) as on_progress:
+                with count(
+                    console(stderr=True), f"preparing {label_of('task', task)}", quiet=quiet
+                ) as on_progress:
                     task.prepare(data_root, on_progress)
     epochs = sum(config.epochs for config in configs)
     try:

@@ -11,6 +11,7 @@ import torch
 from sonde.config import RunConfig, parse, to_tree
 from sonde.errors import SondeError
 from sonde.generators import generator
+from sonde.models import MODELS
 from sonde.recompute.credits import CREDITS, WITHOUT_STATE
 from sonde.recompute.redrawn import REDRAWN
 from sonde.recompute.setting import Credit, Setting
@@ -54,11 +55,18 @@ def read_end(folder: RunFolder, data_root: Place | None = None) -> StoredEnd:
         raise SondeError(
             f"run {folder.id} was trained on the data {began}, but found {data.source}: name the first with --data-root"
         )
+    if type(config.model) not in MODELS.values():
+        raise SondeError(
+            f"run {folder.id} has a network from outside: only Sonde's own ({', '.join(MODELS)}) are recomputed"
+        )
     net = config.model.build(config.signature, generator(config.seed, "init")).to(DTYPES[config.precision])
     net.load_state_dict(safetensors.torch.load(folder.tensors("weights")))
     if "rule" in missing:
         missing["null"] = f"stored by {version}, whose null was one random vector a sample"
     rule = to_tree(config)["rule"]
+    if rule["name"] not in CREDITS:
+        unknown = f"no definition of the rule {rule['name']}, a guest, is known here"
+        missing |= {"rule": unknown, "null": unknown}
     state: Any = None if "rule" in missing else unpack(folder.tensors("rule"))
     if rule["name"] in WITHOUT_STATE:
         state = {}

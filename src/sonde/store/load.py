@@ -49,6 +49,15 @@ class Run:
     defaults: dict[str, Any] = field(default_factory=dict)  # dotted keys that its configuration may leave out
 
     @property
+    def complete_config(self) -> dict[str, Any]:
+        """With the options that the stored configuration leaves out, because its id does."""
+        whole = {key: dict(v) if isinstance(v, dict) else v for key, v in self.config.items()}
+        for key, default in self.defaults.items():
+            part, _, option = key.partition(".")
+            whole[part].setdefault(option, default)
+        return whole
+
+    @property
     def label(self) -> str:
         """Network, variant and rule, as its configuration says."""
         parts = (self.about["label"], self.about["variant"], self.about["rule_label"])
@@ -75,7 +84,7 @@ class Runs:
     @property
     def configs(self) -> dict[str, dict[str, Any]]:
         """Each run's complete configuration."""
-        return {run.id: run.config for run in self.runs}
+        return {run.id: run.complete_config for run in self.runs}
 
 
 def load(root: str | Place = "runs", where: pl.Expr | None = None) -> Runs:

@@ -79,13 +79,14 @@ class Program:
         )
         correct, labels = torch.zeros((), device=self.device, dtype=torch.int64), 0
         self.net.eval()
-        for first in range(0, samples, TEST_BATCH):
-            x, y = data.test(first, min(first + TEST_BATCH, samples))
-            output = self.net(x)
-            total += self.loss.per_sample(output, y).sum()
-            if self.loss.hits is not None:
-                hits = self.loss.hits(output, y)
-                correct, labels = correct + hits.sum(), labels + hits.numel()
+        with self.noise:
+            for first in range(0, samples, TEST_BATCH):
+                x, y = data.test(first, min(first + TEST_BATCH, samples))
+                output = self.net(x)
+                total += self.loss.per_sample(output, y).sum()
+                if self.loss.hits is not None:
+                    hits = self.loss.hits(output, y)
+                    correct, labels = correct + hits.sum(), labels + hits.numel()
         self.net.train()
         readings = [Reading(metric="test_loss", value=total.item() / samples, samples=samples)]
         if self.loss.classifies:
@@ -111,8 +112,9 @@ class Program:
             etas=probing.etas,
             epsilon=probing.epsilon,
         )
-        snapshot = take(self.net, *self.data.test(0, probing.size), self.loss, context)
-        return [reading for name in names for reading in probe_of(name)(snapshot)]
+        with self.noise:
+            snapshot = take(self.net, *self.data.test(0, probing.size), self.loss, context)
+            return [reading for name in names for reading in probe_of(name)(snapshot)]
 
     def weights(self) -> dict[str, Tensor]:
         """Everything the network is made of; weights that stand in two places are stored twice."""
