@@ -32,16 +32,6 @@ class Reader:
         """Whether states of this shape (of one sample) can be read so: maps have no tokens."""
         return not (self.name in _TOKEN and len(shape) == 3)
 
-    @property
-    def words(self) -> str:
-        """What is read of tokens, in words."""
-        return {
-            "cls": "the CLS token",
-            "last": "the last token",
-            "mean": "the mean over tokens",
-            "flat": "all tokens",
-        }[self.name]
-
     def width(self, shape: tuple[int, ...]) -> int:
         """D, for states of this shape of one sample."""
         if len(shape) == 1 or self.name == "flat":

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from guests import GUESTS, T, V
 from networks import read
+from plain_modules import GUESTS, T, V
 from sonde.errors import SondeError
 from sonde.probes import PROBES, Context, take
 from sonde.rules import RULES, CreditBridge, Rule

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from guests import GUESTS, ConvNet, ViT, images
+from plain_modules import GUESTS, ConvNet, ViT, images
 from sonde.errors import SondeError
 from sonde.generators import generator
 from sonde.models import ResidualMLP, VitMini

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import sonde
-from guests import GUESTS, Guest, N, T, ViT, images, sequential, words
+from plain_modules import GUESTS, Guest, N, T, ViT, images, sequential, words
 from sonde.errors import SondeError
 from sonde.probes import Context, take
 from sonde.rules import DirectFeedback, FeedbackAlignment

@@ -8,8 +8,8 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 import sonde
-from guests import GUESTS, T, V, images, words
 from networks import read
+from plain_modules import GUESTS, T, V, images, words
 from sonde.criteria import Criterion, as_loss
 from sonde.errors import SondeError
 from sonde.losses import CROSS_ENTROPY, MEAN_SQUARED_ERROR, Loss

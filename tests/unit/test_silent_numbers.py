@@ -9,8 +9,8 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 import sonde
-from guests import GPT, GUESTS, ConvNet, LeNet, T, ViT, images, words
 from networks import read
+from plain_modules import GPT, GUESTS, ConvNet, LeNet, T, ViT, images, words
 from sonde.criteria import Criterion
 from sonde.errors import SondeError
 from sonde.losses import MEAN_SQUARED_ERROR, Loss

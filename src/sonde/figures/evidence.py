@@ -28,6 +28,7 @@ RUNS_SCHEMA = pl.Schema(
         "probe_size": pl.Int64,  # samples of a snapshot; 1 where gradients are those of the batch-mean loss already
         "model_alpha": pl.Float64,  # α of a student_net's nonlinearity; null elsewhere
         "input_norm": pl.String,  # of a bridge: layer or none; null elsewhere, and when a file does not record it
+        "reader": pl.String,  # which vector of a sample is read: flat (all of it), cls, last or mean
     }
 )
 

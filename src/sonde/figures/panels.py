@@ -133,6 +133,11 @@ def panel_notes(group: Together, panels: Sequence[Panel]) -> list[str]:
 
 
 OF_WHICH_LOSS = "batch-mean loss"
+READ = {
+    "cls": "of the CLS token",
+    "last": "of the last token",
+    "mean": "of the mean over tokens or positions",
+}
 """The gradient that every panel draws is of this loss, as that of the paper layout is."""
 
 
@@ -146,9 +151,11 @@ def probe_text(panels: Sequence[Panel]) -> str:
         if many
         else f"the gradient is that of the {OF_WHICH_LOSS}, over a number of samples that is not recorded"
     )
-    cls = {panel.cohort.network for panel in panels if panel.cohort.runs["model"][0] == "vit_mini"}
-    tokens = "".join(f" ({network}: of the CLS token)" for network in sorted(cls))
-    return f"median over {many or 'the'} probe samples{tokens}; {loss}"
+    readers = {panel.cohort.network: panel.cohort.runs["reader"][0] for panel in panels}
+    read = "".join(
+        f" ({network}: {READ[reader]})" for network, reader in sorted(readers.items()) if reader in READ
+    )
+    return f"median over {many or 'the'} probe samples{read}; {loss}"
 
 
 def start_text(panels: Sequence[Panel]) -> str:

@@ -136,5 +136,8 @@ def _describe(run: Run) -> dict[str, Any]:
         "alpha": about["alpha"],
         "probe_size": about["probe_size"],
         "model_alpha": config["model"].get("alpha"),
+        "reader": about.get(
+            "reader", "cls" if config["model"]["name"] == "vit_mini" else "flat"
+        ),  # 0.1.0 said nothing
         "input_norm": config["rule"].get("input_norm"),
     }

@@ -10,6 +10,7 @@ from sonde.config import RunConfig, probe_of
 from sonde.errors import SondeError
 from sonde.generators import generator
 from sonde.models.made import network_of
+from sonde.network import vector_axis
 from sonde.optimisers import GuestOptimiser, Optimiser
 from sonde.probes import DRAWS, FEW_DRAWS, Context, take
 from sonde.rows import Reading
@@ -156,7 +157,7 @@ class Program:
                 f"the network turns {tuple(x.shape)} into {tuple(output.shape)}, but the task asks for {outputs} "
                 "outputs for each sample: let the function that makes it take `outputs`, which the task fills in"
             )
-        return int(states[0].shape[-1])
+        return states[0].shape[vector_axis(states[0])]
 
 
 def learning_rate(optimiser: Optimiser | GuestOptimiser, epoch: int, epochs: int) -> float:

@@ -26,7 +26,8 @@ def read_snapshots(folder: Path) -> Evidence | None:
         document = Document.read(path)
         for rule, key in file.logs.items():
             if key in document.value:
-                stand_in = {"label": file.label, "rule_label": RULES[rule], "probe_size": 1}
+                reader = "cls" if file.model == "vit_mini" else "flat"
+                stand_in = {"label": file.label, "rule_label": RULES[rule], "probe_size": 1, "reader": reader}
                 run = records.run(path, key, stand_in, model=file.model, rule=rule, out_ln=file.out_ln)
                 run.learn(
                     seed=int(named["seed"]), model_alpha=float(named["alpha"]) if "alpha" in named else None
