@@ -15,7 +15,7 @@ def playground(
     ),
     quiet: Quiet = False,
 ) -> None:
-    """Write one HTML file in which networks are built and trained: depth, skip, norm, rule, and what reaches each layer.
+    """Write one HTML file in which networks are built and trained, and each layer is read live.
 
     It opens by double-click and needs no network, no server and no other file.
     """

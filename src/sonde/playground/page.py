@@ -36,6 +36,7 @@ RULE_COLOR = {rule: COLOR[rule] for rule in ("bp", "fa", "dfa", "frozen")} | {"u
 
 FACTS = {
     "signal_collapsed": verdicts.SIGNAL_COLLAPSED,
+    "signal_fades": verdicts.HEALTHY_STD,
     "signal_exploded": verdicts.SIGNAL_EXPLODED,
     "gradient_vanished": verdicts.GRADIENT_VANISHED,
     "gradient_exploded": verdicts.GRADIENT_EXPLODED,

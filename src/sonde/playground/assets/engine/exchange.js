@@ -9,8 +9,8 @@ function fillFrom(arrays, given) {
   }
 }
 
-// Settings, sizes, weights, feedback, x, y → loss, output, states, gradients, credits, and parameters' gradients;
-// after `steps` of the optimiser on that batch also the weights and feedback it ends with.
+// Settings, sizes, weights, feedback, x, y → loss, output, states, gradients, credits, parameters' gradients, and
+// what was drawn where nothing was given; after `steps` of the optimiser on that batch also the weights and feedback it ends with.
 function exchange({ settings, sizes, weights = {}, feedback: given = {}, x, y, steps = 0 }) {
   const task = { ...sizes };
   const network = new Network(settings, task, settings.seed);
@@ -38,6 +38,8 @@ function exchange({ settings, sizes, weights = {}, feedback: given = {}, x, y, s
     gradients: gradients.map((g) => [...g]),
     credits: credits.map((a) => [...a]),
     parameters: plain(Object.fromEntries(trained.map((name) => [name, network.grads[name]]))),
+    shapes: Object.fromEntries(network.list.map(({ name, rows, columns, matrix }) => [name, matrix ? [rows, columns] : [rows]])),
+    spread: network.spread,
     start: { weights: plain(network.values), feedback: plain(feedback) },
   };
   const optimiser = new Optimiser(network, settings, rule, feedback);

@@ -11,6 +11,17 @@ function rootMeanSquare(rows, samples, d, each) {
   return defined(Math.sqrt(sum / (each ? samples * d : samples)));
 }
 
+// The same over units of what differs between samples: of h minus its mean over them.
+function rootMeanVariance(rows, samples, d) {
+  let sum = 0;
+  for (let i = 0; i < d; i += 1) {
+    let mean = 0;
+    for (let n = 0; n < samples; n += 1) mean += rows[n * d + i] / samples;
+    for (let n = 0; n < samples; n += 1) sum += (rows[n * d + i] - mean) ** 2;
+  }
+  return defined(Math.sqrt(sum / (samples * d)));
+}
+
 // Mean over samples of cos(a, g) in double, without any clamp; samples in which either is zero have none.
 function meanCosine(a, g, samples, d) {
   let sum = 0;

@@ -55,6 +55,7 @@ class Trainer {
     return {
       samples,
       signal: byLayer((l) => rootMeanSquare(tape.h[l], samples, d, true)),
+      spread: byLayer((l) => rootMeanVariance(tape.h[l], samples, d)),
       gradient: byLayer((l) => rootMeanSquare(gradients[l], samples, d, false)),
       credit: byLayer((l) => rootMeanSquare(credits[l], samples, d, false)),
       cosine: byLayer((l) => meanCosine(credits[l], gradients[l], samples, d)),
@@ -62,13 +63,13 @@ class Trainer {
     };
   }
 
-  // The theory's line, from the input's moments and the gradient that the loss hands to h_L.
+  // The theory's lines, from the moments of h_0 and the gradient that the readout hands to h_L.
   expected() {
     const samples = this.probe();
-    const { d, depth } = this.network;
+    const { d, depth, ends } = this.network;
     const h = this.tape.h[0].subarray(0, samples * d);
     const mean = (of) => h.reduce((sum, value) => sum + of(value), 0) / h.length;
-    const [q, m] = this.settings.task === 'identity' && !this.network.ends ? [1 / 3, 0] : [mean((v) => v * v), mean((v) => v)];
+    const [q, m] = ends ? [mean((value) => value * value), mean((value) => value)] : [1 / 3, 0]; // of U(−1, 1)
     const top = rootMeanSquare(this.gradients[depth], samples, d, false).value;
     return theoryOf(this.settings, { q, m, top });
   }

@@ -1,8 +1,8 @@
 // The worker: the page asks for a network and then for one frame after another; the worker answers each.
 
-const BUDGET = 14; // milliseconds of training in a frame, however many steps were asked for
+const BUDGET = 14; // milliseconds of training in a frame, however many steps were asked for, unless the page gives more
 const FIELD_BUDGET = 6; // milliseconds of a frame for the plane; what is not done goes on in the next
-const FIELD_SIDE = 48;
+const FIELD_SIDE = 40;
 const EVALUATE_EVERY = 250; // milliseconds
 
 let trainer = null;
@@ -23,9 +23,9 @@ function start(message) {
   postFrame([], true);
 }
 
-function train({ steps }) {
+function train({ steps, budget = BUDGET }) {
   const losses = [];
-  const until = performance.now() + BUDGET;
+  const until = performance.now() + budget;
   for (let step = 0; step < steps && !trainer.diverged; step += 1) {
     losses.push(trainer.step());
     if (performance.now() > until) break;

@@ -30,7 +30,7 @@ class History {
 function drawHistory(plot, history, trivial, colour) {
   const points = history.points.filter(({ y }) => Number.isFinite(y) && y > 0);
   const [width, height] = [plot.clientWidth || 320, plot.clientHeight || 220];
-  const y = axisOf(endsOf([points.map((point) => point.y), [trivial]], true), { log: true, room: 0.1 });
+  const y = axisOf(endsOf([points.map((point) => point.y), [trivial / 2, trivial * 2]], true), { log: true, room: 0.06 });
   const x = axisOf([0, Math.max(50, history.bins.at(-1)?.to || 0)], { room: 0 });
   const left = 12 + Math.max(26, ...y.ticks.map(({ text }) => 7 * text.length));
   const across = (step) => place(left + x.place(step) * (width - left - EDGE.right));

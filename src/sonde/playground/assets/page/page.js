@@ -10,10 +10,11 @@ let settings = location.hash.length > 1 ? found.settings : { ...PRESETS[0].setti
 let { refused } = found;
 let playing = !matchMedia('(prefers-reduced-motion: reduce)').matches;
 let run = 0;
-let asked = false; // whether a frame is on its way
+let asked = false; // whether the worker has something to do
+let waiting = false; // whether a frame waits to be drawn
 let rests = REST_AFTER;
 let inspected = null;
-let state = null; // { theory, points, sizes, first, frame, history, field, time }
+let state = null; // of this run: theory, points, sizes, its first and last frame, history, field
 
 // ---- pictures
 
@@ -33,6 +34,7 @@ function linesOf(key) {
   const colour = key === 'gradient' ? RULE_COLOUR('bp') : RULE_COLOUR(settings.rule);
   const lines = frame.step > 0 && key !== 'update' ? [atFirst(first.readings[key], colour)] : [];
   if (theory[key]) lines.push(inTheory(theory[key]));
+  if (key === 'signal') lines.push({ ...now(frame.readings.spread, colour, 1.5), kind: 'spread' });
   if (key === 'gradient' && settings.rule !== 'bp') lines.push(now(frame.readings.credit, RULE_COLOUR(settings.rule)));
   return [...lines, now(frame.readings[key], colour)];
 }
@@ -47,7 +49,8 @@ function notesOf(key) {
   const gaps = gapsOf(readings[key]).map((gap) => `× ${gap}`);
   const zeros = charts[key].log ? readings[key].map(({ value }, l) => (value === 0 ? l : null)).filter((l) => l !== null) : [];
   if (zeros.length) gaps.push(`× ${spans(zeros)}: exactly zero in float32, which has no place on a log scale`);
-  return gaps.length ? `${gaps.join('; ')}.` : '';
+  const said = gaps.length ? `${gaps.join('; ')}.` : '';
+  return key === 'gradient' ? `${departureWords(state.theory, state.first.readings)} ${said}`.trim() : said;
 }
 
 function draw() {
@@ -61,7 +64,8 @@ function draw() {
   drawHistory(byId('loss-plot'), history, sizes.trivial, RULE_COLOUR(settings.rule));
   drawPixels(frame);
   sayStatus(frame, sizes);
-  setText('theory-said', theory.reason ? `(${theory.reason})` : '(wide network, at initialisation)');
+  setText('theory-said', theory.reason || 'theory: a wide network at initialisation');
+  byId('theory-swatch').hidden = Boolean(theory.reason);
   if (inspected !== null) sayInspected();
 }
 
@@ -98,7 +102,7 @@ function inspect(wanted) {
   const held = (layer) => Math.min(settings.depth, Math.max(0, layer));
   if (wanted === null) inspected = null;
   else if ('at' in wanted) inspected = held(wanted.at);
-  else inspected = held(inspected === null ? (wanted.by > 0 ? 0 : settings.depth) : inspected + wanted.by);
+  else inspected = held((inspected ?? (wanted.by > 0 ? -1 : settings.depth + 1)) + wanted.by);
   for (const chart of Object.values(charts)) chart.inspect(inspected);
   sayInspected();
 }
@@ -122,7 +126,6 @@ function begin() {
   run += 1;
   rests = REST_AFTER;
   asked = true;
-  for (const chart of Object.values(charts)) chart.forget();
   engine.postMessage({ kind: 'start', run, settings });
 }
 
@@ -147,7 +150,9 @@ engine.onmessage = ({ data }) => {
 
 function started({ theory, points, sizes }) {
   const trivial = sizes.classifies ? Math.log(sizes.outputs) : 1 / 3;
-  state = { theory, points, sizes: { ...sizes, trivial }, first: null, frame: null, history: new History(), field: new Float32Array(points ? points.side ** 2 : 0), frames: 0 };
+  const plane = () => new Float32Array(points ? points.side ** 2 : 0);
+  state = { theory, points, sizes: { ...sizes, trivial }, first: null, frame: null, history: new History(), field: plane(), coming: plane(), frames: 0 };
+  for (const chart of Object.values(charts)) chart.forget();
   if (points) drawPoints(byId('field-points'), points);
   sayPython();
 }
@@ -156,18 +161,28 @@ function arrived(frame) {
   asked = false;
   state.frame = frame;
   state.first ||= frame;
-  state.frames += 1;
   frame.losses.forEach((loss, i) => state.history.add(frame.step - frame.losses.length + i + 1, loss));
-  if (frame.field) state.field.set(frame.field.chances, frame.field.first * state.points.side);
+  if (frame.field) keepField(frame.field);
   if (frame.step >= rests || frame.diverged) {
     rests = frame.step + REST_AFTER;
     setPlaying(false);
   }
+  if (waiting) return;
+  waiting = true;
+  askForMore(); // the worker computes the next frame while this one waits to be drawn
   requestAnimationFrame(() => {
-    askForMore(); // the worker computes the next frame while this one is drawn
+    waiting = false;
+    askForMore();
     draw();
-    document.documentElement.dataset.frames = state.frames;
+    if (!performance.getEntriesByName('first picture').length) performance.mark('first picture');
+    document.documentElement.dataset.frames = state.frames += 1;
   });
+}
+
+// Rows of the plane come a few at a time; they are shown when all have come.
+function keepField({ first, chances }) {
+  state.coming.set(chances, first * state.points.side);
+  if (first * state.points.side + chances.length === state.coming.length) state.field.set(state.coming);
 }
 
 // ---- what the reader does
@@ -225,7 +240,7 @@ function show() {
 
 const fields = makeForm(byId('settings'), change);
 const presetButtons = PRESETS.map((preset) => {
-  const button = element('button', { type: 'button', 'data-preset': preset.name }, preset.title);
+  const button = element('button', { type: 'button', 'data-preset': preset.name }, preset.chip);
   button.addEventListener('click', () => choose(preset));
   byId('presets').append(button);
   return button;
@@ -260,6 +275,7 @@ addEventListener('keydown', (event) => {
 new ResizeObserver(() => draw()).observe(byId('pictures'));
 matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => draw());
 
+byId('choices').open = matchMedia('(min-width: 56.01rem)').matches;
 show();
 setPlaying(playing);
 begin();

@@ -45,7 +45,7 @@ const SAME_TASK = {
   teacher: () => ({ inputs: 32, d: 32, samples: 4096, test_samples: 512 }),
 };
 
-function pythonOf(s, sizes) {
+function pythonOf(s) {
   const model = modelOf(s);
   const differs = model.differs.map((words) => `${model.name}: ${words}.`);
   const task = s.task in SAME_TASK ? s.task : 'teacher';
@@ -63,7 +63,7 @@ function pythonOf(s, sizes) {
     'optimiser.schedule': 'constant',
     batch_size: s.batch,
   };
-  const parts = [`sonde train --model ${model.name} --task ${task} --rule ${known || 'fa'} --seed ${s.seed} --epochs ${EPOCHS}`];
+  const parts = [`sonde train --model ${model.name} --task ${task} --rule ${known || 'fa'}`, `--seed ${s.seed}`, `--epochs ${EPOCHS}`];
   for (const [key, value] of Object.entries(set)) parts.push(`--set ${quoted(`${key}=${value}`)}`);
   return { line: wrapped(parts), differs };
 }
@@ -72,11 +72,11 @@ const prefixed = (part, options) => Object.fromEntries(Object.entries(options).m
 
 const quoted = (word) => (/^[\w.=+-]*$/.test(word) ? word : `'${word}'`);
 
-// Shell lines of at most 78 signs, joined by backslashes.
+// Shell lines of at most 72 signs, joined by backslashes.
 function wrapped(parts) {
   const lines = [];
   for (const part of parts) {
-    if (lines.length && lines.at(-1).length + part.length + 1 <= 76) lines[lines.length - 1] += ` ${part}`;
+    if (lines.length && lines.at(-1).length + part.length + 1 <= 70) lines[lines.length - 1] += ` ${part}`;
     else lines.push(lines.length ? `  ${part}` : part);
   }
   return lines.join(' \\\n');

@@ -23,14 +23,17 @@ const RULE_WORDS = {
   frozen: 'blocks stay as drawn; only what is around them learns',
 };
 
-function signalWords({ signal }) {
-  const [first, last] = [signal[0].value, signal.at(-1).value];
+// What differs between inputs decides: a stream of biases alone is large and says nothing of its input.
+function signalWords({ signal, spread }) {
+  const missing = [signal[0], signal.at(-1)].find(({ value }) => value === null);
+  if (missing) return `Undefined: ${missing.reason}.`;
   const end = `h${sub(signal.length - 1)}`;
-  if (last === null || first === null) return `${end} is undefined: ${(signal.find(({ value }) => value === null)).reason}.`;
-  if (!first) return 'The input is zero.';
-  const ratio = last / first;
-  const word = ratio < FACTS.signal_collapsed ? 'collapsed' : ratio > FACTS.signal_exploded ? 'exploded' : 'it holds';
-  return `${end} is ×${briefly(ratio)} the size of h₀: ${word}.`;
+  const [size, varied] = [signal, spread].map((readings) => readings.at(-1).value / readings[0].value);
+  if (!Number.isFinite(size)) return 'h₀ is zero.';
+  const sized = `${end} is ×${briefly(size)} the size of h₀`;
+  if (varied < FACTS.signal_collapsed) return `${sized}, what differs between inputs ×${briefly(varied)}: collapsed.`;
+  if (size > FACTS.signal_exploded) return `${sized}: exploded.`;
+  return `${sized}, what differs between inputs ×${briefly(varied)}: ${varied < FACTS.signal_fades ? 'it fades' : 'it holds'}.`;
 }
 
 function gradientWords({ gradient }) {
@@ -41,6 +44,14 @@ function gradientWords({ gradient }) {
   const ratio = first / last;
   const word = ratio < FACTS.gradient_vanished ? 'it vanishes' : ratio > FACTS.gradient_exploded ? 'it explodes' : 'it arrives';
   return `From the last layer to the first ×${briefly(ratio)}: ${word}.`;
+}
+
+// By how much the gradient was off the theory before anything was learned, where that is more than half as much again.
+function departureWords({ gradient: theory }, { gradient }) {
+  if (!theory || gradient[0].value === null || !(theory[0] > 0)) return '';
+  const ratio = gradient[0].value / theory[0];
+  if (ratio > 1 / 1.5 && ratio < 1.5) return '';
+  return `At initialisation h₀ got ×${briefly(ratio)} what the theory says, which takes the gradient to have nothing to do with the stream.`;
 }
 
 // Reasons of what is undefined, each with its layers: "layers 0–3: …".
@@ -63,7 +74,7 @@ function spans(layers) {
 }
 
 function cosineWords({ cosine }, rule) {
-  if (rule === 'bp') return 'BP is what all others are compared with: 1 by definition.';
+  if (rule === 'bp') return 'BP is what all others are compared with: 1 wherever there is a gradient.';
   const below = cosine.slice(0, -1).filter(({ value }) => value !== null).map(({ value }) => value);
   if (!below.length) return `Undefined at every layer below the last: ${cosine[0].reason || 'there is none'}.`;
   return `Below the last layer from ${briefly(Math.min(...below))} to ${briefly(Math.max(...below))}; 0 is chance, 1 is BP.`;
