@@ -245,9 +245,7 @@ def test_the_theory_line_is_that_of_the_figures_and_networks_start_along_it(visi
         )  # the gradient of the identity points along a residual stream, and then more comes back
         assert skip or back < 1.4
     if skip == 1:
-        opened.says(
-            "#gradient .notes", "what the theory says, which takes the gradient to have nothing to do"
-        )
+        opened.says("#gradient .notes", "of the theory, which takes gradient and stream to be unrelated")
 
 
 # ---- what the reader does

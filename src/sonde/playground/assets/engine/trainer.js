@@ -99,20 +99,19 @@ class Trainer {
     return { loss, accuracy: task.classifies ? right / test.samples : null, samples: test.samples };
   }
 
-  // The probability of class 1 at rows `first` … `last` − 1 of a square of side² points of the plane.
-  field(side, first, last) {
+  // The probability of class 1 at side × side points of the plane, row by row from the top.
+  field(side) {
     const { network, tape } = this;
-    const chances = new Float32Array((last - first) * side);
+    const chances = new Float32Array(side * side);
     const x = scratch('field', tape.capacity * 2);
-    for (let from = 0; from < chances.length; from += tape.capacity) {
-      const samples = Math.min(tape.capacity, chances.length - from);
+    for (let first = 0; first < chances.length; first += tape.capacity) {
+      const samples = Math.min(tape.capacity, chances.length - first);
       for (let n = 0; n < samples; n += 1) {
-        const place = first * side + from + n;
-        x[2 * n] = FIELD * ((2 * ((place % side) + 0.5)) / side - 1);
-        x[2 * n + 1] = FIELD * (1 - (2 * (Math.floor(place / side) + 0.5)) / side);
+        x[2 * n] = FIELD * ((2 * (((first + n) % side) + 0.5)) / side - 1);
+        x[2 * n + 1] = FIELD * (1 - (2 * (Math.floor((first + n) / side) + 0.5)) / side);
       }
       network.forward(tape, x, samples);
-      for (let n = 0; n < samples; n += 1) chances[from + n] = 1 / (1 + Math.exp(tape.output[2 * n] - tape.output[2 * n + 1]));
+      for (let n = 0; n < samples; n += 1) chances[first + n] = 1 / (1 + Math.exp(tape.output[2 * n] - tape.output[2 * n + 1]));
     }
     return chances;
   }

@@ -1,26 +1,24 @@
 // The worker: the page asks for a network and then for one frame after another; the worker answers each.
 
 const BUDGET = 14; // milliseconds of training in a frame, however many steps were asked for, unless the page gives more
-const FIELD_BUDGET = 6; // milliseconds of a frame for the plane; what is not done goes on in the next
-const FIELD_SIDE = 40;
-const EVALUATE_EVERY = 250; // milliseconds
+const FIELD_SIDE = 32;
+const SELDOM = 150; // milliseconds between two evaluations, or two planes; more where they take long
+const SHARE = 6; // at least so many times what the last one took
 
 let trainer = null;
 let run = null;
 let evaluation = null;
-let evaluated = 0;
-let fieldRow = 0;
+let due = {}; // when evaluation and plane are next
 
 function start(message) {
   run = message.run;
   trainer = new Trainer(message.settings);
-  evaluated = 0;
-  fieldRow = 0;
+  due = { evaluation: 0, field: 0 };
   const { task, theory } = trainer;
   const points = task.plane ? { x: task.train.x.slice(0, 2 * 256), y: task.train.y.slice(0, 256), edge: FIELD, side: FIELD_SIDE } : null;
   const sizes = { inputs: task.inputs, outputs: task.outputs, classifies: task.classifies, train: task.train.samples };
   postMessage({ kind: 'started', run, theory, points, sizes });
-  postFrame([], true);
+  postFrame([]);
 }
 
 function train({ steps, budget = BUDGET }) {
@@ -30,32 +28,25 @@ function train({ steps, budget = BUDGET }) {
     losses.push(trainer.step());
     if (performance.now() > until) break;
   }
-  postFrame(losses, false);
+  postFrame(losses);
 }
 
-function postFrame(losses, wholeField) {
+function postFrame(losses) {
   const readings = trainer.measure();
   const input = trainer.oneInput();
-  const field = trainer.task.plane ? nextField(wholeField) : null;
-  const now = performance.now();
-  if (!losses.length || now - evaluated > EVALUATE_EVERY || trainer.diverged) {
-    evaluation = { ...trainer.evaluate(), step: trainer.optimiser.steps };
-    evaluated = now;
-  }
+  const field = trainer.task.plane ? seldom('field', losses, () => trainer.field(FIELD_SIDE)) : null;
+  evaluation = seldom('evaluation', losses, () => trainer.evaluate()) || evaluation;
   postMessage({ kind: 'frame', run, step: trainer.optimiser.steps, losses, readings, input, field, evaluation, diverged: trainer.diverged });
 }
 
-// The next rows of the plane, as many as there is time for, or all of them.
-function nextField(whole) {
-  const until = performance.now() + FIELD_BUDGET;
-  const first = fieldRow;
-  const chances = [];
-  do {
-    chances.push(...trainer.field(FIELD_SIDE, fieldRow, fieldRow + 1));
-    fieldRow += 1;
-  } while (fieldRow < FIELD_SIDE && (whole || performance.now() < until));
-  if (fieldRow === FIELD_SIDE) fieldRow = 0;
-  return { first, chances: Float32Array.from(chances) };
+// What costs much is done now and then: at the start, after a single step, when training ends, and when it is due.
+function seldom(what, losses, make) {
+  const begun = performance.now();
+  if (losses.length > 1 && !trainer.diverged && begun < due[what]) return null;
+  const made = make();
+  const ended = performance.now();
+  due[what] = ended + Math.max(SELDOM, SHARE * (ended - begun));
+  return made;
 }
 
 const ASKED = {

@@ -150,8 +150,7 @@ engine.onmessage = ({ data }) => {
 
 function started({ theory, points, sizes }) {
   const trivial = sizes.classifies ? Math.log(sizes.outputs) : 1 / 3;
-  const plane = () => new Float32Array(points ? points.side ** 2 : 0);
-  state = { theory, points, sizes: { ...sizes, trivial }, first: null, frame: null, history: new History(), field: plane(), coming: plane(), frames: 0 };
+  state = { theory, points, sizes: { ...sizes, trivial }, first: null, frame: null, history: new History(), field: null, frames: 0 };
   for (const chart of Object.values(charts)) chart.forget();
   if (points) drawPoints(byId('field-points'), points);
   sayPython();
@@ -162,7 +161,7 @@ function arrived(frame) {
   state.frame = frame;
   state.first ||= frame;
   frame.losses.forEach((loss, i) => state.history.add(frame.step - frame.losses.length + i + 1, loss));
-  if (frame.field) keepField(frame.field);
+  state.field = frame.field || state.field;
   if (frame.step >= rests || frame.diverged) {
     rests = frame.step + REST_AFTER;
     setPlaying(false);
@@ -177,12 +176,6 @@ function arrived(frame) {
     if (!performance.getEntriesByName('first picture').length) performance.mark('first picture');
     document.documentElement.dataset.frames = state.frames += 1;
   });
-}
-
-// Rows of the plane come a few at a time; they are shown when all have come.
-function keepField({ first, chances }) {
-  state.coming.set(chances, first * state.points.side);
-  if (first * state.points.side + chances.length === state.coming.length) state.field.set(state.coming);
 }
 
 // ---- what the reader does

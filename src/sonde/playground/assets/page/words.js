@@ -51,7 +51,7 @@ function departureWords({ gradient: theory }, { gradient }) {
   if (!theory || gradient[0].value === null || !(theory[0] > 0)) return '';
   const ratio = gradient[0].value / theory[0];
   if (ratio > 1 / 1.5 && ratio < 1.5) return '';
-  return `At initialisation h₀ got ×${briefly(ratio)} what the theory says, which takes the gradient to have nothing to do with the stream.`;
+  return `At initialisation ×${briefly(ratio)} of the theory, which takes gradient and stream to be unrelated.`;
 }
 
 // Reasons of what is undefined, each with its layers: "layers 0–3: …".
