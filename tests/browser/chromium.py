@@ -106,7 +106,9 @@ class Opened:
         return self.page.inner_text("#epoch-said")
 
 
-def open_page(browser: "Browser", path: Path, **options: Any) -> Opened:
+def open_page(
+    browser: "Browser", path: Path, *, hash: str = "", ready: str = "#third-profile .plot svg", **options: Any
+) -> Opened:
     page = browser.new_page(**{"viewport": {"width": 1280, "height": 900}, **options})
     page.set_default_timeout(LATENCY)
     opened = Opened(page)
@@ -114,6 +116,6 @@ def open_page(browser: "Browser", path: Path, **options: Any) -> Opened:
     page.on("pageerror", lambda error: opened.complaints.append(f"error: {error}"))
     page.on("dialog", lambda dialog: (opened.complaints.append("dialog"), dialog.dismiss()))
     page.on("request", lambda request: opened.requests.append(request.url))
-    page.goto(path.as_uri())
-    page.wait_for_selector("#third-profile .plot svg", state="attached")
+    page.goto(path.as_uri() + hash)
+    page.wait_for_selector(ready, state="attached")
     return opened

@@ -25,13 +25,14 @@ MAY_IMPORT = {
     "figures": "",
     "paper": "figures",
     "report": "figures",
+    "playground": "figures report",
     "compare": "store",
     "audit": "compare store",
     "studies": "audit compare config figures models paper probes rules store tasks training",
     "bench": "config datasets engine models rules store studies tasks training",
 }
 FREE = {"__init__", "__main__", "cli"}
-WITHOUT_TORCH = ("figures", "store", "paper", "datasets", "audit", "compare", "report")
+WITHOUT_TORCH = ("figures", "store", "paper", "datasets", "audit", "compare", "report", "playground")
 
 
 def part(file: Path) -> str:
