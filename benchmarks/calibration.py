@@ -294,6 +294,17 @@ def of_recipes(lines: Iterable[dict[str, Any]]) -> "Counter[str]":
     return found
 
 
+def by_few(found: "Counter[str]") -> str:
+    words = ("helps", "undecided", "hurts")
+    return table(
+        (f"mean of the other {len(SEEDS) - FEW} seeds", *words),
+        (
+            (f"{side} frozen", *(found[f"{word}, others {side}"] for word in words))
+            for side in ("above", "below")
+        ),
+    )
+
+
 def by_recipe(known: dict[str, Any]) -> str:
     return table(
         (
@@ -406,11 +417,11 @@ def memorised(lines: Iterable[dict[str, Any]]) -> str:
     seeds = sum(line["worse"] for line in found)
     train, test = (min(line[key] for line in found) for key in ("train_acc", "test_acc"))
     pairs = sum(line["runs"] for line in found)
-    heart = "BP has its training samples by heart" if train > 0.99 else "BP learns its training samples"
+    heart = "has its training samples by heart" if train > 0.99 else "learns its training samples"
     return (
-        f"They hurt in {len(found)} ({tasks}), and that is no false alarm: {heart} (accuracy {percent(100 * train)} "
-        f"there or more, down to {percent(100 * test)} on test samples), and frozen blocks generalise better in "
-        f"{seeds} of {pairs} pairs."
+        f"They hurt in {len(found)} ({tasks}). That is no false alarm: BP {heart} ({percent(100 * train)} of them "
+        f"right, but {percent(100 * test)} of the test samples in the worst recipe), and frozen blocks "
+        f"generalise better in {seeds} of {pairs} pairs."
     )
 
 
@@ -432,7 +443,7 @@ def page(known: dict[str, Any]) -> str:
         verdicts={
             word: sum(line["outcome"] == word for line in lines) for word in ("helps", "hurts", "undecided")
         },
-        few_verdicts=of_recipes(lines),
+        by_few=by_few(of_recipes(lines)),
         helping=sum(line["runs"] for line in lines if line["outcome"] != "hurts"),
         memorised=memorised(lines),
         fired=fired(known),

@@ -71,8 +71,8 @@ MUTANTS = (
     Mutant(
         "frozen trains its blocks",
         "training/step.py",
-        "trained = [*net.embed.parameters(), *net.readout.parameters()]",
-        "trained = [*net.parameters()]",
+        "trained = net.outside()",
+        "trained = list(net.parameters())",
         LIMITS,
     ),
     Mutant(
@@ -107,8 +107,8 @@ MUTANTS = (
     Mutant(
         "DFA divides tokens by T",
         "rules/dfa.py",
-        "h.shape[-2] ** 0.5",
-        "h.shape[-2]",
+        "h.shape[1] ** 0.5",
+        "h.shape[1]",
         LIMITS,
     ),
     Mutant(
@@ -170,8 +170,8 @@ MUTANTS = (
     Mutant(
         "State Bridge predicts the state without LayerNorm",
         "rules/state_bridge.py",
-        "target_Nd = normalised(top[:, 0] if top.ndim == 3 else top, self.input_norm)",
-        "target_Nd = top[:, 0] if top.ndim == 3 else top",
+        "normalised(signal.reader.read(signal.states[-1]), self.input_norm)",
+        "signal.reader.read(signal.states[-1])",
         BRIDGES,
     ),
     Mutant(
@@ -192,16 +192,23 @@ MUTANTS = (
     Mutant(
         "train_acc counts the least likely class",
         "training/log.py",
-        "torch.cat(self.outputs, self.lead).argmax(-1)",
-        "torch.cat(self.outputs, self.lead).argmin(-1)",
+        "self.loss.hits(torch.cat(self.outputs, self.lead),",
+        "self.loss.hits(-torch.cat(self.outputs, self.lead),",
         BARE,
     ),
     Mutant(
         "train_acc is a share of batches",
         "training/log.py",
-        "count / self.samples for count",
+        "count / hits_RN.shape[1] for count",
         "count / len(self.losses) for count",
         BARE,
+    ),
+    Mutant(
+        "a smaller last batch counts like the others",
+        "training/log.py",
+        "torch.tensor(self.sizes, dtype=torch.float64) / self.samples",
+        "torch.ones(len(self.sizes), dtype=torch.float64) / len(self.sizes)",
+        "unit/test_log.py",
     ),
     Mutant(
         "test_loss leaves out the last batch",
@@ -270,8 +277,8 @@ MUTANTS = (
     Mutant(
         "the gradient is that of the batch mean",
         "probes/snapshot.py",
-        "torch.autograd.grad(losses_N.sum(), [*states, *linear]",
-        "torch.autograd.grad(losses_N.mean(), [*states, *linear]",
+        "torch.autograd.grad(losses_N.sum(), wanted",
+        "torch.autograd.grad(losses_N.mean(), wanted",
         TWINS,
     ),
     Mutant(
@@ -280,6 +287,20 @@ MUTANTS = (
         'f"probe/{purpose}/{self.context.epoch}"',
         'f"probe/{purpose}"',
         TAILS + " -k fresh",
+    ),
+    Mutant(
+        "every draw of chance is the same",
+        "probes/null.py",
+        'f"probe/null/{context.epoch}/{k}"',
+        'f"probe/null/{context.epoch}/0"',
+        TWINS,
+    ),
+    Mutant(
+        "the gradient is not taken per error",
+        "probes/gradients.py",
+        "torch.where(defined_N, top_N / error_N, torch.nan)",
+        "torch.where(defined_N, top_N, torch.nan)",
+        TWINS,
     ),
     Mutant(
         "the median is the upper of the two middle values",
@@ -300,8 +321,8 @@ MUTANTS = (
     Mutant(
         "a moved state skips a block",
         "probes/tails.py",
-        "list(net.blocks)[layer:]",
-        "list(net.blocks)[layer + 1 :]",
+        "net.tail(copies.flatten(0, 1), layer, snapshot.x)",
+        "net.tail(copies.flatten(0, 1), min(layer + 1, net.depth), snapshot.x)",
         TWINS,
     ),
     Mutant(
@@ -328,8 +349,8 @@ MUTANTS = (
     Mutant(
         "a branch is measured against the state behind it",
         "probes/branches.py",
-        "sample_norms(f), sample_norms(snapshot.states[block])",
-        "sample_norms(f), sample_norms(snapshot.states[block + 1])",
+        "sample_norms(read(snapshot.states[block]))",
+        "sample_norms(read(snapshot.states[block + 1]))",
         TWINS,
     ),
     Mutant(
@@ -447,12 +468,33 @@ MUTANTS = (
         "largest = min(known,",
         "unit/test_audit.py -k d1",
     ),
+    Mutant(
+        "D2 forgets where the gradient began",
+        "audit/questions.py",
+        "value = here.value / init.value if",
+        "value = here.value if",
+        "unit/test_audit.py -k d2",
+    ),
+    Mutant(
+        "D3 passes a credit below chance",
+        "audit/credit.py",
+        'layer.standing in ("at", "below", "disagree")',
+        'layer.standing in ("at", "disagree")',
+        "unit/test_audit.py",
+    ),
+    Mutant(
+        "D4 takes an interval across 0 for help",
+        "audit/margin.py",
+        "if interval.low > 0:",
+        "if interval.high > 0:",
+        "unit/test_audit.py",
+    ),
     # configuration and store
     Mutant(
         "runs of different recipes share an id",
         "config.py",
-        "return repr(dataclasses.replace(self, seed=0))",
-        "return repr((self.model, self.rule, self.task))",
+        "hashlib.sha256(_text(to_tree(self)).encode())",
+        "hashlib.sha256(_text({part: to_tree(self)[part] for part in CHOICES}).encode())",
         "unit/test_config.py",
     ),
     Mutant(
@@ -501,8 +543,8 @@ MUTANTS = (
     Mutant(
         "the points against frozen blocks have the wrong sign",
         "figures/summary.py",
-        "final.mean - frozen.mean",
-        "frozen.mean - final.mean",
+        'paired(by_seed[final.rule], by_seed["frozen"])',
+        'paired(by_seed["frozen"], by_seed[final.rule])',
         "unit/test_figures_cifar10.py -k frozen",
     ),
     Mutant(

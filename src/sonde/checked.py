@@ -46,8 +46,13 @@ def _checked(kind: Any, key: str, value: Any) -> Any:
     try:
         return _adapter(kind, key).validate_python(value)
     except ValidationError as error:
-        why = "; ".join(dict.fromkeys(problem["msg"] for problem in error.errors()))
+        why = "; ".join(dict.fromkeys(map(_said, error.errors())))
         raise BadOption(kind.__name__, key, f" = {value!r}: {why[0].lower() + why[1:]}") from None
+
+
+def _said(problem: Mapping[str, Any]) -> str:
+    """What pydantic says, in the words of a command line where it speaks of Python."""
+    return "a list is written [a,b]" if problem["type"] == "tuple_type" else str(problem["msg"])
 
 
 @cache

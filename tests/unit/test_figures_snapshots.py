@@ -8,6 +8,7 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from residual_evidence import undefined_where, with_rows, with_runs
@@ -289,11 +290,13 @@ def test_a_repeated_seed_is_not_another_sample() -> None:
         drawn(VIT, with_runs(three, three.runs.with_columns(seed=pl.lit(42, dtype=pl.Int64))))
 
 
-def test_a_rule_without_a_colour_is_told_where_to_get_one() -> None:
-    evidence = evidence_of(1)
-    runs = evidence.runs.with_columns(rule=pl.lit("novel"))
-    with pytest.raises(SondeError, match=r"'novel' has no colour.*style\.py"):
-        drawn("cifar_summary", with_runs(evidence, runs).of(model="vit_mini"))
+def test_a_strangers_rule_is_drawn_in_a_colour_that_follows_from_its_name() -> None:
+    evidence = evidence_of(1).of(model="vit_mini", rule="dfa")
+    runs = evidence.runs.with_columns(rule=pl.lit("novel"), rule_label=pl.lit("Novel"))
+    figure, _ = drawn("cifar_summary", with_runs(evidence, runs))
+    (bar,) = figure.axes[0].patches
+    assert to_hex(bar.get_facecolor()).upper() == COLOR["novel"].upper()
+    assert COLOR["novel"] not in {COLOR[rule] for rule in ("bp", "fa", "dfa")}
 
 
 norms = st.floats(1e-30, 1e30) | st.just(0.0) | st.just(math.nan)

@@ -169,6 +169,12 @@ def test_a_name_is_plain_and_nobody_elses(name: str) -> None:
         sonde.register("rule", name, Bare)
 
 
+def test_ours_may_be_handed_over_by_name() -> None:
+    config = tiny_config(model="res_mlp", rule="dfa", task="identity", optimiser="sgd")
+    assert (type(config.model), config.rule) == (sonde.models.ResMLP, sonde.rules.DirectFeedback())
+    assert config.optimiser == sonde.Optimiser(name="sgd")
+
+
 def test_a_module_is_not_a_model_but_a_function_that_makes_it_is() -> None:
     with pytest.raises(SondeError, match="hand over a function that makes the Sequential"):
         tiny_config(model=nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)))

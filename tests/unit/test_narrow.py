@@ -60,7 +60,7 @@ def test_only_refuses_what_nothing_matches(choice: dict[str, object], message: s
         ("epochs", "write key=value"),
         ("prboes.names+=rho", "did you mean 'probes.names'"),
         ("model.L=3,many", "model.L = 'many': input should be a valid integer"),
-        ("probes.names=loss,growth", r"probes.names = 'loss': input should be a valid tuple"),
+        ("probes.names=loss,growth", r"probes.names = 'loss': a list is written \[a,b\]"),
     ],
 )
 def test_set_refuses_keys_no_run_has_and_values_they_cannot_have(word: str, message: str) -> None:

@@ -8,7 +8,9 @@ from sonde.rules import CreditBridge, DirectFeedback, Facts, FeedbackAlignment
 from sonde.rules.rule import Matrices
 
 D, C, L = 200, 50, 3
-FACTS = Facts(shapes=[(D,)] * (L + 1), outputs=C, steps=10, device=torch.device("cpu"), dtype=torch.float32)
+FACTS = Facts(
+    shapes=[(D,)] * (L + 1), output_shape=(C,), steps=10, device=torch.device("cpu"), dtype=torch.float32
+)
 
 
 def spread(matrices: list[torch.Tensor]) -> float:

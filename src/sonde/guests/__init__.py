@@ -8,9 +8,13 @@ import dataclasses
 import inspect
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from torch import nn
+from torch.optim import Optimizer
 
 from sonde.checked import BadOption, check
 from sonde.errors import SondeError, nearest
@@ -18,7 +22,7 @@ from sonde.guests import source as sources
 from sonde.guests.source import Carried, Source
 from sonde.models import MODELS
 from sonde.models.made import made
-from sonde.optimisers import GuestOptimiser, guest_optimiser
+from sonde.optimisers import GuestOptimiser, Optimiser, guest_optimiser
 from sonde.probes import PROBES
 from sonde.rules import RULES
 from sonde.tasks import TASKS
@@ -29,12 +33,11 @@ OURS: dict[str, Mapping[str, Any]] = {
     "rule": RULES,
     "task": TASKS,
     "probe": PROBES,
-    "optimiser": dict.fromkeys(("adam", "adamw", "sgd")),
+    "optimiser": {name: partial(Optimiser, name=name) for name in ("adam", "adamw", "sgd")},
 }
 RESERVED = ("name", "source")  # keys that say which part it is
 METHOD = {"model": "build", "rule": "credits", "task": "load"}
 """What a class of each kind cannot do without."""
-
 
 RULE = ("route", "reads_top_gradient", "credit_scale", "penalty", "init", "update")
 """What training asks of a rule beside its credits."""
@@ -85,7 +88,7 @@ def find(part: str, reference: str) -> Guest:
 
 def known(part: str, name: str, text: str) -> Guest:
     """The guest that a configuration names by its source."""
-    if (part, text) not in _found:
+    if (part, text) not in _found or name not in ("", _found[part, text].name):
         source = Source.parse(text)
         if source.is_data:
             return _data(source)
@@ -115,12 +118,12 @@ def guest(part: str, what: Any, **options: Any) -> Any:
 def handed_over(part: str, value: Any) -> Any:
     """A part of a configuration as it was handed over; a function that makes a network or arrays becomes a part."""
     if isinstance(value, str):
-        return find(part, value).kind()
+        return OURS[part][value]() if value in OURS[part] else find(part, value).kind()
     if inspect.isfunction(value) or isinstance(value, type):
         if dataclasses.is_dataclass(value) and isinstance(value, type):
             raise SondeError(f"{part}: hand over {value.__name__}(…), not the class")
         return of(part, value).kind()
-    if type(value).__module__.startswith("torch.nn"):
+    if isinstance(value, nn.Module):
         raise SondeError(
             f"{part}: hand over a function that makes the {type(value).__name__}, so that the seed decides its weights"
         )
@@ -184,18 +187,16 @@ def _take_in(part: str, thing: Any, source: Source, name: str | None = None) -> 
 
 def _adapted(part: str, thing: Any, name: str) -> Any:
     """The class of the guest's configuration; of a probe, the probe itself."""
-    import torch
-
     if part == "probe":
         if not inspect.isfunction(thing):
             raise SondeError(f"probe {name}: a probe is a function from a snapshot to readings")
         return thing
     if part == "optimiser":
-        if not (isinstance(thing, type) and issubclass(thing, torch.optim.Optimizer)):
+        if not (isinstance(thing, type) and issubclass(thing, Optimizer)):
             raise SondeError(f"optimiser {name}: an optimiser is a class like those of torch.optim")
         return guest_optimiser(name, thing)
     is_class = isinstance(thing, type)
-    if part == "model" and (inspect.isfunction(thing) or (is_class and issubclass(thing, torch.nn.Module))):
+    if part == "model" and (inspect.isfunction(thing) or (is_class and issubclass(thing, nn.Module))):
         return _plain(part, made(name, thing))
     if part == "task" and inspect.isfunction(thing):
         return _plain(part, from_function(name, thing))
