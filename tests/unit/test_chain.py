@@ -2,8 +2,10 @@
 
 import copy
 import gc
+import re
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -288,3 +290,12 @@ def test_a_model_of_transformers_is_a_chain(module: str, shape: tuple[int, ...])
         assignment.backward(x, y)
         assert all(p.grad is not None for p in chained.blocks.parameters())
         take(chained, x, y, assignment.loss, Context(credits=assignment.credits))
+
+
+def test_the_example_of_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    text = (Path(__file__).parents[2] / "README.md").read_text()
+    (script,) = (s for s in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "sonde.chain(" in s)
+    with torch.random.fork_rng(devices=[]):
+        exec(script, {})
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:2] for line in lines[:4]] == [["credit_cosine", str(layer)] for layer in range(4)]
