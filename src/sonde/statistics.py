@@ -102,12 +102,8 @@ def seeds_to_decide(known: Summary, confidence: float = 0.95) -> int | None:
         half = t_quantile((1 + confidence) / 2, n - 1) * known.std / math.sqrt(n)
         return half < abs(known.mean)
 
-    most = 2
-    while not decides(most):
-        most *= 2
-        if most > MANY:
-            return None
-    return bisect.bisect_left(range(most + 1), True, lo=max(2, most // 2), key=decides)
+    found = bisect.bisect_left(range(MANY + 1), True, lo=2, key=decides)
+    return found if found <= MANY else None
 
 
 def t_quantile(probability: float, freedom: int) -> float:
