@@ -77,6 +77,7 @@ class Network(nn.Module):
         self.reader = None if reader is None else Reader(reader)  # None: not known before a sample is seen
         self.draws = False  # whether it is known to draw random numbers while it trains, as dropout does
         self.traces = True  # unless it is known that a run leaves neither these nor statistics behind
+        self.mixes: str | None = None  # what is known to let samples see each other in eval mode
         self.lead = 0  # axes before the samples: 1 where several replicas are stacked
 
     @classmethod
@@ -156,10 +157,11 @@ class Survey:
     output_shape: tuple[int, ...]  # of one sample's output
     reader: Reader
     draws: bool  # whether it draws random numbers while it trains
+    mixes: str | None  # the first unit whose state depends on what stands beside a sample, in eval mode
 
     def remember(self, net: Network) -> None:
         """Let the network know of itself what is not in its code."""
-        net.reader, net.draws = self.reader, self.draws
+        net.reader, net.draws, net.mixes = self.reader, self.draws, self.mixes
         net.traces = self.draws or any(True for _ in net.buffers())
 
 
@@ -173,8 +175,11 @@ def survey(net: Network, x: Tensor) -> Survey:
     twin, devices = quiet_twin(net), [x.device] if x.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices), torch.no_grad():
         few, more = (twin.run(samples(x, n)) for n in (2, 3))
+        mixes = None
         for layer, (h, larger) in enumerate(zip(few.states, more.states, strict=True)):
             _check(net, layer, h, larger)
+            if mixes is None and _differ(h, larger[:2]):
+                mixes = _producer(net, layer)
         if not (isinstance(few.output, Tensor) and few.output.shape[:1] == (2,)):
             shape = tuple(few.output.shape) if isinstance(few.output, Tensor) else type(few.output).__name__
             raise SondeError(f"the output of two samples is {shape}: its first axis must be the samples")
@@ -189,7 +194,9 @@ def survey(net: Network, x: Tensor) -> Survey:
                 f"reader {reader.name!r} is for tokens, but h_{layer} is a map of shape {_text(shape)}: choose flat "
                 f"or mean"
             )
-    return Survey(shapes=shapes, output_shape=tuple(few.output.shape[1:]), reader=reader, draws=draws)
+    return Survey(
+        shapes=shapes, output_shape=tuple(few.output.shape[1:]), reader=reader, draws=draws, mixes=mixes
+    )
 
 
 def quiet_twin(net: N) -> N:
@@ -230,7 +237,7 @@ def samples(x: Tensor, n: int) -> Tensor:
     """The first n samples; where there are fewer, some of them again."""
     if not len(x):
         raise SondeError("the sample batch is empty: give at least one input")
-    return torch.cat([x] * -(-n // len(x)))[:n]
+    return torch.cat([x[:n]] * -(-n // len(x)))[:n]
 
 
 def tiled(x: Tensor, copies: int) -> Tensor:
@@ -245,7 +252,7 @@ def vector_axis(h: Tensor, lead: int = 0) -> int:
 
 def _check(net: Network, layer: int, h: object, larger: object) -> None:
     """A state is vectors, tokens or maps of floating-point numbers, samples first."""
-    where = "what embeds the input" if layer == 0 else net.name_of(layer - 1)
+    where = _producer(net, layer)
     if not isinstance(h, Tensor) or not isinstance(larger, Tensor):
         raise SondeError(f"{where} returns a {type(h).__name__}, not a tensor: use sonde.chain")
     if not h.is_floating_point():
@@ -260,6 +267,17 @@ def _check(net: Network, layer: int, h: object, larger: object) -> None:
             f"{where} makes a state of shape {_text(tuple(h.shape))} of two samples and {_text(tuple(larger.shape))} "
             f"of three: the first axis, and no other, must be the samples (in torch.nn: batch_first=True)"
         )
+
+
+def _differ(h: Tensor, again: Tensor) -> bool:
+    """Beyond what rounding explains; of what is not finite nothing is said."""
+    largest = h.abs().max()
+    return bool(largest.isfinite()) and bool((h - again).abs().max() > 1e-3 * largest)
+
+
+def _producer(net: Network, layer: int) -> str:
+    """What makes h_l, in a message."""
+    return "what embeds the input" if layer == 0 else net.name_of(layer - 1)
 
 
 def _text(shape: Sequence[int]) -> str:

@@ -157,6 +157,19 @@ def test_a_batchnorm_network_is_not_shown_one_sample_in_training_mode() -> None:
         assert torch.equal(value, before[name]), name
 
 
+def test_samples_that_see_each_other_in_eval_mode_cannot_be_measured_one_by_one() -> None:
+    x, y = torch.randn(6, 8), torch.randint(4, (6,))
+    module = nn.Sequential(
+        nn.Linear(8, 8), nn.Linear(8, 8), nn.BatchNorm1d(8, track_running_stats=False), nn.Linear(8, 4)
+    )
+    assignment = CreditAssignment(sonde.chain(module), Backprop(), sample=x)
+    assignment.backward(x, y)
+    with pytest.raises(
+        SondeError, match=r"unit '1' to '2' lets samples see each other in eval mode.*running"
+    ):
+        take(assignment.net, x, y, assignment.loss)
+
+
 @pytest.mark.parametrize("rule", RULES)
 def test_batchnorm_gathers_statistics_once_a_step_and_none_in_a_snapshot(rule: str) -> None:
     x, y = images()

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 from sonde.criteria import Criterion, as_loss
+from sonde.errors import SondeError
 from sonde.generators import generator
 from sonde.losses import Loss
 from sonde.network import Network, leaf_at, quiet_twin, survey
@@ -112,6 +113,11 @@ def take(
     """
     net = Network.of(net)
     where = torch.device("cpu") if x.device.type == "mps" else x.device
+    if net.mixes is not None:
+        raise SondeError(
+            f"{net.mixes} lets samples see each other in eval mode, too, so nothing can be measured of one sample: let "
+            f"normalisation over the batch keep running statistics"
+        )
     twin = quiet_twin(net).to(where).double()
     x, y = (value.to(where) for value in (x, y))
     x, y = (value.double() if value.is_floating_point() else value for value in (x, y))
