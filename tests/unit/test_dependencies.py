@@ -25,7 +25,7 @@ MAY_IMPORT = {
     "report": "figures",
     "compare": "store",
     "audit": "compare store",
-    "studies": "audit config figures models paper probes rules store tasks training",
+    "studies": "audit compare config figures models paper probes rules store tasks training",
     "bench": "config datasets engine models rules store studies tasks training",
 }
 FREE = {"__init__", "__main__", "cli"}

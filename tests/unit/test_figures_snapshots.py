@@ -15,7 +15,7 @@ from study_evidence import snapshot_evidence, without_runs
 
 from sonde.errors import SondeError
 from sonde.figures import FIGURES, Evidence, NoData
-from sonde.figures.style import COLOR
+from sonde.figures.style import COLOR, LINE, MARKER
 from sonde.verdicts import number
 
 NAMES = RESMLP, VIT, CROSS = "figure_snapshot_resmlp", "figure_snapshot_vit", "fig3b_crossarch_3row"
@@ -264,11 +264,13 @@ def test_a_repeated_seed_is_not_another_sample() -> None:
         drawn(VIT, with_runs(three, three.runs.with_columns(seed=pl.lit(42, dtype=pl.Int64))))
 
 
-def test_a_rule_without_a_colour_is_told_where_to_get_one() -> None:
-    evidence = evidence_of(1)
-    runs = evidence.runs.with_columns(rule=pl.lit("novel"))
-    with pytest.raises(SondeError, match=r"'novel' has no colour.*style\.py"):
-        drawn("cifar_summary", with_runs(evidence, runs).of(model="vit_mini"))
+def test_looks_of_strangers_follow_from_their_names() -> None:
+    names = [f"stranger{number}" for number in range(60)]
+    for looks in (COLOR, MARKER, LINE):
+        assert [looks[name] for name in names] == [looks[name] for name in names]
+        assert {looks[name] for name in names} == set(looks.spare), "a look that nobody gets"
+        assert "stranger1" not in looks, "looking must not make it one of ours"
+    assert not set(COLOR.spare) & set(COLOR.values()), "a stranger would be taken for one of ours"
 
 
 norms = st.floats(1e-30, 1e30) | st.just(0.0) | st.just(math.nan)
