@@ -133,13 +133,15 @@ class RunConfig:
     @cached_property
     def recipe(self) -> str:
         """Equal for configurations that differ in nothing but the seed."""
-        return _text(to_tree(self) | {"seed": None})
+        if self.sources:  # a stranger's way of showing itself need not show everything
+            return _text(to_tree(self) | {"seed": None})
+        return repr([getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "seed"])
 
     @cached_property
     def id(self) -> str:
         """Readable, and unique to the configuration: two runs share an id only if they are the same run."""
         names = "-".join(name_of(part, getattr(self, part)) for part in CHOICES)
-        return f"{names}-s{self.seed}-{hashlib.sha256(_text(to_tree(self)).encode()).hexdigest()[:10]}"
+        return f"{names}-s{self.seed}-{hashlib.sha256(_text(_tree(self)).encode()).hexdigest()[:10]}"
 
     @property
     def sources(self) -> list[str]:
@@ -163,16 +165,24 @@ def to_tree(config: RunConfig) -> dict[str, Any]:
     return tree | lasting(rest, _defaults_of(config), first_options("", ""))
 
 
+_trees: dict[str, dict[str, Any]] = {}
+
+
+def _tree(config: RunConfig) -> dict[str, Any]:
+    """The same, made once for all the seeds of a recipe."""
+    if config.recipe not in _trees:
+        _trees[config.recipe] = to_tree(config)
+    return _trees[config.recipe] | {"seed": config.seed}
+
+
 def younger(config: RunConfig) -> dict[str, Any]:
     """The options that the stored tree may leave out, under their dotted keys, with their defaults."""
-    found: dict[str, Any] = {}
+    found = {key: value for key, value in defaults(RunConfig).items() if key not in (*SECTIONS, *RUN)}
     for part in SECTIONS:
         value = getattr(config, part)
         first = first_options(part, name_of(part, value) if part in CHOICES else "")
-        defaults = _defaults_of(value)
-        found |= {
-            f"{part}.{key}": defaults[key] for key in defaults if first is not None and key not in first
-        }
+        known = _defaults_of(value)
+        found |= {f"{part}.{key}": known[key] for key in known if first is not None and key not in first}
     return found
 
 
@@ -213,11 +223,12 @@ def _json(value: Any) -> Any:
 
 def _defaults_of(value: Any) -> dict[str, Any]:
     kind: Any = type(value)
-    return _defaults(kind)
+    return defaults(kind)
 
 
 @cache
-def _defaults(kind: Any) -> dict[str, Any]:
+def defaults(kind: Any) -> dict[str, Any]:
+    """The options of a part that have one, at their defaults, as plain JSON values."""
     found = {}
     for field in dataclasses.fields(kind):
         if field.default is not dataclasses.MISSING:
@@ -292,9 +303,13 @@ def _is_reference(name: str) -> bool:
     return ":" in name or (name not in guests.OURS["optimiser"] and name in guests.names("optimiser"))
 
 
-def _fill(kind: type[Any], values: Mapping[str, Any], prefix: str) -> Any:
+def _fill(kind: Any, values: Mapping[str, Any], prefix: str) -> Any:
     """A dataclass from plain values."""
-    _refuse_unknown(values, [field.name for field in dataclasses.fields(kind)], prefix)
+    fields = [field.name for field in dataclasses.fields(kind)]
+    _refuse_unknown(values, fields, prefix)
+    for key in fields:
+        if key not in values and key not in defaults(kind):
+            raise SondeError(f"{prefix}{key} has no default: set it")
     try:
         return kind(**check(kind, values))
     except BadOption as bad:
@@ -330,11 +345,11 @@ def changed(tree: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
 
 def completed(tree: Mapping[str, Any]) -> dict[str, Any]:
     """The tree with every option that it leaves out, at its default; values are not looked at."""
-    found = _defaults(RunConfig) | dict(tree)
+    found = defaults(RunConfig) | dict(tree)
     for part in SECTIONS:
         kind, given = _chosen(part, tree.get(part, {}))
         name = {"name": tree[part]} if isinstance(tree.get(part), str) else {}
-        found[part] = name | _defaults(kind) | given
+        found[part] = name | defaults(kind) | given
     return found
 
 

@@ -12,7 +12,7 @@ import torch
 NAMES = {
     "init": "the weights of the network",
     "order": "epoch after epoch: which training samples each batch has, and of augmented images crops and mirrorings",
-    "noise": "a seed for PyTorch's global generators while the network trains, from which dropout draws",
+    "draws": "a seed for PyTorch's global generators while the network trains, from which dropout draws",
     "rule": "the rule's feedback matrices, or seeds for its network and noise",
     "probe/null/{epoch}": "of nudge's null, for h_0 … h_L: normal numbers in the shape of the probe batch's states",
     "probe/null/{epoch}/{draw}": "what the rule draws from `rule`, anew; for a rule that draws nothing, for h_0 … h_L: "

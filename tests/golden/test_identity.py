@@ -119,7 +119,7 @@ def test_an_unfinished_run_of_0_1_0_goes_on(tmp_path: Path) -> None:
     from sonde.training import tensors
 
     older = tensors.unpack(state.read_bytes())
-    del older["noise"]
+    del older["draws"]
     state.write_bytes(tensors.pack(older))
     package.train(config, runs=tmp_path / "old")
     weights = "weights.safetensors"

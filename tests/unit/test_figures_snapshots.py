@@ -16,7 +16,7 @@ from study_evidence import snapshot_evidence, without_runs
 
 from sonde.errors import SondeError
 from sonde.figures import FIGURES, Evidence, NoData
-from sonde.figures.style import COLOR
+from sonde.figures.style import COLOR, LINE, MARKER
 from sonde.verdicts import number
 
 NAMES = RESMLP, VIT, CROSS = "figure_snapshot_resmlp", "figure_snapshot_vit", "fig3b_crossarch_3row"
@@ -297,6 +297,15 @@ def test_a_strangers_rule_is_drawn_in_a_colour_that_follows_from_its_name() -> N
     (bar,) = figure.axes[0].patches
     assert to_hex(bar.get_facecolor()).upper() == COLOR["novel"].upper()
     assert COLOR["novel"] not in {COLOR[rule] for rule in ("bp", "fa", "dfa")}
+
+
+def test_looks_of_strangers_follow_from_their_names() -> None:
+    names = [f"stranger{number}" for number in range(60)]
+    for looks in (COLOR, MARKER, LINE):
+        assert [looks[name] for name in names] == [looks[name] for name in names]
+        assert {looks[name] for name in names} == set(looks.spare), "a look that nobody gets"
+        assert "stranger1" not in looks, "looking must not make it one of ours"
+    assert not set(COLOR.spare) & set(COLOR.values()), "a stranger would be taken for one of ours"
 
 
 norms = st.floats(1e-30, 1e30) | st.just(0.0) | st.just(math.nan)

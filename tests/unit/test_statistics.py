@@ -28,6 +28,7 @@ SPREADS = {
 }  # fmt: skip
 MEASUREMENTS = {
     "probes/activations.py",  # the spread of a layer's units, which is what is measured
+    "tasks/arrays.py",  # standardises inputs
     "tasks/digits.py",  # standardises pixels
 }
 

@@ -7,7 +7,7 @@ import pytest
 
 import sonde
 from conftest import tiny_config
-from sonde.config import RunConfig
+from sonde.config import RunConfig, whole_tree
 from sonde.errors import SondeError
 from sonde.store import files
 from sonde.store.lock import Held, hold
@@ -35,7 +35,7 @@ def test_a_run_folder_holds_configuration_environment_rows_and_weights(
     stored = sonde.load(trained.parent)
     run = stored[tiny.id]
     assert run.config["model"] == {"name": "res_mlp", "d": 8, "L": 3, "weight_scale": "1/sqrt(L)"}
-    assert stored.configs == {tiny.id: run.config}
+    assert stored.configs == {tiny.id: whole_tree(tiny)}
     environment = run.manifest.sessions[0]["environment"]
     assert environment["threads"] == 1
     assert {"torch", "sonde", "polars"} <= environment["packages"].keys()

@@ -37,10 +37,10 @@ def _first_line(documented: object) -> str:
 
 def _configured(part: str) -> list[dict[str, Any]]:
     """Ours, then what is installed with an entry point."""
-    from dataclasses import asdict
+    from sonde.config import defaults
 
     return [
-        {"name": name, "about": _first_line(entry), "options": asdict(entry())}
+        {"name": name, "about": _first_line(entry), "options": defaults(entry)}
         for name, entry in _present(part)
     ]
 

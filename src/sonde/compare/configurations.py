@@ -46,7 +46,8 @@ def _fill_in(flats: Collection[Flat], runs: Iterable[Run]) -> None:
     for run in runs:
         for key, default in run.defaults.items():
             if key in used:
-                younger[key, run.config[key.partition(".")[0]].get("name")] = default
+                section = run.config.get(key.partition(".")[0])
+                younger[key, section.get("name") if isinstance(section, dict) else None] = default
     for flat in flats:
         for (key, name), default in younger.items():
             part = key.partition(".")[0]

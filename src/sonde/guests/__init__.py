@@ -52,8 +52,8 @@ class Guest(NamedTuple):
 
 
 _registered: dict[tuple[str, str], Guest] = {}  # by part and name
-_found: dict[tuple[str, str], Guest] = {}  # by part and source
-_by_kind: dict[Any, Guest] = {}
+_found: dict[tuple[str, str, str], Guest] = {}  # by part, name and source
+_by_kind: dict[Any, Guest] = {}  # by what was found and what was made of it
 
 
 def register(part: str, name: str, thing: Any) -> Any:
@@ -87,13 +87,12 @@ def find(part: str, reference: str) -> Guest:
 
 
 def known(part: str, name: str, text: str) -> Guest:
-    """The guest that a configuration names by its source."""
-    if (part, text) not in _found or name not in ("", _found[part, text].name):
-        source = Source.parse(text)
-        if source.is_data:
-            return _data(source)
-        _take_in(part, sources.thing_of(source), source, name)
-    return _found[part, text]
+    """The guest that a configuration names by its source; a probe has no other name."""
+    source = Source.parse(text)
+    key = part, name or _last(source), text
+    if key not in _found:
+        return _data(source) if source.is_data else _take_in(part, sources.thing_of(source), source, name)
+    return _found[key]
 
 
 def of(part: str, kind: Any) -> Guest:
@@ -163,7 +162,7 @@ receive = sources.receive
 
 def _data(source: Source) -> Guest:
     name = re.sub(r"\W", "_", Path(source.where).stem, flags=re.ASCII)
-    key = "task", str(source)
+    key = "task", name, str(source)
     if key not in _found:
         kind = npz(name, sources.path_of(source), source.stamp or "")
         _found[key] = _by_kind[kind] = Guest(name, source, kind)
@@ -175,13 +174,19 @@ def _installed(part: str, entry: EntryPoint) -> Guest:
     return _take_in(part, sources.thing_of(source), source, entry.name)
 
 
-def _take_in(part: str, thing: Any, source: Source, name: str | None = None) -> Guest:
-    name = name or (source.name or "").rpartition(".")[2]
+def _last(source: Source) -> str:
+    return (source.name or "").rpartition(".")[2]
+
+
+def _take_in(part: str, thing: Any, source: Source, name: str = "") -> Guest:
+    """Known from now on; what was made of a function stays the same as long as its source does."""
+    name = name or _last(source)
     _check_name(part, name)
-    key = part, str(source)
-    if key not in _found or _by_kind.get(thing) != _found[key] or _found[key].name != name:
+    key = part, name, str(source)
+    if key not in _found or (dataclasses.is_dataclass(thing) and thing is not _found[key].kind):
         kind = _adapted(part, thing, name)
-        _found[key] = _by_kind[kind] = _by_kind[thing] = Guest(name, source, kind)
+        _found[key] = _by_kind[kind] = Guest(name, source, kind)
+    _by_kind[thing] = _found[key]
     return _found[key]
 
 
@@ -232,22 +237,23 @@ def _frozen(kind: type[Any]) -> type[Any]:
 
 
 def _plain(part: str, kind: type[Any]) -> type[Any]:
-    """Check that every option has a default and a name and a type that a configuration can hold."""
+    """Check that every option has a name and a type that a configuration can hold."""
     for field in dataclasses.fields(kind):
         if field.name in RESERVED:
             raise SondeError(f"{part} {kind.__name__}: no option may be called {field.name!r}: rename it")
-        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
-            raise SondeError(f"{part} {kind.__name__}: give the option {field.name} a default")
     try:
-        check(kind, {field.name: getattr(kind(), field.name) for field in dataclasses.fields(kind)})
+        check(kind, {field.name: field.default for field in dataclasses.fields(kind) if _has_default(field)})
     except BadOption as bad:
         raise bad.under(f"{part}.") from None
     except Exception as error:
         said = (str(error).splitlines() or [""])[0]
-        raise SondeError(
-            f"{part} {kind.__name__}: its options cannot be read ({type(error).__name__}: {said})"
-        ) from error
+        why = f"{type(error).__name__}: {said}"
+        raise SondeError(f"{part} {kind.__name__}: its options cannot be read ({why})") from error
     return kind
+
+
+def _has_default(field: "dataclasses.Field[Any]") -> bool:
+    return field.default is not dataclasses.MISSING
 
 
 def _check_part(part: str) -> None:

@@ -54,7 +54,8 @@ class Run:
         whole = {key: dict(v) if isinstance(v, dict) else v for key, v in self.config.items()}
         for key, default in self.defaults.items():
             part, _, option = key.partition(".")
-            whole[part].setdefault(option, default)
+            section, name = (whole[part], option) if option else (whole, key)
+            section.setdefault(name, default)
         return whole
 
     @property

@@ -43,7 +43,8 @@ def gather(
     several: dict[str, str] = {}
     if guests and inside:
         more, several = _guests_beside(stored, configs)
-        inside = [run for run in stored.runs if run in inside or run.id in more]
+        ids = {run.id for run in inside} | more
+        inside = [run for run in stored.runs if run.id in ids]
     chosen, why = {run.id for run in inside}, _Why(wanted)
     left_out = {run.id: several.get(run.id) or why(run) for run in stored.runs if run.id not in chosen}
     if not inside:
@@ -61,11 +62,14 @@ def _guests_beside(stored: Runs, configs: Sequence[RunConfig]) -> tuple[set[str]
 
     A guest that changed, or was trained with several options, is several rules of one name.
     """
-    recipes = {_without_rule(to_tree(config)) for config in configs}
+    strangers = [
+        run for run in stored.runs if "source" in run.config["rule"] and run.manifest.state == "complete"
+    ]
+    recipes = {_without_rule(to_tree(config)) for config in configs} if strangers else set()
     of_rule: dict[str, dict[str, list[str]]] = {}
-    for run in stored.runs:
+    for run in strangers:
         rule = run.config["rule"]
-        if "source" in rule and run.manifest.state == "complete" and _without_rule(run.config) in recipes:
+        if _without_rule(run.config) in recipes:
             of_rule.setdefault(rule["name"], {}).setdefault(json.dumps(rule), []).append(run.id)
     alone = {run for forms in of_rule.values() if len(forms) == 1 for runs in forms.values() for run in runs}
     several = {

@@ -17,8 +17,8 @@ from sonde.rows import Reading
 from sonde.tasks import Data
 from sonde.training.assign import CreditAssignment
 from sonde.training.bf16 import use_bf16
+from sonde.training.draws import Draws
 from sonde.training.log import Epoch, Log
-from sonde.training.noise import Noise
 from sonde.training.optimisers import make_optimiser
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bf16": torch.float32}  # of weights
@@ -33,8 +33,8 @@ class Program:
         self.data = data
         self.device = device
         self.dtype = DTYPES[config.precision]
-        self.noise = Noise(generator(config.seed, "noise"), device)
-        with self.noise:
+        self.draws = Draws(generator(config.seed, "draws"), device)
+        with self.draws:
             net = network_of(config.model.build(config.signature, generator(config.seed, "init")))
         self.net = net.to(device, self.dtype)
         if config.precision == "bf16":
@@ -45,7 +45,7 @@ class Program:
         self.steps_per_epoch = data.steps(config.batch_size)
         sample, _ = data.test(0, 2)
         self.width = self._fits(sample)
-        with self.noise:
+        with self.draws:
             self.credit = CreditAssignment(
                 self.net,
                 config.rule,
@@ -62,7 +62,7 @@ class Program:
         lr = learning_rate(config.optimiser, epoch, config.epochs)
         log = Log(self.loss)
         self.net.train()
-        with self.noise:
+        with self.draws:
             for x, y in self.data.batches(config.batch_size, self.order):
                 self.optimiser.zero_grad()
                 step = self.credit.backward(x, y)
@@ -79,7 +79,7 @@ class Program:
         )
         correct, labels = torch.zeros((), device=self.device, dtype=torch.int64), 0
         self.net.eval()
-        with self.noise:
+        with self.draws:
             for first in range(0, samples, TEST_BATCH):
                 x, y = data.test(first, min(first + TEST_BATCH, samples))
                 output = self.net(x)
@@ -112,7 +112,7 @@ class Program:
             etas=probing.etas,
             epsilon=probing.epsilon,
         )
-        with self.noise:
+        with self.draws:
             snapshot = take(self.net, *self.data.test(0, probing.size), self.loss, context)
             return [reading for name in names for reading in probe_of(name)(snapshot)]
 
@@ -135,7 +135,7 @@ class Program:
             "optimiser": self.optimiser.state_dict(),
             "order": self.order.get_state(),
             "rule": self.credit.state_dict(),
-            "noise": self.noise.state,
+            "draws": self.draws.state,
         }
 
     def restore(self, weights: dict[str, Tensor], state: dict[str, Any]) -> None:
@@ -143,7 +143,7 @@ class Program:
         self.optimiser.load_state_dict(state["optimiser"])
         self.order.set_state(state["order"])
         self.credit.load_state_dict(state["rule"])
-        self.noise.state = state.get("noise", self.noise.state)  # 0.1.0 had nothing that drew from it
+        self.draws.state = state.get("draws", self.draws.state)  # 0.1.0 had nothing that drew from it
 
     @torch.no_grad()
     def _fits(self, x: Tensor) -> int:

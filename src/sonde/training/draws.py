@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 
-class Noise:
+class Draws:
     """While it is entered, the global generators go on from where this run left them; others find theirs untouched.
 
     So a run computes the same bits whoever is trained before it in the same process, and after it was resumed.
