@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sonde.store.load import load as load
     from sonde.training.train import train as train
+    from sonde.watching.watch import watch as watch
 
 __version__ = version("sonde")
-__all__ = ["load", "train"]
+__all__ = ["load", "train", "watch"]
 
 _HOME = {"load": "sonde.store.load", "train": "sonde.training.train"}
+_HOME |= {"watch": "sonde.watching.watch"}
 
 
 def __getattr__(name: str) -> Any:
