@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from sonde.watching.calls import Call
 from sonde.watching.spots import Spot
 
+NEVER_CALLED = "never called"
+NO_CALL = "it is compiled, or called in a way that hooks do not hear"
 MOST = 8  # tensors of an input that are described
 
 
@@ -78,7 +80,6 @@ def glances(value: Any) -> list[Glance]:
 
 def modules(spots: Iterable[Spot], calls: Sequence[Call]) -> list[dict[str, Any]]:
     """Those that were called, in order of execution; then those that were not, with the reason."""
-    by_name = {spot.name: spot for spot in spots}
     counts: dict[str, int] = {}
     firsts: dict[str, Call] = {}
     for call in calls:
@@ -94,12 +95,18 @@ def modules(spots: Iterable[Spot], calls: Sequence[Call]) -> list[dict[str, Any]
         }
         for name, call in firsts.items()
     ]
-    unseen = [
-        {"name": name, "type": spot.type, "calls": 0, "reason": spot.hidden or "never called"}
-        for name, spot in by_name.items()
-        if name not in firsts and (spot.chosen or spot.hidden)
+    types = {spot.name: spot.type for spot in spots}
+    return known + [
+        {"name": name, "type": types[name], "calls": 0, "reason": reason}
+        for name, reason in unseen(spots, calls).items()
     ]
-    return known + unseen
+
+
+def unseen(spots: Iterable[Spot], calls: Sequence[Call]) -> dict[str, str]:
+    """The modules that would have been watched, had they been called, and why they were not."""
+    called = {call.spot.name for call in calls}
+    missed = NEVER_CALLED if calls else NO_CALL
+    return {spot.name: spot.hidden or missed for spot in spots if spot.chosen and spot.name not in called}
 
 
 def parameters(

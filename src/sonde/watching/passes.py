@@ -71,6 +71,12 @@ class Passes:
         """Whether a module is under way."""
         return bool(self._stack)
 
+    def abandon(self) -> None:
+        """Forget a pass that never came to its end."""
+        if self._stack and self._current in self._passes:
+            self._passes.remove(self._current)
+        self._stack, self._in_attention = [], 0
+
     def collect(self) -> tuple[list[Call], list[Tensor], bool]:
         """Calls, losses, and whether float16 took part: of the passes that a gradient came back to, else of all."""
         done = [known for known in self._passes if known.backward is not None]

@@ -164,14 +164,19 @@ class Recorder:
 
     def _sheet(self) -> Sheet:
         calls, losses, half = self._passes.collect()
-        if self._first is None and calls:
+        unseen: dict[str, str] = {}
+        if self._first is None:
             self._first = calls
+            unseen = facts.unseen(self._spots, calls)
+            if not calls:
+                warn(f"no call of the model was seen in step {self.step}: {facts.NO_CALL}")
         sheet = Sheet(
             self.step,
             calls=[call for call in calls if call.spot.chosen],
             parameters=self._updates.collect(),
             losses=losses,
             scale=self._updates.scale,
+            unseen=unseen,
         )
         if half and sheet.scale is None and self._updates.scaler is None:
             sheet.unscaled_reason = UNKNOWN_SCALE
@@ -183,6 +188,8 @@ class Recorder:
         """A module is called; in an evaluation, in a backward pass or in another thread that is no concern of ours."""
         if backward_pass() != -1 or module is not spot.module():
             return
+        if spot.is_root:
+            self._passes.abandon()  # a pass that was interrupted
         if not self._passes.inside:
             if self._suspended and spot.is_root:
                 self._resume()
@@ -288,7 +295,7 @@ class Recorder:
         if not pending:
             return
         rows = self._ledger.rows(pending)
-        if self._first and not self.facts:
+        if self._first is not None and not self.facts:
             self.facts, self._first = self._describe(self._first), []
             self._sink.facts(self.facts)
         self._sink.append(rows, self.step)

@@ -28,6 +28,7 @@ class Sheet:
     parameters: list[Parameters] = field(default_factory=list)
     losses: list[Tensor] = field(default_factory=list)
     scale: Tensor | None = None  # of the loss, by a GradScaler
+    unseen: dict[str, str] = field(default_factory=dict)  # modules that were not called → why
     unscaled_reason: str | None = None  # why gradients cannot be believed
 
     @property
@@ -99,9 +100,10 @@ class Ledger:
     def rows(self, sheets: Sequence[Sheet]) -> pl.DataFrame:
         values = Values(tensor for sheet in sheets for tensor in sheet.tensors())
         table = _Table(self.run)
-        for sheet in sheets:
-            table.step = sheet.step
-            self._sheet(sheet, values, table)
+        with np.errstate(all="ignore"):  # what is not a number becomes a row that says so
+            for sheet in sheets:
+                table.step = sheet.step
+                self._sheet(sheet, values, table)
         return table.frame()
 
     def _sheet(self, sheet: Sheet, values: Values, table: "_Table") -> None:
@@ -118,6 +120,8 @@ class Ledger:
             for gradient in call.gradients:
                 if gradient.norms is not None and not np.isfinite(values(gradient.norms)).all():
                     broken.setdefault(call_name(call), "gradient")
+        for name, reason in sheet.unseen.items():
+            table.add(None, name, "out_rms", math.nan, 0, reason)
         weights_broken = False
         for known in sheet.parameters:
             weights_broken |= _parameters(table, known, values, scale, sheet.unscaled_reason)
@@ -241,8 +245,7 @@ def _call(
 
 def rms(outputs: Sequence[Output], values: Values) -> float:
     """√(Σx²/n) over everything that was pooled."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        square = sum(float(np.dot(values(output.norms), values(output.norms))) for output in outputs)
+    square = sum(float(np.dot(values(output.norms), values(output.norms))) for output in outputs)
     return math.sqrt(square / sum(output.entries for output in outputs)) if square == square else math.nan
 
 

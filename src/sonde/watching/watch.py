@@ -1,5 +1,7 @@
 """`sonde.watch`: one line before a training loop."""
 
+import atexit
+import sys
 import weakref
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -16,10 +18,17 @@ from sonde.store.journal import Journal, folder_name
 from sonde.store.place import Place, place
 from sonde.watching.recorder import Recorder
 from sonde.watching.sinks import Memory, Sink, Stored
-from sonde.watching.spots import Layers, contents, find_spots, inside, named_parameters
+from sonde.watching.spots import COMPILED, Layers, contents, find_spots, inside, named_parameters
 from sonde.watching.words import warn
 
-_watches: "weakref.WeakKeyDictionary[nn.Module, Recorder]" = weakref.WeakKeyDictionary()
+_watches: "weakref.WeakKeyDictionary[nn.Module, weakref.ref[Recorder]]" = weakref.WeakKeyDictionary()
+_exiting = False
+
+
+@atexit.register
+def _note_exit() -> None:
+    global _exiting
+    _exiting = True
 
 
 class Watch:
@@ -105,7 +114,8 @@ def watch(
     known = [_inner(optimizer) for optimizer in optimizers]
     _check_optimisers(model, known)
     spots = find_spots(model, layers)
-    before = _watches.pop(inside(model), None)
+    known_before = _watches.pop(inside(model), None)
+    before = None if known_before is None else known_before()
     if before is not None:
         before.close()
     if _rank() != 0:
@@ -130,7 +140,9 @@ def watch(
         sink=sink,
         run=run,
     )
-    _watches[inside(model)] = recorder
+    _watches[inside(model)] = weakref.ref(recorder)
+    if any(spot.hidden == COMPILED for spot in spots):
+        warn("compiled modules are seen from outside only: outputs and gradients inside them are undefined")
     return Watch(recorder, run, where)
 
 
@@ -215,4 +227,8 @@ def _dropped(recorder: Recorder) -> None:
         warn(
             "the watch ended before the first step: keep it in a variable, `watch = sonde.watch(model, optimizer)`"
         )
-    recorder.close()
+    crash = getattr(sys, "last_value", None)
+    if _exiting and crash is not None and not hasattr(sys, "ps1"):
+        recorder.close("failed", f"{type(crash).__name__}: {crash}".splitlines()[0])
+    else:
+        recorder.close()
