@@ -20,6 +20,7 @@ from sonde.store.run import Manifest, RunFolder
 T = TypeVar("T")
 R = TypeVar("R")
 
+WATCHED = "it was watched: it has no configuration"  # why a run is in no comparison, audit or study
 AT_A_TIME = 32  # requests to an object store
 
 # What readers rely on in a run's derived facts.
