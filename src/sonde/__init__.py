@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sonde.store.load import load as load
     from sonde.training.train import train as train
+    from sonde.watching.check import check as check
     from sonde.watching.watch import watch as watch
 
 __version__ = version("sonde")
-__all__ = ["load", "train", "watch"]
+__all__ = ["check", "load", "train", "watch"]
 
 _HOME = {"load": "sonde.store.load", "train": "sonde.training.train"}
-_HOME |= {"watch": "sonde.watching.watch"}
+_HOME |= {"check": "sonde.watching.check", "watch": "sonde.watching.watch"}
 
 
 def __getattr__(name: str) -> Any:

@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "compare": "store",
     "audit": "compare store",
     "studies": "audit config figures models paper probes rules store tasks training",
-    "watching": "store",
+    "watching": "figures store",
     "bench": "config datasets engine models rules store studies tasks training",
 }
 FREE = {"__init__", "__main__", "cli"}

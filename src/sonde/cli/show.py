@@ -29,7 +29,9 @@ def show(runs: RunsFolder = Path("runs"), json: Json = False) -> None:
     if stored.runs or not stored.watched:
         print_runs(stored, f"{len(stored)} runs in {runs}")
     if stored.watched:
-        print_watched(stored, f"{len(stored.watched)} watched run{'s' * (len(stored.watched) != 1)} in {runs}")
+        print_watched(
+            stored, f"{len(stored.watched)} watched run{'s' * (len(stored.watched) != 1)} in {runs}"
+        )
 
 
 def describe(stored: "Runs") -> list[dict[str, Any]]:

@@ -151,7 +151,7 @@ class Recorder:
             handle.remove()
         self._handles = []
 
-    def _end_step(self) -> None:
+    def end_step(self) -> None:
         if self._watched:
             sheet = self._sheet()
             self._pending.append(sheet)
@@ -206,7 +206,7 @@ class Recorder:
                     and spot.is_root
                     and (self._backward_seen or self._passes.heard_backward)
                 ):
-                    self._end_step()
+                    self.end_step()
                 self._begun = True
                 if spot.is_root and "inputs" not in self._glances:
                     self._glances["inputs"] = facts.glances(args)
@@ -252,7 +252,7 @@ class Recorder:
         if self._watched:
             self._updates.stepped(index, has_closure=has_closure)
         if self._updates.ends(index):
-            self._end_step()
+            self.end_step()
 
     def accumulated(self, name: str, parameter: Tensor) -> None:
         if self._watched:
