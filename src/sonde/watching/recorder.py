@@ -75,6 +75,7 @@ class Recorder:
         self._begun = False  # whether the step has seen a forward pass
         self._backward_seen = False
         self._late: bool | None = None  # whether losses are logged after the optimiser's step
+        self._heard_loss_in = -1  # the last step in which the loss module was heard
 
         self._pending: list[Sheet] = []
         self._expected = 0
@@ -267,6 +268,7 @@ class Recorder:
         out = facts.first_float(output)
         if out is not None and readable(out) is None:
             self._passes.heard_loss(out)
+            self._heard_loss_in = self.step
 
     def log(self, loss: Any) -> None:
         """A loss that the user tells; after the optimiser's step it still belongs to that step."""
@@ -275,6 +277,8 @@ class Recorder:
         elif self._late is None:
             self._late = self.step > 0
         step = self.step - 1 if self._late and self.step > 0 else self.step
+        if step == self._heard_loss_in:
+            return
         value = loss.detach().mean().reshape(1) if isinstance(loss, Tensor) else torch.tensor([float(loss)])
         self._pending.append(Sheet(step, losses=[value]))
         self._expected += 1
