@@ -106,7 +106,10 @@ class Opened:
         return self.page.inner_text("#epoch-said")
 
 
-def open_page(browser: "Browser", path: Path, **options: Any) -> Opened:
+def open_page(
+    browser: "Browser", path: Path, *, drawn: str = "#third-profile .plot svg", **options: Any
+) -> Opened:
+    """The page, once this part of it is drawn."""
     page = browser.new_page(**{"viewport": {"width": 1280, "height": 900}, **options})
     page.set_default_timeout(LATENCY)
     opened = Opened(page)
@@ -115,5 +118,5 @@ def open_page(browser: "Browser", path: Path, **options: Any) -> Opened:
     page.on("dialog", lambda dialog: (opened.complaints.append("dialog"), dialog.dismiss()))
     page.on("request", lambda request: opened.requests.append(request.url))
     page.goto(path.as_uri())
-    page.wait_for_selector("#third-profile .plot svg", state="attached")
+    page.wait_for_selector(drawn, state="attached")
     return opened

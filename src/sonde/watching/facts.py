@@ -106,7 +106,11 @@ def unseen(spots: Iterable[Spot], calls: Sequence[Call]) -> dict[str, str]:
     """The modules that would have been watched, had they been called, and why they were not."""
     called = {call.spot.name for call in calls}
     missed = NEVER_CALLED if calls else NO_CALL
-    return {spot.name: spot.hidden or missed for spot in spots if spot.chosen and spot.name not in called}
+    return {
+        spot.name: spot.hidden or spot.silent or missed
+        for spot in spots
+        if spot.chosen and spot.name not in called
+    }
 
 
 def parameters(

@@ -26,7 +26,7 @@ from sonde.watching.passes import Passes, backward_pass
 from sonde.watching.schedule import is_costly, next_watched
 from sonde.watching.sheets import Ledger, Sheet
 from sonde.watching.sinks import Sink
-from sonde.watching.spots import Spot, goes_fast, named_parameters
+from sonde.watching.spots import FROZEN, Spot, goes_fast, named_parameters
 from sonde.watching.updates import Updates
 from sonde.watching.words import warn
 
@@ -125,17 +125,15 @@ class Recorder:
 
     def _heard(self) -> list[Spot]:
         """The modules to hook in this step; not those that PyTorch computes another way without hooks."""
-        silent: set[int] = set()
         for layer, inner in self._fast:
             module = layer.module()
-            if module is not None and goes_fast(module):
-                silent |= {id(spot) for spot in inner}
-        if self._steps_alone:
-            silent.add(id(self._root))  # hooked already
+            for spot in inner:
+                spot.silent = FROZEN if module is not None and goes_fast(module) else None
+        hooked = self._root if self._steps_alone else None
         return [
             spot
             for spot in self._spots
-            if (spot.chosen is not False or spot.is_root) and id(spot) not in silent
+            if (spot.chosen is not False or spot.is_root) and spot.silent is None and spot is not hooked
         ]
 
     def _hook(self, spot: Spot) -> list[Any]:

@@ -11,6 +11,7 @@ from sonde.errors import SondeError, nearest
 WHOLE = "(model)"  # the name of the model itself
 COMPILED = "the module is compiled: what happens inside is not seen"
 FROZEN = "frozen and in eval mode, where a hook would change the way PyTorch computes it"
+WITHIN_ATTENTION = "MultiheadAttention uses its weights without calling it"
 
 Layers = str | Iterable[str] | Callable[[str, nn.Module], bool] | None
 
@@ -44,6 +45,7 @@ class Spot:
         self.type = type(module).__name__
         self.chosen = chosen  # None: decided by the shapes of its first call
         self.hidden = hidden  # why its calls cannot be seen
+        self.silent: str | None = None  # why they are not to be seen as long as the model is as it is
         self.is_root = name == WHOLE
         self.activation = _is_activation(module)
         self.bounds = next((bounds for kind, bounds in _BOUNDS if isinstance(module, kind)), None)
@@ -101,6 +103,8 @@ def _walk(
     if content is not module:
         seen.add(id(content))
         hidden = COMPILED
+    if isinstance(content, nn.MultiheadAttention):
+        hidden = hidden or WITHIN_ATTENTION
     for part, child in content.named_children():
         yield from _walk(child, part if name == WHOLE else f"{name}.{part}", hidden, seen)
 
