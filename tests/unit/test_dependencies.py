@@ -25,6 +25,7 @@ MAY_IMPORT = {
     "audit": "compare store",
     "studies": "audit config figures models paper probes rules store tasks training",
     "watching": "figures store",
+    "integrations": "store watching",
     "bench": "config datasets engine models rules store studies tasks training",
 }
 FREE = {"__init__", "__main__", "cli"}

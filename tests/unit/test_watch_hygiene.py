@@ -22,7 +22,7 @@ import sonde
 from sonde.errors import SondeError
 from sonde.watching import recorder as recording
 from sonde.watching.words import WatchWarning
-from watch_programs import ResidualBlock, plain_mlp, resnet, vectors
+from watch_programs import Frozen, ResidualBlock, Transformer, plain_mlp, resnet, tokens, vectors
 
 
 def hooks_on(model: nn.Module, *optimisers: torch.optim.Optimizer) -> list[str]:
@@ -323,6 +323,42 @@ def test_by_default_blocks_activations_and_modules_with_parameters_are_watched()
         assert not {"3", "4"} & set(names), "pooling and flattening change the shape and have no parameters"
     assert isinstance(model[1], ResidualBlock)
     assert watch.rows.filter(module="1", metric="stream_step")["defined"].all()
+    watch.close()
+
+
+def test_where_pytorch_has_a_faster_way_without_hooks_there_are_none() -> None:
+    model = Frozen().train()
+    optimiser = torch.optim.SGD(model.head.parameters(), 0.1)
+    watch = sonde.watch(model, optimiser, runs=None)
+    assert not hooks_on(model.encoder.layers[0])
+    model(tokens(0)[0]).sum().backward()
+    optimiser.step()
+    unseen = {module["name"]: module.get("reason", "") for module in watch.facts["modules"]}
+    assert "frozen and in eval mode" in unseen["encoder.layers.0.linear1"]
+    watch.close()
+
+
+def test_an_evaluation_of_a_transformer_goes_the_faster_way_and_the_next_step_is_read() -> None:
+    class Spy(nn.ReLU):
+        def forward(self, x: Tensor) -> Tensor:
+            seen.append(len(hooks_on(model.encoder)))
+            return super().forward(x)  # the faster way does without it
+
+    seen: list[int] = []
+    model = Transformer()
+    model.encoder.layers[0].activation = Spy()
+    optimiser = torch.optim.SGD(model.parameters(), 0.1)
+    watch = sonde.watch(model, optimiser, runs=None)
+    for _ in range(2):
+        model.eval()
+        with torch.no_grad():
+            model(tokens(0)[0])
+        model.train()
+        model(tokens(0)[0]).sum().backward()
+        optimiser.step()
+    assert len(seen) == 2
+    assert min(seen) > 0
+    assert watch.rows.filter(metric="out_rms", module="head")["step"].to_list() == [0, 1]
     watch.close()
 
 

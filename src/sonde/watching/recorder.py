@@ -9,7 +9,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import polars as pl
@@ -77,6 +77,7 @@ class Recorder:
         self._late: bool | None = None  # whether losses are logged after the optimiser's step
         self._heard_loss_in = -1  # the last step in which the loss module was heard
 
+        self._logged: Sheet | None = None  # the losses of one step that were told so far
         self._pending: list[Sheet] = []
         self._expected = 0
         self._deadline = 0.0
@@ -230,6 +231,8 @@ class Recorder:
                 self._mode = _mode(module, self._spots)
             if not self._glances.get("inputs"):
                 self._glances["inputs"] = facts.glances(kwargs)
+            if isinstance(output, Mapping) and self._loss is None:
+                self._hear_loss(output.get("loss"))
             out = facts.first_float(output)
             if self._steps_alone and out is not None and out.requires_grad:
                 hook: Any = out.register_hook
@@ -263,13 +266,18 @@ class Recorder:
             return
         if len(args) > 1 and "targets" not in self._glances:
             self._glances["targets"] = facts.glances(args[1])
-        out = facts.first_float(output)
-        if out is not None and readable(out) is None:
-            self._passes.heard_loss(out)
+        self._hear_loss(facts.first_float(output))
+
+    def _hear_loss(self, loss: Any) -> None:
+        if self._watched and isinstance(loss, Tensor) and loss.is_floating_point() and readable(loss) is None:
+            self._passes.heard_loss(loss)
             self._heard_loss_in = self.step
 
     def log(self, loss: Any) -> None:
-        """A loss that the user tells; after the optimiser's step it still belongs to that step."""
+        """A loss that the user tells; after the optimiser's step it still belongs to that step.
+
+        Several of one step, as of micro-batches, are averaged.
+        """
         if self._watched and self._root.hidden is None:
             self._late = not self._begun
         elif self._late is None:
@@ -278,9 +286,17 @@ class Recorder:
         if step == self._heard_loss_in:
             return
         value = loss.detach().mean().reshape(1) if isinstance(loss, Tensor) else torch.tensor([float(loss)])
-        self._pending.append(Sheet(step, losses=[value]))
-        self._expected += 1
-        self._maybe_flush()
+        if self._logged is None or self._logged.step != step:
+            self._close_log()
+            self._logged = Sheet(step)
+        self._logged.losses.append(value)
+
+    def _close_log(self) -> None:
+        if self._logged is not None:
+            self._pending.append(self._logged)
+            self._expected += 1
+            self._logged = None
+            self._maybe_flush()
 
     # Rows
 
@@ -317,6 +333,7 @@ class Recorder:
 
     def rows(self) -> pl.DataFrame:
         if not self.closed:
+            self._close_log()
             self.flush()
         return self._sink.rows()
 
@@ -332,6 +349,7 @@ class Recorder:
         for handle in self._always:
             handle.remove()
         try:
+            self._close_log()
             self.flush()
             self._sink.close(state, self.step, message)
         except Exception as error:
