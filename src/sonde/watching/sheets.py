@@ -102,7 +102,7 @@ class Ledger:
         table = _Table(self.run)
         with np.errstate(all="ignore"):  # what is not a number becomes a row that says so
             for sheet in sheets:
-                table.step = sheet.step
+                table.step, table.last_loss = sheet.step, 0.0
                 self._sheet(sheet, values, table)
         return table.frame()
 
