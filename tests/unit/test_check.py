@@ -139,7 +139,7 @@ def test_a_notebook_gets_table_picture_and_words() -> None:
     shown = library.check(plain_mlp(), *batch())._repr_html_()
     assert "data:image/png;base64," in shown
     assert "<td" in shown
-    assert "nothing is plainly wrong" in shown
+    assert "nothing is zero or not finite" in shown
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_the_command_reads_functions_of_a_file(tmp_path: Path, sonde: Sonde) -> 
     (tmp_path / "net.py").write_text(PROGRAM)
     printed = sonde("check", "net.py:make", "--batch", "net.py:batch", "--out", "pictures/net.png").stdout
     assert "Sequential at initialisation; loss: cross-entropy" in printed
-    assert "nothing is plainly wrong" in printed
+    assert "nothing is zero or not finite" in printed
     assert (tmp_path / "pictures/net.png").stat().st_size > 1000
     known = json.loads(sonde("check", "net.py:whole", "--json").stdout)
     assert [line["module"] for line in known["table"]] == ["0", "1", "2", "(model)"]

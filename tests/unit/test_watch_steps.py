@@ -11,7 +11,7 @@ from torch.nn import functional
 
 import sonde
 from sonde.watching.schedule import is_costly, is_watched, next_watched
-from watch_programs import Cell, Checkpointed, plain_mlp, tokens, vectors
+from watch_programs import Cell, Checkpointed, Recurrent, Transformer, plain_mlp, tokens, vectors
 
 
 def value(watch: Any, module: str | None, metric: str, step: int = 0) -> float:
@@ -406,3 +406,85 @@ def test_dead_channels_of_maps_are_channels() -> None:
     model(torch.randn(3, 2, 8, 8)).sum().backward()
     optimiser.step()
     assert value(watch, "1", "dead_share") == pytest.approx(2 / 5)
+
+
+def test_a_recurrent_module_is_read_at_its_sequence_of_outputs() -> None:
+    torch.manual_seed(0)
+    model = Recurrent()
+    optimiser = torch.optim.SGD(model.parameters(), 0.1)
+    watch = sonde.watch(model, optimiser, runs=None)
+    x, _ = tokens(0)
+    out, _ = model.rnn(model.embed(x).detach())
+    leaf = out.detach().requires_grad_()
+    model.head(leaf).square().mean().backward()
+    optimiser.zero_grad()
+    model(x).square().mean().backward()
+    optimiser.step()
+    assert value(watch, "rnn", "out_rms") == pytest.approx(rms(out), rel=1e-5)
+    assert value(watch, "rnn", "grad_rms") == pytest.approx(rms(leaf.grad), rel=1e-5)
+    assert value(watch, "rnn.weight_hh_l0", "update_ratio") > 0
+
+
+def test_under_autocast_outputs_are_read_in_the_precision_they_have() -> None:
+    torch.manual_seed(0)
+    model = plain_mlp()
+    optimiser = torch.optim.SGD(model.parameters(), 0.1)
+    watch = sonde.watch(model, optimiser, runs=None)
+    x, _ = vectors(0)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        first = functional.linear(x, model[0].weight, model[0].bias)
+        model(x).float().square().mean().backward()
+    optimiser.step()
+    assert first.dtype == torch.bfloat16
+    assert value(watch, "0", "out_rms") == pytest.approx(rms(first), rel=1e-5)
+    assert value(watch, "0", "grad_rms") > 0, "bfloat16 needs no scaler"
+
+
+def test_tied_weights_are_one_parameter_with_two_names() -> None:
+    model = Transformer()
+    optimiser = torch.optim.SGD(model.parameters(), 0.1)
+    watch = sonde.watch(model, optimiser, runs=None)
+    model(tokens(0)[0]).square().mean().backward()
+    optimiser.step()
+    names = watch.rows.filter(metric="weight_norm")["module"].to_list()
+    assert "embed.weight" in names
+    assert "head.weight" not in names
+    assert watch.facts["shared"] == [["embed.weight", "head.weight"]]
+
+
+def test_attention_of_the_module_is_that_of_the_function() -> None:
+    """`nn.MultiheadAttention` with a causal mask against the weights it returns itself."""
+    torch.manual_seed(0)
+    model = nn.MultiheadAttention(8, 2, batch_first=True)
+    optimiser = torch.optim.SGD(model.parameters(), 0.1)
+    watch = sonde.watch(model, optimiser, runs=None)
+    x, mask = torch.randn(3, 5, 8), nn.Transformer.generate_square_subsequent_mask(5)
+    out, weights = model(x, x, x, attn_mask=mask, average_attn_weights=False)
+    out.sum().backward()
+    optimiser.step()
+    entropy = torch.special.entr(weights.detach().double()).sum(-1).mean()
+    assert value(watch, "(model)", "attention_entropy") == pytest.approx(float(entropy), rel=1e-5)
+
+
+def test_rows_that_have_waited_long_enough_are_written(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = nn.Linear(2, 1)
+    optimiser = torch.optim.SGD(model.parameters(), 0.1)
+    watch = sonde.watch(model, optimiser, runs=tmp_path)
+
+    def stored() -> int:
+        return int(sonde.load(tmp_path).rows["step"].max() or 0)
+
+    def step() -> None:
+        model(torch.ones(3, 2)).sum().backward()
+        optimiser.step()
+
+    for _ in range(4):
+        step()
+    assert stored() == 0, "a few rows wait"
+    monkeypatch.setattr("sonde.watching.recorder.SECONDS", 0.0)
+    watch._recorder.flush()
+    step()
+    assert stored() == 4
+    watch.close()

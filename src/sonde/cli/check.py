@@ -42,7 +42,7 @@ def check(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Look at a model before training it: signal and gradient by depth, and what is plainly wrong.
+    """Look at a model before training it: signal and gradient by depth, and what is missing, zero or not finite.
 
     Nothing is trained; one batch goes through a copy in float64.
     """

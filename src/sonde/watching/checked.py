@@ -104,7 +104,10 @@ class Checked:
 
     def words(self) -> list[str]:
         """What stands below the table."""
-        said = [f"• {remark}" for remark in self.remarks or ["nothing is plainly wrong"]]
+        fine = "nothing is zero or not finite"
+        if self.loss_value is not None:
+            fine = f"every parameter has a gradient; {fine}"
+        said = [f"• {remark}" for remark in self.remarks or [fine]]
         if self.band is None:
             return said
         return [*said, f"In brackets: smallest and largest of {self.band.inits} fresh initialisations."]
