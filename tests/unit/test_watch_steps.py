@@ -488,3 +488,60 @@ def test_rows_that_have_waited_long_enough_are_written(
     step()
     assert stored() == 4
     watch.close()
+
+
+def test_a_module_that_returns_its_input_has_the_gradient_of_it() -> None:
+    class Passes(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.norm, self.same, self.last = (
+                nn.Linear(4, 4),
+                nn.LayerNorm(4),
+                nn.Identity(),
+                nn.Linear(4, 4),
+            )
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.first(x) + 1  # no module's output
+            return self.last(self.norm(h) + self.same(h))
+
+    model = Passes()
+    optimiser = torch.optim.SGD(model.parameters(), 0.1)
+    watch = sonde.watch(model, optimiser, runs=None)
+    model(torch.randn(3, 4)).square().sum().backward()
+    optimiser.step()
+    assert value(watch, "same", "grad_rms") == pytest.approx(value(watch, "first", "grad_rms"), rel=1e-5)
+    assert value(watch, "same", "stream_step") == 0
+
+
+def test_a_model_that_calls_itself_is_read_as_one_pass() -> None:
+    class Tree(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(4, 4)
+
+        def forward(self, x: Tensor, depth: int = 2) -> Tensor:
+            out: Tensor = self.inner(x)
+            return self(out, depth - 1) if depth else out
+
+    model = Tree()
+    optimiser = torch.optim.SGD(model.parameters(), 0.1)
+    watch = sonde.watch(model, optimiser, runs=None)
+    for _ in range(2):
+        model(torch.randn(3, 4)).sum().backward()
+        optimiser.step()
+    for step in range(2):
+        names = watch.rows.filter(metric="out_rms", step=step)["module"].to_list()
+        assert names == ["inner", "inner#2", "inner#3", "(model)", "(model)#2", "(model)#3"]
+
+
+def test_an_optimiser_that_steps_before_there_are_gradients_makes_no_step() -> None:
+    model = plain_mlp()
+    optimiser = torch.optim.Adam(model.parameters())
+    watch = sonde.watch(model, optimiser, runs=None)
+    optimiser.step()
+    assert watch.step == 0
+    model(vectors(0)[0]).sum().backward()
+    optimiser.step()
+    assert watch.step == 1
+    assert watch.rows.filter(metric="out_rms", step=0).height > 0

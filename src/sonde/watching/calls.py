@@ -98,13 +98,13 @@ class Pass:
         self.half = False  # whether anything was computed in float16
         self.attention: dict[Key, list[tuple[Tensor, Tensor]]] = {}  # of calls that have not returned
         self.units: int | None = None  # where the units of the last layer are
-        self._seen: dict[int, tuple[weakref.ref[Tensor], int, Output, Gradient]] = {}
+        self._seen: dict[int, tuple[weakref.ref[Tensor], int, Output, Gradient | None]] = {}
 
-    def remember(self, x: Tensor, output: Output, gradient: Gradient) -> None:
+    def remember(self, x: Tensor, output: Output, gradient: Gradient | None) -> None:
         self._seen[id(x)] = weakref.ref(x), x._version, output, gradient
 
-    def known(self, x: Tensor) -> tuple[Output, Gradient] | None:
-        """What was read off this very tensor, if it is still what it was."""
+    def known(self, x: Tensor) -> tuple[Output, Gradient | None] | None:
+        """What was read off this very tensor, if it is still what it was; no gradient where it was only an input."""
         found = self._seen.get(id(x))
         if found is None or found[0]() is not x or found[1] != x._version:
             return None

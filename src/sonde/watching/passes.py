@@ -71,6 +71,11 @@ class Passes:
         """Whether a module is under way."""
         return bool(self._stack)
 
+    @property
+    def empty(self) -> bool:
+        """Whether the step has seen no pass."""
+        return not self._passes and not self._pooled
+
     def abandon(self) -> None:
         """Forget a pass that never came to its end."""
         if self._stack and self._current in self._passes:
@@ -176,11 +181,11 @@ class Passes:
         known.half |= out.dtype == torch.float16
         x = out.detach()
         seen = None if out.is_inference() else known.known(out)
-        if seen is None:
-            seen = Output(measure.norms(x), x.numel()), self._hear(known, out)
+        summary, gradient = seen or (Output(measure.norms(x), x.numel()), None)
+        if gradient is None:
+            gradient = self._hear(known, out)
             if not out.is_inference():
-                known.remember(out, *seen)
-        summary, gradient = seen
+                known.remember(out, summary, gradient)
         if summary.sums is None:
             summary.sums, summary.tops = measure.sums(x), measure.tops(x)
         call.outputs.append(summary)
@@ -218,7 +223,7 @@ class Passes:
             return seen[0]
         summary = Output(measure.norms(first.detach()), first.numel())
         if not first.is_inference():
-            known.remember(first, summary, Gradient(NEEDS_NONE))
+            known.remember(first, summary, None)
         return summary
 
     def heard_attention(

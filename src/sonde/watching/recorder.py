@@ -6,6 +6,7 @@ purpose break modules that work in place.
 """
 
 import os
+import sys
 import threading
 import time
 import weakref
@@ -188,7 +189,7 @@ class Recorder:
         """A module is called; in an evaluation, in a backward pass or in another thread that is no concern of ours."""
         if backward_pass() != -1 or module is not spot.module():
             return
-        if spot.is_root:
+        if spot.is_root and self._passes.inside and not _calls_itself(module):
             self._passes.abandon()  # a pass that was interrupted
         if not self._passes.inside:
             if self._suspended and spot.is_root:
@@ -252,7 +253,9 @@ class Recorder:
         if self.closed:
             return
         if self._watched:
-            self._updates.stepped(index, has_closure=has_closure)
+            moved = self._updates.stepped(index, has_closure=has_closure)
+            if not moved and self._passes.empty:
+                return  # an optimiser that was called before there was anything to do
         if self._updates.ends(index):
             self.end_step()
 
@@ -392,6 +395,16 @@ def _fast_groups(spots: Sequence[Spot]) -> list[tuple[Spot, list[Spot]]]:
         for layer in spots
         if isinstance(layer.module(), nn.TransformerEncoderLayer)
     ]
+
+
+def _calls_itself(module: nn.Module) -> bool:
+    """Whether the module is being called from within its own forward pass."""
+    calls = 0
+    frame: Any = sys._getframe(1)
+    while frame is not None and calls < 2:
+        calls += frame.f_code.co_name == "_call_impl" and frame.f_locals.get("self") is module
+        frame = frame.f_back
+    return calls > 1
 
 
 def _is_transforming() -> bool:

@@ -64,13 +64,15 @@ class Updates:
             watched.gradients(found)
         self._held[index] = watched, found
 
-    def stepped(self, index: int, *, has_closure: bool) -> None:
-        """An optimiser has stepped."""
-        if index in self._held:
-            watched, found = self._held[index]
-            if has_closure:
-                watched.gradients(found)
-            watched.after(found)
+    def stepped(self, index: int, *, has_closure: bool) -> bool:
+        """An optimiser has stepped; whether it had any gradient to step by."""
+        if index not in self._held:
+            return True
+        watched, found = self._held[index]
+        if has_closure:
+            watched.gradients(found)
+        watched.after(found)
+        return found.gradients is not None or bool(watched.unreadable)
 
     def ends(self, index: int) -> bool:
         """Whether this optimiser's step ends the step: it does when each has stepped that is not left behind.

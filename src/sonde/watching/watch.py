@@ -25,7 +25,6 @@ _watches: "weakref.WeakKeyDictionary[nn.Module, weakref.ref[Recorder]]" = weakre
 _exiting = False
 
 
-@atexit.register
 def _note_exit() -> None:
     global _exiting
     _exiting = True
@@ -39,6 +38,10 @@ class Watch:
         self.id = run  # of the run
         self.runs = where  # the store, or None
         self._end = None if recorder is None else weakref.finalize(self, _dropped, recorder)
+        atexit.unregister(_note_exit)
+        atexit.register(
+            _note_exit
+        )  # last in, so that it is known when the end of the process calls `_dropped`
 
     @property
     def rows(self) -> pl.DataFrame:
