@@ -4,7 +4,7 @@ BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE # hundreds of processes start in the tests: what one compiles, the others use
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-cluster test-slow mutants bench bench-cluster format clean
+.PHONY: help demo test test-cluster test-slow mutants bench bench-watch bench-cluster format clean
 
 help:             ## list the targets
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -16,7 +16,7 @@ help:             ## list the targets
 	@touch .venv/.ready $@
 
 .venv/.ready: EXTRAS := dev
-.venv/.cluster: EXTRAS := dev,test-cluster
+.venv/.cluster: EXTRAS := dev,test-cluster,test-watch
 
 demo: .venv/.ready ## run two quick studies and write a report of them
 	$(BIN)/sonde run residual --runs demo/runs --out demo/out
@@ -43,6 +43,11 @@ bench: .venv/.ready ## Sonde against bare PyTorch loops and BioTorch, and what s
 		|| echo 'BioTorch cannot be installed: the benchmark goes on without it'
 	$(BIN)/sonde bench --save benchmarks
 	$(BIN)/python benchmarks/probes.py
+
+bench-watch: .venv/.ready ## what watching costs, beside torchmortem, torch-audit and wandb where they can be installed
+	@$(BIN)/python -m pip install --quiet --constraint constraints.txt torchmortem torch-audit wandb \
+		|| echo 'other tools cannot be installed: the benchmark goes on without them'
+	$(BIN)/python benchmarks/watch.py
 
 bench-cluster: .venv/.cluster ## how the cost of a sweep grows: docs/scale.md
 	$(BIN)/python benchmarks/scale.py

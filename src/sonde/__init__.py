@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from sonde.store.load import load as load
     from sonde.training.assign import CreditAssignment as CreditAssignment
     from sonde.training.train import train as train
+    from sonde.watching.check import check as check
+    from sonde.watching.watch import watch as watch
 
 __version__ = version("sonde")
 
@@ -30,6 +32,7 @@ _HOME = {
     "RunConfig": "sonde.config",
     "SondeError": "sonde.errors",
     "chain": "sonde.chains",
+    "check": "sonde.watching.check",
     "guest": "sonde.guests",
     "load": "sonde.store.load",
     "models": "sonde",
@@ -38,6 +41,7 @@ _HOME = {
     "rules": "sonde",
     "tasks": "sonde",
     "train": "sonde.training.train",
+    "watch": "sonde.watching.watch",
 }
 """Where each name lives; packages stand for themselves."""
 
@@ -49,6 +53,7 @@ __all__ = [
     "RunConfig",
     "SondeError",
     "chain",
+    "check",
     "guest",
     "load",
     "models",
@@ -57,6 +62,7 @@ __all__ = [
     "rules",
     "tasks",
     "train",
+    "watch",
 ]
 
 

@@ -20,6 +20,10 @@ SCHEMA = pl.Schema(
     }
 )
 
+WATCHED = pl.Schema([*SCHEMA.items(), ("module", pl.String)])
+"""Rows of a watched run.  The module (or parameter) has a name, `layer` is its place in the order of execution, and
+there are no epochs: `epoch` is null."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:

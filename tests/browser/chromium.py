@@ -109,6 +109,7 @@ class Opened:
 def open_page(
     browser: "Browser", path: Path, *, hash: str = "", ready: str = "#third-profile .plot svg", **options: Any
 ) -> Opened:
+    """The page, once this part of it is there."""
     page = browser.new_page(**{"viewport": {"width": 1280, "height": 900}, **options})
     page.set_default_timeout(LATENCY)
     opened = Opened(page)

@@ -29,6 +29,8 @@ MAY_IMPORT = {
     "compare": "store",
     "audit": "compare store",
     "studies": "audit compare config figures models paper probes rules store tasks training",
+    "watching": "figures store",
+    "integrations": "store watching",
     "bench": "config datasets engine models rules store studies tasks training",
 }
 FREE = {"__init__", "__main__", "cli"}

@@ -8,6 +8,7 @@ import typer
 
 from sonde.cli.audit import audit
 from sonde.cli.bench import bench
+from sonde.cli.check import check
 from sonde.cli.compare import compare
 from sonde.cli.data import data
 from sonde.cli.export import export
@@ -33,6 +34,7 @@ app.command("run")(run)
 app.command("train")(train)
 app.command("figures")(figures)
 app.command("show")(show)
+app.command("check")(check)
 app.command("audit")(audit)
 app.command("compare")(compare)
 app.command("recompute")(recompute)

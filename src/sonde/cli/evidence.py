@@ -31,7 +31,8 @@ def from_store(
 
     stored = load(runs)
     if not stored.runs:
-        raise SondeError(f"{runs} holds no runs: `sonde run {study} --runs {runs}` makes them")
+        some = "only watched runs, and no run of a study" if stored.watched else "no runs"
+        raise SondeError(f"{runs} holds {some}: `sonde run {study} --runs {runs}` makes them")
     present = sorted({run.config["seed"] for run in stored.runs})
     groups = configurations(
         study, scale=scale, seeds=present if seeds is None else seeds, changes=changes, choices=choices

@@ -33,7 +33,7 @@ def report(
     from sonde.store.load import load
 
     stored = load(runs)
-    if not stored.runs:
+    if not stored.runs and not stored.watched:
         raise SondeError(f"{runs} holds no runs: `sonde run STUDY --runs {runs}` makes them")
     files.make_folder(out.parent)
     found = contents(stored, source=str(runs), title=title)
@@ -50,5 +50,8 @@ def report(
             print(f"not drawn: {name} ({why})", file=sys.stderr)
     images = sum(len(known.drawn) for known in drawn.values())
     studies = ", ".join(f"{section.study} ({section.scale})" for section in found.sections) or "no study"
-    runs_said = f"{len(found.runs)} run{'s' * (len(found.runs) != 1)}"
-    print(f"{out}: {runs_said}, {studies}, {images} figures, {len(page) / 1e6:.1f} MB")
+    said = [f"{len(found.runs)} run{'s' * (len(found.runs) != 1)}", studies, f"{images} figures"]
+    if found.watched:
+        count = f"{len(found.watched)} watched run{'s' * (len(found.watched) != 1)}"
+        said = [*said, count] if found.runs else [count]
+    print(f"{out}: {', '.join(said)}, {len(page) / 1e6:.1f} MB")

@@ -12,6 +12,7 @@ from sonde.audit.judge import Judge
 from sonde.audit.sentence import sentence
 from sonde.audit.table import columns, footnotes, lines
 from sonde.cli.report_runs import network_of, run_lines
+from sonde.cli.report_watched import watched_parts
 from sonde.compare.configurations import differing, shown
 from sonde.config import RunConfig, to_tree
 from sonde.errors import SondeError
@@ -45,6 +46,7 @@ def contents(stored: Runs, *, source: str, title: str) -> Contents:
         audit=_audit(stored, judge),
         apart={run.id: nearest(run) for run in stored.runs if not belongs[run.id] and run.id not in named},
         remarks=remarks,
+        watched=watched_parts(stored),
     )
 
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 
 SHOWN = ("test_acc", "test_loss", "train_loss")  # in the table; the JSON has every metric
+OF_WATCHED = ("loss", "nonfinite")
 
 
 def show(runs: RunsFolder = Path("runs"), json: Json = False) -> None:
@@ -21,11 +22,16 @@ def show(runs: RunsFolder = Path("runs"), json: Json = False) -> None:
     from sonde.store.load import load
 
     scalars = pl.col("layer").is_null()
-    stored = load(runs, scalars if json else scalars & pl.col("metric").is_in(SHOWN))
+    stored = load(runs, scalars if json else scalars & pl.col("metric").is_in((*SHOWN, *OF_WATCHED)))
     if json:
-        print_json(describe(stored))
-    else:
+        print_json(describe(stored) + describe_watched(stored))
+        return
+    if stored.runs or not stored.watched:
         print_runs(stored, f"{len(stored)} runs in {runs}")
+    if stored.watched:
+        print_watched(
+            stored, f"{len(stored.watched)} watched run{'s' * (len(stored.watched) != 1)} in {runs}"
+        )
 
 
 def describe(stored: "Runs") -> list[dict[str, Any]]:
@@ -77,10 +83,77 @@ def print_runs(stored: "Runs", title: str) -> None:
     print_table(title, columns, rows)
 
 
+def describe_watched(stored: "Runs") -> list[dict[str, Any]]:
+    """The runs of other people's loops: what was watched, and how far it came."""
+    last = _last_of_watched(stored)
+    return [
+        {
+            "id": run.id,
+            "kind": "watched",
+            "label": run.label,
+            "model": run.about["model"],
+            "parameters": run.about["parameters"],
+            "modules": sum(module["calls"] > 0 for module in run.facts.get("modules", [])),
+            "step": run.manifest.step if run.manifest.state != "unfinished" else last[run.id]["step"],
+            "state": run.manifest.state,
+            "message": run.manifest.message,
+            "metrics": {"loss": last[run.id]["loss"]},
+            "nonfinite": last[run.id]["nonfinite"],
+        }
+        for run in stored.watched
+    ]
+
+
+def print_watched(stored: "Runs", title: str) -> None:
+    """A table of watched runs; a run under way tells the step it was last seen at."""
+    from sonde.cli.output import print_table
+
+    known = describe_watched(stored)
+    columns = {"id": "left", "model": "left", "parameters": "right", "modules": "right", "step": "right"}
+    columns |= {"state": "left", "loss": "right"}
+    if any(run["nonfinite"] for run in known):
+        columns["not finite"] = "left"
+    rows = [
+        [
+            run["id"],
+            run["label"] if run["label"] == run["model"] else f"{run['label']} ({run['model']})",
+            f"{run['parameters']:,}",
+            str(run["modules"]),
+            "–" if run["step"] is None else str(run["step"]),
+            run["state"] if run["message"] is None else f"{run['state']}: {run['message']}",
+            _number(run["metrics"]["loss"]),
+            *([run["nonfinite"] or ""] if "not finite" in columns else []),
+        ]
+        for run in known
+    ]
+    print_table(title, columns, rows)
+
+
+def _last_of_watched(stored: "Runs") -> dict[str, dict[str, Any]]:
+    """By run: the last step and loss, and where something was not finite first."""
+    import polars as pl
+
+    found: dict[str, dict[str, Any]] = {}
+    for run in stored.watched:
+        mine = stored.rows.filter(pl.col("run") == run.id)
+        losses = mine.filter(pl.col("metric") == "loss").sort("step")
+        broken = mine.filter(pl.col("metric") == "nonfinite")
+        where = [
+            f"{module or '?'}, step {step}" for module, step in broken.select("module", "step").iter_rows()
+        ]
+        found[run.id] = {
+            "step": mine["step"].max(),
+            "loss": losses["value"][-1] if losses.height else None,
+            "nonfinite": next(iter(where), None),
+        }
+    return found
+
+
 def _last_metrics(stored: "Runs") -> dict[str, dict[str, float]]:
     import polars as pl
 
-    scalars = stored.rows.filter(pl.col("layer").is_null())
+    trained = pl.col("run").is_in([run.id for run in stored.runs])
+    scalars = stored.rows.filter(pl.col("layer").is_null() & trained)
     last = scalars.group_by("run", "metric", maintain_order=True).agg(
         pl.col("value").sort_by("epoch", "step").last()
     )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sonde.errors import SondeError, nearest
-from sonde.store.load import Run, Runs
+from sonde.store.load import WATCHED, Run, Runs
 
 Flat = dict[str, Any]
 CHOSEN = ("model", "rule", "task")
@@ -152,4 +152,4 @@ def complete(stored: Runs) -> tuple[list[Run], dict[str, str]]:
         for run in stored.runs
         if run.manifest.state != "complete"
     }
-    return inside, left_out
+    return inside, left_out | {run.id: WATCHED for run in stored.watched}

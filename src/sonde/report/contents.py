@@ -7,6 +7,7 @@ from typing import Protocol
 import polars as pl
 
 from sonde.figures.evidence import Evidence
+from sonde.report.watched import WatchedPart
 
 
 class Said(Protocol):
@@ -126,3 +127,4 @@ class Contents:
     audit: AuditPart
     apart: Mapping[str, str]  # runs of no study → why
     remarks: Sequence[str]
+    watched: Sequence[WatchedPart] = ()

@@ -12,9 +12,20 @@ from sonde.report.data import DIGITS, as_script, chart_data, styled
 from sonde.report.inline import asset, colours, joined, policy
 from sonde.report.pictures import Pictures
 from sonde.report.sample import NAMED, listed, sample
+from sonde.report.watched import watched_data
 from sonde.verdicts import number
 
-SCRIPTS = ("dom.js", "store.js", "lines.js", "axes.js", "draw.js", "hover.js", "charts.js", "page.js")
+SCRIPTS = (
+    "dom.js",
+    "store.js",
+    "lines.js",
+    "axes.js",
+    "draw.js",
+    "hover.js",
+    "charts.js",
+    "page.js",
+    "watched.js",
+)
 """In the order in which they are joined."""
 
 WORDS = ("network", "variant", "rule", "recipe", "verdict")
@@ -55,6 +66,7 @@ def render(contents: Contents, drawn: dict[str, Pictures]) -> str:
         script=Markup(script),
         data=Markup(as_script(chart_data(contents.rows, shown))),
         digits=DIGITS,
+        watched_data=Markup(as_script(watched_data(contents.watched))),
     )
 
 

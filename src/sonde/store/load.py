@@ -13,6 +13,7 @@ import polars as pl
 from sonde.errors import SondeError, nearest
 from sonde.store import index
 from sonde.store.index import Entry
+from sonde.store.journal import KIND, read_facts, read_watched
 from sonde.store.place import Place, place
 from sonde.store.remote import Remote
 from sonde.store.run import Manifest, RunFolder
@@ -20,6 +21,7 @@ from sonde.store.run import Manifest, RunFolder
 T = TypeVar("T")
 R = TypeVar("R")
 
+WATCHED = "it was watched: it has no configuration"  # why a run is in no comparison, audit or study
 AT_A_TIME = 32  # requests to an object store
 
 # What readers rely on in a run's derived facts.
@@ -66,11 +68,31 @@ class Run:
 
 
 @dataclass(frozen=True)
+class WatchedRun:
+    """A model that was watched in somebody's own loop: it has no configuration, and is not to be trained from."""
+
+    id: str
+    about: dict[str, Any]
+    manifest: Manifest
+    path: Place
+
+    @property
+    def label(self) -> str:
+        return str(self.about["label"])
+
+    @cached_property
+    def facts(self) -> dict[str, Any]:
+        """What was seen in the first step: modules in order of execution, parameters, inputs, mode."""
+        return read_facts(RunFolder(self.path))
+
+
+@dataclass(frozen=True)
 class Runs:
-    """A store read into memory."""
+    """A store read into memory.  `rows` has a column `module` where runs were watched."""
 
     rows: pl.DataFrame
     runs: list[Run]
+    watched: list[WatchedRun] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.runs)
@@ -176,14 +198,34 @@ def _entry(path: Place, stamp: str) -> Entry:
     known = folder.description()
     if known["id"] != path.name:
         raise SondeError(f"{path / 'run.json'}: id is {known['id']!r}, but the folder is {path.name!r}")
+    if known.get("kind") == KIND:
+        manifest, rows = read_watched(folder)
+        return Entry(
+            path.name, "", known, manifest, rows, 0, rows.height
+        )  # no stamp: it stays out of the index
     manifest, rows = folder.read()
     return Entry(path.name, stamp, known, manifest, rows, 0, rows.height)
 
 
 def _runs(root: Place, entries: Sequence[Entry], where: pl.Expr | None = None) -> Runs:
-    runs = [_run(root / entry.id, entry) for entry in entries]
-    rows = index.joined(entries)
-    return Runs(rows if where is None else rows.filter(where), runs)
+    trained = [entry for entry in entries if not _is_watched(entry)]
+    runs = [_run(root / entry.id, entry) for entry in trained]
+    rows = index.joined(trained)
+    watched = [entry for entry in entries if _is_watched(entry)]
+    if watched:
+        rows = pl.concat([rows, *(entry.frame for entry in watched)], how="diagonal")
+    return Runs(
+        rows if where is None else rows.filter(where),
+        runs,
+        [
+            WatchedRun(entry.id, entry.description["about"], entry.manifest, root / entry.id)
+            for entry in watched
+        ],
+    )
+
+
+def _is_watched(entry: Entry) -> bool:
+    return entry.description.get("kind") == KIND
 
 
 def _run(path: Place, entry: Entry) -> Run:

@@ -11,7 +11,7 @@ from sonde.audit.judge import Judge
 from sonde.config import RunConfig, to_tree
 from sonde.errors import SondeError
 from sonde.figures.evidence import RUNS_SCHEMA, Evidence
-from sonde.store.load import Run, Runs
+from sonde.store.load import WATCHED, Run, Runs
 from sonde.studies.narrow import differences
 
 
@@ -47,6 +47,7 @@ def gather(
         inside = [run for run in stored.runs if run.id in ids]
     chosen, why = {run.id for run in inside}, _Why(wanted)
     left_out = {run.id: several.get(run.id) or why(run) for run in stored.runs if run.id not in chosen}
+    left_out |= {run.id: WATCHED for run in stored.watched}
     if not inside:
         reasons = (
             "; ".join(f"{run}: {why}" for run, why in list(left_out.items())[:3]) or "the store is empty"

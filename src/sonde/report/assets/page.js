@@ -191,7 +191,7 @@ function wireChart(box) {
 }
 
 function wire() {
-  document.querySelectorAll('.chart').forEach(wireChart);
+  byId('stage').querySelectorAll('.chart').forEach(wireChart);
   options(byId('family'), data.families.map(({ title }, i) => [String(i), title]), '0');
   byId('family-field').hidden = data.families.length < 2;
   byId('family').addEventListener('change', (event) => startFamily(Number(event.target.value)));
@@ -215,7 +215,7 @@ if (data.series.length) {
   byId('stage').hidden = false;
   wire();
   startFamily(0);
-} else {
+} else if (byId('nothing')) {
   byId('nothing').hidden = false;
 }
 

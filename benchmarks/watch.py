@@ -1,0 +1,341 @@
+"""What watching costs, beside the same loop without it and beside other tools.
+
+Writes benchmarks/watch.json and the table in README.md and docs/watch.md.
+
+Everything is measured in one process, in blocks that take turns, as processor time on one thread; a ratio is that of
+two blocks of the same turn, and the table shows the median over turns.  Peak memory takes a process of its own each.
+
+    python benchmarks/watch.py            all of it, some minutes; let the machine be idle
+    python benchmarks/watch.py --quick    fewer turns
+"""
+
+import argparse
+import copy
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("WANDB_MODE", "offline")
+os.environ.setdefault("WANDB_SILENT", "true")
+
+import torch
+from torch import Tensor, nn
+
+import sonde
+
+HERE = Path(__file__).parent
+PAGES = (HERE.parent / "README.md", HERE.parent / "docs" / "watch.md")
+BEGIN, END = "<!-- benchmarks/watch.json -->", "<!-- end -->"
+RIVALS = {"torchmortem": "torchmortem", "torch-audit": "torch_audit", "wandb": "wandb"}
+
+
+class Block(nn.Module):
+    """A residual block of a small ResNet."""
+
+    def __init__(self, wide: int, out: int, stride: int) -> None:
+        super().__init__()
+        self.conv1, self.norm1 = nn.Conv2d(wide, out, 3, stride, 1, bias=False), nn.BatchNorm2d(out)
+        self.conv2, self.norm2 = nn.Conv2d(out, out, 3, 1, 1, bias=False), nn.BatchNorm2d(out)
+        self.relu1, self.relu2 = nn.ReLU(), nn.ReLU()
+        shortcut = [nn.Conv2d(wide, out, 1, stride, bias=False), nn.BatchNorm2d(out)]
+        self.shortcut = nn.Sequential(*(shortcut if stride > 1 else []))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.norm2(self.conv2(self.relu1(self.norm1(self.conv1(x)))))
+        shown: Tensor = self.relu2(out + self.shortcut(x))
+        return shown
+
+
+class Language(nn.Module):
+    """Twelve encoder layers of width 256."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.place = nn.Embedding(1000, 256), nn.Parameter(torch.zeros(64, 256))
+        layer = nn.TransformerEncoderLayer(256, 4, 1024, batch_first=True, norm_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 12, enable_nested_tensor=False)
+        self.head = nn.Linear(256, 1000)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.encoder(self.embed(x) + self.place))
+        return out.transpose(1, 2)
+
+
+@dataclass
+class Program:
+    """A model and the batch it is trained on."""
+
+    model: nn.Module
+    x: Tensor
+    y: Tensor
+
+
+def tiny_mlp() -> Program:
+    hidden = [layer for _ in range(4) for layer in (nn.Linear(64, 64), nn.ReLU())]
+    return Program(nn.Sequential(*hidden, nn.Linear(64, 10)), torch.randn(64, 64), torch.randint(10, (64,)))
+
+
+def small_resnet() -> Program:
+    stem = [nn.Conv2d(3, 16, 3, 1, 1, bias=False), nn.BatchNorm2d(16), nn.ReLU()]
+    blocks = [Block(16, 16, 1), Block(16, 32, 2), Block(32, 64, 2)]
+    model = nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10))
+    return Program(model, torch.randn(64, 3, 32, 32), torch.randint(10, (64,)))
+
+
+def transformer() -> Program:
+    x = torch.randint(1000, (8, 64))
+    return Program(Language(), x, x)
+
+
+MODELS: dict[str, tuple[str, Callable[[], Program], int]] = {
+    "mlp": ("tiny MLP, 64×4, batch 64", tiny_mlp, 500),
+    "resnet": ("small ResNet, 32×32 images, batch 64", small_resnet, 25),
+    "transformer": ("12-layer transformer, d 256, 8×64 tokens", transformer, 25),
+}
+"""Name → words, maker, steps of a block; a block holds whole rounds of the schedule."""
+
+
+class Loop:
+    """One copy of a program, trained with a tool or without."""
+
+    def __init__(self, program: Program, tool: str, runs: Path) -> None:
+        self.model = copy.deepcopy(program.model)
+        self.x, self.y = program.x, program.y
+        self.optimiser = torch.optim.Adam(self.model.parameters(), 1e-4)
+        self.criterion = nn.CrossEntropyLoss()
+        self.end: Callable[[], Any] = lambda: None
+        self.after: Callable[[Tensor], Any] = lambda loss: None
+        TOOLS[tool](self, runs)
+
+    def steps(self, many: int) -> float:
+        """Seconds of processor time."""
+        start = time.process_time()
+        for _ in range(many):
+            self.optimiser.zero_grad()
+            loss = self.criterion(self.model(self.x), self.y)
+            loss.backward()
+            self.optimiser.step()
+            self.after(loss)
+        return time.process_time() - start
+
+
+def plain(loop: Loop, runs: Path) -> None:
+    pass
+
+
+def default(loop: Loop, runs: Path) -> None:
+    loop.end = sonde.watch(loop.model, loop.optimiser, loss=loop.criterion, runs=runs).close
+
+
+def every_step(loop: Loop, runs: Path) -> None:
+    loop.end = sonde.watch(loop.model, loop.optimiser, loss=loop.criterion, runs=runs, every=1).close
+
+
+def closed(loop: Loop, runs: Path) -> None:
+    watch = sonde.watch(loop.model, loop.optimiser, loss=loop.criterion, runs=None)
+    loop.steps(1)
+    watch.close()
+
+
+def torchmortem(loop: Loop, runs: Path) -> None:
+    from torchmortem import Autopsy
+
+    autopsy = Autopsy(loop.model, optimizer=loop.optimiser)
+    autopsy.attach()
+    loop.after = lambda loss: autopsy.step(loss=loss.item())
+    loop.end = autopsy.detach
+
+
+def torch_audit(loop: Loop, runs: Path) -> None:
+    from torch_audit import autopatch
+
+    auditor = autopatch(loop.model, optimizer=loop.optimiser, every_n_steps=50, reporters=[])
+    loop.end = auditor.unpatch
+
+
+def wandb(loop: Loop, runs: Path) -> None:
+    import wandb as tracker
+
+    run = tracker.init(project="watch", dir=str(runs))
+    tracker.watch(loop.model, log="all", log_freq=1)
+    loop.after = lambda loss: run.log({"loss": loss.item()})
+    loop.end = run.finish
+
+
+TOOLS: dict[str, Callable[[Loop, Path], None]] = {
+    "plain": plain,
+    "sonde": default,
+    "sonde, every step": every_step,
+    "sonde, closed": closed,
+    "torchmortem": torchmortem,
+    "torch-audit, every 50": torch_audit,
+    "wandb.watch, every step": wandb,
+}
+
+
+def there(tool: str) -> bool:
+    package = RIVALS.get(tool.split(",")[0].split(".")[0])
+    return package is None or importlib.util.find_spec(package) is not None
+
+
+def measure(name: str, turns: int) -> dict[str, Any]:
+    """Ratios of every tool to the plain loop of the same turn."""
+    words, make, block = MODELS[name]
+    torch.manual_seed(0)
+    program = make()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Path(os.devnull).open("w") as nowhere,
+        redirect_stdout(nowhere),
+    ):
+        loops = {tool: Loop(program, tool, Path(folder)) for tool in TOOLS if there(tool)}
+        for loop in loops.values():
+            loop.steps(10)  # the first ten are all watched: what follows is the steady state
+        seconds: dict[str, list[float]] = {tool: [] for tool in loops}
+        for _ in range(turns):
+            for tool, loop in loops.items():
+                seconds[tool].append(loop.steps(block) / block)
+        for loop in loops.values():
+            loop.end()
+    base = seconds["plain"]
+    ratios = {
+        tool: sorted(found / alone for found, alone in zip(times, base, strict=True))
+        for tool, times in seconds.items()
+    }
+    return {
+        "model": words,
+        "turns": turns,
+        "milliseconds": round(1000 * statistics.median(base), 3),
+        "ratios": {
+            tool: {"median": statistics.median(found), "low": found[0], "high": found[-1]}
+            for tool, found in ratios.items()
+            if tool != "plain"
+        },
+    }
+
+
+def attaching() -> float:
+    """Seconds until a model of a thousand modules is watched."""
+    model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(1000)))
+    optimiser = torch.optim.SGD(model.parameters(), 0.1)
+    start = time.perf_counter()
+    watch = sonde.watch(model, optimiser, runs=None)
+    seconds = time.perf_counter() - start
+    model(torch.ones(1, 8)).sum().backward()
+    optimiser.step()
+    watch.close()
+    return seconds
+
+
+def peak(name: str, tool: str) -> int:
+    """Kilobytes at the most, in a process of its own that trains 60 steps."""
+    command = [sys.executable, str(Path(__file__)), "--peak", name, tool]
+    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def print_peak(name: str, tool: str) -> None:
+
+    torch.manual_seed(0)
+    with tempfile.TemporaryDirectory() as folder:
+        loop = Loop(MODELS[name][1](), tool, Path(folder))
+        loop.steps(60)
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+
+
+def memory(name: str) -> float:
+    """Peak with a watch ÷ peak without; the median of three."""
+    return statistics.median(peak(name, "sonde") / peak(name, "plain") for _ in range(3))
+
+
+BARS = {("mlp", "sonde"): 1.15, ("resnet", "sonde"): 1.05, ("transformer", "sonde"): 1.05}
+BARS |= {(name, "sonde, every step"): 1.6 for name in ("resnet", "transformer")}
+
+
+def table(found: dict[str, Any]) -> str:
+    """The results as Markdown."""
+    models = found["models"].values()
+    heads = " | ".join(model["model"] for model in models)
+    lines = [f"| time of a step, relative to the loop alone | {heads} |", "|---|" + "---|" * len(models)]
+    for tool in next(iter(models))["ratios"]:
+        lines.append(f"| {tool} | {' | '.join(_cell(model['ratios'].get(tool)) for model in models)} |")
+    alone = ", ".join(f"{model['milliseconds']:g} ms" for model in models)
+    peaks = ", ".join(f"{ratio:.3f}" for ratio in found["memory"].values())
+    versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
+    turns = next(iter(models))["turns"]
+    return "\n".join(
+        [
+            *lines,
+            "",
+            f"A step alone: {alone}. Peak memory with a watch, relative to without: {peaks}. "
+            f"A model of 1,000 modules is attached to in {found['attach_1000']:.2f} s.",
+            f"Median of {turns} turns (smallest–largest), processor time of one thread, {found['machine']}; "
+            f"{versions}.",
+            "",
+        ]
+    )
+
+
+def placed(page: str, text: str) -> str:
+    """The page with the table in its place."""
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n{text}{END}{after}"
+
+
+def _cell(ratio: dict[str, float] | None) -> str:
+    return "–" if ratio is None else f"{ratio['median']:.2f} ({ratio['low']:.2f}–{ratio['high']:.2f})"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--peak", nargs=2, metavar=("MODEL", "TOOL"))
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    if given.peak:
+        print_peak(*given.peak)
+        return
+    turns = 3 if given.quick else 9
+    found: dict[str, Any] = {
+        "models": {name: measure(name, turns) for name in MODELS},
+        "memory": {name: memory(name) for name in MODELS},
+        "attach_1000": attaching(),
+        "machine": _machine(),
+        "versions": {
+            name: importlib.metadata.version(name)
+            for name in ("torch", "torchmortem", "torch-audit", "wandb")
+            if importlib.util.find_spec(name.replace("-", "_")) is not None
+        },
+    }
+    (HERE / "watch.json").write_text(json.dumps(found, indent=1) + "\n")
+    for page in PAGES:
+        page.write_text(placed(page.read_text(), table(found)))
+    print(table(found))
+    for (name, tool), bar in BARS.items():
+        value = found["models"][name]["ratios"][tool]["median"]
+        print(f"{'holds' if value <= bar else 'FAILS'}: {tool} on {name}, {value:.3f} (at most {bar})")
+
+
+def _machine() -> str:
+    cores = os.cpu_count()
+    return f"{platform.machine()} with {cores} cores"
+
+
+if __name__ == "__main__":
+    main()

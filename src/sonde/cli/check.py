@@ -1,0 +1,98 @@
+"""`sonde check`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sonde.cli.options import Json
+from sonde.errors import SondeError
+
+if TYPE_CHECKING:
+    from sonde.watching.checked import Checked
+
+Where = Annotated[
+    str,
+    typer.Argument(
+        metavar="FILE.py:FUNCTION",
+        help="A function that returns the model, or (model, x), (model, x, y), (model, x, y, loss).",
+        show_default=False,
+    ),
+]
+
+
+def check(
+    make: Where,
+    batch: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE.py:FUNCTION",
+            help="A function that returns the batch: x, (x, y) or (x, y, loss).",
+            show_default=False,
+        ),
+    ] = None,
+    inits: Annotated[
+        int, typer.Option(min=1, help="So many fresh initialisations, for a band beside the numbers.")
+    ] = 1,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", metavar="FILE", help="Save the picture: .png, .pdf or .svg.", show_default=False
+        ),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Look at a model before training it: signal and gradient by depth, and what is missing, zero or not finite.
+
+    Nothing is trained; one batch goes through a copy in float64.
+    """
+    from sonde.cli.python_file import function_of
+    from sonde.watching.check import check as look
+
+    given = function_of(make, "make")()
+    model, *rest = given if isinstance(given, tuple) else (given,)
+    if batch is not None:
+        known = function_of(batch, "--batch")()
+        rest = list(known if isinstance(known, tuple) else (known,))
+    if not rest or len(rest) > 3:
+        raise SondeError(
+            f"{make} gives no batch to check with: return (model, x, y, loss), or use --batch FILE.py:FUNCTION"
+        )
+    found = look(model, *rest, inits=inits)
+    if out is not None:
+        _save(found, out)
+    if json:
+        _print_json(found)
+    else:
+        _print(found, out)
+
+
+def _print_json(found: "Checked") -> None:
+    from sonde.cli.output import print_json
+
+    known = {"model": found.model, "loss": found.loss_value, "remarks": found.remarks}
+    print_json(known | {"table": found.table.to_dicts(), "facts": found.facts})
+
+
+def _print(found: "Checked", out: Path | None) -> None:
+    from sonde.cli.output import console, print_table
+
+    heading, *lines = found.shown()
+    columns = {name: "left" if place < 3 else "right" for place, name in enumerate(heading)}
+    print_table(found.title, columns, lines)
+    to = console()
+    to.print()
+    for line in found.words():
+        to.print(line, soft_wrap=not to.is_terminal)
+    if out is not None:
+        to.print(f"The picture is {out}", style="dim", soft_wrap=True)
+
+
+def _save(found: "Checked", out: Path) -> None:
+    from sonde.store import files
+
+    if out.suffix not in (".png", ".pdf", ".svg"):
+        raise SondeError(f"--out {out}: name a .png, .pdf or .svg file")
+    files.make_folder(out.parent)
+    with files.clear_errors(out):
+        found.figure().savefig(out)

@@ -1,0 +1,1 @@
+"""Callbacks for training loops that other libraries own."""

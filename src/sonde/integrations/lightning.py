@@ -1,0 +1,57 @@
+"""Watch what a Lightning `Trainer` trains: `Trainer(callbacks=[WatchCallback(runs="runs")])`."""
+
+import sys
+from typing import Any
+
+from sonde.errors import SondeError, installation
+from sonde.store.place import Place
+from sonde.watching.spots import Layers
+from sonde.watching.watch import Watch, watch
+
+
+def _callback() -> Any:
+    """Lightning's base class; of the older package where that is the one in use."""
+    older = "pytorch_lightning" in sys.modules and "lightning" not in sys.modules
+    try:
+        if older:
+            from pytorch_lightning import Callback
+        else:
+            from lightning.pytorch import Callback
+    except ImportError:
+        raise SondeError(f"the callback needs Lightning: {installation('lightning')}") from None
+    return Callback
+
+
+class WatchCallback(_callback()):  # type: ignore[misc]
+    """`sonde.watch` for as long as `fit` lasts, with the loss that `training_step` returns."""
+
+    def __init__(
+        self,
+        *,
+        runs: str | Place | None = "runs",
+        name: str | None = None,
+        layers: Layers = None,
+        every: int = 25,
+    ) -> None:
+        super().__init__()
+        self._options: dict[str, Any] = {"runs": runs, "name": name, "layers": layers, "every": every}
+        self.watch: Watch | None = None  # while and after `fit`
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        scaler = getattr(trainer.precision_plugin, "scaler", None)
+        self.watch = watch(pl_module, *trainer.optimizers, scaler=scaler, **self._options)
+
+    def on_train_batch_end(
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
+        if self.watch is not None and loss is not None:
+            self.watch.log(loss)
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        if self.watch is not None:
+            self.watch.close()
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        if self.watch is not None:
+            self.watch.__exit__(type(exception), exception, None)

@@ -1,0 +1,35 @@
+"""Watch what a `transformers.Trainer` trains: `Trainer(..., callbacks=[WatchCallback(runs="runs")])`."""
+
+from typing import Any
+
+from sonde.errors import SondeError, installation
+from sonde.store.place import Place
+from sonde.watching.spots import Layers
+from sonde.watching.watch import Watch, watch
+
+try:
+    from transformers import TrainerCallback
+except ImportError:
+    raise SondeError(f"the callback needs transformers: {installation('transformers')}") from None
+
+
+class WatchCallback(TrainerCallback):  # type: ignore[misc]
+    """`sonde.watch` for as long as `train` lasts; the loss is the one in the model's output."""
+
+    def __init__(
+        self,
+        *,
+        runs: str | Place | None = "runs",
+        name: str | None = None,
+        layers: Layers = None,
+        every: int = 25,
+    ) -> None:
+        self._options: dict[str, Any] = {"runs": runs, "name": name, "layers": layers, "every": every}
+        self.watch: Watch | None = None  # while and after `train`
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **known: Any) -> None:
+        self.watch = watch(known["model"], known["optimizer"], **self._options)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **known: Any) -> None:
+        if self.watch is not None:
+            self.watch.close()

@@ -1,0 +1,341 @@
+// Watched runs: a tree of modules with a search, profiles over them at a step, and curves over steps.
+
+const SHADES = ['var(--accent)', 'var(--colour-dfa)', 'var(--colour-state_bridge)', 'var(--colour-credit_bridge)', 'var(--colour-fa)', 'var(--ink)'];
+const MOST_CURVES = SHADES.length;
+const MOST_SHOWN = 400; // modules of the tree in the page at once
+const seen = { data: null, run: null, step: 0, words: '', chosen: [], charts: [], playing: null };
+
+const watchedRun = () => seen.data.runs[seen.run];
+
+function metricsFor(chart) {
+  const run = watchedRun();
+  if (chart.of === 'parameters') return run.of_parameters;
+  if (chart.of === 'modules') return run.of_modules;
+  const loss = run.loss.steps.length ? [{ key: 'loss', label: 'loss', log: true, loss: true }] : [];
+  return [...loss, ...run.of_modules, ...run.of_parameters];
+}
+
+// Why there is no number at a place and step, by "place step".
+function reasonsOf(metric) {
+  if (!metric.why) {
+    metric.why = new Map((metric.w || []).map(([place, step, reason]) => [`${place} ${step}`, seen.data.reasons[reason]]));
+  }
+  return metric.why;
+}
+
+function matching(names) {
+  const words = seen.words.toLowerCase();
+  const wanted = names.map((name, place) => ({ name, place }));
+  return words ? wanted.filter(({ name }) => name.toLowerCase().includes(words)) : wanted;
+}
+
+// Modules that only hold others repeat the last of them; they are drawn where somebody looks for them.
+function leaves(places, names) {
+  if (seen.words) return places;
+  const holders = new Set();
+  for (const name of names) {
+    const parts = name.split('.');
+    for (let i = 1; i < parts.length; i += 1) holders.add(parts.slice(0, i).join('.'));
+  }
+  const kept = places.filter(({ name }) => !holders.has(name) && name !== '(model)');
+  return kept.length ? kept : places;
+}
+
+function gapAt(value, why, log) {
+  if (why !== undefined) return `undefined: ${why}`;
+  if (value === null || value === undefined) return null;
+  return log && value <= 0 ? `${said(value)} has no place on a log scale` : null;
+}
+
+function watchedProfile(chart, metric) {
+  const run = watchedRun();
+  const names = chart.of === 'parameters' ? run.parameters : run.modules.map(({ name }) => name);
+  const here = leaves(matching(names), names).filter(({ place }) => metric.v[place]);
+  const xs = here.map((_, i) => i);
+  const step = run.steps[seen.step];
+  const values = here.map(({ place }) => metric.v[place][seen.step]);
+  const gaps = here.map(({ place }, i) => gapAt(values[i], reasonsOf(metric).get(`${place} ${seen.step}`), chart.log));
+  const line = {
+    kind: 'module',
+    name: `step ${step}`,
+    colour: SHADES[chart.of === 'parameters' ? 3 : 0],
+    dash: SOLID,
+    symbol: 'circle',
+    width: 1.8,
+    xs,
+    ys: values.map((value, i) => (gaps[i] === null ? value ?? null : null)),
+    gaps,
+    tell: (i) => [here[i].name, `step ${step}`, gaps[i] ?? said(values[i]), typeOf(here[i].name)].filter(Boolean),
+  };
+  const x = axisOf(xs.length ? [0, xs.length - 1] : null, { room: 0.03, label: chart.of === 'parameters' ? 'parameters' : 'modules in order of execution' });
+  x.ticks = xs.length <= 12 ? here.map(({ name }, i) => ({ value: i, text: shortName(name, xs.length) })) : x.ticks.filter(({ value }) => Number.isInteger(value) && value >= 0 && value < xs.length);
+  const ends = endsOf(here.map(({ place }) => metric.v[place]), chart.log);
+  const defined = line.ys.filter((value) => value !== null).length;
+  const undefinedOnes = gaps.filter((gap) => gap?.startsWith('undefined')).length;
+  return {
+    picture: { x, y: axisOf(ends, { log: chart.log, label: metric.label }), lines: [line], epoch: null },
+    lines: [line],
+    here,
+    title: `${metric.label}, step ${step}`,
+    caption: [
+      `${metric.label} at step ${step}: ${plural(defined, 'value')}.`,
+      undefinedOnes ? `${undefinedOnes} undefined, marked ×.` : '',
+      defined || undefinedOnes ? '' : 'Not measured at this step.',
+      chart.of === 'modules' ? 'A click chooses a module for the curves.' : '',
+    ].filter(Boolean).join(' '),
+    head: 'place',
+  };
+}
+
+const typeOf = (name) => watchedRun().modules.find((module) => module.name === name)?.type || '';
+
+function shortName(name, many) {
+  const most = Math.max(4, Math.floor(90 / many));
+  return name.length <= most ? name : `…${name.slice(1 - most)}`;
+}
+
+function watchedCurves(chart, metric) {
+  const run = watchedRun();
+  const label = metric.label;
+  const lines = metric.loss ? [lossLine(run, chart)] : curveLines(run, metric, chart);
+  const xs = lines.flatMap((line) => line.xs);
+  return {
+    picture: {
+      x: axisOf(xs.length ? [Math.min(...xs), Math.max(...xs)] : null, { room: 0.015, label: 'step' }),
+      y: axisOf(endsOf(lines.map((line) => line.ys), chart.log), { log: chart.log, label }),
+      lines,
+      epoch: run.steps[seen.step],
+    },
+    lines,
+    title: `${label} over steps`,
+    caption: lines.length ? `${lines.map((line) => line.name).join(', ')}. ${run.steps.length < run.watched ? `${run.steps.length} of ${run.watched} watched steps.` : ''}` : `Choose a module in the tree that has ${label}.`,
+    head: 'step',
+  };
+}
+
+function lossLine(run, chart) {
+  const { steps, v } = run.loss;
+  const why = new Map(run.loss.w.map(([place, reason]) => [place, seen.data.reasons[reason]]));
+  const gaps = v.map((value, i) => gapAt(value, why.get(i), chart.log));
+  return curve('loss', 0, steps, v, gaps);
+}
+
+function curveLines(run, metric, chart) {
+  const isParameter = run.of_parameters.includes(metric);
+  const names = isParameter ? run.parameters : run.modules.map(({ name }) => name);
+  const of = (name) => (isParameter ? names.filter((one) => one === name || one.startsWith(`${name}.`)) : [name]);
+  const wanted = seen.chosen.flatMap(of).filter((name) => metric.v[names.indexOf(name)]).slice(0, MOST_CURVES);
+  return wanted.map((name, shade) => {
+    const place = names.indexOf(name);
+    const values = metric.v[place];
+    const reasons = reasonsOf(metric);
+    const gaps = values.map((value, i) => gapAt(value, reasons.get(`${place} ${i}`), chart.log));
+    return curve(name, shade, run.steps, values, gaps);
+  });
+}
+
+function curve(name, shade, xs, values, gaps) {
+  return {
+    kind: 'module',
+    name,
+    colour: SHADES[shade],
+    dash: SOLID,
+    symbol: 'circle',
+    width: 1.8,
+    xs,
+    ys: values.map((value, i) => (gaps[i] === null ? value : null)),
+    gaps,
+    tell: (i) => [name, `step ${xs[i]}`, gaps[i] ?? said(values[i])],
+  };
+}
+
+function drawWatchedChart(chart) {
+  const metric = metricsFor(chart).find(({ key }) => key === chart.metric);
+  chart.box.hidden = !metric;
+  if (!metric) return;
+  const made = (chart.of === 'curve' ? watchedCurves : watchedProfile)(chart, metric);
+  showTipGone(chart);
+  drawPicture(chart, made.picture);
+  chart.caption.textContent = made.caption;
+  chart.plot.setAttribute('aria-label', `${made.title}. ${made.caption} Arrow keys read the points.`);
+  chart.table = made;
+  if (chart.values.open) fillValues(chart);
+}
+
+let watchedAsked = false;
+
+function redrawWatched() {
+  if (watchedAsked) return;
+  watchedAsked = true;
+  requestAnimationFrame(() => {
+    watchedAsked = false;
+    seen.charts.forEach(drawWatchedChart);
+  });
+}
+
+// ── tree ───────────────────────────────────────────────────────────────────────────────────────────
+// Every module after the one that holds it, in the order in which the first of each is executed.
+function treeOf(names) {
+  const root = { children: new Map() };
+  for (const name of names) {
+    const [plain] = name.split('#');
+    const parts = plain === '(model)' ? [plain] : plain.split('.');
+    let node = root;
+    parts.forEach((part, i) => {
+      if (!node.children.has(part)) node.children.set(part, { part, depth: i, names: [], children: new Map() });
+      node = node.children.get(part);
+    });
+    node.names.push(name);
+  }
+  const lines = [];
+  const visit = (node) => {
+    for (const child of node.children.values()) {
+      if (!child.names.length) lines.push({ text: child.part, depth: child.depth, name: null });
+      child.names.forEach((name, call) => lines.push({ text: call ? `${child.part}#${name.split('#')[1]}` : child.part, depth: child.depth, name }));
+      visit(child);
+    }
+  };
+  visit(root);
+  return lines;
+}
+
+function treeLine({ text, depth, name }) {
+  if (name === null) {
+    const holder = element('p', { class: 'holder' }, text);
+    holder.style.paddingLeft = `${0.4 + depth}rem`;
+    return holder;
+  }
+  const button = element('button', { type: 'button', class: 'module', 'aria-pressed': String(seen.chosen.includes(name)), title: name });
+  button.style.paddingLeft = `${0.4 + depth}rem`;
+  button.append(element('span', {}, text), element('small', {}, typeOf(name.split('#')[0])));
+  button.addEventListener('click', () => chooseModule(name));
+  return button;
+}
+
+function showTree() {
+  const names = watchedRun().modules.map(({ name }) => name);
+  const found = matching(names);
+  const lines = seen.words ? found.map(({ name }) => ({ text: name, depth: 0, name })) : treeOf(names);
+  const box = byId('watched-tree');
+  box.replaceChildren(...lines.slice(0, MOST_SHOWN).map(treeLine));
+  if (lines.length > MOST_SHOWN) box.append(element('p', { class: 'note' }, `and ${lines.length - MOST_SHOWN} more: search for them`));
+  byId('watched-count').textContent = seen.words ? `${found.length} of ${plural(names.length, 'module')}` : plural(names.length, 'module');
+}
+
+function chooseModule(name) {
+  seen.chosen = seen.chosen.includes(name) ? seen.chosen.filter((one) => one !== name) : [...seen.chosen, name].slice(-MOST_CURVES);
+  for (const button of byId('watched-tree').querySelectorAll('button')) button.setAttribute('aria-pressed', String(seen.chosen.includes(button.title)));
+  const chart = seen.charts.find(({ of }) => of === 'curve');
+  if (chart.metric === 'loss') setWatchedMetric(chart, watchedRun().of_modules[0]?.key);
+  redrawWatched();
+}
+
+// ── wiring ─────────────────────────────────────────────────────────────────────────────────────────
+function setWatchedMetric(chart, wanted) {
+  const metrics = metricsFor(chart);
+  const key = options(chart.select, metrics.map((metric) => [metric.key, metric.label]), wanted);
+  const metric = metrics.find((one) => one.key === key);
+  chart.metric = metric ? key : null;
+  chart.log = metric?.log || false;
+  chart.logBox.checked = chart.log;
+}
+
+function setWatchedStep(place) {
+  const { steps } = watchedRun();
+  seen.step = place;
+  byId('watched-step').value = String(place);
+  byId('watched-step').setAttribute('aria-valuetext', `step ${steps[place]}`);
+  byId('watched-step-said').textContent = `${steps[place]} of ${steps.at(-1)}`;
+  redrawWatched();
+}
+
+function startWatched(place) {
+  stopWatched();
+  seen.run = place;
+  const run = watchedRun();
+  const first = leaves(matching(run.modules.map(({ name }) => name)), run.modules.map(({ name }) => name));
+  seen.chosen = [first[0], first[Math.floor(first.length / 2)], first.at(-1)].filter(Boolean).map(({ name }) => name);
+  seen.chosen = [...new Set(seen.chosen)];
+  byId('watched-step').max = String(Math.max(run.steps.length - 1, 0));
+  byId('watched-step').disabled = run.steps.length < 2;
+  byId('watched-play').disabled = run.steps.length < 2;
+  const liked = { 'watched-upper': 'out_rms', 'watched-lower': 'grad_rms', 'watched-curve': 'loss', 'watched-weights': 'update_ratio' };
+  seen.charts.forEach((chart) => setWatchedMetric(chart, liked[chart.box.id]));
+  showTree();
+  setWatchedStep(run.steps.length - 1);
+}
+
+function stopWatched() {
+  clearTimeout(seen.playing);
+  seen.playing = null;
+  byId('watched-play').textContent = 'Play';
+}
+
+function stepWatched() {
+  if (seen.step >= watchedRun().steps.length - 1) {
+    stopWatched();
+    return;
+  }
+  setWatchedStep(seen.step + 1);
+  const still = matchMedia('(prefers-reduced-motion: reduce)').matches;
+  seen.playing = setTimeout(stepWatched, still ? 1000 : Math.max(80, Math.min(500, 10000 / watchedRun().steps.length)));
+}
+
+function playWatched() {
+  if (seen.step >= watchedRun().steps.length - 1) setWatchedStep(0);
+  byId('watched-play').textContent = 'Pause';
+  seen.playing = setTimeout(stepWatched, 200);
+}
+
+function wireWatchedChart(box) {
+  const chart = {
+    box,
+    of: box.dataset.of,
+    kind: 'epochs',
+    plot: box.querySelector('.plot'),
+    tip: box.querySelector('.tip'),
+    spoken: box.querySelector('.spoken'),
+    caption: box.querySelector('figcaption'),
+    values: box.querySelector('details.values'),
+    select: box.querySelector('.metric'),
+    logBox: box.querySelector('.log'),
+    tipped: null,
+  };
+  chart.select.addEventListener('change', () => {
+    setWatchedMetric(chart, chart.select.value);
+    redrawWatched();
+  });
+  chart.logBox.addEventListener('change', () => {
+    chart.log = chart.logBox.checked;
+    redrawWatched();
+  });
+  chart.values.addEventListener('toggle', () => chart.values.open && fillValues(chart));
+  listen(chart, (x) => {
+    if (chart.of === 'curve') setWatchedStep(Math.max(0, watchedRun().steps.indexOf(x)));
+    else if (chart.of === 'modules') chooseModule(chart.table.here[x].name);
+  });
+  seen.charts.push(chart);
+}
+
+if (byId('watched-data')) {
+  seen.data = JSON.parse(byId('watched-data').textContent);
+  byId('watched-stage').hidden = false;
+  byId('watched-stage').querySelectorAll('.chart').forEach(wireWatchedChart);
+  options(byId('watched-run'), seen.data.runs.map((run, i) => [String(i), `${run.label} (${run.id})`]), '0');
+  byId('watched-run-field').hidden = seen.data.runs.length < 2;
+  byId('watched-run').addEventListener('change', (event) => startWatched(Number(event.target.value)));
+  byId('watched-search').addEventListener('input', (event) => {
+    seen.words = event.target.value.trim();
+    showTree();
+    redrawWatched();
+  });
+  byId('watched-step').addEventListener('input', (event) => {
+    stopWatched();
+    setWatchedStep(Number(event.target.value));
+  });
+  byId('watched-play').addEventListener('click', () => (seen.playing === null ? playWatched() : stopWatched()));
+  startWatched(0);
+  new ResizeObserver(redrawWatched).observe(byId('watched-stage'));
+  window.addEventListener('beforeprint', () => seen.charts.forEach(drawWatchedChart));
+  window.addEventListener('afterprint', () => seen.charts.forEach(drawWatchedChart));
+}

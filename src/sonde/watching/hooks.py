@@ -1,0 +1,152 @@
+"""The hooks of a watch.  Whatever goes wrong in one stays in it, and a copy of the model carries none of them."""
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from sonde.watching.calls import Gradient, Pass
+    from sonde.watching.passes import Passes
+    from sonde.watching.recorder import Recorder
+    from sonde.watching.spots import Spot
+
+
+class Spent:
+    """What is left of a hook in a copy or a pickle of the model: on its first call it takes itself away."""
+
+    def __call__(self, module: nn.Module, *rest: Any) -> None:
+        for name in ("_forward_hooks", "_forward_pre_hooks"):
+            hooks = getattr(module, name)
+            for key in [key for key, hook in hooks.items() if isinstance(hook, Spent)]:
+                del hooks[key]
+                for marks in ("_with_kwargs", "_always_called"):
+                    getattr(module, name + marks, {}).pop(key, None)
+
+
+class Hook:
+    """A hook on a module."""
+
+    def __init__(self, recorder: "Recorder") -> None:
+        self.recorder = recorder
+
+    def __deepcopy__(self, memo: Any) -> Spent:
+        return Spent()
+
+    def __reduce__(self) -> tuple[type[Spent], tuple[()]]:
+        return Spent, ()
+
+
+class Enter(Hook):
+    """A module is called."""
+
+    def __init__(self, recorder: "Recorder", spot: "Spot") -> None:
+        super().__init__(recorder)
+        self.spot = spot
+
+    def __call__(self, module: nn.Module, args: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
+        try:
+            self.recorder.enter(self.spot, module, args)
+        except Exception as error:
+            self.recorder.give_up(error)
+
+
+class Leave(Hook):
+    """A module returns, or is left by an exception."""
+
+    def __init__(self, recorder: "Recorder", spot: "Spot") -> None:
+        super().__init__(recorder)
+        self.spot = spot
+
+    def __call__(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
+        try:
+            self.recorder.leave(self.spot, module, args, kwargs, output)
+        except Exception as error:
+            self.recorder.give_up(error)
+
+
+class LeaveLoss(Hook):
+    """The loss module returns."""
+
+    def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
+        try:
+            self.recorder.heard_loss(args, output)
+        except Exception as error:
+            self.recorder.give_up(error)
+
+
+class Accumulated(Hook):
+    """A parameter has its gradient."""
+
+    def __init__(self, recorder: "Recorder", name: str) -> None:
+        super().__init__(recorder)
+        self.name = name
+
+    def __call__(self, parameter: Tensor) -> None:
+        try:
+            self.recorder.accumulated(self.name, parameter)
+        except Exception as error:
+            self.recorder.give_up(error)
+
+
+class Back:
+    """On a tensor: a gradient comes back to it."""
+
+    def __init__(self, passes: "Passes", of: "Pass", gradient: "Gradient") -> None:
+        self.passes, self.of, self.gradient = passes, of, gradient
+
+    def __call__(self, grad: Tensor) -> None:
+        try:
+            self.passes.heard_gradient(self.of, self.gradient, grad)
+        except Exception as error:
+            self.passes.on_error(error)
+
+
+class Marks:
+    """On the model's output: a backward pass has begun."""
+
+    def __init__(self, recorder: "Recorder") -> None:
+        self.recorder = recorder
+
+    def __call__(self, grad: Tensor) -> None:
+        try:
+            self.recorder.heard_backward()
+        except Exception as error:
+            self.recorder.give_up(error)
+
+
+class Stepping:
+    """An optimiser is about to step."""
+
+    def __init__(self, recorder: "Recorder", index: int) -> None:
+        self.recorder, self.index = recorder, index
+
+    def __call__(self, optimiser: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        try:
+            self.recorder.stepping(self.index, optimiser, _has_closure(args, kwargs))
+        except Exception as error:
+            self.recorder.give_up(error)
+
+
+class Stepped:
+    """An optimiser has stepped."""
+
+    def __init__(self, recorder: "Recorder", index: int) -> None:
+        self.recorder, self.index = recorder, index
+
+    def __call__(self, optimiser: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        try:
+            self.recorder.stepped(self.index, _has_closure(args, kwargs))
+        except Exception as error:
+            self.recorder.give_up(error)
+
+
+def _has_closure(args: Any, kwargs: Any) -> bool:
+    """The arguments of a hook of an optimiser begin with the optimiser itself."""
+    return (args[1] if len(args) > 1 else kwargs.get("closure")) is not None

@@ -1,0 +1,421 @@
+"""Follows a training loop step by step, and changes nothing in it.
+
+Nothing is read from the device before a flush.  Modules have hooks in watched steps only; in between, an optimiser's
+own hook counts steps and does nothing else.  Gradients are heard by hooks on tensors: hooks on modules for that
+purpose break modules that work in place.
+"""
+
+import os
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import polars as pl
+import torch
+from torch import Tensor, nn
+
+from sonde.store.run import State
+from sonde.watching import facts
+from sonde.watching.calls import Call
+from sonde.watching.hooks import Accumulated, Enter, Leave, LeaveLoss, Marks, Stepped, Stepping
+from sonde.watching.measure import readable
+from sonde.watching.parameters import shared
+from sonde.watching.passes import Passes, backward_pass
+from sonde.watching.schedule import is_costly, next_watched
+from sonde.watching.sheets import Ledger, Sheet
+from sonde.watching.sinks import Sink
+from sonde.watching.spots import FROZEN, Spot, goes_fast, named_parameters
+from sonde.watching.updates import Updates
+from sonde.watching.words import warn
+
+ROWS = 200  # that wait at most before they are written
+SECONDS = 10.0  # for which they wait at most
+
+UNKNOWN_SCALE = "computed in float16 under an unknown scale of the loss: give scaler="
+
+
+class Recorder:
+    """All of a watch but the handle that the user holds."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimisers: Sequence[torch.optim.Optimizer],
+        spots: Sequence[Spot],
+        *,
+        loss: nn.Module | None,
+        every: int,
+        scaler: Any,
+        sink: Sink,
+        run: str,
+    ) -> None:
+        self.step = 0
+        self.closed = False
+        self.facts: dict[str, Any] = {}
+        self._every, self._sink, self._ledger = every, sink, Ledger(run)
+        self._process, self._thread = os.getpid(), 0
+        self._spots = list(spots)
+        self._root = next(spot for spot in spots if spot.is_root)
+        self._fast = _fast_groups(spots)
+        self._model = weakref.ref(model)
+        self._loss = None if loss is None else weakref.ref(loss)
+        self._names, self._shared = shared(named_parameters(model))
+        self._parameters = [weakref.ref(parameter) for parameter in model.parameters()]
+        self._passes = Passes(spots, self._parameters)
+        self._passes.on_error = self.give_up
+        self._updates = Updates(self._names, self._parameters, optimisers, scaler)
+        self._steps_alone = not optimisers  # a step ends with the next forward pass after a backward pass
+
+        self._watched = False  # whether the step under way is
+        self._next = 0
+        self._handles: list[Any] = []  # of a watched step
+        self._suspended = False
+        self._begun = False  # whether the step has seen a forward pass
+        self._backward_seen = False
+        self._late: bool | None = None  # whether losses are logged after the optimiser's step
+        self._heard_loss_in = -1  # the last step in which the loss module was heard
+
+        self._logged: Sheet | None = None  # the losses of one step that were told so far
+        self._pending: list[Sheet] = []
+        self._expected = 0
+        self._deadline = 0.0
+        self._first: list[Call] | None = None  # the calls of the first step
+        self._glances: dict[str, list[facts.Glance]] = {}
+        self._mode: dict[str, Any] = {}
+
+        self._always: list[Any] = [
+            optimiser.register_step_post_hook(Stepped(self, index))
+            for index, optimiser in enumerate(optimisers)
+        ]
+        if self._steps_alone:
+            self._always += self._hook(self._root)
+        self._start_step()
+
+    # Steps
+
+    def _start_step(self) -> None:
+        """Be all ears if the step that begins is a watched one, and deaf otherwise."""
+        watched = self.step == self._next
+        if watched:
+            self._next = next_watched(self.step, self._every)
+            self._passes.start(self.step, costly=is_costly(self.step, self._every))
+            self._updates.start()
+        if self._watched and (
+            not watched or self.step == 1
+        ):  # after step 0 it is known which modules are watched
+            self._detach()
+        self._watched = watched
+        if watched and not self._handles:
+            self._attach()
+
+    def _attach(self) -> None:
+        for spot in self._heard():
+            self._handles += self._hook(spot)
+        loss = None if self._loss is None else self._loss()
+        if loss is not None:
+            self._handles.append(loss.register_forward_hook(LeaveLoss(self)))
+        for index, optimiser in enumerate(self._updates.optimisers):
+            self._handles.append(optimiser.register_step_pre_hook(Stepping(self, index)))
+        if self._steps_alone:
+            for parameter in (known() for known in self._parameters):
+                if parameter is not None and parameter.requires_grad:
+                    hook: Any = parameter.register_post_accumulate_grad_hook
+                    self._handles.append(hook(Accumulated(self, self._names[id(parameter)])))
+
+    def _heard(self) -> list[Spot]:
+        """The modules to hook in this step; not those that PyTorch computes another way without hooks."""
+        for layer, inner in self._fast:
+            module = layer.module()
+            for spot in inner:
+                spot.silent = FROZEN if module is not None and goes_fast(module) else None
+        hooked = self._root if self._steps_alone else None
+        return [
+            spot
+            for spot in self._spots
+            if (spot.chosen is not False or spot.is_root) and spot.silent is None and spot is not hooked
+        ]
+
+    def _hook(self, spot: Spot) -> list[Any]:
+        module = spot.module()
+        if module is None or spot.hidden is not None:
+            return []
+        return [
+            module.register_forward_pre_hook(Enter(self, spot)),
+            module.register_forward_hook(Leave(self, spot), with_kwargs=True, always_call=True),
+        ]
+
+    def _detach(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    def end_step(self) -> None:
+        if self._watched:
+            sheet = self._sheet()
+            self._pending.append(sheet)
+            self._expected += sheet.expected
+        self._begun = self._backward_seen = False
+        self.step += 1
+        self._start_step()
+        if self._pending:
+            self._maybe_flush()
+
+    def _sheet(self) -> Sheet:
+        calls, losses, half = self._passes.collect()
+        unseen: dict[str, str] = {}
+        if self._first is None:
+            self._first = calls
+            unseen = facts.unseen(self._spots, calls)
+            if not calls:
+                warn(f"no call of the model was seen in step {self.step}: {facts.NO_CALL}")
+        sheet = Sheet(
+            self.step,
+            calls=[call for call in calls if call.spot.chosen],
+            parameters=self._updates.collect(),
+            losses=losses,
+            scale=self._updates.scale,
+            unseen=unseen,
+        )
+        if half and sheet.scale is None and self._updates.scaler is None:
+            sheet.unscaled_reason = UNKNOWN_SCALE
+        return sheet
+
+    # What the hooks hear
+
+    def enter(self, spot: Spot, module: nn.Module, args: Any) -> None:
+        """A module is called; in an evaluation, in a backward pass or in another thread that is no concern of ours."""
+        if backward_pass() != -1 or module is not spot.module():
+            return
+        if spot.is_root and self._passes.inside and not _calls_itself(module):
+            self._passes.abandon()  # a pass that was interrupted
+        if not self._passes.inside:
+            if self._suspended and spot.is_root:
+                self._resume()
+            if not torch.is_grad_enabled():
+                if spot.is_root and self._watched and self._fast:
+                    self._suspend()
+                return
+            if _is_transforming():
+                return
+            self._thread = self._thread or threading.get_ident()
+            if self._thread == threading.get_ident():
+                if (
+                    self._steps_alone
+                    and spot.is_root
+                    and (self._backward_seen or self._passes.heard_backward)
+                ):
+                    self.end_step()
+                self._begun = True
+                if spot.is_root and "inputs" not in self._glances:
+                    self._glances["inputs"] = facts.glances(args)
+        if self._watched and self._thread == threading.get_ident():
+            self._passes.enter(spot, args)
+
+    def leave(self, spot: Spot, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        """A module has returned."""
+        if backward_pass() != -1:
+            self._passes.recomputed(spot, output)
+            return
+        if self._thread and self._thread != threading.get_ident():
+            return
+        if self._passes.inside:
+            self._passes.leave(spot, module, args, kwargs, output)
+        if not spot.is_root or self._passes.inside:
+            return
+        if self._suspended:
+            self._resume()
+        if torch.is_grad_enabled():
+            if not self._mode:
+                self._mode = _mode(module, self._spots)
+            if not self._glances.get("inputs"):
+                self._glances["inputs"] = facts.glances(kwargs)
+            if isinstance(output, Mapping) and self._loss is None:
+                self._hear_loss(output.get("loss"))
+            out = facts.first_float(output)
+            if self._steps_alone and out is not None and out.requires_grad:
+                hook: Any = out.register_hook
+                hook(Marks(self))
+
+    def heard_backward(self) -> None:
+        """A backward pass came through the model's output."""
+        self._backward_seen = True
+        if self._watched:
+            self._updates.heard_backward()
+
+    def stepping(self, index: int, optimiser: torch.optim.Optimizer, has_closure: bool) -> None:
+        if self._watched:
+            self._updates.stepping(index, optimiser, has_closure=has_closure)
+
+    def stepped(self, index: int, has_closure: bool) -> None:
+        if self.closed:
+            return
+        if self._watched:
+            moved = self._updates.stepped(index, has_closure=has_closure)
+            if not moved and self._passes.empty:
+                return  # an optimiser that was called before there was anything to do
+        if self._updates.ends(index):
+            self.end_step()
+
+    def accumulated(self, name: str, parameter: Tensor) -> None:
+        if self._watched:
+            self._updates.accumulated(name, parameter)
+
+    def heard_loss(self, args: Any, output: Any) -> None:
+        """The loss module was called."""
+        if not self._watched or not torch.is_grad_enabled() or backward_pass() != -1:
+            return
+        if len(args) > 1 and "targets" not in self._glances:
+            self._glances["targets"] = facts.glances(args[1])
+        self._hear_loss(facts.first_float(output))
+
+    def _hear_loss(self, loss: Any) -> None:
+        if self._watched and isinstance(loss, Tensor) and loss.is_floating_point() and readable(loss) is None:
+            self._passes.heard_loss(loss)
+            self._heard_loss_in = self.step
+
+    def log(self, loss: Any) -> None:
+        """A loss that the user tells; after the optimiser's step it still belongs to that step.
+
+        Several of one step, as of micro-batches, are averaged.
+        """
+        if self._watched and self._root.hidden is None:
+            self._late = not self._begun
+        elif self._late is None:
+            self._late = self.step > 0
+        step = self.step - 1 if self._late and self.step > 0 else self.step
+        if step == self._heard_loss_in:
+            return
+        value = loss.detach().mean().reshape(1) if isinstance(loss, Tensor) else torch.tensor([float(loss)])
+        if self._logged is None or self._logged.step != step:
+            self._close_log()
+            self._logged = Sheet(step)
+        self._logged.losses.append(value)
+
+    def _close_log(self) -> None:
+        if self._logged is not None:
+            self._pending.append(self._logged)
+            self._expected += 1
+            self._logged = None
+            self._maybe_flush()
+
+    # Rows
+
+    def _maybe_flush(self) -> None:
+        now = time.monotonic()
+        if not self._deadline:
+            self._deadline = now + SECONDS
+        if self._expected >= ROWS or now >= self._deadline or not self.facts:
+            self.flush()
+
+    def flush(self) -> None:
+        """Bring over what waits on the device, and write it."""
+        pending, self._pending, self._expected, self._deadline = self._pending, [], 0, 0.0
+        if not pending:
+            return
+        rows = self._ledger.rows(pending)
+        if self._first is not None and not self.facts:
+            self.facts, self._first = self._describe(self._first), []
+            self._sink.facts(self.facts)
+        self._sink.append(rows, self.step)
+
+    def _describe(self, calls: Sequence[Call]) -> dict[str, Any]:
+        model, optimisers = self._model(), self._updates.optimisers
+        held = self._updates.held() if optimisers else None
+        return {
+            "modules": facts.modules(self._spots, calls),
+            "parameters": [] if model is None else facts.parameters(self._names, model, held),
+            "shared": self._shared,
+            "optimisers": [facts.optimiser(optimiser) for optimiser in optimisers],
+            "inputs": [glance.read() for glance in self._glances.get("inputs", [])],
+            "targets": [glance.read() for glance in self._glances.get("targets", [])],
+            **self._mode,
+        }
+
+    def rows(self) -> pl.DataFrame:
+        if not self.closed:
+            self._close_log()
+            self.flush()
+        return self._sink.rows()
+
+    # The end
+
+    def close(self, state: State = "complete", message: str | None = None) -> None:
+        """Leave nothing behind but rows."""
+        if self.closed or os.getpid() != self._process:
+            return
+        self.closed = True
+        self._detach()
+        self._passes.close()
+        for handle in self._always:
+            handle.remove()
+        try:
+            self._close_log()
+            self.flush()
+            self._sink.close(state, self.step, message)
+        except Exception as error:
+            warn(f"the watch could not write its last rows ({type(error).__name__}: {error})")
+
+    def give_up(self, error: Exception) -> None:
+        """Something went wrong in the watch: say so once, and leave training alone."""
+        if self.closed:
+            return
+        try:
+            why = f"{type(error).__name__}: {error}".splitlines()[0]
+            self.close("failed", f"the watch gave up in step {self.step} ({why})")
+            warn(f"the watch gave up in step {self.step}, training goes on without it ({why})")
+        except Exception:
+            self.closed = True
+
+    def _suspend(self) -> None:
+        """An evaluation is to be computed the way it is without a watch."""
+        self._detach()
+        self._suspended = True
+        self._handles = [] if self._steps_alone else self._hook(self._root)
+
+    def _resume(self) -> None:
+        self._suspended = False
+        self._detach()
+        self._attach()
+
+
+def _fast_groups(spots: Sequence[Spot]) -> list[tuple[Spot, list[Spot]]]:
+    """Encoder layers, each with everything inside it."""
+    return [
+        (
+            layer,
+            [
+                spot
+                for spot in spots
+                if spot is layer or layer.is_root or spot.name.startswith(f"{layer.name}.")
+            ],
+        )
+        for layer in spots
+        if isinstance(layer.module(), nn.TransformerEncoderLayer)
+    ]
+
+
+def _calls_itself(module: nn.Module) -> bool:
+    """Whether the module is being called from within its own forward pass."""
+    calls = 0
+    frame: Any = sys._getframe(1)
+    while frame is not None and calls < 2:
+        calls += frame.f_code.co_name == "_call_impl" and frame.f_locals.get("self") is module
+        frame = frame.f_back
+    return calls > 1
+
+
+def _is_transforming() -> bool:
+    """Inside torch.func, a trace, or the capture of a CUDA graph, where tensors are not what they seem."""
+    if torch._C._functorch.peek_interpreter_stack() is not None or torch._C._get_tracing_state() is not None:
+        return True
+    return torch.cuda._initialized and torch.cuda.is_current_stream_capturing()
+
+
+def _mode(model: nn.Module, spots: Sequence[Spot]) -> dict[str, Any]:
+    """Training or evaluation, and the modules that are in the other one."""
+    known = [(spot.name, spot.module()) for spot in spots]
+    other = [name for name, module in known if module is not None and module.training != model.training]
+    return {"training": model.training, "in_the_other_mode": other}

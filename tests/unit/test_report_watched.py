@@ -1,0 +1,100 @@
+"""Watched runs on the page: every value in its place, steps left out where there are too many, reasons kept."""
+
+import json
+import re
+from pathlib import Path
+
+import polars as pl
+import pytest
+import torch
+from torch import nn
+
+from conftest import Sonde
+from sonde.report import watched as reporting
+from sonde.report.watched import WatchedPart, sampled, watched_data
+from sonde.rows import WATCHED
+from sonde.watching.watch import watch
+from watch_programs import Transformer, tokens
+
+
+def part(rows: list[tuple[object, ...]]) -> WatchedPart:
+    frame = pl.DataFrame(
+        [
+            ("r", None, step, layer, metric, value, reason is None, reason, 4, module)
+            for step, layer, metric, value, reason, module in rows
+        ],
+        schema=WATCHED,
+        orient="row",
+    )
+    return WatchedPart(
+        id="r",
+        label="net",
+        about="",
+        state="complete",
+        message=None,
+        remarks=[],
+        types={"a": "Linear"},
+        rows=frame,
+    )
+
+
+def test_values_stand_at_their_module_and_step_and_reasons_beside_them() -> None:
+    rows = [
+        (0, 0, "out_rms", 1.0, None, "a"),
+        (0, 1, "out_rms", 2.0, None, "b"),
+        (25, 0, "out_rms", 1.23456789, None, "a"),
+        (25, 1, "out_rms", float("nan"), "it broke", "b"),
+        (0, None, "weight_norm", 5.0, None, "a.weight"),
+        (0, None, "loss", 0.5, None, None),
+        (1, None, "loss", 0.4, None, None),
+    ]
+    (run,) = watched_data([part(rows)])["runs"]
+    assert run["steps"] == [0, 25]
+    assert run["modules"] == [{"name": "a", "type": "Linear"}, {"name": "b", "type": ""}]
+    (metric,) = run["of_modules"]
+    assert metric["v"] == [[1.0, 1.2346], [2.0, None]]
+    assert metric["w"] == [(1, 1, 0)]
+    assert watched_data([part(rows)])["reasons"] == ["it broke"]
+    assert run["of_parameters"][0]["v"] == [[5.0, None]]
+    assert run["loss"] == {"steps": [0, 1], "v": [0.5, 0.4], "w": []}
+
+
+def test_of_too_many_steps_the_first_ten_and_the_last_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = [*range(10), *range(25, 5000, 25)]
+    kept = sampled(steps, 40)
+    assert len(kept) == 40
+    assert kept[:10] == list(range(10))
+    assert kept[-1] == 4975
+    assert sampled(steps, 1000) == steps
+    monkeypatch.setattr(reporting, "VALUES", 8 * 20)
+    rows = [(step, 0, "out_rms", 1.0, None, "a") for step in steps]
+    (run,) = watched_data([part(rows)])["runs"]
+    assert len(run["steps"]) == 20
+    assert run["watched"] == len(steps)
+
+
+def test_the_report_of_a_watched_run_says_what_was_seen(tmp_path: Path, sonde: Sonde) -> None:
+    torch.manual_seed(0)
+    model, criterion = Transformer(), nn.CrossEntropyLoss()
+    optimiser = torch.optim.Adam(model.parameters(), 1e-3)
+    with watch(model, optimiser, loss=criterion, runs=tmp_path / "runs", name="<b>tiny</b>"):
+        for step in range(12):
+            x, y = tokens(step)
+            optimiser.zero_grad()
+            criterion(model(x).flatten(0, 1), y.flatten()).backward()
+            optimiser.step()
+    said = sonde("report").stdout
+    assert "report.html: 1 watched run, " in said
+    page = (tmp_path / "report.html").read_text()
+    assert "&lt;b&gt;tiny&lt;/b&gt;" in page
+    assert "<b>tiny</b>" not in page
+    assert "One parameter under several names: embed.weight, head.weight." in page
+    assert "uses its weights without calling it: encoder.layers.0.self_attn.out_proj" in page
+    data = json.loads(re.search(r'id="watched-data">(.*?)</script>', page, re.S)[1])  # type: ignore[index]
+    assert next(module["name"] for module in data["runs"][0]["modules"]) == "embed"
+    assert {metric["key"] for metric in data["runs"][0]["of_modules"]} >= {
+        "out_rms",
+        "grad_rms",
+        "attention_entropy",
+    }
+    assert len(data["runs"][0]["loss"]["steps"]) == 10
