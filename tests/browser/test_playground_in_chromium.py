@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from chromium import Opened, chromium, missing, open_page
+from chromium import LATENCY, Opened, chromium, missing, open_page
 
 from sonde.cli.playground import playground as write_playground
-from sonde.compare.configurations import assignments
-from sonde.config import RunConfig, parse
-from sonde.studies.narrow import with_changes
+from sonde.config import RunConfig, completed
+from sonde.studies.settings import settings, swept
 from sonde.theory import backward_factor, second_moments
 
 if TYPE_CHECKING:
@@ -303,17 +302,26 @@ def test_the_plane_is_painted_for_two_dimensional_tasks_alone(visit: Any) -> Non
 
 def test_everything_can_be_done_with_the_keyboard(visit: Any) -> None:
     opened = paused(visit("#depth=4"))
+    from playwright.sync_api import expect
+
     page = opened.page
+
+    def at_step(step: int) -> None:
+        expect(page.locator("#step")).to_have_text(str(step), timeout=LATENCY)
+
+    page.focus("#signal .plot")
+    page.keyboard.press("r")
+    at_step(0)
     page.focus("#one-step")
     page.keyboard.press("Enter")
-    opened.says("#step", "1")
+    at_step(1)
     page.focus("#signal .plot")
     page.keyboard.press("End")
     opened.says("#signal .spot", "layer 4: ")
     page.keyboard.press("ArrowLeft")
     opened.says("#gradient .spot", "layer 3: ")
     page.keyboard.press("r")
-    opened.says("#step", "0")
+    at_step(0)
     page.keyboard.press(" ")
     assert page.get_attribute("#play", "aria-pressed") == "true"
     reached = page.evaluate(
@@ -360,7 +368,7 @@ def config_of(line: str) -> RunConfig:
             sets.append(value)
         else:
             options[flag.removeprefix("--")] = int(value) if value.isdigit() else value
-    (config,) = with_changes([parse(options)], assignments(sets, "--set"))
+    (config,) = swept([completed(options)], settings(sets))
     return config
 
 

@@ -11,6 +11,7 @@ let { refused } = found;
 let playing = !matchMedia('(prefers-reduced-motion: reduce)').matches;
 let run = 0;
 let asked = false; // whether the worker has something to do
+let stepLeft = false; // whether one step was asked for while it had
 let waiting = false; // whether a frame waits to be drawn
 let rests = REST_AFTER;
 let inspected = null;
@@ -125,6 +126,7 @@ function sayInspected() {
 function begin() {
   run += 1;
   rests = REST_AFTER;
+  stepLeft = false;
   asked = true;
   engine.postMessage({ kind: 'start', run, settings });
 }
@@ -137,6 +139,7 @@ function askForMore() {
 
 function oneStep() {
   if (playing) setPlaying(false);
+  stepLeft = asked;
   if (asked || !state?.frame || state.frame.diverged) return;
   asked = true;
   engine.postMessage({ kind: 'train', steps: 1 });
@@ -166,6 +169,7 @@ function arrived(frame) {
     rests = frame.step + REST_AFTER;
     setPlaying(false);
   }
+  if (stepLeft) oneStep();
   if (waiting) return;
   waiting = true;
   askForMore(); // the worker computes the next frame while this one waits to be drawn
