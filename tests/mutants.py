@@ -286,7 +286,7 @@ MUTANTS = (
         "probes/snapshot.py",
         'f"probe/{purpose}/{self.context.epoch}"',
         'f"probe/{purpose}"',
-        TAILS + " -k fresh",
+        TWINS,
     ),
     Mutant(
         "every draw of chance is the same",
