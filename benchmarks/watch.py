@@ -5,8 +5,8 @@ Writes benchmarks/watch.json and the table in README.md and docs/watch.md.
 Everything is measured in one process, in blocks that take turns, as processor time on one thread; a ratio is that of
 two blocks of the same turn, and the table shows the median over turns.  Peak memory takes a process of its own each.
 
-    python benchmarks/watch.py            all of it, some minutes; let the machine be idle
-    python benchmarks/watch.py --quick    fewer turns
+    python benchmarks/watch.py                            all of it, a quarter of an hour; let the machine be idle
+    python benchmarks/watch.py --only resnet --turns 3    one model anew
 """
 
 import argparse
@@ -304,32 +304,39 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--peak", nargs=2, metavar=("MODEL", "TOOL"))
+    parser.add_argument("--turns", type=int, default=9, help="rounds in which every tool has its turn")
+    parser.add_argument(
+        "--only", choices=MODELS, help="measure this model anew and keep what is known of the others"
+    )
+    parser.add_argument("--peak", nargs=2, metavar=("MODEL", "TOOL"), help=argparse.SUPPRESS)
     given = parser.parse_args()
     torch.set_num_threads(1)
     if given.peak:
         print_peak(*given.peak)
         return
-    turns = 3 if given.quick else 9
-    found: dict[str, Any] = {
-        "models": {name: measure(name, turns) for name in MODELS},
-        "memory": {name: memory(name) for name in MODELS},
-        "attach_1000": attaching(),
-        "machine": _machine(),
-        "versions": {
-            name: importlib.metadata.version(name)
-            for name in ("torch", "torchmortem", "torch-audit", "wandb")
-            if importlib.util.find_spec(name.replace("-", "_")) is not None
-        },
-    }
-    (HERE / "watch.json").write_text(json.dumps(found, indent=1) + "\n")
+    results = HERE / "watch.json"
+    found: dict[str, Any] = (
+        json.loads(results.read_text()) if results.exists() else {"models": {}, "memory": {}}
+    )
+    for name in [given.only] if given.only else MODELS:
+        found["models"][name] = measure(name, given.turns)
+        found["memory"][name] = memory(name)
+        found |= {"attach_1000": attaching(), "machine": _machine(), "versions": _versions()}
+        results.write_text(json.dumps(found, indent=1) + "\n")
+    found["models"] = {name: found["models"][name] for name in MODELS if name in found["models"]}
     for page in PAGES:
         page.write_text(placed(page.read_text(), table(found)))
     print(table(found))
     for (name, tool), bar in BARS.items():
-        value = found["models"][name]["ratios"][tool]["median"]
-        print(f"{'holds' if value <= bar else 'FAILS'}: {tool} on {name}, {value:.3f} (at most {bar})")
+        if name in found["models"]:
+            value = found["models"][name]["ratios"][tool]["median"]
+            print(f"{'holds' if value <= bar else 'FAILS'}: {tool} on {name}, {value:.3f} (at most {bar})")
+
+
+def _versions() -> dict[str, str]:
+    packages = ("torch", "torchmortem", "torch-audit", "wandb")
+    present = [name for name in packages if importlib.util.find_spec(name.replace("-", "_")) is not None]
+    return {name: importlib.metadata.version(name) for name in present}
 
 
 def _machine() -> str:

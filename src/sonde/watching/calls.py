@@ -1,7 +1,8 @@
 """What was seen of the calls of modules in one forward pass, and of the gradients that came back to them."""
 
 import weakref
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from torch import Tensor
 
@@ -61,15 +62,15 @@ class Call:
     reason: str | None = None  # why its output cannot be read
     shape: tuple[int, ...] = ()
     input_shape: tuple[int, ...] = ()
-    outputs: list[Output] = field(default_factory=list)
-    gradients: list[Gradient] = field(default_factory=list)
-    inputs: list[Output] = field(default_factory=list)  # of a normalisation layer
-    streams: list[Stream] = field(default_factory=list)
+    outputs: Sequence[Output] = ()
+    gradients: Sequence[Gradient] = ()
+    inputs: Sequence[Output] = ()  # of a normalisation layer
+    streams: Sequence[Stream] = ()
     stream_reason: str | None = None  # why input and output are not compared, where their shapes agree
-    unit_bounds: list[tuple[Tensor, Tensor]] = field(default_factory=list)
-    at_bounds: list[Tensor] = field(default_factory=list)
+    unit_bounds: Sequence[tuple[Tensor, Tensor]] = ()
+    at_bounds: Sequence[Tensor] = ()
     gram: Tensor | None = None
-    attention: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    attention: Sequence[tuple[Tensor, Tensor]] = ()
 
     @property
     def key(self) -> Key:
@@ -78,7 +79,7 @@ class Call:
     def pool(self, later: "Call") -> None:
         """Add what a later pass of the same step saw."""
         for name in ("outputs", "gradients", "inputs", "streams", "unit_bounds", "at_bounds"):
-            getattr(self, name).extend(getattr(later, name))
+            setattr(self, name, (*getattr(self, name), *getattr(later, name)))
         self.reason = self.reason or later.reason
         self.stream_reason = self.stream_reason or later.stream_reason
 

@@ -73,21 +73,25 @@ def unit_bounds(x: Tensor, axis: int, *, never_negative: bool) -> tuple[Tensor, 
 def at_bounds(x: Tensor, bounds: tuple[float, float]) -> Tensor:
     """How many entries lie within 0.01 of a bound."""
     low, high = bounds
-    return ((x <= low + 0.01) | (x >= high - 0.01)).sum().reshape(1)
+    return ((x <= low + 0.01) | (x >= high - 0.01)).sum().reshape(1).to(exact(x))
 
 
 def against_input(x: Tensor, out: Tensor) -> tuple[Tensor, Tensor]:
     """‖out_n − x_n‖ and ⟨x_n, out_n⟩ of each sample; a few samples at a time, so that temporaries stay small."""
     x, out = by_sample(x), by_sample(out)
-    many = max(1, CHUNK // max(1, x[0].numel()))
-    steps, dots = [], []
-    for start in range(0, x.shape[0], many):
-        a, b = x[start : start + many], out[start : start + many]
-        if _wide(a) or _wide(b):
-            a, b = a.float(), b.float()
-        steps.append(norms(b - a))
-        dots.append(sums(a * b))
-    return (steps[0], dots[0]) if len(steps) == 1 else (torch.cat(steps), torch.cat(dots))
+    many = max(1, CHUNK * x.shape[0] // x.numel())
+    if many >= x.shape[0]:
+        return _compared(x, out)
+    starts = range(0, x.shape[0], many)
+    parts = [_compared(x[start : start + many], out[start : start + many]) for start in starts]
+    steps, dots = zip(*parts, strict=True)
+    return torch.cat(steps), torch.cat(dots)
+
+
+def _compared(x: Tensor, out: Tensor) -> tuple[Tensor, Tensor]:
+    if _wide(x) or _wide(out):
+        x, out = x.float(), out.float()
+    return norms(out - x), sums(x * out)
 
 
 def exact(x: Tensor) -> torch.dtype:

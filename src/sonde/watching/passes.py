@@ -166,11 +166,12 @@ class Passes:
             reason = BY_KEYWORD if by_keyword else IN_PLACE if changed else measure.readable(first)
             self._compare(known, call, first, out, reason)
         if call.outputs and spot.normalises and first is not None and measure.readable(first) is None:
-            call.inputs.append(self._input(known, first))
+            call.inputs = (self._input(known, first),)
         if isinstance(module, nn.MultiheadAttention):
             found = attention.of_module(module, args, kwargs)
-            call.attention += [] if found is None else [found]
-        call.attention += known.attention.pop(call.key, [])
+            call.attention = () if found is None else (found,)
+        if known.attention:
+            call.attention = (*call.attention, *known.attention.pop(call.key, ()))
 
     def _read(self, known: Pass, call: Call, out: Tensor | None) -> None:
         """What the module returned."""
@@ -186,15 +187,16 @@ class Passes:
             gradient = self._hear(known, out)
             if not out.is_inference():
                 known.remember(out, summary, gradient)
-        if summary.sums is None:
-            summary.sums, summary.tops = measure.sums(x), measure.tops(x)
-        call.outputs.append(summary)
-        call.gradients.append(gradient)
+        call.outputs, call.gradients = (summary,), (gradient,)
         axis = _unit_axis(x, known.units)
         if call.spot.activation and x.dim():
-            call.unit_bounds.append(measure.unit_bounds(x, axis, never_negative=call.spot.never_negative))
+            bounds = measure.unit_bounds(x, axis, never_negative=call.spot.never_negative)
+            call.unit_bounds = (bounds,)
+            summary.tops = bounds[1]
             if call.spot.bounds is not None:
-                call.at_bounds.append(measure.at_bounds(x, call.spot.bounds))
+                call.at_bounds = (measure.at_bounds(x, call.spot.bounds),)
+        summary.sums = measure.sums(x) if summary.sums is None else summary.sums
+        summary.tops = measure.tops(x) if summary.tops is None else summary.tops
         if known.costly and x.dim() > 1:
             call.gram = measure.gram(x, axis)
 
@@ -214,7 +216,7 @@ class Passes:
         if reason is None and out is not None:
             before = self._input(known, first)
             steps, dots = measure.against_input(first.detach(), out.detach())
-            call.streams.append(Stream(steps, dots, before.norms, call.outputs[0].norms))
+            call.streams = (Stream(steps, dots, before.norms, call.outputs[0].norms),)
 
     def _input(self, known: Pass, first: Tensor) -> Output:
         """What was read off the tensor when it was another module's output, or is read now."""
@@ -285,10 +287,10 @@ class Passes:
             return
         if len(calls) > 1:
             for call in asleep:
-                call.gradients[-1] = Gradient(AMBIGUOUS)
+                call.gradients = (Gradient(AMBIGUOUS),)
             return
         known, call = calls[0]
-        call.gradients[-1] = self._hear(known, out)
+        call.gradients = (self._hear(known, out),)
 
 
 def _unit_axis(x: Tensor, units: int | None) -> int:

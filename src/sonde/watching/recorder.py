@@ -21,11 +21,12 @@ from sonde.store.run import State
 from sonde.watching import facts
 from sonde.watching.calls import Call
 from sonde.watching.hooks import Accumulated, Enter, Leave, LeaveLoss, Marks, Stepped, Stepping
+from sonde.watching.ledger import Ledger
 from sonde.watching.measure import readable
 from sonde.watching.parameters import shared
 from sonde.watching.passes import Passes, backward_pass
 from sonde.watching.schedule import is_costly, next_watched
-from sonde.watching.sheets import Ledger, Sheet
+from sonde.watching.sheets import Sheet
 from sonde.watching.sinks import Sink
 from sonde.watching.spots import FROZEN, Spot, goes_fast, named_parameters
 from sonde.watching.updates import Updates
