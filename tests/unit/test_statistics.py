@@ -30,6 +30,7 @@ MEASUREMENTS = {
     "probes/activations.py",  # the spread of a layer's units, which is what is measured
     "tasks/arrays.py",  # standardises inputs
     "tasks/digits.py",  # standardises pixels
+    "watching/facts.py",  # the spread of an input's numbers, which is what is noted
 }
 
 
