@@ -38,7 +38,7 @@ from sonde.store.run import RunFolder
 from sonde.tasks import Digits, Task, Teacher
 from sonde.training.assign import CreditAssignment
 from sonde.training.program import Program
-from sonde.training.together import train_together
+from sonde.training.train import train_together
 from sonde.verdicts import number, percent, signed
 
 HERE = Path(__file__).parent

@@ -20,8 +20,7 @@ from jinja2 import StrictUndefined, Template
 from sonde.engine.bundles import LIMIT
 from sonde.engine.cluster import AHEAD
 from sonde.store.lease import RENEWED
-from sonde.training.replicas import LANES
-from sonde.training.stack import WIDEST
+from sonde.training.stack import LANES, WIDEST
 
 HERE = Path(__file__).parent
 NUMBERS = HERE / "scale.json"

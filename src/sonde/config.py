@@ -14,13 +14,13 @@ from pydantic import BeforeValidator
 from sonde import guests
 from sonde.checked import BadOption, check, checked
 from sonde.errors import SondeError, nearest
-from sonde.identity import RUN, first_options, lasting
 from sonde.models import MODELS, Model
 from sonde.network import Signature
 from sonde.optimisers import GuestOptimiser
 from sonde.optimisers import Optimiser as Optimiser
 from sonde.probes import PROBES, Probe, Schedule, epochs_of
 from sonde.rules import RULES, Rule
+from sonde.run_ids import RUN, first_options, lasting
 from sonde.tasks import TASKS, Task
 
 CHOICES: dict[str, Mapping[str, type[Any]]] = {"model": MODELS, "rule": RULES, "task": TASKS}
@@ -154,7 +154,7 @@ class RunConfig:
 def to_tree(config: RunConfig) -> dict[str, Any]:
     """The configuration as plain JSON values, as it is stored and hashed; each chosen part carries its name.
 
-    An option that is younger than its part stands there only where it differs from its default: `sonde.identity`.
+    An option that is younger than its part stands there only where it differs from its default: `sonde.run_ids`.
     """
     whole = whole_tree(config)
     tree: dict[str, Any] = {}

@@ -14,7 +14,7 @@ from sonde.rules import Backprop, DirectFeedback, Frozen, Rule
 from sonde.store.load import load
 from sonde.studies.recipes import classification, teacher_student
 from sonde.tasks import Teacher
-from sonde.training.together import train_together
+from sonde.training.train import train_together
 
 PROBES = Probing(names=("growth", "grad_norm", "credit_cosine"), schedule="log_spaced", k=20, costly=())
 NETWORK = ResidualMLP(d=32, L=4)

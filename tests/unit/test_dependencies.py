@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[2] / "src" / "sonde"
-COMMON = "checked criteria errors generators identity losses network readers rows statistics strangers theory verdicts"
+COMMON = "checked criteria errors generators losses network readers rows run_ids statistics strangers theory verdicts"
 MAY_IMPORT = {
     **dict.fromkeys(COMMON.split(), ""),
     "chains": "",

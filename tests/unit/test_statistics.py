@@ -27,7 +27,7 @@ SPREADS = {
     "std", "var", "stdev", "pstdev", "variance", "pvariance", "nanstd", "nanvar", "std_mean", "var_mean", "sem",
 }  # fmt: skip
 MEASUREMENTS = {
-    "probes/activations.py",  # the spread of a layer's units, which is what is measured
+    "probes/signal.py",  # the spread of a layer's units, which is what is measured
     "tasks/arrays.py",  # standardises inputs
     "tasks/digits.py",  # standardises pixels
     "watching/facts.py",  # the spread of an input's numbers, which is what is noted

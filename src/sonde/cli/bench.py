@@ -38,7 +38,7 @@ def bench(
     from sonde.cli.progress import count
     from sonde.errors import pick
     from sonde.store import files
-    from sonde.training.threads import one_thread
+    from sonde.training.device import one_thread
 
     chosen = {name: pick(BENCHES, name, "benchmark") for name in names or BENCHES}
     if list_names:

@@ -40,7 +40,7 @@ def recompute(
     from sonde.recompute.stored import read_end
     from sonde.store.load import find
     from sonde.store.run import RunFolder
-    from sonde.training.threads import one_thread
+    from sonde.training.device import one_thread
 
     folder = RunFolder(runs / find(runs, run))
     with one_thread(), count(console(stderr=True), "recomputing", quiet=json) as progress:

@@ -14,7 +14,7 @@ from sonde.store.load import manifests
 from sonde.store.lock import hold
 from sonde.store.place import Place
 from sonde.store.run import ENDED, Manifest, RunFolder
-from sonde.training.unchanged import refuse_changed
+from sonde.training.changed_guests import refuse_changed
 
 
 class Ledger:

@@ -23,8 +23,8 @@ from sonde.errors import SondeError
 from sonde.store.lock import Held
 from sonde.store.place import Place, place
 from sonde.store.run import ENDED, Manifest, RunFolder
-from sonde.training.together import train_together
-from sonde.training.train import Progress
+from sonde.training.session import Progress
+from sonde.training.train import train_together
 
 
 def train_bundle(

@@ -1,4 +1,4 @@
-"""A run goes on with the code it began with: a changed file is noticed before anything is trained."""
+"""A run goes on with the code it began with: a guest's changed file is noticed before anything is trained."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,8 +1,12 @@
-"""A stack of ReLU layers with or without "+x": what `plain_mlp` and `res_mlp` share."""
+"""The pair of the residual study, `plain_mlp` and `res_mlp`: one ReLU layer a block, without normalisation.
+
+They differ in "+x" alone.  The network with LayerNorm, two matrices a block and a trained embedding is
+`residual_mlp`.
+"""
 
 import math
 from abc import ABC
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, final
 
 import torch
 from annotated_types import Ge
@@ -76,3 +80,21 @@ class ReluMLP(ABC):
                 embed = Embedding(signature.shape, self.d)
                 readout = Readout(self.d, signature.outputs, out_ln=False)
         return Network(embed, layers, readout, residual=self.residual)
+
+
+@final
+@checked
+class PlainMLP(ReluMLP):
+    """Deep plain network: h_{l+1} = ReLU(W_l h_l + b_l)."""
+
+    label: ClassVar[str] = "Plain MLP"
+    residual: ClassVar[bool] = False
+
+
+@final
+@checked
+class ResMLP(ReluMLP):
+    """Deep residual network: h_{l+1} = h_l + ReLU(W_l h_l + b_l)."""
+
+    label: ClassVar[str] = "Residual MLP"
+    residual: ClassVar[bool] = True

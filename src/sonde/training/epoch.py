@@ -18,7 +18,7 @@ class Epoch:
     readings: list[Reading]
 
 
-class Log:
+class EpochLog:
     """Collects steps without waiting for the device; `lead` axes stand before the samples."""
 
     def __init__(self, loss: Loss, lead: int = 0) -> None:

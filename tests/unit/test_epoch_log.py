@@ -4,12 +4,12 @@ import pytest
 import torch
 
 from sonde.losses import CROSS_ENTROPY, MEAN_SQUARED_ERROR
-from sonde.training.log import Log
+from sonde.training.epoch import EpochLog
 from sonde.training.step import Step
 
 
 def test_a_smaller_last_batch_counts_for_less() -> None:
-    log = Log(MEAN_SQUARED_ERROR)
+    log = EpochLog(MEAN_SQUARED_ERROR)
     for loss, size in ((1.0, 8), (2.0, 8), (10.0, 2)):
         out_NC = torch.zeros(size, 3)
         log.add(Step(loss=torch.tensor(loss), output_NC=out_NC, logs={"own": torch.tensor(loss + 1)}), out_NC)
@@ -21,7 +21,7 @@ def test_a_smaller_last_batch_counts_for_less() -> None:
 
 
 def test_replicas_are_averaged_each_for_itself() -> None:
-    log = Log(CROSS_ENTROPY, lead=1)
+    log = EpochLog(CROSS_ENTROPY, lead=1)
     y = {4: torch.zeros(2, 4, dtype=torch.long), 1: torch.zeros(2, 1, dtype=torch.long)}
     for losses, size in (([1.0, 3.0], 4), ([6.0, 8.0], 1)):
         output = torch.zeros(2, size, 2)

@@ -1,10 +1,13 @@
-"""Norms, cosines and medians over samples: the one place where a norm of a sample is taken.  N samples, d width.
+"""Norms and cosines of samples, and their medians and means as readings.  N samples, d width.
 
-Every vector is divided by its largest entry before it is squared, so that no square under- or overflows.
+The one place where a norm of a sample is taken: every vector is divided by its largest entry before it is squared, so
+that no square under- or overflows.
 """
 
 import torch
 from torch import Tensor
+
+from sonde.rows import Reading, undefined
 
 
 def sample_norms(h_Nd: Tensor) -> Tensor:
@@ -46,3 +49,28 @@ def median(values_N: Tensor) -> float:
     ordered = values_N.sort().values
     n = len(ordered)
     return float(ordered[(n - 1) // 2] + (ordered[n // 2] - ordered[(n - 1) // 2]) / 2)
+
+
+def median_of_all(metric: str, values_N: Tensor, layer: int | None = None) -> Reading:
+    """The median, which exists only if every sample's value is finite."""
+    finite, n = int(values_N.isfinite().sum()), len(values_N)
+    if finite < n:
+        reason = f"not finite for {n - finite} of {n} samples"
+        return undefined(metric, reason, layer=layer, samples=finite)
+    return Reading(metric=metric, layer=layer, value=median(values_N), samples=n)
+
+
+def median_of_defined(metric: str, values_N: Tensor, layer: int | None, otherwise: str) -> Reading:
+    """The median over the samples that have a value (NaN is none); undefined, with a reason, where none has."""
+    defined = values_N[~values_N.isnan()]
+    if not len(defined):
+        return undefined(metric, otherwise, layer=layer)
+    return Reading(metric=metric, layer=layer, value=median(defined), samples=len(defined))
+
+
+def mean_of_defined(metric: str, values_N: Tensor, layer: int | None, otherwise: str) -> Reading:
+    """The mean over the samples that have a value (NaN is none); undefined, with a reason, where none has."""
+    defined = values_N[~values_N.isnan()]
+    if not len(defined):
+        return undefined(metric, otherwise, layer=layer)
+    return Reading(metric=metric, layer=layer, value=torch.mean(defined).item(), samples=len(defined))
