@@ -1,7 +1,7 @@
 """Tasks, chosen by name."""
 
 from sonde.tasks.cifar10 import Cifar10
-from sonde.tasks.data import Data, Task
+from sonde.tasks.task import Data, Task
 from sonde.tasks.digits import Digits
 from sonde.tasks.identity import Identity
 from sonde.tasks.samples import Samples

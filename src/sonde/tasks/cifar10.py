@@ -18,7 +18,7 @@ from sonde.errors import SondeError
 from sonde.generators import generator
 from sonde.losses import CROSS_ENTROPY, Loss
 from sonde.store.place import Place
-from sonde.tasks.data import Data
+from sonde.tasks.task import Data
 
 SHAPE = (3, SIDE, SIDE)
 MEAN = (0.4914, 0.4822, 0.4465)

@@ -10,7 +10,7 @@ from torch import Tensor
 from sonde.checked import checked
 from sonde.generators import generator
 from sonde.store.place import Place
-from sonde.tasks.data import Data
+from sonde.tasks.task import Data
 from sonde.tasks.samples import Samples
 
 
