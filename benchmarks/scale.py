@@ -34,11 +34,10 @@ UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
 def measure() -> dict[str, Any]:
+    import cluster
     import store
     import writing
-
-    import cluster
-    from sonde.bench.report import machine
+    from sonde_bench.table import machine
 
     about = {
         "when": f"{datetime.now(UTC):%Y-%m-%d}",

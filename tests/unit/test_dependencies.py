@@ -31,7 +31,6 @@ MAY_IMPORT = {
     "studies": "audit compare config figures models paper probes rules store tasks training",
     "watching": "figures store",
     "integrations": "store watching",
-    "bench": "config datasets engine models rules store studies tasks training",
 }
 FREE = {"__init__", "__main__", "cli"}
 WITHOUT_TORCH = ("figures", "store", "paper", "datasets", "audit", "compare", "report", "playground")
