@@ -1,6 +1,8 @@
 """The direction of dependencies, read off the import statements."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -24,11 +26,11 @@ MAY_IMPORT = {
     "recompute": "config models store training",
     "figures": "",
     "paper": "figures",
-    "report": "figures",
     "playground": "figures report",
     "compare": "store",
     "audit": "compare store",
     "studies": "audit compare config figures models paper probes rules store tasks training",
+    "report": "audit compare config figures store studies",
     "watching": "figures store",
     "integrations": "store watching",
 }
@@ -69,3 +71,11 @@ def test_dependencies_point_one_way(package: str) -> None:
 def test_readers_need_no_torch() -> None:
     for file in (file for part, file in FILES if part in WITHOUT_TORCH):
         assert not any(name.split(".")[0] == "torch" for name in imported(file)), file
+
+
+def test_a_page_is_rendered_without_torch() -> None:
+    """Only what gathers a page's parts knows the studies, whose configurations bring torch."""
+    code = "import sys, sonde.report.page, sonde.playground.page; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    gathering = {file.name for part, file in FILES if part == "report" and "sonde.studies" in imported(file)}
+    assert gathering == {"assembly.py"}

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sonde.cli.options import Json, RunsFolder
-from sonde.cli.sessions import place_of, start
 
 if TYPE_CHECKING:
     from sonde.store.load import Runs
@@ -36,6 +35,8 @@ def show(runs: RunsFolder = Path("runs"), json: Json = False) -> None:
 
 def describe(stored: "Runs") -> list[dict[str, Any]]:
     """What a program wants to know of each run; undefined metrics are NaN here."""
+    from sonde.report.runs import place_of
+
     metrics = _last_metrics(stored)
     return [
         {
@@ -60,6 +61,7 @@ def describe(stored: "Runs") -> list[dict[str, Any]]:
 def print_runs(stored: "Runs", title: str) -> None:
     """A table of runs with the last value of the metrics that say most."""
     from sonde.cli.output import print_table
+    from sonde.report.runs import start
 
     metrics = _last_metrics(stored)
     names = [name for name in SHOWN if any(name in known for known in metrics.values())]
