@@ -37,8 +37,7 @@ def bench(
     """
     find_benchmark()
 
-    from sonde.cli.output import console, print_json, table
-    from sonde.cli.progress import count
+    from sonde.cli.terminal import console, count, print_json, table
     from sonde.errors import pick
     from sonde.store import files
     from sonde.training.threads import one_thread
@@ -64,7 +63,7 @@ def bench(
         about = results.machine()
         for number, (name, entry) in enumerate(chosen.items(), start=1):
             print(f"[{number}/{len(chosen)}] {name}: {entry.about}", file=sys.stderr)
-            with count(console(stderr=True), name, quiet=False) as on_round:
+            with count(name, quiet=False) as on_round:
                 rows += entry(Options(quick=quick, data_root=data_root, on_round=on_round))
         saved = [] if save is None else results.save(save, rows, about)
     if json:
@@ -93,7 +92,7 @@ def find_benchmark() -> None:
 
 
 def _print(rows: "list[Row]") -> None:
-    from sonde.cli.output import console, table
+    from sonde.cli.terminal import console, table
     from sonde_bench import table as results
 
     to = console()

@@ -22,6 +22,9 @@ from sonde.cli.options import (
     Seeds,
     Set,
     Study,
+    configurations,
+    seeds_of,
+    together,
 )
 
 if TYPE_CHECKING:
@@ -58,8 +61,7 @@ def run(
 
     from sonde.cli.drawing import draw, folder_of
     from sonde.cli.execute import execute
-    from sonde.cli.output import print_json
-    from sonde.cli.plan import configurations, seeds_of, together
+    from sonde.cli.terminal import print_json
     from sonde.store import files
     from sonde.store.load import load
     from sonde.studies import STUDIES
@@ -112,7 +114,7 @@ def run(
 
 
 def _print_findings(label: str, findings: "list[Finding]") -> None:
-    from sonde.cli.output import console, table
+    from sonde.cli.terminal import console, table
 
     to = console()
     words = ("network", "variant", "rule")

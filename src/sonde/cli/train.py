@@ -18,6 +18,7 @@ from sonde.cli.options import (
     RunsFolder,
     Seeds,
     Set,
+    seeds_of,
 )
 from sonde.errors import SondeError
 
@@ -66,7 +67,6 @@ def train(
         local.warm_up()
 
     from sonde.cli.execute import execute
-    from sonde.cli.plan import seeds_of
     from sonde.cli.show import describe, print_runs
     from sonde.config import completed
     from sonde.store.load import load_some
@@ -91,7 +91,7 @@ def train(
     )
     stored = load_some(runs, [config.id for config in configs])
     if json:
-        from sonde.cli.output import print_json
+        from sonde.cli.terminal import print_json
 
         described = describe(stored)
         print_json(described if len(configs) > 1 else described[0])
