@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import sonde.config
 from report_stores import write_run
 from sonde.audit import judge
-from sonde.cli import app, output
+from sonde.cli import app, terminal
 from sonde.compare import configurations
 from sonde.compare.comparison import compare
 from sonde.report import page
@@ -109,7 +109,7 @@ def test_a_long_table_of_runs_reads_like_a_short_one(runs: Path, monkeypatch: py
         return [line.rstrip() for line in found.splitlines()]
 
     short = shown()
-    monkeypatch.setattr(output, "MANY", 10)
+    monkeypatch.setattr(terminal, "RICH_LINES", 10)
     assert shown() == short
 
 

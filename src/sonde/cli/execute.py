@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
-from sonde.engine.engines import choose
-from sonde.engine.outcome import Event, Outcome
+from sonde.engine import choose
+from sonde.engine.messages import Event, Outcome
 from sonde.store.place import Place
 
 if TYPE_CHECKING:
