@@ -12,8 +12,8 @@ from pathlib import Path
 import torch
 
 from sonde.config import Probing, RunConfig
+from sonde.datasets.cache import data_folder
 from sonde.datasets.cifar10 import Absent, find
-from sonde.datasets.places import data_folder
 from sonde.engine.local import run_all, warm_up
 from sonde.errors import SondeError
 from sonde.models import ResidualMLP

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[2] / "src" / "sonde"
-COMMON = "checked criteria errors generators identity losses network readers rows statistics strangers theory verdicts"
+COMMON = """atomic checked criteria errors generators identity losses network readers rows statistics strangers
+    theory verdicts"""
 MAY_IMPORT = {
     **dict.fromkeys(COMMON.split(), ""),
     "chains": "",

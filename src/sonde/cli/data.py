@@ -25,8 +25,8 @@ def fetch(
     """
     from sonde.cli.terminal import count
     from sonde.datasets import DATASETS
-    from sonde.datasets.fetch import fetch as download
-    from sonde.datasets.places import data_folder
+    from sonde.datasets.archive import fetch as download
+    from sonde.datasets.cache import data_folder
     from sonde.errors import SondeError, pick
 
     dataset, root = pick(DATASETS, name, "data set"), data_folder(data_root)
@@ -53,8 +53,8 @@ def path(
     """Say where data sets are and in which form; exit code 2 if one is not there."""
     from sonde.cli.terminal import print_json
     from sonde.datasets import DATASETS
+    from sonde.datasets.cache import data_folder
     from sonde.datasets.cifar10 import FORMS, Absent
-    from sonde.datasets.places import data_folder
     from sonde.errors import pick
 
     root = data_folder(data_root)
