@@ -6,7 +6,7 @@ from typing import Any
 
 import polars as pl
 
-from sonde.report.charts import index_in
+from sonde.report.charts import Metric, index_in
 from sonde.report.runs import place_of
 from sonde.store.load import Runs, WatchedRun
 
@@ -16,37 +16,28 @@ NAMES_IN_REMARK = 8
 DIGITS = 5
 
 
-@dataclass(frozen=True)
-class Offered:
-    """A metric a reader can choose."""
-
-    key: str
-    label: str
-    log: bool = False
-
-
 MODULES = (
-    Offered("out_rms", "RMS of the output", log=True),
-    Offered("grad_rms", "RMS of ∂loss/∂output", log=True),
-    Offered("out_mean", "mean of the output"),
-    Offered("out_max", "largest output"),
-    Offered("dead_share", "share of dead units"),
-    Offered("saturated_share", "share of saturated entries"),
-    Offered("stream_step", "‖out − in‖/‖in‖", log=True),
-    Offered("stream_cosine", "cosine of input and output"),
-    Offered("masked_growth", "growth of a normalisation layer’s input", log=True),
-    Offered("effective_rank", "effective rank of the output"),
-    Offered("sample_cosine", "cosine between samples"),
-    Offered("grad_noise", "1 − cosine of the gradients of two halves"),
-    Offered("attention_entropy", "entropy of attention"),
-    Offered("attention_max_logit", "largest attention logit"),
+    Metric(key="out_rms", label="RMS of the output", log=True),
+    Metric(key="grad_rms", label="RMS of ∂loss/∂output", log=True),
+    Metric(key="out_mean", label="mean of the output"),
+    Metric(key="out_max", label="largest output"),
+    Metric(key="dead_share", label="share of dead units"),
+    Metric(key="saturated_share", label="share of saturated entries"),
+    Metric(key="stream_step", label="‖out − in‖/‖in‖", log=True),
+    Metric(key="stream_cosine", label="cosine of input and output"),
+    Metric(key="masked_growth", label="growth of a normalisation layer’s input", log=True),
+    Metric(key="effective_rank", label="effective rank of the output"),
+    Metric(key="sample_cosine", label="cosine between samples"),
+    Metric(key="grad_noise", label="1 − cosine of the gradients of two halves"),
+    Metric(key="attention_entropy", label="entropy of attention"),
+    Metric(key="attention_max_logit", label="largest attention logit"),
 )
 PARAMETERS = (
-    Offered("update_ratio", "‖ΔW‖/‖W‖ of a step", log=True),
-    Offered("weight_norm", "‖W‖", log=True),
-    Offered("weight_grad_norm", "‖∂loss/∂W‖", log=True),
+    Metric(key="update_ratio", label="‖ΔW‖/‖W‖ of a step", log=True),
+    Metric(key="weight_norm", label="‖W‖", log=True),
+    Metric(key="weight_grad_norm", label="‖∂loss/∂W‖", log=True),
 )
-LOSS = Offered("loss", "loss", log=True)
+LOSS = Metric(key="loss", label="loss", log=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,7 +174,7 @@ def _names(rows: pl.DataFrame, metrics: Sequence[str]) -> list[str]:
 
 def _metrics(
     rows: pl.DataFrame,
-    offered: Sequence[Offered],
+    offered: Sequence[Metric],
     places: Sequence[str],
     steps: Sequence[int],
     reasons: list[str],
