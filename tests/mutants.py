@@ -527,9 +527,9 @@ MUTANTS = (
     ),
     Mutant(
         "a write that fails destroys the old file",
-        "store/files.py",
-        'aside = path.with_name(f"{ASIDE}{os.getpid()}-{path.name}")',
-        "aside = path",
+        "atomic.py",
+        'aside = {target.with_name(f"{ASIDE}{mark}{target.name}"): target for target in targets}',
+        "aside = {target: target for target in targets}",
         "unit/test_store.py -k failed_write",
     ),
     # what figures, files and recompute say

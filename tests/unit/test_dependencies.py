@@ -5,6 +5,8 @@ python tests/unit/test_dependencies.py      # draw the picture anew, after an ar
 
 import ast
 import re
+import subprocess
+import sys
 from collections.abc import Mapping
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -96,6 +98,14 @@ def test_definitions_share_nothing_with_what_they_check() -> None:
 def test_readers_need_no_torch() -> None:
     for file in (file for part, file in FILES if part in WITHOUT_TORCH):
         assert not any(name.split(".")[0] == "torch" for name in imported(file)), file
+
+
+def test_a_page_is_rendered_without_torch() -> None:
+    """Only what gathers a page's parts knows the studies, whose configurations bring torch."""
+    code = "import sys, sonde.report.page, sonde.playground.page; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    gathering = {file.name for part, file in FILES if part == "report" and "sonde.studies" in imported(file)}
+    assert gathering == {"assembly.py"}
 
 
 if __name__ == "__main__":

@@ -14,13 +14,12 @@ from typer.testing import CliRunner
 import sonde.config
 from report_stores import write_run
 from sonde.audit import judge
-from sonde.cli import app, output
-from sonde.cli.report_contents import contents
+from sonde.cli import app, terminal
 from sonde.compare import configurations
 from sonde.compare.comparison import compare
 from sonde.report import page
-from sonde.report.contents import RunLine
-from sonde.report.sample import listed, sample
+from sonde.report.assembly import contents
+from sonde.report.runs import RunLine, listed, sample
 from sonde.store.load import Runs, load
 from sonde.studies import STUDIES
 
@@ -83,7 +82,7 @@ def test_a_report_of_many_runs_shows_some_and_finds_in_all(
     pages = []
     for most in (1000, 12):
         monkeypatch.setattr(page, "sample", partial(sample, most=most))
-        monkeypatch.setattr(page, "NAMED", 3)
+        monkeypatch.setattr(page, "MOST_NAMED", 3)
         out = tmp_path / f"{most}.html"
         done = CliRunner().invoke(
             app, ["report", "--no-figures", "--runs", str(runs), "--out", str(out)], catch_exceptions=False
@@ -110,7 +109,7 @@ def test_a_long_table_of_runs_reads_like_a_short_one(runs: Path, monkeypatch: py
         return [line.rstrip() for line in found.splitlines()]
 
     short = shown()
-    monkeypatch.setattr(output, "MANY", 10)
+    monkeypatch.setattr(terminal, "RICH_LINES", 10)
     assert shown() == short
 
 

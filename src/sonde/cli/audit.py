@@ -46,7 +46,7 @@ def audit(
     """
     from sonde.audit.audit import audit as ask
     from sonde.audit.objects import objects
-    from sonde.cli.output import print_json
+    from sonde.cli.terminal import print_json
     from sonde.compare.configurations import assignments, keep
     from sonde.store.load import load
 
@@ -63,7 +63,7 @@ def audit(
 
 
 def _print(found: "Audit") -> None:
-    from sonde.cli.output import console
+    from sonde.cli.terminal import console
 
     for recipe in found.recipes:
         _print_recipe(recipe)
@@ -76,7 +76,7 @@ def _print(found: "Audit") -> None:
 def _print_recipe(recipe: "RecipeAudit") -> None:
     from sonde.audit.sentence import sentence
     from sonde.audit.table import columns, footnotes, lines
-    from sonde.cli.output import console, table
+    from sonde.cli.terminal import console, table
 
     to = console()
     to.print(table(recipe.title, columns(recipe), lines(recipe)))

@@ -41,7 +41,7 @@ def compare(
 
     Runs that differ in anything else but the seed are refused, and the fields named.
     """
-    from sonde.cli.output import print_json
+    from sonde.cli.terminal import print_json
     from sonde.compare.comparison import compare as pair_up
     from sonde.compare.configurations import assignments, keep
     from sonde.compare.objects import objects
@@ -66,7 +66,7 @@ def compare(
 
 
 def _print(found: "Comparison", *, ids: bool) -> None:
-    from sonde.cli.output import console, table
+    from sonde.cli.terminal import console, table
     from sonde.compare.words import difference_line, group_line, mismatch, notes, title
 
     to = console()

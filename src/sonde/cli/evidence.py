@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from sonde.cli.plan import configurations
+from sonde.cli.options import configurations
 from sonde.errors import SondeError
 from sonde.store.place import Place
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from sonde.cli.options import OutFolder, Quiet, RunsFolder, Scale, Seeds, Set
+from sonde.cli.options import OutFolder, Quiet, RunsFolder, Scale, Seeds, Set, seeds_of
 from sonde.errors import SondeError
 
 if TYPE_CHECKING:
@@ -37,7 +37,6 @@ def export(
     import polars as pl
 
     from sonde.cli.evidence import from_store
-    from sonde.cli.plan import seeds_of
     from sonde.errors import pick
     from sonde.paper import provenance
     from sonde.paper.writing import WRITERS

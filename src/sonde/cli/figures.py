@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from sonde.cli.options import Only, OutFolder, Quiet, RunsFolder, Scale, Seeds, Set
+from sonde.cli.options import Only, OutFolder, Quiet, RunsFolder, Scale, Seeds, Set, seeds_of
 from sonde.errors import SondeError
 
 
@@ -37,7 +37,6 @@ def figures(
     """Draw a study's figures from stored runs, or from files in the paper layout."""
     from sonde.cli.drawing import draw, folder_of
     from sonde.cli.evidence import from_store
-    from sonde.cli.plan import seeds_of
     from sonde.errors import pick
     from sonde.studies import STUDIES
 

@@ -17,7 +17,7 @@ def list_names(
     json: Json = False,
 ) -> None:
     """Name what there is: models, rules, tasks, probes, studies, figures."""
-    from sonde.cli.output import console, print_json, table
+    from sonde.cli.terminal import console, print_json, table
 
     kinds = [kind] if kind else list(_SOURCES)
     found = {name: _SOURCES[name]() for name in kinds}

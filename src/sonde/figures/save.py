@@ -1,12 +1,11 @@
 """Draw every figure of a study and put the files in place, whole or not at all."""
 
-import os
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sonde.atomic import set_aside
 from sonde.errors import SondeError, nearest
 from sonde.figures import FIGURES, Evidence, FigureSpec, NoData
 
@@ -66,30 +65,21 @@ def draw_one(spec: FigureSpec, evidence: Evidence, out: Path, *, variant: str | 
     from sonde.figures.style import house_style
 
     target = out / spec.path
-    aside = {
-        target.with_name(f"{target.name}.{suffix}"): _aside(target, suffix)
-        for suffix in (*spec.formats, "txt")
-    }
+    files = [target.with_name(f"{target.name}.{suffix}") for suffix in (*spec.formats, "txt")]
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with house_style():
+        with house_style(), set_aside(*files) as aside:
             settle_layout(figure)
-            for path, temporary in aside.items():
+            for path in aside:
                 if path.suffix == ".txt":
-                    temporary.write_text(caption, encoding="utf-8")
+                    path.write_text(caption, encoding="utf-8")
                 else:
-                    _write(figure, temporary, path.suffix[1:])
-        for path, temporary in aside.items():
-            os.replace(temporary, path)
+                    _write(figure, path, path.suffix[1:])
     except OSError as failure:
         raise SondeError(
             f"cannot write {target}: {failure.strerror or failure}; choose a folder you can write to"
         ) from failure
-    finally:
-        for temporary in aside.values():
-            with suppress(OSError):
-                temporary.unlink()
-    return list(aside)
+    return files
 
 
 def settle_layout(figure: "Figure") -> None:
@@ -98,10 +88,6 @@ def settle_layout(figure: "Figure") -> None:
     if engine is not None:
         engine.execute(figure)
     figure.set_layout_engine("none")
-
-
-def _aside(target: Path, suffix: str) -> Path:
-    return target.with_name(f".{target.name}.{os.getpid()}.{suffix}")
 
 
 def _write(figure: "Figure", path: Path, suffix: str) -> None:

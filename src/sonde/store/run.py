@@ -21,6 +21,7 @@ from typing import Any, Literal
 
 import polars as pl
 
+from sonde.atomic import ASIDE
 from sonde.errors import SondeError
 from sonde.rows import SCHEMA, empty
 from sonde.store import files
@@ -114,7 +115,7 @@ class RunFolder:
         keep = {"run.json", "manifest.json", *manifest.files.values()}
         with files.clear_errors(self.path):
             for file in self.path.iterdir():
-                if file.name not in keep and (file.name.startswith(files.ASIDE) or file.suffix in KINDS):
+                if file.name not in keep and (file.name.startswith(ASIDE) or file.suffix in KINDS):
                     file.unlink(missing_ok=True)
 
     def read(self) -> tuple[Manifest, pl.DataFrame]:

@@ -1,8 +1,12 @@
 """The official batches: pickles of N×3072 pixels and N labels, in a folder or in the archive.
 
+A pickle can run code: what is read here are arrays and plain containers, and every other pickle is refused.
+
 N samples, C channels, H height, W width.
 """
 
+import io
+import pickle
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -13,15 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sonde.datasets.archive import verify
-from sonde.datasets.block import Block
-from sonde.datasets.cifar10 import CLASSES, FOLDER, SIDE, TEST, TRAIN, Source
-from sonde.datasets.pickles import load_arrays
+from sonde.datasets.cifar10 import CLASSES, FOLDER, SIDE, TEST, TRAIN, ImageBlock, Source
 from sonde.errors import SondeError
 
-ROWS = 10_000  # images in a published batch
+BATCH_IMAGES = 10_000  # in a published batch
+NUMPY_RECONSTRUCT = np.empty(0).__reduce__()[0]  # NumPy's own, wherever this version keeps it
 
 
-def from_folder(files: tuple[Path, ...]) -> Iterator[Block]:
+def from_folder(files: tuple[Path, ...]) -> Iterator[ImageBlock]:
     for file in files:
         try:
             content = file.read_bytes()
@@ -30,7 +33,7 @@ def from_folder(files: tuple[Path, ...]) -> Iterator[Block]:
         yield parse(content, file)
 
 
-def from_archive(source: Source) -> Callable[[tuple[str, ...]], Iterator[Block]]:
+def from_archive(source: Source) -> Callable[[tuple[str, ...]], Iterator[ImageBlock]]:
     """A reader of the archive's batches, once its checksum is right; nothing is unpacked to disk.
 
     The members are held in memory (180 MB), since they lie in the archive in an order of their own.
@@ -50,7 +53,7 @@ def from_archive(source: Source) -> Callable[[tuple[str, ...]], Iterator[Block]]
     if missing:
         raise SondeError(f"{source.place} lacks {', '.join(missing)}: remove it and fetch it again")
 
-    def read(names: tuple[str, ...]) -> Iterator[Block]:
+    def read(names: tuple[str, ...]) -> Iterator[ImageBlock]:
         for name in names:
             member = f"{FOLDER}/{name}"
             yield parse(members.pop(member), f"{source.place}/{member}")
@@ -58,7 +61,7 @@ def from_archive(source: Source) -> Callable[[tuple[str, ...]], Iterator[Block]]
     return read
 
 
-def parse(content: bytes, name: Path | str) -> Block:
+def parse(content: bytes, name: Path | str) -> ImageBlock:
     """One batch, its shape and labels checked."""
     batch = load_arrays(content, name)
     if not isinstance(batch, dict):
@@ -72,7 +75,7 @@ def parse(content: bytes, name: Path | str) -> Block:
         found = f"{pixels.dtype} {pixels.shape}" if isinstance(pixels, np.ndarray) else type(pixels).__name__
         raise SondeError(f"{name}: data is {found}, not uint8 (N, {3 * SIDE * SIDE}): fetch it again")
     labels = _labels(_entry(batch, "labels", name), len(pixels), name)
-    return Block(image_NCHW=pixels.reshape(-1, 3, SIDE, SIDE), label_N=labels)
+    return ImageBlock(image_NCHW=pixels.reshape(-1, 3, SIDE, SIDE), label_N=labels)
 
 
 def _entry(batch: dict[Any, Any], key: str, name: Path | str) -> Any:
@@ -95,3 +98,52 @@ def _labels(labels: Any, images: int, name: Path | str) -> NDArray[np.uint8]:
     if len(wrong):
         raise SondeError(f"{name}, row {wrong[0]}: label {label_N[wrong[0]]} is not in 0..{CLASSES - 1}")
     return label_N.astype(np.uint8)
+
+
+def load_arrays(content: bytes, name: Path | str) -> Any:
+    """What the pickle holds, strings of Python 2 as bytes; nothing it names is imported or run.
+
+    The only globals admitted are the four by which NumPy and Python 3 write arrays and bytes.
+    """
+    try:
+        return _Arrays(content, name).load()
+    except SondeError:
+        raise
+    except Exception as error:  # a broken pickle can raise anything
+        raise SondeError(
+            f"{name} cannot be read, it is cut short or damaged ({type(error).__name__}: {error}): fetch it again"
+        ) from error
+
+
+class _Arrays(pickle.Unpickler):
+    def __init__(self, content: bytes, name: Path | str) -> None:
+        super().__init__(io.BytesIO(content), encoding="bytes")
+        self._name = name
+
+        # Made anew for each file, since a pickle can set attributes of a function it is given.
+        def dtype(description: Any, align: Any = False, copy: Any = False) -> Any:
+            return np.dtype(description, align=bool(align), copy=bool(copy))  # old files hold 0 and 1
+
+        def encode(text: str, encoding: str) -> bytes:
+            if encoding not in ("latin1", b"latin1"):
+                raise self._refused("_codecs", f"encode to {encoding}")
+            return text.encode("latin1")
+
+        self._admitted = {
+            ("numpy.core.multiarray", "_reconstruct"): NUMPY_RECONSTRUCT,
+            ("numpy._core.multiarray", "_reconstruct"): NUMPY_RECONSTRUCT,
+            ("numpy", "ndarray"): np.ndarray,
+            ("numpy", "dtype"): dtype,
+            ("_codecs", "encode"): encode,
+        }
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in self._admitted:
+            raise self._refused(module, name)
+        return self._admitted[module, name]
+
+    def _refused(self, module: str, name: str) -> SondeError:
+        return SondeError(
+            f"{self._name} asks for {module}.{name}, which a file of images has no need of, and was not read: "
+            "fetch the data set from its own site with `sonde data fetch cifar10`"
+        )

@@ -3,15 +3,14 @@
 from collections.abc import Iterator
 from typing import Protocol
 
-from sonde.bench.epoch import WholeEpoch
-from sonde.bench.jobs import Jobs
-from sonde.bench.rows import Options, Row
-from sonde.bench.stacked import Stacked
-from sonde.bench.stacking import Stacking
-from sonde.bench.steps import Steps
 from sonde.models import PlainMLP, ResidualMLP
+from sonde_bench.cifar10 import Jobs, WholeEpoch
+from sonde_bench.measure import Options, Row
+from sonde_bench.stacking import Stacked, Stacking
+from sonde_bench.startup import StartUp
+from sonde_bench.steps import Steps
 
-CIFAR10 = (3, 32, 32)
+IMAGE = (3, 32, 32)
 
 
 class Bench(Protocol):
@@ -26,7 +25,7 @@ BENCHES: dict[str, Bench] = {
     "residual_256": Steps(
         label="residual_mlp d=256 L=4",
         model=ResidualMLP(d=256, L=4),
-        shape=CIFAR10,
+        shape=IMAGE,
         bars={"bp": 1.03},
         steps=4,
         rounds=100,
@@ -34,7 +33,7 @@ BENCHES: dict[str, Bench] = {
     "residual_512": Steps(
         label="residual_mlp d=512 L=12",
         model=ResidualMLP(d=512, L=12),
-        shape=CIFAR10,
+        shape=IMAGE,
         bars={"bp": 1.03},
         products_bar=1.25,
         steps=2,
@@ -61,6 +60,7 @@ BENCHES: dict[str, Bench] = {
     "stacked": Stacked(seeds=8, bar=0.30, rounds=30),
     "stacking": Stacking(widths=(32, 64, 128, 256), runs=(2, 8), rounds=20),
     "jobs": Jobs(bar=0.60, rounds=8),
+    "startup": StartUp(rounds=20),
 }
 
 __all__ = ["BENCHES", "Bench", "Options", "Row"]

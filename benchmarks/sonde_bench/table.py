@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
-from sonde.bench import biotorch
-from sonde.bench.rows import Row
 from sonde.store import files
 from sonde.store.environment import describe
+from sonde_bench.loops import has_biotorch
+from sonde_bench.measure import Row
 
 COLUMNS = {
     "what": "left",
@@ -28,8 +28,8 @@ COLUMNS = {
 NOTE = (
     "Reference: a bare PyTorch loop with the fused AdamW, or what the row names. Ratio: ours ÷ reference, the median "
     "over interleaved rounds and the range of their middle 80 %; process time on one thread, of a step where nothing "
-    "else is said; --jobs: wall time. Limit: the step's matrix products at the rate measured in the same rounds. "
-    "* above what it may be."
+    "else is said; --jobs and --help: wall time. Limit: the step's matrix products at the rate measured in the "
+    "same rounds. * above what it may be."
 )
 
 
@@ -77,7 +77,7 @@ def profiles(rows: Sequence[Row]) -> list[str]:
 def machine() -> dict[str, Any]:
     """What the times are measured on; `load` is how many others were computing there just before."""
     about = describe(torch.get_num_threads(), "cpu")
-    packages = ("sonde", "torch", *(("biotorch",) if biotorch.installed() else ()))
+    packages = ("sonde", "torch", *(("biotorch",) if has_biotorch() else ()))
     return {
         "processor": about["machine"]["processor"],
         "instructions": torch.backends.cpu.get_cpu_capability(),

@@ -1,14 +1,26 @@
-"""What commands print: tables, lines and JSON."""
+"""What commands show: tables, JSON, and a bar while one waits."""
 
 import json
 import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Literal
 
 from rich.cells import cell_len
 from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 from rich.table import Table
 
-MANY = 500  # lines of a table
+RICH_LINES = 500  # of a table, at most
 
 
 def print_json(value: Any) -> None:
@@ -39,7 +51,7 @@ def table(title: str, columns: dict[str, str], rows: list[list[str]]) -> Table:
 
 def print_table(title: str, columns: dict[str, str], rows: list[list[str]]) -> None:
     """The table; a long one as plain lines, since rich takes a millisecond and more for each."""
-    if len(rows) <= MANY:
+    if len(rows) <= RICH_LINES:
         console().print(table(title, columns, rows))
         return
     lines = [list(columns), *rows]
@@ -57,3 +69,23 @@ def console(*, stderr: bool = False) -> Console:
     """Wide enough for a table when the output goes into a file or a pipe."""
     found = Console(stderr=stderr, highlight=False, markup=False)
     return found if found.is_terminal else Console(stderr=stderr, highlight=False, markup=False, width=400)
+
+
+@contextmanager
+def count(title: str, *, quiet: bool, of_bytes: bool = False) -> Iterator[Callable[[int, int], None]]:
+    """A bar that appears with the first report of how much of how much is done; nothing where output is piped."""
+    to = console(stderr=True)
+    if quiet or not to.is_terminal:
+        yield lambda done, total: None
+        return
+    how_much = (DownloadColumn(), TransferSpeedColumn()) if of_bytes else (MofNCompleteColumn(),)
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), *how_much)
+    with Progress(*columns, TimeRemainingColumn(compact=True), console=to, transient=True) as bars:
+        tasks: list[TaskID] = []
+
+        def report(done: int, total: int) -> None:
+            if not tasks:
+                tasks.append(bars.add_task(title, total=total))
+            bars.update(tasks[0], completed=done, total=total)
+
+        yield report

@@ -1,13 +1,48 @@
-"""The runs of a report: what each was, and which it may be drawn beside."""
+"""The runs of a page: what each was, which it may be drawn beside, and which are shown one by one."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from sonde.cli.sessions import place_of, start
 from sonde.compare.configurations import Flat, Kind, differing, identity, kinds, shown, without
 from sonde.compare.factor import levels, options_of
-from sonde.report.contents import RunLine, Session
 from sonde.store.load import Run
+
+MOST_RUNS = 300  # with a line in the charts and in the table
+MOST_NAMED = 20  # ids or seeds in a list beside them
+
+
+@dataclass(frozen=True, kw_only=True)
+class Session:
+    """One stretch of training: from which epoch, when and where."""
+
+    start: str
+    when: str
+    where: str
+    made_with: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunLine:
+    """One stored run."""
+
+    id: str
+    label: str
+    network: str  # of its family, with the options that tell it from namesakes
+    model: str
+    rule: str
+    rule_label: str
+    task: str
+    family: str  # what it shares with the runs it may be drawn beside
+    seed: int
+    epoch: int | None
+    epochs: int
+    depth: int
+    state: str
+    message: str | None
+    seconds: Mapping[str, float]
+    sessions: Sequence[Session]
+    studies: Sequence[str]  # sections it belongs to
 
 
 def run_lines(runs: Sequence[Run], studies: dict[str, list[str]]) -> list[RunLine]:
@@ -117,3 +152,39 @@ def network_of(run: Run) -> str:
 
 def _rule_of(run: Run) -> str:
     return str(run.about["rule_label"])
+
+
+def place_of(session: Mapping[str, Any]) -> str | None:
+    """The machine, with the node of a cluster as the engine named it; None where nothing was recorded."""
+    host = session.get("environment", {}).get("machine", {}).get("host")
+    node = session.get("node")
+    return ", ".join(part for part in (host, node and f"node {node}") if part) or None
+
+
+def start(session: Mapping[str, Any]) -> str:
+    """How a session began; of one that went on also where."""
+    epoch = session.get("from_epoch")
+    if epoch is None:
+        return "from the start"
+    where = place_of(session)
+    return f"resumed after epoch {epoch}" + (f" on {where}" if where else "")
+
+
+def sample(runs: Sequence[RunLine], most: int = MOST_RUNS) -> list[RunLine]:
+    """At most so many runs, in their order: the first seed of every network, rule and state, then the second, …"""
+    if len(runs) <= most:
+        return list(runs)
+    seen: dict[tuple[str, ...], int] = {}
+    turns = []
+    for place, run in enumerate(runs):
+        kind = (run.family, run.network, run.rule_label, run.state)
+        seen[kind] = seen.get(kind, 0) + 1
+        turns.append((seen[kind], place))
+    return [runs[place] for place in sorted(place for _, place in sorted(turns)[:most])]
+
+
+def listed(values: Iterable[object], most: int | None) -> str:
+    """The values with commas; of more than `most` the first ones, and how many there are."""
+    values = list(values)
+    shown = ", ".join(str(value) for value in values[:most])
+    return shown if most is None or len(values) <= most else f"{shown}, … ({len(values):,} in all)"

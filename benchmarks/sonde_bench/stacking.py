@@ -1,4 +1,4 @@
-"""The seeds of the residual study trained in one stack, against a bare loop for one after the other."""
+"""Runs that differ in the seed trained as one stack: against bare loops, and against themselves one by one."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -6,19 +6,59 @@ from functools import partial
 
 import torch
 
-from sonde.bench import bare
-from sonde.bench.arithmetic import Products
-from sonde.bench.measure import Variant, measure
-from sonde.bench.prepared import CPU
-from sonde.bench.profile import operators
-from sonde.bench.rows import Options, Row
-from sonde.bench.steps import fresh
 from sonde.config import Optimiser, RunConfig
-from sonde.models import PlainMLP, ResMLP
+from sonde.models import PlainMLP, ResidualMLP, ResMLP
+from sonde.rules import Backprop
 from sonde.studies.residual import configs
+from sonde.tasks import Digits
 from sonde.tasks.identity import Identity
 from sonde.training.program import Program
 from sonde.training.stack import Stack
+from sonde_bench.arithmetic import Products
+from sonde_bench.loops import BATCH, CPU, bare_identity, fresh
+from sonde_bench.measure import Options, Row, Variant, measure, operators
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stacking:
+    """The measurement behind the widest network that is stacked; both sides are Sonde."""
+
+    widths: tuple[int, ...]
+    runs: tuple[int, ...]
+    rounds: int
+
+    @property
+    def about(self) -> str:
+        widths = ", ".join(map(str, self.widths))
+        return f"runs in one stack ÷ one after the other: residual_mlp L=4 on digits, widths {widths}"
+
+    def __call__(self, options: Options) -> Iterator[Row]:
+        for d in self.widths:
+            for runs in self.runs:
+                alone, together = _programs(d, runs), Stack(_programs(d, runs))
+                steps = alone[0].steps_per_epoch
+                variants = {
+                    "alone": Variant(partial(_each, alone), steps),
+                    "together": Variant(partial(together.train_epoch, 1), steps),
+                }
+                times = measure(variants, options.rounds(self.rounds), on_round=options.on_round)
+                name = f"{runs} runs in a stack ÷ one by one, residual_mlp d={d} L=4"
+                yield times.row(name, "together", "alone")
+
+
+def _programs(d: int, runs: int) -> list[Program]:
+    configs = [
+        RunConfig(model=ResidualMLP(d=d), rule=Backprop(), task=Digits(), batch_size=BATCH, seed=seed)
+        for seed in range(runs)
+    ]
+    return [
+        Program(config, config.task.load(config.seed, None, CPU, torch.float32), CPU) for config in configs
+    ]
+
+
+def _each(programs: list[Program]) -> None:
+    for program in programs:
+        program.train_epoch(1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,4 +104,4 @@ def _bare(config: RunConfig, steps: int) -> Callable[[], None]:
     assert isinstance(config.task, Identity)
     x_all = torch.rand(config.task.samples, config.task.d) * 2 - 1
     assert isinstance(config.optimiser, Optimiser)
-    return bare.identity(fresh(config), x_all, config.optimiser, steps=steps, batch=config.batch_size)
+    return bare_identity(fresh(config), x_all, config.optimiser, steps=steps, batch=config.batch_size)

@@ -6,9 +6,9 @@ import threading
 from functools import cache
 from typing import Any
 
-from sonde.engine.outcome import Event, Outcome
+from sonde.engine.messages import Event, Outcome
 
-PATIENCE = 150.0  # seconds; a dead node's lock or lease is let go of after one or two minutes
+LOCK_TIMEOUT = 150.0  # seconds; a dead node's lock or lease is let go of after one or two minutes
 
 
 class Mailbox:
@@ -91,7 +91,7 @@ def train(
         send=send,
         should_stop=should_stop,
         node=here,
-        patience=PATIENCE,
+        patience=LOCK_TIMEOUT,
     )
     return unsent, outcomes
 

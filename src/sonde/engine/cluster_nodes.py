@@ -20,14 +20,14 @@ from sonde.store.place import Place, absolute
 Answer = tuple[dict[str, str], bool | str | None]
 """Versions by name, and whether the mark was seen or why it could not be looked for."""
 
-ANSWER_WITHIN = 120.0  # seconds, for a node to start a process and look around
-SILENCE = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_BACKEND_LOG_LEVEL": "fatal"}
-OBJECT_STORE = 100_000_000  # bytes, in a Ray that is started here: nothing large goes through it
+ANSWER_TIMEOUT = 120.0  # seconds, for a node to start a process and look around
+QUIET_RAY = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_BACKEND_LOG_LEVEL": "fatal"}
+LOCAL_OBJECT_STORE = 100_000_000  # bytes, in a Ray that is started here: nothing large goes through it
 
 
 def require() -> Any:
     """The `ray` package."""
-    for setting, value in SILENCE.items():
+    for setting, value in QUIET_RAY.items():
         os.environ.setdefault(setting, value)
     try:
         import ray
@@ -61,7 +61,7 @@ def connected(address: str) -> Iterator[Any]:
 def _connect(ray: Any, address: str) -> None:
     quietly: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address == "local":
-        quietly |= {"include_dashboard": False, "object_store_memory": OBJECT_STORE}
+        quietly |= {"include_dashboard": False, "object_store_memory": LOCAL_OBJECT_STORE}
     elif address == "auto":
         address = os.environ.get("RAY_ADDRESS") or "auto"
     answers = False
@@ -161,7 +161,7 @@ def _asked(ray: Any, mark: str, cpus: float, gpus: float) -> dict[str, Answer]:
             name = f"node {node['NodeManagerAddress']}/{node['NodeID'][:8]}"
             asked[task.options(num_cpus=0, scheduling_strategy=there).remote(mark)] = name
     answered, silent = (
-        ray.wait(list(asked), num_returns=len(asked), timeout=ANSWER_WITHIN) if asked else ([], [])
+        ray.wait(list(asked), num_returns=len(asked), timeout=ANSWER_TIMEOUT) if asked else ([], [])
     )
     if silent:
         raise SondeError(f"{asked[silent[0]]} does not answer: take it out of the cluster")

@@ -11,12 +11,12 @@ from sonde.audit.audit import RecipeAudit, audit
 from sonde.audit.judge import Judge
 from sonde.audit.sentence import sentence
 from sonde.audit.table import columns, footnotes, lines
-from sonde.cli.report_runs import network_of, run_lines
-from sonde.cli.report_watched import watched_parts
 from sonde.compare.configurations import differing, shown
 from sonde.config import RunConfig, to_tree
 from sonde.errors import SondeError
-from sonde.report.contents import AuditPart, AuditTable, Contents, Line, Section
+from sonde.report.parts import AuditPart, AuditSentence, AuditTable, Contents, Section
+from sonde.report.runs import network_of, run_lines
+from sonde.report.watched import watched_parts
 from sonde.store.load import Run, Runs
 from sonde.studies import STUDIES, Study
 from sonde.studies.evidence import Gathered, NoRuns, gather, recipe_of
@@ -170,7 +170,7 @@ def _table(recipes: Sequence[RecipeAudit], stored: Runs) -> AuditTable:
     """One recipe, or several with one rule each in one table."""
     one = len(recipes) == 1
     said = [
-        Line(
+        AuditSentence(
             sentence=sentence(rule) if one else f"{_network(recipe, stored)}, {sentence(rule)}",
             runs=rule.ended,
             seeds=rule.seeds,

@@ -4,18 +4,21 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from sonde.bench import bare, biotorch
-from sonde.bench.arithmetic import Products, flops
-from sonde.bench.measure import Times, Variant, measure
-from sonde.bench.prepared import BATCH, Noise, program
-from sonde.bench.profile import operators
-from sonde.bench.rows import Options, Row
-from sonde.config import RunConfig
-from sonde.generators import generator
 from sonde.models import Model
-from sonde.network import Network
 from sonde.rules import RULES
 from sonde.training.program import Program
+from sonde_bench.arithmetic import Products, flops
+from sonde_bench.loops import (
+    BATCH,
+    Batches,
+    Noise,
+    bare_backprop,
+    biotorch_loop,
+    fresh,
+    has_biotorch,
+    program,
+)
+from sonde_bench.measure import Options, Row, Times, Variant, measure, operators
 
 OUTPUTS = 10
 
@@ -55,15 +58,15 @@ class Steps:
             )
             yield from self._rows(times, rule, limit, partial(operators, variants[rule].run, self.steps))
 
-    def _loops(self, programs: dict[str, Program], batches: bare.Batches) -> dict[str, Callable[[], object]]:
+    def _loops(self, programs: dict[str, Program], batches: Batches) -> dict[str, Callable[[], object]]:
         config = next(iter(programs.values())).config
-        loops: dict[str, Callable[[], object]] = {"bare": bare.backprop(fresh(config), batches)}
+        loops: dict[str, Callable[[], object]] = {"bare": bare_backprop(fresh(config), batches)}
         for rule, trained in programs.items():
             loops[rule] = partial(trained.train_epoch, 1)
             if rule == "bp":
-                loops["default"] = bare.backprop(fresh(config), batches, fused=False)
-            elif biotorch.installed():
-                loops[f"biotorch {rule}"] = biotorch.loop(fresh(config), rule, batches, OUTPUTS)
+                loops["default"] = bare_backprop(fresh(config), batches, fused=False)
+            elif has_biotorch():
+                loops[f"biotorch {rule}"] = biotorch_loop(fresh(config), rule, batches, OUTPUTS)
         return loops
 
     def _rows(self, times: Times, rule: str, limit: float, profile: Callable[[], list[str]]) -> Iterator[Row]:
@@ -78,8 +81,3 @@ class Steps:
                 f"{name} ÷ its matrix products", rule, "products", limit=limit, bar=self.products_bar
             )
             yield row.explained(profile)
-
-
-def fresh(config: RunConfig) -> Network:
-    """The network of a run as it is before training."""
-    return config.model.build(config.signature, generator(config.seed, "init"))

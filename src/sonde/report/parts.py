@@ -1,4 +1,4 @@
-"""What a report is made of: plain values and tidy rows, whoever gathered them."""
+"""The parts of the page: plain values and tidy rows, whoever gathered them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,6 +7,7 @@ from typing import Protocol
 import polars as pl
 
 from sonde.figures.evidence import Evidence
+from sonde.report.runs import RunLine
 from sonde.report.watched import WatchedPart
 
 
@@ -24,7 +25,7 @@ class Said(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
+class AuditSentence:
     """A sentence of the audit and the runs it stands on."""
 
     sentence: str
@@ -66,7 +67,7 @@ class AuditTable:
     about: str
     columns: Mapping[str, str]  # heading → left or right
     lines: Sequence[Sequence[str]]
-    sentences: Sequence[Line]
+    sentences: Sequence[AuditSentence]
     notes: Sequence[str]
     recipe: Mapping[str, str]  # key → value, what the runs share
 
@@ -79,39 +80,6 @@ class AuditPart:
     thresholds: Mapping[str, str]
     left_out: Mapping[str, str]
     reason: str | None = None  # why there is none
-
-
-@dataclass(frozen=True, kw_only=True)
-class Session:
-    """One stretch of training: from which epoch, when and where."""
-
-    start: str
-    when: str
-    where: str
-    made_with: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunLine:
-    """One stored run."""
-
-    id: str
-    label: str
-    network: str  # of its family, with the options that tell it from namesakes
-    model: str
-    rule: str
-    rule_label: str
-    task: str
-    family: str  # what it shares with the runs it may be drawn beside
-    seed: int
-    epoch: int | None
-    epochs: int
-    depth: int
-    state: str
-    message: str | None
-    seconds: Mapping[str, float]
-    sessions: Sequence[Session]
-    studies: Sequence[str]  # sections it belongs to
 
 
 @dataclass(frozen=True, kw_only=True)

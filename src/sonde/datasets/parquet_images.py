@@ -14,11 +14,10 @@ import polars as pl
 from numpy.typing import NDArray
 from PIL import Image
 
-from sonde.datasets.block import Block
-from sonde.datasets.cifar10 import CLASSES, SIDE
+from sonde.datasets.cifar10 import CLASSES, SIDE, ImageBlock
 from sonde.errors import SondeError
 
-ROWS = 5_000  # decoded at a time
+DECODED_AT_A_TIME = 5_000  # rows
 
 
 def count(file: Path) -> int:
@@ -34,16 +33,16 @@ def count(file: Path) -> int:
         return int(pl.scan_parquet(file).select(pl.len()).collect().item())
 
 
-def read(file: Path) -> Iterator[Block]:
+def read(file: Path) -> Iterator[ImageBlock]:
     """The images in file order, a block at a time."""
-    for first in range(0, count(file), ROWS):
+    for first in range(0, count(file), DECODED_AT_A_TIME):
         with _readable(file):
-            rows = pl.scan_parquet(file).slice(first, ROWS)
+            rows = pl.scan_parquet(file).slice(first, DECODED_AT_A_TIME)
             frame = rows.select(pl.col("img").struct.field("bytes").alias("encoded"), "label").collect()
         image_NCHW = np.empty((len(frame), 3, SIDE, SIDE), np.uint8)
         for row, encoded in enumerate(frame["encoded"]):
             image_NCHW[row] = _decode_CHW(encoded, f"{file}, row {first + row}")
-        yield Block(image_NCHW=image_NCHW, label_N=_labels(frame["label"], first, file))
+        yield ImageBlock(image_NCHW=image_NCHW, label_N=_labels(frame["label"], first, file))
 
 
 def _decode_CHW(encoded: bytes | None, where: str) -> NDArray[np.uint8]:
