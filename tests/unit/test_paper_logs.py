@@ -14,8 +14,7 @@ from sonde.config import RunConfig, change
 from sonde.errors import SondeError
 from sonde.figures import FIGURES
 from sonde.figures.evidence import Evidence
-from sonde.paper.reading import READERS
-from sonde.paper.writing import WRITERS
+from sonde.paper import READERS, WRITERS
 from sonde.studies import STUDIES
 from sonde.studies.evidence import gather
 from sonde.studies.from_files import from_files
