@@ -12,7 +12,7 @@ from matplotlib.patches import Rectangle
 import sonde
 from sonde.config import RunConfig, change
 from sonde.errors import SondeError
-from sonde.figures import FIGURES
+from sonde.figures import figures_of
 from sonde.figures.evidence import Evidence
 from sonde.paper import READERS, WRITERS
 from sonde.studies import STUDIES
@@ -270,7 +270,7 @@ FIGURES_OF = [
 
 def drawn(study: str, name: str, evidence: Evidence) -> list[list[list[float]]]:
     """The data of every line and bar, panel by panel."""
-    figure, _ = FIGURES[name].draw(evidence)
+    figure, _ = figures_of(study)[name].draw(evidence)
     panels = []
     for ax in figure.axes:
         lines = [line.get_xydata().tolist() for line in ax.lines if len(line.get_xydata())]

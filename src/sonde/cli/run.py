@@ -56,8 +56,8 @@ def run(
     if engine == "local":
         local.warm_up()
 
-    from sonde.cli.drawing import draw, folder_of
     from sonde.cli.execute import execute
+    from sonde.cli.figures import draw, folder_of
     from sonde.cli.output import print_json
     from sonde.cli.plan import configurations, seeds_of, together
     from sonde.store import files

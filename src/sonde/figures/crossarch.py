@@ -9,10 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from sonde.figures.cohort import Cohort, cohort_of, together
-from sonde.figures.epochs import with_n
+from sonde.figures.caption import caption, n_text
+from sonde.figures.cohort import Cohort, check_recipe, cohort_of, together
 from sonde.figures.evidence import Evidence
-from sonde.figures.final import PERCENT
 from sonde.figures.panels import (
     ACCURACY,
     GRADIENT_TOP,
@@ -21,18 +20,15 @@ from sonde.figures.panels import (
     Panel,
     all_summaries,
     check_any,
-    draw_panel,
-    found_cohorts,
-    linear_limits,
+    cohorts_of,
     panel_notes,
     panel_of,
     probe_text,
     start_text,
 )
-from sonde.figures.recipe import check_recipe
-from sonde.figures.scales import log_axis, log_limits
+from sonde.figures.scales import PERCENT, linear_limits, log_axis, log_limits
+from sonde.figures.series import with_n
 from sonde.figures.style import DOUBLE, INK, SERIF, fine_print, new_figure
-from sonde.figures.words import caption, n_text
 
 RULES = ("bp", "fa", "dfa")
 ROWS: dict[str, dict[str, object]] = {
@@ -49,7 +45,7 @@ LEGEND_ROOM = 0.17  # of the first panel's height, per row of its legend
 def draw(evidence: Evidence) -> tuple[Figure, str]:
     """A network has its own task and its own size, so only what they share is checked between rows."""
     choices = [partial(cohort_of, evidence, rules=RULES, named=name, **ROWS[name]) for name in ROWS]
-    cohorts, absent = found_cohorts(choices)
+    cohorts, absent = cohorts_of(choices)
     runs = pl.concat([cohort.runs for cohort in cohorts])
     check_recipe(runs, SAME, free="network, rule and seed")
     shared = pl.coalesce("task", "label")  # networks on tasks that are not recorded need not share one
@@ -72,11 +68,11 @@ def _draw(cohorts: list[Cohort], grid: list[list[Panel]], absent: list[str]) -> 
     figure = new_figure(DOUBLE, 0.8 + 1.65 * len(grid), title)
     axes = figure.subplots(len(grid), len(COLUMNS), squeeze=False)
     names = with_n([line for panel in panels for line in panel.lines])
-    shared = log_limits(*(part for row in grid for part in row[1].extent()))
+    shared = log_limits(*(part for row in grid for part in row[1].extents()))
     for place, row in enumerate(grid):
         for column, panel in enumerate(row):
             ax = axes[place, column]
-            draw_panel(ax, panel, names)
+            panel.draw(ax, names)
             _scale(ax, panel, shared)
             if place < len(grid) - 1:
                 ax.set_xlabel("")
@@ -111,10 +107,10 @@ def _scale(ax: Axes, panel: Panel, shared: tuple[float, float]) -> None:
     if not panel.lines:
         return
     if panel.quantity is ACCURACY:
-        ax.set_ylim(*linear_limits(*panel.extent()))
+        ax.set_ylim(*linear_limits(*panel.extents()))
         ax.yaxis.set_major_formatter(PERCENT)
     else:
-        limits = shared if panel.quantity is GRADIENT_TOP else log_limits(*panel.extent())
+        limits = shared if panel.quantity is GRADIENT_TOP else log_limits(*panel.extents())
         log_axis(ax, limits, mathtext=True)
 
 

@@ -6,28 +6,25 @@ from functools import partial
 import polars as pl
 from matplotlib.figure import Figure
 
-from sonde.figures.change import change_words
-from sonde.figures.cohort import NETWORK, TRAINING, Cohort, cohort_of, together
-from sonde.figures.epochs import with_n
-from sonde.figures.evidence import Evidence
+from sonde.figures.caption import caption, n_text
+from sonde.figures.cohort import NETWORK, TRAINING, Cohort, check_recipe, cohort_of, together
+from sonde.figures.evidence import Evidence, NoData
+from sonde.figures.final_values import change_words
 from sonde.figures.panels import (
     GRADIENT_2,
     OF_WHICH_LOSS,
     STREAM,
     all_summaries,
     check_any,
-    check_depth,
-    draw_panel,
-    found_cohorts,
+    cohorts_of,
     panel_notes,
     panel_of,
     probe_text,
     start_text,
 )
-from sonde.figures.recipe import check_recipe
 from sonde.figures.scales import log_axis, log_limits
+from sonde.figures.series import with_n
 from sonde.figures.style import DOUBLE, fine_print, legend_row, new_figure, panel_title, unbroken
-from sonde.figures.words import caption, n_text
 
 RULES = ("bp", "dfa")
 COLUMNS = (STREAM, GRADIENT_2)
@@ -38,7 +35,7 @@ def resmlp(evidence: Evidence) -> tuple[Figure, str]:
     """Figure 11: with the terminal LayerNorm above, without it below."""
     names = {True: "residual_mlp with terminal LN", False: "residual_mlp without terminal LN"}
     choose = partial(cohort_of, evidence, rules=RULES, model="residual_mlp")
-    cohorts, absent = found_cohorts([partial(choose, named=names[ln], out_ln=ln) for ln in names])
+    cohorts, absent = cohorts_of([partial(choose, named=names[ln], out_ln=ln) for ln in names])
     check_recipe(pl.concat([cohort.runs for cohort in cohorts]), SAME, free="terminal LN, rule and seed")
     return _rows(cohorts, absent, [_terminal(cohort) for cohort in cohorts])
 
@@ -56,7 +53,9 @@ def _terminal(cohort: Cohort) -> str:
 
 def _rows(cohorts: Sequence[Cohort], absent: list[str], titles: list[str]) -> tuple[Figure, str]:
     """A row of panels per network; a column has one range, so that the rows can be compared."""
-    check_depth(cohorts, least=2)
+    for cohort in cohorts:
+        if cohort.depth < 2:
+            raise NoData(f"{cohort.network} has {cohort.depth} block, so there is no h_2 to show")
     grid = [[panel_of(cohort, quantity) for quantity in COLUMNS] for cohort in cohorts]
     panels = [panel for row in grid for panel in row]
     check_any(panels)
@@ -71,11 +70,11 @@ def _rows(cohorts: Sequence[Cohort], absent: list[str], titles: list[str]) -> tu
     names = with_n([line for panel in panels for line in panel.lines])
     axes = []
     for column, quantity in enumerate(COLUMNS):
-        limits = log_limits(*(part for row in grid for part in row[column].extent()))
+        limits = log_limits(*(part for row in grid for part in row[column].extents()))
         for place, row in enumerate(grid):
             ax = figure.add_subplot(layout[place, column])
             axes.append(ax)
-            draw_panel(ax, row[column], names)
+            row[column].draw(ax, names)
             if row[column].lines:
                 log_axis(ax, limits)
             heading = [titles[place]] if len(grid) > 1 else []
