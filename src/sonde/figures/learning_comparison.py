@@ -56,10 +56,10 @@ def draw_reduction(ax: Axes, ends: LossEnds) -> None:
         text = "\n".join(textwrap.wrap(ends.verdicts[model], 50))
         across = ax.get_yaxis_transform()
         ax.text(0, height + 0.24, text, va="bottom", fontsize=7.5, color=INK, transform=across)
-        draw_bars(ax, point(model, model, height, mean, std, n), thickness=0.36, cap=2)
         if not math.isnan(mean):
             ax.plot([0, 0], [height - 0.18, height + 0.18], color=FAINT, linewidth=0.8)
             extent += [mean, mean - std, mean + std] if n >= 2 else [mean]
+        draw_bars(ax, point(model, model, height, mean, std, n), thickness=0.36, cap=2)
     low, high = min(extent), max(extent)
     room = 0.03 * (high - low)
     ax.set_xlim(low - room, high + room)

@@ -7,12 +7,12 @@ import polars as pl
 from matplotlib.axes import Axes
 
 from sonde.figures.caption import merge_notes, missing_seeds
-from sonde.figures.cohort import Cohort, Together, line_key, with_lines
+from sonde.figures.cohort import Cohort, Together, line_key, together, with_lines
 from sonde.figures.evidence import NoData
 from sonde.figures.final_values import Change, change_words, changes, finals_of
 from sonde.figures.marks import draw_panel
 from sonde.figures.scales import epoch_axis
-from sonde.figures.series import Curves, Floats, Series, curves, line_notes
+from sonde.figures.series import Curves, Floats, Series, curves, line_notes, with_n
 
 
 @dataclass(frozen=True)
@@ -137,12 +137,50 @@ def all_summaries(panels: Sequence[Panel]) -> pl.DataFrame:
     )
 
 
-def panel_notes(group: Together, panels: Sequence[Panel]) -> list[str]:
-    """Seeds without a value in any panel, and what the panels do not show."""
-    rows = [with_lines(panel.cohort, panel.rows.select("rule", "seed", "defined")) for panel in panels]
-    alone = len({id(panel.cohort) for panel in panels}) == 1
-    tagged = [(note, panel.quantity.name) for panel in panels for note in panel.notes(alone=alone)]
-    return missing_seeds(group, pl.concat(rows)) + merge_notes(tagged, (p.quantity.name for p in panels))
+@dataclass(frozen=True)
+class Grid:
+    """A row of panels for each network, a column for each quantity."""
+
+    rows: list[list[Panel]]
+    group: Together
+    notes: list[str]  # what is absent, and what the panels do not show
+
+    @property
+    def panels(self) -> list[Panel]:
+        return [panel for row in self.rows for panel in row]
+
+    @property
+    def summary(self) -> pl.DataFrame:
+        return all_summaries(self.panels)
+
+    @property
+    def names(self) -> dict[str, str]:
+        return with_n([line for panel in self.panels for line in panel.lines])
+
+    @property
+    def sentences(self) -> str:
+        return "; ".join(panel.sentence for panel in self.panels)
+
+    def extents(self, column: int) -> list[Floats]:
+        """Of a column, so that its rows can have one range and be compared."""
+        return [part for row in self.rows for part in row[column].extents()]
+
+
+def grid_of(
+    cohorts: Sequence[Cohort], quantities: Sequence[Quantity], rules: Sequence[str], absent: Sequence[str]
+) -> Grid:
+    """NoData where nothing at all could be drawn; `absent` says which networks have no runs."""
+    rows = [[panel_of(cohort, quantity) for quantity in quantities] for cohort in cohorts]
+    panels = [panel for row in rows for panel in row]
+    check_any(panels)
+    group = together(cohorts)
+    missing = [f"{c.network}: no {rule} run." for c in cohorts for rule in rules if rule not in c.labels]
+    seeds = [with_lines(panel.cohort, panel.rows.select("rule", "seed", "defined")) for panel in panels]
+    tagged = [
+        (note, panel.quantity.name) for panel in panels for note in panel.notes(alone=len(cohorts) == 1)
+    ]
+    gaps = merge_notes(tagged, (quantity.name for quantity in quantities))
+    return Grid(rows, group, [*absent, *missing, *missing_seeds(group, pl.concat(seeds)), *gaps])
 
 
 def probe_text(panels: Sequence[Panel]) -> str:

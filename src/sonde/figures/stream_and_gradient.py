@@ -7,23 +7,19 @@ import polars as pl
 from matplotlib.figure import Figure
 
 from sonde.figures.caption import caption, n_text
-from sonde.figures.cohort import NETWORK, TRAINING, Cohort, check_recipe, cohort_of, together
+from sonde.figures.cohort import NETWORK, TRAINING, Cohort, check_recipe, cohort_of
 from sonde.figures.evidence import Evidence, NoData
 from sonde.figures.final_values import change_words
 from sonde.figures.panels import (
     GRADIENT_2,
     OF_WHICH_LOSS,
     STREAM,
-    all_summaries,
-    check_any,
     cohorts_of,
-    panel_notes,
-    panel_of,
+    grid_of,
     probe_text,
     start_text,
 )
 from sonde.figures.scales import log_axis, log_limits
-from sonde.figures.series import with_n
 from sonde.figures.style import DOUBLE, fine_print, legend_row, new_figure, panel_title, unbroken
 
 RULES = ("bp", "dfa")
@@ -56,38 +52,31 @@ def _rows(cohorts: Sequence[Cohort], absent: list[str], titles: list[str]) -> tu
     for cohort in cohorts:
         if cohort.depth < 2:
             raise NoData(f"{cohort.network} has {cohort.depth} block, so there is no h_2 to show")
-    grid = [[panel_of(cohort, quantity) for quantity in COLUMNS] for cohort in cohorts]
-    panels = [panel for row in grid for panel in row]
-    check_any(panels)
-    group, summary = together(cohorts), all_summaries(panels)
-    missing = [f"{c.network}: no {rule} run." for c in cohorts for rule in RULES if rule not in c.labels]
-    notes = [*absent, *missing, *panel_notes(group, panels)]
+    grid = grid_of(cohorts, COLUMNS, RULES, absent)
 
-    first = cohorts[0]
-    title = f"Stream and gradient over training, {first.setting}, {n_text(group, summary)}"
-    figure = new_figure(DOUBLE, 0.95 + 2.15 * len(grid), title)
-    layout = figure.add_gridspec(len(grid) + 1, 2, height_ratios=[1] * len(grid) + [0.05])
-    names = with_n([line for panel in panels for line in panel.lines])
+    title = f"Stream and gradient over training, {cohorts[0].setting}, {n_text(grid.group, grid.summary)}"
+    figure = new_figure(DOUBLE, 0.95 + 2.15 * len(grid.rows), title)
+    layout = figure.add_gridspec(len(grid.rows) + 1, 2, height_ratios=[1] * len(grid.rows) + [0.05])
     axes = []
     for column, quantity in enumerate(COLUMNS):
-        limits = log_limits(*(part for row in grid for part in row[column].extents()))
-        for place, row in enumerate(grid):
-            ax = figure.add_subplot(layout[place, column])
+        limits = log_limits(*grid.extents(column))
+        kind = "median" if quantity is STREAM else f"median, {OF_WHICH_LOSS}"
+        for row, panels in enumerate(grid.rows):
+            ax, panel = figure.add_subplot(layout[row, column]), panels[column]
             axes.append(ax)
-            row[column].draw(ax, names)
-            if row[column].lines:
+            panel.draw(ax, grid.names)
+            if panel.lines:
                 log_axis(ax, limits)
-            heading = [titles[place]] if len(grid) > 1 else []
-            panel_title(ax, *heading, unbroken(change_words(row[column].changes)), width=54)
-            kind = "median" if quantity is STREAM else f"median, {OF_WHICH_LOSS}"
+            heading = [titles[row]] if len(grid.rows) > 1 else []
+            panel_title(ax, *heading, unbroken(change_words(panel.changes)), width=54)
             ax.set_ylabel(f"{quantity.symbol} ({kind})")
-            if place < len(grid) - 1:
+            if row < len(grid.rows) - 1:
                 ax.set_xlabel("")
     legend_row(figure.add_subplot(layout[-1, :]), axes)
-    fine_print(figure, notes)
+    fine_print(figure, grid.notes)
     shown = (
         "Norm of the last hidden state h_L and of the BP gradient at h_2 against epochs, "
-        f"{probe_text(panels)}{start_text(panels)}."
+        f"{probe_text(grid.panels)}{start_text(grid.panels)}."
     )
-    look = f"Look at which lines leave their start: {'; '.join(panel.sentence for panel in panels)}."
-    return figure, caption(group, summary, shown, look, notes)
+    look = f"Look at which lines leave their start: {grid.sentences}."
+    return figure, caption(grid.group, grid.summary, shown, look, grid.notes)

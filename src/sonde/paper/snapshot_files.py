@@ -31,62 +31,30 @@ class SnapshotFile:
     gradients: str = "bp_grad_norms_per_sample_med"
 
 
-_BOTH = {"bp": "bp_log", "dfa": "dfa_log"}
-_FA = {"fa": "fa_log"}
-_CLS = {"norms": "hidden_norms_cls", "gradients": "bp_grad_per_sample_l2_med"}
+_BOTH, _FA = {"bp": "bp_log", "dfa": "dfa_log"}, {"fa": "fa_log"}
+_LN: dict[str, Any] = {"model": "residual_mlp", "label": "ResMLP", "out_ln": True}
+_NO_LN: dict[str, Any] = {"model": "residual_mlp", "label": "ResMLP, no terminal LN", "out_ln": False}
+_STUDENT: dict[str, Any] = {"model": "student_net", "label": "StudentNet", "out_ln": None}
+_VIT: dict[str, Any] = {
+    "model": "vit_mini",
+    "label": "ViT-Mini",
+    "out_ln": True,
+    "norms": "hidden_norms_cls",
+    "gradients": "bp_grad_per_sample_l2_med",
+}
 
 SNAPSHOTS = (
+    SnapshotFile(path="results/snapshot_evolution_v2/snapshot_evolution_s{seed}.json", logs=_BOTH, **_LN),
+    SnapshotFile(path="results/snapshot_no_outln_v1/snapshot_noLN_s{seed}.json", logs=_BOTH, **_NO_LN),
     SnapshotFile(
-        path="results/snapshot_evolution_v2/snapshot_evolution_s{seed}.json",
-        model="residual_mlp",
-        label="ResMLP",
-        out_ln=True,
-        logs=_BOTH,
+        path="results/snapshot_no_outln_v1/snapshot_fa_canonical_noln_s{seed}.json", logs=_FA, **_NO_LN
     ),
+    SnapshotFile(path="results/snapshot_vit_v1/snapshot_vit_s{seed}.json", logs=_BOTH, **_VIT),
+    SnapshotFile(path="results/snapshot_vit_v1/snapshot_fa_canonical_s{seed}.json", logs=_FA, **_VIT),
     SnapshotFile(
-        path="results/snapshot_no_outln_v1/snapshot_noLN_s{seed}.json",
-        model="residual_mlp",
-        label="ResMLP, no terminal LN",
-        out_ln=False,
-        logs=_BOTH,
+        path="results/snapshot_synth_v1/snapshot_synth_a{alpha}_L{L}_s{seed}.json", logs=_BOTH, **_STUDENT
     ),
-    SnapshotFile(
-        path="results/snapshot_no_outln_v1/snapshot_fa_canonical_noln_s{seed}.json",
-        model="residual_mlp",
-        label="ResMLP, no terminal LN",
-        out_ln=False,
-        logs=_FA,
-    ),
-    SnapshotFile(
-        path="results/snapshot_vit_v1/snapshot_vit_s{seed}.json",
-        model="vit_mini",
-        label="ViT-Mini",
-        out_ln=True,
-        logs=_BOTH,
-        **_CLS,
-    ),
-    SnapshotFile(
-        path="results/snapshot_vit_v1/snapshot_fa_canonical_s{seed}.json",
-        model="vit_mini",
-        label="ViT-Mini",
-        out_ln=True,
-        logs=_FA,
-        **_CLS,
-    ),
-    SnapshotFile(
-        path="results/snapshot_synth_v1/snapshot_synth_a{alpha}_L{L}_s{seed}.json",
-        model="student_net",
-        label="StudentNet",
-        out_ln=None,
-        logs=_BOTH,
-    ),
-    SnapshotFile(
-        path="results/snapshot_synth_v1/snapshot_fa_canonical_s{seed}.json",
-        model="student_net",
-        label="StudentNet",
-        out_ln=None,
-        logs=_FA,
-    ),
+    SnapshotFile(path="results/snapshot_synth_v1/snapshot_fa_canonical_s{seed}.json", logs=_FA, **_STUDENT),
 )
 
 
