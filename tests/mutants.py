@@ -535,7 +535,7 @@ MUTANTS = (
     # what figures, files and recompute say
     Mutant(
         "a bar shows the first epoch",
-        "figures/final.py",
+        "figures/final_values.py",
         'epoch = max(rows["epoch"].to_list())',
         'epoch = min(rows["epoch"].to_list())',
         "unit/test_figures_cifar10.py -k last_epoch",
@@ -556,7 +556,7 @@ MUTANTS = (
     ),
     Mutant(
         "exported gradients are per sample",
-        "paper/writing/snapshots.py",
+        "paper/snapshot_files.py",
         "[norm / samples for norm",
         "[norm for norm",
         "unit/test_paper_logs.py",

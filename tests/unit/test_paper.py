@@ -11,8 +11,7 @@ from sonde.errors import SondeError
 from sonde.figures import FIGURES, NoData
 from sonde.figures.evidence import Evidence
 from sonde.models import PlainMLP, ResMLP
-from sonde.paper.reading.residual import read_residual
-from sonde.paper.writing.residual import residual_sheets
+from sonde.paper.residual_files import read_residual, residual_sheets
 from sonde.studies.evidence import gather
 from sonde.studies.from_files import from_files
 

@@ -13,7 +13,7 @@ from sonde.errors import SondeError
 if TYPE_CHECKING:
     import polars as pl
 
-    from sonde.paper.sheet import Sheets
+    from sonde.paper.json_file import Sheets
 
 
 def export(
@@ -38,8 +38,7 @@ def export(
 
     from sonde.cli.evidence import from_store
     from sonde.errors import pick
-    from sonde.paper import provenance
-    from sonde.paper.writing import WRITERS
+    from sonde.paper import WRITERS, provenance
     from sonde.store import files
     from sonde.studies.evidence import NoRuns
     from sonde.studies.settings import UnknownKey

@@ -39,8 +39,8 @@ def run(
     if engine == "local":
         local.warm_up()
 
-    from sonde.cli.drawing import draw, folder_of
     from sonde.cli.execute import execute
+    from sonde.cli.figures import draw, folder_of
     from sonde.cli.terminal import print_json
     from sonde.store import files
     from sonde.store.load import load

@@ -16,7 +16,7 @@ from sonde.figures.evidence import Evidence
 from sonde.generators import generator
 from sonde.models import PlainMLP, ResMLP
 from sonde.network import Signature
-from sonde.paper.reading import READERS
+from sonde.paper import READERS
 from sonde.probes import PROBES, take
 from sonde.rows import rows_of
 from sonde.tasks import Identity

@@ -1,4 +1,4 @@
-"""The words around a figure: n, seeds, recipe and caption, all read from the runs it was drawn from."""
+"""The caption of a figure and what is in it: n, seeds, recipe, runs, all read from the runs it was drawn from."""
 
 from collections.abc import Iterable, Mapping
 from typing import Protocol
@@ -25,20 +25,20 @@ class Group(Protocol):
 
 def span(counts: Iterable[int]) -> str:
     """One number, or the least and the most: "3", "2–3"; zeros count only where there is nothing else."""
-    found = sorted({n for n in counts if n > 0}) or [0]
-    return "–".join(map(str, dict.fromkeys([found[0], found[-1]])))
+    positive = sorted({n for n in counts if n > 0}) or [0]
+    return "–".join(map(str, dict.fromkeys([positive[0], positive[-1]])))
 
 
 def n_text(group: Group, summary: pl.DataFrame) -> str:
     """How many seeds the values stand on: "n = 3 seeds", with the range where it varies."""
     noun = "run" if group.runs["seed"].null_count() else "seed"
     counts = {key: summary.filter(pl.col(group.by) == key)["n"].to_list() for key in group.labels}
-    spans = {key: span(found) for key, found in counts.items()}
+    spans = {key: span(of_key) for key, of_key in counts.items()}
     if len(set(spans.values())) == 1:
         n = next(iter(spans.values()))
         return f"n = {n} {noun if n == '1' else noun + 's'}"
     if len(spans) > 2:
-        n = span(n for found in counts.values() for n in found)
+        n = span(n for of_key in counts.values() for n in of_key)
         return f"n = {n} {noun if n == '1' else noun + 's'}"
     return f"n = {' and '.join(f'{n} ({group.labels[key]})' for key, n in spans.items())} {noun}s"
 
@@ -59,19 +59,17 @@ def seeds_text(group: Group) -> str:
     return "; ".join(f"{' and '.join(labels)} {text}" for text, labels in sharing.items())
 
 
-def _count(noun: str, items: list[int]) -> str:
-    return f"{noun if len(items) == 1 else noun + 's'} {', '.join(map(str, items))}"
-
-
 def missing_seeds(group: Group, rows: pl.DataFrame, when: str = "") -> list[str]:
     """Which seeds have no defined value here, one sentence per line."""
-    known = set(group.runs["seed"].drop_nulls())
+    seeds = set(group.runs["seed"].drop_nulls())
     notes = []
     for key, label in group.labels.items():
-        found = set(rows.filter(pl.col(group.by) == key, pl.col("defined"))["seed"].drop_nulls())
+        defined = set(rows.filter(pl.col(group.by) == key, pl.col("defined"))["seed"].drop_nulls())
         recorded = group.runs.filter(pl.col(group.by) == key)["seed"].null_count() == 0
-        if known - found and (found or recorded):
-            notes.append(f"{label}: no defined values{when} from {_count('seed', sorted(known - found))}.")
+        missing = sorted(seeds - defined)
+        if missing and (defined or recorded):
+            noun = f"seed{'s' * (len(missing) != 1)}"
+            notes.append(f"{label}: no defined values{when} from {noun} {', '.join(map(str, missing))}.")
     return notes
 
 
@@ -89,26 +87,15 @@ def merge_notes(tagged: Iterable[tuple[str, str]], tags: Iterable[str]) -> list[
 
 def caption(group: Group, summary: pl.DataFrame, shown: str, look: str, notes: list[str]) -> str:
     """One paragraph: what is shown, from which runs and how estimated, and what to look at."""
-    n = n_text(group, summary)
     spread = (
         "Line or bar: arithmetic mean over seeds; band or whisker: sample standard deviation (ddof 1)"
         if (summary["n"] > 1).any()
         else "Single values, no spread"
     )
-    parts = [
-        shown,
-        f"{group.recipe}.",
-        f"{spread}; {n} ({seeds_text(group)}).",
-        look,
-        *dict.fromkeys(notes),
-    ]
-    parts.append(runs_text(group))
-    return (
-        " ".join(
-            part[0].upper() + part[1:] if not part.startswith("runs:") else part for part in parts if part
-        )
-        + "\n"
-    )
+    n = f"{spread}; {n_text(group, summary)} ({seeds_text(group)})."
+    parts = [shown, f"{group.recipe}.", n, look, *dict.fromkeys(notes)]
+    sentences = [part[0].upper() + part[1:] for part in parts if part]
+    return " ".join([*sentences, runs_text(group)]) + "\n"
 
 
 def runs_text(group: Group) -> str:

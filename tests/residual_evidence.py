@@ -6,11 +6,11 @@ from functools import cache
 import numpy as np
 import polars as pl
 
-from sonde.figures import FIGURES, Evidence
+from sonde.figures import Evidence, figures_of
 from sonde.figures.evidence import RUNS_SCHEMA
 from sonde.rows import SCHEMA
 
-RESIDUAL = {name: spec for name, spec in FIGURES.items() if spec.study == "residual"}
+RESIDUAL = figures_of("residual")
 LABELS = {"plain_mlp": "Plain MLP", "res_mlp": "Residual MLP"}
 
 

@@ -1,4 +1,4 @@
-"""Accuracy at the end of training: per run, then over seeds."""
+"""What training ends with: accuracies at the last epoch, and by what factor a norm changed since the first."""
 
 import math
 from dataclasses import dataclass
@@ -6,16 +6,20 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 from matplotlib.axes import Axes
-from matplotlib.ticker import MaxNLocator, PercentFormatter
+from matplotlib.ticker import MaxNLocator
 
+from sonde.figures.caption import missing_seeds
 from sonde.figures.cohort import Cohort
 from sonde.figures.evidence import NoData
-from sonde.figures.style import COLOR, FAINT, INK
-from sonde.figures.words import missing_seeds
+from sonde.figures.marks import draw_bars
+from sonde.figures.scales import PERCENT
+from sonde.figures.series import point
+from sonde.figures.style import FAINT, INK
 from sonde.statistics import over_seeds
-from sonde.verdicts import accuracy
+from sonde.verdicts import accuracy, number
 
-PERCENT = PercentFormatter(1, decimals=0, symbol=" %")
+HELD = 1.5
+"""A quantity that changes by less than this factor, up or down, holds."""
 
 
 @dataclass(frozen=True)
@@ -37,11 +41,7 @@ class Final:
     @property
     def top(self) -> float:
         """The largest value drawn."""
-        return max([0.0 if math.isnan(self.mean) else self.mean, *self.seeds, *self._whisker])
-
-    @property
-    def _whisker(self) -> list[float]:
-        return [] if math.isnan(self.std) else [self.mean + self.std]
+        return float(np.nanmax([0.0, self.mean, self.mean + self.std, *self.seeds]))
 
 
 @dataclass(frozen=True)
@@ -66,19 +66,18 @@ def finals_of(cohort: Cohort, metric: str = "test_acc") -> Finals:
     """Accuracy at the last epoch; a run that does not reach it has none, and that is said."""
     rows = cohort.evidence.metric(metric)
     if not rows["defined"].any():
-        raise NoData(f"no {'defined ' * bool(rows.height)}{metric} rows in {cohort.evidence.source}")
+        raise NoData(f"no {'defined ' * bool(rows.height)}{metric} rows in {cohort.source}")
     epoch = max(rows["epoch"].to_list())
     last = rows.filter(pl.col("epoch") == epoch)
     summary = over_seeds(last, "rule")
     rules, notes = [], []
     for rule, label in cohort.labels.items():
-        of_rule = rows.filter(pl.col("rule") == rule)
         values = last.filter(pl.col("rule") == rule, pl.col("defined"))["value"].to_list()
-        found = summary.filter(pl.col("rule") == rule).select("mean", "std", "n").rows()
-        mean, std, n = found[0] if found else (None, None, 0)
+        of_rule = summary.filter(pl.col("rule") == rule).select("mean", "std", "n").rows()
+        mean, std, n = of_rule[0] if of_rule else (None, None, 0)
         rules.append(Final(rule, label, _nan(mean), _nan(std), n, values))
-        if of_rule.is_empty():
-            notes.append(f"{label}: no {metric} rows in {cohort.evidence.source}.")
+        if rule not in set(rows["rule"]):
+            notes.append(f"{label}: no {metric} rows in {cohort.source}.")
     notes += missing_seeds(cohort, last, f" at epoch {epoch}")
     counted = pl.DataFrame({"rule": [f.rule for f in rules], "n": [f.n for f in rules]})
     return Finals(epoch, rules, last, counted, notes)
@@ -88,7 +87,7 @@ def _nan(value: float | None) -> float:
     return math.nan if value is None else value
 
 
-def draw_bars(ax: Axes, finals: list[Final], *, room: float, reference: Final | None = None) -> None:
+def draw_finals(ax: Axes, finals: list[Final], *, room: float, reference: Final | None = None) -> None:
     """Horizontal bars with whiskers and seeds for n ≥ 2, each with its value; `reference` is a line.
 
     `room` is what the values need beside the longest bar, as a share of it.
@@ -97,22 +96,9 @@ def draw_bars(ax: Axes, finals: list[Final], *, room: float, reference: Final | 
     names = []
     for place, final in enumerate(finals):
         names.append(final.label if len(counts) == 1 else f"{final.label}\n(n = {final.n})")
-        if math.isnan(final.mean):
-            ax.plot(0, place, "x", color=FAINT, markersize=4)
-        else:
-            ax.barh(place, final.mean, height=0.62, color=COLOR[final.rule])
+        bar = point(final.rule, final.label, place, final.mean, final.std, final.n)
+        draw_bars(ax, bar, thickness=0.62, cap=2.2, halo=True)
         if not math.isnan(final.std):
-            for color, width in (("white", 2.4), (INK, 0.8)):  # a whisker is seen on its bar too
-                ax.errorbar(
-                    final.mean,
-                    place,
-                    xerr=final.std,
-                    fmt="none",
-                    ecolor=color,
-                    elinewidth=width,
-                    capsize=2.2,
-                    capthick=width,
-                )
             spots = {"markersize": 2.8, "markerfacecolor": "white", "markeredgewidth": 0.6}
             offset = place + np.linspace(-0.17, 0.17, len(final.seeds))
             ax.plot(final.seeds, offset, "o", markeredgecolor=INK, **spots)  # type: ignore[arg-type]
@@ -132,11 +118,63 @@ def draw_bars(ax: Axes, finals: list[Final], *, room: float, reference: Final | 
     ax.set_ylim(len(finals) - 0.5, -0.5)
     top = max(max(final.top for final in finals), 0.02)
     ax.set_xlim(0, top * (1 + room))
-    ax.set_xticks(
-        [tick for tick in MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(0, top) if 0 <= tick <= 1.1 * top]
-    )
+    ticks = MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(0, top)
+    ax.set_xticks([tick for tick in ticks if 0 <= tick <= 1.1 * top])
     ax.xaxis.set_major_formatter(PERCENT)
     ax.grid(False)
     ax.grid(True, axis="x")
     ax.tick_params(axis="y", length=0)
     ax.spines.left.set_visible(False)
+
+
+@dataclass(frozen=True)
+class Change:
+    """The last value of a rule relative to its first, as a mean over the runs that have both."""
+
+    label: str
+    ratio: float  # NaN where it has no value
+    first: int
+    last: int
+    n: int
+    runs: int
+
+    @property
+    def when(self) -> str:
+        return f"{'init' if self.first == 0 else f'epoch {self.first}'} to epoch {self.last}"
+
+    @property
+    def words(self) -> str:
+        if math.isnan(self.ratio):
+            return f"{self.label} undefined"
+        verb = "grows" if self.ratio >= HELD else "falls to" if self.ratio <= 1 / HELD else "holds"
+        fewer = "" if self.n == self.runs else f" (n = {self.n})"
+        return f"{self.label} {verb} ×{number(self.ratio)}{fewer}"
+
+
+def changes(cohort: Cohort, rows: pl.DataFrame) -> list[Change]:
+    """Per rule, between the first and the last epoch at which any of its runs has a defined value."""
+    moved = []
+    for rule, label in cohort.labels.items():
+        of_rule = rows.filter(pl.col("rule") == rule)
+        defined = of_rule.filter("defined")
+        if defined.is_empty():
+            continue
+        epochs = defined["epoch"].to_list()
+        first, last = min(epochs), max(epochs)
+        ends = defined.group_by("run").agg(
+            start=pl.col("value").filter(pl.col("epoch") == first).first(),
+            end=pl.col("value").filter(pl.col("epoch") == last).first(),
+        )
+        ratios = ends.select(rule=pl.lit(rule), value=pl.col("end") / pl.col("start"))
+        both = (pl.col("value").is_finite() & (first < last)).fill_null(False)
+        mean, n = over_seeds(ratios.with_columns(defined=both), "rule").select("mean", "n").row(0)
+        moved.append(Change(label, _nan(mean), first, last, n, of_rule["run"].n_unique()))
+    return moved
+
+
+def change_words(moved: list[Change]) -> str:
+    """All of them in a line: "init to epoch 100: BP grows ×12, DFA grows ×1.6e7"."""
+    sharing: dict[str, list[str]] = {}
+    for change in moved:
+        sharing.setdefault(change.when, []).append(change.words)
+    return "; ".join(f"{when}: {', '.join(said)}" for when, said in sharing.items())

@@ -4,8 +4,8 @@ from functools import cache
 
 import numpy as np
 import polars as pl
-from residual_evidence import undefined_where
 
+from residual_evidence import undefined_where
 from sonde.figures import Evidence
 from sonde.figures.evidence import RUNS_SCHEMA
 from sonde.rows import SCHEMA

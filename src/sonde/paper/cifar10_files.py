@@ -1,27 +1,32 @@
 """`results_cifar10.json`, one file a seed.  A seed or a rule that is not there only makes n smaller."""
 
 import itertools
+import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
-from sonde.figures.evidence import RUNS_SCHEMA, Evidence
-from sonde.paper.document import COSINE, NOT_NEGATIVE, SHARE, Document
-from sonde.paper.layout import CIFAR10_RULES
+from sonde.errors import SondeError
+from sonde.figures.evidence import Evidence
+from sonde.paper.json_file import COSINE, NOT_NEGATIVE, SHARE, Document, RunValues, Sheet, Sheets
 from sonde.paper.provenance import Described, Provenance
 from sonde.rows import Reading, rows_of, undefined
 
+FIRST_SEED = 42  # its folder has no seed in its name
+RULES = {"bp": "BP", "dfa": "DFA", "state_bridge": "State Bridge", "credit_bridge": "Credit Bridge"}
 LOGS = {"train_acc": SHARE, "test_acc": SHARE, "state_pred_error": NOT_NEGATIVE}
 DIAGNOSTICS = {"bp_cosine": "credit_cosine", "perturbation_rho": "rho"}
 UNDEFINED = "null in the file"
+NUDGE = re.compile(r"nudge\[([^\]]+)\]$")
+DRIFT = re.compile(r"drift\[(.+\.weight)\]$")  # a bias that begins at zero has no relative drift
 
 
 def read_cifar10(folder: Path) -> Evidence | None:
     """Every results_cifar10.json below a folder; whole files or none."""
     paths = sorted(folder.glob("results/cifar10*/results_cifar10.json"))
     records = Provenance(folder).of(paths)
-    runs: list[Described] = []
     rows: list[pl.DataFrame] = []
     for path in paths:
         document = Document.read(path)
@@ -30,22 +35,14 @@ def read_cifar10(folder: Path) -> Evidence | None:
             if not seed.isdigit():
                 raise document.error(seed, "expected a seed, a whole number written as text")
             for rule in methods.value:
-                if rule not in CIFAR10_RULES:
-                    raise methods.error(f"{seed}.{rule}", f"expected one of {', '.join(CIFAR10_RULES)}")
-                stand_in = {"label": "ResMLP", "rule_label": CIFAR10_RULES[rule]}
+                if rule not in RULES:
+                    raise methods.error(f"{seed}.{rule}", f"expected one of {', '.join(RULES)}")
+                stand_in = {"label": "ResMLP", "rule_label": RULES[rule]}
                 run = records.run(
                     path, f"{seed}.{rule}", stand_in, model="residual_mlp", rule=rule, seed=int(seed)
                 )
                 _read_method(methods.section(rule), run, rows)
-                runs.append(run)
-    if not runs:
-        return None
-    fields = records.all_found(runs)
-    longest = max(run["epochs"] for run in fields)
-    for described in runs:  # a seed that is not as far yet belongs to the same series
-        if described.where is None:
-            described.fields["epochs"] = longest
-    return Evidence(pl.concat(rows), pl.DataFrame(fields, schema=RUNS_SCHEMA), str(folder))
+    return records.evidence(rows)
 
 
 def _read_method(method: Document, run: Described, rows: list[pl.DataFrame]) -> None:
@@ -89,3 +86,50 @@ def _diagnostics(method: Document) -> Iterator[Reading]:
                 yield undefined(metric, UNDEFINED, layer=layer)
             else:
                 yield Reading(metric=metric, layer=layer, value=value, samples=0)
+
+
+def cifar10_sheets(evidence: Evidence) -> Sheets:
+    """One file a seed, keyed by its seed, then by rule."""
+    sheets: Sheets = {}
+    for (seed,), runs in evidence.runs.sort("seed").group_by("seed", maintain_order=True):
+        found = {run["rule"]: run for run in runs.iter_rows(named=True) if run["rule"] in RULES}
+        if found:
+            sheets[_path(int(seed))] = Sheet(
+                content={str(seed): {rule: _method(RunValues(evidence, run)) for rule, run in found.items()}},
+                runs={f"{seed}.{rule}": run["run"] for rule, run in found.items()},
+                lacking=[f"{rule} of seed {seed}" for rule in RULES if rule not in found],
+            )
+    if not sheets:
+        raise SondeError("no run of the cifar10 study: nothing was exported")
+    return sheets
+
+
+def _path(seed: int) -> str:
+    folder = "cifar10" if seed == FIRST_SEED else f"cifar10_seed{seed}"
+    return f"results/{folder}/results_cifar10.json"
+
+
+def _method(values: RunValues) -> dict[str, Any]:
+    log = {name: values.by("epoch", name) for name in ("train_acc", "test_acc")}
+    log["test_acc"] = log["test_acc"][-len(log["train_acc"]) :]  # the layout has no entry for initialisation
+    if values.run["rule"] == "state_bridge":
+        log["state_pred_error"] = values.by("epoch", "state_pred_error")
+    last = values.run["epochs"]
+    metrics = values.rows.filter(epoch=last)["metric"].unique().to_list()
+    return {
+        "log": log,
+        "diagnostics": {
+            "bp_cosine": values.nullable("layer", "credit_cosine", epoch=last),
+            "perturbation_rho": values.nullable("layer", "rho", epoch=last),
+            "nudging": {
+                found[1]: values.nullable("layer", found[0], epoch=last)
+                for found in sorted(
+                    filter(None, map(NUDGE.match, metrics)), key=lambda match: float(match[1])
+                )
+            },
+        },
+        "drift": {
+            found[1]: values.by("epoch", found[0], epoch=last)[0]
+            for found in sorted(filter(None, map(DRIFT.match, metrics)), key=lambda match: match[0])
+        },
+    }

@@ -1,11 +1,15 @@
-"""A JSON file from elsewhere, read with care: every complaint names the file and the key."""
+"""A JSON file of the layout: one from elsewhere, read with care, or one about to be written from a run's rows."""
 
 import json
 import math
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import polars as pl
+
 from sonde.errors import SondeError, nearest
+from sonde.figures.evidence import Evidence
 
 Range = tuple[float, float]
 ANY: Range = (-math.inf, math.inf)
@@ -15,7 +19,10 @@ COSINE: Range = (-1.00001, 1.00001)  # and correlations, with the rounding of si
 
 
 class Document:
-    """A JSON object and the path of keys that led to it; `remedy` is how a mistake in it is mended."""
+    """A JSON object and the path of keys that led to it; every complaint names the file and the key.
+
+    `remedy` is how a mistake in it is mended.
+    """
 
     def __init__(self, path: Path, value: Any, key: str = "", remedy: str = "") -> None:
         self.path, self.value, self.key, self.remedy = path, value, key, remedy
@@ -110,3 +117,49 @@ class Document:
 def _kind(value: Any) -> str:
     names = {dict: "an object", list: "a list", str: f"the text {str(value)[:30]!r}", type(None): "null"}
     return names.get(type(value), json.dumps(value))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sheet:
+    """A file before it is written: its content, the run behind each of its entries, and the entries without a run."""
+
+    content: Any
+    runs: dict[str, str] = field(default_factory=dict)  # entry → run id
+    lacking: list[str] = field(default_factory=list)
+
+
+Sheets = dict[str, Sheet]  # by path below the export root
+
+
+class RunValues:
+    """One run's rows in the order a file wants them; what a file cannot hold stops the export."""
+
+    def __init__(self, evidence: Evidence, run: dict[str, Any]) -> None:
+        self.run = run
+        self.rows = evidence.rows.filter(run=run["run"])
+
+    def by(self, order: str, metric: str, **where: int) -> list[float]:
+        """A metric's values in order of step, epoch or layer; an undefined one is an error."""
+        rows = self._sorted(order, metric, **where)
+        undefined = rows.filter(~pl.col("defined"))
+        if not undefined.is_empty():
+            first = undefined.row(0, named=True)
+            raise SondeError(
+                f"run {self.run['run']}, epoch {first['epoch']}, metric {metric}: undefined ({first['reason']}), "
+                f"which the paper layout cannot hold there; nothing was exported"
+            )
+        return rows["value"].to_list()
+
+    def nullable(self, order: str, metric: str, **where: int) -> list[float | None]:
+        """The same, with None for what is undefined."""
+        return [
+            value if defined else None
+            for value, defined in self._sorted(order, metric, **where).select("value", "defined").iter_rows()
+        ]
+
+    def _sorted(self, order: str, metric: str, **where: int) -> pl.DataFrame:
+        rows = self.rows.filter(metric=metric, **where).sort(order)
+        if rows.is_empty():
+            at = f" at epoch {where['epoch']}" if "epoch" in where else ""
+            raise SondeError(f"run {self.run['run']} has no {metric}{at}: nothing was exported")
+        return rows

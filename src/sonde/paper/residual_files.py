@@ -1,4 +1,8 @@
-"""`results.json` and `results_fair.json`."""
+"""Of the residual study: `results.json` (raw) and `results_fair.json` (scaled).
+
+Beside each, `layer_states….json` holds what the layout has no place for and figure `5_layer_transformation` needs: one
+input vector's state at every layer.  The layout records no seed: further seeds carry theirs in the file name.
+"""
 
 import itertools
 import math
@@ -9,11 +13,21 @@ from typing import Any
 
 import polars as pl
 
-from sonde.figures.evidence import RUNS_SCHEMA, Evidence
-from sonde.paper.document import ANY, NOT_NEGATIVE, Document
-from sonde.paper.layout import LAYERED, MODELS, RESULTS, STATES
-from sonde.paper.provenance import Described, Provenance
+from sonde.errors import SondeError
+from sonde.figures.evidence import Evidence
+from sonde.paper.json_file import ANY, NOT_NEGATIVE, Document, RunValues, Sheet, Sheets
+from sonde.paper.provenance import Provenance
 from sonde.rows import Reading, rows_of
+
+RESULTS = {"raw": "results", "scaled": "results_fair"}
+STATES = {"raw": "layer_states", "scaled": "layer_states_fair"}
+MODELS = {"plain_mlp": "Plain MLP", "res_mlp": "Residual MLP"}
+LAYERED = {
+    "gradient_norms": "preact_grad_norm",
+    "activation_means": "activation_mean",
+    "activation_stds": "activation_std",
+}
+FIRST_SEED = 42  # its files have no seed in their names
 
 STAND_IN = {"rule": "bp", "rule_label": "BP", "task": "identity", "epochs": 1}
 """What the layout means where no `sonde.json` says it; that is no record, so the task has no label."""
@@ -25,7 +39,6 @@ def read_residual(folder: Path) -> Evidence | None:
     beside = {path: folder / f"{STATES[variant]}{mark}.json" for variant, path, mark, _ in series}
     traced = {path: states for path, states in beside.items() if states.is_file()}
     records = Provenance(folder).of([*beside, *traced.values()])
-    runs: list[Described] = []
     rows: list[pl.DataFrame] = []
     for variant, path, _, seed in series:
         document = Document.read(path)
@@ -35,12 +48,8 @@ def read_residual(folder: Path) -> Evidence | None:
             run = records.run(
                 path, model, STAND_IN | {"label": MODELS[model]}, model=model, seed=seed, **facts
             )
-            runs.append(run)
             rows.extend(_rows(run.fields, document.section(model), states))
-    if not runs:
-        return None
-    fields = records.all_found(runs)
-    return Evidence(pl.concat(rows), pl.DataFrame(fields, schema=RUNS_SCHEMA), str(folder))
+    return records.evidence(rows)
 
 
 def _series(folder: Path, stem: str) -> Iterator[tuple[Path, str, int | None]]:
@@ -84,3 +93,60 @@ def _rows(run: dict[str, Any], network: Document, states: Document | None) -> It
         losses = (Reading(metric="batch_loss", value=value, samples=batch) for value in history)
         yield rows_of(run["run"], run["epochs"], losses, steps=itertools.count(1))
     yield rows_of(run["run"], run["epochs"], readings, steps=itertools.repeat(steps))
+
+
+def residual_sheets(evidence: Evidence) -> Sheets:
+    """Two files for every variant and seed; a missing network or an undefined value is an error."""
+    sheets: Sheets = {}
+    for variant, stem in RESULTS.items():
+        runs = evidence.of(variant=variant).runs
+        seeds = sorted(runs["seed"].unique(), key=lambda seed: (seed != FIRST_SEED, seed))
+        for place, seed in enumerate(seeds):
+            mark = "" if place == 0 else f"_seed{seed}"
+            pair = {
+                run["model"]: RunValues(evidence, run) for run in runs.filter(seed=seed).iter_rows(named=True)
+            }
+            missing = sorted(MODELS.keys() - pair.keys())
+            if missing:
+                raise SondeError(
+                    f"the {variant} variant of seed {seed} lacks a complete run of {' and '.join(missing)}: "
+                    f"`sonde run residual --seeds {seed}` trains it; nothing was exported"
+                )
+            ids = {model: values.run["run"] for model, values in pair.items()}
+            sheets[f"{stem}{mark}.json"] = Sheet(content=_results(pair), runs=ids)
+            states = {model: _states(pair[model]) for model in MODELS}
+            sheets[f"{STATES[variant]}{mark}.json"] = Sheet(content=states)  # of the same runs
+    if not sheets:
+        raise SondeError("no raw or scaled run of the residual study: nothing was exported")
+    return sheets
+
+
+def _results(pair: dict[str, RunValues]) -> dict[str, Any]:
+    run = pair["plain_mlp"].run
+    document: dict[str, Any] = {
+        "config": {
+            "num_layers": run["depth"],
+            "hidden_dim": run["width"],
+            "num_samples": run["samples"],
+            "training_steps": run["steps"],
+            "learning_rate": run["lr"],
+            "batch_size": run["batch"],
+        }
+    }
+    for model in MODELS:
+        values = pair[model]
+        losses = values.by("step", "batch_loss")
+        document[model] = {
+            "final_loss": losses[-1],
+            "initial_loss": losses[0],
+            "loss_history": losses,
+            **{key: values.by("layer", metric, epoch=run["epochs"]) for key, metric in LAYERED.items()},
+        }
+    return document
+
+
+def _states(values: RunValues) -> list[list[float]]:
+    """One input vector's state: layer 0 … L, each a list over units."""
+    last = values.run["epochs"]
+    units = [values.by("layer", f"state[{unit}]", epoch=last) for unit in range(values.run["width"])]
+    return [list(layer) for layer in zip(*units, strict=True)]
