@@ -7,8 +7,8 @@ import numpy as np
 import polars as pl
 
 from sonde.figures import FIGURES, Evidence
-from sonde.figures.evidence import RUNS_SCHEMA
 from sonde.rows import SCHEMA
+from sonde.runs.evidence import RUNS_SCHEMA
 
 RESIDUAL = {name: spec for name, spec in FIGURES.items() if spec.study == "residual"}
 LABELS = {"plain_mlp": "Plain MLP", "res_mlp": "Residual MLP"}

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[2] / "src" / "sonde"
-COMMON = "checked criteria errors generators identity losses network readers rows statistics strangers theory verdicts"
+COMMON = "checked criteria errors generators identity losses network readers rows spreads strangers theory verdicts"
 MAY_IMPORT = {
     **dict.fromkeys(COMMON.split(), ""),
     "chains": "",
@@ -18,23 +18,24 @@ MAY_IMPORT = {
     "tasks": "datasets store",
     "optimisers": "",
     "guests": "models optimisers rules probes tasks store",
-    "config": "guests models optimisers rules probes tasks",
+    "runs": "store",
+    "config": "guests models optimisers rules runs probes tasks",
     "training": "config guests models optimisers rules probes tasks store",
     "engine": "config guests training store",
     "recompute": "config models store training",
-    "figures": "",
-    "paper": "figures",
-    "report": "figures",
+    "figures": "runs",
+    "paper": "figures runs",
+    "report": "figures runs",
     "playground": "figures report",
-    "compare": "store",
-    "audit": "compare store",
-    "studies": "audit compare config figures models paper probes rules store tasks training",
+    "compare": "runs store",
+    "audit": "runs store",
+    "studies": "audit config models paper probes rules runs store tasks training",
     "watching": "figures store",
     "integrations": "store watching",
     "bench": "config datasets engine models rules store studies tasks training",
 }
 FREE = {"__init__", "__main__", "cli"}
-WITHOUT_TORCH = ("figures", "store", "paper", "datasets", "audit", "compare", "report", "playground")
+WITHOUT_TORCH = ("figures", "store", "runs", "paper", "datasets", "audit", "compare", "report", "playground")
 
 
 def part(file: Path) -> str:

@@ -13,12 +13,12 @@ import sonde
 from sonde.config import RunConfig, change
 from sonde.errors import SondeError
 from sonde.figures import FIGURES
-from sonde.figures.evidence import Evidence
 from sonde.paper.reading import READERS
 from sonde.paper.writing import WRITERS
+from sonde.runs.evidence import Evidence
 from sonde.studies import STUDIES
-from sonde.studies.evidence import gather
 from sonde.studies.from_files import from_files
+from sonde.studies.study import gather
 
 pytestmark = pytest.mark.xdist_group("paper_logs")  # one worker trains the studies
 TINY = {"epochs": 2, "model.d": 8, "probes.size": 16, "probes.directions": 2, "batch_size": 256}

@@ -2,13 +2,11 @@
 
 import math
 
-from sonde.audit.audit import RecipeAudit
+from sonde.audit.audit import NUDGE, Controlled, RecipeAudit, RuleAudit
 from sonde.audit.credit import span
-from sonde.audit.sentence import points, verdict
-from sonde.audit.subject import NUDGE
-from sonde.audit.verdict import Controlled, RuleAudit
-from sonde.compare.makers import remark
-from sonde.statistics import Summary
+from sonde.audit.verdict import points, verdict
+from sonde.runs.evidence import remark
+from sonde.spreads import Summary
 from sonde.verdicts import accuracy, number
 
 BARRED = "†"

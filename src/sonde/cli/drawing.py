@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sonde.figures.evidence import Evidence
     from sonde.figures.save import Drawn
+    from sonde.runs.evidence import Evidence
 
 
 def folder_of(label: str) -> str:

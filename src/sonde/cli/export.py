@@ -42,8 +42,8 @@ def export(
     from sonde.paper import provenance
     from sonde.paper.writing import WRITERS
     from sonde.store import files
-    from sonde.studies.evidence import NoRuns
     from sonde.studies.settings import UnknownKey
+    from sonde.studies.study import NoRuns
 
     exported: list[Exported] = []
     empty: list[NoRuns | UnknownKey] = []

@@ -4,9 +4,18 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from sonde.cli.sessions import place_of, start
-from sonde.compare.configurations import Flat, Kind, differing, identity, kinds, shown, without
-from sonde.compare.factor import levels, options_of
 from sonde.report.contents import RunLine, Session
+from sonde.runs.configurations import (
+    Flat,
+    Kind,
+    differing,
+    identity,
+    kinds,
+    levels,
+    options_of,
+    shown,
+    without,
+)
 from sonde.store.load import Run
 
 

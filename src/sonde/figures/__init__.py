@@ -6,7 +6,7 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from sonde.figures.evidence import Evidence, NoData
+from sonde.runs.evidence import Evidence, NoData
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -7,7 +7,6 @@ from matplotlib.figure import Figure
 
 from sonde.figures.cohort import cohort_of
 from sonde.figures.epochs import with_n
-from sonde.figures.evidence import Evidence
 from sonde.figures.final import PERCENT, finals_of
 from sonde.figures.panels import (
     ACCURACY,
@@ -20,6 +19,7 @@ from sonde.figures.panels import (
 )
 from sonde.figures.style import DOUBLE, fine_print, legend_row, new_figure, panel_title
 from sonde.figures.words import caption, merge_notes, missing_seeds, n_text
+from sonde.runs.evidence import Evidence
 
 TRAIN = Quantity("train_acc", "training accuracy", "training accuracy", log=False)
 

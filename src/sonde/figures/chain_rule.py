@@ -8,12 +8,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from sonde.figures.backward import Backward, backward
-from sonde.figures.evidence import Evidence
 from sonde.figures.marks import Floats, draw_line
 from sonde.figures.residual import MODELS, pair_of, weights_text
 from sonde.figures.scales import log_axis, log_limits
 from sonde.figures.style import COLOR, DOUBLE, INK, footnotes, legend_above, new_figure
 from sonde.figures.words import caption, n_text
+from sonde.runs.evidence import Evidence
 from sonde.verdicts import number
 
 CHAIN = r"\dfrac{\partial\mathcal{L}}{\partial x_1}=\dfrac{\partial\mathcal{L}}{\partial x_L}\;"

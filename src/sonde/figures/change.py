@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from sonde.figures.cohort import Cohort
-from sonde.statistics import over_seeds
+from sonde.spreads import over_seeds
 from sonde.verdicts import number
 
 HELD = 1.5

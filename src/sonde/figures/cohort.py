@@ -6,8 +6,8 @@ from typing import ClassVar
 
 import polars as pl
 
-from sonde.figures.evidence import NO_DATA_SET, Evidence, NoData
 from sonde.figures.recipe import check_recipe, check_replicates
+from sonde.runs.evidence import NO_DATA_SET, Evidence, NoData
 
 RULES = ("bp", "fa", "dfa", "state_bridge", "credit_bridge", "frozen")
 """The order in which rules appear in every legend; others follow."""

@@ -11,7 +11,6 @@ from matplotlib.text import Text
 
 from sonde.figures.cohort import Cohort, cohort_of, together
 from sonde.figures.epochs import with_n
-from sonde.figures.evidence import Evidence
 from sonde.figures.final import PERCENT
 from sonde.figures.panels import (
     ACCURACY,
@@ -33,6 +32,7 @@ from sonde.figures.recipe import check_recipe
 from sonde.figures.scales import log_axis, log_limits
 from sonde.figures.style import DOUBLE, INK, SERIF, fine_print, new_figure
 from sonde.figures.words import caption, n_text
+from sonde.runs.evidence import Evidence
 
 RULES = ("bp", "fa", "dfa")
 ROWS: dict[str, dict[str, object]] = {

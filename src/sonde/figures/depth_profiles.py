@@ -7,12 +7,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sonde.figures.backward import backward
-from sonde.figures.evidence import Evidence
 from sonde.figures.marks import Series, draw_line, gap_notes, layer_axis, series
 from sonde.figures.residual import MODELS, Pair, last_rows, moment, over_depth, pair_of, weights_text
 from sonde.figures.scales import log_axis, log_limits, wide_scale
 from sonde.figures.style import FAINT, SINGLE, footnotes, legend_above, new_figure
 from sonde.figures.words import caption, missing_seeds, n_text
+from sonde.runs.evidence import Evidence
 from sonde.theory import INPUT_STD
 from sonde.verdicts import gradient_verdict, number, signal_verdict
 

@@ -10,13 +10,13 @@ from matplotlib.figure import Figure
 
 from sonde.figures.cohort import Cohort, cohort_of
 from sonde.figures.epochs import line_notes, rule_lines, with_n
-from sonde.figures.evidence import Evidence, NoData
 from sonde.figures.layers import common_epoch, draw_layers, latest, over_layers
 from sonde.figures.marks import Series, layer_axis
 from sonde.figures.panels import linear_limits, say_empty
 from sonde.figures.scales import signed, wide_scale
 from sonde.figures.style import COLOR, DOUBLE, FAINT, fine_print, legend_row, new_figure, panel_title
 from sonde.figures.words import caption, merge_notes, missing_seeds, n_text
+from sonde.runs.evidence import Evidence, NoData
 from sonde.verdicts import number
 
 METRICS = {

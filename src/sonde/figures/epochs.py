@@ -11,7 +11,7 @@ from matplotlib.ticker import MaxNLocator
 from sonde.figures.cohort import Cohort
 from sonde.figures.marks import Series, gap_notes, series
 from sonde.figures.words import span
-from sonde.statistics import over_seeds
+from sonde.spreads import over_seeds
 
 
 def over_epochs(rows: pl.DataFrame) -> pl.DataFrame:

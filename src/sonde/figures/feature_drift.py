@@ -6,12 +6,12 @@ from matplotlib.figure import Figure
 
 from sonde.figures.cohort import cohort_of
 from sonde.figures.epochs import line_notes, rule_lines, with_n
-from sonde.figures.evidence import Evidence, NoData
 from sonde.figures.layers import common_epoch, draw_layers, latest, over_layers
 from sonde.figures.marks import Series, layer_axis
 from sonde.figures.scales import FLATTENED, log_axis, log_limits
 from sonde.figures.style import COLUMN, fine_print, legend_row, new_figure
 from sonde.figures.words import caption, missing_seeds, n_text
+from sonde.runs.evidence import Evidence, NoData
 from sonde.verdicts import number
 
 DRIFT = r"^drift\[blocks\.(\d+)\.w1\.weight\]$"

@@ -9,10 +9,10 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from sonde.figures.cohort import Cohort
-from sonde.figures.evidence import NoData
 from sonde.figures.style import COLOR, FAINT, INK
 from sonde.figures.words import missing_seeds
-from sonde.statistics import over_seeds
+from sonde.runs.evidence import NoData
+from sonde.spreads import over_seeds
 from sonde.verdicts import accuracy
 
 PERCENT = PercentFormatter(1, decimals=0, symbol=" %")

@@ -7,7 +7,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sonde.figures.backward import backward
-from sonde.figures.evidence import Evidence
 from sonde.figures.marks import Floats, Series, draw_bars, draw_theory, gap_notes, layer_axis, series
 from sonde.figures.residual import MODELS, Pair, last_rows, moment, over_depth, pair_of, weights_text
 from sonde.figures.scales import log_axis, log_limits
@@ -22,6 +21,7 @@ from sonde.figures.style import (
     panel_title,
 )
 from sonde.figures.words import caption, missing_seeds, n_text
+from sonde.runs.evidence import Evidence
 from sonde.theory import backward_factor
 from sonde.verdicts import gradient_verdict, number
 

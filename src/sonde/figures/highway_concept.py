@@ -8,11 +8,11 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch, Polygon
 
 from sonde.figures.backward import Backward, backward
-from sonde.figures.evidence import Evidence
 from sonde.figures.marks import Series
 from sonde.figures.residual import MODELS, pair_of, weights_text
 from sonde.figures.style import COLOR, DOUBLE, FAINT, INK, footnotes, new_figure
 from sonde.figures.words import caption, n_text
+from sonde.runs.evidence import Evidence
 from sonde.verdicts import gradient_status, number
 
 MOST_BLOCKS = 24

@@ -11,13 +11,13 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.ticker import FixedLocator, MaxNLocator
 
-from sonde.figures.evidence import Evidence
 from sonde.figures.marks import Floats, layer_axis
 from sonde.figures.residual import MODELS, pair_of, weights_text
 from sonde.figures.scales import log_axis, log_limits, signed, symlog_ticks, wide_scale, wide_threshold
 from sonde.figures.states import States, states_of
 from sonde.figures.style import COLOR, DOUBLE, INK, LINE, MARKER, footnotes, legend_above, new_figure
 from sonde.figures.words import caption, n_text, seeds_text
+from sonde.runs.evidence import Evidence
 from sonde.verdicts import number
 
 UNITS_SHOWN = 32

@@ -7,7 +7,7 @@ import polars as pl
 from matplotlib.axes import Axes
 
 from sonde.figures.marks import Series, draw_line
-from sonde.statistics import over_seeds
+from sonde.spreads import over_seeds
 
 
 def common_epoch(rows: pl.DataFrame) -> int | None:

@@ -9,7 +9,6 @@ from matplotlib.figure import Figure
 
 from sonde.figures.backward import Backward, backward
 from sonde.figures.depth_profiles import draw_log_profile
-from sonde.figures.evidence import Evidence
 from sonde.figures.marks import Series, gap_notes, layer_axis, series
 from sonde.figures.residual import (
     MODELS,
@@ -25,6 +24,7 @@ from sonde.figures.residual import (
 from sonde.figures.style import COLOR, DOUBLE, FAINT, INK, footnotes, legend_above, new_figure
 from sonde.figures.training_loss import draw_losses, end, ends, verdicts
 from sonde.figures.words import caption, missing_seeds, n_text
+from sonde.runs.evidence import Evidence
 from sonde.verdicts import gradient_status, loss_status, number
 
 

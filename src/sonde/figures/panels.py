@@ -10,11 +10,11 @@ from matplotlib.axes import Axes
 from sonde.figures.change import Change, change_words, changes
 from sonde.figures.cohort import Cohort, Together, line_key, with_lines
 from sonde.figures.epochs import epoch_axis, line_notes, over_epochs, rule_lines
-from sonde.figures.evidence import NoData
 from sonde.figures.final import finals_of
 from sonde.figures.marks import Floats, Series, draw_line
 from sonde.figures.style import FAINT
 from sonde.figures.words import merge_notes, missing_seeds
+from sonde.runs.evidence import NoData
 
 
 @dataclass(frozen=True)

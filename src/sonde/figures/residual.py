@@ -6,9 +6,9 @@ from typing import ClassVar
 import polars as pl
 
 from sonde.errors import SondeError
-from sonde.figures.evidence import NO_DATA_SET, Evidence, NoData
 from sonde.figures.recipe import check_recipe, check_replicates
-from sonde.statistics import over_seeds
+from sonde.runs.evidence import NO_DATA_SET, Evidence, NoData
+from sonde.spreads import over_seeds
 from sonde.theory import INPUT_SECOND_MOMENT
 from sonde.verdicts import number
 

@@ -6,7 +6,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sonde.figures.evidence import Evidence
 from sonde.figures.marks import Floats, Series, draw_bars, draw_theory, gap_notes, layer_axis, series
 from sonde.figures.residual import (
     MODELS,
@@ -21,6 +20,7 @@ from sonde.figures.residual import (
 from sonde.figures.scales import log_axis, log_limits
 from sonde.figures.style import DOUBLE, INK, bar_panels, footnotes, legend_row, new_figure, panel_title
 from sonde.figures.words import caption, missing_seeds, n_text
+from sonde.runs.evidence import Evidence
 from sonde.theory import INPUT_STD, preactivation_stds
 from sonde.verdicts import HEALTHY_STD, number, signal_verdict
 

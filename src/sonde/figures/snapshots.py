@@ -9,7 +9,6 @@ from matplotlib.figure import Figure
 from sonde.figures.change import change_words
 from sonde.figures.cohort import NETWORK, TRAINING, Cohort, cohort_of, together
 from sonde.figures.epochs import with_n
-from sonde.figures.evidence import Evidence
 from sonde.figures.panels import (
     GRADIENT_2,
     OF_WHICH_LOSS,
@@ -28,6 +27,7 @@ from sonde.figures.recipe import check_recipe
 from sonde.figures.scales import log_axis, log_limits
 from sonde.figures.style import DOUBLE, fine_print, legend_row, new_figure, panel_title, unbroken
 from sonde.figures.words import caption, n_text
+from sonde.runs.evidence import Evidence
 
 RULES = ("bp", "dfa")
 COLUMNS = (STREAM, GRADIENT_2)

@@ -9,14 +9,14 @@ from matplotlib.figure import Figure
 from sonde.figures.change import Change, changes
 from sonde.figures.cohort import Cohort, cohort_of
 from sonde.figures.epochs import epoch_axis, line_notes
-from sonde.figures.evidence import Evidence, NoData
 from sonde.figures.final import Finals, draw_bars, finals_of
 from sonde.figures.marks import Series, series
 from sonde.figures.panels import say_empty
 from sonde.figures.scales import log_axis, log_limits
 from sonde.figures.style import COLOR, DOUBLE, fine_print, legend_above, new_figure, panel_title, unbroken
 from sonde.figures.words import caption, n_text
-from sonde.statistics import over_seeds
+from sonde.runs.evidence import Evidence, NoData
+from sonde.spreads import over_seeds
 from sonde.verdicts import number
 
 RULES = ("dfa", "state_bridge", "credit_bridge")

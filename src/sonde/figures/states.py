@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import polars as pl
 
-from sonde.figures.evidence import Evidence, NoData
 from sonde.figures.marks import Floats
 from sonde.figures.residual import MODELS, Pair, moment
+from sonde.runs.evidence import Evidence, NoData
 
 STATE = r"^state\[(\d+)\]$"
 

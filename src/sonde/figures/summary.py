@@ -4,11 +4,11 @@ import polars as pl
 from matplotlib.figure import Figure
 
 from sonde.figures.cohort import cohort_of
-from sonde.figures.evidence import Evidence
 from sonde.figures.final import Final, Finals, draw_bars, finals_of
 from sonde.figures.style import COLUMN, fine_print, new_figure
 from sonde.figures.words import caption, n_text
-from sonde.statistics import paired, summarise
+from sonde.runs.evidence import Evidence
+from sonde.spreads import paired, summarise
 from sonde.verdicts import accuracy, signed
 
 

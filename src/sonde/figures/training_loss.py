@@ -5,13 +5,13 @@ import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sonde.figures.evidence import Evidence
 from sonde.figures.marks import Series, draw_line, gap_notes, series
 from sonde.figures.residual import MODELS, Pair, loss_ends, loss_rows, over_steps, pair_of, weights_text
 from sonde.figures.scales import log_axis, log_limits
 from sonde.figures.style import FAINT, SINGLE, footnotes, legend_above, new_figure
 from sonde.figures.words import caption, missing_seeds, n_text
-from sonde.statistics import over_seeds
+from sonde.runs.evidence import Evidence
+from sonde.spreads import over_seeds
 from sonde.verdicts import loss_verdict
 
 

@@ -18,9 +18,9 @@ import polars as pl
 
 from sonde import __version__
 from sonde.errors import SondeError
-from sonde.figures.evidence import RUNS_SCHEMA
 from sonde.paper.document import Document
 from sonde.paper.sheet import Sheet
+from sonde.runs.evidence import RUNS_SCHEMA
 
 NAME = "sonde.json"
 FIELDS = {name: kind for name, kind in RUNS_SCHEMA.items() if name != "run"}

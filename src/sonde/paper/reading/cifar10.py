@@ -6,11 +6,11 @@ from pathlib import Path
 
 import polars as pl
 
-from sonde.figures.evidence import RUNS_SCHEMA, Evidence
 from sonde.paper.document import COSINE, NOT_NEGATIVE, SHARE, Document
 from sonde.paper.layout import CIFAR10_RULES
 from sonde.paper.provenance import Described, Provenance
 from sonde.rows import Reading, rows_of, undefined
+from sonde.runs.evidence import RUNS_SCHEMA, Evidence
 
 LOGS = {"train_acc": SHARE, "test_acc": SHARE, "state_pred_error": NOT_NEGATIVE}
 DIAGNOSTICS = {"bp_cosine": "credit_cosine", "perturbation_rho": "rho"}

@@ -9,11 +9,11 @@ from typing import Any
 
 import polars as pl
 
-from sonde.figures.evidence import RUNS_SCHEMA, Evidence
 from sonde.paper.document import ANY, NOT_NEGATIVE, Document
 from sonde.paper.layout import LAYERED, MODELS, RESULTS, STATES
 from sonde.paper.provenance import Described, Provenance
 from sonde.rows import Reading, rows_of
+from sonde.runs.evidence import RUNS_SCHEMA, Evidence
 
 STAND_IN = {"rule": "bp", "rule_label": "BP", "task": "identity", "epochs": 1}
 """What the layout means where no `sonde.json` says it; that is no record, so the task has no label."""

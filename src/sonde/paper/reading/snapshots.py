@@ -7,11 +7,11 @@ from pathlib import Path
 
 import polars as pl
 
-from sonde.figures.evidence import RUNS_SCHEMA, Evidence
 from sonde.paper.document import COSINE, NOT_NEGATIVE, SHARE, Document
 from sonde.paper.layout import CIFAR10_RULES, SNAPSHOTS, SnapshotFile
 from sonde.paper.provenance import Described, Provenance
 from sonde.rows import Reading, rows_of
+from sonde.runs.evidence import RUNS_SCHEMA, Evidence
 
 RULES = {**CIFAR10_RULES, "fa": "FA"}
 

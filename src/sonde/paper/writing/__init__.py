@@ -2,11 +2,11 @@
 
 from collections.abc import Callable
 
-from sonde.figures.evidence import Evidence
 from sonde.paper.sheet import Sheets
 from sonde.paper.writing.cifar10 import cifar10_sheets
 from sonde.paper.writing.residual import residual_sheets
 from sonde.paper.writing.snapshots import snapshots_sheets
+from sonde.runs.evidence import Evidence
 
 WRITERS: dict[str, Callable[[Evidence], Sheets]] = {
     "residual": residual_sheets,

@@ -4,10 +4,10 @@ import re
 from typing import Any
 
 from sonde.errors import SondeError
-from sonde.figures.evidence import Evidence
 from sonde.paper.layout import CIFAR10_RULES, cifar10_path
 from sonde.paper.sheet import Sheet, Sheets
 from sonde.paper.writing.values import RunValues
+from sonde.runs.evidence import Evidence
 
 NUDGE = re.compile(r"nudge\[([^\]]+)\]$")
 DRIFT = re.compile(r"drift\[(.+\.weight)\]$")  # a bias that begins at zero has no relative drift

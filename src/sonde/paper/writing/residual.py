@@ -3,10 +3,10 @@
 from typing import Any
 
 from sonde.errors import SondeError
-from sonde.figures.evidence import Evidence
 from sonde.paper.layout import LAYERED, MODELS, RESULTS, STATES
 from sonde.paper.sheet import Sheet, Sheets
 from sonde.paper.writing.values import RunValues
+from sonde.runs.evidence import Evidence
 
 FIRST_SEED = 42
 

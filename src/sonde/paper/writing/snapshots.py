@@ -5,10 +5,10 @@ from typing import Any
 import polars as pl
 
 from sonde.errors import SondeError
-from sonde.figures.evidence import Evidence
 from sonde.paper.layout import SNAPSHOTS, SnapshotFile
 from sonde.paper.sheet import Sheet, Sheets
 from sonde.paper.writing.values import RunValues
+from sonde.runs.evidence import Evidence
 
 
 def snapshots_sheets(evidence: Evidence) -> Sheets:

@@ -5,7 +5,7 @@ from typing import Any
 import polars as pl
 
 from sonde.errors import SondeError
-from sonde.figures.evidence import Evidence
+from sonde.runs.evidence import Evidence
 
 
 class RunValues:
