@@ -100,7 +100,7 @@ def compare(
     groups = []
     for key, level in present.items():
         members = [run for run in runs if identity(options_of(flats[run.id], factor)) == key]
-        groups.append(_group(level, by_seed(members, level.label, flats), epochs, readings))
+        groups.append(_group(level, by_seed(members, level.label), epochs, readings))
     base = _baseline(groups, factor, baseline)
     groups.sort(key=lambda group: group is not base)
     return Comparison(

@@ -1,6 +1,6 @@
 """Audit a store: its complete runs by recipe, by rule within each recipe, and by seed within each rule."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -205,13 +205,6 @@ class Judge:
             self.answered[id, thresholds] = RunAudit(run=run, answers=answers, credits=credits)
         return self.answered[id, thresholds]
 
-    def margin(
-        self, rule: str, runs: Sequence[Run], frozen: Mapping[int, Run], why: str, thresholds: Thresholds
-    ) -> Margin:
-        """The question asked of a rule; `frozen` has the baseline of each seed, `why` says why there is none."""
-        base = {seed: self.measured[run.id] for seed, run in frozen.items()}
-        return margin(rule, [self.measured[run.id] for run in runs], base, why, thresholds.confidence)
-
 
 def audit(stored: Runs, thresholds: Thresholds | None = None, judge: Judge | None = None) -> Audit:
     """Ask the four questions of every run that has ended; `judge` knows the store of which these are all runs or some.
@@ -273,19 +266,21 @@ def _rules(
         for key, runs in ended.items()
     }
     frozen, why = _baseline(present, inside)
+    base = {seed: judge.measured[run.id] for seed, run in frozen.items()}
     found = []
     for key in sorted(present, key=lambda key: (present[key].name == "frozen", present[key].name != "bp")):
         if not ended[key]:
             continue
         level, about = present[key], members[key][0].about
+        own = [judge.run(run.id, thresholds) for run in inside[key].values()]
         found.append(
             RuleAudit(
                 rule=level.name,
                 label=about["rule_label"] + level.label.removeprefix(level.name),
                 options=level.options,
                 depth=about["depth"],
-                runs=[judge.run(run.id, thresholds) for run in inside[key].values()],
-                margin=judge.margin(level.name, list(inside[key].values()), frozen, why, thresholds),
+                runs=own,
+                margin=margin(level.name, [one.run for one in own], base, why, thresholds.confidence),
                 diverged=[
                     Diverged(run=run.id, seed=seed, epoch=run.manifest.epoch or 0)
                     for seed, run in ended[key].items()

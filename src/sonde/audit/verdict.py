@@ -69,7 +69,7 @@ def _scale(rule: RuleAudit) -> str:
     if not value.n:
         return f"the growth of ‖h‖ is undefined ({tally.reason})"
     limit = rule.thresholds.growth
-    text = f"‖h‖ grows {number(value.mean)}× over the block that grows it most{_n(value, rule)}"
+    text = f"‖h‖ grows {number(value.mean)}× over the block that grows it most{said_n(value, rule)}"
     if tally.fired:
         blocks = sorted({block for answer in tally.fired.values() for block in answer.layers})
         where = f"block{'s' * (len(blocks) > 1)} {span(blocks)}"
@@ -83,7 +83,7 @@ def _gradient(rule: RuleAudit) -> str:
     if not value.n:
         return f"the BP gradient per output error is undefined ({tally.reason})"
     limit = rule.thresholds.gradient
-    said = f"{number(value.mean)} of its value at init{_n(value, rule)}"
+    said = f"{number(value.mean)} of its value at init{said_n(value, rule)}"
     if tally.fired:
         verb = "has collapsed to" if len(tally.fired) == tally.n else "is"
         below = f"below {limit:g} {_from(tally.fired.values())}{_share(tally, tally.fired)}"
@@ -153,7 +153,7 @@ def _numbers(rule: RuleAudit) -> str:
         known = rule.measures[metric]
         if known.value.n and known.null.n:
             chance = f"{number(known.null.mean, 1)} by chance"
-            parts.append(f"{name} {number(known.value.mean)}{_n(known.value, rule)} against {chance}")
+            parts.append(f"{name} {number(known.value.mean)}{said_n(known.value, rule)} against {chance}")
     layers = tuple(range(1, rule.depth))
     return f" (mean over {_layers(layers)} {span(layers)}: {', '.join(parts)})" if parts else ""
 
@@ -202,7 +202,8 @@ def _left_out(rule: RuleAudit) -> str:
     return f"{n} more run{'s' if n > 1 else ''} did not complete" if n else ""
 
 
-def _n(summary: Summary, rule: RuleAudit) -> str:
+def said_n(summary: Summary, rule: RuleAudit) -> str:
+    """n, where it is not that of the rule."""
     return "" if summary.n == len(rule.runs) else f" (n = {summary.n})"
 
 

@@ -37,29 +37,6 @@ def described(run: Run) -> Flat:
     return flatten({**run.config, "data": run.about.get("data") or {}})
 
 
-def all_described(runs: Sequence[Run]) -> dict[str, Flat]:
-    """Run id → what it was."""
-    flats = {run.id: described(run) for run in runs}
-    _fill_in(flats.values(), runs)
-    return flats
-
-
-def _fill_in(flats: Collection[Flat], runs: Iterable[Run]) -> None:
-    """Where one of the runs has an option that others are older than or left at its default, give those the default."""
-    used = {key for flat in flats for key in flat}
-    younger: dict[tuple[str, str | None], Any] = {}
-    for run in runs:
-        for key, default in run.defaults.items():
-            if key in used:
-                section = run.config.get(key.partition(".")[0])
-                younger[key, section.get("name") if isinstance(section, dict) else None] = default
-    for flat in flats:
-        for (key, name), default in younger.items():
-            part = key.partition(".")[0]
-            if flat.get(part, flat.get(f"{part}.name")) == name:
-                flat.setdefault(key, default)
-
-
 def identity(configuration: Mapping[str, Any]) -> str:
     """Equal for equal configurations, flat or not."""
     return json.dumps(configuration, sort_keys=True)
@@ -88,9 +65,29 @@ def kinds(runs: Iterable[Run]) -> list[Kind]:
             flat = without(described(run), ("seed",))
             by_tree[tree] = by_flat.setdefault(identity(flat), Kind(flat, []))
         by_tree[tree].runs.append(run)
-    found = list(by_flat.values())
-    _fill_in([kind.flat for kind in found], (run for kind in found for run in kind.runs))
-    return found
+    _fill_in(list(by_flat.values()))
+    return list(by_flat.values())
+
+
+def all_described(runs: Iterable[Run]) -> dict[str, Flat]:
+    """Run id → what it was, with its seed."""
+    return {run.id: kind.flat | {"seed": run.config["seed"]} for kind in kinds(runs) for run in kind.runs}
+
+
+def _fill_in(kinds: Sequence[Kind]) -> None:
+    """Where one of the runs has an option that others are older than or left at its default, give those the default."""
+    used = {key for kind in kinds for key in kind.flat}
+    younger: dict[tuple[str, str | None], Any] = {}
+    for run in (run for kind in kinds for run in kind.runs):
+        for key, default in run.defaults.items():
+            if key in used:
+                section = run.config.get(key.partition(".")[0])
+                younger[key, section.get("name") if isinstance(section, dict) else None] = default
+    for kind in kinds:
+        for (key, name), default in younger.items():
+            part = key.partition(".")[0]
+            if kind.flat.get(part, kind.flat.get(f"{part}.name")) == name:
+                kind.flat.setdefault(key, default)
 
 
 def belongs(key: str, section: str) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 
 from sonde.errors import SondeError
-from sonde.runs.configurations import Flat, differing
+from sonde.runs.configurations import all_described, differing
 from sonde.store.load import ABOUT, WATCHED, Run, Runs
 
 RUNS_SCHEMA = pl.Schema(
@@ -111,26 +111,22 @@ def refuse_none(runs: Sequence[Run], left_out: Mapping[str, str]) -> None:
         )
 
 
-def by_seed(runs: Iterable[Run], label: str, flats: Mapping[str, Flat] | None = None) -> dict[int, Run]:
-    """The runs in the order of their seeds.  A seed counts once: two runs of it are refused, and named.
-
-    `flats` says what each run was, where they may differ in more than the seed.
-    """
-    found: dict[int, Run] = {}
+def by_seed(runs: Iterable[Run], label: str) -> dict[int, Run]:
+    """The runs in the order of their seeds.  A seed counts once: two runs of it are refused, and told apart."""
+    one_a_seed: dict[int, Run] = {}
     for run in runs:
-        twin = found.setdefault(run.config["seed"], run)
+        twin = one_a_seed.setdefault(run.config["seed"], run)
         if twin is not run:
-            fields = ", ".join(differing([flats[twin.id], flats[run.id]])) if flats else ""
+            fields = differing(all_described((twin, run)).values())
+            if fields:
+                apart, fix = ", ".join(fields), "keep one of them with --only key=value"
+            else:
+                apart, fix = f"nothing but their id: {twin.id}, {run.id}", "move the copy out of the store"
             raise SondeError(
-                f"{label} has several runs of seed {run.config['seed']}, "
-                + (
-                    f"which differ in {fields}: a seed counts once; keep one of them with --only key=value"
-                    if fields
-                    else f"{twin.id} and {run.id}, which differ in nothing but their id: a seed counts once; "
-                    "move the copy out of the store"
-                )
+                f"{label} has several runs of seed {run.config['seed']}, which differ in {apart}: "
+                f"a seed counts once; {fix}"
             )
-    return dict(sorted(found.items()))
+    return dict(sorted(one_a_seed.items()))
 
 
 NOT_RECORDED = "not recorded"

@@ -11,7 +11,7 @@ from sonde.rules import Backprop, CreditBridge, DirectFeedback, Rule, StateBridg
 from sonde.runs.evidence import Evidence
 from sonde.runs.readings import Readings, RunReadings
 from sonde.studies.recipes import QUICK_SEEDS, SEEDS, classification
-from sonde.studies.study import Finding, Gathered, Study, over_runs
+from sonde.studies.study import Finding, Gathered, Study, over_runs, stream_and_gradient
 from sonde.verdicts import accuracy, collapse_verdict, number, stream_verdict
 
 RULES: tuple[Rule, ...] = (Backprop(), DirectFeedback(), StateBridge(), CreditBridge())
@@ -38,14 +38,8 @@ def accuracies(evidence: Evidence) -> list[Finding]:
 
 
 def measure(rows: RunReadings) -> dict[str, float]:
-    last, top = rows.run["epochs"], rows.run["depth"]
-    return {
-        "test_acc": rows.value("test_acc", epoch=last),
-        "stream_change": rows.change("hidden_norm", layer=top),
-        "gradient_change": rows.change("grad_norm", layer=top),
-        "per_error_change": rows.change("grad_per_error", layer=top),
-        "state_pred_error": rows.value("state_pred_error", epoch=last),
-    }
+    error = rows.value("state_pred_error", epoch=rows.run["epochs"])
+    return stream_and_gradient(rows) | {"state_pred_error": error}
 
 
 def accuracy_finding(runs: pl.DataFrame, readings: Readings) -> Finding:

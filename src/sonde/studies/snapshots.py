@@ -9,7 +9,7 @@ from sonde.models import Model, ResidualMLP, StudentNet, VitMini
 from sonde.rules import Backprop, DirectFeedback, FeedbackAlignment, Rule
 from sonde.runs.readings import Readings, RunReadings
 from sonde.studies.recipes import QUICK_SEEDS, SEEDS, classification, teacher_student
-from sonde.studies.study import Finding, Gathered, Study, over_runs
+from sonde.studies.study import Finding, Gathered, Study, over_runs, stream_and_gradient
 from sonde.verdicts import accuracy, collapse_verdict, number, stream_verdict
 
 RULES: tuple[Rule, ...] = (Backprop(), FeedbackAlignment(), DirectFeedback())
@@ -48,14 +48,8 @@ def findings(gathered: Gathered) -> list[Finding]:
 
 
 def _measure(rows: RunReadings) -> dict[str, float]:
-    last, top = rows.run["epochs"], rows.run["depth"]
-    return {
-        "test_acc": rows.value("test_acc", epoch=last),
-        "stream": rows.value("hidden_norm", epoch=last, layer=top),
-        "stream_change": rows.change("hidden_norm", layer=top),
-        "gradient_change": rows.change("grad_norm", layer=top),
-        "per_error_change": rows.change("grad_per_error", layer=top),
-    }
+    stream = rows.value("hidden_norm", epoch=rows.run["epochs"], layer=rows.run["depth"])
+    return stream_and_gradient(rows) | {"stream": stream}
 
 
 def _finding(runs: pl.DataFrame, readings: Readings) -> Finding:

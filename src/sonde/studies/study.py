@@ -136,6 +136,17 @@ class _Why:
         return "its configuration is the same, but it is stored under another id"
 
 
+def stream_and_gradient(rows: RunReadings) -> dict[str, float]:
+    """Of a classifying run: its accuracy, and what became of the residual stream and the BP gradient at the top."""
+    top = rows.run["depth"]
+    return {
+        "test_acc": rows.value("test_acc", epoch=rows.run["epochs"]),
+        "stream_change": rows.change("hidden_norm", layer=top),
+        "gradient_change": rows.change("grad_norm", layer=top),
+        "per_error_change": rows.change("grad_per_error", layer=top),
+    }
+
+
 def over_runs(
     runs: pl.DataFrame, readings: Readings, measure: Callable[[RunReadings], dict[str, float]]
 ) -> dict[str, dict[str, Any]]:
