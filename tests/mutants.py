@@ -41,7 +41,7 @@ RECOMPUTED = "contract/test_every_rule_and_model_is_recomputed.py -k residual_ml
 RULES = "unit/test_rules.py"
 TRAINING = "unit/test_probes_training.py"
 TAILS = "unit/test_probes_tails.py"
-STATISTICS = "unit/test_statistics.py"
+SPREADS = "unit/test_spreads.py"
 RESUMED = "contract/test_rules_on_models.py -k resumed"
 
 MUTANTS = (
@@ -432,31 +432,31 @@ MUTANTS = (
         'digest[:8], "little"',
         "unit/test_generators.py -k stored_feedback",
     ),
-    # statistics, audit, comparison
+    # spreads, audit, comparison
     Mutant(
         "a spread over seeds is the population's",
-        "statistics.py",
+        "spreads.py",
         "n * (n - 1) * unit * unit",
         "n * n * unit * unit",
-        STATISTICS,
+        SPREADS,
     ),
     Mutant(
         "an interval is one-sided",
-        "statistics.py",
+        "spreads.py",
         "t_quantile((1 + confidence) / 2, known.n - 1)",
         "t_quantile(confidence, known.n - 1)",
-        STATISTICS,
+        SPREADS,
     ),
     Mutant(
         "a paired difference has the wrong sign",
-        "statistics.py",
+        "spreads.py",
         "values[seed] - baseline[seed]",
         "baseline[seed] - values[seed]",
-        STATISTICS,
+        SPREADS,
     ),
     Mutant(
         "the band of a figure is the population's",
-        "statistics.py",
+        "spreads.py",
         "value.std(ddof=1)",
         "value.std(ddof=0)",
         "unit/test_figures_numbers.py",
@@ -464,8 +464,8 @@ MUTANTS = (
     Mutant(
         "D1 takes the calmest block",
         "audit/questions.py",
-        "largest = max(known,",
-        "largest = min(known,",
+        "largest = max(finite,",
+        "largest = min(finite,",
         "unit/test_audit.py -k d1",
     ),
     Mutant(
@@ -484,7 +484,7 @@ MUTANTS = (
     ),
     Mutant(
         "D4 takes an interval across 0 for help",
-        "audit/margin.py",
+        "audit/questions.py",
         "if interval.low > 0:",
         "if interval.high > 0:",
         "unit/test_audit.py",

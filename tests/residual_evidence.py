@@ -7,8 +7,8 @@ import numpy as np
 import polars as pl
 
 from sonde.figures import Evidence, figures_of
-from sonde.figures.evidence import RUNS_SCHEMA
 from sonde.rows import SCHEMA
+from sonde.runs.evidence import RUNS_SCHEMA
 
 RESIDUAL = figures_of("residual")
 LABELS = {"plain_mlp": "Plain MLP", "res_mlp": "Residual MLP"}

@@ -7,8 +7,8 @@ import polars as pl
 
 from residual_evidence import undefined_where
 from sonde.figures import Evidence
-from sonde.figures.evidence import RUNS_SCHEMA
 from sonde.rows import SCHEMA
+from sonde.runs.evidence import RUNS_SCHEMA
 
 SEEDS = (42, 123, 456)
 RULES = {

@@ -21,6 +21,7 @@ from sonde.optimisers import Optimiser as Optimiser
 from sonde.probes import PROBES, Probe, Schedule, epochs_of
 from sonde.rules import RULES, Rule
 from sonde.run_ids import RUN, first_options, lasting
+from sonde.runs.configurations import flatten, recipe_of
 from sonde.tasks import TASKS, Task
 
 CHOICES: dict[str, Mapping[str, type[Any]]] = {"model": MODELS, "rule": RULES, "task": TASKS}
@@ -133,15 +134,13 @@ class RunConfig:
     @cached_property
     def recipe(self) -> str:
         """Equal for configurations that differ in nothing but the seed."""
-        if self.sources:  # a stranger's way of showing itself need not show everything
-            return _text(to_tree(self) | {"seed": None})
-        return repr([getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "seed"])
+        return recipe_of(to_tree(self))
 
     @cached_property
     def id(self) -> str:
         """Readable, and unique to the configuration: two runs share an id only if they are the same run."""
         names = "-".join(name_of(part, getattr(self, part)) for part in CHOICES)
-        return f"{names}-s{self.seed}-{hashlib.sha256(_text(_tree(self)).encode()).hexdigest()[:10]}"
+        return f"{names}-s{self.seed}-{hashlib.sha256(_text(to_tree(self)).encode()).hexdigest()[:10]}"
 
     @property
     def sources(self) -> list[str]:
@@ -163,16 +162,6 @@ def to_tree(config: RunConfig) -> dict[str, Any]:
         tree[part] = lasting(whole[part], _defaults_of(getattr(config, part)), first)
     rest = {key: value for key, value in whole.items() if key not in SECTIONS}
     return tree | lasting(rest, _defaults_of(config), first_options("", ""))
-
-
-_trees: dict[str, dict[str, Any]] = {}
-
-
-def _tree(config: RunConfig) -> dict[str, Any]:
-    """The same, made once for all the seeds of a recipe."""
-    if config.recipe not in _trees:
-        _trees[config.recipe] = to_tree(config)
-    return _trees[config.recipe] | {"seed": config.seed}
 
 
 def younger(config: RunConfig) -> dict[str, Any]:
@@ -365,14 +354,4 @@ def options(tree: Mapping[str, Any]) -> set[str]:
 
 def keys(config: RunConfig) -> dict[str, Any]:
     """Every dotted key of the configuration with its value; `model`, `rule` and `task` stand for their names."""
-    flat: dict[str, Any] = {}
-    for key, value in whole_tree(config).items():
-        if not isinstance(value, dict):
-            flat[key] = value
-            continue
-        if key in CHOICES:
-            flat[key] = value["name"]
-        flat |= {
-            f"{key}.{option}": v for option, v in value.items() if not (key in CHOICES and option == "name")
-        }
-    return flat
+    return flatten(whole_tree(config))

@@ -18,7 +18,7 @@ from sonde.figures import figures_of
 from sonde.models import MODELS
 from sonde.rules import RULES
 from sonde.studies import STUDIES
-from sonde.studies.evidence import gather
+from sonde.studies.study import gather
 from sonde.tasks import TASKS
 from sonde.training.program import Program
 

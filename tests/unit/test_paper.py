@@ -4,15 +4,15 @@ from typing import Any
 
 import polars as pl
 import pytest
+from sonde.studies.evidence import gather
 
 import sonde
 from conftest import tiny_config
 from sonde.errors import SondeError
 from sonde.figures import FIGURES, NoData
-from sonde.figures.evidence import Evidence
 from sonde.models import PlainMLP, ResMLP
 from sonde.paper.residual_files import read_residual, residual_sheets
-from sonde.studies.evidence import gather
+from sonde.runs.evidence import Evidence
 from sonde.studies.from_files import from_files
 
 

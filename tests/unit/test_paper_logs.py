@@ -8,15 +8,15 @@ import numpy as np
 import polars as pl
 import pytest
 from matplotlib.patches import Rectangle
+from sonde.studies.evidence import gather
 
 import sonde
 from sonde.config import RunConfig, change
 from sonde.errors import SondeError
 from sonde.figures import figures_of
-from sonde.figures.evidence import Evidence
 from sonde.paper import READERS, WRITERS
+from sonde.runs.evidence import Evidence
 from sonde.studies import STUDIES
-from sonde.studies.evidence import gather
 from sonde.studies.from_files import from_files
 
 pytestmark = pytest.mark.xdist_group("paper_logs")  # one worker trains the studies

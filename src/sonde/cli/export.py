@@ -40,8 +40,8 @@ def export(
     from sonde.errors import pick
     from sonde.paper import WRITERS, provenance
     from sonde.store import files
-    from sonde.studies.evidence import NoRuns
     from sonde.studies.settings import UnknownKey
+    from sonde.studies.study import NoRuns
 
     exported: list[Exported] = []
     empty: list[NoRuns | UnknownKey] = []

@@ -111,15 +111,14 @@ def configurations(
     study: str, *, scale: str, seeds: Sequence[int] | None, changes: Sequence[str], choices: Sequence[str]
 ) -> "dict[str, list[RunConfig]]":
     """The study's runs, changed and narrowed, by the values that are swept; one group without a name where none are."""
-    from sonde.compare.configurations import assignments
     from sonde.config import whole_tree
+    from sonde.runs.configurations import choices as chosen_by
     from sonde.studies import STUDIES
-    from sonde.studies.narrow import only
-    from sonde.studies.settings import in_groups, settings
+    from sonde.studies.settings import in_groups, narrowed, settings
 
     chosen = pick(STUDIES, study, "study")
     runs = chosen.configs(scale, chosen.seeds[scale] if seeds is None else seeds)
-    runs = only(runs, assignments(choices, "--only"))
+    runs = narrowed(runs, chosen_by(choices))
     return in_groups(map(whole_tree, runs), settings(changes)) if changes else {"": runs}
 
 

@@ -45,7 +45,7 @@ def run(
     from sonde.store import files
     from sonde.store.load import load
     from sonde.studies import STUDIES
-    from sonde.studies.evidence import gather
+    from sonde.studies.study import gather
 
     silent = quiet or json
     narrowing = {"changes": set or [], "choices": only or []}

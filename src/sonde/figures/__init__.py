@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from sonde.figures.evidence import Evidence, NoData
+from sonde.runs.evidence import Evidence, NoData
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -7,12 +7,12 @@ from matplotlib.figure import Figure
 
 from sonde.figures.caption import caption, merge_notes, missing_seeds, n_text
 from sonde.figures.cohort import cohort_of
-from sonde.figures.evidence import Evidence
 from sonde.figures.final_values import finals_of
 from sonde.figures.panels import ACCURACY, Quantity, all_summaries, check_any, panel_of
 from sonde.figures.scales import PERCENT, linear_limits
 from sonde.figures.series import with_n
 from sonde.figures.style import DOUBLE, fine_print, legend_row, new_figure, panel_title
+from sonde.runs.evidence import Evidence
 
 TRAIN = Quantity("train_acc", "training accuracy", "training accuracy", log=False)
 

@@ -8,12 +8,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from sonde.figures.caption import caption
-from sonde.figures.evidence import Evidence
 from sonde.figures.marks import draw_panel
 from sonde.figures.pair import MODELS, Backward, backward, pair_of
 from sonde.figures.scales import log_axis, log_limits
 from sonde.figures.series import Floats
 from sonde.figures.style import COLOR, DOUBLE, INK, footnotes, legend_above, new_figure
+from sonde.runs.evidence import Evidence
 from sonde.verdicts import number
 
 CHAIN = r"\dfrac{\partial\mathcal{L}}{\partial x_1}=\dfrac{\partial\mathcal{L}}{\partial x_L}\;"

@@ -7,7 +7,7 @@ from typing import ClassVar
 import polars as pl
 
 from sonde.errors import SondeError
-from sonde.figures.evidence import NO_DATA_SET, Evidence, NoData
+from sonde.runs.evidence import NO_DATA_SET, Evidence, NoData
 
 RULES = ("bp", "fa", "dfa", "state_bridge", "credit_bridge", "frozen")
 """The order in which rules appear in every legend; others follow."""

@@ -11,7 +11,6 @@ from matplotlib.text import Text
 
 from sonde.figures.caption import caption, n_text
 from sonde.figures.cohort import Cohort, check_recipe, cohort_of
-from sonde.figures.evidence import Evidence
 from sonde.figures.panels import (
     ACCURACY,
     GRADIENT_TOP,
@@ -26,6 +25,7 @@ from sonde.figures.panels import (
 )
 from sonde.figures.scales import PERCENT, linear_limits, log_axis, log_limits
 from sonde.figures.style import DOUBLE, INK, SERIF, fine_print, new_figure
+from sonde.runs.evidence import Evidence
 
 RULES = ("bp", "fa", "dfa")
 ROWS: dict[str, dict[str, object]] = {

@@ -6,12 +6,12 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from sonde.figures.caption import caption
-from sonde.figures.evidence import Evidence
 from sonde.figures.marks import draw_panel
 from sonde.figures.pair import Pair, backward, by_layer, moment, pair_of
 from sonde.figures.scales import layer_axis, log_axis, log_limits, wide_scale
 from sonde.figures.series import Series
 from sonde.figures.style import FAINT, SINGLE, footnotes, legend_above, new_figure
+from sonde.runs.evidence import Evidence
 from sonde.theory import INPUT_STD
 from sonde.verdicts import gradient_verdict, number, signal_verdict
 

@@ -10,11 +10,11 @@ from matplotlib.figure import Figure
 
 from sonde.figures.caption import caption, merge_notes, missing_seeds, n_text
 from sonde.figures.cohort import Cohort, cohort_of
-from sonde.figures.evidence import Evidence, NoData
 from sonde.figures.marks import draw_panel, say_empty
 from sonde.figures.scales import layer_axis, linear_limits, signed, wide_scale
 from sonde.figures.series import Series, common_epoch, curves, latest, line_notes, with_n
 from sonde.figures.style import COLOR, DOUBLE, FAINT, fine_print, legend_row, new_figure, panel_title
+from sonde.runs.evidence import Evidence, NoData
 from sonde.verdicts import number
 
 METRICS = {

@@ -6,11 +6,11 @@ from matplotlib.figure import Figure
 
 from sonde.figures.caption import caption, missing_seeds, n_text
 from sonde.figures.cohort import cohort_of
-from sonde.figures.evidence import Evidence, NoData
 from sonde.figures.marks import draw_panel
 from sonde.figures.scales import FLATTENED, layer_axis, log_axis, log_limits
 from sonde.figures.series import Series, common_epoch, curves, latest, line_notes, with_n
 from sonde.figures.style import COLUMN, fine_print, legend_row, new_figure
+from sonde.runs.evidence import Evidence, NoData
 from sonde.verdicts import number
 
 DRIFT = r"^drift\[blocks\.(\d+)\.w1\.weight\]$"

@@ -10,12 +10,12 @@ from matplotlib.ticker import MaxNLocator
 
 from sonde.figures.caption import missing_seeds
 from sonde.figures.cohort import Cohort
-from sonde.figures.evidence import NoData
 from sonde.figures.marks import draw_bars
 from sonde.figures.scales import PERCENT
 from sonde.figures.series import point
 from sonde.figures.style import FAINT, INK
-from sonde.statistics import over_seeds
+from sonde.runs.evidence import NoData
+from sonde.spreads import over_seeds
 from sonde.verdicts import accuracy, number
 
 HELD = 1.5

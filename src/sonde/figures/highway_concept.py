@@ -8,10 +8,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch, Polygon
 
 from sonde.figures.caption import caption
-from sonde.figures.evidence import Evidence
 from sonde.figures.pair import MODELS, Backward, backward, pair_of
 from sonde.figures.series import Floats, Series
 from sonde.figures.style import COLOR, DOUBLE, FAINT, INK, footnotes, new_figure
+from sonde.runs.evidence import Evidence
 from sonde.verdicts import gradient_status, number
 
 MOST_BLOCKS = 24

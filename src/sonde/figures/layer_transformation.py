@@ -14,7 +14,6 @@ from matplotlib.image import AxesImage
 from matplotlib.ticker import FixedLocator, MaxNLocator
 
 from sonde.figures.caption import caption, seeds_text
-from sonde.figures.evidence import Evidence, NoData
 from sonde.figures.pair import MODELS, Pair, moment, pair_of
 from sonde.figures.scales import (
     layer_axis,
@@ -27,6 +26,7 @@ from sonde.figures.scales import (
 )
 from sonde.figures.series import Floats
 from sonde.figures.style import COLOR, DOUBLE, INK, LINE, MARKER, footnotes, legend_above, new_figure
+from sonde.runs.evidence import Evidence, NoData
 from sonde.verdicts import number
 
 UNITS_SHOWN = 32

@@ -8,13 +8,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sonde.figures.caption import caption, missing_seeds
-from sonde.figures.evidence import Evidence
 from sonde.figures.marks import draw_bars, draw_panel
 from sonde.figures.pair import MODELS, Backward, LossEnds, Pair, backward, by_step, loss_ends, pair_of
 from sonde.figures.scales import layer_axis, log_axis, log_limits
 from sonde.figures.series import point
 from sonde.figures.style import COLOR, DOUBLE, FAINT, INK, footnotes, legend_above, new_figure
 from sonde.figures.training_loss import draw_losses
+from sonde.runs.evidence import Evidence
 from sonde.verdicts import gradient_status, loss_status, number
 
 

@@ -9,9 +9,9 @@ import polars as pl
 from sonde.errors import SondeError
 from sonde.figures.caption import n_text
 from sonde.figures.cohort import check_recipe, check_replicates
-from sonde.figures.evidence import NO_DATA_SET, Evidence, NoData
 from sonde.figures.series import Curves, curves
-from sonde.statistics import over_seeds
+from sonde.runs.evidence import NO_DATA_SET, Evidence, NoData
+from sonde.spreads import over_seeds
 from sonde.theory import INPUT_SECOND_MOMENT, backward_factor
 from sonde.verdicts import loss_verdict, number
 

@@ -8,11 +8,11 @@ from matplotlib.axes import Axes
 
 from sonde.figures.caption import merge_notes, missing_seeds
 from sonde.figures.cohort import Cohort, Together, line_key, together, with_lines
-from sonde.figures.evidence import NoData
 from sonde.figures.final_values import Change, change_words, changes, finals_of
 from sonde.figures.marks import draw_panel
 from sonde.figures.scales import epoch_axis
 from sonde.figures.series import Curves, Floats, Series, curves, line_notes, with_n
+from sonde.runs.evidence import NoData
 
 
 @dataclass(frozen=True)

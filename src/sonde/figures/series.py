@@ -12,7 +12,7 @@ import numpy.typing as npt
 import polars as pl
 
 from sonde.figures.caption import Group, missing_seeds, span
-from sonde.statistics import over_seeds
+from sonde.spreads import over_seeds
 
 Floats = npt.NDArray[np.float64]
 

@@ -7,12 +7,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sonde.figures.caption import caption
-from sonde.figures.evidence import Evidence
 from sonde.figures.marks import draw_bars, draw_theory
 from sonde.figures.pair import MODELS, Pair, by_layer, moment, pair_of
 from sonde.figures.scales import layer_axis, log_axis, log_limits
 from sonde.figures.series import Floats, Series, curves
 from sonde.figures.style import DOUBLE, INK, bar_panels, footnotes, legend_row, new_figure, panel_title
+from sonde.runs.evidence import Evidence
 from sonde.theory import INPUT_STD, preactivation_stds
 from sonde.verdicts import HEALTHY_STD, number, signal_verdict
 

@@ -8,13 +8,13 @@ from matplotlib.figure import Figure
 
 from sonde.figures.caption import caption, n_text
 from sonde.figures.cohort import Cohort, cohort_of
-from sonde.figures.evidence import Evidence, NoData
 from sonde.figures.final_values import Change, Finals, changes, draw_finals, finals_of
 from sonde.figures.marks import say_empty
 from sonde.figures.scales import epoch_axis, log_axis, log_limits
 from sonde.figures.series import Series, line_notes, series
 from sonde.figures.style import COLOR, DOUBLE, fine_print, legend_above, new_figure, panel_title, unbroken
-from sonde.statistics import over_seeds
+from sonde.runs.evidence import Evidence, NoData
+from sonde.spreads import over_seeds
 from sonde.verdicts import number
 
 RULES = ("dfa", "state_bridge", "credit_bridge")

@@ -8,7 +8,6 @@ from matplotlib.figure import Figure
 
 from sonde.figures.caption import caption, n_text
 from sonde.figures.cohort import NETWORK, TRAINING, Cohort, check_recipe, cohort_of
-from sonde.figures.evidence import Evidence, NoData
 from sonde.figures.final_values import change_words
 from sonde.figures.panels import (
     GRADIENT_2,
@@ -21,6 +20,7 @@ from sonde.figures.panels import (
 )
 from sonde.figures.scales import log_axis, log_limits
 from sonde.figures.style import DOUBLE, fine_print, legend_row, new_figure, panel_title, unbroken
+from sonde.runs.evidence import Evidence, NoData
 
 RULES = ("bp", "dfa")
 COLUMNS = (STREAM, GRADIENT_2)

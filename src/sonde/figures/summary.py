@@ -5,10 +5,10 @@ from matplotlib.figure import Figure
 
 from sonde.figures.caption import caption, n_text
 from sonde.figures.cohort import cohort_of
-from sonde.figures.evidence import Evidence
 from sonde.figures.final_values import Final, Finals, draw_finals, finals_of
 from sonde.figures.style import COLUMN, fine_print, new_figure
-from sonde.statistics import paired, summarise
+from sonde.runs.evidence import Evidence
+from sonde.spreads import paired, summarise
 from sonde.verdicts import accuracy, signed
 
 

@@ -5,12 +5,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sonde.figures.caption import caption
-from sonde.figures.evidence import Evidence
 from sonde.figures.marks import draw_panel
 from sonde.figures.pair import by_step, loss_ends, pair_of
 from sonde.figures.scales import log_axis, log_limits
 from sonde.figures.series import Curves
 from sonde.figures.style import FAINT, SINGLE, footnotes, legend_above, new_figure
+from sonde.runs.evidence import Evidence
 
 
 def draw(evidence: Evidence) -> tuple[Figure, str]:

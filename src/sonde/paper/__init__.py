@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from sonde.figures.evidence import Evidence
 from sonde.paper.cifar10_files import cifar10_sheets, read_cifar10
 from sonde.paper.json_file import Sheets
 from sonde.paper.residual_files import read_residual, residual_sheets
 from sonde.paper.snapshot_files import read_snapshots, snapshots_sheets
+from sonde.runs.evidence import Evidence
 
 # Files as evidence, so that figures are drawn without a run; None where the folder holds none of them.
 READERS: dict[str, Callable[[Path], Evidence | None]] = {

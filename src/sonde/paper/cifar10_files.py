@@ -9,10 +9,10 @@ from typing import Any
 import polars as pl
 
 from sonde.errors import SondeError
-from sonde.figures.evidence import Evidence
 from sonde.paper.json_file import COSINE, NOT_NEGATIVE, SHARE, Document, RunValues, Sheet, Sheets
 from sonde.paper.provenance import Described, Provenance
 from sonde.rows import Reading, rows_of, undefined
+from sonde.runs.evidence import Evidence
 
 FIRST_SEED = 42  # its folder has no seed in its name
 RULES = {"bp": "BP", "dfa": "DFA", "state_bridge": "State Bridge", "credit_bridge": "Credit Bridge"}

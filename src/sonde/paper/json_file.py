@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 
 from sonde.errors import SondeError, nearest
-from sonde.figures.evidence import Evidence
+from sonde.runs.evidence import Evidence
 
 Range = tuple[float, float]
 ANY: Range = (-math.inf, math.inf)

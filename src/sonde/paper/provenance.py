@@ -18,8 +18,8 @@ import polars as pl
 
 from sonde import __version__
 from sonde.errors import SondeError
-from sonde.figures.evidence import RUNS_SCHEMA, Evidence
 from sonde.paper.json_file import Document, Sheet
+from sonde.runs.evidence import RUNS_SCHEMA, Evidence
 
 NAME = "sonde.json"
 FIELDS = {name: kind for name, kind in RUNS_SCHEMA.items() if name != "run"}

@@ -14,10 +14,10 @@ from typing import Any
 import polars as pl
 
 from sonde.errors import SondeError
-from sonde.figures.evidence import Evidence
 from sonde.paper.json_file import ANY, NOT_NEGATIVE, Document, RunValues, Sheet, Sheets
 from sonde.paper.provenance import Provenance
 from sonde.rows import Reading, rows_of
+from sonde.runs.evidence import Evidence
 
 RESULTS = {"raw": "results", "scaled": "results_fair"}
 STATES = {"raw": "layer_states", "scaled": "layer_states_fair"}

@@ -10,10 +10,10 @@ from typing import Any
 import polars as pl
 
 from sonde.errors import SondeError
-from sonde.figures.evidence import Evidence
 from sonde.paper.json_file import COSINE, NOT_NEGATIVE, SHARE, Document, RunValues, Sheet, Sheets
 from sonde.paper.provenance import Described, Provenance
 from sonde.rows import Reading, rows_of
+from sonde.runs.evidence import Evidence
 
 RULES = {"bp": "BP", "fa": "FA", "dfa": "DFA"}
 

@@ -7,20 +7,18 @@ from functools import cached_property
 from typing import Any
 
 import sonde
-from sonde.audit.audit import RecipeAudit, audit
-from sonde.audit.judge import Judge
-from sonde.audit.sentence import sentence
+from sonde.audit.audit import Judge, RecipeAudit, audit
 from sonde.audit.table import columns, footnotes, lines
-from sonde.compare.configurations import differing, shown
+from sonde.audit.verdict import sentence
 from sonde.config import RunConfig, to_tree
 from sonde.errors import SondeError
 from sonde.report.parts import AuditPart, AuditSentence, AuditTable, Contents, Section
 from sonde.report.runs import network_of, run_lines
 from sonde.report.watched import watched_parts
+from sonde.runs.configurations import differences, differing, recipe_of, shown
 from sonde.store.load import Run, Runs
 from sonde.studies import STUDIES, Study
-from sonde.studies.evidence import Gathered, NoRuns, gather, recipe_of
-from sonde.studies.narrow import differences
+from sonde.studies.study import Gathered, NoRuns, gather
 
 SCALES = ("quick", "full")
 

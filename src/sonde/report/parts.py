@@ -6,9 +6,9 @@ from typing import Protocol
 
 import polars as pl
 
-from sonde.figures.evidence import Evidence
 from sonde.report.runs import RunLine
 from sonde.report.watched import WatchedPart
+from sonde.runs.evidence import Evidence
 
 
 class Said(Protocol):

@@ -4,8 +4,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sonde.compare.configurations import Flat, Kind, differing, identity, kinds, shown, without
-from sonde.compare.factor import levels, options_of
+from sonde.runs.configurations import (
+    Flat,
+    Kind,
+    differing,
+    identity,
+    kinds,
+    levels,
+    options_of,
+    shown,
+    without,
+)
 from sonde.store.load import Run
 
 MOST_RUNS = 300  # with a line in the charts and in the table

@@ -1,14 +1,25 @@
 """Paired comparison: levels of one factor, in runs that agree in everything else but the seed."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from sonde.compare.configurations import Flat, all_described, complete, differing, identity, without
-from sonde.compare.factor import Level, levels, options_of
-from sonde.compare.makers import made_with
-from sonde.compare.reading import Value, values
+import polars as pl
+
 from sonde.errors import SondeError, nearest
-from sonde.statistics import Interval, Summary, paired, summarise, t_interval
+from sonde.rows import Reading, undefined
+from sonde.runs.configurations import (
+    Flat,
+    Level,
+    all_described,
+    differing,
+    identity,
+    levels,
+    options_of,
+    without,
+)
+from sonde.runs.evidence import by_seed, complete, made_with, refuse_none
+from sonde.runs.readings import Readings
+from sonde.spreads import Interval, Summary, paired, summarise, t_interval
 from sonde.store.load import Run, Runs
 
 
@@ -17,12 +28,14 @@ class Group:
     """The runs of one level, one per seed."""
 
     level: Level
-    values: dict[int, Value]  # by seed
+    runs: dict[int, str]  # by seed
+    epochs: dict[int, int]  # at which each was read
+    readings: dict[int, Reading]
     summary: Summary
 
     @property
-    def defined(self) -> dict[int, float]:
-        return {seed: value.value for seed, value in self.values.items()}
+    def values(self) -> dict[int, float]:
+        return {seed: reading.value for seed, reading in self.readings.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,11 +82,7 @@ def compare(
     `unmatched` takes them and marks the result.
     """
     runs, left_out = complete(stored)
-    if not runs:
-        why = "; ".join(f"{run}: {reason}" for run, reason in left_out.items()) or "it is empty"
-        raise SondeError(
-            f"the store holds no complete run ({why}): finish one with `sonde run` or `sonde train`"
-        )
+    refuse_none(runs, left_out)
     flats = all_described(runs)
     present = levels(list(flats.values()), factor)
     if len(present) < 2:
@@ -86,13 +95,12 @@ def compare(
     elsewhere = differing(without(flat, (factor, "seed")) for flat in flats.values())
     if elsewhere and not unmatched:
         raise SondeError(_mismatch(factor, elsewhere))
-    read = values(stored.rows, runs, metric=metric, layer=layer, epoch=epoch)
-    groups = [
-        _group(
-            level, [run for run in runs if identity(options_of(flats[run.id], factor)) == key], flats, read
-        )
-        for key, level in present.items()
-    ]
+    epochs = _epochs(runs, epoch)
+    readings = _readings(stored.rows, epochs, metric=metric, layer=layer)
+    groups = []
+    for key, level in present.items():
+        members = [run for run in runs if identity(options_of(flats[run.id], factor)) == key]
+        groups.append(_group(level, by_seed(members, level.label), epochs, readings))
     base = _baseline(groups, factor, baseline)
     groups.sort(key=lambda group: group is not base)
     return Comparison(
@@ -127,20 +135,67 @@ def _mismatch(factor: str, fields: dict[str, dict[str, int]]) -> str:
     )
 
 
-def _group(level: Level, runs: Sequence[Run], flats: dict[str, Flat], read: dict[str, Value]) -> Group:
-    by_seed: dict[int, Value] = {}
-    for run in runs:
-        value = read[run.id]
-        if value.seed in by_seed:
-            twins = (flats[by_seed[value.seed].run], flats[run.id])
+def _epochs(runs: Sequence[Run], epoch: int | None) -> dict[str, int]:
+    """Run id → the epoch at which it is read: the one that was asked for, or its last."""
+    ends = {
+        run.id: run.config["epochs"] if run.manifest.epoch is None else run.manifest.epoch for run in runs
+    }
+    if epoch is None:
+        return ends
+    if not all(0 <= epoch <= end for end in ends.values()):
+        least = min(ends.values())
+        raise SondeError(f"--epoch {epoch}: a run ends at epoch {least}; choose one from 0 to {least}")
+    return dict.fromkeys(ends, epoch)
+
+
+def _readings(
+    rows: pl.DataFrame, epochs: Mapping[str, int], *, metric: str, layer: int | None
+) -> dict[str, Reading]:
+    """Run id → what it measured at its epoch."""
+    rows = rows.filter(pl.col("run").is_in(list(epochs)))
+    of_metric = rows.filter(metric=metric)
+    if of_metric.is_empty():
+        raise SondeError(f"--metric {metric}: no run has it: {nearest(metric, rows['metric'].unique())}")
+    readings = Readings(_of_layer(of_metric, metric, layer))
+    counts = {(run, epoch): n for run, epoch, n in readings.rows.group_by("run", "epoch").len().iter_rows()}
+    found = {}
+    for run, epoch in epochs.items():
+        if (several := counts.get((run, epoch), 0)) > 1:
             raise SondeError(
-                f"{level.label} has several runs of seed {value.seed}, which differ in {', '.join(differing(twins))}: "
-                "a seed counts once; keep one of them with --only key=value"
+                f"{metric} has {several} values in epoch {epoch}: choose a metric with one an epoch"
             )
-        by_seed[value.seed] = value
-    by_seed = dict(sorted(by_seed.items()))
-    reason = next((value.reason for value in by_seed.values() if value.reason), "no value is defined")
-    return Group(level=level, values=by_seed, summary=summarise((v.value for v in by_seed.values()), reason))
+        reading = readings.at(metric, epoch=epoch).get(run)
+        found[run] = reading or undefined(metric, f"{metric} was not measured at epoch {epoch}")
+    return found
+
+
+def _of_layer(rows: pl.DataFrame, metric: str, layer: int | None) -> pl.DataFrame:
+    layers = sorted(rows["layer"].drop_nulls().unique())
+    if layer is None:
+        if layers:
+            raise SondeError(
+                f"{metric} is measured at every layer: choose one with --layer, {layers[0]} … {layers[-1]}"
+            )
+        return rows
+    if not layers:
+        raise SondeError(f"{metric} is measured of the whole network: leave out --layer")
+    if layer not in layers:
+        raise SondeError(f"--layer {layer}: {metric} has the layers {', '.join(map(str, layers))}")
+    return rows.filter(layer=layer)
+
+
+def _group(
+    level: Level, runs: Mapping[int, Run], epochs: Mapping[str, int], readings: Mapping[str, Reading]
+) -> Group:
+    of_level = {seed: readings[run.id] for seed, run in runs.items()}
+    reason = next((reading.reason for reading in of_level.values() if reading.reason), "no value is defined")
+    return Group(
+        level=level,
+        runs={seed: run.id for seed, run in runs.items()},
+        epochs={seed: epochs[run.id] for seed, run in runs.items()},
+        readings=of_level,
+        summary=summarise((reading.value for reading in of_level.values()), reason),
+    )
 
 
 def _baseline(groups: Sequence[Group], factor: str, wanted: str | None) -> Group:
@@ -158,7 +213,7 @@ def _baseline(groups: Sequence[Group], factor: str, wanted: str | None) -> Group
 
 
 def _difference(group: Group, base: Group) -> Difference:
-    pairs = paired(group.defined, base.defined)
+    pairs = paired(group.values, base.values)
     reason = "no seed has a value on both sides"
     return Difference(
         level=group.level.label,
