@@ -4,7 +4,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from sonde.studies.evidence import gather
+from sonde.studies.study import gather
 
 import sonde
 from conftest import tiny_config

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 from matplotlib.patches import Rectangle
-from sonde.studies.evidence import gather
+from sonde.studies.study import gather
 
 import sonde
 from sonde.config import RunConfig, change
