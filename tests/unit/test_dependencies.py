@@ -95,6 +95,22 @@ def test_definitions_share_nothing_with_what_they_check() -> None:
     assert not arrows()["recompute"] & {"probes", "rules"}
 
 
+HOPS = re.findall(r"^\| \d+ \| `(\S+): (\S+)` \|", PAGE.read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize(("file", "name"), HOPS)
+def test_the_walk_goes_where_the_functions_are(file: str, name: str) -> None:
+    body: list[ast.stmt] = ast.parse((SOURCE / file).read_text()).body
+    for part in name.split("."):
+        here = {node.name: node for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+        assert part in here, f"{file} has no {name}"
+        body = here[part].body
+
+
+def test_the_walk_is_at_most_fifteen_hops_long() -> None:
+    assert 1 < len(HOPS) <= 15
+
+
 def test_readers_need_no_torch() -> None:
     for file in (file for part, file in FILES if part in WITHOUT_TORCH):
         assert not any(name.split(".")[0] == "torch" for name in imported(file)), file
