@@ -4,7 +4,6 @@ from typing import Any
 
 import polars as pl
 import pytest
-from sonde.studies.study import gather
 
 import sonde
 from conftest import tiny_config
@@ -14,6 +13,7 @@ from sonde.models import PlainMLP, ResMLP
 from sonde.paper.residual_files import read_residual, residual_sheets
 from sonde.runs.evidence import Evidence
 from sonde.studies.from_files import from_files
+from sonde.studies.study import gather
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,6 @@ import numpy as np
 import polars as pl
 import pytest
 from matplotlib.patches import Rectangle
-from sonde.studies.study import gather
 
 import sonde
 from sonde.config import RunConfig, change
@@ -18,6 +17,7 @@ from sonde.paper import READERS, WRITERS
 from sonde.runs.evidence import Evidence
 from sonde.studies import STUDIES
 from sonde.studies.from_files import from_files
+from sonde.studies.study import gather
 
 pytestmark = pytest.mark.xdist_group("paper_logs")  # one worker trains the studies
 TINY = {"epochs": 2, "model.d": 8, "probes.size": 16, "probes.directions": 2, "batch_size": 256}
