@@ -237,6 +237,14 @@ def test_what_is_not_there_is_absent_and_said() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_a_quantity_that_no_run_has_leaves_its_panels_empty(name: str) -> None:
+    evidence = evidence_of(1)
+    figure, caption = drawn(name, with_rows(evidence, evidence.rows.filter(pl.col("metric") != "grad_norm")))
+    assert "no grad_norm rows" in words(figure)
+    assert "no grad_norm rows in the store." in caption
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_a_figure_of_nothing_names_what_is_missing(name: str) -> None:
     evidence = evidence_of(1)
     with pytest.raises(NoData, match="no hidden_norm or grad_norm"):

@@ -62,8 +62,8 @@ def figures(
         raise SondeError("name a study (`sonde figures residual`) or a folder of files (`--from DIR`)")
     else:
         narrowing = {"changes": set or [], "choices": only or []}
-        found = from_store(study, runs, scale=scale, seeds=seeds_of(seeds), tell=not quiet, **narrowing)
-        for label, gathered in found.items():
+        groups = from_store(study, runs, scale=scale, seeds=seeds_of(seeds), tell=not quiet, **narrowing)
+        for label, gathered in groups.items():
             draw(gathered.evidence, out / folder_of(label), study=study, variant=variant, quiet=quiet)
 
 

@@ -63,8 +63,8 @@ def _said(lines: list[Series]) -> str:
     """The least and the most any block moved, per rule."""
     said = []
     for line in lines:
-        known = line.mean[~np.isnan(line.mean)]
-        if known.size:
-            least, most = number(known.min()), number(known.max())
+        moved = line.mean[~np.isnan(line.mean)]
+        if moved.size:
+            least, most = number(moved.min()), number(moved.max())
             said.append(f"{line.label} {least if least == most else f'{least}–{most}'}")
     return ", ".join(said)

@@ -94,17 +94,17 @@ def draw_finals(ax: Axes, finals: list[Final], *, room: float, reference: Final 
     """
     counts = {final.n for final in finals}
     names = []
-    for place, final in enumerate(finals):
+    for row, final in enumerate(finals):
         names.append(final.label if len(counts) == 1 else f"{final.label}\n(n = {final.n})")
-        bar = point(final.rule, final.label, place, final.mean, final.std, final.n)
+        bar = point(final.rule, final.label, row, final.mean, final.std, final.n)
         draw_bars(ax, bar, thickness=0.62, cap=2.2, halo=True)
         if not math.isnan(final.std):
             spots = {"markersize": 2.8, "markerfacecolor": "white", "markeredgewidth": 0.6}
-            offset = place + np.linspace(-0.17, 0.17, len(final.seeds))
+            offset = row + np.linspace(-0.17, 0.17, len(final.seeds))
             ax.plot(final.seeds, offset, "o", markeredgecolor=INK, **spots)  # type: ignore[arg-type]
         ax.annotate(
             final.words,
-            (final.top, place),
+            (final.top, row),
             xytext=(5, 0),
             textcoords="offset points",
             va="center",

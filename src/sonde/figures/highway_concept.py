@@ -62,20 +62,20 @@ def draw_chain(ax: Axes, line: Series, *, highway: bool) -> None:
     width = thicknesses(line)
     color = COLOR[line.key]
     lane = LANE if highway else 0.0
-    for place, layer in enumerate(shown, 1):
-        _block(ax, place, 0, str(layer), color)
+    for at, layer in enumerate(shown, 1):
+        _block(ax, at, 0, str(layer), color)
         if highway:
-            _branch(ax, place, lane, color)
-        start, end = (place + 1.04, place + 0.36) if highway else (place + 0.71, place + 0.29)
+            _branch(ax, at, lane, color)
+        start, end = (at + 1.04, at + 0.36) if highway else (at + 0.71, at + 0.29)
         _arrow(ax, start, end, lane, width[layer - 1], color, layer)
     ends = (-0.1, shown.size + 1.46) if highway else (-0.1, shown.size + 1.1)
     ax.plot(ends if highway else (ends[0], 1), [lane, lane], color=FAINT, linewidth=0.6, zorder=0)
     for x, text in zip(ends, ("input", "loss"), strict=True):
         _block(ax, x, lane, text, FAINT, half=0.38)
-    for place in sorted({0, shown.size - 1, *range(4, shown.size - 2, 5)}):
-        value = line.mean[shown[place] - 1]
+    for at in sorted({0, shown.size - 1, *range(4, shown.size - 2, 5)}):
+        value = line.mean[shown[at] - 1]
         text = "undefined" if np.isnan(value) else f"×{number(value)}"
-        ax.text(place + 1, lane - 0.42, text, ha="center", va="top", fontsize=7, color=INK)
+        ax.text(at + 1, lane - 0.42, text, ha="center", va="top", fontsize=7, color=INK)
     ax.set_xlim(-0.55, shown.size + 1.9)
     ax.set_ylim(*_extent(highway))
     ax.axis("off")

@@ -131,23 +131,23 @@ def _image(figure: "Figure", suffix: str) -> bytes:
 
 def digest(spec: FigureSpec, selected: Evidence) -> str:
     """Of everything that a picture depends on."""
-    known = hashlib.sha256(f"{_code()} {spec.drawn_by} {DPI} {selected.source}".encode())
+    hashed = hashlib.sha256(f"{_code()} {spec.drawn_by} {DPI} {selected.source}".encode())
     for table in (selected.rows, selected.runs):
         content = io.BytesIO()  # older strings lie in one piece: the same values are the same bytes
         table.rechunk().write_ipc(content, compat_level=pl.CompatLevel.oldest())
-        known.update(content.getbuffer())
-    return known.hexdigest()
+        hashed.update(content.getbuffer())
+    return hashed.hexdigest()
 
 
 @cache
 def _code() -> str:
     """Of every module of Sonde, so that none that has a say in a figure can be forgotten, and of what it draws with."""
     package = Path(sonde.__file__).parent
-    known = hashlib.sha256(" ".join(map(importlib.metadata.version, LIBRARIES)).encode())
+    hashed = hashlib.sha256(" ".join(map(importlib.metadata.version, LIBRARIES)).encode())
     for path in sorted(package.rglob("*.py")):
-        known.update(f"{path.relative_to(package).as_posix()} {path.stat().st_size}\n".encode())
-        known.update(path.read_bytes())
-    return known.hexdigest()
+        hashed.update(f"{path.relative_to(package).as_posix()} {path.stat().st_size}\n".encode())
+        hashed.update(path.read_bytes())
+    return hashed.hexdigest()
 
 
 def kept_in() -> Path:

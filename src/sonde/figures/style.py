@@ -23,8 +23,8 @@ BLUE, VERMILLION, PURPLE, GREY = "#0072B2", "#D55E00", "#CC79A7", "#8C8C8C"
 class Looks(dict[str, Any]):
     """By name; a stranger's follows from its name alone, so it is the same in every figure and every report."""
 
-    def __init__(self, known: dict[str, Any], spare: Sequence[Any]) -> None:
-        super().__init__(known)
+    def __init__(self, ours: dict[str, Any], spare: Sequence[Any]) -> None:
+        super().__init__(ours)
         self.spare = spare
 
     def __missing__(self, name: str) -> Any:
@@ -172,18 +172,18 @@ def bar_panels(figure: Figure) -> tuple[list[Axes], Axes]:
 
 def legend_row(ax: Axes, panels: Iterable[Axes]) -> None:
     """One legend for several panels in an empty panel of its own, every label once, in as few rows as fit."""
-    found: dict[str, Artist] = {}
+    handles: dict[str, Artist] = {}
     for panel in panels:
         for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
-            found.setdefault(label, handle)
+            handles.setdefault(label, handle)
     ax.axis("off")
-    inches = sum(0.06 * len(label) + 0.5 for label in found)
+    inches = sum(0.06 * len(label) + 0.5 for label in handles)
     rows = max(1, math.ceil(inches / ax.get_figure(root=True).get_figwidth()))  # type: ignore[union-attr]
     ax.legend(
-        list(found.values()),
-        list(found),
+        list(handles.values()),
+        list(handles),
         loc="center",
-        ncols=max(1, math.ceil(len(found) / rows)),
+        ncols=max(1, math.ceil(len(handles) / rows)),
         borderpad=0,
         borderaxespad=0,
         handlelength=2.2,

@@ -70,15 +70,15 @@ def _read_method(method: Document, run: Described, rows: list[pl.DataFrame]) -> 
 def _diagnostics(method: Document) -> Iterator[Reading]:
     if "diagnostics" not in method.value:
         return
-    found = method.section("diagnostics")
+    diagnostics = method.section("diagnostics")
     layers: int | None = None
     arrays: list[tuple[str, list[float | None]]] = []
     for key, metric in DIAGNOSTICS.items():
-        if key in found.value:
-            arrays.append((metric, found.nullable(key, layers, COSINE)))
+        if key in diagnostics.value:
+            arrays.append((metric, diagnostics.nullable(key, layers, COSINE)))
             layers = len(arrays[-1][1])
-    if "nudging" in found.value:
-        nudging = found.section("nudging")
+    if "nudging" in diagnostics.value:
+        nudging = diagnostics.section("nudging")
         arrays += [(f"nudge[{eta}]", nudging.nullable(eta, layers)) for eta in nudging.value]
     for metric, values in arrays:
         for layer, value in enumerate(values):
@@ -92,12 +92,14 @@ def cifar10_sheets(evidence: Evidence) -> Sheets:
     """One file a seed, keyed by its seed, then by rule."""
     sheets: Sheets = {}
     for (seed,), runs in evidence.runs.sort("seed").group_by("seed", maintain_order=True):
-        found = {run["rule"]: run for run in runs.iter_rows(named=True) if run["rule"] in RULES}
-        if found:
+        by_rule = {run["rule"]: run for run in runs.iter_rows(named=True) if run["rule"] in RULES}
+        if by_rule:
             sheets[_path(int(seed))] = Sheet(
-                content={str(seed): {rule: _method(RunValues(evidence, run)) for rule, run in found.items()}},
-                runs={f"{seed}.{rule}": run["run"] for rule, run in found.items()},
-                lacking=[f"{rule} of seed {seed}" for rule in RULES if rule not in found],
+                content={
+                    str(seed): {rule: _method(RunValues(evidence, run)) for rule, run in by_rule.items()}
+                },
+                runs={f"{seed}.{rule}": run["run"] for rule, run in by_rule.items()},
+                lacking=[f"{rule} of seed {seed}" for rule in RULES if rule not in by_rule],
             )
     if not sheets:
         raise SondeError("no run of the cifar10 study: nothing was exported")
@@ -122,14 +124,12 @@ def _method(values: RunValues) -> dict[str, Any]:
             "bp_cosine": values.nullable("layer", "credit_cosine", epoch=last),
             "perturbation_rho": values.nullable("layer", "rho", epoch=last),
             "nudging": {
-                found[1]: values.nullable("layer", found[0], epoch=last)
-                for found in sorted(
-                    filter(None, map(NUDGE.match, metrics)), key=lambda match: float(match[1])
-                )
+                name[1]: values.nullable("layer", name[0], epoch=last)
+                for name in sorted(filter(None, map(NUDGE.match, metrics)), key=lambda match: float(match[1]))
             },
         },
         "drift": {
-            found[1]: values.by("epoch", found[0], epoch=last)[0]
-            for found in sorted(filter(None, map(DRIFT.match, metrics)), key=lambda match: match[0])
+            name[1]: values.by("epoch", name[0], epoch=last)[0]
+            for name in sorted(filter(None, map(DRIFT.match, metrics)), key=lambda match: match[0])
         },
     }

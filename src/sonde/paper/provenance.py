@@ -43,11 +43,11 @@ def record(
         path: {"sonde": __version__, "sha256": _digest(contents[path]), "runs": sheet.runs}
         for path, sheet in sheets.items()
     }
-    known = old_runs | {
+    every_run = old_runs | {
         row["run"]: {name: row[name] for name in FIELDS} for row in runs.iter_rows(named=True)
     }
     named = {run for file in files.values() for run in file["runs"].values()}
-    return {"files": files, "runs": {run: known[run] for run in known if run in named}}
+    return {"files": files, "runs": {run: every_run[run] for run in every_run if run in named}}
 
 
 def _old(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -35,7 +35,7 @@ STAND_IN = {"rule": "bp", "rule_label": "BP", "task": "identity", "epochs": 1}
 
 def read_residual(folder: Path) -> Evidence | None:
     """Every residual results file of a folder; whole files or none."""
-    series = [(variant, *found) for variant, stem in RESULTS.items() for found in _series(folder, stem)]
+    series = [(variant, *file) for variant, stem in RESULTS.items() for file in _series(folder, stem)]
     beside = {path: folder / f"{STATES[variant]}{mark}.json" for variant, path, mark, _ in series}
     traced = {path: states for path, states in beside.items() if states.is_file()}
     records = Provenance(folder).of([*beside, *traced.values()])
@@ -55,9 +55,9 @@ def read_residual(folder: Path) -> Evidence | None:
 def _series(folder: Path, stem: str) -> Iterator[tuple[Path, str, int | None]]:
     """results.json, whose seed is not recorded, then results_seed123.json, …"""
     for path in sorted(folder.glob(f"{stem}*.json")):
-        found = re.fullmatch(rf"{stem}((?:_seed(\d+))?)", path.stem)
-        if found:
-            yield path, found[1], int(found[2]) if found[2] else None
+        named = re.fullmatch(rf"{stem}((?:_seed(\d+))?)", path.stem)
+        if named:
+            yield path, named[1], int(named[2]) if named[2] else None
 
 
 def _facts(config: Document, variant: str) -> dict[str, Any]:
@@ -101,8 +101,8 @@ def residual_sheets(evidence: Evidence) -> Sheets:
     for variant, stem in RESULTS.items():
         runs = evidence.of(variant=variant).runs
         seeds = sorted(runs["seed"].unique(), key=lambda seed: (seed != FIRST_SEED, seed))
-        for place, seed in enumerate(seeds):
-            mark = "" if place == 0 else f"_seed{seed}"
+        for seed in seeds:
+            mark = "" if seed == seeds[0] else f"_seed{seed}"
             pair = {
                 run["model"]: RunValues(evidence, run) for run in runs.filter(seed=seed).iter_rows(named=True)
             }

@@ -60,10 +60,10 @@ SNAPSHOTS = (
 
 def read_snapshots(folder: Path) -> Evidence | None:
     """Every snapshot file below a folder; whole files or none."""
-    found = [(file, path, named) for file in SNAPSHOTS for path, named in _series(folder, file)]
-    records = Provenance(folder).of([path for _, path, _ in found])
+    logs = [(file, path, named) for file in SNAPSHOTS for path, named in _series(folder, file)]
+    records = Provenance(folder).of([path for _, path, _ in logs])
     rows: list[pl.DataFrame] = []
-    for file, path, named in found:
+    for file, path, named in logs:
         document = Document.read(path)
         for rule, key in file.logs.items():
             if key in document.value:
@@ -83,9 +83,9 @@ def _series(folder: Path, file: SnapshotFile) -> Iterator[tuple[Path, dict[str, 
     fields = re.escape(name).replace(r"\{seed\}", r"(?P<seed>\d+)").replace(r"\{L\}", r"(?P<L>\d+)")
     pattern = re.compile(fields.replace(r"\{alpha\}", r"(?P<alpha>[\d.]+)"))
     for path in sorted((folder / where).glob("*.json")):
-        found = pattern.fullmatch(path.name)
-        if found:
-            yield path, found.groupdict()
+        match = pattern.fullmatch(path.name)
+        if match:
+            yield path, match.groupdict()
 
 
 def _read_log(
@@ -133,21 +133,21 @@ def snapshots_sheets(evidence: Evidence) -> Sheets:
             pl.col("out_ln").eq_missing(file.out_ln),
             pl.col("rule").is_in(list(file.logs)),
         )
-        places: dict[str, dict[str, dict[str, Any]]] = {}
+        files: dict[str, dict[str, dict[str, Any]]] = {}
         for run in runs.sort("seed").iter_rows(named=True):
             alpha = run["model_alpha"]
             path = file.path.format(
                 seed=run["seed"], alpha=None if alpha is None else float(alpha), L=run["depth"]
             )
-            places.setdefault(path, {})[run["rule"]] = run
-        for path, found in places.items():
-            seed = next(iter(found.values()))["seed"]
+            files.setdefault(path, {})[run["rule"]] = run
+        for path, by_rule in files.items():
+            seed = next(iter(by_rule.values()))["seed"]
             sheets[path] = Sheet(
                 content={
-                    file.logs[rule]: _log(file, RunValues(evidence, run)) for rule, run in found.items()
+                    file.logs[rule]: _log(file, RunValues(evidence, run)) for rule, run in by_rule.items()
                 },
-                runs={file.logs[rule]: run["run"] for rule, run in found.items()},
-                lacking=[f"{rule} of seed {seed}" for rule in file.logs if rule not in found],
+                runs={file.logs[rule]: run["run"] for rule, run in by_rule.items()},
+                lacking=[f"{rule} of seed {seed}" for rule in file.logs if rule not in by_rule],
             )
     if not sheets:
         raise SondeError(

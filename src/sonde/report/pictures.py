@@ -34,13 +34,13 @@ class Pictures:
 
 def pictures(evidence: Evidence, study: str) -> Pictures:
     """Every figure of the study, in the order of `FIGURES`."""
-    found = Pictures([], {})
+    shown = Pictures([], {})
     for name, spec in figures_of(study).items():
         try:
-            found.drawn.append(_picture(name, spec, evidence))
+            shown.drawn.append(_picture(name, spec, evidence))
         except (NoData, SondeError) as missing:
-            found.skipped[spec.title] = str(missing)
-    return found
+            shown.skipped[spec.title] = str(missing)
+    return shown
 
 
 def _picture(name: str, spec: FigureSpec, evidence: Evidence) -> Picture:
