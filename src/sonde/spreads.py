@@ -8,6 +8,7 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import polars as pl
 
@@ -50,6 +51,21 @@ def summarise(values: Iterable[float], reason: str = "no value is defined") -> S
         return Summary(mean=math.nan, std=math.nan, n=0, reason=reason)
     mean, std = _exact(finite)
     return Summary(mean=mean, std=std, n=len(finite))
+
+
+class ValueOrReason(Protocol):
+    """A reading, or an answer: NaN where undefined, and why."""
+
+    @property
+    def value(self) -> float: ...
+    @property
+    def reason(self) -> str | None: ...
+
+
+def summarise_known(readings: Sequence[ValueOrReason]) -> Summary:
+    """Of those that are defined; where none is, the first reason is the reason."""
+    reason = next((reading.reason for reading in readings if reading.reason), "no value is defined")
+    return summarise((reading.value for reading in readings), reason)
 
 
 def median(values: Iterable[float]) -> float:
