@@ -12,8 +12,8 @@ from typing import Protocol
 
 import polars as pl
 
-MANY = 1_000_000
-"""Seeds: nobody trains more."""
+MOST_SEEDS = 1_000_000
+"""Nobody trains more."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,8 +118,8 @@ def seeds_to_decide(known: Summary, confidence: float = 0.95) -> int | None:
         half = t_quantile((1 + confidence) / 2, n - 1) * known.std / math.sqrt(n)
         return half < abs(known.mean)
 
-    found = bisect.bisect_left(range(MANY + 1), True, lo=2, key=decides)
-    return found if found <= MANY else None
+    least = bisect.bisect_left(range(MOST_SEEDS + 1), True, lo=2, key=decides)
+    return least if least <= MOST_SEEDS else None
 
 
 def t_quantile(probability: float, freedom: int) -> float:
