@@ -19,7 +19,7 @@ from sonde.runs.configurations import (
 )
 from sonde.runs.evidence import by_seed, complete, made_with, refuse_none
 from sonde.runs.readings import Readings
-from sonde.spreads import Interval, Summary, paired, summarise, t_interval
+from sonde.spreads import Interval, Summary, paired, summarise, summarise_known, t_interval
 from sonde.store.load import Run, Runs
 
 
@@ -188,13 +188,12 @@ def _group(
     level: Level, runs: Mapping[int, Run], epochs: Mapping[str, int], readings: Mapping[str, Reading]
 ) -> Group:
     of_level = {seed: readings[run.id] for seed, run in runs.items()}
-    reason = next((reading.reason for reading in of_level.values() if reading.reason), "no value is defined")
     return Group(
         level=level,
         runs={seed: run.id for seed, run in runs.items()},
         epochs={seed: epochs[run.id] for seed, run in runs.items()},
         readings=of_level,
-        summary=summarise((reading.value for reading in of_level.values()), reason),
+        summary=summarise_known(list(of_level.values())),
     )
 
 

@@ -8,11 +8,12 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import polars as pl
 
-MANY = 1_000_000
-"""Seeds: nobody trains more."""
+MOST_SEEDS = 1_000_000
+"""Nobody trains more."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +51,21 @@ def summarise(values: Iterable[float], reason: str = "no value is defined") -> S
         return Summary(mean=math.nan, std=math.nan, n=0, reason=reason)
     mean, std = _exact(finite)
     return Summary(mean=mean, std=std, n=len(finite))
+
+
+class ValueOrReason(Protocol):
+    """A reading, or an answer: NaN where undefined, and why."""
+
+    @property
+    def value(self) -> float: ...
+    @property
+    def reason(self) -> str | None: ...
+
+
+def summarise_known(readings: Sequence[ValueOrReason]) -> Summary:
+    """Of those that are defined; where none is, the first reason is the reason."""
+    reason = next((reading.reason for reading in readings if reading.reason), "no value is defined")
+    return summarise((reading.value for reading in readings), reason)
 
 
 def median(values: Iterable[float]) -> float:
@@ -102,8 +118,8 @@ def seeds_to_decide(known: Summary, confidence: float = 0.95) -> int | None:
         half = t_quantile((1 + confidence) / 2, n - 1) * known.std / math.sqrt(n)
         return half < abs(known.mean)
 
-    found = bisect.bisect_left(range(MANY + 1), True, lo=2, key=decides)
-    return found if found <= MANY else None
+    least = bisect.bisect_left(range(MOST_SEEDS + 1), True, lo=2, key=decides)
+    return least if least <= MOST_SEEDS else None
 
 
 def t_quantile(probability: float, freedom: int) -> float:

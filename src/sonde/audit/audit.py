@@ -8,7 +8,6 @@ from typing import Any
 from sonde.audit.credit import LayerCredit, at_layers, credit
 from sonde.audit.questions import Answer, Margin, gradient, margin, scale
 from sonde.audit.thresholds import Thresholds
-from sonde.rows import Reading
 from sonde.runs.configurations import (
     Flat,
     Kind,
@@ -23,7 +22,7 @@ from sonde.runs.configurations import (
 )
 from sonde.runs.evidence import by_seed, complete, made_with, refuse_none
 from sonde.runs.readings import MeasuredRun, measured
-from sonde.spreads import Summary, summarise
+from sonde.spreads import Summary, summarise_known
 from sonde.store.load import Run, Runs
 
 QUESTIONS = {"D1": scale, "D2": gradient, "D3": credit}
@@ -137,19 +136,17 @@ class RuleAudit:
 
     def value(self, question: str) -> Summary:
         """The question's quantity at the end, over seeds."""
-        answers = [one.answers[question] for one in self.runs]
-        reason = next((answer.reason for answer in answers if answer.reason), "no value is defined")
-        return summarise((answer.value for answer in answers), reason)
+        return summarise_known([one.answers[question] for one in self.runs])
 
     def scalar(self, metric: str) -> Summary:
         """A metric of the whole network at the last epoch, over seeds."""
-        return _over_seeds([one.run.at(metric, one.run.epochs) for one in self.runs])
+        return summarise_known([one.run.at(metric, one.run.epochs) for one in self.runs])
 
     def controlled(self, metric: str) -> Controlled:
         """A measure of the credit at the last epoch: its mean over layers 1 … L−1, beside null and ceiling."""
         runs = [one.run for one in self.runs]
         of = {
-            control: _over_seeds([run.mean(metric + control, run.epochs, run.deep) for run in runs])
+            control: summarise_known([run.mean(metric + control, run.epochs, run.deep) for run in runs])
             for control in ("", "/null", "/bp")
         }
         layers = tuple(range(1, self.depth))
@@ -158,11 +155,6 @@ class RuleAudit:
     @cached_property
     def measures(self) -> dict[str, Controlled]:
         return {metric: self.controlled(metric) for metric in CONTROLLED}
-
-
-def _over_seeds(readings: Sequence[Reading]) -> Summary:
-    reason = next((reading.reason for reading in readings if reading.reason), "no value is defined")
-    return summarise((reading.value for reading in readings), reason)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -125,7 +125,7 @@ def _standings(judged: dict[int, list[LayerCredit]]) -> list[str]:
         ]
         return " and ".join(said)
 
-    found = [
+    standings = [
         f"{words} at {where(layer.layer for layer in layers if layer.standing == standing)}"
         for standing, words in STANDINGS.items()
         if any(layer.standing == standing for layer in layers)
@@ -134,67 +134,67 @@ def _standings(judged: dict[int, list[LayerCredit]]) -> list[str]:
     if given:
         exact = all(abs(layer.cosine.value - 1) <= 1e-9 for layer in given)
         what = "the exact gradient" if exact else "independent of what the rule draws"
-        found.append(f"{what} at {where(layer.layer for layer in given)}")
+        standings.append(f"{what} at {where(layer.layer for layer in given)}")
     for cosine, rho in dict.fromkeys((c.cosine.side, c.rho.side) for c in layers if c.standing == "disagree"):
         at = where(c.layer for c in layers if (c.cosine.side, c.rho.side) == (cosine, rho))
         sides = (STANDINGS.get(side or "", str(side)) for side in (cosine, rho))
-        found.append("{} by cosine but {} by ρ at {}".format(*sides, at))
+        standings.append("{} by cosine but {} by ρ at {}".format(*sides, at))
     unread = [layer for layer in layers if layer.standing is None]
     if unread:
         what = "not evidence" if all(layer.barred for layer in unread) else "undefined"
-        found.append(f"{what} at {where(layer.layer for layer in unread)}")
-    return found
+        standings.append(f"{what} at {where(layer.layer for layer in unread)}")
+    return standings
 
 
 def _numbers(rule: RuleAudit) -> str:
     """The deep means beside those of chance, with the layers they cover: those of the table."""
     parts = []
     for metric, name in MEASURES.items():
-        known = rule.measures[metric]
-        if known.value.n and known.null.n:
-            chance = f"{number(known.null.mean, 1)} by chance"
-            parts.append(f"{name} {number(known.value.mean)}{said_n(known.value, rule)} against {chance}")
+        mean = rule.measures[metric]
+        if mean.value.n and mean.null.n:
+            chance = f"{number(mean.null.mean, 1)} by chance"
+            parts.append(f"{name} {number(mean.value.mean)}{said_n(mean.value, rule)} against {chance}")
     layers = tuple(range(1, rule.depth))
     return f" (mean over {_layers(layers)} {span(layers)}: {', '.join(parts)})" if parts else ""
 
 
 def _margin(rule: RuleAudit) -> str:
-    found = rule.margin
-    if not found.asked:
+    margin = rule.margin
+    if not margin.asked:
         return "it is the baseline"
     if not rule.runs:
         return ""
-    if found.outcome is None:
-        return f"whether the blocks help is undefined ({found.reason})"
-    n = found.points.n
+    if margin.outcome is None:
+        return f"whether the blocks help is undefined ({margin.reason})"
+    n = margin.points.n
     said = f"{points(rule)} points of test accuracy over frozen blocks, n = {n}"
-    if found.outcome == "undecided":
-        return f"whether the blocks help is undecided: {said}: {found.reason}{_needed(rule)}"
-    share = found.errors_removed
+    if margin.outcome == "undecided":
+        return f"whether the blocks help is undecided: {said}: {margin.reason}{_needed(rule)}"
+    share = margin.errors_removed
     removed = ""
     if not math.isnan(share):
         words = "of frozen's errors removed" if share >= 0 else "added to frozen's errors"
         removed = f"; {percent(100 * abs(share))} {words}"
-    return f"the blocks {'help' if found.outcome == 'helps' else 'hurt'}: {said}{removed}"
+    return f"the blocks {'help' if margin.outcome == 'helps' else 'hurt'}: {said}{removed}"
 
 
 def points(rule: RuleAudit) -> str:
     """The margin with its interval: "+1.64 [+1.09, +2.19]"."""
-    found = rule.margin
-    if not found.points.n:
+    margin = rule.margin
+    if not margin.points.n:
         return "undefined"
-    known = found.interval
-    between = "" if known.reason else f" [{signed(known.low)}, {signed(known.high)}]"
-    return f"{signed(found.points.mean) if found.points.mean else '0'}{between}"
+    interval = margin.interval
+    between = "" if interval.reason else f" [{signed(interval.low)}, {signed(interval.high)}]"
+    return f"{signed(margin.points.mean) if margin.points.mean else '0'}{between}"
 
 
 def _needed(rule: RuleAudit) -> str:
-    found = rule.margin
-    if found.points.n < 2 or found.interval.reason is not None:
+    margin = rule.margin
+    if margin.points.n < 2 or margin.interval.reason is not None:
         return ""
-    if found.seeds_needed is None:
+    if margin.seeds_needed is None:
         return ", and with this mean and spread no number of seeds would decide"
-    return f"; with this mean and spread {found.seeds_needed} seeds would decide"
+    return f"; with this mean and spread {margin.seeds_needed} seeds would decide"
 
 
 def _left_out(rule: RuleAudit) -> str:
@@ -213,8 +213,8 @@ def _from(answers: Iterable[Answer]) -> str:
 
 
 def _epochs(epochs: Iterable[int]) -> str:
-    found = sorted(set(epochs))
-    return f"epoch {found[0]}" if len(found) == 1 else f"epochs {found[0]}–{found[-1]}"
+    ordered = sorted(set(epochs))
+    return f"epoch {ordered[0]}" if len(ordered) == 1 else f"epochs {ordered[0]}–{ordered[-1]}"
 
 
 def _share(tally: Tally, seeds: Collection[int]) -> str:

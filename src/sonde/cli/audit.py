@@ -53,22 +53,22 @@ def audit(
     thresholds = Thresholds(
         growth=growth, gradient=gradient, deviations=deviations, ceiling=ceiling, confidence=confidence
     )
-    found = ask(keep(load(runs), choices(only or [])), thresholds)
-    for run, why in found.left_out.items():
+    audited = ask(keep(load(runs), choices(only or [])), thresholds)
+    for run, why in audited.left_out.items():
         print(f"left out: {run} ({why})", file=sys.stderr)
     if json:
-        print_json(as_json(found))
+        print_json(as_json(audited))
     else:
-        _print(found)
+        _print(audited)
 
 
-def _print(found: "Audit") -> None:
+def _print(audited: "Audit") -> None:
     from sonde.cli.terminal import console
 
-    for recipe in found.recipes:
+    for recipe in audited.recipes:
         _print_recipe(recipe)
     to = console()
-    for question, words in found.thresholds.words.items():
+    for question, words in audited.thresholds.words.items():
         to.print(f"{question}: {words}", style="dim", soft_wrap=True)
     to.print("± is the sample standard deviation over seeds (ddof 1).", style="dim", soft_wrap=True)
 
@@ -91,9 +91,9 @@ def _print_recipe(recipe: "RecipeAudit") -> None:
     to.print()
 
 
-def as_json(found: "Audit") -> list[dict[str, Any]]:
+def as_json(audited: "Audit") -> list[dict[str, Any]]:
     """One object per recipe and rule: every number with its n, seeds and runs; undefined ones are NaN here."""
-    return [_rule_as_json(recipe, rule) for recipe in found.recipes for rule in recipe.rules]
+    return [_rule_as_json(recipe, rule) for recipe in audited.recipes for rule in recipe.rules]
 
 
 def _rule_as_json(recipe: "RecipeAudit", rule: "RuleAudit") -> dict[str, Any]:
@@ -120,7 +120,7 @@ def _rule_as_json(recipe: "RecipeAudit", rule: "RuleAudit") -> dict[str, Any]:
         "largest_growth_over_a_block": asdict(rule.value("D1")),
         "gradient_per_error_relative_to_init": asdict(rule.value("D2")),
         "points_over_frozen": asdict(rule.margin.points),
-        **{metric: asdict(known) for metric, known in rule.measures.items()},
+        **{metric: asdict(mean) for metric, mean in rule.measures.items()},
         "questions": {question: _tally(rule, question) for question in QUESTIONS}
         | {"D4": asdict(rule.margin)},
         "by_run": [_run(run) for run in rule.runs],

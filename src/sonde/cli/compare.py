@@ -49,7 +49,7 @@ def compare(
     from sonde.store.load import load
 
     stored = keep(load(runs), choices(only or []))
-    found = pair_up(
+    comparison = pair_up(
         stored,
         factor=factor,
         metric=metric,
@@ -58,58 +58,58 @@ def compare(
         baseline=baseline,
         unmatched=unmatched,
     )
-    for run, why in found.left_out.items():
+    for run, why in comparison.left_out.items():
         print(f"left out: {run} ({why})", file=sys.stderr)
     if json:
-        print_json(as_json(found))
+        print_json(as_json(comparison))
     else:
-        _print(found, ids=ids)
+        _print(comparison, ids=ids)
 
 
-def _print(found: "Comparison", *, ids: bool) -> None:
+def _print(comparison: "Comparison", *, ids: bool) -> None:
     from sonde.cli.terminal import console, table
 
     to = console()
     columns = {
-        found.factor: "left",
+        comparison.factor: "left",
         "n": "right",
         "mean": "right",
         "s.d.": "right",
         "epoch": "right",
         "seeds": "left",
     }
-    to.print(table(title(found), columns, [_group_line(group) for group in found.groups]))
+    to.print(table(title(comparison), columns, [_group_line(group) for group in comparison.groups]))
     to.print()
     columns = {"difference": "left", "n": "right", "mean": "right", "95 % interval": "left", "seeds": "left"}
-    lines = [_difference_line(difference) for difference in found.differences]
+    lines = [_difference_line(difference) for difference in comparison.differences]
     to.print(table("Paired by seed", columns, lines))
     to.print()
-    for line in (_mismatch(found), *notes(found)):
+    for line in (_mismatch(comparison), *notes(comparison)):
         if line:
             to.print(line, soft_wrap=not to.is_terminal)
     to.print(
         "s.d.: sample standard deviation over seeds (ddof 1); interval: Student's t over seeds.", style="dim"
     )
     if ids:
-        for group in found.groups:
+        for group in comparison.groups:
             for seed, run in group.runs.items():
                 to.print(f"{group.level.label}, seed {seed}: {run}", style="dim", soft_wrap=True)
 
 
-def title(found: "Comparison") -> str:
+def title(comparison: "Comparison") -> str:
     """What was compared, where it was read, and whether the runs were matched."""
-    where = "" if found.layer is None else f" at layer {found.layer}"
-    epochs = sorted({epoch for group in found.groups for epoch in group.epochs.values()})
+    where = "" if comparison.layer is None else f" at layer {comparison.layer}"
+    epochs = sorted({epoch for group in comparison.groups for epoch in group.epochs.values()})
     when = f"epoch {epochs[0]}" if len(epochs) == 1 else f"epochs {', '.join(map(str, epochs))}"
-    mark = "" if found.matched else " — UNMATCHED"
-    return f"{found.metric}{where} by {found.factor}, {when}{mark}"
+    mark = "" if comparison.matched else " — UNMATCHED"
+    return f"{comparison.metric}{where} by {comparison.factor}, {when}{mark}"
 
 
-def _mismatch(found: "Comparison") -> str | None:
+def _mismatch(comparison: "Comparison") -> str | None:
     """What else differs between runs that were compared nonetheless."""
-    if found.matched:
+    if comparison.matched:
         return None
-    fields = (f"{key} ({', '.join(values)})" for key, values in found.differing.items())
+    fields = (f"{key} ({', '.join(values)})" for key, values in comparison.differing.items())
     return f"unmatched: the runs also differ in {'; '.join(fields)}"
 
 
@@ -142,36 +142,36 @@ def _difference_line(difference: "Difference") -> list[str]:
     ]
 
 
-def notes(found: "Comparison") -> list[str]:
+def notes(comparison: "Comparison") -> list[str]:
     """Undefined values and intervals and seeds without a partner, each with its reason; what code made the runs."""
     from sonde.runs.evidence import remark
 
     said = []
-    for group in found.groups:
+    for group in comparison.groups:
         for seed, reading in group.readings.items():
             if reading.reason:
                 said.append(f"{group.level.label}, seed {seed}: undefined: {reading.reason}")
-    for difference in found.differences:
+    for difference in comparison.differences:
         name = f"{difference.level} − {difference.baseline}"
         for seed, why in difference.without.items():
             said.append(f"{name}: seed {seed} is not paired: {why}")
         if difference.interval.reason:
             said.append(f"{name}: interval undefined: {difference.interval.reason}")
-    made = remark(found.made_with)
+    made = remark(comparison.made_with)
     return [*said, made] if made else said
 
 
-def as_json(found: "Comparison") -> dict[str, Any]:
+def as_json(comparison: "Comparison") -> dict[str, Any]:
     """The whole comparison: every number with its n, seeds and runs; undefined numbers are NaN here."""
     from dataclasses import asdict
 
     return {
-        "factor": found.factor,
-        "metric": found.metric,
-        "layer": found.layer,
-        "config": found.shared,
-        "matched": found.matched,
-        "differing": found.differing,
+        "factor": comparison.factor,
+        "metric": comparison.metric,
+        "layer": comparison.layer,
+        "config": comparison.shared,
+        "matched": comparison.matched,
+        "differing": comparison.differing,
         "levels": [
             {
                 "level": group.level.label,
@@ -190,7 +190,7 @@ def as_json(found: "Comparison") -> dict[str, Any]:
                     for seed, run in group.runs.items()
                 },
             }
-            for group in found.groups
+            for group in comparison.groups
         ],
         "differences": [
             {
@@ -202,8 +202,8 @@ def as_json(found: "Comparison") -> dict[str, Any]:
                 "by_seed": difference.by_seed,
                 "without": difference.without,
             }
-            for difference in found.differences
+            for difference in comparison.differences
         ],
-        "left_out": found.left_out,
-        "made_with": found.made_with,
+        "left_out": comparison.left_out,
+        "made_with": comparison.made_with,
     }

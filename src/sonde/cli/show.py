@@ -110,10 +110,10 @@ def print_watched(stored: "Runs", title: str) -> None:
     """A table of watched runs; a run under way tells the step it was last seen at."""
     from sonde.cli.terminal import print_table
 
-    known = describe_watched(stored)
+    watched = describe_watched(stored)
     columns = {"id": "left", "model": "left", "parameters": "right", "modules": "right", "step": "right"}
     columns |= {"state": "left", "loss": "right"}
-    if any(run["nonfinite"] for run in known):
+    if any(run["nonfinite"] for run in watched):
         columns["not finite"] = "left"
     rows = [
         [
@@ -126,7 +126,7 @@ def print_watched(stored: "Runs", title: str) -> None:
             _number(run["metrics"]["loss"]),
             *([run["nonfinite"] or ""] if "not finite" in columns else []),
         ]
-        for run in known
+        for run in watched
     ]
     print_table(title, columns, rows)
 
@@ -135,7 +135,7 @@ def _last_of_watched(stored: "Runs") -> dict[str, dict[str, Any]]:
     """By run: the last step and loss, and where something was not finite first."""
     import polars as pl
 
-    found: dict[str, dict[str, Any]] = {}
+    last: dict[str, dict[str, Any]] = {}
     for run in stored.watched:
         mine = stored.rows.filter(pl.col("run") == run.id)
         losses = mine.filter(pl.col("metric") == "loss").sort("step")
@@ -143,12 +143,12 @@ def _last_of_watched(stored: "Runs") -> dict[str, dict[str, Any]]:
         where = [
             f"{module or '?'}, step {step}" for module, step in broken.select("module", "step").iter_rows()
         ]
-        found[run.id] = {
+        last[run.id] = {
             "step": mine["step"].max(),
             "loss": losses["value"][-1] if losses.height else None,
             "nonfinite": next(iter(where), None),
         }
-    return found
+    return last
 
 
 def _last_metrics(stored: "Runs") -> dict[str, dict[str, float]]:

@@ -141,10 +141,10 @@ def measured(rows: pl.DataFrame, runs: Sequence[Run], metrics: Sequence[str]) ->
     spans = dict(zip(stretches["value"], zip(ends - stretches["len"], ends, strict=True), strict=True))
     layouts = _Layouts(known)
     values, reasons, samples = (known[name].to_list() for name in ("value", "reason", "samples"))
-    found = {}
+    by_id = {}
     for run in runs:
         span = slice(*spans.get(run.id, (0, 0)))
-        found[run.id] = MeasuredRun(
+        by_id[run.id] = MeasuredRun(
             id=run.id,
             seed=run.config["seed"],
             rule=run.config["rule"]["name"],
@@ -155,7 +155,7 @@ def measured(rows: pl.DataFrame, runs: Sequence[Run], metrics: Sequence[str]) ->
             reasons=reasons[span],
             samples=samples[span],
         )
-    return found
+    return by_id
 
 
 def _known(rows: pl.DataFrame | pl.LazyFrame) -> pl.DataFrame:

@@ -74,14 +74,14 @@ def accuracy_finding(runs: pl.DataFrame, readings: Readings) -> Finding:
     )
 
 
-def prediction_against_rank(found: list[Finding]) -> list[Finding]:
-    """State Bridge's prediction error beside its place among the rules by test accuracy."""
-    for place, finding in enumerate(found, start=1):
-        if finding.numbers["rule"] == "state_bridge" and len(found) > 1:
+def prediction_against_rank(ranked: list[Finding]) -> list[Finding]:
+    """State Bridge's prediction error beside its rank among the rules by test accuracy."""
+    for rank, finding in enumerate(ranked, start=1):
+        if finding.numbers["rule"] == "state_bridge" and len(ranked) > 1:
             error = finding.numbers["state_pred_error"]
             sentence = (
                 f"State Bridge predicts the final state to a relative error of {number(float(error or 0))} and is "
-                f"number {place} of {len(found)} rules by test accuracy."
+                f"number {rank} of {len(ranked)} rules by test accuracy."
             )
             return [replace(finding, sentence=sentence, shown={})]
     return []

@@ -44,16 +44,16 @@ def narrowed(configs: Iterable[RunConfig], wanted: Mapping[str, Any]) -> list[Ru
 
 def settings(words: Sequence[str]) -> list[Setting]:
     """`key=value`, `key=value,value` and `key+=value`; of `=` for one key the last counts."""
-    found: dict[tuple[str, object], Setting] = {}
-    for place, word in enumerate(words):
+    by_key: dict[tuple[str, object], Setting] = {}
+    for position, word in enumerate(words):
         key, equals, text = word.partition("=")
         adds = key.endswith("+")
         key = key.removesuffix("+")
         if not equals or not key:
             raise SondeError(f"--set {word!r}: {EXAMPLE}")
         values = tuple(_value(part) for part in _split(text))
-        found[key, place if adds else None] = Setting(key, values, adds)
-    return list(found.values())
+        by_key[key, position if adds else None] = Setting(key, values, adds)
+    return list(by_key.values())
 
 
 def swept(trees: Iterable[Tree], wanted: Sequence[Setting]) -> list[RunConfig]:
@@ -74,19 +74,19 @@ def in_groups(trees: Iterable[Tree], wanted: Sequence[Setting]) -> dict[str, lis
         raise SondeError("--set seed=…: choose seeds with --seeds")
     given = [[(setting.key, value) for value in setting.values] for setting in wanted if not setting.adds]
     telling = {setting.key for setting in wanted if len(setting.values) > 1 and setting.key != "rule"}
-    known: set[str] = set()
-    found = [
-        (_label(chosen, telling), _with(tree, dict(chosen), known))
+    present: set[str] = set()
+    labelled = [
+        (_label(chosen, telling), _with(tree, dict(chosen), present))
         for tree in trees
         for chosen in product(*given)
     ]
     for setting in wanted:
         if setting.adds:
-            found = list(_with_more(found, setting))
-        if setting.key not in known:
-            raise UnknownKey(f"unknown key {setting.key!r}: {nearest(setting.key, known)}")
+            labelled = list(_with_more(labelled, setting))
+        if setting.key not in present:
+            raise UnknownKey(f"unknown key {setting.key!r}: {nearest(setting.key, present)}")
     groups: dict[str, dict[str, RunConfig]] = {}
-    for label, tree in found:
+    for label, tree in labelled:
         config = parse(tree)
         groups.setdefault(label, {}).setdefault(config.id, config)
     return {label: list(configs.values()) for label, configs in groups.items()}
@@ -96,17 +96,17 @@ def _label(chosen: Iterable[tuple[str, Any]], telling: Collection[str]) -> str:
     return ", ".join(f"{key}={shown(value)}" for key, value in chosen if key in telling)
 
 
-def _with(tree: Tree, changes: dict[str, Any], known: set[str]) -> Tree:
+def _with(tree: Tree, changes: dict[str, Any], present: set[str]) -> Tree:
     """Parts are chosen before their options are set."""
     tree = changed(tree, {key: value for key, value in changes.items() if key in SECTIONS})
     has = options(tree)
-    known |= has
+    present |= has
     return changed(tree, {key: v for key, v in changes.items() if key not in SECTIONS and key in has})
 
 
-def _with_more(found: Sequence[tuple[str, Tree]], setting: Setting) -> Iterator[tuple[str, Tree]]:
+def _with_more(labelled: Sequence[tuple[str, Tree]], setting: Setting) -> Iterator[tuple[str, Tree]]:
     part, _, option = setting.key.partition(".")
-    for label, tree in found:
+    for label, tree in labelled:
         there = tree.get(part, {})
         there = there.get(option) if option and isinstance(there, Mapping) else there
         if isinstance(there, list):
