@@ -161,7 +161,7 @@ def changes(cohort: Cohort, rows: pl.DataFrame) -> list[Change]:
             continue
         epochs = defined["epoch"].to_list()
         first, last = min(epochs), max(epochs)
-        ends = defined.group_by("run").agg(
+        ends = defined.group_by("run", maintain_order=True).agg(
             start=pl.col("value").filter(pl.col("epoch") == first).first(),
             end=pl.col("value").filter(pl.col("epoch") == last).first(),
         )

@@ -205,7 +205,7 @@ class LossEnds:
 def loss_ends(pair: Pair, rows: pl.DataFrame) -> LossEnds:
     """From every run's own ends; a run that does not reach the last step of the others has no final loss."""
     first, last = rows["step"].min(), rows["step"].max()
-    ends = rows.group_by("model", "run").agg(
+    ends = rows.group_by("model", "run", maintain_order=True).agg(
         initial=pl.col("value").filter((pl.col("step") == first) & pl.col("defined")).first(),
         final=pl.col("value").filter((pl.col("step") == last) & pl.col("defined")).first(),
     )
