@@ -14,7 +14,7 @@ from sonde.compare import compare
 from sonde.config import RunConfig
 from sonde.errors import SondeError
 from sonde.runs.configurations import keep, recipe_of
-from sonde.runs.evidence import lines
+from sonde.runs.ended import lines
 from sonde.runs.readings import Readings
 from sonde.store.load import Runs, load
 from sonde.studies import STUDIES

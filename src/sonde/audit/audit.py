@@ -20,7 +20,7 @@ from sonde.runs.configurations import (
     shown,
     without,
 )
-from sonde.runs.evidence import by_seed, complete, made_with, refuse_none
+from sonde.runs.ended import by_seed, complete, made_with, refuse_none
 from sonde.runs.readings import MeasuredRun, measured
 from sonde.spreads import Summary, summarise_known
 from sonde.store.load import Run, Runs

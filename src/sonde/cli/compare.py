@@ -144,7 +144,7 @@ def _difference_line(difference: "Difference") -> list[str]:
 
 def notes(comparison: "Comparison") -> list[str]:
     """Undefined values and intervals and seeds without a partner, each with its reason; what code made the runs."""
-    from sonde.runs.evidence import remark
+    from sonde.runs.ended import remark
 
     said = []
     for group in comparison.groups:

@@ -12,7 +12,8 @@ from sonde.audit.audit import Judge
 from sonde.config import RunConfig, to_tree
 from sonde.errors import SondeError
 from sonde.runs.configurations import differences, identity, recipe_of, without
-from sonde.runs.evidence import Evidence, lines
+from sonde.runs.ended import lines
+from sonde.runs.evidence import Evidence
 from sonde.runs.readings import Readings, RunReadings
 from sonde.spreads import over_seeds
 from sonde.store.load import WATCHED, Run, Runs
