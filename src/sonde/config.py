@@ -1,8 +1,6 @@
 """A run's complete configuration: frozen, checked when it is made, hashed into the run id."""
 
 import dataclasses
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -14,7 +12,7 @@ from pydantic import BeforeValidator
 from sonde import guests
 from sonde.checked import BadOption, check, checked
 from sonde.errors import SondeError, nearest
-from sonde.identity import RUN, first_options, lasting
+from sonde.identity import RUN, canonical, first_options, lasting, run_id
 from sonde.models import MODELS, Model
 from sonde.network import Signature
 from sonde.optimisers import GuestOptimiser
@@ -134,14 +132,13 @@ class RunConfig:
     def recipe(self) -> str:
         """Equal for configurations that differ in nothing but the seed."""
         if self.sources:  # a stranger's way of showing itself need not show everything
-            return _text(to_tree(self) | {"seed": None})
+            return canonical(to_tree(self) | {"seed": None})
         return repr([getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "seed"])
 
     @cached_property
     def id(self) -> str:
         """Readable, and unique to the configuration: two runs share an id only if they are the same run."""
-        names = "-".join(name_of(part, getattr(self, part)) for part in CHOICES)
-        return f"{names}-s{self.seed}-{hashlib.sha256(_text(_tree(self)).encode()).hexdigest()[:10]}"
+        return run_id(_tree(self))
 
     @property
     def sources(self) -> list[str]:
@@ -211,10 +208,6 @@ def _heading(part: str, value: Any) -> dict[str, Any]:
         | ({} if source is None else {"source": source})
         | ({} if version == 1 else {"version": version})
     )
-
-
-def _text(tree: Mapping[str, Any]) -> str:
-    return json.dumps(tree, sort_keys=True, separators=(",", ":"))
 
 
 def _json(value: Any) -> Any:

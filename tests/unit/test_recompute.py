@@ -21,10 +21,10 @@ from sonde.recompute.comparison import recompute
 from sonde.recompute.stored import read_end
 from sonde.rules import Backprop, DirectFeedback, StateBridge
 from sonde.store.load import find
-from sonde.store.run import RunFolder
+from sonde.store.run import RunFolder, parquet
 from sonde.tasks import Teacher
 from sonde.training.tensors import unpack
-from stores import at, memory
+from stores import at, forge, memory
 
 CONFIG = tiny_config(
     model=ResidualMLP(d=8, L=2, w2_std=0.3),
@@ -46,7 +46,7 @@ def edited(folder: RunFolder, change: Callable[[pl.DataFrame], pl.DataFrame]) ->
     """The run with other rows."""
     assert isinstance(folder.path, Path)
     rows = pl.read_parquet(folder.path / "metrics.parquet")
-    change(rows).write_parquet(folder.path / "metrics.parquet")
+    forge(folder, "metrics.parquet", parquet(change(rows)))
     return folder
 
 

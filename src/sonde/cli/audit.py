@@ -46,6 +46,7 @@ def audit(
     """
     from sonde.audit.audit import audit as ask
     from sonde.audit.objects import objects
+    from sonde.audit.subject import NEEDED
     from sonde.cli.output import print_json
     from sonde.compare.configurations import assignments, keep
     from sonde.store.load import load
@@ -53,7 +54,7 @@ def audit(
     thresholds = Thresholds(
         growth=growth, gradient=gradient, deviations=deviations, ceiling=ceiling, confidence=confidence
     )
-    found = ask(keep(load(runs), assignments(only or [], "--only")), thresholds)
+    found = ask(keep(load(runs, metrics=NEEDED), assignments(only or [], "--only")), thresholds)
     for run, why in found.left_out.items():
         print(f"left out: {run} ({why})", file=sys.stderr)
     if json:
