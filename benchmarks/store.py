@@ -53,9 +53,9 @@ def _copy(
     ended = target.commit(replace(manifest, checksums=None), rows, {})
     tensors = {name: file for name, file in manifest.files.items() if name != "metrics"}
     for file in tensors.values():
-        os.link(source.path / file, target.path / file)
-    sums = {file: manifest.checksums[file] for file in tensors.values()}
-    target.put(replace(ended, files=ended.files | tensors, checksums=ended.checksums | sums))
+        os.link(str(source.path / file), str(target.path / file))
+    sums = {file: (manifest.checksums or {})[file] for file in tensors.values()}
+    target.put(replace(ended, files=ended.files | tensors, checksums=(ended.checksums or {}) | sums))
 
 
 def cost(*words: str) -> dict[str, float]:

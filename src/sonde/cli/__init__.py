@@ -20,6 +20,7 @@ from sonde.cli.report import report
 from sonde.cli.run import run
 from sonde.cli.show import show
 from sonde.cli.train import train
+from sonde.cli.verify import verify
 from sonde.errors import SondeError
 
 app = typer.Typer(
@@ -35,6 +36,7 @@ app.command("train")(train)
 app.command("figures")(figures)
 app.command("show")(show)
 app.command("check")(check)
+app.command("verify")(verify)
 app.command("audit")(audit)
 app.command("compare")(compare)
 app.command("recompute")(recompute)

@@ -40,8 +40,7 @@ ENOUGH = 100  # runs that are not in the index; below that the folders are as qu
 HEAVY = 2_000  # rows of a family in one run
 BLOCK = 1_000_000  # rows of a block: what is held in memory while the index is written
 LINES = pl.Schema(
-    dict.fromkeys(("id", "stamp", "description", "manifest"), pl.String)
-    | {"block": pl.Int64, "heavy": pl.List(pl.String)}
+    dict.fromkeys(("id", "stamp", "description", "manifest", "heavy"), pl.String) | {"block": pl.Int64}
 )
 _KEYS = (
     pl.col("metric").str.split("[").list.first().alias("family"),
@@ -86,6 +85,9 @@ class Stretch:
     count: int
 
 
+Heavy = tuple[tuple[str, bool], ...]
+"""Families that the index leaves out of a run, each with whether it is of single layers."""
+
 NO_ROWS = Stretch(empty(), 0, 0)
 
 
@@ -97,7 +99,7 @@ class Line:
     description: dict[str, Any]
     manifest: Manifest
     block: int
-    heavy: tuple[str, ...]
+    heavy: Heavy
 
 
 @dataclass(frozen=True)
@@ -125,7 +127,7 @@ class Index:
         line = self.lines.get(run)
         if line is None:
             return False
-        return wanted.nothing or not any(wanted.has(*json.loads(family)) for family in line.heavy)
+        return wanted.nothing or not any(wanted.has(*family) for family in line.heavy)
 
     def rows(self, runs: Collection[str], wanted: Wanted) -> dict[str, Stretch]:
         """The wanted rows of these runs; those of a block that is damaged are not among them."""
@@ -244,18 +246,33 @@ def read(root: Place, present: Mapping[str, str]) -> Index:
     changed = lines.filter(
         (pl.col("stamp") != _now(present)) & (_of_manifest(pl.col("stamp")) == _of_manifest(_now(present)))
     )
-    about, states = _values(current["description"]), _values(current["manifest"])
+    about, states, heavies = (_values(current[name]) for name in ("description", "manifest", "heavy"))
     found = {
-        id: Line(stamp, description, _manifest(manifest), block, tuple(heavy))
+        id: Line(stamp, description, _manifest(manifest), block, tuple(map(tuple, heavy)))
         for id, stamp, description, manifest, block, heavy in zip(
-            current["id"], current["stamp"], about, states, current["block"], current["heavy"], strict=True
+            current["id"], current["stamp"], about, states, current["block"], heavies, strict=True
         )
     }
-    blocks = [
+    return Index(root, known["pack"], found, _blocks(known), tuple(changed["id"]))
+
+
+def _blocks(known: Mapping[str, Any]) -> list[list[Piece]]:
+    return [
         [Piece(one["family"], one["layers"], one["at"], Checksum(**one["known"])) for one in block]
         for block in known["blocks"]
     ]
-    return Index(root, known["pack"], found, blocks, tuple(changed["id"]))
+
+
+def refuse_damage(root: Place) -> None:
+    """An error where a byte of the index is not the one that was written."""
+    known, _ = _lines(root)
+    whole = Index(root, known["pack"], {}, _blocks(known))
+    try:
+        for block in range(len(whole.blocks)):
+            for _ in whole.taken_over(block):
+                pass
+    finally:
+        whole.close()
 
 
 def manifests(root: Place, present: Mapping[str, str]) -> dict[str, Manifest]:
@@ -339,6 +356,15 @@ def _in_large_chunks(pieces: Iterable[Stretch]) -> Iterator[pl.DataFrame]:
         yield pl.concat(small, rechunk=len(small) > 1)
 
 
+def light(rows: pl.DataFrame, heavy: Heavy) -> pl.DataFrame:
+    """The rows of a run that the index has."""
+    if not heavy:
+        return rows
+    families = pl.DataFrame(heavy, schema={"family": pl.String, "layers": pl.Boolean}, orient="row")
+    found = rows.with_columns(*_KEYS).join(families, on=families.columns, how="anti", maintain_order="left")
+    return found.drop(families.columns)
+
+
 def is_due(fresh: int, known: int) -> bool:
     """Whether so many runs are not in the index that it is worth writing anew."""
     return fresh >= max(ENOUGH, known // 8)
@@ -364,14 +390,9 @@ class Writer:
         if self._failed or manifest.state not in ENDED or not stamp:
             return
         many = rows.with_columns(*_KEYS).filter(pl.len().over("family", "layers") > HEAVY)
-        heavy = many.select("family", "layers").unique(maintain_order=True).rows()
-        if heavy:
-            rows = (
-                rows.with_columns(*_KEYS)
-                .filter(pl.len().over("family", "layers") <= HEAVY)
-                .select(SCHEMA.names())
-            )
-        self.fresh[run] = Line(stamp, description, manifest, len(self._blocks), tuple(map(json.dumps, heavy)))
+        heavy: Heavy = tuple(many.select("family", "layers").unique(maintain_order=True).iter_rows())
+        rows = light(rows, heavy)
+        self.fresh[run] = Line(stamp, description, manifest, len(self._blocks), heavy)
         self._waiting.append(rows)
         self._rows += rows.height
         if self._rows >= BLOCK:
@@ -433,8 +454,8 @@ class Writer:
                     line.stamp,
                     json.dumps(line.description),
                     json.dumps(asdict(line.manifest)),
+                    json.dumps(line.heavy),
                     line.block,
-                    list(line.heavy),
                 )
                 for id, line in sorted(lines.items())
             ],

@@ -125,7 +125,7 @@ def load(
     `where` keeps the rows of which it is true; windows in it are over run and metric.
     """
     root = place(root)
-    present = _stamps(root)
+    present = stamps_of(root)
     wanted = Wanted(metrics=metrics, layers=layers, where=where)
     known = index.read(root, present)
     if known.changed:
@@ -169,7 +169,7 @@ def present_runs(root: Place) -> list[str]:
 def find(root: str | Place, name: str) -> str:
     """The id of the one run of a store that has this name, or whose id begins so."""
     root = place(root)
-    ids = list(_stamps(root))
+    ids = list(stamps_of(root))
     chosen = [id for id in ids if id == name] or [id for id in ids if id.startswith(name)]
     if len(chosen) == 1:
         return chosen[0]
@@ -195,7 +195,7 @@ def manifests(root: Place, ids: Iterable[str]) -> dict[str, Manifest]:
     )
 
 
-def _stamps(root: Place) -> dict[str, str]:
+def stamps_of(root: Place) -> dict[str, str]:
     """What lies in a store, which has to be there."""
     if isinstance(root, Path) and root.exists() and not root.is_dir():
         raise SondeError(f"{root} is a file: --runs names a folder of runs")
