@@ -63,9 +63,11 @@ def cost(*words: str) -> dict[str, float]:
     begin = time.perf_counter()
     command = [sys.executable, str(Path(__file__).with_name("peak.py")), *words]
     done = subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    most, worked = done.stderr.splitlines()[-1].split()
     return {
         "seconds": round(time.perf_counter() - begin, 2),
-        "megabytes": round(int(done.stderr.splitlines()[-1]) / 1000),
+        "processor": float(worked),
+        "megabytes": round(int(most) / 1000),
     }
 
 

@@ -221,7 +221,7 @@ def test_more_rows_than_memory_holds_are_refused_before_they_are_unpacked(
     _, mine = folder.read()
     content = parquet(pl.concat([mine] * 20))
     forge(folder, "metrics.parquet", content)
-    with pytest.raises(SondeError, match=r"has .* rows, more than the 1,000 that a run may have"):
+    with pytest.raises(SondeError, match=r"has more rows than the 1,000 that a run may have"):
         sonde.load(trained.parent)
     with pytest.raises(SondeError, match=r"measure less often"):
         folder.commit(folder.manifest(), pl.concat([mine] * 20), {})

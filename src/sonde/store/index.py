@@ -17,11 +17,12 @@ import json
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import numpy as np
 import polars as pl
 from pydantic_core import from_json
 
@@ -31,7 +32,7 @@ from sonde.store import files
 from sonde.store.checksums import Checksum, checksum, is_sealed, seal
 from sonde.store.place import Place
 from sonde.store.remote import Remote, stamp
-from sonde.store.run import ENDED, Manifest
+from sonde.store.run import Manifest, as_tree
 
 FORMAT = 2
 FOLDER, NAME = ".index", "index.json"
@@ -39,6 +40,7 @@ STAMPED = ("manifest.json", "run.json", "metrics.parquet")
 ENOUGH = 100  # runs that are not in the index; below that the folders are as quick
 HEAVY = 2_000  # rows of a family in one run
 BLOCK = 1_000_000  # rows of a block: what is held in memory while the index is written
+CHUNK = 100_000  # rows that lie together in what is read
 LINES = pl.Schema(
     dict.fromkeys(("id", "stamp", "description", "manifest", "heavy"), pl.String) | {"block": pl.Int64}
 )
@@ -47,6 +49,10 @@ _KEYS = (
     pl.col("layer").is_not_null().alias("layers"),
 )
 PIECE = pl.Schema([*SCHEMA.items(), ("place", pl.UInt32)])  # a row's place in its block
+
+
+Heavy = tuple[str, ...]
+"""Families that the index leaves out of a run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,17 +69,19 @@ class Wanted:
         return self.metrics is not None and not self.metrics
 
     def of(self, rows: pl.DataFrame) -> pl.DataFrame:
-        if self.metrics is not None:
-            rows = rows.filter(pl.col("metric").is_in(list(self.metrics)))
+        asked = [] if self.metrics is None else [pl.col("metric").is_in(list(self.metrics))]
         if not self.layers:
-            rows = rows.filter(pl.col("layer").is_null())
+            asked.append(pl.col("layer").is_null())
+        rows = rows.filter(*asked) if asked else rows
         return rows if self.where is None else rows.filter(self.where)
 
-    def has(self, family: str, layers: bool) -> bool:
-        """Whether some of the rows may be in a piece."""
-        return (self.layers or not layers) and (
-            self.metrics is None or any(family_of(metric) == family for metric in self.metrics)
-        )
+    def has(self, family: str) -> bool:
+        """Whether some of the rows may be of the family."""
+        return self.metrics is None or any(family_of(metric) == family for metric in self.metrics)
+
+    def avoids(self, heavy: Heavy) -> bool:
+        """Whether none of the rows is of these families."""
+        return self.nothing or not any(map(self.has, heavy))
 
 
 @dataclass(frozen=True)
@@ -84,9 +92,6 @@ class Stretch:
     first: int
     count: int
 
-
-Heavy = tuple[tuple[str, bool], ...]
-"""Families that the index leaves out of a run, each with whether it is of single layers."""
 
 NO_ROWS = Stretch(empty(), 0, 0)
 
@@ -125,9 +130,7 @@ class Index:
     def has(self, run: str, wanted: Wanted) -> bool:
         """Whether the rows that are wanted of a run are in the index."""
         line = self.lines.get(run)
-        if line is None:
-            return False
-        return wanted.nothing or not any(wanted.has(*family) for family in line.heavy)
+        return line is not None and wanted.avoids(line.heavy)
 
     def rows(self, runs: Collection[str], wanted: Wanted) -> dict[str, Stretch]:
         """The wanted rows of these runs; those of a block that is damaged are not among them."""
@@ -144,11 +147,7 @@ class Index:
                 for run in members:
                     del found[run]
                 continue
-            first = 0
-            for count, run in frame["run"].rle().struct.unnest().iter_rows():
-                if run in members:
-                    found[run] = Stretch(frame, first, count)
-                first += count
+            found |= {run: stretch for run, stretch in stretches(frame) if run in members}
         return found
 
     def without(self, runs: Collection[str]) -> "Index":
@@ -169,7 +168,7 @@ class Index:
     def _block(self, block: int, wanted: Wanted) -> pl.DataFrame:
         frames = []
         for piece in self.blocks[block]:
-            if wanted.has(piece.family, piece.layers):
+            if wanted.has(piece.family) and (wanted.layers or not piece.layers):
                 frame = pl.read_parquet(io.BytesIO(self._content(piece)))
                 if frame.schema != PIECE:
                     raise SondeError("the columns of another version")
@@ -194,6 +193,14 @@ class Index:
         file = self.__dict__.pop("_file", None)
         if file is not None:
             file.close()
+
+
+def stretches(frame: pl.DataFrame) -> Iterator[tuple[str, Stretch]]:
+    """Every run of a frame with its rows, which lie together."""
+    first = 0
+    for count, run in frame["run"].rle().struct.unnest().iter_rows():
+        yield run, Stretch(frame, first, count)
+        first += count
 
 
 def family_of(metric: str) -> str:
@@ -248,7 +255,7 @@ def read(root: Place, present: Mapping[str, str]) -> Index:
     )
     about, states, heavies = (_values(current[name]) for name in ("description", "manifest", "heavy"))
     found = {
-        id: Line(stamp, description, _manifest(manifest), block, tuple(map(tuple, heavy)))
+        id: Line(stamp, description, _manifest(manifest), block, tuple(heavy))
         for id, stamp, description, manifest, block, heavy in zip(
             current["id"], current["stamp"], about, states, current["block"], heavies, strict=True
         )
@@ -349,20 +356,41 @@ def _in_large_chunks(pieces: Iterable[Stretch]) -> Iterator[pl.DataFrame]:
     for piece in pieces:
         small.append(piece.frame.slice(piece.first, piece.count))
         rows += piece.count
-        if rows >= BLOCK:
+        if rows >= CHUNK:
             yield pl.concat(small, rechunk=len(small) > 1)
             small, rows = [], 0
     if small:
         yield pl.concat(small, rechunk=len(small) > 1)
 
 
-def light(rows: pl.DataFrame, heavy: Heavy) -> pl.DataFrame:
-    """The rows of a run that the index has."""
+def light(rows: pl.DataFrame) -> tuple[pl.DataFrame, Heavy]:
+    """The rows of a run that the index takes, and the families that it leaves out."""
+    if rows.height <= HEAVY:
+        return rows, ()
+    names, places = _places(rows["metric"])
+    families = [family_of(name) for name in names]
+    counts: dict[str, int] = {}
+    for family, count in zip(families, np.bincount(places, minlength=len(names)).tolist(), strict=True):
+        counts[family] = counts.get(family, 0) + count
+    heavy = tuple(family for family, count in counts.items() if count > HEAVY)
     if not heavy:
-        return rows
-    families = pl.DataFrame(heavy, schema={"family": pl.String, "layers": pl.Boolean}, orient="row")
-    found = rows.with_columns(*_KEYS).join(families, on=families.columns, how="anti", maintain_order="left")
-    return found.drop(families.columns)
+        return rows, ()
+    kept = np.array([family not in heavy for family in families])
+    return rows.filter(pl.Series(kept[places])), heavy
+
+
+_names: list[str] = []  # of the metrics of the last run: the next one often has the same
+
+
+def _places(metrics: pl.Series) -> tuple[list[str], Any]:
+    """Names that the metrics are among, and of each its place there."""
+    global _names
+    try:
+        places = metrics.cast(pl.Enum(_names))
+    except pl.exceptions.InvalidOperationError:
+        _names = metrics.unique().to_list()
+        places = metrics.cast(pl.Enum(_names))
+    return _names, places.to_physical().to_numpy()
 
 
 def is_due(fresh: int, known: int) -> bool:
@@ -373,9 +401,10 @@ def is_due(fresh: int, known: int) -> bool:
 class Writer:
     """A new index: what the old one has, and runs as they are read, a block at a time."""
 
-    def __init__(self, old: Index) -> None:
-        self.old = old
+    def __init__(self, old: Index, wanted: Wanted) -> None:
+        self.old, self.wanted = old, wanted
         self.fresh: dict[str, Line] = {}
+        self.found: dict[str, Stretch] = {}  # the wanted rows of the runs it was given
         self._blocks: list[list[Piece]] = []
         self._waiting: list[pl.DataFrame] = []
         self._rows = 0
@@ -385,28 +414,33 @@ class Writer:
 
     def add(
         self, run: str, stamp: str, description: dict[str, Any], manifest: Manifest, rows: pl.DataFrame
-    ) -> None:
-        """A run that was read from its folder."""
-        if self._failed or manifest.state not in ENDED or not stamp:
-            return
-        many = rows.with_columns(*_KEYS).filter(pl.len().over("family", "layers") > HEAVY)
-        heavy: Heavy = tuple(many.select("family", "layers").unique(maintain_order=True).iter_rows())
-        rows = light(rows, heavy)
+    ) -> bool:
+        """Take an ended run that was read from its folder; whether the rows wanted of it will be in `found`."""
+        rows, heavy = light(rows)
         self.fresh[run] = Line(stamp, description, manifest, len(self._blocks), heavy)
         self._waiting.append(rows)
         self._rows += rows.height
         if self._rows >= BLOCK:
             self._flush()
+        return self.wanted.avoids(heavy)
 
     def _flush(self) -> None:
         if not self._waiting:
             return
-        rows = pl.concat(self._waiting).with_row_index("place").select(PIECE.names())
+        rows = pl.concat(self._waiting, rechunk=True)
         self._waiting, self._rows = [], 0
+        if not self.wanted.nothing:
+            self.found |= stretches(self.wanted.of(rows))
+        if self._failed:
+            return
+        rows = rows.with_row_index("place").select(PIECE.names())
         groups = rows.group_by(*_KEYS, maintain_order=True)
-        self._blocks.append(
-            [self._append(str(name), bool(layers), _parquet(piece)) for (name, layers), piece in groups]
-        )
+        try:
+            self._blocks.append(
+                [self._append(str(name), bool(layers), _parquet(piece)) for (name, layers), piece in groups]
+            )
+        except (SondeError, OSError):
+            self._failed = True
 
     def _append(self, family: str, layers: bool, content: bytes) -> Piece:
         piece = Piece(family, layers, self._end, checksum(content))
@@ -426,9 +460,11 @@ class Writer:
 
     def finish(self) -> None:
         """Make the new index visible, if it is worth it and the store may be written to."""
+        due = is_due(len(self.fresh), len(self.old.lines))
+        self._failed |= not due
+        self._flush()
         try:
-            if not self._failed and is_due(len(self.fresh), len(self.old.lines)):
-                self._flush()
+            if not self._failed:
                 self._write()
         except (SondeError, OSError):
             pass
@@ -453,7 +489,7 @@ class Writer:
                     id,
                     line.stamp,
                     json.dumps(line.description),
-                    json.dumps(asdict(line.manifest)),
+                    json.dumps(as_tree(line.manifest)),
                     json.dumps(line.heavy),
                     line.block,
                 )
@@ -471,8 +507,10 @@ class Writer:
         known = {
             "format": FORMAT,
             "pack": pack,
-            "lines": {"file": names, "known": asdict(checksum(described))},
-            "blocks": [[asdict(piece) for piece in block] for block in self._blocks],
+            "lines": {"file": names, "known": vars(checksum(described))},
+            "blocks": [
+                [{**vars(piece), "known": vars(piece.known)} for piece in block] for block in self._blocks
+            ],
         }
         files.write(folder / NAME, seal(known))
         for file in folder.iterdir():

@@ -19,7 +19,7 @@ from sonde.store.journal import read_facts, read_watched
 from sonde.store.notices import tell
 from sonde.store.place import Place, place
 from sonde.store.remote import Remote
-from sonde.store.run import Manifest, RunFolder
+from sonde.store.run import ENDED, Manifest, RunFolder
 from sonde.store.schemas import WATCHED as KIND
 
 T = TypeVar("T")
@@ -139,14 +139,18 @@ def load(
     known = known.without([id for id in indexed if id not in found])
     found = {id: rows for id, rows in found.items() if id in known.lines}
     fresh = [id for id in present if id not in known.lines or (id in asked and id not in found)]
-    writer = Writer(known)
+    writer = Writer(known, wanted)
     try:
         read = _each(root, _Reading(root, present, known, asked, wanted, writer), fresh)
         writer.finish()
     finally:
         writer.abandon()
         known.close()
-    entries = {entry.id: entry for entry in read}
+    found |= {id: rows for id, rows in writer.found.items() if id in asked}
+    entries = {
+        entry.id: replace(entry, rows=found.get(entry.id, entry.rows)) if not entry.rows.count else entry
+        for entry in read
+    }
     for id in present:
         if id not in entries:
             line = known.lines[id]
@@ -240,11 +244,14 @@ class _Reading:
         if not to_index:
             return _entry(self.root / id, wanted)
         whole = _entry(self.root / id, Wanted())
-        rows = whole.rows.frame
-        if not _is_watched(whole):
+        if whole.manifest.state in ENDED and not _is_watched(whole):
             with self.lock:
-                self.writer.add(id, self.present[id], whole.description, whole.manifest, rows)
-        return replace(whole, rows=_stretch(wanted.of(rows)))
+                told = self.writer.add(
+                    id, self.present[id], whole.description, whole.manifest, whole.rows.frame
+                )
+            if told or wanted.nothing:
+                return replace(whole, rows=index.NO_ROWS)
+        return replace(whole, rows=_stretch(wanted.of(whole.rows.frame)))
 
 
 def _entry(path: Place, wanted: Wanted) -> Entry:

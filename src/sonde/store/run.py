@@ -18,7 +18,7 @@ Whatever is read is compared with them.  0.1.0 wrote manifests of format 1, with
 import io
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -269,9 +269,17 @@ class RunFolder:
             return ""
 
 
+def as_tree(manifest: Manifest) -> dict[str, Any]:
+    """The manifest as plain JSON values."""
+    known = dict(vars(manifest))
+    if manifest.checksums is not None:
+        known["checksums"] = {name: dict(vars(one)) for name, one in manifest.checksums.items()}
+    return known
+
+
 def _manifest(manifest: Manifest) -> bytes:
     """A state of 0.1.0 whose manifest is written once more stays one."""
-    known = asdict(manifest)
+    known = as_tree(manifest)
     if manifest.checksums is None:
         del known["checksums"]
         return _json({"format": UNSEALED, **known})

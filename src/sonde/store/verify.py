@@ -128,7 +128,7 @@ class _Indexed:
         if (
             stretch is None
             or line.manifest != manifest
-            or not stretch.frame.slice(stretch.first, stretch.count).equals(index.light(rows, line.heavy))
+            or not stretch.frame.slice(stretch.first, stretch.count).equals(index.light(rows)[0])
         ):
             found.blame(FOLDER, f"its copy of {run} is not what the run has")
         else:
