@@ -9,8 +9,8 @@ import numpy as np
 import polars as pl
 
 from sonde.config import RunConfig, to_tree
-from sonde.identity import run_id
 from sonde.rows import SCHEMA
+from sonde.run_ids import run_id
 from sonde.store import files
 from sonde.store.place import Place
 from sonde.store.run import Manifest, RunFolder, State

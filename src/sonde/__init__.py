@@ -1,6 +1,5 @@
 """Sonde: see how deep networks learn — the signal going up, the credit coming back."""
 
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from sonde.watching.check import check as check
     from sonde.watching.watch import watch as watch
 
-__version__ = version("sonde")
+    __version__: str
 
 _HOME = {
     "CreditAssignment": "sonde.training.assign",
@@ -68,8 +67,10 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import on first use, so that reading a store needs no torch and `sonde --help` neither."""
-    from importlib import import_module
+    from importlib import import_module, metadata
 
+    if name == "__version__":
+        return metadata.version("sonde")
     if name not in _HOME:
         raise AttributeError(f"module 'sonde' has no attribute {name!r}: it has {', '.join(_HOME)}")
     if _HOME[name] == "sonde":

@@ -12,13 +12,14 @@ from pydantic import BeforeValidator
 from sonde import guests
 from sonde.checked import BadOption, check, checked
 from sonde.errors import SondeError, nearest
-from sonde.identity import RUN, canonical, first_options, lasting, run_id
 from sonde.models import MODELS, Model
 from sonde.network import Signature
 from sonde.optimisers import GuestOptimiser
 from sonde.optimisers import Optimiser as Optimiser
 from sonde.probes import PROBES, Probe, Schedule, epochs_of
 from sonde.rules import RULES, Rule
+from sonde.run_ids import RUN, first_options, lasting, run_id
+from sonde.runs.configurations import flatten, recipe_of
 from sonde.tasks import TASKS, Task
 
 CHOICES: dict[str, Mapping[str, type[Any]]] = {"model": MODELS, "rule": RULES, "task": TASKS}
@@ -131,14 +132,12 @@ class RunConfig:
     @cached_property
     def recipe(self) -> str:
         """Equal for configurations that differ in nothing but the seed."""
-        if self.sources:  # a stranger's way of showing itself need not show everything
-            return canonical(to_tree(self) | {"seed": None})
-        return repr([getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "seed"])
+        return recipe_of(to_tree(self))
 
     @cached_property
     def id(self) -> str:
         """Readable, and unique to the configuration: two runs share an id only if they are the same run."""
-        return run_id(_tree(self))
+        return run_id(to_tree(self))
 
     @property
     def sources(self) -> list[str]:
@@ -151,7 +150,7 @@ class RunConfig:
 def to_tree(config: RunConfig) -> dict[str, Any]:
     """The configuration as plain JSON values, as it is stored and hashed; each chosen part carries its name.
 
-    An option that is younger than its part stands there only where it differs from its default: `sonde.identity`.
+    An option that is younger than its part stands there only where it differs from its default: `sonde.run_ids`.
     """
     whole = whole_tree(config)
     tree: dict[str, Any] = {}
@@ -160,16 +159,6 @@ def to_tree(config: RunConfig) -> dict[str, Any]:
         tree[part] = lasting(whole[part], _defaults_of(getattr(config, part)), first)
     rest = {key: value for key, value in whole.items() if key not in SECTIONS}
     return tree | lasting(rest, _defaults_of(config), first_options("", ""))
-
-
-_trees: dict[str, dict[str, Any]] = {}
-
-
-def _tree(config: RunConfig) -> dict[str, Any]:
-    """The same, made once for all the seeds of a recipe."""
-    if config.recipe not in _trees:
-        _trees[config.recipe] = to_tree(config)
-    return _trees[config.recipe] | {"seed": config.seed}
 
 
 def younger(config: RunConfig) -> dict[str, Any]:
@@ -358,14 +347,4 @@ def options(tree: Mapping[str, Any]) -> set[str]:
 
 def keys(config: RunConfig) -> dict[str, Any]:
     """Every dotted key of the configuration with its value; `model`, `rule` and `task` stand for their names."""
-    flat: dict[str, Any] = {}
-    for key, value in whole_tree(config).items():
-        if not isinstance(value, dict):
-            flat[key] = value
-            continue
-        if key in CHOICES:
-            flat[key] = value["name"]
-        flat |= {
-            f"{key}.{option}": v for option, v in value.items() if not (key in CHOICES and option == "name")
-        }
-    return flat
+    return flatten(whole_tree(config))

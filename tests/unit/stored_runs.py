@@ -9,8 +9,8 @@ from typing import Any
 
 import polars as pl
 
-from sonde.identity import run_id
 from sonde.rows import SCHEMA, empty
+from sonde.run_ids import run_id
 from sonde.store.load import Run, Runs
 from sonde.store.run import Manifest, RunFolder
 

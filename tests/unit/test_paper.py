@@ -9,12 +9,11 @@ import sonde
 from conftest import tiny_config
 from sonde.errors import SondeError
 from sonde.figures import FIGURES, NoData
-from sonde.figures.evidence import Evidence
 from sonde.models import PlainMLP, ResMLP
-from sonde.paper.reading.residual import read_residual
-from sonde.paper.writing.residual import residual_sheets
-from sonde.studies.evidence import gather
+from sonde.paper.residual_files import read_residual, residual_sheets
+from sonde.runs.evidence import Evidence
 from sonde.studies.from_files import from_files
+from sonde.studies.study import gather
 
 
 @pytest.fixture(scope="module")

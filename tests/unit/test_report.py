@@ -177,7 +177,7 @@ def test_figures_are_inside_the_page_with_caption_and_alternative_text(tmp_path:
     runs = tmp_path / "runs"
     write_study(runs, "audit", seeds=(42,))
     import sonde
-    from sonde.cli.report_contents import contents
+    from sonde.report.assembly import contents
     from sonde.report.page import render
 
     found = contents(sonde.load(runs), source="runs", title="t")
@@ -197,7 +197,7 @@ def test_a_figure_that_cannot_be_drawn_is_named_with_the_reason(tmp_path: Path) 
     runs = tmp_path / "runs"
     write_study(runs, "audit", seeds=(42,))
     import sonde
-    from sonde.cli.report_contents import contents
+    from sonde.report.assembly import contents
 
     (section,) = contents(sonde.load(runs), source="runs", title="t").sections
     skipped = pictures(section.evidence, "snapshots").skipped

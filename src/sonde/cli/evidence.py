@@ -4,12 +4,12 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from sonde.cli.plan import configurations
+from sonde.cli.options import configurations
 from sonde.errors import SondeError
 from sonde.store.place import Place
 
 if TYPE_CHECKING:
-    from sonde.studies.evidence import Gathered
+    from sonde.studies.study import Gathered
 
 
 def from_store(
@@ -27,7 +27,7 @@ def from_store(
     Where nothing narrows the study, guest rules that were trained by its recipe belong to it.
     """
     from sonde.store.load import load
-    from sonde.studies.evidence import gather
+    from sonde.studies.study import gather
 
     stored = load(runs)
     if not stored.runs:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from sonde.cli.options import OutFolder, Quiet, RunsFolder, Scale, Seeds, Set
+from sonde.cli.options import OutFolder, Quiet, RunsFolder, Scale, Seeds, Set, seeds_of
 from sonde.errors import SondeError
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from sonde.paper.sheet import Sheets
+    from sonde.paper.json_file import Sheets
 
 
 def export(
@@ -37,13 +37,11 @@ def export(
     import polars as pl
 
     from sonde.cli.evidence import from_store
-    from sonde.cli.plan import seeds_of
     from sonde.errors import pick
-    from sonde.paper import provenance
-    from sonde.paper.writing import WRITERS
+    from sonde.paper import WRITERS, provenance
     from sonde.store import files
-    from sonde.studies.evidence import NoRuns
     from sonde.studies.settings import UnknownKey
+    from sonde.studies.study import NoRuns
 
     exported: list[Exported] = []
     empty: list[NoRuns | UnknownKey] = []

@@ -26,7 +26,7 @@ def report(
     if out.is_dir():
         raise SondeError(f"{out} is a folder: name a file, for example --out {out / 'report.html'}")
 
-    from sonde.cli.report_contents import contents
+    from sonde.report.assembly import contents
     from sonde.report.page import render
     from sonde.report.pictures import Pictures, pictures
     from sonde.store import files

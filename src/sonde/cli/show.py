@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sonde.cli.options import Json, RunsFolder
-from sonde.cli.sessions import place_of, start
 
 if TYPE_CHECKING:
     from sonde.store.load import Runs
@@ -18,7 +17,7 @@ def show(runs: RunsFolder = Path("runs"), json: Json = False) -> None:
     """List stored runs: what each is, how far it came, its last metrics."""
     import polars as pl
 
-    from sonde.cli.output import print_json
+    from sonde.cli.terminal import print_json
     from sonde.store.load import load
 
     last = pl.col("step") == pl.col("step").max().over("run", "metric")
@@ -37,6 +36,8 @@ def show(runs: RunsFolder = Path("runs"), json: Json = False) -> None:
 
 def describe(stored: "Runs") -> list[dict[str, Any]]:
     """What a program wants to know of each run; undefined metrics are NaN here."""
+    from sonde.report.runs import place_of
+
     metrics = _last_metrics(stored)
     return [
         {
@@ -60,7 +61,8 @@ def describe(stored: "Runs") -> list[dict[str, Any]]:
 
 def print_runs(stored: "Runs", title: str) -> None:
     """A table of runs with the last value of the metrics that say most."""
-    from sonde.cli.output import print_table
+    from sonde.cli.terminal import print_table
+    from sonde.report.runs import start
 
     metrics = _last_metrics(stored)
     names = [name for name in SHOWN if any(name in known for known in metrics.values())]
@@ -107,7 +109,7 @@ def describe_watched(stored: "Runs") -> list[dict[str, Any]]:
 
 def print_watched(stored: "Runs", title: str) -> None:
     """A table of watched runs; a run under way tells the step it was last seen at."""
-    from sonde.cli.output import print_table
+    from sonde.cli.terminal import print_table
 
     known = describe_watched(stored)
     columns = {"id": "left", "model": "left", "parameters": "right", "modules": "right", "step": "right"}

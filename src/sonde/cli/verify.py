@@ -16,7 +16,7 @@ def verify(runs: RunsFolder = Path("runs"), json: Json = False) -> None:
     """
     from dataclasses import asdict
 
-    from sonde.cli.output import print_json
+    from sonde.cli.terminal import print_json
     from sonde.store.verify import verify as check
 
     found = check(runs)

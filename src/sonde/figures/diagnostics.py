@@ -8,15 +8,13 @@ import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from sonde.figures.caption import caption, merge_notes, missing_seeds, n_text
 from sonde.figures.cohort import Cohort, cohort_of
-from sonde.figures.epochs import line_notes, rule_lines, with_n
-from sonde.figures.evidence import Evidence, NoData
-from sonde.figures.layers import common_epoch, draw_layers, latest, over_layers
-from sonde.figures.marks import Series, layer_axis
-from sonde.figures.panels import linear_limits, say_empty
-from sonde.figures.scales import signed, wide_scale
+from sonde.figures.marks import draw_panel, say_empty
+from sonde.figures.scales import layer_axis, linear_limits, signed, wide_scale
+from sonde.figures.series import Series, common_epoch, curves, latest, line_notes, with_n
 from sonde.figures.style import COLOR, DOUBLE, FAINT, fine_print, legend_row, new_figure, panel_title
-from sonde.figures.words import caption, merge_notes, missing_seeds, n_text
+from sonde.runs.evidence import Evidence, NoData
 from sonde.verdicts import number
 
 METRICS = {
@@ -49,7 +47,7 @@ def draw(evidence: Evidence) -> tuple[Figure, str]:
     if not any(rows["defined"].any() for rows in metrics.values()):
         undefined = any(rows.height for rows in metrics.values())
         what = "every {} value is undefined" if undefined else "no {} rows"
-        raise NoData(f"{what.format(', '.join(METRICS))} in {cohort.evidence.source}")
+        raise NoData(f"{what.format(', '.join(METRICS))} in {cohort.source}")
     epoch = common_epoch(pl.concat(metrics.values()))
     found = [diagnostic(cohort, metric, rows, epoch) for metric, rows in metrics.items()]
     counts = pl.concat([one.summary.select("rule", "n") for one in found if one.lines])
@@ -81,22 +79,21 @@ def diagnostic(cohort: Cohort, metric: str, rows: pl.DataFrame, epoch: int | Non
     """Lines of a metric and its controls at one epoch; without rows there are none, and a note says so."""
     layers = range(cohort.depth + 1)
     if rows.is_empty():
-        note = f"No rows in {cohort.evidence.source}."
-        return Diagnostic(metric, None, over_layers(rows, layers), [], [], [], [note])
+        note = f"No rows in {cohort.source}."
+        return Diagnostic(metric, None, rows, [], [], [], [note])
     chosen, notes = latest(rows, epoch)
     at = int(chosen["epoch"][0])
-    summary = over_layers(chosen, layers)
-    lines = rule_lines(cohort, summary, "layer")
-    notes += line_notes(lines, log=False, unit="layers")
-    present = replace(cohort, labels={line.key: line.label for line in lines})
+    own = curves(cohort, chosen, "layer", layers)
+    notes += line_notes(own.lines, log=False, unit="layers")
+    present = replace(cohort, labels={line.key: line.label for line in own.lines})
     notes += missing_seeds(present, chosen)
     controls = {}
     for control in CONTROLS:
         of_control = cohort.evidence.metric(f"{metric}/{control}").filter(pl.col("epoch") == at)
-        controls[control] = rule_lines(cohort, over_layers(of_control, layers), "layer")
+        controls[control] = curves(cohort, of_control, "layer", layers).lines
         if not controls[control]:
             notes.append(f"No {CONTROLS[control].split(' ')[0]} recorded.")
-    return Diagnostic(metric, at, summary, lines, controls["bp"], controls["null"], notes)
+    return Diagnostic(metric, at, own.summary, own.lines, controls["bp"], controls["null"], notes)
 
 
 def draw_diagnostic(ax: Axes, one: Diagnostic, names: dict[str, str], depth: int) -> list[str]:
@@ -110,7 +107,7 @@ def draw_diagnostic(ax: Axes, one: Diagnostic, names: dict[str, str], depth: int
         ax.plot(line.x, line.mean, color=COLOR[line.key], linewidth=0.9, linestyle=DASHED, zorder=1.8)
     for line in one.null:
         ax.plot(line.x, line.mean, color=FAINT, linewidth=0.9, linestyle=DOTTED, zorder=1.8)
-    draw_layers(ax, one.lines, names, log=False)
+    draw_panel(ax, one.lines, log=False, names=names)
     layer_axis(ax, depth, first=0, zero="0")
     drawn = [line.extent(log=False) for line in one.lines] + [line.mean for line in one.ceiling]
     null = [line.mean for line in one.null]

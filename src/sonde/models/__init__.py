@@ -1,8 +1,7 @@
 """Networks, chosen by name."""
 
 from sonde.models.model import Model
-from sonde.models.plain_mlp import PlainMLP
-from sonde.models.res_mlp import ResMLP
+from sonde.models.plain_and_res_mlp import PlainMLP, ResMLP
 from sonde.models.residual_mlp import ResidualMLP
 from sonde.models.student_net import StudentNet
 from sonde.models.vit_mini import VitMini

@@ -5,13 +5,11 @@ In an object store a put is all of that: the object appears whole or not at all.
 
 import contextlib
 import errno
-import os
-import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeVar
 
+from sonde.atomic import set_aside, to_disk
 from sonde.errors import SondeError
 from sonde.store.place import Place
 from sonde.store.remote import Remote
@@ -19,7 +17,6 @@ from sonde.store.remote import Remote
 P = TypeVar("P", bound=Place)
 
 MARK = ".store"  # an object that shows a prefix to be in use
-ASIDE = ".aside-"  # how every file or folder that is not in place yet begins
 
 
 @contextlib.contextmanager
@@ -59,28 +56,14 @@ def make_folder(path: P) -> P:
     return path
 
 
-def to_disk(path: Path, content: bytes) -> None:
-    """A new file, complete on disk when this returns."""
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
 def write(path: Place, content: bytes) -> None:
     """The whole content or nothing: a reader sees the old file until the new one is complete on disk."""
     if isinstance(path, Remote):
         path.put(content)
         return
     assert isinstance(path, Path)
-    with clear_errors(path):
-        aside = path.with_name(f"{ASIDE}{os.getpid()}-{path.name}")
-        try:
-            to_disk(aside, content)
-            aside.replace(path)
-        except BaseException:
-            aside.unlink(missing_ok=True)
-            raise
+    with clear_errors(path), set_aside(path) as (aside,):
+        to_disk(aside, content)
 
 
 def write_folder(path: Place, contents: dict[str, bytes]) -> None:
@@ -90,13 +73,7 @@ def write_folder(path: Place, contents: dict[str, bytes]) -> None:
             (path / name).put(content)
         return
     assert isinstance(path, Path)
-    with clear_errors(path):
-        aside = Path(tempfile.mkdtemp(prefix=f"{ASIDE}{path.name}-", dir=path.parent))
-        try:
-            for name, content in contents.items():
-                to_disk(aside / name, content)
-            aside.chmod(0o755)
-            aside.rename(path)
-        except BaseException:
-            shutil.rmtree(aside, ignore_errors=True)
-            raise
+    with clear_errors(path), set_aside(path) as (aside,):
+        aside.mkdir()
+        for name, content in contents.items():
+            to_disk(aside / name, content)

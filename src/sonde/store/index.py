@@ -26,6 +26,7 @@ import numpy as np
 import polars as pl
 from pydantic_core import from_json
 
+from sonde.atomic import ASIDE
 from sonde.errors import SondeError
 from sonde.rows import SCHEMA, empty
 from sonde.store import files
@@ -456,7 +457,7 @@ class Writer:
         return self._target
 
     def _aside(self) -> Place:
-        return self.old.root / FOLDER / f"{files.ASIDE}{os.getpid()}-rows.pack"
+        return self.old.root / FOLDER / f"{ASIDE}{os.getpid()}-rows.pack"
 
     def finish(self) -> None:
         """Make the new index visible, if it is worth it and the store may be written to."""
@@ -514,7 +515,7 @@ class Writer:
         }
         files.write(folder / NAME, seal(known))
         for file in folder.iterdir():
-            if file.name not in (NAME, pack, names) and not file.name.startswith(files.ASIDE):
+            if file.name not in (NAME, pack, names) and not file.name.startswith(ASIDE):
                 file.unlink(missing_ok=True)
 
     def _put(self, path: Place) -> None:

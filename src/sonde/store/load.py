@@ -20,6 +20,7 @@ from sonde.store.notices import tell
 from sonde.store.place import Place, place
 from sonde.store.remote import Remote
 from sonde.store.run import ENDED, Manifest, RunFolder
+from sonde.store.schemas import ABOUT as ABOUT
 from sonde.store.schemas import WATCHED as KIND
 
 T = TypeVar("T")

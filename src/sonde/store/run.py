@@ -25,9 +25,10 @@ from typing import Any, TypeVar
 import polars as pl
 from pydantic_core import from_json
 
+from sonde.atomic import ASIDE
 from sonde.errors import SondeError
-from sonde.identity import run_id
 from sonde.rows import SCHEMA, empty
+from sonde.run_ids import run_id
 from sonde.store import files
 from sonde.store.checksums import Checksum, checksum, is_sealed, seal
 from sonde.store.place import Place
@@ -180,7 +181,7 @@ class RunFolder:
         keep = {"run.json", "manifest.json", *manifest.files.values()}
         with files.clear_errors(self.path):
             for file in self.path.iterdir():
-                if file.name not in keep and (file.name.startswith(files.ASIDE) or file.suffix in KINDS):
+                if file.name not in keep and (file.name.startswith(ASIDE) or file.suffix in KINDS):
                     file.unlink(missing_ok=True)
 
     def read(self, manifest: Manifest | None = None) -> tuple[Manifest, pl.DataFrame]:

@@ -1,6 +1,6 @@
 """What `run.json` and `manifest.json` may say; anything else is one line that names the file, the key and the fix."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
@@ -62,6 +62,9 @@ class TrainedAbout:
     steps: Count
     samples: Count
     probe_size: Count
+
+
+ABOUT = tuple(one.name for one in fields(TrainedAbout))
 
 
 @dataclass(frozen=True, kw_only=True)

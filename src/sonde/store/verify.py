@@ -7,8 +7,9 @@ from pathlib import Path
 
 import polars as pl
 
+from sonde.atomic import ASIDE
 from sonde.errors import SondeError
-from sonde.store import files, index
+from sonde.store import index
 from sonde.store.checksums import Checksum, checksum
 from sonde.store.index import FOLDER, Index, Stretch, Wanted
 from sonde.store.journal import journal_name, read_facts, read_watched
@@ -154,4 +155,4 @@ def _asides(root: Place) -> Iterator[Place]:
             entries = list(folder.iterdir())
         except OSError:
             continue
-        yield from (path for path in entries if path.name.startswith(files.ASIDE))
+        yield from (path for path in entries if path.name.startswith(ASIDE))

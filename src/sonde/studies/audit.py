@@ -3,15 +3,14 @@
 from collections.abc import Sequence
 
 from sonde.audit.audit import audit
-from sonde.audit.sentence import sentence, verdict
 from sonde.audit.table import columns, lines
+from sonde.audit.verdict import sentence, verdict
 from sonde.config import RunConfig
 from sonde.models import ResidualMLP
 from sonde.rules import Backprop, CreditBridge, DirectFeedback, FeedbackAlignment, Frozen, Rule, StateBridge
 from sonde.studies.cifar10 import accuracies, prediction_against_rank
-from sonde.studies.evidence import Gathered
 from sonde.studies.recipes import QUICK_SEEDS, SEEDS, classification
-from sonde.studies.study import Finding, Study
+from sonde.studies.study import Finding, Gathered, Study
 
 RULES: tuple[Rule, ...] = (
     Backprop(),

@@ -1,4 +1,6 @@
-"""What `--set` asks for: one value, several to be trained in turn, or more for a list.
+"""What `--only` leaves of a study's runs, and what `--set` makes of them.
+
+A setting is one value, several to be trained in turn, or more for a list:
 
 model.d=64                one value
 model.d=32,64,128         three values: a sweep; several of them make the product
@@ -13,9 +15,9 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from sonde.compare.configurations import shown
-from sonde.config import SECTIONS, RunConfig, changed, options, parse
+from sonde.config import SECTIONS, RunConfig, changed, keys, options, parse
 from sonde.errors import SondeError, nearest
+from sonde.runs.configurations import only, shown
 
 Tree = Mapping[str, Any]
 EXAMPLE = "write key=value, for example --set model.L=10"
@@ -32,6 +34,12 @@ class Setting:
     key: str
     values: tuple[Any, ...]
     adds: bool = False
+
+
+def narrowed(configs: Iterable[RunConfig], wanted: Mapping[str, Any]) -> list[RunConfig]:
+    """The configurations whose values equal the wanted; `variant` stands for the network's variant."""
+    described = ((one, keys(one) | {"variant": getattr(one.model, "variant", None)}) for one in configs)
+    return only(described, wanted)
 
 
 def settings(words: Sequence[str]) -> list[Setting]:

@@ -1,10 +1,10 @@
 """Tasks, chosen by name."""
 
 from sonde.tasks.cifar10 import Cifar10
-from sonde.tasks.data import Data, Task
 from sonde.tasks.digits import Digits
 from sonde.tasks.identity import Identity
 from sonde.tasks.samples import Samples
+from sonde.tasks.task import Data, Task
 from sonde.tasks.teacher import Teacher
 
 TASKS: dict[str, type[Task]] = {

@@ -234,7 +234,12 @@ def _gradients(units: list[dict[str, nn.Parameter]]) -> list[Matrix]:
 
 
 class Deliver(torch.autograd.Function):
-    """Hands h_L to the readout; when the gradient comes back, hands every unit the credit the rule names."""
+    """Hands h_L to the readout; when the gradient comes back, hands every unit the credit the rule names.
+
+    The rule is called inside autograd's backward because that is the one moment at which g_L is known and the blocks
+    have not been gone through: so one call of the engine serves readout and all blocks.  Without this node g_L would
+    take a call of its own, and the graph of the readout would have to be kept for a second one.
+    """
 
     @staticmethod
     def forward(ctx: Any, answer: Callable[[Tensor], list[Tensor]], *units: Tensor) -> Tensor:
