@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, Gt, MinLen
+from annotated_types import Ge, Gt, Le, MinLen
 from pydantic import BeforeValidator
 
 from sonde import guests
@@ -95,9 +95,9 @@ class RunConfig:
     task: Task
     optimiser: Optimiser | GuestOptimiser = Optimiser()
     probes: Probing = Probing()
-    batch_size: Annotated[int, Ge(1)] = 128
-    epochs: Annotated[int, Ge(1)] = 10
-    seed: Annotated[int, Ge(0)] = 42
+    batch_size: Annotated[int, Ge(1), Le(10**9)] = 128
+    epochs: Annotated[int, Ge(1), Le(10**9)] = 10
+    seed: Annotated[int, Ge(0), Le(2**63 - 1)] = 42
     precision: Literal["float32", "float64", "bf16"] = "float32"
     log: Literal["epoch", "step"] = "epoch"  # how often the training loss is stored
     scale: Literal["quick", "full"] = "full"

@@ -1,7 +1,9 @@
 """The command line: `sonde --help`.  Commands import what they need when they run."""
 
+import signal
 import sys
 import traceback
+from collections import deque
 from typing import Annotated
 
 import typer
@@ -70,10 +72,30 @@ def sonde(
     """
 
 
+def _end_like_ctrl_c() -> deque[int]:
+    """Let SIGTERM and SIGHUP do what Ctrl-C does, unless they are ignored; names those that came."""
+    came: deque[int] = deque()
+
+    def handle(number: int, frame: object) -> None:
+        came.append(number)
+        signal.raise_signal(signal.SIGINT)
+
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, handle)
+    return came
+
+
 def main() -> None:
     """Run a command: a mistake is one line and exit code 2; `--debug` shows where it was noticed."""
     arguments = sys.argv[1:]
     debug = "--debug" in arguments
+    if arguments and not {"-h", "--help"} & {*arguments}:  # help has colours of its own
+        from sonde.cli.terminal import Printable
+
+        sys.stdout, sys.stderr = Printable(sys.stdout), Printable(sys.stderr)
+    ended_by = _end_like_ctrl_c()
     try:
         app([word for word in arguments if word != "--debug"])
     except SondeError as error:
@@ -83,7 +105,7 @@ def main() -> None:
         sys.exit(2)
     except KeyboardInterrupt:
         print("sonde: stopped; the same command resumes where it was", file=sys.stderr)
-        sys.exit(130)
+        sys.exit(128 + (ended_by[0] if ended_by else signal.SIGINT))
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(0)

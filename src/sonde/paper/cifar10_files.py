@@ -32,7 +32,7 @@ def read_cifar10(folder: Path) -> Evidence | None:
         document = Document.read(path)
         for seed in document.value:
             methods = document.section(seed)
-            if not seed.isdigit():
+            if not re.fullmatch(r"[0-9]{1,15}", seed):
                 raise document.error(seed, "expected a seed, a whole number written as text")
             for rule in methods.value:
                 if rule not in RULES:

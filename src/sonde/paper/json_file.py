@@ -35,7 +35,7 @@ class Document:
             return cls(path, json.loads(path.read_text(encoding="utf-8")), remedy=remedy)
         except OSError as error:
             raise SondeError(f"{path}: {error.strerror or error}") from None
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise SondeError(f"{path} is not JSON: {error}{remedy and f'; {remedy}'}") from None
 
     def error(self, key: str, problem: str) -> SondeError:

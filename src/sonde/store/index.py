@@ -26,7 +26,7 @@ import numpy as np
 import polars as pl
 from pydantic_core import from_json
 
-from sonde.atomic import ASIDE
+from sonde.atomic import ASIDE, aside_mark, sweep
 from sonde.errors import SondeError
 from sonde.rows import SCHEMA, empty
 from sonde.store import files
@@ -412,6 +412,7 @@ class Writer:
         self._end = 0
         self._target: BinaryIO | io.BytesIO | None = None
         self._failed = False
+        self._mark = aside_mark()
 
     def add(
         self, run: str, stamp: str, description: dict[str, Any], manifest: Manifest, rows: pl.DataFrame
@@ -452,12 +453,14 @@ class Writer:
     def _open(self) -> BinaryIO | io.BytesIO:
         if self._target is None:
             path = self._aside()
-            files.make_folder(self.old.root / FOLDER)
+            folder = files.make_folder(self.old.root / FOLDER)
+            if isinstance(folder, Path):
+                sweep(folder)
             self._target = path.open("wb") if isinstance(path, Path) else io.BytesIO()
         return self._target
 
     def _aside(self) -> Place:
-        return self.old.root / FOLDER / f"{ASIDE}{os.getpid()}-rows.pack"
+        return self.old.root / FOLDER / f"{ASIDE}{self._mark}rows.pack"
 
     def finish(self) -> None:
         """Make the new index visible, if it is worth it and the store may be written to."""

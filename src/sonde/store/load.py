@@ -13,7 +13,7 @@ import polars as pl
 
 from sonde.errors import SondeError, nearest
 from sonde.rows import empty
-from sonde.store import index
+from sonde.store import files, index
 from sonde.store.index import Index, Stretch, Wanted, Writer
 from sonde.store.journal import read_facts, read_watched
 from sonde.store.notices import tell
@@ -166,6 +166,27 @@ def load_some(root: str | Place, ids: Iterable[str]) -> Runs:
     return _runs(root, [_entry(root / id, Wanted()) for id in there])
 
 
+def without_machines(stored: Runs) -> Runs:
+    """The runs without the names of machines and nodes, and without the command lines that began them."""
+
+    def clean(session: dict[str, Any]) -> dict[str, Any]:
+        known = {key: value for key, value in session.items() if key != "node"}
+        if isinstance(environment := known.get("environment"), dict):
+            known["environment"] = {key: value for key, value in environment.items() if key != "command"}
+            if isinstance(machine := environment.get("machine"), dict):
+                known["environment"]["machine"] = {key: v for key, v in machine.items() if key != "host"}
+        return known
+
+    def cleaned(manifest: Manifest) -> Manifest:
+        return replace(manifest, sessions=[clean(session) for session in manifest.sessions])
+
+    return Runs(
+        stored.rows,
+        [replace(run, manifest=cleaned(run.manifest)) for run in stored.runs],
+        [replace(run, manifest=cleaned(run.manifest)) for run in stored.watched],
+    )
+
+
 def present_runs(root: Place) -> list[str]:
     """The ids of the runs that are in the store."""
     return list(_present(root) or {})
@@ -202,9 +223,10 @@ def manifests(root: Place, ids: Iterable[str]) -> dict[str, Manifest]:
 
 def stamps_of(root: Place) -> dict[str, str]:
     """What lies in a store, which has to be there."""
-    if isinstance(root, Path) and root.exists() and not root.is_dir():
-        raise SondeError(f"{root} is a file: --runs names a folder of runs")
-    present = _present(root)
+    with files.clear_errors(root):
+        if isinstance(root, Path) and root.exists() and not root.is_dir():
+            raise SondeError(f"{root} is a file: --runs names a folder of runs")
+        present = _present(root)
     if present is None:
         raise SondeError(f"{root} does not exist: `sonde run STUDY --runs {root}` makes it")
     return present

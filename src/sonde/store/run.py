@@ -65,7 +65,8 @@ class RunFolder:
         return f"restore it from a copy, or remove {self.path} to train it anew"
 
     def exists(self) -> bool:
-        return (self.path if isinstance(self.path, Path) else self.path / "manifest.json").exists()
+        with files.clear_errors(self.path):
+            return (self.path if isinstance(self.path, Path) else self.path / "manifest.json").exists()
 
     def create(
         self,

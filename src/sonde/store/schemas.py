@@ -26,7 +26,7 @@ def _bare(name: str) -> str:
 
 
 BareName = Annotated[str, AfterValidator(_bare)]
-Count = Annotated[int, Strict(), Ge(0), Le(2**53)]
+Count = Annotated[int, Strict(), Ge(0), Le(2**63 - 1)]
 Number = Annotated[float, Strict()]
 
 

@@ -6,15 +6,20 @@ import polars as pl
 
 from sonde.errors import SondeError
 from sonde.store.place import Place
+from sonde.store.unpacked import unpacked
 
+SMALL = 64_000  # bytes that cannot unpack to more than memory holds
+LARGEST = 1_000_000_000  # bytes of a file once it is unpacked
 MOST = 12_000_000  # rows of a run: 1.1 GB in memory
 
 
 def read_table(content: bytes, path: Place, run: str, schema: pl.Schema, fix: str) -> pl.DataFrame:
     """The rows of a file of this run."""
     try:
+        if len(content) > SMALL and (size := unpacked(io.BytesIO(content))) > LARGEST:
+            raise SondeError(f"{path} unpacks to {size / 1e9:.1f} GB, which no run of Sonde's has: {fix}")
         rows = pl.read_parquet(io.BytesIO(content), n_rows=MOST + 1, parallel="none")
-    except pl.exceptions.PolarsError as error:
+    except (pl.exceptions.PolarsError, ValueError) as error:
         raise SondeError(f"{path} cannot be read ({str(error).splitlines()[0]}): {fix}") from None
     refuse_too_many(rows.height, path)
     if rows.schema != schema:
