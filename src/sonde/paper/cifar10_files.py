@@ -3,6 +3,7 @@
 import itertools
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,10 @@ def _diagnostics(method: Document) -> Iterator[Reading]:
                 yield Reading(metric=metric, layer=layer, value=value, samples=0)
 
 
+def _content(seed: int, evidence: Evidence, found: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    return {str(seed): {rule: _method(RunValues(evidence, run)) for rule, run in found.items()}}
+
+
 def cifar10_sheets(evidence: Evidence) -> Sheets:
     """One file a seed, keyed by its seed, then by rule."""
     sheets: Sheets = {}
@@ -95,7 +100,7 @@ def cifar10_sheets(evidence: Evidence) -> Sheets:
         found = {run["rule"]: run for run in runs.iter_rows(named=True) if run["rule"] in RULES}
         if found:
             sheets[_path(int(seed))] = Sheet(
-                content={str(seed): {rule: _method(RunValues(evidence, run)) for rule, run in found.items()}},
+                content=partial(_content, int(seed), evidence, found),
                 runs={f"{seed}.{rule}": run["run"] for rule, run in found.items()},
                 lacking=[f"{rule} of seed {seed}" for rule in RULES if rule not in found],
             )
