@@ -1,6 +1,9 @@
 """Write aside, then rename into place: whatever has its name is whole, and complete on disk."""
 
+import hashlib
 import os
+import platform
+import re
 import shutil
 import uuid
 from collections.abc import Iterator
@@ -17,7 +20,7 @@ def set_aside(*targets: Path, locked: bool = False) -> Iterator[list[Path]]:
     `locked`: nobody else writes these, so what a killed process left aside is removed first, and at the end a damaged
     folder in the way.  Otherwise several may write at once: the last one's file stands, and a folder stays the first's.
     """
-    mark = "" if locked else f"{uuid.uuid4().hex[:8]}-"
+    mark = "" if locked else aside_mark()
     aside = {target.with_name(f"{ASIDE}{mark}{target.name}"): target for target in targets}
     if locked:
         _remove(*aside)
@@ -29,6 +32,40 @@ def set_aside(*targets: Path, locked: bool = False) -> Iterator[list[Path]]:
             path.replace(target)
     finally:
         _remove(*aside)
+
+
+def aside_mark() -> str:
+    """What follows ASIDE in a name: who writes it, so that `sweep` knows, and something that nobody else has."""
+    return f"{_me(os.getpid())}{uuid.uuid4().hex[:8]}-"
+
+
+def sweep(folder: Path) -> None:
+    """Remove what processes of this machine that are no more left aside there."""
+    try:
+        found = [path for path in folder.iterdir() if path.name.startswith(ASIDE)]
+    except OSError:
+        return
+    for path in found:
+        writer = re.match(r"[0-9a-f]{6}-(\d{1,9})-", path.name.removeprefix(ASIDE))
+        if writer and writer[0] == _me(int(writer[1])) and not _alive(int(writer[1])):
+            _remove(path)
+
+
+def _me(process: int) -> str:
+    """The machine and the process, as they stand in a name."""
+    return f"{hashlib.sha256(platform.node().encode()).hexdigest()[:6]}-{process}-"
+
+
+def _alive(process: int) -> bool:
+    if os.name != "posix":
+        return True  # there is no harmless way to ask
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def _remove(*paths: Path) -> None:

@@ -1,14 +1,12 @@
 """A run's complete configuration: frozen, checked when it is made, hashed into the run id."""
 
 import dataclasses
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, Gt, MinLen
+from annotated_types import Ge, Gt, Le, MinLen
 from pydantic import BeforeValidator
 
 from sonde import guests
@@ -20,7 +18,7 @@ from sonde.optimisers import GuestOptimiser
 from sonde.optimisers import Optimiser as Optimiser
 from sonde.probes import PROBES, Probe, Schedule, epochs_of
 from sonde.rules import RULES, Rule
-from sonde.run_ids import RUN, first_options, lasting
+from sonde.run_ids import RUN, first_options, lasting, run_id
 from sonde.runs.configurations import flatten, recipe_of
 from sonde.tasks import TASKS, Task
 
@@ -97,9 +95,9 @@ class RunConfig:
     task: Task
     optimiser: Optimiser | GuestOptimiser = Optimiser()
     probes: Probing = Probing()
-    batch_size: Annotated[int, Ge(1)] = 128
-    epochs: Annotated[int, Ge(1)] = 10
-    seed: Annotated[int, Ge(0)] = 42
+    batch_size: Annotated[int, Ge(1), Le(10**9)] = 128
+    epochs: Annotated[int, Ge(1), Le(10**9)] = 10
+    seed: Annotated[int, Ge(0), Le(2**63 - 1)] = 42
     precision: Literal["float32", "float64", "bf16"] = "float32"
     log: Literal["epoch", "step"] = "epoch"  # how often the training loss is stored
     scale: Literal["quick", "full"] = "full"
@@ -139,8 +137,7 @@ class RunConfig:
     @cached_property
     def id(self) -> str:
         """Readable, and unique to the configuration: two runs share an id only if they are the same run."""
-        names = "-".join(name_of(part, getattr(self, part)) for part in CHOICES)
-        return f"{names}-s{self.seed}-{hashlib.sha256(_text(to_tree(self)).encode()).hexdigest()[:10]}"
+        return run_id(to_tree(self))
 
     @property
     def sources(self) -> list[str]:
@@ -200,10 +197,6 @@ def _heading(part: str, value: Any) -> dict[str, Any]:
         | ({} if source is None else {"source": source})
         | ({} if version == 1 else {"version": version})
     )
-
-
-def _text(tree: Mapping[str, Any]) -> str:
-    return json.dumps(tree, sort_keys=True, separators=(",", ":"))
 
 
 def _json(value: Any) -> Any:

@@ -8,10 +8,15 @@ arithmetic) says `version: ClassVar[int] = 2`, and its runs get new ids.  `tests
 Version 0.1.0 hashed the whole tree: this table is what that tree was made of, so its runs are recognised.
 """
 
+import hashlib
+import json
 from collections.abc import Mapping
 from typing import Any
 
 Options = tuple[str, ...]
+
+CHOSEN = ("model", "rule", "task")
+"""The parts that are chosen by name, and stand in the id with it."""
 
 CREDIT: Options = ("credit_scale", "penalty")
 
@@ -59,3 +64,14 @@ def lasting(options: Mapping[str, Any], defaults: Mapping[str, Any], first: Opti
     if first is None:
         return dict(options)
     return {key: value for key, value in options.items() if key in first or value != defaults.get(key)}
+
+
+def run_id(tree: Mapping[str, Any]) -> str:
+    """Readable, and unique to the configuration: two runs share an id only if they are the same run."""
+    names = "-".join(tree[part]["name"] for part in CHOSEN)
+    return f"{names}-s{tree['seed']}-{hashlib.sha256(canonical(tree).encode()).hexdigest()[:10]}"
+
+
+def canonical(tree: Mapping[str, Any]) -> str:
+    """The tree as the one text that is hashed."""
+    return json.dumps(tree, sort_keys=True, separators=(",", ":"))

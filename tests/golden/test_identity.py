@@ -16,7 +16,9 @@ from sonde import config as configuration
 from sonde.config import CHOICES, Optimiser, Probing, change, parse, to_tree, younger
 from sonde.rules import DirectFeedback
 from sonde.run_ids import FIRST, OPTIMISER, PROBES, RUN, lasting
+from sonde.store.run import RunFolder
 from sonde.studies import STUDIES
+from stores import without_checksums
 
 IDS = json.loads((STORES / "ids.json").read_text())
 
@@ -121,6 +123,7 @@ def test_an_unfinished_run_of_0_1_0_goes_on(tmp_path: Path) -> None:
     older = tensors.unpack(state.read_bytes())
     del older["draws"]
     state.write_bytes(tensors.pack(older))
+    without_checksums(RunFolder(state.parent))
     package.train(config, runs=tmp_path / "old")
     weights = "weights.safetensors"
     assert (tmp_path / "old" / config.id / weights).read_bytes() == (

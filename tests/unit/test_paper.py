@@ -33,7 +33,7 @@ def evidence(tmp_path_factory: pytest.TempPathFactory) -> Evidence:
 @pytest.fixture
 def folder(evidence: Evidence, tmp_path: Path) -> Path:
     for name, sheet in residual_sheets(evidence).items():
-        (tmp_path / name).write_text(json.dumps(sheet.content))
+        (tmp_path / name).write_text(json.dumps(sheet.content()))
     return tmp_path
 
 
@@ -176,7 +176,7 @@ def test_an_undefined_value_stops_the_export_naming_run_epoch_and_metric(evidenc
     with pytest.raises(
         SondeError, match=rf"run {run}, epoch 3, metric activation_std: undefined \(one value\)"
     ):
-        residual_sheets(Evidence(rows, evidence.runs, "runs"))
+        residual_sheets(Evidence(rows, evidence.runs, "runs"))["results.json"].content()
 
 
 def test_half_a_pair_is_not_exported(evidence: Evidence) -> None:

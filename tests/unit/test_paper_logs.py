@@ -47,7 +47,7 @@ def folder(evidence: dict[str, Evidence], tmp_path: Path) -> Path:
     for study, known in evidence.items():
         for name, sheet in WRITERS[study](known).items():
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / name).write_text(json.dumps(sheet.content, allow_nan=False))
+            (tmp_path / name).write_text(json.dumps(sheet.content(), allow_nan=False))
     return tmp_path
 
 

@@ -45,6 +45,7 @@ def audit(
     Runs of one recipe stand together, whatever their rule and seed.
     How often each question fires on healthy runs: docs/calibration.md.
     """
+    from sonde.audit.audit import METRICS
     from sonde.audit.audit import audit as ask
     from sonde.cli.terminal import print_json
     from sonde.runs.configurations import choices, keep
@@ -53,7 +54,7 @@ def audit(
     thresholds = Thresholds(
         growth=growth, gradient=gradient, deviations=deviations, ceiling=ceiling, confidence=confidence
     )
-    audited = ask(keep(load(runs), choices(only or [])), thresholds)
+    audited = ask(keep(load(runs, metrics=METRICS), choices(only or [])), thresholds)
     for run, why in audited.left_out.items():
         print(f"left out: {run} ({why})", file=sys.stderr)
     if json:

@@ -4,6 +4,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
@@ -35,6 +36,7 @@ def execute(
 
     `options` are those of the engine, None where none was given.
     """
+    from sonde.atomic import sweep
     from sonde.cli.terminal import console, count
     from sonde.config import label_of
     from sonde.store import files
@@ -42,6 +44,8 @@ def execute(
 
     run_all = choose(engine, options)
     files.make_folder(runs)
+    if isinstance(runs, Path):
+        sweep(runs)
     if engine == "local":  # elsewhere the machines that train see to it
         resolve_device(device)
         for task in {repr(config.task): config.task for config in configs}.values():

@@ -20,8 +20,9 @@ def show(runs: RunsFolder = Path("runs"), json: Json = False) -> None:
     from sonde.cli.terminal import print_json
     from sonde.store.load import load
 
-    scalars = pl.col("layer").is_null()
-    stored = load(runs, scalars if json else scalars & pl.col("metric").is_in((*SHOWN, *OF_WATCHED)))
+    last = pl.col("step") == pl.col("step").max().over("run", "metric")
+    shown = None if json else (*SHOWN, *OF_WATCHED)
+    stored = load(runs, last | (pl.col("metric") == "nonfinite"), metrics=shown, layers=False)
     if json:
         print_json(describe(stored) + describe_watched(stored))
         return

@@ -2,9 +2,10 @@
 
 import json
 import math
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any, Literal, TextIO
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -20,12 +21,17 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from sonde.errors import printable
+
 RICH_LINES = 500  # of a table, at most
 
 
 def print_json(value: Any) -> None:
     """JSON with null for what is undefined."""
-    print(json.dumps(_plain(value), indent=1, ensure_ascii=False, allow_nan=False))
+    text = json.dumps(_plain(value), indent=1, ensure_ascii=False, allow_nan=False)
+    if printable(text) != text:
+        text = "".join(sign if printable(sign) else f"\\u{ord(sign):04x}" for sign in text)
+    print(text)
 
 
 def _plain(value: Any) -> Any:
@@ -39,13 +45,19 @@ def _plain(value: Any) -> Any:
 def table(title: str, columns: dict[str, str], rows: list[list[str]]) -> Table:
     """A plain table; `columns` maps each heading to left or right."""
     grid = Table(
-        title=title, title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False
+        title=printable(title),
+        title_justify="left",
+        title_style="bold",
+        header_style="bold",
+        box=None,
+        pad_edge=False,
     )
     for heading, side in columns.items():
+        heading = printable(heading)
         justify: Literal["left", "right"] = "right" if side == "right" else "left"
         grid.add_column(heading, justify=justify, overflow="fold", no_wrap=heading == "id")
     for row in rows:
-        grid.add_row(*row)
+        grid.add_row(*map(printable, row))
     return grid
 
 
@@ -54,7 +66,7 @@ def print_table(title: str, columns: dict[str, str], rows: list[list[str]]) -> N
     if len(rows) <= RICH_LINES:
         console().print(table(title, columns, rows))
         return
-    lines = [list(columns), *rows]
+    lines = [list(map(printable, row)) for row in (list(columns), *rows)]
     widths = [max(cell_len(line[place]) for line in lines) for place in range(len(columns))]
     print(title)
     for line in lines:
@@ -67,8 +79,32 @@ def print_table(title: str, columns: dict[str, str], rows: list[list[str]]) -> N
 
 def console(*, stderr: bool = False) -> Console:
     """Wide enough for a table when the output goes into a file or a pipe."""
-    found = Console(stderr=stderr, highlight=False, markup=False)
-    return found if found.is_terminal else Console(stderr=stderr, highlight=False, markup=False, width=400)
+    stream = sys.stderr if stderr else sys.stdout
+    file = getattr(stream, "unfiltered", stream)
+    found = PrintableConsole(file=file, highlight=False, markup=False)
+    return (
+        found if found.is_terminal else PrintableConsole(file=file, highlight=False, markup=False, width=400)
+    )
+
+
+class PrintableConsole(Console):
+    """Colours are its own: texts bring no control sequences with them."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        super().print(*(printable(one) if isinstance(one, str) else one for one in objects), **options)
+
+
+class Printable:
+    """A stream that lets nothing through that a terminal would obey; `unfiltered` is the stream itself."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.unfiltered = stream
+
+    def write(self, text: str) -> int:
+        return self.unfiltered.write(printable(text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.unfiltered, name)
 
 
 @contextmanager

@@ -16,28 +16,37 @@ from PIL import Image
 
 from sonde.datasets.cifar10 import CLASSES, SIDE, ImageBlock
 from sonde.errors import SondeError
+from sonde.store.unpacked import unpacked
 
 DECODED_AT_A_TIME = 5_000  # rows
+LARGEST = 1_000_000_000  # bytes that a file may unpack to; CIFAR-10 in one file has 150 million
 
 
 def count(file: Path) -> int:
     """Rows in the file, once its columns are known to be right."""
     with _readable(file):
-        schema = pl.read_parquet_schema(file)
+        with file.open("rb") as opened:
+            size = unpacked(opened)
+        if size > LARGEST:
+            raise SondeError(
+                f"{file} unpacks to {size / 1e9:.1f} GB, more than the {LARGEST / 1e9:.0f} that CIFAR-10 can have: "
+                "copy it again"
+            )
+        schema = pl.scan_parquet(file, glob=False).collect_schema()
         img, label = schema.get("img"), schema.get("label")
         if not _has_bytes(img) or label is None or not label.is_integer():
             columns = ", ".join(f"{name}: {kind}" for name, kind in schema.items())
             raise SondeError(
                 f"{file} has the columns {columns}; needed are img: struct<bytes, path> and label: integer"
             )
-        return int(pl.scan_parquet(file).select(pl.len()).collect().item())
+        return int(pl.scan_parquet(file, glob=False).select(pl.len()).collect().item())
 
 
 def read(file: Path) -> Iterator[ImageBlock]:
     """The images in file order, a block at a time."""
     for first in range(0, count(file), DECODED_AT_A_TIME):
         with _readable(file):
-            rows = pl.scan_parquet(file).slice(first, DECODED_AT_A_TIME)
+            rows = pl.scan_parquet(file, glob=False).slice(first, DECODED_AT_A_TIME)
             frame = rows.select(pl.col("img").struct.field("bytes").alias("encoded"), "label").collect()
         image_NCHW = np.empty((len(frame), 3, SIDE, SIDE), np.uint8)
         for row, encoded in enumerate(frame["encoded"]):
@@ -78,6 +87,6 @@ def _has_bytes(kind: Any) -> bool:
 def _readable(file: Path) -> Iterator[None]:
     try:
         yield
-    except (pl.exceptions.PolarsError, OSError) as error:
+    except (pl.exceptions.PolarsError, OSError, ValueError) as error:
         reason = str(error).split("\n", 1)[0]
         raise SondeError(f"{file} cannot be read ({reason}): copy it again") from error

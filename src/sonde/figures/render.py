@@ -19,7 +19,7 @@ import platformdirs
 import polars as pl
 
 import sonde
-from sonde.atomic import set_aside
+from sonde.atomic import set_aside, sweep
 from sonde.errors import SondeError, nearest
 from sonde.figures import FIGURES, Evidence, FigureSpec, NoData, figures_of
 
@@ -68,6 +68,7 @@ def draw_files(
     files = [target.with_name(f"{target.name}.{suffix}") for suffix in contents]
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
+        sweep(target.parent)
         with set_aside(*files) as aside:
             for path, content in zip(aside, contents.values(), strict=True):
                 path.write_bytes(content)
@@ -173,6 +174,7 @@ def _keep(key: str, rendered: Rendered) -> None:
     folder = kept_in()
     with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
+        sweep(folder)
         with set_aside(folder / key) as (aside,):
             aside.write_bytes(_seal(key, content) + b"\n" + content)
         oldest_last = sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)

@@ -3,6 +3,7 @@
 import itertools
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ def read_cifar10(folder: Path) -> Evidence | None:
         document = Document.read(path)
         for seed in document.value:
             methods = document.section(seed)
-            if not seed.isdigit():
+            if not re.fullmatch(r"[0-9]{1,15}", seed):
                 raise document.error(seed, "expected a seed, a whole number written as text")
             for rule in methods.value:
                 if rule not in RULES:
@@ -88,6 +89,10 @@ def _diagnostics(method: Document) -> Iterator[Reading]:
                 yield Reading(metric=metric, layer=layer, value=value, samples=0)
 
 
+def _content(seed: int, evidence: Evidence, found: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    return {str(seed): {rule: _method(RunValues(evidence, run)) for rule, run in found.items()}}
+
+
 def cifar10_sheets(evidence: Evidence) -> Sheets:
     """One file a seed, keyed by its seed, then by rule."""
     sheets: Sheets = {}
@@ -95,9 +100,7 @@ def cifar10_sheets(evidence: Evidence) -> Sheets:
         by_rule = {run["rule"]: run for run in runs.iter_rows(named=True) if run["rule"] in RULES}
         if by_rule:
             sheets[_path(int(seed))] = Sheet(
-                content={
-                    str(seed): {rule: _method(RunValues(evidence, run)) for rule, run in by_rule.items()}
-                },
+                content=partial(_content, int(seed), evidence, by_rule),
                 runs={f"{seed}.{rule}": run["run"] for rule, run in by_rule.items()},
                 lacking=[f"{rule} of seed {seed}" for rule in RULES if rule not in by_rule],
             )

@@ -2,7 +2,9 @@
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +37,7 @@ class Document:
             return cls(path, json.loads(path.read_text(encoding="utf-8")), remedy=remedy)
         except OSError as error:
             raise SondeError(f"{path}: {error.strerror or error}") from None
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise SondeError(f"{path} is not JSON: {error}{remedy and f'; {remedy}'}") from None
 
     def error(self, key: str, problem: str) -> SondeError:
@@ -121,9 +123,9 @@ def _kind(value: Any) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Sheet:
-    """A file before it is written: its content, the run behind each of its entries, and the entries without a run."""
+    """A file before it is written: how its content is made, the run behind each of its entries, and those without."""
 
-    content: Any
+    content: Callable[[], Any]
     runs: dict[str, str] = field(default_factory=dict)  # entry → run id
     lacking: list[str] = field(default_factory=list)
 
@@ -135,8 +137,11 @@ class RunValues:
     """One run's rows in the order a file wants them; what a file cannot hold stops the export."""
 
     def __init__(self, evidence: Evidence, run: dict[str, Any]) -> None:
-        self.run = run
-        self.rows = evidence.rows.filter(run=run["run"])
+        self.run, self.evidence = run, evidence
+
+    @cached_property
+    def rows(self) -> pl.DataFrame:
+        return self.evidence.rows_of(self.run["run"])
 
     def by(self, order: str, metric: str, **where: int) -> list[float]:
         """A metric's values in order of step, epoch or layer; an undefined one is an error."""

@@ -34,13 +34,13 @@ REMEDY = f"export again, or delete {NAME} to draw the files with no data set rec
 
 
 def record(
-    folder: Path, sheets: Mapping[str, Sheet], contents: Mapping[str, bytes], runs: pl.DataFrame
+    folder: Path, sheets: Mapping[str, Sheet], digests: Mapping[str, str], runs: pl.DataFrame
 ) -> dict[str, Any]:
     """The new `sonde.json` of a folder; what the old one says of files that stay is kept."""
     old_files, old_runs = _old(folder)
     staying = [path for path in old_files if path not in sheets and (folder / path).is_file()]
     files = {path: old_files[path] for path in staying} | {
-        path: {"sonde": __version__, "sha256": _digest(contents[path]), "runs": sheet.runs}
+        path: {"sonde": __version__, "sha256": digests[path], "runs": sheet.runs}
         for path, sheet in sheets.items()
     }
     every_run = old_runs | {
@@ -96,7 +96,7 @@ class Provenance:
                 f"{self.path} says nothing of {', '.join(unlisted)}: move it elsewhere, {REMEDY}"
             )
         for name in listed:
-            if _digest((self.folder / name).read_bytes()) != self.files[name]["sha256"]:
+            if digest((self.folder / name).read_bytes()) != self.files[name]["sha256"]:
                 raise SondeError(f"{self.path}: {name} is not the file that was exported: {REMEDY}")
         return Records(self, listed)
 
@@ -191,5 +191,5 @@ def _check_run(run: Document) -> None:
             raise run.error(f"{run.key}.{name}", f"expected {called}, found {value!r}")
 
 
-def _digest(content: bytes) -> str:
+def digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()

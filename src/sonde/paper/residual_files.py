@@ -7,9 +7,10 @@ input vector's state at every layer.  The layout records no seed: further seeds 
 import itertools
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import polars as pl
 
@@ -18,6 +19,8 @@ from sonde.paper.json_file import ANY, NOT_NEGATIVE, Document, RunValues, Sheet,
 from sonde.paper.provenance import Provenance
 from sonde.rows import Reading, rows_of
 from sonde.runs.evidence import Evidence
+
+T = TypeVar("T")
 
 RESULTS = {"raw": "results", "scaled": "results_fair"}
 STATES = {"raw": "layer_states", "scaled": "layer_states_fair"}
@@ -103,22 +106,30 @@ def residual_sheets(evidence: Evidence) -> Sheets:
         seeds = sorted(runs["seed"].unique(), key=lambda seed: (seed != FIRST_SEED, seed))
         for seed in seeds:
             mark = "" if seed == seeds[0] else f"_seed{seed}"
-            pair = {
-                run["model"]: RunValues(evidence, run) for run in runs.filter(seed=seed).iter_rows(named=True)
-            }
+            pair = {run["model"]: run for run in runs.filter(seed=seed).iter_rows(named=True)}
             missing = sorted(MODELS.keys() - pair.keys())
             if missing:
                 raise SondeError(
                     f"the {variant} variant of seed {seed} lacks a complete run of {' and '.join(missing)}: "
                     f"`sonde run residual --seeds {seed}` trains it; nothing was exported"
                 )
-            ids = {model: values.run["run"] for model, values in pair.items()}
-            sheets[f"{stem}{mark}.json"] = Sheet(content=_results(pair), runs=ids)
-            states = {model: _states(pair[model]) for model in MODELS}
-            sheets[f"{STATES[variant]}{mark}.json"] = Sheet(content=states)  # of the same runs
+            ids = {model: run["run"] for model, run in pair.items()}
+            sheets[f"{stem}{mark}.json"] = Sheet(
+                content=partial(_of_both, _results, evidence, pair), runs=ids
+            )
+            sheets[f"{STATES[variant]}{mark}.json"] = Sheet(
+                content=partial(_of_both, _all_states, evidence, pair)
+            )  # of the same runs
     if not sheets:
         raise SondeError("no raw or scaled run of the residual study: nothing was exported")
     return sheets
+
+
+def _of_both(
+    content: Callable[[dict[str, RunValues]], T], evidence: Evidence, pair: dict[str, dict[str, Any]]
+) -> T:
+    """What is made of the values of two runs, which are let go again."""
+    return content({model: RunValues(evidence, run) for model, run in pair.items()})
 
 
 def _results(pair: dict[str, RunValues]) -> dict[str, Any]:
@@ -143,6 +154,10 @@ def _results(pair: dict[str, RunValues]) -> dict[str, Any]:
             **{key: values.by("layer", metric, epoch=run["epochs"]) for key, metric in LAYERED.items()},
         }
     return document
+
+
+def _all_states(pair: dict[str, RunValues]) -> dict[str, list[list[float]]]:
+    return {model: _states(pair[model]) for model in MODELS}
 
 
 def _states(values: RunValues) -> list[list[float]]:

@@ -4,6 +4,7 @@ import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -143,9 +144,7 @@ def snapshots_sheets(evidence: Evidence) -> Sheets:
         for path, by_rule in files.items():
             seed = next(iter(by_rule.values()))["seed"]
             sheets[path] = Sheet(
-                content={
-                    file.logs[rule]: _log(file, RunValues(evidence, run)) for rule, run in by_rule.items()
-                },
+                content=partial(_logs, file, evidence, by_rule),
                 runs={file.logs[rule]: run["run"] for rule, run in by_rule.items()},
                 lacking=[f"{rule} of seed {seed}" for rule in file.logs if rule not in by_rule],
             )
@@ -154,6 +153,10 @@ def snapshots_sheets(evidence: Evidence) -> Sheets:
             "no run of the snapshots study that the paper layout has a place for: nothing was exported"
         )
     return sheets
+
+
+def _logs(file: SnapshotFile, evidence: Evidence, found: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    return {file.logs[rule]: _log(file, RunValues(evidence, run)) for rule, run in found.items()}
 
 
 def _log(file: SnapshotFile, values: RunValues) -> list[dict[str, Any]]:

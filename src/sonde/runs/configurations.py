@@ -140,7 +140,7 @@ def choices(words: Sequence[str]) -> dict[str, Any]:
             raise SondeError(f"--only {word!r}: write key=value, for example --only model.L=10")
         try:
             pairs[key] = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             pairs[key] = text
     return pairs
 

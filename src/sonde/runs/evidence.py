@@ -48,6 +48,10 @@ class Evidence:
         runs = self.runs.filter(**choice) if choice else self.runs
         return Evidence(self.rows.join(runs.select("run"), on="run", how="semi"), runs, self.source)
 
+    def rows_of(self, run: str) -> pl.DataFrame:
+        """The rows of one run."""
+        return self.rows.filter(run=run)
+
     def metric(self, name: str) -> pl.DataFrame:
         """Rows of one metric beside the description of their run; undefined values stay NaN."""
         return self.rows.filter(metric=name).join(self.runs, on="run", how="inner", suffix="_of_run")

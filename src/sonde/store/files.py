@@ -34,10 +34,22 @@ def _explain(error: OSError, path: Place) -> str:
             return f"no space left while writing {path}: free some, then give the same command to resume"
         case errno.EACCES | errno.EPERM | errno.EROFS:
             return f"cannot write {path}: permission denied; choose another folder or change its permissions"
+        case errno.EFBIG:
+            limit = "raise the limit (`ulimit -f unlimited`), then give the same command to resume"
+            return f"{path} would be larger than a file may be here: {limit}"
+        case errno.ENAMETOOLONG:
+            return f"a name in {_short(path)} is longer than this file system allows (255 bytes): choose a shorter one"
+        case errno.ENOENT:
+            return f"{path.parent} is gone: somebody removed it; give the same command again to begin anew"
         case errno.ENOTDIR | errno.EEXIST:
             return f"{path} is in the way or lies below a file: name a folder"
         case _:
             return f"{path}: {error.strerror or error}"
+
+
+def _short(path: Place) -> str:
+    text = str(path)
+    return text if len(text) <= 80 else f"{text[:40]}…{text[-40:]}"
 
 
 def make_folder(path: P) -> P:
@@ -49,9 +61,9 @@ def make_folder(path: P) -> P:
         (path / MARK).put(b"")
         return path
     assert isinstance(path, Path)
-    if path.exists() and not path.is_dir():
-        raise SondeError(f"{path} is a file: name a folder")
     with clear_errors(path):
+        if path.exists() and not path.is_dir():
+            raise SondeError(f"{path} is a file: name a folder")
         path.mkdir(parents=True, exist_ok=True)
     return path
 

@@ -137,7 +137,7 @@ def _value(text: str) -> Any:
     """JSON where it is JSON, else text; in a list, words need no quotes."""
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         inside = text.strip()
         if inside.startswith("[") and inside.endswith("]"):
             return [_value(part.strip()) for part in _split(inside[1:-1])]
