@@ -1,9 +1,8 @@
 """What State Bridge and Credit Bridge share: a small network that reads (h_l, t_l, s).  N rows, d width."""
 
-import copy
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -15,7 +14,6 @@ from sonde.rules.rule import Facts
 
 InputNorm = Literal["layer", "none"]
 HIDDEN = 256
-LR = 1e-3
 
 
 class BridgeNet(nn.Module):
@@ -70,28 +68,3 @@ def stacked(
 def unstacked(a_lNd: Tensor, states: Sequence[Tensor], reader: Reader) -> list[Tensor]:
     """Credit of what is read of each layer as credit of its state."""
     return [reader.spread(a_Nd, h) for a_Nd, h in zip(a_lNd, states, strict=True)]
-
-
-class Learner:
-    """A bridge's network and its Adam, saved and restored together."""
-
-    def __init__(self, net: nn.Module) -> None:
-        self.net = net
-        self.optimiser = torch.optim.Adam(net.parameters(), lr=LR, fused=True)
-
-    def descend(self, loss: Tensor) -> None:
-        parameters = list(self.net.parameters())
-        for p, g in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
-            p.grad = g
-        self.optimiser.step()
-        self.optimiser.zero_grad(set_to_none=True)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"net": self.net.state_dict(), "optimiser": self.optimiser.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.net.load_state_dict(state["net"])
-        self.optimiser.load_state_dict(state["optimiser"])
-
-    def double(self, device: torch.device) -> "Learner":
-        return Learner(copy.deepcopy(self.net).to(device).double())

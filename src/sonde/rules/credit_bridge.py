@@ -12,8 +12,9 @@ from annotated_types import Ge, Gt, Le, Lt
 from torch import Tensor, nn
 
 from sonde.checked import checked
-from sonde.rules.bridge import InputNorm, Learner, build, normalised, stacked, unstacked, width_of
-from sonde.rules.dfa import direct_feedback, send_error
+from sonde.rules.bridge import InputNorm, build, normalised, stacked, unstacked, width_of
+from sonde.rules.dfa import direct_feedback, send
+from sonde.rules.learner import Learner
 from sonde.rules.rule import CreditScale, Facts, Matrices, Route, Rule, Signal
 
 
@@ -91,7 +92,7 @@ class CreditBridge(Rule):
 
     def credits(self, state: Value, signal: Signal) -> list[Tensor]:
         if state.warming_up:
-            return send_error(state.feedback.matrices, signal)
+            return send(signal.error, state.feedback.matrices, signal.states)
         h_lNd, t_lN1, s_lNC = stacked(signal.states, len(signal.states) - 1, signal.error_NC, signal.reader)
         with torch.enable_grad():
             h_lNd.requires_grad_()

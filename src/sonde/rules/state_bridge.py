@@ -11,7 +11,8 @@ from annotated_types import Ge
 from torch import Tensor
 
 from sonde.checked import checked
-from sonde.rules.bridge import InputNorm, Learner, build, normalised, stacked, unstacked, width_of
+from sonde.rules.bridge import InputNorm, build, normalised, stacked, unstacked, width_of
+from sonde.rules.learner import Learner
 from sonde.rules.rule import CreditScale, Facts, Route, Rule, Signal
 
 

@@ -11,7 +11,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.autograd.function import once_differentiable
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from sonde.losses import Loss
 from sonde.network import Network, generator_state, untraced, vector_axis
@@ -192,6 +194,8 @@ def signal_on(
         readout=readout,
         gradients=gradients or exact,
         vjp=partial(_vjp, again, states),
+        jvp=partial(_jvp, again, states),
+        top_from=partial(_top_from, again),
         units=lambda: _to_be_read(net.matrices()),
         gradients_of_units=lambda: _gradients(net.matrices()),
         reader=net.reader or FLAT,
@@ -219,6 +223,26 @@ def _vjp(again: Again, states: Sequence[Tensor], layer: int, a: Tensor, weights:
             above = net.advance(h, layer, again.x)
         (below,) = torch.autograd.grad(above, h, a, materialize_grads=True)
     return below
+
+
+def _jvp(again: Again, states: Sequence[Tensor], directions: Sequence[Tensor]) -> Tensor:
+    """Σ_l (∂z/∂h_l) v_l: a tangent joins at every state, on its way through units and readout."""
+
+    def join(passed: list[Tensor]) -> Tensor:
+        h, tangent = forward_ad.unpack_dual(passed[-1])
+        v = directions[len(passed) - 1]
+        return forward_ad.make_dual(h, v if tangent is None else tangent + v)
+
+    with again(0), torch.no_grad(), sdpa_kernel(SDPBackend.MATH), forward_ad.dual_level():
+        output = again.net.tail(states[0], 0, again.x, join).output
+        tangent = forward_ad.unpack_dual(output).tangent
+        return torch.zeros_like(output) if tangent is None else tangent.clone()
+
+
+def _top_from(again: Again, layer: int, h: Tensor) -> Tensor:
+    """h_L from another h_l."""
+    with again(layer), torch.no_grad():
+        return again.net.tail(h, layer, again.x).states[-1]
 
 
 def every(units: list[dict[str, nn.Parameter]]) -> dict[str, nn.Parameter]:
