@@ -22,6 +22,8 @@ FIRST: dict[str, Mapping[str, Options]] = {
         "residual_mlp": ("d", "L", "out_ln", "residual", "w2_std"),
         "vit_mini": ("d", "L", "heads", "patch", "mlp_ratio", "out_ln"),
         "student_net": ("d", "L", "alpha"),
+        "conv_net": ("channels", "d"),
+        "res_net": ("n", "d", "norm"),
     },
     "rule": {
         "bp": CREDIT,
@@ -46,6 +48,7 @@ FIRST: dict[str, Mapping[str, Options]] = {
         "identity": ("d", "samples", "test_samples", "steps_per_epoch"),
         "teacher": ("inputs", "classes", "samples", "test_samples", "alpha", "L", "d"),
         "digits": (),
+        "parity": ("bits", "relevant", "samples", "test_samples"),
         "cifar10": ("augment", "subset", "test_subset"),
     },
 }

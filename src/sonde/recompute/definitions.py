@@ -133,7 +133,7 @@ def rho(setting: Setting) -> Iterator[tuple[Key, Value]]:
     """Correlation, over samples × directions, of ⟨a_l, εv⟩ with ℓ(h_l + εv) − ℓ(h_l); v unit vectors."""
     rng, samples = setting.rng("rho"), setting.samples
     for l in range(setting.depth + 1):
-        width = samples[0].states[l].shape[-1]
+        width = first_token(samples[0].states[l]).shape[-1]
         drawn_KNd = [torch.randn(len(samples), width, generator=rng) for _ in range(setting.directions)]
         steps_NKd, changes_NK = [], []
         for i, s in enumerate(samples):

@@ -49,7 +49,10 @@ class Setting:
     @cached_property
     def samples(self) -> list[Sample]:
         """The probe batch: the first test samples."""
-        return [Sample(self.net, x, y, self.loss) for x, y in self.some(0, self.size)]
+        found = [Sample(self.net, x, y, self.loss) for x, y in self.some(0, self.size)]
+        for place, sample in enumerate(found):
+            sample.batch, sample.place = found, place
+        return found
 
     @property
     def depth(self) -> int:

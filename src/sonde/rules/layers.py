@@ -42,7 +42,7 @@ def size(w: Tensor) -> Tensor:
 def drawn(facts: Facts, rng: torch.Generator) -> dict[str, Tensor]:
     """Normal matrices, each with the size of W's initial entries."""
     return {
-        name: (torch.randn(w.shape, generator=rng) * size(w.cpu().float())).to(facts.device, facts.dtype)
+        name: (torch.randn(w.shape, generator=rng) * size(w.cpu().double())).to(facts.device, facts.dtype)
         for name, w in weights_of(facts.units).items()
     }
 

@@ -3,10 +3,12 @@
 N samples, C outputs, L blocks.  Unit l produces h_l: the embedding for l = 0, block l−1 otherwise.
 """
 
+import importlib
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -228,6 +230,8 @@ def _vjp(again: Again, states: Sequence[Tensor], layer: int, a: Tensor, weights:
 def _jvp(again: Again, states: Sequence[Tensor], directions: Sequence[Tensor]) -> Tensor:
     """Σ_l (∂z/∂h_l) v_l: a tangent joins at every state, on its way through units and readout."""
 
+    _prepare_tangents()
+
     def join(passed: list[Tensor]) -> Tensor:
         h, tangent = forward_ad.unpack_dual(passed[-1])
         v = directions[len(passed) - 1]
@@ -237,6 +241,14 @@ def _jvp(again: Again, states: Sequence[Tensor], directions: Sequence[Tensor]) -
         output = again.net.tail(states[0], 0, again.x, join).output
         tangent = forward_ad.unpack_dual(output).tangent
         return torch.zeros_like(output) if tangent is None else tangent.clone()
+
+
+@cache
+def _prepare_tangents() -> None:
+    """PyTorch compiles some of its forward-mode formulas at first use, and warns of its own way to do it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        importlib.import_module("torch._decomp.decompositions_for_jvp")
 
 
 def _top_from(again: Again, layer: int, h: Tensor) -> Tensor:
