@@ -82,8 +82,9 @@ def test_the_loss_falls_and_only_frozen_blocks_stay(model: str, rule: str) -> No
     program = program_of(config_of(MODELS[model], EVERY_RULE[rule]))
     before = {name: p.detach().clone() for name, p in program.net.blocks.named_parameters()}
     outside = copy.deepcopy(program.net.readout.state_dict())
+    epochs = 3 if rule in ("dfa", "drtp", "credit_bridge") else 2  # which need longer to find their way
     at_init = program.evaluate()[0].value
-    losses = [program.train_epoch(epoch).readings[0].value for epoch in (1, 2)]
+    losses = [program.train_epoch(epoch).readings[0].value for epoch in range(1, 1 + epochs)]
     assert program.evaluate()[0].value < at_init
     assert losses[-1] < losses[0]
     moved = {

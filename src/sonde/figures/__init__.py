@@ -162,6 +162,20 @@ FIGURES: dict[str, FigureSpec] = {
         variant=None,
         draw=partial(_draw, "summary", "draw"),
     ),
+    "rules_residual_mlp": FigureSpec(
+        study="rules",
+        path="report/rules_residual_mlp",
+        title="Test accuracy at the end of training, every rule on a residual MLP",
+        variant=None,
+        draw=partial(_draw, "rules", "draw_residual_mlp"),
+    ),
+    "rules_conv_net": FigureSpec(
+        study="rules",
+        path="report/rules_conv_net",
+        title="Test accuracy at the end of training, every rule on a ConvNet",
+        variant=None,
+        draw=partial(_draw, "rules", "draw_conv_net"),
+    ),
     "audit_accuracy": FigureSpec(
         study="audit",
         path="report/audit_accuracy",

@@ -13,6 +13,7 @@ from sonde.probes.rho import rho
 from sonde.probes.schedule import Schedule, epochs_of
 from sonde.probes.snapshot import DRAWS, FEW_DRAWS, Context, Redrawn, Snapshot, take
 from sonde.probes.states import growth, hidden_norm, trace
+from sonde.probes.weights import weight_alignment
 from sonde.rows import Reading
 
 Probe = Callable[[Snapshot], Iterator[Reading]]
@@ -34,6 +35,7 @@ PROBES: dict[str, Probe] = {
     "activation_std": activation_std,
     "preact_grad_norm": preact_grad_norm,
     "trace": trace,
+    "weight_alignment": weight_alignment,
 }
 
 __all__ = [

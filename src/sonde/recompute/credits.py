@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sonde.network import Network
 from sonde.recompute.sample import Sample, first_token, squared_error
 
 State = Mapping[str, Any]
@@ -31,7 +32,7 @@ def gradient_at_the_embedding(sample: Sample, state: State, options: Options, st
 def carried_down(sample: Sample, state: State, options: Options, steps: int) -> list[Tensor]:
     """FA: a_L = g_L, a_l = a_{l+1} B_lᵀ; of tokens, each by itself.  By layers: V in the place of every W."""
     if options.get("level", "block") == "layer":
-        return back_through(sample, state["matrices"])
+        return through_layers(sample, state, options, steps)
     credits = [sample.gradients[-1]]
     for b_dd in reversed(state["matrices"]):
         credits.insert(0, credits[0] @ b_dd.double().T)
@@ -75,40 +76,37 @@ def sent_through_learned(sample: Sample, state: State, options: Options, steps: 
     return sent(sample.error, [state["net"][str(l)] for l in range(len(sample.states))], sample)
 
 
-def through_signs(sample: Sample, state: State, options: Options, steps: int) -> list[Tensor]:
+def through_layers(sample: Sample, state: State, options: Options, steps: int) -> list[Tensor]:
+    """A rule of layers: V in the place of every W."""
+    return back_through(sample, FEEDBACK[options["name"]](sample.net, state))
+
+
+def own(net: Network, state: State) -> dict[str, Tensor]:
+    """FA by layers, mirror: V is what the rule owns."""
+    return dict(state["matrices"])
+
+
+def signed(net: Network, state: State) -> dict[str, Tensor]:
     """uSF, frSF: V = M ∘ sign(W), M a number or a matrix."""
-    return back_through(
-        sample, {name: m * matrix(sample, name).sign() for name, m in state["matrices"].items()}
-    )
+    return {name: m * net.get_parameter(name).sign() for name, m in state["matrices"].items()}
 
 
-def through_redrawn_signs(sample: Sample, state: State, options: Options, steps: int) -> list[Tensor]:
+def signed_anew(net: Network, state: State) -> dict[str, Tensor]:
     """brSF: V = |M| ∘ sign(W), |M| uniform between 0 and √3·s: of 64 random bits, four numbers of 16."""
-    rng, feedback = torch.Generator(), {}
+    rng, found = torch.Generator(), {}
     rng.set_state(state["rng"])
     for name, size in state["scale"]["matrices"].items():
-        w = matrix(sample, name)
+        w = net.get_parameter(name)
         bits = torch.empty((w.numel() + 3) // 4, dtype=torch.int64).random_(generator=rng)
         sixteen = [float(number) for number in bits.view(torch.int16)[: w.numel()]]
         uniform = torch.tensor([abs(number) / 2**15 for number in sixteen], dtype=torch.float64)
-        feedback[name] = math.sqrt(3) * size.double() * uniform.view(w.shape) * w.sign()
-    return back_through(sample, feedback)
+        found[name] = math.sqrt(3) * size.double() * uniform.view(w.shape) * w.sign()
+    return found
 
 
-def through_followers(sample: Sample, state: State, options: Options, steps: int) -> list[Tensor]:
+def following(net: Network, state: State) -> dict[str, Tensor]:
     """KP: V = W + what they still differ in."""
-    return back_through(
-        sample, {name: matrix(sample, name) + apart.double() for name, apart in state["matrices"].items()}
-    )
-
-
-def through_mirrors(sample: Sample, state: State, options: Options, steps: int) -> list[Tensor]:
-    """mirror: V."""
-    return back_through(sample, state["matrices"])
-
-
-def matrix(sample: Sample, name: str) -> Tensor:
-    return sample.net.get_parameter(name)
+    return {name: net.get_parameter(name) + apart.double() for name, apart in state["matrices"].items()}
 
 
 def back_through(sample: Sample, feedback: Mapping[str, Tensor]) -> list[Tensor]:
@@ -140,7 +138,7 @@ def back_through(sample: Sample, feedback: Mapping[str, Tensor]) -> list[Tensor]
 def moved_by(part: Any, v: Tensor, x: Tensor) -> Tensor:
     """V x, as the part multiplies: a linear map or a convolution."""
     if isinstance(part, nn.Conv2d):
-        return nn.functional.conv2d(x, v, None, part.stride, part.padding)  # type: ignore[arg-type]
+        return nn.functional.conv2d(x, v, None, part.stride, part.padding)
     return x @ v.T
 
 
@@ -259,11 +257,11 @@ def on_first_token(a_1d: Tensor, h: Tensor) -> Tensor:
 CREDITS: dict[str, Credit] = {
     "bp": gradient,
     "fa": carried_down,
-    "usf": through_signs,
-    "frsf": through_signs,
-    "brsf": through_redrawn_signs,
-    "kp": through_followers,
-    "mirror": through_mirrors,
+    "usf": through_layers,
+    "frsf": through_layers,
+    "brsf": through_layers,
+    "kp": through_layers,
+    "mirror": through_layers,
     "dfa": sent_error,
     "drtp": sent_target,
     "dkp": sent_error,
@@ -275,4 +273,13 @@ CREDITS: dict[str, Credit] = {
     "credit_bridge": slope_of_value,
     "frozen": gradient_at_the_embedding,
 }
+FEEDBACK: dict[str, Callable[[Network, State], dict[str, Tensor]]] = {
+    "fa": own,
+    "usf": signed,
+    "frsf": signed,
+    "brsf": signed_anew,
+    "kp": following,
+    "mirror": own,
+}
+"""V of the rules of layers, by the names of the weights."""
 WITHOUT_STATE = ("bp", "frozen")  # what they send follows from the network alone

@@ -53,7 +53,7 @@ def local_heads(state: State, rng: torch.Generator, initial: Mapping[str, Tensor
     net = state["net"]
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(int(torch.randint(2**62, (1,), generator=rng)))
-        fresh = {}
+        fresh: dict[str, Tensor] = {}
         for kind, bias in (("heads", True), ("maps", False)):
             for layer in range(sum(name.startswith(f"{kind}.") and name.endswith("weight") for name in net)):
                 outputs, inputs = net[f"{kind}.{layer}.weight"].shape
@@ -86,7 +86,7 @@ def default_weights(like: Mapping[str, Tensor], rng: torch.Generator) -> dict[st
     """PyTorch's default weights of linear maps of these sizes, from a seed that is drawn."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(int(torch.randint(2**62, (1,), generator=rng)))
-        fresh = {}
+        fresh: dict[str, Tensor] = {}
         for name in sorted({name.rpartition(".")[0] for name in like}, key=place):
             outputs, inputs = like[f"{name}.weight"].shape
             layer = nn.Linear(inputs, outputs)

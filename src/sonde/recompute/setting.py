@@ -35,6 +35,7 @@ class Setting:
     redrawn: Callable[[torch.Generator], Credit] | None = (
         None  # the same had the rule drawn anew, if it draws
     )
+    feedback: Mapping[str, Tensor] | None = None  # V by the name of the weight that it replaces
     initial: Mapping[str, Tensor] | None = None  # the weights at initialisation
 
     @property

@@ -12,7 +12,7 @@ from sonde.config import RunConfig, parse, to_tree
 from sonde.errors import SondeError
 from sonde.generators import generator
 from sonde.models import MODELS
-from sonde.recompute.credits import CREDITS, WITHOUT_STATE
+from sonde.recompute.credits import CREDITS, FEEDBACK, WITHOUT_STATE
 from sonde.recompute.redrawn import REDRAWN
 from sonde.recompute.setting import Credit, Setting
 from sonde.store.place import Place
@@ -85,8 +85,10 @@ def read_end(folder: RunFolder, data_root: Place | None = None) -> StoredEnd:
         other, fresh = drawn_anew(state, rng, {name: initial[name] for name in matrices} if initial else {})
         return credit_of(rule | other, fresh)
 
+    net = net.double().eval().requires_grad_(False)
+    by_layer = rule["name"] in FEEDBACK and (rule["name"] != "fa" or rule.get("level") == "layer")
     setting = Setting(
-        net=net.double().eval().requires_grad_(False),
+        net=net,
         classifies=config.signature.classifies,
         test=data.test,
         test_samples=data.test_samples,
@@ -99,6 +101,7 @@ def read_end(folder: RunFolder, data_root: Place | None = None) -> StoredEnd:
         etas=config.probes.etas,
         credit=None if state is None else credit_of(rule, state),
         redrawn=None if drawn_anew is None else redrawn,
+        feedback=FEEDBACK[rule["name"]](net, state) if by_layer and state is not None else None,
         initial=initial,
     )
     return StoredEnd(folder.id, config, manifest.epoch, rows.filter(epoch=manifest.epoch), setting, missing)

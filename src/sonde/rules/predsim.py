@@ -98,4 +98,5 @@ def similarities(rows_ND: Tensor) -> Tensor:
     """Cosines between rows, each less its mean, N×N; of a row without spread, 0."""
     centred_ND = rows_ND - rows_ND.mean(-1, keepdim=True)
     unit_ND = centred_ND / (torch.linalg.vector_norm(centred_ND, dim=-1, keepdim=True) + 1e-8)
-    return unit_ND @ unit_ND.mT
+    cosines_NN: Tensor = unit_ND @ unit_ND.mT
+    return cosines_NN

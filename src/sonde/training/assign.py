@@ -68,6 +68,13 @@ class CreditAssignment:
         """a_0 … a_L of the probe batch in float64, from a copy of the state that trains the network."""
         return self._credits(self.rule, self.state, snapshot)
 
+    def feedback(self, snapshot: Snapshot) -> Matrix:
+        """The matrices that stand for the weights on the way back, in float64; none of a rule that replaces none."""
+        if self.rule.route != "layer":
+            return {}
+        units = [{name: p.detach() for name, p in unit.items()} for unit in snapshot.net.matrices()]
+        return self.rule.feedback(self.state.double(snapshot.output_NC.device), units)
+
     @property
     def redrawn(self) -> Redrawn | None:
         """The credits of the same rule at the same step, had it drawn its matrices or networks anew.

@@ -233,13 +233,14 @@ def _jvp(again: Again, states: Sequence[Tensor], directions: Sequence[Tensor]) -
     _prepare_tangents()
 
     def join(passed: list[Tensor]) -> Tensor:
-        h, tangent = forward_ad.unpack_dual(passed[-1])
+        h, tangent = forward_ad.unpack_dual(passed[-1])  # type: ignore[no-untyped-call]
         v = directions[len(passed) - 1]
-        return forward_ad.make_dual(h, v if tangent is None else tangent + v)
+        joined: Tensor = forward_ad.make_dual(h, v if tangent is None else tangent + v)  # type: ignore[no-untyped-call]
+        return joined
 
     with again(0), torch.no_grad(), sdpa_kernel(SDPBackend.MATH), forward_ad.dual_level():
         output = again.net.tail(states[0], 0, again.x, join).output
-        tangent = forward_ad.unpack_dual(output).tangent
+        tangent: Tensor | None = forward_ad.unpack_dual(output).tangent  # type: ignore[no-untyped-call]
         return torch.zeros_like(output) if tangent is None else tangent.clone()
 
 
