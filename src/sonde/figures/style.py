@@ -45,6 +45,20 @@ KNOWN_COLOR = {
     "state_bridge": GREEN,
     "credit_bridge": PURPLE,
     "frozen": GREY,
+    # All of the field at once are more than the palette has: like families, like hues.
+    "usf": ORANGE,
+    "frsf": "#DDAA33",
+    "brsf": "#BB7700",
+    "kp": BLUE,
+    "mirror": "#88CCEE",
+    "drtp": "#CC6677",
+    "dkp": "#882255",
+    "fdfa": "#AA4499",
+    "forward_gradient": "#999933",
+    "predsim": "#44AA99",
+    "ddtp": "#332288",
+    "conv_net": SKY,
+    "res_net": BLACK,
 }
 KNOWN_MARKER = {
     "plain_mlp": "s",
