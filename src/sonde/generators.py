@@ -29,6 +29,8 @@ NAMES = {
     "teacher/blocks.{block}.w1": "w1 of its block, normal, float64",
     "teacher/blocks.{block}.w2": "w2 of its block, normal, float64",
     "teacher/head": "its head, uniform in ±1/√d, float64",
+    "parity/train": "training bits, 0 or 1, samples × bits",
+    "parity/test": "test bits, alike",
     "digits/split": "with seed 0 in every run: an order of the digits, of which the first 360 are the test set",
     "cifar10/subset": "with seed 0 in every run: an order of the training images, of which a subset takes the first",
 }

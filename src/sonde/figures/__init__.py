@@ -155,6 +155,16 @@ FIGURES: dict[str, FigureSpec] = {
         paths=_of_rules("summary"),
         drawn_by="summary.draw",
     ),
+    "rules_residual_mlp": FigureSpec(
+        title="Test accuracy at the end of training, every rule on a residual MLP",
+        paths={"rules": "report/rules_residual_mlp"},
+        drawn_by="rules.draw_residual_mlp",
+    ),
+    "rules_conv_net": FigureSpec(
+        title="Test accuracy at the end of training, every rule on a ConvNet",
+        paths={"rules": "report/rules_conv_net"},
+        drawn_by="rules.draw_conv_net",
+    ),
 }
 
 

@@ -45,6 +45,20 @@ KNOWN: dict[str, tuple[str, str, Any]] = {  # colour, marker, line
     "state_bridge": (GREEN, "D", (0, (1, 1))),
     "credit_bridge": (PURPLE, "v", (0, (5, 1, 1, 1, 1, 1))),
     "frozen": (GREY, "x", (0, (2, 2))),
+    # All of the field at once are more than the palette has: like families, like hues.
+    "usf": (ORANGE, "P", "-"),
+    "frsf": ("#DDAA33", "P", (0, (4, 1.2))),
+    "brsf": ("#BB7700", "P", (0, (1, 1))),
+    "kp": (BLUE, "X", "-"),
+    "mirror": ("#88CCEE", "X", (0, (4, 1.2))),
+    "drtp": ("#CC6677", "<", "-"),
+    "dkp": ("#882255", "<", (0, (4, 1.2))),
+    "fdfa": ("#AA4499", "<", (0, (1, 1))),
+    "forward_gradient": ("#999933", ">", "-"),
+    "predsim": ("#44AA99", "h", "-"),
+    "ddtp": ("#332288", "p", "-"),
+    "conv_net": (SKY, "v", "-"),
+    "res_net": (BLACK, "P", (0, (4, 1.2))),
 }
 
 # Strangers get hues that none of ours has, from Tol's bright and muted palettes; also colour-blind safe.

@@ -18,6 +18,7 @@ from sonde.probes.signal import (
     trace,
 )
 from sonde.probes.snapshot import DRAWS, FEW_DRAWS, Context, Redrawn, Snapshot, take
+from sonde.probes.weights import weight_alignment
 from sonde.rows import Reading
 
 Probe = Callable[[Snapshot], Iterator[Reading]]
@@ -39,6 +40,7 @@ PROBES: dict[str, Probe] = {
     "activation_std": activation_std,
     "preact_grad_norm": preact_grad_norm,
     "trace": trace,
+    "weight_alignment": weight_alignment,
 }
 
 __all__ = [

@@ -100,6 +100,7 @@ class Program:
             return []
         context = Context(
             credits=self.credit.credits,
+            feedback=self.credit.feedback,
             redrawn=self.credit.redrawn,
             initial=self.initial,
             test=self.data.test,

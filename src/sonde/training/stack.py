@@ -138,6 +138,7 @@ def stackable(config: RunConfig) -> bool:
     return (
         isinstance(config.model, STACKED_MODELS)
         and isinstance(config.rule, STACKED_RULES)
+        and config.rule.route != "layer"
         and config.model.d <= WIDEST
         and config.model.d % LANES == 0
         and config.precision != "bf16"
