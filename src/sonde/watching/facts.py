@@ -45,15 +45,12 @@ class Glance:
 
     def __init__(self, name: str, x: Tensor) -> None:
         self.name, self.shape, self.dtype = name, list(x.shape), str(x.dtype).removeprefix("torch.")
-        self.whole = not (x.is_floating_point() or x.is_complex())
         self.numbers: Tensor | None = None
         if x.numel() and x.layout == torch.strided and not x.is_complex() and not x.is_nested:
             x = x.detach()
             y = x.float() if x.device.type == "mps" else x.double()
-            finite = y.isfinite()
-            self.numbers = torch.stack(
-                [y.mean(), y.std(correction=0), y.min(), y.max(), 1 - finite.double().mean(), _spread(y)]
-            )
+            broken, rms = (~y.isfinite()).to(y.dtype).mean(), y.square().mean().sqrt()
+            self.numbers = torch.stack([y.mean(), y.std(correction=0), y.min(), y.max(), broken, rms])
 
     def read(self) -> dict[str, Any]:
         known: dict[str, Any] = {"name": self.name, "shape": self.shape, "dtype": self.dtype}
@@ -61,10 +58,6 @@ class Glance:
             names = ("mean", "std", "min", "max", "not_finite_share", "rms")
             known |= {name: plain(value) for name, value in zip(names, self.numbers.tolist(), strict=True)}
         return known
-
-
-def _spread(y: Tensor) -> Tensor:
-    return y.square().mean().sqrt()
 
 
 def plain(value: float) -> float | None:

@@ -209,11 +209,18 @@ class Recorder:
                     and (self._backward_seen or self._passes.heard_backward)
                 ):
                     self.end_step()
-                self._begun = True
-                if spot.is_root and "inputs" not in self._glances:
-                    self._glances["inputs"] = facts.glances(args)
+                self._begin(args)
         if self._watched and self._thread == threading.get_ident():
             self._passes.enter(spot, args)
+
+    def _begin(self, args: Any) -> None:
+        """A forward pass begins; of the first, inputs and mode are noted."""
+        self._begun = True
+        model = self._model()
+        if "inputs" not in self._glances:
+            self._glances["inputs"] = facts.glances(args)
+        if not self._mode and model is not None:
+            self._mode = _mode(model, self._spots)
 
     def leave(self, spot: Spot, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         """A module has returned."""
@@ -229,8 +236,6 @@ class Recorder:
         if self._suspended:
             self._resume()
         if torch.is_grad_enabled():
-            if not self._mode:
-                self._mode = _mode(module, self._spots)
             if not self._glances.get("inputs"):
                 self._glances["inputs"] = facts.glances(kwargs)
             if isinstance(output, Mapping) and self._loss is None:
