@@ -4,7 +4,7 @@ BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE # hundreds of processes start in the tests: what one compiles, the others use
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-cluster test-slow bench bench-watch bench-cluster format clean
+.PHONY: help demo test test-cluster test-slow mutants bench bench-watch bench-cluster format clean
 
 help:             ## list the targets
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -34,6 +34,9 @@ test-cluster: .venv/.cluster ## runs on a Ray cluster and in an object store, bo
 
 test-slow: .venv/.cluster ## full-scale checks
 	$(BIN)/pytest -q -m slow
+
+mutants: .venv/.ready ## plant bugs, one at a time, and name those that no test notices; a quarter of an hour
+	$(BIN)/python tests/mutants.py
 
 bench: .venv/.ready ## Sonde against bare PyTorch loops and BioTorch, and what snapshots cost; with SONDE_DATA, CIFAR-10 too
 	@$(BIN)/python -c 'import biotorch' 2>/dev/null || $(BIN)/python -m pip install --quiet --no-deps --constraint constraints.txt biotorch \

@@ -15,7 +15,7 @@ from sonde.generators import generator
 from sonde.losses import CROSS_ENTROPY
 from sonde.models import ResidualMLP
 from sonde.network import Signature
-from sonde.probes import PROBES, Context, take
+from sonde.probes import DRAWS, FEW_DRAWS, PROBES, Context, take
 from sonde.rules import RULES
 from sonde.training.assign import CreditAssignment
 
@@ -55,6 +55,8 @@ class Bench:
     def probe(self, names: tuple[str, ...]) -> int:
         context = Context(
             credits=self.credit.credits,
+            redrawn=self.credit.redrawn,
+            draws=DRAWS if "rho" in names else FEW_DRAWS,
             initial=self.initial,
             test=lambda first, last: (self.x[first:last], self.y[first:last]),
             test_samples=len(self.x),
@@ -68,7 +70,7 @@ def main() -> None:
     probing = Probing()
     everything = (*probing.names, *probing.costly)
     print(f"{'rule':<15}{'d':>5}{'L':>4}{'samples':>9}  {'probes':<22}{'seconds':>9}  budget")
-    for rule in ("bp", "dfa", "state_bridge"):
+    for rule in ("bp", "fa", "dfa", "state_bridge", "credit_bridge"):
         bench = Bench(rule, 256, 4, 128)
         bench.train(10)
         epoch = seconds(lambda bench=bench: bench.train(10), 5) / 10 * STEPS_AN_EPOCH  # type: ignore[misc]

@@ -46,7 +46,8 @@ def _copy(source: Path, target: Path, config: RunConfig) -> None:
     known = json.loads((source / "run.json").read_text()) | {"id": config.id, "config": to_tree(config)}
     (target / "run.json").write_text(json.dumps(known, indent=1))
     (target / "manifest.json").write_bytes((source / "manifest.json").read_bytes())
-    os.link(source / "weights.safetensors", target / "weights.safetensors")
+    for tensors in source.glob("*.safetensors"):
+        os.link(tensors, target / tensors.name)
     rows = pl.read_parquet(source / "metrics.parquet").with_columns(pl.lit(config.id).alias("run"))
     wobble = 1 + 1e-3 * (config.seed % 97)
     rows.with_columns(pl.col("value") * wobble).write_parquet(target / "metrics.parquet")

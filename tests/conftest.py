@@ -10,6 +10,7 @@ from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -19,6 +20,9 @@ from sonde.models import PlainMLP, ResMLP
 from sonde.network import Signature
 from sonde.rules import Backprop
 from sonde.tasks import Identity
+
+settings.register_profile("sonde", deadline=None)  # a busy machine is no defect
+settings.load_profile("sonde")
 
 RESIDUAL_PROBES = (
     "loss",

@@ -17,7 +17,7 @@ from sonde.store.lock import Held, hold
 LONG = ["--set", "model.L=4", "--set", "epochs=40", "--set", "task.steps_per_epoch=20"]
 LONG += ["--only", "model=res_mlp", "--no-figures"]
 
-FILES = ("weights.safetensors", "metrics.parquet", "run.json")
+FILES = ("weights.safetensors", "initial.safetensors", "rule.safetensors", "metrics.parquet", "run.json")
 
 
 def contents(folder: Path) -> dict[str, bytes]:

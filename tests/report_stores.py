@@ -90,7 +90,7 @@ def rows(id: str, config: RunConfig, last: int) -> pl.DataFrame:
 
     for epoch in range(last + 1):
         done = epoch / max(config.epochs, 1)
-        accuracy = 0.1 + (ACCURACY[rule] - 0.1) * (1 - math.exp(-5 * done)) + 0.005 * rng.normal()
+        accuracy = 0.1 + (ACCURACY.get(rule, 0.6) - 0.1) * (1 - math.exp(-5 * done)) + 0.005 * rng.normal()
         add(epoch, "test_acc", accuracy)
         add(epoch, "test_loss", -math.log(accuracy))
         if epoch:

@@ -4,16 +4,66 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from sonde import models as models
+    from sonde import probes as probes
+    from sonde import rules as rules
+    from sonde import tasks as tasks
+    from sonde.chains import chain as chain
+    from sonde.config import Probing as Probing
+    from sonde.config import RunConfig as RunConfig
+    from sonde.errors import SondeError as SondeError
+    from sonde.guests import guest as guest
+    from sonde.guests import register as register
+    from sonde.optimisers import Optimiser as Optimiser
+    from sonde.rows import Reading as Reading
     from sonde.store.load import load as load
+    from sonde.training.assign import CreditAssignment as CreditAssignment
     from sonde.training.train import train as train
     from sonde.watching.check import check as check
     from sonde.watching.watch import watch as watch
 
 __version__ = version("sonde")
-__all__ = ["check", "load", "train", "watch"]
 
-_HOME = {"load": "sonde.store.load", "train": "sonde.training.train"}
-_HOME |= {"check": "sonde.watching.check", "watch": "sonde.watching.watch"}
+_HOME = {
+    "CreditAssignment": "sonde.training.assign",
+    "Optimiser": "sonde.optimisers",
+    "Probing": "sonde.config",
+    "Reading": "sonde.rows",
+    "RunConfig": "sonde.config",
+    "SondeError": "sonde.errors",
+    "chain": "sonde.chains",
+    "check": "sonde.watching.check",
+    "guest": "sonde.guests",
+    "load": "sonde.store.load",
+    "models": "sonde",
+    "probes": "sonde",
+    "register": "sonde.guests",
+    "rules": "sonde",
+    "tasks": "sonde",
+    "train": "sonde.training.train",
+    "watch": "sonde.watching.watch",
+}
+"""Where each name lives; packages stand for themselves."""
+
+__all__ = [
+    "CreditAssignment",
+    "Optimiser",
+    "Probing",
+    "Reading",
+    "RunConfig",
+    "SondeError",
+    "chain",
+    "check",
+    "guest",
+    "load",
+    "models",
+    "probes",
+    "register",
+    "rules",
+    "tasks",
+    "train",
+    "watch",
+]
 
 
 def __getattr__(name: str) -> Any:
@@ -21,5 +71,11 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module
 
     if name not in _HOME:
-        raise AttributeError(f"module 'sonde' has no attribute {name!r}")
+        raise AttributeError(f"module 'sonde' has no attribute {name!r}: it has {', '.join(_HOME)}")
+    if _HOME[name] == "sonde":
+        return import_module(f"sonde.{name}")
     return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

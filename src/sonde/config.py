@@ -1,4 +1,4 @@
-"""A run's complete configuration: frozen inside, checked by pydantic at the edge, hashed into the run id."""
+"""A run's complete configuration: frozen, checked when it is made, hashed into the run id."""
 
 import dataclasses
 import hashlib
@@ -6,39 +6,56 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, MinLen
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BeforeValidator
 
-from sonde.errors import SondeError, nearest, pick
+from sonde import guests
+from sonde.checked import BadOption, check, checked
+from sonde.errors import SondeError, nearest
+from sonde.identity import RUN, first_options, lasting
 from sonde.models import MODELS, Model
 from sonde.network import Signature
-from sonde.probes import PROBES, Schedule, epochs_of
+from sonde.optimisers import GuestOptimiser
+from sonde.optimisers import Optimiser as Optimiser
+from sonde.probes import PROBES, Probe, Schedule, epochs_of
 from sonde.rules import RULES, Rule
 from sonde.tasks import TASKS, Task
 
 CHOICES: dict[str, Mapping[str, type[Any]]] = {"model": MODELS, "rule": RULES, "task": TASKS}
+SECTIONS = (*CHOICES, "optimiser", "probes")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Optimiser:
-    """Adam or AdamW with decoupled weight decay; a constant rate, or a cosine to zero over the epochs."""
+def _probe_name(probe: Any) -> Any:
+    """A probe of ours by its name, a guest by its source; other things are left to be refused."""
+    if callable(probe):
+        return str(guests.of("probe", probe).source)
+    if not isinstance(probe, str) or probe in PROBES:
+        return probe
+    if "@" in probe:
+        guests.known("probe", "", probe)
+        return probe
+    return str(guests.find("probe", probe).source)
 
-    name: Literal["adam", "adamw"] = "adamw"
-    lr: Annotated[float, Gt(0)] = 1e-3
-    weight_decay: Annotated[float, Ge(0)] = 0.01
-    schedule: Literal["constant", "cosine"] = "cosine"
+
+ProbeName = Annotated[str, BeforeValidator(_probe_name)]
 
 
-@dataclass(frozen=True, kw_only=True)
+def probe_of(name: str) -> Probe:
+    """The function behind a name in `probes.names` or `probes.costly`."""
+    probe: Probe = PROBES[name] if name in PROBES else guests.known("probe", "", name).kind
+    return probe
+
+
+@checked
 class Probing:
     """Which probes look, at which epochs, and at how many test samples.
 
     `k` is the step of `every_k` and the base of `log_spaced`.  Costly probes have a schedule of their own.
     """
 
-    names: Annotated[tuple[str, ...], MinLen(1)] = (
+    names: Annotated[tuple[ProbeName, ...], MinLen(1)] = (
         "loss",
         "hidden_norm",
         "growth",
@@ -51,7 +68,7 @@ class Probing:
     )
     schedule: Schedule = "every_epoch"
     k: Annotated[int, Ge(2)] = 5
-    costly: tuple[str, ...] = ("rho", "nudge", "cross_batch_cosine")
+    costly: tuple[ProbeName, ...] = ("rho", "nudge", "cross_batch_cosine")
     costly_schedule: Schedule = "log_spaced"
     costly_k: Annotated[int, Ge(2)] = 4
     size: Annotated[int, Ge(1)] = 128
@@ -68,12 +85,16 @@ class Probing:
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """Everything that decides what a run computes."""
+    """Everything that decides what a run computes.
+
+    A model, rule or task of one's own is handed over like one of ours; so is a function that makes a network or
+    arrays.
+    """
 
     model: Model
     rule: Rule
     task: Task
-    optimiser: Optimiser = Optimiser()
+    optimiser: Optimiser | GuestOptimiser = Optimiser()
     probes: Probing = Probing()
     batch_size: Annotated[int, Ge(1)] = 128
     epochs: Annotated[int, Ge(1)] = 10
@@ -82,147 +103,276 @@ class RunConfig:
     log: Literal["epoch", "step"] = "epoch"  # how often the training loss is stored
     scale: Literal["quick", "full"] = "full"
 
+    def __post_init__(self) -> None:
+        given = {key: getattr(self, key) for key in RUN}
+        try:
+            accepted = check(RunConfig, given)
+        except BadOption as bad:
+            raise bad.under("") from None
+        for part, table in CHOICES.items():
+            value = getattr(self, part)
+            if type(value) not in table.values():
+                accepted[part] = guests.handed_over(part, value)
+        if not isinstance(given := getattr(self, "optimiser"), Optimiser | GuestOptimiser):  # noqa: B009
+            accepted["optimiser"] = guests.handed_over("optimiser", given)
+        for key, value in accepted.items():
+            object.__setattr__(self, key, value)
+        if isinstance(self.optimiser, Optimiser):
+            self.optimiser.refuse_nonsense()
+        check_fit = getattr(self.model, "check", None)
+        if check_fit is not None:
+            check_fit(self.signature)
+
     @property
     def signature(self) -> Signature:
         """What the task asks of the network."""
         task = self.task
-        return Signature(shape=task.shape, outputs=task.outputs, classifies=task.classifies)
+        classifies = bool(getattr(task, "classifies", True))
+        return Signature(shape=tuple(task.shape), outputs=task.outputs, classifies=classifies)
 
     @cached_property
     def recipe(self) -> str:
         """Equal for configurations that differ in nothing but the seed."""
-        return repr(dataclasses.replace(self, seed=0))
+        if self.sources:  # a stranger's way of showing itself need not show everything
+            return _text(to_tree(self) | {"seed": None})
+        return repr([getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "seed"])
 
     @cached_property
     def id(self) -> str:
         """Readable, and unique to the configuration: two runs share an id only if they are the same run."""
-        seed = _checked(RunConfig, {"seed": self.seed}, "")
-        tree = _tree(self) | seed
-        text = json.dumps(tree, sort_keys=True, separators=(",", ":"))
-        names = "-".join(tree[part]["name"] for part in CHOICES)
-        return f"{names}-s{self.seed}-{hashlib.sha256(text.encode()).hexdigest()[:10]}"
+        names = "-".join(name_of(part, getattr(self, part)) for part in CHOICES)
+        return f"{names}-s{self.seed}-{hashlib.sha256(_text(_tree(self)).encode()).hexdigest()[:10]}"
+
+    @property
+    def sources(self) -> list[str]:
+        """Where its guests come from; none where everything is ours."""
+        parts = [source_of(part, getattr(self, part)) for part in (*CHOICES, "optimiser")]
+        probes = [name for name in (*self.probes.names, *self.probes.costly) if name not in PROBES]
+        return list(dict.fromkeys([*(source for source in parts if source), *probes]))
 
 
 def to_tree(config: RunConfig) -> dict[str, Any]:
-    """The configuration as plain JSON values; each chosen part carries its name."""
+    """The configuration as plain JSON values, as it is stored and hashed; each chosen part carries its name.
+
+    An option that is younger than its part stands there only where it differs from its default: `sonde.identity`.
+    """
+    whole = whole_tree(config)
     tree: dict[str, Any] = {}
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if field.name in CHOICES:
-            tree[field.name] = {"name": _name_of(field.name, value), **dataclasses.asdict(value)}
-        elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-            tree[field.name] = dataclasses.asdict(value)
-        else:
-            tree[field.name] = value
-    plain: dict[str, Any] = json.loads(json.dumps(tree))
-    return plain
+    for part in SECTIONS:
+        first = first_options(part, whole[part].get("name", ""))
+        tree[part] = lasting(whole[part], _defaults_of(getattr(config, part)), first)
+    rest = {key: value for key, value in whole.items() if key not in SECTIONS}
+    return tree | lasting(rest, _defaults_of(config), first_options("", ""))
 
 
 _trees: dict[str, dict[str, Any]] = {}
 
 
 def _tree(config: RunConfig) -> dict[str, Any]:
-    """The tree, checked; once for all the seeds of a recipe, whichever of them it has."""
+    """The same, made once for all the seeds of a recipe."""
     if config.recipe not in _trees:
-        _trees[config.recipe] = to_tree(parse(to_tree(config)))
-    return _trees[config.recipe]
+        _trees[config.recipe] = to_tree(config)
+    return _trees[config.recipe] | {"seed": config.seed}
+
+
+def younger(config: RunConfig) -> dict[str, Any]:
+    """The options that the stored tree may leave out, under their dotted keys, with their defaults."""
+    found = {key: value for key, value in defaults(RunConfig).items() if key not in (*SECTIONS, *RUN)}
+    for part in SECTIONS:
+        value = getattr(config, part)
+        first = first_options(part, name_of(part, value) if part in CHOICES else "")
+        known = _defaults_of(value)
+        found |= {f"{part}.{key}": known[key] for key in known if first is not None and key not in first}
+    return found
+
+
+def whole_tree(config: RunConfig) -> dict[str, Any]:
+    """Every option, as plain JSON values."""
+    tree: dict[str, Any] = {}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if field.name in SECTIONS:
+            tree[field.name] = _heading(field.name, value) | {
+                option.name: _json(getattr(value, option.name)) for option in dataclasses.fields(value)
+            }
+        else:
+            tree[field.name] = _json(value)
+    return tree
+
+
+def _heading(part: str, value: Any) -> dict[str, Any]:
+    """Which part it is, and of a guest where it comes from."""
+    if part == "probes" or isinstance(value, Optimiser):
+        return {}
+    source = source_of(part, value)
+    version = getattr(type(value), "version", 1) if source is None else 1
+    return (
+        {"name": name_of(part, value)}
+        | ({} if source is None else {"source": source})
+        | ({} if version == 1 else {"version": version})
+    )
+
+
+def _text(tree: Mapping[str, Any]) -> str:
+    return json.dumps(tree, sort_keys=True, separators=(",", ":"))
+
+
+def _json(value: Any) -> Any:
+    return [_json(one) for one in value] if isinstance(value, tuple | list) else value
+
+
+def _defaults_of(value: Any) -> dict[str, Any]:
+    kind: Any = type(value)
+    return defaults(kind)
+
+
+@cache
+def defaults(kind: Any) -> dict[str, Any]:
+    """The options of a part that have one, at their defaults, as plain JSON values."""
+    found = {}
+    for field in dataclasses.fields(kind):
+        if field.default is not dataclasses.MISSING:
+            found[field.name] = _json(field.default)
+        elif field.default_factory is not dataclasses.MISSING:
+            found[field.name] = _json(field.default_factory())
+    return found
+
+
+def name_of(part: str, value: object) -> str:
+    """What a chosen part is called: its name in the table, or the guest's own."""
+    for name, kind in CHOICES.get(part, {}).items():
+        if type(value) is kind:
+            return name
+    if isinstance(value, Optimiser):
+        return value.name
+    return guests.of(part, type(value)).name
+
+
+def label_of(part: str, value: Any) -> str:
+    """What figures and tables call a part: what it says itself, else its name."""
+    return str(getattr(value, "label", None) or name_of(part, value))
+
+
+def source_of(part: str, value: object) -> str | None:
+    """Where a guest comes from; None for one of ours."""
+    if type(value) in CHOICES.get(part, {}).values() or isinstance(value, Optimiser):
+        return None
+    return str(guests.of(part, type(value)).source)
 
 
 def parse(tree: Mapping[str, Any]) -> RunConfig:
     """The configuration a tree of JSON values describes; unknown keys and bad values are refused by name."""
     values = dict(tree)
-    for part, table in CHOICES.items():
-        if part not in values:
-            raise SondeError(f"{part} is missing: choose one of {', '.join(table)}")
-        section = values[part]
-        section = {"name": section} if isinstance(section, str) else dict(_section(section, part))
-        chosen = pick(table, str(section.pop("name", "")), part)
-        values[part] = _fill(chosen, section, f"{part}.")
-    for part, kind in (("optimiser", Optimiser), ("probes", Probing)):
+    _refuse_unknown(values, [field.name for field in dataclasses.fields(RunConfig)], "")
+    for part in SECTIONS:
         if part in values:
-            values[part] = _fill(kind, values[part], f"{part}.")
-    config: RunConfig = _fill(RunConfig, values, "")
-    for name in (*config.probes.names, *config.probes.costly):
-        pick(PROBES, name, "probe")
-    config.model.check(config.signature)
-    return config
+            kind, options = _chosen(part, values[part])
+            values[part] = _fill(kind, options, f"{part}.")
+        elif part in CHOICES:
+            raise SondeError(f"{part} is missing: choose one of {', '.join(CHOICES[part])}")
+    return RunConfig(**values)
 
 
-def change(config: RunConfig, changes: Mapping[str, Any]) -> RunConfig:
-    """The configuration with dotted keys replaced, checked anew."""
-    tree = to_tree(config)
-    for key, value in changes.items():
-        *path, last = key.split(".")
-        section = tree
-        for part in path:
-            if part not in section:
-                raise SondeError(f"unknown key {key!r}: {nearest(key, keys(config))}")
-            section = section[part]
-        section[last] = value
-    return parse(tree)
+def _chosen(part: str, section: Any) -> tuple[Any, dict[str, Any]]:
+    """The class of a part's configuration, and the options it is given."""
+    if isinstance(section, str) and part != "probes":
+        section = {"name": section}
+    if not isinstance(section, Mapping):
+        raise SondeError(f"{part}: expected keys and values, got {section!r}")
+    options = dict(section)
+    if part == "probes":
+        return Probing, options
+    name, source = str(options.get("name", "")), options.pop("source", None)
+    if part == "optimiser" and source is None and not _is_reference(name):
+        return Optimiser, options
+    options.pop("name", None)
+    if source is not None:
+        return guests.known(part, name, str(source)).kind, options
+    kind = CHOICES.get(part, {}).get(name) or guests.find(part, name).kind
+    version = options.pop("version", 1)
+    if version != getattr(kind, "version", 1):
+        raise SondeError(
+            f"{part}.version = {version!r}: this Sonde has version {getattr(kind, 'version', 1)} of {name}, which "
+            "computes something else: train it with the Sonde that its manifest names"
+        )
+    return kind, options
 
 
-def keys(config: RunConfig) -> dict[str, Any]:
-    """Every dotted key of the configuration with its value; `model`, `rule` and `task` stand for their names."""
-    flat: dict[str, Any] = {}
-    for key, value in to_tree(config).items():
-        if isinstance(value, dict):
-            if key in CHOICES:
-                flat[key] = value["name"]
-            flat |= {
-                f"{key}.{inner}": v for inner, v in value.items() if not (key in CHOICES and inner == "name")
-            }
-        else:
-            flat[key] = value
-    return flat
+def _is_reference(name: str) -> bool:
+    """Whether an optimiser's name is that of a guest."""
+    return ":" in name or (name not in guests.OURS["optimiser"] and name in guests.names("optimiser"))
 
 
-def _name_of(part: str, value: object) -> str:
-    for name, kind in CHOICES[part].items():
-        if type(value) is kind:
-            return name
-    raise SondeError(f"{type(value).__name__} is not in the table of {part}s: {', '.join(CHOICES[part])}")
-
-
-@cache
-def _hints(kind: Any) -> dict[str, Any]:
-    return get_type_hints(kind, include_extras=True)
-
-
-@cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
-
-
-def _section(value: Any, name: str) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise SondeError(f"{name}: expected keys and values, got {value!r}")
-    return value
-
-
-def _fill(kind: type[Any], values: Mapping[str, Any], prefix: str) -> Any:
+def _fill(kind: Any, values: Mapping[str, Any], prefix: str) -> Any:
     """A dataclass from plain values."""
-    return kind(**_checked(kind, values, prefix))
+    fields = [field.name for field in dataclasses.fields(kind)]
+    _refuse_unknown(values, fields, prefix)
+    for key in fields:
+        if key not in values and key not in defaults(kind):
+            raise SondeError(f"{prefix}{key} has no default: set it")
+    try:
+        return kind(**check(kind, values))
+    except BadOption as bad:
+        raise bad.under(prefix) from None
 
 
-def _checked(kind: Any, values: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    """Values of a dataclass's fields, one at a time so that every complaint names its key."""
-    _section(values, prefix.rstrip("."))
-    fields = {field.name for field in dataclasses.fields(kind)}
+def _refuse_unknown(values: Mapping[str, Any], fields: list[str], prefix: str) -> None:
     for key in values:
         if key not in fields:
             raise SondeError(
                 f"unknown key {prefix + key!r}: {nearest(prefix + key, {prefix + f for f in fields})}"
             )
-    hints = _hints(kind)
-    checked = {}
-    for key, value in values.items():
-        if prefix == "" and key in (*CHOICES, "optimiser", "probes"):
-            checked[key] = value
+
+
+def change(config: RunConfig, changes: Mapping[str, Any]) -> RunConfig:
+    """The configuration with dotted keys replaced, checked anew."""
+    return parse(changed(whole_tree(config), changes))
+
+
+def changed(tree: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The tree with dotted keys replaced; a part that is chosen anew forgets its options."""
+    tree = {key: dict(value) if isinstance(value, Mapping) else value for key, value in tree.items()}
+    for key, value in sorted(changes.items(), key=lambda change: "." in change[0]):
+        part, _, option = key.partition(".")
+        if not option:
+            tree[part] = {"name": value} if part in SECTIONS and isinstance(value, str) else value
+        elif isinstance(tree.get(part), dict) and "." not in option:
+            tree[part][option] = value
+        else:
+            raise SondeError(f"unknown key {key!r}: {nearest(key, options(tree))}")
+    return tree
+
+
+def completed(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """The tree with every option that it leaves out, at its default; values are not looked at."""
+    found = defaults(RunConfig) | dict(tree)
+    for part in SECTIONS:
+        kind, given = _chosen(part, tree.get(part, {}))
+        name = {"name": tree[part]} if isinstance(tree.get(part), str) else {}
+        found[part] = name | defaults(kind) | given
+    return found
+
+
+def options(tree: Mapping[str, Any]) -> set[str]:
+    """Every dotted key that a configuration with the parts of this tree has; parts stand for their names."""
+    known = {field.name for field in dataclasses.fields(RunConfig)}
+    for part in SECTIONS:
+        if part in tree:
+            kind, _ = _chosen(part, tree[part])
+            known |= {f"{part}.{field.name}" for field in dataclasses.fields(kind)}
+    return known - {"probes"}
+
+
+def keys(config: RunConfig) -> dict[str, Any]:
+    """Every dotted key of the configuration with its value; `model`, `rule` and `task` stand for their names."""
+    flat: dict[str, Any] = {}
+    for key, value in whole_tree(config).items():
+        if not isinstance(value, dict):
+            flat[key] = value
             continue
-        try:
-            checked[key] = _adapter(hints[key]).validate_python(value)
-        except ValidationError as error:
-            why = "; ".join(dict.fromkeys(problem["msg"] for problem in error.errors()))
-            raise SondeError(f"{prefix + key} = {value!r}: {why[0].lower() + why[1:]}") from None
-    return checked
+        if key in CHOICES:
+            flat[key] = value["name"]
+        flat |= {
+            f"{key}.{option}": v for option, v in value.items() if not (key in CHOICES and option == "name")
+        }
+    return flat

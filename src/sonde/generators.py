@@ -1,8 +1,35 @@
-"""Named random generators: every draw of a run comes from one of these, derived from its seed."""
+"""Named random generators: every draw of a run comes from one of these, derived from its seed.
+
+The stream of (seed, name) is `torch.Generator().manual_seed(s)` on the CPU, with s the first 8 bytes of
+SHA-256(f"{seed}/{name}" in UTF-8) as a big-endian number, shifted right by one bit.  `NAMES` lists them all.
+"""
 
 import hashlib
 
 import torch
+
+# name → what is drawn, in this order; normal and uniform numbers are float32 unless another precision is named
+NAMES = {
+    "init": "the weights of the network",
+    "order": "epoch after epoch: which training samples each batch has, and of augmented images crops and mirrorings",
+    "draws": "a seed for PyTorch's global generators while the network trains, from which dropout draws",
+    "rule": "the rule's feedback matrices, or seeds for its network and noise",
+    "probe/null/{epoch}": "of nudge's null, for h_0 … h_L: normal numbers in the shape of the probe batch's states",
+    "probe/null/{epoch}/{draw}": "what the rule draws from `rule`, anew; for a rule that draws nothing, for h_0 … h_L: "
+    "normal numbers, samples × width",
+    "probe/rho/{epoch}": "for h_0 … h_L, for each direction: normal numbers, samples × width",
+    "probe/last bit/{layer}/{epoch}": "0 or 1 for every entry of h_l: whether its last bit is moved down or up",
+    "identity/train": "training inputs, uniform in [0, 1) before they are stretched to [−1, 1)",
+    "identity/test": "test inputs, alike",
+    "teacher/train": "training inputs, normal",
+    "teacher/test": "test inputs, normal",
+    "teacher/embed": "the teacher's embedding, uniform in ±1/√inputs, float64",
+    "teacher/blocks.{block}.w1": "w1 of its block, normal, float64",
+    "teacher/blocks.{block}.w2": "w2 of its block, normal, float64",
+    "teacher/head": "its head, uniform in ±1/√d, float64",
+    "digits/split": "with seed 0 in every run: an order of the digits, of which the first 360 are the test set",
+    "cifar10/subset": "with seed 0 in every run: an order of the training images, of which a subset takes the first",
+}
 
 
 def generator(seed: int, name: str) -> torch.Generator:

@@ -3,12 +3,16 @@
 The unit of replication is the seed: one value per seed goes in, n counts the seeds whose value is defined.
 """
 
+import bisect
 import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import polars as pl
+
+MANY = 1_000_000
+"""Seeds: nobody trains more."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,17 +74,36 @@ def paired(values: Mapping[int, float], baseline: Mapping[int, float]) -> Pairs:
 
 
 def t_interval(values: Iterable[float], confidence: float = 0.95) -> Interval:
-    """mean ± t·s/√n, Student's t with n − 1 degrees of freedom; of paired differences, the paired interval."""
+    """mean ± t·s/√n, Student's t with n − 1 degrees of freedom; of paired differences, the paired interval.
+
+    Undefined where all values are the same: accuracies are counts, so a few may coincide, which is no certainty.
+    """
     known = summarise(values)
     if known.n < 2:
         have = "there is no value" if known.n == 0 else "one value has no spread"
         reason = f"an interval needs two seeds or more: {have}"
+        return Interval(low=math.nan, high=math.nan, confidence=confidence, reason=reason)
+    if known.std == 0:
+        reason = f"all {known.n} values are the same, so their spread is unknown"
         return Interval(low=math.nan, high=math.nan, confidence=confidence, reason=reason)
     half = t_quantile((1 + confidence) / 2, known.n - 1) * known.std / math.sqrt(known.n)
     low, high = known.mean - half, known.mean + half
     if not (math.isfinite(low) and math.isfinite(high)):
         return Interval(low=math.nan, high=math.nan, confidence=confidence, reason="overflow")
     return Interval(low=low, high=high, confidence=confidence)
+
+
+def seeds_to_decide(known: Summary, confidence: float = 0.95) -> int | None:
+    """The least n for which mean ± t·s/√n excludes 0, mean and s being what they are; None where none does."""
+    if not (abs(known.mean) > 0 and known.std > 0):
+        return None
+
+    def decides(n: int) -> bool:
+        half = t_quantile((1 + confidence) / 2, n - 1) * known.std / math.sqrt(n)
+        return half < abs(known.mean)
+
+    found = bisect.bisect_left(range(MANY + 1), True, lo=2, key=decides)
+    return found if found <= MANY else None
 
 
 def t_quantile(probability: float, freedom: int) -> float:

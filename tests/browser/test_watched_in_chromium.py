@@ -44,7 +44,7 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
     out: Path = runs.parent / "report.html"
     write_report(runs=runs, out=out, quiet=True)
     with chromium() as browser:
-        known = open_page(browser, out, drawn="#watched-weights .plot svg")
+        known = open_page(browser, out, ready="#watched-weights .plot svg")
         yield known
         assert known.complaints == []
         assert [url for url in known.requests if not url.startswith(("file:", "data:"))] == []

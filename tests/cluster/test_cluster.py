@@ -257,3 +257,18 @@ def test_a_machine_without_a_cluster_starts_one_for_the_command(sonde_process: S
     done = sonde_process("train", "--epochs", "1", "--engine", "ray", "--address", "local")
     assert re.search(r" complete on \S+/\w+, loss ", done.stderr)
     assert "complete" in done.stdout
+
+
+@pytest.mark.usefixtures("cluster")
+def test_the_code_of_guests_travels_to_the_nodes(sonde: Sonde, sonde_process: Sonde, tmp_path: Path) -> None:
+    for file in (Path(__file__).parents[1] / "guest_files").glob("*.py"):
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    words = [
+        *("train", "--model", "funnel.py:funnel", "--rule", "signs.py:Signs", "--task", "moons.py:moons"),
+        *("--set", "probes.names+=sparsity.py:sparsity", "--epochs", "2", "--seeds", "1,2", "--quiet"),
+    ]
+    sonde(*words, "--runs", "local")
+    sonde_process(*words, "--runs", "ray", "--engine", "ray")
+    assert_same(tmp_path / "ray", tmp_path / "local")
+    for run in states(tmp_path / "ray"):
+        assert (tmp_path / "ray" / run / "signs.py").read_bytes() == (tmp_path / "signs.py").read_bytes()

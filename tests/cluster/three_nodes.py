@@ -19,7 +19,7 @@ STUDY = [
     "--set",
     "epochs=24",
     "--set",
-    "task.steps_per_epoch=20",
+    "task.steps_per_epoch=60",
     "--no-figures",
 ]
 SMALL = {"object_store_memory": 80_000_000, "include_dashboard": False}

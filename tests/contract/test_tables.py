@@ -2,19 +2,24 @@
 
 import dataclasses
 import inspect
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from conftest import tiny_config
-from sonde.config import CHOICES, parse, to_tree
+from sonde.config import CHOICES, label_of, parse, to_tree
 from sonde.figures import FIGURES
+from sonde.guests import find
 from sonde.models import ResidualMLP
 from sonde.probes import PROBES
 from sonde.studies import STUDIES
 from sonde.tasks import Digits
 
+FILES = Path(__file__).parents[1] / "guest_files"
+GUESTS = [("rule", "signs", "Signs"), ("model", "funnel", "funnel"), ("task", "moons", "moons")]
 ENTRIES = [(part, name, kind) for part, table in CHOICES.items() for name, kind in table.items()]
+ENTRIES += [(part, name, find(part, f"{FILES / file}.py:{name}").kind) for part, file, name in GUESTS]
 
 
 @pytest.mark.parametrize(("part", "name", "kind"), ENTRIES, ids=[f"{p}-{n}" for p, n, _ in ENTRIES])
@@ -23,7 +28,7 @@ def test_an_entry_is_a_documented_frozen_configuration_with_defaults(
 ) -> None:
     entry = kind()
     assert inspect.getdoc(kind)
-    assert entry.label
+    assert label_of(part, entry)
     with pytest.raises(dataclasses.FrozenInstanceError):
         setattr(entry, next((f.name for f in dataclasses.fields(entry)), "anything"), 1)
     partners = {"model": ResidualMLP(d=8, L=2), "task": Digits()}

@@ -85,10 +85,15 @@ def test_show_lists_runs_and_as_json_their_last_metrics(study: Path, sonde: Sond
 
 
 def test_export_and_figures_from_files_draw_the_same_figures(study: Path, sonde: Sonde) -> None:
-    sonde("export", "--runs", "runs", "--layout", "paper", "--out", "export", *SMALL, cwd=study)
-    assert {"results.json", "results_fair.json"} <= {file.name for file in (study / "export").iterdir()}
+    done = sonde("export", "--runs", "runs", "--layout", "paper", "--out", "export", *SMALL, cwd=study)
+    assert "residual: 4 runs on identity" in done.stdout
+    names = {file.name for file in (study / "export").iterdir()}
+    assert {"results.json", "results_fair.json", "sonde.json"} <= names
     sonde("figures", "--from", "export", "--out", "again", cwd=study)
     assert all((study / "again" / f"{figure}.png").exists() for figure in FIGURES)
+    for figure in FIGURES:
+        from_runs, from_files = (study / out / f"{figure}.txt" for out in ("out", "again"))
+        assert from_files.read_text() == from_runs.read_text()
 
 
 def test_figures_name_the_runs_they_leave_out(study: Path, sonde: Sonde) -> None:
@@ -150,6 +155,7 @@ MISTAKES = [
     (["figures"], "name a study"),
     (["figures", "--from", "absent"], "absent is not a folder"),
     (["figures", "--from", "broken"], "results.json is not JSON"),
+    (["figures", "--from", "mislabelled"], "mislabelled/sonde.json: runs: missing"),
     (["figures", "residual", "--runs", "absent"], "absent does not exist"),
     (["export", "--runs", "empty"], "empty holds no runs"),
 ]
@@ -167,6 +173,8 @@ def test_a_mistake_is_one_clear_line_and_exit_code_2(
     (tmp_path / "empty").mkdir()
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "results.json").write_text('{"config"')
+    (tmp_path / "mislabelled").mkdir()
+    (tmp_path / "mislabelled" / "sonde.json").write_text("{}")
     done = sonde(*words, check=False)
     assert done.returncode == 2
     assert done.stdout == ""

@@ -1,12 +1,14 @@
-"""Each probe against a loop over samples in double precision, written without the package's own helpers."""
+"""Each probe against its plain definition: a loop over samples in double precision, without the probes' helpers."""
 
+import copy
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
-from naive_probes import cross_entropy, naive, squared_error
-from torch import nn
+from torch import Tensor, nn
 
 from conftest import regression
 from networks import NETWORKS, D, loss_of, moved, read, samples
@@ -15,10 +17,21 @@ from sonde.losses import MEAN_SQUARED_ERROR
 from sonde.models import MODELS, PlainMLP
 from sonde.network import Network
 from sonde.probes import PROBES, Context, take
+from sonde.recompute.credits import sent_error
+from sonde.recompute.definitions import DEFINITIONS
+from sonde.recompute.redrawn import from_the_output
+from sonde.recompute.sample import Sample, cross_entropy, squared_error
+from sonde.recompute.setting import Setting
 from sonde.rules import DirectFeedback
 from sonde.training.assign import CreditAssignment
 
 N = 5
+EQUATIONS: dict[str, Callable[[Any, Tensor], Tensor]] = {
+    "ReluLayer": lambda block, h: block.linear(h),
+    "PreNormBlock": lambda block, h: block.w1(block.ln(h)),
+    "StudentBlock": lambda block, h: block.w1(h),
+    "TransformerBlock": lambda block, h: block.qkv(block.ln1(h)),
+}
 
 
 @pytest.fixture(autouse=True)
@@ -42,37 +55,55 @@ def test_every_probe_equals_its_naive_twin(case: str) -> None:
     assignment = CreditAssignment(net, DirectFeedback(), sample=x, loss=loss, seed=7)
     context = Context(
         credits=assignment.credits,
+        redrawn=assignment.redrawn,
         initial=initial,
         test=lambda first, last: (x[first:last], y[first:last]),
         test_samples=len(x),
         seed=8,
         epoch=2,
         directions=6,
+        draws=5,
     )
     snapshot = take(net, x[:N], y[:N], loss, context)
     readings = read(snapshot)
-    expected = naive(
-        net,
-        x[:N],
-        y[:N],
-        cross_entropy if signature.classifies else squared_error,
-        matrices=assignment.state.matrices,  # type: ignore[attr-defined]
-        initial=initial,
-        test=(x, y),
+    setting = Setting(
+        net=copy.deepcopy(net).double().eval(),
+        classifies=signature.classifies,
+        test=lambda first, last: (x[first:last], y[first:last]),
+        test_samples=len(x),
+        size=N,
         seed=8,
         epoch=2,
         directions=6,
+        draws=5,
+        epsilon=None,
         etas=(0.001, 0.01, 0.1),
+        credit=lambda sample: sent_error(sample, assignment.state_dict(), {}, 1),
+        redrawn=lambda rng: partial(
+            sent_error, state=from_the_output(assignment.state_dict(), rng), options={}, steps=1
+        ),
+        initial=initial,
     )
+    expected = {key: value for name in PROBES for key, value in DEFINITIONS[name](setting)}
     assert readings.keys() == expected.keys()
-    for key, (value, used) in expected.items():
+    for key, value in expected.items():
         reading = readings[key]
-        if value is None:
+        if value.number is None:
             assert not reading.defined, key
             assert reading.reason, key
         else:
-            assert reading.value == pytest.approx(value, rel=1e-10, abs=1e-13), key
-            assert reading.samples == used, key
+            assert reading.value == pytest.approx(value.number, rel=1e-10, abs=1e-11 * value.terms), key
+            assert reading.samples == value.samples, key
+
+
+@pytest.mark.parametrize("case", NETWORKS)
+def test_the_linear_output_of_a_definition_is_that_of_the_models_equation(case: str) -> None:
+    model, signature = NETWORKS[case]
+    net = moved(model, signature)[0].double()
+    x, y = samples(signature, 1)
+    sample = Sample(net, x[0].double(), y[0], cross_entropy if signature.classifies else squared_error)
+    for block, h, (z, _) in zip(net.blocks, sample.states[:-1], sample.linear(), strict=True):
+        assert torch.equal(z, EQUATIONS[type(block).__name__](block, h))
 
 
 @pytest.mark.parametrize("case", NETWORKS)

@@ -127,7 +127,8 @@ def small(seed: int, lr: float = 1e-3) -> RunConfig:
 def stored(root: Path, config: RunConfig) -> tuple[object, ...]:
     folder = RunFolder(root / config.id)
     manifest, rows = folder.read()
-    return manifest.state, manifest.epoch, rows.to_dicts(), folder.tensors("weights")
+    tensors = [folder.tensors(name) for name in ("weights", "initial", "rule")]
+    return manifest.state, manifest.epoch, rows.to_dicts(), *tensors
 
 
 def test_runs_trained_together_are_stored_as_if_alone(tmp_path: Path) -> None:

@@ -57,7 +57,11 @@ def residual_evidence(
                 )
     return Evidence(
         pl.DataFrame(rows, schema=SCHEMA, orient="row"),
-        pl.DataFrame([(*run, 1, None) for run in runs], schema=RUNS_SCHEMA, orient="row"),
+        pl.DataFrame(
+            [(*run, 1, None, None, "cls" if run[2] == "vit_mini" else "flat") for run in runs],
+            schema=RUNS_SCHEMA,
+            orient="row",
+        ),
         "the store",
     )
 

@@ -2,7 +2,7 @@
 
 import math
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from sonde.rows import SCHEMA, empty
 from sonde.store.load import Run, Runs
 from sonde.store.run import Manifest, RunFolder
 
-DEPTH, WIDTH, EPOCHS, SAMPLES = 4, 64, 10, 100
+DEPTH, WIDTH, EPOCHS, SAMPLES, DRAWS = 4, 64, 10, 100, 20
 LABELS = {
     "bp": "BP",
     "fa": "FA",
@@ -54,14 +54,18 @@ def healthy(seed: int = 42, accuracy: float = 0.9, cosine: float = 0.5) -> dict[
         for layer in range(DEPTH + 1):
             null = 2e-3 * math.sin(seed * (layer + 2) + epoch)
             found["grad_norm", epoch, layer] = 1.0 / (1 + epoch)
+            if layer == DEPTH:
+                found["grad_per_error", epoch, layer] = 2.0 / (1 + 0.1 * epoch)
             found["credit_cosine", epoch, layer] = cosine + wobble
             found["credit_cosine/bp", epoch, layer] = 1.0
             found["credit_cosine/null", epoch, layer] = null
+            found["credit_cosine/null_std", epoch, layer] = 0.02
             if epoch in EXPENSIVE_AT:
                 for metric, value in (("rho", cosine), ("nudge[0.01]", -cosine)):
                     found[metric, epoch, layer] = value + wobble
                     found[f"{metric}/bp", epoch, layer] = math.copysign(0.99, value)
                     found[f"{metric}/null", epoch, layer] = null
+                found["rho/null_std", epoch, layer] = 0.04
     return found
 
 
@@ -79,9 +83,15 @@ def config(rule: str = "bp", seed: int = 42, **changes: Any) -> dict[str, Any]:
 
 
 def run(
-    tree: Mapping[str, Any], values: Mapping[Key, Value], *, state: str = "complete", **about: Any
+    tree: Mapping[str, Any],
+    values: Mapping[Key, Value],
+    *,
+    state: str = "complete",
+    epoch: int | None = None,
+    sessions: Sequence[dict[str, Any]] = (),
+    **about: Any,
 ) -> tuple[Run, pl.DataFrame]:
-    """A run and its rows."""
+    """A run and its rows; `epoch` is the last that it reached."""
     mark = zlib.crc32(repr((tree, about)).encode())
     id = f"{tree['model']['name']}-{tree['rule']['name']}-s{tree['seed']}-{mark:08x}"
     facts = {
@@ -97,8 +107,9 @@ def run(
         "probe_size": SAMPLES,
         "data": None,
     } | about
-    message = f"loss or weights are not finite after epoch {tree['epochs']}" if state == "diverged" else None
-    manifest = Manifest(state=state, epoch=tree["epochs"], message=message)  # type: ignore[arg-type]
+    epoch = tree["epochs"] if epoch is None else epoch
+    message = f"loss or weights are not finite after epoch {epoch}" if state == "diverged" else None
+    manifest = Manifest(state=state, epoch=epoch, message=message, sessions=list(sessions))  # type: ignore[arg-type]
     return Run(id, dict(tree), facts, manifest, Path("runs") / id), rows(id, values)
 
 
@@ -110,7 +121,8 @@ def rows(id: str, values: Mapping[Key, Value]) -> pl.DataFrame:
         undefined = isinstance(value, str)
         number = math.nan if undefined else value
         reason = value if undefined else None
-        lines.append((id, epoch, epoch, layer, metric, number, not undefined, reason, SAMPLES))
+        samples = DRAWS if metric.endswith("/null_std") else SAMPLES
+        lines.append((id, epoch, epoch, layer, metric, number, not undefined, reason, samples))
     return pl.DataFrame(lines, schema=SCHEMA, orient="row")
 
 

@@ -164,7 +164,11 @@ def _credit(run: Run, rule: str, epoch: int, depth: int, controls: bool, rng: np
 def _evidence(rows: list[Row], runs: list[Row]) -> Evidence:
     return Evidence(
         pl.DataFrame(rows, schema=SCHEMA, orient="row"),
-        pl.DataFrame([(*run, 1, None) for run in runs], schema=RUNS_SCHEMA, orient="row"),
+        pl.DataFrame(
+            [(*run, 1, None, None, "cls" if run[2] == "vit_mini" else "flat") for run in runs],
+            schema=RUNS_SCHEMA,
+            orient="row",
+        ),
         "the store",
     )
 

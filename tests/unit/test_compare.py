@@ -13,12 +13,14 @@ import typer
 from stored_runs import EPOCHS, Key, Value, config, healthy, run, store, write
 from typer.testing import CliRunner, Result
 
+import sonde
 from conftest import tiny_config
 from sonde.cli.compare import compare as command
 from sonde.compare.comparison import compare
 from sonde.compare.configurations import assignments, differing, flatten, keep
+from sonde.compare.objects import objects
 from sonde.compare.words import notes, title
-from sonde.config import keys, to_tree
+from sonde.config import Optimiser, keys, whole_tree
 from sonde.errors import SondeError
 from sonde.store.load import Runs
 
@@ -255,7 +257,7 @@ def test_only_names_keys_and_values_there_are() -> None:
 def test_flat_configurations_name_sections_and_differences_count_runs() -> None:
     flat = flatten({"model": {"name": "res", "L": 3}, "probes": {"every": {"kind": "k"}}, "seed": 1})
     assert flat == {"model": "res", "model.L": 3, "probes.every.kind": "k", "seed": 1}
-    assert flatten(to_tree(tiny_config())) == keys(tiny_config())
+    assert flatten(whole_tree(tiny_config())) == keys(tiny_config())
     assert differing([{"a": 1, "b": 2}, {"a": 1}, {"a": 1}]) == {"b": {"2": 1, "absent": 2}}
 
 
@@ -312,3 +314,35 @@ def test_the_command_marks_an_unmatched_comparison(tmp_path: Path) -> None:
 def test_healthy_rows_compare_too() -> None:
     stored = store(*(run(config(rule, s), healthy(s)) for rule in ("bp", "fa") for s in SEEDS))
     assert compare(stored, metric="credit_cosine/null", layer=1).differences[0].summary.mean == 0
+
+
+def test_runs_that_were_not_made_with_the_same_code_are_named() -> None:
+    def made(dirty: bool) -> list[dict]:
+        git = {"commit": "a1b2c3d4e5f6", "dirty": dirty}
+        return [{"environment": {"packages": {"sonde": "0.1.0", "torch": "2.9"}, "git": git}}]
+
+    def found(dirty: str) -> Runs:
+        return store(
+            *(run(config(rule, 1), values(0.5), sessions=made(rule == dirty)) for rule in ("bp", "dfa"))
+        )
+
+    same, mixed = compare(found("none")), compare(found("dfa"))
+    assert not any("same code" in note for note in notes(same))
+    (said,) = [note for note in notes(mixed) if "same code" in note]
+    assert "sonde 0.1.0 (commit a1b2c3d4e5 with uncommitted changes), torch 2.9 (1 run)" in said
+    assert [len(runs) for runs in objects(mixed)["made_with"].values()] == [1, 1]
+
+
+def test_an_option_that_some_runs_leave_at_its_default_is_compared_by_that_default(tmp_path: Path) -> None:
+    """The stored configuration leaves a younger option out at its default, as runs did that are older than it."""
+    for momentum in (0.0, 0.9):
+        optimiser = Optimiser(name="sgd", momentum=momentum)
+        for seed in (1, 2):
+            sonde.train(tiny_config(optimiser=optimiser, epochs=1, seed=seed), runs=tmp_path)
+    stored = sonde.load(tmp_path)
+    assert sum("momentum" in run.config["optimiser"] for run in stored.runs) == 2
+    assert {config["optimiser"]["momentum"] for config in stored.configs.values()} == {0.0, 0.9}
+    found = compare(stored, factor="optimiser.momentum", metric="test_loss")
+    assert [group.level.label for group in found.groups] == ["0.0", "0.9"]
+    assert found.matched
+    assert len(keep(stored, {"optimiser.momentum": 0.0})) == 2

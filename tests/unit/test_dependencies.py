@@ -6,30 +6,35 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[2] / "src" / "sonde"
-COMMON = "errors generators losses network rows statistics theory verdicts"
+COMMON = "checked criteria errors generators identity losses network readers rows statistics strangers theory verdicts"
 MAY_IMPORT = {
     **dict.fromkeys(COMMON.split(), ""),
-    "models": "",
+    "chains": "",
+    "models": "chains",
     "rules": "",
     "probes": "",
     "store": "",
     "datasets": "store",
     "tasks": "datasets store",
-    "config": "models rules probes tasks",
-    "training": "config models rules probes tasks store",
-    "engine": "config training store",
+    "optimisers": "",
+    "guests": "models optimisers rules probes tasks store",
+    "config": "guests models optimisers rules probes tasks",
+    "training": "config guests models optimisers rules probes tasks store",
+    "engine": "config guests training store",
+    "recompute": "config models store training",
     "figures": "",
     "paper": "figures",
     "report": "figures",
+    "playground": "figures report",
     "compare": "store",
     "audit": "compare store",
-    "studies": "audit config figures models paper probes rules store tasks training",
+    "studies": "audit compare config figures models paper probes rules store tasks training",
     "watching": "figures store",
     "integrations": "store watching",
     "bench": "config datasets engine models rules store studies tasks training",
 }
 FREE = {"__init__", "__main__", "cli"}
-WITHOUT_TORCH = ("figures", "store", "paper", "datasets", "audit", "compare", "report")
+WITHOUT_TORCH = ("figures", "store", "paper", "datasets", "audit", "compare", "report", "playground")
 
 
 def part(file: Path) -> str:

@@ -1,5 +1,6 @@
 """Figures 14 to 18, of the cifar10 study and of the audit: drawn data, gaps, controls, computed words."""
 
+import math
 from functools import cache
 
 import numpy as np
@@ -13,7 +14,9 @@ from study_evidence import RULES, cut_short, rules_evidence, without_runs
 
 from sonde.errors import SondeError
 from sonde.figures import FIGURES, Evidence, NoData
+from sonde.figures.final import Final
 from sonde.figures.style import COLOR, FAINT
+from sonde.verdicts import accuracy, number, signed
 
 KINDS = ("accuracy", "diagnostics", "feature_drift", "state_vs_credit", "summary")
 METRICS = ("credit_cosine", "rho", "nudge[0.01]")
@@ -84,7 +87,7 @@ def test_diagnostics_draw_the_last_epoch_with_null_and_ceiling(metric: str) -> N
     }
     assert any(list(one.get_ydata()) == [0, 0] for one in ax.lines)
     assert "epoch 10" in title(figure)
-    assert "Grey dots: a random vector taken as credit (null)" in caption
+    assert "Grey dots: credit by chance (null), drawn as the rule draws" in caption
 
 
 def test_the_axis_of_the_nudge_holds_every_null_in_its_linear_part() -> None:
@@ -159,6 +162,36 @@ def test_prediction_errors_are_drawn_per_seed() -> None:
     assert ax.get_yscale() == "log"
 
 
+@pytest.mark.parametrize(
+    ("norm", "axis", "shown"),
+    [
+        (
+            "layer",
+            "relative error in LN($h_L$) (State Bridge, training batches)",
+            "h_L after a LayerNorm (LN)",
+        ),
+        ("none", "relative error in $h_L$ (State Bridge, training batches)", "h_L not normalised"),
+        (None, "prediction error of the last state (State Bridge, as the files have it)", "is not recorded"),
+    ],
+)
+def test_the_prediction_error_says_whose_it_is_of_what_and_on_which_samples(
+    norm: str | None, axis: str, shown: str
+) -> None:
+    bridges = pl.when(pl.col("rule") == "state_bridge").then(pl.lit(norm, dtype=pl.String))
+    runs = evidence_of(1).runs.with_columns(input_norm=bridges)
+    figure, caption = drawn("state_vs_credit", with_runs(evidence_of(1), runs))
+    assert figure.axes[0].get_ylabel().replace("\n", " ") == axis
+    assert shown in caption
+    assert ("the epoch's training batches, each before G learns from it" in caption) == (norm is not None)
+
+
+def test_state_bridges_that_read_their_states_differently_are_not_one_rule() -> None:
+    odd = pl.when(RUN == "state_bridge-42").then(pl.lit("none")).when(RUN == "state_bridge-123")
+    runs = evidence_of(3).runs.with_columns(input_norm=odd.then(pl.lit("layer")))
+    with pytest.raises(SondeError, match=r"differ in input_norm \("):
+        drawn("state_vs_credit", with_runs(evidence_of(3), runs))
+
+
 @pytest.mark.parametrize(("accuracy", "rank"), [(0.19, 3), (0.295, 2), (0.5, 1)])
 def test_the_rank_of_state_bridge_is_computed(accuracy: float, rank: int) -> None:
     scores = (("bp", 0.6), ("dfa", 0.31), ("state_bridge", accuracy), ("credit_bridge", 0.28))
@@ -209,8 +242,28 @@ def test_the_summary_stands_beside_frozen_blocks() -> None:
     frozen, dfa = (
         np.mean(values(evidence_of(3, "audit"), rule, "test_acc", 10)) for rule in ("frozen", "dfa")
     )
-    assert f"DFA −{100 * (frozen - dfa):.1f}" in caption
+    assert "mean of the differences by seed, n = 3: BP +" in caption
+    assert f"DFA {signed(100 * (dfa - frozen))}" in caption
     assert "frozen" not in default("summary", 3)[1]
+
+
+def test_the_summary_pairs_points_by_seed_as_the_audit_does() -> None:
+    """A frozen run that is missing takes its partner out of the difference."""
+    whole = evidence_of(3, "audit")
+    lost = whole.runs.filter(rule="frozen", seed=456)["run"][0]
+    _, caption = drawn("summary", without_runs(whole, lost), "audit")
+    dfa, frozen = (values(whole, rule, "test_acc", 10)[:2] for rule in ("dfa", "frozen"))
+    assert "n = 2: BP" in caption
+    assert f"DFA {signed(100 * (sum(dfa) - sum(frozen)) / 2)}" in caption
+
+
+def test_an_accuracy_is_rounded_once_for_caption_and_table() -> None:
+    """.2375 was .237 in the table and 23.8 % in the caption."""
+    assert Final("bp", "BP", 0.2375, math.nan, 1, []).words == accuracy(0.2375) == "23.8 %"
+    assert accuracy(0.23749999999999999) == accuracy((0.2 + 0.275) / 2) == "23.8 %"
+    assert number(0.2375, 3) == "0.238"
+    assert accuracy(0.5921, 0.0042) == "59.2 ± 0.4 %"
+    assert accuracy(0.59214, 0.00042) == "59.21 ± 0.04 %"
 
 
 @pytest.mark.parametrize("kind", KINDS)

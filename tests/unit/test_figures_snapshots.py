@@ -8,6 +8,7 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from residual_evidence import undefined_where, with_rows, with_runs
@@ -15,7 +16,7 @@ from study_evidence import snapshot_evidence, without_runs
 
 from sonde.errors import SondeError
 from sonde.figures import FIGURES, Evidence, NoData
-from sonde.figures.style import COLOR
+from sonde.figures.style import COLOR, LINE, MARKER
 from sonde.verdicts import number
 
 NAMES = RESMLP, VIT, CROSS = "figure_snapshot_resmlp", "figure_snapshot_vit", "fig3b_crossarch_3row"
@@ -131,9 +132,34 @@ def test_n_is_in_the_title_and_the_recipe_in_the_caption(name: str) -> None:
     assert caption.count("\n") == 1
 
 
-def test_a_caption_names_its_runs_where_they_are_few() -> None:
+def test_a_caption_names_its_runs_or_how_many_they_are_and_where() -> None:
     assert default(VIT, 1)[1].endswith("runs: vit-bp-42, vit-dfa-42\n")
-    assert "runs:" not in default(CROSS, 3)[1]
+    assert default(CROSS, 3)[1].endswith("runs: 27, too many to name here; their ids are in the store\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "panel", "run", "layer"),
+    [(RESMLP, 2, "ln-dfa-42", 2), (VIT, 1, "vit-dfa-42", 2), (CROSS, 1, "vit-dfa-42", 4)],
+)
+def test_axis_and_caption_say_the_same_loss_whose_gradient_is_drawn(
+    name: str, panel: int, run: str, layer: int
+) -> None:
+    stored = evidence_of(1)
+    figure, caption = drawn(name, with_runs(stored, stored.runs.with_columns(probe_size=pl.lit(128))))
+    per_sample = np.array(values(stored, run, "grad_norm", layer))
+    assert line(figure, panel, "dfa") == pytest.approx(per_sample / 128, rel=1e-12)
+    assert "batch-mean loss" in figure.axes[panel].get_ylabel() + figure.axes[panel].get_title()
+    assert "that of the batch-mean loss, 1/N of that of each sample's own loss, with N = 128" in caption
+
+
+def test_networks_whose_data_set_is_not_recorded_are_drawn_without_one() -> None:
+    nothing = [pl.lit(None, dtype=pl.String).alias(name) for name in ("task", "task_label", "scale")]
+    evidence = evidence_of(1)
+    for name in NAMES:  # StudentNet is trained for fewer epochs than the others
+        figure, caption = drawn(name, with_runs(evidence, evidence.runs.with_columns(nothing)))
+        assert "data set not recorded" in words(figure)
+        assert "data set not recorded" in caption
+        assert "(scale not recorded)" in caption
 
 
 def test_growth_is_computed_per_run_and_then_over_seeds() -> None:
@@ -264,11 +290,22 @@ def test_a_repeated_seed_is_not_another_sample() -> None:
         drawn(VIT, with_runs(three, three.runs.with_columns(seed=pl.lit(42, dtype=pl.Int64))))
 
 
-def test_a_rule_without_a_colour_is_told_where_to_get_one() -> None:
-    evidence = evidence_of(1)
-    runs = evidence.runs.with_columns(rule=pl.lit("novel"))
-    with pytest.raises(SondeError, match=r"'novel' has no colour.*style\.py"):
-        drawn("cifar_summary", with_runs(evidence, runs).of(model="vit_mini"))
+def test_a_strangers_rule_is_drawn_in_a_colour_that_follows_from_its_name() -> None:
+    evidence = evidence_of(1).of(model="vit_mini", rule="dfa")
+    runs = evidence.runs.with_columns(rule=pl.lit("novel"), rule_label=pl.lit("Novel"))
+    figure, _ = drawn("cifar_summary", with_runs(evidence, runs))
+    (bar,) = figure.axes[0].patches
+    assert to_hex(bar.get_facecolor()).upper() == COLOR["novel"].upper()
+    assert COLOR["novel"] not in {COLOR[rule] for rule in ("bp", "fa", "dfa")}
+
+
+def test_looks_of_strangers_follow_from_their_names() -> None:
+    names = [f"stranger{number}" for number in range(60)]
+    for looks in (COLOR, MARKER, LINE):
+        assert [looks[name] for name in names] == [looks[name] for name in names]
+        assert {looks[name] for name in names} == set(looks.spare), "a look that nobody gets"
+        assert "stranger1" not in looks, "looking must not make it one of ours"
+    assert not set(COLOR.spare) & set(COLOR.values()), "a stranger would be taken for one of ours"
 
 
 norms = st.floats(1e-30, 1e30) | st.just(0.0) | st.just(math.nan)

@@ -17,6 +17,7 @@ from sonde.losses import CROSS_ENTROPY
 from sonde.models import ResidualMLP, VitMini
 from sonde.probes import PROBES, Context, take
 from sonde.probes.norms import sample_norms
+from sonde.readers import Reader
 from sonde.rows import undefined
 from sonde.rules import RULES, Backprop, DirectFeedback
 from sonde.tasks import Digits
@@ -39,8 +40,9 @@ def test_a_network_without_terminal_layer_norm_is_labelled_as_what_it_is_and_is_
 def test_the_norm_of_a_sample_is_never_taken_over_the_wrong_axis() -> None:
     h_Nd = torch.tensor([[3.0, 4.0], [0.0, 2.0]])
     assert sample_norms(h_Nd).tolist() == [5, 2]
-    assert sample_norms(torch.stack([h_Nd, h_Nd * 9], dim=1)).tolist() == [5, 2]
-    for wrong in (h_Nd[0], h_Nd[None, None]):
+    tokens_NTd = torch.stack([h_Nd, h_Nd * 9], dim=1)
+    assert sample_norms(Reader("cls").read(tokens_NTd)).tolist() == [5, 2]
+    for wrong in (h_Nd[0], tokens_NTd, h_Nd[None, None]):
         with pytest.raises(ValueError, match="expected samples × width"):
             sample_norms(wrong)
 
@@ -133,11 +135,12 @@ def test_every_rule_lowers_the_loss_of_a_toy_problem(rule: str) -> None:
     assert program.evaluate()[0].value < 0.95 * before
 
 
-def test_what_a_random_vector_achieves_is_measured_wherever_a_rule_is() -> None:
+def test_what_chance_achieves_is_measured_wherever_a_rule_is() -> None:
     net, _ = moved(MODEL, IMAGE)
     snapshot = take(net, *samples(IMAGE, 4), CROSS_ENTROPY)
     for name in ("credit_cosine", "rho", "nudge"):
         metrics = {reading.metric for reading in PROBES[name](snapshot)}
         bare = {metric for metric in metrics if "/" not in metric}
         assert bare
-        assert metrics == {metric + ending for metric in bare for ending in ("", "/bp", "/null")}
+        endings = ("", "/bp", "/null") if name == "nudge" else ("", "/bp", "/null", "/null_std")
+        assert metrics == {metric + ending for metric in bare for ending in endings}

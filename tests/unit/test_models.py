@@ -1,3 +1,4 @@
+import itertools
 import math
 
 import pytest
@@ -6,7 +7,10 @@ import torch
 from conftest import regression
 from sonde.errors import SondeError
 from sonde.generators import generator
-from sonde.models import PlainMLP, ResMLP
+from sonde.models import PlainMLP, ResidualMLP, ResMLP, StudentNet, VitMini
+from sonde.network import Signature
+
+IMAGES = Signature(shape=(1, 8, 8), outputs=5, classifies=True)
 
 
 def test_both_networks_of_a_seed_start_from_the_same_weights() -> None:
@@ -58,3 +62,39 @@ def test_residual_is_the_sum_and_plain_the_branch_alone() -> None:
     assert len(states) == 2
     assert torch.equal(states[0], x)
     assert torch.equal(states[1], output)
+
+
+def spread(weights: dict[str, torch.Tensor], name: str) -> float:
+    return float(torch.cat([value.flatten() for key, value in weights.items() if key.endswith(name)]).std())
+
+
+def test_a_residual_mlp_starts_with_branches_of_the_set_scale_and_pytorchs_other_weights() -> None:
+    weights = ResidualMLP(d=128, L=4, w2_std=0.03).build(IMAGES, generator(0, "init")).state_dict()
+    assert spread(weights, "w2.weight") == pytest.approx(0.03, rel=0.02)
+    assert not any(value.any() for name, value in weights.items() if name.endswith("w2.bias"))
+    assert spread(weights, "w1.weight") == pytest.approx(1 / math.sqrt(3 * 128), rel=0.02)
+
+
+def test_at_its_default_init_a_branch_adds_a_tenth_of_the_stream() -> None:
+    net = ResidualMLP().build(Signature(shape=(3072,), outputs=10, classifies=True), generator(0, "init"))
+    states, _ = net.states(torch.randn(64, 3072, generator=generator(1, "x")))
+    for before, after in itertools.pairwise(states):
+        ratios = (after - before).norm(dim=-1) / before.norm(dim=-1)
+        assert ratios.median().item() == pytest.approx(0.1, rel=0.5)
+
+
+def test_a_student_starts_with_variances_of_one_over_d_and_one_over_d_times_L() -> None:
+    weights = StudentNet(d=128, L=4).build(IMAGES, generator(0, "init")).state_dict()
+    assert spread(weights, "w1.weight") == pytest.approx(1 / math.sqrt(128), rel=0.02)
+    assert spread(weights, "w2.weight") == pytest.approx(1 / math.sqrt(128 * 4), rel=0.02)
+
+
+@pytest.mark.parametrize("out_ln", [False, True])
+def test_the_head_of_a_transformer_reads_the_first_token_alone(out_ln: bool) -> None:
+    net = VitMini(d=8, L=1, heads=2, out_ln=out_ln).build(IMAGES, generator(0, "init"))
+    states, output = net.states(torch.randn(2, 1, 8, 8, generator=generator(1, "x")))
+    h = states[-1].detach().clone()
+    h[:, 1:] += 1
+    assert torch.equal(net.readout(h), output)
+    h[:, 0, 0] += 1
+    assert not torch.equal(net.readout(h), output)

@@ -2,18 +2,25 @@ import pytest
 
 from conftest import tiny_config
 from sonde.compare.configurations import assignments
+from sonde.config import RunConfig, whole_tree
 from sonde.errors import SondeError
 from sonde.models import PlainMLP
-from sonde.studies.narrow import differences, only, with_changes
+from sonde.studies.narrow import differences, only
 from sonde.studies.residual import configs
+from sonde.studies.settings import settings, swept
+
+
+def changed(*words: str) -> list[RunConfig]:
+    """The residual study after `--set`."""
+    return swept(map(whole_tree, configs("full", [42])), settings(words))
 
 
 def test_values_are_json_where_they_are_json() -> None:
     words = ["a=1", "b=1e-3", "c=text", "d=true", "e=[1,2]", "f=1/sqrt(L)", "g=x=y"]
-    found = assignments(words, "--set")
+    found = assignments(words, "--only")
     assert found == {"a": 1, "b": 1e-3, "c": "text", "d": True, "e": [1, 2], "f": "1/sqrt(L)", "g": "x=y"}
     with pytest.raises(SondeError, match="write key=value"):
-        assignments(["epochs"], "--set")
+        assignments(["epochs"], "--only")
 
 
 def test_the_study_is_two_networks_by_two_variants_by_seeds() -> None:
@@ -23,7 +30,7 @@ def test_the_study_is_two_networks_by_two_variants_by_seeds() -> None:
 
 
 def test_a_scaled_network_follows_its_depth() -> None:
-    scaled = only(with_changes(configs("full", [42]), {"model.L": 4}), {"variant": "scaled"})
+    scaled = only(changed("model.L=4"), {"variant": "scaled"})
     assert {run.model.init_scale for run in scaled} == {0.5}
 
 
@@ -46,12 +53,52 @@ def test_only_refuses_what_nothing_matches(choice: dict[str, object], message: s
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
-    [({"model.l": 3}, "did you mean 'model.L'"), ({"seed": 1}, "choose seeds with --seeds")],
+    ("word", "message"),
+    [
+        ("model.l=3", "unknown key 'model.l': did you mean 'model.L'"),
+        ("seed=1", "choose seeds with --seeds"),
+        ("epochs", "write key=value"),
+        ("prboes.names+=rho", "did you mean 'probes.names'"),
+        ("model.L=3,many", "model.L = 'many': input should be a valid integer"),
+        ("probes.names=loss,growth", r"probes.names = 'loss': a list is written \[a,b\]"),
+    ],
 )
-def test_set_refuses_keys_no_run_has(change: dict[str, object], message: str) -> None:
+def test_set_refuses_keys_no_run_has_and_values_they_cannot_have(word: str, message: str) -> None:
     with pytest.raises(SondeError, match=message):
-        with_changes(configs("full", [42]), change)
+        changed(word)
+
+
+def test_several_values_train_their_product() -> None:
+    runs = changed("model.L=3,4", "optimiser.lr=1e-3,3e-3", "epochs=2")
+    assert len(runs) == 4 * 2 * 2
+    assert {(run.model.L, run.optimiser.lr) for run in runs} == {
+        (3, 1e-3),
+        (3, 3e-3),
+        (4, 1e-3),
+        (4, 3e-3),
+    }
+
+
+def test_what_stands_in_brackets_is_one_value() -> None:
+    (etas,) = {run.probes.etas for run in changed("probes.etas=[0.01,0.1]")}
+    assert etas == (0.01, 0.1)
+    assert {run.probes.etas for run in changed("probes.etas=[0.01],[0.1,1]")} == {(0.01,), (0.1, 1.0)}
+    assert {run.probes.names for run in changed("probes.names=[loss,rho]")} == {("loss", "rho")}
+
+
+def test_plus_adds_to_a_list_and_beside_other_values() -> None:
+    before = configs("full", [42])[0].probes.names
+    assert {run.probes.names for run in changed("probes.names+=rho,loss", "probes.names+=drift")} == {
+        (*before, "rho", "drift")
+    }
+    runs = changed("rule+=dfa")
+    assert len(runs) == 8
+    assert {run.id for run in configs("full", [42])} < {run.id for run in runs}
+
+
+def test_an_option_is_set_where_the_chosen_part_has_it() -> None:
+    runs = changed("rule=bp,credit_bridge", "rule.copies=2")
+    assert {getattr(run.rule, "copies", None) for run in runs} == {None, 2}
 
 
 def test_differences_name_keys_and_both_values_but_not_the_seed() -> None:

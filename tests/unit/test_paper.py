@@ -8,10 +8,11 @@ import pytest
 import sonde
 from conftest import tiny_config
 from sonde.errors import SondeError
+from sonde.figures import FIGURES, NoData
 from sonde.figures.evidence import Evidence
 from sonde.models import PlainMLP, ResMLP
 from sonde.paper.reading.residual import read_residual
-from sonde.paper.writing.residual import residual_documents
+from sonde.paper.writing.residual import residual_sheets
 from sonde.studies.evidence import gather
 from sonde.studies.from_files import from_files
 
@@ -32,8 +33,8 @@ def evidence(tmp_path_factory: pytest.TempPathFactory) -> Evidence:
 
 @pytest.fixture
 def folder(evidence: Evidence, tmp_path: Path) -> Path:
-    for name, document in residual_documents(evidence).items():
-        (tmp_path / name).write_text(json.dumps(document))
+    for name, sheet in residual_sheets(evidence).items():
+        (tmp_path / name).write_text(json.dumps(sheet.content))
     return tmp_path
 
 
@@ -131,7 +132,13 @@ def change(document: dict[str, Any], path: str, value: Any) -> None:
             r"res_mlp\.gradient_norms\[1\]: expected a finite number, found null",
         ),
         ("res_mlp.activation_stds", {}, r"res_mlp\.activation_stds: expected a list, found an object"),
-        ("plain_mlp.loss_history", KeyError, r"plain_mlp\.loss_history: missing"),
+        ("plain_mlp.gradient_norms", KeyError, r"plain_mlp\.gradient_norms: missing"),
+        (
+            "plain_mlp.gradient_norms",
+            [1.0, -2.0, 3.0],
+            r"plain_mlp\.gradient_norms\[1\]: expected 0 or more, found -2\.0",
+        ),
+        ("res_mlp.activation_stds", [1.0, 1.0, -1e-9], r"res_mlp\.activation_stds\[2\]: expected 0 or more"),
         ("plain_mlp.loss_history", [float("inf")] * 12, r"plain_mlp\.loss_history\[0\].*found Infinity"),
         ("plain_mlp.final_loss", True, r"plain_mlp\.final_loss: expected a finite number, found true"),
     ],
@@ -170,9 +177,34 @@ def test_an_undefined_value_stops_the_export_naming_run_epoch_and_metric(evidenc
     with pytest.raises(
         SondeError, match=rf"run {run}, epoch 3, metric activation_std: undefined \(one value\)"
     ):
-        residual_documents(Evidence(rows, evidence.runs, "runs"))
+        residual_sheets(Evidence(rows, evidence.runs, "runs"))
 
 
 def test_half_a_pair_is_not_exported(evidence: Evidence) -> None:
     with pytest.raises(SondeError, match="lacks a complete run of res_mlp"):
-        residual_documents(evidence.of(model="plain_mlp"))
+        residual_sheets(evidence.of(model="plain_mlp"))
+
+
+def test_a_file_without_the_history_of_its_loss_gives_every_figure_that_does_not_need_it(
+    folder: Path,
+) -> None:
+    for file in folder.glob("results*.json"):
+        document = json.loads(file.read_text())
+        for model in ("plain_mlp", "res_mlp"):
+            for key in ("loss_history", "initial_loss"):
+                del document[model][key]
+        file.write_text(json.dumps(document))
+    raw = from_files(folder)["residual"].of(variant="raw")
+    for name in ("gradient_magnitude", "activation_mean", "activation_std"):
+        assert "n = 2 runs" in FIGURES[name].draw(raw)[1]
+    with pytest.raises(NoData, match="loss_history"):
+        FIGURES["training_loss"].draw(raw)
+
+
+def test_a_residual_file_that_does_not_record_its_data_set_says_so(folder: Path, evidence: Evidence) -> None:
+    for spec in (FIGURES["training_loss"], FIGURES["gradient_magnitude"]):
+        assert (
+            "data set not recorded (read as the identity task"
+            in spec.draw(from_files(folder)["residual"].of(variant="raw"))[1]
+        )
+        assert ", identity task." in spec.draw(evidence.of(variant="raw"))[1]

@@ -46,9 +46,9 @@ def evidence(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Evidence]:
 @pytest.fixture
 def folder(evidence: dict[str, Evidence], tmp_path: Path) -> Path:
     for study, known in evidence.items():
-        for name, document in WRITERS[study](known).items():
+        for name, sheet in WRITERS[study](known).items():
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / name).write_text(json.dumps(document, allow_nan=False))
+            (tmp_path / name).write_text(json.dumps(sheet.content, allow_nan=False))
     return tmp_path
 
 
@@ -164,6 +164,48 @@ def change_file(folder: Path, name: str, old: str, new: str) -> None:
             '"test_acc": [0.5, ',
             r"42\.bp\.log\.train_acc: expected 3 values, found 2",
         ),
+        (
+            "snapshot_evolution_v2/snapshot_evolution_s42.json",
+            '"epoch": 1',
+            '"epoch": 0',
+            r"bp_log\[1\]\.epoch: epoch 0 is there twice: keep one entry of it",
+        ),
+        (
+            "snapshot_evolution_v2/snapshot_evolution_s42.json",
+            '"hidden_norms": [',
+            '"hidden_norms": [-1e-3, ',
+            r"bp_log\[0\]\.hidden_norms\[0\]: expected 0 or more, found -0\.001",
+        ),
+        (
+            "snapshot_vit_v1/snapshot_vit_s42.json",
+            '"bp_grad_per_sample_l2_med": [',
+            '"bp_grad_per_sample_l2_med": [-',
+            r"bp_log\[0\]\.bp_grad_per_sample_l2_med\[0\]: expected 0 or more, found -",
+        ),
+        (
+            "snapshot_evolution_v2/snapshot_evolution_s42.json",
+            '"acc_eval": 0.',
+            '"acc_eval": 1.',
+            r"bp_log\[0\]\.acc_eval: expected a number from 0 to 1, found 1\.",
+        ),
+        (
+            "snapshot_evolution_v2/snapshot_evolution_s42.json",
+            '"gamma_dfa": [',
+            '"gamma_dfa": "all", "x": [',
+            r"dfa_log\[0\]\.gamma_dfa: expected a list, found the text 'all'",
+        ),
+        (
+            "cifar10/results_cifar10.json",
+            '"test_acc": [0.',
+            '"test_acc": [-0.',
+            r"42\.bp\.log\.test_acc\[0\]: expected a number from 0 to 1, found -0\.",
+        ),
+        (
+            "cifar10/results_cifar10.json",
+            '"bp_cosine": [1.0',
+            '"bp_cosine": [7.0',
+            r"42\.bp\.diagnostics\.bp_cosine\[0\]: expected a number from -1",
+        ),
         ("cifar10/results_cifar10.json", '"dfa"', '"dfaa"', r"42\.dfaa: expected one of bp, dfa"),
         ("cifar10/results_cifar10.json", '"42"', '"first"', r"first: expected a seed"),
     ],
@@ -184,6 +226,21 @@ def test_a_missing_file_or_log_only_makes_n_smaller(folder: Path) -> None:
     assert runs.filter(model="residual_mlp", out_ln=True, rule="dfa").height == 1
 
 
+@pytest.mark.parametrize("gamma", [0.25, float("nan"), None, KeyError])
+def test_gamma_that_is_one_number_or_missing_stops_nothing(folder: Path, gamma: Any) -> None:
+    file = folder / "results/snapshot_evolution_v2/snapshot_evolution_s42.json"
+    document = json.loads(file.read_text())
+    before = from_files(folder)["snapshots"].rows
+    for entry in document["dfa_log"]:
+        del entry["gamma_dfa"]
+        if gamma is not KeyError:
+            entry["gamma_dfa"] = gamma
+    file.write_text(json.dumps(document))
+    gone = pl.col("run").str.contains("evolution_s42") & (pl.col("metric") == "credit_cosine")
+    assert before.filter(gone).height == 9
+    assert from_files(folder)["snapshots"].rows.equals(before.filter(~gone))
+
+
 def test_null_is_undefined_in_diagnostics(folder: Path) -> None:
     change_file(
         folder, "cifar10/results_cifar10.json", '"perturbation_rho": [', '"perturbation_rho": [null, '
@@ -196,7 +253,7 @@ def test_null_is_undefined_in_diagnostics(folder: Path) -> None:
     file.write_text(json.dumps(document))
     known = READERS["cifar10"](folder)
     assert known is not None
-    rho = known.rows.filter(pl.col("run").str.ends_with("42:bp"), metric="rho").sort("layer")
+    rho = known.rows.filter(pl.col("run").str.ends_with("42.bp"), metric="rho").sort("layer")
     assert rho["defined"].to_list() == [False, True, True]
     assert rho["reason"][0] == "null in the file"
 

@@ -109,6 +109,7 @@ def test_credits_are_the_rule_s_own_in_float64_and_leave_its_state_alone(rule: s
         loss=loss_of(signature),
         readout=net.readout,
         gradients=lambda: snapshot.gradients,
+        reader=snapshot.reader,
     )
     assert credits is not None
     for mine, theirs in zip(credits, assignment.rule.credits(assignment.state, signal), strict=True):

@@ -14,10 +14,10 @@ from polars.testing import assert_frame_equal
 
 import sonde
 from sonde.config import Probing, RunConfig
-from sonde.models import ResidualMLP, VitMini
+from sonde.models import ResidualMLP, ResMLP, VitMini
 from sonde.probes import PROBES, Schedule, epochs_of
 from sonde.rules import RULES, Backprop, CreditBridge
-from sonde.tasks import Digits
+from sonde.tasks import Digits, Identity, Task
 from sonde.training.program import Program
 from sonde.training.tensors import pack
 
@@ -60,6 +60,25 @@ def test_a_run_that_stops_and_resumes_reads_the_same_to_the_last_bit(rule: str, 
     assert drift.filter(metric="drift[blocks.0.w2.bias]")["reason"].unique().to_list() == [
         "the initial tensor is zero"
     ]
+
+
+@pytest.mark.parametrize(
+    "task", [Digits(), Identity(d=8, samples=32, test_samples=40)], ids=["digits", "identity"]
+)
+def test_probes_look_at_the_first_test_samples(task: Task) -> None:
+    probing = Probing(names=("loss", "trace"), costly=(), size=5)
+    model = ResidualMLP(d=8, L=2) if task.classifies else ResMLP(d=8, L=2)
+    config = replace(SMALL, model=model, task=task, probes=probing)
+    data = task.load(config.seed, None, CPU, torch.float64)
+    program = Program(replace(config, precision="float64"), data, CPU)
+    found = {(reading.metric, reading.layer): reading for reading in program.probe(0)}
+    x, y = data.test(0, data.test_samples)
+    losses_N = data.loss.per_sample(program.net(x), y)
+    assert found["loss", None].value == pytest.approx(losses_N[:5].mean().item(), rel=1e-12)
+    assert found["loss", None].value != pytest.approx(losses_N[-5:].mean().item(), rel=1e-6)
+    assert found["loss", None].samples == 5
+    states, _ = program.net.states(x[:1])
+    assert [found[f"state[{unit}]", 2].value for unit in range(8)] == pytest.approx(states[2][0].tolist())
 
 
 def test_costly_probes_keep_their_own_schedule(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ import sonde
 from report_stores import NASTY, write_run, write_study
 from sonde.cli.report_contents import contents
 from sonde.report.contents import Contents
-from sonde.report.data import DIGITS, _Tables, as_script, chart_data, series
-from sonde.report.metrics import offered, others
+from sonde.report.data import DIGITS, _Tables, as_script, chart_data, series, styled
+from sonde.report.metrics import offered
 from sonde.rows import SCHEMA
 from sonde.studies import STUDIES
 
@@ -98,9 +98,21 @@ def test_the_data_block_cannot_end_its_script_element() -> None:
     assert json.loads(text) == {"label": f"</script><!--{NASTY}\u2028"}
 
 
-def test_controls_come_with_their_metric_and_indexed_names_stay_with_figures() -> None:
-    names = ["rho", "rho/null", "rho/bp", "drift[blocks.0.w1.weight]", "batch_loss", "test_acc", "own_score"]
-    assert [metric.key for metric in offered(names)] == ["test_acc", "rho", "rho/null", "rho/bp"]
-    assert [metric.key for metric in others(["own_score", "batch_loss", "test_acc", "drift[x]"])] == [
-        "own_score"
+def test_controls_come_with_their_metric_and_families_stay_with_figures() -> None:
+    whole = ["batch_loss", "test_acc", "own_score", "drift[blocks.0.w1.weight]"]
+    layered = ["rho", "rho/null", "rho/bp", "own[3]", "own_depth", "own_depth/null", "nudge[1]", "state[0]"]
+    assert [metric.key for metric in offered(whole, layered)] == [
+        *("test_acc", "rho", "rho/null", "rho/bp", "own_depth/null"),
+        *("own_score", "own[3]", "own_depth"),
     ]
+    found = {metric.key: metric for metric in offered(whole, layered)}
+    assert (found["own_depth"].label, found["own_depth"].layered) == ("own depth", True)
+
+
+def test_only_a_name_that_a_guest_can_have_reaches_the_style_sheet() -> None:
+    class Line:
+        model, rule = "</style><script>alert(1)</script>", "Signs"
+
+    names = styled([Line()])  # type: ignore[list-item]
+    assert "Signs" in names
+    assert not any("<" in name for name in names)

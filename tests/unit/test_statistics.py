@@ -11,7 +11,16 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sonde.statistics import median, over_seeds, paired, summarise, t_interval, t_quantile
+from sonde.statistics import (
+    Summary,
+    median,
+    over_seeds,
+    paired,
+    seeds_to_decide,
+    summarise,
+    t_interval,
+    t_quantile,
+)
 
 SOURCE = Path(__file__).parents[2] / "src" / "sonde"
 SPREADS = {
@@ -19,7 +28,9 @@ SPREADS = {
 }  # fmt: skip
 MEASUREMENTS = {
     "probes/activations.py",  # the spread of a layer's units, which is what is measured
+    "tasks/arrays.py",  # standardises inputs
     "tasks/digits.py",  # standardises pixels
+    "watching/facts.py",  # the spread of an input's numbers, which is what is noted
 }
 
 
@@ -103,7 +114,11 @@ def test_the_interval_equals_scipys(values: list[float]) -> None:
     known = t_interval(values)
     n = len(values)
     centre, error = statistics.mean(values), statistics.stdev(values) / math.sqrt(n)
-    low, high = scipy.stats.t.interval(0.95, n - 1, loc=centre, scale=error) if error else (centre, centre)
+    if not error:
+        assert math.isnan(known.low)
+        assert "are the same, so their spread is unknown" in (known.reason or "")
+        return
+    low, high = scipy.stats.t.interval(0.95, n - 1, loc=centre, scale=error)
     assert known.low == pytest.approx(low, rel=1e-9, abs=1e-9)
     assert known.high == pytest.approx(high, rel=1e-9, abs=1e-9)
 
@@ -138,3 +153,22 @@ def test_numbers_too_large_to_average_are_undefined_not_an_exception() -> None:
     known = summarise([1.7e308, -1.7e308])
     assert math.isnan(known.std)
     assert t_interval([1.7e308, -1.7e308]).reason == "overflow"
+
+
+@given(st.floats(0.01, 100), st.floats(0.01, 10))
+def test_so_many_seeds_would_decide_and_one_fewer_would_not(mean: float, std: float) -> None:
+    n = seeds_to_decide(Summary(mean=-mean, std=std, n=3))
+    if n is None:
+        assert std / mean > 500
+        return
+
+    def half(n: int) -> float:
+        return float(scipy.stats.t.ppf(0.975, n - 1)) * std / math.sqrt(n)
+
+    assert half(n) < mean * (1 + 1e-9)
+    assert n == 2 or half(n - 1) >= mean * (1 - 1e-9)
+
+
+def test_no_number_of_seeds_decides_without_a_difference_or_a_spread() -> None:
+    for mean, std in ((0.0, 1.0), (1.0, 0.0), (1.0, math.nan), (math.nan, 1.0)):
+        assert seeds_to_decide(Summary(mean=mean, std=std, n=2)) is None

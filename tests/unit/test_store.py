@@ -7,7 +7,7 @@ import pytest
 
 import sonde
 from conftest import tiny_config
-from sonde.config import RunConfig
+from sonde.config import RunConfig, whole_tree
 from sonde.errors import SondeError
 from sonde.store import files
 from sonde.store.lock import Held, hold
@@ -25,15 +25,17 @@ def test_a_run_folder_holds_configuration_environment_rows_and_weights(
     trained: Path, tiny: RunConfig
 ) -> None:
     assert sorted(file.name for file in trained.iterdir()) == [
+        "initial.safetensors",
         "manifest.json",
         "metrics.parquet",
+        "rule.safetensors",
         "run.json",
         "weights.safetensors",
     ]
     stored = sonde.load(trained.parent)
     run = stored[tiny.id]
     assert run.config["model"] == {"name": "res_mlp", "d": 8, "L": 3, "weight_scale": "1/sqrt(L)"}
-    assert stored.configs == {tiny.id: run.config}
+    assert stored.configs == {tiny.id: whole_tree(tiny)}
     environment = run.manifest.sessions[0]["environment"]
     assert environment["threads"] == 1
     assert {"torch", "sonde", "polars"} <= environment["packages"].keys()

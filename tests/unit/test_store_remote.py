@@ -41,7 +41,11 @@ def test_the_same_run_comes_out_in_a_folder_and_in_an_object_store(
     sonde.train(tiny, runs=tmp_path)
     local = tmp_path / tiny.id
     assert names(store / tiny.id) == sorted(file.name for file in local.iterdir())
-    for file in ("run.json", "metrics.parquet", "weights.safetensors"):
+    for file in (
+        "run.json",
+        "metrics.parquet",
+        *(f"{name}.safetensors" for name in ("weights", "initial", "rule")),
+    ):
         assert (store / tiny.id / file).read_bytes() == (local / file).read_bytes()
     assert sonde.load(str(store)).rows.equals(sonde.load(tmp_path).rows)
     assert sonde.load(str(store)).configs == sonde.load(tmp_path).configs

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 from sonde.audit.judge import Judge
 from sonde.audit.thresholds import Thresholds
-from sonde.audit.verdict import RuleAudit
+from sonde.audit.verdict import Diverged, RuleAudit
 from sonde.compare.configurations import Flat, Kind, complete, differing, identity, kinds, shown, without
 from sonde.compare.factor import Level, levels, options_of
+from sonde.compare.makers import made_with
 from sonde.errors import SondeError
 from sonde.store.load import Run, Runs
 
@@ -22,6 +23,7 @@ class RecipeAudit:
     title: str
     recipe: Flat  # what the runs share
     rules: list[RuleAudit]
+    made_with: dict[str, list[str]]  # version and commit → runs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,15 +36,20 @@ class Audit:
 
 
 def audit(stored: Runs, thresholds: Thresholds | None = None, judge: Judge | None = None) -> Audit:
-    """Ask the four questions of every complete run; `judge` knows the store of which these are all runs or some."""
+    """Ask the four questions of every run that has ended; `judge` knows the store of which these are all runs or some.
+
+    Of a run that diverged it says when; its numbers are not averaged with those of the others.
+    """
     thresholds, judge = thresholds or Thresholds(), judge or Judge(stored)
     runs, left_out = complete(stored)
-    if not runs:
+    lost = [run for run in stored.runs if run.manifest.state == "diverged"]
+    left_out = {run: why for run, why in left_out.items() if run not in {one.id for one in lost}}
+    if not (runs or lost):
         why = "; ".join(f"{run}: {reason}" for run, reason in left_out.items()) or "it is empty"
         raise SondeError(
             f"the store holds no complete run ({why}): finish one with `sonde run` or `sonde train`"
         )
-    inside = {run.id for run in runs}
+    inside = {run.id for run in (*runs, *lost)}
     recipes: dict[str, list[Kind]] = {}
     for kind in kinds(stored.runs):
         recipes.setdefault(identity(without(kind.flat, BESIDES)), []).append(kind)
@@ -57,6 +64,7 @@ def audit(stored: Runs, thresholds: Thresholds | None = None, judge: Judge | Non
             title=_title(members[0], telling),
             recipe=without(members[0].flat, BESIDES),
             rules=_rules(members, judge, left_out, thresholds),
+            made_with=made_with(run for kind in members for run in kind.runs if run.id in inside),
         )
         for members in recipes.values()
     ]
@@ -82,11 +90,16 @@ def _rules(
         identity(options_of(kind.flat, "rule")): sorted(kind.runs, key=lambda run: run.config["seed"])
         for kind in kinds
     }
-    inside = {key: [run for run in runs if run.id not in left_out] for key, runs in members.items()}
+    states = {
+        state: {key: [run for run in runs if run.manifest.state == state] for key, runs in members.items()}
+        for state in ("complete", "diverged")
+    }
+    inside = states["complete"]
     frozen, why = _baseline(present, inside)
     found = []
     for key in sorted(present, key=lambda key: (present[key].name == "frozen", present[key].name != "bp")):
-        if not inside[key]:
+        lost = states["diverged"][key]
+        if not (inside[key] or lost):
             continue
         level = present[key]
         options = level.label.removeprefix(level.name)
@@ -95,7 +108,13 @@ def _rules(
                 rule=level.name,
                 label=members[key][0].about["rule_label"] + options,
                 options=level.options,
-                runs=judge(inside[key], frozen, why, thresholds),
+                depth=members[key][0].about["depth"],
+                runs=judge.runs(inside[key], thresholds),
+                margin=judge.margin(level.name, inside[key], frozen, why, thresholds),
+                diverged=[
+                    Diverged(run=run.id, seed=run.config["seed"], epoch=run.manifest.epoch or 0)
+                    for run in lost
+                ],
                 left_out={run.id: left_out[run.id] for run in members[key] if run.id in left_out},
                 thresholds=thresholds,
             )

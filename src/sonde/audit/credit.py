@@ -1,36 +1,64 @@
-"""D3: is the credit better than chance at depth?  Asked of every layer 1 … L, of the cosine and of ρ."""
+"""D3: is the credit better than chance at depth?  Asked of every layer 1 … L, of the cosine and of ρ together.
+
+Chance is what the rule scores when it draws its matrices or networks anew: the mean and the standard deviation s over
+n draws in the same snapshot.  Were the rule's own draw but one more of these, (value − mean)/(s·√(1 + 1/n)) would
+follow Student's t with n − 1 degrees of freedom; a measure is above chance where that exceeds the quantile whose
+probability is that of `deviations` standard deviations of a normal variable (3: one in 741), and below likewise.
+"""
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from functools import lru_cache
+from statistics import NormalDist
+from typing import Literal, NamedTuple
 
 from sonde.audit.answer import Answer, Look, answer
-from sonde.audit.null import Null, Nulls
 from sonde.audit.subject import Subject
 from sonde.audit.thresholds import Thresholds
+from sonde.statistics import t_quantile
+from sonde.verdicts import number
 
 MEASURES = {"credit_cosine": "cosine", "rho": "ρ"}
+EXACT = 1e-9  # what does not scatter and does not differ by more does not depend on the draw
+
+Side = Literal["above", "at", "below", "given"]
+"""Of chance; `given` where credit does not depend on what the rule draws, as FA's exact gradient at the top."""
 
 
-class LayerCredit(NamedTuple):
+class Measure(NamedTuple):
     """One measure of the credit at one layer, beside chance."""
 
     metric: str
-    layer: int
     value: float
-    null: Null
-    excess: float  # over the null, in standard errors; NaN where undefined
+    null: float  # mean over draws
+    null_std: float
+    draws: int
+    excess: float  # over the null, as Student's t; NaN where undefined
+    side: Side | None  # None: undefined, and `reason` says why
     reason: str | None
 
-    def above(self, thresholds: Thresholds) -> bool | None:
-        return None if self.reason is not None else self.excess > thresholds.standard_errors
+
+class LayerCredit(NamedTuple):
+    """The credit of one layer: where both measures put it, or that they disagree."""
+
+    layer: int
+    ceiling: float  # ρ of BP's own gradient
+    cosine: Measure
+    rho: Measure
+    standing: Side | Literal["disagree"] | None
+    reason: str | None  # why there is no standing
+
+    @property
+    def barred(self) -> bool:
+        """Whether BP's gradient is no reference here."""
+        return (self.reason or "").startswith("not evidence")
 
 
-def credit(subject: Subject, nulls: Nulls, gradient: Answer, thresholds: Thresholds) -> Answer:
-    """The smallest excess over the null in standard errors; fires where a layer does not exceed it.
+def credit(subject: Subject, thresholds: Thresholds) -> Answer:
+    """The smallest excess over the null; fires where a layer is not above it by cosine and by ρ.
 
-    One layer is enough: the exact gradient that some rules give h_L, or one good layer, cannot carry the others.
-    `gradient` is the answer to D2; where it fired, or is unknown, the cosine is not evidence.
+    One layer is enough: one good layer cannot carry the others.  ρ of BP's gradient, the ceiling, decides whether
+    a layer may be read.
     """
     if subject.rule == "frozen":
         return Answer(missing=f"no credit is assigned to layers {span(subject.layers)}", asked=False)
@@ -38,40 +66,19 @@ def credit(subject: Subject, nulls: Nulls, gradient: Answer, thresholds: Thresho
         trivial = "its credit is the gradient itself"
         return Answer((Look(epoch=subject.epochs, value=math.nan, fired=False, note=trivial),))
     epochs = {metric: subject.epochs_of(metric, subject.layers) for metric in MEASURES}
-    looks = []
-    for epoch in sorted({epoch for known in epochs.values() for epoch in known}):
-        barred = _barred(gradient.at(epoch))
-        if barred:
-            looks.append(Look(epoch=epoch, value=math.nan, fired=None, reason=barred))
-            continue
-        measured = [metric for metric in MEASURES if epoch in epochs[metric]]
-        found = [
-            layer for metric in measured for layer in at_layers(subject, nulls, metric, epoch, subject.layers)
-        ]
-        absent = [name for metric, name in MEASURES.items() if metric not in measured]
-        note = f"{absent[0]} was not measured at epoch {epoch}" if absent else None
-        looks.append(_judge(epoch, found, note, thresholds))
-    return answer(looks, "credit_cosine and rho were not measured at layers 1 … L")
+    both = sorted(set(epochs["credit_cosine"]) & set(epochs["rho"]))
+    absent = [name for metric, name in MEASURES.items() if not epochs[metric]]
+    missing = (
+        f"{' and '.join(absent)} not measured at layers {span(subject.layers)}"
+        if absent
+        else "cosine and ρ were never measured at one epoch"
+    )
+    return answer([_look(epoch, at_layers(subject, epoch, thresholds)) for epoch in both], missing)
 
 
-def at_layers(
-    subject: Subject, nulls: Nulls, metric: str, epoch: int, layers: Sequence[int]
-) -> list[LayerCredit]:
-    """A measure of the credit at each layer, beside its null."""
-    found = []
-    values, chance = subject.across(metric, epoch, layers), nulls.across(metric, epoch, layers)
-    for layer, value, null in zip(layers, values, chance, strict=True):
-        reason = subject.at(metric, epoch, layer).reason if math.isnan(value) else null.reason
-        excess = math.nan
-        if reason is None:
-            above = value - null.mean
-            excess = (
-                above / null.standard_error if null.standard_error > 0 else math.copysign(math.inf, above)
-            )
-            if not math.isfinite(above):
-                reason, excess = "overflow: the excess over the null is infinite", math.nan
-        found.append(LayerCredit(metric, layer, value, null, excess, reason))
-    return found
+def at_layers(subject: Subject, epoch: int, thresholds: Thresholds) -> list[LayerCredit]:
+    """The credit of each layer 1 … L at one epoch."""
+    return [_layer(subject, epoch, layer, thresholds) for layer in subject.layers]
 
 
 def span(layers: Sequence[int]) -> str:
@@ -83,23 +90,68 @@ def span(layers: Sequence[int]) -> str:
     return ", ".join(str(layer) for layer in layers)
 
 
-def _barred(gradient: Look | None) -> str | None:
-    if gradient is None:
-        return (
-            "not evidence: D2 was not answered at this epoch, and it decides whether the cosine may be read"
-        )
-    if gradient.fired is None:
-        return f"not evidence: D2 is undefined ({gradient.reason}), and it decides whether the cosine may be read"
-    return "not evidence: the BP gradient has collapsed (D2)" if gradient.fired else None
-
-
-def _judge(epoch: int, found: Sequence[LayerCredit], note: str | None, thresholds: Thresholds) -> Look:
-    chance = tuple(sorted({layer.layer for layer in found if layer.above(thresholds) is False}))
+def _look(epoch: int, found: Sequence[LayerCredit]) -> Look:
+    short = tuple(layer.layer for layer in found if layer.standing in ("at", "below", "disagree"))
     open_ = next((layer for layer in found if layer.reason is not None), None)
-    least = min((layer.excess for layer in found if layer.reason is None), default=math.nan)
-    if chance:
-        return Look(epoch=epoch, value=least, fired=True, layers=chance, note=note)
+    judged = [layer for layer in found if layer.standing not in (None, "given")]
+    least = min((m.excess for layer in judged for m in (layer.cosine, layer.rho)), default=math.nan)
+    if short:
+        return Look(epoch=epoch, value=least, fired=True, layers=short)
     if open_ is not None:
-        reason = f"{MEASURES[open_.metric]} at layer {open_.layer}: {open_.reason}"
-        return Look(epoch=epoch, value=math.nan, fired=None, reason=reason, note=note)
-    return Look(epoch=epoch, value=least, fired=False, note=note)
+        return Look(epoch=epoch, value=math.nan, fired=None, reason=open_.reason)
+    if not judged:
+        why = "the credit does not depend on what the rule draws"
+        return Look(epoch=epoch, value=math.nan, fired=False, note=why)
+    return Look(epoch=epoch, value=least, fired=False)
+
+
+def _layer(subject: Subject, epoch: int, layer: int, thresholds: Thresholds) -> LayerCredit:
+    cosine, rho = (_measure(subject, metric, epoch, layer, thresholds) for metric in MEASURES)
+    ceiling = subject.at("rho/bp", epoch, layer)
+    standing: Side | Literal["disagree"] | None = None
+    if ceiling.reason is not None:
+        reason = f"not evidence: ρ of BP's own gradient is undefined at layer {layer} ({ceiling.reason})"
+    elif ceiling.value < thresholds.ceiling:
+        reason = (
+            f"not evidence: ρ of BP's own gradient is {number(ceiling.value)} at layer {layer}, "
+            f"below {thresholds.ceiling:g}"
+        )
+    else:
+        gap = next((m for m in (cosine, rho) if m.reason is not None), None)
+        if gap is None:
+            standing = cosine.side if cosine.side == rho.side else "disagree"
+            return LayerCredit(layer, ceiling.value, cosine, rho, standing, None)
+        reason = f"{MEASURES[gap.metric]} at layer {layer}: {gap.reason}"
+    return LayerCredit(layer, ceiling.value, cosine, rho, standing, reason)
+
+
+def _measure(subject: Subject, metric: str, epoch: int, layer: int, thresholds: Thresholds) -> Measure:
+    own, null, std = (subject.at(f"{metric}{ending}", epoch, layer) for ending in ("", "/null", "/null_std"))
+    reason = own.reason or null.reason
+    if reason is None and std.reason is not None:
+        drawn = subject.epochs_of(f"{metric}/null_std", (layer,))
+        old = "its null is one random vector a sample, not drawn as the rule draws: train it anew"
+        reason = std.reason if drawn else old
+    draws = std.samples
+    if reason is None and draws < 2:
+        reason = f"{metric}/null_std does not say from how many draws"
+    if reason is not None:
+        return Measure(metric, own.value, null.value, std.value, draws, math.nan, None, reason)
+    above = own.value - null.value
+    if std.value <= EXACT and abs(above) <= EXACT:
+        return Measure(metric, own.value, null.value, std.value, draws, 0.0, "given", None)
+    excess = (
+        above / (std.value * math.sqrt(1 + 1 / draws)) if std.value > 0 else math.copysign(math.inf, above)
+    )
+    if math.isnan(excess) or not math.isfinite(above):
+        why = "overflow: the excess over the null is infinite"
+        return Measure(metric, own.value, null.value, std.value, draws, math.nan, None, why)
+    limit = critical(thresholds.deviations, draws)
+    side: Side = "above" if excess > limit else "below" if excess < -limit else "at"
+    return Measure(metric, own.value, null.value, std.value, draws, excess, side, None)
+
+
+@lru_cache
+def critical(deviations: float, draws: int) -> float:
+    """The quantile of Student's t that is as rare as so many standard deviations of a normal variable."""
+    return -t_quantile(NormalDist().cdf(-deviations), draws - 1)

@@ -24,17 +24,20 @@ def _rule(recipe: RecipeAudit, rule: RuleAudit) -> dict[str, Any]:
         "n": len(rule.runs),
         "seeds": rule.seeds,
         "runs": rule.ids,
+        "diverged": [asdict(one) for one in rule.diverged],
         "left_out": rule.left_out,
+        "made_with": recipe.made_with,
         "verdict": verdict(rule),
         "sentence": sentence(rule),
         "thresholds": asdict(rule.thresholds),
         "test_acc": asdict(rule.scalar("test_acc")),
         "train_acc": asdict(rule.scalar("train_acc")),
-        "growth": asdict(rule.value("D1")),
-        "gradient_relative_to_init": asdict(rule.value("D2")),
-        "points_over_frozen": asdict(rule.value("D4")),
+        "largest_growth_over_a_block": asdict(rule.value("D1")),
+        "gradient_per_error_relative_to_init": asdict(rule.value("D2")),
+        "points_over_frozen": asdict(rule.margin.points),
         **{metric: asdict(known) for metric, known in rule.measures.items()},
-        "questions": {question: _tally(rule, question) for question in QUESTIONS},
+        "questions": {question: _tally(rule, question) for question in QUESTIONS}
+        | {"D4": asdict(rule.margin)},
         "by_run": [_run(run) for run in rule.runs],
     }
 
@@ -56,7 +59,10 @@ def _run(run: RunAudit) -> dict[str, Any]:
         "run": run.subject.run,
         "seed": run.subject.seed,
         "questions": {question: _answer(answer) for question, answer in run.answers.items()},
-        "credit": [{**layer._asdict(), "null": asdict(layer.null)} for layer in run.credits],
+        "credit": [
+            {**layer._asdict(), "cosine": layer.cosine._asdict(), "rho": layer.rho._asdict()}
+            for layer in run.credits
+        ],
     }
 
 

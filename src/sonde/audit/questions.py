@@ -1,4 +1,4 @@
-"""D1, D2 and D4: does the scale hold, is the reference gradient meaningful, do the blocks earn their keep?"""
+"""D1 and D2: does the scale hold, is the reference gradient meaningful?"""
 
 import math
 
@@ -8,7 +8,7 @@ from sonde.audit.thresholds import Thresholds
 
 
 def scale(subject: Subject, thresholds: Thresholds) -> Answer:
-    """D1: the largest growth of ‖h‖ over a block.
+    """D1: the growth of ‖h‖ over the block that grows it most.
 
     A block without a value leaves the question open unless another block fires it.
     """
@@ -31,15 +31,20 @@ def scale(subject: Subject, thresholds: Thresholds) -> Answer:
 
 
 def gradient(subject: Subject, thresholds: Thresholds) -> Answer:
-    """D2: ‖g_L‖ relative to its value at init."""
-    top = subject.depth
-    epochs = subject.epochs_of("grad_norm", (top,))
+    """D2: the median of ‖g_L‖/‖e‖ relative to its value at init.
+
+    A network that has learned has a small error e and with it a small gradient; that is no collapse.
+    """
+    metric, top = "grad_per_error", subject.depth
+    epochs = subject.epochs_of(metric, (top,))
     if not epochs:
-        return Answer(missing=f"grad_norm was not measured at layer {top}")
-    init = subject.at("grad_norm", 0, top)
+        older = subject.epochs_of("grad_norm", (top,))
+        why = ": the version that made this run measured ‖g_L‖ alone, train it anew" if older else ""
+        return Answer(missing=f"{metric} was not measured at layer {top}{why}")
+    init = subject.at(metric, 0, top)
     looks = []
     for epoch in epochs:
-        here = subject.at("grad_norm", epoch, top)
+        here = subject.at(metric, epoch, top)
         reason = init.reason or here.reason
         value = here.value / init.value if reason is None and init.value > 0 else math.nan
         if reason is None and not math.isfinite(value):
@@ -48,25 +53,4 @@ def gradient(subject: Subject, thresholds: Thresholds) -> Answer:
             looks.append(Look(epoch=epoch, value=math.nan, fired=None, reason=reason))
         else:
             looks.append(Look(epoch=epoch, value=value, fired=value < thresholds.gradient))
-    return answer(looks, "grad_norm was not measured")
-
-
-def margin(subject: Subject, frozen: Subject | None, why_none: str, thresholds: Thresholds) -> Answer:
-    """D4: test accuracy over the frozen run of the same recipe and seed, in points, once training has begun."""
-    if subject.rule == "frozen":
-        return Answer(missing="it is the baseline", asked=False)
-    epochs = [epoch for epoch in subject.epochs_of("test_acc") if epoch > 0]
-    if not epochs:
-        return Answer(missing="test_acc was not measured")
-    if frozen is None:
-        return Answer(missing=why_none)
-    looks = []
-    for epoch in epochs:
-        own, base = subject.at("test_acc", epoch), frozen.at("test_acc", epoch)
-        reason = own.reason or (f"frozen baseline: {base.reason}" if base.reason else None)
-        if reason is not None:
-            looks.append(Look(epoch=epoch, value=math.nan, fired=None, reason=reason))
-            continue
-        points = round(100 * (own.value - base.value), 9)  # 0.57 − 0.55 is two points, not a little less
-        looks.append(Look(epoch=epoch, value=points, fired=points < thresholds.points))
-    return answer(looks, "test_acc was not measured")
+    return answer(looks, f"{metric} was not measured")

@@ -1,30 +1,42 @@
-"""The verdict in words, computed from the answers it stands on."""
+"""The verdict in words, computed from the answers it stands on.
 
+Numbers are those of the table: of all the seeds of the rule, and n is said where it is less.
+"""
+
+import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
 from sonde.audit.answer import Answer
-from sonde.audit.credit import MEASURES, span
+from sonde.audit.credit import MEASURES, LayerCredit, span
 from sonde.audit.verdict import QUESTIONS, RuleAudit, Tally
-from sonde.statistics import summarise
-from sonde.verdicts import number
+from sonde.statistics import Summary
+from sonde.verdicts import number, percent, signed
+
+STANDINGS = {"above": "above chance", "at": "at chance", "below": "below chance"}
 
 
 def sentence(rule: RuleAudit) -> str:
     """What became of the scale, the reference gradient, the credit and the blocks."""
-    clauses = (_scale(rule), _gradient(rule), _credit(rule), _margin(rule), _left_out(rule))
+    asked = (_scale(rule), _gradient(rule), _credit(rule)) if rule.runs else ()
+    clauses = (_diverged(rule), *asked, _margin(rule), _left_out(rule))
     return f"{rule.label}: {'; '.join(clause for clause in clauses if clause)}"
 
 
 def verdict(rule: RuleAudit) -> str:
     """The questions that fired, in how many seeds, and those that stay open."""
-    tallies = {question: rule.tally(question) for question in QUESTIONS}
-    fired = [
+    tallies = {question: rule.tally(question) for question in QUESTIONS} if rule.runs else {}
+    fired = [_short_diverged(rule)] if rule.diverged else []
+    fired += [
         question if len(tally.fired) == tally.n else f"{question} ({len(tally.fired)} of {tally.n})"
         for question, tally in tallies.items()
         if tally.fired
     ]
     open_ = [f"{question} {_open(tally)}" for question, tally in tallies.items() if tally.undefined]
+    if rule.margin.outcome == "hurts":
+        fired.append("D4 hurts")
+    elif rule.runs and rule.margin.asked and rule.margin.outcome != "helps":
+        open_.append(f"D4 {rule.margin.outcome or 'undefined'}")
     if not fired and not open_:
         return "baseline" if rule.rule == "frozen" else "healthy"
     return "; ".join(part for part in (", ".join(fired) or "none fired", ", ".join(open_)) if part)
@@ -35,43 +47,50 @@ def _open(tally: Tally) -> str:
     return word if len(tally.undefined) == tally.n else f"{word} ({len(tally.undefined)} of {tally.n})"
 
 
+def _short_diverged(rule: RuleAudit) -> str:
+    n = len(rule.runs) + len(rule.diverged)
+    share = "" if len(rule.diverged) == n else f" ({len(rule.diverged)} of {n})"
+    return f"diverged at {_epochs(one.epoch for one in rule.diverged)}{share}"
+
+
+def _diverged(rule: RuleAudit) -> str:
+    if not rule.diverged:
+        return ""
+    n, seeds = len(rule.runs) + len(rule.diverged), [one.seed for one in rule.diverged]
+    rest = ", whose numbers are not in what follows" if rule.runs else ""
+    return (
+        f"diverged at {_epochs(one.epoch for one in rule.diverged)} in {len(seeds)} of {n} "
+        f"seed{'s' * (n > 1)} ({', '.join(map(str, seeds))}){rest}"
+    )
+
+
 def _scale(rule: RuleAudit) -> str:
-    tally = rule.tally("D1")
-    if tally.fired:
-        times = number(_mean(tally.fired.values()))
-        return f"‖h‖ grows {times}× per block {_from(tally.fired.values())}{_share(tally, tally.fired)}"
-    if not tally.clear:
+    tally, value = rule.tally("D1"), rule.value("D1")
+    if not value.n:
         return f"the growth of ‖h‖ is undefined ({tally.reason})"
-    times = number(max(answer.value for answer in tally.clear.values()))
+    limit = rule.thresholds.growth
+    text = f"‖h‖ grows {number(value.mean)}× over the block that grows it most{_n(value, rule)}"
+    if tally.fired:
+        blocks = sorted({block for answer in tally.fired.values() for block in answer.layers})
+        where = f"block{'s' * (len(blocks) > 1)} {span(blocks)}"
+        return f"{text}, more than {limit:g}× over {where} {_from(tally.fired.values())}{_share(tally, tally.fired)}"
     once = [a.first_fired for a in tally.clear.values() if a.first_fired is not None]
-    passed = f" at the end, after more than {rule.thresholds.growth:g}× at epoch {min(once)}" if once else ""
-    return f"‖h‖ grows at most {times}× per block{passed}{_share(tally, tally.clear)}"
+    return f"{text} at the end, after more than {limit:g}× at epoch {min(once)}" if once else text
 
 
 def _gradient(rule: RuleAudit) -> str:
-    tally = rule.tally("D2")
+    tally, value = rule.tally("D2"), rule.value("D2")
+    if not value.n:
+        return f"the BP gradient per output error is undefined ({tally.reason})"
+    limit = rule.thresholds.gradient
+    said = f"{number(value.mean)} of its value at init{_n(value, rule)}"
     if tally.fired:
-        part = number(_mean(tally.fired.values()))
-        accuracy = rule.scalar("train_acc")
-        at = f" (train accuracy {number(accuracy.mean, 3)})" if accuracy.n else ""
-        text = (
-            f"the BP gradient has collapsed to {part} of its value at init {_from(tally.fired.values())}"
-            f"{at}{_share(tally, tally.fired)}"
-        )
-        if rule.rule in ("bp", "frozen"):
-            return text
-        every = len(tally.fired) == tally.n
-        return (
-            f"{text}, so {'the cosine is' if every else 'there the cosine is'} not evidence{_rho_alone(rule)}"
-        )
-    if not tally.clear:
-        return f"the BP gradient relative to init is undefined ({tally.reason})"
-    part = number(_mean(tally.clear.values()))
+        verb = "has collapsed to" if len(tally.fired) == tally.n else "is"
+        below = f"below {limit:g} {_from(tally.fired.values())}{_share(tally, tally.fired)}"
+        return f"the BP gradient per output error {verb} {said}, {below}"
     once = [a.first_fired for a in tally.clear.values() if a.first_fired is not None]
-    passed = (
-        f" at the end, after falling below {rule.thresholds.gradient:g} at epoch {min(once)}" if once else ""
-    )
-    return f"the BP gradient is {part} of its value at init{passed}{_share(tally, tally.clear)}"
+    passed = f" at the end, after falling below {limit:g} at epoch {min(once)}" if once else ""
+    return f"the BP gradient per output error is {said}{passed}"
 
 
 def _credit(rule: RuleAudit) -> str:
@@ -80,82 +99,102 @@ def _credit(rule: RuleAudit) -> str:
     if rule.rule == "frozen":
         return rule.runs[0].answers["D3"].reason or ""
     tally = rule.tally("D3")
-    layers = range(1, rule.depth + 1)
+    if not (tally.fired or tally.clear):
+        return f"whether the credit is better than chance is undefined ({tally.reason})"
+    judged = {run.subject.seed: run.credits for run in rule.runs if run.subject.seed not in tally.undefined}
+    parts = _standings(judged)
+    text = f"the credit is {', '.join(parts)}{_numbers(rule)}"
     if tally.fired:
-        return (
-            f"the credit is no better than chance at {_at_chance(tally, layers)} "
-            f"{_from(tally.fired.values())}{_numbers(rule, tally.fired)}{_share(tally, tally.fired)}"
-        )
-    if tally.clear:
-        return (
-            f"the credit beats chance at {_layers(layers)} {span(layers)}"
-            f"{_numbers(rule, tally.clear)}{_share(tally, tally.clear)}"
-        )
-    collapsed = rule.tally("D2").fired  # of these seeds the clause of D2 has said it
-    others = [answer.reason for seed, answer in tally.undefined.items() if seed not in collapsed]
-    return f"whether the credit beats chance is undefined ({others[0]})" if others else ""
+        text += f"; not above chance everywhere {_from(tally.fired.values())}{_share(tally, tally.fired)}"
+    if tally.undefined:
+        text += f"; undefined{_share(tally, tally.undefined)} ({tally.reason})"
+    return text
 
 
-def _at_chance(tally: Tally, layers: Sequence[int]) -> str:
-    """The layers at chance, with the number of seeds where they are not the same in all."""
-    seeds = Counter(layer for answer in tally.fired.values() for layer in answer.layers)
-    chance = sorted(seeds)
-    if len(set(seeds.values())) == 1 and seeds[chance[0]] == len(tally.fired):
-        where = span(chance)
-    else:
-        where = ", ".join(f"{layer} ({seeds[layer]} of {tally.n} seeds)" for layer in chance)
-    among = "" if len(chance) == len(layers) else f" of {span(layers)}"
-    return f"{_layers(chance)} {where}{among}"
+def _standings(judged: dict[int, list[LayerCredit]]) -> list[str]:
+    """Where the layers stand: those above chance, at it and below it, those of which the measures disagree."""
+    layers = [layer for credits in judged.values() for layer in credits]
+    n = len(judged)
+
+    def where(chosen: Iterable[int]) -> str:
+        seeds = Counter(chosen)
+        groups = {count: sorted(one for one in seeds if seeds[one] == count) for count in seeds.values()}
+        said = [
+            f"{_layers(group)} {span(group)}{'' if count == n else f' ({count} of {n} seeds)'}"
+            for count, group in sorted(groups.items(), reverse=True)
+        ]
+        return " and ".join(said)
+
+    found = [
+        f"{words} at {where(layer.layer for layer in layers if layer.standing == standing)}"
+        for standing, words in STANDINGS.items()
+        if any(layer.standing == standing for layer in layers)
+    ]
+    given = [layer for layer in layers if layer.standing == "given"]
+    if given:
+        exact = all(abs(layer.cosine.value - 1) <= 1e-9 for layer in given)
+        what = "the exact gradient" if exact else "independent of what the rule draws"
+        found.append(f"{what} at {where(layer.layer for layer in given)}")
+    for cosine, rho in dict.fromkeys((c.cosine.side, c.rho.side) for c in layers if c.standing == "disagree"):
+        at = where(c.layer for c in layers if (c.cosine.side, c.rho.side) == (cosine, rho))
+        sides = (STANDINGS.get(side or "", str(side)) for side in (cosine, rho))
+        found.append("{} by cosine but {} by ρ at {}".format(*sides, at))
+    unread = [layer for layer in layers if layer.standing is None]
+    if unread:
+        what = "not evidence" if all(layer.barred for layer in unread) else "undefined"
+        found.append(f"{what} at {where(layer.layer for layer in unread)}")
+    return found
 
 
-def _numbers(rule: RuleAudit, seeds: Collection[int]) -> str:
-    """The deep means of these seeds beside their nulls, with the layers they cover."""
+def _numbers(rule: RuleAudit) -> str:
+    """The deep means beside those of chance, with the layers they cover: those of the table."""
     parts = []
     for metric, name in MEASURES.items():
-        known = rule.controlled(metric, seeds)
+        known = rule.measures[metric]
         if known.value.n and known.null.n:
-            parts.append(
-                f"{name} {number(known.value.mean)} against {number(known.null.mean)} of a random vector"
-            )
+            chance = f"{number(known.null.mean, 1)} by chance"
+            parts.append(f"{name} {number(known.value.mean)}{_n(known.value, rule)} against {chance}")
     layers = tuple(range(1, rule.depth))
     return f" (mean over {_layers(layers)} {span(layers)}: {', '.join(parts)})" if parts else ""
 
 
-def _rho_alone(rule: RuleAudit) -> str:
-    """ρ needs no reference gradient: what it says where the cosine is barred."""
-    collapsed = rule.tally("D2").fired
-    found = [
-        layer
-        for run in rule.runs
-        if run.subject.seed in collapsed
-        for layer in run.credits
-        if layer.metric == "rho"
-    ]
-    if not found or any(layer.reason is not None for layer in found):
-        return ""
-    chance = sorted({layer.layer for layer in found if not layer.above(rule.thresholds)})
-    if chance:
-        return f", and ρ is no better than chance at {_layers(chance)} {span(chance)}"
-    return ", though ρ beats chance at every layer"
-
-
 def _margin(rule: RuleAudit) -> str:
-    if rule.rule == "frozen":
+    found = rule.margin
+    if not found.asked:
         return "it is the baseline"
-    tally = rule.tally("D4")
-    if tally.fired:
-        answers = tally.fired.values()
-        short = f" (short of {rule.thresholds.points:g} points {_from(answers)})"
-        return f"blocks are {_points(_mean(answers), 'only ')} frozen{short}{_share(tally, tally.fired)}"
-    if tally.clear:
-        return f"blocks are {_points(_mean(tally.clear.values()))} frozen{_share(tally, tally.clear)}"
-    return f"whether the blocks help is undefined ({tally.reason})"
+    if not rule.runs:
+        return ""
+    if found.outcome is None:
+        return f"whether the blocks help is undefined ({found.reason})"
+    n = found.points.n
+    said = f"{points(rule)} points of test accuracy over frozen blocks, n = {n}"
+    if found.outcome == "undecided":
+        return f"whether the blocks help is undecided: {said}: {found.reason}{_needed(rule)}"
+    share = found.errors_removed
+    removed = ""
+    if not math.isnan(share):
+        words = "of frozen's errors removed" if share >= 0 else "added to frozen's errors"
+        removed = f"; {percent(100 * abs(share))} {words}"
+    return f"the blocks {'help' if found.outcome == 'helps' else 'hurt'}: {said}{removed}"
 
 
-def _points(points: float, only: str = "") -> str:
-    if points < 0:
-        return f"{number(-points)} points worse than"
-    return f"{only}{number(points)} points better than" if points else "no better than"
+def points(rule: RuleAudit) -> str:
+    """The margin with its interval: "+1.64 [+1.09, +2.19]"."""
+    found = rule.margin
+    if not found.points.n:
+        return "undefined"
+    known = found.interval
+    between = "" if known.reason else f" [{signed(known.low)}, {signed(known.high)}]"
+    return f"{signed(found.points.mean) if found.points.mean else '0'}{between}"
+
+
+def _needed(rule: RuleAudit) -> str:
+    found = rule.margin
+    if found.points.n < 2 or found.interval.reason is not None:
+        return ""
+    if found.seeds_needed is None:
+        return ", and with this mean and spread no number of seeds would decide"
+    return f"; with this mean and spread {found.seeds_needed} seeds would decide"
 
 
 def _left_out(rule: RuleAudit) -> str:
@@ -163,20 +202,25 @@ def _left_out(rule: RuleAudit) -> str:
     return f"{n} more run{'s' if n > 1 else ''} did not complete" if n else ""
 
 
-def _mean(answers: Iterable[Answer]) -> float:
-    return summarise(answer.value for answer in answers).mean
+def _n(summary: Summary, rule: RuleAudit) -> str:
+    return "" if summary.n == len(rule.runs) else f" (n = {summary.n})"
 
 
 def _from(answers: Iterable[Answer]) -> str:
     epochs = sorted({answer.since for answer in answers if answer.since is not None})
-    if epochs == [0]:
-        return "from init on"
-    return f"from epoch {epochs[0]}" if len(epochs) == 1 else f"from epochs {epochs[0]}–{epochs[-1]}"
+    return "from init on" if epochs == [0] else f"from {_epochs(epochs)}"
+
+
+def _epochs(epochs: Iterable[int]) -> str:
+    found = sorted(set(epochs))
+    return f"epoch {found[0]}" if len(found) == 1 else f"epochs {found[0]}–{found[-1]}"
 
 
 def _share(tally: Tally, seeds: Collection[int]) -> str:
-    return "" if len(seeds) == tally.n else f" in {len(seeds)} of {tally.n} seeds"
+    if len(seeds) == tally.n:
+        return ""
+    return f" in {len(seeds)} of {tally.n} seeds ({', '.join(map(str, sorted(seeds)))})"
 
 
-def _layers(layers: Collection[int]) -> str:
+def _layers(layers: Sequence[int]) -> str:
     return "layer" if len(layers) == 1 else "layers"

@@ -12,7 +12,7 @@ from sonde.store.load import Run
 
 NUDGE = "nudge[0.01]"
 CONTROLLED = ("credit_cosine", "rho", NUDGE)
-"""Metrics that are measured beside a ceiling, `…/bp`, and a null, `…/null`."""
+"""Metrics that are measured beside a ceiling, `…/bp`, and a null, `…/null`; two of them with its spread over draws."""
 
 WHOLE = -1
 """Stands for the layer of a measurement of the whole network."""
@@ -20,9 +20,10 @@ WHOLE = -1
 NEEDED = (
     "growth",
     "grad_norm",
+    "grad_per_error",
     "test_acc",
     "train_acc",
-    *(f"{metric}{control}" for metric in CONTROLLED for control in ("", "/bp", "/null")),
+    *(f"{metric}{control}" for metric in CONTROLLED for control in ("", "/bp", "/null", "/null_std")),
 )
 
 
@@ -46,9 +47,7 @@ class Subject:
     seed: int
     rule: str
     depth: int
-    width: int
     epochs: int
-    directions: int  # along which ρ is measured
     layout: Layout = field(repr=False)
     values: Sequence[float] = field(repr=False)  # in the order of the layout; NaN where undefined
     reasons: Sequence[str | None] = field(repr=False)
@@ -110,9 +109,7 @@ def subjects(rows: pl.DataFrame, runs: Sequence[Run]) -> list[Subject]:
                 seed=run.config["seed"],
                 rule=run.config["rule"]["name"],
                 depth=run.about["depth"],
-                width=run.about["width"],
                 epochs=run.config["epochs"],
-                directions=run.config["probes"].get("directions", 32),
                 layout=layouts.of(span),
                 values=values[span],
                 reasons=reasons[span],

@@ -9,25 +9,31 @@ from sonde.verdicts import GRADIENT_COLLAPSED
 
 @dataclass(frozen=True, kw_only=True)
 class Thresholds:
-    """The defaults are those of the recorded calibration."""
+    """The defaults are those of docs/calibration.md."""
 
     growth: float = 50.0  # D1 fires above: ‖h‖ after a block over ‖h‖ before it
-    gradient: float = GRADIENT_COLLAPSED  # D2 fires below: ‖g_L‖ over its value at init
-    standard_errors: float = 3.0  # D3 fires unless credit exceeds the null by more than so many
-    points: float = 2.0  # D4 fires below: test accuracy over frozen blocks, in per cent of the samples
+    gradient: float = GRADIENT_COLLAPSED  # D2 fires below: ‖g_L‖/‖e‖ over its value at init
+    deviations: float = 3.0  # D3 fires unless credit exceeds the null by more than so many of its s.d.
+    ceiling: float = 0.9  # below this ρ of BP's own gradient, D3 does not read the credit
+    confidence: float = 0.95  # of D4's interval
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
             if not math.isfinite(value):
                 raise SondeError(f"audit threshold {name} = {value}: choose a finite number")
+        if not 0 < self.confidence < 1:
+            raise SondeError(f"audit threshold confidence = {self.confidence}: choose one between 0 and 1")
 
     @property
     def words(self) -> dict[str, str]:
         """Each question with the condition under which it fires."""
         return {
             "D1": f"does the scale hold? fires where ‖h‖ grows more than {self.growth:g}× over a block",
-            "D2": f"is the BP gradient still meaningful? fires where ‖g_L‖ is below {self.gradient:g} of init",
-            "D3": "is the credit better than chance at depth? fires where cosine or ρ at a layer l ≥ 1 is not "
-            f"above a random vector's by {self.standard_errors:g} standard errors",
-            "D4": f"do the blocks earn their keep? fires below {self.points:g} points over frozen blocks",
+            "D2": "is the BP gradient still meaningful? fires where the median of ‖g_L‖/‖e‖, e the output error, "
+            f"is below {self.gradient:g} of its value at init",
+            "D3": "is the credit better than chance at depth? fires where cosine or ρ at a layer l ≥ 1 is not above "
+            f"what the rule scores when it draws anew, by {self.deviations:g} standard deviations (Student's t "
+            f"for the number of draws); not read where ρ of BP's own gradient is below {self.ceiling:g}",
+            "D4": "do the blocks earn their keep? test accuracy over frozen blocks, paired by seed: helps or hurts "
+            f"where the {100 * self.confidence:g} % t interval over seeds excludes 0, else undecided",
         }

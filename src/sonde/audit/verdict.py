@@ -1,19 +1,20 @@
-"""The audit of a rule: the four answers of every seed, and the numbers beside them, over seeds."""
+"""The audit of a rule: three answers of every seed, one over all seeds, and the numbers beside them."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from sonde.audit.answer import Answer
-from sonde.audit.credit import MEASURES, LayerCredit, at_layers, credit
-from sonde.audit.null import Nulls
-from sonde.audit.questions import gradient, margin, scale
+from sonde.audit.credit import LayerCredit, at_layers, credit
+from sonde.audit.margin import Margin
+from sonde.audit.questions import gradient, scale
 from sonde.audit.subject import CONTROLLED, Cell, Subject
 from sonde.audit.thresholds import Thresholds
 from sonde.statistics import Summary, summarise
 
-QUESTIONS = ("D1", "D2", "D3", "D4")
+QUESTIONS = ("D1", "D2", "D3")
+"""Asked of every run; D4 is asked of the rule."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +23,16 @@ class RunAudit:
 
     subject: Subject
     answers: dict[str, Answer]
-    credits: list[LayerCredit]  # at the last epoch, per measure and layer
+    credits: list[LayerCredit]  # when D3 was last asked; none where credit is trivial
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diverged:
+    """A run that came to no end: its loss or weights were not finite after an epoch."""
+
+    run: str
+    seed: int
+    epoch: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,8 +72,11 @@ class RuleAudit:
     rule: str
     label: str
     options: dict[str, Any]
+    depth: int
     runs: list[RunAudit]  # in the order of seeds
-    left_out: dict[str, str]  # runs of this rule and recipe that did not come to their end
+    margin: Margin  # D4
+    diverged: list[Diverged]  # in the order of seeds
+    left_out: dict[str, str]  # runs of this rule and recipe that have not come to their end
     thresholds: Thresholds
 
     @property
@@ -75,8 +88,9 @@ class RuleAudit:
         return [run.subject.run for run in self.runs]
 
     @property
-    def depth(self) -> int:
-        return self.runs[0].subject.depth
+    def ended(self) -> list[str]:
+        """All runs the verdict stands on: those whose numbers it has, and those that diverged."""
+        return [*self.ids, *(one.run for one in self.diverged)]
 
     def tally(self, question: str) -> Tally:
         answers = {run.subject.seed: run.answers[question] for run in self.runs}
@@ -101,14 +115,14 @@ class RuleAudit:
         """A metric of the whole network at the last epoch, over seeds."""
         return _over_seeds([run.subject.at(metric, run.subject.epochs) for run in self.runs])
 
-    def controlled(self, metric: str, seeds: Collection[int] | None = None) -> Controlled:
+    def controlled(self, metric: str) -> Controlled:
         """A measure of the credit at the last epoch: its mean over layers 1 … L−1, beside null and ceiling."""
-        chosen = [run.subject for run in self.runs if seeds is None or run.subject.seed in seeds]
+        chosen = [run.subject for run in self.runs]
         of = {
             control: _over_seeds([run.mean(metric + control, run.epochs, run.deep) for run in chosen])
             for control in ("", "/null", "/bp")
         }
-        layers = tuple(self.runs[0].subject.deep)
+        layers = tuple(range(1, self.depth))
         return Controlled(metric=metric, layers=layers, value=of[""], null=of["/null"], ceiling=of["/bp"])
 
     @cached_property
@@ -116,27 +130,17 @@ class RuleAudit:
         return {metric: self.controlled(metric) for metric in CONTROLLED}
 
 
-def judge(subjects: Sequence[Subject], frozen: dict[int, Subject], why: str, t: Thresholds) -> list[RunAudit]:
-    """Answer the four questions for every seed of one rule."""
-    nulls = Nulls(subjects)
-    audits = []
-    for subject in subjects:
-        collapse = gradient(subject, t)
-        partner = frozen.get(subject.seed)
-        why_none = why or f"there is no frozen run of this recipe with seed {subject.seed}"
-        answers = {
-            "D1": scale(subject, t),
-            "D2": collapse,
-            "D3": credit(subject, nulls, collapse, t),
-            "D4": margin(subject, partner, why_none, t),
-        }
-        credits = [
-            layer
-            for metric in MEASURES
-            for layer in at_layers(subject, nulls, metric, subject.epochs, subject.layers)
-        ]
-        audits.append(RunAudit(subject=subject, answers=answers, credits=credits))
-    return audits
+def judge(subject: Subject, thresholds: Thresholds) -> RunAudit:
+    """The three questions of one run."""
+    answers = {
+        "D1": scale(subject, thresholds),
+        "D2": gradient(subject, thresholds),
+        "D3": credit(subject, thresholds),
+    }
+    trivial = subject.rule in ("bp", "frozen")
+    epoch = answers["D3"].epoch
+    credits = [] if trivial or epoch is None else at_layers(subject, epoch, thresholds)
+    return RunAudit(subject=subject, answers=answers, credits=credits)
 
 
 def _over_seeds(cells: Sequence[Cell]) -> Summary:

@@ -27,10 +27,7 @@ def backprop(net: Network, batches: Batches, *, fused: bool = True) -> Callable[
 
     def epoch() -> None:
         for x, y in batches:
-            h = net.embed(x)
-            for block in net.blocks:
-                h = h + block(h) if net.residual else block(h)
-            loss = nn.functional.cross_entropy(net.readout(h), y)
+            loss = nn.functional.cross_entropy(net(x), y)
             adam.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             adam.step()
@@ -41,16 +38,12 @@ def backprop(net: Network, batches: Batches, *, fused: bool = True) -> Callable[
 def identity(net: Network, x_all: Tensor, config: Optimiser, *, steps: int, batch: int) -> Callable[[], None]:
     """The residual study: draw a batch, reproduce it, keep the loss of every step."""
     adam = optimiser(net.parameters(), config, fused=True)
-    blocks, residual = list(net.blocks), net.residual
 
     def epoch() -> None:
         losses = []
         for _ in range(steps):
             x = x_all[torch.randint(len(x_all), (batch,))]
-            h = x
-            for block in blocks:
-                h = h + block(h) if residual else block(h)
-            loss = nn.functional.mse_loss(h, x)
+            loss = nn.functional.mse_loss(net(x), x)
             adam.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             adam.step()

@@ -24,8 +24,8 @@ CPU = torch.device("cpu")
 class Noise:
     """Normal inputs of some shape with labels at random; every epoch is the same batches in the same order."""
 
-    shape: tuple[int, ...]
-    steps: int
+    shape: tuple[int, ...] = (3, 32, 32)
+    steps: int = 1
     outputs: int = 10
 
     label: ClassVar[str] = "noise"

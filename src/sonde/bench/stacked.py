@@ -13,7 +13,7 @@ from sonde.bench.prepared import CPU
 from sonde.bench.profile import operators
 from sonde.bench.rows import Options, Row
 from sonde.bench.steps import fresh
-from sonde.config import RunConfig
+from sonde.config import Optimiser, RunConfig
 from sonde.models import PlainMLP, ResMLP
 from sonde.studies.residual import configs
 from sonde.tasks.identity import Identity
@@ -63,4 +63,5 @@ def _is(config: RunConfig, kind: type[PlainMLP] | type[ResMLP]) -> bool:
 def _bare(config: RunConfig, steps: int) -> Callable[[], None]:
     assert isinstance(config.task, Identity)
     x_all = torch.rand(config.task.samples, config.task.d) * 2 - 1
+    assert isinstance(config.optimiser, Optimiser)
     return bare.identity(fresh(config), x_all, config.optimiser, steps=steps, batch=config.batch_size)

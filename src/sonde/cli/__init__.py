@@ -14,6 +14,8 @@ from sonde.cli.data import data
 from sonde.cli.export import export
 from sonde.cli.figures import figures
 from sonde.cli.list import list_names
+from sonde.cli.playground import playground
+from sonde.cli.recompute import recompute
 from sonde.cli.report import report
 from sonde.cli.run import run
 from sonde.cli.show import show
@@ -35,7 +37,9 @@ app.command("show")(show)
 app.command("check")(check)
 app.command("audit")(audit)
 app.command("compare")(compare)
+app.command("recompute")(recompute)
 app.command("report")(report)
+app.command("playground")(playground)
 app.command("export")(export)
 app.command("bench")(bench)
 app.add_typer(data)

@@ -22,19 +22,27 @@ def audit(
         float, typer.Option(help="D1 fires where ‖h‖ grows more than so many times over a block.")
     ] = DEFAULT.growth,
     gradient: Annotated[
-        float, typer.Option(help="D2 fires where ‖g_L‖ is below this part of its value at init.")
+        float, typer.Option(help="D2 fires where ‖g_L‖/‖e‖ is below this part of its value at init.")
     ] = DEFAULT.gradient,
-    standard_errors: Annotated[
-        float, typer.Option(help="D3 fires where credit is not so many standard errors above chance.")
-    ] = DEFAULT.standard_errors,
-    points: Annotated[
-        float, typer.Option(help="D4 fires below so many points of accuracy over frozen blocks.")
-    ] = DEFAULT.points,
+    deviations: Annotated[
+        float, typer.Option(help="D3 fires where credit is not so many s.d. of its null above it.")
+    ] = DEFAULT.deviations,
+    ceiling: Annotated[
+        float, typer.Option(help="D3 reads no layer where ρ of BP's own gradient is below this.")
+    ] = DEFAULT.ceiling,
+    confidence: Annotated[
+        float, typer.Option(help="D4: helps or hurts where this interval over seeds excludes 0.")
+    ] = DEFAULT.confidence,
     json: Json = False,
 ) -> None:
     """Ask four questions of every run: can its numbers be believed, and do its blocks help?
 
-    Complete runs of one recipe stand together, whatever their rule and seed.
+    Does the scale hold (D1)? Is the BP gradient still meaningful (D2)?
+    Does the credit beat what the rule scores when it draws anew (D3)?
+    Do the blocks help, hurt, or is it undecided over seeds (D4)?
+
+    Runs of one recipe stand together, whatever their rule and seed.
+    How often each question fires on healthy runs: docs/calibration.md.
     """
     from sonde.audit.audit import audit as ask
     from sonde.audit.objects import objects
@@ -42,7 +50,9 @@ def audit(
     from sonde.compare.configurations import assignments, keep
     from sonde.store.load import load
 
-    thresholds = Thresholds(growth=growth, gradient=gradient, standard_errors=standard_errors, points=points)
+    thresholds = Thresholds(
+        growth=growth, gradient=gradient, deviations=deviations, ceiling=ceiling, confidence=confidence
+    )
     found = ask(keep(load(runs), assignments(only or [], "--only")), thresholds)
     for run, why in found.left_out.items():
         print(f"left out: {run} ({why})", file=sys.stderr)
@@ -73,8 +83,9 @@ def _print_recipe(recipe: "RecipeAudit") -> None:
     to.print()
     for rule in recipe.rules:
         to.print(f"• {sentence(rule)}", soft_wrap=not to.is_terminal)
-        seeds = f"seed{'' if len(rule.seeds) == 1 else 's'} {', '.join(map(str, rule.seeds))}"
-        to.print(f"  n = {len(rule.seeds)} ({seeds}); {', '.join(rule.ids)}", style="dim", soft_wrap=True)
+        seeds = f"seed{'' if len(rule.seeds) == 1 else 's'} {', '.join(map(str, rule.seeds)) or 'none'}"
+        ids = [*rule.ids, *(f"{one.run} (diverged)" for one in rule.diverged)]
+        to.print(f"  n = {len(rule.seeds)} ({seeds}); {', '.join(ids)}", style="dim", soft_wrap=True)
     for note in footnotes(recipe):
         to.print(f"  {note}", style="dim", soft_wrap=True)
     to.print()

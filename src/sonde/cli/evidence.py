@@ -21,8 +21,11 @@ def from_store(
     changes: Sequence[str] = (),
     choices: Sequence[str] = (),
     tell: bool = True,
-) -> "Gathered":
-    """The complete runs of a study in a store: of the given seeds, else of every seed it holds."""
+) -> "dict[str, Gathered]":
+    """The complete runs of a study in a store, by the values that are swept: of the given seeds, else of every seed.
+
+    Where nothing narrows the study, guest rules that were trained by its recipe belong to it.
+    """
     from sonde.store.load import load
     from sonde.studies.evidence import gather
 
@@ -31,14 +34,23 @@ def from_store(
         some = "only watched runs, and no run of a study" if stored.watched else "no runs"
         raise SondeError(f"{runs} holds {some}: `sonde run {study} --runs {runs}` makes them")
     present = sorted({run.config["seed"] for run in stored.runs})
-    wanted = configurations(
+    groups = configurations(
         study, scale=scale, seeds=present if seeds is None else seeds, changes=changes, choices=choices
     )
-    gathered = gather(stored, wanted, str(runs))
+    found = {}
+    for label, wanted in groups.items():
+        found[label] = gather(stored, wanted, str(runs), guests=not (changes or choices))
     if tell:
-        reasons: dict[str, list[str]] = {}
-        for run, why in gathered.left_out.items():
+        _tell(found)
+    return found
+
+
+def _tell(found: "dict[str, Gathered]") -> None:
+    """Of the runs that no group has, why the first leaves them out."""
+    inside = {run.id for gathered in found.values() for run in gathered.stored.runs}
+    reasons: dict[str, list[str]] = {}
+    for run, why in next(iter(found.values())).left_out.items():
+        if run not in inside:
             reasons.setdefault(why, []).append(run)
-        for why, left in reasons.items():
-            print(f"left out: {', '.join(left)} ({why})", file=sys.stderr)
-    return gathered
+    for why, left in reasons.items():
+        print(f"left out: {', '.join(left)} ({why})", file=sys.stderr)

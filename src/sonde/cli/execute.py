@@ -32,6 +32,7 @@ def execute(
     """
     from sonde.cli.output import console
     from sonde.cli.progress import count, watch
+    from sonde.config import label_of
     from sonde.store import files
     from sonde.training.device import resolve_device
 
@@ -39,9 +40,12 @@ def execute(
     files.make_folder(runs)
     if engine == "local":  # elsewhere the machines that train see to it
         resolve_device(device)
-        for task in {config.task for config in configs}:
-            with count(console(stderr=True), f"preparing {task.label}", quiet=quiet) as on_progress:
-                task.prepare(data_root, on_progress)
+        for task in {repr(config.task): config.task for config in configs}.values():
+            if hasattr(task, "prepare"):
+                with count(
+                    console(stderr=True), f"preparing {label_of('task', task)}", quiet=quiet
+                ) as on_progress:
+                    task.prepare(data_root, on_progress)
     epochs = sum(config.epochs for config in configs)
     try:
         with watch(console(stderr=True), len(configs), epochs, quiet=quiet) as listener:

@@ -1,12 +1,19 @@
 """`sonde export`."""
 
+import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from sonde.cli.options import OutFolder, Quiet, RunsFolder, Scale, Seeds, Set
 from sonde.errors import SondeError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from sonde.paper.sheet import Sheets
 
 
 def export(
@@ -22,42 +29,93 @@ def export(
     set: Set = None,
     quiet: Quiet = False,
 ) -> None:
-    """Write stored runs as the JSON files that existing plotting scripts read."""
-    import json
+    """Write stored runs as the JSON files that existing plotting scripts read.
+
+    Beside them, sonde.json records what the layout has no place for: data set, scale, recipe and run ids.
+    `sonde figures --from` takes its labels from there.
+    """
+    import polars as pl
 
     from sonde.cli.evidence import from_store
     from sonde.cli.plan import seeds_of
     from sonde.errors import pick
+    from sonde.paper import provenance
     from sonde.paper.writing import WRITERS
     from sonde.store import files
     from sonde.studies.evidence import NoRuns
-    from sonde.studies.narrow import UnknownKey
+    from sonde.studies.settings import UnknownKey
 
-    documents: dict[str, Any] = {}
+    exported: list[Exported] = []
     empty: list[NoRuns | UnknownKey] = []
     if study is not None:
         pick(WRITERS, study, "study with a place in the paper layout,")
     for name in WRITERS if study is None else [study]:
         try:
             tell = study is not None and not quiet
-            gathered = from_store(
-                name, runs, scale=scale, seeds=seeds_of(seeds), changes=set or [], tell=tell
-            )
+            found = from_store(name, runs, scale=scale, seeds=seeds_of(seeds), changes=set or [], tell=tell)
         except (NoRuns, UnknownKey) as error:
             empty.append(error)
             continue
-        documents |= WRITERS[name](gathered.evidence)
-    if not documents:
+        if len(found) > 1:
+            raise SondeError(
+                f"--set: a file holds one recipe; export {' and '.join(found)} one after the other"
+            )
+        (gathered,) = found.values()
+        exported.append(Exported(name, WRITERS[name](gathered.evidence), gathered.evidence.runs))
+    if not exported:
         raise (
             empty[0]
             if study
             else SondeError(f"nothing to export: {'; '.join(str(error) for error in empty)}")
         )
-    contents = {
-        name: json.dumps(tree, indent=1, allow_nan=False).encode() for name, tree in documents.items()
-    }
-    for name, content in contents.items():
-        files.make_folder((out / name).parent)
-        files.write(out / name, content)
+    sheets = {path: sheet for one in exported for path, sheet in one.sheets.items()}
+    contents = {path: _json(sheet.content) for path, sheet in sheets.items()}
+    described = pl.concat([one.runs for one in exported])
+    contents[provenance.NAME] = _json(provenance.record(out, sheets, contents, described))
+    for path, content in contents.items():
+        files.make_folder((out / path).parent)
+        files.write(out / path, content)
         if not quiet:
-            print(out / name)
+            print(out / path)
+    for one in exported if not quiet else []:
+        one.tell()
+
+
+def _json(tree: Any) -> bytes:
+    import json
+
+    return json.dumps(tree, indent=1, allow_nan=False).encode()
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A study's files and the runs that were there for them."""
+
+    study: str
+    sheets: "Sheets"
+    runs: "pl.DataFrame"
+
+    def tell(self) -> None:
+        """What was exported, and what was not."""
+        import polars as pl
+
+        written = {run for sheet in self.sheets.values() for run in sheet.runs.values()}
+        inside = self.runs.filter(pl.col("run").is_in(list(written)))
+        for (task, scale), runs in inside.group_by("task_label", "scale", maintain_order=True):
+            seeds = sorted(runs["seed"].unique())
+            which = f"seed{'s' * (len(seeds) != 1)} {', '.join(map(str, seeds))}"
+            count = f"{runs.height} run{'s' * (runs.height != 1)}"
+            print(f"{self.study}: {count} on {task} ({scale} scale, {which})")
+        for path, sheet in self.sheets.items():
+            if sheet.lacking:
+                lacking = ", ".join(sheet.lacking)
+                print(
+                    f"{path} lacks {lacking}: no complete run (`sonde run {self.study}` trains it)",
+                    file=sys.stderr,
+                )
+        homeless = self.runs.filter(~pl.col("run").is_in(list(written)))
+        if homeless.height:
+            print(
+                f"not exported, the layout has no place for them: {', '.join(homeless['run'])}",
+                file=sys.stderr,
+            )

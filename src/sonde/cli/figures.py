@@ -35,7 +35,7 @@ def figures(
     quiet: Quiet = False,
 ) -> None:
     """Draw a study's figures from stored runs, or from files in the paper layout."""
-    from sonde.cli.drawing import draw
+    from sonde.cli.drawing import draw, folder_of
     from sonde.cli.evidence import from_store
     from sonde.cli.plan import seeds_of
     from sonde.errors import pick
@@ -46,17 +46,19 @@ def figures(
     if source is not None:
         from sonde.studies.from_files import from_files
 
-        found = from_files(source)
-        if study is not None and study not in found:
+        read = from_files(source)
+        if study is not None and study not in read:
             raise SondeError(
-                f"{source} holds no file of the {study} study; there are files of {', '.join(found)}"
+                f"{source} holds no file of the {study} study; there are files of {', '.join(read)}"
             )
-        evidence = {name: known for name, known in found.items() if study in (None, name)}
+        evidence = {name: known for name, known in read.items() if study in (None, name)}
     elif study is None:
         raise SondeError("name a study (`sonde figures residual`) or a folder of files (`--from DIR`)")
     else:
         narrowing = {"changes": set or [], "choices": only or []}
-        gathered = from_store(study, runs, scale=scale, seeds=seeds_of(seeds), tell=not quiet, **narrowing)
-        evidence = {study: gathered.evidence}
+        found = from_store(study, runs, scale=scale, seeds=seeds_of(seeds), tell=not quiet, **narrowing)
+        for label, gathered in found.items():
+            draw(gathered.evidence, out / folder_of(label), study=study, variant=variant, quiet=quiet)
+        return
     for name, known in evidence.items():
         draw(known, out, study=name, variant=variant, quiet=quiet)

@@ -1,6 +1,8 @@
 """`sonde list`."""
 
 import inspect
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import typer
@@ -33,37 +35,26 @@ def _first_line(documented: object) -> str:
     return (inspect.getdoc(documented) or "").split("\n", 1)[0]
 
 
-def _models() -> list[dict[str, Any]]:
-    from sonde.models import MODELS
-
-    return _configured(MODELS)
-
-
-def _rules() -> list[dict[str, Any]]:
-    from sonde.rules import RULES
-
-    return _configured(RULES)
-
-
-def _tasks() -> list[dict[str, Any]]:
-    from sonde.tasks import TASKS
-
-    return _configured(TASKS)
-
-
-def _configured(table: Any) -> list[dict[str, Any]]:
-    from dataclasses import asdict
+def _configured(part: str) -> list[dict[str, Any]]:
+    """Ours, then what is installed with an entry point."""
+    from sonde.config import defaults
 
     return [
-        {"name": name, "about": _first_line(entry), "options": asdict(entry())}
-        for name, entry in table.items()
+        {"name": name, "about": _first_line(entry), "options": defaults(entry)}
+        for name, entry in _present(part)
     ]
 
 
 def _probes() -> list[dict[str, Any]]:
-    from sonde.probes import PROBES
+    return [{"name": name, "about": _first_line(probe)} for name, probe in _present("probe")]
 
-    return [{"name": name, "about": _first_line(probe)} for name, probe in PROBES.items()]
+
+def _present(part: str) -> Iterator[tuple[str, Any]]:
+    from sonde.guests import OURS, guests
+
+    yield from OURS[part].items()
+    for guest in guests(part):
+        yield guest.name, guest.kind
 
 
 def _studies() -> list[dict[str, Any]]:
@@ -81,10 +72,10 @@ def _figures() -> list[dict[str, Any]]:
     ]
 
 
-_SOURCES = {
-    "models": _models,
-    "rules": _rules,
-    "tasks": _tasks,
+_SOURCES: dict[str, Callable[[], list[dict[str, Any]]]] = {
+    "models": partial(_configured, "model"),
+    "rules": partial(_configured, "rule"),
+    "tasks": partial(_configured, "task"),
     "probes": _probes,
     "studies": _studies,
     "figures": _figures,

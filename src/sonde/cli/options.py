@@ -22,7 +22,8 @@ Set = Annotated[
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="Change a key of the configuration: model.L=10.",
+        help="Change a key: model.L=10. Several values, model.L=5,10, train each (a list is one value: [5,10]); "
+        "probes.names+=rho adds to a list, rule+=mine.py:Mine trains that rule too.",
         show_default=False,
     ),
 ]

@@ -26,13 +26,20 @@ def seeds_of(text: str | None) -> list[int] | None:
 
 def configurations(
     study: str, *, scale: str, seeds: Sequence[int] | None, changes: Sequence[str], choices: Sequence[str]
-) -> "list[RunConfig]":
-    """The study's runs, changed and narrowed."""
+) -> "dict[str, list[RunConfig]]":
+    """The study's runs, changed and narrowed, by the values that are swept; one group without a name where none are."""
     from sonde.compare.configurations import assignments
+    from sonde.config import whole_tree
     from sonde.studies import STUDIES
-    from sonde.studies.narrow import only, with_changes
+    from sonde.studies.narrow import only
+    from sonde.studies.settings import in_groups, settings
 
     chosen = pick(STUDIES, study, "study")
     runs = chosen.configs(scale, chosen.seeds[scale] if seeds is None else seeds)
     runs = only(runs, assignments(choices, "--only"))
-    return with_changes(runs, assignments(changes, "--set"))
+    return in_groups(map(whole_tree, runs), settings(changes)) if changes else {"": runs}
+
+
+def together(groups: "dict[str, list[RunConfig]]") -> "list[RunConfig]":
+    """The runs of all groups, each once."""
+    return list({config.id: config for group in groups.values() for config in group}.values())

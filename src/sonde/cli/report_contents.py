@@ -14,7 +14,7 @@ from sonde.audit.table import columns, footnotes, lines
 from sonde.cli.report_runs import network_of, run_lines
 from sonde.cli.report_watched import watched_parts
 from sonde.compare.configurations import differing, shown
-from sonde.config import RunConfig, parse, to_tree
+from sonde.config import RunConfig, to_tree
 from sonde.errors import SondeError
 from sonde.report.contents import AuditPart, AuditTable, Contents, Line, Section
 from sonde.store.load import Run, Runs
@@ -76,7 +76,7 @@ def _parts(stored: Runs, source: str, judge: Judge) -> list[_Part]:
             stored_seeds = {seed for known in recipes[scale] for seed in seeds.get(known, ())}
             configs = study.configs(scale, sorted(stored_seeds))
             try:
-                gathered = gather(stored, configs, source, judge)
+                gathered = gather(stored, configs, source, judge, guests=True)
             except NoRuns:
                 continue
             present = {run.config["seed"] for run in gathered.stored.runs}
@@ -100,7 +100,7 @@ def _section(part: _Part) -> Section:
 
 
 def _recipes(study: Study, scale: str) -> set[str]:
-    return {recipe_of(to_tree(parse(to_tree(config)))) for config in study.configs(scale, [0])}
+    return {recipe_of(to_tree(config)) for config in study.configs(scale, [0])}
 
 
 def _incomplete(gathered: Gathered, wanted: Sequence[RunConfig]) -> dict[str, str]:
@@ -172,14 +172,14 @@ def _table(recipes: Sequence[RecipeAudit], stored: Runs) -> AuditTable:
     said = [
         Line(
             sentence=sentence(rule) if one else f"{_network(recipe, stored)}, {sentence(rule)}",
-            runs=rule.ids,
+            runs=rule.ended,
             seeds=rule.seeds,
         )
         for recipe in recipes
         for rule in recipe.rules
     ]
     first = recipes[0]
-    about = stored[first.rules[0].ids[0]].about
+    about = stored[first.rules[0].ended[0]].about
     return AuditTable(
         title=f"{_network(first, stored) if one else 'One rule each'} on {_task(first, stored)}",
         about=f"d = {about['width']}, L = {about['depth']}, {first.recipe['epochs']} epochs",
@@ -206,8 +206,8 @@ def _shared(recipes: Sequence[RecipeAudit]) -> dict[str, str]:
 
 
 def _network(recipe: RecipeAudit, stored: Runs) -> str:
-    return network_of(stored[recipe.rules[0].ids[0]])
+    return network_of(stored[recipe.rules[0].ended[0]])
 
 
 def _task(recipe: RecipeAudit, stored: Runs) -> str:
-    return str(stored[recipe.rules[0].ids[0]].about["task_label"])
+    return str(stored[recipe.rules[0].ended[0]].about["task_label"])

@@ -56,20 +56,21 @@ def run(
     if engine == "local":
         local.warm_up()
 
-    from sonde.cli.drawing import draw
-    from sonde.cli.evidence import from_store
+    from sonde.cli.drawing import draw, folder_of
     from sonde.cli.execute import execute
     from sonde.cli.output import print_json
-    from sonde.cli.plan import configurations, seeds_of
+    from sonde.cli.plan import configurations, seeds_of, together
     from sonde.store import files
+    from sonde.store.load import load
     from sonde.studies import STUDIES
+    from sonde.studies.evidence import gather
 
     silent = quiet or json
     narrowing = {"changes": set or [], "choices": only or []}
-    configs = configurations(study, scale=scale, seeds=seeds_of(seeds), **narrowing)
+    groups = configurations(study, scale=scale, seeds=seeds_of(seeds), **narrowing)
     files.make_folder(out)
     outcomes = execute(
-        configs,
+        together(groups),
         runs=runs,
         data_root=data_root,
         device=device,
@@ -80,26 +81,37 @@ def run(
         cpus_per_run=cpus_per_run,
         gpus_per_run=gpus_per_run,
     )
-    seeds_run = sorted({config.seed for config in configs})
-    gathered = from_store(study, runs, scale=scale, seeds=seeds_run, tell=False, **narrowing)
-    findings = STUDIES[study].findings(gathered)
-    drawn = draw(gathered.evidence, out, study=study, quiet=silent) if figures else None
+    stored = load(runs)
+    findings: dict[str, list[Finding]] = {}
+    files_drawn: list[Path] = []
+    not_drawn: dict[str, str] = {}
+    for label, wanted in groups.items():
+        gathered = gather(stored, wanted, str(runs))
+        findings[label] = STUDIES[study].findings(gathered)
+        if figures:
+            drawn = draw(gathered.evidence, out / folder_of(label), study=study, quiet=silent)
+            files_drawn += drawn.files
+            not_drawn |= {f"{name} {label}".strip(): why for name, why in drawn.skipped.items()}
+        if not silent:
+            _print_findings(label, findings[label])
     if json:
         print_json(
             {
                 "runs": [vars(outcome) for outcome in outcomes],
-                "findings": [vars(finding) for finding in findings],
-                "figures": [str(file) for file in drawn.files] if drawn else [],
-                "not_drawn": drawn.skipped if drawn else {},
+                "findings": [
+                    vars(finding) | ({"of": label} if label else {})
+                    for label, found in findings.items()
+                    for finding in found
+                ],
+                "figures": [str(file) for file in files_drawn],
+                "not_drawn": not_drawn,
             }
         )
-    elif not quiet:
-        _print_findings(findings)
     if any(outcome.state == "failed" for outcome in outcomes):
         raise typer.Exit(1)
 
 
-def _print_findings(findings: "list[Finding]") -> None:
+def _print_findings(label: str, findings: "list[Finding]") -> None:
     from sonde.cli.output import console, table
 
     to = console()
@@ -107,7 +119,11 @@ def _print_findings(findings: "list[Finding]") -> None:
     tabled = [finding for finding in findings if finding.shown]
     columns = {heading: "left" if heading in words else "right" for heading in tabled[0].shown}
     to.print()
-    to.print(table("Findings", columns, [list(finding.shown.values()) for finding in tabled]))
+    to.print(
+        table(
+            f"Findings{label and f': {label}'}", columns, [list(finding.shown.values()) for finding in tabled]
+        )
+    )
     to.print()
     for finding in findings:
         seeds = ", ".join("not recorded" if seed is None else str(seed) for seed in finding.seeds)

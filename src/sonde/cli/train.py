@@ -12,20 +12,36 @@ from sonde.cli.options import (
     Device,
     Engine,
     GpusPerRun,
+    Jobs,
     Json,
     Quiet,
     RunsFolder,
+    Seeds,
     Set,
 )
+from sonde.errors import SondeError
 
 
 def train(
-    model: Annotated[str, typer.Option(help="Which network: `sonde list models`.")] = "residual_mlp",
-    task: Annotated[str, typer.Option(help="Which task: `sonde list tasks`.")] = "digits",
-    rule: Annotated[str, typer.Option(help="Which learning rule: `sonde list rules`.")] = "bp",
-    seed: Annotated[int, typer.Option(min=0, help="Every random draw of the run follows from it.")] = 42,
+    model: Annotated[
+        str, typer.Option(help="Which network: `sonde list models`, or yours: file.py:make.")
+    ] = "residual_mlp",
+    task: Annotated[
+        str, typer.Option(help="Which task: `sonde list tasks`, or yours: file.py:Mine, data.npz.")
+    ] = "digits",
+    rule: Annotated[
+        str, typer.Option(help="Which learning rule: `sonde list rules`, or yours: file.py:Mine.")
+    ] = "bp",
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            min=0, help="Every random draw of the run follows from it (default: 42).", show_default=False
+        ),
+    ] = None,
+    seeds: Seeds = None,
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the training samples.")] = 10,
     set: Set = None,
+    jobs: Jobs = None,
     runs: RunsFolder = Path("runs"),
     data_root: DataRoot = None,
     device: Device = "auto",
@@ -36,9 +52,13 @@ def train(
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
-    """Train one network on one task with one rule, into the store.
+    """Train a network on a task with a rule, into the store; with several seeds or values, every combination.
 
     [bold]sonde train --model residual_mlp --task cifar10 --rule dfa --epochs 2 --set rule.penalty=0.01[/bold]
+
+    [bold]sonde train --rule mine.py:Mine --seeds 1,2,3 --set model.d=32,64 --set probes.names+=rho[/bold]
+
+    A network, rule, task or probe of your own is one file; docs/own.md has one of each.
     """
     from sonde.engine import local
 
@@ -46,29 +66,35 @@ def train(
         local.warm_up()
 
     from sonde.cli.execute import execute
+    from sonde.cli.plan import seeds_of
     from sonde.cli.show import describe, print_runs
-    from sonde.compare.configurations import assignments
-    from sonde.config import parse
-    from sonde.store.load import load_one
-    from sonde.studies.narrow import with_changes
+    from sonde.config import completed
+    from sonde.store.load import load_some
+    from sonde.studies.settings import settings, swept
 
-    start = parse({"model": model, "task": task, "rule": rule, "seed": seed, "epochs": epochs})
-    (config,) = with_changes([start], assignments(set or [], "--set"))
+    if seed is not None and seeds is not None:
+        raise SondeError("--seed and --seeds: give one of them")
+    start = completed({"model": model, "task": task, "rule": rule, "epochs": epochs})
+    chosen = seeds_of(seeds) or [42 if seed is None else seed]
+    configs = swept([start | {"seed": seed} for seed in chosen], settings(set or []))
     execute(
-        [config],
+        configs,
         runs=runs,
         data_root=data_root,
         device=device,
         quiet=quiet or json,
         engine=engine,
+        jobs=jobs,
         address=address,
         cpus_per_run=cpus_per_run,
         gpus_per_run=gpus_per_run,
     )
-    stored = load_one(runs, config.id)
+    stored = load_some(runs, [config.id for config in configs])
     if json:
         from sonde.cli.output import print_json
 
-        print_json(describe(stored)[0])
+        described = describe(stored)
+        print_json(described if len(configs) > 1 else described[0])
     elif not quiet:
-        print_runs(stored, f"stored in {runs / config.id}")
+        where = runs / configs[0].id if len(configs) == 1 else runs
+        print_runs(stored, f"stored in {where}")

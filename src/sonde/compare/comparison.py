@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sonde.compare.configurations import Flat, complete, described, differing, identity, without
+from sonde.compare.configurations import Flat, all_described, complete, differing, identity, without
 from sonde.compare.factor import Level, levels, options_of
+from sonde.compare.makers import made_with
 from sonde.compare.reading import Value, values
 from sonde.errors import SondeError, nearest
 from sonde.statistics import Interval, Summary, paired, summarise, t_interval
@@ -49,6 +50,7 @@ class Comparison:
     groups: list[Group]
     differences: list[Difference]
     left_out: dict[str, str]
+    made_with: dict[str, list[str]]  # version and commit → runs
 
 
 def compare(
@@ -72,7 +74,7 @@ def compare(
         raise SondeError(
             f"the store holds no complete run ({why}): finish one with `sonde run` or `sonde train`"
         )
-    flats = {run.id: described(run) for run in runs}
+    flats = all_described(runs)
     present = levels(list(flats.values()), factor)
     if len(present) < 2:
         (only,) = present.values()
@@ -103,6 +105,7 @@ def compare(
         groups=groups,
         differences=[_difference(group, base) for group in groups if group is not base],
         left_out=left_out,
+        made_with=made_with(runs),
     )
 
 

@@ -32,6 +32,29 @@ def described(run: Run) -> Flat:
     return flatten({**run.config, "data": run.about.get("data") or {}})
 
 
+def all_described(runs: Sequence[Run]) -> dict[str, Flat]:
+    """Run id → what it was."""
+    flats = {run.id: described(run) for run in runs}
+    _fill_in(flats.values(), runs)
+    return flats
+
+
+def _fill_in(flats: Collection[Flat], runs: Iterable[Run]) -> None:
+    """Where one of the runs has an option that others are older than or left at its default, give those the default."""
+    used = {key for flat in flats for key in flat}
+    younger: dict[tuple[str, str | None], Any] = {}
+    for run in runs:
+        for key, default in run.defaults.items():
+            if key in used:
+                section = run.config.get(key.partition(".")[0])
+                younger[key, section.get("name") if isinstance(section, dict) else None] = default
+    for flat in flats:
+        for (key, name), default in younger.items():
+            part = key.partition(".")[0]
+            if flat.get(part, flat.get(f"{part}.name")) == name:
+                flat.setdefault(key, default)
+
+
 @dataclass(frozen=True)
 class Kind:
     """Runs that differ in nothing but the seed, and what they are."""
@@ -50,6 +73,7 @@ def kinds(runs: Iterable[Run]) -> list[Kind]:
             flat = without(described(run), ("seed",))
             known[text] = found.setdefault(identity(flat), Kind(flat, []))
         known[text].runs.append(run)
+    _fill_in([kind.flat for kind in found.values()], (run for kind in found.values() for run in kind.runs))
     return list(found.values())
 
 
@@ -106,12 +130,13 @@ def keep(stored: Runs, choices: Mapping[str, Any]) -> Runs:
     if not choices:
         return stored
     runs = list(stored.runs)
-    known = {key for run in runs for key in described(run)}
+    flats = all_described(runs)
+    known = {key for flat in flats.values() for key in flat}
     for key, wanted in choices.items():
         if key not in known:
             raise SondeError(f"--only {key}=…: unknown key {key!r}: {nearest(key, known)}")
-        present = sorted({shown(described(run)[key]) for run in runs if key in described(run)})
-        runs = [run for run in runs if key in described(run) and described(run)[key] == wanted]
+        present = sorted({shown(flats[run.id][key]) for run in runs if key in flats[run.id]})
+        runs = [run for run in runs if key in flats[run.id] and flats[run.id][key] == wanted]
         if not runs:
             there = ", ".join(present) or "no such key among the runs kept so far"
             raise SondeError(f"--only {key}={shown(wanted)}: no run has that value; there are {there}")

@@ -39,4 +39,5 @@ def objects(found: Comparison) -> dict[str, Any]:
             for difference in found.differences
         ],
         "left_out": found.left_out,
+        "made_with": found.made_with,
     }

@@ -1,10 +1,9 @@
 """A comparison in words and lines, computed from its numbers."""
 
-import math
-
 from sonde.compare.comparison import Comparison, Difference, Group
+from sonde.compare.makers import remark
 from sonde.statistics import Interval
-from sonde.verdicts import number
+from sonde.verdicts import number, signed
 
 DIGITS = 4
 
@@ -51,7 +50,7 @@ def difference_line(difference: Difference) -> list[str]:
 
 
 def notes(found: Comparison) -> list[str]:
-    """Undefined values, undefined intervals and seeds without a partner, each with its reason."""
+    """Undefined values and intervals and seeds without a partner, each with its reason; what code made the runs."""
     lines = []
     for group in found.groups:
         for value in group.values.values():
@@ -63,14 +62,8 @@ def notes(found: Comparison) -> list[str]:
             lines.append(f"{name}: seed {seed} is not paired: {why}")
         if difference.interval.reason:
             lines.append(f"{name}: interval undefined: {difference.interval.reason}")
-    return lines
-
-
-def signed(value: float) -> str:
-    """A difference with its sign."""
-    if math.isnan(value):
-        return "undefined"
-    return f"{'−' if value < 0 else '+' if value > 0 else ''}{number(abs(value), 3)}"
+    said = remark(found.made_with)
+    return [*lines, said] if said else lines
 
 
 def interval(known: Interval) -> str:

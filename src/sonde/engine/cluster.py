@@ -112,12 +112,14 @@ class Tasks:
 
     def submit(self) -> bool:
         """Give Ray what waits; whether anything is under way."""
+        from sonde import guests
         from sonde.config import to_tree
 
         while self.ledger.waiting and not self.ledger.stopping and len(self.under_way) < AHEAD:
             bundle = self.ledger.waiting.popleft()
             trees = [to_tree(config) for config in bundle]
-            task = self.train.remote(trees, *self.order, self.mailbox, sys.argv)
+            carried = guests.carried(source for config in bundle for source in config.sources)
+            task = self.train.remote(trees, carried, *self.order, self.mailbox, sys.argv)
             self.under_way[task] = bundle
         return bool(self.under_way)
 

@@ -14,6 +14,7 @@ from sonde.store.load import manifests
 from sonde.store.lock import hold
 from sonde.store.place import Place
 from sonde.store.run import ENDED, Manifest, RunFolder
+from sonde.training.unchanged import refuse_changed
 
 
 class Ledger:
@@ -44,6 +45,7 @@ class Ledger:
 
     def unended(self) -> list[RunConfig]:
         """The runs that are still to be trained; the others are reported as they are in the store."""
+        refuse_changed(list(self.configs.values()), self.runs)
         stored = manifests(self.runs, self.configs)
         left = []
         for config in self.configs.values():

@@ -113,6 +113,7 @@ def run_all(
 
 
 def _start(bundle: "Bundle", runs: "Place", data_root: "Place | None", device: str) -> _Worker:
+    from sonde import guests
     from sonde.config import to_tree
     from sonde.engine.worker import work
 
@@ -120,7 +121,9 @@ def _start(bundle: "Bundle", runs: "Place", data_root: "Place | None", device: s
     ours, theirs = context.Pipe()
     output = Output()
     trees = [to_tree(config) for config in bundle]
-    order = (theirs, output.path, trees, str(runs), None if data_root is None else str(data_root), device)
+    carried = guests.carried(source for config in bundle for source in config.sources)
+    where = (str(runs), None if data_root is None else str(data_root), device)
+    order = (theirs, output.path, trees, carried, *where)
     process = context.Process(target=work, args=order, name=bundle[0].id)  # type: ignore[attr-defined]
     process.start()
     theirs.close()

@@ -39,6 +39,7 @@ class Mailbox:
 
 def train(
     trees: list[dict[str, Any]],
+    carried: dict[str, Any],
     runs: str,
     data_root: str | None,
     device: str,
@@ -47,8 +48,10 @@ def train(
 ) -> tuple[list[Event], list[Outcome]]:
     """Train the configurations; return the last events and an outcome for each.
 
-    A task that Ray starts again, after a node has died, finds what the first had committed and goes on from there.
+    The code of their guests was `carried` here.  A task that Ray starts again, after a node has died, finds what the
+    first had committed and goes on from there.
     """
+    from sonde import guests
     from sonde.config import parse
     from sonde.engine.worker import train_bundle
     from sonde.store.place import place
@@ -56,6 +59,7 @@ def train(
 
     sys.argv = command  # a run's manifest names it
     here, stop = _here(), _stop(mailbox)
+    guests.receive(carried)
     bundle = tuple(parse(tree) for tree in trees)
     unsent: list[Event] = []
     outcomes: list[Outcome] = []

@@ -13,6 +13,7 @@ from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+from sonde import guests
 from sonde.config import parse
 from sonde.engine.bundles import Bundle
 from sonde.engine.log import RunLog
@@ -119,7 +120,13 @@ def _where(folder: RunFolder) -> str:
 
 
 def work(
-    pipe: Connection, output: str, trees: list[dict[str, Any]], runs: str, data_root: str | None, device: str
+    pipe: Connection,
+    output: str,
+    trees: list[dict[str, Any]],
+    carried: dict[str, guests.Carried],
+    runs: str,
+    data_root: str | None,
+    device: str,
 ) -> None:
     """A process of this machine: hears through the pipe when to stop, and answers through it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -133,6 +140,7 @@ def work(
         except OSError:  # nobody listens any more
             os._exit(1)
 
+    guests.receive(carried)
     train_bundle(
         tuple(parse(tree) for tree in trees),
         runs=place(runs),

@@ -6,10 +6,8 @@ from typing import ClassVar
 
 import polars as pl
 
-from sonde.errors import SondeError
-from sonde.figures.evidence import Evidence, NoData
+from sonde.figures.evidence import NO_DATA_SET, Evidence, NoData
 from sonde.figures.recipe import check_recipe, check_replicates
-from sonde.figures.style import COLOR
 
 RULES = ("bp", "fa", "dfa", "state_bridge", "credit_bridge", "frozen")
 """The order in which rules appear in every legend; others follow."""
@@ -33,12 +31,16 @@ class Cohort:
         return self.evidence.runs
 
     @property
+    def source(self) -> str:
+        return self.evidence.source
+
+    @property
     def network(self) -> str:
         return str(self.runs["label"][0])
 
     @property
     def task(self) -> str:
-        return str(self.runs["task_label"][0])
+        return self.runs["task_label"][0] or NO_DATA_SET
 
     @property
     def setting(self) -> str:
@@ -82,13 +84,13 @@ class Cohort:
 def cohort_of(
     evidence: Evidence, *, rules: Sequence[str] | None = None, named: str = "", **choice: object
 ) -> Cohort:
-    """The runs whose columns equal the choice, of these rules or of all, checked to share one recipe.
+    """The runs whose columns equal the choice, of these rules and strangers or of all, checked to share one recipe.
 
     `named` is what a reader calls the network, for the message where there is none.
     """
     runs = evidence.runs.filter(**choice) if choice else evidence.runs
     if rules is not None:
-        runs = runs.filter(pl.col("rule").is_in(rules))
+        runs = runs.filter(pl.col("rule").is_in(rules) | ~pl.col("rule").is_in(RULES))
     if runs.is_empty():
         under = "" if rules is None else f" under {' or '.join(rules)}"
         raise NoData(f"no run{f' of {named}' if named else ''}{under} in {evidence.source}")
@@ -97,11 +99,9 @@ def cohort_of(
         runs = runs.with_columns(pl.col("depth").fill_null(depths[0]))
     check_recipe(runs, (*NETWORK, *TRAINING), free="rule and seed")
     found = set(runs["rule"])
-    for rule in sorted(found - COLOR.keys()):
-        raise SondeError(f"rule {rule!r} has no colour: give it one in COLOR of sonde/figures/style.py")
     present = [rule for rule in RULES if rule in found] + sorted(found - set(RULES))
     for rule in present:
-        check_recipe(runs.filter(rule=rule), ("rule_label",), free="seed")
+        check_recipe(runs.filter(rule=rule), ("rule_label", "input_norm"), free="seed")
     check_replicates(runs, "label", "rule_label")
     order = {rule: place for place, rule in enumerate(present)}
     runs = runs.sort(pl.col("rule").replace_strict(order, return_dtype=pl.Int64), "seed", "run")
@@ -118,6 +118,7 @@ class Together:
     runs: pl.DataFrame  # with a column `line`
     labels: Mapping[str, str]
     recipe: str
+    source: str
     by: ClassVar[str] = "line"
 
 
@@ -134,7 +135,7 @@ def together(cohorts: Sequence[Cohort]) -> Together:
         sharing.setdefault(cohort.training, []).append(cohort.network)
     recipe = "; ".join(f"{' and '.join(names)}: {training}" for training, names in sharing.items())
     labels = cohorts[0].labels.values() if len(cohorts) == 1 else keys
-    return Together(pl.concat(runs), dict(zip(keys, labels, strict=True)), recipe)
+    return Together(pl.concat(runs), dict(zip(keys, labels, strict=True)), recipe, cohorts[0].source)
 
 
 def with_lines(cohort: Cohort, table: pl.DataFrame) -> pl.DataFrame:

@@ -16,6 +16,7 @@ from sonde.figures.final import PERCENT
 from sonde.figures.panels import (
     ACCURACY,
     GRADIENT_TOP,
+    OF_WHICH_LOSS,
     STREAM,
     Panel,
     all_summaries,
@@ -51,7 +52,8 @@ def draw(evidence: Evidence) -> tuple[Figure, str]:
     cohorts, absent = found_cohorts(choices)
     runs = pl.concat([cohort.runs for cohort in cohorts])
     check_recipe(runs, SAME, free="network, rule and seed")
-    for _, on_task in runs.group_by("task", maintain_order=True):
+    shared = pl.coalesce("task", "label")  # networks on tasks that are not recorded need not share one
+    for _, on_task in runs.group_by(shared, maintain_order=True):
         check_recipe(on_task, SAME_ON_A_TASK, free="network, rule and seed")
     grid = [[panel_of(cohort, quantity) for quantity in COLUMNS] for cohort in cohorts]
     panels = [panel for row in grid for panel in row]
@@ -78,7 +80,9 @@ def _draw(cohorts: list[Cohort], grid: list[list[Panel]], absent: list[str]) -> 
             _scale(ax, panel, shared)
             if place < len(grid) - 1:
                 ax.set_xlabel("")
-        row_label = [*textwrap.wrap(cohorts[place].network, 16), cohorts[place].task]
+        row_label = [
+            part for text in (cohorts[place].network, cohorts[place].task) for part in textwrap.wrap(text, 16)
+        ]
         axes[place, 0].set_ylabel("\n".join(row_label), weight="bold")
     for ax, heading in zip(axes[0], _headings(), strict=True):
         ax.set_title(heading, loc="center", color=INK)
@@ -86,9 +90,8 @@ def _draw(cohorts: list[Cohort], grid: list[list[Panel]], absent: list[str]) -> 
     fine_print(figure, notes)
     figure.findobj(Text)  # ticks take their font when they are made: make them now
     shown = (
-        "Norm of the last hidden state h_L and of the BP gradient there (of each sample's own loss), "
-        f"{probe_text(panels)}, and test accuracy, against epochs{start_text(panels)}. ‖g_L‖ has one range "
-        "for all rows."
+        "Norm of the last hidden state h_L, norm of the BP gradient there, and test accuracy, against epochs. "
+        f"Norms: {probe_text(panels)}{start_text(panels)}. ‖g_L‖ has one range for all rows."
     )
     look = f"Look at which rule leaves BP's range: {'; '.join(panel.sentence for panel in panels)}."
     return figure, caption(group, summary, shown, look, notes)
@@ -99,7 +102,7 @@ def _count(networks: int) -> str:
 
 
 def _headings() -> list[str]:
-    return [STREAM.symbol, f"{GRADIENT_TOP.symbol} (batch-mean loss)", ACCURACY.symbol]
+    return [STREAM.symbol, f"{GRADIENT_TOP.symbol} ({OF_WHICH_LOSS})", ACCURACY.symbol]
 
 
 def _scale(ax: Axes, panel: Panel, shared: tuple[float, float]) -> None:

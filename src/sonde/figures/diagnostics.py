@@ -25,7 +25,7 @@ METRICS = {
     "nudge[0.01]": "nudge, η = 0.01: Δ loss",
 }
 NAMES = {"credit_cosine": "cosine", "rho": "ρ", "nudge[0.01]": "nudge"}  # in notes
-CONTROLS = {"bp": "ceiling (BP gradient)", "null": "null (random vector)"}
+CONTROLS = {"bp": "ceiling (BP gradient)", "null": "null (chance)"}
 SHOWN = 1e-4  # of the largest loss change: what is smaller is not told from zero
 DASHED, DOTTED = (0, (3, 1.5)), (0, (1, 1))
 
@@ -143,7 +143,9 @@ def _controls_text(found: list[Diagnostic]) -> str:
     ceiling = (
         " Dashed, in the rule's colour: BP's own gradient taken as credit in the same network (ceiling)."
     )
-    null = " Grey dots: a random vector taken as credit (null)."
+    null = (
+        " Grey dots: credit by chance (null), drawn as the rule draws where it draws, else a random vector."
+    )
     return ceiling * any(one.ceiling for one in found) + null * any(one.null for one in found)
 
 

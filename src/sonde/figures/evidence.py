@@ -11,7 +11,7 @@ RUNS_SCHEMA = pl.Schema(
         "model": pl.String,
         "rule": pl.String,
         "rule_label": pl.String,
-        "task": pl.String,
+        "task": pl.String,  # null, as label and scale are, when a file does not record it
         "task_label": pl.String,
         "out_ln": pl.Boolean,  # terminal LayerNorm on or off; null where the network has no such choice
         "variant": pl.String,  # raw or scaled for the residual study; null where it has no meaning
@@ -27,8 +27,12 @@ RUNS_SCHEMA = pl.Schema(
         "alpha": pl.Float64,  # weight scale; null where it has no meaning
         "probe_size": pl.Int64,  # samples of a snapshot; 1 where gradients are those of the batch-mean loss already
         "model_alpha": pl.Float64,  # α of a student_net's nonlinearity; null elsewhere
+        "input_norm": pl.String,  # of a bridge: layer or none; null elsewhere, and when a file does not record it
+        "reader": pl.String,  # which vector of a sample is read: flat (all of it), cls, last or mean
     }
 )
+
+NO_DATA_SET = "data set not recorded"
 
 
 @dataclass(frozen=True)

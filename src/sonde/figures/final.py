@@ -13,9 +13,9 @@ from sonde.figures.evidence import NoData
 from sonde.figures.style import COLOR, FAINT, INK
 from sonde.figures.words import missing_seeds
 from sonde.statistics import over_seeds
+from sonde.verdicts import accuracy
 
 PERCENT = PercentFormatter(1, decimals=0, symbol=" %")
-TENTH = 0.00095  # a smaller spread rounds to less than 0.1 %
 
 
 @dataclass(frozen=True)
@@ -32,11 +32,7 @@ class Final:
     @property
     def words(self) -> str:
         """In per cent: "59.2 ± 0.4 %"."""
-        if math.isnan(self.mean):
-            return "undefined"
-        digits = 2 if self.std < TENTH else 1
-        spread = "" if math.isnan(self.std) else f" ± {100 * self.std:.{digits}f}"
-        return f"{100 * self.mean:.{digits}f}{spread} %"
+        return accuracy(self.mean, self.std)
 
     @property
     def top(self) -> float:

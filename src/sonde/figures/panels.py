@@ -80,9 +80,7 @@ class Panel:
 def panel_of(cohort: Cohort, quantity: Quantity) -> Panel:
     """The rows of a quantity; there may be none."""
     rows = cohort.evidence.metric(quantity.metric)
-    if (
-        quantity.metric == "grad_norm"
-    ):  # stored per sample; files of the paper layout know the batch-mean loss only
+    if quantity.metric == "grad_norm":  # stored per sample; some files know the batch-mean loss only
         rows = rows.with_columns(pl.col("value") / pl.col("probe_size").fill_null(1))
     if quantity.layer is not None:
         rows = rows.filter(pl.col("layer") == quantity.layer(cohort))
@@ -134,14 +132,30 @@ def panel_notes(group: Together, panels: Sequence[Panel]) -> list[str]:
     return missing_seeds(group, pl.concat(rows)) + merge_notes(tagged, (p.quantity.name for p in panels))
 
 
+OF_WHICH_LOSS = "batch-mean loss"
+READ = {
+    "cls": "of the CLS token",
+    "last": "of the last token",
+    "mean": "of the mean over tokens or positions",
+}
+"""The gradient that every panel draws is of this loss, as that of the paper layout is."""
+
+
 def probe_text(panels: Sequence[Panel]) -> str:
-    """Over how many samples the norms are medians."""
+    """Over which samples the norms are medians, and of which loss the gradient is."""
     rows = pl.concat([p.rows.select("samples") for p in panels if p.quantity.layer is not None])
     sizes = sorted({size for size in rows["samples"].drop_nulls() if size > 0})
-    many = "–".join(f"{size:,}" for size in dict.fromkeys([*sizes[:1], *sizes[-1:]])) or "the"
-    cls = {panel.cohort.network for panel in panels if panel.cohort.runs["model"][0] == "vit_mini"}
-    tokens = "".join(f" ({network}: of the CLS token)" for network in sorted(cls))
-    return f"median over {many} probe samples{tokens}"
+    many = "–".join(f"{size:,}" for size in dict.fromkeys([*sizes[:1], *sizes[-1:]]))
+    loss = (
+        f"the gradient is that of the {OF_WHICH_LOSS}, 1/N of that of each sample's own loss, with N = {many}"
+        if many
+        else f"the gradient is that of the {OF_WHICH_LOSS}, over a number of samples that is not recorded"
+    )
+    readers = {panel.cohort.network: panel.cohort.runs["reader"][0] for panel in panels}
+    read = "".join(
+        f" ({network}: {READ[reader]})" for network, reader in sorted(readers.items()) if reader in READ
+    )
+    return f"median over {many or 'the'} probe samples{read}; {loss}"
 
 
 def start_text(panels: Sequence[Panel]) -> str:

@@ -6,7 +6,7 @@ from typing import ClassVar
 import polars as pl
 
 from sonde.errors import SondeError
-from sonde.figures.evidence import Evidence, NoData
+from sonde.figures.evidence import NO_DATA_SET, Evidence, NoData
 from sonde.figures.recipe import check_recipe, check_replicates
 from sonde.statistics import over_seeds
 from sonde.theory import INPUT_SECOND_MOMENT
@@ -25,11 +25,16 @@ class Pair:
     labels: dict[str, str]
     depth: int
     alpha: float | None
+    rules: tuple[str, ...] = ()  # labels: the one that is shown, and those that are not
     by: ClassVar[str] = "model"
 
     @property
     def runs(self) -> pl.DataFrame:
         return self.evidence.runs
+
+    @property
+    def source(self) -> str:
+        return self.evidence.source
 
     @property
     def trivial_loss(self) -> float | None:
@@ -41,15 +46,28 @@ class Pair:
         """Depth, width and training recipe, from the columns of the runs."""
         said = {field: self.runs[field][0] for field in ("width", "steps", "batch", "lr", "samples")}
         shown = {field: "unrecorded" if value is None else f"{value:,.6g}" for field, value in said.items()}
+        beside = f" (not shown: {', '.join(self.rules[1:])})" if len(self.rules) > 1 else ""
         return (
             f"{self.depth} layers of width {shown['width']}, {weights_text(self)}, {shown['steps']} steps of "
-            f"batch {shown['batch']}, learning rate {shown['lr']}, {shown['samples']} training samples"
+            f"batch {shown['batch']}, learning rate {shown['lr']}, {shown['samples']} training samples, {self.data}"
+            + (f", trained by {self.rules[0]}{beside}" if beside else "")
         )
+
+    @property
+    def data(self) -> str:
+        """What was learned; this study has one scale.  A file that does not say is read as the layout means it."""
+        task = self.runs["task_label"][0]
+        if task is None:
+            return f"{NO_DATA_SET} (read as the {self.runs['task'][0]} task, as the paper layout has it)"
+        return f"{task} task"
 
 
 def pair_of(evidence: Evidence) -> Pair:
-    """Both networks, checked to share one recipe."""
+    """Both networks, checked to share one recipe; of several rules BP's runs, or those of the first."""
     runs = evidence.runs.filter(pl.col("model").is_in(MODELS)).sort("model", "seed", "run")
+    rules = dict(runs.select("rule", "rule_label").unique().sort(pl.col("rule") != "bp", "rule").iter_rows())
+    if len(rules) > 1:
+        runs = runs.filter(rule=next(iter(rules)))
     for model in MODELS:
         if runs.filter(model=model).is_empty():
             raise NoData(f"no {model} run in {evidence.source}")
@@ -60,7 +78,7 @@ def pair_of(evidence: Evidence) -> Pair:
         raise SondeError(f"{evidence.source} does not record the depth of its networks")
     rows = evidence.rows.join(runs.select("run"), on="run", how="semi")
     labels = {model: str(runs.filter(model=model)["label"][0]) for model in MODELS}
-    return Pair(Evidence(rows, runs, evidence.source), labels, depth, runs["alpha"][0])
+    return Pair(Evidence(rows, runs, evidence.source), labels, depth, runs["alpha"][0], tuple(rules.values()))
 
 
 def weights_text(pair: Pair) -> str:
@@ -87,7 +105,8 @@ def _of_both(pair: Pair, metric: str, rows: pl.DataFrame) -> pl.DataFrame:
     for model in MODELS:
         if rows.filter(model=model).is_empty():
             when = "" if rows.is_empty() or metric == "batch_loss" else f" {moment(rows)}"
-            raise NoData(f"no {metric} rows of {model}{when} in {pair.evidence.source}")
+            called = " (loss_history in the paper layout)" * (metric == "batch_loss")
+            raise NoData(f"no {metric} rows{called} of {model}{when} in {pair.evidence.source}")
     if not rows["defined"].any():
         reasons = ", ".join(sorted(set(rows["reason"].drop_nulls()))) or "no reason recorded"
         raise NoData(f"every {metric} value in {pair.evidence.source} is undefined: {reasons}")

@@ -12,6 +12,7 @@ from sonde.figures.epochs import with_n
 from sonde.figures.evidence import Evidence
 from sonde.figures.panels import (
     GRADIENT_2,
+    OF_WHICH_LOSS,
     STREAM,
     all_summaries,
     check_any,
@@ -79,15 +80,15 @@ def _rows(cohorts: Sequence[Cohort], absent: list[str], titles: list[str]) -> tu
                 log_axis(ax, limits)
             heading = [titles[place]] if len(grid) > 1 else []
             panel_title(ax, *heading, unbroken(change_words(row[column].changes)), width=54)
-            kind = "median" if quantity is STREAM else "median, batch-mean loss"
+            kind = "median" if quantity is STREAM else f"median, {OF_WHICH_LOSS}"
             ax.set_ylabel(f"{quantity.symbol} ({kind})")
             if place < len(grid) - 1:
                 ax.set_xlabel("")
     legend_row(figure.add_subplot(layout[-1, :]), axes)
     fine_print(figure, notes)
     shown = (
-        "Norm of the last hidden state h_L and of the BP gradient at h_2 (of each sample's own loss), "
-        f"{probe_text(panels)}, against epochs{start_text(panels)}."
+        "Norm of the last hidden state h_L and of the BP gradient at h_2 against epochs, "
+        f"{probe_text(panels)}{start_text(panels)}."
     )
     look = f"Look at which lines leave their start: {'; '.join(panel.sentence for panel in panels)}."
     return figure, caption(group, summary, shown, look, notes)

@@ -1,5 +1,7 @@
 """Figure 17: State Bridge's prediction error, beside the accuracy it buys."""
 
+from dataclasses import dataclass
+
 import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -28,7 +30,7 @@ def draw(evidence: Evidence) -> tuple[Figure, str]:
     errors = cohort.evidence.metric(ERROR).filter(pl.col("rule") == BRIDGE)
     finals = _finals(cohort, errors)
     lines = seed_lines(errors)
-    said = sentence(cohort, errors, finals)
+    said, what = sentence(cohort, errors, finals), error_words(cohort)
     notes = line_notes(lines, log=True)
     if not lines:
         notes.append(f"No {ERROR} rows of {BRIDGE} in {cohort.evidence.source}.")
@@ -40,7 +42,7 @@ def draw(evidence: Evidence) -> tuple[Figure, str]:
     title = f"State against credit, {cohort.setting}, {cohort.epochs} epochs, {n_text(cohort, counts)}"
     figure = new_figure(DOUBLE, 3.0, title)
     left, right = figure.subplots(1, 2, width_ratios=(1, 1.1))
-    draw_errors(left, lines)
+    draw_errors(left, lines, what.axis)
     if finals is None:
         say_empty(right, "no test_acc rows")
     else:
@@ -48,10 +50,7 @@ def draw(evidence: Evidence) -> tuple[Figure, str]:
         right.set_xlabel(f"test accuracy at epoch {finals.epoch}")
     panel_title(right, unbroken(said), width=46)
     fine_print(figure, notes)
-    shown = (
-        "Left: State Bridge's relative error in predicting the last hidden state, "
-        "‖ĥ_L − h_L‖²/‖h_L‖², one line per seed. Right: test accuracy at the end of training."
-    )
+    shown = f"Left: {what.caption}; one line per seed. Right: test accuracy at the end of training."
     look = f"Look at whether predicting the state well goes with learning well: {said}."
     return figure, caption(cohort, counts, shown, look, notes)
 
@@ -76,7 +75,34 @@ def seed_lines(errors: pl.DataFrame) -> list[Series]:
     return lines
 
 
-def draw_errors(ax: Axes, lines: list[Series]) -> None:
+@dataclass(frozen=True)
+class ErrorWords:
+    """What State Bridge's prediction error is: on the axis, and in the caption."""
+
+    axis: str
+    caption: str
+
+
+def error_words(cohort: Cohort) -> ErrorWords:
+    """Whose error it is, relative to what, normalised or not, and on which samples."""
+    norm = next(iter(cohort.runs.filter(pl.col("rule") == BRIDGE)["input_norm"]), None)
+    if norm is None:
+        return ErrorWords(
+            "prediction error of the last state\n(State Bridge, as the files have it)",
+            f"State Bridge's error in predicting the last hidden state as the files have it ({ERROR}): whether it is "
+            "relative to the state's norm, whether the state was normalised and on which samples is not recorded",
+        )
+    top = "LN(h_L)" if norm == "layer" else "h_L"
+    how = "after a LayerNorm (LN) without gain and bias" if norm == "layer" else "not normalised"
+    return ErrorWords(
+        f"relative error in {top.replace('h_L', '$h_L$')}\n(State Bridge, training batches)",
+        "error of State Bridge's own network G in predicting the last hidden state, "
+        f"‖G(h_l) − {top}‖²/‖{top}‖², h_L {how}, averaged over the layers l < L and over the epoch's training "
+        "batches, each before G learns from it",
+    )
+
+
+def draw_errors(ax: Axes, lines: list[Series], ylabel: str) -> None:
     """Prediction errors on a log axis, all in the colour of the rule."""
     if not lines:
         say_empty(ax, f"no {ERROR} rows")
@@ -94,7 +120,7 @@ def draw_errors(ax: Axes, lines: list[Series]) -> None:
         )
     log_axis(ax, log_limits(*(line.shown(log=True) for line in lines)))
     epoch_axis(ax, lines)
-    ax.set_ylabel("State Bridge, prediction error")
+    ax.set_ylabel(ylabel)
     legend_above(ax, min(len(lines), 3))
 
 

@@ -1,8 +1,9 @@
 """How every figure looks.  A model or a rule keeps its colour, marker and line style everywhere."""
 
+import hashlib
 import math
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +19,21 @@ if TYPE_CHECKING:
 BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
 BLUE, VERMILLION, PURPLE, GREY = "#0072B2", "#D55E00", "#CC79A7", "#8C8C8C"
 
+
+class Looks(dict[str, Any]):
+    """By name; a stranger's follows from its name alone, so it is the same in every figure and every report."""
+
+    def __init__(self, known: dict[str, Any], spare: Sequence[Any]) -> None:
+        super().__init__(known)
+        self.spare = spare
+
+    def __missing__(self, name: str) -> Any:
+        digest = hashlib.sha256(f"{len(self.spare)}/{name}".encode()).digest()
+        return self.spare[int.from_bytes(digest[:8], "big") % len(self.spare)]
+
+
 # Models and rules are never told apart in one panel, so the two halves may share hues.
-COLOR = {
+KNOWN_COLOR = {
     "plain_mlp": VERMILLION,
     "res_mlp": BLUE,
     "residual_mlp": GREEN,
@@ -32,7 +46,7 @@ COLOR = {
     "credit_bridge": PURPLE,
     "frozen": GREY,
 }
-MARKER = {
+KNOWN_MARKER = {
     "plain_mlp": "s",
     "res_mlp": "o",
     "residual_mlp": "o",
@@ -45,7 +59,7 @@ MARKER = {
     "credit_bridge": "v",
     "frozen": "x",
 }
-LINE = {
+KNOWN_LINE = {
     "plain_mlp": (0, (4, 1.2)),
     "res_mlp": "-",
     "residual_mlp": "-",
@@ -58,6 +72,15 @@ LINE = {
     "credit_bridge": (0, (5, 1, 1, 1, 1, 1)),
     "frozen": (0, (2, 2)),
 }
+
+# Strangers get hues that none of ours has, from Tol's bright and muted palettes; also colour-blind safe.
+COLOR = Looks(
+    KNOWN_COLOR, ("#882255", "#332288", "#999933", "#44AA99", "#AA3377", "#806000", "#4477AA", "#117733")
+)
+MARKER = Looks(KNOWN_MARKER, ("o", "^", "s", "D", "v"))
+LINE = Looks(
+    KNOWN_LINE, ("-", (0, (6, 1)), (0, (3, 1)), (0, (1, 1.5)), (0, (6, 1, 1, 1)), (0, (3, 1, 1, 1, 1, 1)))
+)
 
 INK, FAINT = "#222222", "#6B6B6B"
 COLUMN, SINGLE, DOUBLE = 3.5, 4.8, 7.2  # widths in inches

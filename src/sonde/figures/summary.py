@@ -1,12 +1,15 @@
 """Figure 18: test accuracy at the end of training, all rules."""
 
+import polars as pl
 from matplotlib.figure import Figure
 
 from sonde.figures.cohort import cohort_of
 from sonde.figures.evidence import Evidence
-from sonde.figures.final import Final, draw_bars, finals_of
+from sonde.figures.final import Final, Finals, draw_bars, finals_of
 from sonde.figures.style import COLUMN, fine_print, new_figure
 from sonde.figures.words import caption, n_text
+from sonde.statistics import paired, summarise
+from sonde.verdicts import accuracy, signed
 
 
 def draw(evidence: Evidence) -> tuple[Figure, str]:
@@ -18,7 +21,7 @@ def draw(evidence: Evidence) -> tuple[Figure, str]:
     if any(final.n >= 2 for final in finals.rules):
         drawn.insert(0, "Bar: mean; whisker: sample s.d.; dots: seeds.")
     if frozen is not None:
-        drawn.insert(0, f"Dashed line: {frozen.label} blocks, {100 * frozen.mean:.1f} %.")
+        drawn.insert(0, f"Dashed line: {frozen.label} blocks, {accuracy(frozen.mean)}.")
 
     title = f"Test accuracy, {cohort.setting}, {_when(finals.epoch, cohort.epochs)}, {n_text(cohort, finals.summary)}"
     pitch = 0.27 if len({final.n for final in finals.rules}) == 1 else 0.36  # inches a bar
@@ -28,7 +31,7 @@ def draw(evidence: Evidence) -> tuple[Figure, str]:
     ax.set_xlabel("test accuracy")
     fine_print(figure, drawn)
     shown = f"Test accuracy at epoch {finals.epoch}, all rules."
-    look = f"Look at the values: {finals.words}.{_against(finals.rules, frozen)}"
+    look = f"Look at the values: {finals.words}.{_against(finals, frozen)}"
     return figure, caption(cohort, finals.summary, shown, look, notes)
 
 
@@ -36,10 +39,29 @@ def _when(epoch: int, epochs: int) -> str:
     return f"{epochs} epochs" if epoch == epochs else f"epoch {epoch} of {epochs}"
 
 
-def _against(rules: list[Final], frozen: Final | None) -> str:
-    """How many points each rule lies above or below untrained blocks."""
-    others = [final for final in rules if final.n and final.rule not in ("frozen",)]
+def _against(finals: Finals, frozen: Final | None) -> str:
+    """How many points each rule lies above or below untrained blocks: differences by seed, as the audit takes them."""
+    others = [final for final in finals.rules if final.n and final.rule != "frozen"]
     if frozen is None or not others:
         return ""
-    gaps = ", ".join(f"{final.label} {100 * (final.mean - frozen.mean):+.1f}" for final in others)
-    return f" Points of test accuracy against {frozen.label} blocks: {gaps.replace('-', '−')}."
+    by_seed = {
+        final.rule: _by_seed(finals.rows.filter(pl.col("rule") == final.rule, pl.col("defined")))
+        for final in (frozen, *others)
+    }
+    gaps, counts = [], []
+    for final in others:
+        differences = paired(by_seed[final.rule], by_seed["frozen"]).differences
+        known = summarise(100 * difference for difference in differences.values())
+        counts.append(known.n)
+        gaps.append(f"{final.label} {signed(known.mean) if known.n else 'undefined, no seed in common'}")
+    alike = len(set(counts)) == 1
+    said = gaps if alike else [f"{gap} (n = {n})" for gap, n in zip(gaps, counts, strict=True)]
+    n = f", n = {counts[0]}" if alike else ""
+    what = f"Points of test accuracy over {frozen.label} blocks, mean of the differences by seed"
+    return f" {what}{n}: {', '.join(said)}."
+
+
+def _by_seed(rows: pl.DataFrame) -> dict[int, float]:
+    """Of the seeds that are recorded."""
+    known = rows.drop_nulls("seed")
+    return dict(zip(known["seed"].to_list(), known["value"].to_list(), strict=True))

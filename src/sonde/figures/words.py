@@ -5,6 +5,8 @@ from typing import Protocol
 
 import polars as pl
 
+NAMED_RUNS = 8  # so many are named in a caption
+
 
 class Group(Protocol):
     """The runs of a figure and the lines they make."""
@@ -17,6 +19,8 @@ class Group(Protocol):
     def labels(self) -> Mapping[str, str]: ...  # of every line
     @property
     def recipe(self) -> str: ...  # what the runs have in common
+    @property
+    def source(self) -> str: ...  # where they were read
 
 
 def span(counts: Iterable[int]) -> str:
@@ -98,12 +102,18 @@ def caption(group: Group, summary: pl.DataFrame, shown: str, look: str, notes: l
         look,
         *dict.fromkeys(notes),
     ]
-    ids = group.runs["run"].to_list()
-    if len(ids) <= 8:
-        parts.append(f"runs: {', '.join(ids)}")
+    parts.append(runs_text(group))
     return (
         " ".join(
             part[0].upper() + part[1:] if not part.startswith("runs:") else part for part in parts if part
         )
         + "\n"
     )
+
+
+def runs_text(group: Group) -> str:
+    """The ids of the runs; where they are too many to name, how many there are and where."""
+    ids = group.runs["run"].to_list()
+    if len(ids) <= NAMED_RUNS:
+        return f"runs: {', '.join(ids)}"
+    return f"runs: {len(ids)}, too many to name here; their ids are in {group.source}"

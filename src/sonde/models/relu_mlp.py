@@ -2,13 +2,13 @@
 
 import math
 from abc import ABC
-from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 import torch
 from annotated_types import Ge
 from torch import Tensor, nn
 
+from sonde.checked import checked
 from sonde.errors import SondeError
 from sonde.models.parts import Embedding, Readout, default_init
 from sonde.network import Network, Signature
@@ -25,7 +25,7 @@ class ReluLayer(nn.Module):
         return torch.relu(self.linear(h_Nd))
 
 
-@dataclass(frozen=True, kw_only=True)
+@checked
 class ReluMLP(ABC):
     """Kaiming-normal weights (fan-in, ReLU) times `weight_scale`, biases zero.
 

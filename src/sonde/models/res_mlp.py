@@ -1,13 +1,13 @@
 """Deep residual network: h_{l+1} = h_l + ReLU(W_l h_l + b_l)."""
 
-from dataclasses import dataclass
 from typing import ClassVar, final
 
+from sonde.checked import checked
 from sonde.models.relu_mlp import ReluMLP
 
 
 @final
-@dataclass(frozen=True, kw_only=True)
+@checked
 class ResMLP(ReluMLP):
     """Deep residual network: h_{l+1} = h_l + ReLU(W_l h_l + b_l)."""
 

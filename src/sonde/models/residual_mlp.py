@@ -1,6 +1,5 @@
 """Pre-norm residual MLP: h_{l+1} = h_l + w2(GELU(w1(LN(h_l)))).  N samples, d width."""
 
-from dataclasses import dataclass
 from typing import Annotated, ClassVar, final
 
 import torch
@@ -8,6 +7,7 @@ import torch.nn.functional as F  # noqa: N812
 from annotated_types import Ge
 from torch import Tensor, nn
 
+from sonde.checked import checked
 from sonde.models.parts import Embedding, Readout, default_init
 from sonde.network import Network, Signature
 
@@ -27,7 +27,7 @@ class PreNormBlock(nn.Module):
 
 
 @final
-@dataclass(frozen=True, kw_only=True)
+@checked
 class ResidualMLP:
     """Embedding, pre-norm blocks, a terminal LayerNorm (`out_ln`) and a linear head.
 

@@ -1,12 +1,12 @@
 """Residual student without normalisation: h_{l+1} = h_l + w2(φ_α(w1 h_l)).  N samples, d width."""
 
-from dataclasses import dataclass
 from typing import Annotated, ClassVar, final
 
 import torch
 from annotated_types import Ge, Le
 from torch import Tensor, nn
 
+from sonde.checked import checked
 from sonde.models.parts import Embedding, Readout, default_init
 from sonde.network import Network, Signature
 
@@ -27,7 +27,7 @@ class StudentBlock(nn.Module):
 
 
 @final
-@dataclass(frozen=True, kw_only=True)
+@checked
 class StudentNet:
     """The architecture of the teacher: w1 ~ N(0, 1/d), w2 ~ N(0, 1/(dL)), no LayerNorm anywhere.
 

@@ -1,7 +1,6 @@
 """A small vision transformer.  N samples, T tokens, d width, H heads, p patch side."""
 
 import math
-from dataclasses import dataclass
 from typing import Annotated, ClassVar, final
 
 import torch
@@ -9,9 +8,11 @@ import torch.nn.functional as F  # noqa: N812
 from annotated_types import Ge
 from torch import Tensor, nn
 
+from sonde.checked import checked
 from sonde.errors import SondeError
 from sonde.models.parts import Readout, default_init
 from sonde.network import Network, Signature
+from sonde.readers import ReaderName
 
 
 class PatchEmbedding(nn.Module):
@@ -65,7 +66,7 @@ class TransformerBlock(nn.Module):
 
 
 @final
-@dataclass(frozen=True, kw_only=True)
+@checked
 class VitMini:
     """Patches, a CLS token, pre-norm transformer blocks, and a head on the CLS token.
 
@@ -81,6 +82,7 @@ class VitMini:
 
     variant: ClassVar[None] = None
     init_scale: ClassVar[None] = None
+    reader: ClassVar[ReaderName] = "cls"
 
     @property
     def label(self) -> str:
@@ -106,4 +108,4 @@ class VitMini:
             embed = PatchEmbedding(signature.shape, self.patch, self.d)
             blocks = [TransformerBlock(self.d, self.heads, self.mlp_ratio) for _ in range(self.L)]
             readout = Readout(self.d, signature.outputs, out_ln=self.out_ln, tokens=True)
-        return Network(embed, blocks, readout, residual=True)
+        return Network(embed, blocks, readout, residual=True, reader=self.reader)

@@ -7,26 +7,32 @@ from typing import Any
 
 from sonde.errors import SondeError, nearest
 
+Range = tuple[float, float]
+ANY: Range = (-math.inf, math.inf)
+NOT_NEGATIVE: Range = (0, math.inf)  # norms, spreads, losses
+SHARE: Range = (0, 1)  # accuracies
+COSINE: Range = (-1.00001, 1.00001)  # and correlations, with the rounding of single precision
+
 
 class Document:
-    """A JSON object and the path of keys that led to it."""
+    """A JSON object and the path of keys that led to it; `remedy` is how a mistake in it is mended."""
 
-    def __init__(self, path: Path, value: Any, key: str = "") -> None:
-        self.path, self.value, self.key = path, value, key
+    def __init__(self, path: Path, value: Any, key: str = "", remedy: str = "") -> None:
+        self.path, self.value, self.key, self.remedy = path, value, key, remedy
         if not isinstance(value, dict):
             raise self.error(key or "the file", f"expected an object, found {_kind(value)}")
 
     @classmethod
-    def read(cls, path: Path) -> "Document":
+    def read(cls, path: Path, remedy: str = "") -> "Document":
         try:
-            return cls(path, json.loads(path.read_text(encoding="utf-8")))
+            return cls(path, json.loads(path.read_text(encoding="utf-8")), remedy=remedy)
         except OSError as error:
             raise SondeError(f"{path}: {error.strerror or error}") from None
         except ValueError as error:
-            raise SondeError(f"{path} is not JSON: {error}") from None
+            raise SondeError(f"{path} is not JSON: {error}{remedy and f'; {remedy}'}") from None
 
     def error(self, key: str, problem: str) -> SondeError:
-        return SondeError(f"{self.path}: {key}: {problem}")
+        return SondeError(f"{self.path}: {key}: {problem}{self.remedy and f'; {self.remedy}'}")
 
     def get(self, key: str) -> Any:
         if key not in self.value:
@@ -35,16 +41,24 @@ class Document:
         return self.value[key]
 
     def section(self, key: str) -> "Document":
-        return Document(self.path, self.get(key), self._name(key))
+        return Document(self.path, self.get(key), self._name(key), self.remedy)
 
     def sections(self, key: str) -> list["Document"]:
         value = self.get(key)
         if not isinstance(value, list):
             raise self.error(self._name(key), f"expected a list, found {_kind(value)}")
-        return [Document(self.path, item, f"{self._name(key)}[{i}]") for i, item in enumerate(value)]
+        return [
+            Document(self.path, item, f"{self._name(key)}[{i}]", self.remedy) for i, item in enumerate(value)
+        ]
 
-    def number(self, key: str) -> float:
-        return self._finite(self.get(key), self._name(key))
+    def text(self, key: str) -> str:
+        value = self.get(key)
+        if not isinstance(value, str):
+            raise self.error(self._name(key), f"expected a text, found {_kind(value)}")
+        return value
+
+    def number(self, key: str, within: Range = ANY) -> float:
+        return self._finite(self.get(key), self._name(key), within)
 
     def count(self, key: str, least: int = 1) -> int:
         value = self.get(key)
@@ -53,23 +67,26 @@ class Document:
             raise self.error(self._name(key), problem)
         return value
 
-    def numbers(self, key: str, length: int | None = None) -> list[float]:
-        return self._numbers(self.get(key), self._name(key), length)
+    def numbers(self, key: str, length: int | None = None, within: Range = ANY) -> list[float]:
+        return self._numbers(self.get(key), self._name(key), length, within)
 
-    def nullable(self, key: str, length: int | None = None) -> list[float | None]:
+    def nullable(self, key: str, length: int | None = None, within: Range = ANY) -> list[float | None]:
         """Numbers, or null where a value is undefined."""
         value, name = self.get(key), self._name(key)
         self._check_length(value, name, length)
-        return [None if item is None else self._finite(item, f"{name}[{i}]") for i, item in enumerate(value)]
+        return [
+            None if item is None else self._finite(item, f"{name}[{i}]", within)
+            for i, item in enumerate(value)
+        ]
 
     def table(self, key: str, rows: int, columns: int) -> list[list[float]]:
         value = self.get(key)
         self._check_length(value, self._name(key), rows)
         return [self._numbers(row, f"{self._name(key)}[{i}]", columns) for i, row in enumerate(value)]
 
-    def _numbers(self, value: Any, name: str, length: int | None) -> list[float]:
+    def _numbers(self, value: Any, name: str, length: int | None, within: Range = ANY) -> list[float]:
         self._check_length(value, name, length)
-        return [self._finite(item, f"{name}[{i}]") for i, item in enumerate(value)]
+        return [self._finite(item, f"{name}[{i}]", within) for i, item in enumerate(value)]
 
     def _check_length(self, value: Any, name: str, length: int | None) -> None:
         if not isinstance(value, list):
@@ -77,9 +94,13 @@ class Document:
         if length is not None and len(value) != length:
             raise self.error(name, f"expected {length} values, found {len(value)}")
 
-    def _finite(self, value: Any, name: str) -> float:
+    def _finite(self, value: Any, name: str, within: Range) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
             raise self.error(name, f"expected a finite number, found {_kind(value)}")
+        low, high = within
+        if not low <= value <= high:
+            wanted = f"{low:g} or more" if math.isinf(high) else f"a number from {low:g} to {high:g}"
+            raise self.error(name, f"expected {wanted}, found {_kind(value)}")
         return float(value)
 
     def _name(self, key: str) -> str:

@@ -11,7 +11,7 @@ from sonde.probes.gradients import grad_norm, loss, preact_grad_norm
 from sonde.probes.nudge import nudge
 from sonde.probes.rho import rho
 from sonde.probes.schedule import Schedule, epochs_of
-from sonde.probes.snapshot import Context, Snapshot, take
+from sonde.probes.snapshot import DRAWS, FEW_DRAWS, Context, Redrawn, Snapshot, take
 from sonde.probes.states import growth, hidden_norm, trace
 from sonde.rows import Reading
 
@@ -36,4 +36,15 @@ PROBES: dict[str, Probe] = {
     "trace": trace,
 }
 
-__all__ = ["PROBES", "Context", "Probe", "Schedule", "Snapshot", "epochs_of", "take"]
+__all__ = [
+    "DRAWS",
+    "FEW_DRAWS",
+    "PROBES",
+    "Context",
+    "Probe",
+    "Redrawn",
+    "Schedule",
+    "Snapshot",
+    "epochs_of",
+    "take",
+]

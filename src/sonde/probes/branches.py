@@ -16,7 +16,8 @@ def branch_ratio(snapshot: Snapshot) -> Iterator[Reading]:
         yield from _no_branches("branch_ratio", snapshot)
         return
     for block, f in enumerate(snapshot.branches):
-        added_N, stream_N = sample_norms(f), sample_norms(snapshot.states[block])
+        read = snapshot.reader.read
+        added_N, stream_N = sample_norms(read(f)), sample_norms(read(snapshot.states[block]))
         defined_N = added_N.isfinite() & stream_N.isfinite() & (stream_N > 0)
         ratios_N = torch.where(defined_N, added_N / stream_N, torch.nan)
         yield median_of_defined(
@@ -32,7 +33,7 @@ def branch_cosine(snapshot: Snapshot) -> Iterator[Reading]:
     for block, f in enumerate(snapshot.branches):
         yield median_of_defined(
             "branch_cosine",
-            cosines(f, snapshot.states[block]),
+            cosines(snapshot.reader.read(f), snapshot.reader.read(snapshot.states[block])),
             block,
             "branch or state is zero or not finite in every sample",
         )

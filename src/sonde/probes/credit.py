@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from torch import Tensor
 
 from sonde.probes.norms import cosines, sample_norms
+from sonde.probes.null import draws, over_draws
 from sonde.probes.snapshot import Snapshot
 from sonde.probes.summaries import mean_of_defined, median_of_all
 from sonde.rows import Reading, undefined
@@ -15,25 +16,41 @@ NO_RULE = "the credit of no rule is known"
 def credit_norm(snapshot: Snapshot) -> Iterator[Reading]:
     """Median over samples of ‖a_l‖₂ before normalisation, layers 0 … L."""
     for layer in range(snapshot.depth + 1):
-        if snapshot.credits is None:
-            yield undefined("credit_norm", NO_RULE, layer=layer)
+        reason = NO_RULE if snapshot.credits is None else snapshot.unread[layer]
+        if snapshot.credits is None or reason:
+            yield undefined("credit_norm", reason or NO_RULE, layer=layer)
         else:
-            yield median_of_all("credit_norm", sample_norms(snapshot.credits[layer]), layer)
+            a_Nd = snapshot.reader.credit(snapshot.credits[layer])
+            yield median_of_all("credit_norm", sample_norms(a_Nd), layer)
 
 
 def credit_cosine(snapshot: Snapshot) -> Iterator[Reading]:
-    """Mean over samples of cos(a_l, g_l), layers 0 … L; of BP's gradient `/bp` it is 1, of a random vector `/null` 0.
+    """Mean over samples of cos(a_l, g_l), layers 0 … L; of BP's gradient `/bp` it is 1.
 
-    Samples whose credit or gradient is zero have no cosine and are not counted.
+    `/null` and `/null_std` are its mean and spread over draws by chance, as the rule draws.  Samples whose credit or
+    gradient is zero have no cosine and are not counted.
     """
     for ending, credits in snapshot.candidates.items():
         for layer, g in enumerate(snapshot.gradients):
-            metric = f"credit_cosine{ending}"
-            if credits is None:
-                yield undefined(metric, NO_RULE, layer=layer)
+            metric, unread = f"credit_cosine{ending}", snapshot.unread[layer]
+            if credits is None or unread:
+                yield undefined(metric, unread or NO_RULE, layer=layer)
             else:
-                cosines_N = cosines(credits[layer], g)
-                yield mean_of_defined(metric, cosines_N, layer, _why(credits[layer], g))
+                yield _mean_cosine(
+                    metric, layer, snapshot.reader.credit(credits[layer]), snapshot.reader.credit(g)
+                )
+    chance: list[list[Reading]] = [[] for _ in snapshot.gradients]
+    for drawn in draws(snapshot):
+        for layer, (a_Nd, g) in enumerate(zip(drawn, snapshot.gradients, strict=True)):
+            chance[layer].append(_mean_cosine("credit_cosine/null", layer, a_Nd, snapshot.reader.credit(g)))
+    for layer, found in enumerate(chance):
+        yield from over_draws("credit_cosine", found, layer, snapshot.unread[layer])
+
+
+def _mean_cosine(metric: str, layer: int, a_Nd: Tensor, g_Nd: Tensor) -> Reading:
+    cosines_N = cosines(a_Nd, g_Nd)
+    why = _why(a_Nd, g_Nd) if cosines_N.isnan().all() else ""
+    return mean_of_defined(metric, cosines_N, layer, why)
 
 
 def _why(a: Tensor, g: Tensor) -> str:

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from sonde.probes.norms import cosines, vectors
+from sonde.network import leaf_at
+from sonde.probes.norms import cosines
 from sonde.probes.snapshot import Snapshot
 from sonde.rows import Reading, undefined
 
@@ -29,7 +30,8 @@ def cross_batch_cosine(snapshot: Snapshot) -> Iterator[Reading]:
         if mean_d.isfinite().all() and mean_d.any():
             means.append(mean_d)
     if len(means) < 2:
-        reason = "fewer than two batches have a gradient that is finite and not zero"
+        why = "fewer than two batches have a gradient that is finite and not zero"
+        reason = snapshot.unread[layer] or why
         yield undefined(metric, reason, layer=layer, samples=len(means) * BATCH)
         return
     means_Bd = torch.stack(means)
@@ -39,19 +41,11 @@ def cross_batch_cosine(snapshot: Snapshot) -> Iterator[Reading]:
 
 
 def _gradient(snapshot: Snapshot, layer: int, x: Tensor, y: Tensor) -> Tensor:
-    """g_l of each sample, N×d."""
-    net, like = snapshot.net, snapshot.losses_N
-    x, y = x.to(like.device).double(), y.to(like.device)
-    y = y.double() if y.is_floating_point() else y
-    blocks = list(net.blocks)
-    with torch.no_grad():
-        h = net.embed(x)
-        for block in blocks[:layer]:
-            h = h + block(h) if net.residual else block(h)
+    """g_l of each sample at what is read, N×d."""
+    x, y = (value.to(snapshot.losses_N.device) for value in (x, y))
+    x, y = (value.double() if value.is_floating_point() else value for value in (x, y))
     with torch.enable_grad():
-        h = start = h.detach().requires_grad_()
-        for block in blocks[layer:]:
-            h = h + block(h) if net.residual else block(h)
-        losses_N = snapshot.loss.per_sample(net.readout(h), y)
-        (g,) = torch.autograd.grad(losses_N.sum(), start, materialize_grads=True)
-    return vectors(g)
+        passed = snapshot.net.run(x, leaf_at(layer))
+        losses_N = snapshot.loss.per_sample(passed.output, y)
+        (g,) = torch.autograd.grad(losses_N.sum(), passed.states[layer], materialize_grads=True)
+    return snapshot.reader.credit(g)

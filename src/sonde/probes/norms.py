@@ -7,31 +7,28 @@ import torch
 from torch import Tensor
 
 
-def vectors(h: Tensor) -> Tensor:
-    """The vector that is read of each sample, N×d in float64; of N×T×d tokens, the first (CLS)."""
-    if h.ndim == 3:
-        h = h[:, 0]
-    if h.ndim != 2:
-        raise ValueError(f"expected samples × width or samples × tokens × width, got shape {tuple(h.shape)}")
-    return h.double()
-
-
-def sample_norms(h: Tensor) -> Tensor:
-    """‖h‖₂ of each sample."""
-    h_Nd = vectors(h)
+def sample_norms(h_Nd: Tensor) -> Tensor:
+    """‖h‖₂ of each sample, in float64."""
+    h_Nd = _vectors(h_Nd)
     largest_N = h_Nd.abs().amax(-1)
     norms_N = largest_N * torch.linalg.vector_norm(h_Nd / largest_N[:, None], dim=-1)
     return torch.where((largest_N > 0) & largest_N.isfinite(), norms_N, largest_N)
 
 
-def cosines(a: Tensor, b: Tensor) -> Tensor:
+def cosines(a_Nd: Tensor, b_Nd: Tensor) -> Tensor:
     """cos(a, b) of each sample, never clamped; NaN where a vector is zero or not finite."""
-    a_Nd, b_Nd = vectors(a), vectors(b)
+    a_Nd, b_Nd = _vectors(a_Nd), _vectors(b_Nd)
     a_Nd = a_Nd / a_Nd.abs().amax(-1, keepdim=True)
     b_Nd = b_Nd / b_Nd.abs().amax(-1, keepdim=True)
     lengths_N = torch.linalg.vector_norm(a_Nd, dim=-1) * torch.linalg.vector_norm(b_Nd, dim=-1)
     cosines_N: Tensor = torch.linalg.vecdot(a_Nd, b_Nd) / lengths_N
     return cosines_N
+
+
+def _vectors(h_Nd: Tensor) -> Tensor:
+    if h_Nd.ndim != 2:
+        raise ValueError(f"expected samples × width, as a reader gives, got shape {tuple(h_Nd.shape)}")
+    return h_Nd.double()
 
 
 def rms(values: Tensor) -> float:

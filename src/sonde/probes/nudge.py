@@ -7,22 +7,25 @@ from torch import Tensor
 
 from sonde.probes.credit import NO_RULE
 from sonde.probes.norms import rms
+from sonde.probes.null import random_vectors
 from sonde.probes.snapshot import Snapshot
 from sonde.probes.tails import changes, resolution, unresolved
 from sonde.rows import Reading, undefined
 
 
 def nudge(snapshot: Snapshot) -> Iterator[Reading]:
-    """Mean change of loss after h_l ← h_l − η·â_l, as `nudge[η]`; beside it BP's gradient `/bp` and chance `/null`.
+    """Mean change of loss after h_l ← h_l − η·â_l, as `nudge[η]`; beside it BP's gradient `/bp` and, as `/null`, one
+    random vector a sample, whatever the rule draws.
 
     â = a/(RMS(a) + 1e-6), RMS over the whole tensor, as training normalises credit: a credit far below 1e-6 moves
     the state by less than η.
     """
+    candidates = {**snapshot.candidates, "/null": random_vectors(snapshot, snapshot.rng("null"))}
     for layer in range(snapshot.depth + 1):
         resolution_N = resolution(snapshot, layer)
         # Under bp the rule's credit is the gradient: one measurement serves both.
         measured: dict[int, Tensor | str] = {id(None): NO_RULE}
-        for ending, credits in snapshot.candidates.items():
+        for ending, credits in candidates.items():
             a = None if credits is None else credits[layer]
             if a is not None and id(a) not in measured:
                 measured[id(a)] = _changes(snapshot, layer, a)

@@ -1,5 +1,6 @@
-"""Does credit foretell the loss?  N samples, d width, K directions."""
+"""Does credit foretell the loss?  N samples, d width, K directions, J draws."""
 
+import itertools
 import math
 from collections.abc import Iterator
 
@@ -7,104 +8,139 @@ import torch
 from torch import Tensor
 
 from sonde.probes.credit import NO_RULE
-from sonde.probes.norms import rms, sample_norms, vectors
+from sonde.probes.norms import rms, sample_norms
+from sonde.probes.null import draws, over_draws
 from sonde.probes.snapshot import Snapshot
 from sonde.probes.tails import changes, copies_a_pass, resolution, unresolved
 from sonde.rows import Reading, undefined
 
 RELATIVE_EPSILON = 1e-3
+BYTES = 2**27  # of draws that are kept at a time
 
 
 def rho(snapshot: Snapshot) -> Iterator[Reading]:
     """Correlation, over samples × directions, of the predicted ⟨a_l, εv⟩ with the true ℓ(h_l + εv) − ℓ(h_l).
 
-    v are unit random directions, each sample's own; ε is 1e-3 × RMS(h_l) of the sample, or absolute.  Of tokens
-    the first (CLS) is moved.  BP's gradient `/bp` is the ceiling, a random vector `/null` the null; all share the
-    directions and the true changes.
+    v are unit random directions in the space of what the reader reads, each sample's own; ε is 1e-3 × RMS of what is
+    read of h_l, or absolute.  The state is moved so that what is read moves by εv: of tokens the one that is read, or
+    all of them where their mean is.  BP's gradient `/bp` is the ceiling; `/null` and `/null_std` are mean and spread
+    over draws by chance, as the rule draws.  All share the directions and the true changes.
     """
     rng = snapshot.rng("rho")
-    for layer in range(snapshot.depth + 1):
+    for layer, chance_JNd in _chance(snapshot):
         credits = {ending: None if a is None else a[layer] for ending, a in snapshot.candidates.items()}
         epsilon_N = _epsilon(snapshot, layer)
-        predicted, changed_KN = _predict_and_measure(snapshot, layer, credits, epsilon_N, rng)
+        known = {
+            ending: snapshot.reader.credit(a).double()[None] for ending, a in credits.items() if a is not None
+        }
+        known["/null"] = chance_JNd
+        predicted, changed_KN = _predict_and_measure(snapshot, layer, known, epsilon_N, rng)
         resolution_N = resolution(snapshot, layer)
+        measured = {
+            ending: _correlate(f"rho{ending}", layer, predicted_JKN, changed_KN, epsilon_N, resolution_N)
+            for ending, predicted_JKN in predicted.items()
+        }
         for ending in credits:
-            metric = f"rho{ending}"
-            if ending not in predicted:
-                yield undefined(metric, NO_RULE, layer=layer)
+            metric, unread = f"rho{ending}", snapshot.unread[layer]
+            if ending not in measured or unread:
+                yield undefined(metric, unread or NO_RULE, layer=layer)
             else:
-                yield _correlate(metric, layer, predicted[ending], changed_KN, epsilon_N, resolution_N)
+                yield measured[ending][0]
+        yield from over_draws("rho", measured["/null"], layer, snapshot.unread[layer])
+
+
+def _chance(snapshot: Snapshot) -> Iterator[tuple[int, Tensor]]:
+    """The draws of each layer, J×N×d; they are drawn again for every few layers that fit into memory together."""
+    widths = [snapshot.reader.width(tuple(h.shape[1:])) for h in snapshot.states]
+    sizes = [snapshot.context.draws * snapshot.samples * width * 8 for width in widths]
+    layers = list(range(snapshot.depth + 1))
+    while layers:
+        fit = max(1, sum(total <= BYTES for total in itertools.accumulate(sizes[layer] for layer in layers)))
+        together, layers = layers[:fit], layers[fit:]
+        found = [[credits[layer] for layer in together] for credits in draws(snapshot)]
+        for place, layer in enumerate(together):
+            yield layer, torch.stack([credits[place] for credits in found])
 
 
 def _epsilon(snapshot: Snapshot, layer: int) -> Tensor:
-    h = snapshot.states[layer]
     if snapshot.context.epsilon is not None:
         return torch.full_like(snapshot.losses_N, snapshot.context.epsilon)
-    rms_N = sample_norms(h) / math.sqrt(h.shape[-1])
+    h_Nd = snapshot.reader.read(snapshot.states[layer])
+    rms_N = sample_norms(h_Nd) / math.sqrt(h_Nd.shape[-1])
     return RELATIVE_EPSILON * rms_N
 
 
 def _predict_and_measure(
     snapshot: Snapshot,
     layer: int,
-    credits: dict[str, Tensor | None],
+    known: dict[str, Tensor],
     epsilon_N: Tensor,
     rng: torch.Generator,
 ) -> tuple[dict[str, Tensor], Tensor]:
-    """Predicted changes of each candidate and the true ones, K×N each; as many directions a pass as fit."""
-    h, directions = snapshot.states[layer], snapshot.context.directions
-    known = {ending: vectors(a) for ending, a in credits.items() if a is not None}
+    """Predicted changes, J×K×N for each candidate's J credits, and true ones, K×N; as many directions a pass as fit."""
+    h, reader, directions = snapshot.states[layer], snapshot.reader, snapshot.context.directions
+    d = reader.width(tuple(h.shape[1:]))
     predicted: dict[str, list[Tensor]] = {ending: [] for ending in known}
     changed = []
     together = copies_a_pass(h)
     for first in range(0, directions, together):
         k = min(together, directions - first)
-        steps_kNd = torch.stack([_directions(h, rng) for _ in range(k)]) * epsilon_N[:, None]
-        for ending, a_Nd in known.items():
-            predicted[ending].append(torch.linalg.vecdot(steps_kNd, a_Nd))
-        changed.append(changes(snapshot, layer, _moved(h, steps_kNd)))
-    return {ending: torch.cat(parts) for ending, parts in predicted.items()}, torch.cat(changed)
+        steps_kNd = torch.stack([_directions(epsilon_N, d, rng) for _ in range(k)]) * epsilon_N[:, None]
+        for ending, a_JNd in known.items():
+            predicted[ending].append(torch.einsum("knd,jnd->jkn", steps_kNd, a_JNd))
+        changed.append(changes(snapshot, layer, reader.moved(h, steps_kNd)))
+    return {ending: torch.cat(parts, 1) for ending, parts in predicted.items()}, torch.cat(changed)
 
 
-def _directions(h: Tensor, rng: torch.Generator) -> Tensor:
+def _directions(like_N: Tensor, d: int, rng: torch.Generator) -> Tensor:
     """A random unit vector for each sample."""
-    v_Nd = torch.randn(len(h), h.shape[-1], generator=rng).to(h)
+    v_Nd = torch.randn(len(like_N), d, generator=rng).to(like_N)
     return v_Nd / sample_norms(v_Nd)[:, None]
 
 
-def _moved(h: Tensor, steps_kNd: Tensor) -> Tensor:
-    if h.ndim == 2:
-        return h + steps_kNd
-    moved = h.repeat(len(steps_kNd), 1, 1, 1)
-    moved[:, :, 0] += steps_kNd
-    return moved
-
-
 def _correlate(
-    metric: str, layer: int, predicted_KN: Tensor, changed_KN: Tensor, epsilon_N: Tensor, resolution_N: Tensor
-) -> Reading:
-    used_N = (predicted_KN.isfinite() & changed_KN.isfinite()).all(0) & (epsilon_N > 0)
+    metric: str,
+    layer: int,
+    predicted_JKN: Tensor,
+    changed_KN: Tensor,
+    epsilon_N: Tensor,
+    resolution_N: Tensor,
+) -> list[Reading]:
+    """A reading for each of J credits."""
+    used_JN = (predicted_JKN.isfinite() & changed_KN.isfinite()).all(1) & (epsilon_N > 0)
+    if (used_JN != used_JN[0]).any():  # not of the same samples: one after the other
+        return [
+            _correlate(metric, layer, one_1KN, changed_KN, epsilon_N, resolution_N)[0]
+            for one_1KN in torch.split(predicted_JKN, 1)
+        ]
+    used_N = used_JN[0]
     samples = int(used_N.sum())
-    if samples * len(changed_KN) < 2:
-        return undefined(
-            metric, "states or loss changes are zero or not finite", layer=layer, samples=samples
-        )
-    predicted, changed = predicted_KN[:, used_N], changed_KN[:, used_N]
-    reason = unresolved(rms(changed - changed.mean()), resolution_N[used_N])
-    value = None if reason else pearson(predicted, changed)
-    if value is None:
-        reason = reason or "the credit predicts the same change everywhere"
-        return undefined(metric, reason, layer=layer, samples=samples)
-    return Reading(metric=metric, layer=layer, value=value, samples=samples)
+    reason: str | None = "states or loss changes are zero or not finite"
+    if samples * len(changed_KN) >= 2:
+        changed = changed_KN[:, used_N]
+        reason = unresolved(rms(changed - changed.mean()), resolution_N[used_N])
+    if reason is not None:
+        return [undefined(metric, reason, layer=layer, samples=samples)] * len(predicted_JKN)
+    found = []
+    for value in pearson(predicted_JKN[:, :, used_N].flatten(1), changed.flatten()):
+        if math.isnan(value):
+            why = "the credit predicts the same change everywhere"
+            found.append(undefined(metric, why, layer=layer, samples=samples))
+        else:
+            found.append(Reading(metric=metric, layer=layer, value=value, samples=samples))
+    return found
 
 
-def pearson(x: Tensor, y: Tensor) -> float | None:
-    """The correlation of all entries; None where one side has no spread beyond rounding."""
-    deviations = []
-    for values in (x, y):
-        largest = values.abs().max()
-        centred = values / largest - (values / largest).mean()
-        if not rms(centred) > 4 * torch.finfo(centred.dtype).eps:
-            return None
-        deviations.append(centred / rms(centred))
-    return float((deviations[0] * deviations[1]).mean())
+def pearson(x_JM: Tensor, y_M: Tensor) -> list[float]:
+    """The correlation of each row with y; NaN where one side has no spread beyond rounding."""
+    x_JM, y_M = _deviations(x_JM), _deviations(y_M[None])[0]
+    found: list[float] = ((x_JM * y_M).mean(-1)).tolist()
+    return found
+
+
+def _deviations(values_JM: Tensor) -> Tensor:
+    """Each row less its mean, over its standard deviation; NaN where that is rounding."""
+    scaled_JM = values_JM / values_JM.abs().amax(-1, keepdim=True)
+    centred_JM = scaled_JM - scaled_JM.mean(-1, keepdim=True)
+    size_J1 = centred_JM.square().mean(-1, keepdim=True).sqrt()
+    return centred_JM / torch.where(size_J1 > 4 * torch.finfo(size_J1.dtype).eps, size_J1, torch.nan)

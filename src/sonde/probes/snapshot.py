@@ -4,18 +4,29 @@ N samples, d width, C outputs, L blocks.  The copy leaves the network, its gradi
 as they were.  The forward pass runs once and the gradient comes back once; all probes share them.
 """
 
-import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
 
+from sonde.criteria import Criterion, as_loss
+from sonde.errors import SondeError
 from sonde.generators import generator
 from sonde.losses import Loss
-from sonde.network import Network
+from sonde.network import Network, leaf_at, quiet_twin, survey
+from sonde.readers import Reader
+
+DRAWS = 20
+"""How often chance is drawn where credit is judged: with ρ."""
+
+FEW_DRAWS = 4
+"""And where the cosine alone is measured, at every epoch."""
+
+Redrawn = Callable[["Snapshot", torch.Generator], Sequence[Tensor]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,12 +34,14 @@ class Context:
     """What probes may know beside the network and the batch; what is not given, they call undefined."""
 
     credits: Callable[["Snapshot"], Sequence[Tensor]] | None = None  # the rule's a_0 … a_L
+    redrawn: Redrawn | None = None  # the same had the rule drawn anew; None where it draws nothing
     initial: Mapping[str, Tensor] | None = None  # parameters at initialisation
     test: Callable[[int, int], tuple[Tensor, Tensor]] | None = None  # test samples first … last−1
     test_samples: int = 0
     seed: int = 0  # with the epoch, names every random draw
     epoch: int = 0
     directions: int = 32
+    draws: int = DRAWS  # of the null
     etas: tuple[float, ...] = (0.001, 0.01, 0.1)
     epsilon: float | None = None  # of rho; None is 1e-3 × RMS(h_l) of each sample
 
@@ -38,15 +51,18 @@ class Snapshot:
     """The copy and what it computed, all in float64 and cut from the graph."""
 
     net: Network
+    x: Tensor
     y: Tensor
     loss: Loss
     states: list[Tensor]  # h_0 … h_L
     branches: list[Tensor]  # what blocks 0 … L−1 returned
-    preactivations: list[Tensor]  # linear output of each block that has one
+    preactivations: list[
+        Tensor | None
+    ]  # the first linear output of each block; None of a block that has none
     output_NC: Tensor
     losses_N: Tensor
     gradients: list[Tensor]  # g_l = ∂ℓ_i/∂h_l, l = 0 … L: per sample, not divided by N
-    preactivation_gradients: list[Tensor]  # ∂ℓ_i/∂(linear output), per sample
+    preactivation_gradients: list[Tensor | None]  # ∂ℓ_i/∂(linear output), per sample
     context: Context
 
     @property
@@ -57,66 +73,95 @@ class Snapshot:
     def depth(self) -> int:
         return len(self.states) - 1
 
+    @property
+    def reader(self) -> Reader:
+        """Which vector of a sample is looked at."""
+        assert self.net.reader is not None
+        return self.net.reader
+
+    @cached_property
+    def unread(self) -> list[str | None]:
+        """Why nothing can be said of the gradient at what is read of each state, or None where something can.
+
+        A gradient of exactly zero at what is read beside one that is not zero elsewhere is no small gradient: the
+        output does not depend on what is read.
+        """
+        reads = [bool(self.reader.credit(g).any()) or not bool(g.any()) for g in self.gradients]
+        return [None if seen else "the readout does not read this token" for seen in reads]
+
     @cached_property
     def credits(self) -> list[Tensor] | None:
         """a_0 … a_L of the rule, before normalisation; None where no rule is given."""
         source = self.context.credits
         return None if source is None else [a.detach() if a.requires_grad else a for a in source(self)]
 
-    @cached_property
-    def null(self) -> list[Tensor]:
-        """Random normal credit, fresh in every snapshot: what chance alone achieves."""
-        rng = self.rng("null")
-        return [torch.randn(h.shape, generator=rng).to(h) for h in self.states]
-
     @property
     def candidates(self) -> dict[str, list[Tensor] | None]:
-        """The credit of the rule and its controls, by the ending of their metrics' names: ceiling and null."""
-        return {"": self.credits, "/bp": self.gradients, "/null": self.null}
+        """The credit of the rule and its ceiling, BP's gradient, by the ending of their metrics' names."""
+        return {"": self.credits, "/bp": self.gradients}
 
     def rng(self, purpose: str) -> torch.Generator:
         return generator(self.context.seed, f"probe/{purpose}/{self.context.epoch}")
 
 
-def take(net: Network, x: Tensor, y: Tensor, loss: Loss, context: Context | None = None) -> Snapshot:
-    """Evaluate a float64 copy of `net` in eval mode, on the CPU where the device has no float64."""
+def take(
+    net: nn.Module, x: Tensor, y: Tensor, loss: Loss | Criterion, context: Context | None = None
+) -> Snapshot:
+    """Evaluate a float64 copy of `net` in eval mode, on the CPU where the device has no float64.
+
+    `net` is a network, what `sonde.chain` makes of a module, or a module with `embed`, `blocks` and `readout`.
+    """
+    net = Network.of(net)
     where = torch.device("cpu") if x.device.type == "mps" else x.device
-    twin = copy.deepcopy(net).to(where).double().eval().requires_grad_(False)
-    x, y = x.to(where).double(), y.to(where)
-    y = y.double() if y.is_floating_point() else y
-    with torch.enable_grad(), _linear_outputs(twin) as linear:
-        states, branches = [twin.embed(x).detach().requires_grad_()], []
-        for block in twin.blocks:
-            h, f = states[-1], block(states[-1])
-            branches.append(f)
-            states.append(h + f if twin.residual else f)
-        output_NC = twin.readout(states[-1])
+    if net.mixes is not None:
+        raise SondeError(
+            f"{net.mixes} lets samples see each other in eval mode, too, so nothing can be measured of one sample: let "
+            f"normalisation over the batch keep running statistics"
+        )
+    twin = quiet_twin(net).to(where).double()
+    x, y = (value.to(where) for value in (x, y))
+    x, y = (value.double() if value.is_floating_point() else value for value in (x, y))
+    if net.reader is None:
+        seen = survey(twin, x)
+        for known in (net, twin):
+            seen.remember(known)
+    with torch.enable_grad(), _linear_outputs(twin) as found:
+        states, branches, output_NC = twin.run(x, leaf_at(0))
+        loss = as_loss(loss, output_NC.shape[1:])
         losses_N = loss.per_sample(output_NC, y)
-        gradients = torch.autograd.grad(losses_N.sum(), [*states, *linear], materialize_grads=True)
+        linear = [found.get(block) for block in range(twin.depth)]
+        wanted = [*states, *(z for z in linear if z is not None)]
+        gradients = torch.autograd.grad(losses_N.sum(), wanted, materialize_grads=True)
+    of_linear = iter(gradients[len(states) :])
     return Snapshot(
         net=twin,
+        x=x,
         y=y,
         loss=loss,
         states=[h.detach() for h in states],
         branches=[f.detach() for f in branches],
-        preactivations=[z.detach() for z in linear],
+        preactivations=[None if z is None else z.detach() for z in linear],
         output_NC=output_NC.detach(),
         losses_N=losses_N.detach(),
         gradients=list(gradients[: len(states)]),
-        preactivation_gradients=list(gradients[len(states) :]),
+        preactivation_gradients=[None if z is None else next(of_linear) for z in linear],
         context=context or Context(),
     )
 
 
 @contextmanager
-def _linear_outputs(net: Network) -> Iterator[list[Tensor]]:
-    """Collect the output of the first linear map of every block while the network runs."""
-    outputs: list[Tensor] = []
+def _linear_outputs(net: Network) -> Iterator[dict[int, Tensor]]:
+    """Collect the output of the first linear map or convolution that every block runs."""
+    outputs: dict[int, Tensor] = {}
     handles = []
-    for block in net.blocks:
-        first = next((m for m in block.modules() if isinstance(m, nn.Linear)), None)
-        if first is not None:
-            handles.append(first.register_forward_hook(lambda _m, _i, out: outputs.append(out)))
+
+    def collect(block: int, _module: nn.Module, _inputs: object, out: Tensor) -> None:
+        outputs.setdefault(block, out)
+
+    for block, unit in enumerate(net.blocks):
+        for module in unit.modules():
+            if isinstance(module, nn.Linear | _ConvNd):
+                handles.append(module.register_forward_hook(partial(collect, block)))
     try:
         yield outputs
     finally:

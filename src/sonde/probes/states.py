@@ -13,7 +13,7 @@ from sonde.rows import Reading, undefined
 def hidden_norm(snapshot: Snapshot) -> Iterator[Reading]:
     """Median over samples of ‖h_l‖₂, layers 0 … L."""
     for layer, h in enumerate(snapshot.states):
-        yield median_of_all("hidden_norm", sample_norms(h), layer)
+        yield median_of_all("hidden_norm", sample_norms(snapshot.reader.read(h)), layer)
 
 
 def growth(snapshot: Snapshot) -> Iterator[Reading]:

@@ -6,6 +6,7 @@ N samples, M moved copies of a state.
 import torch
 from torch import Tensor
 
+from sonde.network import tiled, vector_axis
 from sonde.probes.norms import rms
 from sonde.probes.snapshot import Snapshot
 
@@ -15,20 +16,17 @@ MARGIN = 10  # changes this many times larger than their rounding error lose hal
 
 def copies_a_pass(h: Tensor) -> int:
     """How many copies of a state pass through the tail together."""
-    return max(1, ROWS // h[..., 0].numel())
+    return max(1, ROWS // h.select(vector_axis(h), 0).numel())
 
 
 @torch.no_grad()
 def changes(snapshot: Snapshot, layer: int, moved: Tensor) -> Tensor:
-    """ℓ(moved h_l) − ℓ(h_l) of every sample, M×N, for M copies M×N×d (or M×N×T×d) of a moved state."""
+    """ℓ(moved h_l) − ℓ(h_l) of every sample, M×N, for M copies of a moved state, M×(its shape)."""
     net, y = snapshot.net, snapshot.y
     parts = []
     for copies in torch.split(moved, copies_a_pass(moved[0])):
-        h = copies.flatten(0, 1)
-        for block in list(net.blocks)[layer:]:
-            h = h + block(h) if net.residual else block(h)
-        targets = y.repeat(len(copies), *[1] * (y.ndim - 1))
-        losses = snapshot.loss.per_sample(net.readout(h), targets)
+        output = net.tail(copies.flatten(0, 1), layer, snapshot.x).output
+        losses = snapshot.loss.per_sample(output, tiled(y, len(copies)))
         parts.append(losses.view(len(copies), -1) - snapshot.losses_N)
     return torch.cat(parts)
 
@@ -44,9 +42,7 @@ def resolution(snapshot: Snapshot, layer: int) -> Tensor:
     signs = torch.randint(2, h.shape, generator=snapshot.rng(f"last bit/{layer}")).to(h) * 2 - 1
     eps = torch.finfo(h.dtype).eps
     measured_N = changes(snapshot, layer, (h + h * (eps * signs))[None])[0].abs()
-    size_N = snapshot.losses_N.abs()
-    if snapshot.loss.classifies:
-        size_N = size_N.clamp_min(1)
+    size_N = snapshot.losses_N.abs().clamp_min(snapshot.loss.floor)
     error_NC = snapshot.loss.error(snapshot.output_NC, snapshot.y)
     pairs = [(error_NC, snapshot.output_NC)]
     pairs += zip(snapshot.gradients[layer:], snapshot.states[layer:], strict=True)

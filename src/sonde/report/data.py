@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -11,7 +12,7 @@ import polars as pl
 from sonde.figures.cohort import RULES
 from sonde.figures.style import COLOR, LINE, MARKER
 from sonde.report.contents import RunLine
-from sonde.report.metrics import Metric, offered, others
+from sonde.report.metrics import Metric, offered
 
 DIGITS = 6
 SYMBOLS = {"o": "circle", "^": "triangle-up", "s": "square", "D": "diamond", "v": "triangle-down", "x": "x"}
@@ -29,11 +30,22 @@ def chart_data(rows: pl.DataFrame, runs: Sequence[RunLine]) -> dict[str, Any]:
         "families": list(families.values()),
         "runs": [_run(run, families) for run in runs],
         "metrics": [asdict(metric) for metric in metrics],
-        "styles": {name: _style(name) for name in COLOR},
+        "styles": {name: _style(name) for name in styled(runs)},
         "series": packed,
         "grids": tables.grids,
         "reasons": tables.reasons,
     }
+
+
+def styled(runs: Iterable[RunLine]) -> list[str]:
+    """The models and rules whose looks the page needs: ours, and the strangers among the runs.
+
+    A name that could not be that of a guest never reaches the style sheet.
+    """
+    strangers = (name for run in runs for name in (run.model, run.rule))
+    return list(
+        dict.fromkeys([*COLOR, *(name for name in strangers if re.fullmatch("[A-Za-z][A-Za-z0-9_]*", name))])
+    )
 
 
 def as_script(value: Any) -> str:
@@ -127,8 +139,8 @@ def _spans(marks: Sequence[int | None]) -> list[tuple[int, int, int]]:
 
 
 def _metrics(rows: pl.DataFrame) -> list[Metric]:
-    whole = rows.filter(pl.col("layer").is_null())["metric"].unique().to_list()
-    return offered(rows["metric"].unique().to_list()) + others(whole)
+    whole = pl.col("layer").is_null()
+    return offered(*(rows.filter(part)["metric"].unique().to_list() for part in (whole, ~whole)))
 
 
 def _families(runs: Sequence[RunLine]) -> dict[str, dict[str, Any]]:

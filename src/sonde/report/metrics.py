@@ -48,24 +48,31 @@ PER_STEP = ("batch_loss",)
 """Stored for every step: figures draw these."""
 
 
-def offered(names: Iterable[str]) -> list[Metric]:
-    """The metrics among these names, known ones first; a name with an index, like drift[…], stays with figures."""
-    present = set(names)
+FAMILIES = ("drift", "nudge", "state")
+"""Metrics with an index of which there are many, like drift[…]: figures draw these."""
+
+
+def offered(whole: Iterable[str], layered: Iterable[str]) -> list[Metric]:
+    """The metrics among these names, of the whole network and of its layers: known ones, controls, then strangers."""
+    present = {*whole, *layered}
     known = [metric for metric in (*NETWORK, *LAYERED) if metric.key in present]
+    strangers = [
+        *_strangers(whole, {metric.key for metric in NETWORK} | set(PER_STEP), layered=False),
+        *_strangers(layered, {metric.key for metric in LAYERED}, layered=True),
+    ]
     controls = [
         Metric(key=metric.key + control, label=metric.label, layered=True)
-        for metric in known
+        for metric in (*known, *strangers)
         for control in CONTROLS
         if metric.key + control in present
     ]
-    return known + controls
+    return known + controls + strangers
 
 
-def others(names: Iterable[str]) -> list[Metric]:
-    """Measurements of the whole network that have no words of their own here."""
-    known = {metric.key for metric in NETWORK} | set(PER_STEP)
+def _strangers(names: Iterable[str], known: set[str], *, layered: bool) -> list[Metric]:
+    """Measurements that have no words of their own here: their names are their words."""
     return [
-        Metric(key=name, label=name.replace("_", " "))
+        Metric(key=name, label=name.replace("_", " "), layered=layered)
         for name in sorted(set(names) - known)
-        if "[" not in name and "/" not in name
+        if name.partition("[")[0] not in FAMILIES and not name.endswith(CONTROLS)
     ]

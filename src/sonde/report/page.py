@@ -1,17 +1,15 @@
 """The page: template, style, script and data in one file that asks the network for nothing."""
 
-import base64
-import hashlib
 from collections.abc import Sequence
-from importlib import resources
 from typing import Any
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
-from sonde.figures.style import BLACK, BLUE, COLOR
+from sonde.figures.style import COLOR
 from sonde.report.contents import Contents, RunLine, Said
-from sonde.report.data import DIGITS, as_script, chart_data
+from sonde.report.data import DIGITS, as_script, chart_data, styled
+from sonde.report.inline import asset, colours, joined, policy
 from sonde.report.pictures import Pictures
 from sonde.report.sample import NAMED, listed, sample
 from sonde.report.watched import watched_data
@@ -30,17 +28,15 @@ SCRIPTS = (
 )
 """In the order in which they are joined."""
 
-ON_DARK = {BLACK: "#F2F3F5", BLUE: "#4AA3E0"}
-"""Colours that a dark page would swallow."""
-
 WORDS = ("network", "variant", "rule", "recipe", "verdict")
 """Columns of words, set to the left; all others hold numbers."""
 
 
 def render(contents: Contents, drawn: dict[str, Pictures]) -> str:
     """The whole page; `drawn` holds the pictures of each section by its anchor."""
-    script, style = _script(), _style()
     shown = sample(contents.runs)
+    script = joined([_asset(name) for name in SCRIPTS])
+    style = _asset("report.css") + colours({name: COLOR[name] for name in styled(shown)})
     environment = Environment(
         loader=FunctionLoader(_asset),
         autoescape=True,
@@ -65,7 +61,7 @@ def render(contents: Contents, drawn: dict[str, Pictures]) -> str:
         most=None if len(shown) == len(contents.runs) else NAMED,
         drawn=drawn,
         totals=totals(contents.runs),
-        policy=_policy(script, style),
+        policy=policy(script, style),
         style=Markup(style),
         script=Markup(script),
         data=Markup(as_script(chart_data(contents.rows, shown))),
@@ -75,34 +71,7 @@ def render(contents: Contents, drawn: dict[str, Pictures]) -> str:
 
 
 def _asset(name: str) -> str:
-    return (resources.files("sonde.report") / "assets" / name).read_text(encoding="utf-8")
-
-
-def _script() -> str:
-    body = "\n".join(_asset(name) for name in SCRIPTS)
-    return f"(() => {{\n'use strict';\n{body}\n}})();"
-
-
-def _style() -> str:
-    """The style sheet with every rule's and model's colour, on light, on dark and on paper."""
-    light = "".join(f"--colour-{name}:{colour};" for name, colour in COLOR.items())
-    dark = "".join(f"--colour-{name}:{ON_DARK.get(colour, colour)};" for name, colour in COLOR.items())
-    colours = (
-        f":root{{{light}}}"
-        f':root[data-theme="dark"]{{{dark}}}'
-        f'@media screen and (prefers-color-scheme:dark){{:root:not([data-theme="light"]){{{dark}}}}}'
-        f"@media print{{:root:root:root{{{light}}}}}"
-    )
-    return f"{_asset('report.css')}{colours}"
-
-
-def _policy(script: str, style: str) -> str:
-    """This script and this style sheet, images inside the page, and nothing else; nothing is fetched."""
-    codes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (script, style)]
-    return (
-        f"default-src 'none'; script-src 'sha256-{codes[0]}'; style-src 'sha256-{codes[1]}'; img-src data:; "
-        "base-uri 'none'; form-action 'none'"
-    )
+    return asset("sonde.report", name)
 
 
 def findings_table(findings: Sequence[Said]) -> dict[str, Any] | None:

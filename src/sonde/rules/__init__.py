@@ -5,7 +5,7 @@ from sonde.rules.credit_bridge import CreditBridge
 from sonde.rules.dfa import DirectFeedback
 from sonde.rules.fa import FeedbackAlignment
 from sonde.rules.frozen import Frozen
-from sonde.rules.rule import Facts, Rule, RuleState, Signal
+from sonde.rules.rule import Facts, Nothing, Rule, RuleState, Signal
 from sonde.rules.state_bridge import StateBridge
 
 RULES: dict[str, type[Rule]] = {
@@ -25,6 +25,7 @@ __all__ = [
     "Facts",
     "FeedbackAlignment",
     "Frozen",
+    "Nothing",
     "Rule",
     "RuleState",
     "Signal",

@@ -1,18 +1,17 @@
 """Backpropagation."""
 
-from dataclasses import dataclass
 from typing import Annotated, ClassVar, final
 
-import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from sonde.rules.rule import CreditScale, Facts, Nothing, Route, Signal
+from sonde.checked import checked
+from sonde.rules.rule import CreditScale, Nothing, Route, Rule, Signal
 
 
 @final
-@dataclass(frozen=True, kw_only=True)
-class Backprop:
+@checked
+class Backprop(Rule):
     """Credit is the gradient itself: a_l = g_l, by automatic differentiation across the blocks.
 
     Rumelhart, Hinton & Williams (1986).  The reference every other rule is compared with.  With
@@ -29,11 +28,5 @@ class Backprop:
     def route(self) -> Route:
         return "global" if self.credit_scale == "none" else "local"
 
-    def init(self, facts: Facts, rng: torch.Generator) -> Nothing:
-        return Nothing()
-
     def credits(self, state: Nothing, signal: Signal) -> list[Tensor]:
         return list(signal.gradients)
-
-    def update(self, state: Nothing, signal: Signal) -> dict[str, Tensor]:
-        return {}

@@ -10,6 +10,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from sonde.errors import SondeError
+from sonde.readers import Reader
 from sonde.rules.rule import Facts
 
 InputNorm = Literal["layer", "none"]
@@ -42,36 +43,33 @@ def build(inputs: int, hidden_layers: int, outputs: int, facts: Facts, rng: torc
 
 
 def width_of(facts: Facts) -> int:
-    """The one width of all states; a bridge reads states of every layer with the same network."""
-    shapes = set(facts.shapes)
-    if len(shapes) > 1:
-        raise SondeError(
-            f"a bridge needs states of one shape, this network's are {sorted(shapes)}: use fa or dfa"
-        )
-    return facts.shapes[0][-1]
+    """The one width of what is read of all states; a bridge reads states of every layer with the same network."""
+    for name, below, above in facts.transitions:
+        if below != above:
+            before, after = ("×".join(map(str, shape)) for shape in (below, above))
+            raise SondeError(
+                f"a bridge needs states of one shape, but {name} makes {after} of {before}: use fa or dfa"
+            )
+    return facts.reader.width(facts.shapes[0])
 
 
 def normalised(h_Nd: Tensor, input_norm: InputNorm) -> Tensor:
     return F.layer_norm(h_Nd, h_Nd.shape[-1:]) if input_norm == "layer" else h_Nd
 
 
-def stacked(states: Sequence[Tensor], depth: int, s_NS: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """h_lNd of layers 0, 1, …, with t = l/L and the side information, each ready to be a row of the network's input.
-
-    Of tokens the first (CLS) is read: it is all that the readout reads.
-    """
-    h_lNd = torch.stack([h[:, 0] if h.ndim == 3 else h for h in states]).detach()
+def stacked(
+    states: Sequence[Tensor], depth: int, s_NS: Tensor, reader: Reader
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What is read of layers 0, 1, …, with t = l/L and the side information, each a row of the network's input."""
+    h_lNd = torch.stack([reader.read(h) for h in states]).detach()
     layers, samples, _ = h_lNd.shape
     t_l = torch.arange(layers, device=h_lNd.device, dtype=h_lNd.dtype) / depth
     return h_lNd, t_l.view(-1, 1, 1).expand(layers, samples, 1), s_NS.expand(layers, *s_NS.shape)
 
 
-def unstacked(a_lNd: Tensor, states: Sequence[Tensor]) -> list[Tensor]:
-    """Credit of each layer in the shape of its state; tokens that were not read get none."""
-    credits = []
-    for a_Nd, h in zip(a_lNd, states, strict=True):
-        credits.append(a_Nd if h.ndim == 2 else F.pad(a_Nd[:, None], (0, 0, 0, h.shape[1] - 1)))
-    return credits
+def unstacked(a_lNd: Tensor, states: Sequence[Tensor], reader: Reader) -> list[Tensor]:
+    """Credit of what is read of each layer as credit of its state."""
+    return [reader.spread(a_Nd, h) for a_Nd, h in zip(a_lNd, states, strict=True)]
 
 
 class Learner:

@@ -5,16 +5,16 @@ N samples, d width, C outputs, K noisy copies, L blocks.
 
 import copy
 import math
-from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, final
 
 import torch
 from annotated_types import Ge, Gt, Le, Lt
 from torch import Tensor, nn
 
+from sonde.checked import checked
 from sonde.rules.bridge import InputNorm, Learner, build, normalised, stacked, unstacked, width_of
 from sonde.rules.dfa import direct_feedback, send_error
-from sonde.rules.rule import CreditScale, Facts, Matrices, Route, Signal
+from sonde.rules.rule import CreditScale, Facts, Matrices, Route, Rule, Signal
 
 
 class Value:
@@ -54,10 +54,13 @@ class Value:
         twin.steps = self.steps
         return twin
 
+    def catch_up(self, trained: "Value") -> None:
+        self.steps = trained.steps
+
 
 @final
-@dataclass(frozen=True, kw_only=True)
-class CreditBridge:
+@checked
+class CreditBridge(Rule):
     """V(h_l, t_l, e) learns the loss a state leads to;  a_l = ∇_h V(h_l, t_l, e).
 
     Three terms, each logged:  consistency  V(h_l) ≈ −λ log mean_K exp(−V̄(h_{l+1} + σ·noise)/λ),  V̄ the moving
@@ -80,7 +83,7 @@ class CreditBridge:
     reads_top_gradient: ClassVar[bool] = True
 
     def init(self, facts: Facts, rng: torch.Generator) -> Value:
-        net = build(width_of(facts) + 1 + facts.outputs, 3, 1, facts, rng)
+        net = build(width_of(facts) + 1 + math.prod(facts.output_shape), 3, 1, facts, rng)
         noise = torch.Generator().manual_seed(int(torch.randint(2**62, (1,), generator=rng)))
         feedback = direct_feedback(facts, rng)
         average = copy.deepcopy(net).requires_grad_(False)
@@ -89,17 +92,16 @@ class CreditBridge:
     def credits(self, state: Value, signal: Signal) -> list[Tensor]:
         if state.warming_up:
             return send_error(state.feedback.matrices, signal)
-        h_lNd, t_lN1, s_lNC = stacked(signal.states, len(signal.states) - 1, signal.error_NC)
+        h_lNd, t_lN1, s_lNC = stacked(signal.states, len(signal.states) - 1, signal.error_NC, signal.reader)
         with torch.enable_grad():
             h_lNd.requires_grad_()
             value = state.learner.net(normalised(h_lNd, self.input_norm), t_lN1, s_lNC)
             (a_lNd,) = torch.autograd.grad(value.sum(), h_lNd)
-        return unstacked(a_lNd, signal.states)
+        return unstacked(a_lNd, signal.states, signal.reader)
 
     def update(self, state: Value, signal: Signal) -> dict[str, Tensor]:
-        h_lNd, t_lN1, s_lNC = stacked(signal.states, len(signal.states) - 1, signal.error_NC)
-        top = signal.top_gradient
-        g_Nd = top[:, 0] if top.ndim == 3 else top
+        h_lNd, t_lN1, s_lNC = stacked(signal.states, len(signal.states) - 1, signal.error_NC, signal.reader)
+        g_Nd = signal.reader.credit(signal.top_gradient)
         below_lNd, top_1Nd = normalised(h_lNd[:-1], self.input_norm), h_lNd[-1:].requires_grad_()
         net = state.learner.net
         terminal_1N1 = net(normalised(top_1Nd, self.input_norm), t_lN1[-1:], s_lNC[-1:])

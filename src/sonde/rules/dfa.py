@@ -1,47 +1,75 @@
 """Direct feedback alignment.  N samples, T tokens, C outputs, d width."""
 
+import math
+import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated, ClassVar, final
 
 import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from sonde.rules.rule import CreditScale, Facts, Matrices, Route, Signal
+from sonde.checked import checked
+from sonde.rules.rule import CreditScale, Facts, Matrices, Route, Rule, Signal
+
+LARGE = 2**30  # bytes of feedback matrices that are worth a word
 
 
-def direct_feedback(facts: Facts, rng: torch.Generator) -> Matrices:
-    """B_l ∈ R^{d×C} for every state, entries N(0, 1/C)."""
+def direct_feedback(facts: Facts, rng: torch.Generator, *, per_channel: bool = False) -> Matrices:
+    """B_l ∈ R^{d×C} for every state, entries N(0, 1/C); of maps all numbers, or the channels, are the width d."""
     scale = facts.outputs**-0.5
+    widths = [_width(shape, per_channel) for shape in facts.shapes]
+    size = sum(widths) * facts.outputs * torch.finfo(facts.dtype).bits // 8
+    if size >= LARGE:
+        warnings.warn(
+            f"the feedback matrices of dfa take {size / 2**30:.1f} GiB; of maps, per_channel=True takes less",
+            stacklevel=2,
+        )
     return Matrices(
-        [
-            (torch.randn(shape[-1], facts.outputs, generator=rng) * scale).to(facts.device, facts.dtype)
-            for shape in facts.shapes
-        ]
+        [(torch.randn(d, facts.outputs, generator=rng) * scale).to(facts.device, facts.dtype) for d in widths]
     )
 
 
+def _width(shape: tuple[int, ...], per_channel: bool) -> int:
+    if len(shape) == 3:
+        return shape[0] if per_channel else math.prod(shape)
+    return shape[-1]
+
+
 def send_error(matrices: Sequence[Tensor], signal: Signal) -> list[Tensor]:
-    """e B_lᵀ for every state; of T tokens each gets the same, divided by √T."""
+    """e B_lᵀ for every state.
+
+    Of T tokens each gets the same, divided by √T, or its own where each has an output of its own.  Of a map every
+    number has its row of B_l, or every channel, whose positions then share it, divided by √(number of positions).
+    """
     credits = []
     for b_dC, h in zip(matrices, signal.states, strict=True):
-        a_Nd = signal.error_NC @ b_dC.to(signal.error_NC.dtype).mT
-        credits.append(
-            a_Nd if h.ndim == a_Nd.ndim else (a_Nd / h.shape[-2] ** 0.5)[..., None, :].expand_as(h)
-        )
+        e, b_dC = signal.error, b_dC.to(signal.error.dtype)
+        if e.ndim > 2 and (e.shape[:-1] != h.shape[:-1] or e.shape[-1] != b_dC.shape[-1]):
+            e = signal.error_NC
+        a = e @ b_dC.mT
+        if a.ndim == h.ndim:
+            credits.append(a)
+        elif h.ndim == 3:
+            credits.append((a / h.shape[1] ** 0.5)[:, None].expand_as(h))
+        elif len(b_dC) == h[0].numel():
+            credits.append(a.view_as(h))
+        else:
+            credits.append((a / h[0, 0].numel() ** 0.5)[..., None, None].expand_as(h))
     return credits
 
 
 @final
-@dataclass(frozen=True, kw_only=True)
-class DirectFeedback:
+@checked
+class DirectFeedback(Rule):
     """Send the output error straight to every state through a fixed random matrix.
 
-    Nøkland (2016), arXiv:1609.01596:  a_l = e B_lᵀ.
+    Nøkland (2016), arXiv:1609.01596:  a_l = e B_lᵀ.  With `per_channel` the positions of a map share the credit of
+    their channel, and B_l is smaller by their number.
     Exact limit: with one hidden layer and B equal to the head's weight it is backprop.
     """
 
+    per_channel: bool = False
     credit_scale: CreditScale = "rms"
     penalty: Annotated[float, Ge(0)] = 0.0
 
@@ -50,10 +78,7 @@ class DirectFeedback:
     reads_top_gradient: ClassVar[bool] = False
 
     def init(self, facts: Facts, rng: torch.Generator) -> Matrices:
-        return direct_feedback(facts, rng)
+        return direct_feedback(facts, rng, per_channel=self.per_channel)
 
     def credits(self, state: Matrices, signal: Signal) -> list[Tensor]:
         return send_error(state.matrices, signal)
-
-    def update(self, state: Matrices, signal: Signal) -> dict[str, Tensor]:
-        return {}

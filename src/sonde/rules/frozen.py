@@ -1,18 +1,18 @@
 """The baseline that asks whether the blocks help at all."""
 
-from dataclasses import dataclass
 from typing import Annotated, ClassVar, final
 
 import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from sonde.rules.rule import CreditScale, Facts, Nothing, Route, Signal
+from sonde.checked import checked
+from sonde.rules.rule import CreditScale, Nothing, Route, Rule, Signal
 
 
 @final
-@dataclass(frozen=True, kw_only=True)
-class Frozen:
+@checked
+class Frozen(Rule):
     """Blocks stay at their initialisation; embedding and readout get the exact gradient.
 
     Credit reaches h_0 alone: a_0 = g_0, and none is assigned to h_1 … h_L.  `penalty` has no block to restrain
@@ -26,11 +26,5 @@ class Frozen:
     route: ClassVar[Route] = "frozen"
     reads_top_gradient: ClassVar[bool] = True
 
-    def init(self, facts: Facts, rng: torch.Generator) -> Nothing:
-        return Nothing()
-
     def credits(self, state: Nothing, signal: Signal) -> list[Tensor]:
         return [signal.gradients[0], *(torch.zeros_like(h) for h in signal.states[1:])]
-
-    def update(self, state: Nothing, signal: Signal) -> dict[str, Tensor]:
-        return {}

@@ -3,21 +3,27 @@
 N samples, T tokens, d width, C outputs, L blocks.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
 
 from sonde.losses import Loss
+from sonde.readers import FLAT, Reader
 
 CreditScale = Literal["rms", "none"]
 
-# How credit reaches the blocks: by automatic differentiation across all of them; at each cut, as the rule says;
-# or across all of them to the embedding, the blocks themselves staying as they are.
-Route = Literal["global", "local", "frozen"]
+# How credit reaches the blocks: by automatic differentiation across all of them; at each cut, as the rule says; by
+# automatic differentiation with other matrices on the way back; or across all of them to the embedding, the blocks
+# themselves staying as they are.
+Route = Literal["global", "local", "layer", "frozen"]
+
+Matrix = Mapping[str, Tensor]  # weight matrices by the names of their parameters
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,10 +31,31 @@ class Facts:
     """What a rule must know of network and run before it starts."""
 
     shapes: Sequence[tuple[int, ...]]  # of one sample's h_0 … h_L
-    outputs: int
+    output_shape: tuple[int, ...]  # of one sample's output
     steps: int  # optimiser steps in the whole run
     device: torch.device
     dtype: torch.dtype
+    reader: Reader = FLAT
+    units: Sequence[Matrix] = field(default_factory=list)  # initial weights, for a rule of the route `layer`
+    names: Sequence[str] = field(default_factory=list)  # of the units, for messages
+
+    @property
+    def transitions(self) -> Iterator[tuple[str, tuple[int, ...], tuple[int, ...]]]:
+        """The name of every unit, and the shapes it leads from and to."""
+        names = self.names or [f"block {layer}" for layer in range(len(self.shapes) - 1)]
+        for name, (below, above) in zip(names, pairwise(self.shapes), strict=True):
+            yield name, below, above
+
+    @property
+    def outputs(self) -> int:
+        """How many numbers the output of a sample is; of an output for each token, those of one token."""
+        return math.prod(self.output_shape[-1:] if self.by_token else self.output_shape)
+
+    @property
+    def by_token(self) -> bool:
+        """Whether every token of every state has an output of its own."""
+        tokens = {shape[0] if len(shape) == 2 else None for shape in self.shapes}
+        return len(self.output_shape) == 2 and tokens == {self.output_shape[0]}
 
 
 class Signal:
@@ -43,20 +70,33 @@ class Signal:
         loss: Loss,
         readout: Callable[[Tensor], Tensor],
         gradients: Callable[[], Sequence[Tensor]],
+        vjp: Callable[[int, Tensor, Matrix], Tensor] | None = None,
+        units: Callable[[], Sequence[Matrix]] = list,
+        gradients_of_units: Callable[[], Sequence[Matrix]] = list,
+        reader: Reader = FLAT,
         top_gradient: Tensor | None = None,
     ) -> None:
         self.states = states  # h_0 … h_L
         self.output_NC = output_NC
         self.y = y
         self.loss = loss
-        self.readout = readout
+        self.readout = readout  # h_L, or several of them one after the other, to the output
+        self.reader = reader
+        self._units = units
+        self._gradients_of_units = gradients_of_units
         self._gradients = gradients
+        self._vjp = vjp
         self._top = top_gradient
 
     @cached_property
-    def error_NC(self) -> Tensor:
-        """e = ∂ℓ_i/∂z_i."""
+    def error(self) -> Tensor:
+        """e = ∂ℓ_i/∂z_i, in the shape of the output."""
         return self.loss.error(self.output_NC, self.y)
+
+    @property
+    def error_NC(self) -> Tensor:
+        """e with all numbers of a sample's output in a row."""
+        return self.error.flatten(1)
 
     @property
     def gradients(self) -> Sequence[Tensor]:
@@ -68,6 +108,25 @@ class Signal:
         """g_L, per sample."""
         return self.gradients[-1] if self._top is None else self._top
 
+    @cached_property
+    def units(self) -> Sequence[Matrix]:
+        """The weight matrices of every unit, by the names of their parameters: to be read, not to be written to."""
+        return self._units()
+
+    @property
+    def gradients_of_units(self) -> Sequence[Matrix]:
+        """What the rule made the gradient of each matrix in this step; known in `update`."""
+        return self._gradients_of_units()
+
+    def vjp(self, layer: int, a: Tensor, weights: Matrix | None = None) -> Tensor:
+        """aᵀ ∂h_{l+1}/∂h_l: credit at h_{l+1} carried through unit l to h_l.
+
+        With `weights`, the matrices named there stand in for the unit's own in every product that gives the gradient
+        at a layer's input; states and the derivatives of activations stay.  The unit is run again for it.
+        """
+        assert self._vjp is not None, "nobody said how to run a unit again"
+        return self._vjp(layer, a, weights or {})
+
 
 class RuleState(Protocol):
     """Everything a rule owns, as a tree of tensors and plain values."""
@@ -78,33 +137,63 @@ class RuleState(Protocol):
         """A float64 copy to compute credits with; nothing done to it reaches this state."""
         ...
 
+    def catch_up(self, trained: Any) -> None:
+        """Stand at the step where `trained` stands, with what was drawn here: chance answers as the rule would."""
+        ...
+
 
 class Rule(Protocol):
-    """A rule's configuration.  Credit a_l stands in for +g_l: it points uphill."""
+    """A rule's configuration.  Credit a_l stands in for +g_l: it points uphill.
+
+    A class that derives from it has everything said already: it owns nothing, learns nothing, and sends the exact
+    gradient.  Most rules say `credits`, and `init` where they own something.  A rule of the route `layer` says
+    `feedback` instead.
+    """
 
     @property
-    def label(self) -> str: ...
+    def label(self) -> str:
+        """What it is called in figures and tables."""
+        return type(self).__name__
+
     @property
-    def route(self) -> Route: ...
+    def route(self) -> Route:
+        return "local"
+
     @property
     def reads_top_gradient(self) -> bool:
         """Whether `credits` looks at g_L; where it does not, g_L is not computed."""
-        ...
+        return True
 
     @property
-    def credit_scale(self) -> CreditScale: ...
-    @property
-    def penalty(self) -> float: ...
+    def credit_scale(self) -> CreditScale:
+        return "rms"
 
-    def init(self, facts: Facts, rng: torch.Generator) -> RuleState: ...
+    @property
+    def penalty(self) -> float:
+        return 0.0
+
+    def init(self, facts: Facts, rng: torch.Generator) -> RuleState:
+        """What the rule owns, before the first step."""
+        return Nothing()
 
     def credits(self, state: Any, signal: Signal) -> list[Tensor]:
-        """a_0 … a_L of a batch, per sample, before normalisation."""
-        ...
+        """a_0 … a_L of a batch, per sample, before normalisation.
+
+        By default a_L = g_L is carried down from unit to unit, with `feedback` in place of the units' matrices.
+        """
+        weights = self.feedback(state, signal.units)
+        credits = [signal.top_gradient]
+        for layer in reversed(range(len(signal.states) - 1)):
+            credits.append(signal.vjp(layer, credits[-1], weights))
+        return credits[::-1]
+
+    def feedback(self, state: Any, units: Sequence[Matrix]) -> Matrix:
+        """V for the weight matrices of the units, by the same names; what is not named goes back through itself."""
+        return {}
 
     def update(self, state: Any, signal: Signal) -> dict[str, Tensor]:
         """Learn from the batch what the rule learns, and return what it logs, still on the device."""
-        ...
+        return {}
 
 
 class Nothing:
@@ -118,6 +207,9 @@ class Nothing:
 
     def double(self, device: torch.device) -> "Nothing":
         return self
+
+    def catch_up(self, trained: "Nothing") -> None:
+        pass
 
 
 class Matrices:
@@ -135,3 +227,6 @@ class Matrices:
 
     def double(self, device: torch.device) -> "Matrices":
         return Matrices([b.to(device).double() for b in self.matrices])
+
+    def catch_up(self, trained: "Matrices") -> None:
+        pass

@@ -3,15 +3,16 @@
 N samples, d width, C outputs, S side information, L blocks.
 """
 
-from dataclasses import dataclass
+import math
 from typing import Annotated, Any, ClassVar, Literal, final
 
 import torch
 from annotated_types import Ge
 from torch import Tensor
 
+from sonde.checked import checked
 from sonde.rules.bridge import InputNorm, Learner, build, normalised, stacked, unstacked, width_of
-from sonde.rules.rule import CreditScale, Facts, Route, Signal
+from sonde.rules.rule import CreditScale, Facts, Route, Rule, Signal
 
 
 class Predictor:
@@ -30,15 +31,19 @@ class Predictor:
     def double(self, device: torch.device) -> "Predictor":
         return Predictor(self.learner.double(device))
 
+    def catch_up(self, trained: "Predictor") -> None:
+        pass
+
 
 @final
-@dataclass(frozen=True, kw_only=True)
-class StateBridge:
+@checked
+class StateBridge(Rule):
     """G(h_l, t_l, s) predicts h_L;  a_l = ∇_{h_l} ℓ(readout(G(h_l, t_l, s)), y),  a_L = g_L.
 
     t_l = l/L; s is the output error e, or g_L.  G has two hidden layers of 256 and learns, on the states of the
     batch, the relative error ‖G − h_L‖²/‖h_L‖² averaged over samples and layers, logged as `state_pred_error`.
-    With `input_norm: layer` G reads LayerNorm(h_l) and predicts LayerNorm(h_L).
+    With `input_norm: layer` G reads LayerNorm(h_l) and predicts LayerNorm(h_L).  Of tokens and maps G reads, and
+    predicts, what the network's reader reads; the rest of h_L stays.
     Exact limit: on a linear network, with G the map from h_l to h_L, it is backprop.
     """
 
@@ -53,25 +58,22 @@ class StateBridge:
 
     def init(self, facts: Facts, rng: torch.Generator) -> Predictor:
         d = width_of(facts)
-        side = facts.outputs if self.side == "error" else d
+        side = math.prod(facts.output_shape) if self.side == "error" else d
         return Predictor(Learner(build(d + 1 + side, 2, d, facts, rng)))
 
     def credits(self, state: Predictor, signal: Signal) -> list[Tensor]:
-        depth = len(signal.states) - 1
-        h_lNd, t_lN1, s_lNS = stacked(signal.states[:-1], depth, self._side(signal))
+        below, top, reader = signal.states[:-1], signal.states[-1], signal.reader
+        h_lNd, t_lN1, s_lNS = stacked(below, len(below), self._side(signal), reader)
         with torch.enable_grad():
             h_lNd.requires_grad_()
             state.prediction_lNd = state.learner.net(normalised(h_lNd, self.input_norm), t_lN1, s_lNS)
-            tokens = signal.states[-1].ndim == 3
-            end = state.prediction_lNd.flatten(0, 1)
-            output = signal.readout(end[:, None] if tokens else end)
-            y = signal.y.repeat(depth, *[1] * (signal.y.ndim - 1))
+            output = signal.readout(reader.replaced(top, state.prediction_lNd).flatten(0, 1))
+            y = signal.y.repeat(len(below), *[1] * (signal.y.ndim - 1))
             (a_lNd,) = torch.autograd.grad(signal.loss.per_sample(output, y).sum(), h_lNd, retain_graph=True)
-        return [*unstacked(a_lNd, signal.states[:-1]), signal.top_gradient]
+        return [*unstacked(a_lNd, below, reader), signal.top_gradient]
 
     def update(self, state: Predictor, signal: Signal) -> dict[str, Tensor]:
-        top = signal.states[-1]
-        target_Nd = normalised(top[:, 0] if top.ndim == 3 else top, self.input_norm)
+        target_Nd = normalised(signal.reader.read(signal.states[-1]), self.input_norm)
         scale_N = target_Nd.square().sum(-1).clamp_min(torch.finfo(target_Nd.dtype).tiny)
         assert state.prediction_lNd is not None, "credits comes before update"
         error = ((state.prediction_lNd - target_Nd).square().sum(-1) / scale_N).mean()
@@ -80,7 +82,4 @@ class StateBridge:
         return {"state_pred_error": error.detach()}
 
     def _side(self, signal: Signal) -> Tensor:
-        if self.side == "error":
-            return signal.error_NC
-        top = signal.top_gradient
-        return top[:, 0] if top.ndim == 3 else top
+        return signal.error_NC if self.side == "error" else signal.reader.credit(signal.top_gradient)

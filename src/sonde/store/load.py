@@ -1,5 +1,6 @@
 """Read a store: tidy rows as one DataFrame, and what each run was."""
 
+import difflib
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -9,7 +10,7 @@ from typing import Any, TypeVar
 
 import polars as pl
 
-from sonde.errors import SondeError
+from sonde.errors import SondeError, nearest
 from sonde.store import index
 from sonde.store.index import Entry
 from sonde.store.journal import KIND, read_facts, read_watched
@@ -47,6 +48,17 @@ class Run:
     about: dict[str, Any]
     manifest: Manifest
     path: Place
+    defaults: dict[str, Any] = field(default_factory=dict)  # dotted keys that its configuration may leave out
+
+    @property
+    def complete_config(self) -> dict[str, Any]:
+        """With the options that the stored configuration leaves out, because its id does."""
+        whole = {key: dict(v) if isinstance(v, dict) else v for key, v in self.config.items()}
+        for key, default in self.defaults.items():
+            part, _, option = key.partition(".")
+            section, name = (whole[part], option) if option else (whole, key)
+            section.setdefault(name, default)
+        return whole
 
     @property
     def label(self) -> str:
@@ -95,7 +107,7 @@ class Runs:
     @property
     def configs(self) -> dict[str, dict[str, Any]]:
         """Each run's complete configuration."""
-        return {run.id: run.config for run in self.runs}
+        return {run.id: run.complete_config for run in self.runs}
 
 
 def load(root: str | Place = "runs", where: pl.Expr | None = None) -> Runs:
@@ -104,11 +116,7 @@ def load(root: str | Place = "runs", where: pl.Expr | None = None) -> Runs:
     With `where`, only the rows of which it is true; a store of many runs is read the faster for it.
     """
     root = place(root)
-    if isinstance(root, Path) and root.exists() and not root.is_dir():
-        raise SondeError(f"{root} is a file: --runs names a folder of runs")
-    present = _present(root)
-    if present is None:
-        raise SondeError(f"{root} does not exist: `sonde run STUDY --runs {root}` makes it")
+    present = _stamps(root)
     known = index.read(root, present, where)
     entries = known | {entry.id: entry for entry in _entries(root, present, known)}
     ordered = [entries[id] for id in present]
@@ -116,10 +124,34 @@ def load(root: str | Place = "runs", where: pl.Expr | None = None) -> Runs:
     return _runs(root, ordered, where)
 
 
-def load_one(root: str | Place, id: str) -> Runs:
-    """A single run of a store."""
+def load_some(root: str | Place, ids: Iterable[str]) -> Runs:
+    """Those of these runs that are in the store."""
     root = place(root)
-    return _runs(root, [_entry(root / id, "")])
+    there = [id for id in ids if RunFolder(root / id).exists()]
+    return _runs(root, [_entry(root / id, "") for id in there])
+
+
+def present_runs(root: Place) -> list[str]:
+    """The ids of the runs that are in the store."""
+    return list(_present(root) or {})
+
+
+def find(root: str | Place, name: str) -> str:
+    """The id of the one run of a store that has this name, or whose id begins so."""
+    root = place(root)
+    ids = list(_stamps(root))
+    chosen = [id for id in ids if id == name] or [id for id in ids if id.startswith(name)]
+    if len(chosen) == 1:
+        return chosen[0]
+    if chosen:
+        some = ", ".join(chosen[:3]) + (", …" if len(chosen) > 3 else "")
+        raise SondeError(f"{len(chosen)} runs in {root} begin with {name!r}: {some}; give more of the id")
+    if not ids:
+        raise SondeError(f"{root} holds no runs: `sonde run STUDY --runs {root}` makes them")
+    close = nearest(name, ids) if len(ids) <= 8 or difflib.get_close_matches(name, ids, 1, 0.5) else None
+    raise SondeError(
+        f"no run in {root} begins with {name!r}: {close or f'`sonde show` lists the {len(ids)}'}"
+    )
 
 
 def manifests(root: Place, ids: Iterable[str]) -> dict[str, Manifest]:
@@ -131,6 +163,16 @@ def manifests(root: Place, ids: Iterable[str]) -> dict[str, Manifest]:
     return known | dict(
         zip(fresh, _each(root, lambda id: RunFolder(root / id).manifest(), fresh), strict=True)
     )
+
+
+def _stamps(root: Place) -> dict[str, str]:
+    """What lies in a store, which has to be there."""
+    if isinstance(root, Path) and root.exists() and not root.is_dir():
+        raise SondeError(f"{root} is a file: --runs names a folder of runs")
+    present = _present(root)
+    if present is None:
+        raise SondeError(f"{root} does not exist: `sonde run STUDY --runs {root}` makes it")
+    return present
 
 
 def _present(root: Place) -> dict[str, str] | None:
@@ -194,4 +236,5 @@ def _run(path: Place, entry: Entry) -> Run:
                 f"{path / 'run.json'} has no key 'about.{key}': it was written by another version; "
                 f"remove {path} to train it anew"
             )
-    return Run(entry.id, entry.description["config"], about, entry.manifest, path)
+    defaults = entry.description.get("defaults", {})
+    return Run(entry.id, entry.description["config"], about, entry.manifest, path, defaults)

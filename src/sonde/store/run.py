@@ -3,7 +3,9 @@
     run.json       what it is: format, id, configuration, and facts derived from it for readers
     manifest.json  which state is visible: epoch, files, time spent, where and with what it was computed
     metrics…       tidy rows in Parquet          weights…   safetensors
+    mine.py        a copy of each file of code that the configuration names as a guest
     resume…        optimiser, rule and generators in safetensors; only while the run is unfinished
+    initial…       the weights at initialisation     rule…   what the rule owns; once the run has ended
     log.txt        what an engine has to tell of its sessions; no state names it, and none removes it
 
 A state is visible when the manifest that names its files is renamed into place, all at once or not at all; in an
@@ -55,12 +57,23 @@ class RunFolder:
     def exists(self) -> bool:
         return (self.path if isinstance(self.path, Path) else self.path / "manifest.json").exists()
 
-    def create(self, config: Mapping[str, Any], about: Mapping[str, Any]) -> None:
-        """The folder with its configuration and an empty manifest."""
+    def create(
+        self,
+        config: Mapping[str, Any],
+        about: Mapping[str, Any],
+        defaults: Mapping[str, Any] | None = None,
+        guests: Mapping[str, bytes] | None = None,
+    ) -> None:
+        """The folder with its configuration and an empty manifest.
+
+        `defaults` has the options that the configuration may leave out, `guests` the files of code it was made from.
+        """
+        guests = guests or {}
         description = {"format": FORMAT, "id": self.id, "about": about, "config": config}
-        files.write_folder(
-            self.path, {"run.json": _json(description), "manifest.json": _json(self._with_format(Manifest()))}
-        )
+        description |= {"defaults": defaults or {}, "guests": list(guests)}
+        contents = {**guests, "run.json": _json(description)}
+        contents["manifest.json"] = _json(self._with_format(Manifest()))
+        files.write_folder(self.path, contents)
 
     def description(self) -> dict[str, Any]:
         return _read(self.path / "run.json", ("id", "about", "config"))
@@ -78,7 +91,7 @@ class RunFolder:
     def commit(self, manifest: Manifest, rows: pl.DataFrame, tensors: Mapping[str, bytes]) -> Manifest:
         """Make a new state visible, then remove the files of the one before.
 
-        An ended run keeps its rows and weights under their plain names; it has nothing to resume.
+        An ended run keeps its files under their plain names; it has nothing to resume.
         """
         contents = {"metrics.parquet": _parquet(rows)}
         contents |= {f"{name}.safetensors": content for name, content in tensors.items()}

@@ -45,7 +45,7 @@ def findings(gathered: Gathered) -> list[Finding]:
                         "n": len(rule.seeds),
                         "verdict": verdict(rule),
                     },
-                    runs=tuple(rule.ids),
+                    runs=tuple(rule.ended),
                     seeds=tuple(rule.seeds),
                 )
             )

@@ -12,8 +12,8 @@ from sonde.rules import Backprop, CreditBridge, DirectFeedback, Rule, StateBridg
 from sonde.studies.evidence import Gathered
 from sonde.studies.recipes import QUICK_SEEDS, SEEDS, classification
 from sonde.studies.study import Finding, Study
-from sonde.studies.summaries import Readings, RunRows, over_runs, with_spread
-from sonde.verdicts import collapse_verdict, number, stream_verdict
+from sonde.studies.summaries import Readings, RunRows, over_runs
+from sonde.verdicts import accuracy, collapse_verdict, number, stream_verdict
 
 RULES: tuple[Rule, ...] = (Backprop(), DirectFeedback(), StateBridge(), CreditBridge())
 
@@ -44,6 +44,7 @@ def measure(rows: RunRows) -> dict[str, float]:
         "test_acc": rows.value("test_acc", epoch=last),
         "stream_change": rows.change("hidden_norm", layer=top),
         "gradient_change": rows.change("grad_norm", layer=top),
+        "per_error_change": rows.change("grad_per_error", layer=top),
         "state_pred_error": rows.value("state_pred_error", epoch=last),
     }
 
@@ -51,18 +52,20 @@ def measure(rows: RunRows) -> dict[str, float]:
 def accuracy_finding(runs: pl.DataFrame, readings: Readings) -> Finding:
     what = runs.row(0, named=True)
     over = over_runs(runs, readings, measure)
-    accuracy = with_spread(over["test_acc"], 3)
+    reached = accuracy(over["test_acc"]["mean"], over["test_acc"]["std"])
     return Finding(
         sentence=(
-            f"{what['rule_label']}: test accuracy {accuracy} after {what['epochs']} epochs; "
-            f"{stream_verdict(over['stream_change']['mean'])}; {collapse_verdict(over['gradient_change']['mean'])}."
+            f"{what['rule_label']}: test accuracy {reached} after {what['epochs']} epochs; "
+            f"{stream_verdict(over['stream_change']['mean'])}; "
+            f"{collapse_verdict(over['gradient_change']['mean'], over['per_error_change']['mean'])}."
         ),
         shown={
             "rule": what["rule_label"],
             "n": str(runs.height),
-            "test accuracy": accuracy,
+            "test accuracy": reached,
             "‖h_L‖ ÷ init": number(over["stream_change"]["mean"]),
             "‖g_L‖ ÷ init": number(over["gradient_change"]["mean"]),
+            "‖g_L‖/‖e‖ ÷ init": number(over["per_error_change"]["mean"]),
             "prediction error": number(over["state_pred_error"]["mean"])
             if what["rule"] == "state_bridge"
             else "–",

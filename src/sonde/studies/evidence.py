@@ -29,12 +29,24 @@ class Gathered:
     judge: Judge  # of the whole store
 
 
-def gather(stored: Runs, configs: Sequence[RunConfig], source: str, judge: Judge | None = None) -> Gathered:
-    """The stored, complete runs of the given configurations."""
+def gather(
+    stored: Runs,
+    configs: Sequence[RunConfig],
+    source: str,
+    judge: Judge | None = None,
+    *,
+    guests: bool = False,
+) -> Gathered:
+    """The stored, complete runs of the given configurations; with `guests`, those of guest rules beside them."""
     wanted = {config.id: config for config in configs}
     inside = [run for run in stored.runs if run.id in wanted and run.manifest.state == "complete"]
+    several: dict[str, str] = {}
+    if guests and inside:
+        more, several = _guests_beside(stored, configs)
+        ids = {run.id for run in inside} | more
+        inside = [run for run in stored.runs if run.id in ids]
     chosen, why = {run.id for run in inside}, _Why(wanted)
-    left_out = {run.id: why(run) for run in stored.runs if run.id not in chosen}
+    left_out = {run.id: several.get(run.id) or why(run) for run in stored.runs if run.id not in chosen}
     left_out |= {run.id: WATCHED for run in stored.watched}
     if not inside:
         reasons = (
@@ -44,6 +56,35 @@ def gather(stored: Runs, configs: Sequence[RunConfig], source: str, judge: Judge
     runs = pl.DataFrame([_describe(run) for run in inside], schema=RUNS_SCHEMA)
     rows = stored.rows.join(runs.select("run"), on="run", how="semi") if left_out else stored.rows
     return Gathered(Runs(rows, inside), Evidence(rows, runs, source), left_out, judge or Judge(stored))
+
+
+def _guests_beside(stored: Runs, configs: Sequence[RunConfig]) -> tuple[set[str], dict[str, str]]:
+    """Complete runs that differ from a wanted one in nothing but a guest rule; and those of which there are several.
+
+    A guest that changed, or was trained with several options, is several rules of one name.
+    """
+    strangers = [
+        run for run in stored.runs if "source" in run.config["rule"] and run.manifest.state == "complete"
+    ]
+    recipes = {_without_rule(to_tree(config)) for config in configs} if strangers else set()
+    of_rule: dict[str, dict[str, list[str]]] = {}
+    for run in strangers:
+        rule = run.config["rule"]
+        if _without_rule(run.config) in recipes:
+            of_rule.setdefault(rule["name"], {}).setdefault(json.dumps(rule), []).append(run.id)
+    alone = {run for forms in of_rule.values() if len(forms) == 1 for runs in forms.values() for run in runs}
+    several = {
+        run: f"there are {len(forms)} rules called {name}: choose one with --set rule+=file.py:{name}"
+        for name, forms in of_rule.items()
+        if len(forms) > 1
+        for runs in forms.values()
+        for run in runs
+    }
+    return alone, several
+
+
+def _without_rule(tree: Mapping[str, Any]) -> str:
+    return json.dumps({**tree, "rule": None}, sort_keys=True)
 
 
 class _Why:
@@ -100,4 +141,8 @@ def _describe(run: Run) -> dict[str, Any]:
         "alpha": about["alpha"],
         "probe_size": about["probe_size"],
         "model_alpha": config["model"].get("alpha"),
+        "reader": about.get(
+            "reader", "cls" if config["model"]["name"] == "vit_mini" else "flat"
+        ),  # 0.1.0 said nothing
+        "input_norm": config["rule"].get("input_norm"),
     }

@@ -1,26 +1,12 @@
-"""Narrow a study: `--set key=value` changes runs, `--only key=value` keeps some of them."""
+"""Narrow a study: `--only key=value` keeps some of its runs."""
 
 import json
 from collections.abc import Sequence
 from typing import Any
 
-from sonde.config import RunConfig, change, keys
+from sonde.config import RunConfig, keys
 from sonde.errors import SondeError, nearest
-
-
-class UnknownKey(SondeError):
-    """No configuration of the study has the key."""
-
-
-def with_changes(configs: Sequence[RunConfig], changes: dict[str, Any]) -> list[RunConfig]:
-    """Every configuration with the changes it has a key for; a key that none has is an error."""
-    if "seed" in changes:
-        raise SondeError("--set seed=…: choose seeds with --seeds")
-    _check_keys(configs, changes)
-    changed = [
-        change(config, {key: v for key, v in changes.items() if key in keys(config)}) for config in configs
-    ]
-    return list({config.id: config for config in changed}.values())
+from sonde.studies.settings import UnknownKey
 
 
 def only(configs: Sequence[RunConfig], choices: dict[str, Any]) -> list[RunConfig]:
@@ -28,7 +14,7 @@ def only(configs: Sequence[RunConfig], choices: dict[str, Any]) -> list[RunConfi
     _check_keys(configs, choices, extra={"variant"})
 
     def values(config: RunConfig) -> dict[str, Any]:
-        return {**keys(config), "variant": config.model.variant}
+        return {**keys(config), "variant": getattr(config.model, "variant", None)}
 
     for key, wanted in choices.items():
         present = {json.dumps(values(config)[key]) for config in configs if key in values(config)}

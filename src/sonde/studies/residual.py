@@ -51,17 +51,24 @@ def configs(scale: str, seeds: Sequence[int]) -> list[RunConfig]:
 def findings(gathered: Gathered) -> list[Finding]:
     """One finding for each network and variant, over the seeds present."""
     evidence = gathered.evidence
-    kinds = evidence.runs.select("variant", "model").unique().sort("variant", "model")
-    readings = Readings(evidence.rows)
+    kinds = (
+        evidence.runs.group_by("variant", "model", "rule")
+        .agg()
+        .sort("variant", "model", pl.col("rule") != "bp", "rule")
+    )
+    several, readings = evidence.runs["rule"].n_unique() > 1, Readings(evidence.rows)
     return [
-        _finding(evidence.runs.filter(variant=variant, model=model), readings)
-        for variant, model in kinds.iter_rows()
+        _finding(
+            evidence.runs.filter(*(pl.col(key).eq_missing(value) for key, value in kind.items())),
+            readings,
+            several,
+        )
+        for kind in kinds.iter_rows(named=True)
     ]
 
 
-def _finding(runs: pl.DataFrame, readings: Readings) -> Finding:
+def _finding(runs: pl.DataFrame, readings: Readings, several_rules: bool) -> Finding:
     what = runs.row(0, named=True)
-    moments = theory.second_moments(what["model"] == "res_mlp", what["alpha"], what["depth"])
     over = over_runs(runs, readings, _measure)
     numbers: dict[str, Any] = {
         "network": what["label"],
@@ -69,18 +76,30 @@ def _finding(runs: pl.DataFrame, readings: Readings) -> Finding:
         "n": over["final_loss"]["n"],
         **{name: summary["mean"] for name, summary in over.items()},
         "final_loss_std": over["final_loss"]["std"],
-        "growth_per_layer_predicted": (moments[-1] / moments[0]) ** (1 / (2 * what["depth"])),
+        "growth_per_layer_predicted": _predicted(what),
     }
+    if several_rules:
+        numbers["rule"] = what["rule_label"]
     loss = (numbers["loss_reduction_percent"], numbers["final_loss"], theory.INPUT_SECOND_MOMENT)
     numbers["verdict"] = verdicts.loss_status(*loss)
     gradient = verdicts.gradient_verdict(numbers["gradient_first_over_last"])
+    named = (what["label"], what["variant"], numbers.get("rule"))
+    name = ", ".join(part for part in named if part)
     return Finding(
-        sentence=f"{what['label']}, {what['variant']}: {verdicts.loss_verdict(*loss)}; {gradient}.",
+        sentence=f"{name}: {verdicts.loss_verdict(*loss)}; {gradient}.",
         shown=_cells(numbers),
         numbers=numbers,
         runs=tuple(runs["run"]),
         seeds=tuple(runs["seed"]),
     )
+
+
+def _predicted(what: dict[str, Any]) -> float:
+    """Growth per layer under random weights, of the two networks for which it is known."""
+    if what["model"] not in ("plain_mlp", "res_mlp"):
+        return math.nan
+    moments = theory.second_moments(what["model"] == "res_mlp", what["alpha"], what["depth"])
+    return float((moments[-1] / moments[0]) ** (1 / (2 * what["depth"])))
 
 
 def _measure(rows: RunRows) -> dict[str, float]:
@@ -112,7 +131,8 @@ def _cells(numbers: dict[str, Any]) -> dict[str, str]:
     spread = "" if numbers["final_loss_std"] is None else f" ± {number(numbers['final_loss_std'])}"
     return {
         "network": numbers["network"],
-        "variant": numbers["variant"],
+        "variant": numbers["variant"] or "–",
+        **({"rule": numbers["rule"]} if "rule" in numbers else {}),
         "n": str(numbers["n"]),
         "first loss": number(numbers["initial_loss"]),
         "final loss": number(numbers["final_loss"]) + spread,

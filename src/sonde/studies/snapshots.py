@@ -10,8 +10,8 @@ from sonde.rules import Backprop, DirectFeedback, FeedbackAlignment, Rule
 from sonde.studies.evidence import Gathered
 from sonde.studies.recipes import QUICK_SEEDS, SEEDS, classification, teacher_student
 from sonde.studies.study import Finding, Study
-from sonde.studies.summaries import Readings, RunRows, over_runs, with_spread
-from sonde.verdicts import collapse_verdict, number, stream_verdict
+from sonde.studies.summaries import Readings, RunRows, over_runs
+from sonde.verdicts import accuracy, collapse_verdict, number, stream_verdict
 
 RULES: tuple[Rule, ...] = (Backprop(), FeedbackAlignment(), DirectFeedback())
 
@@ -55,6 +55,7 @@ def _measure(rows: RunRows) -> dict[str, float]:
         "stream": rows.value("hidden_norm", epoch=last, layer=top),
         "stream_change": rows.change("hidden_norm", layer=top),
         "gradient_change": rows.change("grad_norm", layer=top),
+        "per_error_change": rows.change("grad_per_error", layer=top),
     }
 
 
@@ -65,16 +66,17 @@ def _finding(runs: pl.DataFrame, readings: Readings) -> Finding:
     return Finding(
         sentence=(
             f"{what['label']}, {what['rule_label']}: {stream_verdict(stream)} over {what['epochs']} epochs; "
-            f"{collapse_verdict(gradient)}."
+            f"{collapse_verdict(gradient, over['per_error_change']['mean'])}."
         ),
         shown={
             "network": what["label"],
             "rule": what["rule_label"],
             "n": str(runs.height),
-            "test accuracy": with_spread(over["test_acc"], 3),
+            "test accuracy": accuracy(over["test_acc"]["mean"], over["test_acc"]["std"]),
             "‖h_L‖": number(over["stream"]["mean"]),
             "‖h_L‖ ÷ init": number(stream),
             "‖g_L‖ ÷ init": number(gradient),
+            "‖g_L‖/‖e‖ ÷ init": number(over["per_error_change"]["mean"]),
         },
         numbers={
             "network": what["label"],

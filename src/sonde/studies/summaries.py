@@ -6,8 +6,8 @@ from typing import Any
 
 import polars as pl
 
+from sonde.errors import SondeError
 from sonde.statistics import over_seeds
-from sonde.verdicts import number
 
 
 class Readings:
@@ -48,7 +48,12 @@ class RunRows:
 def over_runs(
     runs: pl.DataFrame, readings: Readings, measure: Callable[[RunRows], dict[str, float]]
 ) -> dict[str, dict[str, Any]]:
-    """Mean, spread and n over the runs of each number, each run being one seed."""
+    """Mean, spread and n over the runs of each number, each run being one seed; a seed that counts twice is refused."""
+    seeds = runs["seed"].drop_nulls()
+    if seeds.n_unique() < seeds.len():
+        raise SondeError(
+            f"several runs of one seed would be averaged ({', '.join(runs['run'])}): keep one with --only key=value"
+        )
     measured = [measure(RunRows(readings, run)) for run in runs.iter_rows(named=True)]
     rows = pl.DataFrame(
         [(name, value, not math.isnan(value)) for numbers in measured for name, value in numbers.items()],
@@ -57,9 +62,3 @@ def over_runs(
     )
     found = over_seeds(rows, "name").with_columns(pl.col("mean").fill_null(math.nan))
     return {row["name"]: row for row in found.iter_rows(named=True)}
-
-
-def with_spread(summary: dict[str, Any], digits: int = 2) -> str:
-    """`0.58 ± 0.01`; the spread only where there is one."""
-    spread = "" if summary["std"] is None else f" ± {number(summary['std'])}"
-    return f"{number(summary['mean'], digits)}{spread}"

@@ -4,6 +4,7 @@ from sonde.tasks.cifar10 import Cifar10
 from sonde.tasks.data import Data, Task
 from sonde.tasks.digits import Digits
 from sonde.tasks.identity import Identity
+from sonde.tasks.samples import Samples
 from sonde.tasks.teacher import Teacher
 
 TASKS: dict[str, type[Task]] = {
@@ -13,4 +14,4 @@ TASKS: dict[str, type[Task]] = {
     "cifar10": Cifar10,
 }
 
-__all__ = ["TASKS", "Cifar10", "Data", "Digits", "Identity", "Task", "Teacher"]
+__all__ = ["TASKS", "Cifar10", "Data", "Digits", "Identity", "Samples", "Task", "Teacher"]

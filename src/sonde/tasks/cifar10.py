@@ -1,7 +1,6 @@
 """Classify CIFAR-10 images.  N samples, C channels, H height, W width."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -11,6 +10,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 from torch import Tensor
 
+from sonde.checked import checked
 from sonde.datasets.cifar10 import CLASSES, SIDE, find
 from sonde.datasets.decoded import PAD, Images, open_images
 from sonde.datasets.places import data_folder
@@ -25,7 +25,7 @@ MEAN = (0.4914, 0.4822, 0.4465)
 STD = (0.2470, 0.2435, 0.2616)
 
 
-@dataclass(frozen=True, kw_only=True)
+@checked
 class Cifar10:
     """CIFAR-10, 50,000 training and 10,000 test images of 3×32×32 pixels in 10 classes, cross entropy.
 

@@ -1,12 +1,12 @@
 """Classify small handwritten digits.  N samples."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from sonde.checked import checked
 from sonde.datasets.digits import read_digits
 from sonde.generators import generator
 from sonde.store.place import Place
@@ -16,7 +16,7 @@ from sonde.tasks.samples import Samples
 TEST = 360
 
 
-@dataclass(frozen=True, kw_only=True)
+@checked
 class Digits:
     """scikit-learn's 1,797 images of 8×8 pixels, cross entropy.
 

@@ -1,20 +1,20 @@
 """Learn the identity: the target is the input.  N samples, d width."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 import torch
 from annotated_types import Ge
 from torch import Tensor
 
+from sonde.checked import checked
 from sonde.generators import generator
 from sonde.losses import MEAN_SQUARED_ERROR, Loss
 from sonde.store.place import Place
 from sonde.tasks.data import Data
 
 
-@dataclass(frozen=True, kw_only=True)
+@checked
 class Identity:
     """X ~ U(−1, 1), Y = X, mean squared error.
 

@@ -1,20 +1,20 @@
 """Learn what a random network computes.  N samples, i inputs, d width, C classes."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 import torch
 from annotated_types import Ge, Le
 from torch import Tensor
 
+from sonde.checked import checked
 from sonde.generators import generator
 from sonde.store.place import Place
 from sonde.tasks.data import Data
 from sonde.tasks.samples import Samples
 
 
-@dataclass(frozen=True, kw_only=True)
+@checked
 class Teacher:
     """X ~ N(0, 1), Y = argmax of a random residual network, cross entropy.
 

@@ -5,12 +5,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sonde.criteria import Criterion, as_loss
 from sonde.generators import generator
 from sonde.losses import CROSS_ENTROPY, Loss
-from sonde.network import Network
-from sonde.probes import Snapshot
-from sonde.rules import Facts, Rule, Signal
-from sonde.training.step import Step, backward
+from sonde.network import Network, survey
+from sonde.probes import Redrawn, Snapshot
+from sonde.rules import Facts, Nothing, Rule, RuleState
+from sonde.rules.rule import Matrix
+from sonde.training.step import Again, Step, backward, signal_on
+from sonde.training.swap import check_products
 
 
 class CreditAssignment:
@@ -22,9 +25,10 @@ class CreditAssignment:
             assignment.backward(x, y)        # instead of loss.backward()
             optimiser.step()
 
-    `net` has `embed`, `blocks` and `readout`; where it also says `residual = True`, blocks return what they add to
-    the state, otherwise they return the next state.  `steps` is the length of the training, which a rule with a
-    warm-up needs to know.
+    `net` is what `sonde.chain` makes of a module, or has `embed`, `blocks` and `readout` itself; where it also says
+    `residual = True`, blocks return what they add to the state, otherwise they return the next state.  `loss` is any
+    function of (output, y), such as `nn.CrossEntropyLoss()`.  `steps` is the length of the training, which a rule with
+    a warm-up needs to know.
     """
 
     def __init__(
@@ -33,22 +37,28 @@ class CreditAssignment:
         rule: Rule,
         *,
         sample: Tensor,
-        loss: Loss = CROSS_ENTROPY,
+        loss: Loss | Criterion = CROSS_ENTROPY,
         steps: int = 1,
         seed: int = 0,
     ) -> None:
-        self.net = net if isinstance(net, Network) else Network.of(net)
-        self.rule, self.loss = rule, loss
-        with torch.no_grad():
-            states, output_NC = self.net.states(sample[:1])
-        facts = Facts(
-            shapes=[tuple(h.shape[1:]) for h in states],
-            outputs=output_NC.shape[-1],
+        self.net = Network.of(net)
+        seen = survey(self.net, sample)
+        seen.remember(self.net)
+        self.rule, self.loss = rule, as_loss(loss, seen.output_shape)
+        weight = next((p for p in self.net.parameters() if p.is_floating_point()), sample)
+        self.facts = Facts(
+            shapes=seen.shapes,
+            output_shape=seen.output_shape,
             steps=steps,
-            device=output_NC.device,
-            dtype=output_NC.dtype,
+            device=weight.device,
+            dtype=weight.dtype,
+            reader=seen.reader,
+            units=_copied(self.net.matrices()) if rule.route == "layer" else [],
+            names=[self.net.name_of(layer) for layer in range(self.net.depth)],
         )
-        self.state = rule.init(facts, generator(seed, "rule"))
+        self.state = rule.init(self.facts, generator(seed, "rule"))
+        if rule.route == "layer":
+            check_products(self.net, sample, rule.feedback(self.state, self.facts.units).keys())
 
     def backward(self, x: Tensor, y: Tensor) -> Step:
         """Fill the gradient of every parameter the rule trains; return the mean loss, the output and the logs."""
@@ -56,18 +66,41 @@ class CreditAssignment:
 
     def credits(self, snapshot: Snapshot) -> list[Tensor]:
         """a_0 … a_L of the probe batch in float64, from a copy of the state that trains the network."""
-        signal = Signal(
-            states=snapshot.states,
-            output_NC=snapshot.output_NC,
-            y=snapshot.y,
-            loss=snapshot.loss,
-            readout=snapshot.net.readout,
+        return self._credits(self.state, snapshot)
+
+    @property
+    def redrawn(self) -> Redrawn | None:
+        """The credits of the same rule at the same step, had it drawn its matrices or networks anew.
+
+        None for a rule that owns nothing: there is nothing to draw.
+        """
+        if isinstance(self.state, Nothing):
+            return None
+
+        def credits(snapshot: Snapshot, rng: torch.Generator) -> list[Tensor]:
+            fresh = self.rule.init(self.facts, rng)
+            fresh.catch_up(self.state)
+            return self._credits(fresh, snapshot)
+
+        return credits
+
+    def _credits(self, state: RuleState, snapshot: Snapshot) -> list[Tensor]:
+        signal = signal_on(
+            Again(snapshot.net, snapshot.x),
+            snapshot.states,
+            snapshot.output_NC,
+            snapshot.y,
+            snapshot.loss,
             gradients=lambda: snapshot.gradients,
         )
-        return self.rule.credits(self.state.double(snapshot.output_NC.device), signal)
+        return self.rule.credits(state.double(snapshot.output_NC.device), signal)
 
     def state_dict(self) -> dict[str, Any]:
         return self.state.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.state.load_state_dict(state)
+
+
+def _copied(units: list[dict[str, nn.Parameter]]) -> list[Matrix]:
+    return [{name: p.detach().clone() for name, p in unit.items()} for unit in units]

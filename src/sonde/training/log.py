@@ -23,14 +23,14 @@ class Log:
 
     def __init__(self, loss: Loss, lead: int = 0) -> None:
         self.loss, self.lead = loss, lead
-        self.samples = 0
+        self.sizes: list[int] = []  # of the batches
         self.losses: list[Tensor] = []
         self.outputs: list[Tensor] = []
         self.labels: list[Tensor] = []
         self.others: dict[str, list[Tensor]] = {}
 
     def add(self, step: Step, y: Tensor) -> None:
-        self.samples += y.shape[self.lead]
+        self.sizes.append(y.shape[self.lead])
         self.losses.append(step.loss)
         if self.loss.classifies:
             self.outputs.append(step.output_NC)
@@ -38,21 +38,27 @@ class Log:
         for name, value in step.logs.items():
             self.others.setdefault(name, []).append(value)
 
+    @property
+    def samples(self) -> int:
+        return sum(self.sizes)
+
     def read(self) -> list[Epoch]:
-        """The means over all batches, each with the number of samples that were drawn; of every replica."""
-        losses_RS = torch.stack(self.losses, -1).view(-1, len(self.losses))
-        means = {"train_loss": losses_RS.mean(-1).tolist()}
+        """The means over all samples that were drawn, a smaller last batch counting for less; of every replica."""
+        losses_RS = self._by_batch(self.losses)
+        share_S = torch.tensor(self.sizes, dtype=torch.float64) / self.samples
+        means = {"train_loss": (losses_RS * share_S).sum(-1).tolist()}
         for name, values in self.others.items():
-            means[name] = torch.stack(values, -1).view_as(losses_RS).mean(-1).tolist()
-        if self.loss.classifies:
-            right = torch.cat(self.outputs, self.lead).argmax(-1) == torch.cat(self.labels, self.lead)
-            correct = right.view(len(losses_RS), -1).sum(-1).tolist()
-            means["train_acc"] = [count / self.samples for count in correct]
+            means[name] = (self._by_batch(values) * share_S).sum(-1).tolist()
+        if self.loss.hits is not None:
+            hits = self.loss.hits(torch.cat(self.outputs, self.lead), torch.cat(self.labels, self.lead))
+            hits_RN = hits.view(len(losses_RS), -1)
+            means["train_acc"] = [count / hits_RN.shape[1] for count in hits_RN.sum(-1).tolist()]
         rows = [dict(zip(means, values, strict=True)) for values in zip(*means.values(), strict=True)]
-        return [
-            Epoch(losses, self._readings(row))
-            for losses, row in zip(losses_RS.double().cpu(), rows, strict=True)
-        ]
+        return [Epoch(losses, self._readings(row)) for losses, row in zip(losses_RS, rows, strict=True)]
+
+    def _by_batch(self, values: list[Tensor]) -> Tensor:
+        """What every batch left, in float64: R×S of R replicas and S batches."""
+        return torch.stack(values, -1).view(-1, len(values)).cpu().double()
 
     def _readings(self, means: dict[str, float]) -> list[Reading]:
         return [Reading(metric=name, value=value, samples=self.samples) for name, value in means.items()]

@@ -6,15 +6,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sonde.config import Optimiser, RunConfig
+from sonde.config import RunConfig, probe_of
+from sonde.errors import SondeError
 from sonde.generators import generator
-from sonde.probes import PROBES, Context, take
+from sonde.models.made import network_of
+from sonde.network import vector_axis
+from sonde.optimisers import GuestOptimiser, Optimiser
+from sonde.probes import DRAWS, FEW_DRAWS, Context, take
 from sonde.rows import Reading
 from sonde.tasks import Data
-from sonde.training.adam import Adam
 from sonde.training.assign import CreditAssignment
 from sonde.training.bf16 import use_bf16
+from sonde.training.draws import Draws
 from sonde.training.log import Epoch, Log
+from sonde.training.optimisers import make_optimiser
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bf16": torch.float32}  # of weights
 TEST_BATCH = 1000
@@ -28,38 +33,41 @@ class Program:
         self.data = data
         self.device = device
         self.dtype = DTYPES[config.precision]
-        net = config.model.build(config.signature, generator(config.seed, "init"))
+        self.draws = Draws(generator(config.seed, "draws"), device)
+        with self.draws:
+            net = network_of(config.model.build(config.signature, generator(config.seed, "init")))
         self.net = net.to(device, self.dtype)
         if config.precision == "bf16":
             use_bf16(self.net)
         self.initial = {name: p.detach().clone() for name, p in self.net.named_parameters()}
-        self.optimiser = Adam(
-            list(self.net.parameters()),
-            weight_decay=config.optimiser.weight_decay,
-            decoupled=config.optimiser.name == "adamw",
-        )
+        self.optimiser = make_optimiser(config.optimiser, list(self.net.parameters()))
         self.order = generator(config.seed, "order")
         self.steps_per_epoch = data.steps(config.batch_size)
-        self.credit = CreditAssignment(
-            self.net,
-            config.rule,
-            sample=torch.zeros(1, *config.signature.shape, device=device, dtype=self.dtype),
-            loss=data.loss,
-            steps=config.epochs * self.steps_per_epoch,
-            seed=config.seed,
-        )
+        sample, _ = data.test(0, 2)
+        self.width = self._fits(sample)
+        with self.draws:
+            self.credit = CreditAssignment(
+                self.net,
+                config.rule,
+                sample=sample,
+                loss=data.loss,
+                steps=config.epochs * self.steps_per_epoch,
+                seed=config.seed,
+            )
+        self.loss = self.credit.loss
 
     def train_epoch(self, epoch: int) -> Epoch:
         """One epoch of optimiser steps; nothing is read from the device before its end."""
         config = self.config
         lr = learning_rate(config.optimiser, epoch, config.epochs)
-        log = Log(self.data.loss)
+        log = Log(self.loss)
         self.net.train()
-        for x, y in self.data.batches(config.batch_size, self.order):
-            self.optimiser.zero_grad()
-            step = self.credit.backward(x, y)
-            self.optimiser.step(lr)
-            log.add(step, y)
+        with self.draws:
+            for x, y in self.data.batches(config.batch_size, self.order):
+                self.optimiser.zero_grad()
+                step = self.credit.backward(x, y)
+                self.optimiser.step(lr)
+                log.add(step, y)
         return log.read()[0]
 
     @torch.no_grad()
@@ -69,18 +77,20 @@ class Program:
         total = torch.zeros(
             (), device=self.device, dtype=torch.float32 if self.device.type == "mps" else torch.float64
         )
-        correct = torch.zeros((), device=self.device, dtype=torch.int64)
+        correct, labels = torch.zeros((), device=self.device, dtype=torch.int64), 0
         self.net.eval()
-        for first in range(0, samples, TEST_BATCH):
-            x, y = data.test(first, min(first + TEST_BATCH, samples))
-            output = self.net(x)
-            total += data.loss.per_sample(output, y).sum()
-            if data.loss.classifies:
-                correct += (output.argmax(-1) == y).sum()
+        with self.draws:
+            for first in range(0, samples, TEST_BATCH):
+                x, y = data.test(first, min(first + TEST_BATCH, samples))
+                output = self.net(x)
+                total += self.loss.per_sample(output, y).sum()
+                if self.loss.hits is not None:
+                    hits = self.loss.hits(output, y)
+                    correct, labels = correct + hits.sum(), labels + hits.numel()
         self.net.train()
         readings = [Reading(metric="test_loss", value=total.item() / samples, samples=samples)]
-        if data.loss.classifies:
-            readings.append(Reading(metric="test_acc", value=correct.item() / samples, samples=samples))
+        if self.loss.classifies:
+            readings.append(Reading(metric="test_acc", value=correct.item() / labels, samples=samples))
         return readings
 
     def probe(self, epoch: int) -> list[Reading]:
@@ -91,20 +101,30 @@ class Program:
             return []
         context = Context(
             credits=self.credit.credits,
+            redrawn=self.credit.redrawn,
             initial=self.initial,
             test=self.data.test,
             test_samples=self.data.test_samples,
             seed=config.seed,
             epoch=epoch,
             directions=probing.directions,
+            draws=DRAWS if "rho" in names else FEW_DRAWS,
             etas=probing.etas,
             epsilon=probing.epsilon,
         )
-        snapshot = take(self.net, *self.data.test(0, probing.size), self.data.loss, context)
-        return [reading for name in names for reading in PROBES[name](snapshot)]
+        with self.draws:
+            snapshot = take(self.net, *self.data.test(0, probing.size), self.loss, context)
+            return [reading for name in names for reading in probe_of(name)(snapshot)]
 
     def weights(self) -> dict[str, Tensor]:
-        return {name: value.contiguous() for name, value in self.net.state_dict().items()}
+        """Everything the network is made of; weights that stand in two places are stored twice."""
+        found: dict[str, Tensor] = {}
+        places = set()
+        for name, value in self.net.state_dict().items():
+            value = value.contiguous()
+            found[name] = value.clone() if value.data_ptr() in places else value
+            places.add(value.data_ptr())
+        return found
 
     def finite(self) -> bool:
         return all(bool(torch.isfinite(p).all()) for p in self.net.parameters())
@@ -115,6 +135,7 @@ class Program:
             "optimiser": self.optimiser.state_dict(),
             "order": self.order.get_state(),
             "rule": self.credit.state_dict(),
+            "draws": self.draws.state,
         }
 
     def restore(self, weights: dict[str, Tensor], state: dict[str, Any]) -> None:
@@ -122,9 +143,24 @@ class Program:
         self.optimiser.load_state_dict(state["optimiser"])
         self.order.set_state(state["order"])
         self.credit.load_state_dict(state["rule"])
+        self.draws.state = state.get("draws", self.draws.state)  # 0.1.0 had nothing that drew from it
+
+    @torch.no_grad()
+    def _fits(self, x: Tensor) -> int:
+        """The width of the network's first state, where the network fits the task."""
+        outputs = self.config.signature.outputs
+        self.net.eval()
+        states, output = self.net.states(x)
+        self.net.train()
+        if output.shape[0] != len(x) or output.shape[-1] != outputs:
+            raise SondeError(
+                f"the network turns {tuple(x.shape)} into {tuple(output.shape)}, but the task asks for {outputs} "
+                "outputs for each sample: let the function that makes it take `outputs`, which the task fills in"
+            )
+        return states[0].shape[vector_axis(states[0])]
 
 
-def learning_rate(optimiser: Optimiser, epoch: int, epochs: int) -> float:
+def learning_rate(optimiser: Optimiser | GuestOptimiser, epoch: int, epochs: int) -> float:
     """The rate of an epoch (counted from 1): constant, or lr·(1 + cos(π·(epoch−1)/epochs))/2."""
     if optimiser.schedule == "constant":
         return optimiser.lr

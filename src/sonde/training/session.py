@@ -10,7 +10,8 @@ import polars as pl
 import safetensors.torch
 import torch
 
-from sonde.config import RunConfig, to_tree
+from sonde import guests
+from sonde.config import RunConfig, label_of, to_tree, younger
 from sonde.errors import SondeError
 from sonde.rows import Reading, rows_of
 from sonde.store.environment import describe
@@ -49,7 +50,8 @@ class Session:
         data = config.task.load(config.seed, data_root, device, DTYPES[config.precision])
         self.program = Program(config, data, device)
         if not folder.exists():
-            folder.create(to_tree(config), about(config, self.program))
+            known = about(config, self.program)
+            folder.create(to_tree(config), known, younger(config), guests.copies(config.sources))
         _check_same_data(folder, data)
         manifest, self.rows = folder.read()
         folder.sweep(manifest)
@@ -97,6 +99,9 @@ class Session:
         tensors = {"weights": safetensors.torch.save(program.weights())}
         if state == "unfinished":
             tensors["resume"] = pack(program.state())
+        else:
+            tensors["initial"] = safetensors.torch.save(program.initial)
+            tensors["rule"] = pack(program.credit.state_dict())
         manifest = replace(
             self.manifest,
             state=state,
@@ -133,13 +138,14 @@ def _check_same_data(folder: RunFolder, data: Data) -> None:
 def about(config: RunConfig, program: Program) -> dict[str, Any]:
     """Facts derived from the configuration, for readers that have no torch."""
     return {
-        "label": config.model.label,
-        "variant": config.model.variant,
-        "rule_label": config.rule.label,
-        "task_label": config.task.label,
-        "depth": config.model.L,
-        "width": config.model.d,
-        "alpha": config.model.init_scale,
+        "label": label_of("model", config.model),
+        "variant": getattr(config.model, "variant", None),
+        "rule_label": label_of("rule", config.rule),
+        "task_label": label_of("task", config.task),
+        "depth": len(program.net.blocks),
+        "reader": program.net.reader.name if program.net.reader else None,  # which vector of a sample is read
+        "width": getattr(config.model, "d", program.width),
+        "alpha": getattr(config.model, "init_scale", None),
         "steps": config.epochs * program.steps_per_epoch,
         "samples": program.data.train_samples,
         "probe_size": min(config.probes.size, program.data.test_samples),

@@ -9,15 +9,18 @@ import torch
 
 from sonde.config import RunConfig
 from sonde.models import PlainMLP, ResidualMLP, ResMLP, StudentNet
+from sonde.optimisers import Optimiser
 from sonde.rules import Backprop, DirectFeedback, FeedbackAlignment, Frozen
 from sonde.training.adam import Adam
 from sonde.training.log import Epoch, Log
+from sonde.training.optimisers import adam
 from sonde.training.program import Program, learning_rate
 from sonde.training.replicas import LANES, share, stack_networks, stack_states
 from sonde.training.step import backward
 
 STACKED_MODELS = (PlainMLP, ResMLP, ResidualMLP, StudentNet)
 STACKED_RULES = (Backprop, FeedbackAlignment, DirectFeedback, Frozen)
+STACKED_OPTIMISERS = ("adam", "adamw")
 WIDEST = 128  # up to this width a stack was measured to be faster: `sonde bench stacking`
 
 
@@ -32,6 +35,8 @@ def stackable(config: RunConfig) -> bool:
         and config.model.d <= WIDEST
         and config.model.d % LANES == 0
         and config.precision != "bf16"
+        and isinstance(config.optimiser, Optimiser)
+        and config.optimiser.name in STACKED_OPTIMISERS
     )
 
 
@@ -45,17 +50,13 @@ class Stack:
     def __init__(self, programs: Sequence[Program]) -> None:
         self.programs = programs
         self.config = programs[0].config
-        self.loss = programs[0].data.loss
+        self.loss = programs[0].loss
         self.net = stack_networks([program.net for program in programs])
         self.state = stack_states([program.credit.state for program in programs])
         names = [name for name, _ in programs[0].net.named_parameters()]
         stacked = dict(self.net.named_parameters())
-        self.optimiser = Adam(
-            [stacked[name] for name in names],
-            weight_decay=self.config.optimiser.weight_decay,
-            decoupled=self.config.optimiser.name == "adamw",
-        )
-        self._join([program.optimiser for program in programs])
+        self.optimiser = adam(self.config.optimiser, [stacked[name] for name in names])
+        self._join([program.optimiser for program in programs if isinstance(program.optimiser, Adam)])
 
     def _join(self, optimisers: Sequence[Adam]) -> None:
         """Take over the moments; those of the programs become views."""

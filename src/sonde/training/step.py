@@ -4,17 +4,21 @@ N samples, C outputs, L blocks.  Unit l produces h_l: the embedding for l = 0, b
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from sonde.losses import Loss
-from sonde.network import Network
+from sonde.network import Network, generator_state, untraced, vector_axis
+from sonde.readers import FLAT
 from sonde.rules import Rule, RuleState, Signal
-from sonde.rules.rule import CreditScale
+from sonde.rules.rule import CreditScale, Matrix
+from sonde.training.swap import swapped
 
 
 class Step(NamedTuple):
@@ -32,89 +36,101 @@ def backward(net: Network, rule: Rule, state: RuleState, x: Tensor, y: Tensor, l
             return _global(net, rule, x, y, loss)
         case "frozen":
             return _frozen(net, rule, x, y, loss)
+        case "layer":
+            return _layer(net, rule, state, x, y, loss)
         case "local":
             return _local(net, rule, state, x, y, loss)
 
 
 def _global(net: Network, rule: Rule, x: Tensor, y: Tensor, loss: Loss) -> Step:
     """Ordinary automatic differentiation across the blocks."""
-    h, branches = _run_blocks(net, net.embed(x))
-    output_NC = net.readout(h)
-    value = loss.mean(output_NC, y)
-    _goal(value, rule, branches, net.lead).backward()  # type: ignore[no-untyped-call]
-    return Step(value.detach(), output_NC.detach(), {})
+    passed = net.run(x)
+    value = loss.mean(passed.output, y)
+    _goal(value, rule, passed.branches, net.lead).backward()  # type: ignore[no-untyped-call]
+    return Step(value.detach(), passed.output.detach(), {})
 
 
 def _frozen(net: Network, rule: Rule, x: Tensor, y: Tensor, loss: Loss) -> Step:
     """The gradient crosses the blocks to the embedding and leaves them as they are."""
     samples = x.shape[net.lead]
-    h = Rescale.apply(net.embed(x), rule.credit_scale, samples, net.lead)  # type: ignore[no-untyped-call]
-    h, _ = _run_blocks(net, h)
-    output_NC = net.readout(h)
+
+    def hand_on(states: list[Tensor]) -> Tensor:
+        return states[-1] if len(states) > 1 else rescaled(states[0], rule.credit_scale, samples, net.lead)
+
+    output_NC = net.run(x, hand_on).output
     value = loss.mean(output_NC, y)
-    trained = [*net.embed.parameters(), *net.readout.parameters()]
+    trained = net.outside()
     if trained:
         torch.autograd.backward(value.sum(), inputs=trained)
     return Step(value.detach(), output_NC.detach(), {})
 
 
-def _run_blocks(net: Network, h: Tensor) -> tuple[Tensor, list[Tensor]]:
-    branches = []
-    for block in net.blocks:
-        branches.append(block(h))
-        h = h + branches[-1] if net.residual else branches[-1]
-    return h, branches
+def _layer(net: Network, rule: Rule, state: RuleState, x: Tensor, y: Tensor, loss: Loss) -> Step:
+    """Automatic differentiation across the blocks, whose matrices are others on the way back; credit is normalised
+    at every state."""
+    units = net.matrices()
+    feedback = rule.feedback(state, _to_be_read(units))
+    samples, again = x.shape[net.lead], Again(net, x)
+    with ExitStack() as swapping:
+
+        def hand_on(states: list[Tensor]) -> Tensor:
+            again.remember()
+            h = rescaled(states[-1], rule.credit_scale, samples, net.lead)
+            if len(states) == 1:
+                swapping.enter_context(swapped(every(units), feedback))
+            if len(states) == net.depth + 1:
+                swapping.close()
+            return h
+
+        passed = net.run(x, hand_on)
+    value = loss.mean(passed.output, y)
+    _goal(value, rule, passed.branches, net.lead).backward()  # type: ignore[no-untyped-call]
+    states = [h.detach() for h in passed.states]
+    signal = signal_on(again, states, passed.output.detach(), y, loss)
+    return Step(value.detach(), passed.output.detach(), rule.update(state, signal))
 
 
 def _local(net: Network, rule: Rule, state: RuleState, x: Tensor, y: Tensor, loss: Loss) -> Step:
     """No gradient crosses a cut; each unit gets the gradient of ⟨its output, â_l⟩/N."""
-    units, branches = [net.embed(x)], []
-    for block in net.blocks:
-        h = units[-1].detach()
-        branches.append(block(h))
-        units.append(h + branches[-1] if net.residual else branches[-1])
-    states = [unit.detach() for unit in units]
-    samples = x.shape[net.lead]
+    samples, again = x.shape[net.lead], Again(net, x)
 
     def signal_of(top_gradient: Tensor | None) -> Signal:
-        return Signal(
-            states=states,
-            output_NC=output_NC.detach(),
-            y=y,
-            loss=loss,
-            readout=net.readout,
-            gradients=lambda: exact_gradients(net, states, y, loss),
-            top_gradient=top_gradient,
-        )
+        return signal_on(again, states, output_NC.detach(), y, loss, top_gradient)
 
     def delivered(signal: Signal) -> list[Tensor]:
         return [scaled(a, rule.credit_scale, samples, net.lead) for a in rule.credits(state, signal)]
 
+    seen: list[Signal] = []
+
+    def answer(mean_gradient: Tensor) -> list[Tensor]:
+        seen.append(signal_of(mean_gradient * samples))
+        return delivered(seen[0])
+
+    def hand_on(units: list[Tensor]) -> Tensor:
+        again.remember()
+        if rule.reads_top_gradient and len(units) == net.depth + 1:
+            return Deliver.apply(answer, *units)  # type: ignore[no-any-return, no-untyped-call]
+        return units[-1].detach()
+
+    units, branches, output_NC = net.run(x, hand_on)
+    states = [unit.detach() for unit in units]
+    value = loss.mean(output_NC, y)
+    goal = _goal(value, rule, branches, net.lead)
     if rule.reads_top_gradient:
-        seen: list[Signal] = []
-
-        def answer(mean_gradient: Tensor) -> list[Tensor]:
-            seen.append(signal_of(mean_gradient * samples))
-            return delivered(seen[0])
-
-        output_NC = net.readout(Deliver.apply(answer, *units))  # type: ignore[no-untyped-call]
-        value = loss.mean(output_NC, y)
-        _goal(value, rule, branches, net.lead).backward()  # type: ignore[no-untyped-call]
+        goal.backward()  # type: ignore[no-untyped-call]
         signal = seen[0]
     else:
-        output_NC = net.readout(states[-1])
-        value = loss.mean(output_NC, y)
         signal = signal_of(None)
-        goals = [(_goal(value, rule, branches, net.lead), None), *zip(units, delivered(signal), strict=True)]
+        goals = [(goal, None), *zip(units, delivered(signal), strict=True)]
         goals = [(goal, a) for goal, a in goals if goal.requires_grad]
         torch.autograd.backward([goal for goal, _ in goals], [a for _, a in goals])
     return Step(value.detach(), output_NC.detach(), rule.update(state, signal))
 
 
 def _goal(value: Tensor, rule: Rule, branches: list[Tensor], lead: int) -> Tensor:
-    """The loss plus λ Σ_l mean_i ‖f_l(h_l)‖², a token counting as a sample; summed over replicas."""
+    """The loss plus λ Σ_l mean_i ‖f_l(h_l)‖², a token or position counting as a sample; summed over replicas."""
     if rule.penalty:
-        penalties = [f.square().sum(-1).flatten(lead).mean(-1) for f in branches]
+        penalties = [f.square().sum(vector_axis(f, lead)).flatten(lead).mean(-1) for f in branches]
         value = value + rule.penalty * torch.stack(penalties).sum(0)
     return value.sum() if lead else value
 
@@ -129,15 +145,92 @@ def scaled(a: Tensor, credit_scale: CreditScale, samples: int = 1, lead: int = 0
     return a / norm.mul_(samples / math.sqrt(size)).add_(1e-6 * samples)
 
 
-def exact_gradients(net: Network, states: list[Tensor], y: Tensor, loss: Loss) -> list[Tensor]:
+class Again:
+    """The units of a network run again on the same batch, leaving no trace; with the same random numbers as before."""
+
+    def __init__(self, net: Network, x: Tensor) -> None:
+        self.net, self.x = net, x
+        self.drawn: list[Tensor] = []  # the generator before each unit, and before the readout
+
+    def remember(self) -> None:
+        """Called when a state is handed on."""
+        if self.net.draws:
+            self.drawn.append(generator_state(self.x.device))
+
+    def __call__(self, layer: int) -> AbstractContextManager[None]:
+        """What runs inside starts with unit l."""
+        if not self.net.traces:
+            return nullcontext()
+        return untraced(self.net, self.drawn[layer] if self.drawn else None, self.x.device)
+
+
+def signal_on(
+    again: Again,
+    states: list[Tensor],
+    output_NC: Tensor,
+    y: Tensor,
+    loss: Loss,
+    top_gradient: Tensor | None = None,
+    gradients: Callable[[], Sequence[Tensor]] | None = None,
+) -> Signal:
+    """What a rule may look at in a batch that went through a network."""
+    net, x, top = again.net, again.x, len(states) - 1
+
+    def readout(h: Tensor) -> Tensor:
+        with again(top):
+            return net.tail(h, top, x).output
+
+    def exact() -> list[Tensor]:
+        with again(0):
+            return exact_gradients(net, states, y, loss, x)
+
+    return Signal(
+        states=states,
+        output_NC=output_NC,
+        y=y,
+        loss=loss,
+        readout=readout,
+        gradients=gradients or exact,
+        vjp=partial(_vjp, again, states),
+        units=lambda: _to_be_read(net.matrices()),
+        gradients_of_units=lambda: _gradients(net.matrices()),
+        reader=net.reader or FLAT,
+        top_gradient=top_gradient,
+    )
+
+
+def exact_gradients(
+    net: Network, states: Sequence[Tensor], y: Tensor, loss: Loss, x: Tensor | None = None
+) -> list[Tensor]:
     """g_0 … g_L per sample, by running the blocks again from h_0."""
     with torch.enable_grad():
-        h = states[0].detach().requires_grad_()
-        again = [h]
-        for block in net.blocks:
-            h = h + block(h) if net.residual else block(h)
-            again.append(h)
-        return list(torch.autograd.grad(loss.per_sample(net.readout(h), y).sum(), again))
+        passed = net.tail(states[0].detach().requires_grad_(), 0, x)
+        return list(torch.autograd.grad(loss.per_sample(passed.output, y).sum(), passed.states))
+
+
+def _vjp(again: Again, states: Sequence[Tensor], layer: int, a: Tensor, weights: Matrix) -> Tensor:
+    """aᵀ ∂h_{l+1}/∂h_l of unit l, `weights` standing in for its matrices on the way back."""
+    net = again.net
+    unit = net.matrices()[layer] if weights else {}
+    used = {name: v for name, v in weights.items() if name in unit}
+    with again(layer), torch.enable_grad():
+        h = states[layer].detach().requires_grad_()
+        with swapped(unit, used):
+            above = net.advance(h, layer, again.x)
+        (below,) = torch.autograd.grad(above, h, a, materialize_grads=True)
+    return below
+
+
+def every(units: list[dict[str, nn.Parameter]]) -> dict[str, nn.Parameter]:
+    return {name: p for unit in units for name, p in unit.items()}
+
+
+def _to_be_read(units: list[dict[str, nn.Parameter]]) -> list[Matrix]:
+    return [{name: p.detach() for name, p in unit.items()} for unit in units]
+
+
+def _gradients(units: list[dict[str, nn.Parameter]]) -> list[Matrix]:
+    return [{name: p.grad for name, p in unit.items() if p.grad is not None} for unit in units]
 
 
 class Deliver(torch.autograd.Function):
@@ -155,17 +248,22 @@ class Deliver(torch.autograd.Function):
         return None, *answer(mean_gradient)
 
 
+def rescaled(h: Tensor, credit_scale: CreditScale, samples: int, lead: int) -> Tensor:
+    """h, at which credit coming back is normalised."""
+    if credit_scale == "none":
+        return h
+    return Rescale.apply(h, samples, lead)  # type: ignore[no-any-return, no-untyped-call]
+
+
 class Rescale(torch.autograd.Function):
     """The identity going up; credit coming back is normalised."""
 
     @staticmethod
-    def forward(ctx: Any, h: Tensor, credit_scale: CreditScale, samples: int, lead: int) -> Tensor:
-        ctx.credit_scale, ctx.samples, ctx.lead = credit_scale, samples, lead
+    def forward(ctx: Any, h: Tensor, samples: int, lead: int) -> Tensor:
+        ctx.samples, ctx.lead = samples, lead
         return h.view_as(h)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, mean_gradient: Tensor) -> tuple[Any, ...]:
-        if ctx.credit_scale == "none":
-            return mean_gradient, None, None, None
-        return scaled(mean_gradient * ctx.samples, "rms", ctx.samples, ctx.lead), None, None, None
+        return scaled(mean_gradient * ctx.samples, "rms", ctx.samples, ctx.lead), None, None

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
-from sonde.config import RunConfig, parse, to_tree
+from sonde.config import RunConfig
 from sonde.store import files
 from sonde.store.lock import hold
 from sonde.store.place import Place, place
@@ -33,7 +33,6 @@ def train_together(
     `should_stop` is asked after every epoch; a run that stops there resumes bit-identically.
     The manifests name the `node` of a cluster that this is.
     """
-    configs = [parse(to_tree(config)) for config in configs]
     root = files.make_folder(place(runs))
     folders = [RunFolder(root / config.id) for config in configs]
     with ExitStack() as held, one_thread():

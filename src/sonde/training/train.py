@@ -3,10 +3,11 @@
 from collections.abc import Callable
 
 from sonde.config import RunConfig
-from sonde.store.place import Place
+from sonde.store.place import Place, place
 from sonde.store.run import Manifest
 from sonde.training.session import Progress
 from sonde.training.together import train_together
+from sonde.training.unchanged import refuse_changed
 
 
 def train(
@@ -22,6 +23,7 @@ def train(
 
     `should_stop` is asked after every epoch; a run that stops there resumes bit-identically.
     """
+    refuse_changed([config], place(runs))
     (manifest,) = train_together(
         [config],
         runs=runs,

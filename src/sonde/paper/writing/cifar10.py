@@ -6,22 +6,27 @@ from typing import Any
 from sonde.errors import SondeError
 from sonde.figures.evidence import Evidence
 from sonde.paper.layout import CIFAR10_RULES, cifar10_path
+from sonde.paper.sheet import Sheet, Sheets
 from sonde.paper.writing.values import RunValues
 
 NUDGE = re.compile(r"nudge\[([^\]]+)\]$")
 DRIFT = re.compile(r"drift\[(.+\.weight)\]$")  # a bias that begins at zero has no relative drift
 
 
-def cifar10_documents(evidence: Evidence) -> dict[str, Any]:
-    """Path → content; each file is keyed by its seed, then by rule."""
-    documents: dict[str, Any] = {}
-    for run in evidence.runs.sort("seed").iter_rows(named=True):
-        if run["rule"] in CIFAR10_RULES:
-            methods = documents.setdefault(cifar10_path(run["seed"]), {str(run["seed"]): {}})
-            methods[str(run["seed"])][run["rule"]] = _method(RunValues(evidence, run))
-    if not documents:
+def cifar10_sheets(evidence: Evidence) -> Sheets:
+    """One file a seed, keyed by its seed, then by rule."""
+    sheets: Sheets = {}
+    for (seed,), runs in evidence.runs.sort("seed").group_by("seed", maintain_order=True):
+        found = {run["rule"]: run for run in runs.iter_rows(named=True) if run["rule"] in CIFAR10_RULES}
+        if found:
+            sheets[cifar10_path(int(seed))] = Sheet(
+                content={str(seed): {rule: _method(RunValues(evidence, run)) for rule, run in found.items()}},
+                runs={f"{seed}.{rule}": run["run"] for rule, run in found.items()},
+                lacking=[f"{rule} of seed {seed}" for rule in CIFAR10_RULES if rule not in found],
+            )
+    if not sheets:
         raise SondeError("no run of the cifar10 study: nothing was exported")
-    return documents
+    return sheets
 
 
 def _method(values: RunValues) -> dict[str, Any]:

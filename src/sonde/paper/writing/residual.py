@@ -5,14 +5,15 @@ from typing import Any
 from sonde.errors import SondeError
 from sonde.figures.evidence import Evidence
 from sonde.paper.layout import LAYERED, MODELS, RESULTS, STATES
+from sonde.paper.sheet import Sheet, Sheets
 from sonde.paper.writing.values import RunValues
 
 FIRST_SEED = 42
 
 
-def residual_documents(evidence: Evidence) -> dict[str, Any]:
-    """Path → content, for every variant and seed; a missing network or an undefined value is an error."""
-    documents: dict[str, Any] = {}
+def residual_sheets(evidence: Evidence) -> Sheets:
+    """Two files for every variant and seed; a missing network or an undefined value is an error."""
+    sheets: Sheets = {}
     for variant, stem in RESULTS.items():
         runs = evidence.of(variant=variant).runs
         seeds = sorted(runs["seed"].unique(), key=lambda seed: (seed != FIRST_SEED, seed))
@@ -27,11 +28,13 @@ def residual_documents(evidence: Evidence) -> dict[str, Any]:
                     f"the {variant} variant of seed {seed} lacks a complete run of {' and '.join(missing)}: "
                     f"`sonde run residual --seeds {seed}` trains it; nothing was exported"
                 )
-            documents[f"{stem}{mark}.json"] = _results(pair)
-            documents[f"{STATES[variant]}{mark}.json"] = {model: _states(pair[model]) for model in MODELS}
-    if not documents:
+            ids = {model: values.run["run"] for model, values in pair.items()}
+            sheets[f"{stem}{mark}.json"] = Sheet(content=_results(pair), runs=ids)
+            states = {model: _states(pair[model]) for model in MODELS}
+            sheets[f"{STATES[variant]}{mark}.json"] = Sheet(content=states)  # of the same runs
+    if not sheets:
         raise SondeError("no raw or scaled run of the residual study: nothing was exported")
-    return documents
+    return sheets
 
 
 def _results(pair: dict[str, RunValues]) -> dict[str, Any]:

@@ -7,29 +7,40 @@ import polars as pl
 from sonde.errors import SondeError
 from sonde.figures.evidence import Evidence
 from sonde.paper.layout import SNAPSHOTS, SnapshotFile
+from sonde.paper.sheet import Sheet, Sheets
 from sonde.paper.writing.values import RunValues
 
 
-def snapshots_documents(evidence: Evidence) -> dict[str, Any]:
-    """Path → content, for every file of which at least one log is there."""
-    documents: dict[str, Any] = {}
+def snapshots_sheets(evidence: Evidence) -> Sheets:
+    """Every file of which at least one log is there."""
+    sheets: Sheets = {}
     for file in SNAPSHOTS:
         runs = evidence.runs.filter(
             pl.col("model") == file.model,
             pl.col("out_ln").eq_missing(file.out_ln),
             pl.col("rule").is_in(list(file.logs)),
         )
+        places: dict[str, dict[str, dict[str, Any]]] = {}
         for run in runs.sort("seed").iter_rows(named=True):
             alpha = run["model_alpha"]
             path = file.path.format(
                 seed=run["seed"], alpha=None if alpha is None else float(alpha), L=run["depth"]
             )
-            documents.setdefault(path, {})[file.logs[run["rule"]]] = _log(file, RunValues(evidence, run))
-    if not documents:
+            places.setdefault(path, {})[run["rule"]] = run
+        for path, found in places.items():
+            seed = next(iter(found.values()))["seed"]
+            sheets[path] = Sheet(
+                content={
+                    file.logs[rule]: _log(file, RunValues(evidence, run)) for rule, run in found.items()
+                },
+                runs={file.logs[rule]: run["run"] for rule, run in found.items()},
+                lacking=[f"{rule} of seed {seed}" for rule in file.logs if rule not in found],
+            )
+    if not sheets:
         raise SondeError(
             "no run of the snapshots study that the paper layout has a place for: nothing was exported"
         )
-    return documents
+    return sheets
 
 
 def _log(file: SnapshotFile, values: RunValues) -> list[dict[str, Any]]:

@@ -54,7 +54,7 @@ function profile(chart) {
   const means = choice.mean ? meansOf(lines, where) : [];
   const extra = [
     measured || !runs.length ? '' : `Not measured at epoch ${epoch}; measured at ${series(runs[0], metric.key).epochs.join(', ')}.`,
-    controls.length ? 'Grey, of every run: a random vector taken as credit (dots) and BP’s own gradient (dashes).' : '',
+    controls.length ? 'Grey, of every run: credit by chance (dots) and BP’s own gradient (dashes).' : '',
   ];
   const x = axisOf(xs.length ? [xs[0], xs.at(-1)] : null, { room: 0.05, label: metric.index });
   if (xs.length <= 14) x.ticks = xs.map((value) => ({ value, text: String(value) }));

@@ -3,7 +3,7 @@
 const SOLID = 'none';
 const NETWORK_DASHES = [SOLID, '8 4', '2 3', '8 3 2 3', '14 4'];
 const CONTROLS = {
-  '/null': { name: 'a random vector (null)', dash: '1.5 3' },
+  '/null': { name: 'chance (null)', dash: '1.5 3' },
   '/bp': { name: 'BP’s own gradient (ceiling)', dash: '6 4' },
 };
 
@@ -54,7 +54,7 @@ function lineOf(run, xs, at, where, log) {
   };
 }
 
-// A control of a run: what a random vector or BP's gradient scored in the same snapshot.
+// A control of a run: what chance or BP's gradient scored in the same snapshot.
 function controlOf(run, control, line) {
   const { name, dash } = CONTROLS[control];
   const tell = (i) => [name, ...line.tell(i)];

@@ -1,0 +1,110 @@
+"""From an ended run in the store to the setting of its last snapshot."""
+
+import copy
+from dataclasses import dataclass, replace
+from typing import Any
+
+import polars as pl
+import safetensors.torch
+import torch
+
+from sonde.config import RunConfig, parse, to_tree
+from sonde.errors import SondeError
+from sonde.generators import generator
+from sonde.models import MODELS
+from sonde.recompute.credits import CREDITS, WITHOUT_STATE
+from sonde.recompute.redrawn import REDRAWN
+from sonde.recompute.setting import Credit, Setting
+from sonde.store.place import Place
+from sonde.store.run import ENDED, RunFolder
+from sonde.training.program import DTYPES
+from sonde.training.tensors import unpack
+
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class StoredEnd:
+    """The last epoch of a run: its rows, what they are computed from, and what is missing for some of them."""
+
+    id: str
+    config: RunConfig
+    epoch: int
+    rows: pl.DataFrame
+    setting: Setting
+    missing: dict[str, str]  # tensors that are not stored → why
+
+
+def read_end(folder: RunFolder, data_root: Place | None = None) -> StoredEnd:
+    description, (manifest, rows) = folder.description(), folder.read()
+    config = parse(description["config"])
+    if manifest.state not in ENDED or manifest.epoch is None:
+        at = "nothing" if manifest.epoch is None else f"epoch {manifest.epoch}"
+        raise SondeError(
+            f"run {folder.id} is {manifest.state} and has {at} of {config.epochs} epochs: resume it first"
+        )
+    version = manifest.sessions[-1]["environment"]["packages"]["sonde"] if manifest.sessions else "?"
+    missing = {
+        name: f"stored by {version} without {what}"
+        for name, what in (("initial", "the weights at initialisation"), ("rule", "the rule's state"))
+        if name not in manifest.files
+    }
+    data = config.task.load(config.seed, data_root, CPU, DTYPES[config.precision])
+    began = description["about"].get("data")
+    if began != data.source:
+        raise SondeError(
+            f"run {folder.id} was trained on the data {began}, but found {data.source}: name the first with --data-root"
+        )
+    if type(config.model) not in MODELS.values():
+        raise SondeError(
+            f"run {folder.id} has a network from outside: only Sonde's own ({', '.join(MODELS)}) are recomputed"
+        )
+    net = config.model.build(config.signature, generator(config.seed, "init")).to(DTYPES[config.precision])
+    net.load_state_dict(safetensors.torch.load(folder.tensors("weights")))
+    if "rule" in missing:
+        missing["null"] = f"stored by {version}, whose null was one random vector a sample"
+    rule = to_tree(config)["rule"]
+    if rule["name"] not in CREDITS:
+        unknown = f"no definition of the rule {rule['name']}, a guest, is known here"
+        missing |= {"rule": unknown, "null": unknown}
+    state: Any = None if "rule" in missing else unpack(folder.tensors("rule"))
+    if rule["name"] in WITHOUT_STATE:
+        state = {}
+        missing.pop("rule", None)
+    steps = description["about"]["steps"]
+
+    def credit_of(state: Any) -> Credit:
+        return lambda sample: CREDITS[rule["name"]](sample, state, rule, steps)
+
+    drawn_anew = REDRAWN.get(rule["name"])
+    setting = Setting(
+        net=net.double().eval().requires_grad_(False),
+        classifies=config.signature.classifies,
+        test=data.test,
+        test_samples=data.test_samples,
+        size=config.probes.size,
+        seed=config.seed,
+        epoch=manifest.epoch,
+        directions=config.probes.directions,
+        draws=0 if "null" in missing else _draws(config, manifest.epoch),
+        epsilon=config.probes.epsilon,
+        etas=config.probes.etas,
+        credit=None if state is None else credit_of(state),
+        redrawn=None if drawn_anew is None else lambda rng: credit_of(drawn_anew(state, rng)),
+        initial=None if "initial" in missing else safetensors.torch.load(folder.tensors("initial")),
+    )
+    return StoredEnd(folder.id, config, manifest.epoch, rows.filter(epoch=manifest.epoch), setting, missing)
+
+
+def _draws(config: RunConfig, epoch: int) -> int:
+    """How often chance was drawn: more often where ρ was measured."""
+    return 20 if "rho" in config.probes.due(epoch, config.epochs) else 4
+
+
+def shaken(setting: Setting, eps: float) -> Setting:
+    """The same with every weight moved by its last bit, up or down: what rounding may do to a metric."""
+    net, rng = copy.deepcopy(setting.net), torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for p in net.parameters():
+            p.mul_(1 + eps * (2 * torch.randint(2, p.shape, generator=rng).double() - 1))
+    return replace(setting, net=net)

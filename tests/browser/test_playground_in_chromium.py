@@ -1,0 +1,418 @@
+"""The playground as a reader uses it, in a real browser."""
+
+import math
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from chromium import LATENCY, Opened, chromium, missing, open_page
+
+from sonde.cli.playground import playground as write_playground
+from sonde.config import RunConfig, completed
+from sonde.studies.settings import settings, swept
+from sonde.theory import backward_factor, second_moments
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+pytestmark = [
+    pytest.mark.xdist_group("browser"),  # one worker drives the browser
+    pytest.mark.skipif(missing() is not None, reason=missing() or ""),
+]
+READY = "#signal .line.now .stroke"
+CHARTS = ("signal", "gradient", "cosine", "update")
+PRESETS = ("plain", "skip", "raw", "scaled", "post", "hidden", "aligning", "pollack")
+
+# A second engine of the page's own making, asked for exactly so many steps.
+TRAIN = """([settings, stops]) => new Promise((done, fail) => {
+  const engine = new Worker(URL.createObjectURL(new Blob([document.getElementById('engine').textContent])));
+  const frames = [];
+  let theory = null;
+  engine.onerror = (event) => fail(new Error(event.message));
+  engine.onmessage = ({ data }) => {
+    if (data.kind === 'started') { theory = data.theory; return; }
+    frames.push(data);
+    const next = stops[frames.length - 1];
+    if (next === undefined) { engine.terminate(); done(frames.map((frame) => ({ ...frame, theory }))); }
+    else engine.postMessage({ kind: 'train', steps: next - data.step, budget: 1e9 });
+  };
+  engine.postMessage({ kind: 'start', run: 0, settings });
+})"""
+
+EXCHANGE = """(request) => new Promise((done) => {
+  const engine = new Worker(URL.createObjectURL(new Blob([document.getElementById('engine').textContent])));
+  engine.onmessage = ({ data }) => { engine.terminate(); done(data.answer); };
+  engine.postMessage({ kind: 'exchange', request });
+})"""
+
+# How many frames have been drawn and when, as soon as there are so many.
+FRAMES = """(least) => new Promise((done) => {
+  const look = () => {
+    const frames = Number(document.documentElement.dataset.frames);
+    if (frames >= least) done([frames, performance.now()]); else requestAnimationFrame(look);
+  };
+  look();
+})"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> "Iterator[Browser]":
+    with chromium() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("playground") / "playground.html"
+    write_playground(out=out, quiet=True)
+    return out
+
+
+@pytest.fixture
+def visit(browser: "Browser", path: Path) -> Iterator[Any]:
+    """Open the page at an address; whatever a test does, nothing may fail or be fetched."""
+    pages: list[Opened] = []
+
+    def go(hash: str = "", **options: Any) -> Opened:
+        pages.append(open_page(browser, path, hash=hash, ready=READY, **options))
+        return pages[-1]
+
+    yield go
+    for opened in pages:
+        assert opened.complaints == []
+        assert [u for u in opened.requests if not u.startswith(("file:", "data:", "blob:"))] == []
+        opened.page.close()
+
+
+def settings_of(opened: Opened) -> dict[str, Any]:
+    """What the address says."""
+    words: dict[str, Any] = {"true": True, "false": False}
+    found: dict[str, Any] = {}
+    for part in opened.page.url.split("#")[1].split("&"):
+        key, text = part.split("=")
+        number = re.fullmatch(r"[\d.e-]+", text)
+        found[key] = words.get(text, float(text) if number else text)
+        if number and float(text).is_integer():
+            found[key] = int(float(text))
+    return found
+
+
+def paused(opened: Opened) -> Opened:
+    if opened.page.get_attribute("#play", "aria-pressed") == "true":
+        opened.page.click("#play")
+    return opened
+
+
+def trained(opened: Opened, stops: list[int], **changes: Any) -> list[dict[str, Any]]:
+    """Frames of the network in the address: at initialisation and after so many steps."""
+    frames: list[dict[str, Any]] = opened.page.evaluate(TRAIN, [settings_of(opened) | changes, stops])
+    return frames
+
+
+def values(frame: dict[str, Any], metric: str) -> list[float]:
+    return [reading["value"] for reading in frame["readings"][metric]]
+
+
+def loss(frame: dict[str, Any]) -> float:
+    return float(frame["evaluation"]["loss"])
+
+
+def test_it_is_one_file_of_at_most_a_megabyte_and_its_first_picture_comes_at_once(
+    visit: Any, path: Path
+) -> None:
+    assert path.stat().st_size <= 1_000_000
+    opened = visit()
+    (after,) = opened.page.evaluate(
+        "performance.getEntriesByName('first picture').map(mark => mark.startTime)"
+    )
+    print(f"\nfirst picture after {after / 1000:.2f} s, {path.stat().st_size / 1e3:.0f} kB")
+    assert all(opened.path(chart)[-1].startswith("M") for chart in ("signal", "gradient", "cosine"))
+
+
+def test_frames_go_on_while_fifty_layers_train(visit: Any) -> None:
+    opened = visit("#depth=50&width=32&batch=32&skip=true&by_depth=true&pace=1")
+    page = opened.page
+    before, begun = page.evaluate(FRAMES, 20)  # until the engine is compiled
+    after, ended = page.evaluate(FRAMES, 80)
+    assert int(page.inner_text("#step").replace(",", "")) > 20
+    print(f"\n{1000 * (after - before) / (ended - begun):.0f} frames a second, depth 50, width 32, batch 32")
+
+
+# ---- what the presets claim
+
+
+def choose(visit: Any, name: str) -> Opened:
+    opened: Opened = visit()
+    opened.page.click(f"[data-preset={name}]")
+    return paused(opened)
+
+
+def test_every_preset_gives_its_reason_in_two_sentences(visit: Any) -> None:
+    opened = paused(visit())
+    assert opened.page.eval_on_selector_all("[data-preset]", "all => all.map(b => b.dataset.preset)") == [
+        *PRESETS
+    ]
+    for name in PRESETS:
+        opened.page.click(f"[data-preset={name}]")
+        assert opened.page.get_attribute(f"[data-preset={name}]", "aria-pressed") == "true"
+        assert len(re.findall(r"[.!?](?=\s|$)", opened.page.inner_text("#why"))) == 2, name
+
+
+def test_preset_plain_the_signal_dies_and_the_loss_stays(visit: Any) -> None:
+    first, last = trained(choose(visit, "plain"), [300])
+    signal, gradient = values(first, "signal"), values(first, "gradient")
+    assert signal[20] < 1e-9 * signal[0]
+    assert gradient[0] < 1e-9 * gradient[20]
+    assert loss(last) == pytest.approx(1 / 3, abs=0.02)
+
+
+def test_preset_skip_signal_and_gradient_arrive_and_the_loss_falls(visit: Any) -> None:
+    first, last = trained(choose(visit, "skip"), [500])
+    signal, gradient = values(first, "signal"), values(first, "gradient")
+    assert all(value > 0.5 * signal[0] for value in signal)
+    assert all(value > 0.1 * gradient[20] for value in gradient)
+    assert loss(last) < 1 / 6
+
+
+def test_preset_raw_the_stream_explodes(visit: Any) -> None:
+    (first,) = trained(choose(visit, "raw"), [])
+    signal, gradient = values(first, "signal"), values(first, "gradient")
+    assert (signal[50] / signal[0]) ** (1 / 50) > math.sqrt(2)
+    assert (gradient[0] / gradient[50]) ** (1 / 50) > math.sqrt(2)
+    assert loss(first) > 1e16
+
+
+def test_preset_scaled_the_stream_stays_and_the_loss_falls_below_that_of_zero(visit: Any) -> None:
+    first, last = trained(choose(visit, "scaled"), [800])
+    signal = values(first, "signal")
+    assert signal[50] < 100 * signal[0]
+    assert loss(last) < 1 / 3
+
+
+def test_preset_post_fails_at_its_rate_and_learns_at_a_tenth_or_with_pre(visit: Any) -> None:
+    opened = choose(visit, "post")
+    assert loss(trained(opened, [400])[-1]) > 0.6
+    assert trained(opened, [400], rate=0.001)[-1]["evaluation"]["accuracy"] > 0.9
+    assert trained(opened, [600], norm="pre")[-1]["evaluation"]["accuracy"] > 0.9
+
+
+def test_preset_hidden_the_stream_grows_the_gradient_shrinks_and_the_loss_does_not_show_it(
+    visit: Any,
+) -> None:
+    first, last = trained(choose(visit, "hidden"), [600])
+    assert values(last, "signal")[8] > 50 * values(first, "signal")[8]
+    assert values(last, "gradient")[8] < values(first, "gradient")[8] / 20
+    assert loss(last) < loss(first) / 2
+
+
+def test_preset_aligning_the_cosine_rises_from_nothing(visit: Any) -> None:
+    first, last = trained(choose(visit, "aligning"), [600])
+    assert all(abs(value) < 0.2 for value in values(first, "cosine")[:3])
+    assert all(value > 0.2 for value in values(last, "cosine")[:3])
+    assert last["evaluation"]["accuracy"] > 0.5  # of ten classes
+
+
+def test_preset_pollack_the_cosine_nears_one(visit: Any) -> None:
+    first, last = trained(choose(visit, "pollack"), [600])
+    assert all(abs(value) < 0.3 for value in values(first, "cosine")[:4])
+    assert all(value > 0.9 for value in values(last, "cosine")[:4])
+
+
+@pytest.mark.parametrize("skip", [0.0, 0.5, 1.0])
+def test_the_theory_line_is_that_of_the_figures_and_networks_start_along_it(visit: Any, skip: float) -> None:
+    depth, alpha, residual = 12, 12**-0.5, skip == 1
+    opened = paused(visit(f"#depth={depth}&width=64&by_depth=true&skip={'true' if skip else 'false'}"))
+    scale = {"skip_scale": skip} if skip else {}
+    starts = [trained(opened, [], seed=seed, **scale)[0] for seed in range(15)]
+    theory = starts[0]["theory"]
+    if skip in (0, 1):
+        assert theory["signal"] == pytest.approx([q**0.5 for q in second_moments(residual, alpha, depth)])
+        factors = [backward_factor(residual, alpha) ** (depth - l) for l in range(depth + 1)]
+        assert [g / theory["gradient"][-1] for g in theory["gradient"]] == pytest.approx(factors)
+    for l in range(depth + 1):
+        assert median(values(start, "signal")[l] for start in starts) == pytest.approx(
+            theory["signal"][l], rel=0.2
+        )
+        back = median(values(start, "gradient")[l] / start["theory"]["gradient"][l] for start in starts)
+        assert (
+            back > 0.75
+        )  # the gradient of the identity points along a residual stream, and then more comes back
+        assert skip or back < 1.4
+    if skip == 1:
+        opened.says("#gradient .notes", "of the theory, which takes gradient and stream to be unrelated")
+
+
+# ---- what the reader does
+
+
+def test_the_address_holds_every_setting_and_opens_the_same_network(visit: Any) -> None:
+    opened = paused(visit("#rule=dfa&task=rings&depth=7"))
+    opened.page.focus("#set-width")
+    opened.page.keyboard.press("ArrowLeft")
+    opened.page.select_option("#set-norm", "pre")
+    opened.page.check("#set-skip")
+    settings = settings_of(opened)
+    ids = opened.page.eval_on_selector_all("#settings [id^=set-]", "all => all.map(one => one.id.slice(4))")
+    assert sorted(settings) == sorted(ids)
+    assert (settings["width"], settings["norm"], settings["skip"], settings["depth"]) == (16, "pre", True, 7)
+    again = paused(visit(opened.page.url[opened.page.url.index("#") :]))
+    assert settings_of(again) == settings
+    assert again.page.input_value("#set-norm") == "pre"
+
+
+def test_a_link_that_asks_for_what_there_is_not_says_so(visit: Any) -> None:
+    opened = visit("#depth=900&colour=blue&rule=bp&rate=0.5%")
+    opened.says("#refused", "depth = 900, colour = blue, rate = 0.5%")
+    assert settings_of(opened)["depth"] == 20
+
+
+def test_undefined_is_a_gap_with_its_reason_never_a_zero(visit: Any) -> None:
+    opened = paused(visit("#rule=frozen&task=rings&depth=6"))
+    opened.says("#cosine .notes", "layers 1–6: the credit is zero in every sample")
+    opened.says("#update .notes", "layers 1–6: not trained by this rule")
+    (drawn,) = opened.path("cosine", "line.now")
+    assert drawn.count("M") == 1  # layer 0 alone
+    assert "L" not in drawn
+    assert opened.page.locator("#cosine .undefined").count() == 1
+
+
+def test_a_network_that_diverges_stops_and_says_so(visit: Any) -> None:
+    opened = visit("#depth=50&skip=true&optimiser=sgd&rate=1")
+    opened.says("#loss-notes", "Diverged at step")
+    assert opened.page.get_attribute("#play", "aria-pressed") == "false"
+
+
+def test_the_plane_is_painted_for_two_dimensional_tasks_alone(visit: Any) -> None:
+    opened = paused(visit("#task=spirals"))
+    assert opened.page.is_visible("#field")
+    assert not opened.page.is_visible("#one-input")
+    colours = opened.page.evaluate(
+        """() => { const c = document.getElementById('field-canvas');
+        return new Set(c.getContext('2d').getImageData(0, 0, c.width, c.height).data).size; }"""
+    )
+    assert colours > 10
+    opened.page.select_option("#set-task", "parity")
+    opened.page.wait_for_selector("#one-input", state="visible")
+
+
+def test_everything_can_be_done_with_the_keyboard(visit: Any) -> None:
+    opened = paused(visit("#depth=4"))
+    from playwright.sync_api import expect
+
+    page = opened.page
+
+    def at_step(step: int) -> None:
+        expect(page.locator("#step")).to_have_text(str(step), timeout=LATENCY)
+
+    page.focus("#signal .plot")
+    page.keyboard.press("r")
+    at_step(0)
+    page.focus("#one-step")
+    page.keyboard.press("Enter")
+    at_step(1)
+    page.focus("#signal .plot")
+    page.keyboard.press("End")
+    opened.says("#signal .spot", "layer 4: ")
+    page.keyboard.press("ArrowLeft")
+    opened.says("#gradient .spot", "layer 3: ")
+    page.keyboard.press("r")
+    at_step(0)
+    page.keyboard.press(" ")
+    assert page.get_attribute("#play", "aria-pressed") == "true"
+    reached = page.evaluate(
+        """() => [...document.querySelectorAll('button, select, input, summary, .plot')]
+          .filter(one => one.checkVisibility() && one.id !== 'loss-plot').every(one => one.tabIndex === 0)"""
+    )
+    assert reached
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_phone_shows_everything_without_scrolling_sideways(visit: Any, theme: str) -> None:
+    opened = paused(
+        visit("#task=teacher&rule=dfa", viewport={"width": 390, "height": 844}, color_scheme=theme)
+    )
+    page = opened.page
+    page.click("#choices summary")
+    page.wait_for_selector("#set-depth", state="visible")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    wide = page.evaluate(
+        """() => [...document.querySelectorAll('figure, label, .command, header')]
+          .filter(one => one.checkVisibility() && one.getBoundingClientRect().right > 390.5).length"""
+    )
+    assert wide == 0
+
+
+# ---- take it to Python
+
+SAME = {  # networks that Sonde has by name
+    "plain_mlp": "#depth=3&width=8",
+    "res_mlp": "#depth=3&width=8&skip=true&by_depth=true&task=teacher&rule=fa&credit=none&decay=0.01",
+    "residual_mlp": "#depth=3&width=8&block=two&activation=gelu&norm=pre&skip=true&out_ln=true&task=teacher&rule=dfa",
+    "student_net": "#depth=3&width=8&block=student&activation=tanh&skip=true&by_depth=true&task=teacher",
+}
+
+
+def config_of(line: str) -> RunConfig:
+    """The configuration that `sonde train` makes of a line."""
+    words = shlex.split(line.replace("\\\n", " "))
+    assert words[:2] == ["sonde", "train"]
+    options: dict[str, Any] = {}
+    sets: list[str] = []
+    for flag, value in zip(words[2::2], words[3::2], strict=True):
+        if flag == "--set":
+            sets.append(value)
+        else:
+            options[flag.removeprefix("--")] = int(value) if value.isdigit() else value
+    (config,) = swept([completed(options)], settings(sets))
+    return config
+
+
+@pytest.mark.parametrize("model", SAME)
+def test_the_line_trains_the_network_of_the_page(visit: Any, model: str) -> None:
+    opened = paused(visit(SAME[model]))
+    assert opened.page.is_visible("#python-same")
+    config = config_of(opened.page.inner_text("#python-line"))
+    settings = settings_of(opened)
+    assert (config.optimiser.lr, config.optimiser.weight_decay) == (settings["rate"], settings["decay"])
+    assert (config.batch_size, config.seed) == (settings["batch"], settings["seed"])
+    signature = config.signature
+    sizes = {
+        "inputs": math.prod(signature.shape),
+        "outputs": signature.outputs,
+        "classifies": signature.classifies,
+    }
+    batch = {"x": [0.5] * sizes["inputs"], "y": [0] if signature.classifies else [0.5] * sizes["outputs"]}
+    ours = opened.page.evaluate(EXCHANGE, {"settings": settings, "sizes": sizes, **batch})
+    draws = [
+        config.model.build(signature, torch.Generator().manual_seed(seed)).state_dict() for seed in range(40)
+    ]
+    assert {name: list(value.shape) for name, value in draws[0].items()} == ours["shapes"]
+    for name, std in ours["spread"].items():
+        spread = torch.stack([draw[name] for draw in draws]).std().item()
+        assert spread == pytest.approx(std, rel=0.15, abs=1e-6), name
+
+
+@pytest.mark.parametrize(
+    ("hash", "difference"),
+    [
+        ("#rule=kp", "Sonde has no rule “Kolen–Pollack” by name"),
+        ("#rule=usf", "Sonde has no rule “Sign symmetry” by name"),
+        ("#task=parity", "Sonde has no task “parity of 3 bits of 10”"),
+        ("#optimiser=sgd", "Sonde trains with Adam, here SGD"),
+        ("#norm=post", "its LayerNorm stands before the branch, here after the addition"),
+        ("#activation=tanh", "its activation is ReLU, here tanh"),
+        ("#skip=true&skip_scale=0.5", "its skip connection is not scaled, here by 0.5"),
+        ("#out_ln=true", "it has no LayerNorm before the readout"),
+        ("#block=student&activation=tanh&skip=true", "its W₂ starts with α = 1/√L"),
+    ],
+)
+def test_what_sonde_lacks_is_said_beside_the_nearest_line(visit: Any, hash: str, difference: str) -> None:
+    opened = paused(visit(hash))
+    assert not opened.page.is_visible("#python-same")
+    assert difference in opened.page.inner_text("#python-differs")
+    config_of(opened.page.inner_text("#python-line"))  # and it is a line that `sonde train` takes

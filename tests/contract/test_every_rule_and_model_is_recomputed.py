@@ -1,0 +1,110 @@
+"""What every rule, model and probe stores can be recomputed from what is stored, by its plain definition."""
+
+from pathlib import Path
+
+import pytest
+
+import sonde
+from sonde.config import Optimiser, Probing, RunConfig
+from sonde.models import MODELS as MODEL_TABLE
+from sonde.models import Model, PlainMLP, ResidualMLP, ResMLP, StudentNet, VitMini
+from sonde.probes import PROBES
+from sonde.recompute.comparison import COURSE, Recomputation, recompute
+from sonde.recompute.credits import CREDITS
+from sonde.recompute.definitions import DEFINITIONS
+from sonde.recompute.stored import read_end
+from sonde.rules import RULES, CreditBridge, Rule, StateBridge
+from sonde.store.run import RunFolder
+from sonde.tasks import Identity, Task, Teacher
+
+MODELS: dict[str, Model] = {
+    "plain_mlp": PlainMLP(d=16, L=2),
+    "res_mlp": ResMLP(d=16, L=2, weight_scale="1/sqrt(L)"),
+    "residual_mlp": ResidualMLP(d=12, L=3, w2_std=0.3),
+    "vit_mini": VitMini(d=8, L=2, heads=2, patch=2),
+    "student_net": StudentNet(d=16, L=2),
+}
+TEACHER = Teacher(inputs=16, samples=96, test_samples=256, d=8, classes=5)
+IDENTITY = Identity(d=16, samples=64, test_samples=256, steps_per_epoch=3)
+EVERYTHING = Probing(names=tuple(PROBES), costly=(), size=6, directions=4)
+
+
+def config_of(model: Model, rule: Rule, task: Task = TEACHER, **changes: object) -> RunConfig:
+    values: dict[str, object] = {
+        "model": model,
+        "rule": rule,
+        "task": task,
+        "optimiser": Optimiser(lr=3e-3),
+        "probes": EVERYTHING,
+        "batch_size": 32,
+        "epochs": 2,
+        "log": "step",
+    }
+    return RunConfig(**(values | changes))  # type: ignore[arg-type]
+
+
+def recomputed(config: RunConfig, runs: Path) -> Recomputation:
+    sonde.train(config, runs=runs)
+    found = recompute(read_end(RunFolder(runs / config.id)))
+    assert not found.wrong, [line.wrong.words for line in found.lines if line.wrong is not None]
+    return found
+
+
+def assert_all_within_tolerance(found: Recomputation) -> None:
+    for single, tolerance in ((False, 1e-9), (True, 1e-6)):
+        worst = found.worst(single=single)
+        assert worst is not None
+        assert worst.relative < tolerance, worst.words
+    assert {line.metric for line in found.lines if line.reason is not None} <= set(COURSE)
+    recomputed = [line for line in found.lines if line.reason is None]
+    assert {line.verdict for line in recomputed} == {"agrees"}
+    assert sum(line.values for line in recomputed) > 60
+
+
+def test_every_probe_rule_and_model_is_among_the_definitions_and_the_cases() -> None:
+    assert DEFINITIONS.keys() == PROBES.keys()
+    assert CREDITS.keys() == RULES.keys()
+    assert MODELS.keys() == MODEL_TABLE.keys()
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("model", MODELS)
+def test_a_run_of_every_rule_and_model_is_recomputed_to_the_last_digits(
+    model: str, rule: str, tmp_path: Path
+) -> None:
+    assert_all_within_tolerance(recomputed(config_of(MODELS[model], RULES[rule]()), tmp_path))
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        StateBridge(side="top_gradient", input_norm="none"),
+        CreditBridge(warmup=1.0),
+        CreditBridge(input_norm="none"),
+    ],
+    ids=["side", "warm-up", "no norm"],
+)
+@pytest.mark.parametrize("model", ["residual_mlp", "vit_mini"])
+def test_so_is_every_option_of_a_bridge(model: str, rule: Rule, tmp_path: Path) -> None:
+    assert_all_within_tolerance(recomputed(config_of(MODELS[model], rule), tmp_path))
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("model", ["plain_mlp", "res_mlp"])
+def test_so_is_a_regression(model: str, rule: str, tmp_path: Path) -> None:
+    assert_all_within_tolerance(recomputed(config_of(MODELS[model], RULES[rule](), IDENTITY), tmp_path))
+
+
+def test_so_is_a_step_of_a_given_length_and_a_run_in_float64(tmp_path: Path) -> None:
+    probes = Probing(
+        names=("rho", "nudge", "loss"), costly=(), size=6, directions=3, epsilon=1e-3, etas=(0.5,)
+    )
+    config = config_of(MODELS["residual_mlp"], RULES["dfa"](), probes=probes, precision="float64")
+    found = recomputed(config, tmp_path)
+    assert found.worst(single=True) is None
+    worst = found.worst(single=False)
+    assert worst is not None
+    assert worst.relative < 1e-9
+    assert {"rho", "rho/bp", "rho/null", "nudge[0.5]", "test_loss", "test_acc"} <= {
+        line.metric for line in found.lines if line.reason is None
+    }

@@ -1,0 +1,128 @@
+"""Ids that last: what 0.1.0 called its runs, today's code calls them too, and reads and keeps what it stored."""
+
+import json
+from collections.abc import Callable
+from dataclasses import fields, make_dataclass
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import ClassVar
+
+import pytest
+
+import sonde as package
+from conftest import tiny_config
+from old_stores import COMMANDS, STORES, unpack
+from sonde import config as configuration
+from sonde.config import CHOICES, Optimiser, Probing, change, parse, to_tree, younger
+from sonde.identity import FIRST, OPTIMISER, PROBES, RUN, lasting
+from sonde.rules import DirectFeedback
+from sonde.studies import STUDIES
+
+IDS = json.loads((STORES / "ids.json").read_text())
+
+
+@pytest.mark.parametrize("study", IDS["studies"])
+def test_the_runs_of_a_study_have_the_ids_they_had_in_0_1_0(study: str) -> None:
+    name, scale = study.split()
+    configs = STUDIES[name].configs(scale, STUDIES[name].seeds[scale])
+    assert [config.id for config in configs] == IDS["studies"][study]
+
+
+@pytest.mark.parametrize(("tree", "id"), IDS["configurations"], ids=[id for _, id in IDS["configurations"]])
+def test_a_configuration_has_the_id_it_had_in_0_1_0(tree: dict[str, object], id: str) -> None:
+    assert parse(tree).id == id
+
+
+def test_every_part_of_0_1_0_has_its_options_in_the_table() -> None:
+    for part, of_part in IDS["options"].items():
+        assert {name: list(FIRST[part][name]) for name in of_part} == of_part
+
+
+def test_every_part_has_its_line_and_keeps_the_options_of_it() -> None:
+    for part, table in CHOICES.items():
+        assert FIRST[part].keys() == table.keys(), "a new part needs a line in sonde/identity.py"
+        for name, kind in table.items():
+            assert set(FIRST[part][name]) <= {field.name for field in fields(kind)}
+    assert set(OPTIMISER) - {"source"} <= {field.name for field in fields(Optimiser)}
+    assert set(PROBES) <= {field.name for field in fields(Probing)}
+    assert set(RUN) <= {field.name for field in fields(configuration.RunConfig)}
+
+
+def test_an_option_that_is_added_changes_no_id_until_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    newer = make_dataclass("Newer", [("loops", int, 3)], bases=(DirectFeedback,), frozen=True, kw_only=True)
+    before = tiny_config(rule=DirectFeedback()).id
+    monkeypatch.setitem(CHOICES["rule"], "dfa", newer)  # type: ignore[arg-type]
+    after = tiny_config(rule=newer())
+    assert after.id == before
+    assert "loops" not in to_tree(after)["rule"]
+    assert younger(after)["rule.loops"] == 3
+    other = tiny_config(rule=newer(loops=4))
+    assert other.id != before
+    assert parse(to_tree(other)) == other
+    assert change(after, {"rule.loops": 4}) == other
+
+
+def test_a_part_that_comes_to_mean_something_else_has_other_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Second(DirectFeedback):  # type: ignore[misc]
+        version: ClassVar[int] = 2
+
+    before = tiny_config(rule=DirectFeedback())
+    id, tree = before.id, to_tree(before)
+    monkeypatch.setitem(CHOICES["rule"], "dfa", Second)  # type: ignore[arg-type]
+    after = tiny_config(rule=Second())
+    assert after.id != id
+    assert parse(to_tree(after)) == after
+    with pytest.raises(package.SondeError, match=r"rule.version = 1: this Sonde has version 2 of dfa"):
+        parse(tree)
+
+
+def test_what_is_left_out_is_younger_and_at_its_default() -> None:
+    assert lasting({"a": 1, "b": 2, "c": 3}, {"a": 1, "b": 2, "c": 4}, ("a",)) == {"a": 1, "c": 3}
+    assert lasting({"a": 1}, {"a": 1}, None) == {"a": 1}
+
+
+def content(store: Path) -> dict[str, bytes]:
+    return {
+        str(file.relative_to(store)): file.read_bytes()
+        for file in sorted(store.rglob("*"))
+        if file.is_file() and not file.relative_to(store).parts[0].startswith(".")
+    }
+
+
+@pytest.mark.parametrize("study", COMMANDS)
+def test_a_store_of_0_1_0_is_read_and_nothing_of_it_is_trained_again(
+    study: str, tmp_path: Path, sonde: Callable[..., CompletedProcess[str]]
+) -> None:
+    before = content(unpack(study, tmp_path / "runs"))
+    assert len(before) > 4
+    done = sonde("run", study, *COMMANDS[study], "--no-figures")
+    assert done.stderr.count("already complete") == len(list((tmp_path / "runs").glob("[!.]*")))
+    assert content(tmp_path / "runs") == before
+    assert "complete" in sonde("show").stdout
+    sonde("audit")
+    factor = "model" if study == "residual" else "rule"
+    metric = "train_loss" if study == "residual" else "test_acc"
+    only = {"residual": ["model.weight_scale=1.0"], "snapshots": ["model=vit_mini"]}.get(study, [])
+    words = [word for choice in only for word in ("--only", choice)]
+    assert "Paired by seed" in sonde("compare", "--factor", factor, "--metric", metric, *words).stdout
+    assert "figures" in sonde("figures", study, *COMMANDS[study], "--out", "out").stdout
+    assert "runs" in sonde("report", "--no-figures").stdout
+    assert content(tmp_path / "runs") == before
+
+
+def test_an_unfinished_run_of_0_1_0_goes_on(tmp_path: Path) -> None:
+    """Its state knows nothing of what younger versions store."""
+    config = tiny_config(epochs=3)
+    package.train(config, runs=tmp_path / "whole")
+    package.train(config, runs=tmp_path / "old", should_stop=lambda: True)
+    (state,) = (tmp_path / "old" / config.id).glob("resume-*")
+    from sonde.training import tensors
+
+    older = tensors.unpack(state.read_bytes())
+    del older["draws"]
+    state.write_bytes(tensors.pack(older))
+    package.train(config, runs=tmp_path / "old")
+    weights = "weights.safetensors"
+    assert (tmp_path / "old" / config.id / weights).read_bytes() == (
+        tmp_path / "whole" / config.id / weights
+    ).read_bytes()

@@ -1,0 +1,699 @@
+"""Planted bugs: each is put into a copy of the tree, and the tests that ought to notice it are run there.
+
+    python tests/mutants.py             all of them, and exit code 1 if one survives
+    python tests/mutants.py "log K"     those whose name has these letters
+
+Every text to be replaced has to stand in its file exactly once; where the code has moved on, mend the table first.
+"""
+
+import importlib
+import multiprocessing
+import os
+import shlex
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+COPIED = ("src", "tests", "docs", "benchmarks", "pyproject.toml", "README.md")
+KILLED, SURVIVED = 1, 0  # exit codes of pytest: some test failed, all passed
+TIMEOUT = 1200  # seconds
+
+
+class Mutant(NamedTuple):
+    name: str
+    file: str  # below src/sonde
+    text: str
+    bug: str
+    tests: str  # below tests
+
+
+LIMITS = "equivalence/test_rules_in_exact_limits.py"
+BRIDGES = "equivalence/test_bridges_against_naive_twins.py"
+TWINS = "equivalence/test_probes_against_naive_twins.py"
+BARE = "equivalence/test_training_against_a_bare_loop.py"
+RECOMPUTED = "contract/test_every_rule_and_model_is_recomputed.py -k residual_mlp-dfa"
+RULES = "unit/test_rules.py"
+TRAINING = "unit/test_probes_training.py"
+TAILS = "unit/test_probes_tails.py"
+STATISTICS = "unit/test_statistics.py"
+RESUMED = "contract/test_rules_on_models.py -k resumed"
+
+MUTANTS = (
+    # one training step
+    Mutant("credit is not divided by N", "training/step.py", "return a / samples", "return a * 1", LIMITS),
+    Mutant(
+        "credit's epsilon grows as 1/N",
+        "training/step.py",
+        ".add_(1e-6 * samples)",
+        ".add_(1e-6)",
+        BRIDGES,
+    ),
+    Mutant(
+        "credit is normalised by a sample's size",
+        "training/step.py",
+        "size = math.prod(a.shape[lead:])",
+        "size = a.shape[-1]",
+        LIMITS,
+    ),
+    Mutant(
+        "the penalty rewards growth",
+        "training/step.py",
+        "value = value + rule.penalty",
+        "value = value - rule.penalty",
+        LIMITS,
+    ),
+    Mutant(
+        "frozen trains its blocks",
+        "training/step.py",
+        "trained = net.outside()",
+        "trained = list(net.parameters())",
+        LIMITS,
+    ),
+    Mutant(
+        "rules see the gradient of the batch mean",
+        "training/step.py",
+        "signal_of(mean_gradient * samples)",
+        "signal_of(mean_gradient)",
+        BRIDGES,
+    ),
+    # rules
+    Mutant(
+        "DFA's feedback is N(0, 1)",
+        "rules/dfa.py",
+        "scale = facts.outputs**-0.5",
+        "scale = 1.0",
+        RULES,
+    ),
+    Mutant(
+        "FA's feedback has scale 1/d",
+        "rules/fa.py",
+        "generator=rng) / above**0.5",
+        "generator=rng) / above",
+        RULES,
+    ),
+    Mutant(
+        "FA carries credit down in the wrong order",
+        "rules/fa.py",
+        "in reversed(state.matrices)",
+        "in state.matrices",
+        LIMITS,
+    ),
+    Mutant(
+        "DFA divides tokens by T",
+        "rules/dfa.py",
+        "h.shape[1] ** 0.5",
+        "h.shape[1]",
+        LIMITS,
+    ),
+    Mutant(
+        "the soft-min is without log K",
+        "rules/credit_bridge.py",
+        "torch.logsumexp(-value_KlN1 / self.temperature, 0) - math.log(self.copies)",
+        "torch.logsumexp(-value_KlN1 / self.temperature, 0)",
+        BRIDGES,
+    ),
+    Mutant(
+        "Credit Bridge's noise comes before LayerNorm",
+        "rules/credit_bridge.py",
+        """        next_lNd = normalised(h_lNd[1:].detach(), self.input_norm)
+        noise = torch.randn(self.copies, *next_lNd.shape, generator=state.noise, dtype=torch.float32)
+        copies_KlNd = next_lNd + self.noise * noise.to(next_lNd.device, next_lNd.dtype)
+""",
+        """        next_lNd = h_lNd[1:].detach()
+        noise = torch.randn(self.copies, *next_lNd.shape, generator=state.noise, dtype=torch.float32)
+        copies_KlNd = next_lNd + self.noise * noise.to(next_lNd.device, next_lNd.dtype)
+        copies_KlNd = normalised(copies_KlNd, self.input_norm)
+""",
+        BRIDGES,
+    ),
+    Mutant(
+        "Credit Bridge's target is the same layer",
+        "rules/credit_bridge.py",
+        "normalised(h_lNd[1:].detach(), self.input_norm)",
+        "normalised(h_lNd[:-1].detach(), self.input_norm)",
+        BRIDGES,
+    ),
+    Mutant(
+        "the terminal gradient is not relative",
+        "rules/credit_bridge.py",
+        "((slope_1Nd[0] - g_Nd) / scale)",
+        "(slope_1Nd[0] - g_Nd)",
+        BRIDGES,
+    ),
+    Mutant(
+        "Credit Bridge has no warm-up",
+        "rules/credit_bridge.py",
+        "math.ceil(self.warmup * facts.steps))",
+        "0)",
+        BRIDGES,
+    ),
+    Mutant(
+        "the moving average forgets",
+        "rules/credit_bridge.py",
+        "list(net.parameters()), 1 - self.average)",
+        "list(net.parameters()), self.average)",
+        BRIDGES,
+    ),
+    Mutant(
+        "state_pred_error is not divided by the final state's norm",
+        "rules/state_bridge.py",
+        ".square().sum(-1) / scale_N).mean()",
+        ".square().sum(-1)).mean()",
+        BRIDGES,
+    ),
+    Mutant(
+        "State Bridge predicts the state without LayerNorm",
+        "rules/state_bridge.py",
+        "normalised(signal.reader.read(signal.states[-1]), self.input_norm)",
+        "signal.reader.read(signal.states[-1])",
+        BRIDGES,
+    ),
+    Mutant(
+        "a bridge's depth is l/(L + 1)",
+        "rules/bridge.py",
+        "dtype=h_lNd.dtype) / depth",
+        "dtype=h_lNd.dtype) / (depth + 1)",
+        BRIDGES,
+    ),
+    # what a run measures and how it is trained
+    Mutant(
+        "the probe batch is the last test samples",
+        "training/program.py",
+        "self.data.test(0, probing.size)",
+        "self.data.test(self.data.test_samples - probing.size, self.data.test_samples)",
+        f"{TRAINING} -k first_test_samples",
+    ),
+    Mutant(
+        "train_acc counts the least likely class",
+        "training/log.py",
+        "self.loss.hits(torch.cat(self.outputs, self.lead),",
+        "self.loss.hits(-torch.cat(self.outputs, self.lead),",
+        BARE,
+    ),
+    Mutant(
+        "train_acc is a share of batches",
+        "training/log.py",
+        "count / hits_RN.shape[1] for count",
+        "count / len(self.losses) for count",
+        BARE,
+    ),
+    Mutant(
+        "a smaller last batch counts like the others",
+        "training/log.py",
+        "torch.tensor(self.sizes, dtype=torch.float64) / self.samples",
+        "torch.ones(len(self.sizes), dtype=torch.float64) / len(self.sizes)",
+        "unit/test_log.py",
+    ),
+    Mutant(
+        "test_loss leaves out the last batch",
+        "training/program.py",
+        "range(0, samples, TEST_BATCH)",
+        "range(0, samples - TEST_BATCH, TEST_BATCH)",
+        BARE,
+    ),
+    Mutant(
+        "the cosine schedule begins an epoch late",
+        "training/program.py",
+        "math.cos(math.pi * (epoch - 1) / epochs)",
+        "math.cos(math.pi * epoch / epochs)",
+        BARE,
+    ),
+    Mutant(
+        "the data's order comes from the weights' generator",
+        "training/program.py",
+        'generator(config.seed, "order")',
+        'generator(config.seed, "init")',
+        BARE,
+    ),
+    Mutant(
+        "the initial weights move with the network",
+        "training/program.py",
+        "{name: p.detach().clone() for",
+        "{name: p.detach() for",
+        "unit/test_recompute.py -k holds_its_initial_weights",
+    ),
+    Mutant(
+        "AdamW is Adam",
+        "training/adam.py",
+        "torch._fused_adamw_ if decoupled else torch._fused_adam_",
+        "torch._fused_adam_",
+        "equivalence/test_adam.py",
+    ),
+    Mutant(
+        "a network that is not finite goes on",
+        "training/session.py",
+        "torch.isfinite(trained.losses).all() and program.finite()",
+        "True",
+        "unit/test_store.py -k diverges",
+    ),
+    Mutant(
+        "a resumed run draws another order",
+        "training/program.py",
+        '        self.order.set_state(state["order"])\n',
+        "",
+        RESUMED,
+    ),
+    Mutant(
+        "a resumed rule begins anew",
+        "training/program.py",
+        '        self.credit.load_state_dict(state["rule"])\n',
+        "",
+        RESUMED,
+    ),
+    Mutant(
+        "the initial weights are stored as the final ones",
+        "training/session.py",
+        "safetensors.torch.save(program.initial)",
+        "safetensors.torch.save(program.weights())",
+        "unit/test_recompute.py -k holds_its_initial_weights",
+    ),
+    # probes
+    Mutant(
+        "the gradient is that of the batch mean",
+        "probes/snapshot.py",
+        "torch.autograd.grad(losses_N.sum(), wanted",
+        "torch.autograd.grad(losses_N.mean(), wanted",
+        TWINS,
+    ),
+    Mutant(
+        "every epoch has the same random directions",
+        "probes/snapshot.py",
+        'f"probe/{purpose}/{self.context.epoch}"',
+        'f"probe/{purpose}"',
+        TWINS,
+    ),
+    Mutant(
+        "every draw of chance is the same",
+        "probes/null.py",
+        'f"probe/null/{context.epoch}/{k}"',
+        'f"probe/null/{context.epoch}/0"',
+        TWINS,
+    ),
+    Mutant(
+        "the gradient is not taken per error",
+        "probes/gradients.py",
+        "torch.where(defined_N, top_N / error_N, torch.nan)",
+        "torch.where(defined_N, top_N, torch.nan)",
+        TWINS,
+    ),
+    Mutant(
+        "the median is the upper of the two middle values",
+        "probes/norms.py",
+        "float(ordered[(n - 1) // 2] + (ordered[n // 2] - ordered[(n - 1) // 2]) / 2)",
+        "float(ordered[n // 2])",
+        RECOMPUTED,
+    ),
+    Mutant(
+        "a cosine is clamped",
+        "probes/norms.py",
+        "torch.linalg.vecdot(a_Nd, b_Nd) / lengths_N",
+        "torch.linalg.vecdot(a_Nd, b_Nd) / lengths_N.clamp_min(2)",
+        TWINS,
+    ),
+    Mutant("ρ's step is ten times as long", "probes/rho.py", "EPSILON = 1e-3", "EPSILON = 1e-2", TWINS),
+    Mutant("a nudge follows the credit", "probes/nudge.py", "h - eta * unit", "h + eta * unit", TWINS),
+    Mutant(
+        "a moved state skips a block",
+        "probes/tails.py",
+        "net.tail(copies.flatten(0, 1), layer, snapshot.x)",
+        "net.tail(copies.flatten(0, 1), min(layer + 1, net.depth), snapshot.x)",
+        TWINS,
+    ),
+    Mutant(
+        "rounding passes for a correlation",
+        "probes/tails.py",
+        "MARGIN = 10 ",
+        "MARGIN = 0 ",
+        TAILS,
+    ),
+    Mutant(
+        "a batch is compared with itself",
+        "probes/cross_batch.py",
+        "len(means), offset=1)",
+        "len(means), offset=0)",
+        TWINS,
+    ),
+    Mutant(
+        "growth is upside down",
+        "probes/states.py",
+        "value=after / before",
+        "value=before / after",
+        TWINS,
+    ),
+    Mutant(
+        "a branch is measured against the state behind it",
+        "probes/branches.py",
+        "sample_norms(read(snapshot.states[block]))",
+        "sample_norms(read(snapshot.states[block + 1]))",
+        TWINS,
+    ),
+    Mutant(
+        "drift is not relative",
+        "probes/drift.py",
+        "rms(parameter - start) / length",
+        "rms(parameter - start)",
+        TWINS,
+    ),
+    Mutant("a spread is the population's", "probes/activations.py", "z.std()", "z.std(correction=0)", TWINS),
+    Mutant(
+        "the last epoch is not looked at",
+        "probes/schedule.py",
+        "{0, *powers, epochs}",
+        "{0, *powers}",
+        TRAINING + " -k schedule",
+    ),
+    # losses, models, tasks, random numbers
+    Mutant(
+        "the error of a squared loss is halved",
+        "losses.py",
+        "(2 / output_NC.shape[-1])",
+        "(1 / output_NC.shape[-1])",
+        LIMITS,
+    ),
+    Mutant(
+        "the error of a cross entropy adds the label",
+        "losses.py",
+        "-error_NC.new_ones(",
+        "error_NC.new_ones(",
+        LIMITS,
+    ),
+    Mutant(
+        "w2 starts at another scale",
+        "models/residual_mlp.py",
+        "std=self.w2_std,",
+        "std=self.w2_std / self.L,",
+        "unit/test_models.py",
+    ),
+    Mutant(
+        "the student's w2 ignores its depth",
+        "models/student_net.py",
+        "std=(self.d * self.L) ** -0.5",
+        "std=self.d**-0.5",
+        "unit/test_models.py",
+    ),
+    Mutant(
+        "the head reads every token",
+        "models/parts.py",
+        "h[..., 0, :] if self.tokens",
+        "h.mean(-2) if self.tokens",
+        "unit/test_models.py",
+    ),
+    Mutant(
+        "samples come in file order",
+        "tasks/samples.py",
+        "torch.randperm(self.train_samples, generator=rng)",
+        "torch.arange(self.train_samples)",
+        BARE,
+    ),
+    Mutant(
+        "pixels are scaled by test images too",
+        "tasks/digits.py",
+        "x[train_N].std(correction=0)",
+        "x.std(correction=0)",
+        "unit/test_tasks_digits.py",
+    ),
+    Mutant(
+        "images are never mirrored",
+        "tasks/cifar10.py",
+        "[..., ::-1]",
+        "[..., :]",
+        "unit/test_tasks_cifar10.py -k mirror",
+    ),
+    Mutant(
+        "a generator is derived from other bytes",
+        "generators.py",
+        'digest[:8], "big"',
+        'digest[:8], "little"',
+        "unit/test_generators.py -k stored_feedback",
+    ),
+    # statistics, audit, comparison
+    Mutant(
+        "a spread over seeds is the population's",
+        "statistics.py",
+        "n * (n - 1) * unit * unit",
+        "n * n * unit * unit",
+        STATISTICS,
+    ),
+    Mutant(
+        "an interval is one-sided",
+        "statistics.py",
+        "t_quantile((1 + confidence) / 2, known.n - 1)",
+        "t_quantile(confidence, known.n - 1)",
+        STATISTICS,
+    ),
+    Mutant(
+        "a paired difference has the wrong sign",
+        "statistics.py",
+        "values[seed] - baseline[seed]",
+        "baseline[seed] - values[seed]",
+        STATISTICS,
+    ),
+    Mutant(
+        "the band of a figure is the population's",
+        "statistics.py",
+        "value.std(ddof=1)",
+        "value.std(ddof=0)",
+        "unit/test_figures_numbers.py",
+    ),
+    Mutant(
+        "D1 takes the calmest block",
+        "audit/questions.py",
+        "largest = max(known,",
+        "largest = min(known,",
+        "unit/test_audit.py -k d1",
+    ),
+    Mutant(
+        "D2 forgets where the gradient began",
+        "audit/questions.py",
+        "value = here.value / init.value if",
+        "value = here.value if",
+        "unit/test_audit.py -k d2",
+    ),
+    Mutant(
+        "D3 passes a credit below chance",
+        "audit/credit.py",
+        'layer.standing in ("at", "below", "disagree")',
+        'layer.standing in ("at", "disagree")',
+        "unit/test_audit.py",
+    ),
+    Mutant(
+        "D4 takes an interval across 0 for help",
+        "audit/margin.py",
+        "if interval.low > 0:",
+        "if interval.high > 0:",
+        "unit/test_audit.py",
+    ),
+    # configuration and store
+    Mutant(
+        "runs of different recipes share an id",
+        "config.py",
+        "hashlib.sha256(_text(to_tree(self)).encode())",
+        "hashlib.sha256(_text({part: to_tree(self)[part] for part in CHOICES}).encode())",
+        "unit/test_config.py",
+    ),
+    Mutant(
+        "unknown keys are taken",
+        "config.py",
+        "        if key not in fields:\n",
+        "        if key not in fields and False:\n",
+        "unit/test_config.py",
+    ),
+    Mutant(
+        "the manifest is written before what it names",
+        "store/run.py",
+        """            files.write(self.path / names[stem], content)
+        manifest = replace(manifest, files=names)
+        self.put(manifest)
+""",
+        """        manifest = replace(manifest, files=names)
+        self.put(manifest)
+        for name, content in contents.items():
+            files.write(self.path / names[name.split(".")[0]], content)
+""",
+        "unit/test_store.py unit/test_store_remote.py -k 'interrupted or invisible'",
+    ),
+    Mutant(
+        "the index is believed when a run has changed",
+        "store/index.py",
+        'return lines.filter(pl.col("stamp") == pl.col("id").replace_strict(present, default=None))',
+        'return lines.filter(pl.col("id").is_in(list(present)))',
+        "unit/test_index.py",
+    ),
+    Mutant(
+        "a write that fails destroys the old file",
+        "store/files.py",
+        'aside = path.with_name(f"{ASIDE}{os.getpid()}-{path.name}")',
+        "aside = path",
+        "unit/test_store.py -k failed_write",
+    ),
+    # what figures, files and recompute say
+    Mutant(
+        "a bar shows the first epoch",
+        "figures/final.py",
+        'epoch = max(rows["epoch"].to_list())',
+        'epoch = min(rows["epoch"].to_list())',
+        "unit/test_figures_cifar10.py -k last_epoch",
+    ),
+    Mutant(
+        "the points against frozen blocks have the wrong sign",
+        "figures/summary.py",
+        'paired(by_seed[final.rule], by_seed["frozen"])',
+        'paired(by_seed["frozen"], by_seed[final.rule])',
+        "unit/test_figures_cifar10.py -k frozen",
+    ),
+    Mutant(
+        "theory forgets a factor of √2",
+        "theory.py",
+        "alpha * math.sqrt(2 * q)",
+        "alpha * math.sqrt(q)",
+        "unit/test_figures_numbers.py",
+    ),
+    Mutant(
+        "exported gradients are per sample",
+        "paper/writing/snapshots.py",
+        "[norm / samples for norm",
+        "[norm for norm",
+        "unit/test_paper_logs.py",
+    ),
+    Mutant(
+        "recompute forgives a thousandth",
+        "recompute/comparison.py",
+        "EXACT = 1e-9",
+        "EXACT = 1e-3",
+        "unit/test_recompute.py -k 'hundred_millionth or other_feedback'",
+    ),
+    Mutant(
+        "recompute takes undefined for a number",
+        "recompute/comparison.py",
+        "return math.isnan(self.stored) == math.isnan(self.number) or self.found.either",
+        "return True",
+        "unit/test_recompute.py -k stored_as_undefined",
+    ),
+)
+
+
+def warm_up() -> None:
+    """Import once what takes long, for all the processes that are forked; sonde they import themselves."""
+    sys.dont_write_bytecode = True  # a bug of the same length within a second would not be noticed
+    os.environ |= {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    for package in (
+        "torch._dynamo",
+        "matplotlib.pyplot",
+        "polars",
+        "pydantic",
+        "scipy.special",
+        "hypothesis",
+    ):
+        importlib.import_module(package)
+
+
+def check(mutants: tuple[Mutant, ...]) -> None:
+    """Every bug can be planted, once and under a name of its own."""
+    assert len({mutant.name for mutant in mutants}) == len(mutants), "two mutants share a name"
+    stale = []
+    for mutant in mutants:
+        found = (ROOT / "src" / "sonde" / mutant.file).read_text().count(mutant.text)
+        if found != 1:
+            stale.append(f"{mutant.name}: its text stands {found} times in src/sonde/{mutant.file}")
+    if stale:
+        sys.exit("mend the table of tests/mutants.py:\n" + "\n".join(stale))
+
+
+def copy_tree(to: Path) -> None:
+    for name in COPIED:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, to / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+        else:
+            shutil.copy(source, to / name)
+
+
+def run_tests(tree: Path, tests: str) -> tuple[int, str]:
+    """Pytest's exit code and what it said, in a process forked from this one: it has torch, but not yet sonde."""
+    words = [
+        word if word.startswith("-") or "/" not in word else f"tests/{word}" for word in shlex.split(tests)
+    ]
+    said = tree / "said.txt"
+    child = multiprocessing.get_context("fork").Process(target=_pytest, args=(tree, words, said))
+    child.start()
+    child.join(TIMEOUT)
+    if child.is_alive():
+        child.kill()
+        child.join()
+        return KILLED, "FAILED it took too long\n"
+    assert child.exitcode is not None
+    return child.exitcode, said.read_text()
+
+
+def _pytest(tree: Path, words: list[str], said: Path) -> None:
+    os.chdir(tree)
+    os.environ["PYTHONPATH"] = str(tree / "src")  # for the processes that tests start
+    os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = str(tree / ".hypothesis")
+    sys.path.insert(0, str(tree / "src"))
+    with said.open("w") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+        options = ["-q", "-x", "-p", "no:cacheprovider", "--rootdir", str(tree)]
+        options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # of what is imported already
+        sys.exit(int(pytest.main([*options, *words])))
+
+
+def healthy(tree: Path, mutants: tuple[Mutant, ...]) -> None:
+    """Without a bug all the tests pass, in the copy: otherwise a failure would kill nothing."""
+    assert "sonde" not in sys.modules, "the tests have to import the copy"
+    groups = list(dict.fromkeys(mutant.tests for mutant in mutants))
+    for number, tests in enumerate(groups, start=1):
+        code, said = run_tests(tree, tests)
+        if code != SURVIVED:
+            sys.exit(f"without any bug, {tests} ends with {code}:\n{said[-3000:]}")
+        print(f"[{number}/{len(groups)}] passes without a bug: {tests}", flush=True)
+
+
+def plant(tree: Path, mutant: Mutant) -> str | None:
+    """The first test that fails with the bug in place; None where all of them pass."""
+    path = tree / "src" / "sonde" / mutant.file
+    sound = path.read_text()
+    path.write_text(sound.replace(mutant.text, mutant.bug))
+    try:
+        code, said = run_tests(tree, mutant.tests)
+    finally:
+        path.write_text(sound)
+    if code == SURVIVED:
+        return None
+    failed = [line for line in said.splitlines() if line.startswith("FAILED ")]
+    if code != KILLED or not failed:
+        sys.exit(f"{mutant.name}: the tests did not run:\n{said[-3000:]}")
+    return failed[0].removeprefix("FAILED ").split(" - ")[0].split("::")[-1]
+
+
+def main(wanted: list[str]) -> None:
+    check(MUTANTS)
+    mutants = tuple(m for m in MUTANTS if not wanted or any(word in m.name for word in wanted))
+    if not mutants:
+        sys.exit(f"no mutant is called {' or '.join(wanted)}")
+    warm_up()
+    begin, survivors = time.monotonic(), []
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        tree = Path(folder).resolve()
+        copy_tree(tree)
+        healthy(tree, mutants)
+        for number, mutant in enumerate(mutants, start=1):
+            killer = plant(tree, mutant)
+            said = f"killed by {killer}" if killer else f"SURVIVED {mutant.tests}"
+            print(f"[{number}/{len(mutants)}] {mutant.name}: {said}", flush=True)
+            if killer is None:
+                survivors.append(mutant.name)
+    minutes = (time.monotonic() - begin) / 60
+    print(f"{len(mutants) - len(survivors)} of {len(mutants)} killed in {minutes:.0f} min")
+    if survivors:
+        sys.exit("survived: " + "; ".join(survivors))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
