@@ -29,7 +29,10 @@ MAY_IMPORT = {
     "compare": "store",
     "audit": "compare store",
     "studies": "audit compare config figures models paper probes rules store tasks training",
-    "watching": "figures store",
+    "watching": "diagnosis experiments store",
+    "checking": "diagnosis experiments figures store watching",
+    "diagnosis": "",
+    "experiments": "diagnosis watching",
     "integrations": "store watching",
     "bench": "config datasets engine models rules store studies tasks training",
 }

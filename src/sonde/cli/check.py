@@ -9,7 +9,7 @@ from sonde.cli.options import Json
 from sonde.errors import SondeError
 
 if TYPE_CHECKING:
-    from sonde.watching.checked import Checked
+    from sonde.checking.check_result import Checked
 
 Where = Annotated[
     str,
@@ -46,8 +46,8 @@ def check(
 
     Nothing is trained; one batch goes through a copy in float64.
     """
+    from sonde.checking.before_training import check as look
     from sonde.cli.python_file import function_of
-    from sonde.watching.check import check as look
 
     given = function_of(make, "make")()
     model, *rest = given if isinstance(given, tuple) else (given,)

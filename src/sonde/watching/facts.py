@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sonde.watching.calls import Call
+from sonde.watching.observations import Call
 from sonde.watching.spots import Spot
 
 NEVER_CALLED = "never called"

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
-    from sonde.watching.calls import Gradient, Pass
+    from sonde.watching.observations import Gradient, Pass
     from sonde.watching.passes import Passes
     from sonde.watching.recorder import Recorder
     from sonde.watching.spots import Spot

@@ -8,7 +8,6 @@ purpose break modules that work in place.
 import os
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,21 +18,16 @@ from torch import Tensor, nn
 
 from sonde.store.run import State
 from sonde.watching import facts
-from sonde.watching.calls import Call
 from sonde.watching.hooks import Accumulated, Enter, Leave, LeaveLoss, Marks, Stepped, Stepping
-from sonde.watching.ledger import Ledger
-from sonde.watching.measure import readable
-from sonde.watching.parameters import shared
+from sonde.watching.observations import Call, Sheet
+from sonde.watching.outbox import Outbox
 from sonde.watching.passes import Passes, backward_pass
-from sonde.watching.schedule import is_costly, next_watched
-from sonde.watching.sheets import Sheet
-from sonde.watching.sinks import Sink
+from sonde.watching.reductions import readable
+from sonde.watching.row_sinks import Sink
 from sonde.watching.spots import FROZEN, Spot, goes_fast, named_parameters
-from sonde.watching.updates import Updates
-from sonde.watching.words import warn
-
-ROWS = 200  # that wait at most before they are written
-SECONDS = 10.0  # for which they wait at most
+from sonde.watching.updates import Updates, shared
+from sonde.watching.watch_warning import warn
+from sonde.watching.watched_steps import is_costly, next_watched
 
 UNKNOWN_SCALE = "computed in float16 under an unknown scale of the loss: give scaler="
 
@@ -55,8 +49,8 @@ class Recorder:
     ) -> None:
         self.step = 0
         self.closed = False
-        self.facts: dict[str, Any] = {}
-        self._every, self._sink, self._ledger = every, sink, Ledger(run)
+        self._every = every
+        self._outbox = Outbox(sink, run, self._describe)
         self._process, self._thread = os.getpid(), 0
         self._spots = list(spots)
         self._root = next(spot for spot in spots if spot.is_root)
@@ -79,10 +73,6 @@ class Recorder:
         self._late: bool | None = None  # whether losses are logged after the optimiser's step
         self._heard_loss_in = -1  # the last step in which the loss module was heard
 
-        self._logged: Sheet | None = None  # the losses of one step that were told so far
-        self._pending: list[Sheet] = []
-        self._expected = 0
-        self._deadline = 0.0
         self._first: list[Call] | None = None  # the calls of the first step
         self._glances: dict[str, list[facts.Glance]] = {}
         self._mode: dict[str, Any] = {}
@@ -155,14 +145,11 @@ class Recorder:
 
     def end_step(self) -> None:
         if self._watched:
-            sheet = self._sheet()
-            self._pending.append(sheet)
-            self._expected += sheet.expected
+            self._outbox.add(self._sheet())
         self._begun = self._backward_seen = False
         self.step += 1
         self._start_step()
-        if self._pending:
-            self._maybe_flush()
+        self._outbox.maybe_flush(self.step)
 
     def _sheet(self) -> Sheet:
         calls, losses, half = self._passes.collect()
@@ -283,10 +270,7 @@ class Recorder:
             self._heard_loss_in = self.step
 
     def log(self, loss: Any) -> None:
-        """A loss that the user tells; after the optimiser's step it still belongs to that step.
-
-        Several of one step, as of micro-batches, are averaged.
-        """
+        """A loss that the user tells; after the optimiser's step it still belongs to that step."""
         if self._watched and self._root.hidden is None:
             self._late = not self._begun
         elif self._late is None:
@@ -294,40 +278,22 @@ class Recorder:
         step = self.step - 1 if self._late and self.step > 0 else self.step
         if step == self._heard_loss_in:
             return
-        value = loss.detach().mean().reshape(1) if isinstance(loss, Tensor) else torch.tensor([float(loss)])
-        if self._logged is None or self._logged.step != step:
-            self._close_log()
-            self._logged = Sheet(step)
-        self._logged.losses.append(value)
+        self._outbox.log(loss, step, self.step)
 
-    def _close_log(self) -> None:
-        if self._logged is not None:
-            self._pending.append(self._logged)
-            self._expected += 1
-            self._logged = None
-            self._maybe_flush()
+    # Facts and rows
 
-    # Rows
-
-    def _maybe_flush(self) -> None:
-        now = time.monotonic()
-        if not self._deadline:
-            self._deadline = now + SECONDS
-        if self._expected >= ROWS or now >= self._deadline or not self.facts:
-            self.flush()
+    @property
+    def facts(self) -> dict[str, Any]:
+        return self._outbox.facts
 
     def flush(self) -> None:
-        """Bring over what waits on the device, and write it."""
-        pending, self._pending, self._expected, self._deadline = self._pending, [], 0, 0.0
-        if not pending:
-            return
-        rows = self._ledger.rows(pending)
-        if self._first is not None and not self.facts:
-            self.facts, self._first = self._describe(self._first), []
-            self._sink.facts(self.facts)
-        self._sink.append(rows, self.step)
+        self._outbox.flush(self.step)
 
-    def _describe(self, calls: Sequence[Call]) -> dict[str, Any]:
+    def _describe(self) -> dict[str, Any] | None:
+        """What was seen in the first step, as soon as that is over."""
+        if self._first is None:
+            return None
+        calls, self._first = self._first, []
         model, optimisers = self._model(), self._updates.optimisers
         held = self._updates.held() if optimisers else None
         return {
@@ -341,10 +307,7 @@ class Recorder:
         }
 
     def rows(self) -> pl.DataFrame:
-        if not self.closed:
-            self._close_log()
-            self.flush()
-        return self._sink.rows()
+        return self._outbox.rows(self.step)
 
     # The end
 
@@ -358,9 +321,7 @@ class Recorder:
         for handle in self._always:
             handle.remove()
         try:
-            self._close_log()
-            self.flush()
-            self._sink.close(state, self.step, message)
+            self._outbox.close(state, self.step, message)
         except Exception as error:
             warn(f"the watch could not write its last rows ({type(error).__name__}: {error})")
 

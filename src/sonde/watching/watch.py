@@ -17,9 +17,9 @@ from sonde.store.environment import describe
 from sonde.store.journal import Journal, folder_name
 from sonde.store.place import Place, place
 from sonde.watching.recorder import Recorder
-from sonde.watching.sinks import Memory, Sink, Stored
+from sonde.watching.row_sinks import Memory, Sink, Stored
 from sonde.watching.spots import COMPILED, Layers, contents, find_spots, inside, named_parameters
-from sonde.watching.words import warn
+from sonde.watching.watch_warning import warn
 
 _watches: "weakref.WeakKeyDictionary[nn.Module, weakref.ref[Recorder]]" = weakref.WeakKeyDictionary()
 _exiting = False

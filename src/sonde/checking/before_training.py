@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from sonde.checking.check_result import Band, Checked
 from sonde.errors import SondeError
-from sonde.watching.checked import Band, Checked
 from sonde.watching.facts import first_float
 from sonde.watching.recorder import Recorder
-from sonde.watching.sinks import Memory
+from sonde.watching.row_sinks import Memory
 from sonde.watching.spots import Layers, contents, find_spots, inside
 
 Loss = Callable[[Any, Any], Tensor]

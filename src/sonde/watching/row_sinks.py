@@ -8,8 +8,8 @@ from sonde.errors import SondeError
 from sonde.rows import WATCHED
 from sonde.store.journal import Journal, read_watched
 from sonde.store.run import State
-from sonde.watching.schedule import FIRST
-from sonde.watching.words import warn
+from sonde.watching.watch_warning import warn
+from sonde.watching.watched_steps import FIRST
 
 MOST = 1_000_000  # rows in memory; then every other watched step is let go
 

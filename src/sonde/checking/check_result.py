@@ -92,7 +92,7 @@ class Checked:
 
     def figure(self) -> Figure:
         """Signal and gradient by depth, with the band over initialisations where there is one."""
-        from sonde.watching.profile import draw_profile
+        from sonde.checking.depth_figure import draw_profile
 
         return draw_profile(self)
 

@@ -7,10 +7,9 @@ import numpy as np
 import polars as pl
 
 from sonde.rows import WATCHED
-from sonde.watching.calls import NO_GRADIENT, TWICE, Call, Key, Output
-from sonde.watching.parameters import Parameters
-from sonde.watching.sheets import Sheet
-from sonde.watching.values import Streams, Values, Vector
+from sonde.watching.observations import NO_GRADIENT, TWICE, Call, Key, Output, Sheet
+from sonde.watching.transfer import Streams, Values, Vector
+from sonde.watching.updates import Parameters
 
 NO_STEP = "no optimiser that was given holds the parameter"
 OUTPUT, GRADIENT, LOSS = 1.0, 2.0, 3.0  # what of a module is not finite
