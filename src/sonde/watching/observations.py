@@ -124,6 +124,10 @@ class Sheet:
     scale: Tensor | None = None  # of the loss, by a GradScaler
     unscaled_reason: str | None = None  # why gradients cannot be believed
     unseen: dict[str, str] = field(default_factory=dict)  # modules that were not called → why
+    left: dict[str, list[Tensor]] = field(
+        default_factory=dict
+    )  # norms of old and new gradient of a few parameters
+    in_eval: tuple[float, int] | None = None  # share in eval mode of the modules that act differently in it
 
     @property
     def expected(self) -> int:
@@ -146,5 +150,7 @@ class Sheet:
         for known in self.parameters:
             yield from (t for t in (known.weights, known.gradients, known.updates) if t is not None)
         yield from self.losses
+        for arrivals in self.left.values():
+            yield from arrivals
         if self.scale is not None:
             yield self.scale

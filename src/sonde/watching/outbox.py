@@ -67,6 +67,11 @@ class Outbox:
                 self._sink.facts(self.facts)
         self._sink.append(rows, step)
 
+    def add_facts(self, more: dict[str, Any]) -> None:
+        """Facts that were seen later than the rest."""
+        self.facts = self.facts | more
+        self._sink.facts(self.facts)
+
     def rows(self, step: int) -> pl.DataFrame:
         """All rows, those that wait included."""
         self._close_log()

@@ -17,14 +17,23 @@ import torch
 from torch import Tensor, nn
 
 from sonde.store.run import State
-from sonde.watching import facts
-from sonde.watching.hooks import Accumulated, Enter, Leave, LeaveLoss, Marks, Stepped, Stepping
+from sonde.watching import autograd_graph, facts
+from sonde.watching.hooks import Accumulated, Arriving, Enter, Leave, LeaveLoss, Marks, Stepped, Stepping
 from sonde.watching.observations import Call, Sheet
 from sonde.watching.outbox import Outbox
 from sonde.watching.passes import Passes, backward_pass
 from sonde.watching.reductions import readable
 from sonde.watching.row_sinks import Sink
-from sonde.watching.spots import FROZEN, Spot, goes_fast, named_parameters
+from sonde.watching.spots import (
+    COMPILED,
+    FROZEN,
+    Spot,
+    contents,
+    goes_fast,
+    inside,
+    mode_matters,
+    named_parameters,
+)
 from sonde.watching.updates import Updates, shared
 from sonde.watching.watch_warning import warn
 from sonde.watching.watched_steps import is_costly, next_watched
@@ -76,6 +85,11 @@ class Recorder:
         self._first: list[Call] | None = None  # the calls of the first step
         self._glances: dict[str, list[facts.Glance]] = {}
         self._mode: dict[str, Any] = {}
+        self._modal: list[weakref.ref[nn.Module]] | None = None  # modules for which it matters
+        self._in_eval: tuple[float, int] | None = None
+        self._graph: dict[str, Any] = {}  # what the first step's graph tells
+        self._output_made = -1  # autograd's number of the operation that made the latest output
+        self.start: facts.Start | None = None
 
         self._always: list[Any] = [
             optimiser.register_step_post_hook(Stepped(self, index))
@@ -110,6 +124,9 @@ class Recorder:
             self._handles.append(loss.register_forward_hook(LeaveLoss(self)))
         for index, optimiser in enumerate(self._updates.optimisers):
             self._handles.append(optimiser.register_step_pre_hook(Stepping(self, index)))
+        if self.step > 0 and not any(spot.hidden == COMPILED for spot in self._spots):
+            for name, sampled in self._updates.sampled():
+                self._handles.append(sampled.register_hook(Arriving(self, name, sampled)))  # type: ignore[no-untyped-call]
         if self._steps_alone:
             for parameter in (known() for known in self._parameters):
                 if parameter is not None and parameter.requires_grad:
@@ -166,6 +183,8 @@ class Recorder:
             losses=losses,
             scale=self._updates.scale,
             unseen=unseen,
+            left=self._updates.left,
+            in_eval=self._in_eval,
         )
         if half and sheet.scale is None and self._updates.scaler is None:
             sheet.unscaled_reason = UNKNOWN_SCALE
@@ -206,8 +225,16 @@ class Recorder:
         model = self._model()
         if "inputs" not in self._glances:
             self._glances["inputs"] = facts.glances(args)
-        if not self._mode and model is not None:
+        if not self._watched or model is None:
+            return
+        if not self._mode:
             self._mode = _mode(model, self._spots)
+        if self.start is None:
+            self.start = facts.Start(contents(inside(model)))
+            self._modal = [weakref.ref(module) for module in mode_matters(model)]
+        flags = [module.training for module in (known() for known in self._modal or []) if module is not None]
+        if flags:
+            self._in_eval = 1 - sum(flags) / len(flags), len(flags)
 
     def leave(self, spot: Spot, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         """A module has returned."""
@@ -228,6 +255,15 @@ class Recorder:
             if isinstance(output, Mapping) and self._loss is None:
                 self._hear_loss(output.get("loss"))
             out = facts.first_float(output)
+            if self._watched and out is not None and out.requires_grad:
+                self._output_made = autograd_graph.sequence(out) or -1
+                if "output_op" not in self._graph:
+                    self._graph = {
+                        "output_op": autograd_graph.last_operation(out),
+                        "output_shape": list(out.shape),
+                        "bare_pairs": autograd_graph.bare_pairs(out, self._names),
+                        "bends": autograd_graph.bends(out),
+                    }
             if self._steps_alone and out is not None and out.requires_grad:
                 hook: Any = out.register_hook
                 hook(Marks(self))
@@ -252,6 +288,10 @@ class Recorder:
         if self._updates.ends(index):
             self.end_step()
 
+    def arriving(self, name: str, parameter: Tensor | None, grad: Tensor) -> None:
+        if self._watched and parameter is not None:
+            self._updates.arriving(name, parameter, grad)
+
     def accumulated(self, name: str, parameter: Tensor) -> None:
         if self._watched:
             self._updates.accumulated(name, parameter)
@@ -268,6 +308,7 @@ class Recorder:
         if self._watched and isinstance(loss, Tensor) and loss.is_floating_point() and readable(loss) is None:
             self._passes.heard_loss(loss)
             self._heard_loss_in = self.step
+            self._note_graph(loss)
 
     def log(self, loss: Any) -> None:
         """A loss that the user tells; after the optimiser's step it still belongs to that step."""
@@ -278,7 +319,16 @@ class Recorder:
         step = self.step - 1 if self._late and self.step > 0 else self.step
         if step == self._heard_loss_in:
             return
+        if isinstance(loss, Tensor):
+            self._note_graph(loss)
         self._outbox.log(loss, step, self.step)
+
+    def _note_graph(self, loss: Tensor) -> None:
+        """The operations that make the loss of the latest output; they are in the facts if the first step tells."""
+        if self._output_made >= 0 and "loss_ops" not in self._graph and self.step <= 1:
+            self._graph["loss_ops"] = autograd_graph.operations_since(loss, self._output_made)
+            if self.facts:
+                self._outbox.add_facts(self._graph)
 
     # Facts and rows
 
@@ -298,12 +348,13 @@ class Recorder:
         held = self._updates.held() if optimisers else None
         return {
             "modules": facts.modules(self._spots, calls),
-            "parameters": [] if model is None else facts.parameters(self._names, model, held),
+            "parameters": [] if model is None else facts.parameters(self._names, model, held, self.start),
             "shared": self._shared,
             "optimisers": [facts.optimiser(optimiser) for optimiser in optimisers],
             "inputs": [glance.read() for glance in self._glances.get("inputs", [])],
             "targets": [glance.read() for glance in self._glances.get("targets", [])],
             **self._mode,
+            **self._graph,
         }
 
     def rows(self) -> pl.DataFrame:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from sonde.watching.reductions import norms, readable
 
+SAMPLED = 2  # parameters of an optimiser that are asked whether old gradients are left
 LARGE = 1 << 16  # entries whose squares are not added up in one go in single precision
 
 
@@ -133,6 +134,7 @@ class Updates:
         self._held: dict[int, tuple[Watched, Parameters]] = {}
         self._rest: Parameters | None = None
         self._accumulated: dict[str, Tensor] = {}
+        self.left: dict[str, list[Tensor]] = {}
 
     @property
     def optimisers(self) -> list[torch.optim.Optimizer]:
@@ -185,6 +187,31 @@ class Updates:
         if again:
             self._awaited &= self._stepped
         return self._awaited <= self._stepped
+
+    def sampled(self) -> list[tuple[str, nn.Parameter]]:
+        """A few small parameters of each optimiser, by which to tell whether gradients are cleared."""
+        found = []
+        for optimiser in self.optimisers:
+            members = [
+                p
+                for group in optimiser.param_groups
+                for p in group["params"]
+                if type(p) is nn.Parameter and p.requires_grad and id(p) in self._names
+            ]
+            smallest = sorted(members, key=lambda p: p.numel())[:SAMPLED]
+            found += [(self._names[id(p)], p) for p in smallest]
+        return found
+
+    def arriving(self, name: str, parameter: Tensor, grad: Tensor) -> None:
+        """A gradient is about to be added to what the parameter holds."""
+        old = parameter.grad
+        if type(grad) is not Tensor or grad.layout != torch.strided:
+            return
+        if old is not None and (type(old) is not Tensor or old.layout != torch.strided):
+            return
+        new = torch.linalg.vector_norm(grad.detach())
+        there = torch.zeros_like(new) if old is None else torch.linalg.vector_norm(old.detach()).to(new.dtype)
+        self.left.setdefault(name, []).append(torch.stack([there, new]))
 
     def weigh_rest(self) -> None:
         """Parameters that no optimiser holds."""
