@@ -333,6 +333,16 @@ class Recorder:
     # Facts and rows
 
     @property
+    def model(self) -> nn.Module | None:
+        """The model, as long as somebody holds it."""
+        return self._model()
+
+    @property
+    def trained(self) -> tuple[Mapping[int, str], list[torch.optim.Optimizer]]:
+        """Names of parameters by identity, and the optimisers."""
+        return self._names, self._updates.optimisers
+
+    @property
     def facts(self) -> dict[str, Any]:
         return self._outbox.facts
 

@@ -12,6 +12,7 @@ import polars as pl
 import torch
 from torch import nn
 
+from sonde.diagnosis.evidence import Evidence
 from sonde.errors import SondeError
 from sonde.store.environment import describe
 from sonde.store.journal import Journal, folder_name
@@ -33,8 +34,15 @@ def _note_exit() -> None:
 class Watch:
     """A model under observation; made by `sonde.watch`."""
 
-    def __init__(self, recorder: Recorder | None, run: str, where: Place | None) -> None:
+    def __init__(
+        self,
+        recorder: Recorder | None,
+        run: str,
+        where: Place | None,
+        loss: Callable[..., Any] | None = None,
+    ) -> None:
         self._recorder = recorder
+        self._loss = loss
         self.id = run  # of the run
         self.runs = where  # the store, or None
         self._end = None if recorder is None else weakref.finalize(self, _dropped, recorder)
@@ -69,6 +77,40 @@ class Watch:
                 self._recorder.log(loss)
             except Exception as error:
                 self._recorder.give_up(error)
+
+    def evidence(self, batch: tuple[Any, Any] | None = None) -> Evidence:
+        """What a diagnosis rests on: rows, facts and, where a batch (x, y) is given, experiments on a copy."""
+        recorder = self._recorder
+        if recorder is None:
+            return Evidence(rows=_nothing(), facts={}, steps=0)
+        rows, known = self.rows, self.facts
+        trials = None if batch is None else self._trials(recorder, batch, rows, known)
+        return Evidence(rows=rows, facts=known, steps=recorder.step, trials=trials)
+
+    def _trials(
+        self, recorder: Recorder, batch: tuple[Any, Any], rows: pl.DataFrame, known: dict[str, Any]
+    ) -> dict[str, Any] | None:
+        from sonde.experiments.overfit import recipe
+        from sonde.experiments.settle import settle
+
+        model = recorder.model
+        if model is None or self._loss is None:
+            warn("experiments need the model and its loss: keep the model, and give sonde.watch(…, loss=)")
+            return None
+        x, y = batch
+        names, optimisers = recorder.trained
+        have = rows.filter((pl.col("metric") == "weight_grad_norm") & pl.col("defined"))["module"]
+        unfelt = {p["name"] for p in known.get("parameters", []) if p["requires_grad"]} - set(have.to_list())
+        return settle(
+            model,
+            self._loss,
+            x,
+            y,
+            facts=known,
+            start=None if recorder.start is None else recorder.start.state,
+            optimisers=recipe(optimisers, names, known),
+            unfelt=sorted(unfelt),
+        )
 
     def close(self) -> None:
         """Write what is left and take every hook away; what was recorded stays readable."""
@@ -146,7 +188,7 @@ def watch(
     _watches[inside(model)] = weakref.ref(recorder)
     if any(spot.hidden == COMPILED for spot in spots):
         warn("compiled modules are seen from outside only: outputs and gradients inside them are undefined")
-    return Watch(recorder, run, where)
+    return Watch(recorder, run, where, loss)
 
 
 def _sink(
