@@ -143,9 +143,21 @@ class Evidence:
 
     @cached_property
     def score(self) -> float | None:
-        """How far the run came on the batch of the experiments."""
-        found = self.trial("score")
-        return None if found is None else float(found)
+        """How far the run came: on the batch of the experiments, or in its last steps if that is less."""
+        on_batch, at_end = self.trial("score"), self.score_of(self.last_loss)
+        if on_batch is None or at_end is None or not self._same_loss:
+            return None if on_batch is None else float(on_batch)
+        return min(float(on_batch), at_end)
+
+    @property
+    def _same_loss(self) -> bool:
+        """Whether the loss that was logged is the one of the experiments: they agree on the first step."""
+        logged, found = self.losses.get(0), self.trial("loss_start")
+        return (
+            logged is not None
+            and found is not None
+            and abs(logged - found) <= 0.3 * max(abs(logged), abs(found))
+        )
 
     def fit(self, name: str) -> float | None:
         """The score that fifty steps on the batch reach in one of the fits; −∞ where they diverge."""

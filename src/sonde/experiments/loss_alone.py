@@ -13,7 +13,7 @@ from torch import Tensor
 
 from sonde.experiments.copies import Loss
 
-STEPS = 200
+STEPS = 150
 RANGES: dict[str, Callable[[Tensor], Tensor]] = {
     "Softmax": lambda u: u.softmax(-1),
     "LogSoftmax": lambda u: u.log_softmax(-1),
@@ -33,14 +33,16 @@ def probe_loss(loss: Loss, output: Tensor, y: Any, operation: str | None, kind: 
     scale = _scale(output, y)
     ask = _Ask(loss, output, y, scale)
     with torch.enable_grad():
-        found |= ask.number("trivial", lambda: ask.lowest(into, constant=True))
-        found |= ask.number("floor", lambda: ask.lowest(lambda u: u, constant=False))
-        found |= ask.number("floor_in_range", lambda: ask.lowest(into, constant=False))
+        maps = [lambda u: u, RANGES["Sigmoid"], RANGES["Softmax"], into]
+        found |= ask.number("trivial", lambda: min(ask.lowest(one, constant=True) for one in maps))
+        found |= ask.number("floor", lambda: min(ask.lowest(one, constant=False) for one in maps))
+        found |= ask.number("floor_in_range", lambda: ask.lowest(into, constant=False, given=True))
         for name, question in (
             ("ignores_pairing", ask.ignores_pairing),
             ("over_the_batch", lambda: ask.is_over_the_batch(kind)),
             ("pushes_away", lambda: ask.pushes_away(kind)),
             ("is_quadratic", ask.is_quadratic),
+            ("unbounded", lambda: ask.is_unbounded(kind)),
             ("is_improper", lambda: ask.is_improper(into, kind)),
         ):
             try:
@@ -79,26 +81,42 @@ class _Ask:
     def value(self, z: Tensor, y: Any = None) -> float:
         return float(self.loss(z, self.y if y is None else y).detach().double().mean())
 
-    def lowest(self, into: Callable[[Tensor], Tensor], *, constant: bool) -> float:
-        """The lowest loss that is found, over outputs of one's own choice for each sample or one for all of them."""
+    def lowest(self, into: Callable[[Tensor], Tensor], *, constant: bool, given: bool = False) -> float:
+        """The lowest loss that is found, over outputs of one's own choice for each sample or one for all of them.
+
+        Outputs that may grow without end, and the loss fall with them, are not what it is made for: infinite, unless
+        they are those of the model.
+        """
         shape = list(self.output.shape)
         if constant:
             shape = [1] * (len(shape) - 1) + shape[-1:] if len(shape) > 1 else [1]
             if self.output.dim() > 3:
                 shape = [1, self.output.shape[1], *[1] * (self.output.dim() - 2)]
-        u = torch.zeros(shape, dtype=self.output.dtype, device=self.output.device, requires_grad=True)
+        u = (0.5 + 0.01 * torch.randn(shape, generator=self.rng)).to(self.output).requires_grad_()
         walk = torch.optim.Adam([u], lr=0.2 * self.scale)
-        best = math.inf
+        best, first = math.inf, math.inf
         for step in range(STEPS):
             walk.param_groups[0]["lr"] = 0.2 * self.scale * (1 - step / STEPS)
-            value = self.loss(into(u).expand_as(self.output), self.y)
-            best = min(best, float(value)) if math.isfinite(float(value)) else best
+            try:
+                value = self.loss(into(u).expand_as(self.output), self.y)
+            except (RuntimeError, ValueError, IndexError):
+                break  # these outputs are not for this loss
+            here = float(value.detach())
+            best = min(best, here) if math.isfinite(here) else best
+            first = here if step == 0 else first
             walk.zero_grad()
             value.backward()  # type: ignore[no-untyped-call]
             if u.grad is None or not bool(u.grad.isfinite().all()):
                 break
             walk.step()
-        return best
+        with torch.no_grad():
+            ends = (
+                [float(self.loss(into(u * far).expand_as(self.output), self.y)) for far in (10.0, 100.0)]
+                if best < math.inf
+                else []
+            )
+        runs_away = math.isfinite(first) and min(ends, default=best) < best - 0.05 * abs(first - best)
+        return math.inf if runs_away and not given else best
 
     def ignores_pairing(self) -> bool | None:
         """Whether it is all the same to the loss which target belongs to which sample, though not what they are."""
@@ -106,7 +124,7 @@ class _Ask:
             return None
         if bool((self.y == self.y[:1]).all()) or len(self.y) != len(self.output):
             return None
-        z = self.draw().abs().clamp(0.05, 0.95)
+        z = self.draw().abs().clamp(0.05, 0.95) * self.scale
         here = self.value(z)
         orders = [torch.randperm(len(self.y), generator=self.rng) for _ in range(3)]
         same = all(abs(self.value(z, self.y[order]) - here) <= 1e-5 * abs(here) for order in orders)
@@ -141,6 +159,14 @@ class _Ask:
             return None
         there = toward != 0
         return float((toward[there] < 0).double().mean()) if bool(there.any()) else None
+
+    def is_unbounded(self, kind: str) -> bool | None:
+        """Whether a loss of classes falls for ever, in proportion, as the right output grows."""
+        if kind != "classes" or self.output.dim() != 2 or not isinstance(self.y, Tensor) or self.y.dim() != 1:
+            return None
+        right = torch.zeros_like(self.output).scatter_(1, self.y[:, None].long(), 1.0)
+        near, far, farther = (self.value(right * reach) for reach in (1.0, 100.0, 200.0))
+        return far - near < -50 and abs((farther - far) / (far - near) * 99 / 100 - 1) < 0.05
 
     def is_quadratic(self) -> bool:
         """Whether the loss along a line of outputs is a parabola: squared error, whatever its name."""

@@ -83,6 +83,9 @@ class _Bench:
         found["traced_start"] = trace(begin, lambda: self.value(begin))
         found["traced_now"] = trace(now, lambda: self.value(now))
         found["unfelt"] = [name for name in unfelt if self.matters(name)]
+        found["neighbours"] = self.neighbours(found["targets"]["kind"])
+        if any(isinstance(module, nn.RNNBase) for module in self.model.modules()):
+            found["over_time"] = attempt(self.over_time)
         found["score"] = score(found, found["loss_now"])
         if found["score"] is None or found["score"] < LEARNED:
             found["fits"] = self.fits(found)
@@ -127,6 +130,11 @@ class _Bench:
             return attempt(question)
 
         made = {"0.1": at(0.1), "1": at(1.0), "10": at(10.0)}
+        reached = {name: self.reached(found, known) for name, known in made.items()}
+        if max(reached["0.1"], reached["1"]) < LEARNED:
+            made["0.01"] = at(0.01)
+        if LEARNED > reached["10"] > max(reached["1"], reached["0.1"]):
+            made["100"] = at(100.0)
         made["fresh"] = at(1.0, change=reset)
         if any(t.is_floating_point() for _, t in looks.tensors(self.x)):
             made["standardised"] = at(1.0, x=standardised(self.x))
@@ -139,6 +147,55 @@ class _Bench:
             spread = y.std(correction=0)
             made["scaled targets"] = at(1.0, y=(y - y.mean()) / torch.where(spread > 0, spread, 1.0))
         return made
+
+    def reached(self, found: Mapping[str, Any], known: Mapping[str, Any]) -> float:
+        reached = score(found, known.get("last"))
+        return -math.inf if reached is None else reached
+
+    def neighbours(self, kind: str) -> dict[str, float] | None:
+        """How often the nearest other input has the same class, and how often any other one has."""
+        x = next((t for _, t in looks.tensors(self.x) if t.dim() > 1 and t.is_floating_point()), None)
+        y = self.y
+        if kind == "one-hot" and isinstance(y, Tensor):
+            y = y.argmax(-1)
+        if x is None or not isinstance(y, Tensor) or kind not in ("classes", "one-hot", "binary"):
+            return None
+        y = y.flatten()
+        if len(y) != len(x) or len(y) < 24:
+            return None
+        flat = standardised(x.flatten(1)).double()
+        apart = torch.cdist(flat, flat).fill_diagonal_(math.inf)
+        same = (y[:, None] == y[None]).double().fill_diagonal_(0.0)
+        return {
+            "agree": float((y[apart.argmin(1)] == y).double().mean()),
+            "by_chance": float(same.sum() / (len(y) * (len(y) - 1))),
+            "n": len(y),
+        }
+
+    def over_time(self) -> dict[str, float]:
+        """‖∂loss/∂x_t‖ at the first and the last place of the sequence that a recurrent module reads."""
+        model, seen = self.twin(), []
+
+        def hear(module: nn.RNNBase, args: Any) -> Any:
+            if not isinstance(args[0], Tensor) or args[0].dim() != 3:
+                return None
+            x = args[0].detach().requires_grad_()
+            seen.append((x, 1 if module.batch_first else 0))
+            return (x, *args[1:])
+
+        for module in model.modules():
+            if isinstance(module, nn.RNNBase):
+                module.register_forward_pre_hook(hear)
+                break
+        with torch.enable_grad():
+            value = self.loss(run(model, self.x), self.y)
+        if not seen or not value.requires_grad:
+            return {}
+        (grad,) = torch.autograd.grad(value.mean(), seen[0][0], allow_unused=True)
+        if grad is None or not bool(grad.isfinite().all()):
+            return {}
+        ends = grad.movedim(seen[0][1], 0)
+        return {"first": float(ends[0].norm()), "last": float(ends[-1].norm()), "length": len(ends)}
 
 
 def score(trials: Mapping[str, Any], value: float | None) -> float | None:
