@@ -87,6 +87,14 @@ class Evidence:
     def kinds(self) -> dict[str, str | None]:
         return {module["name"]: module.get("kind") for module in self.modules}
 
+    @cached_property
+    def without_gradient(self) -> set[str]:
+        """Parameters that had no gradient in any watched step; one that is not finite is a gradient."""
+        known = (
+            self.rows.filter(pl.col("metric") == "weight_grad_norm").group_by("module").agg(pl.max("samples"))
+        )
+        return {module for module, samples in known.iter_rows() if not samples}
+
     # The loss
 
     @cached_property
@@ -181,7 +189,7 @@ class Evidence:
         if self.broke is not None:
             return True
         if self.score is not None:
-            return self.score < 0.5
+            return self.score < 0.1
         return self.fell is not None and self.fell < 0.1
 
 

@@ -97,7 +97,7 @@ def vanishing_gradient(e: Evidence) -> Finding | None:
 
 def exploding_gradient(e: Evidence) -> Finding | None:
     """Signal or gradient that grows over depth, time or steps, in a run that did not learn."""
-    if e.learned:
+    if not e.failed:
         return None
     inputs = next((one["rms"] for one in e.facts.get("inputs", []) if one.get("rms")), None)
     outputs = [(name, value) for name, _ in _depth(e) if (value := e.at("out_rms", name)) is not None]

@@ -31,7 +31,7 @@ def looks_fresh(parameter: Mapping[str, Any]) -> bool:
     return uniform or normal
 
 
-def _share_fresh(parameters: list[dict[str, Any]]) -> float:
+def share_fresh(parameters: list[dict[str, Any]]) -> float:
     """Of the entries of these parameters that can be told, the share that looks freshly drawn."""
     weights = [p for p in parameters if len(p["shape"] or []) > 1] or parameters
     total = sum(math.prod(p["shape"] or [0]) for p in weights)
@@ -54,7 +54,7 @@ def not_in_optimiser(e: Evidence) -> Finding | None:
     ]
     if not left:
         return None
-    fresh = _share_fresh(left) > 0.5
+    fresh = share_fresh(left) > 0.5
     level = "note" if not fresh else "certain" if e.failed else "likely"
     look = "look as freshly drawn" if fresh else "do not look freshly drawn, so it may be meant"
     said = (
@@ -68,7 +68,7 @@ def frozen_parameters(e: Evidence) -> Finding | None:
     frozen = [p for p in e.parameters if not p["requires_grad"] and math.prod(p["shape"] or [0]) > 0]
     fresh = [p for p in frozen if looks_fresh(p) or len(p["shape"]) == 1]
     weights = [p for p in fresh if len(p["shape"]) > 1]
-    if not weights or _share_fresh(frozen) <= 0.5:
+    if not weights or share_fresh(frozen) <= 0.5:
         return None
     level = "note" if e.learned else "certain" if e.failed else "likely"
     said = f"{len(frozen)} of {len(e.parameters)} parameters ask for no gradient, and look as freshly drawn."
@@ -83,10 +83,10 @@ def detached_graph(e: Evidence) -> Finding | None:
         for p in e.parameters
         if p["requires_grad"]
         and p["in_optimiser"] is not False
-        and p["name"] not in grads
+        and p["name"] in e.without_gradient
         and e.owner(p["name"]) in called
     ]
-    if not never or not grads:
+    if not never or len(never) == len(e.parameters):
         return None
     felt = e.trial("unfelt")
     if felt is not None:

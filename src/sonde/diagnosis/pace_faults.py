@@ -5,6 +5,7 @@ import statistics
 
 from sonde.diagnosis.evidence import EARLY, WEIGHTED, Evidence
 from sonde.diagnosis.finding import Finding, found
+from sonde.diagnosis.loop_faults import share_fresh
 from sonde.verdicts import number
 
 BETTER = 0.3  # of the way to the lowest loss, that another rate must come further in fifty steps
@@ -18,7 +19,7 @@ FURTHER = 0.2
 
 def _step_size(e: Evidence) -> float | None:
     """The median over weight matrices of the largest ‖ΔW‖/‖W‖ of the first ten steps."""
-    matrices = {p["name"] for p in e.parameters if len(p["shape"] or []) > 1}
+    matrices = _matrices(e)
     ratios = []
     for name, steps in e.series("update_ratio").items():
         early = [value for step, value in steps.items() if step < EARLY]
@@ -27,9 +28,14 @@ def _step_size(e: Evidence) -> float | None:
     return statistics.median(ratios) if ratios else None
 
 
+def _matrices(e: Evidence) -> set[str]:
+    return {p["name"] for p in e.parameters if len(p["shape"] or []) > 1}
+
+
 def lr_too_high(e: Evidence) -> Finding | None:
     """Steps that overshoot."""
-    if not e.failed:
+    breaks_by_itself = e.trial("traced_start", "first_broken") is not None
+    if e.learned or not (e.failed or e.trials) or breaks_by_itself:
         return None
     own = e.fit("1")
     for name in ("0.1", "0.01"):
@@ -38,12 +44,26 @@ def lr_too_high(e: Evidence) -> Finding | None:
             reached = "diverge" if own == -math.inf else f"come {number(own)} of the way"
             said = f"Fifty steps on one batch {reached} at the run's rate, and {number(lower)} at {name} times it."
             return found("lr_too_high", "certain", said)
+    if not e.failed:
+        return None
     size = _step_size(e)
     losses = list(e.losses.values())
     stuck = e.fell is None or e.fell < 0.1
     if size is not None and size >= LARGE_STEP and stuck:
         said = f"In the first steps weights change by {number(100 * size)} % of their norm a step, and the loss does not fall."
         return found("lr_too_high", "likely", said)
+    died = [
+        name
+        for name, steps in e.series("dead_share").items()
+        if steps[min(steps)] < 0.5 and steps[max(steps)] >= 0.9 and len(steps) > 3
+    ]
+    fastest = max(
+        (max(steps.values()) for name, steps in e.series("update_ratio").items() if name in _matrices(e)),
+        default=0.0,
+    )
+    if died and fastest >= LARGE_STEP / 3 and stuck:
+        said = f"Units that were alive died while weights changed by up to {number(100 * fastest)} % of their norm in a step."
+        return found("lr_too_high", "likely", said, modules=died)
     start = e.first_loss
     if (
         start is not None
@@ -52,7 +72,7 @@ def lr_too_high(e: Evidence) -> Finding | None:
         and max(losses) > GREW * abs(losses[0])
         and (stuck or e.broke is not None)
     ):
-        if e.broke is None or (e.broke > 0 and e.trial("traced_start", "first_broken") is None):
+        if e.broke is None or e.broke > 0:
             step = next(step for step, value in e.losses.items() if value > GREW * abs(losses[0]))
             said = f"The loss grows from {number(losses[0])} to {number(max(losses))}."
             return found("lr_too_high", "likely", said, step=step)
@@ -66,11 +86,12 @@ def lr_too_low(e: Evidence) -> Finding | None:
     own = e.fit("1")
     for name in ("10", "100"):
         higher = e.fit(name)
-        if own is not None and higher is not None and higher >= BETTER and higher - own >= BETTER:
+        if own is not None and own < 0.1 and higher is not None and higher >= BETTER:
             said = f"Fifty steps on one batch come {number(own)} of the way at the run's rate, and {number(higher)} at {name} times it."
             return found("lr_too_low", "likely", said)
     size = _step_size(e)
-    if size is not None and size <= SMALL_STEP and (e.fell is None or abs(e.fell) < 0.1):
+    begun = share_fresh(e.parameters) > 0.5  # a model that was trained before takes small steps with reason
+    if begun and size is not None and size <= SMALL_STEP and (e.fell is None or abs(e.fell) < 0.1):
         said = (
             f"In the first steps weights change by {number(size)} of their norm a step, and the loss stays."
         )

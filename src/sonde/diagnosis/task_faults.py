@@ -78,7 +78,9 @@ def wrong_output_activation(e: Evidence) -> Finding | None:
     shape, after = e.facts.get("output_shape") or [], e.facts.get("loss_ops") or []
     own = "LogSoftmax" in after
     said = ""
-    if operation == "Softmax" and shape and shape[-1] == 1:
+    if e.trial("output", "sums_over_batch"):
+        said = "The softmax runs over the samples of the batch, not over the outputs of a sample."
+    elif operation == "Softmax" and shape and shape[-1] == 1:
         said = "A softmax over one unit is 1 whatever it is given."
     elif operation in ("Softmax", "Sigmoid", "Tanh") and own:
         said = f"The model ends in {operation.lower()}, and the loss applies a softmax of its own."
@@ -101,13 +103,13 @@ def wrong_labels(e: Evidence) -> Finding | None:
         several = len(outputs) > 1 and outputs[-1] > 1
         said = f"All targets of a batch of {samples} are {number(targets['mean'])}{f', where there are {outputs[-1]} outputs' if several else ''}."
         return found("wrong_labels", "certain", said)
-    near = e.trial("neighbours")
-    alone, score = e.fit("1"), e.score
+    near, score = e.trial("neighbours"), e.score
+    alone = max((known for known in (e.fit("1"), e.fit("10")) if known is not None), default=None)
     if near is None or alone is None or score is None or e.steps < 100:
         return None
-    noise = 2 * (near["by_chance"] / near["n"]) ** 0.5
+    noise = 2 * (max(near["by_chance"], 0.25) / near["n"]) ** 0.5
     if alone > 0.5 and score < 0.1 and abs(e.fell or 0.0) < 0.2 and near["agree"] < near["by_chance"] + noise:
-        said = f"One batch is learned by heart in fifty steps (to {number(alone)} of the way), the run is at {number(score)}; nearest inputs share a label in {number(100 * near['agree'])} % of cases, any two in {number(100 * near['by_chance'])} %."
+        said = f"One batch is learned by heart in fifty steps (to {number(alone)} of the way), the run is at {number(score)}; nearest inputs agree in their targets to {number(100 * near['agree'])} %, any two to {number(100 * near['by_chance'])} %."
         return found("wrong_labels", "likely", said)
     return None
 
@@ -122,14 +124,16 @@ def _inputs(e: Evidence) -> list[dict[str, Any]]:
 def unnormalised_input(e: Evidence) -> Finding | None:
     """Inputs far from mean 0 and spread 1, in a run that failed."""
     first = next((m for m in e.leaves if m.get("kind") is not None), None)
-    if not e.failed or first is None or first.get("kind") in ("norm", "embedding"):
+    if e.learned or not (e.failed or e.trials) or first is None or first.get("kind") in ("norm", "embedding"):
         return None
+    more = _gain(e, "standardised", "standardised inputs")
     for one in _inputs(e):
         offset = one.get("feature_offset") or 0.0
         unlike = (one.get("feature_std_max") or 0.0) / (one.get("feature_std_min") or 1.0)
+        if not (e.failed or more) and one["rms"] < 10 * LARGE:
+            continue
         if one["rms"] > LARGE or (offset > LARGE and one["rms"] > 1) or unlike > UNLIKE:
             said = f"Inputs have an RMS of {number(one['rms'])} and a mean up to {number(offset)} times its feature's spread; spreads differ by a factor of {number(unlike)}."
-            more = _gain(e, "standardised", "standardised inputs")
             return found(
                 "unnormalised_input", "certain" if more else "likely", said, *more, modules=[first["name"]]
             )
@@ -139,11 +143,13 @@ def unnormalised_input(e: Evidence) -> Finding | None:
 def unnormalised_target(e: Evidence) -> Finding | None:
     """Regression targets that are large, in a run that failed."""
     targets = e.trial("targets") or next(iter(e.facts.get("targets", [])), None) or {}
-    if not e.failed or targets.get("kind", "real") != "real" or (targets.get("rms") or 0.0) <= LARGE:
+    more = _gain(e, "scaled targets", "standardised targets")
+    if not (e.failed or (more and not e.learned)):
+        return None
+    if targets.get("kind", "real") != "real" or (targets.get("rms") or 0.0) <= LARGE:
         return None
     if not e.trial("targets") and not str(targets.get("dtype", "")).startswith("float"):
         return None
-    more = _gain(e, "scaled targets", "standardised targets")
     said = f"Targets have an RMS of {number(targets['rms'])} and reach {number(targets['max'])}."
     return found("unnormalised_target", "certain" if more else "likely", said, *more)
 

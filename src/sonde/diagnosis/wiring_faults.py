@@ -99,11 +99,10 @@ def masked_growth(e: Evidence) -> Finding | None:
 
 def attention_collapse(e: Evidence) -> Finding | None:
     """Attention that looks at one place from the start, or in the end of a run that failed."""
-    if e.learned:
-        return None
     for when, level in (("traced_start", "certain"), ("traced_now", "likely")):
         heard = [one for one in e.trial(when, "attention") or [] if (one["max_logit"] or 0.0) >= LOGIT]
         sharp = [one for one in heard if one["one_hot_share"] >= ONE_HOT]
+        level = "likely" if e.learned else level
         if sharp and (e.failed or when == "traced_start"):
             top = max(sharp, key=lambda one: one["max_logit"])
             said = f"{number(100 * top['one_hot_share'])} % of queries look at one place; logits reach {number(top['max_logit'])}{' at the start' if when == 'traced_start' else ''}."
@@ -114,7 +113,7 @@ def attention_collapse(e: Evidence) -> Finding | None:
         early = [
             step for step in steps if step < 10 and steps[step] >= LOGIT and entropy.get(step, 1.0) < 0.05
         ]
-        if len(early) >= 3:
+        if len(early) >= 3 and 0 in early:
             flat.append((name, steps[early[0]], entropy[early[0]], early[0]))
     if not flat:
         return None

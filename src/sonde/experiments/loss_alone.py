@@ -29,20 +29,20 @@ RANGES: dict[str, Callable[[Tensor], Tensor]] = {
 def probe_loss(loss: Loss, output: Tensor, y: Any, operation: str | None, kind: str) -> dict[str, Any]:
     """All that is asked of a loss; a question that it cannot be asked is left out."""
     found: dict[str, Any] = {}
-    into = RANGES.get(operation or "", lambda u: u)
+    into = RANGES.get(operation or "", _any)
     scale = _scale(output, y)
     ask = _Ask(loss, output, y, scale)
     with torch.enable_grad():
-        maps = [lambda u: u, RANGES["Sigmoid"], RANGES["Softmax"], into]
-        found |= ask.number("trivial", lambda: min(ask.lowest(one, constant=True) for one in maps))
-        found |= ask.number("floor", lambda: min(ask.lowest(one, constant=False) for one in maps))
-        found |= ask.number("floor_in_range", lambda: ask.lowest(into, constant=False, given=True))
+        maps = ask.ranges(into)
+        found |= ask.number("trivial", lambda: min(ask.lowest(one, constant=True)[0] for one in maps))
+        found |= ask.number("floor", lambda: min(ask.lowest(one, constant=False)[0] for one in maps))
+        found |= ask.number("floor_in_range", lambda: ask.lowest(into, constant=False)[0])
         for name, question in (
             ("ignores_pairing", ask.ignores_pairing),
             ("over_the_batch", lambda: ask.is_over_the_batch(kind)),
             ("pushes_away", lambda: ask.pushes_away(kind)),
             ("is_quadratic", ask.is_quadratic),
-            ("unbounded", lambda: ask.is_unbounded(kind)),
+            ("unbounded", lambda: None if operation in RANGES else ask.is_unbounded(kind)),
             ("is_improper", lambda: ask.is_improper(into, kind)),
         ):
             try:
@@ -52,6 +52,10 @@ def probe_loss(loss: Loss, output: Tensor, y: Any, operation: str | None, kind: 
             if answer is not None:
                 found[name] = answer
     return found
+
+
+def _any(u: Tensor) -> Tensor:
+    return u
 
 
 def _scale(output: Tensor, y: Any) -> float:
@@ -81,11 +85,17 @@ class _Ask:
     def value(self, z: Tensor, y: Any = None) -> float:
         return float(self.loss(z, self.y if y is None else y).detach().double().mean())
 
-    def lowest(self, into: Callable[[Tensor], Tensor], *, constant: bool, given: bool = False) -> float:
-        """The lowest loss that is found, over outputs of one's own choice for each sample or one for all of them.
+    def ranges(self, own: Callable[[Tensor], Tensor]) -> list[Callable[[Tensor], Tensor]]:
+        """What outputs to let the loss choose from: any, if it is made for any; else the model's, or probabilities."""
+        best, runs_away = self.lowest(_any, constant=False)
+        if runs_away:  # the loss falls without end: it is made for outputs of some range, as the model has
+            return [own]
+        return [_any, own] if best < math.inf else [own, RANGES["Sigmoid"], RANGES["Softmax"]]
 
-        Outputs that may grow without end, and the loss fall with them, are not what it is made for: infinite, unless
-        they are those of the model.
+    def lowest(self, into: Callable[[Tensor], Tensor], *, constant: bool) -> tuple[float, bool]:
+        """The lowest loss over outputs of one's own choice, for each sample or one for all; infinite if it has none.
+
+        And whether it goes on falling as they grow.
         """
         shape = list(self.output.shape)
         if constant:
@@ -94,29 +104,23 @@ class _Ask:
                 shape = [1, self.output.shape[1], *[1] * (self.output.dim() - 2)]
         u = (0.5 + 0.01 * torch.randn(shape, generator=self.rng)).to(self.output).requires_grad_()
         walk = torch.optim.Adam([u], lr=0.2 * self.scale)
-        best, first = math.inf, math.inf
+        losses: list[float] = []
         for step in range(STEPS):
             walk.param_groups[0]["lr"] = 0.2 * self.scale * (1 - step / STEPS)
             try:
                 value = self.loss(into(u).expand_as(self.output), self.y)
             except (RuntimeError, ValueError, IndexError):
-                break  # these outputs are not for this loss
-            here = float(value.detach())
-            best = min(best, here) if math.isfinite(here) else best
-            first = here if step == 0 else first
+                return math.inf, False  # these outputs are not for this loss
+            losses.append(float(value.detach()))
             walk.zero_grad()
             value.backward()  # type: ignore[no-untyped-call]
-            if u.grad is None or not bool(u.grad.isfinite().all()):
-                break
+            if not math.isfinite(losses[-1]) or u.grad is None or not bool(u.grad.isfinite().all()):
+                return math.inf, False
             walk.step()
+        best = min(losses)
         with torch.no_grad():
-            ends = (
-                [float(self.loss(into(u * far).expand_as(self.output), self.y)) for far in (10.0, 100.0)]
-                if best < math.inf
-                else []
-            )
-        runs_away = math.isfinite(first) and min(ends, default=best) < best - 0.05 * abs(first - best)
-        return math.inf if runs_away and not given else best
+            ends = [float(self.loss(into(u * far).expand_as(self.output), self.y)) for far in (10.0, 100.0)]
+        return best, min(ends) < best - 0.05 * abs(losses[0] - best)
 
     def ignores_pairing(self) -> bool | None:
         """Whether it is all the same to the loss which target belongs to which sample, though not what they are."""
@@ -178,6 +182,8 @@ class _Ask:
 
     def is_improper(self, into: Callable[[Tensor], Tensor], kind: str) -> bool | None:
         """Whether three ones in ten ask for an answer other than their share or its logit."""
+        if kind == "classes":
+            return self._is_improper_for_classes(into)
         if (
             kind not in ("binary", "labels")
             or not isinstance(self.y, Tensor)
@@ -194,5 +200,33 @@ class _Ask:
         losses = [float(self.loss(torch.full_like(y, answer), y).detach()) for answer in answers]
         if not all(map(math.isfinite, losses)):
             return None
-        asked = answers[losses.index(min(losses))]
-        return min(abs(asked - 0.3), abs(asked - math.log(0.3 / 0.7))) > 0.1
+        return _asks_for_another(answers[losses.index(min(losses))])
+
+    def _is_improper_for_classes(self, into: Callable[[Tensor], Tensor]) -> bool | None:
+        """The same with three samples in ten of the first class and the others of the second."""
+        if (
+            self.output.dim() != 2
+            or self.output.shape[1] < 2
+            or not isinstance(self.y, Tensor)
+            or self.y.dim() != 1
+        ):
+            return None
+        y = (torch.arange(20) % 10 >= 3).to(self.y)
+        asked = []
+        for shares in (True, False):
+            grid = torch.linspace(0, 1, 101).tolist() if shares else torch.linspace(-6, 6, 241).tolist()
+            if not shares and into is not _any:
+                continue
+            losses = []
+            for answer in grid:
+                z = torch.full((20, self.output.shape[1]), 1e-6 if shares else -20.0).to(self.output)
+                z[:, 0], z[:, 1] = (answer, 1 - answer) if shares else (answer, 0.0)
+                losses.append(float(self.loss(z.clamp_min(1e-6) if shares else z, y).detach()))
+            if all(map(math.isfinite, losses)):
+                asked.append(grid[losses.index(min(losses))])
+        return all(map(_asks_for_another, asked)) if asked else None
+
+
+def _asks_for_another(answer: float) -> bool:
+    """Whether an answer is neither three in ten nor its logit."""
+    return min(abs(answer - 0.3), abs(answer - math.log(0.3 / 0.7))) > 0.1

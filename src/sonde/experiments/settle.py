@@ -77,6 +77,9 @@ class _Bench:
         operation = None if output is None else autograd_graph.last_operation(output)
         if output is not None:
             found["output"] = {"shape": list(output.shape), "operation": operation}
+            if operation == "Softmax" and output.dim() == 2 and len(output) > 1:
+                over, along = (bool((output.sum(axis) - 1).abs().max() < 1e-3) for axis in (0, 1))
+                found["output"]["sums_over_batch"] = over and not along
             found["loss"] = probe_loss(self.loss, output, self.y, operation, found["targets"]["kind"])
         found["loss_now"] = self.value(now)
         found["loss_start"] = self.value(begin)
@@ -153,18 +156,24 @@ class _Bench:
         return -math.inf if reached is None else reached
 
     def neighbours(self, kind: str) -> dict[str, float] | None:
-        """How often the nearest other input has the same class, and how often any other one has."""
-        x = next((t for _, t in looks.tensors(self.x) if t.dim() > 1 and t.is_floating_point()), None)
+        """How often the nearest other input has the same class, and how often any other one has; of numbers, correlations.
+
+        Asked of vectors and images: two sequences may mean the same without being near.
+        """
+        x = next((t for _, t in looks.tensors(self.x) if t.dim() in (2, 4) and t.is_floating_point()), None)
         y = self.y
         if kind == "one-hot" and isinstance(y, Tensor):
             y = y.argmax(-1)
-        if x is None or not isinstance(y, Tensor) or kind not in ("classes", "one-hot", "binary"):
+        if x is None or not isinstance(y, Tensor) or kind not in ("classes", "one-hot", "binary", "real"):
             return None
         y = y.flatten()
         if len(y) != len(x) or len(y) < 24:
             return None
         flat = standardised(x.flatten(1)).double()
         apart = torch.cdist(flat, flat).fill_diagonal_(math.inf)
+        if kind == "real":
+            both = torch.stack([y.double(), y.double()[apart.argmin(1)]])
+            return {"agree": float(torch.corrcoef(both)[0, 1]), "by_chance": 0.0, "n": len(y)}
         same = (y[:, None] == y[None]).double().fill_diagonal_(0.0)
         return {
             "agree": float((y[apart.argmin(1)] == y).double().mean()),

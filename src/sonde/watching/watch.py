@@ -99,8 +99,8 @@ class Watch:
             return None
         x, y = batch
         names, optimisers = recorder.trained
-        have = rows.filter((pl.col("metric") == "weight_grad_norm") & pl.col("defined"))["module"]
-        unfelt = {p["name"] for p in known.get("parameters", []) if p["requires_grad"]} - set(have.to_list())
+        without = Evidence(rows=rows, facts=known, steps=recorder.step).without_gradient
+        unfelt = {p["name"] for p in known.get("parameters", []) if p["requires_grad"]} & without
         return settle(
             model,
             self._loss,
