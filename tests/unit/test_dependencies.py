@@ -29,15 +29,16 @@ MAY_IMPORT = {
     "compare": "store",
     "audit": "compare store",
     "studies": "audit compare config figures models paper probes rules store tasks training",
+    "explanations": "",
     "watching": "diagnosis experiments store",
     "checking": "diagnosis experiments figures store watching",
-    "diagnosis": "",
+    "diagnosis": "explanations",
     "experiments": "diagnosis watching",
     "integrations": "store watching",
     "bench": "config datasets engine models rules store studies tasks training",
 }
 FREE = {"__init__", "__main__", "cli"}
-WITHOUT_TORCH = ("figures", "store", "paper", "datasets", "audit", "compare", "report", "playground")
+WITHOUT_TORCH = ("diagnosis", "explanations", "figures", "store", "paper", "datasets", "audit", "compare", "report", "playground")
 
 
 def part(file: Path) -> str:

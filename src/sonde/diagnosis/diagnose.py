@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from sonde.diagnosis import flow_symptoms, loop_faults, pace_faults, task_faults, wiring_faults
 from sonde.diagnosis.evidence import Evidence
-from sonde.diagnosis.finding import LEVELS, Finding
+from sonde.diagnosis.finding import LEVELS, Finding, Findings
 
 Diagnosis = Callable[[Evidence], Finding | None]
 
@@ -77,7 +77,7 @@ EXPLAINS: dict[str, frozenset[str]] = {
 """Causes, and the symptoms that each accounts for."""
 
 
-def diagnose(evidence: Evidence) -> list[Finding]:
+def diagnose(evidence: Evidence) -> Findings:
     """Findings, the most important first; a symptom follows the cause that explains it."""
     found = {name: finding for name, look in DIAGNOSES.items() if (finding := look(evidence)) is not None}
     sure = {name for name, finding in found.items() if finding.level == "certain"}
@@ -103,7 +103,9 @@ def diagnose(evidence: Evidence) -> list[Finding]:
             for name, finding in found.items()
             if _cause(name, found) == cause.name
         ]
-    return sorted(ordered, key=lambda finding: finding.level == "note")
+    return Findings(
+        sorted(ordered, key=lambda finding: finding.level == "note"), about=f"{evidence.steps} steps"
+    )
 
 
 def _cause(name: str, found: Mapping[str, Finding]) -> str | None:

@@ -1,5 +1,6 @@
 """What a diagnosis says: one finding."""
 
+import html
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -50,6 +51,39 @@ class Finding:
         if self.explained_by is not None:
             return "\n".join([*lines, f"  A symptom of {self.explained_by}."])
         return "\n".join([*lines, f"  {self.why} [{self.reference}]", f"  Remedy: {self.remedy}"])
+
+
+class Findings(list[Finding]):
+    """Findings of one run, the most important first; prints as text, and a notebook shows a list."""
+
+    def __init__(self, findings: Iterable[Finding] = (), *, about: str = "") -> None:
+        super().__init__(findings)
+        self.about = about  # what was looked at
+
+    def worst(self) -> str | None:
+        """The highest level among them."""
+        return max((one.level for one in self), key=LEVELS.index, default=None)
+
+    def __str__(self) -> str:
+        if not self:
+            return f"Nothing is wrong{f' in {self.about}' if self.about else ''}, as far as can be told."
+        return "\n".join(map(str, self))
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        if not self:
+            return f"<p>{html.escape(str(self))}</p>"
+        shown = []
+        for one in self:
+            where = f" in {html.escape(listed(one.modules))}" if one.modules else ""
+            lines = [html.escape(one.short), *map(html.escape, one.evidence)]
+            if one.explained_by is None:
+                lines += [html.escape(one.why), f"<em>Remedy:</em> {html.escape(one.remedy)}"]
+            else:
+                lines.append(f"A symptom of {html.escape(one.explained_by)}.")
+            shown.append(f"<li><strong>{one.name}</strong> ({one.level}){where}<br>{'<br>'.join(lines)}</li>")
+        return f"<ul>{''.join(shown)}</ul>"
 
 
 def found(

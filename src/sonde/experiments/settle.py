@@ -32,7 +32,17 @@ def settle(
 ) -> dict[str, Any]:
     """What copies tell of a model, its loss and a batch; `unfelt` names parameters without gradient."""
     with generators_kept(0):
-        return _Bench(model, loss, x, y, facts, start, optimisers).all(unfelt)
+        found: dict[str, Any] = _plain(_Bench(model, loss, x, y, facts, start, optimisers).all(unfelt))
+        return found
+
+
+def _plain(value: Any) -> Any:
+    """What JSON can hold: None for what is not finite."""
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 class _Bench:

@@ -346,6 +346,9 @@ class Recorder:
     def facts(self) -> dict[str, Any]:
         return self._outbox.facts
 
+    def add_facts(self, more: dict[str, Any]) -> None:
+        self._outbox.add_facts(more)
+
     def flush(self) -> None:
         self._outbox.flush(self.step)
 

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from sonde.diagnosis.evidence import Evidence
+from sonde.diagnosis.finding import Findings
 from sonde.errors import SondeError
 from sonde.store.environment import describe
 from sonde.store.journal import Journal, folder_name
@@ -78,13 +79,26 @@ class Watch:
             except Exception as error:
                 self._recorder.give_up(error)
 
+    def diagnose(self, batch: tuple[Any, Any] | None = None) -> Findings:
+        """What is wrong, where, since when, and what mends it; nothing, where nothing is.
+
+        `batch`, a pair (x, y) as the loop sees it, allows for experiments on a copy, which settle much that rows
+        cannot; the loss is the one that `sonde.watch` was given.
+        """
+        from sonde.diagnosis.diagnose import diagnose
+
+        return diagnose(self.evidence(batch))
+
     def evidence(self, batch: tuple[Any, Any] | None = None) -> Evidence:
         """What a diagnosis rests on: rows, facts and, where a batch (x, y) is given, experiments on a copy."""
         recorder = self._recorder
         if recorder is None:
             return Evidence(rows=_nothing(), facts={}, steps=0)
         rows, known = self.rows, self.facts
-        trials = None if batch is None else self._trials(recorder, batch, rows, known)
+        trials = known.get("experiments")
+        if batch is not None:
+            trials = self._trials(recorder, batch, rows, known)
+            recorder.add_facts({"experiments": trials})
         return Evidence(rows=rows, facts=known, steps=recorder.step, trials=trials)
 
     def _trials(
@@ -97,6 +111,10 @@ class Watch:
         if model is None or self._loss is None:
             warn("experiments need the model and its loss: keep the model, and give sonde.watch(…, loss=)")
             return None
+        if not isinstance(batch, tuple | list) or len(batch) != 2:
+            raise SondeError(
+                "diagnose(batch=…): expected a pair (x, y), as the loop hands them to model and loss"
+            )
         x, y = batch
         names, optimisers = recorder.trained
         without = Evidence(rows=rows, facts=known, steps=recorder.step).without_gradient
