@@ -38,7 +38,18 @@ MAY_IMPORT = {
     "bench": "config datasets engine models rules store studies tasks training",
 }
 FREE = {"__init__", "__main__", "cli"}
-WITHOUT_TORCH = ("diagnosis", "explanations", "figures", "store", "paper", "datasets", "audit", "compare", "report", "playground")
+WITHOUT_TORCH = (
+    "diagnosis",
+    "explanations",
+    "figures",
+    "store",
+    "paper",
+    "datasets",
+    "audit",
+    "compare",
+    "report",
+    "playground",
+)
 
 
 def part(file: Path) -> str:

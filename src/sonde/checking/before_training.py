@@ -10,8 +10,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sonde.checking.check_result import Band, Checked
+from sonde.diagnosis.diagnose import diagnose
+from sonde.diagnosis.evidence import Evidence
+from sonde.diagnosis.finding import Findings
 from sonde.errors import SondeError
 from sonde.experiments.copies import Loss, cast, copied, generators_kept, reset, run
+from sonde.experiments.settle import settle
 from sonde.watching.facts import first_float
 from sonde.watching.recorder import Recorder
 from sonde.watching.row_sinks import Memory
@@ -51,7 +55,31 @@ def check(
         loss=words,
         notes=[note] if note else [],
         band=Band.over(fresh) if fresh else None,
+        findings=_findings(model, x, y, criterion, seen),
     )
+
+
+def _findings(model: nn.Module, x: Any, y: Any, loss: Loss | None, seen: Recorder) -> Findings:
+    """What rows and experiments tell; fifty steps of Adam stand for the training that has not begun."""
+    if loss is None:
+        return Findings()
+    known = copied(model).state_dict()
+    named = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    adam = (torch.optim.Adam, [{"params": named, "lr": 1e-3}])
+    facts = seen.facts
+    without = Evidence(rows=seen.rows(), facts=facts, steps=0).without_gradient
+    trials = settle(
+        model,
+        loss,
+        x,
+        y,
+        facts=facts,
+        start=known,
+        optimisers=[adam],
+        unfelt=sorted(without & set(named)),
+        rates=False,
+    )
+    return diagnose(Evidence(rows=seen.rows(), facts=facts, steps=0, trials=trials))
 
 
 def _criterion(y: Any, loss: Loss | None) -> tuple[Loss | None, str]:

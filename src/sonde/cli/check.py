@@ -1,7 +1,7 @@
 """`sonde check`."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -70,7 +70,8 @@ def check(
 def _print_json(found: "Checked") -> None:
     from sonde.cli.output import print_json
 
-    known = {"model": found.model, "loss": found.loss_value, "remarks": found.remarks}
+    known: dict[str, Any] = {"model": found.model, "loss": found.loss_value, "remarks": found.remarks}
+    known |= {"findings": [finding.as_dict() for finding in found.findings]}
     print_json(known | {"table": found.table.to_dicts(), "facts": found.facts})
 
 

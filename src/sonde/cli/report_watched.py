@@ -6,6 +6,8 @@ from typing import Any
 import polars as pl
 
 from sonde.cli.sessions import place_of
+from sonde.cli.watched_evidence import evidence
+from sonde.diagnosis.diagnose import diagnose
 from sonde.report.watched import WatchedPart
 from sonde.store.load import Runs, WatchedRun
 
@@ -46,6 +48,7 @@ def _part(run: WatchedRun, rows: pl.DataFrame) -> WatchedPart:
         remarks=[*_nonfinite(rows), *_remarks(facts)],
         types={module["name"]: module["type"] for module in facts.get("modules", [])},
         rows=rows,
+        findings=[finding.as_dict() for finding in diagnose(evidence(run, rows))],
     )
 
 

@@ -80,6 +80,10 @@ EXPLAINS: dict[str, frozenset[str]] = {
 def diagnose(evidence: Evidence) -> Findings:
     """Findings, the most important first; a symptom follows the cause that explains it."""
     found = {name: finding for name, look in DIAGNOSES.items() if (finding := look(evidence)) is not None}
+    if evidence.steps == 0:  # before training nothing can be said of its pace
+        found = {
+            name: finding for name, finding in found.items() if name not in PACE - {"missing_activation"}
+        }
     sure = {name for name, finding in found.items() if finding.level == "certain"}
     if sure & CUTS:  # what is a matter of pace cannot be told as long as something is not connected
         found = {name: finding for name, finding in found.items() if name not in PACE or name in sure}

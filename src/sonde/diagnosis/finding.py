@@ -41,7 +41,7 @@ class Finding:
 
     def as_dict(self) -> dict[str, Any]:
         known = {"name": self.name, "level": self.level, "modules": list(self.modules), "step": self.step}
-        known |= {"evidence": list(self.evidence), "explained_by": self.explained_by}
+        known |= {"short": self.short, "evidence": list(self.evidence), "explained_by": self.explained_by}
         return known | {"why": self.why, "remedy": self.remedy, "reference": self.reference}
 
     def __str__(self) -> str:

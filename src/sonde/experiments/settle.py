@@ -29,10 +29,14 @@ def settle(
     start: Mapping[str, Tensor] | None,
     optimisers: Optimisers,
     unfelt: Sequence[str] = (),
+    rates: bool = True,
 ) -> dict[str, Any]:
-    """What copies tell of a model, its loss and a batch; `unfelt` names parameters without gradient."""
+    """What copies tell of a model, its loss and a batch; `unfelt` names parameters without gradient.
+
+    Without `rates`, the optimiser is a stand-in of which other rates say nothing.
+    """
     with generators_kept(0):
-        found: dict[str, Any] = _plain(_Bench(model, loss, x, y, facts, start, optimisers).all(unfelt))
+        found: dict[str, Any] = _plain(_Bench(model, loss, x, y, facts, start, optimisers, rates).all(unfelt))
         return found
 
 
@@ -55,7 +59,9 @@ class _Bench:
         facts: Mapping[str, Any],
         start: Mapping[str, Tensor] | None,
         optimisers: Optimisers,
+        rates: bool,
     ) -> None:
+        self.rates = rates
         self.model, self.loss, self.facts, self.start, self.optimisers = model, loss, facts, start, optimisers
         x, y = cast(x, None), cast(y, None)
         many = next((len(t) for _, t in looks.tensors(x) if t.dim()), 0)
@@ -142,12 +148,11 @@ class _Bench:
 
             return attempt(question)
 
-        made = {"0.1": at(0.1), "1": at(1.0), "10": at(10.0)}
-        reached = {name: self.reached(found, known) for name, known in made.items()}
-        if max(reached["0.1"], reached["1"]) < LEARNED:
-            made["0.01"] = at(0.01)
-        if LEARNED > reached["10"] > max(reached["1"], reached["0.1"]):
-            made["100"] = at(100.0)
+        made = {"1": at(1.0)}
+        if not self.rates and self.reached(found, made["1"]) >= LEARNED:
+            return made
+        if self.rates:
+            made |= self.other_rates(found, made["1"], at)
         made["fresh"] = at(1.0, change=reset)
         if any(t.is_floating_point() for _, t in looks.tensors(self.x)):
             made["standardised"] = at(1.0, x=standardised(self.x))
@@ -159,6 +164,18 @@ class _Bench:
         ):
             spread = y.std(correction=0)
             made["scaled targets"] = at(1.0, y=(y - y.mean()) / torch.where(spread > 0, spread, 1.0))
+        return made
+
+    def other_rates(
+        self, found: Mapping[str, Any], own: Mapping[str, Any], at: Callable[[float], dict[str, Any]]
+    ) -> dict[str, Any]:
+        """A tenth and ten times the rate; and as much again where that leaves it open."""
+        made = {"0.1": at(0.1), "10": at(10.0)}
+        middle, low, high = (self.reached(found, known) for known in (own, made["0.1"], made["10"]))
+        if max(low, middle) < LEARNED:
+            made["0.01"] = at(0.01)
+        if LEARNED > high > max(low, middle):
+            made["100"] = at(100.0)
         return made
 
     def reached(self, found: Mapping[str, Any], known: Mapping[str, Any]) -> float:

@@ -29,6 +29,7 @@ MODULES = (
     Offered("saturated_share", "share of saturated entries"),
     Offered("stream_step", "‖out − in‖/‖in‖", log=True),
     Offered("stream_cosine", "cosine of input and output"),
+    Offered("norm_in_rms", "RMS of a normalisation layer’s input", log=True),
     Offered("masked_growth", "growth of a normalisation layer’s input", log=True),
     Offered("effective_rank", "effective rank of the output"),
     Offered("sample_cosine", "cosine between samples"),
@@ -56,6 +57,7 @@ class WatchedPart:
     remarks: Sequence[str]
     types: Mapping[str, str]  # module → its class
     rows: pl.DataFrame
+    findings: Sequence[Mapping[str, Any]] | None = None  # what a diagnosis found, the most important first
 
 
 def watched_data(parts: Sequence[WatchedPart]) -> dict[str, Any]:
