@@ -291,7 +291,7 @@ def share(over: int, under: int) -> str:
 def tables(known: dict[str, Any], *, full: bool) -> str:
     tools = [tool for tool in TOOLS if any(key.startswith(f"{tool}/") for key in known["answers"])]
     found = {tool: scores(known["answers"], tool) for tool in tools}
-    lines = [
+    lines: list[tuple[str, Callable[[dict[str, Any]], str]]] = [
         (
             "healthy programs with a finding above a note",
             lambda s: f"{s.get('alarmed', 0)} of {s.get('healthy', 0)}",

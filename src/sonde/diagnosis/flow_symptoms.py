@@ -78,11 +78,11 @@ def vanishing_gradient(e: Evidence) -> Finding | None:
                 step=step,
             )
     times = e.trial("over_time") or {}
-    if times.get("last") and times["first"] < VANISHED * times["last"]:
+    if times.get("last") and times["first"] < VANISHED**2 * times["last"]:
         said = f"Over {times['length']} places of a sequence the gradient shrinks to {number(times['first'] / times['last'])}."
         return found(
             "vanishing_gradient",
-            "certain" if times["first"] < VANISHED**2 * times["last"] else "likely",
+            "certain" if times["first"] < VANISHED**3 * times["last"] else "likely",
             said,
         )
     late = [(step, flow) for step in e.watched[-3:] if (flow := _flow(e, step)) is not None]

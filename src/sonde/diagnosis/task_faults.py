@@ -105,11 +105,12 @@ def wrong_labels(e: Evidence) -> Finding | None:
         return found("wrong_labels", "certain", said)
     near, score = e.trial("neighbours"), e.score
     alone = max((known for known in (e.fit("1"), e.fit("10")) if known is not None), default=None)
-    if near is None or alone is None or score is None or e.steps < 100:
+    of_classes = targets.get("kind") in ("classes", "one-hot", "binary")
+    if near is None or not of_classes or alone is None or score is None or e.steps < 100:
         return None
     noise = 2 * (max(near["by_chance"], 0.25) / near["n"]) ** 0.5
     if alone > 0.5 and score < 0.1 and abs(e.fell or 0.0) < 0.2 and near["agree"] < near["by_chance"] + noise:
-        said = f"One batch is learned by heart in fifty steps (to {number(alone)} of the way), the run is at {number(score)}; nearest inputs agree in their targets to {number(100 * near['agree'])} %, any two to {number(100 * near['by_chance'])} %."
+        said = f"One batch is learned by heart in fifty steps (to {number(alone)} of the way), the run is at {number(score)}; nearest inputs share a label in {number(100 * near['agree'])} % of cases, any two in {number(100 * near['by_chance'])} %."
         return found("wrong_labels", "likely", said)
     return None
 

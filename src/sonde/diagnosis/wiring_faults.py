@@ -156,7 +156,11 @@ def _wrong_scale(e: Evidence, layers: list[str], weights: list[dict[str, Any]]) 
     small = [name for name, known in gains.items() if known < SMALL_GAIN]
     fresh, own = e.fit("fresh"), e.fit("1")
     said = []
-    if fresh is not None and own is not None and fresh - max(own, -0.05) >= 0.1:
+    if (
+        fresh is not None
+        and own is not None
+        and (fresh - max(own, -0.05) >= 0.1 or own < FAR_OFF < fresh - 9)
+    ):
         said = [
             f"Fifty steps on one batch come {number(fresh)} of the way from default weights, {number(own)} from these."
         ]

@@ -183,7 +183,7 @@ class _Bench:
         return -math.inf if reached is None else reached
 
     def neighbours(self, kind: str) -> dict[str, float] | None:
-        """How often the nearest other input has the same class, and how often any other one has; of numbers, correlations.
+        """How often the nearest other input has the same class, and how often any other one has.
 
         Asked of vectors and images: two sequences may mean the same without being near.
         """
@@ -191,16 +191,13 @@ class _Bench:
         y = self.y
         if kind == "one-hot" and isinstance(y, Tensor):
             y = y.argmax(-1)
-        if x is None or not isinstance(y, Tensor) or kind not in ("classes", "one-hot", "binary", "real"):
+        if x is None or not isinstance(y, Tensor) or kind not in ("classes", "one-hot", "binary"):
             return None
         y = y.flatten()
         if len(y) != len(x) or len(y) < 24:
             return None
         flat = standardised(x.flatten(1)).double()
         apart = torch.cdist(flat, flat).fill_diagonal_(math.inf)
-        if kind == "real":
-            both = torch.stack([y.double(), y.double()[apart.argmin(1)]])
-            return {"agree": float(torch.corrcoef(both)[0, 1]), "by_chance": 0.0, "n": len(y)}
         same = (y[:, None] == y[None]).double().fill_diagonal_(0.0)
         return {
             "agree": float((y[apart.argmin(1)] == y).double().mean()),

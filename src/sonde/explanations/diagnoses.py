@@ -203,7 +203,7 @@ DIAGNOSES = (
     _of(
         "vanishing_gradient",
         "Gradients shrink by orders of magnitude on their way back, or are zero from some layer on.",
-        "The norm of the gradient at the first weighted layer is below 1e-3 of that at the last in the first ten steps, or exactly zero; over time, the same of the first and last place of a sequence; and the run failed.",
+        "The norm of the gradient at the first weighted layer is below 1e-3 of that at the last in the first ten steps, or exactly zero; of the first place of a sequence below 1e-6 of the last; and the run failed.",
         "Layers that get no gradient keep their random weights.",
         "Use residual connections or normalisation, and weights that keep the size of the signal.",
         "Glorot & Bengio (2010), Understanding the difficulty of training deep feedforward neural networks",
