@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from sonde import rules as rules
     from sonde import tasks as tasks
     from sonde.chains import chain as chain
+    from sonde.checking.before_training import check as check
     from sonde.config import Probing as Probing
     from sonde.config import RunConfig as RunConfig
     from sonde.errors import SondeError as SondeError
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from sonde.store.load import load as load
     from sonde.training.assign import CreditAssignment as CreditAssignment
     from sonde.training.train import train as train
-    from sonde.watching.check import check as check
     from sonde.watching.watch import watch as watch
 
     __version__: str
@@ -31,7 +31,7 @@ _HOME = {
     "RunConfig": "sonde.config",
     "SondeError": "sonde.errors",
     "chain": "sonde.chains",
-    "check": "sonde.watching.check",
+    "check": "sonde.checking.before_training",
     "guest": "sonde.guests",
     "load": "sonde.store.load",
     "models": "sonde",

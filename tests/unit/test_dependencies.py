@@ -18,7 +18,10 @@ SOURCE = ROOT / "src" / "sonde"
 PAGE = ROOT / "ARCHITECTURE.md"
 PICTURE = re.compile(r"(?<=<!-- drawn from the imports -->\n```\n).*?(?=```)", re.DOTALL)
 FREE = {"__init__", "__main__"}  # `sonde` itself hands out names of all parts
-WITHOUT_TORCH = ("figures", "store", "runs", "paper", "datasets", "audit", "compare", "report", "playground")
+WITHOUT_TORCH = (
+    *("figures", "store", "runs", "paper", "datasets", "audit", "compare", "report", "playground"),
+    *("diagnosis", "explanations"),
+)
 
 Arrows = Mapping[str, set[str]]
 

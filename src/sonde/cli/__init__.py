@@ -13,6 +13,8 @@ from sonde.cli.bench import bench
 from sonde.cli.check import check
 from sonde.cli.compare import compare
 from sonde.cli.data import data
+from sonde.cli.diagnose import diagnose
+from sonde.cli.explain import explain
 from sonde.cli.export import export
 from sonde.cli.figures import figures
 from sonde.cli.list import list_names
@@ -38,6 +40,8 @@ app.command("train")(train)
 app.command("figures")(figures)
 app.command("show")(show)
 app.command("check")(check)
+app.command("diagnose")(diagnose)
+app.command("explain")(explain)
 app.command("verify")(verify)
 app.command("audit")(audit)
 app.command("compare")(compare)

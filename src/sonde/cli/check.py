@@ -12,7 +12,7 @@ from sonde.cli.options import Json
 from sonde.errors import SondeError, nearest
 
 if TYPE_CHECKING:
-    from sonde.watching.checked import Checked
+    from sonde.checking.check_result import Checked
 
 Where = Annotated[
     str,
@@ -49,7 +49,7 @@ def check(
 
     Nothing is trained; one batch goes through a copy in float64.
     """
-    from sonde.watching.check import check as look
+    from sonde.checking.before_training import check as look
 
     given = function_of(make, "make")()
     model, *rest = given if isinstance(given, tuple) else (given,)
@@ -72,7 +72,8 @@ def check(
 def _print_json(found: "Checked") -> None:
     from sonde.cli.terminal import print_json
 
-    known = {"model": found.model, "loss": found.loss_value, "remarks": found.remarks}
+    known: dict[str, Any] = {"model": found.model, "loss": found.loss_value, "remarks": found.remarks}
+    known |= {"findings": [finding.as_dict() for finding in found.findings]}
     print_json(known | {"table": found.table.to_dicts(), "facts": found.facts})
 
 

@@ -6,6 +6,8 @@ from typing import Any
 
 import polars as pl
 
+from sonde.diagnosis.diagnose import diagnose
+from sonde.diagnosis.watched_runs import evidence
 from sonde.report.charts import Metric, index_in
 from sonde.report.runs import place_of
 from sonde.store.load import Runs, WatchedRun
@@ -25,6 +27,7 @@ MODULES = (
     Metric(key="saturated_share", label="share of saturated entries"),
     Metric(key="stream_step", label="‖out − in‖/‖in‖", log=True),
     Metric(key="stream_cosine", label="cosine of input and output"),
+    Metric(key="norm_in_rms", label="RMS of a normalisation layer’s input", log=True),
     Metric(key="masked_growth", label="growth of a normalisation layer’s input", log=True),
     Metric(key="effective_rank", label="effective rank of the output"),
     Metric(key="sample_cosine", label="cosine between samples"),
@@ -52,6 +55,7 @@ class WatchedPart:
     remarks: Sequence[str]
     types: Mapping[str, str]  # module → its class
     rows: pl.DataFrame
+    findings: Sequence[Mapping[str, Any]] | None = None  # what a diagnosis found, the most important first
 
 
 def watched_parts(stored: Runs) -> list[WatchedPart]:
@@ -88,6 +92,7 @@ def _part(run: WatchedRun, rows: pl.DataFrame) -> WatchedPart:
         remarks=[*_nonfinite(rows), *_remarks(facts)],
         types={module["name"]: module["type"] for module in facts.get("modules", [])},
         rows=rows,
+        findings=[finding.as_dict() for finding in diagnose(evidence(run, rows))],
     )
 
 

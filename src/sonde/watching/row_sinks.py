@@ -8,8 +8,8 @@ from sonde.errors import SondeError
 from sonde.rows import WATCHED
 from sonde.store.journal import Journal, read_watched
 from sonde.store.run import State
-from sonde.watching.schedule import FIRST
-from sonde.watching.words import warn
+from sonde.watching.watch_warning import warn
+from sonde.watching.watched_steps import FIRST
 
 MOST = 1_000_000  # rows in memory; then every other watched step is let go
 
@@ -32,16 +32,18 @@ class Memory:
         self._many = 0
 
     def append(self, rows: pl.DataFrame, step: int) -> None:
-        self._frames.append(rows)
-        self._many += rows.height
+        self._frames.append(self._thinned(rows) if self.stride > 1 else rows)
+        self._many += self._frames[-1].height
         while self._many > MOST:
             self.stride *= 2
-            kept = pl.concat(self._frames).filter(
-                (pl.col("step") < FIRST) | (pl.col("step") % (self.every * self.stride) == 0)
-            )
+            kept = self._thinned(pl.concat(self._frames))
             if kept.height == self._many:
                 return
             self._frames, self._many = [kept], kept.height
+
+    def _thinned(self, rows: pl.DataFrame) -> pl.DataFrame:
+        step = pl.col("step")
+        return rows.filter((step < FIRST) | (step % (self.every * self.stride) == 0))
 
     def facts(self, known: dict[str, Any]) -> None:
         pass

@@ -11,6 +11,7 @@ from typing import Any
 import polars as pl
 from matplotlib.figure import Figure
 
+from sonde.diagnosis.finding import Findings
 from sonde.verdicts import number
 
 NAMED = 6  # modules or parameters that a sentence names
@@ -55,6 +56,7 @@ class Checked:
     loss: str  # in words
     notes: list[str] = field(default_factory=list)
     band: Band | None = None
+    findings: Findings = field(default_factory=Findings)
 
     @property
     def modules(self) -> list[str]:
@@ -92,7 +94,7 @@ class Checked:
 
     def figure(self) -> Figure:
         """Signal and gradient by depth, with the band over initialisations where there is one."""
-        from sonde.watching.profile import draw_profile
+        from sonde.checking.depth_figure import draw_profile
 
         return draw_profile(self)
 
@@ -107,7 +109,8 @@ class Checked:
         fine = "nothing is zero or not finite"
         if self.loss_value is not None:
             fine = f"every parameter has a gradient; {fine}"
-        said = [f"• {remark}" for remark in self.remarks or [fine]]
+        said = [line for finding in self.findings for line in str(finding).splitlines()]
+        said += [f"• {remark}" for remark in self.remarks or [fine]]
         if self.band is None:
             return said
         return [*said, f"In brackets: smallest and largest of {self.band.inits} fresh initialisations."]

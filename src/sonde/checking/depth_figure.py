@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from sonde.figures.style import BLUE, DOUBLE, FAINT, VERMILLION, footnotes, house_style, new_figure
 
 if TYPE_CHECKING:
-    from sonde.watching.checked import Checked
+    from sonde.checking.check_result import Checked
 
 NAMED = 24  # modules that are named on the axis
 PANELS = (("out_rms", "RMS of the output", BLUE), ("grad_rms", "RMS of ∂loss/∂output", VERMILLION))

@@ -7,10 +7,9 @@ import numpy as np
 import polars as pl
 
 from sonde.rows import WATCHED
-from sonde.watching.calls import NO_GRADIENT, TWICE, Call, Key, Output
-from sonde.watching.parameters import Parameters
-from sonde.watching.sheets import Sheet
-from sonde.watching.values import Streams, Values, Vector
+from sonde.watching.observations import NO_GRADIENT, TWICE, Call, Key, Output, Sheet
+from sonde.watching.transfer import Streams, Values, Vector
+from sonde.watching.updates import Parameters
 
 NO_STEP = "no optimiser that was given holds the parameter"
 OUTPUT, GRADIENT, LOSS = 1.0, 2.0, 3.0  # what of a module is not finite
@@ -64,6 +63,7 @@ class _Page:
         for name, reason in sheet.unseen.items():
             self._about(name, None).add("out_rms", math.nan, 0, reason)
         weights = [self._parameters(known) for known in sheet.parameters]
+        self._left()
         self._judge(outputs, gradients, weights=all(weights), loss=loss)
 
     def _about(self, name: str | None, place: int | None) -> "_Page":
@@ -178,6 +178,7 @@ class _Page:
             self.add("masked_growth", math.nan, samples, "its input was zero or not finite at step 0")
         else:
             self.add("masked_growth", value / first, samples)
+        self.add("norm_in_rms", value, samples)
 
     def _directions(self, gram: Vector) -> None:
         """Effective rank (Roy & Vetterli, 2007) and mean cosine between samples, from the Gram matrix."""
@@ -230,6 +231,17 @@ class _Page:
             for metric in ("weight_norm", "weight_grad_norm", "update_ratio"):
                 self._about(name, None).add(metric, math.nan, 0, reason)
         return bool(np.isfinite(weights).all())
+
+    def _left(self) -> None:
+        """Gradients that were there before the step's own came: ‖old‖/‖new‖, the smallest of its backward passes."""
+        for name, arrivals in self.sheet.left.items():
+            pairs = [self.values(arrival) for arrival in arrivals]
+            ratios = [old / new for old, new in pairs if new > 0]
+            if ratios:
+                self._about(name, None).add("grad_left", float(min(ratios)), len(ratios))
+        if self.sheet.in_eval is not None:
+            share, many = self.sheet.in_eval
+            self._about(None, None).add("eval_share", share, many)
 
     def _judge(self, outputs: Sequence[str], gradients: Sequence[str], *, weights: bool, loss: bool) -> None:
         """A row for the first thing that is not finite: outputs in order of execution, gradients from the end."""

@@ -1,8 +1,7 @@
 """`sonde.check`: one look at a model at its initialisation, on a copy, before any training."""
 
 import copy
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from typing import Any
 
 import polars as pl
@@ -10,14 +9,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from sonde.checking.check_result import Band, Checked
+from sonde.diagnosis.diagnose import diagnose
+from sonde.diagnosis.evidence import Evidence
+from sonde.diagnosis.finding import Findings
 from sonde.errors import SondeError
-from sonde.watching.checked import Band, Checked
+from sonde.watching.experiments.copies import Loss, cast, copied, generators_kept, reset, run
+from sonde.watching.experiments.settle import settle
 from sonde.watching.facts import first_float
 from sonde.watching.recorder import Recorder
-from sonde.watching.sinks import Memory
+from sonde.watching.row_sinks import Memory
 from sonde.watching.spots import Layers, contents, find_spots, inside
-
-Loss = Callable[[Any, Any], Tensor]
 
 
 def check(
@@ -43,7 +45,7 @@ def check(
     if inits < 1:
         raise SondeError(f"inits={inits}: expected a whole number, 1 or more")
     criterion, words = _criterion(y, loss)
-    with _generators_kept():
+    with generators_kept():
         seen, precision, note = _look(model, x, y, criterion, layers)
         fresh = list(_fresh(model, x, y, criterion, layers, inits, precision)) if inits > 1 else []
     return Checked(
@@ -53,7 +55,31 @@ def check(
         loss=words,
         notes=[note] if note else [],
         band=Band.over(fresh) if fresh else None,
+        findings=_findings(model, x, y, criterion, seen),
     )
+
+
+def _findings(model: nn.Module, x: Any, y: Any, loss: Loss | None, seen: Recorder) -> Findings:
+    """What rows and experiments tell; fifty steps of Adam stand for the training that has not begun."""
+    if loss is None:
+        return Findings()
+    known = copied(model).state_dict()
+    named = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    adam = (torch.optim.Adam, [{"params": named, "lr": 1e-3}])
+    facts = seen.facts
+    without = Evidence(rows=seen.rows(), facts=facts, steps=0).without_gradient
+    trials = settle(
+        model,
+        loss,
+        x,
+        y,
+        facts=facts,
+        start=known,
+        optimisers=[adam],
+        unfelt=sorted(without & set(named)),
+        rates=False,
+    )
+    return diagnose(Evidence(rows=seen.rows(), facts=facts, steps=0, trials=trials))
 
 
 def _criterion(y: Any, loss: Loss | None) -> tuple[Loss | None, str]:
@@ -108,7 +134,7 @@ def _pass(
     )
     try:
         with torch.enable_grad():
-            out = twin(*_arguments(cast(x, precision)))
+            out = run(twin, cast(x, precision))
             value = None if loss is None else loss(out, cast(y, precision))
             if value is not None:
                 recorder.log(value)
@@ -121,38 +147,6 @@ def _pass(
     return recorder
 
 
-def _arguments(x: Any) -> tuple[Any, ...]:
-    """A tuple is several arguments; anything else is one."""
-    return x if isinstance(x, tuple) else (x,)
-
-
-def copied(model: nn.Module, precision: torch.dtype) -> nn.Module:
-    """A copy in this precision, on a device that has it."""
-    try:
-        twin = copy.deepcopy(contents(inside(model)))
-    except Exception as error:
-        raise SondeError(
-            f"{type(model).__name__} cannot be copied ({type(error).__name__}: {error}): check it before its first use"
-        ) from error
-    if precision == torch.float64 and next(twin.parameters()).device.type == "mps":
-        twin = twin.cpu()
-    twin.zero_grad()
-    return twin.to(precision)
-
-
-def cast(value: Any, precision: torch.dtype) -> Any:
-    """Floating-point tensors in this precision; everything else as it is."""
-    if isinstance(value, Tensor):
-        value = value.detach().clone()
-        return value.to(precision) if value.is_floating_point() else value
-    if isinstance(value, dict):
-        return {key: cast(inner, precision) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        inner = [cast(one, precision) for one in value]
-        return inner if isinstance(value, list) else tuple(inner)
-    return value
-
-
 def _fresh(
     model: nn.Module, x: Any, y: Any, loss: Loss | None, layers: Layers, inits: int, precision: torch.dtype
 ) -> Iterator[pl.DataFrame]:
@@ -160,15 +154,5 @@ def _fresh(
     for seed in range(inits):
         twin = copy.deepcopy(contents(inside(model)))
         torch.manual_seed(seed)
-        for module in twin.modules():
-            reset = getattr(module, "reset_parameters", None)
-            if callable(reset):
-                reset()
+        reset(twin)
         yield _look(twin, x, y, loss, layers, precision)[0].rows()
-
-
-@contextmanager
-def _generators_kept() -> Iterator[None]:
-    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
-    with torch.random.fork_rng(devices=devices):
-        yield

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sonde.watching.calls import Call
+from sonde.watching.observations import Call
 
 Vector = NDArray[np.float64]
 Median = tuple[float, int, str | None]  # value, number of samples, why it is undefined

@@ -1,12 +1,13 @@
-"""What was seen of the calls of modules in one forward pass, and of the gradients that came back to them."""
+"""What was seen in a step: the calls of modules in a forward pass, the gradients that came back, weights and losses."""
 
 import weakref
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
 from sonde.watching.spots import Spot
+from sonde.watching.updates import Parameters
 
 Key = tuple[str, int]  # module, number of its call in the pass
 
@@ -110,3 +111,46 @@ class Pass:
         if found is None or found[0]() is not x or found[1] != x._version:
             return None
         return found[2], found[3]
+
+
+@dataclass(slots=True)
+class Sheet:
+    """Everything one watched step left behind, still on the device."""
+
+    step: int
+    calls: list[Call] = field(default_factory=list)
+    parameters: list[Parameters] = field(default_factory=list)
+    losses: list[Tensor] = field(default_factory=list)
+    scale: Tensor | None = None  # of the loss, by a GradScaler
+    unscaled_reason: str | None = None  # why gradients cannot be believed
+    unseen: dict[str, str] = field(default_factory=dict)  # modules that were not called → why
+    left: dict[str, list[Tensor]] = field(
+        default_factory=dict
+    )  # norms of old and new gradient of a few parameters
+    in_eval: tuple[float, int] | None = None  # share in eval mode of the modules that act differently in it
+
+    @property
+    def expected(self) -> int:
+        """About how many rows it makes."""
+        return 6 * len(self.calls) + 3 * sum(len(p.names) for p in self.parameters) + len(self.losses)
+
+    def tensors(self) -> Iterable[Tensor]:
+        for call in self.calls:
+            for seen in (*call.outputs, *call.inputs):
+                yield from (t for t in (seen.norms, seen.sums, seen.tops) if t is not None)
+            for gradient in call.gradients:
+                yield from (t for t in (gradient.norms, gradient.halves) if t is not None)
+            for stream in call.streams:
+                yield from (stream.steps, stream.dots, stream.inputs, stream.outputs)
+            for pair in (*call.unit_bounds, *call.attention):
+                yield from pair
+            yield from call.at_bounds
+            if call.gram is not None:
+                yield call.gram
+        for known in self.parameters:
+            yield from (t for t in (known.weights, known.gradients, known.updates) if t is not None)
+        yield from self.losses
+        for arrivals in self.left.values():
+            yield from arrivals
+        if self.scale is not None:
+            yield self.scale
