@@ -21,7 +21,7 @@ import torch
 from jinja2 import StrictUndefined, Template
 
 from sonde.audit.audit import Judge, RecipeAudit, RuleAudit, audit
-from sonde.audit.credit import at_layers, critical
+from sonde.audit.credit_question import at_layers, critical
 from sonde.audit.questions import margin
 from sonde.audit.thresholds import Thresholds
 from sonde.config import Optimiser, Probing, RunConfig

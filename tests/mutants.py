@@ -399,7 +399,7 @@ MUTANTS = (
     ),
     Mutant(
         "the head reads every token",
-        "models/parts.py",
+        "models/shared_layers.py",
         "h[..., 0, :] if self.tokens",
         "h.mean(-2) if self.tokens",
         "unit/test_models.py",
@@ -477,7 +477,7 @@ MUTANTS = (
     ),
     Mutant(
         "D3 passes a credit below chance",
-        "audit/credit.py",
+        "audit/credit_question.py",
         'layer.standing in ("at", "below", "disagree")',
         'layer.standing in ("at", "disagree")',
         "unit/test_audit.py",

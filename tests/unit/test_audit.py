@@ -26,7 +26,7 @@ from stored_runs import (
 
 from conftest import tiny_config
 from sonde.audit.audit import METRICS, Audit, RuleAudit, audit
-from sonde.audit.credit import critical
+from sonde.audit.credit_question import critical
 from sonde.audit.questions import Answer
 from sonde.audit.table import columns, footnotes, lines
 from sonde.audit.thresholds import Thresholds

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from sonde.audit.credit import LayerCredit, at_layers, credit
+from sonde.audit.credit_question import LayerCredit, at_layers, credit
 from sonde.audit.questions import Answer, Margin, gradient, margin, scale
 from sonde.audit.thresholds import Thresholds
 from sonde.runs.configurations import (

@@ -3,7 +3,7 @@
 import math
 
 from sonde.audit.audit import CONTROLLED, NUDGE, Controlled, RecipeAudit, RuleAudit
-from sonde.audit.credit import span
+from sonde.audit.credit_question import span
 from sonde.audit.verdict import points, said_n, verdict
 from sonde.runs.ended import remark
 from sonde.spreads import Summary

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
 from sonde.audit.audit import QUESTIONS, RuleAudit, Tally
-from sonde.audit.credit import MEASURES, LayerCredit, span
+from sonde.audit.credit_question import MEASURES, LayerCredit, span
 from sonde.audit.questions import Answer
 from sonde.spreads import Summary
 from sonde.verdicts import number, percent, signed

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from sonde.chains.calls import Call, Part, called, in_place_of_forward, with_state
-from sonde.chains.check import check
+from sonde.chains.chain_check import check
 from sonde.chains.names import between
 from sonde.errors import SondeError
 from sonde.network import (

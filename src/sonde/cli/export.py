@@ -37,8 +37,8 @@ def export(
     import polars as pl
 
     from sonde.atomic import set_aside
-    from sonde.cli.evidence import from_store
     from sonde.cli.stored_rows import RowsInFolders
+    from sonde.cli.study_evidence import from_store
     from sonde.errors import pick
     from sonde.paper import WRITERS, provenance
     from sonde.store import files

@@ -41,7 +41,7 @@ def figures(
     quiet: Quiet = False,
 ) -> None:
     """Draw a study's figures from stored runs, or from files in the paper layout."""
-    from sonde.cli.evidence import from_store
+    from sonde.cli.study_evidence import from_store
     from sonde.errors import pick
     from sonde.studies import STUDIES
 

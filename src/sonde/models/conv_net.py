@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from sonde.checked import checked
 from sonde.errors import SondeError
-from sonde.models.parts import Readout, default_init
+from sonde.models.shared_layers import Readout, default_init
 from sonde.network import Network, Signature
 
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from sonde.chains import chain
 from sonde.errors import SondeError
-from sonde.models.parts import default_init
+from sonde.models.shared_layers import default_init
 from sonde.network import Network, Signature
 from sonde.strangers import configuration, options_of, taken
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from sonde.checked import checked
 from sonde.errors import SondeError
-from sonde.models.parts import Embedding, Readout, default_init
+from sonde.models.shared_layers import Embedding, Readout, default_init
 from sonde.network import Network, Signature
 
 

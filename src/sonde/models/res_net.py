@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from sonde.checked import checked
 from sonde.errors import SondeError
-from sonde.models.parts import default_init
+from sonde.models.shared_layers import default_init
 from sonde.network import Network, Signature
 
 Norm = Literal["batch", "group"]

@@ -11,7 +11,7 @@ from annotated_types import Ge
 from torch import Tensor, nn
 
 from sonde.checked import checked
-from sonde.models.parts import Embedding, Readout, default_init
+from sonde.models.shared_layers import Embedding, Readout, default_init
 from sonde.network import Network, Signature
 
 
