@@ -26,6 +26,7 @@ HERE = Path(__file__).parent
 NUMBERS = HERE / "scale.json"
 PAGE = HERE.parent / "docs" / "scale.md"
 STORES = (1_000, 10_000)
+LARGE = 5_000  # runs of the residual study, which have 17,000 rows each
 PLANNED = 100_000
 LISTED = 1000  # objects an S3 listing names at a time
 SLOTS = (1, 32, 320)
@@ -48,7 +49,8 @@ def measure() -> dict[str, Any]:
     written = writing.measure()
     with tempfile.TemporaryDirectory() as place:
         reading = [store.measure(Path(place) / f"{runs}" / "runs", runs) for runs in STORES]
-    found = {"scheduling": scheduling, "writing": written, "reading": reading}
+        memory = store.measure_memory(Path(place) / "large" / "runs", LARGE, "residual")
+    found = {"scheduling": scheduling, "writing": written, "reading": reading, "memory": memory}
     return about | found | {"planning": planning()}
 
 
@@ -140,6 +142,23 @@ def reading(lines: list[dict[str, Any]]) -> str:
     )
 
 
+def memory(known: dict[str, Any]) -> str:
+    """What was aimed at and what was measured; an asterisk marks what is above, of seconds those a processor worked."""
+
+    def line(name: str, most: tuple[float, float] | None) -> tuple[str, ...]:
+        cost = known[name]
+        above = "\\*" if most and (cost["processor"] >= most[0] or cost["megabytes"] >= most[1]) else ""
+        command, _, rest = name.partition(",")
+        bar = f"less than {most[0]:g} s and {most[1]:,} MB" if most else "memory that does not grow"
+        seconds = (f"{cost[key]:.1f} s" for key in ("seconds", "processor"))
+        return f"`{command}`{rest and f',{rest}'}", *seconds, f"{cost['megabytes']:,} MB{above}", bar
+
+    bars = {", no index": (20, 1500), "": (3, 500)}
+    lines = [line(f"{name}{index}", most) for name in ("show", "audit") for index, most in bars.items()]
+    lines += [line(name, None) for name in ("export", "verify")]
+    return table(("", "wall", "processor", "most memory", "goal"), lines)
+
+
 def planned(known: dict[str, Any]) -> str:
     return table(
         (f"{PLANNED:,} runs of", "store", "objects", "LIST requests to read it", "requests to write it"),
@@ -218,6 +237,7 @@ def page(known: dict[str, Any]) -> str:
         scheduling=scheduling(known["scheduling"]),
         writing=writing(known["writing"]),
         reading=reading(known["reading"]),
+        memory=memory(known["memory"]),
         planned=planned(known),
         waited=waited(known),
         runs=f"{PLANNED:,}",

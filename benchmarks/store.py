@@ -97,7 +97,7 @@ def measure_memory(root: Path, runs: int, study: str) -> dict[str, Any]:
     """What each reader takes of a store too large to be held in memory whole."""
     fill(root, runs, study)
     at = ("--runs", str(root))
-    found: dict[str, Any] = {"runs": runs, "study": study}
+    found: dict[str, Any] = {"runs": runs, "study": study, "load": round(os.getloadavg()[0])}
     for name, words in (("show", ["show"]), ("audit", ["audit"])):
         shutil.rmtree(root / index.FOLDER, ignore_errors=True)
         found[f"{name}, no index"] = cost(*words, *at)

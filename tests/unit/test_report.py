@@ -12,7 +12,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from report_stores import NASTY, NASTY_ID, NASTY_TREE, rename, write_run, write_study
+from report_stores import NASTY, NASTY_ID, NASTY_TREE, STUDENT, rename, write_run, write_study
 from sonde.cli.report import report
 from sonde.config import change
 from sonde.errors import SondeError
@@ -87,8 +87,23 @@ def test_every_run_is_in_the_table_with_its_state_sessions_and_overhead(page: Pa
     assert "unfinished" in page.text
     assert f"diverged: loss is {NASTY}" in page.text
     assert "resumed after epoch 3" in page.text
-    assert "somewhere, a processor, cpu, threads: 1" in page.text
+    assert "a processor, cpu, threads: 1" in page.text
     assert "Measuring took 25 % of the time training took" in " ".join(page.text.split())
+
+
+def test_machines_and_paths_are_named_only_on_request(tmp_path: Path) -> None:
+    root = tmp_path / "runs"
+    write_run(root, STUDENT, state="unfinished", epoch=7)
+    out = tmp_path / "out.html"
+    report_to(root, out)
+    text = out.read_text()
+    assert "somewhere" not in text
+    assert str(tmp_path) not in text
+    report_to(root, out, "--with-provenance")
+    text = out.read_text()
+    assert "somewhere, a processor, cpu" in text
+    assert "resumed after epoch 3 on somewhere" in text
+    assert str(root) in text
 
 
 def test_findings_and_audit_say_what_they_stand_on(page: Page) -> None:

@@ -3,16 +3,21 @@
 A server process imports torch once and forks a worker for every bundle, so a run costs no start-up of its own.
 """
 
+import atexit
 import multiprocessing
 import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sonde.atomic import ASIDE, aside_mark, sweep
 from sonde.engine.log import ProcessOutput
 from sonde.engine.messages import Event, Outcome, first_ctrl_c
 
@@ -24,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["Event", "Outcome", "run_all", "warm_up"]
 
 START_METHOD = "spawn" if sys.platform == "win32" else "forkserver"
+LONGEST_SOCKET_FOLDER = 80  # characters: a socket's path may have 107
 PRELOADED = ["sonde.engine.worker", "torch._dynamo"]
 """What the server process imports once for all its workers.
 
@@ -45,8 +51,23 @@ def warm_up() -> None:
     if START_METHOD == "forkserver":
         from multiprocessing import forkserver
 
+        _meet_in_an_own_folder()
         multiprocessing.get_context(START_METHOD).set_forkserver_preload(PRELOADED)
         forkserver.ensure_running()
+
+
+def _meet_in_an_own_folder() -> None:
+    """Sockets of these processes lie in a folder that the next command sweeps, should this one be killed."""
+    config = multiprocessing.current_process()._config  # type: ignore[attr-defined]
+    folder = Path(tempfile.gettempdir())
+    own = folder / f"{ASIDE}{aside_mark()}"
+    if "tempdir" in config or len(str(own)) > LONGEST_SOCKET_FOLDER:
+        return
+    sweep(folder)
+    with suppress(OSError):
+        own.mkdir(mode=0o700)
+        config["tempdir"] = str(own)
+        atexit.register(shutil.rmtree, own, ignore_errors=True)
 
 
 def run_all(
