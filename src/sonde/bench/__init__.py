@@ -10,6 +10,7 @@ from sonde.bench.stacked import Stacked
 from sonde.bench.stacking import Stacking
 from sonde.bench.steps import Steps
 from sonde.models import PlainMLP, ResidualMLP
+from sonde.rules import StateBridge
 
 CIFAR10 = (3, 32, 32)
 
@@ -38,6 +39,24 @@ BENCHES: dict[str, Bench] = {
         bars={"bp": 1.03},
         products_bar=1.25,
         steps=2,
+        rounds=50,
+    ),
+    "rules_256": Steps(
+        label="residual_mlp d=256 L=4, among rules",
+        model=ResidualMLP(d=256, L=4),
+        shape=CIFAR10,
+        bars={
+            "bp": 1.03,
+            **dict.fromkeys(("usf", "frsf", "brsf", "kp", "mirror"), 1.10),
+            **dict.fromkeys(("dfa", "drtp"), 1.03),
+            "dkp": 1.15,
+            **dict.fromkeys(("fdfa", "forward_gradient"), 1.8),
+            "predsim": 1.6,
+            "ddtp": 1.6,
+            "state_bridge, hidden_layers=1, every=4": 1.5,
+        },
+        rules={"state_bridge, hidden_layers=1, every=4": StateBridge(hidden_layers=1, every=4)},
+        steps=4,
         rounds=50,
     ),
     # An embedding without and L layers with ReLU: four and eight hidden layers.

@@ -23,6 +23,10 @@ from sonde.network import Network
 ABSENT = "BioTorch is not installed, its column stays empty: pip install --no-deps biotorch"
 
 
+MODES = ("fa", "dfa", "usf", "frsf", "brsf")
+"""Its rules that are ours, too."""
+
+
 def installed() -> bool:
     return importlib.util.find_spec("biotorch") is not None
 

@@ -1,7 +1,7 @@
 """A training step through Sonde against the same step in a bare loop, on batches that lie ready."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from sonde.bench import bare, biotorch
@@ -14,7 +14,7 @@ from sonde.config import RunConfig
 from sonde.generators import generator
 from sonde.models import Model
 from sonde.network import Network
-from sonde.rules import RULES
+from sonde.rules import RULES, Rule
 from sonde.training.program import Program
 
 OUTPUTS = 10
@@ -28,6 +28,9 @@ class Steps:
     model: Model
     shape: tuple[int, ...]
     bars: dict[str, float]  # of rule ÷ bare loop
+    rules: dict[str, Rule] = field(
+        default_factory=dict
+    )  # by the names in `bars`, where they are not as they come
     products_bar: float | None = None  # of backprop ÷ its matrix products
     steps: int
     rounds: int
@@ -38,7 +41,8 @@ class Steps:
 
     def __call__(self, options: Options) -> Iterator[Row]:
         noise = Noise(shape=self.shape, steps=self.steps, outputs=OUTPUTS)
-        programs = {rule: program(self.model, RULES[rule](), noise) for rule in self.bars}
+        chosen = {name: self.rules.get(name) or RULES[name]() for name in self.bars}
+        programs = {name: program(self.model, rule, noise) for name, rule in chosen.items()}
         first = next(iter(programs.values()))
         batches = list(first.data.batches(BATCH, first.order))
         products = Products(first.net, BATCH)
@@ -62,7 +66,7 @@ class Steps:
             loops[rule] = partial(trained.train_epoch, 1)
             if rule == "bp":
                 loops["default"] = bare.backprop(fresh(config), batches, fused=False)
-            elif biotorch.installed():
+            elif biotorch.installed() and rule in biotorch.MODES:
                 loops[f"biotorch {rule}"] = biotorch.loop(fresh(config), rule, batches, OUTPUTS)
         return loops
 
