@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from sonde.models import PlainMLP, ResidualMLP
+from sonde.rules import StateBridge
 from sonde_bench.cifar10 import Jobs, WholeEpoch
 from sonde_bench.measure import Options, Row
 from sonde_bench.stacking import Stacked, Stacking
@@ -37,6 +38,24 @@ BENCHES: dict[str, Bench] = {
         bars={"bp": 1.03},
         products_bar=1.25,
         steps=2,
+        rounds=50,
+    ),
+    "rules_256": Steps(
+        label="residual_mlp d=256 L=4, among rules",
+        model=ResidualMLP(d=256, L=4),
+        shape=IMAGE,
+        bars={
+            "bp": 1.03,
+            **dict.fromkeys(("usf", "frsf", "brsf", "kp", "mirror"), 1.10),
+            **dict.fromkeys(("dfa", "drtp"), 1.03),
+            "dkp": 1.15,
+            **dict.fromkeys(("fdfa", "forward_gradient"), 1.8),
+            "predsim": 1.6,
+            "ddtp": 1.6,
+            "state_bridge, hidden_layers=1, every=4": 1.5,
+        },
+        rules={"state_bridge, hidden_layers=1, every=4": StateBridge(hidden_layers=1, every=4)},
+        steps=4,
         rounds=50,
     ),
     # An embedding without and L layers with ReLU: four and eight hidden layers.

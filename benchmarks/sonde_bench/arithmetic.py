@@ -10,9 +10,9 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from sonde.errors import SondeError
 from sonde.network import Network
 from sonde.rules import Backprop, DirectFeedback, FeedbackAlignment, Rule
+from sonde.training.operations import operations
 
 
 @dataclass(frozen=True)
@@ -57,9 +57,9 @@ def flops(net: Network, rule: Rule, x: Tensor) -> int:
             return linear
         case DirectFeedback():
             return linear + 2 * samples * output_NC.shape[-1] * sum(widths)
-        case FeedbackAlignment():
+        case FeedbackAlignment(level="block"):
             return linear + 2 * samples * sum(below * above for below, above in pairwise(widths))
-    raise SondeError(f"the operations of {rule.label} are not counted: choose bp, fa or dfa")
+    return operations(net, rule, x)
 
 
 class Products:

@@ -126,6 +126,10 @@ def bare_identity(
 NO_BIOTORCH = "BioTorch is not installed, its column stays empty: pip install --no-deps biotorch"
 
 
+BIOTORCH_RULES = ("fa", "dfa", "usf", "frsf", "brsf")
+"""Its rules that are ours, too."""
+
+
 def has_biotorch() -> bool:
     return importlib.util.find_spec("biotorch") is not None
 

@@ -1,15 +1,16 @@
 """A training step through Sonde against the same step in a bare loop, on batches that lie ready."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from sonde.models import Model
-from sonde.rules import RULES
+from sonde.rules import RULES, Rule
 from sonde.training.program import Program
 from sonde_bench.arithmetic import Products, flops
 from sonde_bench.loops import (
     BATCH,
+    BIOTORCH_RULES,
     Batches,
     Noise,
     bare_backprop,
@@ -31,6 +32,9 @@ class Steps:
     model: Model
     shape: tuple[int, ...]
     bars: dict[str, float]  # of rule ÷ bare loop
+    rules: dict[str, Rule] = field(
+        default_factory=dict
+    )  # by the names in `bars`, where they are not as they come
     products_bar: float | None = None  # of backprop ÷ its matrix products
     steps: int
     rounds: int
@@ -41,7 +45,8 @@ class Steps:
 
     def __call__(self, options: Options) -> Iterator[Row]:
         noise = Noise(shape=self.shape, steps=self.steps, outputs=OUTPUTS)
-        programs = {rule: program(self.model, RULES[rule](), noise) for rule in self.bars}
+        chosen = {name: self.rules.get(name) or RULES[name]() for name in self.bars}
+        programs = {name: program(self.model, rule, noise) for name, rule in chosen.items()}
         first = next(iter(programs.values()))
         batches = list(first.data.batches(BATCH, first.order))
         products = Products(first.net, BATCH)
@@ -65,7 +70,7 @@ class Steps:
             loops[rule] = partial(trained.train_epoch, 1)
             if rule == "bp":
                 loops["default"] = bare_backprop(fresh(config), batches, fused=False)
-            elif has_biotorch():
+            elif has_biotorch() and rule in BIOTORCH_RULES:
                 loops[f"biotorch {rule}"] = biotorch_loop(fresh(config), rule, batches, OUTPUTS)
         return loops
 

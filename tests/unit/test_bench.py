@@ -11,7 +11,6 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from conftest import Sonde
 from sonde.cli.bench import find_benchmark
-from sonde.errors import SondeError
 from sonde.models import Model, PlainMLP, ResidualMLP, ResMLP
 from sonde.rules import RULES, Frozen
 
@@ -124,10 +123,11 @@ def test_the_products_alone_are_those_of_backprop(networks: int) -> None:
     assert products.flops == counted.get_total_flops() == networks * flops(trained.net, RULES["bp"](), x)
 
 
-def test_a_rule_whose_operations_are_not_counted_is_named() -> None:
+def test_the_operations_of_other_rules_are_counted_as_they_run() -> None:
     trained = program(PlainMLP(d=4, L=1), Frozen(), Noise(shape=(4,), steps=1))
-    with pytest.raises(SondeError, match="choose bp, fa or dfa"):
-        flops(trained.net, trained.config.rule, torch.zeros(2, 4))
+    x = torch.randn(2, 4)
+    assert flops(trained.net, RULES["usf"](), x) == flops(trained.net, RULES["bp"](), x)
+    assert flops(trained.net, Frozen(), x) < flops(trained.net, RULES["bp"](), x)
 
 
 def tiny(**bars: float) -> Steps:

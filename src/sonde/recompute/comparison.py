@@ -196,7 +196,7 @@ def _definition_of(metric: str) -> str:
 def _line_of(metric: str) -> str:
     """Parameters and units share a line."""
     base = _base(metric)
-    return f"{base}[…]" if base in ("drift", "state", "weight_alignment", "weight_ratio") else metric
+    return f"{base}[…]" if "[" in metric and base != "nudge" else metric
 
 
 def _differences(name: str, end: StoredEnd, rows: pl.DataFrame) -> list[Difference]:

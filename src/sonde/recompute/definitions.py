@@ -229,15 +229,20 @@ def drift(setting: Setting) -> Iterator[tuple[Key, Value]]:
 
 
 def weight_alignment(setting: Setting) -> Iterator[tuple[Key, Value]]:
-    """cos(V, W) and ‖V‖/‖W‖ of every matrix W of the blocks that a rule replaces by V on the way back."""
-    for name, v in (setting.feedback or {}).items():
-        l = int(name.split(".")[1])
-        back, forth = entries(v.double()), entries(setting.net.get_parameter(name))
-        yield (f"weight_alignment[{name}]", l), Value(cosine(back, forth), 0)
-        yield (f"weight_ratio[{name}]", l), Value(norm(back) / norm(forth) if norm(forth) else None, 0)
-    if not setting.feedback:
-        yield ("weight_alignment", None), Value(None, 0)
-        yield ("weight_ratio", None), Value(None, 0)
+    """cos(V, W) and ‖V‖/‖W‖ of every matrix W of the blocks that a rule replaces by V on the way back; and their
+    mean over each block."""
+    for l in range(setting.depth):
+        found: dict[str, list[float | None]] = {"weight_alignment": [], "weight_ratio": []}
+        for name, v in (setting.feedback or {}).items():
+            if name.startswith(f"blocks.{l}."):
+                back, forth = entries(v.double()), entries(setting.net.get_parameter(name))
+                found["weight_alignment"].append(cosine(back, forth))
+                found["weight_ratio"].append(norm(back) / norm(forth) if norm(forth) else None)
+                for metric, values in found.items():
+                    yield (f"{metric}[{name}]", l), Value(values[-1], 0)
+        for metric, values in found.items():
+            known = [value for value in values if value is not None]
+            yield (metric, l), Value(mean(known) if known and len(known) == len(values) else None, 0)
 
 
 def activation_mean(setting: Setting) -> Iterator[tuple[Key, Value]]:

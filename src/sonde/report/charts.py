@@ -54,6 +54,13 @@ LAYERED = (
     Metric(key="activation_mean", label="mean of the linear output", layered=True),
     Metric(key="activation_std", label="spread of the linear output", log=True, layered=True),
     Metric(key="preact_grad_norm", label="gradient at the linear output", log=True, layered=True),
+    Metric(
+        key="weight_alignment",
+        label="cosine of backward matrices and weights",
+        layered=True,
+        index="block",
+    ),
+    Metric(key="weight_ratio", label="‖V‖/‖W‖ of backward matrices", log=True, layered=True, index="block"),
 )
 """Measurements of every layer or block."""
 
@@ -64,7 +71,7 @@ PER_STEP = ("batch_loss",)
 """Stored for every step: figures draw these."""
 
 
-FAMILIES = ("drift", "nudge", "state")
+FAMILIES = ("drift", "nudge", "state", "weight_alignment", "weight_ratio")
 """Metrics with an index of which there are many, like drift[…]: figures draw these."""
 
 

@@ -22,12 +22,14 @@ class Predictor:
     def __init__(self, learner: Learner) -> None:
         self.learner = learner
         self.prediction_lNd: Tensor | None = None
+        self.steps = 0
 
     def state_dict(self) -> dict[str, Any]:
-        return self.learner.state_dict()
+        return {**self.learner.state_dict(), "steps": self.steps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.learner.load_state_dict(state)
+        self.steps = state.get("steps", 0)  # not counted before there was `every`
 
     def double(self, device: torch.device) -> "Predictor":
         return Predictor(self.learner.double(device))
@@ -41,8 +43,9 @@ class Predictor:
 class StateBridge(Rule):
     """G(h_l, t_l, s) predicts h_L;  a_l = ∇_{h_l} ℓ(readout(G(h_l, t_l, s)), y),  a_L = g_L.
 
-    t_l = l/L; s is the output error e, or g_L.  G has two hidden layers of 256 and learns, on the states of the
-    batch, the relative error ‖G − h_L‖²/‖h_L‖² averaged over samples and layers, logged as `state_pred_error`.
+    t_l = l/L; s is the output error e, or g_L.  G has `hidden_layers` hidden layers of width `hidden` and learns, at
+    one step of `every`, on the states of the batch, the relative error ‖G − h_L‖²/‖h_L‖² averaged over samples and
+    layers, logged as `state_pred_error`.  States of different widths have a first layer of G each.
     With `input_norm: layer` G reads LayerNorm(h_l) and predicts LayerNorm(h_L).  Of tokens and maps G reads, and
     predicts, what the network's reader reads; the rest of h_L stays.
     Exact limit: on a linear network, with G the map from h_l to h_L, it is backprop.
@@ -51,6 +54,8 @@ class StateBridge(Rule):
     input_norm: InputNorm = "layer"
     side: Literal["error", "top_gradient"] = "error"
     hidden: Annotated[int, Ge(1)] = HIDDEN
+    hidden_layers: Annotated[int, Ge(1)] = 2
+    every: Annotated[int, Ge(1)] = 1
     credit_scale: CreditScale = "rms"
     penalty: Annotated[float, Ge(0)] = 0.0
 
@@ -61,7 +66,9 @@ class StateBridge(Rule):
     def init(self, facts: Facts, rng: torch.Generator) -> Predictor:
         widths = widths_of(facts)
         more = 1 + (math.prod(facts.output_shape) if self.side == "error" else widths[-1])
-        return Predictor(Learner(build(widths[:-1], more, [self.hidden] * 2, widths[-1], facts, rng)))
+        return Predictor(
+            Learner(build(widths[:-1], more, [self.hidden] * self.hidden_layers, widths[-1], facts, rng))
+        )
 
     def credits(self, state: Predictor, signal: Signal) -> list[Tensor]:
         below, top, reader = signal.states[:-1], signal.states[-1], signal.reader
@@ -78,7 +85,9 @@ class StateBridge(Rule):
         scale_N = target_Nd.square().sum(-1).clamp_min(torch.finfo(target_Nd.dtype).tiny)
         assert state.prediction_lNd is not None, "credits comes before update"
         error = ((state.prediction_lNd - target_Nd).square().sum(-1) / scale_N).mean()
-        state.learner.descend(error)
+        if state.steps % self.every == 0:
+            state.learner.descend(error)
+        state.steps += 1
         state.prediction_lNd = None
         return {"state_pred_error": error.detach()}
 

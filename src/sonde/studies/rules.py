@@ -7,7 +7,6 @@ from typing import Any
 
 import polars as pl
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from sonde.config import Probing, RunConfig, name_of, parse
 from sonde.generators import generator
@@ -17,11 +16,12 @@ from sonde.runs.readings import Readings, RunReadings
 from sonde.spreads import paired, summarise
 from sonde.studies.recipes import QUICK_SEEDS, SEEDS, depth_matters
 from sonde.studies.study import Finding, Gathered, Study, over_runs
-from sonde.training.assign import CreditAssignment
+from sonde.training.operations import operations
 from sonde.verdicts import accuracy, number
 
 COMPARED: tuple[Rule, ...] = tuple(
-    {"fa": FeedbackAlignment(level="layer"), "state_bridge": StateBridge(hidden=128)}.get(name) or rule()
+    {"fa": FeedbackAlignment(level="layer"), "state_bridge": StateBridge(hidden_layers=1, every=4)}.get(name)
+    or rule()
     for name, rule in RULES.items()
 )
 """FA as the paper has it, by layers; State Bridge with the predictor whose step costs less."""
@@ -81,20 +81,10 @@ class Cost:
 
     @cached_property
     def operations(self) -> int:
-        return operations(parse(self.run.config))
-
-
-def operations(config: RunConfig) -> int:
-    """Of the matrix products and convolutions of a step, counted; of a rule that does not do the same at every step,
-    the mean of ten."""
-    rng, asked, steps = generator(0, "init"), config.signature, 10
-    net = config.model.build(asked, rng)
-    x, y = torch.randn(128, *asked.shape, generator=rng), torch.randint(asked.outputs, (128,), generator=rng)
-    assignment = CreditAssignment(net, config.rule, sample=x, steps=1)
-    with FlopCounterMode(display=False) as counter:
-        for _ in range(steps):
-            assignment.backward(x, y)
-    return int(counter.get_total_flops()) // steps
+        config = parse(self.run.config)
+        rng = generator(config.seed, "init")
+        net = config.model.build(config.signature, rng)
+        return operations(net, config.rule, torch.randn(128, *config.signature.shape, generator=rng))
 
 
 def _measure(rows: RunReadings) -> dict[str, float]:
