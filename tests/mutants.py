@@ -177,8 +177,8 @@ MUTANTS = (
     Mutant(
         "a bridge's depth is l/(L + 1)",
         "rules/bridge.py",
-        "dtype=h_lNd.dtype) / depth",
-        "dtype=h_lNd.dtype) / (depth + 1)",
+        "dtype=s_NS.dtype) / depth",
+        "dtype=s_NS.dtype) / (depth + 1)",
         BRIDGES,
     ),
     # what a run measures and how it is trained
@@ -492,9 +492,9 @@ MUTANTS = (
     # configuration and store
     Mutant(
         "runs of different recipes share an id",
-        "config.py",
-        "hashlib.sha256(_text(to_tree(self)).encode())",
-        "hashlib.sha256(_text({part: to_tree(self)[part] for part in CHOICES}).encode())",
+        "run_ids.py",
+        "hashlib.sha256(canonical(tree).encode())",
+        'hashlib.sha256(canonical({part: tree[part] for part in ("model", "rule", "task")}).encode())',
         "unit/test_config.py",
     ),
     Mutant(
@@ -508,10 +508,10 @@ MUTANTS = (
         "the manifest is written before what it names",
         "store/run.py",
         """            files.write(self.path / names[stem], content)
-        manifest = replace(manifest, files=names)
+        manifest = replace(manifest, files=names, checksums=checksums)
         self.put(manifest)
 """,
-        """        manifest = replace(manifest, files=names)
+        """        manifest = replace(manifest, files=names, checksums=checksums)
         self.put(manifest)
         for name, content in contents.items():
             files.write(self.path / names[name.split(".")[0]], content)
@@ -521,7 +521,7 @@ MUTANTS = (
     Mutant(
         "the index is believed when a run has changed",
         "store/index.py",
-        'return lines.filter(pl.col("stamp") == pl.col("id").replace_strict(present, default=None))',
+        'return lines.filter(pl.col("stamp") == _now(present))',
         'return lines.filter(pl.col("id").is_in(list(present)))',
         "unit/test_index.py",
     ),

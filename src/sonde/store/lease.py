@@ -21,7 +21,7 @@ from sonde.store.remote import Remote
 
 RENEWED = 20.0  # seconds between renewals
 ABANDONED = 60.0  # seconds without one, after which another may take over
-SETTLED = 1.0  # seconds after which two that take over at once see who came last
+TAKEOVER_PAUSE = 1.0  # seconds after which two that take over at once see who came last
 
 
 @contextmanager
@@ -55,7 +55,7 @@ class _Lease:
         if holder is not None and not abandoned(holder):
             raise held(holder)
         self.at.put(self._content())
-        time.sleep(SETTLED)
+        time.sleep(TAKEOVER_PAUSE)
         holder = self._holder()
         if holder is not None and not self._is_me(holder):
             raise held(holder)
