@@ -170,7 +170,7 @@ def left_behind(store: Remote, **about: object) -> Remote:
 def test_a_lease_is_taken_over_when_it_was_not_renewed(
     store: Remote, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lease, "SETTLED", 0.0)
+    monkeypatch.setattr(lease, "TAKEOVER_PAUSE", 0.0)
     old = (datetime.now(UTC) - timedelta(seconds=lease.ABANDONED + 1)).isoformat()
     for about in ({"renewed": old}, {"renewed": "nonsense"}):
         at = left_behind(store, **about)
@@ -187,7 +187,7 @@ def test_a_lease_of_a_dead_process_of_this_host_is_taken_over_at_once(
     import multiprocessing
     import platform
 
-    monkeypatch.setattr(lease, "SETTLED", 0.0)
+    monkeypatch.setattr(lease, "TAKEOVER_PAUSE", 0.0)
     process = multiprocessing.get_context("spawn").Process(target=int)
     process.start()
     process.join()
