@@ -75,7 +75,7 @@ def wrong_loss(e: Evidence) -> Finding | None:
 
 def wrong_output_activation(e: Evidence) -> Finding | None:
     """A last activation that cannot give what the loss asks for."""
-    operation = e.trial("output", "operation") or e.facts.get("output_op")
+    operation = str(e.trial("output", "operation") or e.facts.get("output_op") or "")
     floor, trivial, reach = (e.trial("loss", key) for key in ("floor", "trivial", "floor_in_range"))
     modules = [m["name"] for m in e.leaves[-1:] if m.get("kind") == "activation"]
     bounded = operation in ("Softmax", "Sigmoid", "Tanh", "Relu", "LogSoftmax", "Softplus", "Threshold")
