@@ -5,7 +5,7 @@ Writes benchmarks/suite.json and the tables in README.md and docs/diagnose.md.  
 
     python benchmarks/suite.py SUITE                     everything that is missing; an hour of one core
     python benchmarks/suite.py SUITE --tools sonde --seeds 0 --again
-    python benchmarks/suite.py SUITE --remedies          train again with the first finding's remedy, where it is mechanical
+    python benchmarks/suite.py SUITE --remedies          train again with the remedy of the first finding
     python benchmarks/suite.py --write                   the tables alone
 """
 

@@ -151,7 +151,10 @@ class Evidence:
 
     @cached_property
     def score(self) -> float | None:
-        """How far the run came, from a constant answer (0) to the lowest loss (1): on the batch of the experiments, or in its last steps if that is less."""
+        """How far the run came, from a constant answer (0) to the lowest loss (1).
+
+        On the batch of the experiments, or in its last steps if that is less.
+        """
         if self.steps == 0:  # before training, fifty steps on the batch stand for the run
             return self.fit("1")
         on_batch, at_end = self.trial("score"), self.score_of(self.last_loss)

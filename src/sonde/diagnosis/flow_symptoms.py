@@ -33,7 +33,8 @@ def nan_origin(e: Evidence) -> Finding | None:
     more = []
     if broken is not None:
         more = [
-            f"At the start already: {broken['operation']} in {broken['module']}, of numbers from {number(broken['smallest_input'] or 0.0)} to {number(broken['largest_input'] or 0.0)} in size."
+            f"At the start already: {broken['operation']} in {broken['module']}, of numbers as low as "
+            f"{number(broken['smallest_input'] or 0.0)}."
         ]
     where = [broken["module"]] if broken is not None else [module] if module is not None else []
     return found("nan_origin", "certain", said, *more, modules=where, step=step)
@@ -68,7 +69,10 @@ def vanishing_gradient(e: Evidence) -> Finding | None:
         ratio = statistics.median(ratios)
         if ratio < (VANISHED if len(_depth(e)) >= DEEP else VANISHED**2):
             first, at_first, last, at_last = flows[0]
-            said = f"In the first steps the gradient is {number(ratio)} times as large at {first} as at {last} ({number(at_first)} and {number(at_last)} in step 0)."
+            said = (
+                f"In the first steps the gradient is {number(ratio)} times as large at {first} as at {last} "
+                f"({number(at_first)} and {number(at_last)} in step 0)."
+            )
             step = next(place for place, known in enumerate(ratios) if known < VANISHED)
             return found(
                 "vanishing_gradient",
@@ -79,7 +83,8 @@ def vanishing_gradient(e: Evidence) -> Finding | None:
             )
     times = e.trial("over_time") or {}
     if times.get("last") and times["first"] < VANISHED**2 * times["last"]:
-        said = f"Over {times['length']} places of a sequence the gradient shrinks to {number(times['first'] / times['last'])}."
+        shrunk = number(times["first"] / times["last"])
+        said = f"Over {times['length']} places of a sequence the gradient shrinks to {shrunk}."
         return found(
             "vanishing_gradient",
             "certain" if times["first"] < VANISHED**3 * times["last"] else "likely",
@@ -90,7 +95,10 @@ def vanishing_gradient(e: Evidence) -> Finding | None:
         name = late[-1][1][0]
         ends = e.series("grad_rms").get(name, {})
         step = min((step for step in ends if ends[step] == late[-1][1][1]), default=late[0][0])
-        said = f"In the last watched steps the gradient at {name} is {number(late[-1][1][1])}, at {late[-1][1][2]} {number(late[-1][1][3])}."
+        said = (
+            f"In the last watched steps the gradient at {name} is {number(late[-1][1][1])}, at {late[-1][1][2]} "
+            f"{number(late[-1][1][3])}."
+        )
         return found("vanishing_gradient", "certain", said, modules=[name], step=step)
     return None
 
@@ -109,12 +117,18 @@ def exploding_gradient(e: Evidence) -> Finding | None:
             return found("exploding_gradient", "likely", said, modules=[name])
     times = e.trial("over_time") or {}
     if times.get("last") and times["first"] > EXPLODED * times["last"]:
-        said = f"Over {times['length']} places of a sequence the gradient grows {number(times['first'] / times['last'])} times."
+        said = (
+            f"Over {times['length']} places of a sequence the gradient grows {number(times['first'] / times['last'])} "
+            "times."
+        )
         return found("exploding_gradient", "certain", said)
     flows = [flow for step in e.watched if step < EARLY and (flow := _flow(e, step)) is not None]
     ratios = [first / last for _, first, _, last in flows if last > 0]
     if ratios and statistics.median(ratios) > EXPLODED:
-        said = f"In the first steps the gradient is {number(statistics.median(ratios))} times as large at {flows[0][0]} as at {flows[0][2]}."
+        said = (
+            f"In the first steps the gradient is {number(statistics.median(ratios))} times as large "
+            f"at {flows[0][0]} as at {flows[0][2]}."
+        )
         return found("exploding_gradient", "likely", said, modules=[flows[0][0]])
     sizes: dict[int, float] = {}
     for steps in e.series("weight_grad_norm").values():
@@ -125,7 +139,10 @@ def exploding_gradient(e: Evidence) -> Finding | None:
         peak = max(sizes, key=lambda step: sizes[step])
         stays = e.broke is not None or sizes[max(sizes)] > EXPLODED / 10 * sizes[first_step]
         if stays and sizes[first_step] > 0 and sizes[peak] > EXPLODED * sizes[first_step]:
-            said = f"The gradient of all weights grows from {number(sizes[first_step])} to {number(sizes[peak])} in step {peak}."
+            said = (
+                f"The gradient of all weights grows from {number(sizes[first_step])} to {number(sizes[peak])} "
+                f"in step {peak}."
+            )
             grown = next(step for step in sorted(sizes) if sizes[step] > EXPLODED * sizes[first_step])
             return found("exploding_gradient", "likely", said, step=grown)
     return None
@@ -156,7 +173,10 @@ def saturated_units(e: Evidence) -> Finding | None:
     if not worst:
         return None
     top = max(worst.values())
-    said = f"Up to {number(100 * top)} % of a layer's outputs lie at a bound in the first steps, of {len(worst)} layers."
+    said = (
+        f"Up to {number(100 * top)} % of a layer's outputs lie at a bound in the first steps, "
+        f"of {len(worst)} layers."
+    )
     return found("saturated_units", "certain" if top >= 0.9 else "likely", said, modules=worst)
 
 
@@ -178,7 +198,10 @@ def dead_units(e: Evidence) -> Finding | None:
         gone = {k: v for k, v in now.items() if v >= DEAD or (v >= DIED and then.get(k, 1.0) < DIED / 2)}
     if not gone:
         return None
-    said = f"{number(100 * max(gone.values()))} % of a layer's units are off for the whole batch, of {len(gone)} layers."
+    said = (
+        f"{number(100 * max(gone.values()))} % of a layer's units are off for the whole batch, "
+        f"of {len(gone)} layers."
+    )
     return found(
         "dead_units",
         "certain" if max(gone.values()) >= DEAD else "likely",
@@ -199,5 +222,8 @@ def rank_collapse(e: Evidence) -> Finding | None:
             flat[name] = ranks[max(ranks)]
     if not flat:
         return None
-    said = f"The effective rank of outputs over samples has fallen to {number(min(flat.values()))}, of {len(flat)} layers."
+    said = (
+        f"The effective rank of outputs over samples has fallen to {number(min(flat.values()))}, "
+        f"of {len(flat)} layers."
+    )
     return found("rank_collapse", "note", said, modules=flat)

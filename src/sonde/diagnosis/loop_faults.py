@@ -93,7 +93,8 @@ def detached_graph(e: Evidence) -> Finding | None:
         never = [p for p in never if p["name"] in felt]
         if not never:
             return None
-        said = f"No gradient reaches {len(never)} parameters, but changing them changes the loss: {listed([p['name'] for p in never])}."
+        names = listed([p["name"] for p in never])
+        said = f"No gradient reaches {len(never)} parameters, but changing them changes the loss: {names}."
         return found("detached_graph", "certain", said, modules=_owners(e, never))
     order = [module["name"] for module in e.modules]
     trained = [order.index(e.owner(name)) for name in grads if e.owner(name) in order]
@@ -113,7 +114,10 @@ def stale_gradients(e: Evidence) -> Finding | None:
     stale = sorted(step for step, value in by_step.items() if value > 0)
     if len(stale) < ENOUGH or len(stale) < 0.9 * len(by_step):
         return None
-    said = f"In {len(stale)} of {len(by_step)} watched steps a gradient arrived on top of an old one, up to {number(max(by_step.values()))} times its size."
+    said = (
+        f"In {len(stale)} of {len(by_step)} watched steps a gradient arrived on top of an old "
+        f"one, up to {number(max(by_step.values()))} times its size."
+    )
     return found("stale_gradients", "certain", said, step=stale[0])
 
 

@@ -48,9 +48,12 @@ def lr_too_high(e: Evidence) -> Finding | None:
         return None
     size = _step_size(e)
     losses = list(e.losses.values())
-    stuck = e.fell is None or e.fell < 0.1
+    stuck = e.fell is None or e.fell < 0.1 or (e.score is not None and e.score < -1)
     if size is not None and size >= LARGE_STEP and stuck:
-        said = f"In the first steps weights change by {number(100 * size)} % of their norm a step, and the loss does not fall."
+        said = (
+            f"In the first steps weights change by {number(100 * size)} % of their norm a step, and "
+            "the loss does not fall."
+        )
         return found("lr_too_high", "likely", said)
     died = [
         name
@@ -62,20 +65,16 @@ def lr_too_high(e: Evidence) -> Finding | None:
         default=0.0,
     )
     if died and fastest >= LARGE_STEP / 3 and stuck:
-        said = f"Units that were alive died while weights changed by up to {number(100 * fastest)} % of their norm in a step."
+        said = (
+            f"Units that were alive died while weights changed by up to {number(100 * fastest)} % "
+            "of their norm in a step."
+        )
         return found("lr_too_high", "likely", said, modules=died)
-    start = e.first_loss
-    if (
-        start is not None
-        and start > 0
-        and losses
-        and max(losses) > GREW * abs(losses[0])
-        and (stuck or e.broke is not None)
-    ):
-        if e.broke is None or e.broke > 0:
-            step = next(step for step, value in e.losses.items() if value > GREW * abs(losses[0]))
-            said = f"The loss grows from {number(losses[0])} to {number(max(losses))}."
-            return found("lr_too_high", "likely", said, step=step)
+    grew = bool(losses) and losses[0] > 0 and max(losses) > GREW * losses[0]
+    if grew and (stuck or e.broke is not None) and e.broke != 0:
+        step = next(step for step, value in e.losses.items() if value > GREW * losses[0])
+        said = f"The loss grows from {number(losses[0])} to {number(max(losses))}."
+        return found("lr_too_high", "likely", said, step=step)
     return None
 
 
@@ -87,7 +86,10 @@ def lr_too_low(e: Evidence) -> Finding | None:
     for name in ("10", "100"):
         higher = e.fit(name)
         if own is not None and own < 0.1 and higher is not None and higher >= BETTER:
-            said = f"Fifty steps on one batch come {number(own)} of the way at the run's rate, and {number(higher)} at {name} times it."
+            said = (
+                f"Fifty steps on one batch come {number(own)} of the way at the run's rate, and {number(higher)} "
+                f"at {name} times it."
+            )
             return found("lr_too_low", "likely", said)
     size = _step_size(e)
     begun = share_fresh(e.parameters) > 0.5  # a model that was trained before takes small steps with reason
@@ -102,17 +104,20 @@ def lr_too_low(e: Evidence) -> Finding | None:
 def too_few_steps(e: Evidence) -> Finding | None:
     """A short run that one batch shows could go on."""
     own = e.fit("1")
-    if e.steps >= FEW or own is None or e.score is None or not e.failed or e.broke is not None:
+    if e.steps >= FEW or own is None or e.score is None or e.learned or e.broke is not None:
         return None
-    if own - e.score < FURTHER or (e.fell or 0.0) < 0:
+    if own - e.score < (FURTHER if e.failed else 0.5) or (e.fell or 0.0) < 0:
         return None
-    said = f"After {e.steps} steps the run is {number(e.score)} of the way; fifty steps on one batch come {number(own)}."
+    said = (
+        f"After {e.steps} steps the run is {number(e.score)} of the way; fifty steps on one batch "
+        f"come {number(own)}."
+    )
     return found("too_few_steps", "likely", said)
 
 
 def over_regularised(e: Evidence) -> Finding | None:
-    """Weights that shrink away, or dropout that leaves nothing, in a run that failed."""
-    if not e.failed:
+    """Weights that shrink away, or dropout that leaves nothing, in a run that did not learn."""
+    if not (e.failed or e.learned is False):
         return None
     layers = {m["name"] for m in e.leaves if m.get("kind") in WEIGHTED}
     shrunk, many = {}, 0
@@ -127,8 +132,13 @@ def over_regularised(e: Evidence) -> Finding | None:
         group.get("weight_decay") or 0.0 for o in e.facts.get("optimisers", []) for group in o["groups"]
     ]
     if shrunk and len(shrunk) > many / 2:
-        said = f"{len(shrunk)} of {many} weight matrices shrank, to {number(min(shrunk.values()))} of their initial norm; weight decay is {number(max(decays, default=0.0))}."
+        said = (
+            f"{len(shrunk)} of {many} weight matrices shrank, to {number(min(shrunk.values()))} of "
+            f"their initial norm; weight decay is {number(max(decays, default=0.0))}."
+        )
         return found("over_regularised", "certain", said, modules=map(e.owner, shrunk))
+    if not e.failed:
+        return None
     dropped = [m for m in e.leaves if (m.get("drops") or 0.0) > 0.8]
     if dropped:
         said = f"Dropout leaves {number(100 * (1 - max(m['drops'] for m in dropped)))} % of what enters it."

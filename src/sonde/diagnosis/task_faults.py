@@ -28,7 +28,10 @@ def wrong_loss(e: Evidence) -> Finding | None:
     if e.trial("loss", "ignores_pairing"):
         return None
     if e.trial("loss", "over_the_batch"):
-        said = "Raising one class for all samples changes nothing: the softmax runs over the batch, not over the classes."
+        said = (
+            "Raising one class for all samples changes nothing: the softmax runs over the batch, "
+            "not over the classes."
+        )
         return found("wrong_loss", "certain", said)
     away = e.trial("loss", "pushes_away")
     if away is not None and away > 0.9 and e.failed:
@@ -44,14 +47,20 @@ def wrong_loss(e: Evidence) -> Finding | None:
         broken is not None
         and broken["module"] == "the loss"
         and broken["operation"] in ("log", "log1p", "sqrt", "pow")
+        and (broken["smallest_input"] or 0.0) < 0
     ):
-        if (broken["smallest_input"] or 0.0) < 0:
-            said = f"It takes the {broken['operation']} of outputs as low as {number(broken['smallest_input'])}, which it is not made for."
-            return found("wrong_loss", "likely", said)
+        said = (
+            f"It takes the {broken['operation']} of outputs as low as {number(broken['smallest_input'])}, "
+            "which it is not made for."
+        )
+        return found("wrong_loss", "likely", said)
     if not e.failed:
         return None
     if e.trial("loss", "is_improper"):
-        said = "Where three targets in ten are 1 it asks for an answer that is neither 0.3 nor its logit: an absolute error on yes and no."
+        said = (
+            "Where three targets in ten are 1 it asks for an answer that is neither 0.3 nor its logit: "
+            "an absolute error on yes and no."
+        )
         return found("wrong_loss", "likely", said)
     if e.trial("loss", "is_quadratic") and kind in ("classes", "one-hot", "labels"):
         many = (e.trial("output", "shape") or [0])[-1]
@@ -66,15 +75,17 @@ def wrong_loss(e: Evidence) -> Finding | None:
 
 def wrong_output_activation(e: Evidence) -> Finding | None:
     """A last activation that cannot give what the loss asks for."""
-    operation = e.trial("output", "operation") or e.facts.get("output_op")
+    operation = str(e.trial("output", "operation") or e.facts.get("output_op") or "")
     floor, trivial, reach = (e.trial("loss", key) for key in ("floor", "trivial", "floor_in_range"))
     modules = [m["name"] for m in e.leaves[-1:] if m.get("kind") == "activation"]
-    if operation in ("Softmax", "Sigmoid", "Tanh", "Relu", "LogSoftmax", "Softplus", "Threshold"):
-        if None not in (floor, trivial, reach) and trivial > floor:
-            share = (reach - floor) / (trivial - floor)
-            if share > OUT_OF_REACH:
-                said = f"With any outputs the loss falls to {number(floor)}, with those of the last activation ({operation.lower()}) to no less than {number(reach)}; a constant gives {number(trivial)}."
-                return found("wrong_output_activation", "certain", said, modules=modules)
+    bounded = operation in ("Softmax", "Sigmoid", "Tanh", "Relu", "LogSoftmax", "Softplus", "Threshold")
+    known = None not in (floor, trivial, reach)
+    if bounded and known and trivial > floor and reach - floor > OUT_OF_REACH * (trivial - floor):
+        said = (
+            f"With any outputs the loss falls to {number(floor)}, with those of the last activation "
+            f"({operation.lower()}) to no less than {number(reach)}; a constant gives {number(trivial)}."
+        )
+        return found("wrong_output_activation", "certain", said, modules=modules)
     shape, after = e.facts.get("output_shape") or [], e.facts.get("loss_ops") or []
     own = "LogSoftmax" in after
     said = ""
@@ -100,8 +111,8 @@ def wrong_labels(e: Evidence) -> Finding | None:
     samples = e.trial("samples") or next(iter(targets.get("shape") or [0]), 0)
     outputs = e.trial("output", "shape") or e.facts.get("output_shape") or []
     if samples >= SEVERAL and targets.get("std") == 0:
-        several = len(outputs) > 1 and outputs[-1] > 1
-        said = f"All targets of a batch of {samples} are {number(targets['mean'])}{f', where there are {outputs[-1]} outputs' if several else ''}."
+        several = f", where there are {outputs[-1]} outputs" if len(outputs) > 1 and outputs[-1] > 1 else ""
+        said = f"All targets of a batch of {samples} are {number(targets['mean'])}{several}."
         return found("wrong_labels", "certain", said)
     near, score = e.trial("neighbours"), e.score
     alone = max((known for known in (e.fit("1"), e.fit("10")) if known is not None), default=None)
@@ -110,7 +121,11 @@ def wrong_labels(e: Evidence) -> Finding | None:
         return None
     noise = 2 * (max(near["by_chance"], 0.25) / near["n"]) ** 0.5
     if alone > 0.5 and score < 0.1 and abs(e.fell or 0.0) < 0.2 and near["agree"] < near["by_chance"] + noise:
-        said = f"One batch is learned by heart in fifty steps (to {number(alone)} of the way), the run is at {number(score)}; nearest inputs share a label in {number(100 * near['agree'])} % of cases, any two in {number(100 * near['by_chance'])} %."
+        said = (
+            f"One batch is learned by heart in fifty steps (to {number(alone)} of the way), the run "
+            f"is at {number(score)}; nearest inputs share a label in {number(100 * near['agree'])} "
+            f"% of cases, any two in {number(100 * near['by_chance'])} %."
+        )
         return found("wrong_labels", "likely", said)
     return None
 
@@ -134,7 +149,10 @@ def unnormalised_input(e: Evidence) -> Finding | None:
         if not (e.failed or more) and one["rms"] < 10 * LARGE:
             continue
         if one["rms"] > LARGE or (offset > LARGE and one["rms"] > 1) or unlike > UNLIKE:
-            said = f"Inputs have an RMS of {number(one['rms'])} and a mean up to {number(offset)} times its feature's spread; spreads differ by a factor of {number(unlike)}."
+            said = (
+                f"Inputs have an RMS of {number(one['rms'])} and a mean up to {number(offset)} times its "
+                f"feature's spread; spreads differ by a factor of {number(unlike)}."
+            )
             return found(
                 "unnormalised_input", "certain" if more else "likely", said, *more, modules=[first["name"]]
             )

@@ -11,7 +11,9 @@ from sonde.verdicts import number
 
 IDLE = 1e-7  # of the other modules' gradients
 GREW = 100.0  # the input of normalisation layers, over depth or steps
-ONE_HOT = 0.9  # share of queries that look at one place
+ONE_HOT = (
+    0.9  # share of queries that look at one place; half of them at the start, where healthy ones look around
+)
 LOGIT = 30.0  # from which softmax differs from one-hot by less than e⁻³⁰
 LARGE_GAIN, SMALL_GAIN = (
     3.0,
@@ -47,7 +49,10 @@ def idle_branch(e: Evidence) -> Finding | None:
     dead = any(share == 1 for steps in e.series("dead_share").values() for share in steps.values())
     if not idle or dead:
         return None
-    said = f"Their weights' gradients are at most {number(max(max(grads[name]) for name in idle))} in every watched step; modules before and after have {number(usual)}."
+    said = (
+        f"Their weights' gradients are at most {number(max(max(grads[name]) for name in idle))} "
+        f"in every watched step; modules before and after have {number(usual)}."
+    )
     still = [name for name, steps in e.series("stream_step").items() if steps and max(steps.values()) == 0]
     more = [f"{len(still)} modules return exactly what they are given."] if still else []
     return found("idle_branch", "certain", said, *more, modules=idle)
@@ -79,7 +84,10 @@ def masked_growth(e: Evidence) -> Finding | None:
     for sizes in by_shape.values():
         first, last = sizes[0][1], max(size for _, size in sizes[1:]) if len(sizes) > 2 else 0.0
         if last >= GREW * first:
-            said = f"What enters normalisation layers grows from {number(first)} to {number(last)} over {len(sizes)} of them, at step 0."
+            said = (
+                f"What enters normalisation layers grows from {number(first)} to {number(last)} over {len(sizes)} "
+                "of them, at step 0."
+            )
             names = [name for name, size in sizes if size >= 10 * first]
             return found(
                 "masked_growth", "certain" if last >= 10 * GREW * first else "likely", said, modules=names
@@ -101,11 +109,13 @@ def attention_collapse(e: Evidence) -> Finding | None:
     """Attention that looks at one place from the start, or in the end of a run that failed."""
     for when, level in (("traced_start", "certain"), ("traced_now", "likely")):
         heard = [one for one in e.trial(when, "attention") or [] if (one["max_logit"] or 0.0) >= LOGIT]
-        sharp = [one for one in heard if one["one_hot_share"] >= ONE_HOT]
+        sharp = [one for one in heard if one["one_hot_share"] >= (0.5 if when == "traced_start" else ONE_HOT)]
         level = "likely" if e.learned else level
         if sharp and (e.failed or when == "traced_start"):
             top = max(sharp, key=lambda one: one["max_logit"])
-            said = f"{number(100 * top['one_hot_share'])} % of queries look at one place; logits reach {number(top['max_logit'])}{' at the start' if when == 'traced_start' else ''}."
+            time = " at the start" if when == "traced_start" else ""
+            share, logit = number(100 * top["one_hot_share"]), number(top["max_logit"])
+            said = f"{share} % of queries look at one place; logits reach {logit}{time}."
             return found("attention_collapse", level, said, modules=[one["module"] for one in sharp])
     flat = []
     for name, steps in e.series("attention_max_logit").items():

@@ -21,13 +21,19 @@ DIAGNOSES = (
         "A certain operation is the first to give NaN or infinity.",
         "The first module whose output, else gradient, else the loss is not finite; with a batch, the operation.",
         "One value that is not a number spreads to every weight within a step.",
-        "Keep the operation's argument inside its domain: clamp before log and division, or use the fused loss on raw outputs.",
+        (
+            "Keep the operation's argument inside its domain: clamp before log and division, or use "
+            "the fused loss on raw outputs."
+        ),
         "Goldberg (1991), What every computer scientist should know about floating-point arithmetic",
     ),
     _of(
         "wrong_label_shape",
         "The target's shape or encoding broadcasts against the output, or is misread.",
-        "The loss of random outputs stays the same (to 1e-5) when targets are handed to other samples, though it changes with the targets themselves.",
+        (
+            "The loss of random outputs stays the same (to 1e-5) when targets are handed to other "
+            "samples, though it changes with the targets themselves."
+        ),
         "Every output is compared with every target, so the best answer is one constant.",
         "Give the target the shape of the output: y.view_as(output).",
         "Humbatova et al. (2020), Taxonomy of real faults in deep learning systems, arXiv:1910.11015",
@@ -35,31 +41,56 @@ DIAGNOSES = (
     _of(
         "wrong_loss",
         "The loss does not fit the task or the output: wrong kind, wrong axis, wrong sign.",
-        "The loss by itself, on free outputs: raising a class for all samples changes nothing (softmax over the batch); its gradient leads away from the targets; three ones in ten ask for an answer other than 0.3; it is squared or absolute error on classes and the run failed.",
+        (
+            "The loss by itself, on free outputs: raising a class for all samples changes nothing "
+            "(softmax over the batch); its gradient leads away from the targets; three ones in ten "
+            "ask for an answer other than 0.3; it is squared or absolute error on classes and the "
+            "run failed."
+        ),
         "The network is driven to answers that are not the ones that are scored.",
-        "Take the likelihood of the targets: cross-entropy on raw scores for classes, binary cross-entropy with logits for yes or no, squared error for numbers.",
+        (
+            "Take the likelihood of the targets: cross-entropy on raw scores for classes, binary "
+            "cross-entropy with logits for yes or no, squared error for numbers."
+        ),
         "Gneiting & Raftery (2007), Strictly proper scoring rules, prediction, and estimation, JASA 102",
     ),
     _of(
         "wrong_output_activation",
         "The last activation does not fit the targets' range or the loss.",
-        "With outputs of its own choice the loss falls to a floor; with outputs that the last activation can give it stays at least 10 % of the way above it. Without a batch: softmax or sigmoid before a loss that applies its own, softmax over one unit.",
+        (
+            "With outputs of its own choice the loss falls to a floor; with outputs that the last "
+            "activation can give it stays at least 10 % of the way above it. Without a batch: softmax "
+            "or sigmoid before a loss that applies its own, softmax over one unit."
+        ),
         "The answers that the loss asks for lie outside what the network can say, or where its slope is nearly zero.",
-        "Hand raw outputs to a loss that applies its own softmax or sigmoid; leave the output linear for unbounded targets.",
+        (
+            "Hand raw outputs to a loss that applies its own softmax or sigmoid; leave the output "
+            "linear for unbounded targets."
+        ),
         "Bishop (2006), Pattern recognition and machine learning, section 4.3.6",
     ),
     _of(
         "wrong_labels",
         "Labels that do not belong to the inputs: permuted, constant, or destroyed by preprocessing.",
-        "All targets of a batch of 16 or more are the same; or one batch is learned by heart at the run's own rate, while after 100 steps the run is no better than a constant and nearest inputs share a label no more often than any two.",
+        (
+            "All targets of a batch of 16 or more are the same; or one batch is learned by heart "
+            "at the run's own rate, while after 100 steps the run is no better than a constant and "
+            "nearest inputs share a label no more often than any two."
+        ),
         "What does not depend on the input can only be learned by heart.",
-        "Look at a few samples beside their labels as they enter the loss; shuffle inputs and labels with one permutation, and scale inputs only.",
+        (
+            "Look at a few samples beside their labels as they enter the loss; shuffle inputs and "
+            "labels with one permutation, and scale inputs only."
+        ),
         "Zhang et al. (2017), Understanding deep learning requires rethinking generalization, arXiv:1611.03530",
     ),
     _of(
         "detached_graph",
         "The path of the gradient is cut: detach, no_grad, or a conversion.",
-        "Parameters that ask for a gradient and are in the optimiser never get one, though their module runs; with a batch, the loss changes when they are changed.",
+        (
+            "Parameters that ask for a gradient and are in the optimiser never get one, though their "
+            "module runs; with a batch, the loss changes when they are changed."
+        ),
         "What lies below the cut keeps its random initial weights.",
         "Take away the no_grad, detach, .item() or numpy conversion between these modules and the loss.",
         "Baydin et al. (2018), Automatic differentiation in machine learning: a survey, arXiv:1502.05767",
@@ -67,7 +98,10 @@ DIAGNOSES = (
     _of(
         "not_in_optimiser",
         "Parameters that get gradients but that no optimiser holds.",
-        "A gradient arrives at parameters that are in no optimiser; likely where they look as freshly drawn, a note where they look trained.",
+        (
+            "A gradient arrives at parameters that are in no optimiser; likely where they look as "
+            "freshly drawn, a note where they look trained."
+        ),
         "They keep their initial values, so a part of the network never learns.",
         "Give the optimiser all of model.parameters(), made after the last module was added.",
         "Humbatova et al. (2020), Taxonomy of real faults in deep learning systems, arXiv:1910.11015",
@@ -75,7 +109,10 @@ DIAGNOSES = (
     _of(
         "frozen_parameters",
         "Parameters with requires_grad False that were meant to learn.",
-        "They ask for no gradient, and look as freshly drawn: a uniform or standard normal distribution, biases of zero.",
+        (
+            "They ask for no gradient, and look as freshly drawn: a uniform or standard normal distribution, "
+            "biases of zero."
+        ),
         "Random features that never change limit what the layers above can learn.",
         "Call requires_grad_(True) on these modules before making the optimiser.",
         "Yosinski et al. (2014), How transferable are features in deep neural networks?, arXiv:1411.1792",
@@ -83,7 +120,10 @@ DIAGNOSES = (
     _of(
         "stale_gradients",
         "Gradients that are not cleared between steps.",
-        "When a step's first gradient arrives, the parameter still holds an old one, in every watched step after the first.",
+        (
+            "When a step's first gradient arrives, the parameter still holds an old one, in every "
+            "watched step after the first."
+        ),
         "Each step applies the sum of all gradients so far, like momentum without friction.",
         "Call optimizer.zero_grad() before each backward pass.",
         "Humbatova et al. (2020), Taxonomy of real faults in deep learning systems, arXiv:1910.11015",
@@ -99,7 +139,10 @@ DIAGNOSES = (
     _of(
         "idle_branch",
         "A residual or parallel branch that contributes nothing and cannot start to.",
-        "The gradient of its weights is zero (below 1e-7 of the others') in every watched step after the first, while modules that run before and after it have one.",
+        (
+            "The gradient of its weights is zero (below 1e-7 of the others') in every watched step "
+            "after the first, while modules that run before and after it have one."
+        ),
         "The weights of the branch never change, and the network is as deep as if it were not there.",
         "Make the gate or gain that closes the branch a parameter, and start it where its gradient is not zero.",
         "Bachlechner et al. (2021), ReZero is all you need, arXiv:2003.04887",
@@ -107,23 +150,38 @@ DIAGNOSES = (
     _of(
         "missing_activation",
         "No non-linearity where layers need one between them.",
-        "Autograd's graph leads from one weight matrix to the next without bending, the middle is no bottleneck, and the run failed.",
+        (
+            "Autograd's graph leads from one weight matrix to the next without bending, the middle "
+            "is no bottleneck, and the run failed."
+        ),
         "Linear layers in a row are one linear layer, whatever their number.",
         "Put an activation between these layers.",
-        "Saxe, McClelland & Ganguli (2014), Exact solutions to the nonlinear dynamics of learning in deep linear neural networks, arXiv:1312.6120",
+        (
+            "Saxe, McClelland & Ganguli (2014), Exact solutions to the nonlinear dynamics of learning "
+            "in deep linear neural networks, arXiv:1312.6120"
+        ),
     ),
     _of(
         "unnormalised_input",
         "Inputs on a scale, or with an offset, that the network cannot work with.",
-        "Inputs with an RMS above 10, a feature whose mean is 10 times its spread, or features whose spreads differ a thousandfold, and the run failed.",
-        "Large or one-sided inputs saturate or kill units, and make the loss steep in one direction and flat in all others.",
+        (
+            "Inputs with an RMS above 10, a feature whose mean is 10 times its spread, or features "
+            "whose spreads differ a thousandfold, and the run failed."
+        ),
+        (
+            "Large or one-sided inputs saturate or kill units, and make the loss steep in one direction "
+            "and flat in all others."
+        ),
         "Standardise each input feature to mean 0 and spread 1, with the training set's statistics.",
         "LeCun, Bottou, Orr & Müller (1998), Efficient BackProp",
     ),
     _of(
         "unnormalised_target",
         "Regression targets on a scale that the network cannot reach.",
-        "Targets with an RMS above 10, and the run failed; with a batch, fifty steps learn the standardised targets and not these.",
+        (
+            "Targets with an RMS above 10, and the run failed; with a batch, fifty steps learn the "
+            "standardised targets and not these."
+        ),
         "Errors, gradients and the right step size grow with the targets.",
         "Standardise the targets, and scale predictions back.",
         "van Hasselt et al. (2016), Learning values across many orders of magnitude, arXiv:1602.07714",
@@ -131,9 +189,16 @@ DIAGNOSES = (
     _of(
         "bad_init",
         "Initial weights of the wrong scale, or all equal.",
-        "Weights whose spread times √inputs is above 3 or below 0.2, with a signal that grows or fades on its way or a first loss far above that of a constant; all units of a hidden layer alike; or default weights learn one batch where these do not.",
+        (
+            "Weights whose spread times √inputs is above 3 or below 0.2, with a signal that grows "
+            "or fades on its way or a first loss far above that of a constant; all units of a hidden "
+            "layer alike; or default weights learn one batch where these do not."
+        ),
         "Signal and gradient grow or shrink by the same factor in each layer.",
-        "Draw weights with variance 2/inputs before ReLU, 1/inputs otherwise, and zero biases; or leave PyTorch's defaults.",
+        (
+            "Draw weights with variance 2/inputs before ReLU, 1/inputs otherwise, and zero biases; "
+            "or leave PyTorch's defaults."
+        ),
         "He et al. (2015), Delving deep into rectifiers, arXiv:1502.01852",
     ),
     _of(
@@ -147,15 +212,24 @@ DIAGNOSES = (
     _of(
         "attention_collapse",
         "Attention logits so large that the softmax is one-hot and passes no gradient.",
-        "At the start nine of ten queries give 99 % of their weight to one place, with logits above 30; later, the same in a run that failed.",
+        (
+            "At the start half of the queries give 99 % of their weight to one place, with logits "
+            "above 30; later, nine of ten in a run that failed."
+        ),
         "A one-hot softmax has no slope, so what attends to what can no longer be learned.",
         "Divide logits by √(head width), normalise queries and keys, and start their weights smaller.",
-        "Zhai et al. (2023), Stabilizing transformer training by preventing attention entropy collapse, arXiv:2303.06296",
+        (
+            "Zhai et al. (2023), Stabilizing transformer training by preventing attention entropy "
+            "collapse, arXiv:2303.06296"
+        ),
     ),
     _of(
         "over_regularised",
         "Weight decay, penalty or dropout so strong that the data no longer matter.",
-        "Most weight matrices shrink below a third of their initial norm, or dropout leaves less than a fifth, and the run failed.",
+        (
+            "Most weight matrices shrink below a third of their initial norm, or dropout leaves less "
+            "than a fifth, and the run failed."
+        ),
         "The penalty outweighs the data, and the network answers with the average.",
         "Lower weight decay (1e-4 for SGD, 1e-2 for AdamW) or dropout (0.1–0.5).",
         "Krogh & Hertz (1991), A simple weight decay can improve generalization",
@@ -163,15 +237,24 @@ DIAGNOSES = (
     _of(
         "lr_too_high",
         "Steps too large for the curvature.",
-        "The run failed, and: a tenth of the rate learns one batch where the rate does not; or a step changes weights by more than 30 % of their norm; or the loss grows tenfold.",
+        (
+            "The run failed, and: a tenth of the rate learns one batch where the rate does not; or "
+            "a step changes weights by more than 30 % of their norm; or the loss grows tenfold."
+        ),
         "Steps beyond twice the inverse curvature overshoot, and each makes the loss larger.",
         "Divide the learning rate by ten, or warm it up over the first steps.",
-        "Cohen et al. (2021), Gradient descent on neural networks typically occurs at the edge of stability, arXiv:2103.00065",
+        (
+            "Cohen et al. (2021), Gradient descent on neural networks typically occurs at the edge "
+            "of stability, arXiv:2103.00065"
+        ),
     ),
     _of(
         "too_few_steps",
         "Training is sound but stops long before it could be done.",
-        "Fewer than 100 steps, no result yet, and fifty steps at the run's own rate on one batch come a fifth of the way further.",
+        (
+            "Fewer than 100 steps, no result yet, and fifty steps at the run's own rate on one batch "
+            "come a fifth of the way further."
+        ),
         "The loss was still falling when training stopped.",
         "Train longer, or in smaller batches: more steps for the same data.",
         "Hoffer, Hubara & Soudry (2017), Train longer, generalize better, arXiv:1705.08741",
@@ -179,7 +262,11 @@ DIAGNOSES = (
     _of(
         "lr_too_low",
         "Steps far too small to get anywhere in the steps given.",
-        "The run failed, and fifty steps on one batch at ten or a hundred times the rate learn what the rate itself does not; without a batch, steps below 1e-4 of the weights and a loss that stays.",
+        (
+            "The run failed, and fifty steps on one batch at ten or a hundred times the rate learn "
+            "what the rate itself does not; without a batch, steps below 1e-4 of the weights and "
+            "a loss that stays."
+        ),
         "The weights end nearly where they began.",
         "Multiply the learning rate by ten until the loss stops falling faster.",
         "Bengio (2012), Practical recommendations for gradient-based training of deep architectures, arXiv:1206.5533",
@@ -195,7 +282,10 @@ DIAGNOSES = (
     _of(
         "dead_units",
         "ReLU-like units that are off for every input and stay off.",
-        "Nine of ten units of a hidden layer are zero for the whole batch at the end (half, if they were alive at the start), and the run failed.",
+        (
+            "Nine of ten units of a hidden layer are zero for the whole batch at the end (half, if "
+            "they were alive at the start), and the run failed."
+        ),
         "A unit that is off for every input gets no gradient and cannot come back.",
         "Lower the learning rate, or use LeakyReLU or GELU.",
         "Lu et al. (2019), Dying ReLU and initialization, arXiv:1903.06733",
@@ -203,7 +293,11 @@ DIAGNOSES = (
     _of(
         "vanishing_gradient",
         "Gradients shrink by orders of magnitude on their way back, or are zero from some layer on.",
-        "The norm of the gradient at the first weighted layer is below 1e-3 of that at the last in the first ten steps, or exactly zero; of the first place of a sequence below 1e-6 of the last; and the run failed.",
+        (
+            "The norm of the gradient at the first weighted layer is below 1e-3 of that at the last "
+            "in the first ten steps, or exactly zero; of the first place of a sequence below 1e-6 "
+            "of the last; and the run failed."
+        ),
         "Layers that get no gradient keep their random weights.",
         "Use residual connections or normalisation, and weights that keep the size of the signal.",
         "Glorot & Bengio (2010), Understanding the difficulty of training deep feedforward neural networks",
@@ -211,7 +305,10 @@ DIAGNOSES = (
     _of(
         "exploding_gradient",
         "Gradients or activations grow by orders of magnitude over depth, time or steps.",
-        "Outputs grow a thousandfold over depth at the start, gradients a thousandfold on their way back, or over the steps of a run that failed.",
+        (
+            "Outputs grow a thousandfold over depth at the start, gradients a thousandfold on their "
+            "way back, or over the steps of a run that failed."
+        ),
         "One sample or layer decides each step, and the loss jumps or overflows.",
         "Clip the norm of the gradient, and start with weights that keep the size of the signal.",
         "Pascanu, Mikolov & Bengio (2013), On the difficulty of training recurrent neural networks, arXiv:1211.5063",
@@ -235,7 +332,10 @@ DIAGNOSES = (
     _of(
         "gradient_noise",
         "Gradients of the two halves of a batch point in unrelated directions.",
-        "1 − cosine of the two halves' gradients at the model's output above 0.9 at each costly step, while the loss no longer falls; a note.",
+        (
+            "1 − cosine of the two halves' gradients at the model's output above 0.9 at each costly "
+            "step, while the loss no longer falls; a note."
+        ),
         "A step follows the samples of the batch, not the data.",
         "Use larger batches, accumulate gradients, or lower the rate.",
         "McCandlish et al. (2018), An empirical model of large-batch training, arXiv:1812.06162",

@@ -33,7 +33,10 @@ _WATCHED = {
     ),
     "grad_left": (
         "How much of an old gradient is there when a new one arrives.",
-        "‖old‖/‖new‖, the smallest of a step's backward passes, of two small parameters an optimiser; 0 where gradients are cleared.",
+        (
+            "‖old‖/‖new‖, the smallest of a step's backward passes, of two small parameters an optimiser; "
+            "0 where gradients are cleared."
+        ),
     ),
     "eval_share": (
         "Share of dropout and batch-statistics modules that are in eval mode, in parts that learn.",

@@ -25,7 +25,10 @@ QUESTIONS = (
         name="credit",
         kind="question",
         short="D3: is the credit better than chance at depth?",
-        measured="Fires where cosine or ρ at a layer is not above what the rule scores when it draws anew, by 3 standard deviations; not read where ρ of BP's own gradient is below 0.9.",
+        measured=(
+            "Fires where cosine or ρ at a layer is not above what the rule scores when it draws anew, "
+            "by 3 standard deviations; not read where ρ of BP's own gradient is below 0.9."
+        ),
         why="A credit no better than chance does not teach the layers it reaches.",
         remedy="Compare with `frozen` blocks before crediting the rule with what was learned.",
         reference="docs/calibration.md",
@@ -34,7 +37,10 @@ QUESTIONS = (
         name="worth",
         kind="question",
         short="D4: do the blocks earn their keep?",
-        measured="Test accuracy over frozen blocks, paired by seed: helps or hurts where the 95 % t interval over seeds excludes 0.",
+        measured=(
+            "Test accuracy over frozen blocks, paired by seed: helps or hurts where the 95 % t interval "
+            "over seeds excludes 0."
+        ),
         why="A readout on random blocks may explain all of the accuracy.",
         remedy="Train more seeds where it is undecided.",
         reference="docs/calibration.md",

@@ -117,8 +117,10 @@ class Watch:
             )
         x, y = batch
         names, optimisers = recorder.trained
-        without = Evidence(rows=rows, facts=known, steps=recorder.step).without_gradient
-        unfelt = {p["name"] for p in known.get("parameters", []) if p["requires_grad"]} & without
+        so_far = Evidence(rows=rows, facts=known, steps=recorder.step)
+        unfelt = {
+            p["name"] for p in known.get("parameters", []) if p["requires_grad"]
+        } & so_far.without_gradient
         return settle(
             model,
             self._loss,
@@ -128,6 +130,7 @@ class Watch:
             start=None if recorder.start is None else recorder.start.state,
             optimisers=recipe(optimisers, names, known),
             unfelt=sorted(unfelt),
+            last_loss=so_far.last_loss,
         )
 
     def close(self) -> None:

@@ -90,7 +90,16 @@ class _Ask:
         best, runs_away = self.lowest(_any, constant=False)
         if runs_away:  # the loss falls without end: it is made for outputs of some range, as the model has
             return [own]
-        return [_any, own] if best < math.inf else [own, RANGES["Sigmoid"], RANGES["Softmax"]]
+        beyond = own is not _any and best < 0 <= self.lowest(own, constant=False)[0]  # as for log p of p > 1
+        if best < math.inf and not beyond:
+            return [_any, own]
+        return [own, *(one for one in (RANGES["Sigmoid"], RANGES["Softmax"]) if self.tells_apart(one))]
+
+    def tells_apart(self, into: Callable[[Tensor], Tensor]) -> bool:
+        """Whether an answer for each sample is better than one for all, by a fifth of what there is to gain."""
+        (all_alike, _), (each, _) = (self.lowest(into, constant=constant) for constant in (True, False))
+        start = self.value(into(torch.full_like(self.output, 0.5))) if each < math.inf else math.inf
+        return each < all_alike < math.inf and all_alike - each >= 0.2 * (start - each)
 
     def lowest(self, into: Callable[[Tensor], Tensor], *, constant: bool) -> tuple[float, bool]:
         """The lowest loss over outputs of one's own choice, for each sample or one for all; infinite if it has none.

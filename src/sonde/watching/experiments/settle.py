@@ -30,13 +30,16 @@ def settle(
     optimisers: Optimisers,
     unfelt: Sequence[str] = (),
     rates: bool = True,
+    last_loss: float | None = None,
 ) -> dict[str, Any]:
     """What copies tell of a model, its loss and a batch; `unfelt` names parameters without gradient.
 
     Without `rates`, the optimiser is a stand-in of which other rates say nothing.
     """
     with generators_kept(0):
-        found: dict[str, Any] = _plain(_Bench(model, loss, x, y, facts, start, optimisers, rates).all(unfelt))
+        found: dict[str, Any] = _plain(
+            _Bench(model, loss, x, y, facts, start, optimisers, rates, last_loss).all(unfelt)
+        )
         return found
 
 
@@ -60,7 +63,9 @@ class _Bench:
         start: Mapping[str, Tensor] | None,
         optimisers: Optimisers,
         rates: bool,
+        last_loss: float | None,
     ) -> None:
+        self.last_loss = last_loss  # of the run
         self.rates = rates
         self.model, self.loss, self.facts, self.start, self.optimisers = model, loss, facts, start, optimisers
         x, y = cast(x, None), cast(y, None)
@@ -106,7 +111,8 @@ class _Bench:
         if any(isinstance(module, nn.RNNBase) for module in self.model.modules()):
             found["over_time"] = attempt(self.over_time)
         found["score"] = score(found, found["loss_now"])
-        if found["score"] is None or found["score"] < LEARNED:
+        at_end = score(found, self.last_loss)
+        if found["score"] is None or min(found["score"], LEARNED if at_end is None else at_end) < LEARNED:
             found["fits"] = self.fits(found)
         return found
 
