@@ -54,9 +54,11 @@ def audit(
     thresholds = Thresholds(
         growth=growth, gradient=gradient, deviations=deviations, ceiling=ceiling, confidence=confidence
     )
-    audited = ask(keep(load(runs, metrics=METRICS), choices(only or [])), thresholds)
+    stored = keep(load(runs, metrics=METRICS), choices(only or []))
+    audited = ask(stored, thresholds)
     for run, why in audited.left_out.items():
-        print(f"left out: {run} ({why})", file=sys.stderr)
+        if run not in stored.broken:  # of which reading them told
+            print(f"left out: {run} ({why})", file=sys.stderr)
     if json:
         print_json(as_json(audited))
     else:

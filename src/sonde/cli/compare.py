@@ -59,7 +59,8 @@ def compare(
         unmatched=unmatched,
     )
     for run, why in comparison.left_out.items():
-        print(f"left out: {run} ({why})", file=sys.stderr)
+        if run not in stored.broken:  # of which reading them told
+            print(f"left out: {run} ({why})", file=sys.stderr)
     if json:
         print_json(as_json(comparison))
     else:

@@ -24,7 +24,8 @@ def show(runs: RunsFolder = Path("runs"), json: Json = False) -> None:
     shown = None if json else (*SHOWN, *OF_WATCHED)
     stored = load(runs, last | (pl.col("metric") == "nonfinite"), metrics=shown, layers=False)
     if json:
-        print_json(describe(stored) + describe_watched(stored))
+        broken = [{"id": id, "state": "broken", "message": why} for id, why in stored.broken.items()]
+        print_json(describe(stored) + describe_watched(stored) + broken)
         return
     if stored.runs or not stored.watched:
         print_runs(stored, f"{len(stored)} runs in {runs}")
