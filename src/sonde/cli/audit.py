@@ -79,10 +79,10 @@ def _print(audited: "Audit") -> None:
 def _print_recipe(recipe: "RecipeAudit") -> None:
     from sonde.audit.table import columns, footnotes, lines
     from sonde.audit.verdict import sentence
-    from sonde.cli.terminal import console, table
+    from sonde.cli.terminal import console, print_table
 
     to = console()
-    to.print(table(recipe.title, columns(recipe), lines(recipe)))
+    print_table(recipe.title, columns(recipe), lines(recipe))
     to.print()
     for rule in recipe.rules:
         to.print(f"• {sentence(rule)}", soft_wrap=not to.is_terminal)

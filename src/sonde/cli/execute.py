@@ -41,13 +41,16 @@ def execute(
     from sonde.config import label_of
     from sonde.store import files
     from sonde.training.device import resolve_device
+    from sonde.training.memory import refuse_too_large
 
     run_all = choose(engine, options)
     files.make_folder(runs)
     if isinstance(runs, Path):
         sweep(runs)
     if engine == "local":  # elsewhere the machines that train see to it
-        resolve_device(device)
+        found = resolve_device(device)
+        for config in {repr(config.model): config for config in configs}.values():
+            refuse_too_large(config, found)
         for task in {repr(config.task): config.task for config in configs}.values():
             if hasattr(task, "prepare"):
                 with count(f"preparing {label_of('task', task)}", quiet=quiet) as on_progress:

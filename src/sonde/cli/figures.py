@@ -43,6 +43,7 @@ def figures(
     """Draw a study's figures from stored runs, or from files in the paper layout."""
     from sonde.cli.evidence import from_store
     from sonde.errors import pick
+    from sonde.figures import figures_of
     from sonde.studies import STUDIES
 
     if study is not None:
@@ -65,6 +66,8 @@ def figures(
         groups = from_store(study, runs, scale=scale, seeds=seeds_of(seeds), tell=not quiet, **narrowing)
         for label, gathered in groups.items():
             draw(gathered.evidence, out / folder_of(label), study=study, variant=variant, quiet=quiet)
+        if not figures_of(study) and not quiet:
+            print(f"{study} has no figures: `sonde report --runs {runs}` shows its findings")
 
 
 def draw(

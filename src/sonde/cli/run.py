@@ -94,18 +94,15 @@ def run(
 
 
 def _print_findings(label: str, findings: "list[Finding]") -> None:
-    from sonde.cli.terminal import console, table
+    from sonde.cli.terminal import console, print_table
 
     to = console()
     words = ("network", "variant", "rule")
     tabled = [finding for finding in findings if finding.shown]
     columns = {heading: "left" if heading in words else "right" for heading in tabled[0].shown}
     to.print()
-    to.print(
-        table(
-            f"Findings{label and f': {label}'}", columns, [list(finding.shown.values()) for finding in tabled]
-        )
-    )
+    title = f"Findings{label and f': {label}'}"
+    print_table(title, columns, [list(finding.shown.values()) for finding in tabled])
     to.print()
     for finding in findings:
         seeds = ", ".join("not recorded" if seed is None else str(seed) for seed in finding.seeds)

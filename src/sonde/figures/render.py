@@ -21,7 +21,7 @@ import polars as pl
 import sonde
 from sonde.atomic import set_aside, sweep
 from sonde.errors import SondeError, nearest
-from sonde.figures import FIGURES, Evidence, FigureSpec, NoData, figures_of
+from sonde.figures import Evidence, FigureSpec, NoData, figures_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -42,9 +42,7 @@ class Drawn:
 def draw_all(evidence: Evidence, out: Path, *, study: str, variant: str | None = None) -> Drawn:
     """Draw the study's figures below `out`, each in its formats with its caption beside it as text."""
     figures = figures_of(study)
-    if not figures:
-        studies = {name for spec in FIGURES.values() for name in spec.paths}
-        raise SondeError(f"no figures for study {study!r}: {nearest(study, studies)}")
+    refuse_variant(evidence, study, variant)
     if out.exists() and not out.is_dir():
         raise SondeError(f"cannot draw into {out}: it is a file; name a folder")
     files: list[Path] = []
@@ -57,6 +55,14 @@ def draw_all(evidence: Evidence, out: Path, *, study: str, variant: str | None =
             stale = any(target.with_name(f"{target.name}.{suffix}").exists() for suffix in spec.formats)
             skipped[name] = f"{missing}" + "; the file already there is older" * stale
     return Drawn(files, skipped)
+
+
+def refuse_variant(evidence: Evidence, study: str, variant: str | None) -> None:
+    """A variant that no run has is an error, not a study without figures."""
+    variants = set(evidence.runs["variant"].drop_nulls())
+    if variant is not None and variant not in variants:
+        there = nearest(variant, variants) if variants else f"the runs of {study} have no variants, leave it out"
+        raise SondeError(f"--variant {variant}: no run in {evidence.source} has it: {there}")
 
 
 def draw_files(

@@ -208,10 +208,11 @@ def present_runs(root: Place) -> list[str]:
 
 
 def find(root: str | Place, name: str) -> str:
-    """The id of the one run of a store that has this name, or whose id begins so."""
+    """The id of the one run of a store that has this name, or whose id begins or ends so."""
     root = place(root)
     ids = list(stamps_of(root))
     chosen = [id for id in ids if id == name] or [id for id in ids if id.startswith(name)]
+    chosen = chosen or [id for id in ids if id.endswith(f"-{name}")]
     if len(chosen) == 1:
         return chosen[0]
     if chosen:
