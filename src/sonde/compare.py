@@ -169,9 +169,7 @@ def agreeing(factor: str, fields: Sequence[str], flats: Sequence[Flat]) -> dict[
     keys = sorted((key for key in fields if key in ours), key=lambda key: (key.count("."), key))
     chosen: dict[str, Any] = {}
     while others:
-        kept_by = {
-            key: [flat for flat in others if key in flat and flat[key] == ours[key]] for key in keys
-        }
+        kept_by = {key: [flat for flat in others if key in flat and flat[key] == ours[key]] for key in keys}
         best = min(kept_by, key=lambda key: len(kept_by[key]), default=None)
         if best is None or len(kept_by[best]) == len(others):
             return None  # nothing that --only can say tells them apart

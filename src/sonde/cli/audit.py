@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from sonde.audit.audit import Audit, RecipeAudit, RuleAudit, RunAudit
 
 DEFAULT = Thresholds()
+LEGEND = "D1 scale, D2 gradient, D3 credit, D4 blocks: what each asks is said at the end."
 
 
 def audit(
@@ -68,11 +69,14 @@ def audit(
 def _print(audited: "Audit") -> None:
     from sonde.cli.terminal import console
 
+    to = console()
     for recipe in audited.recipes:
         _print_recipe(recipe)
-    to = console()
+        if recipe is not audited.recipes[-1]:
+            to.print(LEGEND, style="dim", soft_wrap=not to.is_terminal)
+            to.print()
     for question, words in audited.thresholds.words.items():
-        to.print(f"{question}: {words}", style="dim", soft_wrap=True)
+        to.print(f"{question}: {words}", style="dim", soft_wrap=not to.is_terminal)
     to.print("± is the sample standard deviation over seeds (ddof 1).", style="dim", soft_wrap=True)
 
 

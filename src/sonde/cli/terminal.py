@@ -56,7 +56,12 @@ def table(title: str, columns: dict[str, str], rows: list[list[str]], wrapped: s
     for heading, side in columns.items():
         heading = printable(heading)
         justify: Literal["left", "right"] = "right" if side == "right" else "left"
-        grid.add_column(heading, justify=justify, overflow="fold", no_wrap=heading != wrapped if wrapped else heading == "id")
+        grid.add_column(
+            heading,
+            justify=justify,
+            overflow="fold",
+            no_wrap=heading != wrapped if wrapped else heading == "id",
+        )
     for row in rows:
         grid.add_row(*map(printable, row))
     return grid

@@ -8,7 +8,7 @@ import hashlib
 import importlib.metadata
 import io
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -39,7 +39,14 @@ class Drawn:
     skipped: dict[str, str]
 
 
-def draw_all(evidence: Evidence, out: Path, *, study: str, variant: str | None = None) -> Drawn:
+def draw_all(
+    evidence: Evidence,
+    out: Path,
+    *,
+    study: str,
+    variant: str | None = None,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Drawn:
     """Draw the study's figures below `out`, each in its formats with its caption beside it as text."""
     figures = figures_of(study)
     refuse_variant(evidence, study, variant)
@@ -47,7 +54,8 @@ def draw_all(evidence: Evidence, out: Path, *, study: str, variant: str | None =
         raise SondeError(f"cannot draw into {out}: it is a file; name a folder")
     files: list[Path] = []
     skipped: dict[str, str] = {}
-    for name, spec in figures.items():
+    for done, (name, spec) in enumerate(figures.items()):
+        on_progress(done, len(figures))
         target = out / spec.paths[study]
         try:
             files += draw_files(spec, evidence, target, variant=variant)
@@ -61,7 +69,9 @@ def refuse_variant(evidence: Evidence, study: str, variant: str | None) -> None:
     """A variant that no run has is an error, not a study without figures."""
     variants = set(evidence.runs["variant"].drop_nulls())
     if variant is not None and variant not in variants:
-        there = nearest(variant, variants) if variants else f"the runs of {study} have no variants, leave it out"
+        there = (
+            nearest(variant, variants) if variants else f"the runs of {study} have no variants, leave it out"
+        )
         raise SondeError(f"--variant {variant}: no run in {evidence.source} has it: {there}")
 
 
