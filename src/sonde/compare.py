@@ -1,7 +1,10 @@
 """Paired comparison: levels of one factor, in runs that agree in everything else but the seed."""
 
+import json
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import polars as pl
 
@@ -11,10 +14,12 @@ from sonde.runs.configurations import (
     Flat,
     Level,
     all_described,
+    choices,
     differing,
     identity,
     levels,
     options_of,
+    shown,
     without,
 )
 from sonde.runs.ended import by_seed, complete, made_with, refuse_none
@@ -83,6 +88,7 @@ def compare(
     """
     runs, left_out = complete(stored)
     refuse_none(runs, left_out)
+    _refuse_unknown(metric, stored.rows.filter(pl.col("run").is_in([run.id for run in runs])))
     flats = all_described(runs)
     present = levels(list(flats.values()), factor)
     if len(present) < 2:
@@ -94,7 +100,7 @@ def compare(
         )
     elsewhere = differing(without(flat, (factor, "seed")) for flat in flats.values())
     if elsewhere and not unmatched:
-        raise SondeError(_mismatch(factor, elsewhere))
+        raise SondeError(_mismatch(factor, elsewhere, list(flats.values())))
     epochs = _epochs(runs, epoch)
     readings = _readings(stored.rows, epochs, metric=metric, layer=layer)
     groups = []
@@ -122,17 +128,61 @@ def _shared(flats: Sequence[Flat]) -> Flat:
     return {key: value for key, value in flats[0].items() if key not in varying and key != "seed"}
 
 
-def _mismatch(factor: str, fields: dict[str, dict[str, int]]) -> str:
+def _refuse_unknown(metric: str, rows: pl.DataFrame) -> None:
+    names = rows["metric"].unique()
+    if metric not in names:
+        raise SondeError(f"--metric {metric}: no run has it: {nearest(metric, names)}")
+
+
+NAMED = 3  # keys of a mismatch; more tell nobody what to do
+
+
+def _mismatch(factor: str, fields: dict[str, dict[str, int]], flats: Sequence[Flat]) -> str:
     def words(counts: dict[str, int]) -> str:
         return " and ".join(f"{value} in {n} run{'s' if n > 1 else ''}" for value, n in counts.items())
 
-    named = "; ".join(f"{key} is {words(counts)}" for key, counts in fields.items())
-    key, counts = next(iter(fields.items()))
-    value = next((value for value in counts if value != "absent"), "…")
+    chosen = agreeing(factor, list(fields), flats)
+    splitting = dict.fromkeys([*(chosen or {}), *fields])
+    named = "; ".join(f"{key} is {words(fields[key])}" for key in list(splitting)[:NAMED])
+    rest = len(fields) - NAMED
+    more = f"; and {rest} more key{'s' * (rest != 1)}" if rest > 0 else ""
+    fix = f"No two of them differ in {factor} alone, so train what is missing"
+    if chosen:
+        fix = f"Keep runs that agree with {' '.join(as_option(key, value) for key, value in chosen.items())}"
     return (
-        f"the runs differ in more than {factor} and the seed: {named}. Keep runs that agree with --only {key}={value}, "
+        f"the runs differ in more than {factor} and the seed: {named}{more}. {fix}, "
         "or compare them nonetheless with --unmatched, which marks the output"
     )
+
+
+def agreeing(factor: str, fields: Sequence[str], flats: Sequence[Flat]) -> dict[str, Any] | None:
+    """The fewest keys, with values, that keep a comparison: the largest there is; None where there is none."""
+    alike: dict[str, list[Flat]] = {}
+    for flat in flats:
+        alike.setdefault(identity(without(flat, (factor, "seed"))), []).append(flat)
+    comparable = [group for group in alike.values() if len(levels(group, factor)) > 1]
+    if not comparable:
+        return None
+    group = max(comparable, key=len)
+    ours = group[0]
+    others = [flat for flat in flats if not any(flat is one for one in group)]
+    keys = sorted((key for key in fields if key in ours), key=lambda key: (key.count("."), key))
+    chosen: dict[str, Any] = {}
+    while others:
+        kept_by = {key: [flat for flat in others if key in flat and flat[key] == ours[key]] for key in keys}
+        best = min(kept_by, key=lambda key: len(kept_by[key]), default=None)
+        if best is None or len(kept_by[best]) == len(others):
+            return None  # nothing that --only can say tells them apart
+        chosen[best], others = ours[best], kept_by[best]
+    return chosen
+
+
+def as_option(key: str, value: Any) -> str:
+    """As it is typed into a shell; text that would be read as something else is quoted for it."""
+    text = shown(value)
+    if isinstance(value, str) and choices([f"{key}={text}"])[key] != value:
+        text = json.dumps(value)
+    return f"--only {shlex.quote(f'{key}={text}')}"
 
 
 def _epochs(runs: Sequence[Run], epoch: int | None) -> dict[str, int]:
@@ -152,10 +202,7 @@ def _readings(
     rows: pl.DataFrame, epochs: Mapping[str, int], *, metric: str, layer: int | None
 ) -> dict[str, Reading]:
     """Run id → what it measured at its epoch."""
-    rows = rows.filter(pl.col("run").is_in(list(epochs)))
-    of_metric = rows.filter(metric=metric)
-    if of_metric.is_empty():
-        raise SondeError(f"--metric {metric}: no run has it: {nearest(metric, rows['metric'].unique())}")
+    of_metric = rows.filter(pl.col("run").is_in(list(epochs)), metric=metric)
     readings = Readings(_of_layer(of_metric, metric, layer))
     counts = {(run, epoch): n for run, epoch, n in readings.rows.group_by("run", "epoch").len().iter_rows()}
     found = {}

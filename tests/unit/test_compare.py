@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +18,7 @@ import sonde
 from conftest import tiny_config
 from sonde.cli.compare import as_json, notes, title
 from sonde.cli.compare import compare as command
-from sonde.compare import compare
+from sonde.compare import as_option, compare
 from sonde.config import Optimiser, keys, whole_tree
 from sonde.errors import SondeError
 from sonde.runs.configurations import choices, differing, flatten, keep
@@ -90,7 +91,7 @@ def test_a_100_epoch_run_is_not_compared_with_a_30_epoch_run() -> None:
     )
     with pytest.raises(SondeError, match="epochs is 100 in 3 runs and 30 in 3 runs") as refused:
         compare(stored)
-    assert "--only epochs=" in str(refused.value)
+    assert "--only" not in str(refused.value)  # it would keep one rule
     found = compare(stored, unmatched=True)
     assert not found.matched
     assert found.differing == {"epochs": {"100": 3, "30": 3}}
@@ -122,6 +123,42 @@ def test_two_families_are_refused_until_one_is_kept() -> None:
     found = compare(keep(both, choices(["model.L=8"])))
     assert found.matched
     assert all(len(group.values) == 3 for group in found.groups)
+
+
+def test_a_mixed_store_is_refused_with_an_only_that_works() -> None:
+    mixed = joined(
+        rules(),
+        rules(model__L=8, optimiser__lr=0.1),
+        keep(rules(model__d=32, task__name="moons", optimiser__name="1"), {"rule": "bp"}),
+        keep(rules(batch_size=64, epochs=3, scale="full", probes__size=7), {"seed": 42}),
+    )
+    with pytest.raises(SondeError) as refused:
+        compare(mixed)
+    said = str(refused.value)
+    assert said.count(" is ") <= 3
+    assert "more keys" in said
+    words = shlex.split(said.partition("agree with ")[2].partition(", or compare")[0])
+    assert 1 <= words.count("--only") <= 3
+    found = compare(keep(mixed, choices([word for word in words if word != "--only"])))
+    assert found.matched
+    assert {len(group.values) for group in found.groups} == {3}
+
+
+def test_where_no_only_helps_none_is_advised() -> None:
+    other = keep(rules(model__L=8), {"rule": "dfa"})
+    with pytest.raises(SondeError, match="No two of them differ in rule alone") as refused:
+        compare(joined(keep(rules(), {"rule": "bp"}), other))
+    assert "--only" not in str(refused.value)
+
+
+def test_the_metric_is_checked_before_the_runs_are_matched() -> None:
+    with pytest.raises(SondeError, match="--metric tset_acc"):
+        compare(joined(rules(), rules(model__L=8)), metric="tset_acc")
+
+
+def test_text_that_reads_as_a_number_is_advised_as_text() -> None:
+    assert as_option("optimiser.name", "1") == "--only 'optimiser.name=\"1\"'"
+    assert as_option("rule", "bp") == "--only rule=bp"
 
 
 def test_unmatched_runs_of_one_level_and_seed_do_not_count_as_two_seeds() -> None:

@@ -114,8 +114,15 @@ def test_another_variant_can_be_asked_for(tmp_path: Path) -> None:
     only = with_rows(SMALL, SMALL.rows.filter(pl.col("metric") == "batch_loss"))
     draw_all(only, tmp_path, study="residual", variant="scaled")
     assert "scaled weights" in (tmp_path / "plots/training_loss.txt").read_text()
-    none = draw_all(only, tmp_path / "none", study="residual", variant="odd")
-    assert none.skipped["training_loss"] == "no runs of the odd variant in the store"
+    with pytest.raises(SondeError, match="--variant odd: no run in the store has it: there are: raw, scaled"):
+        draw_all(SMALL, tmp_path / "none", study="residual", variant="odd")
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_study_without_figures_draws_nothing(tmp_path: Path) -> None:
+    drawn = draw_all(SMALL, tmp_path / "none", study="of_ones_own")
+    assert (drawn.files, drawn.skipped) == ([], {})
+    assert not (tmp_path / "none").exists()
 
 
 def test_an_output_that_is_a_file_is_refused(tmp_path: Path) -> None:

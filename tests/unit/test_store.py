@@ -114,7 +114,7 @@ def test_a_damaged_run_folder_names_the_file_and_the_fix(
         (trained / file).unlink()
     else:
         (trained / file).write_text(content)
-    with pytest.raises(SondeError, match=message + ".*remove .* to train it anew"):
+    with pytest.raises(SondeError, match=message + ".*move .* away to train it anew"):
         sonde.load(trained.parent)
 
 
@@ -190,12 +190,6 @@ def test_a_seed_changed_in_a_manifest_of_0_1_0_is_noticed_too(trained: Path) -> 
     path = trained / "run.json"
     path.write_text(path.read_text().replace('"seed": 42', '"seed": 43'))
     with pytest.raises(SondeError, match="its configuration is that of"):
-        sonde.load(trained.parent)
-
-
-def test_a_copied_run_is_refused(trained: Path) -> None:
-    shutil.copytree(trained, trained.with_name(f"{trained.name}-copy"))
-    with pytest.raises(SondeError, match="but the folder is"):
         sonde.load(trained.parent)
 
 
@@ -316,3 +310,39 @@ def test_a_run_that_diverges_keeps_its_rows_and_says_so(tmp_path: Path) -> None:
     assert losses["defined"][0]
     assert not losses["defined"].all()
     assert json.loads((tmp_path / config.id / "manifest.json").read_text())["state"] == "diverged"
+
+
+def test_a_copied_run_is_refused_and_blocks_no_other(
+    trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = trained.with_name(f"{trained.name}-copy")
+    shutil.copytree(trained, copy)
+    stored = sonde.load(trained.parent)
+    assert [run.id for run in stored.runs] == [trained.name]
+    assert set(stored.rows["run"]) == {trained.name}
+    assert list(stored.broken) == [copy.name]
+    assert "but the folder is" in stored.broken[copy.name]
+    assert str(trained.parent) not in stored.broken[copy.name]
+    assert f"left out: {copy.name} (" in capsys.readouterr().err
+
+
+def test_folders_that_sonde_did_not_write_are_skipped_and_counted(
+    trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, file in (("Documents", "cv.txt"), ("extension", "manifest.json"), ("jogging", "run.json")):
+        (trained.parent / name).mkdir()
+        (trained.parent / name / file).write_text('{"name": "mine"}')
+    stored = sonde.load(trained.parent)
+    assert [run.id for run in stored.runs] == [trained.name]
+    assert not stored.broken
+    told = capsys.readouterr().err
+    assert "3 folders in " in told
+    assert "move" not in told
+
+
+def test_a_run_that_lost_its_description_is_still_noticed(trained: Path) -> None:
+    shutil.copytree(trained, trained.with_name("other"))
+    (trained / "run.json").unlink()
+    (trained.with_name("other") / "manifest.json").unlink()
+    with pytest.raises(SondeError, match="is missing"):
+        sonde.load(trained.parent)

@@ -4,7 +4,7 @@ import signal
 import sys
 import traceback
 from collections import deque
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -26,6 +26,10 @@ from sonde.cli.show import show
 from sonde.cli.train import train
 from sonde.cli.verify import verify
 from sonde.errors import SondeError
+
+Misused: Any = typer.BadParameter.__bases__[
+    0
+]  # whatever is wrong with a command line, in all versions of typer
 
 app = typer.Typer(
     name="sonde",
@@ -101,7 +105,15 @@ def main() -> None:
         sys.stdout, sys.stderr = Printable(sys.stdout), Printable(sys.stderr)
     ended_by = _end_like_ctrl_c()
     try:
-        app([word for word in arguments if word != "--debug"])
+        sys.exit(app([word for word in arguments if word != "--debug"], standalone_mode=False) or 0)
+    except Misused as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            error.show()
+        else:
+            said = error.format_message().rstrip(".")
+            command = error.ctx.command_path if error.ctx else "sonde"
+            print(f"sonde: {said}: `{command} --help` tells", file=sys.stderr)
+        sys.exit(2)
     except SondeError as error:
         if debug:
             traceback.print_exc()

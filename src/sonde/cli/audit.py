@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from sonde.audit.audit import Audit, RecipeAudit, RuleAudit, RunAudit
 
 DEFAULT = Thresholds()
+LEGEND = "D1 scale, D2 gradient, D3 credit, D4 blocks: what each asks is said at the end."
 
 
 def audit(
@@ -54,9 +55,11 @@ def audit(
     thresholds = Thresholds(
         growth=growth, gradient=gradient, deviations=deviations, ceiling=ceiling, confidence=confidence
     )
-    audited = ask(keep(load(runs, metrics=METRICS), choices(only or [])), thresholds)
+    stored = keep(load(runs, metrics=METRICS), choices(only or []))
+    audited = ask(stored, thresholds)
     for run, why in audited.left_out.items():
-        print(f"left out: {run} ({why})", file=sys.stderr)
+        if run not in stored.broken:  # of which reading them told
+            print(f"left out: {run} ({why})", file=sys.stderr)
     if json:
         print_json(as_json(audited))
     else:
@@ -66,21 +69,24 @@ def audit(
 def _print(audited: "Audit") -> None:
     from sonde.cli.terminal import console
 
+    to = console()
     for recipe in audited.recipes:
         _print_recipe(recipe)
-    to = console()
+        if recipe is not audited.recipes[-1]:
+            to.print(LEGEND, style="dim", soft_wrap=not to.is_terminal)
+            to.print()
     for question, words in audited.thresholds.words.items():
-        to.print(f"{question}: {words}", style="dim", soft_wrap=True)
+        to.print(f"{question}: {words}", style="dim", soft_wrap=not to.is_terminal)
     to.print("± is the sample standard deviation over seeds (ddof 1).", style="dim", soft_wrap=True)
 
 
 def _print_recipe(recipe: "RecipeAudit") -> None:
     from sonde.audit.table import columns, footnotes, lines
     from sonde.audit.verdict import sentence
-    from sonde.cli.terminal import console, table
+    from sonde.cli.terminal import console, print_table
 
     to = console()
-    to.print(table(recipe.title, columns(recipe), lines(recipe)))
+    print_table(recipe.title, columns(recipe), lines(recipe))
     to.print()
     for rule in recipe.rules:
         to.print(f"• {sentence(rule)}", soft_wrap=not to.is_terminal)

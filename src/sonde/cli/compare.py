@@ -59,7 +59,8 @@ def compare(
         unmatched=unmatched,
     )
     for run, why in comparison.left_out.items():
-        print(f"left out: {run} ({why})", file=sys.stderr)
+        if run not in stored.broken:  # of which reading them told
+            print(f"left out: {run} ({why})", file=sys.stderr)
     if json:
         print_json(as_json(comparison))
     else:
@@ -67,7 +68,7 @@ def compare(
 
 
 def _print(comparison: "Comparison", *, ids: bool) -> None:
-    from sonde.cli.terminal import console, table
+    from sonde.cli.terminal import console, print_table
 
     to = console()
     columns = {
@@ -78,11 +79,11 @@ def _print(comparison: "Comparison", *, ids: bool) -> None:
         "epoch": "right",
         "seeds": "left",
     }
-    to.print(table(title(comparison), columns, [_group_line(group) for group in comparison.groups]))
+    print_table(title(comparison), columns, [_group_line(group) for group in comparison.groups])
     to.print()
     columns = {"difference": "left", "n": "right", "mean": "right", "95 % interval": "left", "seeds": "left"}
     lines = [_difference_line(difference) for difference in comparison.differences]
-    to.print(table("Paired by seed", columns, lines))
+    print_table("Paired by seed", columns, lines)
     to.print()
     for line in (_mismatch(comparison), *notes(comparison)):
         if line:

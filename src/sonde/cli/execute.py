@@ -41,13 +41,16 @@ def execute(
     from sonde.config import label_of
     from sonde.store import files
     from sonde.training.device import resolve_device
+    from sonde.training.memory import refuse_too_large
 
     run_all = choose(engine, options)
     files.make_folder(runs)
     if isinstance(runs, Path):
         sweep(runs)
     if engine == "local":  # elsewhere the machines that train see to it
-        resolve_device(device)
+        found = resolve_device(device)
+        for config in {repr(config.model): config for config in configs}.values():
+            refuse_too_large(config, found)
         for task in {repr(config.task): config.task for config in configs}.values():
             if hasattr(task, "prepare"):
                 with count(f"preparing {label_of('task', task)}", quiet=quiet) as on_progress:
@@ -95,7 +98,12 @@ def _say_how_it_ended(outcome: Outcome, runs: Place) -> None:
 
 
 def _say_stopping(running: int) -> None:
-    _say(f"{running} runs finish their epoch and save it; Ctrl-C again stops them at once")
+    finish = (
+        "1 run finishes its epoch and saves"
+        if running == 1
+        else f"{running} runs finish their epoch and save"
+    )
+    _say(f"{finish} it; Ctrl-C again stops at once")
 
 
 def _say(text: str) -> None:
@@ -146,13 +154,15 @@ class _Bars:
 
     def __init__(self, bars: Progress, runs: int, epochs: int) -> None:
         self.bars, self.runs, self.ended, self.epochs = bars, runs, 0, 0
-        self.all = bars.add_task(f"0 of {runs} runs", total=epochs, note="")
+        self.all = bars.add_task(self._so_far(), total=epochs, note="")
         self.tasks: dict[str, TaskID] = {}
         self.done: dict[str, int] = {}
 
     def __call__(self, event: Event) -> None:
         if event.run not in self.tasks:
-            self.tasks[event.run] = self.bars.add_task(event.run, total=event.epochs, note="")
+            self.tasks[event.run] = self.bars.add_task(
+                event.run.rpartition("-")[0] or event.run, total=event.epochs, note=""
+            )
         task = self.tasks[event.run]
         if event.outcome is not None:
             self.bars.remove_task(task)
@@ -164,15 +174,19 @@ class _Bars:
             self.bars.update(task, completed=event.epoch, note=note)
         self.epochs += event.epoch - self.done.get(event.run, 0)
         self.done[event.run] = event.epoch
-        done = f"{self.ended} of {self.runs} runs"
-        self.bars.update(self.all, completed=self.epochs, description=done)
+        self.bars.update(self.all, completed=self.epochs, description=self._so_far())
+
+    def _so_far(self) -> str:
+        return f"{self.ended} of {self.runs} run{'s' * (self.runs != 1)}"
 
 
 def _rich_bars(console: Console) -> Progress:
-    """Where the terminal is narrow, numbers stay and the note is cut."""
+    """Where the terminal is narrow, numbers and bars stay and the note is cut; a run is named without its hash."""
     return Progress(
-        TextColumn("{task.description}", table_column=Column(no_wrap=True)),
-        BarColumn(bar_width=None, table_column=Column(min_width=4, max_width=6)),
+        TextColumn(
+            "{task.description}", table_column=Column(no_wrap=True, max_width=28, overflow="ellipsis")
+        ),
+        BarColumn(bar_width=None, table_column=Column(min_width=14, max_width=30, ratio=1)),
         MofNCompleteColumn(table_column=Column(min_width=6, no_wrap=True)),
         TimeRemainingColumn(compact=True, table_column=Column(min_width=5, no_wrap=True)),
         TextColumn("{task.fields[note]}", table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)),

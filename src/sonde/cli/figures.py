@@ -43,6 +43,7 @@ def figures(
     """Draw a study's figures from stored runs, or from files in the paper layout."""
     from sonde.cli.study_evidence import from_store
     from sonde.errors import pick
+    from sonde.figures import figures_of
     from sonde.studies import STUDIES
 
     if study is not None:
@@ -65,22 +66,26 @@ def figures(
         groups = from_store(study, runs, scale=scale, seeds=seeds_of(seeds), tell=not quiet, **narrowing)
         for label, gathered in groups.items():
             draw(gathered.evidence, out / folder_of(label), study=study, variant=variant, quiet=quiet)
+        if not figures_of(study) and not quiet:
+            print(f"{study} has no figures: `sonde report --runs {runs}` shows its findings")
 
 
 def draw(
     evidence: "Evidence", out: Path, *, study: str, variant: str | None = None, quiet: bool = False
 ) -> "Drawn":
     """Draw a study's figures and say where they are, and which could not be drawn."""
+    from sonde.cli.terminal import count
     from sonde.figures.render import draw_all
 
-    drawn = draw_all(evidence, out, study=study, variant=variant)
+    with count("drawing figures", quiet=quiet) as on_progress:
+        drawn = draw_all(evidence, out, study=study, variant=variant, on_progress=on_progress)
     for name, why in drawn.skipped.items():
         print(f"not drawn: {name} ({why})", file=sys.stderr)
     if drawn.files and not quiet:
         folders = sorted({file.parent for file in drawn.files})
         pictures = [file for file in drawn.files if file.suffix == ".png"]
-        count = f"{len(pictures)} figure{'s' * (len(pictures) != 1)}"
-        print(f"{count}, as PNG and PDF with captions, in {' and '.join(map(str, folders))}")
+        many = f"{len(pictures)} figure{'s' * (len(pictures) != 1)}"
+        print(f"{many}, as PNG and PDF with captions, in {' and '.join(map(str, folders))}")
     return drawn
 
 

@@ -53,12 +53,12 @@ def recompute(
 
 
 def _print(found: "Recomputation") -> None:
-    from sonde.cli.terminal import console, table
+    from sonde.cli.terminal import console, print_table
 
     columns = {"metric": "left", "values": "right", "undefined": "right", "|Δ|": "right"}
     columns |= {"relative": "right", "": "left"}
     to = console()
-    to.print(table(f"{found.run}, epoch {found.epoch}", columns, [_cells(line) for line in found.lines]))
+    print_table(f"{found.run}, epoch {found.epoch}", columns, [_cells(line) for line in found.lines])
     to.print()
     for single, what in ((False, "float64"), (True, "float32")):
         worst = found.worst(single=single)

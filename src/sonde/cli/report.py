@@ -34,6 +34,7 @@ def report(
     if out.is_dir():
         raise SondeError(f"{out} is a folder: name a file, for example --out {out / 'report.html'}")
 
+    from sonde.cli.terminal import count
     from sonde.report.assembly import contents
     from sonde.report.page import render
     from sonde.report.pictures import Pictures, pictures
@@ -48,10 +49,12 @@ def report(
     if not with_provenance:
         stored, source = without_machines(stored), runs.name if isinstance(runs, Path) else source
     found = contents(stored, source=source, title=title)
-    drawn = {
-        section.anchor: pictures(section.evidence, section.study) if figures else Pictures([], {})
-        for section in found.sections
-    }
+    drawn = {}
+    with count("drawing figures, study by study", quiet=quiet) as on_progress:
+        for done, section in enumerate(found.sections):
+            on_progress(done, len(found.sections))
+            shown = pictures(section.evidence, section.study) if figures else Pictures([], {})
+            drawn[section.anchor] = shown
     page = render(found, drawn).encode()
     files.write(out, page)
     if quiet:
@@ -61,8 +64,12 @@ def report(
             print(f"not drawn: {name} ({why})", file=sys.stderr)
     images = sum(len(known.drawn) for known in drawn.values())
     studies = ", ".join(f"{section.study} ({section.scale})" for section in found.sections) or "no study"
-    said = [f"{len(found.runs)} run{'s' * (len(found.runs) != 1)}", studies, f"{images} figures"]
+    said = [
+        f"{len(found.runs)} run{'s' * (len(found.runs) != 1)}",
+        studies,
+        f"{images} figure{'s' * (images != 1)}",
+    ]
     if found.watched:
-        count = f"{len(found.watched)} watched run{'s' * (len(found.watched) != 1)}"
-        said = [*said, count] if found.runs else [count]
+        seen = f"{len(found.watched)} watched run{'s' * (len(found.watched) != 1)}"
+        said = [*said, seen] if found.runs else [seen]
     print(f"{out}: {', '.join(said)}, {len(page) / 1e6:.1f} MB")

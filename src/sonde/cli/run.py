@@ -1,5 +1,7 @@
 """`sonde run`."""
 
+import re
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -34,6 +36,10 @@ def run(
 
     What is already in the store is not trained again; a command that was interrupted resumes where it was.
     """
+    silent = quiet or json
+    if not silent:
+        _say_first(study, scale, changed=bool(set))
+
     from sonde.engine import local
 
     if engine == "local":
@@ -45,9 +51,8 @@ def run(
     from sonde.store import files
     from sonde.store.load import load
     from sonde.studies import STUDIES
-    from sonde.studies.study import gather
+    from sonde.studies.study import NoRuns, gather
 
-    silent = quiet or json
     narrowing = {"changes": set or [], "choices": only or []}
     groups = options.configurations(study, scale=scale, seeds=options.seeds_of(seeds), **narrowing)
     files.make_folder(out)
@@ -68,7 +73,11 @@ def run(
     files_drawn: list[Path] = []
     not_drawn: dict[str, str] = {}
     for label, wanted in groups.items():
-        gathered = gather(stored, wanted, str(runs))
+        try:
+            gathered = gather(stored, wanted, str(runs))
+        except NoRuns as nothing:
+            print(f"sonde: {nothing}", file=sys.stderr)
+            continue
         findings[label] = STUDIES[study].findings(gathered)
         if figures:
             drawn = draw(gathered.evidence, out / folder_of(label), study=study, quiet=silent)
@@ -89,24 +98,37 @@ def run(
                 "not_drawn": not_drawn,
             }
         )
-    if any(outcome.state == "failed" for outcome in outcomes):
+    if any(outcome.state in ("failed", "diverged") for outcome in outcomes):
         raise typer.Exit(1)
 
 
+QUICK = {"snapshots": "digits", "audit": "parity", "cifar10": "digits", "rules": "parity"}
+"""What studies of CIFAR-10 train on at quick scale; here, because reading the studies takes seconds."""
+
+
+def _say_first(study: str, scale: str, *, changed: bool) -> None:
+    """A line before anything is imported: that it begins, and on what it trains where that is not its name."""
+    other = QUICK.get(study) if scale == "quick" and not changed else None
+    on = f", on {other} in place of CIFAR-10 (--scale full trains on CIFAR-10)" if other else ""
+    print(f"sonde: {study}, {scale} scale{on}", file=sys.stderr, flush=True)
+
+
 def _print_findings(label: str, findings: "list[Finding]") -> None:
-    from sonde.cli.terminal import console, table
+    from sonde.audit.thresholds import Thresholds
+    from sonde.cli.terminal import console, print_table
 
     to = console()
     words = ("network", "variant", "rule")
     tabled = [finding for finding in findings if finding.shown]
     columns = {heading: "left" if heading in words else "right" for heading in tabled[0].shown}
     to.print()
-    to.print(
-        table(
-            f"Findings{label and f': {label}'}", columns, [list(finding.shown.values()) for finding in tabled]
-        )
-    )
+    title = f"Findings{label and f': {label}'}"
+    print_table(title, columns, [list(finding.shown.values()) for finding in tabled])
     to.print()
+    if any(re.search(r"\bD[1-4]\b", cell) for finding in tabled for cell in finding.shown.values()):
+        for question, asked in Thresholds().words.items():
+            to.print(f"{question}: {asked}", style="dim", soft_wrap=not to.is_terminal)
+        to.print()
     for finding in findings:
         seeds = ", ".join("not recorded" if seed is None else str(seed) for seed in finding.seeds)
         to.print(f"• {finding.sentence}", soft_wrap=not to.is_terminal)

@@ -1,5 +1,7 @@
 """`sonde show`."""
 
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +12,7 @@ if TYPE_CHECKING:
 
 
 SHOWN = ("test_acc", "test_loss", "train_loss")  # in the table; the JSON has every metric
+MOST_KEYS = 3  # in the table, of those in which runs differ
 OF_WATCHED = ("loss", "nonfinite")
 
 
@@ -24,10 +27,11 @@ def show(runs: RunsFolder = Path("runs"), json: Json = False) -> None:
     shown = None if json else (*SHOWN, *OF_WATCHED)
     stored = load(runs, last | (pl.col("metric") == "nonfinite"), metrics=shown, layers=False)
     if json:
-        print_json(describe(stored) + describe_watched(stored))
+        broken = [{"id": id, "state": "broken", "message": why} for id, why in stored.broken.items()]
+        print_json(describe(stored) + describe_watched(stored) + broken)
         return
     if stored.runs or not stored.watched:
-        print_runs(stored, f"{len(stored)} runs in {runs}")
+        print_runs(stored, f"{len(stored) or 'no'} run{'s' * (len(stored) != 1)} in {runs}")
     if stored.watched:
         print_watched(
             stored, f"{len(stored.watched)} watched run{'s' * (len(stored.watched) != 1)} in {runs}"
@@ -60,13 +64,22 @@ def describe(stored: "Runs") -> list[dict[str, Any]]:
 
 
 def print_runs(stored: "Runs", title: str) -> None:
-    """A table of runs with the last value of the metrics that say most."""
-    from sonde.cli.terminal import print_table
+    """A table of runs with the last value of the metrics that say most; where it is narrow, with short ids
+    and fewer of those metrics.
+    """
+    from sonde.cli.terminal import fits, print_table
     from sonde.report.runs import start
+
+    if not stored.runs:
+        print(title)
+        return
 
     metrics = _last_metrics(stored)
     names = [name for name in SHOWN if any(name in known for known in metrics.values())]
-    columns = {"id": "left", "label": "left", "seed": "right", "epochs": "right", "state": "left"}
+    columns = {"id": "left", "label": "left"}
+    keys = untold(stored)
+    columns |= dict.fromkeys(keys, "right")
+    columns |= {"seed": "right", "epochs": "right", "state": "left"}
     columns |= dict.fromkeys(names, "right")
     resumed = {run.id: ", ".join(map(start, run.manifest.sessions[1:])) for run in stored.runs}
     if any(resumed.values()):
@@ -75,6 +88,7 @@ def print_runs(stored: "Runs", title: str) -> None:
         [
             run.id,
             run.label,
+            *(values[run.id] for values in keys.values()),
             str(run.config["seed"]),
             f"{'–' if run.manifest.epoch is None else run.manifest.epoch}/{run.config['epochs']}",
             run.manifest.state,
@@ -83,7 +97,45 @@ def print_runs(stored: "Runs", title: str) -> None:
         ]
         for run in stored.runs
     ]
-    print_table(title, columns, rows)
+    if not fits(columns, rows):
+        short = short_ids([run.id for run in stored.runs])
+        rows = [[short[id], *cells] for id, *cells in rows]
+    for name in reversed(names):
+        if not fits(columns, rows, "label"):
+            place = list(columns).index(name)
+            rows = [[*row[:place], *row[place + 1 :]] for row in rows]
+            del columns[name]
+    print_table(title, columns, rows, "label")
+
+
+def short_ids(ids: Sequence[str]) -> dict[str, str]:
+    """By id, its end, which commands take too; the whole id where two end alike."""
+    ends = Counter(id.rpartition("-")[2] for id in ids)
+    return {id: end if ends[end := id.rpartition("-")[2]] == 1 else id for id in ids}
+
+
+def untold(stored: "Runs") -> dict[str, dict[str, str]]:
+    """The keys in which runs of one label differ, with the value of each run: what the label does not tell.
+
+    Seeds and epochs have columns of their own; of keys that say the same of every run the first is taken.
+    """
+    from sonde.runs.configurations import differing, kinds, shown
+
+    present = kinds(stored.runs)
+    by_label: dict[str, list[dict[str, Any]]] = {}
+    for kind in present:
+        by_label.setdefault(kind.runs[0].label, []).append(kind.flat)
+    varying = {key for flats in by_label.values() for key in differing(flats)} - {"epochs", "scale"}
+    found: dict[tuple[str, ...], str] = {}
+    for key in sorted(varying, key=lambda key: (key.count("."), key)):
+        values = [kind.flat.get(key, "–") for kind in present]
+        if not any(isinstance(value, list) for value in values):
+            order = {value: place for place, value in enumerate(dict.fromkeys(map(shown, values)))}
+            found.setdefault(tuple(str(order[shown(value)]) for value in values), key)
+    return {
+        key: {run.id: shown(kind.flat.get(key, "–")) for kind in present for run in kind.runs}
+        for key in list(found.values())[:MOST_KEYS]
+    }
 
 
 def describe_watched(stored: "Runs") -> list[dict[str, Any]]:

@@ -43,16 +43,16 @@ def from_store(
     for label, wanted in groups.items():
         found[label] = gather(stored, wanted, str(runs), guests=not (changes or choices))
     if tell:
-        _tell(found)
+        _tell(found, stored.broken)
     return found
 
 
-def _tell(found: "dict[str, Gathered]") -> None:
+def _tell(found: "dict[str, Gathered]", told: Collection[str]) -> None:
     """Of the runs that no group has, why the first leaves them out."""
     inside = {run.id for gathered in found.values() for run in gathered.stored.runs}
     reasons: dict[str, list[str]] = {}
     for run, why in next(iter(found.values())).left_out.items():
-        if run not in inside:
+        if run not in inside and run not in told:
             reasons.setdefault(why, []).append(run)
     for why, left in reasons.items():
         print(f"left out: {', '.join(left)} ({why})", file=sys.stderr)

@@ -3,7 +3,7 @@
 import json
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, TextIO
 
@@ -20,6 +20,7 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 from rich.table import Table
+from rich.text import Text
 
 from sonde.errors import printable
 
@@ -42,7 +43,7 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def table(title: str, columns: dict[str, str], rows: list[list[str]]) -> Table:
+def table(title: str, columns: dict[str, str], rows: list[list[str]], wrapped: str = "") -> Table:
     """A plain table; `columns` maps each heading to left or right."""
     grid = Table(
         title=printable(title),
@@ -55,19 +56,32 @@ def table(title: str, columns: dict[str, str], rows: list[list[str]]) -> Table:
     for heading, side in columns.items():
         heading = printable(heading)
         justify: Literal["left", "right"] = "right" if side == "right" else "left"
-        grid.add_column(heading, justify=justify, overflow="fold", no_wrap=heading == "id")
+        grid.add_column(
+            heading,
+            justify=justify,
+            overflow="fold",
+            no_wrap=heading != wrapped if wrapped else heading == "id",
+        )
     for row in rows:
         grid.add_row(*map(printable, row))
     return grid
 
 
-def print_table(title: str, columns: dict[str, str], rows: list[list[str]]) -> None:
-    """The table; a long one as plain lines, since rich takes a millisecond and more for each."""
+def print_table(title: str, columns: dict[str, str], rows: list[list[str]], wrapped: str = "") -> None:
+    """The table; where the terminal is too narrow for it, a block for each row, so that no word is broken.
+
+    The column that may be `wrapped` is broken between words before that.
+    A long one is printed as plain lines, since rich takes a millisecond and more for each.
+    """
+    to = console()
     if len(rows) <= RICH_LINES:
-        console().print(table(title, columns, rows))
+        if fits(columns, rows, wrapped):
+            to.print(table(title, columns, rows, wrapped))
+        else:
+            _print_blocks(to, title, list(columns), rows)
         return
     lines = [list(map(printable, row)) for row in (list(columns), *rows)]
-    widths = [max(cell_len(line[place]) for line in lines) for place in range(len(columns))]
+    widths = _widths(columns, rows)
     print(title)
     for line in lines:
         cells = []
@@ -75,6 +89,35 @@ def print_table(title: str, columns: dict[str, str], rows: list[list[str]]) -> N
             space = " " * (width - cell_len(cell))
             cells.append(space + cell if side == "right" else cell + space)
         print("  ".join(cells).rstrip())
+
+
+def fits(columns: Collection[str], rows: Sequence[Sequence[str]], wrapped: str = "") -> bool:
+    """Whether a table is as wide as the terminal, or less."""
+    return sum(_widths(columns, rows, wrapped)) + 2 * (len(columns) - 1) <= console().width
+
+
+def _widths(columns: Collection[str], rows: Sequence[Sequence[str]], wrapped: str = "") -> list[int]:
+    """Of every column; of one that may be wrapped, its longest word."""
+    widths = []
+    for cells in zip(columns, *rows, strict=True):
+        parts = [part for cell in cells for part in cell.split()] if cells[0] == wrapped else cells
+        widths.append(max(cell_len(printable(part)) for part in parts))
+    return widths
+
+
+def _print_blocks(to: Console, title: str, headings: list[str], rows: list[list[str]]) -> None:
+    """Every row below its first cell, a line for each heading; lines are broken between words."""
+    to.print(title, style="bold")
+    widest = max(map(cell_len, headings[1:]), default=0)
+    for row in rows:
+        to.print(row[0], style="bold", soft_wrap=True)
+        block = Table.grid(padding=(0, 2), pad_edge=False)
+        block.add_column(width=min(widest, to.width // 2) + 2)
+        block.add_column(ratio=1)
+        for heading, cell in zip(headings[1:], row[1:], strict=True):
+            if cell:
+                block.add_row(Text(f"  {printable(heading)}", style="dim"), printable(cell))
+        to.print(block)
 
 
 def console(*, stderr: bool = False) -> Console:

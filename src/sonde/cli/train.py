@@ -1,5 +1,6 @@
 """`sonde train`."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -47,6 +48,9 @@ def train(
 
     A network, rule, task or probe of your own is one file; docs/own.md has one of each.
     """
+    if not (quiet or json):
+        print(f"sonde: {model}, {rule}, on {task}", file=sys.stderr, flush=True)
+
     from sonde.engine import local
 
     if engine == "local":
@@ -63,7 +67,7 @@ def train(
     start = completed({"model": model, "task": task, "rule": rule, "epochs": epochs})
     chosen = options.seeds_of(seeds) or [42 if seed is None else seed]
     configs = swept([start | {"seed": seed} for seed in chosen], settings(set or []))
-    execute(
+    outcomes = execute(
         configs,
         runs=runs,
         data_root=data_root,
@@ -84,3 +88,5 @@ def train(
     elif not quiet:
         where = runs / configs[0].id if len(configs) == 1 else runs
         print_runs(stored, f"stored in {where}")
+    if any(outcome.state in ("failed", "diverged") for outcome in outcomes):
+        raise typer.Exit(1)

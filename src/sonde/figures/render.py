@@ -8,7 +8,7 @@ import hashlib
 import importlib.metadata
 import io
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -21,7 +21,7 @@ import polars as pl
 import sonde
 from sonde.atomic import set_aside, sweep
 from sonde.errors import SondeError, nearest
-from sonde.figures import FIGURES, Evidence, FigureSpec, NoData, figures_of
+from sonde.figures import Evidence, FigureSpec, NoData, figures_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -39,17 +39,23 @@ class Drawn:
     skipped: dict[str, str]
 
 
-def draw_all(evidence: Evidence, out: Path, *, study: str, variant: str | None = None) -> Drawn:
+def draw_all(
+    evidence: Evidence,
+    out: Path,
+    *,
+    study: str,
+    variant: str | None = None,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Drawn:
     """Draw the study's figures below `out`, each in its formats with its caption beside it as text."""
     figures = figures_of(study)
-    if not figures:
-        studies = {name for spec in FIGURES.values() for name in spec.paths}
-        raise SondeError(f"no figures for study {study!r}: {nearest(study, studies)}")
+    refuse_variant(evidence, study, variant)
     if out.exists() and not out.is_dir():
         raise SondeError(f"cannot draw into {out}: it is a file; name a folder")
     files: list[Path] = []
     skipped: dict[str, str] = {}
-    for name, spec in figures.items():
+    for done, (name, spec) in enumerate(figures.items()):
+        on_progress(done, len(figures))
         target = out / spec.paths[study]
         try:
             files += draw_files(spec, evidence, target, variant=variant)
@@ -57,6 +63,16 @@ def draw_all(evidence: Evidence, out: Path, *, study: str, variant: str | None =
             stale = any(target.with_name(f"{target.name}.{suffix}").exists() for suffix in spec.formats)
             skipped[name] = f"{missing}" + "; the file already there is older" * stale
     return Drawn(files, skipped)
+
+
+def refuse_variant(evidence: Evidence, study: str, variant: str | None) -> None:
+    """A variant that no run has is an error, not a study without figures."""
+    variants = set(evidence.runs["variant"].drop_nulls())
+    if variant is not None and variant not in variants:
+        there = (
+            nearest(variant, variants) if variants else f"the runs of {study} have no variants, leave it out"
+        )
+        raise SondeError(f"--variant {variant}: no run in {evidence.source} has it: {there}")
 
 
 def draw_files(

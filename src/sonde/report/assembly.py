@@ -42,7 +42,8 @@ def contents(stored: Runs, *, source: str, title: str) -> Contents:
         rows=stored.rows,
         sections=found,
         audit=_audit(stored, judge),
-        apart={run.id: nearest(run) for run in stored.runs if not belongs[run.id] and run.id not in named},
+        apart={run.id: nearest(run) for run in stored.runs if not belongs[run.id] and run.id not in named}
+        | {run: why for run, why in stored.broken.items() if run not in named},
         remarks=remarks,
         watched=watched_parts(stored),
     )

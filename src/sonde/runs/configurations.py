@@ -166,7 +166,8 @@ def keep(stored: Runs, wanted: Mapping[str, Any]) -> Runs:
         return stored
     flats = all_described(stored.runs)
     runs = only(((run, flats[run.id] | {"variant": run.about["variant"]}) for run in stored.runs), wanted)
-    return Runs(stored.rows.filter(stored.rows["run"].is_in([run.id for run in runs])), runs)
+    rows = stored.rows.filter(stored.rows["run"].is_in([run.id for run in runs]))
+    return Runs(rows, runs, broken=stored.broken)
 
 
 @dataclass(frozen=True)

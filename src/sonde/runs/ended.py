@@ -44,7 +44,7 @@ def complete(stored: Runs) -> tuple[list[Run], dict[str, str]]:
         for run in stored.runs
         if run.manifest.state != "complete"
     }
-    return ended, left_out | {run.id: WATCHED for run in stored.watched}
+    return ended, left_out | {run.id: WATCHED for run in stored.watched} | stored.broken
 
 
 def refuse_none(runs: Sequence[Run], left_out: Mapping[str, str]) -> None:

@@ -38,6 +38,7 @@ from sonde.store.run import Manifest, as_tree
 FORMAT = 2
 FOLDER, NAME = ".index", "index.json"
 STAMPED = ("manifest.json", "run.json", "metrics.parquet")
+OURS = b'{\n "format": '  # how each of the first two begins
 ENOUGH = 100  # runs that are not in the index; below that the folders are as quick
 HEAVY = 2_000  # rows of a family in one run
 BLOCK = 1_000_000  # rows of a block: what is held in memory while the index is written
@@ -209,15 +210,41 @@ def family_of(metric: str) -> str:
 
 
 def stamps(root: Place) -> dict[str, str] | None:
-    """Every run of a store with the stamps of its files, in order of their ids; None where there is no store."""
+    """Every run of a store with the stamps of its files, in order of their ids; None where there is no store.
+
+    Any other folder is no run: whatever Sonde did not write is none of its business.
+    """
     if isinstance(root, Remote):
         return _remote_stamps(root)
     found = {}
     with os.scandir(str(root)) as entries:
         for entry in entries:
             if not entry.name.startswith(".") and entry.is_dir():
-                found[entry.name] = "|".join(_stamp(f"{entry.path}/{name}") for name in STAMPED)
+                stamps = [_stamp(f"{entry.path}/{name}") for name in STAMPED]
+                described = stamps[0] and stamps[1]
+                if described or any(_is_ours(f"{entry.path}/{name}") for name in STAMPED[:2]):
+                    found[entry.name] = "|".join(stamps)
     return dict(sorted(found.items()))
+
+
+def strangers(root: Place, present: Collection[str]) -> int:
+    """How many folders of a store are no runs."""
+    if isinstance(root, Remote):
+        return 0
+    with os.scandir(str(root)) as entries:
+        return sum(
+            entry.name not in present and not entry.name.startswith(".") and entry.is_dir()
+            for entry in entries
+        )
+
+
+def _is_ours(path: str) -> bool:
+    """Whether a file of a run that lacks another begins as Sonde's do."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(len(OURS)) == OURS
+    except OSError:
+        return False
 
 
 def _stamp(path: str) -> str:

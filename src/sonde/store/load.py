@@ -18,7 +18,7 @@ from sonde.store.index import Index, Stretch, Wanted, Writer
 from sonde.store.journal import read_facts, read_watched
 from sonde.store.notices import tell
 from sonde.store.place import Place, place
-from sonde.store.remote import Remote
+from sonde.store.remote import Remote, Unreachable
 from sonde.store.run import ENDED, Manifest, RunFolder
 from sonde.store.schemas import ABOUT as ABOUT
 from sonde.store.schemas import WATCHED as KIND
@@ -94,6 +94,7 @@ class Runs:
     rows: pl.DataFrame
     runs: list[Run]
     watched: list[WatchedRun] = field(default_factory=list)
+    broken: dict[str, str] = field(default_factory=dict)  # runs that cannot be read: id → why
 
     def __len__(self) -> int:
         return len(self.runs)
@@ -124,9 +125,13 @@ def load(
     `metrics` and `of` name the metrics and the runs whose rows are wanted, and `layers=False` leaves out those of
     single layers; a store of many runs is read the faster for it, and in less memory.  `metrics=()` reads no rows.
     `where` keeps the rows of which it is true; windows in it are over run and metric.
+
+    A run that cannot be read is left out, told and named in `.broken`; it is an error where there is no other.
     """
     root = place(root)
     present = stamps_of(root)
+    if apart := index.strangers(root, present):
+        tell(f"{apart} folder{'s' * (apart != 1)} in {root} skipped: no run.json of Sonde's")
     wanted = Wanted(metrics=metrics, layers=layers, where=where)
     known = index.read(root, present)
     if known.changed:
@@ -142,21 +147,30 @@ def load(
     fresh = [id for id in present if id not in known.lines or (id in asked and id not in found)]
     writer = Writer(known, wanted)
     try:
-        read = _each(root, _Reading(root, present, known, asked, wanted, writer), fresh)
+        reading = _Reading(root, present, known, asked, wanted, writer)
+        read = _each(root, _unless_broken(reading), fresh)
         writer.finish()
     finally:
         writer.abandon()
         known.close()
     found |= {id: rows for id, rows in writer.found.items() if id in asked}
+    broken = {id: error for id, error in zip(fresh, read, strict=True) if isinstance(error, SondeError)}
+    if broken and len(broken) == len(present):
+        raise next(iter(broken.values()))
+    for id, error in broken.items():
+        tell(f"left out: {id} ({error})")
     entries = {
         entry.id: replace(entry, rows=found.get(entry.id, entry.rows)) if not entry.rows.count else entry
         for entry in read
+        if isinstance(entry, Entry)
     }
+    present = {id: stamp for id, stamp in present.items() if id not in broken}
     for id in present:
         if id not in entries:
             line = known.lines[id]
             entries[id] = Entry(id, line.description, line.manifest, found.get(id, index.NO_ROWS))
-    return _runs(root, [entries[id] for id in present])
+    reasons = {id: str(error).replace(f"{root}/", "") for id, error in broken.items()}
+    return replace(_runs(root, [entries[id] for id in present]), broken=reasons)
 
 
 def load_some(root: str | Place, ids: Iterable[str]) -> Runs:
@@ -184,6 +198,7 @@ def without_machines(stored: Runs) -> Runs:
         stored.rows,
         [replace(run, manifest=cleaned(run.manifest)) for run in stored.runs],
         [replace(run, manifest=cleaned(run.manifest)) for run in stored.watched],
+        stored.broken,
     )
 
 
@@ -193,10 +208,11 @@ def present_runs(root: Place) -> list[str]:
 
 
 def find(root: str | Place, name: str) -> str:
-    """The id of the one run of a store that has this name, or whose id begins so."""
+    """The id of the one run of a store that has this name, or whose id begins or ends so."""
     root = place(root)
     ids = list(stamps_of(root))
     chosen = [id for id in ids if id == name] or [id for id in ids if id.startswith(name)]
+    chosen = chosen or [id for id in ids if id.endswith(f"-{name}")]
     if len(chosen) == 1:
         return chosen[0]
     if chosen:
@@ -242,6 +258,20 @@ def _each(root: Place, read: Callable[[T], R], wanted: Sequence[T]) -> list[R]:
         return [read(one) for one in wanted]
     with ThreadPoolExecutor(AT_A_TIME) as threads:
         return list(threads.map(read, wanted))
+
+
+def _unless_broken(read: Callable[[str], Entry]) -> Callable[[str], Entry | SondeError]:
+    """What is read of a run, or why it cannot be; a store that does not answer is no fault of the run's."""
+
+    def attempt(id: str) -> Entry | SondeError:
+        try:
+            return read(id)
+        except Unreachable:
+            raise
+        except SondeError as error:
+            return error
+
+    return attempt
 
 
 class _Reading:

@@ -58,6 +58,10 @@ PASSING = {
 """Classes of optional packages, by name: connections that fail, answers that break off."""
 
 
+class Unreachable(SondeError):
+    """The store does not answer, or not to us: nothing is known of what it holds."""
+
+
 @dataclass(frozen=True)
 class Remote:
     """An object or a prefix, with the few verbs of a path that an object store has."""
@@ -147,7 +151,7 @@ class Remote:
                 if not passing(error):
                     raise _explained(error, self.url) from error
                 if tries == TRIES:
-                    raise SondeError(
+                    raise Unreachable(
                         f"{self.url}: no answer in {TRIES} tries ({_reason(error)}); give the same command again when "
                         "the store is back"
                     ) from error
@@ -203,17 +207,17 @@ def passing(error: BaseException) -> bool:
 def _explained(error: Exception, url: str) -> Exception:
     """What a user can do about it; what a caller handles stays as it is."""
     if "Credential" in type(error).__name__:
-        return SondeError(
+        return Unreachable(
             f"{url}: no credentials were found ({_reason(error)}): give them in the provider's usual way, for S3 "
             "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE or the machine's role"
         )
     if isinstance(error, PermissionError):
-        return SondeError(
+        return Unreachable(
             f"{url}: access denied ({_reason(error)}): check the credentials in use and what they may do there"
         )
     if isinstance(error, FileNotFoundError | FileExistsError | TypeError | KeyError):
         return error
-    return SondeError(f"{url}: {_reason(error)}")
+    return Unreachable(f"{url}: {_reason(error)}")
 
 
 def _reason(error: BaseException) -> str:

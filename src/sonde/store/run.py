@@ -62,7 +62,7 @@ class RunFolder:
     @property
     def fix(self) -> str:
         """What helps where a file is not what it should be."""
-        return f"restore it from a copy, or remove {self.path} to train it anew"
+        return f"restore it from a copy, or move {self.path} away to train it anew"
 
     def exists(self) -> bool:
         with files.clear_errors(self.path):
@@ -247,7 +247,9 @@ class RunFolder:
         except ValueError as error:
             raise Damaged(f"{path} is not JSON ({error}): {self.fix}") from None
         if not isinstance(known, dict) or "format" not in known:
-            raise SondeError(f"{path} has no key 'format': it was not written by this version; {self.fix}")
+            raise SondeError(
+                f"{path} has no key 'format': Sonde did not write it, or it is damaged; {self.fix}"
+            )
         return content, known
 
     @property

@@ -72,7 +72,7 @@ def gather(
         inside = [run for run in stored.runs if run.id in ids]
     chosen, why = {run.id for run in inside}, _Why(wanted)
     left_out = {run.id: several.get(run.id) or why(run) for run in stored.runs if run.id not in chosen}
-    left_out |= {run.id: WATCHED for run in stored.watched}
+    left_out |= {run.id: WATCHED for run in stored.watched} | stored.broken
     if not inside:
         reasons = (
             "; ".join(f"{run}: {why}" for run, why in list(left_out.items())[:3]) or "the store is empty"

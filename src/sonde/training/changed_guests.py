@@ -35,8 +35,8 @@ def _compare(config: RunConfig, folder: RunFolder) -> None:
     kept = f"put back {folder.path / source.where}" if source.is_file else "put the first one back"
     where = "" if manifest.epoch is None else f", which stands at epoch {manifest.epoch} of {config.epochs}"
     raise SondeError(
-        f"{source.where} has changed since run {folder.id} began{where}: {kept} to finish it, or remove {folder.path} "
-        "to train with the file as it is now"
+        f"{source.where} has changed since run {folder.id} began{where}: {kept} to finish it, or move {folder.path} "
+        "away to train with the file as it is now"
     )
 
 

@@ -19,6 +19,7 @@ from sonde.store.place import Place
 from sonde.store.run import RunFolder, State
 from sonde.tasks import Data
 from sonde.training.epoch import Epoch
+from sonde.training.memory import refuse_too_large
 from sonde.training.program import DTYPES, Program
 from sonde.training.tensors import pack, unpack
 
@@ -47,6 +48,7 @@ class Session:
         node: str | None,
     ) -> None:
         self.config, self.folder = config, folder
+        refuse_too_large(config, device)
         data = config.task.load(config.seed, data_root, device, DTYPES[config.precision])
         self.program = Program(config, data, device)
         if not folder.exists():
@@ -71,8 +73,8 @@ class Session:
                 self.program.restore(weights, unpack(folder.tensors("resume")))
             except KeyError as error:
                 raise SondeError(
-                    f"run {folder.id} was stopped by another version, whose state has no {error}: remove "
-                    f"{folder.path} to train it anew"
+                    f"run {folder.id} was stopped by another version, whose state has no {error}: move "
+                    f"{folder.path} away to train it anew"
                 ) from None
 
     @property
@@ -131,7 +133,7 @@ def _check_same_data(folder: RunFolder, data: Data) -> None:
     if began != data.source:
         raise SondeError(
             f"run {folder.id} began with the data {began}, but found {data.source}: name the first with --data-root, "
-            f"or remove {folder.path}"
+            f"or move {folder.path} away"
         )
 
 

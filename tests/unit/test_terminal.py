@@ -1,0 +1,141 @@
+"""Tables on terminals of 80 and 100 columns, and what a command says first and last."""
+
+import io
+import json
+import re
+from pathlib import Path
+
+import pytest
+from rich.progress import Progress
+from stored_runs import config, healthy, write
+
+from conftest import Sonde
+from sonde.cli import execute, show, terminal
+from sonde.cli.run import QUICK
+from sonde.cli.terminal import PrintableConsole
+from sonde.config import label_of
+from sonde.store.load import find
+from sonde.studies import STUDIES
+
+WIDTHS = pytest.mark.parametrize("width", [80, 100])
+
+
+@pytest.fixture
+def screen(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+    """What a terminal shows."""
+    return io.StringIO()
+
+
+def narrow(monkeypatch: pytest.MonkeyPatch, screen: io.StringIO, width: int) -> None:
+    to = PrintableConsole(
+        file=screen, width=width, force_terminal=True, no_color=True, highlight=False, markup=False
+    )
+    monkeypatch.setattr(terminal, "console", lambda stderr=False: to)
+
+
+def lines_of(screen: io.StringIO) -> list[str]:
+    return re.sub(r"\x1b\[[0-9;]*m", "", screen.getvalue()).splitlines()
+
+
+@WIDTHS
+def test_a_table_that_is_too_wide_becomes_blocks_in_which_no_word_is_broken(
+    monkeypatch: pytest.MonkeyPatch, screen: io.StringIO, width: int
+) -> None:
+    narrow(monkeypatch, screen, width)
+    headings = {f"heading number {place} of this table": "right" for place in range(8)}
+    words = ["undefined", "nevertheless", "incomprehensible"]
+    terminal.print_table("Title", {"rule": "left", **headings}, [["BP", *[" ".join(words * 3)] * 8]])
+    lines = lines_of(screen)
+    assert max(map(len, lines)) <= width
+    assert set(" ".join(lines).split()) <= {"Title", "BP", "heading", "number", "of", "this", "table"} | {
+        *words,
+        *map(str, range(8)),
+    }
+
+
+@WIDTHS
+def test_show_fits_with_ids_that_commands_take_and_columns_for_what_differs(
+    monkeypatch: pytest.MonkeyPatch, screen: io.StringIO, width: int, tmp_path: Path
+) -> None:
+    for depth in (4, 8):
+        for seed in (42, 123):
+            write(tmp_path, config("state_bridge", seed, model__L=depth), healthy(seed))
+    narrow(monkeypatch, screen, width)
+    show.show(tmp_path)
+    lines = lines_of(screen)
+    assert max(len(line.rstrip()) for line in lines) <= width
+    assert lines[0].startswith("4 runs in ")
+    assert lines[1].split()[:3] == ["id", "label", "model.L"]
+    ids = {line.split()[0] for line in lines[2:]} - {"Bridge"}
+    assert {find(tmp_path, id) for id in ids} == {path.name for path in tmp_path.iterdir()}
+
+
+def test_one_run_is_one_run(tmp_path: Path, sonde: Sonde) -> None:
+    write(tmp_path / "runs", config(), healthy())
+    assert sonde("show").stdout.startswith("1 run in runs")
+    (tmp_path / "empty").mkdir()
+    assert sonde("show", "--runs", "empty").stdout.strip() == "no runs in empty"
+
+
+def test_a_broken_run_blocks_neither_show_nor_audit_nor_report(tmp_path: Path, sonde: Sonde) -> None:
+    for seed in (42, 123):
+        write(tmp_path / "runs", config(seed=seed), healthy(seed))
+    broken, whole = sorted(path.name for path in (tmp_path / "runs").iterdir())
+    (tmp_path / "runs" / broken / "manifest.json").write_text("{")
+    shown = sonde("show", "--json")
+    assert f"left out: {broken} (" in shown.stderr
+    assert {one["id"]: one["state"] for one in json.loads(shown.stdout)} == {
+        whole: "complete",
+        broken: "broken",
+    }
+    audited = sonde("audit")
+    assert whole in audited.stdout
+    assert broken not in audited.stdout
+    sonde("report", "--no-figures")
+    assert "is not JSON" in (tmp_path / "report.html").read_text()
+
+
+def test_every_table_of_the_audit_says_what_d1_to_d4_are(tmp_path: Path, sonde: Sonde) -> None:
+    for depth in (4, 8):
+        write(tmp_path / "runs", config(model__L=depth), healthy())
+    said = sonde("audit").stdout
+    assert said.count("D1 scale, D2 gradient, D3 credit, D4 blocks") == 1
+    assert said.count("D1: does the scale hold?") == 1
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_quick_scale_on_another_task_is_known(name: str) -> None:
+    tasks = {
+        scale: {label_of("task", config.task) for config in STUDIES[name].configs(scale, [1])}
+        for scale in ("quick", "full")
+    }
+    other = tasks["quick"] - tasks["full"]
+    assert other == ({QUICK[name]} if name in QUICK else set())
+
+
+def test_a_run_that_diverges_ends_with_code_1(sonde: Sonde) -> None:
+    words = "--model res_mlp --task identity --epochs 2 --set optimiser.lr=1e30 --set model.L=3"
+    done = sonde("train", *words.split(), "--set", "task.steps_per_epoch=3", check=False)
+    assert done.returncode == 1
+    assert "diverged" in done.stdout + done.stderr
+    assert done.stderr.startswith("sonde: res_mlp, bp, on identity")
+
+
+@pytest.mark.parametrize(
+    "words", [["run", "residual", "--foo"], ["run"], ["fly"], ["compare", "--epoch", "x"]]
+)
+def test_a_mistyped_command_is_one_line(words: list[str], sonde: Sonde) -> None:
+    done = sonde(*words, check=False)
+    assert done.returncode == 2
+    assert re.fullmatch(r"sonde: .*: `sonde.* --help` tells\n", done.stderr)
+
+
+def test_bars_are_wide_enough_to_see_on_80_columns() -> None:
+    to = PrintableConsole(file=io.StringIO(), width=80, force_terminal=True)
+    with execute._rich_bars(to) as bars:
+        assert isinstance(bars, Progress)
+        bars.add_task("residual_mlp-credit_bridge-digits-s42", total=10, completed=5, note="loss 0.1234")
+        bars.stop()
+        to.print(bars.get_renderable())
+    drawn = to.file.getvalue()  # type: ignore[attr-defined]
+    assert drawn.count("━") >= 10
