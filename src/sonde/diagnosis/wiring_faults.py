@@ -127,8 +127,8 @@ def attention_collapse(e: Evidence) -> Finding | None:
             flat.append((name, steps[early[0]], entropy[early[0]], early[0]))
     if not flat:
         return None
-    name, logit, entropy_there, step = flat[0]
-    said = f"Attention has an entropy of {number(entropy_there)} and logits up to {number(logit)} in the first steps."
+    name, largest, entropy_there, step = flat[0]
+    said = f"Attention has an entropy of {number(entropy_there)} and logits up to {number(largest)} in the first steps."
     return found("attention_collapse", "likely", said, modules=[one[0] for one in flat], step=step)
 
 
