@@ -63,8 +63,9 @@ def test_a_table_that_is_too_wide_becomes_blocks_in_which_no_word_is_broken(
 def test_show_fits_with_ids_that_commands_take_and_columns_for_what_differs(
     monkeypatch: pytest.MonkeyPatch, screen: io.StringIO, width: int, tmp_path: Path
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     runs = write_runs(
-        tmp_path / "runs",
+        Path("runs"),
         *(config("state_bridge", seed, model__L=depth) for depth in (4, 8) for seed in (42, 123)),
     )
     narrow(monkeypatch, screen, width)
@@ -123,7 +124,14 @@ def test_a_run_that_diverges_ends_with_code_1(sonde: Sonde) -> None:
     done = sonde("train", *words.split(), "--set", "task.steps_per_epoch=3", check=False)
     assert done.returncode == 1
     assert "diverged" in done.stdout + done.stderr
-    assert done.stderr.startswith("sonde: res_mlp, bp, on identity")
+
+
+def test_a_study_says_first_on_which_task_it_trains_instead(sonde: Sonde) -> None:
+    done = sonde("run", "cifar10", "--only", "rule=nothing", check=False)
+    assert done.stderr.startswith("sonde: cifar10, quick scale, on digits in place of CIFAR-10")
+    assert not sonde("run", "residual", "--only", "rule=nothing", check=False).stderr.startswith(
+        "sonde: resid"
+    )
 
 
 @pytest.mark.parametrize(
