@@ -1,6 +1,7 @@
 """What the figures draw is what the rows hold: read off the artists, not the pixels."""
 
 import math
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -15,6 +16,8 @@ from matplotlib.text import Text
 from residual_evidence import RESIDUAL, residual_evidence, undefined_where, values, with_rows, with_runs
 from sonde.errors import SondeError
 from sonde.figures import Evidence, NoData
+from sonde.figures.marks import SEED
+from sonde.figures.series import POSSIBLE, over, series
 from sonde.figures.style import COLOR, MARKER
 
 PROFILES = {
@@ -32,7 +35,7 @@ def drawn(name: str, evidence: Evidence, variant: str | None = None) -> tuple[Fi
 @cache
 def default(name: str, seeds: int, healthy: bool = False) -> tuple[Figure, str]:
     """A figure of unchanged evidence, drawn once and only looked at."""
-    return drawn(name, residual_evidence(seeds=(42, 43, 44)[:seeds], healthy=healthy))
+    return drawn(name, residual_evidence(seeds=(42, 43, 44, 45, 46)[:seeds], healthy=healthy))
 
 
 def words(figure: Figure) -> str:
@@ -51,6 +54,11 @@ def line(figure: Figure, label: str, panel: int = 0) -> np.ndarray:
 @pytest.fixture(scope="module")
 def one() -> Evidence:
     return residual_evidence()
+
+
+@pytest.fixture(scope="module")
+def five() -> Evidence:
+    return residual_evidence(seeds=(42, 43, 44, 45, 46))
 
 
 @pytest.fixture(scope="module")
@@ -152,14 +160,45 @@ def test_zero_is_not_drawn_on_a_log_axis_and_that_is_said(one: Evidence) -> None
 
 
 @pytest.mark.parametrize("name", ["training_loss", *PROFILES, "4_chain_rule", "6_learning_comparison"])
-def test_a_band_needs_two_seeds(name: str) -> None:
-    assert not default(name, 1)[0].axes[0].collections
-    assert len(default(name, 3)[0].axes[0].collections) == 2
+def test_a_band_needs_five_seeds_and_fewer_are_drawn_one_by_one(name: str) -> None:
+    for seeds, bands, singly in ((1, 0, 0), (3, 0, 6), (5, 2, 0)):
+        ax = default(name, seeds)[0].axes[0]
+        assert len(ax.collections) == bands
+        assert sum(one.get_label() == SEED for one in ax.lines) == singly
 
 
-def test_the_band_is_the_sample_standard_deviation(three: Evidence) -> None:
+def test_the_line_of_a_seed_has_its_values(three: Evidence) -> None:
     figure, _ = drawn("activation_std", three)
-    rows = three.of(variant="raw").metric("activation_std").filter(model="res_mlp", epoch=10, layer=5)
+    rows = three.of(variant="raw").metric("activation_std").filter(model="res_mlp", epoch=10)
+    singly = [one for one in figure.axes[0].lines if one.get_label() == SEED]
+    colour = COLOR["res_mlp"]
+    found = [list(one.get_ydata()) for one in singly if to_hex(one.get_color()) == colour.lower()]
+    expected = [
+        of.sort("layer")["value"].to_list()
+        for _, of in rows.sort("seed").group_by("seed", maintain_order=True)
+    ]
+    assert found == expected
+
+
+def test_a_band_ends_where_values_cannot_lie() -> None:
+    rows = pl.DataFrame(
+        {
+            "metric": "credit_cosine",
+            "rule": "dfa",
+            "seed": range(6),
+            "layer": 1,
+            "value": [1.0, 1.0, 1.0, 1.0, 1.0, 0.4],
+            "defined": True,
+        }
+    )
+    line = series(over(rows, "rule", "layer"), "dfa", "DFA", "layer")
+    assert line.band(log=False)[1][0] > 1
+    assert replace(line, possible=POSSIBLE["credit_cosine"]).band(log=False)[1][0] == 1
+
+
+def test_the_band_is_the_sample_standard_deviation(five: Evidence) -> None:
+    figure, _ = drawn("activation_std", five)
+    rows = five.of(variant="raw").metric("activation_std").filter(model="res_mlp", epoch=10, layer=5)
     low, high = (
         rows["value"].mean() - rows["value"].std(ddof=1),
         rows["value"].mean() + rows["value"].std(ddof=1),
@@ -169,10 +208,10 @@ def test_the_band_is_the_sample_standard_deviation(three: Evidence) -> None:
     assert (at.min(), at.max()) == pytest.approx((low, high))
 
 
-def test_a_band_on_a_log_axis_stays_above_zero(three: Evidence) -> None:
+def test_a_band_on_a_log_axis_stays_above_zero(five: Evidence) -> None:
     factor = pl.when(pl.col("run").str.ends_with("42")).then(1e4).otherwise(1.0)
     figure, _ = drawn(
-        "gradient_magnitude", with_rows(three, three.rows.with_columns(value=pl.col("value") * factor))
+        "gradient_magnitude", with_rows(five, five.rows.with_columns(value=pl.col("value") * factor))
     )
     for band in figure.axes[0].collections:
         assert all((path.vertices[:, 1] > 0).all() for path in band.get_paths())

@@ -43,7 +43,10 @@ def test_every_figure_is_a_png_a_pdf_and_a_caption(folder: Path) -> None:
     expected = {f"{path}.{suffix}" for path in paths for suffix in ("png", "pdf", "txt")}
     assert files(folder) == expected
     assert (folder / "plots/training_loss.png").read_bytes().startswith(b"\x89PNG")
-    assert b"CreationDate" not in (folder / "plots/training_loss.pdf").read_bytes()
+    pdf = (folder / "plots/training_loss.pdf").read_bytes()
+    assert b"CreationDate" not in pdf
+    assert b"/Type3" not in pdf
+    assert b"/FontFile2" in pdf  # TrueType
     assert "raw weights" in (folder / "plots/training_loss.txt").read_text()
     assert "scaled weights" in (folder / "plots_micro/1_signal_flow.txt").read_text()
 

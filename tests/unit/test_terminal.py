@@ -4,14 +4,16 @@ import io
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.progress import Progress
-from stored_runs import config, healthy, write
+from stored_runs import config, healthy, run, store, write
 
 from conftest import Sonde
-from sonde.cli import execute, show, terminal
+from sonde.cli import execute, terminal
 from sonde.cli.run import QUICK
+from sonde.cli.show import show
 from sonde.cli.terminal import PrintableConsole
 from sonde.config import label_of
 from sonde.store.load import find
@@ -24,6 +26,10 @@ WIDTHS = pytest.mark.parametrize("width", [80, 100])
 def screen(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     """What a terminal shows."""
     return io.StringIO()
+
+
+def write_runs(root: Path, *configs: dict[str, Any]) -> Path:
+    return write(store(*(run(known, healthy(known["seed"])) for known in configs)), root)
 
 
 def narrow(monkeypatch: pytest.MonkeyPatch, screen: io.StringIO, width: int) -> None:
@@ -57,29 +63,30 @@ def test_a_table_that_is_too_wide_becomes_blocks_in_which_no_word_is_broken(
 def test_show_fits_with_ids_that_commands_take_and_columns_for_what_differs(
     monkeypatch: pytest.MonkeyPatch, screen: io.StringIO, width: int, tmp_path: Path
 ) -> None:
-    for depth in (4, 8):
-        for seed in (42, 123):
-            write(tmp_path, config("state_bridge", seed, model__L=depth), healthy(seed))
+    monkeypatch.chdir(tmp_path)
+    runs = write_runs(
+        Path("runs"),
+        *(config("state_bridge", seed, model__L=depth) for depth in (4, 8) for seed in (42, 123)),
+    )
     narrow(monkeypatch, screen, width)
-    show.show(tmp_path)
+    show(runs)
     lines = lines_of(screen)
     assert max(len(line.rstrip()) for line in lines) <= width
     assert lines[0].startswith("4 runs in ")
     assert lines[1].split()[:3] == ["id", "label", "model.L"]
     ids = {line.split()[0] for line in lines[2:]} - {"Bridge"}
-    assert {find(tmp_path, id) for id in ids} == {path.name for path in tmp_path.iterdir()}
+    assert {find(runs, id) for id in ids} == {path.name for path in runs.iterdir()}
 
 
 def test_one_run_is_one_run(tmp_path: Path, sonde: Sonde) -> None:
-    write(tmp_path / "runs", config(), healthy())
+    write_runs(tmp_path / "runs", config())
     assert sonde("show").stdout.startswith("1 run in runs")
     (tmp_path / "empty").mkdir()
     assert sonde("show", "--runs", "empty").stdout.strip() == "no runs in empty"
 
 
 def test_a_broken_run_blocks_neither_show_nor_audit_nor_report(tmp_path: Path, sonde: Sonde) -> None:
-    for seed in (42, 123):
-        write(tmp_path / "runs", config(seed=seed), healthy(seed))
+    write_runs(tmp_path / "runs", config(seed=42), config(seed=123))
     broken, whole = sorted(path.name for path in (tmp_path / "runs").iterdir())
     (tmp_path / "runs" / broken / "manifest.json").write_text("{")
     shown = sonde("show", "--json")
@@ -96,8 +103,7 @@ def test_a_broken_run_blocks_neither_show_nor_audit_nor_report(tmp_path: Path, s
 
 
 def test_every_table_of_the_audit_says_what_d1_to_d4_are(tmp_path: Path, sonde: Sonde) -> None:
-    for depth in (4, 8):
-        write(tmp_path / "runs", config(model__L=depth), healthy())
+    write_runs(tmp_path / "runs", config(model__L=4), config(model__L=8))
     said = sonde("audit").stdout
     assert said.count("D1 scale, D2 gradient, D3 credit, D4 blocks") == 1
     assert said.count("D1: does the scale hold?") == 1
@@ -106,7 +112,7 @@ def test_every_table_of_the_audit_says_what_d1_to_d4_are(tmp_path: Path, sonde: 
 @pytest.mark.parametrize("name", STUDIES)
 def test_quick_scale_on_another_task_is_known(name: str) -> None:
     tasks = {
-        scale: {label_of("task", config.task) for config in STUDIES[name].configs(scale, [1])}
+        scale: {label_of("task", known.task) for known in STUDIES[name].configs(scale, [1])}
         for scale in ("quick", "full")
     }
     other = tasks["quick"] - tasks["full"]
@@ -118,7 +124,14 @@ def test_a_run_that_diverges_ends_with_code_1(sonde: Sonde) -> None:
     done = sonde("train", *words.split(), "--set", "task.steps_per_epoch=3", check=False)
     assert done.returncode == 1
     assert "diverged" in done.stdout + done.stderr
-    assert done.stderr.startswith("sonde: res_mlp, bp, on identity")
+
+
+def test_a_study_says_first_on_which_task_it_trains_instead(sonde: Sonde) -> None:
+    done = sonde("run", "cifar10", "--only", "rule=nothing", check=False)
+    assert done.stderr.startswith("sonde: cifar10, quick scale, on digits in place of CIFAR-10")
+    assert not sonde("run", "residual", "--only", "rule=nothing", check=False).stderr.startswith(
+        "sonde: resid"
+    )
 
 
 @pytest.mark.parametrize(

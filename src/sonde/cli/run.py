@@ -107,10 +107,11 @@ QUICK = {"snapshots": "digits", "audit": "parity", "cifar10": "digits", "rules":
 
 
 def _say_first(study: str, scale: str, *, changed: bool) -> None:
-    """A line before anything is imported: that it begins, and on what it trains where that is not its name."""
+    """A line before anything is imported: to a person that it begins, to all on what where that is another task."""
     other = QUICK.get(study) if scale == "quick" and not changed else None
     on = f", on {other} in place of CIFAR-10 (--scale full trains on CIFAR-10)" if other else ""
-    print(f"sonde: {study}, {scale} scale{on}", file=sys.stderr, flush=True)
+    if on or sys.stderr.isatty():
+        print(f"sonde: {study}, {scale} scale{on}", file=sys.stderr, flush=True)
 
 
 def _print_findings(label: str, findings: "list[Finding]") -> None:

@@ -48,7 +48,7 @@ def train(
 
     A network, rule, task or probe of your own is one file; docs/own.md has one of each.
     """
-    if not (quiet or json):
+    if sys.stderr.isatty() and not (quiet or json):
         print(f"sonde: {model}, {rule}, on {task}", file=sys.stderr, flush=True)
 
     from sonde.engine import local

@@ -88,7 +88,8 @@ def merge_notes(tagged: Iterable[tuple[str, str]], tags: Iterable[str]) -> list[
 def caption(group: Group, summary: pl.DataFrame, shown: str, look: str, notes: list[str]) -> str:
     """One paragraph: what is shown, from which runs and how estimated, and what to look at."""
     spread = (
-        "Line or bar: arithmetic mean over seeds; band or whisker: sample standard deviation (ddof 1)"
+        "Line or bar: arithmetic mean over seeds; thin lines: the seeds, where they are fewer than 5; "
+        "band or whisker: sample standard deviation (ddof 1), as far as values can lie there"
         if (summary["n"] > 1).any()
         else "Single values, no spread"
     )

@@ -12,7 +12,7 @@ from sonde.figures.caption import missing_seeds
 from sonde.figures.cohort import Cohort
 from sonde.figures.marks import draw_bars
 from sonde.figures.scales import PERCENT
-from sonde.figures.series import point
+from sonde.figures.series import SHARE, point
 from sonde.figures.style import FAINT, INK
 from sonde.runs.evidence import NoData
 from sonde.spreads import over_seeds
@@ -41,7 +41,7 @@ class Final:
     @property
     def top(self) -> float:
         """The largest value drawn."""
-        return float(np.nanmax([0.0, self.mean, self.mean + self.std, *self.seeds]))
+        return float(np.nanmax([0.0, self.mean, min(self.mean + self.std, SHARE[1]), *self.seeds]))
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def draw_finals(ax: Axes, finals: list[Final], *, room: float, reference: Final 
     names = []
     for row, final in enumerate(finals):
         names.append(final.label if len(counts) == 1 else f"{final.label}\n(n = {final.n})")
-        bar = point(final.rule, final.label, row, final.mean, final.std, final.n)
+        bar = point(final.rule, final.label, row, final.mean, final.std, final.n, SHARE)
         draw_bars(ax, bar, thickness=0.62, cap=2.2, halo=True)
         if not math.isnan(final.std):
             spots = {"markersize": 2.8, "markerfacecolor": "white", "markeredgewidth": 0.6}

@@ -1,4 +1,4 @@
-"""What a panel is drawn with: lines with their bands, bars with their whiskers, or a word that there is nothing."""
+"""What a panel is drawn with: lines with seeds or bands, bars with whiskers, or a word that there is nothing."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -9,6 +9,8 @@ from matplotlib.axes import Axes
 
 from sonde.figures.series import Floats, Series
 from sonde.figures.style import COLOR, FAINT, INK, LINE, MARKER
+
+SEED = "_seed"  # of a line that no legend has
 
 
 def draw_panel(
@@ -31,12 +33,16 @@ def draw_panel(
 
 
 def draw_line(ax: Axes, line: Series, *, log: bool, marks: int = 0) -> None:
-    """Mean line with its band, in the colour of its key; marked points where there are few.
+    """Mean line with its band, in the colour of its key; few seeds are thin lines instead; few points are marked.
 
     On a longer line only lone points are marked, and as many `marks` along it as asked for.
     """
     y = line.shown(log)
     low, high = line.band(log)
+    if line.few:
+        low = high = np.full(y.size, np.nan)
+        for values in line.shown_seeds(log):
+            ax.plot(line.x, values, color=COLOR[line.key], linewidth=0.6, alpha=0.45, label=SEED)
     alone = ~np.isnan(y) & np.isnan(np.r_[np.nan, y[:-1]]) & np.isnan(np.r_[y[1:], np.nan])
     if marks:
         alone[np.linspace(0, y.size - 1, marks).round().astype(int)] = True
@@ -70,7 +76,7 @@ def draw_bars(
         if log:
             ax.errorbar(bars.x[spread], y[spread], np.array([y - low, high - y])[:, spread], **style)
         else:
-            ax.errorbar(y[spread], bars.x[spread], xerr=bars.std[spread], **style)
+            ax.errorbar(y[spread], bars.x[spread], xerr=np.array([y - low, high - y])[:, spread], **style)
     if undefined.any():
         at = bars.x[undefined], np.full(undefined.sum(), 0.035 if log else 0.0)
         where: dict[str, Any] = {"transform": ax.get_xaxis_transform()} if log else {}

@@ -5,7 +5,7 @@ What is undefined is a gap, what a log axis cannot show is said.
 
 import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,23 @@ from sonde.figures.caption import Group, missing_seeds, span
 from sonde.spreads import over_seeds
 
 Floats = npt.NDArray[np.float64]
+FEW = 5  # seeds; fewer are drawn one by one, and no band claims to know their spread
+UNLIMITED = (-np.inf, np.inf)
+SHARE, COSINE, NOT_NEGATIVE = (0.0, 1.0), (-1.0, 1.0), (0.0, np.inf)
+POSSIBLE = {
+    "test_acc": SHARE,
+    "train_acc": SHARE,
+    "credit_cosine": COSINE,
+    "rho": COSINE,
+    "branch_cosine": COSINE,
+    "hidden_norm": NOT_NEGATIVE,
+    "grad_norm": NOT_NEGATIVE,
+    "preact_grad_norm": NOT_NEGATIVE,
+    "activation_std": NOT_NEGATIVE,
+    "growth": NOT_NEGATIVE,
+    "drift": NOT_NEGATIVE,
+}
+"""Between which values a metric can lie, by the name of its family."""
 
 
 @dataclass(frozen=True)
@@ -28,19 +45,27 @@ class Series:
     std: Floats
     n: npt.NDArray[np.int64]
     least: Floats  # smallest value of any seed
+    seeds: tuple[Floats, ...] = ()  # the values of each
+    possible: tuple[float, float] = UNLIMITED  # between which its values must lie
+
+    @property
+    def few(self) -> bool:
+        """Whether its seeds are drawn one by one, instead of a band."""
+        return bool(self.seeds) and 2 <= int(self.n.max(initial=0)) < FEW
 
     def shown(self, log: bool) -> Floats:
         """The means an axis can show."""
         return np.where(self.mean > 0, self.mean, np.nan) if log else self.mean
 
     def band(self, log: bool) -> tuple[Floats, Floats]:
-        """Mean − and + sample standard deviation, NaN for n < 2.
+        """Mean − and + sample standard deviation as far as values can lie there, NaN for n < 2.
 
         On a log axis a lower edge that is not above 0 ends at the smallest seed instead, and none goes
         below the smallest positive value of the line.
         """
         spread = np.where(self.n >= 2, self.std, np.nan)
-        low, high = self.shown(log) - spread, self.shown(log) + spread
+        low = np.maximum(self.shown(log) - spread, self.possible[0])
+        high = np.minimum(self.shown(log) + spread, self.possible[1])
         if log:
             smallest = np.min(self.least[self.least > 0], initial=np.inf)
             low = np.where(low <= 0, self.least, low)
@@ -49,7 +74,12 @@ class Series:
 
     def extent(self, log: bool) -> Floats:
         """Everything an axis has to contain."""
-        return np.concatenate([self.shown(log), *self.band(log)])
+        beside = self.shown_seeds(log) if self.few else self.band(log)
+        return np.concatenate([self.shown(log), *beside])
+
+    def shown_seeds(self, log: bool) -> list[Floats]:
+        """The values of each seed that an axis can show."""
+        return [np.where(values > 0, values, np.nan) if log else values for values in self.seeds]
 
     def gaps(self, *, log: bool, unit: str) -> list[str]:
         """What of it is not drawn, and why."""
@@ -64,7 +94,7 @@ class Series:
                 f"{self.label}: {unshown.size} of {self.mean.size} {unit} {verb} {what} "
                 "and cannot be shown on a log axis."
             )
-        if log and (self.shown(True) - np.where(self.n >= 2, self.std, np.nan) <= 0).any():
+        if log and not self.few and (self.shown(True) - np.where(self.n >= 2, self.std, np.nan) <= 0).any():
             notes.append(
                 f"{self.label}: where mean − s.d. is not above 0, the spread is drawn down to the smallest seed."
             )
@@ -112,12 +142,33 @@ def curves(group: Group, rows: pl.DataFrame, along: str, grid: Iterable[int] | N
     """The lines of a group in the order of its labels."""
     summary = over(rows, group.by, along, grid)
     present = set(summary[group.by])
-    lines = [
-        series(summary.filter(pl.col(group.by) == key), key, label, along)
-        for key, label in group.labels.items()
-        if key in present
-    ]
+    named = rows["metric"].unique() if "metric" in rows.columns else ()
+    families = {name.partition("/")[0].partition("[")[0] for name in named}
+    possible = POSSIBLE.get(families.pop(), UNLIMITED) if len(families) == 1 else UNLIMITED
+    lines = []
+    for key, label in group.labels.items():
+        if key in present:
+            line = series(summary.filter(pl.col(group.by) == key), key, label, along)
+            seeds = _by_seed(rows.filter(pl.col(group.by) == key), along, line.x)
+            lines.append(replace(line, seeds=seeds, possible=_unless_beyond(possible, seeds)))
     return Curves(group, rows, summary, lines)
+
+
+def _by_seed(rows: pl.DataFrame, along: str, x: Floats) -> tuple[Floats, ...]:
+    """The values of each seed along the line, NaN where it has none."""
+    place = {at: index for index, at in enumerate(x.tolist())}
+    found: dict[int, Floats] = {}
+    known = rows.filter(pl.col("defined") & pl.col("value").is_finite()).sort("seed", along)
+    for seed, at, value in known.select("seed", along, "value").iter_rows():
+        if at in place:
+            found.setdefault(seed, np.full(x.size, np.nan))[place[at]] = value
+    return tuple(found.values())
+
+
+def _unless_beyond(possible: tuple[float, float], seeds: Sequence[Floats]) -> tuple[float, float]:
+    """A value that lies beyond shows that the metric is on another scale: nothing is cut off then."""
+    beyond = any(np.nanmin(values) < possible[0] or np.nanmax(values) > possible[1] for values in seeds)
+    return UNLIMITED if beyond else possible
 
 
 def series(summary: pl.DataFrame, key: str, label: str, along: str) -> Series:
@@ -129,10 +180,20 @@ def series(summary: pl.DataFrame, key: str, label: str, along: str) -> Series:
     return Series(key=key, label=label, x=x, mean=mean, std=std, n=part["n"].to_numpy(), least=least)
 
 
-def point(key: str, label: str, x: float, mean: float, std: float, n: int) -> Series:
+def point(
+    key: str,
+    label: str,
+    x: float,
+    mean: float,
+    std: float,
+    n: int,
+    possible: tuple[float, float] = UNLIMITED,
+) -> Series:
     """A line of one point; its mean and spread are NaN where there are none."""
     at, value, spread, least = (np.array([number], dtype=np.float64) for number in (x, mean, std, np.nan))
-    return Series(key=key, label=label, x=at, mean=value, std=spread, n=np.array([n]), least=least)
+    return Series(
+        key=key, label=label, x=at, mean=value, std=spread, n=np.array([n]), least=least, possible=possible
+    )
 
 
 def with_n(lines: Sequence[Series]) -> dict[str, str]:

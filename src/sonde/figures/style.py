@@ -104,6 +104,7 @@ STYLE: "dict[RcKeyType, Any]" = {
     "figure.titleweight": "bold",
     "figure.dpi": 150,
     "savefig.dpi": 150,
+    "pdf.fonttype": 42,  # TrueType: Type 3 fonts are refused by publishers and cannot be edited
     "mathtext.fontset": "dejavusans",
 }
 

@@ -268,4 +268,4 @@ def _run(run: RunLine, families: dict[str, dict[str, Any]]) -> dict[str, Any]:
 def _style(name: str) -> dict[str, str]:
     line: Any = LINE[name]
     dash = "none" if isinstance(line, str) else " ".join(f"{2 * length:g}" for length in line[1])
-    return {"dash": dash, "symbol": SYMBOLS[MARKER[name]]}
+    return {"dash": dash, "symbol": SYMBOLS.get(MARKER[name], "circle")}
