@@ -48,8 +48,9 @@ def lr_too_high(e: Evidence) -> Finding | None:
         return None
     size = _step_size(e)
     losses = list(e.losses.values())
-    stuck = e.fell is None or e.fell < 0.1 or (e.score is not None and e.score < -1)
-    if size is not None and size >= LARGE_STEP and stuck:
+    stuck = e.fell is None or e.fell < 0.1
+    worse = e.score is not None and e.score < -1  # than a constant answer, by far
+    if size is not None and size >= LARGE_STEP and (stuck or worse):
         said = (
             f"In the first steps weights change by {number(100 * size)} % of their norm a step, and "
             "the loss does not fall."

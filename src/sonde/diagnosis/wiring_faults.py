@@ -114,8 +114,8 @@ def attention_collapse(e: Evidence) -> Finding | None:
         if sharp and (e.failed or when == "traced_start"):
             top = max(sharp, key=lambda one: one["max_logit"])
             time = " at the start" if when == "traced_start" else ""
-            share, logit = number(100 * top["one_hot_share"]), number(top["max_logit"])
-            said = f"{share} % of queries look at one place; logits reach {logit}{time}."
+            share, reach = number(100 * top["one_hot_share"]), number(top["max_logit"])
+            said = f"{share} % of queries look at one place; logits reach {reach}{time}."
             return found("attention_collapse", level, said, modules=[one["module"] for one in sharp])
     flat = []
     for name, steps in e.series("attention_max_logit").items():
