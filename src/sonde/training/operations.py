@@ -15,10 +15,10 @@ from sonde.training.assign import CreditAssignment
 STEPS = 10  # of which the mean is taken: not every rule does the same in each
 
 
-class Counter(TorchDispatchMode):
+class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts whatever runs inside, forward and back."""
 
-    total = 0
+    total: int = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
@@ -32,7 +32,8 @@ def operations(net: Network, rule: Rule, x: Tensor) -> int:
     """Of one step of classification on the batch x, beside the optimiser's."""
     assignment = CreditAssignment(copy.deepcopy(net), rule, sample=x)
     y = torch.zeros(len(x), dtype=torch.int64)
-    with Counter() as counter:
+    counter: Any = Counter()  # type: ignore[no-untyped-call]
+    with counter:
         for _ in range(STEPS):
             assignment.backward(x, y)
-    return counter.total // STEPS
+    return int(counter.total) // STEPS
