@@ -121,4 +121,7 @@ def test_every_probe_is_here() -> None:
     x, y = task("sequential")
     found = read(take(GUESTS["sequential"].chain(), x, y, torch.nn.CrossEntropyLoss()))
     families = {metric.split("[")[0].split("/")[0] for metric, _ in found}
-    assert families == {"state" if name == "trace" else name for name in PROBES} | {"grad_per_error"}
+    assert families == {"state" if name == "trace" else name for name in PROBES} | {
+        "grad_per_error",
+        "weight_ratio",
+    }

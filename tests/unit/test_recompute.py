@@ -185,7 +185,7 @@ def test_an_ended_run_holds_its_initial_weights_and_its_rule_however_often_it_st
     initial = safetensors.torch.load(whole.tensors("initial"))
     again = config.model.build(config.signature, sonde.generators.generator(config.seed, "init"))
     assert all(torch.equal(value, initial[name]) for name, value in again.named_parameters())
-    assert unpack(whole.tensors("rule")).keys() == {"net", "optimiser"}
+    assert unpack(whole.tensors("rule")).keys() == {"net", "optimiser", "steps"}
 
 
 def test_the_command_prints_a_table_and_ends_with_1_where_something_differs(

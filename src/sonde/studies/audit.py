@@ -9,7 +9,7 @@ from sonde.config import RunConfig
 from sonde.models import ResidualMLP
 from sonde.rules import Backprop, CreditBridge, DirectFeedback, FeedbackAlignment, Frozen, Rule, StateBridge
 from sonde.studies.cifar10 import accuracies, prediction_against_rank
-from sonde.studies.recipes import QUICK_SEEDS, SEEDS, classification, depth_matters
+from sonde.studies.recipes import QUICK_SEEDS, SEEDS, classification
 from sonde.studies.study import Finding, Gathered, Study
 
 RULES: tuple[Rule, ...] = (
@@ -23,10 +23,9 @@ RULES: tuple[Rule, ...] = (
 
 
 def configs(scale: str, seeds: Sequence[int]) -> list[RunConfig]:
-    """residual_mlp, four blocks, under each of the six rules; quick, on a task that frozen blocks cannot do."""
+    """residual_mlp, four blocks, under each of the six rules."""
     model = ResidualMLP(d=256 if scale == "full" else 64, L=4)
-    recipe = classification if scale == "full" else depth_matters
-    return [recipe(model, rule, scale=scale, seed=seed) for seed in seeds for rule in RULES]
+    return [classification(model, rule, scale=scale, seed=seed) for seed in seeds for rule in RULES]
 
 
 def findings(gathered: Gathered) -> list[Finding]:

@@ -32,8 +32,8 @@ def operations(net: Network, rule: Rule, x: Tensor) -> int:
     """Of one step of classification on the batch x, beside the optimiser's."""
     assignment = CreditAssignment(copy.deepcopy(net), rule, sample=x)
     y = torch.zeros(len(x), dtype=torch.int64)
-    with Counter() as counter:  # type: ignore[no-untyped-call]
+    counter: Any = Counter()  # type: ignore[no-untyped-call]
+    with counter:
         for _ in range(STEPS):
             assignment.backward(x, y)
-    total: int = counter.total
-    return total // STEPS
+    return int(counter.total) // STEPS

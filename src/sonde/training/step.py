@@ -18,7 +18,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from sonde.losses import Loss
-from sonde.network import Network, generator_state, untraced, vector_axis
+from sonde.network import HandOn, Network, generator_state, untraced, vector_axis
 from sonde.readers import FLAT
 from sonde.rules import Rule, RuleState, Signal
 from sonde.rules.rule import CreditScale, Matrix
@@ -238,6 +238,17 @@ def _jvp(again: Again, states: Sequence[Tensor], directions: Sequence[Tensor]) -
         joined: Tensor = forward_ad.make_dual(h, v if tangent is None else tangent + v)  # type: ignore[no-untyped-call]
         return joined
 
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(
+        False
+    )  # fused transformer layers, in eval mode, have no forward mode
+    try:
+        return _tangent(again, states, join)
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+
+
+def _tangent(again: Again, states: Sequence[Tensor], join: HandOn) -> Tensor:
     with again(0), torch.no_grad(), sdpa_kernel(SDPBackend.MATH), forward_ad.dual_level():
         output = again.net.tail(states[0], 0, again.x, join).output
         tangent: Tensor | None = forward_ad.unpack_dual(output).tangent  # type: ignore[no-untyped-call]
