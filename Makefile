@@ -4,7 +4,7 @@ BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE # hundreds of processes start in the tests: what one compiles, the others use
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-cluster test-slow mutants bench bench-watch bench-cluster format clean
+.PHONY: help demo test test-cluster test-slow mutants bench bench-watch bench-cluster suite format clean
 
 help:             ## list the targets
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -48,6 +48,12 @@ bench-watch: .venv/.ready ## what watching costs, beside torchmortem, torch-audi
 	@$(BIN)/python -m pip install --quiet --constraint constraints.txt torchmortem torch-audit wandb \
 		|| echo 'other tools cannot be installed: the benchmark goes on without them'
 	$(BIN)/python benchmarks/watch.py
+
+suite: .venv/.ready ## diagnoses of the programs in SONDE_SUITE, beside torchmortem and torch-audit; then the remedies
+	@$(BIN)/python -m pip install --quiet --constraint constraints.txt torchmortem torch-audit \
+		|| echo 'other tools cannot be installed: the suite goes on without them'
+	$(BIN)/python benchmarks/suite.py $(SONDE_SUITE)
+	$(BIN)/python benchmarks/suite.py $(SONDE_SUITE) --remedies
 
 bench-cluster: .venv/.cluster ## how the cost of a sweep grows: docs/scale.md
 	$(BIN)/python benchmarks/scale.py

@@ -20,25 +20,22 @@ import safetensors.torch
 import torch
 from jinja2 import StrictUndefined, Template
 
-from sonde.audit.audit import RecipeAudit, audit
+from sonde.audit.audit import Judge, RecipeAudit, RuleAudit, audit
 from sonde.audit.credit import at_layers, critical
-from sonde.audit.judge import Judge
-from sonde.audit.layout import Layout
-from sonde.audit.margin import margin
-from sonde.audit.subject import Subject
+from sonde.audit.questions import margin
 from sonde.audit.thresholds import Thresholds
-from sonde.audit.verdict import RuleAudit
 from sonde.config import Optimiser, Probing, RunConfig
 from sonde.models import ResidualMLP
 from sonde.probes import DRAWS, PROBES, Context, take
 from sonde.rows import Reading
 from sonde.rules import Backprop, DirectFeedback, FeedbackAlignment, Frozen, Rule
+from sonde.runs.readings import Layout, MeasuredRun
 from sonde.store.load import load
 from sonde.store.run import RunFolder
 from sonde.tasks import Digits, Task, Teacher
 from sonde.training.assign import CreditAssignment
 from sonde.training.program import Program
-from sonde.training.together import train_together
+from sonde.training.train import train_together
 from sonde.verdicts import number, percent, signed
 
 HERE = Path(__file__).parent
@@ -122,7 +119,7 @@ def healthy(recipe: RecipeAudit, judge: Judge) -> dict[str, Any]:
     bp, frozen = of(recipe, "bp"), of(recipe, "frozen")
     assert bp is not None
     assert frozen is not None
-    base = {run.subject.seed: run.subject for run in frozen.runs}
+    base = {run.run.seed: run.run for run in frozen.runs}
     found = bp.margin
     return {
         "task": recipe.recipe["task"],
@@ -146,12 +143,12 @@ def healthy(recipe: RecipeAudit, judge: Judge) -> dict[str, Any]:
     }
 
 
-def of_few(bp: RuleAudit, base: dict[int, Subject]) -> "Counter[str]":
+def of_few(bp: RuleAudit, base: dict[int, MeasuredRun]) -> "Counter[str]":
     """D4 of every choice of a few seeds, and what the mean of the other seeds says, which had no part in it."""
     found: Counter[str] = Counter()
     for some in itertools.combinations(bp.runs, FEW):
-        verdict = margin("bp", [run.subject for run in some], base, "", bp.thresholds.confidence)
-        others = [run.subject for run in bp.runs if run not in some]
+        verdict = margin("bp", [run.run for run in some], base, "", bp.thresholds.confidence)
+        others = [run.run for run in bp.runs if run not in some]
         truth = margin("bp", others, base, "", bp.thresholds.confidence).points.mean
         found[f"{verdict.outcome}, others {'above' if truth > 0 else 'below'}"] += 1
     return found
@@ -183,7 +180,7 @@ def strangers(store: Path, recipes: Iterable[RecipeAudit]) -> list[dict[str, Any
     for rule in PLANTED:
         counts: Counter[str] = Counter()
         for run in bp.runs[:NETWORKS]:
-            counts += judged(store, run.subject.run, rule)
+            counts += judged(store, run.run.id, rule)
         found.append({"rule": rule.label, "networks": NETWORKS, "draws": STRANGERS, **counts})
     return found
 
@@ -215,7 +212,7 @@ def judged(store: Path, run: str, rule: Rule) -> "Counter[str]":
             math.sqrt(one / (snapshot.states[0].shape[-1] * len(x)) + other / (context.directions * len(x)))
             for one, other in ((1, 0), (1, 1))
         ]
-        for layer in at_layers(subject(readings, snapshot.depth), 1, Thresholds()):
+        for layer in at_layers(as_run(readings, snapshot.depth), 1, Thresholds()):
             if layer.standing == "given":
                 continue
             counts["layers"] += 1
@@ -229,10 +226,10 @@ def judged(store: Path, run: str, rule: Rule) -> "Counter[str]":
     return counts
 
 
-def subject(readings: list[Reading], depth: int) -> Subject:
+def as_run(readings: list[Reading], depth: int) -> MeasuredRun:
     """One snapshot as the audit sees a run."""
-    return Subject(
-        run="",
+    return MeasuredRun(
+        id="",
         seed=0,
         rule="",
         depth=depth,

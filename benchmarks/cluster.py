@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from sonde.config import Optimiser, Probing, RunConfig
-from sonde.engine import cluster, nodes, task
+from sonde.engine import cluster, cluster_nodes, cluster_task
 from sonde.models import ResMLP
 from sonde.rules import Backprop
 from sonde.tasks import Identity
@@ -52,7 +52,7 @@ def timed(train: Callable[..., Any], notes: str) -> Callable[..., Any]:
         import time
         import uuid
 
-        import sonde.engine.preload  # noqa: F401  the import is no work of a task
+        import sonde.engine.worker  # noqa: F401  the imports are no work of a task
 
         clock, processor = time.perf_counter(), time.process_time()
         answer = train(*order)
@@ -70,13 +70,13 @@ def sweep(kind: str, nodes: int, runs: int, folder: Path) -> dict[str, Any]:
     notes.mkdir(parents=True)
     (folder / "runs").mkdir()
     configs = [tiny(TINY[kind], seed) for seed in range(runs)]
-    plain = task.train
-    task.train = timed(plain, str(notes))
+    plain = cluster_task.train
+    cluster_task.train = timed(plain, str(notes))
     begin = time.perf_counter()
     try:
         outcomes = cluster.run_all(configs, runs=folder / "runs")
     finally:
-        task.train = plain
+        cluster_task.train = plain
     wall = time.perf_counter() - begin
     assert all(outcome.state == "complete" for outcome in outcomes)
     noted = [json.loads(file.read_text()) for file in notes.iterdir()]
@@ -95,14 +95,18 @@ def sweep(kind: str, nodes: int, runs: int, folder: Path) -> dict[str, Any]:
 
 
 def measure() -> list[dict[str, Any]]:
-    ray = nodes.require()
+    ray = cluster_nodes.require()
     from ray.cluster_utils import Cluster
 
-    small = {"num_cpus": 1, "object_store_memory": nodes.OBJECT_STORE, "include_dashboard": False}
+    small = {
+        "num_cpus": 1,
+        "object_store_memory": cluster_nodes.LOCAL_OBJECT_STORE,
+        "include_dashboard": False,
+    }
     machines = Cluster(initialize_head=True, head_node_args=small)
     found: list[dict[str, Any]] = []
     try:
-        with tempfile.TemporaryDirectory() as place, nodes.connected(machines.address):
+        with tempfile.TemporaryDirectory() as place, cluster_nodes.connected(machines.address):
             there = 1
             for number, runs in SWEEPS:
                 if number > there:

@@ -7,8 +7,7 @@ import time
 from pathlib import Path
 
 from sonde.config import to_tree
-from sonde.engine.bundles import bundle
-from sonde.engine.ledger import Ledger
+from sonde.engine.ledger import Ledger, bundle
 from sonde.studies import STUDIES
 from sonde.training.stack import stackable
 

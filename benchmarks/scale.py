@@ -17,11 +17,10 @@ from typing import Any
 
 from jinja2 import StrictUndefined, Template
 
-from sonde.engine.bundles import LIMIT
-from sonde.engine.cluster import AHEAD
+from sonde.engine.cluster import MOST_SUBMITTED
+from sonde.engine.ledger import MOST_IN_BUNDLE
 from sonde.store.lease import RENEWED
-from sonde.training.replicas import LANES
-from sonde.training.stack import WIDEST
+from sonde.training.stack import LANES, WIDEST
 
 HERE = Path(__file__).parent
 NUMBERS = HERE / "scale.json"
@@ -34,11 +33,10 @@ UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
 def measure() -> dict[str, Any]:
+    import cluster
     import store
     import writing
-
-    import cluster
-    from sonde.bench.report import machine
+    from sonde_bench.table import machine
 
     about = {
         "when": f"{datetime.now(UTC):%Y-%m-%d}",
@@ -228,12 +226,12 @@ def page(known: dict[str, Any]) -> str:
         rows=f"{times * last['rows'] / 1e6:.0f}",
         more=f"{last['runs'] / first['runs']:g}",
         idle=f"{1000 * idle(known):.0f}",
-        ahead=f"{AHEAD:,}",
+        ahead=f"{MOST_SUBMITTED:,}",
         shared=shared(known),
         lanes=LANES,
         renewed=f"{RENEWED:g}",
         widest=WIDEST,
-        bundle=LIMIT,
+        bundle=MOST_IN_BUNDLE,
         **{key: f"{times * last[key]:.0f}" for key in ("show", "load", "states")},
     )
     return text

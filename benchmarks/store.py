@@ -1,6 +1,6 @@
-"""How long a store of many runs takes to read: the audit study under thousands of seeds, copied from six real runs.
+"""What a store of many runs costs to read, in time and memory: a study under thousands of seeds, copied from real runs.
 
-python benchmarks/store.py FOLDER [RUNS]
+python benchmarks/store.py FOLDER [RUNS] [STUDY]
 """
 
 import json
@@ -19,52 +19,69 @@ import sonde
 from sonde.config import RunConfig, to_tree
 from sonde.store import index
 from sonde.store.load import manifests
+from sonde.store.run import Manifest, RunFolder
 from sonde.studies import STUDIES
 
 SEED = 42
 
 
-def fill(root: Path, runs: int) -> None:
-    """Train the study under one seed, then copy each run with the id and the seed of others; weights are links."""
-    trained = STUDIES["audit"].configs("quick", [SEED])
+def fill(root: Path, runs: int, study: str = "audit") -> None:
+    """Train the study under one seed, then store each run again under the seeds of others; weights are links."""
+    trained = STUDIES[study].configs("quick", [SEED])
     for config in trained:
         sonde.train(config, runs=root)
     wanted = ((config, seed) for seed in range(SEED + 1, SEED + runs) for config in trained)
     there = sum(1 for path in root.iterdir() if not path.name.startswith("."))
+    known = {config: RunFolder(root / config.id).read() for config in trained}
     for config, seed in wanted:
         copy = replace(config, seed=seed)
         if (root / copy.id).exists():
             continue
         if there >= runs:
             break
-        _copy(root / config.id, root / copy.id, copy)
+        _copy(RunFolder(root / config.id), RunFolder(root / copy.id), copy, *known[config])
         there += 1
 
 
-def _copy(source: Path, target: Path, config: RunConfig) -> None:
-    target.mkdir()
-    known = json.loads((source / "run.json").read_text()) | {"id": config.id, "config": to_tree(config)}
-    (target / "run.json").write_text(json.dumps(known, indent=1))
-    (target / "manifest.json").write_bytes((source / "manifest.json").read_bytes())
-    for tensors in source.glob("*.safetensors"):
-        os.link(tensors, target / tensors.name)
-    rows = pl.read_parquet(source / "metrics.parquet").with_columns(pl.lit(config.id).alias("run"))
+def _copy(
+    source: RunFolder, target: RunFolder, config: RunConfig, manifest: Manifest, rows: pl.DataFrame
+) -> None:
+    """Through the store's own writer, with the tensors as links to those of the source."""
+    target.create(to_tree(config), source.description(manifest)["about"])
     wobble = 1 + 1e-3 * (config.seed % 97)
-    rows.with_columns(pl.col("value") * wobble).write_parquet(target / "metrics.parquet")
+    rows = rows.with_columns(pl.lit(config.id).alias("run"), pl.col("value") * wobble)
+    ended = target.commit(replace(manifest, checksums=None), rows, {})
+    tensors = {name: file for name, file in manifest.files.items() if name != "metrics"}
+    for file in tensors.values():
+        os.link(str(source.path / file), str(target.path / file))
+    sums = {file: (manifest.checksums or {})[file] for file in tensors.values()}
+    target.put(replace(ended, files=ended.files | tensors, checksums=(ended.checksums or {}) | sums))
+
+
+def cost(*words: str) -> dict[str, float]:
+    """Seconds and the most memory of a command, in a process of its own."""
+    begin = time.perf_counter()
+    command = [sys.executable, str(Path(__file__).with_name("peak.py")), *words]
+    done = subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    most, worked = done.stderr.splitlines()[-1].split()
+    return {
+        "seconds": round(time.perf_counter() - begin, 2),
+        "processor": float(worked),
+        "megabytes": round(int(most) / 1000),
+    }
 
 
 def seconds(*words: str) -> float:
-    begin = time.perf_counter()
-    subprocess.run([sys.executable, "-m", "sonde", *words], check=True, stdout=subprocess.DEVNULL)
-    return round(time.perf_counter() - begin, 2)
+    return cost(*words)["seconds"]
 
 
-def measure(root: Path, runs: int) -> dict[str, Any]:
+def measure(root: Path, runs: int, study: str = "audit") -> dict[str, Any]:
     """A store of so many runs: whole commands without an index and with it, and the reading alone."""
-    fill(root, runs)
+    fill(root, runs, study)
     at = ("--runs", str(root))
     shutil.rmtree(root / index.FOLDER, ignore_errors=True)
-    found: dict[str, Any] = {"runs": runs, "first": seconds("show", *at)}
+    first = cost("show", *at)
+    found: dict[str, Any] = {"runs": runs, "study": study, "first": first["seconds"]}
     found |= {"show": seconds("show", *at), "json": seconds("show", "--json", *at)}
     found["report"] = seconds("report", "--no-figures", "--out", str(root.parent / "report.html"), *at)
     begin = time.perf_counter()
@@ -76,5 +93,24 @@ def measure(root: Path, runs: int) -> dict[str, Any]:
     return found | {"states": round(time.perf_counter() - begin, 2)}
 
 
+def measure_memory(root: Path, runs: int, study: str) -> dict[str, Any]:
+    """What each reader takes of a store too large to be held in memory whole."""
+    fill(root, runs, study)
+    at = ("--runs", str(root))
+    found: dict[str, Any] = {"runs": runs, "study": study}
+    for name, words in (("show", ["show"]), ("audit", ["audit"])):
+        shutil.rmtree(root / index.FOLDER, ignore_errors=True)
+        found[f"{name}, no index"] = cost(*words, *at)
+        found[name] = cost(*words, *at)
+    found["index"] = sum(file.stat().st_size for file in (root / index.FOLDER).iterdir())
+    found["verify"] = cost("verify", *at)
+    out = root.parent / "export"
+    found["export"] = cost("export", "--study", study, "--out", str(out), *at)
+    shutil.rmtree(out)
+    return found
+
+
 if __name__ == "__main__":
-    print(json.dumps(measure(Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 10_000), indent=1))
+    where, count, study = (sys.argv[1:] + ["10000", "audit"][len(sys.argv) - 2 :])[:3]
+    of = measure if study == "audit" else measure_memory
+    print(json.dumps(of(Path(where), int(count), study), indent=1))

@@ -41,7 +41,7 @@ RECOMPUTED = "contract/test_every_rule_and_model_is_recomputed.py -k residual_ml
 RULES = "unit/test_rules.py"
 TRAINING = "unit/test_probes_training.py"
 TAILS = "unit/test_probes_tails.py"
-STATISTICS = "unit/test_statistics.py"
+SPREADS = "unit/test_spreads.py"
 RESUMED = "contract/test_rules_on_models.py -k resumed"
 
 MUTANTS = (
@@ -191,21 +191,21 @@ MUTANTS = (
     ),
     Mutant(
         "train_acc counts the least likely class",
-        "training/log.py",
+        "training/epoch.py",
         "self.loss.hits(torch.cat(self.outputs, self.lead),",
         "self.loss.hits(-torch.cat(self.outputs, self.lead),",
         BARE,
     ),
     Mutant(
         "train_acc is a share of batches",
-        "training/log.py",
+        "training/epoch.py",
         "count / hits_RN.shape[1] for count",
         "count / len(self.losses) for count",
         BARE,
     ),
     Mutant(
         "a smaller last batch counts like the others",
-        "training/log.py",
+        "training/epoch.py",
         "torch.tensor(self.sizes, dtype=torch.float64) / self.samples",
         "torch.ones(len(self.sizes), dtype=torch.float64) / len(self.sizes)",
         "unit/test_log.py",
@@ -240,7 +240,7 @@ MUTANTS = (
     ),
     Mutant(
         "AdamW is Adam",
-        "training/adam.py",
+        "training/optimise.py",
         "torch._fused_adamw_ if decoupled else torch._fused_adam_",
         "torch._fused_adam_",
         "equivalence/test_adam.py",
@@ -304,14 +304,14 @@ MUTANTS = (
     ),
     Mutant(
         "the median is the upper of the two middle values",
-        "probes/norms.py",
+        "probes/over_samples.py",
         "float(ordered[(n - 1) // 2] + (ordered[n // 2] - ordered[(n - 1) // 2]) / 2)",
         "float(ordered[n // 2])",
         RECOMPUTED,
     ),
     Mutant(
         "a cosine is clamped",
-        "probes/norms.py",
+        "probes/over_samples.py",
         "torch.linalg.vecdot(a_Nd, b_Nd) / lengths_N",
         "torch.linalg.vecdot(a_Nd, b_Nd) / lengths_N.clamp_min(2)",
         TWINS,
@@ -334,21 +334,21 @@ MUTANTS = (
     ),
     Mutant(
         "a batch is compared with itself",
-        "probes/cross_batch.py",
+        "probes/gradients.py",
         "len(means), offset=1)",
         "len(means), offset=0)",
         TWINS,
     ),
     Mutant(
         "growth is upside down",
-        "probes/states.py",
+        "probes/signal.py",
         "value=after / before",
         "value=before / after",
         TWINS,
     ),
     Mutant(
         "a branch is measured against the state behind it",
-        "probes/branches.py",
+        "probes/signal.py",
         "sample_norms(read(snapshot.states[block]))",
         "sample_norms(read(snapshot.states[block + 1]))",
         TWINS,
@@ -360,7 +360,7 @@ MUTANTS = (
         "rms(parameter - start)",
         TWINS,
     ),
-    Mutant("a spread is the population's", "probes/activations.py", "z.std()", "z.std(correction=0)", TWINS),
+    Mutant("a spread is the population's", "probes/signal.py", "z.std()", "z.std(correction=0)", TWINS),
     Mutant(
         "the last epoch is not looked at",
         "probes/schedule.py",
@@ -432,31 +432,31 @@ MUTANTS = (
         'digest[:8], "little"',
         "unit/test_generators.py -k stored_feedback",
     ),
-    # statistics, audit, comparison
+    # spreads, audit, comparison
     Mutant(
         "a spread over seeds is the population's",
-        "statistics.py",
+        "spreads.py",
         "n * (n - 1) * unit * unit",
         "n * n * unit * unit",
-        STATISTICS,
+        SPREADS,
     ),
     Mutant(
         "an interval is one-sided",
-        "statistics.py",
+        "spreads.py",
         "t_quantile((1 + confidence) / 2, known.n - 1)",
         "t_quantile(confidence, known.n - 1)",
-        STATISTICS,
+        SPREADS,
     ),
     Mutant(
         "a paired difference has the wrong sign",
-        "statistics.py",
+        "spreads.py",
         "values[seed] - baseline[seed]",
         "baseline[seed] - values[seed]",
-        STATISTICS,
+        SPREADS,
     ),
     Mutant(
         "the band of a figure is the population's",
-        "statistics.py",
+        "spreads.py",
         "value.std(ddof=1)",
         "value.std(ddof=0)",
         "unit/test_figures_numbers.py",
@@ -464,8 +464,8 @@ MUTANTS = (
     Mutant(
         "D1 takes the calmest block",
         "audit/questions.py",
-        "largest = max(known,",
-        "largest = min(known,",
+        "largest = max(finite,",
+        "largest = min(finite,",
         "unit/test_audit.py -k d1",
     ),
     Mutant(
@@ -484,7 +484,7 @@ MUTANTS = (
     ),
     Mutant(
         "D4 takes an interval across 0 for help",
-        "audit/margin.py",
+        "audit/questions.py",
         "if interval.low > 0:",
         "if interval.high > 0:",
         "unit/test_audit.py",
@@ -527,15 +527,15 @@ MUTANTS = (
     ),
     Mutant(
         "a write that fails destroys the old file",
-        "store/files.py",
-        'aside = path.with_name(f"{ASIDE}{os.getpid()}-{path.name}")',
-        "aside = path",
+        "atomic.py",
+        'aside = {target.with_name(f"{ASIDE}{mark}{target.name}"): target for target in targets}',
+        "aside = {target: target for target in targets}",
         "unit/test_store.py -k failed_write",
     ),
     # what figures, files and recompute say
     Mutant(
         "a bar shows the first epoch",
-        "figures/final.py",
+        "figures/final_values.py",
         'epoch = max(rows["epoch"].to_list())',
         'epoch = min(rows["epoch"].to_list())',
         "unit/test_figures_cifar10.py -k last_epoch",
@@ -556,7 +556,7 @@ MUTANTS = (
     ),
     Mutant(
         "exported gradients are per sample",
-        "paper/writing/snapshots.py",
+        "paper/snapshot_files.py",
         "[norm / samples for norm",
         "[norm for norm",
         "unit/test_paper_logs.py",

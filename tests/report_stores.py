@@ -10,13 +10,18 @@ import polars as pl
 
 from sonde.config import RunConfig, to_tree
 from sonde.rows import SCHEMA
+from sonde.run_ids import run_id
 from sonde.store import files
 from sonde.store.place import Place
 from sonde.store.run import Manifest, RunFolder, State
 from sonde.studies import STUDIES
+from stores import forge
 
 NASTY = "<script>alert(1)</script><b>bold</b>&amp;"
-NASTY_ID = "<img src=x onerror=alert(1)><script>alert(1)<b>"  # a folder's name has no slash
+NASTY_RULE = "<img src=x onerror=alert(1)><script>alert(1)<b>"  # a folder's name has no slash
+STUDENT = STUDIES["snapshots"].configs("quick", [42])[3]
+NASTY_TREE = to_tree(STUDENT) | {"rule": to_tree(STUDENT)["rule"] | {"name": NASTY_RULE}}
+NASTY_ID = run_id(NASTY_TREE)
 SESSION = {
     "from_epoch": None,
     "started": "2026-01-02T03:04:05+00:00",
@@ -37,13 +42,14 @@ def write_run(
     *,
     state: State = "complete",
     epoch: int | None = None,
-    id: str | None = None,
+    tree: dict[str, Any] | None = None,
 ) -> str:
-    """A run of the configuration with made-up values, at its end or after `epoch`, under its id or another."""
+    """A run of the configuration with made-up values, at its end or after `epoch`, maybe stored with another tree."""
     files.make_folder(root)
     last = config.epochs if epoch is None else epoch
-    folder = RunFolder(root / (id or config.id))
-    folder.create(to_tree(config), about(config))
+    tree = tree or to_tree(config)
+    folder = RunFolder(root / run_id(tree))
+    folder.create(tree, about(config))
     resumed = {**SESSION, "from_epoch": last // 2}
     manifest = Manifest(
         state=state,
@@ -132,7 +138,7 @@ def rename(root: Path, run: str, **about: str) -> None:
     """Other facts in a run's description, as a hand-edited file would have them."""
     import json
 
-    path = root / run / "run.json"
-    known = json.loads(path.read_text())
+    folder = RunFolder(root / run)
+    known = folder.description()
     known["about"] |= about
-    path.write_text(json.dumps(known))
+    forge(folder, "run.json", json.dumps(known).encode())

@@ -3,11 +3,14 @@
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 
 import fsspec
 import polars as pl
 
 from sonde.rows import Reading, rows_of
+from sonde.store import files
+from sonde.store.checksums import checksum
 from sonde.store.place import place
 from sonde.store.remote import Remote
 from sonde.store.run import Manifest, RunFolder
@@ -30,8 +33,21 @@ def memory() -> Iterator[None]:
         store.clear()
 
 
-def rows(epoch: int) -> pl.DataFrame:
-    return rows_of("r", epoch, [Reading(metric="loss", value=float(epoch), samples=1)], steps=[epoch])
+def rows(epoch: int, run: str = "r") -> pl.DataFrame:
+    return rows_of(run, epoch, [Reading(metric="loss", value=float(epoch), samples=1)], steps=[epoch])
+
+
+def forge(folder: RunFolder, name: str, content: bytes) -> None:
+    """Another content under a file's name, with a manifest that was written for it: checksums are no signature."""
+    manifest = folder.manifest()
+    files.write(folder.path / name, content)
+    assert manifest.checksums is not None
+    folder.put(replace(manifest, checksums={**manifest.checksums, name: checksum(content)}))
+
+
+def without_checksums(folder: RunFolder) -> None:
+    """The run as 0.1.0 would have stored it."""
+    folder.put(replace(folder.manifest(), checksums=None))
 
 
 def assert_a_reader_sees_whole_states(folder: RunFolder) -> None:

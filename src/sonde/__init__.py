@@ -1,6 +1,5 @@
 """Sonde: see how deep networks learn — the signal going up, the credit coming back."""
 
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -9,6 +8,7 @@ if TYPE_CHECKING:
     from sonde import rules as rules
     from sonde import tasks as tasks
     from sonde.chains import chain as chain
+    from sonde.checking.before_training import check as check
     from sonde.config import Probing as Probing
     from sonde.config import RunConfig as RunConfig
     from sonde.errors import SondeError as SondeError
@@ -19,10 +19,9 @@ if TYPE_CHECKING:
     from sonde.store.load import load as load
     from sonde.training.assign import CreditAssignment as CreditAssignment
     from sonde.training.train import train as train
-    from sonde.watching.check import check as check
     from sonde.watching.watch import watch as watch
 
-__version__ = version("sonde")
+    __version__: str
 
 _HOME = {
     "CreditAssignment": "sonde.training.assign",
@@ -32,7 +31,7 @@ _HOME = {
     "RunConfig": "sonde.config",
     "SondeError": "sonde.errors",
     "chain": "sonde.chains",
-    "check": "sonde.watching.check",
+    "check": "sonde.checking.before_training",
     "guest": "sonde.guests",
     "load": "sonde.store.load",
     "models": "sonde",
@@ -68,8 +67,10 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import on first use, so that reading a store needs no torch and `sonde --help` neither."""
-    from importlib import import_module
+    from importlib import import_module, metadata
 
+    if name == "__version__":
+        return metadata.version("sonde")
     if name not in _HOME:
         raise AttributeError(f"module 'sonde' has no attribute {name!r}: it has {', '.join(_HOME)}")
     if _HOME[name] == "sonde":

@@ -1,26 +1,25 @@
 """A run's complete configuration: frozen, checked when it is made, hashed into the run id."""
 
 import dataclasses
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, Gt, MinLen
+from annotated_types import Ge, Gt, Le, MinLen
 from pydantic import BeforeValidator
 
 from sonde import guests
 from sonde.checked import BadOption, check, checked
 from sonde.errors import SondeError, nearest
-from sonde.identity import RUN, first_options, lasting
 from sonde.models import MODELS, Model
 from sonde.network import Signature
 from sonde.optimisers import GuestOptimiser
 from sonde.optimisers import Optimiser as Optimiser
 from sonde.probes import PROBES, Probe, Schedule, epochs_of
 from sonde.rules import RULES, Rule
+from sonde.run_ids import RUN, first_options, lasting, run_id
+from sonde.runs.configurations import flatten, recipe_of
 from sonde.tasks import TASKS, Task
 
 CHOICES: dict[str, Mapping[str, type[Any]]] = {"model": MODELS, "rule": RULES, "task": TASKS}
@@ -96,9 +95,9 @@ class RunConfig:
     task: Task
     optimiser: Optimiser | GuestOptimiser = Optimiser()
     probes: Probing = Probing()
-    batch_size: Annotated[int, Ge(1)] = 128
-    epochs: Annotated[int, Ge(1)] = 10
-    seed: Annotated[int, Ge(0)] = 42
+    batch_size: Annotated[int, Ge(1), Le(10**9)] = 128
+    epochs: Annotated[int, Ge(1), Le(10**9)] = 10
+    seed: Annotated[int, Ge(0), Le(2**63 - 1)] = 42
     precision: Literal["float32", "float64", "bf16"] = "float32"
     log: Literal["epoch", "step"] = "epoch"  # how often the training loss is stored
     scale: Literal["quick", "full"] = "full"
@@ -133,15 +132,12 @@ class RunConfig:
     @cached_property
     def recipe(self) -> str:
         """Equal for configurations that differ in nothing but the seed."""
-        if self.sources:  # a stranger's way of showing itself need not show everything
-            return _text(to_tree(self) | {"seed": None})
-        return repr([getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "seed"])
+        return recipe_of(to_tree(self))
 
     @cached_property
     def id(self) -> str:
         """Readable, and unique to the configuration: two runs share an id only if they are the same run."""
-        names = "-".join(name_of(part, getattr(self, part)) for part in CHOICES)
-        return f"{names}-s{self.seed}-{hashlib.sha256(_text(_tree(self)).encode()).hexdigest()[:10]}"
+        return run_id(to_tree(self))
 
     @property
     def sources(self) -> list[str]:
@@ -154,7 +150,7 @@ class RunConfig:
 def to_tree(config: RunConfig) -> dict[str, Any]:
     """The configuration as plain JSON values, as it is stored and hashed; each chosen part carries its name.
 
-    An option that is younger than its part stands there only where it differs from its default: `sonde.identity`.
+    An option that is younger than its part stands there only where it differs from its default: `sonde.run_ids`.
     """
     whole = whole_tree(config)
     tree: dict[str, Any] = {}
@@ -163,16 +159,6 @@ def to_tree(config: RunConfig) -> dict[str, Any]:
         tree[part] = lasting(whole[part], _defaults_of(getattr(config, part)), first)
     rest = {key: value for key, value in whole.items() if key not in SECTIONS}
     return tree | lasting(rest, _defaults_of(config), first_options("", ""))
-
-
-_trees: dict[str, dict[str, Any]] = {}
-
-
-def _tree(config: RunConfig) -> dict[str, Any]:
-    """The same, made once for all the seeds of a recipe."""
-    if config.recipe not in _trees:
-        _trees[config.recipe] = to_tree(config)
-    return _trees[config.recipe] | {"seed": config.seed}
 
 
 def younger(config: RunConfig) -> dict[str, Any]:
@@ -211,10 +197,6 @@ def _heading(part: str, value: Any) -> dict[str, Any]:
         | ({} if source is None else {"source": source})
         | ({} if version == 1 else {"version": version})
     )
-
-
-def _text(tree: Mapping[str, Any]) -> str:
-    return json.dumps(tree, sort_keys=True, separators=(",", ":"))
 
 
 def _json(value: Any) -> Any:
@@ -365,14 +347,4 @@ def options(tree: Mapping[str, Any]) -> set[str]:
 
 def keys(config: RunConfig) -> dict[str, Any]:
     """Every dotted key of the configuration with its value; `model`, `rule` and `task` stand for their names."""
-    flat: dict[str, Any] = {}
-    for key, value in whole_tree(config).items():
-        if not isinstance(value, dict):
-            flat[key] = value
-            continue
-        if key in CHOICES:
-            flat[key] = value["name"]
-        flat |= {
-            f"{key}.{option}": v for option, v in value.items() if not (key in CHOICES and option == "name")
-        }
-    return flat
+    return flatten(whole_tree(config))

@@ -1,10 +1,23 @@
 """Errors a person can act on: one line that says what is wrong and how to mend it."""
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
 T = TypeVar("T")
+
+
+_UNPRINTABLE = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]"  # a terminal's control sequences
+    r"|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?"
+    r"|[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]"  # and what turns a line round
+)
+
+
+def printable(text: str) -> str:
+    """The text without anything that a terminal would obey instead of showing it."""
+    return _UNPRINTABLE.sub("", text)
 
 
 class SondeError(Exception):

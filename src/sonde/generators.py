@@ -5,8 +5,10 @@ SHA-256(f"{seed}/{name}" in UTF-8) as a big-endian number, shifted right by one 
 """
 
 import hashlib
+from typing import Any
 
 import torch
+from torch import Tensor
 
 # name → what is drawn, in this order; normal and uniform numbers are float32 unless another precision is named
 NAMES = {
@@ -27,6 +29,8 @@ NAMES = {
     "teacher/blocks.{block}.w1": "w1 of its block, normal, float64",
     "teacher/blocks.{block}.w2": "w2 of its block, normal, float64",
     "teacher/head": "its head, uniform in ±1/√d, float64",
+    "parity/train": "training bits, 0 or 1, samples × bits",
+    "parity/test": "test bits, alike",
     "digits/split": "with seed 0 in every run: an order of the digits, of which the first 360 are the test set",
     "cifar10/subset": "with seed 0 in every run: an order of the training images, of which a subset takes the first",
 }
@@ -36,3 +40,37 @@ def generator(seed: int, name: str) -> torch.Generator:
     """An independent stream for each (seed, name): adding one never shifts another."""
     digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+
+
+class GlobalDraws:
+    """What a network draws from PyTorch's global generators, like dropout, as part of its run.
+
+    While it is entered, the global generators go on from where this run left them; others find theirs untouched.
+
+    So a run computes the same bits whoever is trained before it in the same process, and after it was resumed.
+    """
+
+    def __init__(self, rng: torch.Generator, device: torch.device) -> None:
+        self.device = device
+        seed = int(torch.randint(2**62, (1,), generator=rng))
+        self.state = [torch.Generator(where).manual_seed(seed).get_state() for where in self._places()]
+
+    def _places(self) -> list[torch.device]:
+        return [torch.device("cpu"), *([self.device] if self.device.type == "cuda" else [])]
+
+    def __enter__(self) -> None:
+        self._outside = self._swap(self.state)
+
+    def __exit__(self, *_: Any) -> None:
+        self.state = self._swap(self._outside)
+
+    def _swap(self, states: list[Tensor]) -> list[Tensor]:
+        before = []
+        for where, state in zip(self._places(), states, strict=True):
+            if where.type == "cuda":
+                before.append(torch.cuda.get_rng_state(where))
+                torch.cuda.set_rng_state(state, where)
+            else:
+                before.append(torch.get_rng_state())
+                torch.set_rng_state(state)
+        return before

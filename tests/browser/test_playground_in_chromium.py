@@ -400,8 +400,6 @@ def test_the_line_trains_the_network_of_the_page(visit: Any, model: str) -> None
 @pytest.mark.parametrize(
     ("hash", "difference"),
     [
-        ("#rule=kp", "Sonde has no rule “Kolen–Pollack” by name"),
-        ("#rule=usf", "Sonde has no rule “Sign symmetry” by name"),
         ("#task=parity", "Sonde has no task “parity of 3 bits of 10”"),
         ("#optimiser=sgd", "Sonde trains with Adam, here SGD"),
         ("#norm=post", "its LayerNorm stands before the branch, here after the addition"),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from chromium import Opened, chromium, missing, open_page
 
-from report_stores import NASTY, NASTY_ID, rename, write_run, write_study
+from report_stores import NASTY, NASTY_ID, NASTY_TREE, rename, write_run, write_study
 from sonde.cli.report import report as write_report
 from sonde.config import change
 from sonde.studies import STUDIES
@@ -38,7 +38,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     student = STUDIES["snapshots"].configs("quick", [42])[3]
     write_run(root, student, state="unfinished", epoch=7)
     write_run(root, change(student, {"rule": "dfa"}), state="diverged", epoch=3)
-    write_run(root, change(student, {"rule": "fa"}), id=NASTY_ID)
+    write_run(root, change(student, {"rule": "fa"}), tree=NASTY_TREE)
     out = root.parent / "report.html"
     write_report(runs=root, out=out, title=NASTY, figures=False, quiet=True)
     return out

@@ -14,11 +14,11 @@ import sonde as package
 from old_stores import COMMANDS, unpack
 from report_stores import write_run
 from sonde.config import parse, whole_tree
-from sonde.figures import FIGURES
+from sonde.figures import figures_of
 from sonde.models import MODELS
 from sonde.rules import RULES
 from sonde.studies import STUDIES
-from sonde.studies.evidence import gather
+from sonde.studies.study import gather
 from sonde.tasks import TASKS
 from sonde.training.program import Program
 
@@ -88,10 +88,9 @@ def test_guests_go_through_every_command_and_need_their_files_no_more(sonde: Son
 def test_every_figure_takes_a_strangers_rule_in(study: str, sonde: Sonde, tmp_path: Path) -> None:
     unpack(study, tmp_path / "runs")
     sonde("run", study, *COMMANDS[study], "--set", f"rule+={SIGNS}", "--out", "figures", "--quiet")
-    for name, spec in FIGURES.items():
-        if spec.study == study:
-            caption = tmp_path / "figures" / f"{spec.path}.txt"
-            assert "Signs" in caption.read_text(), name
+    for name, spec in figures_of(study).items():
+        caption = tmp_path / "figures" / f"{spec.paths[study]}.txt"
+        assert "Signs" in caption.read_text(), name
 
 
 def test_a_report_shows_guests_beside_the_study_they_were_trained_for(sonde: Sonde, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from conftest import tiny_config
 from sonde.config import CHOICES, label_of, parse, to_tree
-from sonde.figures import FIGURES
+from sonde.figures import figures_of
 from sonde.guests import find
 from sonde.models import ResidualMLP
 from sonde.probes import PROBES
@@ -50,4 +50,4 @@ def test_a_study_is_a_function_of_scale_and_seeds_to_distinct_complete_runs(name
     assert len({config.id for config in configs}) == len(configs) > 0
     assert {config.seed for config in configs} == set(study.seeds[scale])
     assert all(parse(to_tree(config)) == config for config in configs)
-    assert any(figure.study == name for figure in FIGURES.values())
+    assert figures_of(name)

@@ -6,15 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from sonde.audit.audit import audit
-from sonde.audit.verdict import RuleAudit
+from sonde.audit.audit import RuleAudit, audit
 from sonde.config import Probing, RunConfig
 from sonde.models import Model, ResidualMLP, VitMini
 from sonde.rules import Backprop, DirectFeedback, Frozen, Rule
 from sonde.store.load import load
 from sonde.studies.recipes import classification, teacher_student
 from sonde.tasks import Teacher
-from sonde.training.together import train_together
+from sonde.training.train import train_together
 
 PROBES = Probing(names=("growth", "grad_norm", "credit_cosine"), schedule="log_spaced", k=20, costly=())
 NETWORK = ResidualMLP(d=32, L=4)
@@ -66,7 +65,7 @@ def test_nothing_fires_on_bp_however_long_it_is_trained(tmp_path: Path) -> None:
     found = trained(tmp_path, digits(ResidualMLP(d=64, L=4), 200), (Backprop(),), (1, 2, 3))["bp"]
     assert fired(found) == {"D1": [], "D2": [], "D3": []}
     for run in found.runs:
-        norms = [run.subject.at("grad_norm", epoch, 4).value for epoch in (0, 200)]
+        norms = [run.run.at("grad_norm", epoch, 4).value for epoch in (0, 200)]
         assert norms[1] < 1e-3 * norms[0]
 
 

@@ -141,7 +141,7 @@ MISTAKES = [
     (["run", "residual", "--set", "model.d=32"], "set model.d and task.d to the same number"),
     (
         ["run", "residual", "--only", "model=resnet"],
-        'no run has that value; there are "plain_mlp", "res_mlp"',
+        "no run has that value; there are plain_mlp, res_mlp",
     ),
     (["run", "residual", "--seeds", "a,b"], "whole numbers separated by commas"),
     (["run", "residual", "--runs", "file"], "file is a file: name a folder"),

@@ -17,6 +17,7 @@ import sonde as package
 from conftest import SMALL, Sonde, tiny_config
 from processes import LONG, all_free, contents, folders, furthest, holder, wait_for
 from sonde.config import RunConfig, parse, to_tree
+from sonde.engine.local import PRELOADED
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -30,7 +31,7 @@ def test_a_run_killed_thirty_times_ends_bit_identical_to_an_uninterrupted_one(tm
     package.train(config, runs=tmp_path / "whole")
     whole_takes = time.monotonic() - began
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["sonde.engine.preload"])
+    context.set_forkserver_preload(PRELOADED)
     moments = random.Random(7)
     runs = tmp_path / "killed"
     kills, epochs_seen = 0, []

@@ -15,7 +15,7 @@ from conftest import Sonde, tiny_config
 from processes import LONG, contents, folders, furthest, holder, killing, wait_for
 from sonde.cli.execute import execute
 from sonde.config import RunConfig
-from sonde.engine import bundles, local
+from sonde.engine import ledger, local
 from sonde.store.run import Manifest
 
 pytestmark = pytest.mark.timeout(600)
@@ -43,7 +43,7 @@ def warm() -> None:
 @pytest.fixture
 def together(monkeypatch: pytest.MonkeyPatch) -> None:
     """All runs in one bundle."""
-    monkeypatch.setattr(bundles, "bundle", lambda configs, **_: [tuple(configs)])
+    monkeypatch.setattr(ledger, "bundle", lambda configs, **_: [tuple(configs)])
 
 
 def break_resume(runs: Path, config: RunConfig) -> None:

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 import sonde
-from sonde.watching.recorder import ROWS
+from sonde.watching.outbox import ROWS
 
 WORKER = Path(__file__).parent / "watch_worker.py"
 
@@ -49,7 +49,7 @@ def test_at_the_end_of_the_process_the_run_is_complete(tmp_path: Path) -> None:
     run = stored.watched[0]
     assert (run.id, run.manifest.state, run.manifest.step) == (out.strip(), "complete", 30)
     assert sorted(file.name for file in (tmp_path / run.id).iterdir()) == [
-        "facts.json",
+        "facts-1.json",
         "manifest.json",
         "metrics-0001.parquet",
         "run.json",

@@ -16,8 +16,7 @@ from sonde.tasks import Digits, Identity, Teacher
 from sonde.training.program import DTYPES, Program
 from sonde.training.stack import Stack, stackable
 from sonde.training.tensors import pack, unpack
-from sonde.training.together import train_together
-from sonde.training.train import train
+from sonde.training.train import train, train_together
 
 CPU = torch.device("cpu")
 STEPS = 50

@@ -91,6 +91,8 @@ def test_every_value_equals_a_recomputation_without_hooks(dtype: torch.dtype, to
             .iter_rows()
             if defined
         }
+        left = [found.pop(key) for key in list(found) if key[1] == "grad_left"]
+        assert left == [0.0] * (2 if step else 0), "gradients are cleared"
         missing = {key for key in found if key[0] != "(model)"} ^ values.keys()
         assert not missing, f"step {step}: {missing}"
         for key, value in values.items():
@@ -140,7 +142,7 @@ def expected(
     for name, low in (("tanh", -1.0), ("sigmoid", 0.0), ("softmax", 0.0)):
         put(name, {"saturated_share": naive.saturated_share(trace[name][1], low, 1.0)})
     entering = naive.of_output(trace["norm"][0])["out_rms"]
-    put("norm", {"masked_growth": entering / start.setdefault("norm", entering)})
+    put("norm", {"masked_growth": entering / start.setdefault("norm", entering), "norm_in_rms": entering})
     q, k = (part.unflatten(-1, (2, -1)).transpose(1, 2) for part in inner.chunk(2, -1))
     put("mix", naive.attention(q, k, causal=True))
     put_inner(put, before, trace, inner, costly)

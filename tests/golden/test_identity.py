@@ -14,9 +14,11 @@ from conftest import tiny_config
 from old_stores import COMMANDS, STORES, unpack
 from sonde import config as configuration
 from sonde.config import CHOICES, Optimiser, Probing, change, parse, to_tree, younger
-from sonde.identity import FIRST, OPTIMISER, PROBES, RUN, lasting
 from sonde.rules import DirectFeedback
+from sonde.run_ids import FIRST, OPTIMISER, PROBES, RUN, lasting
+from sonde.store.run import RunFolder
 from sonde.studies import STUDIES
+from stores import without_checksums
 
 IDS = json.loads((STORES / "ids.json").read_text())
 
@@ -40,7 +42,7 @@ def test_every_part_of_0_1_0_has_its_options_in_the_table() -> None:
 
 def test_every_part_has_its_line_and_keeps_the_options_of_it() -> None:
     for part, table in CHOICES.items():
-        assert FIRST[part].keys() == table.keys(), "a new part needs a line in sonde/identity.py"
+        assert FIRST[part].keys() == table.keys(), "a new part needs a line in sonde/run_ids.py"
         for name, kind in table.items():
             assert set(FIRST[part][name]) <= {field.name for field in fields(kind)}
     assert set(OPTIMISER) - {"source"} <= {field.name for field in fields(Optimiser)}
@@ -121,6 +123,7 @@ def test_an_unfinished_run_of_0_1_0_goes_on(tmp_path: Path) -> None:
     older = tensors.unpack(state.read_bytes())
     del older["draws"]
     state.write_bytes(tensors.pack(older))
+    without_checksums(RunFolder(state.parent))
     package.train(config, runs=tmp_path / "old")
     weights = "weights.safetensors"
     assert (tmp_path / "old" / config.id / weights).read_bytes() == (

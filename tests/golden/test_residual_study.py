@@ -6,8 +6,8 @@ import pytest
 
 import sonde
 from sonde.models import PlainMLP, ResMLP
-from sonde.studies.evidence import gather
 from sonde.studies.residual import configs, findings
+from sonde.studies.study import gather
 
 pytestmark = pytest.mark.xdist_group("golden")  # one worker trains the study
 

@@ -10,6 +10,7 @@ from typing import Any
 import polars as pl
 
 from sonde.rows import SCHEMA, empty
+from sonde.run_ids import run_id
 from sonde.store.load import Run, Runs
 from sonde.store.run import Manifest, RunFolder
 
@@ -92,8 +93,9 @@ def run(
     **about: Any,
 ) -> tuple[Run, pl.DataFrame]:
     """A run and its rows; `epoch` is the last that it reached."""
-    mark = zlib.crc32(repr((tree, about)).encode())
-    id = f"{tree['model']['name']}-{tree['rule']['name']}-s{tree['seed']}-{mark:08x}"
+    id = run_id(tree)
+    if about:  # two runs in memory may be told apart by facts alone
+        id += f"-{zlib.crc32(repr(about).encode()):08x}"
     facts = {
         "label": "ResMLP",
         "variant": None,

@@ -25,21 +25,19 @@ from stored_runs import (
 )
 
 from conftest import tiny_config
-from sonde.audit.answer import Answer
-from sonde.audit.audit import Audit, audit
+from sonde.audit.audit import METRICS, Audit, RuleAudit, audit
 from sonde.audit.credit import critical
-from sonde.audit.objects import objects
-from sonde.audit.sentence import sentence, verdict
-from sonde.audit.subject import NEEDED
+from sonde.audit.questions import Answer
 from sonde.audit.table import columns, footnotes, lines
 from sonde.audit.thresholds import Thresholds
-from sonde.audit.verdict import RuleAudit
-from sonde.compare.comparison import compare
+from sonde.audit.verdict import sentence, verdict
+from sonde.cli.audit import as_json
+from sonde.compare import compare
 from sonde.config import Probing
 from sonde.errors import SondeError
 from sonde.models import ResidualMLP
 from sonde.rules import DirectFeedback, Frozen
-from sonde.statistics import t_quantile
+from sonde.spreads import t_quantile
 from sonde.store.load import Runs, load
 from sonde.tasks import Digits
 from sonde.training.train import train
@@ -559,7 +557,7 @@ def test_a_rule_of_which_every_run_diverged_has_a_line_and_a_verdict() -> None:
     (line,) = lines(found.recipes[0])
     assert line[:3] == ["DFA", "0", "undefined"]
     assert any("no run came to its end" in note for note in footnotes(found.recipes[0]))
-    assert objects(found)[0]["diverged"][0]["epoch"] == 3
+    assert as_json(found)[0]["diverged"][0]["epoch"] == 3
 
 
 def test_there_is_no_vote_over_seeds_the_verdict_counts_them() -> None:
@@ -657,18 +655,18 @@ def test_the_audit_never_raises_whatever_is_missing_or_undefined(data: st.DataOb
         st.sampled_from([0.0, 1e-320, 1e300, -1e300, 1.0]),
     )
     keys = st.tuples(
-        st.sampled_from(NEEDED), st.integers(0, EPOCHS), st.one_of(st.none(), st.integers(0, DEPTH))
+        st.sampled_from(METRICS), st.integers(0, EPOCHS), st.one_of(st.none(), st.integers(0, DEPTH))
     )
     runs = []
     for rule in data.draw(st.lists(st.sampled_from(["bp", "dfa", "fa", "frozen"]), min_size=1, unique=True)):
         for seed in data.draw(st.lists(st.sampled_from(SEEDS), min_size=1, unique=True)):
             noise = data.draw(st.dictionaries(keys, values, max_size=12))
-            dropped = data.draw(st.sets(st.sampled_from(NEEDED)))
+            dropped = data.draw(st.sets(st.sampled_from(METRICS)))
             start = healthy(seed) if data.draw(st.booleans()) else {}
             kept = {key: value for key, value in start.items() if key[0] not in dropped}
             runs.append(run(config(rule, seed), kept | noise))
     found = audit(store(*runs))
-    assert len(objects(found)) == sum(len(recipe.rules) for recipe in found.recipes)
+    assert len(as_json(found)) == sum(len(recipe.rules) for recipe in found.recipes)
     for recipe in found.recipes:
         assert all(len(line) == len(columns(recipe)) for line in lines(recipe))
         footnotes(recipe)

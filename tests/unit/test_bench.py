@@ -1,6 +1,7 @@
 """The benchmark's bookkeeping: orders, ratios, operations, rows.  No test asserts a time."""
 
 import json
+import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -9,16 +10,20 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from conftest import Sonde
-from sonde.bench import BENCHES, Options, Row, biotorch, report
-from sonde.bench.arithmetic import Products, flops
-from sonde.bench.epoch import WholeEpoch
-from sonde.bench.jobs import Jobs
-from sonde.bench.measure import Variant, measure
-from sonde.bench.prepared import BATCH, Noise, program
-from sonde.bench.steps import Steps
+from sonde.cli.bench import find_benchmark
 from sonde.errors import SondeError
 from sonde.models import Model, PlainMLP, ResidualMLP, ResMLP
 from sonde.rules import RULES, Frozen
+
+find_benchmark()
+
+from sonde_bench import BENCHES, Options, Row, table  # noqa: E402
+from sonde_bench.arithmetic import Products, flops  # noqa: E402
+from sonde_bench.cifar10 import Jobs, WholeEpoch  # noqa: E402
+from sonde_bench.loops import BATCH, NO_BIOTORCH, Noise, has_biotorch, program  # noqa: E402
+from sonde_bench.measure import Variant, measure  # noqa: E402
+from sonde_bench.startup import StartUp  # noqa: E402
+from sonde_bench.steps import Steps  # noqa: E402
 
 KEYS = {"name", "ours", "reference", "limit", "ratio", "p10", "p90", "bar"}
 MLP_512, MLP_1024 = PlainMLP(d=512, L=3), PlainMLP(d=1024, L=7)
@@ -136,15 +141,15 @@ def test_a_row_above_its_bar_says_where_the_time_goes() -> None:
     assert not rows["bp, tiny"].profile
     slow = rows["bp, tiny ÷ its matrix products"]
     assert any("addmm" in line for line in slow.profile)
-    assert slow.name in "\n".join(report.profiles(list(rows.values())))
+    assert slow.name in "\n".join(table.profiles(list(rows.values())))
 
 
-@pytest.mark.skipif(not biotorch.installed(), reason=biotorch.ABSENT)
+@pytest.mark.skipif(not has_biotorch(), reason=NO_BIOTORCH)
 def test_biotorch_has_rows_of_its_own_and_a_column_in_the_table() -> None:
     rows = list(tiny(dfa=1e9)(Options()))
     ours, theirs = rows
     assert theirs.biotorch_of == ours.name
-    (line,) = report.lines(rows)
+    (line,) = table.lines(rows)
     assert all(line)
 
 
@@ -157,12 +162,12 @@ def test_without_images_a_row_says_that_it_was_skipped(bench: WholeEpoch | Jobs,
     (row,) = bench(Options(data_root=tmp_path))
     assert row.skipped == "no images; --data-root or SONDE_DATA"
     assert row.ratio is None
-    assert "skipped" in report.lines([row])[0][0]
+    assert "skipped" in table.lines([row])[0][0]
 
 
 def test_results_are_saved_with_the_machine(tmp_path: Path) -> None:
     row = Row(name="a", ours=2e-3, reference=1e-3, ratio=2.0, p10=1.9, p90=2.1, bar=1.0, profile=("slow",))
-    report.save(tmp_path / "new", [row], report.machine())
+    table.save(tmp_path / "new", [row], table.machine())
     stored = json.loads((tmp_path / "new" / "results.json").read_text())
     assert stored["rows"] == [row.to_json()]
     assert {"processor", "cores", "packages", "threads", "date"} <= set(stored["machine"])
@@ -181,6 +186,25 @@ def test_the_command_names_the_benchmarks(sonde: Sonde) -> None:
     unknown = sonde("bench", "residual_265", check=False)
     assert unknown.returncode == 2
     assert "did you mean 'residual_256'" in unknown.stderr
+
+
+def test_start_up_is_measured_against_an_interpreter_that_does_nothing() -> None:
+    (row,) = StartUp(rounds=3)(Options(quick=True))
+    assert row.ours is not None
+    assert row.reference is not None
+    assert row.ours > row.reference > 0
+
+
+def test_without_a_checkout_the_command_says_where_the_benchmark_is(
+    sonde: Sonde, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = sys.modules[find_benchmark.__module__]  # in `sonde.cli`, its name is the function's
+    monkeypatch.setattr(command, "__file__", str(tmp_path / "lib" / "sonde" / "cli" / "bench.py"))
+    refused = sonde("bench", "--list", check=False)
+    assert refused.returncode == 2
+    assert refused.stderr.count("\n") == 1
+    assert "part of a checkout" in refused.stderr
+    assert "make bench" in refused.stderr
 
 
 def test_the_command_prints_rows(sonde: Sonde) -> None:

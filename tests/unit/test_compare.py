@@ -15,13 +15,12 @@ from typer.testing import CliRunner, Result
 
 import sonde
 from conftest import tiny_config
+from sonde.cli.compare import as_json, notes, title
 from sonde.cli.compare import compare as command
-from sonde.compare.comparison import compare
-from sonde.compare.configurations import assignments, differing, flatten, keep
-from sonde.compare.objects import objects
-from sonde.compare.words import notes, title
+from sonde.compare import compare
 from sonde.config import Optimiser, keys, whole_tree
 from sonde.errors import SondeError
+from sonde.runs.configurations import choices, differing, flatten, keep
 from sonde.store.load import Runs
 
 Invoke = Callable[..., Result]
@@ -77,11 +76,11 @@ def test_pairing_does_not_depend_on_the_order_of_runs() -> None:
 def test_a_comparison_value_typed_into_a_script_is_impossible_for_values_carry_run_ids() -> None:
     stored = rules()
     for group in compare(stored).groups:
-        for seed, value in group.values.items():
-            known = stored[value.run]
+        for seed, reading in group.readings.items():
+            known = stored[group.runs[seed]]
             assert (known.config["rule"]["name"], known.config["seed"]) == (group.level.name, seed)
-            row = stored.rows.filter(run=value.run, metric="test_acc", epoch=EPOCHS)
-            assert row["value"].item() == value.value
+            row = stored.rows.filter(run=known.id, metric="test_acc", epoch=EPOCHS)
+            assert row["value"].item() == reading.value
 
 
 def test_a_100_epoch_run_is_not_compared_with_a_30_epoch_run() -> None:
@@ -120,7 +119,7 @@ def test_two_families_are_refused_until_one_is_kept() -> None:
     both = joined(rules(), rules(model__L=8))
     with pytest.raises(SondeError, match=r"model\.L is 4 in 9 runs and 8 in 9 runs"):
         compare(both)
-    found = compare(keep(both, assignments(["model.L=8"], "--only")))
+    found = compare(keep(both, choices(["model.L=8"])))
     assert found.matched
     assert all(len(group.values) == 3 for group in found.groups)
 
@@ -251,7 +250,7 @@ def test_only_names_keys_and_values_there_are() -> None:
     with pytest.raises(SondeError, match=r"did you mean 'model\.L'"):
         keep(rules(), {"model.l": 3})
     with pytest.raises(SondeError, match="write key=value"):
-        assignments(["rule"], "--only")
+        choices(["rule"])
 
 
 def test_flat_configurations_name_sections_and_differences_count_runs() -> None:
@@ -330,7 +329,7 @@ def test_runs_that_were_not_made_with_the_same_code_are_named() -> None:
     assert not any("same code" in note for note in notes(same))
     (said,) = [note for note in notes(mixed) if "same code" in note]
     assert "sonde 0.1.0 (commit a1b2c3d4e5 with uncommitted changes), torch 2.9 (1 run)" in said
-    assert [len(runs) for runs in objects(mixed)["made_with"].values()] == [1, 1]
+    assert [len(runs) for runs in as_json(mixed)["made_with"].values()] == [1, 1]
 
 
 def test_an_option_that_some_runs_leave_at_its_default_is_compared_by_that_default(tmp_path: Path) -> None:

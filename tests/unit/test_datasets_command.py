@@ -80,6 +80,6 @@ def test_fetch_leaves_unpacked_files_as_they_are(tmp_path: Path) -> None:
 
 
 def test_data_sets_are_found_and_read_without_torch() -> None:
-    modules = "batches, cifar10, decoded, digits, fetch, parquet"
+    modules = "archive, cifar10, decoded, digits, parquet_images, pickled_batches"
     code = f"import sys; from sonde.datasets import {modules}; import sonde.cli.data; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

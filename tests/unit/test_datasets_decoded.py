@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sonde.atomic import ASIDE
 from sonde.datasets import decoded
 from sonde.datasets.cifar10 import FOLDER, TEST, TRAIN, Source, find
 from sonde.datasets.decoded import open_images
 from sonde.errors import SondeError
-from sonde.store.files import ASIDE
 
 
 def batch(images: int, seed: int) -> dict[bytes, Any]:

@@ -8,10 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sonde.datasets.archive import Archive
-from sonde.datasets.fetch import fetch
+from sonde.atomic import ASIDE
+from sonde.datasets.archive import Archive, fetch
 from sonde.errors import SondeError
-from sonde.store.files import ASIDE
 
 CONTENT = np.random.default_rng(0).bytes(1_000_000)
 ARCHIVE = Archive(name="set.tar.gz", url="", size=len(CONTENT), md5=hashlib.md5(CONTENT).hexdigest())

@@ -4,8 +4,8 @@ import pytest
 
 from sonde.datasets import DATASETS
 from sonde.datasets.archive import Archive
+from sonde.datasets.cache import cache_folder, data_folder
 from sonde.datasets.cifar10 import FOLDER, TEST, TRAIN, Absent, find, looked_for
-from sonde.datasets.places import cache_folder, data_folder
 from sonde.errors import SondeError
 
 TINY = Archive(name="cifar-10-python.tar.gz", url="http://127.0.0.1/", size=3, md5="")

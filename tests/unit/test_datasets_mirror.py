@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from sonde.datasets.archive import Archive
+from sonde.datasets.cache import CHECKSUMS, data_folder, mirror
 from sonde.datasets.cifar10 import FOLDER, TEST, TRAIN, Absent, chosen, find
-from sonde.datasets.mirror import CHECKSUMS, mirror
-from sonde.datasets.places import data_folder
 from sonde.errors import SondeError
 from sonde.store.remote import Remote
 from stores import at, memory

@@ -6,7 +6,7 @@ import sonde
 from conftest import tiny_config
 from sonde.config import RunConfig
 from sonde.engine.ledger import Ledger
-from sonde.engine.outcome import Event, Outcome
+from sonde.engine.messages import Event, Outcome
 from sonde.store.lock import hold
 from sonde.store.run import RunFolder
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import sonde
 from conftest import tiny_config
 from sonde.config import RunConfig
-from sonde.engine.outcome import Event, Outcome
+from sonde.engine.messages import Event, Outcome
 from sonde.engine.worker import train_bundle
 from sonde.store.lock import hold
 

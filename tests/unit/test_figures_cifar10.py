@@ -9,14 +9,14 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Text
-from residual_evidence import undefined_where, with_rows, with_runs
-from study_evidence import RULES, cut_short, rules_evidence, without_runs
 
+from residual_evidence import undefined_where, with_rows, with_runs
 from sonde.errors import SondeError
-from sonde.figures import FIGURES, Evidence, NoData
-from sonde.figures.final import Final
+from sonde.figures import Evidence, NoData, figures_of
+from sonde.figures.final_values import Final
 from sonde.figures.style import COLOR, FAINT
 from sonde.verdicts import accuracy, number, signed
+from study_evidence import RULES, cut_short, rules_evidence, without_runs
 
 KINDS = ("accuracy", "diagnostics", "feature_drift", "state_vs_credit", "summary")
 METRICS = ("credit_cosine", "rho", "nudge[0.01]")
@@ -24,7 +24,7 @@ RUN, EPOCH, METRIC = pl.col("run"), pl.col("epoch"), pl.col("metric")
 
 
 def drawn(kind: str, evidence: Evidence, study: str = "cifar") -> tuple[Figure, str]:
-    return FIGURES[f"{study}_{kind}"].draw(evidence)
+    return figures_of({"cifar": "cifar10"}.get(study, study))[f"{study}_{kind}"].draw(evidence)
 
 
 def evidence_of(seeds: int, study: str = "cifar") -> Evidence:

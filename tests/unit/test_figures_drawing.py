@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.text import Text
-from residual_evidence import RESIDUAL, residual_evidence, undefined_where, values, with_rows, with_runs
 
+from residual_evidence import RESIDUAL, residual_evidence, undefined_where, values, with_rows, with_runs
 from sonde.errors import SondeError
-from sonde.figures import FIGURES, Evidence, NoData
+from sonde.figures import Evidence, NoData
 from sonde.figures.style import COLOR, MARKER
 
 PROFILES = {
@@ -26,8 +26,7 @@ LAYER = pl.col("layer")
 
 
 def drawn(name: str, evidence: Evidence, variant: str | None = None) -> tuple[Figure, str]:
-    spec = FIGURES[name]
-    return spec.draw(evidence.of(variant=variant or spec.variant or ""))
+    return RESIDUAL[name].draw(evidence, variant)
 
 
 @cache

@@ -4,17 +4,14 @@ import polars as pl
 import pytest
 from figure_texts import check_texts
 from matplotlib.figure import Figure
+
 from residual_evidence import RESIDUAL, residual_evidence, undefined_where
+from sonde.figures import Evidence, FigureSpec, figures_of
+from sonde.figures.render import settle_layout
+from sonde.figures.style import house_style
 from study_evidence import RULES, crowded_rules, crowded_snapshots, rules_evidence, snapshot_evidence
 
-from sonde.figures import FIGURES, Evidence
-from sonde.figures.save import settle_layout
-from sonde.figures.style import house_style
-
-SNAPSHOTS, CIFAR, AUDIT = (
-    [name for name, spec in FIGURES.items() if spec.study == study]
-    for study in ("snapshots", "cifar10", "audit")
-)
+SNAPSHOTS, CIFAR, AUDIT = (list(figures_of(study)) for study in ("snapshots", "cifar10", "audit"))
 REALISTIC = residual_evidence(seeds=(42, 43, 44))
 CROWDED = {
     "gaps": ("2_gradient_flow", undefined_where(REALISTIC, pl.col("layer").is_in([1, 3]))),
@@ -35,9 +32,8 @@ STUDIES = {
 }
 
 
-def check(name: str, evidence: Evidence) -> None:
-    spec = FIGURES[name]
-    figure, _ = spec.draw(evidence if spec.variant is None else evidence.of(variant=spec.variant))
+def check(spec: FigureSpec, evidence: Evidence) -> None:
+    figure, _ = spec.draw(evidence)
     with house_style():
         settle_layout(figure)
         check_texts(figure)
@@ -45,17 +41,18 @@ def check(name: str, evidence: Evidence) -> None:
 
 @pytest.mark.parametrize("name", RESIDUAL)
 def test_words_neither_leave_the_figure_nor_overlap(name: str) -> None:
-    check(name, REALISTIC)
+    check(RESIDUAL[name], REALISTIC)
 
 
 @pytest.mark.parametrize("case", CROWDED)
 def test_words_keep_apart_where_there_is_less_room(case: str) -> None:
-    check(*CROWDED[case])
+    name, evidence = CROWDED[case]
+    check(RESIDUAL[name], evidence)
 
 
 @pytest.mark.parametrize(("case", "name"), [(case, name) for case in STUDIES for name in STUDIES[case][1]])
 def test_words_of_the_other_studies_keep_apart_too(case: str, name: str) -> None:
-    check(name, STUDIES[case][0])
+    check(figures_of(case.split(",")[0])[name], STUDIES[case][0])
 
 
 def test_the_check_sees_words_that_overlap() -> None:

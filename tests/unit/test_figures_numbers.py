@@ -5,7 +5,7 @@ import math
 import polars as pl
 import pytest
 
-from sonde.statistics import over_seeds
+from sonde.spreads import over_seeds
 from sonde.theory import INPUT_STD, backward_factor, preactivation_stds, second_moments
 from sonde.verdicts import (
     gradient_verdict,

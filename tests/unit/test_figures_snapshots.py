@@ -11,20 +11,20 @@ from hypothesis import strategies as st
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.text import Text
-from residual_evidence import undefined_where, with_rows, with_runs
-from study_evidence import snapshot_evidence, without_runs
 
+from residual_evidence import undefined_where, with_rows, with_runs
 from sonde.errors import SondeError
-from sonde.figures import FIGURES, Evidence, NoData
+from sonde.figures import FIGURES, Evidence, NoData, figures_of
 from sonde.figures.style import COLOR, LINE, MARKER
 from sonde.verdicts import number
+from study_evidence import snapshot_evidence, without_runs
 
 NAMES = RESMLP, VIT, CROSS = "figure_snapshot_resmlp", "figure_snapshot_vit", "fig3b_crossarch_3row"
 RUN, EPOCH = pl.col("run"), pl.col("epoch")
 
 
 def drawn(name: str, evidence: Evidence) -> tuple[Figure, str]:
-    return FIGURES[name].draw(evidence)
+    return figures_of("snapshots")[name].draw(evidence)
 
 
 @cache
@@ -237,6 +237,14 @@ def test_what_is_not_there_is_absent_and_said() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_a_quantity_that_no_run_has_leaves_its_panels_empty(name: str) -> None:
+    evidence = evidence_of(1)
+    figure, caption = drawn(name, with_rows(evidence, evidence.rows.filter(pl.col("metric") != "grad_norm")))
+    assert "no grad_norm rows" in words(figure)
+    assert "no grad_norm rows in the store (‖g_" in caption
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_a_figure_of_nothing_names_what_is_missing(name: str) -> None:
     evidence = evidence_of(1)
     with pytest.raises(NoData, match="no hidden_norm or grad_norm"):
@@ -293,7 +301,7 @@ def test_a_repeated_seed_is_not_another_sample() -> None:
 def test_a_strangers_rule_is_drawn_in_a_colour_that_follows_from_its_name() -> None:
     evidence = evidence_of(1).of(model="vit_mini", rule="dfa")
     runs = evidence.runs.with_columns(rule=pl.lit("novel"), rule_label=pl.lit("Novel"))
-    figure, _ = drawn("cifar_summary", with_runs(evidence, runs))
+    figure, _ = FIGURES["summary"].draw(with_runs(evidence, runs))
     (bar,) = figure.axes[0].patches
     assert to_hex(bar.get_facecolor()).upper() == COLOR["novel"].upper()
     assert COLOR["novel"] not in {COLOR[rule] for rule in ("bp", "fa", "dfa")}

@@ -35,8 +35,8 @@ def fill(store: Place, configs: list[RunConfig]) -> list[str]:
 
 def without_index(store: Place, monkeypatch: pytest.MonkeyPatch) -> Runs:
     with monkeypatch.context() as patch:
-        patch.setattr(index, "read", lambda *_: {})
-        patch.setattr(index, "renew", lambda *_: None)
+        patch.setattr(index, "read", lambda root, _: index.Index(root))
+        patch.setattr(index, "is_due", lambda *_: False)
         return sonde.load(store)
 
 
@@ -50,7 +50,7 @@ def assert_same(store: Place, monkeypatch: pytest.MonkeyPatch) -> Runs:
 def indexed(store: Place) -> set[str]:
     present = index.stamps(store)
     assert present is not None
-    return set(index.read(store, present))
+    return set(index.read(store, present).lines)
 
 
 def test_the_index_tells_what_the_folders_tell(store: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,7 +59,7 @@ def test_the_index_tells_what_the_folders_tell(store: Place, monkeypatch: pytest
     sonde.load(store)
     assert indexed(store) == set(ids)
     with monkeypatch.context() as patch:
-        patch.setattr(RunFolder, "read", lambda self: pytest.fail("a folder was read"))
+        patch.setattr(RunFolder, "read", lambda *_: pytest.fail("a folder was read"))
         assert len(sonde.load(store)) == 6
     assert_same(store, monkeypatch)
 
@@ -138,20 +138,67 @@ def test_unfinished_runs_are_never_in_the_index(store: Place, monkeypatch: pytes
     assert diverged in indexed(store)
 
 
-@pytest.mark.parametrize("damage", ["runs", "rows", "columns"])
+@pytest.mark.parametrize("damage", ["index", "runs", "rows"])
 def test_an_index_that_cannot_be_read_is_ignored(
     damage: str, store: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(store, CONFIGS[:4])
     sonde.load(store)
-    folder = store / index.FOLDER
-    if damage == "columns":
-        files.write(folder / "runs.parquet", index._parquet(pl.DataFrame({"id": ["a"]})))
-    else:
-        file = next(file for file in folder.iterdir() if file.name.startswith(damage))
-        files.write(file, b"PAR1")
-    assert indexed(store) == set()
+    for file in list((store / index.FOLDER).iterdir()):
+        if file.name.startswith(damage):
+            whole = bytearray(file.read_bytes())
+            for at in range(10, len(whole), len(whole) // 5):
+                whole[at] ^= 1
+            files.write(file, bytes(whole))
     assert_same(store, monkeypatch)
+    assert indexed(store) == {config.id for config in CONFIGS[:4]}, "the index was not written anew"
+    assert_same(store, monkeypatch)
+
+
+def test_a_file_that_changed_under_the_index_is_read_from_its_folder_and_said(
+    store: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ids = fill(store, CONFIGS[:4])
+    whole = sonde.load(store).rows
+    file = store / ids[0] / "metrics.parquet"
+    content = file.read_bytes()
+    files.write(file, content + b"x")
+    assert ids[0] not in indexed(store)
+    with pytest.raises(SondeError, match=r"metrics\.parquet is not what was stored"):
+        sonde.load(store)
+    assert (
+        f"changed since its index was written, and are read from their folders: {ids[0]}"
+        in capsys.readouterr().err
+    )
+    files.write(file, content)
+    assert sonde.load(store).rows.equals(whole)
+
+
+def test_a_family_of_many_rows_is_left_out_of_the_index_and_read_where_it_is_asked_for(
+    store: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index, "HEAVY", 100)
+    fill(store, CONFIGS[:4])
+    sonde.load(store)
+    light = sonde.load(store, metrics=("test_acc",)).rows
+    assert_same(store, monkeypatch)
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "read", lambda *_: pytest.fail("a folder was read"))
+        assert sonde.load(store, metrics=("test_acc",)).rows.equals(light)
+        with pytest.raises(pytest.fail.Exception):
+            sonde.load(store, metrics=("hidden_norm",))
+
+
+def test_an_index_in_many_blocks_tells_the_same(store: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index, "BLOCK", 1500)
+    ids = fill(store, CONFIGS[:7])
+    assert_same(store, monkeypatch)
+    present = index.stamps(store)
+    assert present is not None
+    assert len(index.read(store, present).blocks) > 2
+    some = sonde.load(store, metrics=("grad_norm", "test_acc"), of=ids[2:4])
+    assert set(some.rows["run"]) == set(ids[2:4])
+    assert len(some) == 7
 
 
 def test_a_store_that_may_not_be_written_to_is_read_all_the_same(
@@ -170,11 +217,20 @@ def test_a_store_that_may_not_be_written_to_is_read_all_the_same(
 def test_only_the_rows_asked_for_are_read(store: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(store, CONFIGS[:6])
     scalars = pl.col("layer").is_null()
-    for _ in range(2):
-        found = sonde.load(store, scalars)
-        assert found.rows.equals(without_index(store, monkeypatch).rows.filter(scalars))
-        assert len(found) == 6
-    fill(store, CONFIGS[6:])
-    assert sonde.load(store, scalars).rows.equals(without_index(store, monkeypatch).rows.filter(scalars))
+    last = pl.col("step") == pl.col("step").max().over("run", "metric")
+    accuracy = pl.col("metric").is_in(["test_acc", "nudge[0.01]"])
+    for more in ([], [], CONFIGS[6:], []):
+        ids = fill(store, list(more))
+        whole = without_index(store, monkeypatch).rows
+        assert sonde.load(store, layers=False).rows.equals(whole.filter(scalars))
+        assert sonde.load(store, last).rows.equals(whole.filter(last))
+        assert sonde.load(store, metrics=("test_acc", "nudge[0.01]")).rows.equals(whole.filter(accuracy))
+        assert sonde.load(store, last, metrics=("test_acc",), layers=False).rows.height == len(
+            sonde.load(store)
+        )
+        assert sonde.load(store, metrics=()).rows.is_empty()
+        assert len(sonde.load(store, metrics=())) == 6 + len(ids)
+        if more:
+            break
     assert len(indexed(store)) == len(CONFIGS)
     assert_same(store, monkeypatch)

@@ -16,7 +16,7 @@ from sonde.config import Probing, RunConfig
 from sonde.losses import CROSS_ENTROPY
 from sonde.models import ResidualMLP, VitMini
 from sonde.probes import PROBES, Context, take
-from sonde.probes.norms import sample_norms
+from sonde.probes.over_samples import sample_norms
 from sonde.readers import Reader
 from sonde.rows import undefined
 from sonde.rules import RULES, Backprop, DirectFeedback

@@ -13,14 +13,13 @@ from typer.testing import CliRunner
 
 import sonde.config
 from report_stores import write_run
-from sonde.audit import judge
-from sonde.cli import app, output
-from sonde.cli.report_contents import contents
-from sonde.compare import configurations
-from sonde.compare.comparison import compare
+from sonde.audit import audit
+from sonde.cli import app, terminal
+from sonde.compare import compare
 from sonde.report import page
-from sonde.report.contents import RunLine
-from sonde.report.sample import listed, sample
+from sonde.report.assembly import contents
+from sonde.report.runs import RunLine, listed, sample
+from sonde.runs import configurations
 from sonde.store.load import Runs, load
 from sonde.studies import STUDIES
 
@@ -83,7 +82,7 @@ def test_a_report_of_many_runs_shows_some_and_finds_in_all(
     pages = []
     for most in (1000, 12):
         monkeypatch.setattr(page, "sample", partial(sample, most=most))
-        monkeypatch.setattr(page, "NAMED", 3)
+        monkeypatch.setattr(page, "MOST_NAMED", 3)
         out = tmp_path / f"{most}.html"
         done = CliRunner().invoke(
             app, ["report", "--no-figures", "--runs", str(runs), "--out", str(out)], catch_exceptions=False
@@ -110,12 +109,12 @@ def test_a_long_table_of_runs_reads_like_a_short_one(runs: Path, monkeypatch: py
         return [line.rstrip() for line in found.splitlines()]
 
     short = shown()
-    monkeypatch.setattr(output, "MANY", 10)
+    monkeypatch.setattr(terminal, "RICH_LINES", 10)
     assert shown() == short
 
 
 FRAMES = [(pl.DataFrame, name) for name in ("filter", "join", "partition_by", "group_by", "sort", "unique")]
-ONCE_A_RECIPE = [(sonde.config, "parse"), (configurations, "flatten"), (judge, "margin")]
+ONCE_A_RECIPE = [(sonde.config, "parse"), (configurations, "flatten"), (audit, "margin")]
 
 
 @pytest.mark.parametrize(
@@ -142,14 +141,12 @@ def test_frames_and_recipes_are_looked_at_as_often_for_many_seeds_as_for_few(
 
     for owner, name in counted:
         monkeypatch.setattr(owner, name, counting(name, getattr(owner, name)))
-    monkeypatch.setattr(sonde.config, "_trees", known := {})
     done = []
     for seeds in (4, 12):
         root = tmp_path / str(seeds)
         for config in STUDIES["audit"].configs("quick", range(seeds)):
             write_run(root, config)
         stored = load(root)
-        known.clear()
         calls.clear()
         ask(stored)
         done.append(dict(calls))

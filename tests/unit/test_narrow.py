@@ -1,13 +1,12 @@
 import pytest
 
 from conftest import tiny_config
-from sonde.compare.configurations import assignments
 from sonde.config import RunConfig, whole_tree
 from sonde.errors import SondeError
 from sonde.models import PlainMLP
-from sonde.studies.narrow import differences, only
+from sonde.runs.configurations import choices, differences
 from sonde.studies.residual import configs
-from sonde.studies.settings import settings, swept
+from sonde.studies.settings import narrowed, settings, swept
 
 
 def changed(*words: str) -> list[RunConfig]:
@@ -17,10 +16,10 @@ def changed(*words: str) -> list[RunConfig]:
 
 def test_values_are_json_where_they_are_json() -> None:
     words = ["a=1", "b=1e-3", "c=text", "d=true", "e=[1,2]", "f=1/sqrt(L)", "g=x=y"]
-    found = assignments(words, "--only")
+    found = choices(words)
     assert found == {"a": 1, "b": 1e-3, "c": "text", "d": True, "e": [1, 2], "f": "1/sqrt(L)", "g": "x=y"}
     with pytest.raises(SondeError, match="write key=value"):
-        assignments(["epochs"], "--only")
+        choices(["epochs"])
 
 
 def test_the_study_is_two_networks_by_two_variants_by_seeds() -> None:
@@ -30,12 +29,12 @@ def test_the_study_is_two_networks_by_two_variants_by_seeds() -> None:
 
 
 def test_a_scaled_network_follows_its_depth() -> None:
-    scaled = only(changed("model.L=4"), {"variant": "scaled"})
+    scaled = narrowed(changed("model.L=4"), {"variant": "scaled"})
     assert {run.model.init_scale for run in scaled} == {0.5}
 
 
 def test_only_keeps_what_has_the_value() -> None:
-    runs = only(configs("full", [42, 7]), {"model": "plain_mlp", "seed": 7})
+    runs = narrowed(configs("full", [42, 7]), {"model": "plain_mlp", "seed": 7})
     assert {type(run.model) for run in runs} == {PlainMLP}
     assert len(runs) == 2
 
@@ -49,7 +48,7 @@ def test_only_keeps_what_has_the_value() -> None:
 )
 def test_only_refuses_what_nothing_matches(choice: dict[str, object], message: str) -> None:
     with pytest.raises(SondeError, match=message):
-        only(configs("full", [42]), choice)
+        narrowed(configs("full", [42]), choice)
 
 
 @pytest.mark.parametrize(

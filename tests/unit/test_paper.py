@@ -9,12 +9,11 @@ import sonde
 from conftest import tiny_config
 from sonde.errors import SondeError
 from sonde.figures import FIGURES, NoData
-from sonde.figures.evidence import Evidence
 from sonde.models import PlainMLP, ResMLP
-from sonde.paper.reading.residual import read_residual
-from sonde.paper.writing.residual import residual_sheets
-from sonde.studies.evidence import gather
+from sonde.paper.residual_files import read_residual, residual_sheets
+from sonde.runs.evidence import Evidence
 from sonde.studies.from_files import from_files
+from sonde.studies.study import gather
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +33,7 @@ def evidence(tmp_path_factory: pytest.TempPathFactory) -> Evidence:
 @pytest.fixture
 def folder(evidence: Evidence, tmp_path: Path) -> Path:
     for name, sheet in residual_sheets(evidence).items():
-        (tmp_path / name).write_text(json.dumps(sheet.content))
+        (tmp_path / name).write_text(json.dumps(sheet.content()))
     return tmp_path
 
 
@@ -177,7 +176,7 @@ def test_an_undefined_value_stops_the_export_naming_run_epoch_and_metric(evidenc
     with pytest.raises(
         SondeError, match=rf"run {run}, epoch 3, metric activation_std: undefined \(one value\)"
     ):
-        residual_sheets(Evidence(rows, evidence.runs, "runs"))
+        residual_sheets(Evidence(rows, evidence.runs, "runs"))["results.json"].content()
 
 
 def test_half_a_pair_is_not_exported(evidence: Evidence) -> None:

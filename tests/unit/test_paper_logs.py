@@ -12,13 +12,12 @@ from matplotlib.patches import Rectangle
 import sonde
 from sonde.config import RunConfig, change
 from sonde.errors import SondeError
-from sonde.figures import FIGURES
-from sonde.figures.evidence import Evidence
-from sonde.paper.reading import READERS
-from sonde.paper.writing import WRITERS
+from sonde.figures import figures_of
+from sonde.paper import READERS, WRITERS
+from sonde.runs.evidence import Evidence
 from sonde.studies import STUDIES
-from sonde.studies.evidence import gather
 from sonde.studies.from_files import from_files
+from sonde.studies.study import gather
 
 pytestmark = pytest.mark.xdist_group("paper_logs")  # one worker trains the studies
 TINY = {"epochs": 2, "model.d": 8, "probes.size": 16, "probes.directions": 2, "batch_size": 256}
@@ -48,7 +47,7 @@ def folder(evidence: dict[str, Evidence], tmp_path: Path) -> Path:
     for study, known in evidence.items():
         for name, sheet in WRITERS[study](known).items():
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / name).write_text(json.dumps(sheet.content, allow_nan=False))
+            (tmp_path / name).write_text(json.dumps(sheet.content(), allow_nan=False))
     return tmp_path
 
 
@@ -271,7 +270,7 @@ FIGURES_OF = [
 
 def drawn(study: str, name: str, evidence: Evidence) -> list[list[list[float]]]:
     """The data of every line and bar, panel by panel."""
-    figure, _ = FIGURES[name].draw(evidence)
+    figure, _ = figures_of(study)[name].draw(evidence)
     panels = []
     for ax in figure.axes:
         lines = [line.get_xydata().tolist() for line in ax.lines if len(line.get_xydata())]

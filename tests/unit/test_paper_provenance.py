@@ -15,7 +15,7 @@ import sonde as package
 from conftest import Sonde
 from sonde.config import change
 from sonde.errors import SondeError
-from sonde.figures import FIGURES
+from sonde.figures import figures_of
 from sonde.studies import STUDIES
 from sonde.studies.from_files import from_files
 
@@ -61,11 +61,10 @@ def said(folder: Path) -> dict[str, tuple[str, str]]:
     """Figure → every word drawn on it, and its caption."""
     found = {}
     for study, evidence in from_files(folder).items():
-        for name, spec in FIGURES.items():
-            if spec.study == study:
-                figure, caption = spec.draw(evidence)
-                drawn = " ".join(text.get_text() for text in figure.findobj(Text)).replace("\n", " ")
-                found[name] = (drawn, caption)
+        for name, spec in figures_of(study).items():
+            figure, caption = spec.draw(evidence)
+            drawn = " ".join(text.get_text() for text in figure.findobj(Text)).replace("\n", " ")
+            found[name] = (drawn, caption)
     assert len(found) == 8
     return found
 

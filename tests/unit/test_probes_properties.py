@@ -15,7 +15,7 @@ from sonde.models import PlainMLP, ResidualMLP, ResMLP, StudentNet, VitMini
 from sonde.models.model import Model
 from sonde.network import Signature
 from sonde.probes import Context, Snapshot, take
-from sonde.probes.norms import cosines, rms, sample_norms
+from sonde.probes.over_samples import cosines, rms, sample_norms
 from sonde.probes.rho import pearson
 from sonde.rows import Reading
 from sonde.rules import RULES

@@ -13,7 +13,7 @@ from sonde.losses import CROSS_ENTROPY
 from sonde.models import PlainMLP, ResidualMLP, ResMLP, StudentNet, VitMini
 from sonde.network import Network
 from sonde.probes import Context, Snapshot, take
-from sonde.probes.norms import median, sample_norms
+from sonde.probes.over_samples import median, sample_norms
 from sonde.probes.rho import pearson
 from sonde.rules import Backprop
 from sonde.tasks import Digits

@@ -21,10 +21,10 @@ from sonde.recompute.comparison import recompute
 from sonde.recompute.stored import read_end
 from sonde.rules import Backprop, DirectFeedback, StateBridge
 from sonde.store.load import find
-from sonde.store.run import RunFolder
+from sonde.store.run import RunFolder, parquet
 from sonde.tasks import Teacher
 from sonde.training.tensors import unpack
-from stores import at, memory
+from stores import at, forge, memory
 
 CONFIG = tiny_config(
     model=ResidualMLP(d=8, L=2, w2_std=0.3),
@@ -46,7 +46,7 @@ def edited(folder: RunFolder, change: Callable[[pl.DataFrame], pl.DataFrame]) ->
     """The run with other rows."""
     assert isinstance(folder.path, Path)
     rows = pl.read_parquet(folder.path / "metrics.parquet")
-    change(rows).write_parquet(folder.path / "metrics.parquet")
+    forge(folder, "metrics.parquet", parquet(change(rows)))
     return folder
 
 
@@ -91,7 +91,7 @@ def test_other_weights_than_the_measured_ones_are_noticed(folder: RunFolder) -> 
     assert isinstance(folder.path, Path)
     weights = safetensors.torch.load(folder.tensors("weights"))
     weights["blocks.1.w2.weight"][0, 0] += 1e-5
-    (folder.path / "weights.safetensors").write_bytes(safetensors.torch.save(weights))
+    forge(folder, "weights.safetensors", safetensors.torch.save(weights))
     wrong = {line.metric for line in recompute(read_end(folder)).lines if line.wrong is not None}
     assert {"loss", "grad_norm", "credit_cosine", "rho", "drift[…]"} <= wrong
 
@@ -100,9 +100,7 @@ def test_other_feedback_than_that_which_trained_is_noticed(folder: RunFolder) ->
     assert isinstance(folder.path, Path)
     other = replace(CONFIG, seed=7)
     sonde.train(other, runs=folder.path.parent)
-    (folder.path / "rule.safetensors").write_bytes(
-        (folder.path.parent / other.id / "rule.safetensors").read_bytes()
-    )
+    forge(folder, "rule.safetensors", (folder.path.parent / other.id / "rule.safetensors").read_bytes())
     wrong = {line.metric for line in recompute(read_end(folder)).lines if line.wrong is not None}
     assert {"credit_norm", "credit_cosine", "rho"} <= wrong
     assert not any(metric.endswith(("/bp", "/null")) or metric == "grad_norm" for metric in wrong)

@@ -9,10 +9,9 @@ import pytest
 
 import sonde
 from report_stores import NASTY, write_run, write_study
-from sonde.cli.report_contents import contents
-from sonde.report.contents import Contents
-from sonde.report.data import DIGITS, _Tables, as_script, chart_data, series, styled
-from sonde.report.metrics import offered
+from sonde.report.assembly import contents
+from sonde.report.charts import DIGITS, _Tables, as_script, chart_data, offered, series, styled
+from sonde.report.parts import Contents
 from sonde.rows import SCHEMA
 from sonde.studies import STUDIES
 

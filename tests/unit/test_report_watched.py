@@ -66,7 +66,7 @@ def test_of_too_many_steps_the_first_ten_and_the_last_are_kept(monkeypatch: pyte
     assert kept[:10] == list(range(10))
     assert kept[-1] == 4975
     assert sampled(steps, 1000) == steps
-    monkeypatch.setattr(reporting, "VALUES", 8 * 20)
+    monkeypatch.setattr(reporting, "MOST_VALUES", 8 * 20)
     rows = [(step, 0, "out_rms", 1.0, None, "a") for step in steps]
     (run,) = watched_data([part(rows)])["runs"]
     assert len(run["steps"]) == 20

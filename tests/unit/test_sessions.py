@@ -1,4 +1,4 @@
-from sonde.cli.sessions import place_of, start
+from sonde.report.runs import place_of, start
 
 MACHINE = {"environment": {"machine": {"host": "gauss"}}}
 

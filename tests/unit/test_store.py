@@ -1,6 +1,8 @@
 import json
 import multiprocessing
+import shutil
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -9,10 +11,11 @@ import sonde
 from conftest import tiny_config
 from sonde.config import RunConfig, whole_tree
 from sonde.errors import SondeError
-from sonde.store import files
+from sonde.store import files, table
+from sonde.store.checksums import seal
 from sonde.store.lock import Held, hold
-from sonde.store.run import Manifest, RunFolder
-from stores import assert_a_reader_sees_whole_states, rows
+from sonde.store.run import Manifest, RunFolder, parquet
+from stores import assert_a_reader_sees_whole_states, forge, rows, without_checksums
 
 
 @pytest.fixture
@@ -92,21 +95,16 @@ def test_a_reader_beside_a_writer_always_sees_one_whole_state(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
-        ("manifest.json", None, r"manifest\.json is missing.*remove .* to train it anew"),
+        ("manifest.json", None, r"manifest\.json is missing"),
         ("run.json", None, r"run\.json is missing"),
         ("manifest.json", "{", r"manifest\.json is not JSON"),
         ("manifest.json", "[]", r"manifest\.json has no key 'format'"),
-        ("manifest.json", '{"format": 0}', r"format is 0, this version reads 1"),
+        ("manifest.json", '{"format": 0}', r"format is 0, this version reads 1 and 2"),
         ("manifest.json", '{"format": 1, "epoch": 1, "files": {}}', r"has no key 'state'"),
         ("manifest.json", '{"format": 1, "state": "complete", "epoch": 1, "files": {}, "mood": 1}', "mood"),
         ("metrics.parquet", None, r"metrics\.parquet is missing, though manifest\.json names it"),
-        ("metrics.parquet", "PAR1", r"metrics\.parquet cannot be read"),
-        ("run.json", '{"format": 1, "id": "ID", "about": {}, "config": {}}', "has no key 'about.label'"),
-        (
-            "run.json",
-            '{"format": 1, "id": "other", "about": {}, "config": {}}',
-            "id is 'other', but the folder",
-        ),
+        ("metrics.parquet", "PAR1", r"metrics\.parquet is not what was stored"),
+        ("run.json", "{}", r"run\.json has no key 'format'"),
     ],
 )
 def test_a_damaged_run_folder_names_the_file_and_the_fix(
@@ -115,15 +113,146 @@ def test_a_damaged_run_folder_names_the_file_and_the_fix(
     if content is None:
         (trained / file).unlink()
     else:
-        (trained / file).write_text(content.replace("ID", trained.name))
-    with pytest.raises(SondeError, match=message):
+        (trained / file).write_text(content)
+    with pytest.raises(SondeError, match=message + ".*remove .* to train it anew"):
         sonde.load(trained.parent)
 
 
-def test_rows_of_another_version_are_refused(trained: Path) -> None:
-    pl.DataFrame({"run": ["a"]}).write_parquet(trained / "metrics.parquet")
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda known: known | {"format": 3}, r"run\.json: format is 3, this version reads 1"),
+        (lambda known: known | {"id": "other"}, "id is 'other', but the folder"),
+        (lambda known: known | {"about": {}}, r"run\.json has no key 'about\.label'"),
+        (
+            lambda known: known | {"about": known["about"] | {"depth": "3"}},
+            r"has about\.depth = '3': input should",
+        ),
+        (lambda known: known | {"mood": 1}, "has a key 'mood' that this version does not know"),
+        (
+            lambda known: known | {"config": known["config"] | {"seed": 43}},
+            "its configuration is that of '.*-s43-",
+        ),
+        (lambda known: known | {"config": known["config"] | {"seed": True}}, r"has config\.seed = True"),
+        (
+            lambda known: known | {"config": known["config"] | {"epochs": 10**4000}},
+            r"has config\.epochs = .{,61}: ",
+        ),
+        (
+            lambda known: known | {"guests": ["../../x"]},
+            r"guests\.0 = '\.\./\.\./x': a file of the run's own",
+        ),
+        (lambda known: [known], "has no key 'format'"),
+    ],
+)
+def test_a_forged_description_is_refused_in_one_line(trained: Path, change: Any, message: str) -> None:
+    folder = RunFolder(trained)
+    forge(folder, "run.json", json.dumps(change(folder.description())).encode())
+    with pytest.raises(SondeError, match=message) as refused:
+        sonde.load(trained.parent)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"files": {"metrics": "../other/metrics.parquet"}}, "is named without a path"),
+        ({"files": {"metrics": "/etc/passwd"}}, "is named without a path"),
+        ({"files": {"metrics": 3}}, r"has files\.metrics = 3: input should be a valid string"),
+        ({"files": {"metrics": "run.jsonl"}}, r"names run\.jsonl without a checksum"),
+        ({"epoch": "3"}, r"has epoch = '3': input should be a valid integer"),
+        ({"epoch": 10**4000}, "has epoch = "),
+        ({"state": "splendid"}, "has state = 'splendid'"),
+        ({"sessions": {}}, r"has sessions = \{\}"),
+    ],
+)
+def test_a_forged_manifest_is_refused_in_one_line(
+    trained: Path, change: dict[str, Any], message: str
+) -> None:
+    path = trained / "manifest.json"
+    known = json.loads(path.read_text()) | change
+    del known["sha256"]
+    path.write_bytes(seal(known))
+    with pytest.raises(SondeError, match=message) as refused:
+        sonde.load(trained.parent)
+    assert "\n" not in str(refused.value)
+
+
+def test_json_nested_a_hundred_thousand_deep_is_refused_in_one_line(trained: Path) -> None:
+    for name in ("run.json", "manifest.json"):
+        (trained / name).write_text("[" * 100_000)
+        with pytest.raises(SondeError, match=rf"{name} is not JSON"):
+            RunFolder(trained).description() if name == "run.json" else RunFolder(trained).manifest()
+
+
+def test_a_seed_changed_in_a_manifest_of_0_1_0_is_noticed_too(trained: Path) -> None:
+    without_checksums(RunFolder(trained))
+    path = trained / "run.json"
+    path.write_text(path.read_text().replace('"seed": 42', '"seed": 43'))
+    with pytest.raises(SondeError, match="its configuration is that of"):
+        sonde.load(trained.parent)
+
+
+def test_a_copied_run_is_refused(trained: Path) -> None:
+    shutil.copytree(trained, trained.with_name(f"{trained.name}-copy"))
+    with pytest.raises(SondeError, match="but the folder is"):
+        sonde.load(trained.parent)
+
+
+def test_rows_of_another_version_or_run_are_refused(trained: Path) -> None:
+    folder = RunFolder(trained)
+    _, mine = folder.read()
+    forge(folder, "metrics.parquet", parquet(mine.with_columns(run=pl.lit("other"))))
+    with pytest.raises(SondeError, match="has rows of 'other', but the run is"):
+        sonde.load(trained.parent)
+    forge(folder, "metrics.parquet", parquet(pl.DataFrame({"run": ["a"]})))
     with pytest.raises(SondeError, match="columns of another version"):
         sonde.load(trained.parent)
+    forge(folder, "metrics.parquet", b"PAR1")
+    with pytest.raises(SondeError, match=r"metrics\.parquet cannot be read"):
+        sonde.load(trained.parent)
+
+
+def test_more_rows_than_memory_holds_are_refused_before_they_are_unpacked(
+    trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table, "MOST", 1000)
+    folder = RunFolder(trained)
+    _, mine = folder.read()
+    content = parquet(pl.concat([mine] * 20))
+    forge(folder, "metrics.parquet", content)
+    with pytest.raises(SondeError, match=r"has more rows than the 1,000 that a run may have"):
+        sonde.load(trained.parent)
+    with pytest.raises(SondeError, match=r"measure less often"):
+        folder.commit(folder.manifest(), pl.concat([mine] * 20), {})
+
+
+def test_a_flipped_bit_in_the_state_of_an_interrupted_run_stops_the_resume(
+    tmp_path: Path, tiny: RunConfig
+) -> None:
+    sonde.train(tiny, runs=tmp_path, should_stop=lambda: True)
+    for file in sorted((tmp_path / tiny.id).iterdir()):
+        if file.name == "log.txt":
+            continue
+        whole = file.read_bytes()
+        file.write_bytes(whole[:-20] + bytes([whole[-20] ^ 4]) + whole[-19:])
+        with pytest.raises(SondeError, match=rf"{file.name} is not (what was stored|JSON)"):
+            sonde.train(tiny, runs=tmp_path)
+        file.write_bytes(whole)
+    assert sonde.train(tiny, runs=tmp_path).state == "complete"
+
+
+def test_a_store_without_checksums_is_read_and_says_once_that_it_cannot_be_verified(
+    trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = sonde.load(trained.parent).rows
+    assert capsys.readouterr().err == ""
+    without_checksums(RunFolder(trained))
+    for _ in range(2):
+        assert sonde.load(trained.parent).rows.equals(whole)
+    told = capsys.readouterr().err
+    assert told.count("1 run in ") == 1
+    assert "stored without checksums, by 0.1.0: the numbers cannot be verified" in told
 
 
 def test_a_store_that_is_a_file_or_absent_says_so(tmp_path: Path, tiny: RunConfig) -> None:

@@ -74,7 +74,7 @@ def writer(folder: RunFolder) -> None:
     for epoch in range(0 if manifest.epoch is None else manifest.epoch + 1, 3):
         state = "complete" if epoch == 2 else "unfinished"
         tensors = {"weights": b"w%d" % epoch} | ({"resume": b"r%d" % epoch} if epoch < 2 else {})
-        folder.commit(Manifest(state=state, epoch=epoch), rows(epoch), tensors)  # type: ignore[arg-type]
+        folder.commit(Manifest(state=state, epoch=epoch), rows(epoch, folder.id), tensors)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("answered", [False, True])

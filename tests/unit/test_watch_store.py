@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from conftest import Sonde, tiny_config
+from sonde.errors import SondeError
 from sonde.rows import SCHEMA, WATCHED
 from sonde.store import journal as journals
 from sonde.store.journal import Journal, folder_name, read_watched
@@ -22,7 +23,7 @@ from watch_programs import plain_mlp, vectors
 
 def some_rows(step: int, many: int = 3) -> pl.DataFrame:
     values = [
-        ("run", None, step, place, "out_rms", 1.5, True, None, 4, f"layer {place}") for place in range(many)
+        ("net", None, step, place, "out_rms", 1.5, True, None, 4, f"layer {place}") for place in range(many)
     ]
     return pl.DataFrame(values, schema=WATCHED, orient="row")
 
@@ -78,8 +79,20 @@ def test_a_torn_chunk_is_as_if_it_had_never_been(tmp_path: Path) -> None:
     for cut in range(len(first), len(whole)):
         file.write_bytes(whole[:cut])
         assert read_watched(journal.folder)[1].equals(some_rows(0))
-    file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    assert read_watched(journal.folder)[1].equals(some_rows(0)), "a flipped bit is noticed"
+
+
+def test_a_flipped_bit_anywhere_in_the_journal_is_refused_with_a_way_to_keep_the_rest(tmp_path: Path) -> None:
+    journal = made(tmp_path)
+    journal.append(some_rows(0), 0)
+    journal.append(some_rows(1), 1)
+    file = tmp_path / "net" / "journal-0001.chunks"
+    whole, first = file.read_bytes(), len(journals._chunk(some_rows(0)))
+    for at in range(0, len(whole), 7):
+        file.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        with pytest.raises(SondeError, match=f"damaged from byte {0 if at < first else first} on: `truncate"):
+            read_watched(journal.folder)
+    file.write_bytes(whole[:first])
+    assert read_watched(journal.folder)[1].equals(some_rows(0))
 
 
 def test_a_run_of_the_same_name_gets_a_number(tmp_path: Path) -> None:

@@ -1,19 +1,160 @@
-"""Audit a store: its complete runs by recipe, and by rule within each recipe."""
+"""Audit a store: its complete runs by recipe, by rule within each recipe, and by seed within each rule."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
-from sonde.audit.judge import Judge
+from sonde.audit.credit import LayerCredit, at_layers, credit
+from sonde.audit.questions import Answer, Margin, gradient, margin, scale
 from sonde.audit.thresholds import Thresholds
-from sonde.audit.verdict import Diverged, RuleAudit
-from sonde.compare.configurations import Flat, Kind, complete, differing, identity, kinds, shown, without
-from sonde.compare.factor import Level, levels, options_of
-from sonde.compare.makers import made_with
-from sonde.errors import SondeError
+from sonde.runs.configurations import (
+    Flat,
+    Kind,
+    Level,
+    differing,
+    identity,
+    kinds,
+    levels,
+    options_of,
+    shown,
+    without,
+)
+from sonde.runs.ended import by_seed, complete, made_with, refuse_none
+from sonde.runs.readings import MeasuredRun, measured
+from sonde.spreads import Summary, summarise_known
 from sonde.store.load import Run, Runs
+
+QUESTIONS = {"D1": scale, "D2": gradient, "D3": credit}
+"""Asked of every run; D4, the margin, is asked of the rule."""
+
+NUDGE = "nudge[0.01]"
+CONTROLLED = ("credit_cosine", "rho", NUDGE)
+"""Metrics that are measured beside a ceiling, `…/bp`, and a null, `…/null`; two of them with its spread over draws."""
+
+METRICS = (
+    "growth",
+    "grad_norm",
+    "grad_per_error",
+    "test_acc",
+    "train_acc",
+    *(f"{metric}{control}" for metric in CONTROLLED for control in ("", "/bp", "/null", "/null_std")),
+)
+"""All that an audit reads."""
 
 BESIDES = ("rule", "seed")
 """In these, runs of one recipe may differ."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunAudit:
+    """One run's answers."""
+
+    run: MeasuredRun
+    answers: dict[str, Answer]
+    credits: list[LayerCredit]  # when D3 was last asked; none where credit is trivial
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diverged:
+    """A run that came to no end: its loss or weights were not finite after an epoch."""
+
+    run: str
+    seed: int
+    epoch: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tally:
+    """One question over seeds.  There is no vote: it fired in k of n seeds, and the sentence says so."""
+
+    fired: dict[int, Answer]
+    clear: dict[int, Answer]
+    undefined: dict[int, Answer]
+    not_asked: dict[int, Answer]
+
+    @property
+    def n(self) -> int:
+        return len(self.fired) + len(self.clear) + len(self.undefined)
+
+    @property
+    def reason(self) -> str | None:
+        """Why it is undefined, where it is."""
+        return next((answer.reason for answer in self.undefined.values()), None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Controlled:
+    """A mean over the deep layers with its null and its ceiling, each over seeds."""
+
+    metric: str
+    layers: tuple[int, ...]
+    value: Summary
+    null: Summary
+    ceiling: Summary
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuleAudit:
+    """One rule of a recipe."""
+
+    rule: str
+    label: str
+    options: dict[str, Any]
+    depth: int
+    runs: list[RunAudit]  # in the order of seeds
+    margin: Margin  # D4
+    diverged: list[Diverged]  # in the order of seeds
+    left_out: dict[str, str]  # runs of this rule and recipe that have not come to their end
+    thresholds: Thresholds
+
+    @property
+    def seeds(self) -> list[int]:
+        return [one.run.seed for one in self.runs]
+
+    @property
+    def ids(self) -> list[str]:
+        return [one.run.id for one in self.runs]
+
+    @property
+    def ended(self) -> list[str]:
+        """All runs the verdict stands on: those whose numbers it has, and those that diverged."""
+        return [*self.ids, *(one.run for one in self.diverged)]
+
+    def tally(self, question: str) -> Tally:
+        answers = {one.run.seed: one.answers[question] for one in self.runs}
+
+        def of(wanted: Callable[[Answer], bool]) -> dict[int, Answer]:
+            return {seed: answer for seed, answer in answers.items() if wanted(answer)}
+
+        return Tally(
+            fired=of(lambda answer: answer.fired is True),
+            clear=of(lambda answer: answer.fired is False),
+            undefined=of(lambda answer: answer.asked and answer.fired is None),
+            not_asked=of(lambda answer: not answer.asked),
+        )
+
+    def value(self, question: str) -> Summary:
+        """The question's quantity at the end, over seeds."""
+        return summarise_known([one.answers[question] for one in self.runs])
+
+    def scalar(self, metric: str) -> Summary:
+        """A metric of the whole network at the last epoch, over seeds."""
+        return summarise_known([one.run.at(metric, one.run.epochs) for one in self.runs])
+
+    def controlled(self, metric: str) -> Controlled:
+        """A measure of the credit at the last epoch: its mean over layers 1 … L−1, beside null and ceiling."""
+        runs = [one.run for one in self.runs]
+        of = {
+            control: summarise_known([run.mean(metric + control, run.epochs, run.deep) for run in runs])
+            for control in ("", "/null", "/bp")
+        }
+        layers = tuple(range(1, self.depth))
+        return Controlled(metric=metric, layers=layers, value=of[""], null=of["/null"], ceiling=of["/bp"])
+
+    @cached_property
+    def measures(self) -> dict[str, Controlled]:
+        return {metric: self.controlled(metric) for metric in CONTROLLED}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +176,28 @@ class Audit:
     thresholds: Thresholds
 
 
+class Judge:
+    """Answers of one store.  Studies share runs with the whole store: what was asked once is not asked again."""
+
+    def __init__(self, stored: Runs) -> None:
+        self.stored = stored
+        self.answered: dict[tuple[str, Thresholds], RunAudit] = {}
+
+    @cached_property
+    def measured(self) -> dict[str, MeasuredRun]:
+        return measured(self.stored.rows, complete(self.stored)[0], METRICS)
+
+    def run(self, id: str, thresholds: Thresholds) -> RunAudit:
+        """The questions asked of a run."""
+        if (id, thresholds) not in self.answered:
+            run = self.measured[id]
+            answers = {name: ask(run, thresholds) for name, ask in QUESTIONS.items()}
+            trivial, epoch = run.rule in ("bp", "frozen"), answers["D3"].epoch
+            credits = [] if trivial or epoch is None else at_layers(run, epoch, thresholds)
+            self.answered[id, thresholds] = RunAudit(run=run, answers=answers, credits=credits)
+        return self.answered[id, thresholds]
+
+
 def audit(stored: Runs, thresholds: Thresholds | None = None, judge: Judge | None = None) -> Audit:
     """Ask the four questions of every run that has ended; `judge` knows the store of which these are all runs or some.
 
@@ -44,11 +207,7 @@ def audit(stored: Runs, thresholds: Thresholds | None = None, judge: Judge | Non
     runs, left_out = complete(stored)
     lost = [run for run in stored.runs if run.manifest.state == "diverged"]
     left_out = {run: why for run, why in left_out.items() if run not in {one.id for one in lost}}
-    if not (runs or lost):
-        why = "; ".join(f"{run}: {reason}" for run, reason in left_out.items()) or "it is empty"
-        raise SondeError(
-            f"the store holds no complete run ({why}): finish one with `sonde run` or `sonde train`"
-        )
+    refuse_none([*runs, *lost], left_out)
     inside = {run.id for run in (*runs, *lost)}
     recipes: dict[str, list[Kind]] = {}
     for kind in kinds(stored.runs):
@@ -90,30 +249,34 @@ def _rules(
         identity(options_of(kind.flat, "rule")): sorted(kind.runs, key=lambda run: run.config["seed"])
         for kind in kinds
     }
-    states = {
-        state: {key: [run for run in runs if run.manifest.state == state] for key, runs in members.items()}
-        for state in ("complete", "diverged")
+    ended = {
+        key: by_seed((run for run in runs if run.id not in left_out), present[key].label)
+        for key, runs in members.items()
     }
-    inside = states["complete"]
+    inside = {
+        key: {seed: run for seed, run in runs.items() if run.manifest.state == "complete"}
+        for key, runs in ended.items()
+    }
     frozen, why = _baseline(present, inside)
+    base = {seed: judge.measured[run.id] for seed, run in frozen.items()}
     found = []
     for key in sorted(present, key=lambda key: (present[key].name == "frozen", present[key].name != "bp")):
-        lost = states["diverged"][key]
-        if not (inside[key] or lost):
+        if not ended[key]:
             continue
-        level = present[key]
-        options = level.label.removeprefix(level.name)
+        level, about = present[key], members[key][0].about
+        own = [judge.run(run.id, thresholds) for run in inside[key].values()]
         found.append(
             RuleAudit(
                 rule=level.name,
-                label=members[key][0].about["rule_label"] + options,
+                label=about["rule_label"] + level.label.removeprefix(level.name),
                 options=level.options,
-                depth=members[key][0].about["depth"],
-                runs=judge.runs(inside[key], thresholds),
-                margin=judge.margin(level.name, inside[key], frozen, why, thresholds),
+                depth=about["depth"],
+                runs=own,
+                margin=margin(level.name, [one.run for one in own], base, why, thresholds.confidence),
                 diverged=[
-                    Diverged(run=run.id, seed=run.config["seed"], epoch=run.manifest.epoch or 0)
-                    for run in lost
+                    Diverged(run=run.id, seed=seed, epoch=run.manifest.epoch or 0)
+                    for seed, run in ended[key].items()
+                    if seed not in inside[key]
                 ],
                 left_out={run.id: left_out[run.id] for run in members[key] if run.id in left_out},
                 thresholds=thresholds,
@@ -122,14 +285,11 @@ def _rules(
     return found
 
 
-def _baseline(present: dict[str, Level], inside: dict[str, list[Run]]) -> tuple[dict[int, Run], str]:
+def _baseline(present: dict[str, Level], inside: dict[str, dict[int, Run]]) -> tuple[dict[int, Run], str]:
     """The frozen runs by seed, or why there is no baseline."""
     frozen = {
-        level.label: {run.config["seed"]: run for run in inside[key]}
-        for key, level in present.items()
-        if level.name == "frozen"
+        level.label: inside[key] for key, level in present.items() if level.name == "frozen" and inside[key]
     }
-    frozen = {label: by_seed for label, by_seed in frozen.items() if by_seed}
     if not frozen:
         return {}, "there is no frozen baseline of this recipe"
     if len(frozen) > 1:

@@ -12,10 +12,10 @@ from functools import lru_cache
 from statistics import NormalDist
 from typing import Literal, NamedTuple
 
-from sonde.audit.answer import Answer, Look, answer
-from sonde.audit.subject import Subject
+from sonde.audit.questions import Answer, Look, answer
 from sonde.audit.thresholds import Thresholds
-from sonde.statistics import t_quantile
+from sonde.runs.readings import MeasuredRun
+from sonde.spreads import t_quantile
 from sonde.verdicts import number
 
 MEASURES = {"credit_cosine": "cosine", "rho": "ρ"}
@@ -54,31 +54,31 @@ class LayerCredit(NamedTuple):
         return (self.reason or "").startswith("not evidence")
 
 
-def credit(subject: Subject, thresholds: Thresholds) -> Answer:
+def credit(run: MeasuredRun, thresholds: Thresholds) -> Answer:
     """The smallest excess over the null; fires where a layer is not above it by cosine and by ρ.
 
     One layer is enough: one good layer cannot carry the others.  ρ of BP's gradient, the ceiling, decides whether
     a layer may be read.
     """
-    if subject.rule == "frozen":
-        return Answer(missing=f"no credit is assigned to layers {span(subject.layers)}", asked=False)
-    if subject.rule == "bp":
+    if run.rule == "frozen":
+        return Answer(reason=f"no credit is assigned to layers {span(run.layers)}", asked=False)
+    if run.rule == "bp":
         trivial = "its credit is the gradient itself"
-        return Answer((Look(epoch=subject.epochs, value=math.nan, fired=False, note=trivial),))
-    epochs = {metric: subject.epochs_of(metric, subject.layers) for metric in MEASURES}
+        return answer([Look(epoch=run.epochs, value=math.nan, fired=False, note=trivial)], "")
+    epochs = {metric: run.epochs_of(metric, run.layers) for metric in MEASURES}
     both = sorted(set(epochs["credit_cosine"]) & set(epochs["rho"]))
     absent = [name for metric, name in MEASURES.items() if not epochs[metric]]
     missing = (
-        f"{' and '.join(absent)} not measured at layers {span(subject.layers)}"
+        f"{' and '.join(absent)} not measured at layers {span(run.layers)}"
         if absent
         else "cosine and ρ were never measured at one epoch"
     )
-    return answer([_look(epoch, at_layers(subject, epoch, thresholds)) for epoch in both], missing)
+    return answer([_look(epoch, at_layers(run, epoch, thresholds)) for epoch in both], missing)
 
 
-def at_layers(subject: Subject, epoch: int, thresholds: Thresholds) -> list[LayerCredit]:
+def at_layers(run: MeasuredRun, epoch: int, thresholds: Thresholds) -> list[LayerCredit]:
     """The credit of each layer 1 … L at one epoch."""
-    return [_layer(subject, epoch, layer, thresholds) for layer in subject.layers]
+    return [_layer(run, epoch, layer, thresholds) for layer in run.layers]
 
 
 def span(layers: Sequence[int]) -> str:
@@ -105,9 +105,9 @@ def _look(epoch: int, found: Sequence[LayerCredit]) -> Look:
     return Look(epoch=epoch, value=least, fired=False)
 
 
-def _layer(subject: Subject, epoch: int, layer: int, thresholds: Thresholds) -> LayerCredit:
-    cosine, rho = (_measure(subject, metric, epoch, layer, thresholds) for metric in MEASURES)
-    ceiling = subject.at("rho/bp", epoch, layer)
+def _layer(run: MeasuredRun, epoch: int, layer: int, thresholds: Thresholds) -> LayerCredit:
+    cosine, rho = (_measure(run, metric, epoch, layer, thresholds) for metric in MEASURES)
+    ceiling = run.at("rho/bp", epoch, layer)
     standing: Side | Literal["disagree"] | None = None
     if ceiling.reason is not None:
         reason = f"not evidence: ρ of BP's own gradient is undefined at layer {layer} ({ceiling.reason})"
@@ -125,11 +125,11 @@ def _layer(subject: Subject, epoch: int, layer: int, thresholds: Thresholds) -> 
     return LayerCredit(layer, ceiling.value, cosine, rho, standing, reason)
 
 
-def _measure(subject: Subject, metric: str, epoch: int, layer: int, thresholds: Thresholds) -> Measure:
-    own, null, std = (subject.at(f"{metric}{ending}", epoch, layer) for ending in ("", "/null", "/null_std"))
+def _measure(run: MeasuredRun, metric: str, epoch: int, layer: int, thresholds: Thresholds) -> Measure:
+    own, null, std = (run.at(f"{metric}{ending}", epoch, layer) for ending in ("", "/null", "/null_std"))
     reason = own.reason or null.reason
     if reason is None and std.reason is not None:
-        drawn = subject.epochs_of(f"{metric}/null_std", (layer,))
+        drawn = run.epochs_of(f"{metric}/null_std", (layer,))
         old = "its null is one random vector a sample, not drawn as the rule draws: train it anew"
         reason = std.reason if drawn else old
     draws = std.samples

@@ -2,13 +2,11 @@
 
 import math
 
-from sonde.audit.audit import RecipeAudit
+from sonde.audit.audit import CONTROLLED, NUDGE, Controlled, RecipeAudit, RuleAudit
 from sonde.audit.credit import span
-from sonde.audit.sentence import points, verdict
-from sonde.audit.subject import NUDGE
-from sonde.audit.verdict import Controlled, RuleAudit
-from sonde.compare.makers import remark
-from sonde.statistics import Summary
+from sonde.audit.verdict import points, said_n, verdict
+from sonde.runs.ended import remark
+from sonde.spreads import Summary
 from sonde.verdicts import accuracy, number
 
 BARRED = "†"
@@ -16,20 +14,14 @@ BARRED = "†"
 
 GRADIENT = "‖g_L‖/‖e‖ ÷ init"
 GROWTH = "largest growth over a block"
+CREDIT = dict(zip(("cosine", "ρ", NUDGE), CONTROLLED, strict=True))
 
 
 def columns(recipe: RecipeAudit) -> dict[str, str]:
     """Headings, each left or right; averages over layers name them."""
     layers = span(range(1, recipe.rules[0].depth))
-    headings = (
-        "test acc.",
-        GROWTH,
-        GRADIENT,
-        f"cosine, layers {layers} (null, BP)",
-        f"ρ, layers {layers} (null, BP)",
-        f"{NUDGE}, layers {layers} (null, BP)",
-        "points over frozen",
-    )
+    credit = (f"{name}, layers {layers} (null, BP)" for name in CREDIT)
+    headings = ("test acc.", GROWTH, GRADIENT, *credit, "points over frozen")
     return {"rule": "left", "n": "right", **dict.fromkeys(headings, "right"), "verdict": "left"}
 
 
@@ -55,9 +47,8 @@ def footnotes(recipe: RecipeAudit) -> list[str]:
         if rule.margin.asked and rule.margin.points.n:
             for seed, why in rule.margin.without.items():
                 notes.append(f"{rule.label}: seed {seed} is not paired with frozen: {why}")
-        reasons = [layer.reason for run in rule.runs for layer in run.credits if layer.barred]
-        if reasons:
-            notes.append(f"{rule.label}: {BARRED} {reasons[0]}")
+        if barred := _barred(rule):
+            notes.append(f"{rule.label}: {BARRED} {barred[0]}")
         draws = sorted(
             {m.draws for run in rule.runs for layer in run.credits for m in (layer.cosine, layer.rho)}
         )
@@ -67,43 +58,42 @@ def footnotes(recipe: RecipeAudit) -> list[str]:
     return [*notes, made] if made else notes
 
 
-def barred(rule: RuleAudit) -> bool:
-    """Whether the rule's cosine is not evidence at some layer, at least for one seed."""
-    return any(layer.barred for run in rule.runs for layer in run.credits)
+def _barred(rule: RuleAudit) -> list[str | None]:
+    """Why the rule's cosine is not evidence, for every layer and seed at which it is not."""
+    return [layer.reason for run in rule.runs for layer in run.credits if layer.barred]
 
 
 def _undefined(rule: RuleAudit) -> dict[str, list[str]]:
     """Reason → what is undefined for that reason."""
-    cosine, rho, nudge = rule.measures.values()
-    means = {"cosine": cosine, "ρ": rho, NUDGE: nudge}
+    means = {name: rule.measures[metric] for name, metric in CREDIT.items()}
     summaries = {
         "test accuracy": rule.scalar("test_acc"),
         GROWTH: rule.value("D1"),
         GRADIENT: rule.value("D2"),
-        **{name: known.value for name, known in means.items()},
-        **{f"{name} (null)": known.null for name, known in means.items() if known.value.n},
-        **{f"{name} (BP)": known.ceiling for name, known in means.items() if known.value.n},
+        **{name: mean.value for name, mean in means.items()},
+        **{f"{name} (null)": mean.null for name, mean in means.items() if mean.value.n},
+        **{f"{name} (BP)": mean.ceiling for name, mean in means.items() if mean.value.n},
         **({} if rule.rule == "frozen" else {"points over frozen": rule.margin.points}),
     }
     no_credit = next((answer.reason for answer in rule.tally("D3").not_asked.values()), None)
-    found: dict[str, list[str]] = {}
+    names_of: dict[str, list[str]] = {}
     for name, summary in summaries.items():
         if summary.reason is not None:
             reason = no_credit if no_credit and name in means else summary.reason
-            found.setdefault(reason, []).append(name)
-    return found
+            names_of.setdefault(reason, []).append(name)
+    return names_of
 
 
 def _line(rule: RuleAudit) -> list[str]:
-    cosine, rho, nudge = (_controlled(known, rule) for known in rule.measures.values())
+    cosine, rho, nudge = (_controlled(rule.measures[metric], rule) for metric in CONTROLLED)
     test = rule.scalar("test_acc")
     return [
         rule.label,
         str(len(rule.runs)),
         accuracy(test.mean, test.std) + _n(test, rule),
-        spread(rule.value("D1"), rule),
-        spread(rule.value("D2"), rule),
-        f"{cosine} {BARRED}" if barred(rule) else cosine,
+        _spread(rule.value("D1"), rule),
+        _spread(rule.value("D2"), rule),
+        f"{cosine} {BARRED}" if _barred(rule) else cosine,
         rho,
         nudge,
         "baseline" if rule.rule == "frozen" else points(rule) + _n(rule.margin.points, rule),
@@ -111,20 +101,17 @@ def _line(rule: RuleAudit) -> list[str]:
     ]
 
 
-def _controlled(known: Controlled, rule: RuleAudit) -> str:
-    if not (known.value.n or known.null.n or known.ceiling.n):
+def _controlled(mean: Controlled, rule: RuleAudit) -> str:
+    if not (mean.value.n or mean.null.n or mean.ceiling.n):
         return "undefined"
-    controls = f"{number(known.null.mean, 1)}, {number(known.ceiling.mean)}"
-    return f"{spread(known.value, rule)} ({controls})"
+    return f"{_spread(mean.value, rule)} ({number(mean.null.mean, 1)}, {number(mean.ceiling.mean)})"
 
 
-def spread(summary: Summary, rule: RuleAudit, digits: int = 2) -> str:
+def _spread(summary: Summary, rule: RuleAudit) -> str:
     """mean ± sample standard deviation over seeds; n where it is not that of the line."""
-    text = number(summary.mean, digits)
-    if not math.isnan(summary.std):
-        text += f" ± {number(summary.std, 1)}"
-    return text + _n(summary, rule)
+    deviation = "" if math.isnan(summary.std) else f" ± {number(summary.std, 1)}"
+    return number(summary.mean) + deviation + _n(summary, rule)
 
 
 def _n(summary: Summary, rule: RuleAudit) -> str:
-    return "" if summary.n in (0, len(rule.runs)) else f" (n = {summary.n})"
+    return said_n(summary, rule) if summary.n else ""

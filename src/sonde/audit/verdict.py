@@ -1,148 +1,227 @@
-"""The audit of a rule: three answers of every seed, one over all seeds, and the numbers beside them."""
+"""The verdict on a rule in words, short and as a sentence, computed from the answers it stands on.
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+Numbers are those of the table: of all the seeds of the rule, and n is said where it is less.
+"""
 
-from sonde.audit.answer import Answer
-from sonde.audit.credit import LayerCredit, at_layers, credit
-from sonde.audit.margin import Margin
-from sonde.audit.questions import gradient, scale
-from sonde.audit.subject import CONTROLLED, Cell, Subject
-from sonde.audit.thresholds import Thresholds
-from sonde.statistics import Summary, summarise
+import math
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 
-QUESTIONS = ("D1", "D2", "D3")
-"""Asked of every run; D4 is asked of the rule."""
+from sonde.audit.audit import QUESTIONS, RuleAudit, Tally
+from sonde.audit.credit import MEASURES, LayerCredit, span
+from sonde.audit.questions import Answer
+from sonde.spreads import Summary
+from sonde.verdicts import number, percent, signed
 
-
-@dataclass(frozen=True, kw_only=True)
-class RunAudit:
-    """One run's answers."""
-
-    subject: Subject
-    answers: dict[str, Answer]
-    credits: list[LayerCredit]  # when D3 was last asked; none where credit is trivial
+STANDINGS = {"above": "above chance", "at": "at chance", "below": "below chance"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Diverged:
-    """A run that came to no end: its loss or weights were not finite after an epoch."""
-
-    run: str
-    seed: int
-    epoch: int
+def sentence(rule: RuleAudit) -> str:
+    """What became of the scale, the reference gradient, the credit and the blocks."""
+    asked = (_scale(rule), _gradient(rule), _credit(rule)) if rule.runs else ()
+    clauses = (_diverged(rule), *asked, _margin(rule), _left_out(rule))
+    return f"{rule.label}: {'; '.join(clause for clause in clauses if clause)}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Tally:
-    """One question over seeds.  There is no vote: it fired in k of n seeds, and the sentence says so."""
-
-    fired: dict[int, Answer]
-    clear: dict[int, Answer]
-    undefined: dict[int, Answer]
-    not_asked: dict[int, Answer]
-
-    @property
-    def n(self) -> int:
-        return len(self.fired) + len(self.clear) + len(self.undefined)
-
-    @property
-    def reason(self) -> str | None:
-        """Why it is undefined, where it is."""
-        return next((answer.reason for answer in self.undefined.values()), None)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Controlled:
-    """A mean over the deep layers with its null and its ceiling, each over seeds."""
-
-    metric: str
-    layers: tuple[int, ...]
-    value: Summary
-    null: Summary
-    ceiling: Summary
+def verdict(rule: RuleAudit) -> str:
+    """The questions that fired, in how many seeds, and those that stay open."""
+    tallies = {question: rule.tally(question) for question in QUESTIONS} if rule.runs else {}
+    fired = [_short_diverged(rule)] if rule.diverged else []
+    fired += [
+        question if len(tally.fired) == tally.n else f"{question} ({len(tally.fired)} of {tally.n})"
+        for question, tally in tallies.items()
+        if tally.fired
+    ]
+    open_ = [f"{question} {_open(tally)}" for question, tally in tallies.items() if tally.undefined]
+    if rule.margin.outcome == "hurts":
+        fired.append("D4 hurts")
+    elif rule.runs and rule.margin.asked and rule.margin.outcome != "helps":
+        open_.append(f"D4 {rule.margin.outcome or 'undefined'}")
+    if not fired and not open_:
+        return "baseline" if rule.rule == "frozen" else "healthy"
+    return "; ".join(part for part in (", ".join(fired) or "none fired", ", ".join(open_)) if part)
 
 
-@dataclass(frozen=True, kw_only=True)
-class RuleAudit:
-    """One rule of a recipe."""
-
-    rule: str
-    label: str
-    options: dict[str, Any]
-    depth: int
-    runs: list[RunAudit]  # in the order of seeds
-    margin: Margin  # D4
-    diverged: list[Diverged]  # in the order of seeds
-    left_out: dict[str, str]  # runs of this rule and recipe that have not come to their end
-    thresholds: Thresholds
-
-    @property
-    def seeds(self) -> list[int]:
-        return [run.subject.seed for run in self.runs]
-
-    @property
-    def ids(self) -> list[str]:
-        return [run.subject.run for run in self.runs]
-
-    @property
-    def ended(self) -> list[str]:
-        """All runs the verdict stands on: those whose numbers it has, and those that diverged."""
-        return [*self.ids, *(one.run for one in self.diverged)]
-
-    def tally(self, question: str) -> Tally:
-        answers = {run.subject.seed: run.answers[question] for run in self.runs}
-
-        def of(wanted: Callable[[Answer], bool]) -> dict[int, Answer]:
-            return {seed: answer for seed, answer in answers.items() if wanted(answer)}
-
-        return Tally(
-            fired=of(lambda answer: answer.fired is True),
-            clear=of(lambda answer: answer.fired is False),
-            undefined=of(lambda answer: answer.asked and answer.fired is None),
-            not_asked=of(lambda answer: not answer.asked),
-        )
-
-    def value(self, question: str) -> Summary:
-        """The question's quantity at the end, over seeds."""
-        answers = [run.answers[question] for run in self.runs]
-        reason = next((answer.reason for answer in answers if answer.reason), "no value is defined")
-        return summarise((answer.value for answer in answers), reason)
-
-    def scalar(self, metric: str) -> Summary:
-        """A metric of the whole network at the last epoch, over seeds."""
-        return _over_seeds([run.subject.at(metric, run.subject.epochs) for run in self.runs])
-
-    def controlled(self, metric: str) -> Controlled:
-        """A measure of the credit at the last epoch: its mean over layers 1 … L−1, beside null and ceiling."""
-        chosen = [run.subject for run in self.runs]
-        of = {
-            control: _over_seeds([run.mean(metric + control, run.epochs, run.deep) for run in chosen])
-            for control in ("", "/null", "/bp")
-        }
-        layers = tuple(range(1, self.depth))
-        return Controlled(metric=metric, layers=layers, value=of[""], null=of["/null"], ceiling=of["/bp"])
-
-    @cached_property
-    def measures(self) -> dict[str, Controlled]:
-        return {metric: self.controlled(metric) for metric in CONTROLLED}
+def _open(tally: Tally) -> str:
+    word = "not evidence" if (tally.reason or "").startswith("not evidence") else "undefined"
+    return word if len(tally.undefined) == tally.n else f"{word} ({len(tally.undefined)} of {tally.n})"
 
 
-def judge(subject: Subject, thresholds: Thresholds) -> RunAudit:
-    """The three questions of one run."""
-    answers = {
-        "D1": scale(subject, thresholds),
-        "D2": gradient(subject, thresholds),
-        "D3": credit(subject, thresholds),
-    }
-    trivial = subject.rule in ("bp", "frozen")
-    epoch = answers["D3"].epoch
-    credits = [] if trivial or epoch is None else at_layers(subject, epoch, thresholds)
-    return RunAudit(subject=subject, answers=answers, credits=credits)
+def _short_diverged(rule: RuleAudit) -> str:
+    n = len(rule.runs) + len(rule.diverged)
+    share = "" if len(rule.diverged) == n else f" ({len(rule.diverged)} of {n})"
+    return f"diverged at {_epochs(one.epoch for one in rule.diverged)}{share}"
 
 
-def _over_seeds(cells: Sequence[Cell]) -> Summary:
-    reason = next((cell.reason for cell in cells if cell.reason), "no value is defined")
-    return summarise((cell.value for cell in cells), reason)
+def _diverged(rule: RuleAudit) -> str:
+    if not rule.diverged:
+        return ""
+    n, seeds = len(rule.runs) + len(rule.diverged), [one.seed for one in rule.diverged]
+    rest = ", whose numbers are not in what follows" if rule.runs else ""
+    return (
+        f"diverged at {_epochs(one.epoch for one in rule.diverged)} in {len(seeds)} of {n} "
+        f"seed{'s' * (n > 1)} ({', '.join(map(str, seeds))}){rest}"
+    )
+
+
+def _scale(rule: RuleAudit) -> str:
+    tally, value = rule.tally("D1"), rule.value("D1")
+    if not value.n:
+        return f"the growth of ‖h‖ is undefined ({tally.reason})"
+    limit = rule.thresholds.growth
+    text = f"‖h‖ grows {number(value.mean)}× over the block that grows it most{said_n(value, rule)}"
+    if tally.fired:
+        blocks = sorted({block for answer in tally.fired.values() for block in answer.layers})
+        where = f"block{'s' * (len(blocks) > 1)} {span(blocks)}"
+        return f"{text}, more than {limit:g}× over {where} {_from(tally.fired.values())}{_share(tally, tally.fired)}"
+    once = [a.first_fired for a in tally.clear.values() if a.first_fired is not None]
+    return f"{text} at the end, after more than {limit:g}× at epoch {min(once)}" if once else text
+
+
+def _gradient(rule: RuleAudit) -> str:
+    tally, value = rule.tally("D2"), rule.value("D2")
+    if not value.n:
+        return f"the BP gradient per output error is undefined ({tally.reason})"
+    limit = rule.thresholds.gradient
+    said = f"{number(value.mean)} of its value at init{said_n(value, rule)}"
+    if tally.fired:
+        verb = "has collapsed to" if len(tally.fired) == tally.n else "is"
+        below = f"below {limit:g} {_from(tally.fired.values())}{_share(tally, tally.fired)}"
+        return f"the BP gradient per output error {verb} {said}, {below}"
+    once = [a.first_fired for a in tally.clear.values() if a.first_fired is not None]
+    passed = f" at the end, after falling below {limit:g} at epoch {min(once)}" if once else ""
+    return f"the BP gradient per output error is {said}{passed}"
+
+
+def _credit(rule: RuleAudit) -> str:
+    if rule.rule == "bp":
+        return "its credit is the gradient itself"
+    if rule.rule == "frozen":
+        return rule.runs[0].answers["D3"].reason or ""
+    tally = rule.tally("D3")
+    if not (tally.fired or tally.clear):
+        return f"whether the credit is better than chance is undefined ({tally.reason})"
+    judged = {one.run.seed: one.credits for one in rule.runs if one.run.seed not in tally.undefined}
+    parts = _standings(judged)
+    text = f"the credit is {', '.join(parts)}{_numbers(rule)}"
+    if tally.fired:
+        text += f"; not above chance everywhere {_from(tally.fired.values())}{_share(tally, tally.fired)}"
+    if tally.undefined:
+        text += f"; undefined{_share(tally, tally.undefined)} ({tally.reason})"
+    return text
+
+
+def _standings(judged: dict[int, list[LayerCredit]]) -> list[str]:
+    """Where the layers stand: those above chance, at it and below it, those of which the measures disagree."""
+    layers = [layer for credits in judged.values() for layer in credits]
+    n = len(judged)
+
+    def where(chosen: Iterable[int]) -> str:
+        seeds = Counter(chosen)
+        groups = {count: sorted(one for one in seeds if seeds[one] == count) for count in seeds.values()}
+        said = [
+            f"{_layers(group)} {span(group)}{'' if count == n else f' ({count} of {n} seeds)'}"
+            for count, group in sorted(groups.items(), reverse=True)
+        ]
+        return " and ".join(said)
+
+    standings = [
+        f"{words} at {where(layer.layer for layer in layers if layer.standing == standing)}"
+        for standing, words in STANDINGS.items()
+        if any(layer.standing == standing for layer in layers)
+    ]
+    given = [layer for layer in layers if layer.standing == "given"]
+    if given:
+        exact = all(abs(layer.cosine.value - 1) <= 1e-9 for layer in given)
+        what = "the exact gradient" if exact else "independent of what the rule draws"
+        standings.append(f"{what} at {where(layer.layer for layer in given)}")
+    for cosine, rho in dict.fromkeys((c.cosine.side, c.rho.side) for c in layers if c.standing == "disagree"):
+        at = where(c.layer for c in layers if (c.cosine.side, c.rho.side) == (cosine, rho))
+        sides = (STANDINGS.get(side or "", str(side)) for side in (cosine, rho))
+        standings.append("{} by cosine but {} by ρ at {}".format(*sides, at))
+    unread = [layer for layer in layers if layer.standing is None]
+    if unread:
+        what = "not evidence" if all(layer.barred for layer in unread) else "undefined"
+        standings.append(f"{what} at {where(layer.layer for layer in unread)}")
+    return standings
+
+
+def _numbers(rule: RuleAudit) -> str:
+    """The deep means beside those of chance, with the layers they cover: those of the table."""
+    parts = []
+    for metric, name in MEASURES.items():
+        mean = rule.measures[metric]
+        if mean.value.n and mean.null.n:
+            chance = f"{number(mean.null.mean, 1)} by chance"
+            parts.append(f"{name} {number(mean.value.mean)}{said_n(mean.value, rule)} against {chance}")
+    layers = tuple(range(1, rule.depth))
+    return f" (mean over {_layers(layers)} {span(layers)}: {', '.join(parts)})" if parts else ""
+
+
+def _margin(rule: RuleAudit) -> str:
+    margin = rule.margin
+    if not margin.asked:
+        return "it is the baseline"
+    if not rule.runs:
+        return ""
+    if margin.outcome is None:
+        return f"whether the blocks help is undefined ({margin.reason})"
+    n = margin.points.n
+    said = f"{points(rule)} points of test accuracy over frozen blocks, n = {n}"
+    if margin.outcome == "undecided":
+        return f"whether the blocks help is undecided: {said}: {margin.reason}{_needed(rule)}"
+    share = margin.errors_removed
+    removed = ""
+    if not math.isnan(share):
+        words = "of frozen's errors removed" if share >= 0 else "added to frozen's errors"
+        removed = f"; {percent(100 * abs(share))} {words}"
+    return f"the blocks {'help' if margin.outcome == 'helps' else 'hurt'}: {said}{removed}"
+
+
+def points(rule: RuleAudit) -> str:
+    """The margin with its interval: "+1.64 [+1.09, +2.19]"."""
+    margin = rule.margin
+    if not margin.points.n:
+        return "undefined"
+    interval = margin.interval
+    between = "" if interval.reason else f" [{signed(interval.low)}, {signed(interval.high)}]"
+    return f"{signed(margin.points.mean) if margin.points.mean else '0'}{between}"
+
+
+def _needed(rule: RuleAudit) -> str:
+    margin = rule.margin
+    if margin.points.n < 2 or margin.interval.reason is not None:
+        return ""
+    if margin.seeds_needed is None:
+        return ", and with this mean and spread no number of seeds would decide"
+    return f"; with this mean and spread {margin.seeds_needed} seeds would decide"
+
+
+def _left_out(rule: RuleAudit) -> str:
+    n = len(rule.left_out)
+    return f"{n} more run{'s' if n > 1 else ''} did not complete" if n else ""
+
+
+def said_n(summary: Summary, rule: RuleAudit) -> str:
+    """n, where it is not that of the rule."""
+    return "" if summary.n == len(rule.runs) else f" (n = {summary.n})"
+
+
+def _from(answers: Iterable[Answer]) -> str:
+    epochs = sorted({answer.since for answer in answers if answer.since is not None})
+    return "from init on" if epochs == [0] else f"from {_epochs(epochs)}"
+
+
+def _epochs(epochs: Iterable[int]) -> str:
+    ordered = sorted(set(epochs))
+    return f"epoch {ordered[0]}" if len(ordered) == 1 else f"epochs {ordered[0]}–{ordered[-1]}"
+
+
+def _share(tally: Tally, seeds: Collection[int]) -> str:
+    if len(seeds) == tally.n:
+        return ""
+    return f" in {len(seeds)} of {tally.n} seeds ({', '.join(map(str, sorted(seeds)))})"
+
+
+def _layers(layers: Sequence[int]) -> str:
+    return "layer" if len(layers) == 1 else "layers"

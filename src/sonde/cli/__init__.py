@@ -1,7 +1,9 @@
 """The command line: `sonde --help`.  Commands import what they need when they run."""
 
+import signal
 import sys
 import traceback
+from collections import deque
 from typing import Annotated
 
 import typer
@@ -11,6 +13,8 @@ from sonde.cli.bench import bench
 from sonde.cli.check import check
 from sonde.cli.compare import compare
 from sonde.cli.data import data
+from sonde.cli.diagnose import diagnose
+from sonde.cli.explain import explain
 from sonde.cli.export import export
 from sonde.cli.figures import figures
 from sonde.cli.list import list_names
@@ -20,6 +24,7 @@ from sonde.cli.report import report
 from sonde.cli.run import run
 from sonde.cli.show import show
 from sonde.cli.train import train
+from sonde.cli.verify import verify
 from sonde.errors import SondeError
 
 app = typer.Typer(
@@ -35,6 +40,9 @@ app.command("train")(train)
 app.command("figures")(figures)
 app.command("show")(show)
 app.command("check")(check)
+app.command("diagnose")(diagnose)
+app.command("explain")(explain)
+app.command("verify")(verify)
 app.command("audit")(audit)
 app.command("compare")(compare)
 app.command("recompute")(recompute)
@@ -68,10 +76,30 @@ def sonde(
     """
 
 
+def _end_like_ctrl_c() -> deque[int]:
+    """Let SIGTERM and SIGHUP do what Ctrl-C does, unless they are ignored; names those that came."""
+    came: deque[int] = deque()
+
+    def handle(number: int, frame: object) -> None:
+        came.append(number)
+        signal.raise_signal(signal.SIGINT)
+
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, handle)
+    return came
+
+
 def main() -> None:
     """Run a command: a mistake is one line and exit code 2; `--debug` shows where it was noticed."""
     arguments = sys.argv[1:]
     debug = "--debug" in arguments
+    if arguments and not {"-h", "--help"} & {*arguments}:  # help has colours of its own
+        from sonde.cli.terminal import Printable
+
+        sys.stdout, sys.stderr = Printable(sys.stdout), Printable(sys.stderr)
+    ended_by = _end_like_ctrl_c()
     try:
         app([word for word in arguments if word != "--debug"])
     except SondeError as error:
@@ -81,7 +109,7 @@ def main() -> None:
         sys.exit(2)
     except KeyboardInterrupt:
         print("sonde: stopped; the same command resumes where it was", file=sys.stderr)
-        sys.exit(130)
+        sys.exit(128 + (ended_by[0] if ended_by else signal.SIGINT))
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(0)

@@ -1,8 +1,9 @@
 """`sonde audit`."""
 
 import sys
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -10,7 +11,7 @@ from sonde.audit.thresholds import Thresholds
 from sonde.cli.options import Json, Only, RunsFolder
 
 if TYPE_CHECKING:
-    from sonde.audit.audit import Audit, RecipeAudit
+    from sonde.audit.audit import Audit, RecipeAudit, RuleAudit, RunAudit
 
 DEFAULT = Thresholds()
 
@@ -44,39 +45,39 @@ def audit(
     Runs of one recipe stand together, whatever their rule and seed.
     How often each question fires on healthy runs: docs/calibration.md.
     """
+    from sonde.audit.audit import METRICS
     from sonde.audit.audit import audit as ask
-    from sonde.audit.objects import objects
-    from sonde.cli.output import print_json
-    from sonde.compare.configurations import assignments, keep
+    from sonde.cli.terminal import print_json
+    from sonde.runs.configurations import choices, keep
     from sonde.store.load import load
 
     thresholds = Thresholds(
         growth=growth, gradient=gradient, deviations=deviations, ceiling=ceiling, confidence=confidence
     )
-    found = ask(keep(load(runs), assignments(only or [], "--only")), thresholds)
-    for run, why in found.left_out.items():
+    audited = ask(keep(load(runs, metrics=METRICS), choices(only or [])), thresholds)
+    for run, why in audited.left_out.items():
         print(f"left out: {run} ({why})", file=sys.stderr)
     if json:
-        print_json(objects(found))
+        print_json(as_json(audited))
     else:
-        _print(found)
+        _print(audited)
 
 
-def _print(found: "Audit") -> None:
-    from sonde.cli.output import console
+def _print(audited: "Audit") -> None:
+    from sonde.cli.terminal import console
 
-    for recipe in found.recipes:
+    for recipe in audited.recipes:
         _print_recipe(recipe)
     to = console()
-    for question, words in found.thresholds.words.items():
+    for question, words in audited.thresholds.words.items():
         to.print(f"{question}: {words}", style="dim", soft_wrap=True)
     to.print("± is the sample standard deviation over seeds (ddof 1).", style="dim", soft_wrap=True)
 
 
 def _print_recipe(recipe: "RecipeAudit") -> None:
-    from sonde.audit.sentence import sentence
     from sonde.audit.table import columns, footnotes, lines
-    from sonde.cli.output import console, table
+    from sonde.audit.verdict import sentence
+    from sonde.cli.terminal import console, table
 
     to = console()
     to.print(table(recipe.title, columns(recipe), lines(recipe)))
@@ -89,3 +90,69 @@ def _print_recipe(recipe: "RecipeAudit") -> None:
     for note in footnotes(recipe):
         to.print(f"  {note}", style="dim", soft_wrap=True)
     to.print()
+
+
+def as_json(audited: "Audit") -> list[dict[str, Any]]:
+    """One object per recipe and rule: every number with its n, seeds and runs; undefined ones are NaN here."""
+    return [_rule_as_json(recipe, rule) for recipe in audited.recipes for rule in recipe.rules]
+
+
+def _rule_as_json(recipe: "RecipeAudit", rule: "RuleAudit") -> dict[str, Any]:
+    from sonde.audit.audit import QUESTIONS
+    from sonde.audit.verdict import sentence, verdict
+
+    return {
+        "recipe": recipe.title,
+        "config": recipe.recipe,
+        "rule": rule.rule,
+        "label": rule.label,
+        "options": rule.options,
+        "n": len(rule.runs),
+        "seeds": rule.seeds,
+        "runs": rule.ids,
+        "diverged": [asdict(one) for one in rule.diverged],
+        "left_out": rule.left_out,
+        "made_with": recipe.made_with,
+        "verdict": verdict(rule),
+        "sentence": sentence(rule),
+        "thresholds": asdict(rule.thresholds),
+        "test_acc": asdict(rule.scalar("test_acc")),
+        "train_acc": asdict(rule.scalar("train_acc")),
+        "largest_growth_over_a_block": asdict(rule.value("D1")),
+        "gradient_per_error_relative_to_init": asdict(rule.value("D2")),
+        "points_over_frozen": asdict(rule.margin.points),
+        **{metric: asdict(mean) for metric, mean in rule.measures.items()},
+        "questions": {question: _tally(rule, question) for question in QUESTIONS}
+        | {"D4": asdict(rule.margin)},
+        "by_run": [_run(run) for run in rule.runs],
+    }
+
+
+def _tally(rule: "RuleAudit", question: str) -> dict[str, Any]:
+    tally = rule.tally(question)
+    return {
+        "n": tally.n,
+        "fired": sorted(tally.fired),
+        "clear": sorted(tally.clear),
+        "undefined": {seed: answer.reason for seed, answer in tally.undefined.items()},
+        "not_asked": {seed: answer.reason for seed, answer in tally.not_asked.items()},
+        "value": asdict(rule.value(question)),
+    }
+
+
+ANSWER = ("asked", "fired", "value", "epoch", "first_fired", "since", "layers", "reason", "note")
+
+
+def _run(audited: "RunAudit") -> dict[str, Any]:
+    return {
+        "run": audited.run.id,
+        "seed": audited.run.seed,
+        "questions": {
+            question: {name: getattr(answer, name) for name in ANSWER}
+            for question, answer in audited.answers.items()
+        },
+        "credit": [
+            {**layer._asdict(), "cosine": layer.cosine._asdict(), "rho": layer.rho._asdict()}
+            for layer in audited.credits
+        ],
+    }

@@ -1,15 +1,18 @@
 """`sonde check`."""
 
+import importlib.util
+import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sonde.cli.options import Json
-from sonde.errors import SondeError
+from sonde.errors import SondeError, nearest
 
 if TYPE_CHECKING:
-    from sonde.watching.checked import Checked
+    from sonde.checking.check_result import Checked
 
 Where = Annotated[
     str,
@@ -46,8 +49,7 @@ def check(
 
     Nothing is trained; one batch goes through a copy in float64.
     """
-    from sonde.cli.python_file import function_of
-    from sonde.watching.check import check as look
+    from sonde.checking.before_training import check as look
 
     given = function_of(make, "make")()
     model, *rest = given if isinstance(given, tuple) else (given,)
@@ -68,14 +70,15 @@ def check(
 
 
 def _print_json(found: "Checked") -> None:
-    from sonde.cli.output import print_json
+    from sonde.cli.terminal import print_json
 
-    known = {"model": found.model, "loss": found.loss_value, "remarks": found.remarks}
+    known: dict[str, Any] = {"model": found.model, "loss": found.loss_value, "remarks": found.remarks}
+    known |= {"findings": [finding.as_dict() for finding in found.findings]}
     print_json(known | {"table": found.table.to_dicts(), "facts": found.facts})
 
 
 def _print(found: "Checked", out: Path | None) -> None:
-    from sonde.cli.output import console, print_table
+    from sonde.cli.terminal import console, print_table
 
     heading, *lines = found.shown()
     columns = {name: "left" if place < 3 else "right" for place, name in enumerate(heading)}
@@ -96,3 +99,31 @@ def _save(found: "Checked", out: Path) -> None:
     files.make_folder(out.parent)
     with files.clear_errors(out):
         found.figure().savefig(out)
+
+
+def function_of(where: str, what: str) -> Callable[[], Any]:
+    """The function that FILE.py:FUNCTION names; the file's folder is on the path while it is imported, and after."""
+    file, colon, name = where.rpartition(":")
+    if not colon or not file.endswith(".py") or not name:
+        raise SondeError(f"{what} {where!r}: write FILE.py:FUNCTION, for example train.py:make")
+    path = Path(file)
+    if not path.is_file():
+        raise SondeError(f"{file} does not exist")
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise SondeError(f"{file} cannot be imported ({type(error).__name__}: {error})") from error
+    found = getattr(module, name, None)
+    if not callable(found):
+        there = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+        raise SondeError(f"{file} has no function {name!r}: {nearest(name, there)}")
+    made: Callable[[], Any] = found
+    return made

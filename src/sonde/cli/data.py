@@ -1,7 +1,5 @@
 """`sonde data`."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,9 +23,10 @@ def fetch(
 
     A download that was interrupted resumes where it was.
     """
+    from sonde.cli.terminal import count
     from sonde.datasets import DATASETS
-    from sonde.datasets.fetch import fetch as download
-    from sonde.datasets.places import data_folder
+    from sonde.datasets.archive import fetch as download
+    from sonde.datasets.cache import data_folder
     from sonde.errors import SondeError, pick
 
     dataset, root = pick(DATASETS, name, "data set"), data_folder(data_root)
@@ -38,7 +37,7 @@ def fetch(
         if not quiet:
             print(f"{place}: already there, nothing to fetch")
         return
-    with _bar(dataset.archive.name, quiet=quiet) as on_progress:
+    with count(dataset.archive.name, quiet=quiet, of_bytes=True) as on_progress:
         archive = download(dataset.archive, root, on_progress=on_progress)
     if not quiet:
         print(f"{archive}: complete, checksum verified")
@@ -52,10 +51,10 @@ def path(
     json: Json = False,
 ) -> None:
     """Say where data sets are and in which form; exit code 2 if one is not there."""
-    from sonde.cli.output import print_json
+    from sonde.cli.terminal import print_json
     from sonde.datasets import DATASETS
+    from sonde.datasets.cache import data_folder
     from sonde.datasets.cifar10 import FORMS, Absent
-    from sonde.datasets.places import data_folder
     from sonde.errors import pick
 
     root = data_folder(data_root)
@@ -87,33 +86,3 @@ def _unpacked(dataset: "Dataset", root: Path) -> Path | None:
     except SondeError:
         return None
     return source.place if source.form == "pickles" else None
-
-
-@contextmanager
-def _bar(title: str, *, quiet: bool) -> Iterator[Callable[[int, int], None]]:
-    """A bar of bytes on a terminal, nothing elsewhere."""
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-        TransferSpeedColumn,
-    )
-
-    from sonde.cli.output import console
-
-    to = console(stderr=True)
-    if quiet or not to.is_terminal:
-        yield lambda done, total: None
-        return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(compact=True),
-    )
-    with Progress(*columns, console=to, transient=True) as bars:
-        task = bars.add_task(title, total=None)
-        yield lambda done, total: bars.update(task, completed=done, total=total)

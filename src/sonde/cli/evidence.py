@@ -1,15 +1,15 @@
 """The runs of a study from a store, with a line for every run that is left out."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from sonde.cli.plan import configurations
+from sonde.cli.options import configurations
 from sonde.errors import SondeError
 from sonde.store.place import Place
 
 if TYPE_CHECKING:
-    from sonde.studies.evidence import Gathered
+    from sonde.studies.study import Gathered
 
 
 def from_store(
@@ -21,15 +21,17 @@ def from_store(
     changes: Sequence[str] = (),
     choices: Sequence[str] = (),
     tell: bool = True,
+    metrics: Collection[str] | None = None,
 ) -> "dict[str, Gathered]":
     """The complete runs of a study in a store, by the values that are swept: of the given seeds, else of every seed.
 
-    Where nothing narrows the study, guest rules that were trained by its recipe belong to it.
+    Where nothing narrows the study, guest rules that were trained by its recipe belong to it.  `metrics` names those
+    whose rows are wanted, where not all are.
     """
     from sonde.store.load import load
-    from sonde.studies.evidence import gather
+    from sonde.studies.study import gather
 
-    stored = load(runs)
+    stored = load(runs, metrics=metrics)
     if not stored.runs:
         some = "only watched runs, and no run of a study" if stored.watched else "no runs"
         raise SondeError(f"{runs} holds {some}: `sonde run {study} --runs {runs}` makes them")

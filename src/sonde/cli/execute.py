@@ -1,13 +1,19 @@
 """Bring configurations to their end, showing progress and saying what went wrong with whom."""
 
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Column
 
-from sonde.engine.engines import choose
-from sonde.engine.outcome import Outcome
+from sonde.engine import choose
+from sonde.engine.messages import Event, Outcome
 from sonde.store.place import Place
 
 if TYPE_CHECKING:
@@ -30,25 +36,25 @@ def execute(
 
     `options` are those of the engine, None where none was given.
     """
-    from sonde.cli.output import console
-    from sonde.cli.progress import count, watch
+    from sonde.atomic import sweep
+    from sonde.cli.terminal import console, count
     from sonde.config import label_of
     from sonde.store import files
     from sonde.training.device import resolve_device
 
     run_all = choose(engine, options)
     files.make_folder(runs)
+    if isinstance(runs, Path):
+        sweep(runs)
     if engine == "local":  # elsewhere the machines that train see to it
         resolve_device(device)
         for task in {repr(config.task): config.task for config in configs}.values():
             if hasattr(task, "prepare"):
-                with count(
-                    console(stderr=True), f"preparing {label_of('task', task)}", quiet=quiet
-                ) as on_progress:
+                with count(f"preparing {label_of('task', task)}", quiet=quiet) as on_progress:
                     task.prepare(data_root, on_progress)
     epochs = sum(config.epochs for config in configs)
     try:
-        with watch(console(stderr=True), len(configs), epochs, quiet=quiet) as listener:
+        with _watched(console(stderr=True), len(configs), epochs, quiet=quiet) as listener:
             outcomes = run_all(
                 configs,
                 runs=runs,
@@ -94,3 +100,83 @@ def _say_stopping(running: int) -> None:
 
 def _say(text: str) -> None:
     print(f"sonde: {text}", file=sys.stderr)
+
+
+@contextmanager
+def _watched(console: Console, runs: int, epochs: int, *, quiet: bool) -> Iterator[Callable[[Event], None]]:
+    """A listener for the events of `runs` runs of `epochs` epochs in all."""
+    if quiet:
+        yield lambda event: None
+    elif console.is_terminal:
+        with _rich_bars(console) as bars:
+            yield _Bars(bars, runs, epochs)
+    else:
+        yield _Lines(console, runs)
+
+
+def _how_it_ended(outcome: Outcome) -> str:
+    if outcome.reused:
+        return f"already {outcome.state}"
+    return outcome.state if outcome.node is None else f"{outcome.state} on {outcome.node}"
+
+
+class _Lines:
+    """A line for each run that ends."""
+
+    def __init__(self, console: Console, runs: int) -> None:
+        self.console, self.runs, self.ended = console, runs, 0
+        self.losses: dict[str, float] = {}
+        self.begin = time.monotonic()
+
+    def __call__(self, event: Event) -> None:
+        if event.loss is not None:
+            self.losses[event.run] = event.loss
+        if event.outcome is not None:
+            self.ended += 1
+            loss = f", loss {self.losses[event.run]:.4g}" if event.run in self.losses else ""
+            spent = time.monotonic() - self.begin
+            line = (
+                f"[{self.ended}/{self.runs}] {event.run} {_how_it_ended(event.outcome)}{loss} ({spent:.1f} s)"
+            )
+            self.console.print(line, soft_wrap=True)
+
+
+class _Bars:
+    """One bar for the study, one for each run under way."""
+
+    def __init__(self, bars: Progress, runs: int, epochs: int) -> None:
+        self.bars, self.runs, self.ended, self.epochs = bars, runs, 0, 0
+        self.all = bars.add_task(f"0 of {runs} runs", total=epochs, note="")
+        self.tasks: dict[str, TaskID] = {}
+        self.done: dict[str, int] = {}
+
+    def __call__(self, event: Event) -> None:
+        if event.run not in self.tasks:
+            self.tasks[event.run] = self.bars.add_task(event.run, total=event.epochs, note="")
+        task = self.tasks[event.run]
+        if event.outcome is not None:
+            self.bars.remove_task(task)
+            self.ended += 1
+            self.bars.console.print(f"{event.run} {_how_it_ended(event.outcome)}")
+        else:
+            loss = None if event.loss is None else f"loss {event.loss:.4g}"
+            note = " ".join(word for word in (loss, event.node and f"on {event.node}") if word)
+            self.bars.update(task, completed=event.epoch, note=note)
+        self.epochs += event.epoch - self.done.get(event.run, 0)
+        self.done[event.run] = event.epoch
+        done = f"{self.ended} of {self.runs} runs"
+        self.bars.update(self.all, completed=self.epochs, description=done)
+
+
+def _rich_bars(console: Console) -> Progress:
+    """Where the terminal is narrow, numbers stay and the note is cut."""
+    return Progress(
+        TextColumn("{task.description}", table_column=Column(no_wrap=True)),
+        BarColumn(bar_width=None, table_column=Column(min_width=4, max_width=6)),
+        MofNCompleteColumn(table_column=Column(min_width=6, no_wrap=True)),
+        TimeRemainingColumn(compact=True, table_column=Column(min_width=5, no_wrap=True)),
+        TextColumn("{task.fields[note]}", table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)),
+        console=console,
+        transient=True,
+        expand=True,
+    )

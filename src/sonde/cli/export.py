@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from sonde.cli.options import OutFolder, Quiet, RunsFolder, Scale, Seeds, Set
+from sonde.cli.options import OutFolder, Quiet, RunsFolder, Scale, Seeds, Set, seeds_of
 from sonde.errors import SondeError
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from sonde.paper.sheet import Sheets
+    from sonde.paper.json_file import Sheets
 
 
 def export(
@@ -36,14 +36,14 @@ def export(
     """
     import polars as pl
 
+    from sonde.atomic import set_aside
     from sonde.cli.evidence import from_store
-    from sonde.cli.plan import seeds_of
+    from sonde.cli.stored_rows import RowsInFolders
     from sonde.errors import pick
-    from sonde.paper import provenance
-    from sonde.paper.writing import WRITERS
+    from sonde.paper import WRITERS, provenance
     from sonde.store import files
-    from sonde.studies.evidence import NoRuns
     from sonde.studies.settings import UnknownKey
+    from sonde.studies.study import NoRuns
 
     exported: list[Exported] = []
     empty: list[NoRuns | UnknownKey] = []
@@ -52,7 +52,9 @@ def export(
     for name in WRITERS if study is None else [study]:
         try:
             tell = study is not None and not quiet
-            found = from_store(name, runs, scale=scale, seeds=seeds_of(seeds), changes=set or [], tell=tell)
+            found = from_store(
+                name, runs, scale=scale, seeds=seeds_of(seeds), changes=set or [], tell=tell, metrics=()
+            )
         except (NoRuns, UnknownKey) as error:
             empty.append(error)
             continue
@@ -61,7 +63,8 @@ def export(
                 f"--set: a file holds one recipe; export {' and '.join(found)} one after the other"
             )
         (gathered,) = found.values()
-        exported.append(Exported(name, WRITERS[name](gathered.evidence), gathered.evidence.runs))
+        evidence = RowsInFolders(gathered.evidence.rows, gathered.evidence.runs, str(runs), runs)
+        exported.append(Exported(name, WRITERS[name](evidence), evidence.runs))
     if not exported:
         raise (
             empty[0]
@@ -69,14 +72,19 @@ def export(
             else SondeError(f"nothing to export: {'; '.join(str(error) for error in empty)}")
         )
     sheets = {path: sheet for one in exported for path, sheet in one.sheets.items()}
-    contents = {path: _json(sheet.content) for path, sheet in sheets.items()}
     described = pl.concat([one.runs for one in exported])
-    contents[provenance.NAME] = _json(provenance.record(out, sheets, contents, described))
-    for path, content in contents.items():
+    for path in [*sheets, provenance.NAME]:
         files.make_folder((out / path).parent)
-        files.write(out / path, content)
-        if not quiet:
-            print(out / path)
+    with files.clear_errors(out), set_aside(*(out / path for path in [*sheets, provenance.NAME])) as aside:
+        digests = {}
+        for at, (path, sheet) in zip(
+            aside, sheets.items(), strict=False
+        ):  # one after the other: memory for one
+            digests[path] = provenance.digest(content := _json(sheet.content()))
+            at.write_bytes(content)
+        aside[-1].write_bytes(_json(provenance.record(out, sheets, digests, described)))
+    for path in [*sheets, provenance.NAME] if not quiet else []:
+        print(out / path)
     for one in exported if not quiet else []:
         one.tell()
 

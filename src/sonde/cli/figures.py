@@ -1,12 +1,18 @@
-"""`sonde figures`."""
+"""`sonde figures`, and the drawing at the end of `sonde run`."""
 
+import re
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sonde.cli.options import Only, OutFolder, Quiet, RunsFolder, Scale, Seeds, Set
+from sonde.cli.options import Only, OutFolder, Quiet, RunsFolder, Scale, Seeds, Set, seeds_of
 from sonde.errors import SondeError
+
+if TYPE_CHECKING:
+    from sonde.figures import Evidence
+    from sonde.figures.render import Drawn
 
 
 def figures(
@@ -35,9 +41,7 @@ def figures(
     quiet: Quiet = False,
 ) -> None:
     """Draw a study's figures from stored runs, or from files in the paper layout."""
-    from sonde.cli.drawing import draw, folder_of
     from sonde.cli.evidence import from_store
-    from sonde.cli.plan import seeds_of
     from sonde.errors import pick
     from sonde.studies import STUDIES
 
@@ -51,14 +55,35 @@ def figures(
             raise SondeError(
                 f"{source} holds no file of the {study} study; there are files of {', '.join(read)}"
             )
-        evidence = {name: known for name, known in read.items() if study in (None, name)}
+        for name, evidence in read.items():
+            if study in (None, name):
+                draw(evidence, out, study=name, variant=variant, quiet=quiet)
     elif study is None:
         raise SondeError("name a study (`sonde figures residual`) or a folder of files (`--from DIR`)")
     else:
         narrowing = {"changes": set or [], "choices": only or []}
-        found = from_store(study, runs, scale=scale, seeds=seeds_of(seeds), tell=not quiet, **narrowing)
-        for label, gathered in found.items():
+        groups = from_store(study, runs, scale=scale, seeds=seeds_of(seeds), tell=not quiet, **narrowing)
+        for label, gathered in groups.items():
             draw(gathered.evidence, out / folder_of(label), study=study, variant=variant, quiet=quiet)
-        return
-    for name, known in evidence.items():
-        draw(known, out, study=name, variant=variant, quiet=quiet)
+
+
+def draw(
+    evidence: "Evidence", out: Path, *, study: str, variant: str | None = None, quiet: bool = False
+) -> "Drawn":
+    """Draw a study's figures and say where they are, and which could not be drawn."""
+    from sonde.figures.render import draw_all
+
+    drawn = draw_all(evidence, out, study=study, variant=variant)
+    for name, why in drawn.skipped.items():
+        print(f"not drawn: {name} ({why})", file=sys.stderr)
+    if drawn.files and not quiet:
+        folders = sorted({file.parent for file in drawn.files})
+        pictures = [file for file in drawn.files if file.suffix == ".png"]
+        count = f"{len(pictures)} figure{'s' * (len(pictures) != 1)}"
+        print(f"{count}, as PNG and PDF with captions, in {' and '.join(map(str, folders))}")
+    return drawn
+
+
+def folder_of(label: str) -> str:
+    """Where the figures of one combination of swept values lie below the others; nowhere of its own where none are."""
+    return re.sub(r"[^\w.=,+-]+", "_", label.replace(", ", ","))

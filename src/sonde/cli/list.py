@@ -17,7 +17,7 @@ def list_names(
     json: Json = False,
 ) -> None:
     """Name what there is: models, rules, tasks, probes, studies, figures."""
-    from sonde.cli.output import console, print_json, table
+    from sonde.cli.terminal import console, print_json, table
 
     kinds = [kind] if kind else list(_SOURCES)
     found = {name: _SOURCES[name]() for name in kinds}
@@ -64,11 +64,12 @@ def _studies() -> list[dict[str, Any]]:
 
 
 def _figures() -> list[dict[str, Any]]:
-    from sonde.figures import FIGURES
+    from sonde.figures import FIGURES, figures_of
 
     return [
-        {"name": name, "about": figure.title, "study": figure.study, "path": figure.path}
-        for name, figure in FIGURES.items()
+        {"name": name, "about": figure.title, "study": study, "path": figure.paths[study]}
+        for study in dict.fromkeys(study for figure in FIGURES.values() for study in figure.paths)
+        for name, figure in figures_of(study).items()
     ]
 
 

@@ -1,11 +1,16 @@
-"""Options that several commands share."""
+"""Options that several commands share, and the runs of a study that --scale, --seeds, --set and --only ask for."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from sonde.errors import SondeError, pick
 from sonde.store.place import Place, place
+
+if TYPE_CHECKING:
+    from sonde.config import RunConfig
 
 Study = Annotated[
     str, typer.Argument(help="Which study: `sonde list studies` names them.", show_default=False)
@@ -85,3 +90,38 @@ GpusPerRun = Annotated[
     ),
 ]
 Device = Annotated[Literal["auto", "cpu", "cuda", "mps"], typer.Option(help="Where to compute.")]
+
+
+def seeds_of(text: str | None) -> list[int] | None:
+    """`42,123` as numbers; None where no seeds were named."""
+    if text is None:
+        return None
+    try:
+        seeds = [int(word) for word in text.split(",")]
+    except ValueError:
+        raise SondeError(
+            f"--seeds {text!r}: write whole numbers separated by commas, for example 42,123"
+        ) from None
+    if min(seeds) < 0:
+        raise SondeError(f"--seeds {text!r}: a seed is 0 or more")
+    return list(dict.fromkeys(seeds))
+
+
+def configurations(
+    study: str, *, scale: str, seeds: Sequence[int] | None, changes: Sequence[str], choices: Sequence[str]
+) -> "dict[str, list[RunConfig]]":
+    """The study's runs, changed and narrowed, by the values that are swept; one group without a name where none are."""
+    from sonde.config import whole_tree
+    from sonde.runs.configurations import choices as chosen_by
+    from sonde.studies import STUDIES
+    from sonde.studies.settings import in_groups, narrowed, settings
+
+    chosen = pick(STUDIES, study, "study")
+    runs = chosen.configs(scale, chosen.seeds[scale] if seeds is None else seeds)
+    runs = narrowed(runs, chosen_by(choices))
+    return in_groups(map(whole_tree, runs), settings(changes)) if changes else {"": runs}
+
+
+def together(groups: "dict[str, list[RunConfig]]") -> "list[RunConfig]":
+    """The runs of all groups, each once."""
+    return list({config.id: config for group in groups.values() for config in group}.values())

@@ -34,16 +34,15 @@ def recompute(
     itself (1e-6 where the network computed in float32) and by more than rounding explains. docs/recompute.md tells how
     to do it by hand.
     """
-    from sonde.cli.output import console, print_json
-    from sonde.cli.progress import count
+    from sonde.cli.terminal import count, print_json
     from sonde.recompute.comparison import recompute as compare
     from sonde.recompute.stored import read_end
     from sonde.store.load import find
     from sonde.store.run import RunFolder
-    from sonde.training.threads import one_thread
+    from sonde.training.device import one_thread
 
     folder = RunFolder(runs / find(runs, run))
-    with one_thread(), count(console(stderr=True), "recomputing", quiet=json) as progress:
+    with one_thread(), count("recomputing", quiet=json) as progress:
         found = compare(read_end(folder, data_root), metric or (), progress)
     if json:
         print_json(_object(found))
@@ -54,7 +53,7 @@ def recompute(
 
 
 def _print(found: "Recomputation") -> None:
-    from sonde.cli.output import console, table
+    from sonde.cli.terminal import console, table
 
     columns = {"metric": "left", "values": "right", "undefined": "right", "|Δ|": "right"}
     columns |= {"relative": "right", "": "left"}

@@ -17,6 +17,14 @@ def report(
     ),
     figures: Annotated[bool, typer.Option(help="Draw the studies' figures into the report.")] = True,
     title: Annotated[str, typer.Option(metavar="TEXT", help="The report's title.")] = "What the runs show",
+    with_provenance: Annotated[
+        bool,
+        typer.Option(
+            "--with-provenance",
+            help="Name the machines that trained the runs and the folder's whole path; a page that is sent round is "
+            "better off without.",
+        ),
+    ] = False,
     quiet: Quiet = False,
 ) -> None:
     """Write one HTML file to read in a browser: findings, audit, charts to play with, figures, runs.
@@ -26,17 +34,20 @@ def report(
     if out.is_dir():
         raise SondeError(f"{out} is a folder: name a file, for example --out {out / 'report.html'}")
 
-    from sonde.cli.report_contents import contents
+    from sonde.report.assembly import contents
     from sonde.report.page import render
     from sonde.report.pictures import Pictures, pictures
     from sonde.store import files
-    from sonde.store.load import load
+    from sonde.store.load import load, without_machines
 
     stored = load(runs)
     if not stored.runs and not stored.watched:
         raise SondeError(f"{runs} holds no runs: `sonde run STUDY --runs {runs}` makes them")
     files.make_folder(out.parent)
-    found = contents(stored, source=str(runs), title=title)
+    source = str(runs)
+    if not with_provenance:
+        stored, source = without_machines(stored), runs.name if isinstance(runs, Path) else source
+    found = contents(stored, source=source, title=title)
     drawn = {
         section.anchor: pictures(section.evidence, section.study) if figures else Pictures([], {})
         for section in found.sections

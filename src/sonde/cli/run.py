@@ -5,47 +5,30 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sonde.cli.options import (
-    Address,
-    CpusPerRun,
-    DataRoot,
-    Device,
-    Engine,
-    GpusPerRun,
-    Jobs,
-    Json,
-    Only,
-    OutFolder,
-    Quiet,
-    RunsFolder,
-    Scale,
-    Seeds,
-    Set,
-    Study,
-)
+from sonde.cli import options
 
 if TYPE_CHECKING:
     from sonde.studies import Finding
 
 
 def run(
-    study: Study,
-    scale: Scale = "quick",
-    seeds: Seeds = None,
-    set: Set = None,
-    only: Only = None,
-    jobs: Jobs = None,
-    runs: RunsFolder = Path("runs"),
-    out: OutFolder = Path("out"),
-    data_root: DataRoot = None,
-    device: Device = "auto",
-    engine: Engine = "local",
-    address: Address = None,
-    cpus_per_run: CpusPerRun = None,
-    gpus_per_run: GpusPerRun = None,
+    study: options.Study,
+    scale: options.Scale = "quick",
+    seeds: options.Seeds = None,
+    set: options.Set = None,
+    only: options.Only = None,
+    jobs: options.Jobs = None,
+    runs: options.RunsFolder = Path("runs"),
+    out: options.OutFolder = Path("out"),
+    data_root: options.DataRoot = None,
+    device: options.Device = "auto",
+    engine: options.Engine = "local",
+    address: options.Address = None,
+    cpus_per_run: options.CpusPerRun = None,
+    gpus_per_run: options.GpusPerRun = None,
     figures: Annotated[bool, typer.Option(help="Draw the study's figures at the end.")] = True,
-    quiet: Quiet = False,
-    json: Json = False,
+    quiet: options.Quiet = False,
+    json: options.Json = False,
 ) -> None:
     """Train a study's runs, measure them, draw its figures and say what was found.
 
@@ -56,21 +39,20 @@ def run(
     if engine == "local":
         local.warm_up()
 
-    from sonde.cli.drawing import draw, folder_of
     from sonde.cli.execute import execute
-    from sonde.cli.output import print_json
-    from sonde.cli.plan import configurations, seeds_of, together
+    from sonde.cli.figures import draw, folder_of
+    from sonde.cli.terminal import print_json
     from sonde.store import files
     from sonde.store.load import load
     from sonde.studies import STUDIES
-    from sonde.studies.evidence import gather
+    from sonde.studies.study import gather
 
     silent = quiet or json
     narrowing = {"changes": set or [], "choices": only or []}
-    groups = configurations(study, scale=scale, seeds=seeds_of(seeds), **narrowing)
+    groups = options.configurations(study, scale=scale, seeds=options.seeds_of(seeds), **narrowing)
     files.make_folder(out)
     outcomes = execute(
-        together(groups),
+        options.together(groups),
         runs=runs,
         data_root=data_root,
         device=device,
@@ -112,7 +94,7 @@ def run(
 
 
 def _print_findings(label: str, findings: "list[Finding]") -> None:
-    from sonde.cli.output import console, table
+    from sonde.cli.terminal import console, table
 
     to = console()
     words = ("network", "variant", "rule")

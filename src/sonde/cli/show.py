@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sonde.cli.options import Json, RunsFolder
-from sonde.cli.sessions import place_of, start
 
 if TYPE_CHECKING:
     from sonde.store.load import Runs
@@ -18,11 +17,12 @@ def show(runs: RunsFolder = Path("runs"), json: Json = False) -> None:
     """List stored runs: what each is, how far it came, its last metrics."""
     import polars as pl
 
-    from sonde.cli.output import print_json
+    from sonde.cli.terminal import print_json
     from sonde.store.load import load
 
-    scalars = pl.col("layer").is_null()
-    stored = load(runs, scalars if json else scalars & pl.col("metric").is_in((*SHOWN, *OF_WATCHED)))
+    last = pl.col("step") == pl.col("step").max().over("run", "metric")
+    shown = None if json else (*SHOWN, *OF_WATCHED)
+    stored = load(runs, last | (pl.col("metric") == "nonfinite"), metrics=shown, layers=False)
     if json:
         print_json(describe(stored) + describe_watched(stored))
         return
@@ -36,6 +36,8 @@ def show(runs: RunsFolder = Path("runs"), json: Json = False) -> None:
 
 def describe(stored: "Runs") -> list[dict[str, Any]]:
     """What a program wants to know of each run; undefined metrics are NaN here."""
+    from sonde.report.runs import place_of
+
     metrics = _last_metrics(stored)
     return [
         {
@@ -59,7 +61,8 @@ def describe(stored: "Runs") -> list[dict[str, Any]]:
 
 def print_runs(stored: "Runs", title: str) -> None:
     """A table of runs with the last value of the metrics that say most."""
-    from sonde.cli.output import print_table
+    from sonde.cli.terminal import print_table
+    from sonde.report.runs import start
 
     metrics = _last_metrics(stored)
     names = [name for name in SHOWN if any(name in known for known in metrics.values())]
@@ -106,12 +109,12 @@ def describe_watched(stored: "Runs") -> list[dict[str, Any]]:
 
 def print_watched(stored: "Runs", title: str) -> None:
     """A table of watched runs; a run under way tells the step it was last seen at."""
-    from sonde.cli.output import print_table
+    from sonde.cli.terminal import print_table
 
-    known = describe_watched(stored)
+    watched = describe_watched(stored)
     columns = {"id": "left", "model": "left", "parameters": "right", "modules": "right", "step": "right"}
     columns |= {"state": "left", "loss": "right"}
-    if any(run["nonfinite"] for run in known):
+    if any(run["nonfinite"] for run in watched):
         columns["not finite"] = "left"
     rows = [
         [
@@ -124,7 +127,7 @@ def print_watched(stored: "Runs", title: str) -> None:
             _number(run["metrics"]["loss"]),
             *([run["nonfinite"] or ""] if "not finite" in columns else []),
         ]
-        for run in known
+        for run in watched
     ]
     print_table(title, columns, rows)
 
@@ -133,7 +136,7 @@ def _last_of_watched(stored: "Runs") -> dict[str, dict[str, Any]]:
     """By run: the last step and loss, and where something was not finite first."""
     import polars as pl
 
-    found: dict[str, dict[str, Any]] = {}
+    last: dict[str, dict[str, Any]] = {}
     for run in stored.watched:
         mine = stored.rows.filter(pl.col("run") == run.id)
         losses = mine.filter(pl.col("metric") == "loss").sort("step")
@@ -141,12 +144,12 @@ def _last_of_watched(stored: "Runs") -> dict[str, dict[str, Any]]:
         where = [
             f"{module or '?'}, step {step}" for module, step in broken.select("module", "step").iter_rows()
         ]
-        found[run.id] = {
+        last[run.id] = {
             "step": mine["step"].max(),
             "loss": losses["value"][-1] if losses.height else None,
             "nonfinite": next(iter(where), None),
         }
-    return found
+    return last
 
 
 def _last_metrics(stored: "Runs") -> dict[str, dict[str, float]]:

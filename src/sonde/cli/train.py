@@ -5,20 +5,7 @@ from typing import Annotated
 
 import typer
 
-from sonde.cli.options import (
-    Address,
-    CpusPerRun,
-    DataRoot,
-    Device,
-    Engine,
-    GpusPerRun,
-    Jobs,
-    Json,
-    Quiet,
-    RunsFolder,
-    Seeds,
-    Set,
-)
+from sonde.cli import options
 from sonde.errors import SondeError
 
 
@@ -38,19 +25,19 @@ def train(
             min=0, help="Every random draw of the run follows from it (default: 42).", show_default=False
         ),
     ] = None,
-    seeds: Seeds = None,
+    seeds: options.Seeds = None,
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the training samples.")] = 10,
-    set: Set = None,
-    jobs: Jobs = None,
-    runs: RunsFolder = Path("runs"),
-    data_root: DataRoot = None,
-    device: Device = "auto",
-    engine: Engine = "local",
-    address: Address = None,
-    cpus_per_run: CpusPerRun = None,
-    gpus_per_run: GpusPerRun = None,
-    quiet: Quiet = False,
-    json: Json = False,
+    set: options.Set = None,
+    jobs: options.Jobs = None,
+    runs: options.RunsFolder = Path("runs"),
+    data_root: options.DataRoot = None,
+    device: options.Device = "auto",
+    engine: options.Engine = "local",
+    address: options.Address = None,
+    cpus_per_run: options.CpusPerRun = None,
+    gpus_per_run: options.GpusPerRun = None,
+    quiet: options.Quiet = False,
+    json: options.Json = False,
 ) -> None:
     """Train a network on a task with a rule, into the store; with several seeds or values, every combination.
 
@@ -66,7 +53,6 @@ def train(
         local.warm_up()
 
     from sonde.cli.execute import execute
-    from sonde.cli.plan import seeds_of
     from sonde.cli.show import describe, print_runs
     from sonde.config import completed
     from sonde.store.load import load_some
@@ -75,7 +61,7 @@ def train(
     if seed is not None and seeds is not None:
         raise SondeError("--seed and --seeds: give one of them")
     start = completed({"model": model, "task": task, "rule": rule, "epochs": epochs})
-    chosen = seeds_of(seeds) or [42 if seed is None else seed]
+    chosen = options.seeds_of(seeds) or [42 if seed is None else seed]
     configs = swept([start | {"seed": seed} for seed in chosen], settings(set or []))
     execute(
         configs,
@@ -91,7 +77,7 @@ def train(
     )
     stored = load_some(runs, [config.id for config in configs])
     if json:
-        from sonde.cli.output import print_json
+        from sonde.cli.terminal import print_json
 
         described = describe(stored)
         print_json(described if len(configs) > 1 else described[0])

@@ -9,14 +9,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
-from typing import Literal, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Literal, Protocol, Self, TypeVar
 
 from sonde.datasets.archive import Archive, check_size
-from sonde.datasets.mirror import mirror
-from sonde.datasets.places import cache_folder
+from sonde.datasets.cache import cache_folder, mirror
 from sonde.errors import SondeError
 from sonde.store.place import Place
 from sonde.store.remote import Remote
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 ARCHIVE = Archive(
     name="cifar-10-python.tar.gz",
@@ -60,6 +63,14 @@ class Source:
     def files(self) -> tuple[Path, ...]:
         """Every file the images come from, each once."""
         return tuple(dict.fromkeys((*self.train, *self.test)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageBlock:
+    """Some decoded images with their labels, N×C×H×W and N: what a reader of any form yields."""
+
+    image_NCHW: "NDArray[np.uint8]"
+    label_N: "NDArray[np.uint8]"
 
 
 class Absent(SondeError):

@@ -6,25 +6,21 @@ N samples, C channels, H height, W width.
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
 
-import filelock
 import numpy as np
 from numpy.typing import NDArray
 
-from sonde.datasets.block import Block
-from sonde.datasets.cifar10 import SIDE, TEST, TRAIN, Source
-from sonde.datasets.places import cache_folder
+from sonde.atomic import to_disk
+from sonde.datasets.cache import cache_folder, made_once
+from sonde.datasets.cifar10 import SIDE, TEST, TRAIN, ImageBlock, Source
 from sonde.errors import SondeError
-from sonde.store.files import ASIDE
 
 PAD = 4  # black pixels on every side of a training image, so that a random crop is a plain window
-LAYOUT = 1  # of the files; raise it when they change
+CACHE_LAYOUT = 1  # of the files; raise it when they change
 
 OnProgress = Callable[[int, int], None]
 
@@ -50,15 +46,8 @@ def open_images(source: Source, on_progress: OnProgress = lambda done, total: No
     Several processes may ask at once: one decodes, the others wait for it.
     """
     folder = cache_folder() / "decoded" / f"cifar10-{_key(source)}"
-    images = _load(folder)
-    if images is not None:
-        return images
     with _writable(folder):
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with filelock.FileLock(folder.with_name(f"{folder.name}.lock")):
-            if _load(folder) is None:
-                _decode(source, folder, on_progress)
-    images = _load(folder)
+        images = made_once(folder, _load, lambda aside: _decode(source, aside, on_progress))
     if images is None:
         raise SondeError(f"{folder} was changed while it was written: remove it and try again")
     return images
@@ -67,7 +56,7 @@ def open_images(source: Source, on_progress: OnProgress = lambda done, total: No
 def _key(source: Source) -> str:
     """Names the files as they are now: any of them replaced or changed gives another key."""
     known = [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in source.files]
-    return hashlib.sha256(json.dumps([LAYOUT, source.form, known]).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps([CACHE_LAYOUT, source.form, known]).encode()).hexdigest()[:16]
 
 
 def _load(folder: Path) -> Images | None:
@@ -95,49 +84,37 @@ def _map(path: Path, shape: tuple[int, ...]) -> NDArray[np.uint8]:
 
 
 def _decode(source: Source, folder: Path, on_progress: OnProgress) -> None:
-    """Write the cache aside and rename it; the caller holds its lock."""
-    aside = folder.with_name(ASIDE + folder.name)
-    shutil.rmtree(aside, ignore_errors=True)  # left by a process that was killed
-    aside.mkdir()
-    try:
-        total, train, test = _blocks(source)
-        counter = _Counter(total, on_progress)
-        splits = {
-            "train": _write(aside, "train", train, PAD, counter),
-            "test": _write(aside, "test", test, 0, counter),
-        }
-        about = {
-            **{split: written.samples for split, written in splits.items()},
-            "form": source.form,
-            "place": str(source.place.resolve()),
-            "fingerprint": hashlib.sha256("".join(s.digest for s in splits.values()).encode()).hexdigest(),
-        }
-        with (aside / "about.json").open("wb") as file:
-            file.write(json.dumps(about, indent=1).encode())
-            _to_disk(file)
-        shutil.rmtree(folder, ignore_errors=True)  # a damaged one
-        aside.rename(folder)
-    except BaseException:
-        shutil.rmtree(aside, ignore_errors=True)
-        raise
+    total, train, test = _blocks(source)
+    counter = _Counter(total, on_progress)
+    splits = {
+        "train": _write(folder, "train", train, PAD, counter),
+        "test": _write(folder, "test", test, 0, counter),
+    }
+    about = {
+        **{split: written.samples for split, written in splits.items()},
+        "form": source.form,
+        "place": str(source.place.resolve()),
+        "fingerprint": hashlib.sha256("".join(s.digest for s in splits.values()).encode()).hexdigest(),
+    }
+    to_disk(folder / "about.json", json.dumps(about, indent=1).encode())
 
 
-def _blocks(source: Source) -> tuple[int, Iterator[Block], Iterator[Block]]:
+def _blocks(source: Source) -> tuple[int, Iterator[ImageBlock], Iterator[ImageBlock]]:
     """How many images to expect, and the two splits block by block."""
     if source.form == "parquet":
-        from sonde.datasets import parquet
+        from sonde.datasets import parquet_images
 
-        def read(files: tuple[Path, ...]) -> Iterator[Block]:
-            return (block for file in files for block in parquet.read(file))
+        def read(files: tuple[Path, ...]) -> Iterator[ImageBlock]:
+            return (block for file in files for block in parquet_images.read(file))
 
-        return sum(parquet.count(file) for file in source.files), read(source.train), read(source.test)
-    from sonde.datasets import batches
+        return sum(parquet_images.count(file) for file in source.files), read(source.train), read(source.test)
+    from sonde.datasets import pickled_batches
 
-    total = batches.ROWS * len((*TRAIN, *TEST))
+    total = pickled_batches.BATCH_IMAGES * len((*TRAIN, *TEST))
     if source.form == "archive":
-        reader = batches.from_archive(source)
+        reader = pickled_batches.from_archive(source)
         return total, reader(TRAIN), reader(TEST)
-    return total, batches.from_folder(source.train), batches.from_folder(source.test)
+    return total, pickled_batches.from_folder(source.train), pickled_batches.from_folder(source.test)
 
 
 @dataclass(frozen=True)
@@ -146,7 +123,7 @@ class _Written:
     digest: str
 
 
-def _write(folder: Path, split: str, blocks: Iterator[Block], pad: int, counter: "_Counter") -> _Written:
+def _write(folder: Path, split: str, blocks: Iterator[ImageBlock], pad: int, counter: "_Counter") -> _Written:
     """Append block after block; written rather than mapped, since a full disk kills a process that maps."""
     samples, pixels, labels = 0, hashlib.sha256(), hashlib.sha256()
     margin = ((0, 0), (0, 0), (pad, pad), (pad, pad))
@@ -158,8 +135,9 @@ def _write(folder: Path, split: str, blocks: Iterator[Block], pad: int, counter:
             names.write(block.label_N.tobytes())
             samples += len(block.label_N)
             counter.add(len(block.label_N))
-        _to_disk(images)
-        _to_disk(names)
+        for file in (images, names):
+            file.flush()
+            os.fsync(file.fileno())
     if samples == 0:
         raise SondeError(f"the {split} files of CIFAR-10 hold no image: copy them again")
     return _Written(samples, pixels.hexdigest() + labels.hexdigest())
@@ -173,11 +151,6 @@ class _Counter:
     def add(self, images: int) -> None:
         self.done += images
         self.on_progress(self.done, self.total)
-
-
-def _to_disk(file: IO[Any]) -> None:
-    file.flush()
-    os.fsync(file.fileno())
 
 
 @contextmanager

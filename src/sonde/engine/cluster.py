@@ -4,21 +4,21 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sonde.engine.interrupt import first_ctrl_c
-from sonde.engine.outcome import Event, Outcome
+from sonde.engine.messages import Event, Outcome, first_ctrl_c
 from sonde.errors import SondeError
 
 if TYPE_CHECKING:
     from sonde.config import RunConfig
-    from sonde.engine.bundles import Bundle
-    from sonde.engine.ledger import Ledger
+    from sonde.engine.ledger import Bundle, Ledger
     from sonde.store.place import Place
 
-AHEAD = 10_000  # tasks that Ray knows of: each takes 7 kB of the driver's memory, and of every look at them its time
-RETRIES = 3  # of a task whose node or process died
-HEAD = {"node:__internal_head__": 0.001}  # the node without which there is no cluster
-LISTEN = 0.2  # seconds, between two looks at Ctrl-C
-FAREWELL = 10.0  # seconds, for cancelled tasks to be gone
+MOST_SUBMITTED = (
+    10_000  # tasks at a time: each takes 7 kB of the driver's memory, and time of every look at them
+)
+TASK_RETRIES = 3  # of a task whose node or process died
+HEAD_NODE = {"node:__internal_head__": 0.001}  # the node without which there is no cluster
+CTRL_C_EVERY = 0.2  # seconds, between two looks at Ctrl-C
+CANCEL_TIMEOUT = 10.0  # seconds, for cancelled tasks to be gone
 
 
 def run_all(
@@ -39,12 +39,12 @@ def run_all(
     A run takes one thread, and the processors and GPUs that are set aside for it.  Ctrl-C lets the running ones
     finish their epoch; a second one stops them at once.  Either way every run resumes from its last epoch.
     """
-    from sonde.engine import bundles, nodes
-    from sonde.engine.ledger import Ledger
+    from sonde.engine import cluster_nodes
+    from sonde.engine.ledger import Ledger, bundle
     from sonde.store.place import absolute
     from sonde.training.stack import stackable
 
-    nodes.require()
+    cluster_nodes.require()
     if gpus_per_run == 0 and device not in ("auto", "cpu"):
         raise SondeError(f"--device {device} on a cluster needs --gpus-per-run")
     ledger = Ledger(
@@ -58,14 +58,14 @@ def run_all(
     left = ledger.unended()
     if not left:
         return ledger.results()
-    with nodes.connected(address) as ray:
-        nodes.check(ray, runs, cpus_per_run, gpus_per_run)
-        slots = nodes.slots(ray, cpus_per_run, gpus_per_run)
+    with cluster_nodes.connected(address) as ray:
+        cluster_nodes.check(ray, runs, cpus_per_run, gpus_per_run)
+        slots = cluster_nodes.slots(ray, cpus_per_run, gpus_per_run)
         if slots == 0:
             on_notice(
                 f"no node has {cpus_per_run:g} CPUs and {gpus_per_run:g} GPUs for a run: waiting for one to join"
             )
-        ledger.waiting.extend(bundles.bundle(left, jobs=max(slots, 1), pays=stackable))
+        ledger.waiting.extend(bundle(left, jobs=max(slots, 1), pays=stackable))
         tasks = Tasks(
             ray,
             ledger,
@@ -99,15 +99,17 @@ class Tasks:
         data_root: str | None,
         device: str,
     ) -> None:
-        from sonde.engine import task
+        from sonde.engine import cluster_task
 
         self.ray, self.ledger = ray, ledger
         self.under_way: dict[Any, Bundle] = {}
         self.where: dict[str, str] = {}  # the node of each run
         self.order = (runs, data_root, device)
-        self.train = ray.remote(task.train).options(**size, max_retries=RETRIES)
+        self.train = ray.remote(cluster_task.train).options(**size, max_retries=TASK_RETRIES)
         always = {"max_restarts": -1, "max_task_retries": -1}
-        self.mailbox = ray.remote(task.Mailbox).options(num_cpus=0, resources=HEAD, **always).remote()
+        self.mailbox = (
+            ray.remote(cluster_task.Mailbox).options(num_cpus=0, resources=HEAD_NODE, **always).remote()
+        )
         self.post = self.mailbox.take.remote()
 
     def submit(self) -> bool:
@@ -115,7 +117,7 @@ class Tasks:
         from sonde import guests
         from sonde.config import to_tree
 
-        while self.ledger.waiting and not self.ledger.stopping and len(self.under_way) < AHEAD:
+        while self.ledger.waiting and not self.ledger.stopping and len(self.under_way) < MOST_SUBMITTED:
             bundle = self.ledger.waiting.popleft()
             trees = [to_tree(config) for config in bundle]
             carried = guests.carried(source for config in bundle for source in config.sources)
@@ -126,7 +128,7 @@ class Tasks:
     def listen(self) -> None:
         """Hear what was posted or which task ended, if anything within a moment."""
         asked = [self.post, *self.under_way]
-        self.ray.wait(asked, timeout=LISTEN)
+        self.ray.wait(asked, timeout=CTRL_C_EVERY)
         ready, _ = self.ray.wait(asked, timeout=0, num_returns=len(asked))
         for one in ready:
             if one == self.post:
@@ -167,7 +169,7 @@ class Tasks:
             ]
         except self.ray.exceptions.RayError as error:
             node = self.where.get(bundle[0].id, "a node")
-            how = f"its worker on {node} died, the last of {RETRIES + 1} ({type(error).__name__})"
+            how = f"its worker on {node} died, the last of {TASK_RETRIES + 1} ({type(error).__name__})"
         for config in bundle:
             self.where.pop(config.id, None)
         self.ledger.ended(bundle, {answer.run: answer for answer in answers}, how, "")
@@ -186,4 +188,4 @@ class Tasks:
         for task in self.under_way:
             self.ray.cancel(task, force=True)
         if self.under_way:
-            self.ray.wait(list(self.under_way), num_returns=len(self.under_way), timeout=FAREWELL)
+            self.ray.wait(list(self.under_way), num_returns=len(self.under_way), timeout=CANCEL_TIMEOUT)

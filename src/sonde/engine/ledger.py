@@ -1,20 +1,24 @@
-"""The bookkeeping of an engine: which runs wait, how each ended, and who was given a second chance."""
+"""The bookkeeping of an engine: who is trained with whom, who waits, how each run ended, who gets a second chance."""
 
+import itertools
+import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
 from sonde.config import RunConfig
-from sonde.engine.bundles import Bundle
 from sonde.engine.log import RunLog
-from sonde.engine.outcome import Event, Outcome
+from sonde.engine.messages import Event, Outcome
 from sonde.errors import SondeError
 from sonde.store.load import manifests
 from sonde.store.lock import hold
 from sonde.store.place import Place
 from sonde.store.run import ENDED, Manifest, RunFolder
-from sonde.training.unchanged import refuse_changed
+from sonde.training.changed_guests import refuse_changed
+
+Bundle = tuple[RunConfig, ...]  # what a worker is given: runs that are trained together
+MOST_IN_BUNDLE = 16  # runs in a bundle: what is lost together, and in memory together
 
 
 class Ledger:
@@ -158,3 +162,36 @@ def _ended(config: RunConfig, manifest: Manifest | None) -> Outcome | None:
 def _alone(runs: Sequence[str], message: str | None) -> str:
     others = f" and {len(runs) - 1} trained with it" if len(runs) > 1 else ""
     return f"run {runs[0]}{others}: {message}; training {'each' if others else 'it'} alone"
+
+
+def bundle(
+    configs: Sequence[RunConfig], *, jobs: int, pays: Callable[[RunConfig], bool], limit: int = MOST_IN_BUNDLE
+) -> list[Bundle]:
+    """Runs that differ only in their seed, together where it `pays`.
+
+    There are as many bundles as keep all `jobs` workers busy to the end.
+    Groups stand in the order in which their first runs appear, and so do the runs of a group.
+    """
+    groups: dict[object, list[RunConfig]] = {}
+    for place, config in enumerate(configs):
+        key = config.recipe if pays(config) else place
+        groups.setdefault(key, []).append(config)
+    members = list(groups.values())
+    parts = [math.ceil(len(group) / limit) for group in members]
+
+    def largest(group: int) -> int:
+        return math.ceil(len(members[group]) / parts[group])
+
+    wanted = math.ceil(sum(parts) / jobs) * jobs
+    while sum(parts) < wanted:
+        widest = max(range(len(members)), key=largest)
+        if largest(widest) == 1:
+            break
+        parts[widest] += 1
+    return [part for group, number in zip(members, parts, strict=True) for part in _split(group, number)]
+
+
+def _split(group: Sequence[RunConfig], parts: int) -> list[Bundle]:
+    """Neighbours together; sizes differ by one at most."""
+    cuts = [len(group) * part // parts for part in range(parts + 1)]
+    return [tuple(group[start:end]) for start, end in itertools.pairwise(cuts)]

@@ -13,18 +13,22 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING
 
-from sonde.engine.interrupt import first_ctrl_c
-from sonde.engine.outcome import Event, Outcome
-from sonde.engine.output import Output
+from sonde.engine.log import ProcessOutput
+from sonde.engine.messages import Event, Outcome, first_ctrl_c
 
 if TYPE_CHECKING:
     from sonde.config import RunConfig
-    from sonde.engine.bundles import Bundle
+    from sonde.engine.ledger import Bundle
     from sonde.store.place import Place
 
 __all__ = ["Event", "Outcome", "run_all", "warm_up"]
 
-METHOD = "spawn" if sys.platform == "win32" else "forkserver"
+START_METHOD = "spawn" if sys.platform == "win32" else "forkserver"
+PRELOADED = ["sonde.engine.worker", "torch._dynamo"]
+"""What the server process imports once for all its workers.
+
+The first optimiser a process builds imports `torch._dynamo`, which takes longer than a small run.
+"""
 
 
 @dataclass
@@ -32,16 +36,16 @@ class _Worker:
     bundle: "Bundle"
     process: BaseProcess
     pipe: Connection
-    output: Output
+    output: ProcessOutput
     answers: dict[str, Outcome] = field(default_factory=dict)
 
 
 def warm_up() -> None:
     """Let the server process import torch while this one does something else."""
-    if METHOD == "forkserver":
+    if START_METHOD == "forkserver":
         from multiprocessing import forkserver
 
-        multiprocessing.get_context(METHOD).set_forkserver_preload(["sonde.engine.preload"])
+        multiprocessing.get_context(START_METHOD).set_forkserver_preload(PRELOADED)
         forkserver.ensure_running()
 
 
@@ -62,13 +66,12 @@ def run_all(
     Ctrl-C lets the running ones finish their epoch; a second one stops them at once.  Either way every run
     resumes from its last epoch.  A run whose process dies is resumed once, and `on_notice` is told.
     """
-    from sonde.engine import bundles
-    from sonde.engine.ledger import Ledger
+    from sonde.engine.ledger import Ledger, bundle
     from sonde.training.stack import stackable
 
     jobs = jobs or os.cpu_count() or 1
     ledger = Ledger(configs, runs=runs, on_event=on_event, on_notice=on_notice)
-    ledger.waiting.extend(bundles.bundle(ledger.unended(), jobs=jobs, pays=stackable))
+    ledger.waiting.extend(bundle(ledger.unended(), jobs=jobs, pays=stackable))
     active: dict[Connection, _Worker] = {}
 
     def listen(worker: _Worker) -> None:
@@ -117,9 +120,9 @@ def _start(bundle: "Bundle", runs: "Place", data_root: "Place | None", device: s
     from sonde.config import to_tree
     from sonde.engine.worker import work
 
-    context = multiprocessing.get_context(METHOD)
+    context = multiprocessing.get_context(START_METHOD)
     ours, theirs = context.Pipe()
-    output = Output()
+    output = ProcessOutput()
     trees = [to_tree(config) for config in bundle]
     carried = guests.carried(source for config in bundle for source in config.sources)
     where = (str(runs), None if data_root is None else str(data_root), device)

@@ -15,16 +15,15 @@ from typing import Any
 
 from sonde import guests
 from sonde.config import parse
-from sonde.engine.bundles import Bundle
-from sonde.engine.log import RunLog
-from sonde.engine.outcome import Event, Outcome
-from sonde.engine.output import redirect
+from sonde.engine.ledger import Bundle
+from sonde.engine.log import RunLog, redirect
+from sonde.engine.messages import Event, Outcome
 from sonde.errors import SondeError
 from sonde.store.lock import Held
 from sonde.store.place import Place, place
 from sonde.store.run import ENDED, Manifest, RunFolder
-from sonde.training.together import train_together
-from sonde.training.train import Progress
+from sonde.training.session import Progress
+from sonde.training.train import train_together
 
 
 def train_bundle(

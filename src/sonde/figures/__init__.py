@@ -1,200 +1,173 @@
-"""Figures drawn from tidy rows.  The table imports no plotting library; drawing does."""
+"""Figures drawn from tidy rows: one entry each, however many studies use it.
 
-from collections.abc import Callable
+The table imports no plotting library; drawing does.
+"""
+
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from importlib import import_module
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from sonde.figures.evidence import Evidence, NoData
+from sonde.runs.evidence import Evidence, NoData
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["FIGURES", "Evidence", "FigureSpec", "NoData"]
+__all__ = ["FIGURES", "Evidence", "FigureSpec", "NoData", "figures_of"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class FigureSpec:
-    """A figure: the study it belongs to, where it is saved and how it is drawn."""
+    """A figure: its title, where each of its studies has it, and the function that draws it."""
 
-    study: str
-    path: str  # below the output folder, without suffix
     title: str
-    variant: str | None  # drawn unless another one is asked for
-    draw: Callable[[Evidence], tuple["Figure", str]]  # the figure and its caption
+    paths: Mapping[str, str]  # study → file below the output folder, without suffix
+    drawn_by: str  # module of this package and function in it
+    variant: str | None = None  # drawn unless another one is asked for
     formats: tuple[str, ...] = ("png", "pdf")
 
+    def select(self, evidence: Evidence, variant: str | None = None) -> Evidence:
+        """What of the evidence it is drawn from."""
+        chosen = variant or self.variant
+        if chosen is None:
+            return evidence
+        selected = evidence.of(variant=chosen)
+        if selected.runs.is_empty():
+            raise NoData(f"no runs of the {chosen} variant in {evidence.source}")
+        return selected
 
-def _draw(module: str, function: str, evidence: Evidence) -> tuple["Figure", str]:
-    """Import the drawing function when it is needed, and draw in the house style."""
-    from sonde.figures.style import house_style
+    def draw(self, evidence: Evidence, variant: str | None = None) -> tuple["Figure", str]:
+        """The figure in the house style, and its caption; NoData where its rows are missing."""
+        from sonde.figures.style import house_style
 
-    with house_style():
-        drawn: tuple[Figure, str] = getattr(import_module(f"sonde.figures.{module}"), function)(evidence)
-    return drawn
+        module, function = self.drawn_by.split(".")
+        with house_style():
+            drawn: tuple[Figure, str] = getattr(import_module(f"sonde.figures.{module}"), function)(
+                self.select(evidence, variant)
+            )
+        return drawn
+
+
+def _of_rules(name: str) -> dict[str, str]:
+    """Of one network under several rules, which two studies train."""
+    return {"cifar10": f"report/cifar_{name}", "audit": f"report/audit_{name}"}
 
 
 FIGURES: dict[str, FigureSpec] = {
     "training_loss": FigureSpec(
-        study="residual",
-        path="plots/training_loss",
         title="Training loss against steps, plain and residual",
+        paths={"residual": "plots/training_loss"},
+        drawn_by="training_loss.draw",
         variant="raw",
-        draw=partial(_draw, "training_loss", "draw"),
     ),
     "gradient_magnitude": FigureSpec(
-        study="residual",
-        path="plots/gradient_magnitude",
         title="Gradient norm against depth, plain and residual",
+        paths={"residual": "plots/gradient_magnitude"},
+        drawn_by="depth_profiles.gradient_magnitude",
         variant="raw",
-        draw=partial(_draw, "depth_profiles", "gradient_magnitude"),
     ),
     "activation_mean": FigureSpec(
-        study="residual",
-        path="plots/activation_mean",
         title="Mean of the linear outputs against depth, plain and residual",
+        paths={"residual": "plots/activation_mean"},
+        drawn_by="depth_profiles.activation_mean",
         variant="raw",
-        draw=partial(_draw, "depth_profiles", "activation_mean"),
     ),
     "activation_std": FigureSpec(
-        study="residual",
-        path="plots/activation_std",
         title="Spread of the linear outputs against depth, plain and residual",
+        paths={"residual": "plots/activation_std"},
+        drawn_by="depth_profiles.activation_std",
         variant="raw",
-        draw=partial(_draw, "depth_profiles", "activation_std"),
     ),
-    "1_signal_flow": FigureSpec(
-        study="residual",
-        path="plots_micro/1_signal_flow",
+    "signal_flow": FigureSpec(
         title="The signal going up: spread at the input and at every layer",
+        paths={"residual": "plots_micro/1_signal_flow"},
+        drawn_by="signal_flow.draw",
         variant="scaled",
-        draw=partial(_draw, "signal_flow", "draw"),
     ),
-    "2_gradient_flow": FigureSpec(
-        study="residual",
-        path="plots_micro/2_gradient_flow",
+    "gradient_flow": FigureSpec(
         title="The gradient coming back: its norm at every layer",
+        paths={"residual": "plots_micro/2_gradient_flow"},
+        drawn_by="gradient_flow.draw",
         variant="scaled",
-        draw=partial(_draw, "gradient_flow", "draw"),
     ),
-    "3_highway_concept": FigureSpec(
-        study="residual",
-        path="plots_micro/3_highway_concept",
+    "highway_concept": FigureSpec(
         title="The gradient highway, drawn with the measured factors",
+        paths={"residual": "plots_micro/3_highway_concept"},
+        drawn_by="highway_concept.draw",
         variant="scaled",
-        draw=partial(_draw, "highway_concept", "draw"),
     ),
-    "4_chain_rule": FigureSpec(
-        study="residual",
-        path="plots_micro/4_chain_rule",
+    "chain_rule": FigureSpec(
         title="The chain rule: cumulative gradient scale from the loss backward",
+        paths={"residual": "plots_micro/4_chain_rule"},
+        drawn_by="chain_rule.draw",
         variant="scaled",
-        draw=partial(_draw, "chain_rule", "draw"),
     ),
-    "5_layer_transformation": FigureSpec(
-        study="residual",
-        path="plots_micro/5_layer_transformation",
+    "layer_transformation": FigureSpec(
         title="One input vector on its way through both networks",
+        paths={"residual": "plots_micro/5_layer_transformation"},
+        drawn_by="layer_transformation.draw",
         variant="scaled",
-        draw=partial(_draw, "layer_transformation", "draw"),
     ),
-    "6_learning_comparison": FigureSpec(
-        study="residual",
-        path="plots_micro/6_learning_comparison",
+    "learning_comparison": FigureSpec(
         title="What both networks learned, side by side",
+        paths={"residual": "plots_micro/6_learning_comparison"},
+        drawn_by="learning_comparison.draw",
         variant="scaled",
-        draw=partial(_draw, "learning_comparison", "draw"),
     ),
-    "figure_snapshot_resmlp": FigureSpec(
-        study="snapshots",
-        path="results/figures/figure_snapshot_resmlp",
+    "snapshot_resmlp": FigureSpec(
         title="The residual stream and the BP gradient over epochs, with and without terminal LN",
-        variant=None,
-        draw=partial(_draw, "snapshots", "resmlp"),
+        paths={"snapshots": "results/figures/figure_snapshot_resmlp"},
+        drawn_by="stream_and_gradient.resmlp",
     ),
-    "figure_snapshot_vit": FigureSpec(
-        study="snapshots",
-        path="results/figures/figure_snapshot_vit",
+    "snapshot_vit": FigureSpec(
         title="The residual stream and the BP gradient over epochs, vision transformer",
-        variant=None,
-        draw=partial(_draw, "snapshots", "vit"),
+        paths={"snapshots": "results/figures/figure_snapshot_vit"},
+        drawn_by="stream_and_gradient.vit",
     ),
-    "fig3b_crossarch_3row": FigureSpec(
-        study="snapshots",
-        path="paper/figures/fig3b_crossarch_3row",
+    "crossarch": FigureSpec(
         title="Three architectures under three rules: stream, gradient and accuracy",
-        variant=None,
-        draw=partial(_draw, "crossarch", "draw"),
+        paths={"snapshots": "paper/figures/fig3b_crossarch_3row"},
+        drawn_by="crossarch.draw",
     ),
-    "cifar_accuracy": FigureSpec(
-        study="cifar10",
-        path="report/cifar_accuracy",
+    "accuracy": FigureSpec(
         title="Train and test accuracy over epochs, per rule",
-        variant=None,
-        draw=partial(_draw, "accuracy", "draw"),
+        paths=_of_rules("accuracy"),
+        drawn_by="accuracy.draw",
     ),
-    "cifar_diagnostics": FigureSpec(
-        study="cifar10",
-        path="report/cifar_diagnostics",
+    "diagnostics": FigureSpec(
         title="Credit against the BP gradient, layer by layer, beside null and ceiling",
-        variant=None,
-        draw=partial(_draw, "diagnostics", "draw"),
+        paths=_of_rules("diagnostics"),
+        drawn_by="diagnostics.draw",
     ),
-    "cifar_feature_drift": FigureSpec(
-        study="cifar10",
-        path="report/cifar_feature_drift",
+    "feature_drift": FigureSpec(
         title="How far the weights of each block moved, per rule",
-        variant=None,
-        draw=partial(_draw, "feature_drift", "draw"),
+        paths=_of_rules("feature_drift"),
+        drawn_by="feature_drift.draw",
     ),
-    "cifar_state_vs_credit": FigureSpec(
-        study="cifar10",
-        path="report/cifar_state_vs_credit",
+    "state_vs_credit": FigureSpec(
         title="State Bridge's prediction error beside the accuracy it buys",
-        variant=None,
-        draw=partial(_draw, "state_vs_credit", "draw"),
+        paths=_of_rules("state_vs_credit"),
+        drawn_by="state_vs_credit.draw",
     ),
-    "cifar_summary": FigureSpec(
-        study="cifar10",
-        path="report/cifar_summary",
+    "summary": FigureSpec(
         title="Test accuracy at the end of training, all rules",
-        variant=None,
-        draw=partial(_draw, "summary", "draw"),
+        paths=_of_rules("summary"),
+        drawn_by="summary.draw",
     ),
-    "audit_accuracy": FigureSpec(
-        study="audit",
-        path="report/audit_accuracy",
-        title="Train and test accuracy over epochs, per rule",
-        variant=None,
-        draw=partial(_draw, "accuracy", "draw"),
+    "rules_residual_mlp": FigureSpec(
+        title="Test accuracy at the end of training, every rule on a residual MLP",
+        paths={"rules": "report/rules_residual_mlp"},
+        drawn_by="rules.draw_residual_mlp",
     ),
-    "audit_diagnostics": FigureSpec(
-        study="audit",
-        path="report/audit_diagnostics",
-        title="Credit against the BP gradient, layer by layer, beside null and ceiling",
-        variant=None,
-        draw=partial(_draw, "diagnostics", "draw"),
-    ),
-    "audit_feature_drift": FigureSpec(
-        study="audit",
-        path="report/audit_feature_drift",
-        title="How far the weights of each block moved, per rule",
-        variant=None,
-        draw=partial(_draw, "feature_drift", "draw"),
-    ),
-    "audit_state_vs_credit": FigureSpec(
-        study="audit",
-        path="report/audit_state_vs_credit",
-        title="State Bridge's prediction error beside the accuracy it buys",
-        variant=None,
-        draw=partial(_draw, "state_vs_credit", "draw"),
-    ),
-    "audit_summary": FigureSpec(
-        study="audit",
-        path="report/audit_summary",
-        title="Test accuracy at the end of training, all rules",
-        variant=None,
-        draw=partial(_draw, "summary", "draw"),
+    "rules_conv_net": FigureSpec(
+        title="Test accuracy at the end of training, every rule on a ConvNet",
+        paths={"rules": "report/rules_conv_net"},
+        drawn_by="rules.draw_conv_net",
     ),
 }
+
+
+def figures_of(study: str) -> dict[str, FigureSpec]:
+    """A study's figures by the name of their file, in the order of the table."""
+    return {PurePosixPath(spec.paths[study]).name: spec for spec in FIGURES.values() if study in spec.paths}

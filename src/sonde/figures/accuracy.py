@@ -5,21 +5,14 @@ from dataclasses import replace
 import polars as pl
 from matplotlib.figure import Figure
 
+from sonde.figures.caption import caption, merge_notes, missing_seeds, n_text
 from sonde.figures.cohort import cohort_of
-from sonde.figures.epochs import with_n
-from sonde.figures.evidence import Evidence
-from sonde.figures.final import PERCENT, finals_of
-from sonde.figures.panels import (
-    ACCURACY,
-    Quantity,
-    all_summaries,
-    check_any,
-    draw_panel,
-    linear_limits,
-    panel_of,
-)
+from sonde.figures.final_values import finals_of
+from sonde.figures.panels import ACCURACY, Quantity, all_summaries, check_any, panel_of
+from sonde.figures.scales import PERCENT, linear_limits
+from sonde.figures.series import with_n
 from sonde.figures.style import DOUBLE, fine_print, legend_row, new_figure, panel_title
-from sonde.figures.words import caption, merge_notes, missing_seeds, n_text
+from sonde.runs.evidence import Evidence
 
 TRAIN = Quantity("train_acc", "training accuracy", "training accuracy", log=False)
 
@@ -41,14 +34,14 @@ def draw(evidence: Evidence) -> tuple[Figure, str]:
     title = f"Accuracy over training, {cohort.setting}, {cohort.epochs} epochs, {n_text(cohort, summary)}"
     figure = new_figure(DOUBLE, 3.2, title)
     layout = figure.add_gridspec(2, 2, height_ratios=(1, 0.06))
-    limits = linear_limits(*(part for panel in panels for part in panel.extent()))
+    limits = linear_limits(*(part for panel in panels for part in panel.extents()))
     every = [line for panel in panels for line in panel.lines]
     names = with_n(every)
     axes, said = [], []
     for column, panel in enumerate(panels):
         ax = figure.add_subplot(layout[0, column])
         axes.append(ax)
-        draw_panel(ax, panel, names, every)
+        panel.draw(ax, names, every)
         panel_title(ax, panel.quantity.name)
         if panel.lines:
             ax.set_ylim(*limits)

@@ -7,13 +7,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from sonde.figures.backward import Backward, backward
-from sonde.figures.evidence import Evidence
-from sonde.figures.marks import Floats, draw_line
-from sonde.figures.residual import MODELS, pair_of, weights_text
+from sonde.figures.caption import caption
+from sonde.figures.marks import draw_panel
+from sonde.figures.pair import MODELS, Backward, backward, pair_of
 from sonde.figures.scales import log_axis, log_limits
+from sonde.figures.series import Floats
 from sonde.figures.style import COLOR, DOUBLE, INK, footnotes, legend_above, new_figure
-from sonde.figures.words import caption, n_text
+from sonde.runs.evidence import Evidence
 from sonde.verdicts import number
 
 CHAIN = r"\dfrac{\partial\mathcal{L}}{\partial x_1}=\dfrac{\partial\mathcal{L}}{\partial x_L}\;"
@@ -27,9 +27,8 @@ FACTORS = {"plain_mlp": "α", "res_mlp": "√(1 + α²)"}
 def draw(evidence: Evidence) -> tuple[Figure, str]:
     pair = pair_of(evidence)
     flow = backward(pair)
-    notes = flow.notes(log=True)
-    title = f"Chain rule, {flow.when}, {weights_text(pair)}, {n_text(pair, flow.summary)}"
-    figure = new_figure(DOUBLE, 3.5, title)
+    notes = flow.relative.gaps(log=True)
+    figure = new_figure(DOUBLE, 3.5, pair.title(f"Chain rule, {flow.when}", flow.relative.summary))
     left, right = figure.subplots(1, 2, width_ratios=(1.15, 1))
     draw_scale(left, flow)
     legend_above(left, 2)
@@ -40,19 +39,16 @@ def draw(evidence: Evidence) -> tuple[Figure, str]:
         "the cumulative product of the measured per-layer factors from the loss backward, beside the "
         "product of the factors random weights give at initialisation. Right: the two products."
     )
-    words = "; ".join(f"{flow.lines[model].label}: {flow.words(model)}" for model in MODELS)
-    look = f"Look at the slopes (geometric mean over layers): {words}."
-    return figure, caption(pair, flow.summary, shown, look, notes)
+    look = f"Look at the slopes (geometric mean over layers): {flow.sentence}."
+    return figure, caption(pair, flow.relative.summary, shown, look, notes)
 
 
 def draw_scale(ax: Axes, flow: Backward) -> None:
     """Cumulative gradient scale from the last layer back, measured and at initialisation in theory."""
-    extents = []
-    for line in flow.lines.values():
-        draw_line(ax, replace(line, x=line.x[-1] - line.x), log=True)
-        extents.append(line.extent(log=True))
+    draw_panel(ax, [replace(line, x=line.x[-1] - line.x) for line in flow.relative.lines], log=True)
+    extents = flow.relative.extents(log=True)
     for model, factor in flow.theory.items():
-        back = np.arange(flow.lines[model].x.size, dtype=np.float64)
+        back = np.arange(flow.relative[model].x.size, dtype=np.float64)
         product: Floats = factor**back
         label = f"theory at init, ×{FACTORS[model]} per layer"
         ax.plot(back, product, color=COLOR[model], linewidth=1, linestyle=(0, (1, 1.2)), label=label)
@@ -71,6 +67,6 @@ def draw_products(ax: Axes, flow: Backward) -> None:
         measured = f"measured: {flow.words(model)}"
         if flow.theory:
             measured += f"\ntheory at init: ×{FACTORS[model]} = ×{number(flow.theory[model], 3)} per layer"
-        ax.text(0, top, flow.lines[model].label, color=COLOR[model], weight="bold", va="top")
+        ax.text(0, top, flow.relative[model].label, color=COLOR[model], weight="bold", va="top")
         ax.text(0.02, top - 0.19, rf"${CHAIN}{PRODUCTS[model]}$", color=INK, fontsize=9.5, va="center")
         ax.text(0, top - 0.32, measured, color=INK, fontsize=7.5, va="top", linespacing=1.4)

@@ -1,4 +1,4 @@
-"""Runs of one network under several rules, all with one recipe."""
+"""Runs of one network under several rules, checked to share one recipe, so that only the tested factor differs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -6,8 +6,8 @@ from typing import ClassVar
 
 import polars as pl
 
-from sonde.figures.evidence import NO_DATA_SET, Evidence, NoData
-from sonde.figures.recipe import check_recipe, check_replicates
+from sonde.errors import SondeError
+from sonde.runs.evidence import NO_DATA_SET, Evidence, NoData
 
 RULES = ("bp", "fa", "dfa", "state_bridge", "credit_bridge", "frozen")
 """The order in which rules appear in every legend; others follow."""
@@ -98,17 +98,47 @@ def cohort_of(
     if depths.len() == 1:  # a file tells the depth only where it holds something per layer
         runs = runs.with_columns(pl.col("depth").fill_null(depths[0]))
     check_recipe(runs, (*NETWORK, *TRAINING), free="rule and seed")
-    found = set(runs["rule"])
-    present = [rule for rule in RULES if rule in found] + sorted(found - set(RULES))
+    trained = set(runs["rule"])
+    present = [rule for rule in RULES if rule in trained] + sorted(trained - set(RULES))
     for rule in present:
         check_recipe(runs.filter(rule=rule), ("rule_label", "input_norm"), free="seed")
     check_replicates(runs, "label", "rule_label")
-    order = {rule: place for place, rule in enumerate(present)}
+    order = {rule: rank for rank, rule in enumerate(present)}
     runs = runs.sort(pl.col("rule").replace_strict(order, return_dtype=pl.Int64), "seed", "run")
     rows = evidence.rows.join(runs.select("run"), on="run", how="semi")
     labels = {rule: str(runs.filter(rule=rule)["rule_label"][0]) for rule in present}
     depth = depths[0] if depths.len() else max(rows["layer"].drop_nulls().to_list(), default=0)
     return Cohort(Evidence(rows, runs, evidence.source), labels, int(depth))
+
+
+def check_recipe(runs: pl.DataFrame, fields: Sequence[str], *, free: str) -> None:
+    """Refuse runs that differ in any of the fields, naming field and values; `free` is what may differ."""
+    differing = []
+    for field in fields:
+        values = runs[field].unique(maintain_order=True).to_list()
+        if len(values) > 1:
+            differing.append(f"{field} ({' and '.join(map(_said, values))})")
+    if differing:
+        raise SondeError(
+            f"the runs of one figure differ in {', '.join(differing)}: choose runs that differ only in {free}"
+        )
+
+
+def _said(value: object) -> str:
+    if value is None:
+        return "not recorded"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def check_replicates(runs: pl.DataFrame, *by: str) -> None:
+    """Refuse two runs of one kind with the same seed."""
+    seeded = runs.drop_nulls("seed")
+    for (*kind, seed), twins in seeded.group_by(*by, "seed", maintain_order=True):
+        if twins.height > 1:
+            raise SondeError(
+                f"{twins.height} runs of {', '.join(map(str, kind))} have seed {seed} "
+                f"({', '.join(twins['run'])}): choose one, a repeated seed is not another sample"
+            )
 
 
 @dataclass(frozen=True)

@@ -3,16 +3,15 @@
 from collections.abc import Callable
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sonde.figures.backward import backward
-from sonde.figures.evidence import Evidence
-from sonde.figures.marks import Series, draw_line, gap_notes, layer_axis, series
-from sonde.figures.residual import MODELS, Pair, last_rows, moment, over_depth, pair_of, weights_text
-from sonde.figures.scales import log_axis, log_limits, wide_scale
+from sonde.figures.caption import caption
+from sonde.figures.marks import draw_panel
+from sonde.figures.pair import Pair, backward, by_layer, moment, pair_of
+from sonde.figures.scales import layer_axis, log_axis, log_limits, wide_scale
+from sonde.figures.series import Series
 from sonde.figures.style import FAINT, SINGLE, footnotes, legend_above, new_figure
-from sonde.figures.words import caption, missing_seeds, n_text
+from sonde.runs.evidence import Evidence
 from sonde.theory import INPUT_STD
 from sonde.verdicts import gradient_verdict, number, signal_verdict
 
@@ -26,7 +25,6 @@ def gradient_magnitude(evidence: Evidence) -> tuple[Figure, str]:
         ylabel="gradient norm ‖∂loss/∂z‖₂",
         shown="L2 norm of the gradient of the batch's mean loss with respect to each layer's linear output z",
         words=lambda pair, line: gradient_verdict(backward(pair).ratio(line.key)),
-        log=True,
     )
 
 
@@ -53,7 +51,6 @@ def activation_std(evidence: Evidence) -> tuple[Figure, str]:
         shown="Standard deviation of each layer's linear output over batch and units together "
         "(biases that differ between units count in it)",
         words=lambda pair, line: signal_verdict(line.mean.tolist(), INPUT_STD),
-        log=True,
     )
 
 
@@ -72,39 +69,29 @@ def _profile(
     ylabel: str,
     shown: str,
     words: Callable[[Pair, Series], str],
-    log: bool,
+    log: bool = True,
 ) -> tuple[Figure, str]:
+    """On a log axis, or for a signed quantity on one that says where it is linear."""
     pair = pair_of(evidence)
-    rows = last_rows(pair, metric)
-    summary = over_depth(pair, rows)
-    lines = [series(summary, model, pair.labels[model]) for model in MODELS]
-    notes = [note for line in lines for note in gap_notes(line, log=log)] + missing_seeds(pair, rows)
+    profile = by_layer(pair, metric)
+    when = moment(profile.rows)
+    notes = profile.gaps(log=log)
 
-    heading = f"{title} {moment(rows)}, {weights_text(pair)}, {n_text(pair, summary)}"
-    figure = new_figure(SINGLE, 3.5, heading)
+    figure = new_figure(SINGLE, 3.5, pair.title(f"{title} {when}", profile.summary))
     ax = figure.add_subplot()
-    notes += draw_log_profile(ax, lines) if log else draw_signed_profile(ax, lines)
+    if not log:
+        ax.axhline(0, color=FAINT, linewidth=0.6)
+    draw_panel(ax, profile.lines, log=log)
+    if log:
+        log_axis(ax, log_limits(*profile.extents(log=True)))
+    else:
+        threshold = wide_scale(ax.yaxis, profile.extents(log=False))
+        if threshold is not None:
+            notes.append(f"Axis linear within ±{number(threshold)}, logarithmic beyond.")
     ax.set_ylabel(ylabel)
     layer_axis(ax, pair.depth)
     legend_above(ax)
-    said = [f"{line.label}: {words(pair, line)}" for line in lines]
+    said = [f"{line.label}: {words(pair, line)}" for line in profile.lines]
     footnotes(figure, [*said, *notes])
     look = f"Look at how the lines change with depth: {'; '.join(said)}."
-    return figure, caption(pair, summary, f"{shown}, {moment(rows)}.", look, notes)
-
-
-def draw_log_profile(ax: Axes, lines: list[Series]) -> list[str]:
-    """A positive quantity over depth on a log axis."""
-    for line in lines:
-        draw_line(ax, line, log=True)
-    log_axis(ax, log_limits(*(line.extent(log=True) for line in lines)))
-    return []
-
-
-def draw_signed_profile(ax: Axes, lines: list[Series]) -> list[str]:
-    """A signed quantity over depth; symmetric-log, and saying so, where one would flatten the other."""
-    ax.axhline(0, color=FAINT, linewidth=0.6)
-    for line in lines:
-        draw_line(ax, line, log=False)
-    threshold = wide_scale(ax.yaxis, [line.extent(log=False) for line in lines])
-    return [] if threshold is None else [f"Axis linear within ±{number(threshold)}, logarithmic beyond."]
+    return figure, caption(pair, profile.summary, f"{shown}, {when}.", look, notes)

@@ -8,15 +8,13 @@ import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from sonde.figures.caption import caption, merge_notes, missing_seeds, n_text
 from sonde.figures.cohort import Cohort, cohort_of
-from sonde.figures.epochs import line_notes, rule_lines, with_n
-from sonde.figures.evidence import Evidence, NoData
-from sonde.figures.layers import common_epoch, draw_layers, latest, over_layers
-from sonde.figures.marks import Series, layer_axis
-from sonde.figures.panels import linear_limits, say_empty
-from sonde.figures.scales import signed, wide_scale
+from sonde.figures.marks import draw_panel, say_empty
+from sonde.figures.scales import layer_axis, linear_limits, signed, wide_scale
+from sonde.figures.series import Series, common_epoch, curves, latest, line_notes, with_n
 from sonde.figures.style import COLOR, DOUBLE, FAINT, fine_print, legend_row, new_figure, panel_title
-from sonde.figures.words import caption, merge_notes, missing_seeds, n_text
+from sonde.runs.evidence import Evidence, NoData
 from sonde.verdicts import number
 
 METRICS = {
@@ -49,30 +47,32 @@ def draw(evidence: Evidence) -> tuple[Figure, str]:
     if not any(rows["defined"].any() for rows in metrics.values()):
         undefined = any(rows.height for rows in metrics.values())
         what = "every {} value is undefined" if undefined else "no {} rows"
-        raise NoData(f"{what.format(', '.join(METRICS))} in {cohort.evidence.source}")
+        raise NoData(f"{what.format(', '.join(METRICS))} in {cohort.source}")
     epoch = common_epoch(pl.concat(metrics.values()))
-    found = [diagnostic(cohort, metric, rows, epoch) for metric, rows in metrics.items()]
-    counts = pl.concat([one.summary.select("rule", "n") for one in found if one.lines])
+    diagnostics = [diagnostic(cohort, metric, rows, epoch) for metric, rows in metrics.items()]
+    counts = pl.concat([one.summary.select("rule", "n") for one in diagnostics if one.lines])
 
-    when = _when(found)
+    when = _when(diagnostics)
     title = f"Credit diagnostics, {cohort.setting}, {when}, {n_text(cohort, counts)}"
     figure = new_figure(DOUBLE, 3.3, title)
     layout = figure.add_gridspec(2, 3, height_ratios=(1, 0.08))
-    names = with_n([line for one in found for line in one.lines])
-    tagged = [(note, NAMES[one.metric]) for one in found for note in one.notes]
-    notes = merge_notes(tagged, (NAMES[one.metric] for one in found if one.lines)) + _without(cohort, found)
+    names = with_n([line for one in diagnostics for line in one.lines])
+    tagged = [(note, NAMES[one.metric]) for one in diagnostics for note in one.notes]
+    notes = merge_notes(tagged, (NAMES[one.metric] for one in diagnostics if one.lines)) + _without(
+        cohort, diagnostics
+    )
     axes = [figure.add_subplot(layout[0, column]) for column in range(3)]
-    for ax, one in zip(axes, found, strict=True):
+    for ax, one in zip(axes, diagnostics, strict=True):
         notes += draw_diagnostic(ax, one, names, cohort.depth)
-    explain_controls(axes[-1], found)
+    explain_controls(axes[-1], diagnostics)
     legend_row(figure.add_subplot(layout[1, :]), axes)
     fine_print(figure, notes)
     shown = (
         f"Each rule's credit against the BP gradient, per layer, {when}: mean cosine; correlation ρ of the "
         "predicted with the true loss changes; change in loss after stepping the state against its credit "
-        "(η = 0.01, below 0 is good)." + _controls_text(found)
+        "(η = 0.01, below 0 is good)." + _controls_text(diagnostics)
     )
-    said = "; ".join(by_layer(line) for line in found[0].lines)
+    said = "; ".join(by_layer(line) for line in diagnostics[0].lines)
     look = f"Look at each layer, not at a mean over them. Cosines: {said}." if said else ""
     return figure, caption(cohort, counts, shown, look, notes)
 
@@ -81,22 +81,21 @@ def diagnostic(cohort: Cohort, metric: str, rows: pl.DataFrame, epoch: int | Non
     """Lines of a metric and its controls at one epoch; without rows there are none, and a note says so."""
     layers = range(cohort.depth + 1)
     if rows.is_empty():
-        note = f"No rows in {cohort.evidence.source}."
-        return Diagnostic(metric, None, over_layers(rows, layers), [], [], [], [note])
+        note = f"No rows in {cohort.source}."
+        return Diagnostic(metric, None, rows, [], [], [], [note])
     chosen, notes = latest(rows, epoch)
     at = int(chosen["epoch"][0])
-    summary = over_layers(chosen, layers)
-    lines = rule_lines(cohort, summary, "layer")
-    notes += line_notes(lines, log=False, unit="layers")
-    present = replace(cohort, labels={line.key: line.label for line in lines})
+    own = curves(cohort, chosen, "layer", layers)
+    notes += line_notes(own.lines, log=False, unit="layers")
+    present = replace(cohort, labels={line.key: line.label for line in own.lines})
     notes += missing_seeds(present, chosen)
     controls = {}
     for control in CONTROLS:
         of_control = cohort.evidence.metric(f"{metric}/{control}").filter(pl.col("epoch") == at)
-        controls[control] = rule_lines(cohort, over_layers(of_control, layers), "layer")
+        controls[control] = curves(cohort, of_control, "layer", layers).lines
         if not controls[control]:
             notes.append(f"No {CONTROLS[control].split(' ')[0]} recorded.")
-    return Diagnostic(metric, at, summary, lines, controls["bp"], controls["null"], notes)
+    return Diagnostic(metric, at, own.summary, own.lines, controls["bp"], controls["null"], notes)
 
 
 def draw_diagnostic(ax: Axes, one: Diagnostic, names: dict[str, str], depth: int) -> list[str]:
@@ -110,7 +109,7 @@ def draw_diagnostic(ax: Axes, one: Diagnostic, names: dict[str, str], depth: int
         ax.plot(line.x, line.mean, color=COLOR[line.key], linewidth=0.9, linestyle=DASHED, zorder=1.8)
     for line in one.null:
         ax.plot(line.x, line.mean, color=FAINT, linewidth=0.9, linestyle=DOTTED, zorder=1.8)
-    draw_layers(ax, one.lines, names, log=False)
+    draw_panel(ax, one.lines, log=False, names=names)
     layer_axis(ax, depth, first=0, zero="0")
     drawn = [line.extent(log=False) for line in one.lines] + [line.mean for line in one.ceiling]
     null = [line.mean for line in one.null]
@@ -130,41 +129,45 @@ def draw_diagnostic(ax: Axes, one: Diagnostic, names: dict[str, str], depth: int
     return [f"Loss change: axis linear within ±{number(threshold)}{inside}, logarithmic beyond."]
 
 
-def explain_controls(ax: Axes, found: list[Diagnostic]) -> None:
+def explain_controls(ax: Axes, diagnostics: list[Diagnostic]) -> None:
     """Entries for the legend; the ceiling is drawn in the colour of each rule."""
     grey: dict[str, Any] = {"color": FAINT, "linewidth": 0.9}
-    if any(one.ceiling for one in found):
+    if any(one.ceiling for one in diagnostics):
         ax.plot([], [], linestyle=DASHED, label=CONTROLS["bp"], **grey)
-    if any(one.null for one in found):
+    if any(one.null for one in diagnostics):
         ax.plot([], [], linestyle=DOTTED, label=CONTROLS["null"], **grey)
 
 
-def _controls_text(found: list[Diagnostic]) -> str:
+def _controls_text(diagnostics: list[Diagnostic]) -> str:
     ceiling = (
         " Dashed, in the rule's colour: BP's own gradient taken as credit in the same network (ceiling)."
     )
     null = (
         " Grey dots: credit by chance (null), drawn as the rule draws where it draws, else a random vector."
     )
-    return ceiling * any(one.ceiling for one in found) + null * any(one.null for one in found)
+    return ceiling * any(one.ceiling for one in diagnostics) + null * any(one.null for one in diagnostics)
 
 
-def _without(cohort: Cohort, found: list[Diagnostic]) -> list[str]:
+def _without(cohort: Cohort, diagnostics: list[Diagnostic]) -> list[str]:
     """Which rules lack which metrics that others have."""
     notes = []
     for rule, label in cohort.labels.items():
-        lacking = [one.metric for one in found if one.lines and rule not in {line.key for line in one.lines}]
+        lacking = [
+            one.metric for one in diagnostics if one.lines and rule not in {line.key for line in one.lines}
+        ]
         if lacking:
             notes.append(f"{label}: no {', '.join(lacking)} rows.")
     return notes
 
 
-def _when(found: list[Diagnostic]) -> str:
+def _when(diagnostics: list[Diagnostic]) -> str:
     """The epoch, or that of each metric where they have none in common."""
-    epochs = {one.epoch for one in found if one.epoch is not None}
+    epochs = {one.epoch for one in diagnostics if one.epoch is not None}
     if len(epochs) == 1:
         return f"epoch {epochs.pop()}"
-    return "epochs " + ", ".join(f"{one.epoch} ({one.metric})" for one in found if one.epoch is not None)
+    return "epochs " + ", ".join(
+        f"{one.epoch} ({one.metric})" for one in diagnostics if one.epoch is not None
+    )
 
 
 def by_layer(line: Series) -> str:

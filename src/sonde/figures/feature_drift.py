@@ -4,14 +4,13 @@ import numpy as np
 import polars as pl
 from matplotlib.figure import Figure
 
+from sonde.figures.caption import caption, missing_seeds, n_text
 from sonde.figures.cohort import cohort_of
-from sonde.figures.epochs import line_notes, rule_lines, with_n
-from sonde.figures.evidence import Evidence, NoData
-from sonde.figures.layers import common_epoch, draw_layers, latest, over_layers
-from sonde.figures.marks import Series, layer_axis
-from sonde.figures.scales import FLATTENED, log_axis, log_limits
+from sonde.figures.marks import draw_panel
+from sonde.figures.scales import FLATTENED, layer_axis, log_axis, log_limits
+from sonde.figures.series import Series, common_epoch, curves, latest, line_notes, with_n
 from sonde.figures.style import COLUMN, fine_print, legend_row, new_figure
-from sonde.figures.words import caption, missing_seeds, n_text
+from sonde.runs.evidence import Evidence, NoData
 from sonde.verdicts import number
 
 DRIFT = r"^drift\[blocks\.(\d+)\.w1\.weight\]$"
@@ -23,13 +22,12 @@ def draw(evidence: Evidence) -> tuple[Figure, str]:
     rows = named.with_columns(layer=pl.col("metric").str.extract(DRIFT).cast(pl.Int64))
     rows = rows.join(cohort.runs, on="run", how="inner", suffix="_of_run")
     if not rows["defined"].any():
-        raise NoData(f"no drift of blocks.0.w1.weight, … in {cohort.evidence.source}")
+        raise NoData(f"no drift of blocks.0.w1.weight, … in {cohort.source}")
     rows, notes = latest(rows, common_epoch(rows))
     epoch = rows["epoch"][0]
     blocks = max(cohort.depth, *(block + 1 for block in rows["layer"]))
-    summary = over_layers(rows, range(blocks))
-    lines = rule_lines(cohort, summary, "layer")
-    log = _needs_log(lines)
+    drift = curves(cohort, rows, "layer", range(blocks))
+    lines, summary, log = drift.lines, drift.summary, _needs_log(drift.lines)
     absent = [label for rule, label in cohort.labels.items() if rule not in set(rows["rule"])]
     notes += line_notes(lines, log=log, unit="blocks") + missing_seeds(cohort, rows)
     notes += [f"{label}: no drift recorded." for label in absent]
@@ -38,12 +36,12 @@ def draw(evidence: Evidence) -> tuple[Figure, str]:
     figure = new_figure(COLUMN, 3.4, title)
     layout = figure.add_gridspec(2, 1, height_ratios=(1, 0.08))
     ax = figure.add_subplot(layout[0])
-    draw_layers(ax, lines, with_n(lines), log=log)
+    draw_panel(ax, lines, log=log, names=with_n(lines))
     if log:
-        log_axis(ax, log_limits(*(line.extent(log=True) for line in lines)))
+        log_axis(ax, log_limits(*drift.extents(log=True)))
     else:
-        top = max(float(np.nanmax(line.extent(log=False), initial=0)) for line in lines)
-        low = min(float(np.nanmin(line.extent(log=False), initial=0)) for line in lines)
+        every = np.concatenate(drift.extents(log=False))
+        top, low = float(np.nanmax(every, initial=0)), float(np.nanmin(every, initial=0))
         ax.set_ylim(low - 0.04 * (top - low or 1), top + 0.06 * (top - low or 1))
     layer_axis(ax, blocks - 1, first=0, zero="0")
     ax.set_xlabel("block")
@@ -65,8 +63,8 @@ def _said(lines: list[Series]) -> str:
     """The least and the most any block moved, per rule."""
     said = []
     for line in lines:
-        known = line.mean[~np.isnan(line.mean)]
-        if known.size:
-            least, most = number(known.min()), number(known.max())
+        moved = line.mean[~np.isnan(line.mean)]
+        if moved.size:
+            least, most = number(moved.min()), number(moved.max())
             said.append(f"{line.label} {least if least == most else f'{least}–{most}'}")
     return ", ".join(said)

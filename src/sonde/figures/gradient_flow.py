@@ -6,23 +6,13 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sonde.figures.backward import backward
-from sonde.figures.evidence import Evidence
-from sonde.figures.marks import Floats, Series, draw_bars, draw_theory, gap_notes, layer_axis, series
-from sonde.figures.residual import MODELS, Pair, last_rows, moment, over_depth, pair_of, weights_text
-from sonde.figures.scales import log_axis, log_limits
-from sonde.figures.style import (
-    DOUBLE,
-    FAINT,
-    INK,
-    bar_panels,
-    footnotes,
-    legend_row,
-    new_figure,
-    panel_title,
-)
-from sonde.figures.words import caption, missing_seeds, n_text
-from sonde.theory import backward_factor
+from sonde.figures.caption import caption
+from sonde.figures.marks import draw_bars, draw_theory
+from sonde.figures.pair import Backward, backward, pair_of
+from sonde.figures.scales import layer_axis, log_axis, log_limits
+from sonde.figures.series import Floats, Series
+from sonde.figures.style import DOUBLE, FAINT, INK, bar_panels, footnotes, legend_row, new_figure, panel_title
+from sonde.runs.evidence import Evidence
 from sonde.verdicts import gradient_verdict, number
 
 LABEL_SPAN = 4  # layers a written value is wide
@@ -30,55 +20,45 @@ LABEL_SPAN = 4  # layers a written value is wide
 
 def draw(evidence: Evidence) -> tuple[Figure, str]:
     pair = pair_of(evidence)
-    rows = last_rows(pair, "preact_grad_norm")
-    summary = over_depth(pair, rows)
     flow = backward(pair)
-    bars = [series(summary, model, pair.labels[model]) for model in MODELS]
-    words = {model: gradient_verdict(flow.ratio(model)) for model in MODELS}
-    theory = {bar.key: theory_line(pair, bar) for bar in bars}
-    notes = [note for part in bars for note in gap_notes(part, log=True)] + missing_seeds(pair, rows)
+    norms = flow.norms
+    words = {line.key: gradient_verdict(flow.ratio(line.key)) for line in norms.lines}
+    theory = {line.key: theory_line(flow, line) for line in norms.lines}
+    notes = norms.gaps(log=True)
 
-    title = f"Gradient coming back, {moment(rows)}, {weights_text(pair)}, {n_text(pair, summary)}"
-    figure = new_figure(DOUBLE, 3.4, title)
+    figure = new_figure(DOUBLE, 3.4, pair.title(f"Gradient coming back, {flow.when}", norms.summary))
     panels, legend = bar_panels(figure)
-    low, high = log_limits(*(bar.extent(log=True) for bar in bars), *theory.values())
+    low, high = log_limits(*norms.extents(log=True), *theory.values())
     limits = low, high * (high / low) ** 0.08  # room for the values above the bars
-    for ax, bar in zip(panels, bars, strict=True):
-        draw_panel(ax, bar, theory[bar.key], limits)
-        panel_title(ax, bar.label, words[bar.key])
+    for ax, bars in zip(panels, norms.lines, strict=True):
+        log_axis(ax, limits)
+        draw_bars(ax, bars, thickness=0.72, cap=1.2, floor=low)
+        draw_theory(ax, bars.x, theory[bars.key])
+        for last in (False, True)[: bars.x.size]:
+            name_end(ax, bars, theory[bars.key], limits, last=last)
+        panel_title(ax, bars.label, words[bars.key])
         layer_axis(ax, pair.depth)
     panels[0].set_ylabel("gradient norm ‖∂loss/∂z‖₂")
     legend_row(legend, panels)
     footnotes(figure, ["Log axis: bars have no zero to start from, read their tops.", *notes])
     shown = (
         "L2 norm of the gradient of the batch's mean loss with respect to each layer's linear output z, "
-        f"{moment(rows)}. Log axis: read the tops of the bars."
+        f"{flow.when}. Log axis: read the tops of the bars."
     )
-    said = "; ".join(f"{pair.labels[model]}: {words[model]}" for model in MODELS)
+    said = "; ".join(f"{pair.labels[model]}: {verdict}" for model, verdict in words.items())
     look = (
         "Look from the last layer back to the first, beside the theory at initialisation, which starts at "
         f"the measured last layer and multiplies by α (plain) or √(1 + α²) (residual) per layer. {said}."
     )
-    return figure, caption(pair, summary, shown, look, notes)
+    return figure, caption(pair, norms.summary, shown, look, notes)
 
 
-def theory_line(pair: Pair, bars: Series) -> Floats:
+def theory_line(flow: Backward, bars: Series) -> Floats:
     """The measured norm of the last layer, carried back by the factor random weights give."""
     last = bars.shown(log=True)[-1]
-    if pair.alpha is None or np.isnan(last):
+    if not flow.theory or np.isnan(last):
         return np.array([])
-    factor = backward_factor(bars.key == "res_mlp", pair.alpha)
-    return np.array(last * factor ** (pair.depth - bars.x))
-
-
-def draw_panel(ax: Axes, bars: Series, theory: Floats, limits: tuple[float, float]) -> None:
-    """Gradient norms as bars with the values of the first and the last layer, beside the theory."""
-    log_axis(ax, limits)
-    draw_bars(ax, bars, floor=limits[0])
-    draw_theory(ax, bars.x, theory)
-    name_end(ax, bars, theory, limits, last=False)
-    if bars.x.size > 1:
-        name_end(ax, bars, theory, limits, last=True)
+    return np.array(last * flow.theory[bars.key] ** (bars.x[-1] - bars.x))
 
 
 def name_end(ax: Axes, bars: Series, theory: Floats, limits: tuple[float, float], *, last: bool) -> None:

@@ -7,12 +7,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch, Polygon
 
-from sonde.figures.backward import Backward, backward
-from sonde.figures.evidence import Evidence
-from sonde.figures.marks import Series
-from sonde.figures.residual import MODELS, pair_of, weights_text
+from sonde.figures.caption import caption
+from sonde.figures.pair import MODELS, Backward, backward, pair_of
+from sonde.figures.series import Floats, Series
 from sonde.figures.style import COLOR, DOUBLE, FAINT, INK, footnotes, new_figure
-from sonde.figures.words import caption, n_text
+from sonde.runs.evidence import Evidence
 from sonde.verdicts import gradient_status, number
 
 MOST_BLOCKS = 24
@@ -24,13 +23,12 @@ VISIBLE = 0.02  # of the thickest: a thinner arrow is drawn as a dotted hairline
 def draw(evidence: Evidence) -> tuple[Figure, str]:
     pair = pair_of(evidence)
     flow = backward(pair)
-    notes = flow.notes(log=False)
-    title = f"Gradient highway, {flow.when}, {weights_text(pair)}, {n_text(pair, flow.summary)}"
-    figure = new_figure(DOUBLE, 3.2, title)
+    notes = flow.relative.gaps(log=False)
+    figure = new_figure(DOUBLE, 3.2, pair.title(f"Gradient highway, {flow.when}", flow.relative.summary))
     heights = [np.ptp(_extent(model == "res_mlp")) for model in MODELS]
     top, bottom = figure.subplots(2, 1, height_ratios=heights)
     for ax, model in zip((top, bottom), MODELS, strict=True):
-        draw_chain(ax, flow.lines[model], highway=model == "res_mlp")
+        draw_chain(ax, flow.relative[model], highway=model == "res_mlp")
         ax.set_title(_heading(flow, model), color=INK)
     key = (
         "Arrow thickness is linear in the gradient norm measured at the layer it reaches, relative to the "
@@ -41,20 +39,17 @@ def draw(evidence: Evidence) -> tuple[Figure, str]:
         f"The gradient on its way back from the loss, {flow.when}: through the blocks of the plain "
         f"network, and along the identity path of the residual one. {key}"
     )
-    words = "; ".join(f"{flow.lines[model].label}: {flow.words(model)}" for model in MODELS)
-    look = (
-        f"Look at how the arrows change from the loss back to layer 1 (geometric mean over layers): {words}."
-    )
-    return figure, caption(pair, flow.summary, shown, look, notes)
+    way = "from the loss back to layer 1 (geometric mean over layers)"
+    look = f"Look at how the arrows change {way}: {flow.sentence}."
+    return figure, caption(pair, flow.relative.summary, shown, look, notes)
 
 
 def _heading(flow: Backward, model: str) -> str:
-    line = flow.lines[model]
     theory = f" (theory at init ×{number(flow.theory[model], 3)} per layer)" if flow.theory else ""
-    return f"{line.label}: {gradient_status(flow.ratio(model))}, {flow.words(model)}{theory}"
+    return f"{flow.relative[model].label}: {gradient_status(flow.ratio(model))}, {flow.words(model)}{theory}"
 
 
-def thicknesses(line: Series) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+def thicknesses(line: Series) -> Floats:
     """Arrow thickness at every layer, linear in the mean norm; NaN where that is undefined."""
     largest = np.nanmax(line.mean, initial=0)
     return THICKEST * line.mean / largest if largest > 0 else np.full(line.mean.size, np.nan)
@@ -67,20 +62,20 @@ def draw_chain(ax: Axes, line: Series, *, highway: bool) -> None:
     width = thicknesses(line)
     color = COLOR[line.key]
     lane = LANE if highway else 0.0
-    for place, layer in enumerate(shown, 1):
-        _block(ax, place, 0, str(layer), color)
+    for at, layer in enumerate(shown, 1):
+        _block(ax, at, 0, str(layer), color)
         if highway:
-            _branch(ax, place, lane, color)
-        start, end = (place + 1.04, place + 0.36) if highway else (place + 0.71, place + 0.29)
+            _branch(ax, at, lane, color)
+        start, end = (at + 1.04, at + 0.36) if highway else (at + 0.71, at + 0.29)
         _arrow(ax, start, end, lane, width[layer - 1], color, layer)
     ends = (-0.1, shown.size + 1.46) if highway else (-0.1, shown.size + 1.1)
     ax.plot(ends if highway else (ends[0], 1), [lane, lane], color=FAINT, linewidth=0.6, zorder=0)
     for x, text in zip(ends, ("input", "loss"), strict=True):
         _block(ax, x, lane, text, FAINT, half=0.38)
-    for place in sorted({0, shown.size - 1, *range(4, shown.size - 2, 5)}):
-        value = line.mean[shown[place] - 1]
+    for at in sorted({0, shown.size - 1, *range(4, shown.size - 2, 5)}):
+        value = line.mean[shown[at] - 1]
         text = "undefined" if np.isnan(value) else f"×{number(value)}"
-        ax.text(place + 1, lane - 0.42, text, ha="center", va="top", fontsize=7, color=INK)
+        ax.text(at + 1, lane - 0.42, text, ha="center", va="top", fontsize=7, color=INK)
     ax.set_xlim(-0.55, shown.size + 1.9)
     ax.set_ylim(*_extent(highway))
     ax.axis("off")

@@ -1,35 +1,45 @@
 """Figure 9: one input vector on its way through both networks."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import matplotlib
 import numpy as np
+import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.colors import Normalize, SymLogNorm
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.ticker import FixedLocator, MaxNLocator
 
-from sonde.figures.evidence import Evidence
-from sonde.figures.marks import Floats, layer_axis
-from sonde.figures.residual import MODELS, pair_of, weights_text
-from sonde.figures.scales import log_axis, log_limits, signed, symlog_ticks, wide_scale, wide_threshold
-from sonde.figures.states import States, states_of
+from sonde.figures.caption import caption, seeds_text
+from sonde.figures.pair import MODELS, Pair, moment, pair_of
+from sonde.figures.scales import (
+    layer_axis,
+    log_axis,
+    log_limits,
+    signed,
+    symlog_ticks,
+    wide_scale,
+    wide_threshold,
+)
+from sonde.figures.series import Floats
 from sonde.figures.style import COLOR, DOUBLE, INK, LINE, MARKER, footnotes, legend_above, new_figure
-from sonde.figures.words import caption, n_text, seeds_text
+from sonde.runs.evidence import Evidence, NoData
 from sonde.verdicts import number
 
 UNITS_SHOWN = 32
+STATE = r"^state\[(\d+)\]$"
 
 
 def draw(evidence: Evidence) -> tuple[Figure, str]:
     states = states_of(pair_of(evidence))
     pair = states.pair
-    n = f"{n_text(pair, states.counts)} ({seeds_text(pair)})"
-    figure = new_figure(DOUBLE, 5.2, f"One input vector {states.when}, {weights_text(pair)}, {n}")
+    title = f"{pair.title(f'One input vector {states.when}', states.counts)} ({seeds_text(pair)})"
+    figure = new_figure(DOUBLE, 5.2, title)
     (norm, path), maps = figure.subplots(2, 2)
-    notes = gap_notes(states)
+    notes = state_notes(states)
     draw_norms(norm, states)
     notes += draw_paths(path, states)
     notes += draw_maps(figure, list(maps), states)
@@ -48,6 +58,62 @@ def draw(evidence: Evidence) -> tuple[Figure, str]:
         )
     look = f"Look at how much of the input is left at the top: norm of {'; '.join(ends)}."
     return figure, caption(pair, states.counts, shown, look, notes)
+
+
+@dataclass(frozen=True)
+class States:
+    """The state at layers 0 … L in each network, as layer × unit, from one run of each."""
+
+    pair: Pair  # the two runs shown
+    layers: dict[str, Floats]  # NaN where undefined
+    when: str
+
+    def norms(self, model: str) -> Floats:
+        """L2 norm over all units, per layer."""
+        return np.asarray(np.linalg.norm(self.layers[model], axis=1))
+
+    def units(self, first: int) -> dict[str, Floats]:
+        """The first few units only."""
+        return {model: matrix[:, :first] for model, matrix in self.layers.items()}
+
+    @property
+    def counts(self) -> pl.DataFrame:
+        return pl.DataFrame({"model": MODELS, "n": [1] * len(MODELS)})
+
+    @property
+    def same_input(self) -> bool:
+        plain, residual = (self.layers[model][0] for model in MODELS)
+        return plain.shape == residual.shape and np.allclose(plain, residual, equal_nan=True)
+
+
+def states_of(pair: Pair) -> States:
+    """The states of the first seed that has them in both networks, at the last epoch with any."""
+    rows = pair.evidence.rows.filter(pl.col("metric").str.contains(STATE))
+    if rows.is_empty():
+        raise NoData(f"no hidden states of a single input (state[0], state[1], …) in {pair.source}")
+    rows = rows.filter(pl.col("epoch") == pl.col("epoch").max())
+    if not rows["defined"].any():
+        raise NoData(f"every hidden state in {pair.source} is undefined")
+    runs = pair.runs.join(rows.select("run").unique(), on="run", how="semi")
+    seeds = [set(runs.filter(model=model)["seed"]) for model in MODELS]
+    shared = sorted(seeds[0] & seeds[1], key=lambda seed: (seed is None, seed))
+    if not shared:
+        raise NoData(f"no seed with the hidden states of both networks in {pair.source}")
+    chosen = runs.filter(pl.col("seed").eq_missing(pl.lit(shared[0], dtype=pl.Int64)))
+    chosen = chosen.sort("model", "run").unique("model", keep="first", maintain_order=True)
+    layers = {model: _matrix(pair, rows, chosen.filter(model=model)["run"][0]) for model in MODELS}
+    if min(matrix.shape[1] for matrix in layers.values()) < 2:
+        raise NoData(f"hidden states of fewer than two units in {pair.source}")
+    shown = replace(pair, evidence=Evidence(rows, chosen, pair.source))
+    return States(shown, layers, moment(rows))
+
+
+def _matrix(pair: Pair, rows: pl.DataFrame, run: str) -> Floats:
+    states = rows.filter(run=run).with_columns(unit=pl.col("metric").str.extract(STATE).cast(pl.Int64))
+    matrix = np.full((pair.depth + 1, max(states["unit"], default=-1) + 1), np.nan)
+    states = states.filter("defined")
+    matrix[states["layer"].to_numpy(), states["unit"].to_numpy()] = states["value"].to_numpy()
+    return matrix
 
 
 def draw_norms(ax: Axes, states: States) -> None:
@@ -125,7 +191,7 @@ def shared_norm(matrices: list[Floats], threshold: float | None) -> Normalize:
     return SymLogNorm(threshold, vmin=-largest, vmax=largest)
 
 
-def gap_notes(states: States) -> list[str]:
+def state_notes(states: States) -> list[str]:
     """What is not drawn, and why."""
     notes = []
     for model, label in states.pair.labels.items():

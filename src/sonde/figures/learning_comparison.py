@@ -7,76 +7,59 @@ import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sonde.figures.backward import Backward, backward
-from sonde.figures.depth_profiles import draw_log_profile
-from sonde.figures.evidence import Evidence
-from sonde.figures.marks import Series, gap_notes, layer_axis, series
-from sonde.figures.residual import (
-    MODELS,
-    Pair,
-    last_rows,
-    loss_rows,
-    moment,
-    over_depth,
-    over_steps,
-    pair_of,
-    weights_text,
-)
+from sonde.figures.caption import caption, missing_seeds
+from sonde.figures.marks import draw_bars, draw_panel
+from sonde.figures.pair import MODELS, Backward, LossEnds, Pair, backward, by_step, loss_ends, pair_of
+from sonde.figures.scales import layer_axis, log_axis, log_limits
+from sonde.figures.series import point
 from sonde.figures.style import COLOR, DOUBLE, FAINT, INK, footnotes, legend_above, new_figure
-from sonde.figures.training_loss import draw_losses, end, ends, verdicts
-from sonde.figures.words import caption, missing_seeds, n_text
+from sonde.figures.training_loss import draw_losses
+from sonde.runs.evidence import Evidence
 from sonde.verdicts import gradient_status, loss_status, number
 
 
 def draw(evidence: Evidence) -> tuple[Figure, str]:
     pair = pair_of(evidence)
-    losses, gradients = loss_rows(pair), last_rows(pair, "preact_grad_norm")
-    by_step, by_layer = over_steps(losses), over_depth(pair, gradients)
-    curves = [series(by_step, model, pair.labels[model], "step") for model in MODELS]
-    profiles = [series(by_layer, model, pair.labels[model]) for model in MODELS]
-    summary, words = ends(losses), verdicts(pair, losses)
-    notes = [note for line in curves for note in gap_notes(line, log=True, unit="steps")]
-    notes += [note for line in profiles for note in gap_notes(line, log=True)]
-    notes += missing_seeds(pair, losses) + missing_seeds(pair, gradients)
+    losses, flow = by_step(pair), backward(pair)
+    gradients = flow.norms
+    ends = loss_ends(pair, losses.rows)
+    notes = [note for line in losses.lines for note in line.gaps(log=True, unit="steps")]
+    notes += [note for line in gradients.lines for note in line.gaps(log=True, unit="layers")]
+    notes += missing_seeds(pair, losses.rows) + missing_seeds(pair, gradients.rows)
 
-    counts = pl.concat([by_step.select("model", "n"), by_layer.select("model", "n")])
-    title = f"Learning compared, {moment(gradients)}, {weights_text(pair)}, {n_text(pair, counts)}"
-    figure = new_figure(DOUBLE, 5.0, title)
+    counts = pl.concat([part.summary.select("model", "n") for part in (losses, gradients)])
+    figure = new_figure(DOUBLE, 5.0, pair.title(f"Learning compared, {flow.when}", counts))
     (loss, fell), (gradient, table) = figure.subplots(2, 2)
-    draw_losses(loss, curves, pair.trivial_loss)
+    draw_losses(loss, losses, pair.trivial_loss)
     legend_above(loss, 3)
-    draw_reduction(fell, summary, words)
-    draw_log_profile(gradient, profiles)
+    draw_reduction(fell, ends)
+    draw_panel(gradient, gradients.lines, log=True)
+    log_axis(gradient, log_limits(*gradients.extents(log=True)))
     gradient.set_ylabel("gradient norm ‖∂loss/∂z‖₂")
     layer_axis(gradient, pair.depth)
     legend_above(gradient)
-    draw_table(table, pair, table_of(pair, summary, profiles, backward(pair)))
+    draw_table(table, pair, table_of(ends, flow))
     footnotes(figure, notes)
     shown = (
         "Batch loss against steps; by how much the loss of the last step lies below that of the first; "
-        f"gradient norm per layer {moment(gradients)}; summary."
+        f"gradient norm per layer {flow.when}; summary."
     )
-    look = f"Look at which network learned: {'; '.join(words.values())}."
+    look = f"Look at which network learned: {'; '.join(ends.verdicts.values())}."
     return figure, caption(pair, counts, shown, look, notes)
 
 
-def draw_reduction(ax: Axes, summary: pl.DataFrame, words: dict[str, str]) -> None:
+def draw_reduction(ax: Axes, ends: LossEnds) -> None:
     """Loss reduction in per cent as bars, with the verdict written above each."""
     extent = [0.0, 100.0]
-    for place, model in enumerate(reversed(MODELS)):
-        mean, std, n = end(summary, model, "reduction")
-        text = "\n".join(textwrap.wrap(words[model], 50))
+    for height, model in enumerate(reversed(MODELS)):
+        mean, std, n = ends.of(model, "reduction")
+        text = "\n".join(textwrap.wrap(ends.verdicts[model], 50))
         across = ax.get_yaxis_transform()
-        ax.text(0, place + 0.24, text, va="bottom", fontsize=7.5, color=INK, transform=across)
-        if math.isnan(mean):
-            ax.plot(0, place, "x", color=FAINT, markersize=4, label="undefined")
-            continue
-        ax.barh(place, mean, height=0.36, color=COLOR[model])
-        ax.plot([0, 0], [place - 0.18, place + 0.18], color=FAINT, linewidth=0.8)
-        extent += [mean]
-        if n >= 2:
-            ax.errorbar(mean, place, xerr=std, fmt="none", ecolor=INK, elinewidth=0.7, capsize=2)
-            extent += [mean - std, mean + std]
+        ax.text(0, height + 0.24, text, va="bottom", fontsize=7.5, color=INK, transform=across)
+        if not math.isnan(mean):
+            ax.plot([0, 0], [height - 0.18, height + 0.18], color=FAINT, linewidth=0.8)
+            extent += [mean, mean - std, mean + std] if n >= 2 else [mean]
+        draw_bars(ax, point(model, model, height, mean, std, n), thickness=0.36, cap=2)
     low, high = min(extent), max(extent)
     room = 0.03 * (high - low)
     ax.set_xlim(low - room, high + room)
@@ -87,20 +70,18 @@ def draw_reduction(ax: Axes, summary: pl.DataFrame, words: dict[str, str]) -> No
     ax.spines.left.set_visible(False)
 
 
-def table_of(
-    pair: Pair, summary: pl.DataFrame, profiles: list[Series], flow: Backward
-) -> list[tuple[str, list[str]]]:
+def table_of(ends: LossEnds, flow: Backward) -> list[tuple[str, list[str]]]:
     """The summary panel: what, and its value for each network."""
-    finals = [end(summary, model, "final") for model in MODELS]
-    fell = [end(summary, model, "reduction")[0] for model in MODELS]
+    trivial = ends.pair.trivial_loss
+    finals = [ends.of(model, "final") for model in MODELS]
+    fell = [ends.of(model, "reduction")[0] for model in MODELS]
     rows = [("final loss", [spread(mean, std) for mean, std, _ in finals])]
-    if pair.trivial_loss is not None:
-        relative = [_times(mean / pair.trivial_loss) for mean, _, _ in finals]
-        rows.append(("÷ predicting zero", relative))
-    status = [loss_status(f, final[0], pair.trivial_loss) for f, final in zip(fell, finals, strict=True)]
+    if trivial is not None:
+        rows.append(("÷ predicting zero", [_times(mean / trivial) for mean, _, _ in finals]))
+    status = [loss_status(f, final[0], trivial) for f, final in zip(fell, finals, strict=True)]
     return [
         *rows,
-        ("layer-1 gradient", [spread(line.mean[0], line.std[0]) for line in profiles]),
+        ("layer-1 gradient", [spread(line.mean[0], line.std[0]) for line in flow.norms.lines]),
         ("÷ last layer", [_times(flow.ratio(model)) for model in MODELS]),
         ("gradient", [gradient_status(flow.ratio(model)).removeprefix("gradient ") for model in MODELS]),
         ("status", status),
@@ -129,9 +110,9 @@ def draw_table(ax: Axes, pair: Pair, rows: list[tuple[str, list[str]]]) -> None:
     columns = (0.0, 0.33, 0.69)
     for x, model in zip(columns[1:], MODELS, strict=True):
         ax.text(x, 0.5, pair.labels[model], color=COLOR[model], weight="bold", va="center", fontsize=7.5)
-    for place, (name, values) in enumerate(rows, 1):
-        ax.axhline(place, color="#D0D0D0", linewidth=0.6)
-        ax.text(0, place + 0.5, name, color=FAINT, va="center", fontsize=7)
+    for top, (name, values) in enumerate(rows, 1):
+        ax.axhline(top, color="#D0D0D0", linewidth=0.6)
+        ax.text(0, top + 0.5, name, color=FAINT, va="center", fontsize=7)
         for x, text in zip(columns[1:], values, strict=True):
             weight = "bold" if name == "status" else "normal"
-            ax.text(x, place + 0.5, text, color=INK, va="center", weight=weight, fontsize=7)
+            ax.text(x, top + 0.5, text, color=INK, va="center", weight=weight, fontsize=7)

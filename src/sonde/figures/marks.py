@@ -1,75 +1,33 @@
-"""Lines and bars of a summary.  What is undefined is a gap; what a log axis cannot show is said."""
+"""What a panel is drawn with: lines with their bands, bars with their whiskers, or a word that there is nothing."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-import polars as pl
 from matplotlib.axes import Axes
 
-from sonde.figures.style import COLOR, FAINT, LINE, MARKER
-
-Floats = npt.NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Series:
-    """Summary of one network or rule along layers, steps or epochs; NaN where there is no value."""
-
-    key: str  # the network or rule: its colour, marker and line style
-    label: str
-    x: Floats
-    mean: Floats
-    std: Floats
-    n: npt.NDArray[np.int64]
-    least: Floats  # smallest value of any seed
-
-    def shown(self, log: bool) -> Floats:
-        """The means an axis can show."""
-        return np.where(self.mean > 0, self.mean, np.nan) if log else self.mean
-
-    def band(self, log: bool) -> tuple[Floats, Floats]:
-        """Mean − and + sample standard deviation, NaN for n < 2.
-
-        On a log axis a lower edge that is not above 0 ends at the smallest seed instead, and none goes
-        below the smallest positive value of the line.
-        """
-        spread = np.where(self.n >= 2, self.std, np.nan)
-        low, high = self.shown(log) - spread, self.shown(log) + spread
-        if log:
-            low = np.where(low <= 0, self.least, low)
-            low = np.where(np.isnan(low), low, np.fmax(low, self._smallest()))
-        return low, high
-
-    def extent(self, log: bool) -> Floats:
-        """Everything an axis has to contain."""
-        return np.concatenate([self.shown(log), *self.band(log)])
-
-    def cut(self) -> bool:
-        """Whether a log axis cuts the band short."""
-        return bool((self.shown(True) - np.where(self.n >= 2, self.std, np.nan) <= 0).any())
-
-    def _smallest(self) -> float:
-        return float(np.min(self.least[self.least > 0], initial=np.inf))
+from sonde.figures.series import Floats, Series
+from sonde.figures.style import COLOR, FAINT, INK, LINE, MARKER
 
 
-def series(summary: pl.DataFrame, key: str, label: str, along: str = "layer", *, by: str = "model") -> Series:
-    """The summary of one network or rule as arrays."""
-    part = summary.filter(pl.col(by) == key).sort(along)
-    return Series(
-        key=key,
-        label=label,
-        x=_floats(part[along]),
-        mean=_floats(part["mean"]),
-        std=_floats(part["std"]),
-        n=part["n"].to_numpy(),
-        least=_floats(part["least"]),
-    )
+def draw_panel(
+    ax: Axes,
+    lines: Sequence[Series],
+    *,
+    log: bool,
+    names: Mapping[str, str] | None = None,
+    marks: int = 0,
+    empty: str = "",
+) -> None:
+    """Lines with their bands, or a word that there is nothing; the axes are left to the figure.
 
-
-def _floats(column: pl.Series) -> Floats:
-    return column.cast(pl.Float64).fill_null(np.nan).to_numpy()
+    `names` is what the legend calls the lines, where that is not their label.
+    """
+    if not lines:
+        say_empty(ax, empty)
+    for line in lines:
+        draw_line(ax, replace(line, label=(names or {}).get(line.key, line.label)), log=log, marks=marks)
 
 
 def draw_line(ax: Axes, line: Series, *, log: bool, marks: int = 0) -> None:
@@ -90,62 +48,42 @@ def draw_line(ax: Axes, line: Series, *, log: bool, marks: int = 0) -> None:
         ax.fill_between(line.x, low, high, color=COLOR[line.key], alpha=0.2, linewidth=0)
 
 
-def draw_bars(ax: Axes, bars: Series, floor: float) -> None:
-    """Bars on a log axis from its floor to the mean, whiskers for n ≥ 2, a cross where there is no value."""
-    y = bars.shown(log=True)
-    there = ~np.isnan(y)
+def draw_bars(
+    ax: Axes, bars: Series, *, thickness: float, cap: float, floor: float | None = None, halo: bool = False
+) -> None:
+    """Bars to the mean with whiskers for n ≥ 2, and a cross where there is no value.
+
+    With a `floor` they rise from it on a log axis; without one they lie, from 0 on a linear axis.
+    `halo` lets a whisker be seen on its bar too.
+    """
+    log = floor is not None
+    y, (low, high) = bars.shown(log), bars.band(log)
+    there, spread, undefined = ~np.isnan(y), ~np.isnan(low), np.isnan(bars.mean)
     color = COLOR[bars.key]
-    ax.bar(bars.x[there], y[there] - floor, bottom=floor, width=0.72, color=color)
-    low, high = bars.band(log=True)
-    spread = ~np.isnan(low)
-    if spread.any():
-        whiskers = np.array([y - low, high - y])[:, spread]
-        ax.errorbar(
-            bars.x[spread], y[spread], whiskers, fmt="none", ecolor="#222222", elinewidth=0.7, capsize=1.2
-        )
-    undefined = np.isnan(bars.mean)
+    if floor is not None:
+        ax.bar(bars.x[there], y[there] - floor, bottom=floor, width=thickness, color=color)
+    elif there.any():
+        ax.barh(bars.x[there], y[there], height=thickness, color=color)
+    for ink, width in ((("white", 2.4), (INK, 0.8)) if halo else ((INK, 0.7),)) if spread.any() else ():
+        style: dict[str, Any] = {"fmt": "none", "ecolor": ink, "elinewidth": width, "capsize": cap}
+        style |= {"capthick": width} if halo else {}
+        if log:
+            ax.errorbar(bars.x[spread], y[spread], np.array([y - low, high - y])[:, spread], **style)
+        else:
+            ax.errorbar(y[spread], bars.x[spread], xerr=bars.std[spread], **style)
     if undefined.any():
-        ax.plot(
-            bars.x[undefined],
-            np.full(undefined.sum(), 0.035),
-            "x",
-            color=FAINT,
-            transform=ax.get_xaxis_transform(),
-            markersize=4,
-            label="undefined",
-        )
+        at = bars.x[undefined], np.full(undefined.sum(), 0.035 if log else 0.0)
+        where: dict[str, Any] = {"transform": ax.get_xaxis_transform()} if log else {}
+        ax.plot(*(at if log else at[::-1]), "x", color=FAINT, markersize=4, label="undefined", **where)
 
 
 def draw_theory(ax: Axes, x: Floats, theory: Floats) -> None:
     """The line random weights give, where it is known."""
     if theory.size:
-        ax.plot(x, theory, color="#222222", linewidth=1, linestyle=(0, (1, 1)), label="theory at init")
+        ax.plot(x, theory, color=INK, linewidth=1, linestyle=(0, (1, 1)), label="theory at init")
 
 
-def gap_notes(line: Series, *, log: bool, unit: str = "layers") -> list[str]:
-    """What of a line is not drawn, and why."""
-    notes = []
-    undefined, unshown = int(np.isnan(line.mean).sum()), line.mean[line.mean <= 0]
-    if undefined:
-        notes.append(f"{line.label}: {undefined} of {line.mean.size} {unit} undefined, left as gaps.")
-    if log and unshown.size:
-        what = "exactly 0" if not unshown.any() else "not above 0"
-        verb = "is" if unshown.size == 1 else "are"
-        notes.append(
-            f"{line.label}: {unshown.size} of {line.mean.size} {unit} {verb} {what} "
-            "and cannot be shown on a log axis."
-        )
-    if log and line.cut():
-        notes.append(
-            f"{line.label}: where mean − s.d. is not above 0, the spread is drawn down to the smallest seed."
-        )
-    return notes
-
-
-def layer_axis(ax: Axes, depth: int, first: int = 1, zero: str = "input") -> None:
-    """Ticks at the first, the last and round layers between; `zero` is what layer 0 is called."""
-    stride = max(5 * round(depth / 20), 1) if depth > 10 else 1
-    inner = [at for at in range(stride, depth, stride) if at > first and depth - at >= 0.4 * stride]
-    ticks = sorted({first, *inner, depth})
-    ax.set_xticks(ticks, [zero if at == 0 else str(at) for at in ticks])
-    ax.set_xlabel("layer")
+def say_empty(ax: Axes, why: str) -> None:
+    ax.text(0.5, 0.5, why, ha="center", va="center", color=FAINT, transform=ax.transAxes)
+    ax.set_xticks([])
+    ax.set_yticks([])

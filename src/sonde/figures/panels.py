@@ -1,20 +1,18 @@
-"""Panels of the snapshot figures: a network's norms and accuracy against epochs, one line per rule."""
+"""Quantities of networks against epochs, one line per rule: the panels of the figures that follow training."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
 import polars as pl
 from matplotlib.axes import Axes
 
-from sonde.figures.change import Change, change_words, changes
-from sonde.figures.cohort import Cohort, Together, line_key, with_lines
-from sonde.figures.epochs import epoch_axis, line_notes, over_epochs, rule_lines
-from sonde.figures.evidence import NoData
-from sonde.figures.final import finals_of
-from sonde.figures.marks import Floats, Series, draw_line
-from sonde.figures.style import FAINT
-from sonde.figures.words import merge_notes, missing_seeds
+from sonde.figures.caption import merge_notes, missing_seeds
+from sonde.figures.cohort import Cohort, Together, line_key, together, with_lines
+from sonde.figures.final_values import Change, change_words, changes, finals_of
+from sonde.figures.marks import draw_panel
+from sonde.figures.scales import epoch_axis
+from sonde.figures.series import Curves, Floats, Series, curves, line_notes, with_n
+from sonde.runs.evidence import NoData
 
 
 @dataclass(frozen=True)
@@ -33,19 +31,31 @@ GRADIENT_TOP = Quantity("grad_norm", r"$\|g_L\|$", "‖g_L‖", lambda cohort: c
 GRADIENT_2 = Quantity("grad_norm", r"$\|g_2\|$", "‖g_2‖", lambda cohort: 2)
 ACCURACY = Quantity("test_acc", "test accuracy", "test accuracy", log=False)
 
+OF_WHICH_LOSS = "batch-mean loss"
+"""The gradient that every panel draws is of this loss, as that of the paper layout is."""
+
+READ = {
+    "cls": "of the CLS token",
+    "last": "of the last token",
+    "mean": "of the mean over tokens or positions",
+}
+
 
 @dataclass(frozen=True)
 class Panel:
-    """One quantity of one network: its rows, and their summary as lines."""
+    """One quantity of one network."""
 
     cohort: Cohort
     quantity: Quantity
-    rows: pl.DataFrame
-    lines: list[Series]
+    curves: Curves
 
     @property
-    def summary(self) -> pl.DataFrame:
-        return over_epochs(self.rows)
+    def rows(self) -> pl.DataFrame:
+        return self.curves.rows
+
+    @property
+    def lines(self) -> list[Series]:
+        return self.curves.lines
 
     @property
     def changes(self) -> list[Change]:
@@ -62,19 +72,27 @@ class Panel:
             return f"{what} at epoch {finals.epoch}: {finals.words}"
         return f"{what}, {change_words(self.changes)}"
 
-    def extent(self) -> list[Floats]:
-        return [line.extent(self.quantity.log) for line in self.lines]
+    def extents(self) -> list[Floats]:
+        return self.curves.extents(log=self.quantity.log)
 
     def notes(self, *, alone: bool) -> list[str]:
         """What is not drawn, and why; the network is named unless it is alone in the figure."""
-        cohort, quantity = self.cohort, self.quantity
+        cohort, metric = self.cohort, self.quantity.metric
         if self.rows.is_empty():
-            return [f"{cohort.network}: no {quantity.metric} rows in {cohort.evidence.source}."]
+            return [f"{cohort.network}: no {metric} rows in {cohort.source}."]
         names = {r: label if alone else line_key(cohort, r) for r, label in cohort.labels.items()}
+        named = [replace(line, label=names[line.key]) for line in self.lines]
         absent = [label for rule, label in names.items() if rule not in set(self.rows["rule"])]
-        return line_notes([replace(line, label=names[line.key]) for line in self.lines], log=quantity.log) + [
-            f"{label}: no {quantity.metric} rows in {cohort.evidence.source}." for label in absent
+        return line_notes(named, log=self.quantity.log) + [
+            f"{label}: no {metric} rows in {cohort.source}." for label in absent
         ]
+
+    def draw(self, ax: Axes, names: dict[str, str], along: Sequence[Series] | None = None) -> None:
+        """The y axis is left to the figure; `along` are the lines whose epochs the x axis spans."""
+        log, empty = self.quantity.log, f"no {self.quantity.metric} rows"
+        draw_panel(ax, self.lines, log=log, names=names, marks=9, empty=empty)
+        if self.lines:
+            epoch_axis(ax, self.lines if along is None else along)
 
 
 def panel_of(cohort: Cohort, quantity: Quantity) -> Panel:
@@ -84,7 +102,7 @@ def panel_of(cohort: Cohort, quantity: Quantity) -> Panel:
         rows = rows.with_columns(pl.col("value") / pl.col("probe_size").fill_null(1))
     if quantity.layer is not None:
         rows = rows.filter(pl.col("layer") == quantity.layer(cohort))
-    return Panel(cohort, quantity, rows, rule_lines(cohort, over_epochs(rows)) if rows.height else [])
+    return Panel(cohort, quantity, curves(cohort, rows, "epoch"))
 
 
 def check_any(panels: Sequence[Panel]) -> None:
@@ -92,14 +110,14 @@ def check_any(panels: Sequence[Panel]) -> None:
     if any(panel.rows["defined"].any() for panel in panels):
         return
     metrics = " or ".join(dict.fromkeys(panel.quantity.metric for panel in panels))
-    source = panels[0].cohort.evidence.source
+    source = panels[0].cohort.source
     reasons = {reason for panel in panels for reason in panel.rows["reason"].drop_nulls()}
     if reasons:
         raise NoData(f"every {metrics} value in {source} is undefined: {', '.join(sorted(reasons))}")
     raise NoData(f"no {metrics} rows in {source}")
 
 
-def found_cohorts(choices: Sequence[Callable[[], Cohort]]) -> tuple[list[Cohort], list[str]]:
+def cohorts_of(choices: Sequence[Callable[[], Cohort]]) -> tuple[list[Cohort], list[str]]:
     """The cohorts there are, and a note for each that has no runs; NoData where there is none at all."""
     cohorts, notes = [], []
     for choose in choices:
@@ -112,33 +130,57 @@ def found_cohorts(choices: Sequence[Callable[[], Cohort]]) -> tuple[list[Cohort]
     return cohorts, notes
 
 
-def check_depth(cohorts: Sequence[Cohort], least: int) -> None:
-    for cohort in cohorts:
-        if cohort.depth < least:
-            raise NoData(f"{cohort.network} has {cohort.depth} block, so there is no h_{least} to show")
-
-
 def all_summaries(panels: Sequence[Panel]) -> pl.DataFrame:
     """n of every point of every line."""
-    parts = [with_lines(panel.cohort, panel.summary.select("rule", "n")) for panel in panels if panel.lines]
-    return pl.concat(parts)
+    return pl.concat(
+        with_lines(panel.cohort, panel.curves.summary.select("rule", "n")) for panel in panels if panel.lines
+    )
 
 
-def panel_notes(group: Together, panels: Sequence[Panel]) -> list[str]:
-    """Seeds without a value in any panel, and what the panels do not show."""
-    rows = [with_lines(panel.cohort, panel.rows.select("rule", "seed", "defined")) for panel in panels]
-    alone = len({id(panel.cohort) for panel in panels}) == 1
-    tagged = [(note, panel.quantity.name) for panel in panels for note in panel.notes(alone=alone)]
-    return missing_seeds(group, pl.concat(rows)) + merge_notes(tagged, (p.quantity.name for p in panels))
+@dataclass(frozen=True)
+class Grid:
+    """A row of panels for each network, a column for each quantity."""
+
+    rows: list[list[Panel]]
+    group: Together
+    notes: list[str]  # what is absent, and what the panels do not show
+
+    @property
+    def panels(self) -> list[Panel]:
+        return [panel for row in self.rows for panel in row]
+
+    @property
+    def summary(self) -> pl.DataFrame:
+        return all_summaries(self.panels)
+
+    @property
+    def names(self) -> dict[str, str]:
+        return with_n([line for panel in self.panels for line in panel.lines])
+
+    @property
+    def sentences(self) -> str:
+        return "; ".join(panel.sentence for panel in self.panels)
+
+    def extents(self, column: int) -> list[Floats]:
+        """Of a column, so that its rows can have one range and be compared."""
+        return [part for row in self.rows for part in row[column].extents()]
 
 
-OF_WHICH_LOSS = "batch-mean loss"
-READ = {
-    "cls": "of the CLS token",
-    "last": "of the last token",
-    "mean": "of the mean over tokens or positions",
-}
-"""The gradient that every panel draws is of this loss, as that of the paper layout is."""
+def grid_of(
+    cohorts: Sequence[Cohort], quantities: Sequence[Quantity], rules: Sequence[str], absent: Sequence[str]
+) -> Grid:
+    """NoData where nothing at all could be drawn; `absent` says which networks have no runs."""
+    rows = [[panel_of(cohort, quantity) for quantity in quantities] for cohort in cohorts]
+    panels = [panel for row in rows for panel in row]
+    check_any(panels)
+    group = together(cohorts)
+    missing = [f"{c.network}: no {rule} run." for c in cohorts for rule in rules if rule not in c.labels]
+    seeds = [with_lines(panel.cohort, panel.rows.select("rule", "seed", "defined")) for panel in panels]
+    tagged = [
+        (note, panel.quantity.name) for panel in panels for note in panel.notes(alone=len(cohorts) == 1)
+    ]
+    gaps = merge_notes(tagged, (quantity.name for quantity in quantities))
+    return Grid(rows, group, [*absent, *missing, *missing_seeds(group, pl.concat(seeds)), *gaps])
 
 
 def probe_text(panels: Sequence[Panel]) -> str:
@@ -162,34 +204,3 @@ def start_text(panels: Sequence[Panel]) -> str:
     """What epoch 0 is, where it is shown."""
     there = any((panel.rows["epoch"] == 0).any() for panel in panels)
     return "; epoch 0 is the initialisation" if there else ""
-
-
-def draw_panel(ax: Axes, panel: Panel, names: dict[str, str], along: Sequence[Series] | None = None) -> None:
-    """Lines with their bands, or a word that there is nothing; the y axis is left to the figure.
-
-    `names` is what the legend calls the rules, `along` the lines whose epochs the x axis spans.
-    """
-    if not panel.lines:
-        say_empty(ax, f"no {panel.quantity.metric} rows")
-        return
-    for line in panel.lines:
-        named = replace(line, label=names.get(line.key, line.label))
-        draw_line(ax, named, log=panel.quantity.log, marks=9)
-    epoch_axis(ax, panel.lines if along is None else along)
-
-
-def say_empty(ax: Axes, why: str) -> None:
-    ax.text(0.5, 0.5, why, ha="center", va="center", color=FAINT, transform=ax.transAxes)
-    ax.set_xticks([])
-    ax.set_yticks([])
-
-
-def linear_limits(*values: Floats, room: float = 0.06) -> tuple[float, float]:
-    """Limits of a linear axis that contain every value."""
-    every = np.concatenate([np.ravel(part) for part in values])
-    every = every[np.isfinite(every)]
-    if not every.size:
-        return 0.0, 1.0
-    low, high = float(every.min()), float(every.max())
-    margin = room * (high - low) or 0.05
-    return low - margin, high + margin

@@ -1,27 +1,46 @@
-"""Axis scales chosen from the data, so that one network does not flatten the other."""
+"""Axes chosen from the data, so that they contain all of it and one network does not flatten the other."""
+
+from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis, YAxis
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator, PercentFormatter
 
-from sonde.figures.marks import Floats
+from sonde.figures.series import Floats, Series
 from sonde.verdicts import number
+
+PERCENT = PercentFormatter(1, decimals=0, symbol=" %")
 
 SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 FLATTENED = 30.0
 """Largest magnitudes of two networks further apart than this do not fit on one linear axis."""
 
 
+def linear_limits(*values: Floats, room: float = 0.06) -> tuple[float, float]:
+    """Limits of a linear axis that contain every value."""
+    every = _finite(*values)
+    if not every.size:
+        return 0.0, 1.0
+    low, high = float(every.min()), float(every.max())
+    margin = room * (high - low) or 0.05
+    return low - margin, high + margin
+
+
 def log_limits(*values: Floats) -> tuple[float, float]:
     """Limits of a log axis that contain every positive value, with room above and below."""
-    every = np.concatenate([np.ravel(part) for part in values])
-    every = every[np.isfinite(every) & (every > 0)]
+    every = _finite(*values)
+    every = every[every > 0]
     if not every.size:
         return 0.1, 1.0
     low, high = np.log10(every.min()), np.log10(every.max())
     room = max(0.06 * (high - low), 0.15)
     return float(10 ** max(low - room, -307)), float(10 ** min(high + room, 308.25))
+
+
+def _finite(*values: Floats) -> Floats:
+    every: Floats = np.concatenate([np.array([]), *(np.ravel(part) for part in values)])
+    return every[np.isfinite(every)]
 
 
 def log_axis(ax: Axes, limits: tuple[float, float], *, mathtext: bool = False) -> None:
@@ -81,8 +100,7 @@ def wide_scale(axis: Axis, groups: list[Floats], *, least: float = 0.0) -> float
     threshold = wide_threshold(groups)
     if threshold is not None and least > threshold:
         threshold = float(10 ** np.ceil(np.log10(least)))
-    every = np.concatenate(groups)
-    every = every[np.isfinite(every)]
+    every = _finite(*groups)
     low, high = (float(every.min()), float(every.max())) if every.size else (-1.0, 1.0)
     if threshold is not None and max(-low, high) <= threshold:
         threshold = None
@@ -122,3 +140,22 @@ def _limit(axis: Axis, low: float, high: float) -> None:
         axis.axes.set_ylim(low, high)
     else:
         axis.axes.set_xlim(low, high)
+
+
+def layer_axis(ax: Axes, depth: int, first: int = 1, zero: str = "input") -> None:
+    """Ticks at the first, the last and round layers between; `zero` is what layer 0 is called."""
+    stride = max(5 * round(depth / 20), 1) if depth > 10 else 1
+    inner = [at for at in range(stride, depth, stride) if at > first and depth - at >= 0.4 * stride]
+    ticks = sorted({first, *inner, depth})
+    ax.set_xticks(ticks, [zero if at == 0 else str(at) for at in ticks])
+    ax.set_xlabel("layer")
+
+
+def epoch_axis(ax: Axes, lines: Sequence[Series]) -> None:
+    """Whole epochs from the first to the last, with room for the markers."""
+    first, last = min(line.x[0] for line in lines), max(line.x[-1] for line in lines)
+    room = 0.03 * (last - first) or 0.5
+    ax.set_xlim(first - room, last + room)
+    ticks = MaxNLocator(5, integer=True, steps=[1, 2, 5, 10]).tick_values(first, last)
+    ax.set_xticks([tick for tick in ticks if first <= tick <= last and tick == round(tick)])
+    ax.set_xlabel("epoch")

@@ -6,17 +6,15 @@ import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sonde.figures.change import Change, changes
+from sonde.figures.caption import caption, n_text
 from sonde.figures.cohort import Cohort, cohort_of
-from sonde.figures.epochs import epoch_axis, line_notes
-from sonde.figures.evidence import Evidence, NoData
-from sonde.figures.final import Finals, draw_bars, finals_of
-from sonde.figures.marks import Series, series
-from sonde.figures.panels import say_empty
-from sonde.figures.scales import log_axis, log_limits
+from sonde.figures.final_values import Change, Finals, changes, draw_finals, finals_of
+from sonde.figures.marks import say_empty
+from sonde.figures.scales import epoch_axis, log_axis, log_limits
+from sonde.figures.series import Series, line_notes, series
 from sonde.figures.style import COLOR, DOUBLE, fine_print, legend_above, new_figure, panel_title, unbroken
-from sonde.figures.words import caption, n_text
-from sonde.statistics import over_seeds
+from sonde.runs.evidence import Evidence, NoData
+from sonde.spreads import over_seeds
 from sonde.verdicts import number
 
 RULES = ("dfa", "state_bridge", "credit_bridge")
@@ -33,8 +31,8 @@ def draw(evidence: Evidence) -> tuple[Figure, str]:
     said, what = sentence(cohort, errors, finals), error_words(cohort)
     notes = line_notes(lines, log=True)
     if not lines:
-        notes.append(f"No {ERROR} rows of {BRIDGE} in {cohort.evidence.source}.")
-    notes += [f"No {rule} run in {cohort.evidence.source}." for rule in RULES if rule not in cohort.labels]
+        notes.append(f"No {ERROR} rows of {BRIDGE} in {cohort.source}.")
+    notes += [f"No {rule} run in {cohort.source}." for rule in RULES if rule not in cohort.labels]
     if finals is not None:
         notes += finals.notes
 
@@ -46,7 +44,7 @@ def draw(evidence: Evidence) -> tuple[Figure, str]:
     if finals is None:
         say_empty(right, "no test_acc rows")
     else:
-        draw_bars(right, finals.rules, room=0.5)
+        draw_finals(right, finals.rules, room=0.5)
         right.set_xlabel(f"test accuracy at epoch {finals.epoch}")
     panel_title(right, unbroken(said), width=46)
     fine_print(figure, notes)
@@ -71,7 +69,7 @@ def seed_lines(errors: pl.DataFrame) -> list[Series]:
     for run, seed in errors.select("run", "seed").unique(maintain_order=True).sort("seed", "run").rows():
         one = over_seeds(errors.filter(pl.col("run") == run), "run", "epoch")
         label = "seed not recorded" if seed is None else f"seed {seed}"
-        lines.append(series(one, run, label, "epoch", by="run"))
+        lines.append(series(one, run, label, "epoch"))
     return lines
 
 
@@ -107,14 +105,14 @@ def draw_errors(ax: Axes, lines: list[Series], ylabel: str) -> None:
     if not lines:
         say_empty(ax, f"no {ERROR} rows")
         return
-    for place, line in enumerate(lines):
+    for number_of_line, line in enumerate(lines):
         y = line.shown(log=True)
         ax.plot(
             line.x,
             y,
             color=COLOR[BRIDGE],
-            linestyle=STYLES[place % len(STYLES)],
-            marker=MARKERS[place % len(MARKERS)],
+            linestyle=STYLES[number_of_line % len(STYLES)],
+            marker=MARKERS[number_of_line % len(MARKERS)],
             markevery=max(1, y.size // 8),
             label=line.label,
         )
@@ -127,13 +125,13 @@ def draw_errors(ax: Axes, lines: list[Series], ylabel: str) -> None:
 def sentence(cohort: Cohort, errors: pl.DataFrame, finals: Finals | None) -> str:
     """State Bridge's prediction error against its rank in test accuracy."""
     bridge = finals.of(BRIDGE) if finals is not None else None
-    found = changes(cohort, errors)
-    parts = [_error_words(found[0], errors)] if found else []
+    moved = changes(cohort, errors)
+    parts = [_error_words(moved[0], errors)] if moved else []
     if bridge is not None and finals is not None:
         ranked = sorted((final for final in finals.rules if final.n), key=lambda final: -final.mean)
         if len(ranked) > 1:
-            place = ranked.index(bridge) + 1
-            parts.append(f"ranks {place} of {len(ranked)} in test accuracy ({bridge.words})")
+            rank = ranked.index(bridge) + 1
+            parts.append(f"ranks {rank} of {len(ranked)} in test accuracy ({bridge.words})")
         else:
             parts.append(f"reaches {bridge.words} test accuracy")
     if not parts:

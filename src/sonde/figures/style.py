@@ -23,8 +23,8 @@ BLUE, VERMILLION, PURPLE, GREY = "#0072B2", "#D55E00", "#CC79A7", "#8C8C8C"
 class Looks(dict[str, Any]):
     """By name; a stranger's follows from its name alone, so it is the same in every figure and every report."""
 
-    def __init__(self, known: dict[str, Any], spare: Sequence[Any]) -> None:
-        super().__init__(known)
+    def __init__(self, ours: dict[str, Any], spare: Sequence[Any]) -> None:
+        super().__init__(ours)
         self.spare = spare
 
     def __missing__(self, name: str) -> Any:
@@ -33,54 +33,40 @@ class Looks(dict[str, Any]):
 
 
 # Models and rules are never told apart in one panel, so the two halves may share hues.
-KNOWN_COLOR = {
-    "plain_mlp": VERMILLION,
-    "res_mlp": BLUE,
-    "residual_mlp": GREEN,
-    "vit_mini": PURPLE,
-    "student_net": ORANGE,
-    "bp": BLACK,
-    "fa": SKY,
-    "dfa": VERMILLION,
-    "state_bridge": GREEN,
-    "credit_bridge": PURPLE,
-    "frozen": GREY,
-}
-KNOWN_MARKER = {
-    "plain_mlp": "s",
-    "res_mlp": "o",
-    "residual_mlp": "o",
-    "vit_mini": "^",
-    "student_net": "D",
-    "bp": "o",
-    "fa": "^",
-    "dfa": "s",
-    "state_bridge": "D",
-    "credit_bridge": "v",
-    "frozen": "x",
-}
-KNOWN_LINE = {
-    "plain_mlp": (0, (4, 1.2)),
-    "res_mlp": "-",
-    "residual_mlp": "-",
-    "vit_mini": (0, (4, 1.2)),
-    "student_net": (0, (1, 1)),
-    "bp": "-",
-    "fa": (0, (5, 1.5)),
-    "dfa": (0, (3, 1, 1, 1)),
-    "state_bridge": (0, (1, 1)),
-    "credit_bridge": (0, (5, 1, 1, 1, 1, 1)),
-    "frozen": (0, (2, 2)),
+KNOWN: dict[str, tuple[str, str, Any]] = {  # colour, marker, line
+    "plain_mlp": (VERMILLION, "s", (0, (4, 1.2))),
+    "res_mlp": (BLUE, "o", "-"),
+    "residual_mlp": (GREEN, "o", "-"),
+    "vit_mini": (PURPLE, "^", (0, (4, 1.2))),
+    "student_net": (ORANGE, "D", (0, (1, 1))),
+    "bp": (BLACK, "o", "-"),
+    "fa": (SKY, "^", (0, (5, 1.5))),
+    "dfa": (VERMILLION, "s", (0, (3, 1, 1, 1))),
+    "state_bridge": (GREEN, "D", (0, (1, 1))),
+    "credit_bridge": (PURPLE, "v", (0, (5, 1, 1, 1, 1, 1))),
+    "frozen": (GREY, "x", (0, (2, 2))),
+    # All of the field at once are more than the palette has: like families, like hues.
+    "usf": (ORANGE, "P", "-"),
+    "frsf": ("#DDAA33", "P", (0, (4, 1.2))),
+    "brsf": ("#BB7700", "P", (0, (1, 1))),
+    "kp": (BLUE, "X", "-"),
+    "mirror": ("#88CCEE", "X", (0, (4, 1.2))),
+    "drtp": ("#CC6677", "<", "-"),
+    "dkp": ("#882255", "<", (0, (4, 1.2))),
+    "fdfa": ("#AA4499", "<", (0, (1, 1))),
+    "forward_gradient": ("#999933", ">", "-"),
+    "predsim": ("#44AA99", "h", "-"),
+    "ddtp": ("#332288", "p", "-"),
+    "conv_net": (SKY, "v", "-"),
+    "res_net": (BLACK, "P", (0, (4, 1.2))),
 }
 
 # Strangers get hues that none of ours has, from Tol's bright and muted palettes; also colour-blind safe.
-COLOR = Looks(
-    KNOWN_COLOR, ("#882255", "#332288", "#999933", "#44AA99", "#AA3377", "#806000", "#4477AA", "#117733")
-)
-MARKER = Looks(KNOWN_MARKER, ("o", "^", "s", "D", "v"))
-LINE = Looks(
-    KNOWN_LINE, ("-", (0, (6, 1)), (0, (3, 1)), (0, (1, 1.5)), (0, (6, 1, 1, 1)), (0, (3, 1, 1, 1, 1, 1)))
-)
+HUES = ("#882255", "#332288", "#999933", "#44AA99", "#AA3377", "#806000", "#4477AA", "#117733")
+DASHES = ("-", (0, (6, 1)), (0, (3, 1)), (0, (1, 1.5)), (0, (6, 1, 1, 1)), (0, (3, 1, 1, 1, 1, 1)))
+COLOR = Looks({name: color for name, (color, _, _) in KNOWN.items()}, HUES)
+MARKER = Looks({name: marker for name, (_, marker, _) in KNOWN.items()}, ("o", "^", "s", "D", "v"))
+LINE = Looks({name: line for name, (_, _, line) in KNOWN.items()}, DASHES)
 
 INK, FAINT = "#222222", "#6B6B6B"
 COLUMN, SINGLE, DOUBLE = 3.5, 4.8, 7.2  # widths in inches
@@ -200,18 +186,18 @@ def bar_panels(figure: Figure) -> tuple[list[Axes], Axes]:
 
 def legend_row(ax: Axes, panels: Iterable[Axes]) -> None:
     """One legend for several panels in an empty panel of its own, every label once, in as few rows as fit."""
-    found: dict[str, Artist] = {}
+    handles: dict[str, Artist] = {}
     for panel in panels:
         for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
-            found.setdefault(label, handle)
+            handles.setdefault(label, handle)
     ax.axis("off")
-    inches = sum(0.06 * len(label) + 0.5 for label in found)
+    inches = sum(0.06 * len(label) + 0.5 for label in handles)
     rows = max(1, math.ceil(inches / ax.get_figure(root=True).get_figwidth()))  # type: ignore[union-attr]
     ax.legend(
-        list(found.values()),
-        list(found),
+        list(handles.values()),
+        list(handles),
         loc="center",
-        ncols=max(1, math.ceil(len(found) / rows)),
+        ncols=max(1, math.ceil(len(handles) / rows)),
         borderpad=0,
         borderaxespad=0,
         handlelength=2.2,

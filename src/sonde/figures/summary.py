@@ -3,12 +3,12 @@
 import polars as pl
 from matplotlib.figure import Figure
 
+from sonde.figures.caption import caption, n_text
 from sonde.figures.cohort import cohort_of
-from sonde.figures.evidence import Evidence
-from sonde.figures.final import Final, Finals, draw_bars, finals_of
+from sonde.figures.final_values import Final, Finals, draw_finals, finals_of
 from sonde.figures.style import COLUMN, fine_print, new_figure
-from sonde.figures.words import caption, n_text
-from sonde.statistics import paired, summarise
+from sonde.runs.evidence import Evidence
+from sonde.spreads import paired, summarise
 from sonde.verdicts import accuracy, signed
 
 
@@ -27,7 +27,7 @@ def draw(evidence: Evidence) -> tuple[Figure, str]:
     pitch = 0.27 if len({final.n for final in finals.rules}) == 1 else 0.36  # inches a bar
     figure = new_figure(COLUMN, 1.05 + pitch * len(finals.rules), title)
     ax = figure.add_subplot()
-    draw_bars(ax, finals.rules, room=0.6, reference=frozen)
+    draw_finals(ax, finals.rules, room=0.6, reference=frozen)
     ax.set_xlabel("test accuracy")
     fine_print(figure, drawn)
     shown = f"Test accuracy at epoch {finals.epoch}, all rules."
@@ -51,9 +51,9 @@ def _against(finals: Finals, frozen: Final | None) -> str:
     gaps, counts = [], []
     for final in others:
         differences = paired(by_seed[final.rule], by_seed["frozen"]).differences
-        known = summarise(100 * difference for difference in differences.values())
-        counts.append(known.n)
-        gaps.append(f"{final.label} {signed(known.mean) if known.n else 'undefined, no seed in common'}")
+        points = summarise(100 * difference for difference in differences.values())
+        counts.append(points.n)
+        gaps.append(f"{final.label} {signed(points.mean) if points.n else 'undefined, no seed in common'}")
     alike = len(set(counts)) == 1
     said = gaps if alike else [f"{gap} (n = {n})" for gap, n in zip(gaps, counts, strict=True)]
     n = f", n = {counts[0]}" if alike else ""
@@ -63,5 +63,5 @@ def _against(finals: Finals, frozen: Final | None) -> str:
 
 def _by_seed(rows: pl.DataFrame) -> dict[int, float]:
     """Of the seeds that are recorded."""
-    known = rows.drop_nulls("seed")
-    return dict(zip(known["seed"].to_list(), known["value"].to_list(), strict=True))
+    seeded = rows.drop_nulls("seed")
+    return dict(zip(seeded["seed"].to_list(), seeded["value"].to_list(), strict=True))

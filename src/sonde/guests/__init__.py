@@ -21,7 +21,7 @@ from sonde.errors import SondeError, nearest
 from sonde.guests import source as sources
 from sonde.guests.source import Carried, Source
 from sonde.models import MODELS
-from sonde.models.made import made
+from sonde.models.guest_model import made
 from sonde.optimisers import GuestOptimiser, Optimiser, guest_optimiser
 from sonde.probes import PROBES
 from sonde.rules import RULES

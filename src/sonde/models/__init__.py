@@ -1,8 +1,9 @@
 """Networks, chosen by name."""
 
+from sonde.models.conv_net import ConvNet
 from sonde.models.model import Model
-from sonde.models.plain_mlp import PlainMLP
-from sonde.models.res_mlp import ResMLP
+from sonde.models.plain_and_res_mlp import PlainMLP, ResMLP
+from sonde.models.res_net import ResNet
 from sonde.models.residual_mlp import ResidualMLP
 from sonde.models.student_net import StudentNet
 from sonde.models.vit_mini import VitMini
@@ -13,6 +14,18 @@ MODELS: dict[str, type[Model]] = {
     "residual_mlp": ResidualMLP,
     "vit_mini": VitMini,
     "student_net": StudentNet,
+    "conv_net": ConvNet,
+    "res_net": ResNet,
 }
 
-__all__ = ["MODELS", "Model", "PlainMLP", "ResMLP", "ResidualMLP", "StudentNet", "VitMini"]
+__all__ = [
+    "MODELS",
+    "ConvNet",
+    "Model",
+    "PlainMLP",
+    "ResMLP",
+    "ResNet",
+    "ResidualMLP",
+    "StudentNet",
+    "VitMini",
+]

@@ -1,4 +1,7 @@
-"""Pre-norm residual MLP: h_{l+1} = h_l + w2(GELU(w1(LN(h_l)))).  N samples, d width."""
+"""Pre-norm residual MLP: h_{l+1} = h_l + w2(GELU(w1(LN(h_l)))).  N samples, d width.
+
+The network of the audit.  `res_mlp` is another: one ReLU layer a block and no LayerNorm, the twin of `plain_mlp`.
+"""
 
 from typing import Annotated, ClassVar, final
 

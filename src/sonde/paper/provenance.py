@@ -10,7 +10,7 @@ An entry is a key of the file: `plain_mlp`, `bp_log`, `42.dfa`.  Files of which 
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,8 @@ import polars as pl
 
 from sonde import __version__
 from sonde.errors import SondeError
-from sonde.figures.evidence import RUNS_SCHEMA
-from sonde.paper.document import Document
-from sonde.paper.sheet import Sheet
+from sonde.paper.json_file import Document, Sheet
+from sonde.runs.evidence import RUNS_SCHEMA, Evidence
 
 NAME = "sonde.json"
 FIELDS = {name: kind for name, kind in RUNS_SCHEMA.items() if name != "run"}
@@ -35,20 +34,20 @@ REMEDY = f"export again, or delete {NAME} to draw the files with no data set rec
 
 
 def record(
-    folder: Path, sheets: Mapping[str, Sheet], contents: Mapping[str, bytes], runs: pl.DataFrame
+    folder: Path, sheets: Mapping[str, Sheet], digests: Mapping[str, str], runs: pl.DataFrame
 ) -> dict[str, Any]:
     """The new `sonde.json` of a folder; what the old one says of files that stay is kept."""
     old_files, old_runs = _old(folder)
     staying = [path for path in old_files if path not in sheets and (folder / path).is_file()]
     files = {path: old_files[path] for path in staying} | {
-        path: {"sonde": __version__, "sha256": _digest(contents[path]), "runs": sheet.runs}
+        path: {"sonde": __version__, "sha256": digests[path], "runs": sheet.runs}
         for path, sheet in sheets.items()
     }
-    known = old_runs | {
+    every_run = old_runs | {
         row["run"]: {name: row[name] for name in FIELDS} for row in runs.iter_rows(named=True)
     }
     named = {run for file in files.values() for run in file["runs"].values()}
-    return {"files": files, "runs": {run: known[run] for run in known if run in named}}
+    return {"files": files, "runs": {run: every_run[run] for run in every_run if run in named}}
 
 
 def _old(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -97,7 +96,7 @@ class Provenance:
                 f"{self.path} says nothing of {', '.join(unlisted)}: move it elsewhere, {REMEDY}"
             )
         for name in listed:
-            if _digest((self.folder / name).read_bytes()) != self.files[name]["sha256"]:
+            if digest((self.folder / name).read_bytes()) != self.files[name]["sha256"]:
                 raise SondeError(f"{self.path}: {name} is not the file that was exported: {REMEDY}")
         return Records(self, listed)
 
@@ -108,31 +107,52 @@ class Records:
     def __init__(self, provenance: Provenance, listed: Sequence[str]) -> None:
         self.provenance, self.listed = provenance, listed
         self.left = {(name, entry) for name in listed for entry in provenance.files[name]["runs"]}
+        self.runs: list[Described] = []
 
     def run(self, path: Path, entry: str, stand_in: Mapping[str, Any], **facts: Any) -> "Described":
         """The run of an entry, with what its file says of it; `stand_in` is for a file that is not recorded."""
         name = path.relative_to(self.provenance.folder).as_posix()
         if not self.listed:
-            unknown = dict.fromkeys(RUNS_SCHEMA)
-            return Described(unknown | {"run": f"{name}:{entry}"} | dict(stand_in), None).learn(**facts)
-        where = f"{self.provenance.path}: files.{name}.runs.{entry}"
-        if (name, entry) not in self.left:
-            raise SondeError(f"{where}: missing, though the file has it: {REMEDY}")
-        self.left.remove((name, entry))
-        id = self.provenance.files[name]["runs"][entry]
-        return Described({"run": id} | self.provenance.runs[id], where).learn(**facts)
+            described = Described(
+                dict.fromkeys(RUNS_SCHEMA) | {"run": f"{name}:{entry}"} | dict(stand_in), None
+            )
+        else:
+            where = f"{self.provenance.path}: files.{name}.runs.{entry}"
+            if (name, entry) not in self.left:
+                raise SondeError(f"{where}: missing, though the file has it: {REMEDY}")
+            self.left.remove((name, entry))
+            id = self.provenance.files[name]["runs"][entry]
+            described = Described({"run": id} | self.provenance.runs[id], where)
+        self.runs.append(described.learn(**facts))
+        return described
 
-    def all_found(self, runs: Iterable["Described"]) -> list[dict[str, Any]]:
-        """The runs, once it is certain that every recorded entry was there, and every run once."""
+    def evidence(self, rows: Sequence[pl.DataFrame]) -> Evidence | None:
+        """The runs with their rows, once it is certain that every recorded entry was there, and every run once."""
+        if not self.runs:
+            return None
         for name, entry in sorted(self.left):
             where = f"{self.provenance.path}: files.{name}.runs.{entry}"
             raise SondeError(f"{where}: the file has no such entry: {REMEDY}")
         described: dict[str, Described] = {}
-        for run in runs:
+        for run in self.runs:
             other = described.setdefault(run.fields["run"], run)
             if other is not run:
                 raise SondeError(f"{run.where}: the same run as {other.where}: {REMEDY}")
-        return [run.fields for run in described.values()]
+        self._share_epochs()
+        fields = [run.fields for run in self.runs]
+        return Evidence(
+            pl.concat(rows), pl.DataFrame(fields, schema=RUNS_SCHEMA), str(self.provenance.folder)
+        )
+
+    def _share_epochs(self) -> None:
+        """A seed that is not as far yet belongs to the same series; student networks are a series of their own."""
+        longest: dict[bool, int] = {}
+        unrecorded = [run.fields for run in self.runs if run.where is None]
+        for run in unrecorded:
+            student = run["model"] == "student_net"
+            longest[student] = max(run["epochs"], longest.get(student, 0))
+        for run in unrecorded:
+            run["epochs"] = longest[run["model"] == "student_net"]
 
 
 class Described:
@@ -171,5 +191,5 @@ def _check_run(run: Document) -> None:
             raise run.error(f"{run.key}.{name}", f"expected {called}, found {value!r}")
 
 
-def _digest(content: bytes) -> str:
+def digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()

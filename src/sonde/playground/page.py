@@ -6,7 +6,7 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from sonde import __version__, verdicts
-from sonde.figures.style import BLUE, COLOR, ORANGE
+from sonde.figures.style import COLOR
 from sonde.report.inline import asset, colours, joined, policy
 
 ENGINE = (
@@ -31,8 +31,8 @@ SHARED = ("dom.js", "axes.js")
 PAGE = ("settings", "presets", "python", "words", "charts", "history", "canvas", "controls", "page")
 """Scripts of the page, in the order in which they are joined."""
 
-RULE_COLOR = {rule: COLOR[rule] for rule in ("bp", "fa", "dfa", "frozen")} | {"usf": ORANGE, "kp": BLUE}
-"""The figures' colours, and two that no other rule of the page has."""
+RULE_COLOR = {rule: COLOR[rule] for rule in ("bp", "fa", "dfa", "usf", "kp", "frozen")}
+"""As in the figures."""
 
 FACTS = {
     "signal_collapsed": verdicts.SIGNAL_COLLAPSED,

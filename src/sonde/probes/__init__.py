@@ -2,17 +2,23 @@
 
 from collections.abc import Callable, Iterator
 
-from sonde.probes.activations import activation_mean, activation_std
-from sonde.probes.branches import branch_cosine, branch_ratio
 from sonde.probes.credit import credit_cosine, credit_norm
-from sonde.probes.cross_batch import cross_batch_cosine
 from sonde.probes.drift import drift
-from sonde.probes.gradients import grad_norm, loss, preact_grad_norm
+from sonde.probes.gradients import cross_batch_cosine, grad_norm, loss, preact_grad_norm
 from sonde.probes.nudge import nudge
 from sonde.probes.rho import rho
 from sonde.probes.schedule import Schedule, epochs_of
+from sonde.probes.signal import (
+    activation_mean,
+    activation_std,
+    branch_cosine,
+    branch_ratio,
+    growth,
+    hidden_norm,
+    trace,
+)
 from sonde.probes.snapshot import DRAWS, FEW_DRAWS, Context, Redrawn, Snapshot, take
-from sonde.probes.states import growth, hidden_norm, trace
+from sonde.probes.weights import weight_alignment
 from sonde.rows import Reading
 
 Probe = Callable[[Snapshot], Iterator[Reading]]
@@ -34,6 +40,7 @@ PROBES: dict[str, Probe] = {
     "activation_std": activation_std,
     "preact_grad_norm": preact_grad_norm,
     "trace": trace,
+    "weight_alignment": weight_alignment,
 }
 
 __all__ = [

@@ -4,10 +4,9 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
-from sonde.probes.norms import cosines, sample_norms
 from sonde.probes.null import draws, over_draws
+from sonde.probes.over_samples import cosines, mean_of_defined, median_of_all, sample_norms
 from sonde.probes.snapshot import Snapshot
-from sonde.probes.summaries import mean_of_defined, median_of_all
 from sonde.rows import Reading, undefined
 
 NO_RULE = "the credit of no rule is known"

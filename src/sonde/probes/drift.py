@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from sonde.probes.norms import rms
+from sonde.probes.over_samples import rms
 from sonde.probes.snapshot import Snapshot
 from sonde.rows import Reading, undefined
 

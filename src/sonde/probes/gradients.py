@@ -1,13 +1,17 @@
-"""The exact gradient on its way back, and the loss it comes from."""
+"""The exact gradient on its way back, the loss it comes from, and whether batches agree on it.
+
+B batches, N samples each, d width.
+"""
 
 from collections.abc import Iterator
 
 import torch
+from torch import Tensor
 
-from sonde.probes.activations import NO_LINEAR
-from sonde.probes.norms import rms, sample_norms
+from sonde.network import leaf_at
+from sonde.probes.over_samples import cosines, median_of_all, median_of_defined, rms, sample_norms
+from sonde.probes.signal import NO_LINEAR
 from sonde.probes.snapshot import Snapshot
-from sonde.probes.summaries import median_of_all, median_of_defined
 from sonde.rows import Reading, undefined
 
 
@@ -54,3 +58,44 @@ def preact_grad_norm(snapshot: Snapshot) -> Iterator[Reading]:
             continue
         norm = rms(g) * g.numel() ** 0.5 / snapshot.samples
         yield Reading(metric="preact_grad_norm", layer=layer, value=norm, samples=snapshot.samples)
+
+
+BATCH = 128
+BATCHES = 8
+
+
+def cross_batch_cosine(snapshot: Snapshot) -> Iterator[Reading]:
+    """Mean pairwise cosine of the batch-mean BP gradient at layer L//2, over 8 disjoint batches of 128 test samples.
+
+    Where there are fewer samples, over as many such batches as there are.
+    """
+    metric, layer = "cross_batch_cosine", snapshot.depth // 2
+    available = min(BATCHES, snapshot.context.test_samples // BATCH)
+    if snapshot.context.test is None or available < 2:
+        yield undefined(metric, f"fewer than two batches of {BATCH} test samples", layer=layer)
+        return
+    means = []
+    for first in range(0, available * BATCH, BATCH):
+        mean_d = _gradient(snapshot, layer, *snapshot.context.test(first, first + BATCH)).mean(0)
+        if mean_d.isfinite().all() and mean_d.any():
+            means.append(mean_d)
+    if len(means) < 2:
+        why = "fewer than two batches have a gradient that is finite and not zero"
+        reason = snapshot.unread[layer] or why
+        yield undefined(metric, reason, layer=layer, samples=len(means) * BATCH)
+        return
+    means_Bd = torch.stack(means)
+    one, other = torch.triu_indices(len(means), len(means), offset=1)
+    value = cosines(means_Bd[one], means_Bd[other]).mean().item()
+    yield Reading(metric=metric, layer=layer, value=value, samples=len(means) * BATCH)
+
+
+def _gradient(snapshot: Snapshot, layer: int, x: Tensor, y: Tensor) -> Tensor:
+    """g_l of each sample at what is read, N×d."""
+    x, y = (value.to(snapshot.losses_N.device) for value in (x, y))
+    x, y = (value.double() if value.is_floating_point() else value for value in (x, y))
+    with torch.enable_grad():
+        passed = snapshot.net.run(x, leaf_at(layer))
+        losses_N = snapshot.loss.per_sample(passed.output, y)
+        (g,) = torch.autograd.grad(losses_N.sum(), passed.states[layer], materialize_grads=True)
+    return snapshot.reader.credit(g)

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from sonde.probes.credit import NO_RULE
-from sonde.probes.norms import rms
 from sonde.probes.null import random_vectors
+from sonde.probes.over_samples import rms
 from sonde.probes.snapshot import Snapshot
 from sonde.probes.tails import changes, resolution, unresolved
 from sonde.rows import Reading, undefined

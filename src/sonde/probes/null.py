@@ -14,7 +14,7 @@ from torch import Tensor
 from sonde.generators import generator
 from sonde.probes.snapshot import Snapshot
 from sonde.rows import Reading, undefined
-from sonde.statistics import summarise
+from sonde.spreads import summarise
 
 
 def draws(snapshot: Snapshot) -> Iterator[list[Tensor]]:

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from sonde.probes.credit import NO_RULE
-from sonde.probes.norms import rms, sample_norms
 from sonde.probes.null import draws, over_draws
+from sonde.probes.over_samples import rms, sample_norms
 from sonde.probes.snapshot import Snapshot
 from sonde.probes.tails import changes, copies_a_pass, resolution, unresolved
 from sonde.rows import Reading, undefined

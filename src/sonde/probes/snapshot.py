@@ -34,6 +34,9 @@ class Context:
     """What probes may know beside the network and the batch; what is not given, they call undefined."""
 
     credits: Callable[["Snapshot"], Sequence[Tensor]] | None = None  # the rule's a_0 … a_L
+    feedback: Callable[["Snapshot"], Mapping[str, Tensor]] | None = (
+        None  # V by the names of the weights it replaces
+    )
     redrawn: Redrawn | None = None  # the same had the rule drawn anew; None where it draws nothing
     initial: Mapping[str, Tensor] | None = None  # parameters at initialisation
     test: Callable[[int, int], tuple[Tensor, Tensor]] | None = None  # test samples first … last−1

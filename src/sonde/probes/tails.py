@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from sonde.network import tiled, vector_axis
-from sonde.probes.norms import rms
+from sonde.probes.over_samples import rms
 from sonde.probes.snapshot import Snapshot
 
 ROWS = 4096  # vectors that pass through the tail together: their states stay in the cache

@@ -29,6 +29,7 @@ COURSE = (
     "credit_consistency",
     "credit_terminal_value",
     "credit_terminal_gradient",
+    "ddtp_inverse_error",
 )
 # What cannot be said without a tensor that older versions did not store.
 NEEDS = {
@@ -159,6 +160,7 @@ def recompute(
 # Metrics that another definition gives.
 MEASURED_WITH = {
     "state": "trace",
+    "weight_ratio": "weight_alignment",
     "grad_per_error": "grad_norm",
     "test_loss": "evaluation",
     "test_acc": "evaluation",
@@ -194,7 +196,7 @@ def _definition_of(metric: str) -> str:
 def _line_of(metric: str) -> str:
     """Parameters and units share a line."""
     base = _base(metric)
-    return f"{base}[…]" if base in ("drift", "state") else metric
+    return f"{base}[…]" if base in ("drift", "state", "weight_alignment", "weight_ratio") else metric
 
 
 def _differences(name: str, end: StoredEnd, rows: pl.DataFrame) -> list[Difference]:

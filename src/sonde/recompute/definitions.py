@@ -55,8 +55,9 @@ def branch_ratio(setting: Setting) -> Iterator[tuple[Key, Value]]:
 def branch_cosine(setting: Setting) -> Iterator[tuple[Key, Value]]:
     """Median over samples of cos(f_l, h_l), of residual blocks."""
     for l in range(setting.depth):
-        cosines = [cosine(read(s.branches[l]), read(s.states[l])) for s in setting.samples]
-        defined = [c for c in cosines if c is not None] if setting.net.residual else []
+        samples = setting.samples if setting.net.residual else []  # a branch alone may have another shape
+        cosines = [cosine(read(s.branches[l]), read(s.states[l])) for s in samples]
+        defined = [c for c in cosines if c is not None]
         yield ("branch_cosine", l), _median_of_defined(defined)
 
 
@@ -133,7 +134,7 @@ def rho(setting: Setting) -> Iterator[tuple[Key, Value]]:
     """Correlation, over samples × directions, of ⟨a_l, εv⟩ with ℓ(h_l + εv) − ℓ(h_l); v unit vectors."""
     rng, samples = setting.rng("rho"), setting.samples
     for l in range(setting.depth + 1):
-        width = samples[0].states[l].shape[-1]
+        width = first_token(samples[0].states[l]).shape[-1]
         drawn_KNd = [torch.randn(len(samples), width, generator=rng) for _ in range(setting.directions)]
         steps_NKd, changes_NK = [], []
         for i, s in enumerate(samples):
@@ -227,6 +228,18 @@ def drift(setting: Setting) -> Iterator[tuple[Key, Value]]:
         yield (f"drift[{name}]", None), Value(moved / length if length else None, 0)
 
 
+def weight_alignment(setting: Setting) -> Iterator[tuple[Key, Value]]:
+    """cos(V, W) and ‖V‖/‖W‖ of every matrix W of the blocks that a rule replaces by V on the way back."""
+    for name, v in (setting.feedback or {}).items():
+        l = int(name.split(".")[1])
+        back, forth = entries(v.double()), entries(setting.net.get_parameter(name))
+        yield (f"weight_alignment[{name}]", l), Value(cosine(back, forth), 0)
+        yield (f"weight_ratio[{name}]", l), Value(norm(back) / norm(forth) if norm(forth) else None, 0)
+    if not setting.feedback:
+        yield ("weight_alignment", None), Value(None, 0)
+        yield ("weight_ratio", None), Value(None, 0)
+
+
 def activation_mean(setting: Setting) -> Iterator[tuple[Key, Value]]:
     """Mean over batch and units of the block's linear output, layers 1 … L."""
     for l, values in enumerate(_linear_outputs(setting), start=1):
@@ -308,4 +321,5 @@ DEFINITIONS: dict[str, Definition] = {
     "activation_std": activation_std,
     "preact_grad_norm": preact_grad_norm,
     "trace": trace,
+    "weight_alignment": weight_alignment,
 }

@@ -1,6 +1,6 @@
 """One sample on its own: its states, its loss, and the gradients on their way back.
 
-T tokens, d width, C outputs.  Every tensor has one sample: 1×d, or 1×T×d.
+T tokens, d width, C outputs.  Every tensor has one sample: 1×d, 1×T×d, or a map 1×channels×height×width.
 """
 
 import math
@@ -27,8 +27,8 @@ def cross_entropy(z_KC: Tensor, y: Tensor) -> Tensor:
 
 
 def first_token(h: Tensor) -> Tensor:
-    """The vector 1×d that is read of a sample; of 1×T×d tokens, the first (CLS)."""
-    return h if h.ndim == 2 else h[:, 0]
+    """The vector 1×d that is read of a sample; of 1×T×d tokens, the first (CLS); of a map, all numbers."""
+    return h[:, 0] if h.ndim == 3 else h.flatten(1)
 
 
 def read(h: Tensor) -> list[float]:
@@ -53,6 +53,8 @@ class Sample:
 
     def __init__(self, net: Network, x: Tensor, y: Tensor, loss: SampleLoss) -> None:
         self.net, self.x, self.y, self.sample_loss = net, x[None], y, loss
+        self.batch: list[Sample] = [self]  # the samples it was probed with, in order
+        self.place = 0  # its own among them
         h = net.embed(self.x).detach().requires_grad_()
         states, branches = [h], []
         for block in net.blocks:
@@ -87,9 +89,9 @@ class Sample:
             return entries(self.sample_loss(self.net.readout(h), self.y))
 
     def moved(self, layer: int, step_d: Tensor) -> Tensor:
-        """h_l with its vector (of tokens the first) moved."""
+        """h_l with its vector (of tokens the first, of a map everything) moved."""
         h = self.states[layer].clone()
-        (h[0] if h.ndim == 2 else h[0, 0]).add_(step_d)
+        first_token(h)[0].add_(step_d)
         return h
 
     def rms(self, layer: int) -> float:
@@ -97,9 +99,9 @@ class Sample:
         return norm(vector) / math.sqrt(len(vector))
 
     def linear(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """The output of each block's first linear map, and the gradient there: it is cut from the graph."""
+        """The output of each block's first linear map or convolution, cut from the graph, and the gradient there."""
         for block in self.net.blocks:
-            first = next((part for part in block.modules() if isinstance(part, nn.Linear)), None)
+            first = next((part for part in block.modules() if isinstance(part, nn.Linear | nn.Conv2d)), None)
             if first is None:
                 continue
             caught: list[Tensor] = []

@@ -35,6 +35,7 @@ class Setting:
     redrawn: Callable[[torch.Generator], Credit] | None = (
         None  # the same had the rule drawn anew, if it draws
     )
+    feedback: Mapping[str, Tensor] | None = None  # V by the name of the weight that it replaces
     initial: Mapping[str, Tensor] | None = None  # the weights at initialisation
 
     @property
@@ -49,7 +50,10 @@ class Setting:
     @cached_property
     def samples(self) -> list[Sample]:
         """The probe batch: the first test samples."""
-        return [Sample(self.net, x, y, self.loss) for x, y in self.some(0, self.size)]
+        found = [Sample(self.net, x, y, self.loss) for x, y in self.some(0, self.size)]
+        for place, sample in enumerate(found):
+            sample.batch, sample.place = found, place
+        return found
 
     @property
     def depth(self) -> int:

@@ -12,7 +12,7 @@ from sonde.config import RunConfig, parse, to_tree
 from sonde.errors import SondeError
 from sonde.generators import generator
 from sonde.models import MODELS
-from sonde.recompute.credits import CREDITS, WITHOUT_STATE
+from sonde.recompute.credits import CREDITS, FEEDBACK, WITHOUT_STATE
 from sonde.recompute.redrawn import REDRAWN
 from sonde.recompute.setting import Credit, Setting
 from sonde.store.place import Place
@@ -73,12 +73,22 @@ def read_end(folder: RunFolder, data_root: Place | None = None) -> StoredEnd:
         missing.pop("rule", None)
     steps = description["about"]["steps"]
 
-    def credit_of(state: Any) -> Credit:
+    def credit_of(rule: dict[str, Any], state: Any) -> Credit:
         return lambda sample: CREDITS[rule["name"]](sample, state, rule, steps)
 
+    initial = None if "initial" in missing else safetensors.torch.load(folder.tensors("initial"))
+    matrices = [name for name, p in net.named_parameters() if name.startswith("blocks.") and p.ndim > 1]
     drawn_anew = REDRAWN.get(rule["name"])
+
+    def redrawn(rng: torch.Generator) -> Credit:
+        assert drawn_anew is not None
+        other, fresh = drawn_anew(state, rng, {name: initial[name] for name in matrices} if initial else {})
+        return credit_of(rule | other, fresh)
+
+    net = net.double().eval().requires_grad_(False)
+    by_layer = rule["name"] in FEEDBACK and (rule["name"] != "fa" or rule.get("level") == "layer")
     setting = Setting(
-        net=net.double().eval().requires_grad_(False),
+        net=net,
         classifies=config.signature.classifies,
         test=data.test,
         test_samples=data.test_samples,
@@ -89,9 +99,10 @@ def read_end(folder: RunFolder, data_root: Place | None = None) -> StoredEnd:
         draws=0 if "null" in missing else _draws(config, manifest.epoch),
         epsilon=config.probes.epsilon,
         etas=config.probes.etas,
-        credit=None if state is None else credit_of(state),
-        redrawn=None if drawn_anew is None else lambda rng: credit_of(drawn_anew(state, rng)),
-        initial=None if "initial" in missing else safetensors.torch.load(folder.tensors("initial")),
+        credit=None if state is None else credit_of(rule, state),
+        redrawn=None if drawn_anew is None else redrawn,
+        feedback=FEEDBACK[rule["name"]](net, state) if by_layer and state is not None else None,
+        initial=initial,
     )
     return StoredEnd(folder.id, config, manifest.epoch, rows.filter(epoch=manifest.epoch), setting, missing)
 

@@ -7,11 +7,11 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from sonde.figures.style import COLOR
-from sonde.report.contents import Contents, RunLine, Said
-from sonde.report.data import DIGITS, as_script, chart_data, styled
+from sonde.report.charts import DIGITS, as_script, chart_data, styled
 from sonde.report.inline import asset, colours, joined, policy
+from sonde.report.parts import Contents, Said
 from sonde.report.pictures import Pictures
-from sonde.report.sample import NAMED, listed, sample
+from sonde.report.runs import MOST_NAMED, RunLine, listed, sample
 from sonde.report.watched import watched_data
 from sonde.verdicts import number
 
@@ -58,7 +58,7 @@ def render(contents: Contents, drawn: dict[str, Pictures]) -> str:
         contents=contents,
         shown=shown,
         ids={run.id for run in shown},
-        most=None if len(shown) == len(contents.runs) else NAMED,
+        most=None if len(shown) == len(contents.runs) else MOST_NAMED,
         drawn=drawn,
         totals=totals(contents.runs),
         policy=policy(script, style),

@@ -6,42 +6,41 @@ from typing import Any
 
 import polars as pl
 
-VALUES = 1_200_000  # numbers in a page; of a run with more, steps are left out
-FEWEST = 12  # steps of a run that are shown in any case
+from sonde.diagnosis.diagnose import diagnose
+from sonde.diagnosis.watched_runs import evidence
+from sonde.report.charts import Metric, index_in
+from sonde.report.runs import place_of
+from sonde.store.load import Runs, WatchedRun
+
+MOST_VALUES = 1_200_000  # numbers in a page; of a run with more, steps are left out
+FEWEST_STEPS = 12  # of a run that are shown in any case
+NAMES_IN_REMARK = 8
 DIGITS = 5
 
 
-@dataclass(frozen=True)
-class Offered:
-    """A metric a reader can choose."""
-
-    key: str
-    label: str
-    log: bool = False
-
-
 MODULES = (
-    Offered("out_rms", "RMS of the output", log=True),
-    Offered("grad_rms", "RMS of ∂loss/∂output", log=True),
-    Offered("out_mean", "mean of the output"),
-    Offered("out_max", "largest output"),
-    Offered("dead_share", "share of dead units"),
-    Offered("saturated_share", "share of saturated entries"),
-    Offered("stream_step", "‖out − in‖/‖in‖", log=True),
-    Offered("stream_cosine", "cosine of input and output"),
-    Offered("masked_growth", "growth of a normalisation layer’s input", log=True),
-    Offered("effective_rank", "effective rank of the output"),
-    Offered("sample_cosine", "cosine between samples"),
-    Offered("grad_noise", "1 − cosine of the gradients of two halves"),
-    Offered("attention_entropy", "entropy of attention"),
-    Offered("attention_max_logit", "largest attention logit"),
+    Metric(key="out_rms", label="RMS of the output", log=True),
+    Metric(key="grad_rms", label="RMS of ∂loss/∂output", log=True),
+    Metric(key="out_mean", label="mean of the output"),
+    Metric(key="out_max", label="largest output"),
+    Metric(key="dead_share", label="share of dead units"),
+    Metric(key="saturated_share", label="share of saturated entries"),
+    Metric(key="stream_step", label="‖out − in‖/‖in‖", log=True),
+    Metric(key="stream_cosine", label="cosine of input and output"),
+    Metric(key="norm_in_rms", label="RMS of a normalisation layer’s input", log=True),
+    Metric(key="masked_growth", label="growth of a normalisation layer’s input", log=True),
+    Metric(key="effective_rank", label="effective rank of the output"),
+    Metric(key="sample_cosine", label="cosine between samples"),
+    Metric(key="grad_noise", label="1 − cosine of the gradients of two halves"),
+    Metric(key="attention_entropy", label="entropy of attention"),
+    Metric(key="attention_max_logit", label="largest attention logit"),
 )
 PARAMETERS = (
-    Offered("update_ratio", "‖ΔW‖/‖W‖ of a step", log=True),
-    Offered("weight_norm", "‖W‖", log=True),
-    Offered("weight_grad_norm", "‖∂loss/∂W‖", log=True),
+    Metric(key="update_ratio", label="‖ΔW‖/‖W‖ of a step", log=True),
+    Metric(key="weight_norm", label="‖W‖", log=True),
+    Metric(key="weight_grad_norm", label="‖∂loss/∂W‖", log=True),
 )
-LOSS = Offered("loss", "loss", log=True)
+LOSS = Metric(key="loss", label="loss", log=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,14 +55,84 @@ class WatchedPart:
     remarks: Sequence[str]
     types: Mapping[str, str]  # module → its class
     rows: pl.DataFrame
+    findings: Sequence[Mapping[str, Any]] | None = None  # what a diagnosis found, the most important first
+
+
+def watched_parts(stored: Runs) -> list[WatchedPart]:
+    """Every watched run, the newest first."""
+    return [
+        _part(run, stored.rows.filter(pl.col("run") == run.id)) for run in reversed(_by_time(stored.watched))
+    ]
+
+
+def _by_time(runs: Sequence[WatchedRun]) -> list[WatchedRun]:
+    return sorted(runs, key=lambda run: str((run.manifest.sessions or [{}])[0].get("started", "")))
+
+
+def _part(run: WatchedRun, rows: pl.DataFrame) -> WatchedPart:
+    facts = run.facts
+    session = (run.manifest.sessions or [{}])[0]
+    steps = (
+        run.manifest.step
+        if run.manifest.state != "unfinished"
+        else len(rows) and int(str(rows["step"].max()))
+    )
+    about = [
+        f"{run.about['model']} with {run.about['parameters']:,} parameters, {steps} steps",
+        f"begun {session.get('started', 'at an unknown time')} {place_of(session)}".strip(),
+    ]
+    if "values" in run.about:
+        about.append(f"values {run.about['values']}")
+    return WatchedPart(
+        id=run.id,
+        label=run.label,
+        about="; ".join(about) + ".",
+        state=run.manifest.state,
+        message=run.manifest.message,
+        remarks=[*_nonfinite(rows), *_remarks(facts)],
+        types={module["name"]: module["type"] for module in facts.get("modules", [])},
+        rows=rows,
+        findings=[finding.as_dict() for finding in diagnose(evidence(run, rows))],
+    )
+
+
+def _nonfinite(rows: pl.DataFrame) -> list[str]:
+    what = {1.0: "output", 2.0: "gradient", 3.0: "loss"}
+    found = rows.filter(pl.col("metric") == "nonfinite")
+    return [
+        f"Not finite since step {row['step']}: "
+        + (row["reason"] or f"the {what[row['value']]} of {row['module'] or 'the model'} first")
+        + "."
+        for row in found.iter_rows(named=True)
+    ]
+
+
+def _remarks(facts: dict[str, Any]) -> list[str]:
+    parameters, modules = facts.get("parameters", []), facts.get("modules", [])
+    unseen = {module["name"]: module["reason"] for module in modules if not module["calls"]}
+    said = {
+        "In no optimiser": [p["name"] for p in parameters if p["in_optimiser"] is False],
+        "Ask for no gradient": [p["name"] for p in parameters if not p["requires_grad"]],
+        "In the other mode than the model": facts.get("in_the_other_mode", []),
+    }
+    said |= {reason.capitalize(): [n for n, r in unseen.items() if r == reason] for reason in unseen.values()}
+    remarks = [f"{words}: {_listed(names)}." for words, names in said.items() if names]
+    remarks += [
+        f"One parameter under several names: {', '.join(names)}." for names in facts.get("shared", [])
+    ]
+    return remarks + (["Trained in eval mode."] if facts.get("training") is False else [])
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:NAMES_IN_REMARK])
+    return shown if len(names) <= NAMES_IN_REMARK else f"{shown} and {len(names) - NAMES_IN_REMARK} more"
 
 
 def watched_data(parts: Sequence[WatchedPart]) -> dict[str, Any]:
     """What the page's script reads; newest runs first, as many as have room."""
     reasons: list[str] = []
-    shown = list(parts)
-    room = max(1, VALUES // max(1, len(shown)))
-    return {"digits": DIGITS, "runs": [_run(part, reasons, room) for part in shown], "reasons": reasons}
+    room = max(1, MOST_VALUES // max(1, len(parts)))
+    return {"digits": DIGITS, "runs": [_run(part, reasons, room) for part in parts], "reasons": reasons}
 
 
 def _run(part: WatchedPart, reasons: list[str], room: int) -> dict[str, Any]:
@@ -72,7 +141,7 @@ def _run(part: WatchedPart, reasons: list[str], room: int) -> dict[str, Any]:
     modules = _order(rows)
     parameters = _names(rows, [metric.key for metric in PARAMETERS])
     per_step = 8 * len(modules) + 3 * len(parameters)
-    steps = sampled(every, max(FEWEST, room // max(1, per_step)))
+    steps = sampled(every, max(FEWEST_STEPS, room // max(1, per_step)))
     kept = rows.filter(pl.col("step").is_in(steps))
     losses = rows.filter(pl.col("metric") == LOSS.key).sort("step")
     loss_steps = sampled(losses["step"].to_list(), 2000)
@@ -110,7 +179,7 @@ def _names(rows: pl.DataFrame, metrics: Sequence[str]) -> list[str]:
 
 def _metrics(
     rows: pl.DataFrame,
-    offered: Sequence[Offered],
+    offered: Sequence[Metric],
     places: Sequence[str],
     steps: Sequence[int],
     reasons: list[str],
@@ -138,7 +207,7 @@ def _metrics(
             if defined:
                 line[of_step[step]] = value
             else:
-                why.append((place, of_step[step], _place(reasons, reason or "no reason was recorded")))
+                why.append((place, of_step[step], index_in(reasons, reason or "no reason was recorded")))
         if any(line is not None for line in values):
             known = {"key": metric.key, "label": metric.label, "log": metric.log, "v": values}
             found.append(known | ({"w": why} if why else {}))
@@ -151,13 +220,7 @@ def _loss(losses: pl.DataFrame, reasons: list[str]) -> dict[str, Any]:
     why: list[tuple[int, int]] = []
     for step, value, defined, reason in losses.select("step", "value", "defined", "reason").iter_rows():
         if not defined:
-            why.append((len(steps), _place(reasons, reason)))
+            why.append((len(steps), index_in(reasons, reason)))
         steps.append(step)
         values.append(value if defined else None)
     return {"steps": steps, "v": values, "w": why}
-
-
-def _place(table: list[str], entry: str) -> int:
-    if entry not in table:
-        table.append(entry)
-    return table.index(entry)

@@ -23,6 +23,7 @@ class Backprop(Rule):
 
     label: ClassVar[str] = "BP"
     reads_top_gradient: ClassVar[bool] = True
+    chance: ClassVar[None] = None
 
     @property
     def route(self) -> Route:

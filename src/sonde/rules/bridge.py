@@ -1,97 +1,95 @@
 """What State Bridge and Credit Bridge share: a small network that reads (h_l, t_l, s).  N rows, d width."""
 
-import copy
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from sonde.errors import SondeError
 from sonde.readers import Reader
 from sonde.rules.rule import Facts
 
 InputNorm = Literal["layer", "none"]
 HIDDEN = 256
-LR = 1e-3
 
 
 class BridgeNet(nn.Module):
-    """An MLP with GELU on the concatenation of a state, its depth t = l/L and the side information s."""
+    """An MLP with GELU on the concatenation of a state, its depth t = l/L and the side information s.
 
-    def __init__(self, inputs: int, hidden_layers: int, outputs: int) -> None:
+    States of one width share all layers; where widths differ, each state has a first layer of its own.
+    """
+
+    def __init__(self, widths: Sequence[int], more: int, hidden: Sequence[int], outputs: int) -> None:
         super().__init__()
-        widths = [inputs, *[HIDDEN] * hidden_layers, outputs]
-        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(widths))
+        shared = [widths[0] + more] if alike(widths) else []
+        self.entries = nn.ModuleList(nn.Linear(d + more, hidden[0]) for d in widths if not shared)
+        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise([*shared, *hidden, outputs]))
 
-    def forward(self, h_Nd: Tensor, t_N1: Tensor, s_NS: Tensor) -> Tensor:
-        x = torch.cat([h_Nd, t_N1, s_NS], dim=-1)
+    def forward(self, h: Tensor | Sequence[Tensor], t_lN1: Tensor, s_lNS: Tensor) -> Tensor:
+        """Of layers stacked in one tensor, or, where widths differ, one after the other from the first."""
+        if isinstance(h, Tensor):
+            x = torch.cat([h, t_lN1, s_lNS], dim=-1)
+        else:
+            parts = [torch.cat(part, dim=-1) for part in zip(h, t_lN1, s_lNS, strict=True)]
+            first = zip(self.entries, parts, strict=False)
+            x = F.gelu(torch.stack([entry(part) for entry, part in first]))
         for layer in self.layers[:-1]:
             x = F.gelu(layer(x))
         out: Tensor = self.layers[-1](x)
         return out
 
 
-def build(inputs: int, hidden_layers: int, outputs: int, facts: Facts, rng: torch.Generator) -> BridgeNet:
+def alike(widths: Sequence[int]) -> bool:
+    return len(set(widths)) == 1
+
+
+def build(
+    widths: Sequence[int], more: int, hidden: Sequence[int], outputs: int, facts: Facts, rng: torch.Generator
+) -> BridgeNet:
     """PyTorch's default weights, drawn from the rule's own generator."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(int(torch.randint(2**62, (1,), generator=rng)))
-        net = BridgeNet(inputs, hidden_layers, outputs)
+        net = BridgeNet(widths, more, hidden, outputs)
     return net.to(facts.device, facts.dtype)
 
 
-def width_of(facts: Facts) -> int:
-    """The one width of what is read of all states; a bridge reads states of every layer with the same network."""
-    for name, below, above in facts.transitions:
-        if below != above:
-            before, after = ("×".join(map(str, shape)) for shape in (below, above))
-            raise SondeError(
-                f"a bridge needs states of one shape, but {name} makes {after} of {before}: use fa or dfa"
-            )
-    return facts.reader.width(facts.shapes[0])
+def widths_of(facts: Facts) -> list[int]:
+    """How many numbers are read of each state."""
+    return [facts.reader.width(shape) for shape in facts.shapes]
 
 
 def normalised(h_Nd: Tensor, input_norm: InputNorm) -> Tensor:
     return F.layer_norm(h_Nd, h_Nd.shape[-1:]) if input_norm == "layer" else h_Nd
 
 
-def stacked(
-    states: Sequence[Tensor], depth: int, s_NS: Tensor, reader: Reader
-) -> tuple[Tensor, Tensor, Tensor]:
-    """What is read of layers 0, 1, …, with t = l/L and the side information, each a row of the network's input."""
-    h_lNd = torch.stack([reader.read(h) for h in states]).detach()
-    layers, samples, _ = h_lNd.shape
-    t_l = torch.arange(layers, device=h_lNd.device, dtype=h_lNd.dtype) / depth
-    return h_lNd, t_l.view(-1, 1, 1).expand(layers, samples, 1), s_NS.expand(layers, *s_NS.shape)
+class Rows:
+    """What is read of layers 0, 1, …, with t = l/L and the side information: the network's input.
 
+    States of one width are stacked, and their gradient is one tensor.
+    """
 
-def unstacked(a_lNd: Tensor, states: Sequence[Tensor], reader: Reader) -> list[Tensor]:
-    """Credit of what is read of each layer as credit of its state."""
-    return [reader.spread(a_Nd, h) for a_Nd, h in zip(a_lNd, states, strict=True)]
+    def __init__(
+        self, states: Sequence[Tensor], depth: int, s_NS: Tensor, reader: Reader, input_norm: InputNorm
+    ) -> None:
+        self.states, self.reader, self.input_norm = states, reader, input_norm
+        read = [reader.read(h).detach() for h in states]
+        self.together = alike([h.shape[-1] for h in read])
+        self.leaves = [torch.stack(read)] if self.together else read
+        layers, samples = len(read), len(read[0])
+        t_l = torch.arange(layers, device=s_NS.device, dtype=s_NS.dtype) / depth
+        self.t_lN1 = t_l.view(-1, 1, 1).expand(layers, samples, 1)
+        self.s_lNS = s_NS.expand(layers, *s_NS.shape)
 
+    def through(self, net: nn.Module) -> Tensor:
+        """What the network makes of each row, layers first."""
+        seen = [normalised(h.requires_grad_(), self.input_norm) for h in self.leaves]
+        out: Tensor = net(seen[0] if self.together else seen, self.t_lN1, self.s_lNS)
+        return out
 
-class Learner:
-    """A bridge's network and its Adam, saved and restored together."""
-
-    def __init__(self, net: nn.Module) -> None:
-        self.net = net
-        self.optimiser = torch.optim.Adam(net.parameters(), lr=LR, fused=True)
-
-    def descend(self, loss: Tensor) -> None:
-        parameters = list(self.net.parameters())
-        for p, g in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
-            p.grad = g
-        self.optimiser.step()
-        self.optimiser.zero_grad(set_to_none=True)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"net": self.net.state_dict(), "optimiser": self.optimiser.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.net.load_state_dict(state["net"])
-        self.optimiser.load_state_dict(state["optimiser"])
-
-    def double(self, device: torch.device) -> "Learner":
-        return Learner(copy.deepcopy(self.net).to(device).double())
+    def credit(self, total: Tensor, *, keep: bool = False) -> list[Tensor]:
+        """The gradient of a number at every state, in the state's shape."""
+        found = torch.autograd.grad(total, self.leaves, retain_graph=keep)
+        by_layer = found[0] if self.together else found
+        return [self.reader.spread(a_Nd, h) for a_Nd, h in zip(by_layer, self.states, strict=True)]

@@ -12,8 +12,10 @@ from annotated_types import Ge, Gt, Le, Lt
 from torch import Tensor, nn
 
 from sonde.checked import checked
-from sonde.rules.bridge import InputNorm, Learner, build, normalised, stacked, unstacked, width_of
-from sonde.rules.dfa import direct_feedback, send_error
+from sonde.errors import SondeError
+from sonde.rules.bridge import HIDDEN, InputNorm, Rows, build, normalised
+from sonde.rules.dfa import direct_feedback, send
+from sonde.rules.learner import Learner
 from sonde.rules.rule import CreditScale, Facts, Matrices, Route, Rule, Signal
 
 
@@ -83,7 +85,7 @@ class CreditBridge(Rule):
     reads_top_gradient: ClassVar[bool] = True
 
     def init(self, facts: Facts, rng: torch.Generator) -> Value:
-        net = build(width_of(facts) + 1 + math.prod(facts.output_shape), 3, 1, facts, rng)
+        net = build([width_of(facts)], 1 + math.prod(facts.output_shape), [HIDDEN] * 3, 1, facts, rng)
         noise = torch.Generator().manual_seed(int(torch.randint(2**62, (1,), generator=rng)))
         feedback = direct_feedback(facts, rng)
         average = copy.deepcopy(net).requires_grad_(False)
@@ -91,16 +93,14 @@ class CreditBridge(Rule):
 
     def credits(self, state: Value, signal: Signal) -> list[Tensor]:
         if state.warming_up:
-            return send_error(state.feedback.matrices, signal)
-        h_lNd, t_lN1, s_lNC = stacked(signal.states, len(signal.states) - 1, signal.error_NC, signal.reader)
+            return send(signal.error, state.feedback.matrices, signal.states)
         with torch.enable_grad():
-            h_lNd.requires_grad_()
-            value = state.learner.net(normalised(h_lNd, self.input_norm), t_lN1, s_lNC)
-            (a_lNd,) = torch.autograd.grad(value.sum(), h_lNd)
-        return unstacked(a_lNd, signal.states, signal.reader)
+            rows = self._rows(signal)
+            return rows.credit(rows.through(state.learner.net).sum())
 
     def update(self, state: Value, signal: Signal) -> dict[str, Tensor]:
-        h_lNd, t_lN1, s_lNC = stacked(signal.states, len(signal.states) - 1, signal.error_NC, signal.reader)
+        rows = self._rows(signal)
+        (h_lNd,), t_lN1, s_lNC = rows.leaves, rows.t_lN1, rows.s_lNS
         g_Nd = signal.reader.credit(signal.top_gradient)
         below_lNd, top_1Nd = normalised(h_lNd[:-1], self.input_norm), h_lNd[-1:].requires_grad_()
         net = state.learner.net
@@ -123,6 +123,10 @@ class CreditBridge(Rule):
         state.steps += 1
         return {name: term.detach() for name, term in terms.items()}
 
+    def _rows(self, signal: Signal) -> Rows:
+        depth = len(signal.states) - 1
+        return Rows(signal.states, depth, signal.error_NC, signal.reader, self.input_norm)
+
     @torch.no_grad()
     def _ahead(self, state: Value, h_lNd: Tensor, t_lN1: Tensor, s_lNC: Tensor) -> Tensor:
         """Soft-min over noisy copies of the averaged value one block ahead."""
@@ -133,3 +137,15 @@ class CreditBridge(Rule):
         value_KlN1 = state.average(copies_KlNd, t_lN1[1:].expand(expand), s_lNC[1:].expand(expand))
         mean = torch.logsumexp(-value_KlN1 / self.temperature, 0) - math.log(self.copies)
         return -self.temperature * mean
+
+
+def width_of(facts: Facts) -> int:
+    """The one width of what is read of all states: the value ahead is that of the same network."""
+    for name, below, above in facts.transitions:
+        if below != above:
+            before, after = ("×".join(map(str, shape)) for shape in (below, above))
+            raise SondeError(
+                f"credit_bridge needs states of one shape, but {name} makes {after} of {before}: use state_bridge, dfa "
+                f"or a rule of layers"
+            )
+    return facts.reader.width(facts.shapes[0])

@@ -36,18 +36,16 @@ def _width(shape: tuple[int, ...], per_channel: bool) -> int:
     return shape[-1]
 
 
-def send_error(matrices: Sequence[Tensor], signal: Signal) -> list[Tensor]:
-    """e B_lᵀ for every state.
+def send(e: Tensor, matrices: Sequence[Tensor], states: Sequence[Tensor]) -> list[Tensor]:
+    """e B_lᵀ for every state, e in the shape of the output.
 
     Of T tokens each gets the same, divided by √T, or its own where each has an output of its own.  Of a map every
     number has its row of B_l, or every channel, whose positions then share it, divided by √(number of positions).
     """
     credits = []
-    for b_dC, h in zip(matrices, signal.states, strict=True):
-        e, b_dC = signal.error, b_dC.to(signal.error.dtype)
-        if e.ndim > 2 and (e.shape[:-1] != h.shape[:-1] or e.shape[-1] != b_dC.shape[-1]):
-            e = signal.error_NC
-        a = e @ b_dC.mT
+    for b_dC, h in zip(matrices, states, strict=True):
+        b_dC = b_dC.to(e.dtype)
+        a = _seen_from(e, b_dC, h) @ b_dC.mT
         if a.ndim == h.ndim:
             credits.append(a)
         elif h.ndim == 3:
@@ -57,6 +55,29 @@ def send_error(matrices: Sequence[Tensor], signal: Signal) -> list[Tensor]:
         else:
             credits.append((a / h[0, 0].numel() ** 0.5)[..., None, None].expand_as(h))
     return credits
+
+
+def gather(e: Tensor, matrices: Sequence[Tensor], vectors: Sequence[Tensor]) -> list[Tensor]:
+    """mean_i v_l ⊗ e in the shape of B_l, for v_l in the shape of a state: the gradient of mean_i ⟨e B_lᵀ, v_l⟩."""
+    found = []
+    for b_dC, v in zip(matrices, vectors, strict=True):
+        seen = _seen_from(e, b_dC, v)
+        if seen.ndim == v.ndim:
+            v, seen = v.flatten(0, -2), seen.flatten(0, -2)
+        elif v.ndim == 3:
+            v = v.sum(1) / v.shape[1] ** 0.5
+        elif len(b_dC) == v[0].numel():
+            v = v.flatten(1)
+        else:
+            v = v.sum((2, 3)) / v[0, 0].numel() ** 0.5
+        found.append((v.mT @ seen / len(e)).to(b_dC.dtype))
+    return found
+
+
+def _seen_from(e: Tensor, b_dC: Tensor, h: Tensor) -> Tensor:
+    """e as it is sent to h: token by token where both have the same, else all numbers of a sample in a row."""
+    alike = e.shape[:-1] == h.shape[:-1] and e.shape[-1] == b_dC.shape[-1]
+    return e if e.ndim == 2 or alike else e.flatten(1)
 
 
 @final
@@ -81,4 +102,4 @@ class DirectFeedback(Rule):
         return direct_feedback(facts, rng, per_channel=self.per_channel)
 
     def credits(self, state: Matrices, signal: Signal) -> list[Tensor]:
-        return send_error(state.matrices, signal)
+        return send(signal.error, state.matrices, signal.states)

@@ -1,7 +1,8 @@
 """Feedback alignment.  N samples, d width, C channels."""
 
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import Annotated, ClassVar, final
+from typing import Annotated, ClassVar, Literal, final
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -10,30 +11,43 @@ from torch import Tensor
 
 from sonde.checked import checked
 from sonde.errors import SondeError
-from sonde.rules.rule import CreditScale, Facts, Matrices, Route, Rule, Signal
+from sonde.rules.layers import Backward, cast, drawn
+from sonde.rules.rule import CreditScale, Facts, Matrices, Matrix, Route, Rule, Signal
 
 
 @final
 @checked
 class FeedbackAlignment(Rule):
-    """Carry the exact top gradient down through fixed random matrices, one a block.
+    """Carry the exact top gradient down through fixed random matrices.
 
-    Lillicrap et al. (2016), doi:10.1038/ncomms13276:  a_L = g_L,  a_l = a_{l+1} B_lᵀ,  B_l ~ N(0, 1/d).
-    This is feedback at the level of blocks: B_l stands for the whole Jacobian of block l and leaves out φ′ of the
-    layers inside it.  So it is not the layer-wise form, which has a matrix for every linear layer and keeps φ′: with
-    the same matrices on a stack of ReLU layers, the cosine between the two falls from .66 to .07 with depth.
-    Of tokens B_l acts on each; of maps it mixes channels, the same at every position, and blocks must keep the shape.
-    Exact limit: with B_l the transposed Jacobian of block l of a linear network it is backprop.
+    Lillicrap et al. (2016), doi:10.1038/ncomms13276.  With `level: block`, one matrix a block:  a_L = g_L,
+    a_l = a_{l+1} B_lᵀ,  B_l ~ N(0, 1/d).  B_l stands for the whole Jacobian of block l and leaves out φ′ of the layers
+    inside it.  With `level: layer`, the form of the paper: a fixed matrix V for every weight matrix W of the blocks,
+    normal with the size of W's initial entries, takes W's place on the way back; φ′, skip connections and
+    normalisation stay.  With the same matrices on a stack of ReLU layers, the cosine between the two falls from .66
+    to .07 with depth.
+    Of tokens B_l acts on each; of maps it mixes channels, the same at every position, and blocks must keep the shape,
+    which V need not.
+    Exact limits: with B_l the transposed Jacobian of block l of a linear network it is backprop; with V = W, of any.
     """
 
+    level: Literal["block", "layer"] = "block"
     credit_scale: CreditScale = "rms"
     penalty: Annotated[float, Ge(0)] = 0.0
 
-    label: ClassVar[str] = "FA"
-    route: ClassVar[Route] = "local"
     reads_top_gradient: ClassVar[bool] = True
 
-    def init(self, facts: Facts, rng: torch.Generator) -> Matrices:
+    @property
+    def label(self) -> str:
+        return "FA" if self.level == "block" else "FA by layers"
+
+    @property
+    def route(self) -> Route:
+        return "local" if self.level == "block" else "layer"
+
+    def init(self, facts: Facts, rng: torch.Generator) -> Matrices | Backward:
+        if self.level == "layer":
+            return Backward(drawn(facts, rng))
         for name, below, above in facts.transitions:
             _check(name, below, above)
         widths = [shape[0] if len(shape) == 3 else shape[-1] for shape in facts.shapes]
@@ -44,7 +58,12 @@ class FeedbackAlignment(Rule):
             ]
         )
 
-    def credits(self, state: Matrices, signal: Signal) -> list[Tensor]:
+    def feedback(self, state: Matrices | Backward, units: Sequence[Matrix]) -> Matrix:
+        return cast(state.matrices, units) if isinstance(state, Backward) else {}
+
+    def credits(self, state: Matrices | Backward, signal: Signal) -> list[Tensor]:
+        if isinstance(state, Backward):
+            return super().credits(state, signal)
         credits = [signal.top_gradient]
         for b_dd in reversed(state.matrices):
             above, b_dd = credits[-1], b_dd.to(credits[-1].dtype)
@@ -59,6 +78,6 @@ def _check(name: str, below: tuple[int, ...], above: tuple[int, ...]) -> None:
         return
     before, after = ("×".join(map(str, shape)) for shape in (below, above))
     raise SondeError(
-        f"fa has one matrix a block, which cannot carry credit of {after} to {before} through {name}: use dfa, or a "
-        f"rule of the route 'layer'"
+        f"fa has one matrix a block, which cannot carry credit of {after} to {before} through {name}: use dfa, or "
+        f"rule.level=layer"
     )

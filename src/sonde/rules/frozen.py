@@ -25,6 +25,7 @@ class Frozen(Rule):
     label: ClassVar[str] = "frozen"
     route: ClassVar[Route] = "frozen"
     reads_top_gradient: ClassVar[bool] = True
+    chance: ClassVar[None] = None
 
     def credits(self, state: Nothing, signal: Signal) -> list[Tensor]:
         return [signal.gradients[0], *(torch.zeros_like(h) for h in signal.states[1:])]

@@ -11,8 +11,10 @@ from itertools import pairwise
 from typing import Any, Literal, Protocol
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
+from sonde.errors import SondeError
 from sonde.losses import Loss
 from sonde.readers import FLAT, Reader
 
@@ -71,6 +73,8 @@ class Signal:
         readout: Callable[[Tensor], Tensor],
         gradients: Callable[[], Sequence[Tensor]],
         vjp: Callable[[int, Tensor, Matrix], Tensor] | None = None,
+        jvp: Callable[[Sequence[Tensor]], Tensor] | None = None,
+        top_from: Callable[[int, Tensor], Tensor] | None = None,
         units: Callable[[], Sequence[Matrix]] = list,
         gradients_of_units: Callable[[], Sequence[Matrix]] = list,
         reader: Reader = FLAT,
@@ -86,6 +90,8 @@ class Signal:
         self._gradients_of_units = gradients_of_units
         self._gradients = gradients
         self._vjp = vjp
+        self._jvp = jvp
+        self._top_from = top_from
         self._top = top_gradient
 
     @cached_property
@@ -97,6 +103,18 @@ class Signal:
     def error_NC(self) -> Tensor:
         """e with all numbers of a sample's output in a row."""
         return self.error.flatten(1)
+
+    @cached_property
+    def targets(self) -> Tensor:
+        """y in the shape of the output: of labels, 1 at the label and 0 elsewhere."""
+        if self.y.is_floating_point():
+            if self.y.shape != self.output_NC.shape:
+                raise SondeError(
+                    f"outputs of shape {tuple(self.output_NC.shape)} have targets of shape {tuple(self.y.shape)}: a "
+                    f"rule that sends targets needs both alike, or labels"
+                )
+            return self.y
+        return F.one_hot(self.y, self.output_NC.shape[-1]).to(self.output_NC.dtype)
 
     @property
     def gradients(self) -> Sequence[Tensor]:
@@ -126,6 +144,16 @@ class Signal:
         """
         assert self._vjp is not None, "nobody said how to run a unit again"
         return self._vjp(layer, a, weights or {})
+
+    def jvp(self, directions: Sequence[Tensor]) -> Tensor:
+        """Σ_l (∂z/∂h_l) v_l of each sample, in the shape of the output: one forward-mode pass through the units."""
+        assert self._jvp is not None, "nobody said how to run the units again"
+        return self._jvp(directions)
+
+    def top_from(self, layer: int, h: Tensor) -> Tensor:
+        """h_L, had unit l been given another state h_l."""
+        assert self._top_from is not None, "nobody said how to run the units again"
+        return self._top_from(layer, h)
 
 
 class RuleState(Protocol):
@@ -171,6 +199,14 @@ class Rule(Protocol):
     @property
     def penalty(self) -> float:
         return 0.0
+
+    @property
+    def chance(self) -> "Rule | None":
+        """The rule whose state, drawn anew, sends what chance would in this one's place; None: random vectors.
+
+        By default the rule itself.  One whose credit is good whatever it draws names another, which draws blindly.
+        """
+        return self
 
     def init(self, facts: Facts, rng: torch.Generator) -> RuleState:
         """What the rule owns, before the first step."""
@@ -230,3 +266,36 @@ class Matrices:
 
     def catch_up(self, trained: "Matrices") -> None:
         pass
+
+
+class Stream:
+    """A generator that is all a rule owns: it draws anew at every step."""
+
+    def __init__(self, rng: torch.Generator) -> None:
+        self.rng = rng
+
+    @classmethod
+    def seeded(cls, rng: torch.Generator) -> "Stream":
+        return cls(seeded(rng))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"rng": self.rng.get_state()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.rng.set_state(state["rng"])
+
+    def double(self, device: torch.device) -> "Stream":
+        return Stream(self.rng.clone_state())
+
+    def catch_up(self, trained: "Stream") -> None:
+        pass
+
+
+def seeded(rng: torch.Generator) -> torch.Generator:
+    """A generator of one's own, whose seed is drawn."""
+    return torch.Generator().manual_seed(int(torch.randint(2**62, (1,), generator=rng)))
+
+
+def normal_like(states: Sequence[Tensor], rng: torch.Generator) -> list[Tensor]:
+    """A normal number for every number of every state; drawn in float32, so that they are the same in any precision."""
+    return [torch.randn(h.shape, generator=rng).to(h) for h in states]

@@ -11,7 +11,8 @@ from annotated_types import Ge
 from torch import Tensor
 
 from sonde.checked import checked
-from sonde.rules.bridge import InputNorm, Learner, build, normalised, stacked, unstacked, width_of
+from sonde.rules.bridge import HIDDEN, InputNorm, Rows, build, normalised, widths_of
+from sonde.rules.learner import Learner
 from sonde.rules.rule import CreditScale, Facts, Route, Rule, Signal
 
 
@@ -49,6 +50,7 @@ class StateBridge(Rule):
 
     input_norm: InputNorm = "layer"
     side: Literal["error", "top_gradient"] = "error"
+    hidden: Annotated[int, Ge(1)] = HIDDEN
     credit_scale: CreditScale = "rms"
     penalty: Annotated[float, Ge(0)] = 0.0
 
@@ -57,20 +59,19 @@ class StateBridge(Rule):
     reads_top_gradient: ClassVar[bool] = True
 
     def init(self, facts: Facts, rng: torch.Generator) -> Predictor:
-        d = width_of(facts)
-        side = math.prod(facts.output_shape) if self.side == "error" else d
-        return Predictor(Learner(build(d + 1 + side, 2, d, facts, rng)))
+        widths = widths_of(facts)
+        more = 1 + (math.prod(facts.output_shape) if self.side == "error" else widths[-1])
+        return Predictor(Learner(build(widths[:-1], more, [self.hidden] * 2, widths[-1], facts, rng)))
 
     def credits(self, state: Predictor, signal: Signal) -> list[Tensor]:
         below, top, reader = signal.states[:-1], signal.states[-1], signal.reader
-        h_lNd, t_lN1, s_lNS = stacked(below, len(below), self._side(signal), reader)
         with torch.enable_grad():
-            h_lNd.requires_grad_()
-            state.prediction_lNd = state.learner.net(normalised(h_lNd, self.input_norm), t_lN1, s_lNS)
+            rows = Rows(below, len(below), self._side(signal), reader, self.input_norm)
+            state.prediction_lNd = rows.through(state.learner.net)
             output = signal.readout(reader.replaced(top, state.prediction_lNd).flatten(0, 1))
             y = signal.y.repeat(len(below), *[1] * (signal.y.ndim - 1))
-            (a_lNd,) = torch.autograd.grad(signal.loss.per_sample(output, y).sum(), h_lNd, retain_graph=True)
-        return [*unstacked(a_lNd, below, reader), signal.top_gradient]
+            credits = rows.credit(signal.loss.per_sample(output, y).sum(), keep=True)
+        return [*credits, signal.top_gradient]
 
     def update(self, state: Predictor, signal: Signal) -> dict[str, Tensor]:
         target_Nd = normalised(signal.reader.read(signal.states[-1]), self.input_norm)

@@ -5,13 +5,11 @@ In an object store a put is all of that: the object appears whole or not at all.
 
 import contextlib
 import errno
-import os
-import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeVar
 
+from sonde.atomic import set_aside, to_disk
 from sonde.errors import SondeError
 from sonde.store.place import Place
 from sonde.store.remote import Remote
@@ -19,7 +17,6 @@ from sonde.store.remote import Remote
 P = TypeVar("P", bound=Place)
 
 MARK = ".store"  # an object that shows a prefix to be in use
-ASIDE = ".aside-"  # how every file or folder that is not in place yet begins
 
 
 @contextlib.contextmanager
@@ -37,10 +34,22 @@ def _explain(error: OSError, path: Place) -> str:
             return f"no space left while writing {path}: free some, then give the same command to resume"
         case errno.EACCES | errno.EPERM | errno.EROFS:
             return f"cannot write {path}: permission denied; choose another folder or change its permissions"
+        case errno.EFBIG:
+            limit = "raise the limit (`ulimit -f unlimited`), then give the same command to resume"
+            return f"{path} would be larger than a file may be here: {limit}"
+        case errno.ENAMETOOLONG:
+            return f"a name in {_short(path)} is longer than this file system allows (255 bytes): choose a shorter one"
+        case errno.ENOENT:
+            return f"{path.parent} is gone: somebody removed it; give the same command again to begin anew"
         case errno.ENOTDIR | errno.EEXIST:
             return f"{path} is in the way or lies below a file: name a folder"
         case _:
             return f"{path}: {error.strerror or error}"
+
+
+def _short(path: Place) -> str:
+    text = str(path)
+    return text if len(text) <= 80 else f"{text[:40]}…{text[-40:]}"
 
 
 def make_folder(path: P) -> P:
@@ -52,19 +61,11 @@ def make_folder(path: P) -> P:
         (path / MARK).put(b"")
         return path
     assert isinstance(path, Path)
-    if path.exists() and not path.is_dir():
-        raise SondeError(f"{path} is a file: name a folder")
     with clear_errors(path):
+        if path.exists() and not path.is_dir():
+            raise SondeError(f"{path} is a file: name a folder")
         path.mkdir(parents=True, exist_ok=True)
     return path
-
-
-def to_disk(path: Path, content: bytes) -> None:
-    """A new file, complete on disk when this returns."""
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def write(path: Place, content: bytes) -> None:
@@ -73,14 +74,8 @@ def write(path: Place, content: bytes) -> None:
         path.put(content)
         return
     assert isinstance(path, Path)
-    with clear_errors(path):
-        aside = path.with_name(f"{ASIDE}{os.getpid()}-{path.name}")
-        try:
-            to_disk(aside, content)
-            aside.replace(path)
-        except BaseException:
-            aside.unlink(missing_ok=True)
-            raise
+    with clear_errors(path), set_aside(path) as (aside,):
+        to_disk(aside, content)
 
 
 def write_folder(path: Place, contents: dict[str, bytes]) -> None:
@@ -90,13 +85,7 @@ def write_folder(path: Place, contents: dict[str, bytes]) -> None:
             (path / name).put(content)
         return
     assert isinstance(path, Path)
-    with clear_errors(path):
-        aside = Path(tempfile.mkdtemp(prefix=f"{ASIDE}{path.name}-", dir=path.parent))
-        try:
-            for name, content in contents.items():
-                to_disk(aside / name, content)
-            aside.chmod(0o755)
-            aside.rename(path)
-        except BaseException:
-            shutil.rmtree(aside, ignore_errors=True)
-            raise
+    with clear_errors(path), set_aside(path) as (aside,):
+        aside.mkdir()
+        for name, content in contents.items():
+            to_disk(aside / name, content)

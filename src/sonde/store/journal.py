@@ -1,18 +1,19 @@
 """A watched run's rows: appended as they come, folded into Parquet parts, never rewritten.
 
     run.json, manifest.json                       as in every run; `kind` is "watched" and there is no configuration
-    facts.json                                    what was seen once: modules, parameters, inputs; named by the manifest
+    facts-1.json                                  what was seen once: modules, parameters, inputs; named by the manifest
     metrics-0001.parquet, metrics-0002.parquet …  parts, named by the manifest
-    journal-0003.chunks                           rows since the last part: length, checksum and rows of each chunk
+    journal-0003.chunks                           rows since the last part: length, checksums and rows of each chunk
 
-A process that is killed loses the chunk it was writing.  In an object store the journal is put anew, at most every
-ten seconds.
+A process that is killed loses the chunk it was writing: the file ends before the chunk does.  Anything else that
+does not fit its checksum is damage.  In an object store the journal is put anew, at most every ten seconds.
 """
 
 import contextlib
 import io
 import json
 import re
+import shlex
 import struct
 import time
 import zlib
@@ -22,17 +23,21 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+from pydantic_core import from_json
 
 from sonde.errors import SondeError
 from sonde.rows import WATCHED
 from sonde.store import files
+from sonde.store.checksums import checksum
 from sonde.store.place import Place
-from sonde.store.run import FORMAT, Manifest, RunFolder, State
+from sonde.store.run import Damaged, Manifest, RunFolder, State, parquet
+from sonde.store.schemas import WATCHED as KIND
+from sonde.store.table import refuse_strangers
 
-KIND = "watched"
 PART = 50_000  # rows of a part: what is ever held in memory
 PAUSE = 10.0  # seconds between two puts of a journal into an object store
 _HEAD = struct.Struct("<II")  # bytes of a chunk, and their checksum
+_SUM = struct.Struct("<I")  # the checksum of these two
 
 
 class Journal:
@@ -72,11 +77,15 @@ class Journal:
 
     def facts(self, known: Mapping[str, Any]) -> None:
         """What was seen once; the last word counts."""
+        before = self.manifest.files.get("facts")
+        name = f"facts-{1 if before is None else _number(before) + 1}.json"
         content = json.dumps(known, indent=1, ensure_ascii=False).encode()
-        files.write(self.folder.path / "facts.json", content)
-        if "facts" not in self.manifest.files:
-            self.manifest = replace(self.manifest, files={**self.manifest.files, "facts": "facts.json"})
-            self.folder.put(self.manifest)
+        files.write(self.folder.path / name, content)
+        self.manifest = _with_file(self.manifest, "facts", name, content)
+        self.folder.put(self.manifest)
+        if before is not None:
+            with contextlib.suppress(OSError, SondeError):
+                (self.folder.path / before).unlink(missing_ok=True)
 
     def close(self, state: State, step: int, message: str | None = None) -> None:
         self._fold(replace(self.manifest, step=step, state=state, message=message))
@@ -86,11 +95,10 @@ class Journal:
         journal = self.folder.path / journal_name(self.manifest)
         if self._rows:
             part = f"metrics-{parts_of(self.manifest) + 1:04d}"
-            content = bytes(self._unput) if self._unput else journal.read_bytes()
-            buffer = io.BytesIO()
-            pl.concat(list(_chunks(content))).write_parquet(buffer, compression="zstd")
-            files.write(self.folder.path / f"{part}.parquet", buffer.getvalue())
-            manifest = replace(manifest, files={**manifest.files, part: f"{part}.parquet"})
+            chunks = bytes(self._unput) if self._unput else journal.read_bytes()
+            content = parquet(pl.concat(list(_chunks(chunks, journal))))
+            files.write(self.folder.path / f"{part}.parquet", content)
+            manifest = _with_file(manifest, part, f"{part}.parquet", content)
         self.folder.put(manifest)
         self.manifest = manifest
         self._rows = self._end = 0
@@ -105,30 +113,29 @@ def _new_folder(root: Place, name: str, about: Mapping[str, Any], session: Mappi
         folder = RunFolder(root / (name if number == 1 else f"{name}-{number}"))
         if folder.exists():
             continue
-        known = {"format": FORMAT, "id": folder.id, "kind": KIND, "about": dict(about), "config": None}
-        manifest = {
-            "format": FORMAT,
-            "state": "unfinished",
-            "epoch": None,
-            "step": 0,
-            "files": {},
-            "sessions": [dict(session)],
-        }
-        contents = {"run.json": known, "manifest.json": manifest}
+        known = {"kind": KIND, "about": dict(about), "config": None}
         try:
-            files.write_folder(
-                folder.path,
-                {
-                    file: json.dumps(what, indent=1, ensure_ascii=False).encode()
-                    for file, what in contents.items()
-                },
-            )
+            folder.begin(known, Manifest(sessions=[dict(session)]))
         except SondeError:
             if folder.exists():  # somebody else was first
                 continue
             raise
         return folder
     raise SondeError(f"{root} holds ten thousand runs named {name}: choose another name=")
+
+
+def _with_file(manifest: Manifest, key: str, name: str, content: bytes) -> Manifest:
+    """The manifest with another file of the state, in place of the one of that key."""
+    before = manifest.files.get(key)
+    checksums = {file: known for file, known in (manifest.checksums or {}).items() if file != before}
+    checksums[name] = checksum(content)
+    return replace(manifest, files={**manifest.files, key: name}, checksums=checksums)
+
+
+def _number(name: str) -> int:
+    """Of `facts-2.json`; a first one was called facts.json."""
+    found = re.search(r"-(\d+)\.", name)
+    return int(found[1]) if found else 0
 
 
 def parts_of(manifest: Manifest) -> int:
@@ -140,79 +147,71 @@ def journal_name(manifest: Manifest) -> str:
     return f"journal-{parts_of(manifest) + 1:04d}.chunks"
 
 
-def read_watched(folder: RunFolder) -> tuple[Manifest, pl.DataFrame]:
+def read_watched(folder: RunFolder, manifest: Manifest | None = None) -> tuple[Manifest, pl.DataFrame]:
     """The visible rows: every part, then the journal; follows a writer that moves on meanwhile."""
-    manifest = folder.manifest()
     while True:
-        try:
-            found = [
-                _part(folder.path / file) for name, file in sorted(manifest.files.items()) if name != "facts"
-            ]
-            found += _journal(folder.path / journal_name(manifest))
-        except FileNotFoundError as missing:
-            newer = folder.manifest()
-            if newer == manifest:
-                raise SondeError(f"{missing.filename} is missing, though manifest.json names it") from None
-            manifest = newer
-            continue
+        manifest, found = folder.follow(lambda visible: _rows(folder, visible), manifest)
         newer = folder.manifest()
         if newer.files == manifest.files:
-            return newer, pl.concat([pl.DataFrame(schema=WATCHED), *found])
+            return newer, found
         manifest = newer
+
+
+def _rows(folder: RunFolder, manifest: Manifest) -> pl.DataFrame:
+    parts = [file for name, file in sorted(manifest.files.items()) if name != "facts"]
+    found = [folder.table(file, manifest, WATCHED) for file in parts]
+    journal = folder.path / journal_name(manifest)
+    with contextlib.suppress(FileNotFoundError):
+        found += _chunks(journal.read_bytes(), journal)
+    rows = pl.concat([pl.DataFrame(schema=WATCHED), *found])
+    refuse_strangers(rows, folder.path, folder.id, folder.fix)
+    return rows
 
 
 def read_facts(folder: RunFolder) -> dict[str, Any]:
     """What the watch saw once; empty before the end of the first step."""
-    named = folder.manifest().files.get("facts")
-    if named is None:
-        return {}
-    path = folder.path / named
+
+    def read(manifest: Manifest) -> dict[str, Any]:
+        named = manifest.files.get("facts")
+        if named is None:
+            return {}
+        path = folder.path / named
+        known = from_json(folder.verify(named, path.read_bytes(), manifest))
+        if not isinstance(known, dict):
+            raise ValueError("it holds no keys")
+        return known
+
     try:
-        known: dict[str, Any] = json.loads(path.read_bytes())
+        return folder.follow(read)[1]
     except (OSError, ValueError) as error:
-        raise SondeError(f"{path} cannot be read ({error}): remove {folder.path}") from None
-    return known
-
-
-def _part(path: Place) -> pl.DataFrame:
-    try:
-        rows = pl.read_parquet(io.BytesIO(path.read_bytes()))
-    except FileNotFoundError:
-        raise
-    except (pl.exceptions.PolarsError, OSError) as error:
-        raise SondeError(
-            f"{path} cannot be read ({str(error).splitlines()[0]}): remove {path.parent}"
-        ) from None
-    if rows.schema != WATCHED:
-        raise SondeError(f"{path} has the columns of another version: remove {path.parent}")
-    return rows
-
-
-def _journal(path: Place) -> list[pl.DataFrame]:
-    try:
-        return list(_chunks(path.read_bytes()))
-    except FileNotFoundError:
-        return []
+        raise SondeError(f"the facts of {folder.path} cannot be read ({error}): {folder.fix}") from None
 
 
 def _chunk(rows: pl.DataFrame) -> bytes:
     buffer = io.BytesIO()
     rows.write_ipc_stream(buffer)
     content = buffer.getvalue()
-    return _HEAD.pack(len(content), zlib.crc32(content)) + content
+    head = _HEAD.pack(len(content), zlib.crc32(content))
+    return head + _SUM.pack(zlib.crc32(head)) + content
 
 
-def _chunks(content: bytes) -> Iterator[pl.DataFrame]:
-    """The whole chunks; a torn one and what follows it were never there."""
+def _chunks(content: bytes, path: Place) -> Iterator[pl.DataFrame]:
+    """The whole chunks; one that the file ends in was never there."""
     at = 0
-    while at + _HEAD.size <= len(content):
-        length, checksum = _HEAD.unpack_from(content, at)
-        at += _HEAD.size
-        chunk = content[at : at + length]
-        if len(chunk) < length or zlib.crc32(chunk) != checksum:
+    while (begin := at + _HEAD.size + _SUM.size) <= len(content):
+        head, (known,) = content[at : at + _HEAD.size], _SUM.unpack_from(content, at + _HEAD.size)
+        length, checksum = _HEAD.unpack(head)
+        chunk = content[begin : begin + length]
+        whole = zlib.crc32(head) == known
+        if whole and len(chunk) < length:
             return
+        if not whole or zlib.crc32(chunk) != checksum:
+            raise Damaged(
+                f"{path} is damaged from byte {at} on: `truncate -s {at} {shlex.quote(str(path))}` keeps the rows "
+                "before it"
+            )
         yield pl.read_ipc_stream(io.BytesIO(chunk))
-        at += length
+        at = begin + length
 
 
 def folder_name(text: str) -> str:

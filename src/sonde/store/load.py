@@ -1,22 +1,27 @@
 """Read a store: tidy rows as one DataFrame, and what each run was."""
 
 import difflib
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from threading import Lock
 from typing import Any, TypeVar
 
 import polars as pl
 
 from sonde.errors import SondeError, nearest
-from sonde.store import index
-from sonde.store.index import Entry
-from sonde.store.journal import KIND, read_facts, read_watched
+from sonde.rows import empty
+from sonde.store import files, index
+from sonde.store.index import Index, Stretch, Wanted, Writer
+from sonde.store.journal import read_facts, read_watched
+from sonde.store.notices import tell
 from sonde.store.place import Place, place
 from sonde.store.remote import Remote
-from sonde.store.run import Manifest, RunFolder
+from sonde.store.run import ENDED, Manifest, RunFolder
+from sonde.store.schemas import ABOUT as ABOUT
+from sonde.store.schemas import WATCHED as KIND
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -24,19 +29,15 @@ R = TypeVar("R")
 WATCHED = "it was watched: it has no configuration"  # why a run is in no comparison, audit or study
 AT_A_TIME = 32  # requests to an object store
 
-# What readers rely on in a run's derived facts.
-ABOUT = (
-    "label",
-    "variant",
-    "rule_label",
-    "task_label",
-    "depth",
-    "width",
-    "alpha",
-    "steps",
-    "samples",
-    "probe_size",
-)
+
+@dataclass(frozen=True)
+class Entry:
+    """A run of the store, with those of its rows that were asked for."""
+
+    id: str
+    description: dict[str, Any]
+    manifest: Manifest
+    rows: Stretch
 
 
 @dataclass(frozen=True)
@@ -110,25 +111,80 @@ class Runs:
         return {run.id: run.complete_config for run in self.runs}
 
 
-def load(root: str | Place = "runs", where: pl.Expr | None = None) -> Runs:
+def load(
+    root: str | Place = "runs",
+    where: pl.Expr | None = None,
+    *,
+    metrics: Collection[str] | None = None,
+    layers: bool = True,
+    of: Collection[str] | None = None,
+) -> Runs:
     """Every run of a store.  `load("runs").rows` has one measurement a row; `.configs` says what was run.
 
-    With `where`, only the rows of which it is true; a store of many runs is read the faster for it.
+    `metrics` and `of` name the metrics and the runs whose rows are wanted, and `layers=False` leaves out those of
+    single layers; a store of many runs is read the faster for it, and in less memory.  `metrics=()` reads no rows.
+    `where` keeps the rows of which it is true; windows in it are over run and metric.
     """
     root = place(root)
-    present = _stamps(root)
-    known = index.read(root, present, where)
-    entries = known | {entry.id: entry for entry in _entries(root, present, known)}
-    ordered = [entries[id] for id in present]
-    index.renew(root, ordered, len(known))
-    return _runs(root, ordered, where)
+    present = stamps_of(root)
+    wanted = Wanted(metrics=metrics, layers=layers, where=where)
+    known = index.read(root, present)
+    if known.changed:
+        told = ", ".join(known.changed[:3]) + (", …" if len(known.changed) > 3 else "")
+        tell(
+            f"{root} has runs that changed since its index was written, and are read from their folders: {told}"
+        )
+    asked = present if of is None else set(of)
+    indexed = [id for id in present if id in asked and known.has(id, wanted)]
+    found = known.rows(indexed, wanted)
+    known = known.without([id for id in indexed if id not in found])
+    found = {id: rows for id, rows in found.items() if id in known.lines}
+    fresh = [id for id in present if id not in known.lines or (id in asked and id not in found)]
+    writer = Writer(known, wanted)
+    try:
+        read = _each(root, _Reading(root, present, known, asked, wanted, writer), fresh)
+        writer.finish()
+    finally:
+        writer.abandon()
+        known.close()
+    found |= {id: rows for id, rows in writer.found.items() if id in asked}
+    entries = {
+        entry.id: replace(entry, rows=found.get(entry.id, entry.rows)) if not entry.rows.count else entry
+        for entry in read
+    }
+    for id in present:
+        if id not in entries:
+            line = known.lines[id]
+            entries[id] = Entry(id, line.description, line.manifest, found.get(id, index.NO_ROWS))
+    return _runs(root, [entries[id] for id in present])
 
 
 def load_some(root: str | Place, ids: Iterable[str]) -> Runs:
     """Those of these runs that are in the store."""
     root = place(root)
     there = [id for id in ids if RunFolder(root / id).exists()]
-    return _runs(root, [_entry(root / id, "") for id in there])
+    return _runs(root, [_entry(root / id, Wanted()) for id in there])
+
+
+def without_machines(stored: Runs) -> Runs:
+    """The runs without the names of machines and nodes, and without the command lines that began them."""
+
+    def clean(session: dict[str, Any]) -> dict[str, Any]:
+        known = {key: value for key, value in session.items() if key != "node"}
+        if isinstance(environment := known.get("environment"), dict):
+            known["environment"] = {key: value for key, value in environment.items() if key != "command"}
+            if isinstance(machine := environment.get("machine"), dict):
+                known["environment"]["machine"] = {key: v for key, v in machine.items() if key != "host"}
+        return known
+
+    def cleaned(manifest: Manifest) -> Manifest:
+        return replace(manifest, sessions=[clean(session) for session in manifest.sessions])
+
+    return Runs(
+        stored.rows,
+        [replace(run, manifest=cleaned(run.manifest)) for run in stored.runs],
+        [replace(run, manifest=cleaned(run.manifest)) for run in stored.watched],
+    )
 
 
 def present_runs(root: Place) -> list[str]:
@@ -139,7 +195,7 @@ def present_runs(root: Place) -> list[str]:
 def find(root: str | Place, name: str) -> str:
     """The id of the one run of a store that has this name, or whose id begins so."""
     root = place(root)
-    ids = list(_stamps(root))
+    ids = list(stamps_of(root))
     chosen = [id for id in ids if id == name] or [id for id in ids if id.startswith(name)]
     if len(chosen) == 1:
         return chosen[0]
@@ -165,11 +221,12 @@ def manifests(root: Place, ids: Iterable[str]) -> dict[str, Manifest]:
     )
 
 
-def _stamps(root: Place) -> dict[str, str]:
+def stamps_of(root: Place) -> dict[str, str]:
     """What lies in a store, which has to be there."""
-    if isinstance(root, Path) and root.exists() and not root.is_dir():
-        raise SondeError(f"{root} is a file: --runs names a folder of runs")
-    present = _present(root)
+    with files.clear_errors(root):
+        if isinstance(root, Path) and root.exists() and not root.is_dir():
+            raise SondeError(f"{root} is a file: --runs names a folder of runs")
+        present = _present(root)
     if present is None:
         raise SondeError(f"{root} does not exist: `sonde run STUDY --runs {root}` makes it")
     return present
@@ -177,12 +234,6 @@ def _stamps(root: Place) -> dict[str, str]:
 
 def _present(root: Place) -> dict[str, str] | None:
     return index.stamps(root) if isinstance(root, Remote) or root.exists() else None
-
-
-def _entries(root: Place, present: Mapping[str, str], known: Container[str]) -> list[Entry]:
-    """The runs that are not known, each from its folder."""
-    wanted = [(root / id, stamp) for id, stamp in present.items() if id not in known]
-    return _each(root, lambda run: _entry(*run), wanted)
 
 
 def _each(root: Place, read: Callable[[T], R], wanted: Sequence[T]) -> list[R]:
@@ -193,30 +244,64 @@ def _each(root: Place, read: Callable[[T], R], wanted: Sequence[T]) -> list[R]:
         return list(threads.map(read, wanted))
 
 
-def _entry(path: Place, stamp: str) -> Entry:
+class _Reading:
+    """Reads runs from their folders, and hands those that are not in the index to its writer."""
+
+    def __init__(
+        self,
+        root: Place,
+        present: Mapping[str, str],
+        known: Index,
+        asked: Container[str],
+        wanted: Wanted,
+        writer: Writer,
+    ) -> None:
+        self.root, self.present, self.known = root, present, known
+        self.asked, self.wanted, self.writer = asked, wanted, writer
+        self.indexing = index.is_due(sum(id not in known.lines for id in present), len(known.lines))
+        self.lock = Lock()
+
+    def __call__(self, id: str) -> Entry:
+        to_index = self.indexing and id not in self.known.lines
+        wanted = self.wanted if id in self.asked else Wanted(metrics=())
+        if not to_index:
+            return _entry(self.root / id, wanted)
+        whole = _entry(self.root / id, Wanted())
+        if whole.manifest.state in ENDED and not _is_watched(whole):
+            with self.lock:
+                told = self.writer.add(
+                    id, self.present[id], whole.description, whole.manifest, whole.rows.frame
+                )
+            if told or wanted.nothing:
+                return replace(whole, rows=index.NO_ROWS)
+        return replace(whole, rows=_stretch(wanted.of(whole.rows.frame)))
+
+
+def _entry(path: Place, wanted: Wanted) -> Entry:
     folder = RunFolder(path)
-    known = folder.description()
-    if known["id"] != path.name:
-        raise SondeError(f"{path / 'run.json'}: id is {known['id']!r}, but the folder is {path.name!r}")
-    if known.get("kind") == KIND:
-        manifest, rows = read_watched(folder)
-        return Entry(
-            path.name, "", known, manifest, rows, 0, rows.height
-        )  # no stamp: it stays out of the index
-    manifest, rows = folder.read()
-    return Entry(path.name, stamp, known, manifest, rows, 0, rows.height)
+    manifest = folder.manifest()
+    known = folder.description(manifest)
+    rows = empty()
+    if not wanted.nothing:
+        read = read_watched if known.get("kind") == KIND else RunFolder.read
+        manifest, rows = read(folder, manifest)
+    return Entry(path.name, known, manifest, _stretch(wanted.of(rows)))
 
 
-def _runs(root: Place, entries: Sequence[Entry], where: pl.Expr | None = None) -> Runs:
+def _stretch(rows: pl.DataFrame) -> Stretch:
+    return Stretch(rows, 0, rows.height)
+
+
+def _runs(root: Place, entries: Sequence[Entry]) -> Runs:
     trained = [entry for entry in entries if not _is_watched(entry)]
-    runs = [_run(root / entry.id, entry) for entry in trained]
-    rows = index.joined(trained)
     watched = [entry for entry in entries if _is_watched(entry)]
+    _tell_of_the_unverifiable(root, entries)
+    rows = index.joined(entry.rows for entry in trained)
     if watched:
-        rows = pl.concat([rows, *(entry.frame for entry in watched)], how="diagonal")
+        rows = pl.concat([rows, *(entry.rows.frame for entry in watched)], how="diagonal")
     return Runs(
-        rows if where is None else rows.filter(where),
-        runs,
+        rows,
+        [_run(root / entry.id, entry) for entry in trained],
         [
             WatchedRun(entry.id, entry.description["about"], entry.manifest, root / entry.id)
             for entry in watched
@@ -224,17 +309,17 @@ def _runs(root: Place, entries: Sequence[Entry], where: pl.Expr | None = None) -
     )
 
 
+def _tell_of_the_unverifiable(root: Place, entries: Sequence[Entry]) -> None:
+    old = sum(entry.manifest.checksums is None for entry in entries)
+    if old:
+        runs = f"{old} run{'s' * (old != 1)} in {root}"
+        tell(f"{runs} stored without checksums, by 0.1.0: the numbers cannot be verified")
+
+
 def _is_watched(entry: Entry) -> bool:
     return entry.description.get("kind") == KIND
 
 
 def _run(path: Place, entry: Entry) -> Run:
-    about = entry.description["about"]
-    for key in ABOUT:
-        if key not in about:
-            raise SondeError(
-                f"{path / 'run.json'} has no key 'about.{key}': it was written by another version; "
-                f"remove {path} to train it anew"
-            )
-    defaults = entry.description.get("defaults", {})
-    return Run(entry.id, entry.description["config"], about, entry.manifest, path, defaults)
+    known = entry.description
+    return Run(entry.id, known["config"], known["about"], entry.manifest, path, known.get("defaults", {}))

@@ -1,7 +1,7 @@
 """One run's folder.
 
     run.json       what it is: format, id, configuration, and facts derived from it for readers
-    manifest.json  which state is visible: epoch, files, time spent, where and with what it was computed
+    manifest.json  which state is visible: epoch, files and their checksums, time spent, where it was computed
     metrics…       tidy rows in Parquet          weights…   safetensors
     mine.py        a copy of each file of code that the configuration names as a guest
     resume…        optimiser, rule and generators in safetensors; only while the run is unfinished
@@ -10,38 +10,43 @@
 
 A state is visible when the manifest that names its files is renamed into place, all at once or not at all; in an
 object store, when it is put, and there a run exists when its manifest does.
+
+The manifest has SHA-256 and size of every other file but the log, and ends with the SHA-256 of its own content.
+Whatever is read is compared with them.  0.1.0 wrote manifests of format 1, without checksums.
 """
 
 import io
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, TypeVar
 
 import polars as pl
+from pydantic_core import from_json
 
+from sonde.atomic import ASIDE
 from sonde.errors import SondeError
 from sonde.rows import SCHEMA, empty
+from sonde.run_ids import run_id
 from sonde.store import files
+from sonde.store.checksums import Checksum, checksum, is_sealed, seal
 from sonde.store.place import Place
+from sonde.store.schemas import ENDED as ENDED
+from sonde.store.schemas import WATCHED, Trained, Watched, checked
+from sonde.store.schemas import Manifest as Manifest
+from sonde.store.schemas import State as State
+from sonde.store.table import read_table, refuse_too_many
 
-FORMAT = 1
-State = Literal["unfinished", "complete", "diverged", "failed"]
-ENDED: tuple[State, ...] = ("complete", "diverged")
+R = TypeVar("R")
+
+FORMAT = 1  # of run.json
+UNSEALED, SEALED = 1, 2  # formats of manifest.json
+KINDS = (".parquet", ".safetensors")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Manifest:
-    """Which state of the run is visible, and how it came to be."""
-
-    state: State = "unfinished"
-    epoch: int | None = None  # None: created, nothing measured yet
-    step: int = 0
-    files: dict[str, str] = field(default_factory=dict)
-    seconds: dict[str, float] = field(default_factory=dict)
-    sessions: list[dict[str, Any]] = field(default_factory=list)
-    message: str | None = None
+class Damaged(SondeError):
+    """A file is not what was stored."""
 
 
 class RunFolder:
@@ -54,8 +59,14 @@ class RunFolder:
     def id(self) -> str:
         return self.path.name
 
+    @property
+    def fix(self) -> str:
+        """What helps where a file is not what it should be."""
+        return f"restore it from a copy, or remove {self.path} to train it anew"
+
     def exists(self) -> bool:
-        return (self.path if isinstance(self.path, Path) else self.path / "manifest.json").exists()
+        with files.clear_errors(self.path):
+            return (self.path if isinstance(self.path, Path) else self.path / "manifest.json").exists()
 
     def create(
         self,
@@ -69,90 +80,175 @@ class RunFolder:
         `defaults` has the options that the configuration may leave out, `guests` the files of code it was made from.
         """
         guests = guests or {}
-        description = {"format": FORMAT, "id": self.id, "about": about, "config": config}
-        description |= {"defaults": defaults or {}, "guests": list(guests)}
-        contents = {**guests, "run.json": _json(description)}
-        contents["manifest.json"] = _json(self._with_format(Manifest()))
-        files.write_folder(self.path, contents)
+        known = {"about": about, "config": config, "defaults": defaults or {}, "guests": list(guests)}
+        self.begin(known, Manifest(), guests)
 
-    def description(self) -> dict[str, Any]:
-        return _read(self.path / "run.json", ("id", "about", "config"))
+    def begin(
+        self, known: Mapping[str, Any], manifest: Manifest, beside: Mapping[str, bytes] | None = None
+    ) -> None:
+        """The folder with its description, other files that stay, and its first manifest."""
+        contents = {**(beside or {}), "run.json": _json({"format": FORMAT, "id": self.id, **known})}
+        manifest = replace(
+            manifest, checksums={name: checksum(content) for name, content in contents.items()}
+        )
+        files.write_folder(self.path, {**contents, "manifest.json": _manifest(manifest)})
 
     def manifest(self) -> Manifest:
-        known = _read(self.path / "manifest.json", ("state", "epoch", "files"))
-        known.pop("format")
-        try:
-            return Manifest(**known)
-        except TypeError as error:
+        path = self.path / "manifest.json"
+        content, known = self._json(path)
+        if known["format"] not in (UNSEALED, SEALED):
+            said = f"format is {known['format']!r}, this version reads {UNSEALED} and {SEALED}"
+            raise SondeError(f"{path}: {said}; {self.fix}")
+        sealed = known.pop("format") == SEALED
+        if sealed and not is_sealed(content):
+            raise Damaged(f"{path} is not what was stored (its SHA-256 is another): {self.fix}")
+        for key in ("state", "epoch", "files", *(("checksums", "sha256") if sealed else ())):
+            if key not in known:
+                raise SondeError(f"{path} has no key {key!r}: {self.fix}")
+        if sealed:
+            del known["sha256"]
+        elif "checksums" in known:
+            raise Damaged(f"{path} has checksums, which format {UNSEALED} has not: {self.fix}")
+        manifest = checked(Manifest, known, str(path), self.fix)
+        if manifest.checksums is not None:
+            for name in ("run.json", *manifest.files.values()):
+                if name not in manifest.checksums:
+                    raise SondeError(f"{path} names {name} without a checksum: {self.fix}")
+        return manifest
+
+    def description(self, manifest: Manifest | None = None) -> dict[str, Any]:
+        """What the run is.  A trained run's id is that of its configuration."""
+        path = self.path / "run.json"
+        content, known = self._json(path)
+        self.verify("run.json", content, manifest or self.manifest())
+        if known["format"] != FORMAT:
             raise SondeError(
-                f"{self.path / 'manifest.json'}: {error}; it was written by another version"
-            ) from None
+                f"{path}: format is {known['format']!r}, this version reads {FORMAT}; {self.fix}"
+            )
+        if known.get("id") != self.id:
+            raise SondeError(f"{path}: id is {known.get('id')!r}, but the folder is {self.id!r}: {self.fix}")
+        if known.get("kind") == WATCHED:
+            checked(Watched, known, str(path), self.fix)
+            return known
+        checked(Trained, known, str(path), self.fix)
+        if (own := run_id(known["config"])) != self.id:
+            raise SondeError(f"{path}: its configuration is that of {own!r}, not of {self.id!r}: {self.fix}")
+        return known
+
+    def verify(self, name: str, content: bytes, manifest: Manifest) -> bytes:
+        """The content of a file, if it is what the manifest says; one without checksums is believed."""
+        if manifest.checksums is not None and checksum(content) != manifest.checksums.get(name):
+            raise Damaged(
+                f"{self.path / name} is not what was stored (its SHA-256 or size is another): {self.fix}"
+            )
+        return content
 
     def commit(self, manifest: Manifest, rows: pl.DataFrame, tensors: Mapping[str, bytes]) -> Manifest:
         """Make a new state visible, then remove the files of the one before.
 
         An ended run keeps its files under their plain names; it has nothing to resume.
         """
-        contents = {"metrics.parquet": _parquet(rows)}
+        refuse_too_many(rows.height, self.path)
+        contents = {"metrics.parquet": parquet(rows)}
         contents |= {f"{name}.safetensors": content for name, content in tensors.items()}
         mark = "" if manifest.state in ENDED else f"-{manifest.epoch}"
+        checksums = self.lasting(manifest)
         names: dict[str, str] = {}
         for name, content in contents.items():
             stem, suffix = name.split(".")
             names[stem] = f"{stem}{mark}.{suffix}"
+            checksums[names[stem]] = checksum(content)
             files.write(self.path / names[stem], content)
-        manifest = replace(manifest, files=names)
+        manifest = replace(manifest, files=names, checksums=checksums)
         self.put(manifest)
         self.sweep(manifest)
         return manifest
 
+    def lasting(self, manifest: Manifest) -> dict[str, Checksum]:
+        """Checksums of the files that every state shares; of a run that 0.1.0 began, taken now."""
+        before = manifest if manifest.checksums is not None else self.manifest()
+        if before.checksums is not None:
+            state = set(before.files.values())
+            return {name: known for name, known in before.checksums.items() if name not in state}
+        _, described = self._json(self.path / "run.json")
+        names = ["run.json", *described.get("guests", [])]
+        return {name: checksum((self.path / name).read_bytes()) for name in names}
+
     def put(self, manifest: Manifest) -> None:
-        files.write(self.path / "manifest.json", _json(self._with_format(manifest)))
+        files.write(self.path / "manifest.json", _manifest(manifest))
 
     def sweep(self, manifest: Manifest) -> None:
         """Remove what no manifest names: older states and what an interrupted writer left behind."""
         keep = {"run.json", "manifest.json", *manifest.files.values()}
         with files.clear_errors(self.path):
             for file in self.path.iterdir():
-                if file.name not in keep and (file.name.startswith(files.ASIDE) or file.suffix in KINDS):
+                if file.name not in keep and (file.name.startswith(ASIDE) or file.suffix in KINDS):
                     file.unlink(missing_ok=True)
 
-    def read(self) -> tuple[Manifest, pl.DataFrame]:
-        """The visible state and its tidy rows; follows a writer that moves on meanwhile."""
-        manifest = self.manifest()
-        while True:
+    def read(self, manifest: Manifest | None = None) -> tuple[Manifest, pl.DataFrame]:
+        """The visible state and its tidy rows."""
+
+        def rows(manifest: Manifest) -> pl.DataFrame:
             named = manifest.files.get("metrics")
-            if named is None:
-                return manifest, empty()
+            return empty() if named is None else self.table(named, manifest, SCHEMA)
+
+        return self.follow(rows, manifest)
+
+    def follow(self, read: Callable[[Manifest], R], manifest: Manifest | None = None) -> tuple[Manifest, R]:
+        """What `read` finds in the visible state, though a writer may move on meanwhile."""
+        manifest = manifest or self.manifest()
+        while True:
             try:
-                return manifest, self._rows(self.path / named)
-            except FileNotFoundError:
+                return manifest, read(manifest)
+            except (FileNotFoundError, Damaged) as error:
                 newer = self.manifest()
                 if newer == manifest:
-                    path = self.path / named
+                    if isinstance(error, Damaged):
+                        raise
+                    missing = self.path / Path(str(error.filename or error)).name
                     raise SondeError(
-                        f"{path} is missing, though manifest.json names it: {_fix(self.path)}"
+                        f"{missing} is missing, though manifest.json names it: {self.fix}"
                     ) from None
                 manifest = newer
 
-    def _rows(self, path: Place) -> pl.DataFrame:
-        try:
-            rows = pl.read_parquet(io.BytesIO(path.read_bytes()))
-        except FileNotFoundError:
-            raise
-        except (pl.exceptions.PolarsError, OSError) as error:
-            raise SondeError(
-                f"{path} cannot be read ({str(error).splitlines()[0]}): {_fix(self.path)}"
-            ) from None
-        if rows.schema != SCHEMA:
-            raise SondeError(f"{path} has the columns of another version: {_fix(self.path)}")
-        return rows
+    def table(self, name: str, manifest: Manifest, schema: pl.Schema) -> pl.DataFrame:
+        """The rows of a Parquet file of a state."""
+        path = self.path / name
+        return read_table(self._content(name, manifest), path, self.id, schema, self.fix)
 
     def tensors(self, name: str) -> bytes:
         """The bytes of a safetensors file of the visible state."""
-        path = self.path / self.manifest().files[name]
-        with files.clear_errors(path):
-            return path.read_bytes()
+        manifest = self.manifest()
+        if name not in manifest.files:
+            raise SondeError(f"run {self.id} has no {name} in its state: {self.fix}")
+        with files.clear_errors(self.path / manifest.files[name]):
+            return self._content(manifest.files[name], manifest)
+
+    def _content(self, name: str, manifest: Manifest) -> bytes:
+        path = self.path / name
+        try:
+            return self.verify(name, path.read_bytes(), manifest)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise SondeError(f"{path} cannot be read ({error.strerror or error}): {self.fix}") from None
+
+    def _json(self, path: Place) -> tuple[bytes, dict[str, Any]]:
+        """The content of a JSON file, and what it says."""
+        try:
+            content = path.read_bytes()
+            known = from_json(content)
+        except FileNotFoundError:
+            raise SondeError(
+                f"{path} is missing: {path.parent.name} is not a complete run folder; {self.fix}"
+            ) from None
+        except OSError as error:
+            raise SondeError(f"{path}: {error.strerror or error}") from None
+        except ValueError as error:
+            raise Damaged(f"{path} is not JSON ({error}): {self.fix}") from None
+        if not isinstance(known, dict) or "format" not in known:
+            raise SondeError(f"{path} has no key 'format': it was not written by this version; {self.fix}")
+        return content, known
 
     @property
     def log_path(self) -> Place:
@@ -174,46 +270,29 @@ class RunFolder:
         except OSError:
             return ""
 
-    @staticmethod
-    def _with_format(manifest: Manifest) -> dict[str, Any]:
-        return {"format": FORMAT, **asdict(manifest)}
+
+def as_tree(manifest: Manifest) -> dict[str, Any]:
+    """The manifest as plain JSON values."""
+    known = dict(vars(manifest))
+    if manifest.checksums is not None:
+        known["checksums"] = {name: dict(vars(one)) for name, one in manifest.checksums.items()}
+    return known
 
 
-KINDS = (".parquet", ".safetensors")
-
-
-def _fix(run: Place) -> str:
-    return f"remove {run} to train it anew"
+def _manifest(manifest: Manifest) -> bytes:
+    """A state of 0.1.0 whose manifest is written once more stays one."""
+    known = as_tree(manifest)
+    if manifest.checksums is None:
+        del known["checksums"]
+        return _json({"format": UNSEALED, **known})
+    return seal({"format": SEALED, **known})
 
 
 def _json(value: object) -> bytes:
     return (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode()
 
 
-def _parquet(rows: pl.DataFrame) -> bytes:
+def parquet(rows: pl.DataFrame) -> bytes:
     buffer = io.BytesIO()
     rows.write_parquet(buffer, compression="zstd")
     return buffer.getvalue()
-
-
-def _read(path: Place, needed: tuple[str, ...]) -> dict[str, Any]:
-    """A JSON file of the store, or an error naming the file and the key."""
-    fix = _fix(path.parent)
-    try:
-        known = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise SondeError(
-            f"{path} is missing: {path.parent.name} is not a complete run folder; {fix}"
-        ) from None
-    except OSError as error:
-        raise SondeError(f"{path}: {error.strerror or error}") from None
-    except ValueError as error:
-        raise SondeError(f"{path} is not JSON ({error}): {fix}") from None
-    if not isinstance(known, dict) or "format" not in known:
-        raise SondeError(f"{path} has no key 'format': it was not written by this version; {fix}")
-    if known["format"] != FORMAT:
-        raise SondeError(f"{path}: format is {known['format']!r}, this version reads {FORMAT}; {fix}")
-    for key in needed:
-        if key not in known:
-            raise SondeError(f"{path} has no key {key!r}: {fix}")
-    return known

@@ -1,6 +1,6 @@
 """Studies, chosen by name."""
 
-from sonde.studies import audit, cifar10, residual, snapshots
+from sonde.studies import audit, cifar10, residual, rules, snapshots
 from sonde.studies.study import Finding, Study
 
 STUDIES: dict[str, Study] = {
@@ -8,6 +8,7 @@ STUDIES: dict[str, Study] = {
     "snapshots": snapshots.STUDY,
     "audit": audit.STUDY,
     "cifar10": cifar10.STUDY,
+    "rules": rules.STUDY,
 }
 
 __all__ = ["STUDIES", "Finding", "Study"]

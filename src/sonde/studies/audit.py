@@ -3,15 +3,14 @@
 from collections.abc import Sequence
 
 from sonde.audit.audit import audit
-from sonde.audit.sentence import sentence, verdict
 from sonde.audit.table import columns, lines
+from sonde.audit.verdict import sentence, verdict
 from sonde.config import RunConfig
 from sonde.models import ResidualMLP
 from sonde.rules import Backprop, CreditBridge, DirectFeedback, FeedbackAlignment, Frozen, Rule, StateBridge
 from sonde.studies.cifar10 import accuracies, prediction_against_rank
-from sonde.studies.evidence import Gathered
-from sonde.studies.recipes import QUICK_SEEDS, SEEDS, classification
-from sonde.studies.study import Finding, Study
+from sonde.studies.recipes import QUICK_SEEDS, SEEDS, classification, depth_matters
+from sonde.studies.study import Finding, Gathered, Study
 
 RULES: tuple[Rule, ...] = (
     Backprop(),
@@ -24,9 +23,10 @@ RULES: tuple[Rule, ...] = (
 
 
 def configs(scale: str, seeds: Sequence[int]) -> list[RunConfig]:
-    """residual_mlp, four blocks, under each of the six rules."""
+    """residual_mlp, four blocks, under each of the six rules; quick, on a task that frozen blocks cannot do."""
     model = ResidualMLP(d=256 if scale == "full" else 64, L=4)
-    return [classification(model, rule, scale=scale, seed=seed) for seed in seeds for rule in RULES]
+    recipe = classification if scale == "full" else depth_matters
+    return [recipe(model, rule, scale=scale, seed=seed) for seed in seeds for rule in RULES]
 
 
 def findings(gathered: Gathered) -> list[Finding]:

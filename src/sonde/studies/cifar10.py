@@ -6,13 +6,12 @@ from dataclasses import replace
 import polars as pl
 
 from sonde.config import RunConfig
-from sonde.figures.evidence import Evidence
 from sonde.models import ResidualMLP
 from sonde.rules import Backprop, CreditBridge, DirectFeedback, Rule, StateBridge
-from sonde.studies.evidence import Gathered
+from sonde.runs.evidence import Evidence
+from sonde.runs.readings import Readings, RunReadings
 from sonde.studies.recipes import QUICK_SEEDS, SEEDS, classification
-from sonde.studies.study import Finding, Study
-from sonde.studies.summaries import Readings, RunRows, over_runs
+from sonde.studies.study import Finding, Gathered, Study, over_runs, stream_and_gradient
 from sonde.verdicts import accuracy, collapse_verdict, number, stream_verdict
 
 RULES: tuple[Rule, ...] = (Backprop(), DirectFeedback(), StateBridge(), CreditBridge())
@@ -38,15 +37,9 @@ def accuracies(evidence: Evidence) -> list[Finding]:
     return sorted(found, key=lambda finding: -float(finding.numbers["test_acc"] or 0))
 
 
-def measure(rows: RunRows) -> dict[str, float]:
-    last, top = rows.run["epochs"], rows.run["depth"]
-    return {
-        "test_acc": rows.value("test_acc", epoch=last),
-        "stream_change": rows.change("hidden_norm", layer=top),
-        "gradient_change": rows.change("grad_norm", layer=top),
-        "per_error_change": rows.change("grad_per_error", layer=top),
-        "state_pred_error": rows.value("state_pred_error", epoch=last),
-    }
+def measure(rows: RunReadings) -> dict[str, float]:
+    error = rows.value("state_pred_error", epoch=rows.run["epochs"])
+    return stream_and_gradient(rows) | {"state_pred_error": error}
 
 
 def accuracy_finding(runs: pl.DataFrame, readings: Readings) -> Finding:
@@ -81,14 +74,14 @@ def accuracy_finding(runs: pl.DataFrame, readings: Readings) -> Finding:
     )
 
 
-def prediction_against_rank(found: list[Finding]) -> list[Finding]:
-    """State Bridge's prediction error beside its place among the rules by test accuracy."""
-    for place, finding in enumerate(found, start=1):
-        if finding.numbers["rule"] == "state_bridge" and len(found) > 1:
+def prediction_against_rank(ranked: list[Finding]) -> list[Finding]:
+    """State Bridge's prediction error beside its rank among the rules by test accuracy."""
+    for rank, finding in enumerate(ranked, start=1):
+        if finding.numbers["rule"] == "state_bridge" and len(ranked) > 1:
             error = finding.numbers["state_pred_error"]
             sentence = (
                 f"State Bridge predicts the final state to a relative error of {number(float(error or 0))} and is "
-                f"number {place} of {len(found)} rules by test accuracy."
+                f"number {rank} of {len(ranked)} rules by test accuracy."
             )
             return [replace(finding, sentence=sentence, shown={})]
     return []

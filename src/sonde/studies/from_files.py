@@ -12,13 +12,13 @@ import polars as pl
 import torch
 
 from sonde.errors import SondeError
-from sonde.figures.evidence import Evidence
 from sonde.generators import generator
 from sonde.models import PlainMLP, ResMLP
 from sonde.network import Signature
-from sonde.paper.reading import READERS
+from sonde.paper import READERS
 from sonde.probes import PROBES, take
 from sonde.rows import rows_of
+from sonde.runs.evidence import Evidence
 from sonde.tasks import Identity
 
 SEED = 42  # the layout does not record one

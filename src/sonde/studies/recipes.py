@@ -1,9 +1,11 @@
 """The recipe the classification studies share, so that equal runs are one run."""
 
+from dataclasses import replace
+
 from sonde.config import Optimiser, Probing, RunConfig
 from sonde.models import Model
 from sonde.rules import Rule
-from sonde.tasks import Cifar10, Digits, Task, Teacher
+from sonde.tasks import Cifar10, Digits, Parity, Task, Teacher
 
 SEEDS = (42, 123, 456)
 QUICK_SEEDS = (42, 123)
@@ -16,6 +18,22 @@ def classification(
     full = scale == "full"
     task: Task = Cifar10() if full else Digits()
     return _run(model, rule, task, scale=scale, seed=seed, epochs=epochs or (100 if full else 20))
+
+
+def depth_matters(
+    model: Model,
+    rule: Rule,
+    *,
+    scale: str,
+    seed: int,
+    probes: Probing | None = None,
+    epochs: int | None = None,
+) -> RunConfig:
+    """Where blocks must learn: CIFAR-10 for 12 epochs; quick: parity with batch 128 for 20."""
+    full = scale == "full"
+    task: Task = Cifar10() if full else Parity()
+    config = _run(model, rule, task, scale=scale, seed=seed, epochs=epochs or (12 if full else 20))
+    return replace(config, batch_size=128, probes=probes or config.probes)
 
 
 def teacher_student(model: Model, rule: Rule, *, scale: str, seed: int) -> RunConfig:

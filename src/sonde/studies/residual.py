@@ -10,9 +10,8 @@ from sonde import theory, verdicts
 from sonde.config import Optimiser, Probing, RunConfig
 from sonde.models import PlainMLP, ResMLP
 from sonde.rules import Backprop
-from sonde.studies.evidence import Gathered
-from sonde.studies.study import Finding, Study
-from sonde.studies.summaries import Readings, RunRows, over_runs
+from sonde.runs.readings import Readings, RunReadings
+from sonde.studies.study import Finding, Gathered, Study, over_runs
 from sonde.tasks import Identity
 from sonde.verdicts import number, percent
 
@@ -102,7 +101,7 @@ def _predicted(what: dict[str, Any]) -> float:
     return float((moments[-1] / moments[0]) ** (1 / (2 * what["depth"])))
 
 
-def _measure(rows: RunRows) -> dict[str, float]:
+def _measure(rows: RunReadings) -> dict[str, float]:
     """The numbers of one run; NaN where they are undefined."""
     run, value = rows.run, rows.value
     depth, last = run["depth"], run["epochs"]

@@ -1,4 +1,6 @@
-"""What `--set` asks for: one value, several to be trained in turn, or more for a list.
+"""What `--only` leaves of a study's runs, and what `--set` makes of them.
+
+A setting is one value, several to be trained in turn, or more for a list:
 
 model.d=64                one value
 model.d=32,64,128         three values: a sweep; several of them make the product
@@ -13,9 +15,9 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from sonde.compare.configurations import shown
-from sonde.config import SECTIONS, RunConfig, changed, options, parse
+from sonde.config import SECTIONS, RunConfig, changed, keys, options, parse
 from sonde.errors import SondeError, nearest
+from sonde.runs.configurations import only, shown
 
 Tree = Mapping[str, Any]
 EXAMPLE = "write key=value, for example --set model.L=10"
@@ -34,18 +36,24 @@ class Setting:
     adds: bool = False
 
 
+def narrowed(configs: Iterable[RunConfig], wanted: Mapping[str, Any]) -> list[RunConfig]:
+    """The configurations whose values equal the wanted; `variant` stands for the network's variant."""
+    described = ((one, keys(one) | {"variant": getattr(one.model, "variant", None)}) for one in configs)
+    return only(described, wanted)
+
+
 def settings(words: Sequence[str]) -> list[Setting]:
     """`key=value`, `key=value,value` and `key+=value`; of `=` for one key the last counts."""
-    found: dict[tuple[str, object], Setting] = {}
-    for place, word in enumerate(words):
+    by_key: dict[tuple[str, object], Setting] = {}
+    for position, word in enumerate(words):
         key, equals, text = word.partition("=")
         adds = key.endswith("+")
         key = key.removesuffix("+")
         if not equals or not key:
             raise SondeError(f"--set {word!r}: {EXAMPLE}")
         values = tuple(_value(part) for part in _split(text))
-        found[key, place if adds else None] = Setting(key, values, adds)
-    return list(found.values())
+        by_key[key, position if adds else None] = Setting(key, values, adds)
+    return list(by_key.values())
 
 
 def swept(trees: Iterable[Tree], wanted: Sequence[Setting]) -> list[RunConfig]:
@@ -66,19 +74,19 @@ def in_groups(trees: Iterable[Tree], wanted: Sequence[Setting]) -> dict[str, lis
         raise SondeError("--set seed=…: choose seeds with --seeds")
     given = [[(setting.key, value) for value in setting.values] for setting in wanted if not setting.adds]
     telling = {setting.key for setting in wanted if len(setting.values) > 1 and setting.key != "rule"}
-    known: set[str] = set()
-    found = [
-        (_label(chosen, telling), _with(tree, dict(chosen), known))
+    present: set[str] = set()
+    labelled = [
+        (_label(chosen, telling), _with(tree, dict(chosen), present))
         for tree in trees
         for chosen in product(*given)
     ]
     for setting in wanted:
         if setting.adds:
-            found = list(_with_more(found, setting))
-        if setting.key not in known:
-            raise UnknownKey(f"unknown key {setting.key!r}: {nearest(setting.key, known)}")
+            labelled = list(_with_more(labelled, setting))
+        if setting.key not in present:
+            raise UnknownKey(f"unknown key {setting.key!r}: {nearest(setting.key, present)}")
     groups: dict[str, dict[str, RunConfig]] = {}
-    for label, tree in found:
+    for label, tree in labelled:
         config = parse(tree)
         groups.setdefault(label, {}).setdefault(config.id, config)
     return {label: list(configs.values()) for label, configs in groups.items()}
@@ -88,17 +96,17 @@ def _label(chosen: Iterable[tuple[str, Any]], telling: Collection[str]) -> str:
     return ", ".join(f"{key}={shown(value)}" for key, value in chosen if key in telling)
 
 
-def _with(tree: Tree, changes: dict[str, Any], known: set[str]) -> Tree:
+def _with(tree: Tree, changes: dict[str, Any], present: set[str]) -> Tree:
     """Parts are chosen before their options are set."""
     tree = changed(tree, {key: value for key, value in changes.items() if key in SECTIONS})
     has = options(tree)
-    known |= has
+    present |= has
     return changed(tree, {key: v for key, v in changes.items() if key not in SECTIONS and key in has})
 
 
-def _with_more(found: Sequence[tuple[str, Tree]], setting: Setting) -> Iterator[tuple[str, Tree]]:
+def _with_more(labelled: Sequence[tuple[str, Tree]], setting: Setting) -> Iterator[tuple[str, Tree]]:
     part, _, option = setting.key.partition(".")
-    for label, tree in found:
+    for label, tree in labelled:
         there = tree.get(part, {})
         there = there.get(option) if option and isinstance(there, Mapping) else there
         if isinstance(there, list):
@@ -129,7 +137,7 @@ def _value(text: str) -> Any:
     """JSON where it is JSON, else text; in a list, words need no quotes."""
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         inside = text.strip()
         if inside.startswith("[") and inside.endswith("]"):
             return [_value(part.strip()) for part in _split(inside[1:-1])]

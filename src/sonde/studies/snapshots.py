@@ -7,10 +7,9 @@ import polars as pl
 from sonde.config import RunConfig
 from sonde.models import Model, ResidualMLP, StudentNet, VitMini
 from sonde.rules import Backprop, DirectFeedback, FeedbackAlignment, Rule
-from sonde.studies.evidence import Gathered
+from sonde.runs.readings import Readings, RunReadings
 from sonde.studies.recipes import QUICK_SEEDS, SEEDS, classification, teacher_student
-from sonde.studies.study import Finding, Study
-from sonde.studies.summaries import Readings, RunRows, over_runs
+from sonde.studies.study import Finding, Gathered, Study, over_runs, stream_and_gradient
 from sonde.verdicts import accuracy, collapse_verdict, number, stream_verdict
 
 RULES: tuple[Rule, ...] = (Backprop(), FeedbackAlignment(), DirectFeedback())
@@ -48,15 +47,9 @@ def findings(gathered: Gathered) -> list[Finding]:
     return found + _terminal_norm(found)
 
 
-def _measure(rows: RunRows) -> dict[str, float]:
-    last, top = rows.run["epochs"], rows.run["depth"]
-    return {
-        "test_acc": rows.value("test_acc", epoch=last),
-        "stream": rows.value("hidden_norm", epoch=last, layer=top),
-        "stream_change": rows.change("hidden_norm", layer=top),
-        "gradient_change": rows.change("grad_norm", layer=top),
-        "per_error_change": rows.change("grad_per_error", layer=top),
-    }
+def _measure(rows: RunReadings) -> dict[str, float]:
+    stream = rows.value("hidden_norm", epoch=rows.run["epochs"], layer=rows.run["depth"])
+    return stream_and_gradient(rows) | {"stream": stream}
 
 
 def _finding(runs: pl.DataFrame, readings: Readings) -> Finding:

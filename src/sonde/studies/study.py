@@ -1,11 +1,32 @@
-"""What a study is: the runs it needs, and what it finds in their rows."""
+"""What a study is: the runs it needs, those of a store that belong to it, and what it finds in their rows."""
 
-from collections.abc import Callable, Sequence
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sonde.config import RunConfig
-from sonde.studies.evidence import Gathered
+import polars as pl
+
+from sonde.audit.audit import Judge
+from sonde.config import RunConfig, to_tree
+from sonde.errors import SondeError
+from sonde.runs.configurations import differences, identity, recipe_of, without
+from sonde.runs.ended import lines
+from sonde.runs.evidence import Evidence
+from sonde.runs.readings import Readings, RunReadings
+from sonde.spreads import over_seeds
+from sonde.store.load import WATCHED, Run, Runs
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """The stored runs of a study, as evidence for figures, and what the store holds beside them: run → why."""
+
+    stored: Runs
+    evidence: Evidence
+    left_out: dict[str, str]
+    judge: Judge  # of the whole store
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,3 +48,120 @@ class Study:
     seeds: dict[str, tuple[int, ...]]  # by default, at each scale
     configs: Callable[[str, Sequence[int]], list[RunConfig]]  # (scale, seeds) → complete configurations
     findings: Callable[[Gathered], list[Finding]]
+
+
+class NoRuns(SondeError):
+    """The store holds no complete run of the study."""
+
+
+def gather(
+    stored: Runs,
+    configs: Sequence[RunConfig],
+    source: str,
+    judge: Judge | None = None,
+    *,
+    guests: bool = False,
+) -> Gathered:
+    """The stored, complete runs of the given configurations; with `guests`, those of guest rules beside them."""
+    wanted = {config.id: config for config in configs}
+    inside = [run for run in stored.runs if run.id in wanted and run.manifest.state == "complete"]
+    several: dict[str, str] = {}
+    if guests and inside:
+        more, several = _guests_beside(stored, configs)
+        ids = {run.id for run in inside} | more
+        inside = [run for run in stored.runs if run.id in ids]
+    chosen, why = {run.id for run in inside}, _Why(wanted)
+    left_out = {run.id: several.get(run.id) or why(run) for run in stored.runs if run.id not in chosen}
+    left_out |= {run.id: WATCHED for run in stored.watched}
+    if not inside:
+        reasons = (
+            "; ".join(f"{run}: {why}" for run, why in list(left_out.items())[:3]) or "the store is empty"
+        )
+        raise NoRuns(f"{source} holds no complete run of this study ({reasons})")
+    runs = lines(inside)
+    rows = stored.rows.join(runs.select("run"), on="run", how="semi") if left_out else stored.rows
+    return Gathered(Runs(rows, inside), Evidence(rows, runs, source), left_out, judge or Judge(stored))
+
+
+def _guests_beside(stored: Runs, configs: Sequence[RunConfig]) -> tuple[set[str], dict[str, str]]:
+    """Complete runs that differ from a wanted one in nothing but a guest rule; and those of which there are several.
+
+    A guest that changed, or was trained with several options, is several rules of one name.
+    """
+    strangers = [
+        run for run in stored.runs if "source" in run.config["rule"] and run.manifest.state == "complete"
+    ]
+    recipes = {identity(without(to_tree(config), ("rule",))) for config in configs} if strangers else set()
+    of_rule: dict[str, dict[str, list[str]]] = {}
+    for run in strangers:
+        rule = run.config["rule"]
+        if identity(without(run.config, ("rule",))) in recipes:
+            of_rule.setdefault(rule["name"], {}).setdefault(json.dumps(rule), []).append(run.id)
+    alone = {run for forms in of_rule.values() if len(forms) == 1 for runs in forms.values() for run in runs}
+    several = {
+        run: f"there are {len(forms)} rules called {name}: choose one with --set rule+=file.py:{name}"
+        for name, forms in of_rule.items()
+        if len(forms) > 1
+        for runs in forms.values()
+        for run in runs
+    }
+    return alone, several
+
+
+class _Why:
+    """Why a run is left out.  Seeds make no difference, so every recipe is looked at once."""
+
+    def __init__(self, wanted: Mapping[str, RunConfig]) -> None:
+        self.ids = wanted.keys()
+        self.seeds = {config.seed for config in wanted.values()}
+        self.recipes = [
+            to_tree(one) for one in {config.recipe: config for config in wanted.values()}.values()
+        ]
+        self.pairs = {(tree["model"]["name"], tree["task"]["name"]) for tree in self.recipes}
+        self.nearest: dict[str, str] = {}
+
+    def __call__(self, run: Run) -> str:
+        if run.id in self.ids:
+            return f"it is {run.manifest.state}"
+        pair = (run.config["model"]["name"], run.config["task"]["name"])
+        if pair not in self.pairs:
+            return f"{pair[0]} on {pair[1]} is not part of this study"
+        recipe, seed = recipe_of(run.config), run.config["seed"]
+        if recipe not in self.nearest:
+            nearest = min((differences(run.config, tree) for tree in self.recipes), key=len)
+            self.nearest[recipe] = ", ".join(nearest)
+        if self.nearest[recipe]:
+            return self.nearest[recipe]
+        if seed not in self.seeds:
+            return f"seed {seed} was not asked for"
+        return "its configuration is the same, but it is stored under another id"
+
+
+def stream_and_gradient(rows: RunReadings) -> dict[str, float]:
+    """Of a classifying run: its accuracy, and what became of the residual stream and the BP gradient at the top."""
+    top = rows.run["depth"]
+    return {
+        "test_acc": rows.value("test_acc", epoch=rows.run["epochs"]),
+        "stream_change": rows.change("hidden_norm", layer=top),
+        "gradient_change": rows.change("grad_norm", layer=top),
+        "per_error_change": rows.change("grad_per_error", layer=top),
+    }
+
+
+def over_runs(
+    runs: pl.DataFrame, readings: Readings, measure: Callable[[RunReadings], dict[str, float]]
+) -> dict[str, dict[str, Any]]:
+    """Mean, spread and n over the runs of each number, each run being one seed; a seed that counts twice is refused."""
+    seeds = runs["seed"].drop_nulls()
+    if seeds.n_unique() < seeds.len():
+        raise SondeError(
+            f"several runs of one seed would be averaged ({', '.join(runs['run'])}): keep one with --only key=value"
+        )
+    measured = [measure(RunReadings(readings, run)) for run in runs.iter_rows(named=True)]
+    rows = pl.DataFrame(
+        [(name, value, not math.isnan(value)) for numbers in measured for name, value in numbers.items()],
+        schema={"name": pl.String, "value": pl.Float64, "defined": pl.Boolean},
+        orient="row",
+    )
+    found = over_seeds(rows, "name").with_columns(pl.col("mean").fill_null(math.nan))
+    return {row["name"]: row for row in found.iter_rows(named=True)}

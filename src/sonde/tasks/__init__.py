@@ -1,17 +1,19 @@
 """Tasks, chosen by name."""
 
 from sonde.tasks.cifar10 import Cifar10
-from sonde.tasks.data import Data, Task
 from sonde.tasks.digits import Digits
 from sonde.tasks.identity import Identity
+from sonde.tasks.parity import Parity
 from sonde.tasks.samples import Samples
+from sonde.tasks.task import Data, Task
 from sonde.tasks.teacher import Teacher
 
 TASKS: dict[str, type[Task]] = {
     "identity": Identity,
     "teacher": Teacher,
     "digits": Digits,
+    "parity": Parity,
     "cifar10": Cifar10,
 }
 
-__all__ = ["TASKS", "Cifar10", "Data", "Digits", "Identity", "Samples", "Task", "Teacher"]
+__all__ = ["TASKS", "Cifar10", "Data", "Digits", "Identity", "Parity", "Samples", "Task", "Teacher"]

@@ -20,8 +20,8 @@ from sonde.generators import generator
 from sonde.losses import CROSS_ENTROPY, MEAN_SQUARED_ERROR
 from sonde.store.place import Place, place
 from sonde.strangers import configuration, digest, options_of, taken
-from sonde.tasks.data import Data
 from sonde.tasks.samples import Samples
+from sonde.tasks.task import Data
 
 SPLIT, WHOLE = ("x_train", "y_train", "x_test", "y_test"), ("x", "y")
 NEEDED = f"{', '.join(SPLIT)}, or x and y, of which --set task.test=0.2 keeps a fifth for testing"

@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sonde.checked import checked
+from sonde.datasets.cache import data_folder
 from sonde.datasets.cifar10 import CLASSES, SIDE, find
 from sonde.datasets.decoded import PAD, Images, open_images
-from sonde.datasets.places import data_folder
 from sonde.errors import SondeError
 from sonde.generators import generator
 from sonde.losses import CROSS_ENTROPY, Loss
 from sonde.store.place import Place
-from sonde.tasks.data import Data
+from sonde.tasks.task import Data
 
 SHAPE = (3, SIDE, SIDE)
 MEAN = (0.4914, 0.4822, 0.4465)

@@ -10,8 +10,8 @@ from sonde.checked import checked
 from sonde.datasets.digits import read_digits
 from sonde.generators import generator
 from sonde.store.place import Place
-from sonde.tasks.data import Data
 from sonde.tasks.samples import Samples
+from sonde.tasks.task import Data
 
 TEST = 360
 

@@ -11,7 +11,7 @@ from sonde.checked import checked
 from sonde.generators import generator
 from sonde.losses import MEAN_SQUARED_ERROR, Loss
 from sonde.store.place import Place
-from sonde.tasks.data import Data
+from sonde.tasks.task import Data
 
 
 @checked

@@ -66,25 +66,34 @@ class CreditAssignment:
 
     def credits(self, snapshot: Snapshot) -> list[Tensor]:
         """a_0 … a_L of the probe batch in float64, from a copy of the state that trains the network."""
-        return self._credits(self.state, snapshot)
+        return self._credits(self.rule, self.state, snapshot)
+
+    def feedback(self, snapshot: Snapshot) -> Matrix:
+        """The matrices that stand for the weights on the way back, in float64; none of a rule that replaces none."""
+        if self.rule.route != "layer":
+            return {}
+        units = [{name: p.detach() for name, p in unit.items()} for unit in snapshot.net.matrices()]
+        return self.rule.feedback(self.state.double(snapshot.output_NC.device), units)
 
     @property
     def redrawn(self) -> Redrawn | None:
         """The credits of the same rule at the same step, had it drawn its matrices or networks anew.
 
-        None for a rule that owns nothing: there is nothing to draw.
+        Another rule may stand for chance in its place; where none does, there is nothing to draw.
         """
-        if isinstance(self.state, Nothing):
+        chance = getattr(self.rule, "chance", self.rule)
+        if chance is None or isinstance(self.state, Nothing):
             return None
 
         def credits(snapshot: Snapshot, rng: torch.Generator) -> list[Tensor]:
-            fresh = self.rule.init(self.facts, rng)
-            fresh.catch_up(self.state)
-            return self._credits(fresh, snapshot)
+            fresh = chance.init(self.facts, rng)
+            if chance is self.rule:
+                fresh.catch_up(self.state)
+            return self._credits(chance, fresh, snapshot)
 
         return credits
 
-    def _credits(self, state: RuleState, snapshot: Snapshot) -> list[Tensor]:
+    def _credits(self, rule: Rule, state: RuleState, snapshot: Snapshot) -> list[Tensor]:
         signal = signal_on(
             Again(snapshot.net, snapshot.x),
             snapshot.states,
@@ -93,7 +102,7 @@ class CreditAssignment:
             snapshot.loss,
             gradients=lambda: snapshot.gradients,
         )
-        return self.rule.credits(state.double(snapshot.output_NC.device), signal)
+        return rule.credits(state.double(snapshot.output_NC.device), signal)
 
     def state_dict(self) -> dict[str, Any]:
         return self.state.state_dict()

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from sonde.config import RunConfig, probe_of
 from sonde.errors import SondeError
-from sonde.generators import generator
-from sonde.models.made import network_of
+from sonde.generators import GlobalDraws, generator
+from sonde.models.guest_model import network_of
 from sonde.network import vector_axis
 from sonde.optimisers import GuestOptimiser, Optimiser
 from sonde.probes import DRAWS, FEW_DRAWS, Context, take
@@ -17,9 +17,8 @@ from sonde.rows import Reading
 from sonde.tasks import Data
 from sonde.training.assign import CreditAssignment
 from sonde.training.bf16 import use_bf16
-from sonde.training.draws import Draws
-from sonde.training.log import Epoch, Log
-from sonde.training.optimisers import make_optimiser
+from sonde.training.epoch import Epoch, EpochLog
+from sonde.training.optimise import make_optimiser
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bf16": torch.float32}  # of weights
 TEST_BATCH = 1000
@@ -33,7 +32,7 @@ class Program:
         self.data = data
         self.device = device
         self.dtype = DTYPES[config.precision]
-        self.draws = Draws(generator(config.seed, "draws"), device)
+        self.draws = GlobalDraws(generator(config.seed, "draws"), device)
         with self.draws:
             net = network_of(config.model.build(config.signature, generator(config.seed, "init")))
         self.net = net.to(device, self.dtype)
@@ -60,7 +59,7 @@ class Program:
         """One epoch of optimiser steps; nothing is read from the device before its end."""
         config = self.config
         lr = learning_rate(config.optimiser, epoch, config.epochs)
-        log = Log(self.loss)
+        log = EpochLog(self.loss)
         self.net.train()
         with self.draws:
             for x, y in self.data.batches(config.batch_size, self.order):
@@ -101,6 +100,7 @@ class Program:
             return []
         context = Context(
             credits=self.credit.credits,
+            feedback=self.credit.feedback,
             redrawn=self.credit.redrawn,
             initial=self.initial,
             test=self.data.test,

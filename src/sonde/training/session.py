@@ -18,7 +18,7 @@ from sonde.store.environment import describe
 from sonde.store.place import Place
 from sonde.store.run import RunFolder, State
 from sonde.tasks import Data
-from sonde.training.log import Epoch
+from sonde.training.epoch import Epoch
 from sonde.training.program import DTYPES, Program
 from sonde.training.tensors import pack, unpack
 

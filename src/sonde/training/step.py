@@ -3,15 +3,19 @@
 N samples, C outputs, L blocks.  Unit l produces h_l: the embedding for l = 0, block l−1 otherwise.
 """
 
+import importlib
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.autograd.function import once_differentiable
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from sonde.losses import Loss
 from sonde.network import Network, generator_state, untraced, vector_axis
@@ -192,6 +196,8 @@ def signal_on(
         readout=readout,
         gradients=gradients or exact,
         vjp=partial(_vjp, again, states),
+        jvp=partial(_jvp, again, states),
+        top_from=partial(_top_from, again),
         units=lambda: _to_be_read(net.matrices()),
         gradients_of_units=lambda: _gradients(net.matrices()),
         reader=net.reader or FLAT,
@@ -221,6 +227,37 @@ def _vjp(again: Again, states: Sequence[Tensor], layer: int, a: Tensor, weights:
     return below
 
 
+def _jvp(again: Again, states: Sequence[Tensor], directions: Sequence[Tensor]) -> Tensor:
+    """Σ_l (∂z/∂h_l) v_l: a tangent joins at every state, on its way through units and readout."""
+
+    _prepare_tangents()
+
+    def join(passed: list[Tensor]) -> Tensor:
+        h, tangent = forward_ad.unpack_dual(passed[-1])  # type: ignore[no-untyped-call]
+        v = directions[len(passed) - 1]
+        joined: Tensor = forward_ad.make_dual(h, v if tangent is None else tangent + v)  # type: ignore[no-untyped-call]
+        return joined
+
+    with again(0), torch.no_grad(), sdpa_kernel(SDPBackend.MATH), forward_ad.dual_level():
+        output = again.net.tail(states[0], 0, again.x, join).output
+        tangent: Tensor | None = forward_ad.unpack_dual(output).tangent  # type: ignore[no-untyped-call]
+        return torch.zeros_like(output) if tangent is None else tangent.clone()
+
+
+@cache
+def _prepare_tangents() -> None:
+    """PyTorch compiles some of its forward-mode formulas at first use, and warns of its own way to do it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        importlib.import_module("torch._decomp.decompositions_for_jvp")
+
+
+def _top_from(again: Again, layer: int, h: Tensor) -> Tensor:
+    """h_L from another h_l."""
+    with again(layer), torch.no_grad():
+        return again.net.tail(h, layer, again.x).states[-1]
+
+
 def every(units: list[dict[str, nn.Parameter]]) -> dict[str, nn.Parameter]:
     return {name: p for unit in units for name, p in unit.items()}
 
@@ -234,7 +271,12 @@ def _gradients(units: list[dict[str, nn.Parameter]]) -> list[Matrix]:
 
 
 class Deliver(torch.autograd.Function):
-    """Hands h_L to the readout; when the gradient comes back, hands every unit the credit the rule names."""
+    """Hands h_L to the readout; when the gradient comes back, hands every unit the credit the rule names.
+
+    The rule is called inside autograd's backward because that is the one moment at which g_L is known and the blocks
+    have not been gone through: so one call of the engine serves readout and all blocks.  Without this node g_L would
+    take a call of its own, and the graph of the readout would have to be kept for a second one.
+    """
 
     @staticmethod
     def forward(ctx: Any, answer: Callable[[Tensor], list[Tensor]], *units: Tensor) -> Tensor:

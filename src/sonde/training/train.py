@@ -1,13 +1,96 @@
-"""Train one run into the store."""
+"""Train runs into the store: resume what is there, measure every epoch, commit every epoch."""
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 
 from sonde.config import RunConfig
+from sonde.store import files
+from sonde.store.lock import hold
 from sonde.store.place import Place, place
-from sonde.store.run import Manifest
-from sonde.training.session import Progress
-from sonde.training.together import train_together
-from sonde.training.unchanged import refuse_changed
+from sonde.store.run import ENDED, Manifest, RunFolder
+from sonde.training.changed_guests import refuse_changed
+from sonde.training.device import one_thread, resolve_device
+from sonde.training.epoch import Epoch
+from sonde.training.session import Progress, Session
+from sonde.training.stack import Stack, stackable
+
+
+def train_together(
+    configs: Sequence[RunConfig],
+    *,
+    runs: str | Place = "runs",
+    data_root: Place | None = None,
+    device: str = "auto",
+    on_progress: Callable[[Progress], None] = lambda progress: None,
+    should_stop: Callable[[], bool] = lambda: False,
+    node: str | None = None,
+) -> list[Manifest]:
+    """Bring every run to its end and return their manifests, in order; what has ended is not trained again.
+
+    The runs differ in nothing but the seed.  A network small enough for it is trained as a stack, with as many
+    replicas as stand at the same epoch: what a run computes does not depend on who is trained beside it.
+    `should_stop` is asked after every epoch; a run that stops there resumes bit-identically.
+    The manifests name the `node` of a cluster that this is.
+    """
+    root = files.make_folder(place(runs))
+    folders = [RunFolder(root / config.id) for config in configs]
+    with ExitStack() as held, one_thread():
+        for folder in folders:
+            held.enter_context(hold(root, folder.id))
+        left = [
+            (config, folder)
+            for config, folder in zip(configs, folders, strict=True)
+            if not (folder.exists() and folder.manifest().state in ENDED)
+        ]
+        if left:
+            where = resolve_device(device)
+            _advance(
+                [Session(config, folder, data_root, where, len(left), node) for config, folder in left],
+                on_progress,
+                should_stop,
+            )
+        return [folder.manifest() for folder in folders]
+
+
+def _advance(
+    sessions: list[Session], on_progress: Callable[[Progress], None], should_stop: Callable[[], bool]
+) -> None:
+    """Epoch after epoch, those that are behind first; one that diverges leaves the others to go on."""
+    trainer = Trainer()
+    while sessions:
+        epoch = min(session.next_epoch for session in sessions)
+        abreast = [session for session in sessions if session.next_epoch == epoch]
+        trainer.gather(abreast)
+        start = time.perf_counter()
+        trained = trainer.train(epoch) if epoch > 0 else [None] * len(abreast)
+        seconds = (time.perf_counter() - start) / len(abreast)
+        for session, result in zip(abreast, trained, strict=True):
+            progress = session.commit(result, seconds)
+            on_progress(progress)
+            if progress.state in ENDED:
+                sessions.remove(session)
+        if should_stop():
+            return
+
+
+class Trainer:
+    """Trains the runs that stand at one epoch: as a stack, or one after the other."""
+
+    def __init__(self) -> None:
+        self.sessions: list[Session] = []
+        self.stack: Stack | None = None
+
+    def gather(self, sessions: list[Session]) -> None:
+        if sessions != self.sessions:
+            self.sessions = sessions
+            programs = [session.program for session in sessions]
+            self.stack = Stack(programs) if stackable(sessions[0].config) else None
+
+    def train(self, epoch: int) -> Sequence[Epoch | None]:
+        if self.stack is not None:
+            return self.stack.train_epoch(epoch)
+        return [session.program.train_epoch(epoch) for session in self.sessions]
 
 
 def train(
@@ -33,6 +116,3 @@ def train(
         should_stop=should_stop,
     )
     return manifest
-
-
-__all__ = ["Progress", "train"]

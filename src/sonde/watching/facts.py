@@ -7,12 +7,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sonde.watching.calls import Call
+from sonde.watching.observations import Call
 from sonde.watching.spots import Spot
 
 NEVER_CALLED = "never called"
 NO_CALL = "it is compiled, or called in a way that hooks do not hear"
 MOST = 8  # tensors of an input that are described
+GLANCED = (
+    *("mean", "std", "min", "max", "not_finite_share", "rms", "whole_share"),
+    *("feature_offset", "feature_std_max", "feature_std_min"),
+)
+KEPT = 1 << 20  # numbers of a model whose first weights are kept for experiments
 
 
 def tensors(value: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
@@ -45,26 +50,30 @@ class Glance:
 
     def __init__(self, name: str, x: Tensor) -> None:
         self.name, self.shape, self.dtype = name, list(x.shape), str(x.dtype).removeprefix("torch.")
-        self.whole = not (x.is_floating_point() or x.is_complex())
         self.numbers: Tensor | None = None
         if x.numel() and x.layout == torch.strided and not x.is_complex() and not x.is_nested:
             x = x.detach()
             y = x.float() if x.device.type == "mps" else x.double()
-            finite = y.isfinite()
-            self.numbers = torch.stack(
-                [y.mean(), y.std(correction=0), y.min(), y.max(), 1 - finite.double().mean(), _spread(y)]
-            )
+            broken, rms = (~y.isfinite()).to(y.dtype).mean(), y.square().mean().sqrt()
+            whole = (y == y.round()).to(y.dtype).mean()
+            of_all = [y.mean(), y.std(correction=0), y.min(), y.max(), broken, rms, whole]
+            self.numbers = torch.stack([*of_all, *_by_feature(y)])
 
     def read(self) -> dict[str, Any]:
         known: dict[str, Any] = {"name": self.name, "shape": self.shape, "dtype": self.dtype}
         if self.numbers is not None:
-            names = ("mean", "std", "min", "max", "not_finite_share", "rms")
-            known |= {name: plain(value) for name, value in zip(names, self.numbers.tolist(), strict=True)}
+            known |= {name: plain(value) for name, value in zip(GLANCED, self.numbers.tolist(), strict=True)}
         return known
 
 
-def _spread(y: Tensor) -> Tensor:
-    return y.square().mean().sqrt()
+def _by_feature(y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Over features (last axis of vectors, channels of maps) that vary: max |mean|/std, largest and smallest std."""
+    many = y.shape[1] if y.dim() > 3 else y.shape[-1] if y.dim() > 1 else 1
+    flat = y.movedim(1, -1).reshape(-1, many) if y.dim() > 3 else y.reshape(-1, many)
+    stds = flat.std(0, correction=0)
+    varies = stds > 0
+    offsets = torch.where(varies, flat.mean(0).abs() / stds, 0.0)
+    return offsets.max(), stds.max(), torch.where(varies, stds, torch.inf).min()
 
 
 def plain(value: float) -> float | None:
@@ -92,6 +101,9 @@ def modules(spots: Iterable[Spot], calls: Sequence[Call]) -> list[dict[str, Any]
             "calls": counts[name],
             "shape": list(call.shape),
             "input_shape": list(call.input_shape),
+            "kind": call.spot.kind,
+            "bounds": call.spot.bounds,
+            "drops": call.spot.drops,
         }
         for name, call in firsts.items()
     ]
@@ -113,10 +125,42 @@ def unseen(spots: Iterable[Spot], calls: Sequence[Call]) -> dict[str, str]:
     }
 
 
+class Start:
+    """The parameters before the first step: what each looks like, and a copy of them if the model is small."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.looks: dict[int, Tensor] = {
+            id(parameter): _looks(parameter.detach())
+            for parameter in model.parameters()
+            if type(parameter) is nn.Parameter and parameter.numel() and not parameter.is_complex()
+        }
+        many = sum(x.numel() for x in model.state_dict().values() if isinstance(x, Tensor))
+        self.state: dict[str, Tensor] | None = None
+        if many <= KEPT:
+            self.state = {
+                name: x.detach().clone() for name, x in model.state_dict().items() if isinstance(x, Tensor)
+            }
+
+    def look(self, parameter: Tensor) -> dict[str, Any]:
+        seen = self.looks.get(id(parameter))
+        if seen is None:
+            return {}
+        values = zip(("mean", "std", "max", "row_spread"), seen.tolist(), strict=True)
+        return {name: plain(value) for name, value in values}
+
+
+def _looks(weight: Tensor) -> Tensor:
+    """Mean, spread and largest entry; and the largest difference between the first unit's weights and another's."""
+    x = weight.float()
+    rows = x.reshape(x.shape[0], -1) if x.dim() > 1 else x.reshape(1, -1)
+    apart = (rows - rows[:1]).abs().max()
+    return torch.stack([x.mean(), x.std(correction=0), x.abs().max(), apart])
+
+
 def parameters(
-    names: Mapping[int, str], model: nn.Module, held: Iterable[int] | None
+    names: Mapping[int, str], model: nn.Module, held: Iterable[int] | None, start: Start | None = None
 ) -> list[dict[str, Any]]:
-    """Each parameter: shape, whether it asks for a gradient, has one, and is in an optimiser (None: none was given)."""
+    """Each parameter: shape, whether it asks for gradients, is in an optimiser (None: none given), how it begins."""
     kept = None if held is None else set(held)
     found = []
     for parameter in model.parameters():
@@ -127,6 +171,7 @@ def parameters(
                 "shape": shape,
                 "requires_grad": parameter.requires_grad,
                 "in_optimiser": None if kept is None else id(parameter) in kept,
+                "start": {} if start is None else start.look(parameter),
             }
         )
     return found

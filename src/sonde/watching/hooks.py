@@ -1,12 +1,13 @@
 """The hooks of a watch.  Whatever goes wrong in one stays in it, and a copy of the model carries none of them."""
 
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
-    from sonde.watching.calls import Gradient, Pass
+    from sonde.watching.observations import Gradient, Pass
     from sonde.watching.passes import Passes
     from sonde.watching.recorder import Recorder
     from sonde.watching.spots import Spot
@@ -91,6 +92,19 @@ class Accumulated(Hook):
     def __call__(self, parameter: Tensor) -> None:
         try:
             self.recorder.accumulated(self.name, parameter)
+        except Exception as error:
+            self.recorder.give_up(error)
+
+
+class Arriving:
+    """On a parameter: a gradient is about to be added to it."""
+
+    def __init__(self, recorder: "Recorder", name: str, parameter: Tensor) -> None:
+        self.recorder, self.name, self.parameter = recorder, name, weakref.ref(parameter)
+
+    def __call__(self, grad: Tensor) -> None:
+        try:
+            self.recorder.arriving(self.name, self.parameter(), grad)
         except Exception as error:
             self.recorder.give_up(error)
 

@@ -8,8 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sonde.watching import attention, measure
-from sonde.watching.calls import (
+from sonde.watching import attention, reductions
+from sonde.watching.facts import first_float
+from sonde.watching.hooks import Back
+from sonde.watching.observations import (
     BY_KEYWORD,
     IN_PLACE,
     NEEDS_NONE,
@@ -22,8 +24,6 @@ from sonde.watching.calls import (
     Pass,
     Stream,
 )
-from sonde.watching.facts import first_float
-from sonde.watching.hooks import Back
 from sonde.watching.spots import COMPILED, Spot
 
 CALLS = 32  # of one module in a pass; those beyond are not read
@@ -163,9 +163,9 @@ class Passes:
         self._read(known, call, out)
         if call.outputs and same and first is not None:
             changed = not first.is_inference() and first._version != version
-            reason = BY_KEYWORD if by_keyword else IN_PLACE if changed else measure.readable(first)
+            reason = BY_KEYWORD if by_keyword else IN_PLACE if changed else reductions.readable(first)
             self._compare(known, call, first, out, reason)
-        if call.outputs and spot.normalises and first is not None and measure.readable(first) is None:
+        if call.outputs and spot.normalises and first is not None and reductions.readable(first) is None:
             call.inputs = (self._input(known, first),)
         if isinstance(module, nn.MultiheadAttention):
             found = attention.of_module(module, args, kwargs)
@@ -175,14 +175,16 @@ class Passes:
 
     def _read(self, known: Pass, call: Call, out: Tensor | None) -> None:
         """What the module returned."""
-        call.reason = "the module returned no floating-point tensor" if out is None else measure.readable(out)
+        call.reason = (
+            "the module returned no floating-point tensor" if out is None else reductions.readable(out)
+        )
         if out is None or call.reason is not None:
             return
         call.shape = tuple(out.shape)
         known.half |= out.dtype == torch.float16
         x = out.detach()
         seen = None if out.is_inference() else known.known(out)
-        summary, gradient = seen or (Output(measure.norms(x), x.numel()), None)
+        summary, gradient = seen or (Output(reductions.norms(x), x.numel()), None)
         if gradient is None:
             gradient = self._hear(known, out)
             if not out.is_inference():
@@ -190,15 +192,15 @@ class Passes:
         call.outputs, call.gradients = (summary,), (gradient,)
         axis = _unit_axis(x, known.units)
         if call.spot.activation and x.dim():
-            bounds = measure.unit_bounds(x, axis, never_negative=call.spot.never_negative)
+            bounds = reductions.unit_bounds(x, axis, never_negative=call.spot.never_negative)
             call.unit_bounds = (bounds,)
             summary.tops = bounds[1]
             if call.spot.bounds is not None:
-                call.at_bounds = (measure.at_bounds(x, call.spot.bounds),)
-        summary.sums = measure.sums(x) if summary.sums is None else summary.sums
-        summary.tops = measure.tops(x) if summary.tops is None else summary.tops
+                call.at_bounds = (reductions.at_bounds(x, call.spot.bounds),)
+        summary.sums = reductions.sums(x) if summary.sums is None else summary.sums
+        summary.tops = reductions.tops(x) if summary.tops is None else summary.tops
         if known.costly and x.dim() > 1:
-            call.gram = measure.gram(x, axis)
+            call.gram = reductions.gram(x, axis)
 
     def _hear(self, known: Pass, out: Tensor) -> Gradient:
         """Listen for the gradient that comes back to this tensor."""
@@ -215,7 +217,7 @@ class Passes:
         call.stream_reason = reason
         if reason is None and out is not None:
             before = self._input(known, first)
-            steps, dots = measure.against_input(first.detach(), out.detach())
+            steps, dots = reductions.against_input(first.detach(), out.detach())
             call.streams = (Stream(steps, dots, before.norms, call.outputs[0].norms),)
 
     def _input(self, known: Pass, first: Tensor) -> Output:
@@ -223,7 +225,7 @@ class Passes:
         seen = None if first.is_inference() else known.known(first)
         if seen is not None:
             return seen[0]
-        summary = Output(measure.norms(first.detach()), first.numel())
+        summary = Output(reductions.norms(first.detach()), first.numel())
         if not first.is_inference():
             known.remember(first, summary, None)
         return summary
@@ -235,7 +237,7 @@ class Passes:
         known = self._current
         if not self._stack or self._in_attention or known is None or backward_pass() != -1:
             return
-        if measure.readable(query) is not None or query.dim() < 3:
+        if reductions.readable(query) is not None or query.dim() < 3:
             return
         spot = self._stack[-1][0]
         number = known.counts.get(spot.name, 0)
@@ -260,12 +262,12 @@ class Passes:
         if known.backward is None:
             self._begin_backward(known)
         gradient.fired += 1
-        if gradient.fired > 1 or measure.readable(grad) is not None:
+        if gradient.fired > 1 or reductions.readable(grad) is not None:
             return
         grad = grad.detach()
-        gradient.norms, gradient.entries = measure.norms(grad), grad.numel()
+        gradient.norms, gradient.entries = reductions.norms(grad), grad.numel()
         if known.costly and grad.dim() > 1 and len(grad) > 1:
-            gradient.halves = measure.halves(grad)
+            gradient.halves = reductions.halves(grad)
 
     def _begin_backward(self, known: Pass) -> None:
         """Where gradients were cleared without a step, what came before does not belong to this step."""
@@ -283,7 +285,7 @@ class Passes:
         calls = [(known, call) for known in waiting for call in known.calls.values() if call.spot is spot]
         asleep = [call for _, call in calls if call.gradients and call.gradients[-1].reason == NEEDS_NONE]
         out = first_float(output)
-        if not asleep or out is None or not out.requires_grad or measure.readable(out) is not None:
+        if not asleep or out is None or not out.requires_grad or reductions.readable(out) is not None:
             return
         if len(calls) > 1:
             for call in asleep:

@@ -8,7 +8,6 @@ purpose break modules that work in place.
 import os
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,22 +17,26 @@ import torch
 from torch import Tensor, nn
 
 from sonde.store.run import State
-from sonde.watching import facts
-from sonde.watching.calls import Call
-from sonde.watching.hooks import Accumulated, Enter, Leave, LeaveLoss, Marks, Stepped, Stepping
-from sonde.watching.ledger import Ledger
-from sonde.watching.measure import readable
-from sonde.watching.parameters import shared
+from sonde.watching import autograd_graph, facts
+from sonde.watching.hooks import Accumulated, Arriving, Enter, Leave, LeaveLoss, Marks, Stepped, Stepping
+from sonde.watching.observations import Call, Sheet
+from sonde.watching.outbox import Outbox
 from sonde.watching.passes import Passes, backward_pass
-from sonde.watching.schedule import is_costly, next_watched
-from sonde.watching.sheets import Sheet
-from sonde.watching.sinks import Sink
-from sonde.watching.spots import FROZEN, Spot, goes_fast, named_parameters
-from sonde.watching.updates import Updates
-from sonde.watching.words import warn
-
-ROWS = 200  # that wait at most before they are written
-SECONDS = 10.0  # for which they wait at most
+from sonde.watching.reductions import readable
+from sonde.watching.row_sinks import Sink
+from sonde.watching.spots import (
+    COMPILED,
+    FROZEN,
+    Spot,
+    contents,
+    goes_fast,
+    inside,
+    mode_matters,
+    named_parameters,
+)
+from sonde.watching.updates import Updates, shared
+from sonde.watching.watch_warning import warn
+from sonde.watching.watched_steps import is_costly, next_watched
 
 UNKNOWN_SCALE = "computed in float16 under an unknown scale of the loss: give scaler="
 
@@ -55,8 +58,8 @@ class Recorder:
     ) -> None:
         self.step = 0
         self.closed = False
-        self.facts: dict[str, Any] = {}
-        self._every, self._sink, self._ledger = every, sink, Ledger(run)
+        self._every = every
+        self._outbox = Outbox(sink, run, self._describe)
         self._process, self._thread = os.getpid(), 0
         self._spots = list(spots)
         self._root = next(spot for spot in spots if spot.is_root)
@@ -79,13 +82,14 @@ class Recorder:
         self._late: bool | None = None  # whether losses are logged after the optimiser's step
         self._heard_loss_in = -1  # the last step in which the loss module was heard
 
-        self._logged: Sheet | None = None  # the losses of one step that were told so far
-        self._pending: list[Sheet] = []
-        self._expected = 0
-        self._deadline = 0.0
         self._first: list[Call] | None = None  # the calls of the first step
         self._glances: dict[str, list[facts.Glance]] = {}
         self._mode: dict[str, Any] = {}
+        self._modal: list[weakref.ref[nn.Module]] | None = None  # modules for which it matters
+        self._in_eval: tuple[float, int] | None = None
+        self._graph: dict[str, Any] = {}  # what the first step's graph tells
+        self._output_made = -1  # autograd's number of the operation that made the latest output
+        self.start: facts.Start | None = None
 
         self._always: list[Any] = [
             optimiser.register_step_post_hook(Stepped(self, index))
@@ -120,6 +124,9 @@ class Recorder:
             self._handles.append(loss.register_forward_hook(LeaveLoss(self)))
         for index, optimiser in enumerate(self._updates.optimisers):
             self._handles.append(optimiser.register_step_pre_hook(Stepping(self, index)))
+        if self.step > 0 and not any(spot.hidden == COMPILED for spot in self._spots):
+            for name, sampled in self._updates.sampled():
+                self._handles.append(sampled.register_hook(Arriving(self, name, sampled)))  # type: ignore[no-untyped-call]
         if self._steps_alone:
             for parameter in (known() for known in self._parameters):
                 if parameter is not None and parameter.requires_grad:
@@ -155,14 +162,11 @@ class Recorder:
 
     def end_step(self) -> None:
         if self._watched:
-            sheet = self._sheet()
-            self._pending.append(sheet)
-            self._expected += sheet.expected
+            self._outbox.add(self._sheet())
         self._begun = self._backward_seen = False
         self.step += 1
         self._start_step()
-        if self._pending:
-            self._maybe_flush()
+        self._outbox.maybe_flush(self.step)
 
     def _sheet(self) -> Sheet:
         calls, losses, half = self._passes.collect()
@@ -179,6 +183,8 @@ class Recorder:
             losses=losses,
             scale=self._updates.scale,
             unseen=unseen,
+            left=self._updates.left,
+            in_eval=self._in_eval,
         )
         if half and sheet.scale is None and self._updates.scaler is None:
             sheet.unscaled_reason = UNKNOWN_SCALE
@@ -209,11 +215,26 @@ class Recorder:
                     and (self._backward_seen or self._passes.heard_backward)
                 ):
                     self.end_step()
-                self._begun = True
-                if spot.is_root and "inputs" not in self._glances:
-                    self._glances["inputs"] = facts.glances(args)
+                self._begin(args)
         if self._watched and self._thread == threading.get_ident():
             self._passes.enter(spot, args)
+
+    def _begin(self, args: Any) -> None:
+        """A forward pass begins; of the first, inputs and mode are noted."""
+        self._begun = True
+        model = self._model()
+        if "inputs" not in self._glances:
+            self._glances["inputs"] = facts.glances(args)
+        if not self._watched or model is None:
+            return
+        if not self._mode:
+            self._mode = _mode(model, self._spots)
+        if self.start is None:
+            self.start = facts.Start(contents(inside(model)))
+            self._modal = [weakref.ref(module) for module in mode_matters(model)]
+        flags = [module.training for module in (known() for known in self._modal or []) if module is not None]
+        if flags:
+            self._in_eval = 1 - sum(flags) / len(flags), len(flags)
 
     def leave(self, spot: Spot, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         """A module has returned."""
@@ -229,13 +250,20 @@ class Recorder:
         if self._suspended:
             self._resume()
         if torch.is_grad_enabled():
-            if not self._mode:
-                self._mode = _mode(module, self._spots)
             if not self._glances.get("inputs"):
                 self._glances["inputs"] = facts.glances(kwargs)
             if isinstance(output, Mapping) and self._loss is None:
                 self._hear_loss(output.get("loss"))
             out = facts.first_float(output)
+            if self._watched and out is not None and out.requires_grad:
+                self._output_made = autograd_graph.sequence(out) or -1
+                if "output_op" not in self._graph:
+                    self._graph = {
+                        "output_op": autograd_graph.last_operation(out),
+                        "output_shape": list(out.shape),
+                        "bare_pairs": autograd_graph.bare_pairs(out, self._names),
+                        "bends": autograd_graph.bends(out),
+                    }
             if self._steps_alone and out is not None and out.requires_grad:
                 hook: Any = out.register_hook
                 hook(Marks(self))
@@ -260,6 +288,10 @@ class Recorder:
         if self._updates.ends(index):
             self.end_step()
 
+    def arriving(self, name: str, parameter: Tensor | None, grad: Tensor) -> None:
+        if self._watched and parameter is not None:
+            self._updates.arriving(name, parameter, grad)
+
     def accumulated(self, name: str, parameter: Tensor) -> None:
         if self._watched:
             self._updates.accumulated(name, parameter)
@@ -276,12 +308,10 @@ class Recorder:
         if self._watched and isinstance(loss, Tensor) and loss.is_floating_point() and readable(loss) is None:
             self._passes.heard_loss(loss)
             self._heard_loss_in = self.step
+            self._note_graph(loss)
 
     def log(self, loss: Any) -> None:
-        """A loss that the user tells; after the optimiser's step it still belongs to that step.
-
-        Several of one step, as of micro-batches, are averaged.
-        """
+        """A loss that the user tells; after the optimiser's step it still belongs to that step."""
         if self._watched and self._root.hidden is None:
             self._late = not self._begun
         elif self._late is None:
@@ -289,57 +319,59 @@ class Recorder:
         step = self.step - 1 if self._late and self.step > 0 else self.step
         if step == self._heard_loss_in:
             return
-        value = loss.detach().mean().reshape(1) if isinstance(loss, Tensor) else torch.tensor([float(loss)])
-        if self._logged is None or self._logged.step != step:
-            self._close_log()
-            self._logged = Sheet(step)
-        self._logged.losses.append(value)
+        if isinstance(loss, Tensor):
+            self._note_graph(loss)
+        self._outbox.log(loss, step, self.step)
 
-    def _close_log(self) -> None:
-        if self._logged is not None:
-            self._pending.append(self._logged)
-            self._expected += 1
-            self._logged = None
-            self._maybe_flush()
+    def _note_graph(self, loss: Tensor) -> None:
+        """The operations that make the loss of the latest output; they are in the facts if the first step tells."""
+        if self._output_made >= 0 and "loss_ops" not in self._graph and self.step <= 1:
+            self._graph["loss_ops"] = autograd_graph.operations_since(loss, self._output_made)
+            if self.facts:
+                self._outbox.add_facts(self._graph)
 
-    # Rows
+    # Facts and rows
 
-    def _maybe_flush(self) -> None:
-        now = time.monotonic()
-        if not self._deadline:
-            self._deadline = now + SECONDS
-        if self._expected >= ROWS or now >= self._deadline or not self.facts:
-            self.flush()
+    @property
+    def model(self) -> nn.Module | None:
+        """The model, as long as somebody holds it."""
+        return self._model()
+
+    @property
+    def trained(self) -> tuple[Mapping[int, str], list[torch.optim.Optimizer]]:
+        """Names of parameters by identity, and the optimisers."""
+        return self._names, self._updates.optimisers
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return self._outbox.facts
+
+    def add_facts(self, more: dict[str, Any]) -> None:
+        self._outbox.add_facts(more)
 
     def flush(self) -> None:
-        """Bring over what waits on the device, and write it."""
-        pending, self._pending, self._expected, self._deadline = self._pending, [], 0, 0.0
-        if not pending:
-            return
-        rows = self._ledger.rows(pending)
-        if self._first is not None and not self.facts:
-            self.facts, self._first = self._describe(self._first), []
-            self._sink.facts(self.facts)
-        self._sink.append(rows, self.step)
+        self._outbox.flush(self.step)
 
-    def _describe(self, calls: Sequence[Call]) -> dict[str, Any]:
+    def _describe(self) -> dict[str, Any] | None:
+        """What was seen in the first step, as soon as that is over."""
+        if self._first is None:
+            return None
+        calls, self._first = self._first, []
         model, optimisers = self._model(), self._updates.optimisers
         held = self._updates.held() if optimisers else None
         return {
             "modules": facts.modules(self._spots, calls),
-            "parameters": [] if model is None else facts.parameters(self._names, model, held),
+            "parameters": [] if model is None else facts.parameters(self._names, model, held, self.start),
             "shared": self._shared,
             "optimisers": [facts.optimiser(optimiser) for optimiser in optimisers],
             "inputs": [glance.read() for glance in self._glances.get("inputs", [])],
             "targets": [glance.read() for glance in self._glances.get("targets", [])],
             **self._mode,
+            **self._graph,
         }
 
     def rows(self) -> pl.DataFrame:
-        if not self.closed:
-            self._close_log()
-            self.flush()
-        return self._sink.rows()
+        return self._outbox.rows(self.step)
 
     # The end
 
@@ -353,9 +385,7 @@ class Recorder:
         for handle in self._always:
             handle.remove()
         try:
-            self._close_log()
-            self.flush()
-            self._sink.close(state, self.step, message)
+            self._outbox.close(state, self.step, message)
         except Exception as error:
             warn(f"the watch could not write its last rows ({type(error).__name__}: {error})")
 

@@ -35,6 +35,15 @@ _LAST = (
     nn.MultiheadAttention,
 )
 
+_KINDS: dict[str, tuple[type[nn.Module], ...]] = {
+    "linear": (nn.Linear, nn.Bilinear),
+    "convolution": (nn.modules.conv._ConvNd,),
+    "embedding": (nn.Embedding, nn.EmbeddingBag),
+    "recurrent": (nn.RNNBase, nn.RNNCellBase),
+    "attention": (nn.MultiheadAttention,),
+    "dropout": (nn.modules.dropout._DropoutNd,),
+}
+
 
 class Spot:
     """A module that may be watched, and what is known of it before it is called."""
@@ -52,6 +61,9 @@ class Spot:
         self.never_negative = isinstance(module, _NEVER_NEGATIVE)
         self.normalises = isinstance(module, _NORMS) or self.type.endswith("Norm")
         self.is_attention = isinstance(module, nn.MultiheadAttention)
+        self.kind = next((word for word, kinds in _KINDS.items() if isinstance(module, kinds)), None)
+        self.kind = "activation" if self.activation else "norm" if self.normalises else self.kind
+        self.drops = float(getattr(module, "p", 0.0)) if self.kind == "dropout" else 0.0
         # Where the units of its output, and of activations after it, are: -1 the last axis, 1 channels.
         self.units = 1 if isinstance(module, _MAPS) else -1 if isinstance(module, _LAST) else None
 
@@ -133,6 +145,27 @@ def named_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
         for part, parameter in contents(module)._parameters.items():
             if parameter is not None:
                 yield part if name == WHOLE else f"{name}.{part}", parameter
+
+
+def mode_matters(model: nn.Module) -> list[nn.Module]:
+    """Modules that act in another way in training, in parts of the model that learn: dropout, batch statistics."""
+    found: list[nn.Module] = []
+
+    def visit(module: nn.Module, learns: bool) -> None:
+        parameters = list(module.parameters())
+        learns = any(parameter.requires_grad for parameter in parameters) if parameters else learns
+        drops = isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0
+        counts = (
+            isinstance(module, nn.modules.batchnorm._NormBase)
+            and getattr(module, "running_mean", None) is not None
+        )
+        if learns and (drops or counts):
+            found.append(module)
+        for child in module.children():
+            visit(child, learns)
+
+    visit(model, True)
+    return found
 
 
 def goes_fast(module: nn.Module) -> bool:

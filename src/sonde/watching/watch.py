@@ -12,14 +12,16 @@ import polars as pl
 import torch
 from torch import nn
 
+from sonde.diagnosis.evidence import Evidence
+from sonde.diagnosis.finding import Findings
 from sonde.errors import SondeError
 from sonde.store.environment import describe
 from sonde.store.journal import Journal, folder_name
 from sonde.store.place import Place, place
 from sonde.watching.recorder import Recorder
-from sonde.watching.sinks import Memory, Sink, Stored
+from sonde.watching.row_sinks import Memory, Sink, Stored
 from sonde.watching.spots import COMPILED, Layers, contents, find_spots, inside, named_parameters
-from sonde.watching.words import warn
+from sonde.watching.watch_warning import warn
 
 _watches: "weakref.WeakKeyDictionary[nn.Module, weakref.ref[Recorder]]" = weakref.WeakKeyDictionary()
 _exiting = False
@@ -33,8 +35,15 @@ def _note_exit() -> None:
 class Watch:
     """A model under observation; made by `sonde.watch`."""
 
-    def __init__(self, recorder: Recorder | None, run: str, where: Place | None) -> None:
+    def __init__(
+        self,
+        recorder: Recorder | None,
+        run: str,
+        where: Place | None,
+        loss: Callable[..., Any] | None = None,
+    ) -> None:
         self._recorder = recorder
+        self._loss = loss
         self.id = run  # of the run
         self.runs = where  # the store, or None
         self._end = None if recorder is None else weakref.finalize(self, _dropped, recorder)
@@ -69,6 +78,57 @@ class Watch:
                 self._recorder.log(loss)
             except Exception as error:
                 self._recorder.give_up(error)
+
+    def diagnose(self, batch: tuple[Any, Any] | None = None) -> Findings:
+        """What is wrong, where, since when, and what mends it; nothing, where nothing is.
+
+        `batch`, a pair (x, y) as the loop sees it, allows for experiments on a copy, which settle much that rows
+        cannot; the loss is the one that `sonde.watch` was given.
+        """
+        from sonde.diagnosis.diagnose import diagnose
+
+        return diagnose(self.evidence(batch))
+
+    def evidence(self, batch: tuple[Any, Any] | None = None) -> Evidence:
+        """What a diagnosis rests on: rows, facts and, where a batch (x, y) is given, experiments on a copy."""
+        recorder = self._recorder
+        if recorder is None:
+            return Evidence(rows=_nothing(), facts={}, steps=0)
+        rows, known = self.rows, self.facts
+        trials = known.get("experiments")
+        if batch is not None:
+            trials = self._trials(recorder, batch, rows, known)
+            recorder.add_facts({"experiments": trials})
+        return Evidence(rows=rows, facts=known, steps=recorder.step, trials=trials)
+
+    def _trials(
+        self, recorder: Recorder, batch: tuple[Any, Any], rows: pl.DataFrame, known: dict[str, Any]
+    ) -> dict[str, Any] | None:
+        from sonde.watching.experiments.overfit import recipe
+        from sonde.watching.experiments.settle import settle
+
+        model = recorder.model
+        if model is None or self._loss is None:
+            warn("experiments need the model and its loss: keep the model, and give sonde.watch(…, loss=)")
+            return None
+        if not isinstance(batch, tuple | list) or len(batch) != 2:
+            raise SondeError(
+                "diagnose(batch=…): expected a pair (x, y), as the loop hands them to model and loss"
+            )
+        x, y = batch
+        names, optimisers = recorder.trained
+        without = Evidence(rows=rows, facts=known, steps=recorder.step).without_gradient
+        unfelt = {p["name"] for p in known.get("parameters", []) if p["requires_grad"]} & without
+        return settle(
+            model,
+            self._loss,
+            x,
+            y,
+            facts=known,
+            start=None if recorder.start is None else recorder.start.state,
+            optimisers=recipe(optimisers, names, known),
+            unfelt=sorted(unfelt),
+        )
 
     def close(self) -> None:
         """Write what is left and take every hook away; what was recorded stays readable."""
@@ -146,7 +206,7 @@ def watch(
     _watches[inside(model)] = weakref.ref(recorder)
     if any(spot.hidden == COMPILED for spot in spots):
         warn("compiled modules are seen from outside only: outputs and gradients inside them are undefined")
-    return Watch(recorder, run, where)
+    return Watch(recorder, run, where, loss)
 
 
 def _sink(

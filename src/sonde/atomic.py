@@ -1,0 +1,85 @@
+"""Write aside, then rename into place: whatever has its name is whole, and complete on disk."""
+
+import hashlib
+import os
+import platform
+import re
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+ASIDE = ".aside-"  # how every file or folder that is not in place yet begins
+
+
+@contextmanager
+def set_aside(*targets: Path, locked: bool = False) -> Iterator[list[Path]]:
+    """A path aside for each file or folder; they take their names together at the end, or nothing is left of them.
+
+    `locked`: nobody else writes these, so what a killed process left aside is removed first, and at the end a damaged
+    folder in the way.  Otherwise several may write at once: the last one's file stands, and a folder stays the first's.
+    """
+    mark = "" if locked else aside_mark()
+    aside = {target.with_name(f"{ASIDE}{mark}{target.name}"): target for target in targets}
+    if locked:
+        _remove(*aside)
+    try:
+        yield list(aside)
+        for path, target in aside.items():
+            if locked and target.is_dir():
+                _remove(target)
+            path.replace(target)
+    finally:
+        _remove(*aside)
+
+
+def aside_mark() -> str:
+    """What follows ASIDE in a name: who writes it, so that `sweep` knows, and something that nobody else has."""
+    return f"{_me(os.getpid())}{uuid.uuid4().hex[:8]}-"
+
+
+def sweep(folder: Path) -> None:
+    """Remove what processes of this machine that are no more left aside there."""
+    try:
+        found = [path for path in folder.iterdir() if path.name.startswith(ASIDE)]
+    except OSError:
+        return
+    for path in found:
+        writer = re.match(r"[0-9a-f]{6}-(\d{1,9})-", path.name.removeprefix(ASIDE))
+        if writer and writer[0] == _me(int(writer[1])) and not _alive(int(writer[1])):
+            _remove(path)
+
+
+def _me(process: int) -> str:
+    """The machine and the process, as they stand in a name."""
+    return f"{hashlib.sha256(platform.node().encode()).hexdigest()[:6]}-{process}-"
+
+
+def _alive(process: int) -> bool:
+    if os.name != "posix":
+        return True  # there is no harmless way to ask
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _remove(*paths: Path) -> None:
+    for path in paths:
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            with suppress(OSError):  # nothing is left there, or what stands in the way was told before
+                path.unlink(missing_ok=True)
+
+
+def to_disk(path: Path, content: bytes) -> None:
+    """A new file, complete on disk when this returns."""
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())

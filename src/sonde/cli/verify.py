@@ -1,0 +1,42 @@
+"""`sonde verify`."""
+
+import sys
+from pathlib import Path
+
+import typer
+
+from sonde.cli.options import Json, RunsFolder
+
+
+def verify(runs: RunsFolder = Path("runs"), json: Json = False) -> None:
+    """Check a store byte by byte: every file against its checksum, every id, every row, and the index.
+
+    Readers check what they read; this reads everything, the weights too.
+    Nothing is changed. The exit code is 1 where something is wrong.
+    """
+    from dataclasses import asdict
+
+    from sonde.cli.terminal import print_json
+    from sonde.store.verify import verify as check
+
+    found = check(runs)
+    if json:
+        print_json(asdict(found))
+    else:
+        for what, complaints in found.wrong.items():
+            for complaint in complaints:
+                print(f"wrong: {what}: {complaint}", file=sys.stderr)
+        for left in found.left_over:
+            print(f"left over: {left} (it belongs to no state, and may be removed)", file=sys.stderr)
+        old = len(found.without_checksums)
+        said = "everything is what was stored"
+        if old:
+            some = "they were" if old == found.runs else f"{old} of them were"
+            said = f"ids and rows fit; {some} stored without checksums, by 0.1.0, so bytes cannot be verified"
+        if found.wrong:
+            said = f"{len(found.wrong)} wrong"
+        many = f"{found.runs:,} run{'s' * (found.runs != 1)} in {runs}"
+        read = f"{found.files:,} files, {found.bytes / 1e6:,.1f} MB, {found.indexed:,} runs in the index"
+        print(f"{many}: {said} ({read})")
+    if found.wrong:
+        raise typer.Exit(1)

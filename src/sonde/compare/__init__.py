@@ -1,1 +1,0 @@
-"""Compare stored runs that agree in everything but one factor and the seed.  No torch."""

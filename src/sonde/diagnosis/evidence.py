@@ -1,0 +1,199 @@
+"""What a diagnosis may look at: the rows of a watched run, the facts of its first step, and results of experiments."""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import polars as pl
+
+EARLY = 10  # steps that are all looked at
+WEIGHTED = (
+    "linear",
+    "convolution",
+    "recurrent",
+    "attention",
+)  # kinds of modules that multiply their input by weights
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """One run.  Questions that several diagnoses ask are answered here, once."""
+
+    rows: pl.DataFrame  # step, module, metric, value, defined, reason, …
+    facts: Mapping[str, Any]
+    steps: int  # that were taken
+    trials: Mapping[str, Any] | None = None  # what experiments on a copy found
+
+    # Rows
+
+    @cached_property
+    def _by_metric(self) -> dict[str, dict[str | None, dict[int, float]]]:
+        found: dict[str, dict[str | None, dict[int, float]]] = {}
+        known = self.rows.filter(pl.col("defined")).select("metric", "module", "step", "value")
+        for metric, module, step, value in known.iter_rows():
+            found.setdefault(metric, {}).setdefault(module, {})[step] = value
+        return found
+
+    def series(self, metric: str) -> dict[str, dict[int, float]]:
+        """module → step → value, of what is defined."""
+        return {name: steps for name, steps in self._by_metric.get(metric, {}).items() if name is not None}
+
+    def of_run(self, metric: str) -> dict[int, float]:
+        """step → value of a metric of the whole run."""
+        return self._by_metric.get(metric, {}).get(None, {})
+
+    def at(self, metric: str, module: str, step: int = 0) -> float | None:
+        return self._by_metric.get(metric, {}).get(module, {}).get(step)
+
+    def last(self, metric: str, module: str) -> float | None:
+        known = self._by_metric.get(metric, {}).get(module, {})
+        return known[max(known)] if known else None
+
+    @cached_property
+    def watched(self) -> list[int]:
+        """Steps with measurements of modules."""
+        there = self.rows.filter(pl.col("module").is_not_null())["step"].unique().sort()
+        return there.to_list()
+
+    # Facts
+
+    @cached_property
+    def modules(self) -> list[dict[str, Any]]:
+        """Those that were called, in the order in which they returned."""
+        return [module for module in self.facts.get("modules", []) if module["calls"]]
+
+    @cached_property
+    def leaves(self) -> list[dict[str, Any]]:
+        """Those that contain no other that was called."""
+        names = [module["name"] for module in self.modules]
+        return [
+            m
+            for m in self.modules
+            if m["name"] != "(model)" and not any(other.startswith(f"{m['name']}.") for other in names)
+        ]
+
+    @cached_property
+    def parameters(self) -> list[dict[str, Any]]:
+        return list(self.facts.get("parameters", []))
+
+    def owner(self, parameter: str) -> str:
+        """The module that a parameter belongs to."""
+        return parameter.rpartition(".")[0] or "(model)"
+
+    @cached_property
+    def kinds(self) -> dict[str, str | None]:
+        return {module["name"]: module.get("kind") for module in self.modules}
+
+    @cached_property
+    def without_gradient(self) -> set[str]:
+        """Parameters that had no gradient in any watched step; one that is not finite is a gradient."""
+        known = (
+            self.rows.filter(pl.col("metric") == "weight_grad_norm").group_by("module").agg(pl.max("samples"))
+        )
+        return {module for module, samples in known.iter_rows() if not samples}
+
+    # The loss
+
+    @cached_property
+    def losses(self) -> dict[int, float]:
+        return dict(sorted(self.of_run("loss").items()))
+
+    @cached_property
+    def first_loss(self) -> float | None:
+        """The mean of the first three steps."""
+        known = list(self.losses.values())[:3]
+        return statistics.fmean(known) if known else None
+
+    @cached_property
+    def last_loss(self) -> float | None:
+        """The mean of the last tenth, three steps at least."""
+        known = list(self.losses.values())
+        return statistics.fmean(known[-max(3, len(known) // 10) :]) if known else None
+
+    @cached_property
+    def fell(self) -> float | None:
+        """By which share of its size the loss fell."""
+        if self.first_loss is None or self.last_loss is None or self.first_loss == 0:
+            return None
+        return (self.first_loss - self.last_loss) / abs(self.first_loss)
+
+    @cached_property
+    def broke(self) -> int | None:
+        """The first step in which something was not finite."""
+        found = self.rows.filter(pl.col("metric") == "nonfinite")["step"]
+        return None if found.is_empty() else int(found.min())  # type: ignore[arg-type]
+
+    # Experiments
+
+    def trial(self, *path: str) -> Any:
+        """A result, or None where it was not asked for or has no answer."""
+        found: Any = self.trials
+        for key in path:
+            if not isinstance(found, Mapping):
+                return None
+            found = found.get(key)
+        return found
+
+    def score_of(self, loss: float | None) -> float | None:
+        """Where a loss on the batch stands: 0 is the best constant answer, 1 the lowest loss there is."""
+        trivial, floor = self.trial("loss", "trivial"), self.trial("loss", "floor")
+        if (
+            loss is None
+            or trivial is None
+            or floor is None
+            or not trivial - floor > 1e-9 * max(1.0, abs(trivial))
+        ):
+            return None
+        return float((trivial - loss) / (trivial - floor))
+
+    @cached_property
+    def score(self) -> float | None:
+        """How far the run came, from a constant answer (0) to the lowest loss (1): on the batch of the experiments, or in its last steps if that is less."""
+        if self.steps == 0:  # before training, fifty steps on the batch stand for the run
+            return self.fit("1")
+        on_batch, at_end = self.trial("score"), self.score_of(self.last_loss)
+        if on_batch is None or at_end is None or not self._same_loss:
+            return None if on_batch is None else float(on_batch)
+        return min(float(on_batch), at_end)
+
+    @property
+    def _same_loss(self) -> bool:
+        """Whether the loss that was logged is the one of the experiments: they agree on the first step."""
+        logged, found = self.losses.get(0), self.trial("loss_start")
+        return (
+            logged is not None
+            and found is not None
+            and abs(logged - found) <= 0.3 * max(abs(logged), abs(found))
+        )
+
+    def fit(self, name: str) -> float | None:
+        """The score that fifty steps on the batch reach in one of the fits; −∞ where they diverge."""
+        known = self.trial("fits", name)
+        if known is None or "failed" in known:
+            return None
+        return -math.inf if known["last"] is None else self.score_of(known["last"])
+
+    @property
+    def learned(self) -> bool | None:
+        """Whether the run learned: half of the way to the lowest loss; without experiments, a loss that halved."""
+        if self.broke is not None:
+            return False
+        if self.score is not None:
+            return self.score >= 0.5
+        return None if self.fell is None else self.fell >= 0.5
+
+    @property
+    def failed(self) -> bool:
+        """Whether it is sure that the run learned nearly nothing."""
+        if self.broke is not None:
+            return True
+        if self.score is not None:
+            return self.score < 0.1
+        return self.fell is not None and self.fell < 0.1
+
+
+def biggest(values: Sequence[float]) -> float:
+    return max(values, default=math.nan)

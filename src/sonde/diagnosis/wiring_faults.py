@@ -1,0 +1,193 @@
+"""Faults of the network itself: branches, activations, initial weights, streams, attention."""
+
+import math
+import statistics
+from collections.abc import Mapping
+from typing import Any
+
+from sonde.diagnosis.evidence import WEIGHTED, Evidence
+from sonde.diagnosis.finding import Finding, found
+from sonde.verdicts import number
+
+IDLE = 1e-7  # of the other modules' gradients
+GREW = 100.0  # the input of normalisation layers, over depth or steps
+ONE_HOT = 0.9  # share of queries that look at one place
+LOGIT = 30.0  # from which softmax differs from one-hot by less than e⁻³⁰
+LARGE_GAIN, SMALL_GAIN = (
+    3.0,
+    0.2,
+)  # spread of weights times √inputs; common initialisations lie between 0.5 and 1.5
+FAR_OFF = -10.0  # a first loss this many times the distance from trivial to lowest loss above the trivial one
+FADED = 0.01  # signal at the last hidden layer relative to the first
+
+
+def idle_branch(e: Evidence) -> Finding | None:
+    """Modules without a gradient among modules that have one."""
+    later = [step for step in e.watched if step >= 1]
+    if len(later) < 3:
+        return None
+    grads: dict[str, list[float]] = {}
+    for name, steps in e.series("weight_grad_norm").items():
+        known = grads.setdefault(e.owner(name), [0.0] * len(later))
+        for place, step in enumerate(later):
+            known[place] = max(known[place], steps.get(step, 0.0))
+    order = [m["name"] for m in e.leaves if m["name"] in grads]
+    alive = [name for name in order if min(grads[name]) > 0]
+    if not alive:
+        return None
+    usual = statistics.median(statistics.median(grads[name]) for name in alive)
+    idle = [
+        name
+        for place, name in enumerate(order)
+        if max(grads[name]) <= IDLE * usual
+        and (e.at("out_rms", name) or 0.0) > 0
+        and any(other in alive for other in order[:place])
+        and any(other in alive for other in order[place + 1 :])
+    ]
+    dead = any(share == 1 for steps in e.series("dead_share").values() for share in steps.values())
+    if not idle or dead:
+        return None
+    said = f"Their weights' gradients are at most {number(max(max(grads[name]) for name in idle))} in every watched step; modules before and after have {number(usual)}."
+    still = [name for name, steps in e.series("stream_step").items() if steps and max(steps.values()) == 0]
+    more = [f"{len(still)} modules return exactly what they are given."] if still else []
+    return found("idle_branch", "certain", said, *more, modules=idle)
+
+
+def missing_activation(e: Evidence) -> Finding | None:
+    """Weight matrices in a row, in a run that failed."""
+    pairs = e.facts.get("bare_pairs") or []
+    if not pairs or not e.failed:
+        return None
+    layers = [m for m in e.leaves if m.get("kind") in WEIGHTED]
+    whole = len(pairs) >= len(layers) - 1
+    names = [e.owner(name) for pair in pairs for name in pair]
+    said = f"Nothing bends between {len(pairs)} pairs of layers that follow each other" + (
+        ": the network is one linear map." if whole else "."
+    )
+    return found("missing_activation", "likely" if whole else "note", said, modules=names)
+
+
+def masked_growth(e: Evidence) -> Finding | None:
+    """Inputs of normalisation layers that grow over depth, or over steps."""
+    shapes = {m["name"]: tuple(m["input_shape"]) for m in e.leaves if m.get("kind") == "norm"}
+    by_shape: dict[tuple[int, ...], list[tuple[str, float]]] = {}
+    for module in e.leaves:
+        name = module["name"]
+        start = e.at("norm_in_rms", name)
+        if name in shapes and start is not None and start > 0:
+            by_shape.setdefault(shapes[name], []).append((name, start))
+    for sizes in by_shape.values():
+        first, last = sizes[0][1], max(size for _, size in sizes[1:]) if len(sizes) > 2 else 0.0
+        if last >= GREW * first:
+            said = f"What enters normalisation layers grows from {number(first)} to {number(last)} over {len(sizes)} of them, at step 0."
+            names = [name for name, size in sizes if size >= 10 * first]
+            return found(
+                "masked_growth", "certain" if last >= 10 * GREW * first else "likely", said, modules=names
+            )
+    grown = {
+        name: steps
+        for name, steps in e.series("masked_growth").items()
+        if steps and steps[max(steps)] >= GREW
+    }
+    if not grown or e.learned:
+        return None
+    step = min(min(step for step, value in steps.items() if value >= GREW) for steps in grown.values())
+    top = max(steps[max(steps)] for steps in grown.values())
+    said = f"What enters {len(grown)} normalisation layers has grown up to {number(top)} times."
+    return found("masked_growth", "likely", said, modules=grown, step=step)
+
+
+def attention_collapse(e: Evidence) -> Finding | None:
+    """Attention that looks at one place from the start, or in the end of a run that failed."""
+    for when, level in (("traced_start", "certain"), ("traced_now", "likely")):
+        heard = [one for one in e.trial(when, "attention") or [] if (one["max_logit"] or 0.0) >= LOGIT]
+        sharp = [one for one in heard if one["one_hot_share"] >= ONE_HOT]
+        level = "likely" if e.learned else level
+        if sharp and (e.failed or when == "traced_start"):
+            top = max(sharp, key=lambda one: one["max_logit"])
+            said = f"{number(100 * top['one_hot_share'])} % of queries look at one place; logits reach {number(top['max_logit'])}{' at the start' if when == 'traced_start' else ''}."
+            return found("attention_collapse", level, said, modules=[one["module"] for one in sharp])
+    flat = []
+    for name, steps in e.series("attention_max_logit").items():
+        entropy = e.series("attention_entropy").get(name, {})
+        early = [
+            step for step in steps if step < 10 and steps[step] >= LOGIT and entropy.get(step, 1.0) < 0.05
+        ]
+        if len(early) >= 3 and 0 in early:
+            flat.append((name, steps[early[0]], entropy[early[0]], early[0]))
+    if not flat:
+        return None
+    name, logit, entropy_there, step = flat[0]
+    said = f"Attention has an entropy of {number(entropy_there)} and logits up to {number(logit)} in the first steps."
+    return found("attention_collapse", "likely", said, modules=[one[0] for one in flat], step=step)
+
+
+def gain(parameter: Mapping[str, Any]) -> float | None:
+    """Spread of a weight matrix times √inputs: what a layer multiplies the size of its input by, about."""
+    shape, start = parameter["shape"] or [], parameter.get("start") or {}
+    if len(shape) < 2 or start.get("std") is None:
+        return None
+    return float(math.hypot(start["std"], start["mean"]) * math.sqrt(math.prod(shape[1:])))
+
+
+def bad_init(e: Evidence) -> Finding | None:
+    """Weights that start too large, too small or all alike."""
+    layers = [m["name"] for m in e.leaves if m.get("kind") in WEIGHTED]
+    weights = [p for p in e.parameters if len(p["shape"] or []) > 1 and e.owner(p["name"]) in layers]
+    if not weights:
+        return None
+    alike = [
+        p
+        for p in weights
+        if (p.get("start") or {}).get("row_spread") == 0
+        and p["shape"][0] > 1
+        and e.owner(p["name"]) != layers[-1]
+    ]
+    if alike and not e.learned:
+        said = "All units of these layers start with the same weights, and so stay alike."
+        return found("bad_init", "certain", said, modules=[e.owner(p["name"]) for p in alike])
+    return _wrong_scale(e, layers, weights)
+
+
+def _wrong_scale(e: Evidence, layers: list[str], weights: list[dict[str, Any]]) -> Finding | None:
+    """Most weights too large or too small, and a signal, a first loss or default weights that show it."""
+    gains = {p["name"]: known for p in weights if (known := gain(p)) is not None and known > 0}
+    large = [name for name, known in gains.items() if known > LARGE_GAIN]
+    small = [name for name, known in gains.items() if known < SMALL_GAIN]
+    fresh, own = e.fit("fresh"), e.fit("1")
+    said = []
+    if (
+        fresh is not None
+        and own is not None
+        and (fresh - max(own, -0.05) >= 0.1 or own < FAR_OFF < fresh - 9)
+    ):
+        said = [
+            f"Fifty steps on one batch come {number(fresh)} of the way from default weights, {number(own)} from these."
+        ]
+    helped = bool(said)
+    begun = e.score_of(e.trial("loss_start"))
+    far = begun is not None and begun < FAR_OFF
+    if far:
+        first, trivial = e.trial("loss_start"), e.trial("loss", "trivial")
+        said.append(f"The first loss is {number(first)}, that of a constant {number(trivial)}.")
+    if len(large) > len(gains) / 2 and (far or (not e.learned and (helped or begun is None))):
+        top = number(max(gains[name] for name in large))
+        level = "likely" if begun is None else "certain"
+        return found(
+            "bad_init", level, f"Weights are up to {top}/√inputs.", *said, modules=map(e.owner, large)
+        )
+    signal = [v for name in layers[:-1] if (v := e.at("out_rms", name)) is not None]
+    fades = len(signal) > 1 and signal[-1] < FADED * signal[0]
+    if fades:
+        said.append(
+            f"The signal falls from {number(signal[0])} to {number(signal[-1])} over {len(signal)} layers."
+        )
+    if len(small) > len(gains) / 2 and e.failed and (helped or fades):
+        low = number(min(gains[name] for name in small))
+        level = "certain" if helped else "likely"
+        return found(
+            "bad_init", level, f"Weights are as small as {low}/√inputs.", *said, modules=map(e.owner, small)
+        )
+    if helped and e.failed and (own or 0.0) < FAR_OFF:
+        return found("bad_init", "likely", *said, modules=layers)
+    return None

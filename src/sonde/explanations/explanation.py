@@ -1,0 +1,22 @@
+"""One explanation: what a thing is, how it is measured, what mends it."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explanation:
+    """Texts about one name.  `short` fits a tooltip; what does not apply is empty."""
+
+    name: str
+    kind: str  # diagnosis, metric, probe, rule or question
+    short: str  # one sentence: what it is
+    measured: str = ""  # how, and from which number on
+    why: str = ""  # why it hurts, or matters
+    remedy: str = ""
+    reference: str = ""
+
+    def __str__(self) -> str:
+        parts = [("", self.short), ("Measured: ", self.measured), ("Why: ", self.why)]
+        parts += [("Remedy: ", self.remedy), ("Reference: ", self.reference)]
+        lines = [f"{self.name} ({self.kind})", *(f"{head}{text}" for head, text in parts if text)]
+        return "\n".join(lines)

@@ -1,0 +1,33 @@
+"""Every explanation, by name."""
+
+import inspect
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from sonde.errors import SondeError, nearest
+from sonde.explanations.diagnoses import DIAGNOSES
+from sonde.explanations.explanation import Explanation
+from sonde.explanations.metrics import METRICS
+from sonde.explanations.questions import QUESTIONS
+
+EXPLANATIONS: tuple[Explanation, ...] = (*DIAGNOSES, *METRICS, *QUESTIONS)
+
+
+def documented(kind: str, table: Mapping[str, Any]) -> list[Explanation]:
+    """Things whose docstring is their explanation: rules, probes, models, tasks."""
+    return [_documented(name, kind, inspect.getdoc(thing) or "") for name, thing in table.items()]
+
+
+def _documented(name: str, kind: str, text: str) -> Explanation:
+    first, _, rest = text.partition("\n")
+    return Explanation(name=name, kind=kind, short=first.strip(), measured=" ".join(rest.split()))
+
+
+def explanations(name: str, known: Iterable[Explanation] = EXPLANATIONS) -> list[Explanation]:
+    """What there is under a name; a name may stand for two things of different kinds."""
+    known = list(known)
+    wanted = name.replace("-", "_").replace(" ", "_").casefold()
+    found = [text for text in known if text.name.casefold() == wanted]
+    if not found:
+        raise SondeError(f"nothing is named {name!r}: {nearest(wanted, {text.name for text in known})}")
+    return found

@@ -1,0 +1,195 @@
+"""The statistic of every figure: mean, spread and n over seeds, along layers, steps or epochs.
+
+What is undefined is a gap, what a log axis cannot show is said.
+"""
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from sonde.figures.caption import Group, missing_seeds, span
+from sonde.spreads import over_seeds
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Series:
+    """Summary of one network or rule along layers, steps or epochs; NaN where there is no value."""
+
+    key: str  # the network or rule: its colour, marker and line style
+    label: str
+    x: Floats
+    mean: Floats
+    std: Floats
+    n: npt.NDArray[np.int64]
+    least: Floats  # smallest value of any seed
+
+    def shown(self, log: bool) -> Floats:
+        """The means an axis can show."""
+        return np.where(self.mean > 0, self.mean, np.nan) if log else self.mean
+
+    def band(self, log: bool) -> tuple[Floats, Floats]:
+        """Mean − and + sample standard deviation, NaN for n < 2.
+
+        On a log axis a lower edge that is not above 0 ends at the smallest seed instead, and none goes
+        below the smallest positive value of the line.
+        """
+        spread = np.where(self.n >= 2, self.std, np.nan)
+        low, high = self.shown(log) - spread, self.shown(log) + spread
+        if log:
+            smallest = np.min(self.least[self.least > 0], initial=np.inf)
+            low = np.where(low <= 0, self.least, low)
+            low = np.where(np.isnan(low), low, np.fmax(low, smallest))
+        return low, high
+
+    def extent(self, log: bool) -> Floats:
+        """Everything an axis has to contain."""
+        return np.concatenate([self.shown(log), *self.band(log)])
+
+    def gaps(self, *, log: bool, unit: str) -> list[str]:
+        """What of it is not drawn, and why."""
+        notes = []
+        undefined, unshown = int(np.isnan(self.mean).sum()), self.mean[self.mean <= 0]
+        if undefined:
+            notes.append(f"{self.label}: {undefined} of {self.mean.size} {unit} undefined, left as gaps.")
+        if log and unshown.size:
+            what = "exactly 0" if not unshown.any() else "not above 0"
+            verb = "is" if unshown.size == 1 else "are"
+            notes.append(
+                f"{self.label}: {unshown.size} of {self.mean.size} {unit} {verb} {what} "
+                "and cannot be shown on a log axis."
+            )
+        if log and (self.shown(True) - np.where(self.n >= 2, self.std, np.nan) <= 0).any():
+            notes.append(
+                f"{self.label}: where mean − s.d. is not above 0, the spread is drawn down to the smallest seed."
+            )
+        return notes
+
+
+def over(rows: pl.DataFrame, by: str, along: str, grid: Iterable[int] | None = None) -> pl.DataFrame:
+    """Mean, spread and n over seeds for everything with rows, at every point of the grid; no rows there is n = 0.
+
+    Without a grid each line reaches from its first row to its last, and a point that only others have is a gap.
+    """
+    if grid is None:
+        ends = rows.group_by(by).agg(first=pl.col(along).min(), last=pl.col(along).max())
+        points = ends.join(rows.select(along).unique(), how="cross")
+        points = points.filter(pl.col(along).is_between(pl.col("first"), pl.col("last"))).select(by, along)
+    else:
+        column = pl.DataFrame({along: list(grid)}, schema={along: pl.Int64})
+        points = rows.select(pl.col(by).unique()).join(column, how="cross")
+    full = points.join(over_seeds(rows, by, along), on=[by, along], how="left")
+    return full.with_columns(pl.col("n").fill_null(0)).sort(by, along)
+
+
+@dataclass(frozen=True)
+class Curves:
+    """One quantity of a figure's runs: its rows, their summary, and a line for everything that has rows."""
+
+    group: Group
+    rows: pl.DataFrame
+    summary: pl.DataFrame
+    lines: list[Series]
+
+    def __getitem__(self, key: str) -> Series:
+        return next(line for line in self.lines if line.key == key)
+
+    def extents(self, *, log: bool) -> list[Floats]:
+        return [line.extent(log) for line in self.lines]
+
+    def gaps(self, *, log: bool, unit: str = "layers") -> list[str]:
+        """What is not drawn, and why, and the seeds without a value."""
+        notes = [note for line in self.lines for note in line.gaps(log=log, unit=unit)]
+        return notes + missing_seeds(self.group, self.rows)
+
+
+def curves(group: Group, rows: pl.DataFrame, along: str, grid: Iterable[int] | None = None) -> Curves:
+    """The lines of a group in the order of its labels."""
+    summary = over(rows, group.by, along, grid)
+    present = set(summary[group.by])
+    lines = [
+        series(summary.filter(pl.col(group.by) == key), key, label, along)
+        for key, label in group.labels.items()
+        if key in present
+    ]
+    return Curves(group, rows, summary, lines)
+
+
+def series(summary: pl.DataFrame, key: str, label: str, along: str) -> Series:
+    """The summary of one line as arrays."""
+    part = summary.sort(along)
+    x, mean, std, least = (
+        part[name].cast(pl.Float64).fill_null(np.nan).to_numpy() for name in (along, "mean", "std", "least")
+    )
+    return Series(key=key, label=label, x=x, mean=mean, std=std, n=part["n"].to_numpy(), least=least)
+
+
+def point(key: str, label: str, x: float, mean: float, std: float, n: int) -> Series:
+    """A line of one point; its mean and spread are NaN where there are none."""
+    at, value, spread, least = (np.array([number], dtype=np.float64) for number in (x, mean, std, np.nan))
+    return Series(key=key, label=label, x=at, mean=value, std=spread, n=np.array([n]), least=least)
+
+
+def with_n(lines: Sequence[Series]) -> dict[str, str]:
+    """What the legend calls each line: with its n where the lines stand on different numbers of seeds."""
+    spans = {
+        key: span(int(n) for line in lines if line.key == key for n in line.n)
+        for key in dict.fromkeys(line.key for line in lines)
+    }
+    labels = {line.key: line.label for line in lines}
+    if len(set(spans.values())) <= 1:
+        return labels
+    return {key: f"{label} (n = {spans[key]})" for key, label in labels.items()}
+
+
+def line_notes(lines: Sequence[Series], *, log: bool, unit: str = "epochs") -> list[str]:
+    """Gaps, lines that start late or end early, and n that changes along the way."""
+    if not lines:
+        return []
+    first, last = min(line.x[0] for line in lines), max(line.x[-1] for line in lines)
+    notes = []
+    for line in lines:
+        notes += line.gaps(log=log, unit=unit)
+        if line.x[0] > first:
+            notes.append(f"{line.label}: starts at {unit[:-1]} {line.x[0]:.0f}.")
+        if line.x[-1] < last:
+            notes.append(f"{line.label}: ends at {unit[:-1]} {line.x[-1]:.0f}.")
+        notes += _changing_n(line, unit)
+    return notes
+
+
+def _changing_n(line: Series, unit: str) -> list[str]:
+    there = line.n > 0
+    x, n = line.x[there], line.n[there]
+    starts = np.flatnonzero(np.r_[True, n[1:] != n[:-1]]) if n.size else np.array([], dtype=np.int64)
+    if starts.size < 2:
+        return []
+    if starts.size > 3:
+        return [f"{line.label}: n varies between {n.min()} and {n.max()} along the line."]
+    parts = [f"{n[at]} up to {unit[:-1]} {x[after - 1]:.0f}" for at, after in itertools.pairwise(starts)]
+    return [f"{line.label}: n = {', '.join(parts)}, {n[-1]} after."]
+
+
+def common_epoch(rows: pl.DataFrame) -> int | None:
+    """The last epoch at which every run has every metric it has at all."""
+    held = rows.select("run", "metric", "epoch").unique()
+    wanted = held.select("run", "metric").unique().height
+    shared = held.group_by("epoch").len().filter(pl.col("len") == wanted)["epoch"].to_list()
+    return int(max(shared)) if shared else None
+
+
+def latest(rows: pl.DataFrame, epoch: int | None) -> tuple[pl.DataFrame, list[str]]:
+    """The rows of one epoch, the last where none is given, and a note where that is not the whole story."""
+    last = max(rows["epoch"].to_list())
+    chosen = rows.filter(pl.col("epoch") == (last if epoch is None else epoch))
+    runs, lacking = rows["run"].n_unique(), rows["run"].n_unique() - chosen["run"].n_unique()
+    if lacking:
+        return chosen, [f"{lacking} of {runs} runs have no values at epoch {last}."]
+    if epoch is not None and last > epoch:
+        return chosen, [f"Epoch {epoch} is the last that every run has; some have values up to epoch {last}."]
+    return chosen, []

@@ -1,0 +1,100 @@
+"""The pair of the residual study, `plain_mlp` and `res_mlp`: one ReLU layer a block, without normalisation.
+
+They differ in "+x" alone.  The network with LayerNorm, two matrices a block and a trained embedding is
+`residual_mlp`.
+"""
+
+import math
+from abc import ABC
+from typing import Annotated, ClassVar, Literal, final
+
+import torch
+from annotated_types import Ge
+from torch import Tensor, nn
+
+from sonde.checked import checked
+from sonde.errors import SondeError
+from sonde.models.parts import Embedding, Readout, default_init
+from sonde.network import Network, Signature
+
+
+class ReluLayer(nn.Module):
+    """ReLU(W h + b)."""
+
+    def __init__(self, d: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(d, d)
+
+    def forward(self, h_Nd: Tensor) -> Tensor:
+        return torch.relu(self.linear(h_Nd))
+
+
+@checked
+class ReluMLP(ABC):
+    """Kaiming-normal weights (fan-in, ReLU) times `weight_scale`, biases zero.
+
+    A weight scale of 1 is the raw variant, "1/sqrt(L)" the scaled one.  With and without "+x" the draws are the
+    same: both networks of a seed start from the same weights.  For classification an embedding and a linear head
+    with PyTorch's default weights stand around the stack; for regression its width is that of the data.
+    """
+
+    d: Annotated[int, Ge(1)] = 64
+    L: Annotated[int, Ge(1)] = 20
+    weight_scale: float | Literal["1/sqrt(L)"] = 1.0
+
+    label: ClassVar[str]
+    residual: ClassVar[bool]
+
+    @property
+    def init_scale(self) -> float:
+        return 1 / math.sqrt(self.L) if self.weight_scale == "1/sqrt(L)" else float(self.weight_scale)
+
+    @property
+    def variant(self) -> str:
+        if self.init_scale == 1:
+            return "raw"
+        return "scaled" if self.init_scale == 1 / math.sqrt(self.L) else f"weight scale {self.init_scale:g}"
+
+    def check(self, signature: Signature) -> None:
+        inputs, outputs = math.prod(signature.shape), signature.outputs
+        if not signature.classifies and not inputs == outputs == self.d:
+            raise SondeError(
+                f"widths do not match: model.d = {self.d}, but the task maps {inputs} inputs to {outputs} "
+                f"outputs; set model.d and task.d to the same number"
+            )
+
+    def build(self, signature: Signature, rng: torch.Generator) -> Network:
+        self.check(signature)
+        layers: list[nn.Module] = []
+        for _ in range(self.L):
+            with torch.random.fork_rng(devices=[]):
+                layer = ReluLayer(self.d)
+            nn.init.kaiming_normal_(layer.linear.weight, nonlinearity="relu", generator=rng)
+            layer.linear.weight.data.mul_(self.init_scale)
+            nn.init.zeros_(layer.linear.bias)
+            layers.append(layer)
+        embed: nn.Module = nn.Identity()
+        readout: nn.Module = nn.Identity()
+        if signature.classifies:
+            with default_init(rng):
+                embed = Embedding(signature.shape, self.d)
+                readout = Readout(self.d, signature.outputs, out_ln=False)
+        return Network(embed, layers, readout, residual=self.residual)
+
+
+@final
+@checked
+class PlainMLP(ReluMLP):
+    """Deep plain network: h_{l+1} = ReLU(W_l h_l + b_l)."""
+
+    label: ClassVar[str] = "Plain MLP"
+    residual: ClassVar[bool] = False
+
+
+@final
+@checked
+class ResMLP(ReluMLP):
+    """Deep residual network: h_{l+1} = h_l + ReLU(W_l h_l + b_l)."""
+
+    label: ClassVar[str] = "Residual MLP"
+    residual: ClassVar[bool] = True

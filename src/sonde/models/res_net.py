@@ -1,0 +1,120 @@
+"""The residual network of CIFAR-10.  N samples, C channels, H×W positions."""
+
+from itertools import pairwise
+from typing import Annotated, ClassVar, Literal, final
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from annotated_types import Ge
+from torch import Tensor, nn
+
+from sonde.checked import checked
+from sonde.errors import SondeError
+from sonde.models.parts import default_init
+from sonde.network import Network, Signature
+
+Norm = Literal["batch", "group"]
+GROUPS = 8
+
+
+class Stem(nn.Module):
+    """ReLU(norm(3×3 convolution))."""
+
+    def __init__(self, colours: int, channels: int, norm: Norm) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(colours, channels, 3, padding=1, bias=False)
+        self.norm = make_norm(norm, channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(self.norm(self.conv(x)))
+
+
+class BasicBlock(nn.Module):
+    """ReLU(shortcut(h) + norm(conv(ReLU(norm(conv(h)))))).
+
+    Where positions are halved and channels doubled, the shortcut takes every second position and fills up with zeros.
+    """
+
+    def __init__(self, below: int, above: int, norm: Norm) -> None:
+        super().__init__()
+        self.stride = 1 if below == above else 2
+        self.more = above - below
+        self.conv1 = nn.Conv2d(below, above, 3, stride=self.stride, padding=1, bias=False)
+        self.conv2 = nn.Conv2d(above, above, 3, padding=1, bias=False)
+        self.norm1, self.norm2 = make_norm(norm, above), make_norm(norm, above)
+
+    def forward(self, h: Tensor) -> Tensor:
+        f = self.norm2(self.conv2(torch.relu(self.norm1(self.conv1(h)))))
+        if self.stride == 2:
+            h = F.pad(h[:, :, ::2, ::2], (0, 0, 0, 0, 0, self.more))
+        return torch.relu(h + f)
+
+
+class PooledReadout(nn.Module):
+    """Linear map of the mean over positions."""
+
+    def __init__(self, channels: int, outputs: int) -> None:
+        super().__init__()
+        self.out_head = nn.Linear(channels, outputs)
+
+    def forward(self, h_NCHW: Tensor) -> Tensor:
+        z_NC: Tensor = self.out_head(h_NCHW.mean((2, 3)))
+        return z_NC
+
+
+def make_norm(norm: Norm, channels: int) -> nn.Module:
+    return nn.BatchNorm2d(channels) if norm == "batch" else nn.GroupNorm(min(GROUPS, channels), channels)
+
+
+@final
+@checked
+class ResNet:
+    """The ResNet-(6n+2) of He et al. (2016), arXiv:1512.03385: three stages of `n` basic blocks, each a unit.
+
+    The first stage has `d` channels; each further one doubles them and halves the positions.  `n` = 1 is ResNet-8,
+    3 ResNet-20.  Convolutions are drawn as the paper's (Kaiming normal, fan-out).  With `norm: batch` statistics come
+    from the same forward pass whatever the rule, and a unit's own norm learns from the unit's credit; `group` has
+    none.
+    """
+
+    n: Annotated[int, Ge(1)] = 1
+    d: Annotated[int, Ge(1)] = 16
+    norm: Norm = "batch"
+
+    variant: ClassVar[None] = None
+    init_scale: ClassVar[None] = None
+
+    @property
+    def L(self) -> int:
+        return 3 * self.n
+
+    @property
+    def label(self) -> str:
+        name = f"ResNet-{6 * self.n + 2}"
+        return name if self.norm == "batch" else f"{name}, GroupNorm"
+
+    def check(self, signature: Signature) -> None:
+        shape = signature.shape
+        if len(shape) != 3 or any(side % 4 for side in shape[1:]):
+            raise SondeError(
+                f"res_net takes images whose sides are multiples of 4, but the task's inputs are "
+                f"{'×'.join(map(str, shape))}: choose digits, parity or cifar10, or another model"
+            )
+        if self.norm == "group" and self.d % min(GROUPS, self.d):
+            raise SondeError(
+                f"model.d = {self.d} channels cannot be normalised in {GROUPS} groups: choose {GROUPS}"
+            )
+
+    def build(self, signature: Signature, rng: torch.Generator) -> Network:
+        self.check(signature)
+        d = self.d
+        widths = [d, *[d] * self.n, *[2 * d] * self.n, *[4 * d] * self.n]
+        with default_init(rng):
+            stem = Stem(signature.shape[0], d, self.norm)
+            blocks = [BasicBlock(a, b, self.norm) for a, b in pairwise(widths)]
+            readout = PooledReadout(4 * d, signature.outputs)
+        for module in (stem, *blocks):
+            for conv in module.modules():
+                if isinstance(conv, nn.Conv2d):
+                    nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu", generator=rng)
+        return Network(stem, blocks, readout, residual=False)

@@ -1,0 +1,211 @@
+"""Gather what a report says from a store: studies, audit, runs, and what is left out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import Any
+
+import sonde
+from sonde.audit.audit import Judge, RecipeAudit, audit
+from sonde.audit.table import columns, footnotes, lines
+from sonde.audit.verdict import sentence
+from sonde.config import RunConfig, to_tree
+from sonde.errors import SondeError
+from sonde.report.parts import AuditPart, AuditSentence, AuditTable, Contents, Section
+from sonde.report.runs import network_of, run_lines
+from sonde.report.watched import watched_parts
+from sonde.runs.configurations import differences, differing, recipe_of, shown
+from sonde.store.load import Run, Runs
+from sonde.studies import STUDIES, Study
+from sonde.studies.study import Gathered, NoRuns, gather
+
+SCALES = ("quick", "full")
+
+
+def contents(stored: Runs, *, source: str, title: str) -> Contents:
+    """Everything the store holds, study by study and run by run."""
+    judge = Judge(stored)
+    kept, remarks = _without_shared(_parts(stored, source, judge))
+    found = [_section(part) for part in kept]
+    belongs: dict[str, list[str]] = {run.id: [] for run in stored.runs}
+    for section in found:
+        for run in section.runs:
+            belongs[run].append(section.anchor)
+    named = {run for section in found for run in section.left_out}
+    nearest = _Nearest()
+    return Contents(
+        title=title,
+        source=source,
+        written=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC by sonde {sonde.__version__}",
+        runs=run_lines(stored.runs, belongs),
+        rows=stored.rows,
+        sections=found,
+        audit=_audit(stored, judge),
+        apart={run.id: nearest(run) for run in stored.runs if not belongs[run.id] and run.id not in named},
+        remarks=remarks,
+        watched=watched_parts(stored),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Part:
+    """What the store holds of a study at one scale, before anything is computed from it."""
+
+    name: str
+    scale: str
+    gathered: Gathered
+    wanted: Sequence[RunConfig]  # those with the seeds that are stored
+
+    @cached_property
+    def runs(self) -> frozenset[str]:
+        return frozenset(run.id for run in self.gathered.stored.runs)
+
+
+def _parts(stored: Runs, source: str, judge: Judge) -> list[_Part]:
+    seeds: dict[str, set[int]] = {}
+    for run in stored.runs:
+        seeds.setdefault(recipe_of(run.config), set()).add(run.config["seed"])
+    found = []
+    for name, study in STUDIES.items():
+        recipes = {scale: _recipes(study, scale) for scale in SCALES}
+        same = recipes["quick"] == recipes["full"]
+        for scale in SCALES[:1] if same else SCALES:
+            stored_seeds = {seed for known in recipes[scale] for seed in seeds.get(known, ())}
+            configs = study.configs(scale, sorted(stored_seeds))
+            try:
+                gathered = gather(stored, configs, source, judge, guests=True)
+            except NoRuns:
+                continue
+            present = {run.config["seed"] for run in gathered.stored.runs}
+            wanted = [config for config in configs if config.seed in present]
+            words = "quick and full scale, the same recipe" if same else f"{scale} scale"
+            found.append(_Part(name=name, scale=words, gathered=gathered, wanted=wanted))
+    return found
+
+
+def _section(part: _Part) -> Section:
+    study, gathered = STUDIES[part.name], part.gathered
+    return Section(
+        study=part.name,
+        scale=part.scale,
+        question=study.question,
+        findings=study.findings(gathered),
+        evidence=gathered.evidence,
+        wanted=len(part.wanted),
+        left_out=_incomplete(gathered, part.wanted),
+    )
+
+
+def _recipes(study: Study, scale: str) -> set[str]:
+    return {recipe_of(to_tree(config)) for config in study.configs(scale, [0])}
+
+
+def _incomplete(gathered: Gathered, wanted: Sequence[RunConfig]) -> dict[str, str]:
+    ids = {config.id for config in wanted}
+    return {run: why for run, why in gathered.left_out.items() if run in ids}
+
+
+def _without_shared(parts: Sequence[_Part]) -> tuple[list[_Part], list[str]]:
+    """Studies of which the store holds only what another study brought are named, not shown."""
+    kept, remarks = [], []
+    for part in parts:
+        within = [other for other in parts if part.runs < other.runs]
+        if within:
+            remarks.append(
+                f"{part.name} ({part.scale}): {len(part.runs)} of its {len(part.wanted)} runs are stored, "
+                f"all of them shared with {within[0].name}; `sonde run {part.name}` trains the others"
+            )
+        else:
+            kept.append(part)
+    return kept, remarks
+
+
+class _Nearest:
+    """Why a run is in no study: what it lacks of the one it is nearest to.  Every recipe is looked at once."""
+
+    def __init__(self) -> None:
+        self.candidates = [
+            (name, scale, config)
+            for name, study in STUDIES.items()
+            for scale in SCALES
+            for config in study.configs(scale, [0])
+        ]
+        self.known: dict[str, tuple[list[str], str, str, RunConfig]] = {}
+
+    def __call__(self, run: Run) -> str:
+        key = recipe_of(run.config)
+        if key not in self.known:
+            found = [
+                (differences(run.config, to_tree(config)), name, scale, config)
+                for name, scale, config in self.candidates
+            ]
+            self.known[key] = min(found, key=lambda entry: len(entry[0]))
+        telling, name, scale, config = self.known[key]
+        if not telling and replace(config, seed=run.config["seed"]).id == run.id:
+            message = f" ({run.manifest.message})" if run.manifest.message else ""
+            return f"{name} ({scale} scale) leaves it out: it is {run.manifest.state}{message}"
+        why = ", ".join(telling) or "its configuration is the same, but it is stored under another id"
+        return f"it belongs to no study; nearest is {name} ({scale} scale): {why}"
+
+
+def _audit(stored: Runs, judge: Judge) -> AuditPart:
+    try:
+        found = audit(stored, judge=judge)
+    except SondeError as error:
+        return AuditPart(tables=[], thresholds={}, left_out={}, reason=str(error))
+    several = [recipe for recipe in found.recipes if len(recipe.rules) > 1]
+    alike: dict[str, list[RecipeAudit]] = {}
+    for recipe in found.recipes:
+        if len(recipe.rules) == 1:
+            alike.setdefault(repr((columns(recipe), _task(recipe, stored))), []).append(recipe)
+    tables = [_table([recipe], stored) for recipe in several]
+    tables += [_table(group, stored) for group in alike.values()]
+    return AuditPart(tables=tables, thresholds=found.thresholds.words, left_out=found.left_out)
+
+
+def _table(recipes: Sequence[RecipeAudit], stored: Runs) -> AuditTable:
+    """One recipe, or several with one rule each in one table."""
+    one = len(recipes) == 1
+    said = [
+        AuditSentence(
+            sentence=sentence(rule) if one else f"{_network(recipe, stored)}, {sentence(rule)}",
+            runs=rule.ended,
+            seeds=rule.seeds,
+        )
+        for recipe in recipes
+        for rule in recipe.rules
+    ]
+    first = recipes[0]
+    about = stored[first.rules[0].ended[0]].about
+    return AuditTable(
+        title=f"{_network(first, stored) if one else 'One rule each'} on {_task(first, stored)}",
+        about=f"d = {about['width']}, L = {about['depth']}, {first.recipe['epochs']} epochs",
+        columns=dict(_ordered(["network", "left"], list(columns(first).items()), one)),
+        lines=[_ordered(_network(recipe, stored), line, one) for recipe in recipes for line in lines(recipe)],
+        sentences=said,
+        notes=list(dict.fromkeys(note for recipe in recipes for note in footnotes(recipe))),
+        recipe=_shared(recipes),
+    )
+
+
+def _ordered(network: Any, cells: Sequence[Any], one: bool) -> list[Any]:
+    """Network where there are several, rule, verdict, then the numbers it rests on."""
+    rule, *numbers, verdict = cells
+    return [*([] if one else [network]), rule, verdict, *numbers]
+
+
+def _shared(recipes: Sequence[RecipeAudit]) -> dict[str, str]:
+    telling = differing([recipe.recipe for recipe in recipes])
+    return {
+        key: " or ".join(telling[key]) if key in telling else shown(value)
+        for key, value in recipes[0].recipe.items()
+    }
+
+
+def _network(recipe: RecipeAudit, stored: Runs) -> str:
+    return network_of(stored[recipe.rules[0].ended[0]])
+
+
+def _task(recipe: RecipeAudit, stored: Runs) -> str:
+    return str(stored[recipe.rules[0].ended[0]].about["task_label"])

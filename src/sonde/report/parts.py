@@ -1,0 +1,98 @@
+"""The parts of the page: plain values and tidy rows, whoever gathered them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import polars as pl
+
+from sonde.report.runs import RunLine
+from sonde.report.watched import WatchedPart
+from sonde.runs.evidence import Evidence
+
+
+class Said(Protocol):
+    """A sentence computed from rows, its cells for a table, and the runs it stands on."""
+
+    @property
+    def sentence(self) -> str: ...
+    @property
+    def shown(self) -> Mapping[str, str]: ...
+    @property
+    def runs(self) -> Sequence[str]: ...
+    @property
+    def seeds(self) -> Sequence[int | None]: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditSentence:
+    """A sentence of the audit and the runs it stands on."""
+
+    sentence: str
+    runs: Sequence[str]
+    seeds: Sequence[int | None]
+    shown: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """A study at one scale."""
+
+    study: str
+    scale: str  # in words
+    question: str
+    findings: Sequence[Said]
+    evidence: Evidence
+    wanted: int  # how many runs the study has with the seeds that are stored
+    left_out: Mapping[str, str]  # runs of the study that are not complete → why
+
+    @property
+    def anchor(self) -> str:
+        return f"{self.study}-{self.scale.split()[0]}"
+
+    @property
+    def runs(self) -> list[str]:
+        return self.evidence.runs["run"].to_list()
+
+    @property
+    def seeds(self) -> list[int | None]:
+        return self.evidence.runs["seed"].unique().sort().to_list()
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditTable:
+    """The audit of one recipe, or of several that were run under one rule each."""
+
+    title: str
+    about: str
+    columns: Mapping[str, str]  # heading → left or right
+    lines: Sequence[Sequence[str]]
+    sentences: Sequence[AuditSentence]
+    notes: Sequence[str]
+    recipe: Mapping[str, str]  # key → value, what the runs share
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditPart:
+    """Every recipe's audit, when each question fires, and the runs that were not asked."""
+
+    tables: Sequence[AuditTable]
+    thresholds: Mapping[str, str]
+    left_out: Mapping[str, str]
+    reason: str | None = None  # why there is none
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contents:
+    """Everything on the page."""
+
+    title: str
+    source: str
+    written: str  # date and version
+    runs: Sequence[RunLine]
+    rows: pl.DataFrame
+    sections: Sequence[Section]
+    audit: AuditPart
+    apart: Mapping[str, str]  # runs of no study → why
+    remarks: Sequence[str]
+    watched: Sequence[WatchedPart] = ()

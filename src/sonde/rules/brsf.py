@@ -1,0 +1,69 @@
+"""Sign-concordant feedback with magnitudes that are random anew in every batch."""
+
+import math
+from collections.abc import Sequence
+from typing import Annotated, Any, ClassVar, final
+
+import torch
+from annotated_types import Ge
+from torch import Tensor
+
+from sonde.checked import checked
+from sonde.rules.fa import FeedbackAlignment
+from sonde.rules.layers import Backward, cast, sizes, weights_of
+from sonde.rules.rule import CreditScale, Facts, Matrix, Route, Rule, seeded
+
+
+class Redrawn:
+    """The sizes of the magnitudes, and what they are drawn from."""
+
+    def __init__(self, scale: Backward, rng: torch.Generator) -> None:
+        self.scale, self.rng = scale, rng
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"scale": self.scale.state_dict(), "rng": self.rng.get_state()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.scale.load_state_dict(state["scale"])
+        self.rng.set_state(state["rng"])
+
+    def double(self, device: torch.device) -> "Redrawn":
+        return Redrawn(self.scale.double(device), self.rng.clone_state())
+
+    def catch_up(self, trained: "Redrawn") -> None:
+        pass
+
+
+@final
+@checked
+class BatchMagnitudes(Rule):
+    """Backprop, of whose weight matrices only the signs are known on the way back; magnitudes are drawn at every step.
+
+    Liao, Leibo & Poggio (2016), arXiv:1510.05067:  V = |M| ∘ sign(W), |M| uniform between 0 and √3·s, s the standard
+    deviation of W's initial entries, so that V has the size of W's initial matrix.  Magnitudes have 15 bits.
+    Exact limit: in expectation it is `usf`, times √3/2.
+    """
+
+    credit_scale: CreditScale = "rms"
+    penalty: Annotated[float, Ge(0)] = 0.0
+
+    label: ClassVar[str] = "brSF"
+    route: ClassVar[Route] = "layer"
+    chance: ClassVar[Rule] = FeedbackAlignment(level="layer")
+
+    def init(self, facts: Facts, rng: torch.Generator) -> Redrawn:
+        return Redrawn(Backward(sizes(facts)), seeded(rng))
+
+    def feedback(self, state: Redrawn, units: Sequence[Matrix]) -> Matrix:
+        scale = cast(state.scale.matrices, units)
+        return {
+            name: w.sign().mul_(uniform(w, state.rng)).mul_(scale[name] * math.sqrt(3))
+            for name, w in weights_of(units).items()
+        }
+
+
+def uniform(like: Tensor, rng: torch.Generator) -> Tensor:
+    """Between 0 and 1, in steps of 2⁻¹⁵: four numbers of every 64 random bits, since bits are what a draw costs."""
+    bits = torch.empty(-(-like.numel() // 4), dtype=torch.int64).random_(generator=rng)
+    numbers = bits.view(torch.int16)[: like.numel()].to(like.dtype).abs_().mul_(2.0**-15)
+    return numbers.view(like.shape).to(like.device)

@@ -1,0 +1,94 @@
+"""Direct difference target propagation, linear.  N samples, D numbers read of a state."""
+
+from typing import Annotated, Any, ClassVar, final
+
+import torch
+from annotated_types import Ge, Gt
+from torch import Tensor, nn
+
+from sonde.checked import checked
+from sonde.rules.learner import Learner
+from sonde.rules.rule import CreditScale, Facts, Route, Rule, Signal, seeded
+
+
+class Inverses:
+    """Q_l with their optimisers, the noise, and the number of steps."""
+
+    def __init__(self, learners: list[Learner], rng: torch.Generator) -> None:
+        self.learners, self.rng, self.steps = learners, rng, 0
+
+    def state_dict(self) -> dict[str, Any]:
+        learners = [learner.state_dict() for learner in self.learners]
+        return {"learners": learners, "rng": self.rng.get_state(), "steps": self.steps}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for learner, stored in zip(self.learners, state["learners"], strict=True):
+            learner.load_state_dict(stored)
+        self.rng.set_state(state["rng"])
+        self.steps = state["steps"]
+
+    def double(self, device: torch.device) -> "Inverses":
+        return Inverses([learner.double(device) for learner in self.learners], self.rng.clone_state())
+
+    def catch_up(self, trained: "Inverses") -> None:
+        self.steps = trained.steps
+
+
+@final
+@checked
+class DirectTargets(Rule):
+    """A target for the last state is carried straight to every other by what inverts the way up.
+
+    Meulemans et al. (2020), arXiv:2006.14331, DDTP-linear:  the target of h_L is ĥ_L = h_L − `step`·g_L, that of h_l
+    is h_l + Q_l(ĥ_L − h_L);  a_l = h_l − target.  Q_l learns to undo: Adam 1e-3 on
+    ‖Q_l (f(h_l + σε) − f(h_l)) − σε‖², f the way from h_l to h_L, σ = `noise` times the size of h_l, ε normal.  One Q_l
+    learns at each step, in turn.  Of tokens and maps it is about what the network's reader reads.
+    Exact limit: on a linear network that can be inverted, Q_l is the inverse of the map above h_l.
+    """
+
+    step: Annotated[float, Gt(0)] = 0.1
+    noise: Annotated[float, Gt(0)] = 0.01
+    credit_scale: CreditScale = "rms"
+    penalty: Annotated[float, Ge(0)] = 0.0
+
+    label: ClassVar[str] = "DDTP"
+    route: ClassVar[Route] = "local"
+    reads_top_gradient: ClassVar[bool] = True
+
+    def init(self, facts: Facts, rng: torch.Generator) -> Inverses:
+        widths = [facts.reader.width(shape) for shape in facts.shapes]
+        return Inverses([Learner(_linear(widths[-1], d, facts, rng)) for d in widths[:-1]], seeded(rng))
+
+    def credits(self, state: Inverses, signal: Signal) -> list[Tensor]:
+        reader, below = signal.reader, signal.states[:-1]
+        with torch.no_grad():
+            move_ND = self.step * reader.credit(signal.top_gradient)
+            credits = [
+                reader.spread(learner.net(move_ND), h)
+                for learner, h in zip(state.learners, below, strict=True)
+            ]
+        return [*credits, self.step * signal.top_gradient]
+
+    def update(self, state: Inverses, signal: Signal) -> dict[str, Tensor]:
+        if not state.learners:
+            return {}
+        layer = state.steps % len(state.learners)
+        state.steps += 1
+        reader, h, top = signal.reader, signal.states[layer], signal.states[-1]
+        read_ND = reader.read(h)
+        size = self.noise * read_ND.square().mean().sqrt()
+        noise_ND = torch.randn(read_ND.shape, generator=state.rng).to(read_ND) * size
+        moved = signal.top_from(layer, reader.moved(h, noise_ND[None])[0])
+        change_ND = reader.read(moved) - reader.read(top)
+        undone_ND = state.learners[layer].net(change_ND / size.clamp_min(torch.finfo(size.dtype).tiny))
+        error = (undone_ND - noise_ND / size.clamp_min(torch.finfo(size.dtype).tiny)).square().mean()
+        state.learners[layer].descend(error)
+        return {"ddtp_inverse_error": error.detach()}
+
+
+def _linear(inputs: int, outputs: int, facts: Facts, rng: torch.Generator) -> nn.Linear:
+    """Q_l, N(0, 1/inputs) at the start."""
+    with torch.random.fork_rng(devices=[]):
+        linear = nn.Linear(inputs, outputs, bias=False)
+    nn.init.normal_(linear.weight, std=inputs**-0.5, generator=rng)
+    return linear.to(facts.device, facts.dtype)

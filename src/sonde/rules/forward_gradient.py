@@ -1,0 +1,42 @@
+"""Forward gradients: how the loss changes along a random direction, times that direction."""
+
+from typing import Annotated, ClassVar, final
+
+import torch
+from annotated_types import Ge
+from torch import Tensor
+
+from sonde.checked import checked
+from sonde.rules.rule import CreditScale, Facts, Route, Rule, Signal, Stream, normal_like
+
+
+@final
+@checked
+class ForwardGradient(Rule):
+    """One forward-mode pass along a random direction of all states; no gradient is sent back.
+
+    Baydin et al. (2022), arXiv:2202.08587; of states, not weights: Ren et al. (2023), arXiv:2210.03310:
+    a_l = (Σ_k ⟨∇_{h_k} ℓ, v_k⟩) v_l,  v ~ N(0, 1), averaged over `directions`.
+    Exact limit: its mean over draws is the exact gradient; so it is backprop as directions become many.
+    """
+
+    directions: Annotated[int, Ge(1)] = 1
+    credit_scale: CreditScale = "rms"
+    penalty: Annotated[float, Ge(0)] = 0.0
+
+    label: ClassVar[str] = "forward gradient"
+    route: ClassVar[Route] = "local"
+    reads_top_gradient: ClassVar[bool] = False
+    chance: ClassVar[None] = None
+
+    def init(self, facts: Facts, rng: torch.Generator) -> Stream:
+        return Stream.seeded(rng)
+
+    def credits(self, state: Stream, signal: Signal) -> list[Tensor]:
+        credits = [torch.zeros_like(h) for h in signal.states]
+        for _ in range(self.directions):
+            directions = normal_like(signal.states, state.rng)
+            slope_N = (signal.jvp(directions) * signal.error).flatten(1).sum(-1) / self.directions
+            for a, v in zip(credits, directions, strict=True):
+                a.addcmul_(v, slope_N.view(-1, *[1] * (v.ndim - 1)))
+        return credits

@@ -1,0 +1,102 @@
+"""Local losses: every state predicts the label, and is alike for samples that are.  N samples, D numbers read."""
+
+from typing import Annotated, Any, ClassVar, final
+
+import torch
+from annotated_types import Ge, Le
+from torch import Tensor, nn
+
+from sonde.checked import checked
+from sonde.rules.learner import Learner
+from sonde.rules.rule import CreditScale, Facts, Route, Rule, Signal
+
+
+class LocalHeads(nn.Module):
+    """C_l, a linear head, and P_l, a linear map without bias, for every state."""
+
+    def __init__(self, widths: list[int], outputs: int, similar: int) -> None:
+        super().__init__()
+        self.heads = nn.ModuleList(nn.Linear(d, outputs) for d in widths)
+        self.maps = nn.ModuleList(nn.Linear(d, min(d, similar), bias=False) for d in widths)
+
+
+class Local:
+    """Heads and maps with their optimiser; between `credits` and `update` also the gradients both come from."""
+
+    def __init__(self, learner: Learner, by_token: bool) -> None:
+        self.learner, self.by_token = learner, by_token
+        self.gradients: list[Tensor] | None = None
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.learner.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.learner.load_state_dict(state)
+
+    def double(self, device: torch.device) -> "Local":
+        return Local(self.learner.double(device), self.by_token)
+
+    def catch_up(self, trained: "Local") -> None:
+        pass
+
+
+@final
+@checked
+class PredSim(Rule):
+    """Every state has losses of its own, and no credit crosses a block.
+
+    Nøkland & Eidnes (2019), arXiv:1901.06656:  a_l = ∇_{h_l} [(1 − β)·ℓ(C_l h_l, y) + β·mean((S(P_l h_l) − S(y))²)],
+    S the cosines between the rows of a batch, each row less its mean, y the label as 0s and a 1.  C_l and P_l (to as
+    many numbers as it reads, at most `similar`) learn from the same two losses, with Adam 1e-3.  Of tokens and maps
+    they read what the network's reader reads; where each token has an output of its own, each token.
+    Exact limit: with β = 0 and C_L the readout it is the exact gradient at the last state.
+    """
+
+    beta: Annotated[float, Ge(0), Le(1)] = 0.99
+    similar: Annotated[int, Ge(1)] = 256
+    credit_scale: CreditScale = "rms"
+    penalty: Annotated[float, Ge(0)] = 0.0
+
+    label: ClassVar[str] = "predsim"
+    route: ClassVar[Route] = "local"
+    reads_top_gradient: ClassVar[bool] = False
+
+    def init(self, facts: Facts, rng: torch.Generator) -> Local:
+        widths = [shape[-1] if facts.by_token else facts.reader.width(shape) for shape in facts.shapes]
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(int(torch.randint(2**62, (1,), generator=rng)))
+            net = LocalHeads(widths, facts.outputs, self.similar)
+        return Local(Learner(net.to(facts.device, facts.dtype)), facts.by_token)
+
+    def credits(self, state: Local, signal: Signal) -> list[Tensor]:
+        net: Any = state.learner.net
+        read = (lambda h: h) if state.by_token else signal.reader.read
+        alike_NN = similarities(signal.targets.flatten(1))
+        with torch.enable_grad():
+            states = [h.detach().requires_grad_() for h in signal.states]
+            total = torch.zeros((), device=states[0].device, dtype=states[0].dtype)
+            for h, head, to_similar in zip(states, net.heads, net.maps, strict=True):
+                seen = read(h)
+                output = head(seen).view_as(signal.output_NC)
+                total = total + (1 - self.beta) * signal.loss.mean(output, signal.y)
+                if self.beta:
+                    apart_NN = similarities(to_similar(seen).flatten(1)) - alike_NN
+                    total = total + self.beta * apart_NN.square().mean()
+            parameters = list(net.parameters())
+            found = torch.autograd.grad(total, [*states, *parameters], materialize_grads=True)
+        state.gradients = list(found[len(states) :])
+        return [g * len(g) for g in found[: len(states)]]
+
+    def update(self, state: Local, signal: Signal) -> dict[str, Tensor]:
+        assert state.gradients is not None, "credits comes before update"
+        state.learner.follow(state.gradients)
+        state.gradients = None
+        return {}
+
+
+def similarities(rows_ND: Tensor) -> Tensor:
+    """Cosines between rows, each less its mean, N×N; of a row without spread, 0."""
+    centred_ND = rows_ND - rows_ND.mean(-1, keepdim=True)
+    unit_ND = centred_ND / (torch.linalg.vector_norm(centred_ND, dim=-1, keepdim=True) + 1e-8)
+    cosines_NN: Tensor = unit_ND @ unit_ND.mT
+    return cosines_NN

@@ -1,0 +1,12 @@
+"""What a reader has to be told beside the numbers, once in a process."""
+
+import sys
+
+_told: set[str] = set()
+
+
+def tell(text: str) -> None:
+    """A line on the standard error, unless it was there before."""
+    if text not in _told:
+        _told.add(text)
+        print(f"sonde: {text}", file=sys.stderr)

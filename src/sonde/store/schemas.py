@@ -1,0 +1,164 @@
+"""What `run.json` and `manifest.json` may say; anything else is one line that names the file, the key and the fix."""
+
+from dataclasses import dataclass, field, fields
+from functools import cache
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
+
+from annotated_types import Ge, Le
+from pydantic import AfterValidator, ConfigDict, Strict, TypeAdapter, ValidationError
+
+from sonde.errors import SondeError
+from sonde.store.checksums import Checksum
+
+T = TypeVar("T")
+State = Literal["unfinished", "complete", "diverged", "failed"]
+ENDED: tuple[State, ...] = ("complete", "diverged")
+WATCHED = "watched"  # the kind of a run that has no configuration
+
+_CLOSED = ConfigDict(extra="forbid")
+_OPEN = ConfigDict(extra="ignore")
+
+
+def _bare(name: str) -> str:
+    if name in ("", ".", "..") or any(mark in name for mark in "/\\\0"):
+        raise ValueError("a file of the run's own folder is named without a path")
+    return name
+
+
+BareName = Annotated[str, AfterValidator(_bare)]
+Count = Annotated[int, Strict(), Ge(0), Le(2**63 - 1)]
+Number = Annotated[float, Strict()]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """Which state of the run is visible, what its files must be, and how it came to be."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _CLOSED
+
+    state: State = "unfinished"
+    epoch: Count | None = None  # None: created, nothing measured yet
+    step: Count = 0
+    files: dict[str, BareName] = field(default_factory=dict)
+    seconds: dict[str, Number] = field(default_factory=dict)
+    sessions: list[dict[str, Any]] = field(default_factory=list)
+    message: str | None = None
+    checksums: dict[BareName, Checksum] | None = None  # by file, run.json among them; 0.1.0 stored none
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainedAbout:
+    """What readers rely on in the facts derived from a configuration; there may be more of them."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _OPEN
+
+    label: str
+    variant: str | None
+    rule_label: str
+    task_label: str
+    depth: Count
+    width: Number | None
+    alpha: Number | None
+    steps: Count
+    samples: Count
+    probe_size: Count
+
+
+ABOUT = tuple(one.name for one in fields(TrainedAbout))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Named:
+    """A part of a configuration that was chosen by name."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _OPEN
+
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Configuration:
+    """What readers rely on in a configuration; training parses all of it."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _OPEN
+
+    model: Named
+    rule: Named
+    task: Named
+    optimiser: dict[str, Any]
+    probes: dict[str, Any]
+    epochs: Count
+    seed: Count
+    scale: str
+    batch_size: Count
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """The description of a run that Sonde trained."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _CLOSED
+
+    format: Count
+    id: BareName
+    about: TrainedAbout
+    config: Configuration
+    defaults: dict[str, Any] = field(default_factory=dict)
+    guests: list[BareName] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WatchedAbout:
+    __pydantic_config__: ClassVar[ConfigDict] = _OPEN
+
+    label: str
+    model: str
+    parameters: Count
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watched:
+    """The description of a run that was watched."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _CLOSED
+
+    format: Count
+    id: BareName
+    kind: Literal["watched"]
+    about: WatchedAbout
+    config: None
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+def checked(kind: type[T], known: Any, where: str, fix: str) -> T:
+    """What was read, as what it has to be."""
+    try:
+        adapter: TypeAdapter[T] = _adapter(kind)  # type: ignore[arg-type]
+        found = adapter.validate_python(known)
+    except ValidationError as error:
+        raise SondeError(f"{where} {_said(error)}: {fix}") from None
+    return found
+
+
+def _said(error: ValidationError) -> str:
+    """The first complaint, with the dotted key it is about."""
+    problem = error.errors(include_url=False, include_context=False)[0]
+    key = ".".join(map(str, problem["loc"]))
+    if problem["type"] == "missing":
+        return f"has no key {key!r}"
+    if problem["type"] == "unexpected_keyword_argument":
+        return f"has a key {key!r} that this version does not know"
+    said = problem["msg"].removeprefix("Value error, ")
+    return f"has {key} = {_short(problem['input'])}: {said[0].lower() + said[1:]}"
+
+
+def _short(value: Any) -> str:
+    try:
+        text = repr(value)
+    except ValueError:  # a number of more digits than Python writes
+        return "a very long number"
+    return text if len(text) <= 60 else f"{text[:60]}…"

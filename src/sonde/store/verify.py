@@ -1,0 +1,158 @@
+"""A whole store against what was written: every file, every id, every row's run, and the index against the runs."""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import polars as pl
+
+from sonde.atomic import ASIDE
+from sonde.errors import SondeError
+from sonde.store import index
+from sonde.store.checksums import Checksum, checksum
+from sonde.store.index import FOLDER, Index, Stretch, Wanted
+from sonde.store.journal import journal_name, read_facts, read_watched
+from sonde.store.load import stamps_of
+from sonde.store.place import Place, place
+from sonde.store.run import Damaged, Manifest, RunFolder
+from sonde.store.schemas import WATCHED
+
+AT_A_TIME = 1 << 20  # bytes
+
+
+@dataclass
+class Verified:
+    """What was found; memory does not grow with the store."""
+
+    runs: int = 0
+    files: int = 0
+    bytes: int = 0
+    indexed: int = 0
+    without_checksums: list[str] = field(default_factory=list)
+    wrong: dict[str, list[str]] = field(
+        default_factory=dict
+    )  # run, or the index → what is wrong and what helps
+    left_over: list[str] = field(default_factory=list)  # files that belong to nothing
+
+    def blame(self, what: str, said: str) -> None:
+        self.wrong.setdefault(what, []).append(said)
+
+
+def verify(root: str | Place) -> Verified:
+    """Read all of a store and compare it with its checksums; nothing is changed."""
+    root = place(root)
+    present = stamps_of(root)
+    found, known = Verified(), index.read(root, present)
+    rows_of = _Indexed(known)
+    try:
+        for id in present:
+            found.runs += 1
+            try:
+                _verify_run(RunFolder(root / id), found, rows_of)
+            except SondeError as error:
+                found.blame(id, str(error))
+        _verify_index(root, found)
+    finally:
+        known.close()
+    found.left_over += [str(path) for path in _asides(root)]
+    return found
+
+
+def _verify_run(folder: RunFolder, found: Verified, indexed: "_Indexed") -> None:
+    manifest = folder.manifest()
+    described = folder.description(manifest)
+    if manifest.checksums is None:
+        found.without_checksums.append(folder.id)
+    counted: dict[str, int] = {}
+
+    def every_file(manifest: Manifest) -> None:
+        counted.clear()
+        for name, known in (manifest.checksums or {}).items():
+            path = folder.path / name
+            if (there := _checksum(path)) != known:
+                raise Damaged(
+                    f"{path} is not what was stored ({there.bytes:,} bytes, SHA-256 {there.sha256[:12]}…; stored were "
+                    f"{known.bytes:,}, {known.sha256[:12]}…): {folder.fix}"
+                )
+            counted[name] = there.bytes
+
+    manifest, _ = folder.follow(every_file, manifest)
+    found.files += len(counted) + 1
+    found.bytes += sum(counted.values())
+    if described.get("kind") == WATCHED:
+        read_watched(folder)
+        read_facts(folder)
+    else:
+        manifest, rows = folder.read(manifest)
+        indexed.compare(folder.id, manifest, rows, found)
+    named = {"run.json", "manifest.json", "log.txt", *manifest.files.values(), *(manifest.checksums or {})}
+    named |= {*described.get("guests", []), journal_name(manifest)}
+    found.left_over += [
+        str(file)
+        for file in folder.path.iterdir()
+        if file.name not in named and folder.manifest() == manifest
+    ]
+
+
+def _checksum(path: Place) -> Checksum:
+    """Of a file, without holding it."""
+    if not isinstance(path, Path):
+        return checksum(path.read_bytes())
+    digest, count = hashlib.sha256(), 0
+    with path.open("rb") as file:
+        while part := file.read(AT_A_TIME):
+            digest.update(part)
+            count += len(part)
+    return Checksum(digest.hexdigest(), count)
+
+
+class _Indexed:
+    """The rows of an index beside those of the folders, a block at a time."""
+
+    def __init__(self, known: Index) -> None:
+        self.known = known
+        self.block = -1
+        self.rows: dict[str, Stretch] = {}
+        self.members: dict[int, list[str]] = {}
+        for run, line in known.lines.items():
+            self.members.setdefault(line.block, []).append(run)
+
+    def compare(self, run: str, manifest: Manifest, rows: pl.DataFrame, found: Verified) -> None:
+        line = self.known.lines.get(run)
+        if line is None:
+            return
+        if line.block != self.block:
+            self.block = line.block
+            self.rows = self.known.rows(self.members[line.block], Wanted())
+        stretch = self.rows.get(run)
+        if (
+            stretch is None
+            or line.manifest != manifest
+            or not stretch.frame.slice(stretch.first, stretch.count).equals(index.light(rows)[0])
+        ):
+            found.blame(FOLDER, f"its copy of {run} is not what the run has")
+        else:
+            found.indexed += 1
+
+
+def _verify_index(root: Place, found: Verified) -> None:
+    folder = root / FOLDER
+    if not (folder / index.NAME).exists():
+        return
+    try:
+        index.refuse_damage(root)
+    except (SondeError, OSError, ValueError, KeyError, TypeError, pl.exceptions.PolarsError) as error:
+        found.blame(FOLDER, str(error))
+    if FOLDER in found.wrong:
+        found.wrong[FOLDER].append(f"it can be rebuilt: remove {folder}, and the next reader writes it anew")
+
+
+def _asides(root: Place) -> Iterator[Place]:
+    """What interrupted writers left beside the runs."""
+    for folder in (root, root / FOLDER, root / ".locks"):
+        try:
+            entries = list(folder.iterdir())
+        except OSError:
+            continue
+        yield from (path for path in entries if path.name.startswith(ASIDE))

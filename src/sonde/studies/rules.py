@@ -1,0 +1,211 @@
+"""What does each rule of the field recover of what backprop gains, and at what cost?"""
+
+import math
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import polars as pl
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from sonde.config import Probing, RunConfig, name_of, parse
+from sonde.generators import generator
+from sonde.models import ConvNet, Model, ResidualMLP
+from sonde.rules import RULES, FeedbackAlignment, Rule, StateBridge
+from sonde.runs.readings import Readings, RunReadings
+from sonde.spreads import paired, summarise
+from sonde.studies.recipes import QUICK_SEEDS, SEEDS, depth_matters
+from sonde.studies.study import Finding, Gathered, Study, over_runs
+from sonde.training.assign import CreditAssignment
+from sonde.verdicts import accuracy, number
+
+COMPARED: tuple[Rule, ...] = tuple(
+    {"fa": FeedbackAlignment(level="layer"), "state_bridge": StateBridge(hidden=128)}.get(name) or rule()
+    for name, rule in RULES.items()
+)
+"""FA as the paper has it, by layers; State Bridge with the predictor whose step costs less."""
+ONE_SHAPE = ("credit_bridge",)  # need states of one shape, which a ConvNet's are not
+WITHOUT_BACKWARD_PASS = (
+    *("dfa", "drtp", "dkp", "fdfa", "forward_gradient"),
+    *("predsim", "ddtp", "state_bridge", "credit_bridge"),
+)
+"""No gradient, and no matrix in its place, carries credit from block to block."""
+PROBES = Probing(
+    names=("loss", "hidden_norm", "grad_norm", "credit_norm", "credit_cosine", "weight_alignment"),
+    schedule="every_k",
+    costly=(),
+)
+ENOUGH = 0.9  # of backprop's margin over frozen blocks
+
+
+def configs(scale: str, seeds: Sequence[int]) -> list[RunConfig]:
+    """Every rule on residual_mlp and on conv_net, on a task where depth matters."""
+    full = scale == "full"
+    networks: tuple[Model, ...] = (
+        ResidualMLP(d=256 if full else 64, L=4),
+        ConvNet(channels=(16, 32, 64), d=128) if full else ConvNet(channels=(16, 32), d=64),
+    )
+    return [
+        depth_matters(model, rule, scale=scale, seed=seed, probes=PROBES)
+        for seed in seeds
+        for model in networks
+        for rule in COMPARED
+        if not (isinstance(model, ConvNet) and name_of("rule", rule) in ONE_SHAPE)
+    ]
+
+
+def findings(gathered: Gathered) -> list[Finding]:
+    """For each network every rule, the most accurate first; then which of them train depth."""
+    evidence, readings = gathered.evidence, Readings(gathered.evidence.rows)
+    costs = {run.id: Cost(run) for run in gathered.stored.runs}
+    found: list[Finding] = []
+    for label in evidence.runs["label"].unique(maintain_order=True):
+        runs = evidence.runs.filter(label=label)
+        of_rule = [_finding(runs, runs.filter(rule=rule), readings, costs) for rule in runs["rule"].unique()]
+        of_rule.sort(key=lambda finding: (-(finding.numbers["test_acc"] or 0), finding.numbers["rule"]))
+        found += [*_depth(str(label), of_rule), *of_rule]
+    return found
+
+
+class Cost:
+    """Of a stored run: seconds of a training step as it was trained, and the operations of one on 128 samples."""
+
+    def __init__(self, run: Any) -> None:
+        self.run = run
+
+    @property
+    def seconds(self) -> float:
+        steps = self.run.manifest.step
+        return float(self.run.manifest.seconds["train"]) / steps if steps else math.nan
+
+    @cached_property
+    def operations(self) -> int:
+        return operations(parse(self.run.config))
+
+
+def operations(config: RunConfig) -> int:
+    """Of the matrix products and convolutions of a step, counted; of a rule that does not do the same at every step,
+    the mean of ten."""
+    rng, asked, steps = generator(0, "init"), config.signature, 10
+    net = config.model.build(asked, rng)
+    x, y = torch.randn(128, *asked.shape, generator=rng), torch.randint(asked.outputs, (128,), generator=rng)
+    assignment = CreditAssignment(net, config.rule, sample=x, steps=1)
+    with FlopCounterMode(display=False) as counter:
+        for _ in range(steps):
+            assignment.backward(x, y)
+    return int(counter.get_total_flops()) // steps
+
+
+def _measure(rows: RunReadings) -> dict[str, float]:
+    last, top = rows.run["epochs"], rows.run["depth"]
+    cosines = [rows.value("credit_cosine", epoch=last, layer=layer) for layer in range(top)]
+    return {
+        "test_acc": rows.value("test_acc", epoch=last),
+        **{f"cosine_{layer}": value for layer, value in enumerate(cosines)},
+    }
+
+
+def _finding(
+    network: pl.DataFrame, runs: pl.DataFrame, readings: Readings, costs: dict[str, Cost]
+) -> Finding:
+    what = runs.row(0, named=True)
+    over = over_runs(runs, readings, _measure)
+    share = _share(network, runs, readings)
+    cosines = [over[f"cosine_{layer}"]["mean"] for layer in range(what["depth"])]
+    reference = network.filter(rule="bp")["run"].to_list()
+    own = runs["run"].to_list()
+    arithmetic = _ratio(*([float(costs[run].operations) for run in some[:1]] for some in (own, reference)))
+    time = _ratio([costs[run].seconds for run in own], [costs[run].seconds for run in reference])
+    reached = accuracy(over["test_acc"]["mean"], over["test_acc"]["std"])
+    recovered = "undefined" if math.isnan(share) else f"{100 * share:.0f} %"
+    shown = {
+        "network": what["label"],
+        "rule": what["rule_label"],
+        "n": str(runs.height),
+        "test accuracy": reached,
+        "of BP's margin": "–" if what["rule"] in ("bp", "frozen") else recovered,
+        "credit cosine, h_0 …": " ".join("–" if math.isnan(c) else f"{c:.2f}" for c in cosines),
+        "arithmetic ÷ BP": number(arithmetic),
+        "time ÷ BP": number(time),
+    }
+    return Finding(
+        sentence=(
+            f"{what['label']}, {what['rule_label']}: test accuracy {reached}, {recovered} of BP's margin over frozen "
+            f"blocks; a step costs {number(arithmetic)} times BP's arithmetic and took {number(time)} times as long."
+        ),
+        shown=shown,
+        numbers={
+            "network": what["label"],
+            "rule": what["rule"],
+            "rule_label": what["rule_label"],
+            "n": runs.height,
+            "test_acc": over["test_acc"]["mean"],
+            "share": None if math.isnan(share) else share,
+            "cosines": [None if math.isnan(c) else c for c in cosines],
+            "arithmetic": arithmetic,
+            "time": time,
+        },
+        runs=tuple(own),
+        seeds=tuple(runs["seed"]),
+    )
+
+
+def _share(network: pl.DataFrame, runs: pl.DataFrame, readings: Readings) -> float:
+    """What of BP's margin over frozen blocks the rule has, means of the differences by seed; NaN without a margin."""
+    taken = readings.at("test_acc", epoch=runs["epochs"][0])
+
+    def by_seed(some: pl.DataFrame) -> dict[int, float]:
+        run_and_seed = zip(some["run"], some["seed"], strict=True)
+        return {seed: taken[run].value for run, seed in run_and_seed if run in taken and taken[run].defined}
+
+    ours, best, least = (
+        by_seed(runs),
+        by_seed(network.filter(rule="bp")),
+        by_seed(network.filter(rule="frozen")),
+    )
+    gained = summarise(paired(ours, least).differences.values())
+    margin = summarise(paired(best, least).differences.values())
+    if not gained.n or not margin.n or margin.mean <= 0:
+        return math.nan
+    return gained.mean / margin.mean
+
+
+def _ratio(ours: list[float], theirs: list[float]) -> float:
+    ours, theirs = ([value for value in values if not math.isnan(value)] for values in (ours, theirs))
+    if not ours or not theirs or sum(theirs) == 0:
+        return math.nan
+    return (sum(ours) / len(ours)) / (sum(theirs) / len(theirs))
+
+
+def _depth(label: str, of_rule: list[Finding]) -> list[Finding]:
+    """Which rules train depth: those that recover most of what BP gains over frozen blocks."""
+    others = [
+        f for f in of_rule if f.numbers["rule"] not in ("bp", "frozen") and f.numbers["share"] is not None
+    ]
+    if not others:
+        return []
+
+    def named(some: list[Finding]) -> str:
+        return (
+            ", ".join(f"{f.numbers['rule_label']} {100 * f.numbers['share']:.0f} %" for f in some) or "none"
+        )
+
+    enough = [f for f in others if f.numbers["share"] >= ENOUGH]
+    free = [f for f in enough if f.numbers["rule"] in WITHOUT_BACKWARD_PASS]
+    sentence = (
+        f"{label}: {len(enough)} of {len(others)} rules recover at least {ENOUGH:.0%} of what BP gains over frozen "
+        f"blocks ({named(enough)}); of these without a gradient, or a matrix in its place, across blocks: "
+        f"{named(free)}."
+    )
+    runs = tuple(run for finding in of_rule for run in finding.runs)
+    numbers = {"enough": [f.numbers["rule"] for f in enough], "free": [f.numbers["rule"] for f in free]}
+    return [Finding(sentence=sentence, shown={}, numbers=numbers, runs=runs, seeds=of_rule[0].seeds)]
+
+
+STUDY = Study(
+    question="what does each rule recover of what backprop gains from depth, and at what cost?",
+    seeds={"quick": QUICK_SEEDS, "full": SEEDS},
+    configs=configs,
+    findings=findings,
+)

@@ -1,0 +1,32 @@
+"""What an epoch leaves: means over samples, whatever the size of the batches."""
+
+import pytest
+import torch
+
+from sonde.losses import CROSS_ENTROPY, MEAN_SQUARED_ERROR
+from sonde.training.epoch import EpochLog
+from sonde.training.step import Step
+
+
+def test_a_smaller_last_batch_counts_for_less() -> None:
+    log = EpochLog(MEAN_SQUARED_ERROR)
+    for loss, size in ((1.0, 8), (2.0, 8), (10.0, 2)):
+        out_NC = torch.zeros(size, 3)
+        log.add(Step(loss=torch.tensor(loss), output_NC=out_NC, logs={"own": torch.tensor(loss + 1)}), out_NC)
+    (epoch,) = log.read()
+    found = {reading.metric: (reading.value, reading.samples) for reading in epoch.readings}
+    assert found["train_loss"] == (pytest.approx((8 * 1 + 8 * 2 + 2 * 10) / 18), 18)
+    assert found["own"] == (pytest.approx((8 * 2 + 8 * 3 + 2 * 11) / 18), 18)
+    assert epoch.losses.tolist() == [1.0, 2.0, 10.0]
+
+
+def test_replicas_are_averaged_each_for_itself() -> None:
+    log = EpochLog(CROSS_ENTROPY, lead=1)
+    y = {4: torch.zeros(2, 4, dtype=torch.long), 1: torch.zeros(2, 1, dtype=torch.long)}
+    for losses, size in (([1.0, 3.0], 4), ([6.0, 8.0], 1)):
+        output = torch.zeros(2, size, 2)
+        output[1, :, 1] = 1  # the second replica is always wrong
+        log.add(Step(loss=torch.tensor(losses), output_NC=output, logs={}), y[size])
+    first, second = ({r.metric: r.value for r in epoch.readings} for epoch in log.read())
+    assert (first["train_loss"], second["train_loss"]) == pytest.approx((2.0, 4.0))
+    assert (first["train_acc"], second["train_acc"]) == (1.0, 0.0)

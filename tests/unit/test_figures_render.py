@@ -1,0 +1,266 @@
+"""Saving: whole files in place, reasons for what is missing, the same bytes from the same data."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from residual_evidence import RESIDUAL, residual_evidence, undefined_where, with_rows, with_runs
+from sonde.errors import SondeError
+from sonde.figures import FIGURES, Evidence, FigureSpec, figures_of, render
+from sonde.figures.render import digest, draw_all, picture
+from study_evidence import crowded_rules, snapshot_evidence
+
+pytestmark = pytest.mark.xdist_group("figures_save")  # one worker draws them
+SMALL = residual_evidence(depth=4, width=4, steps=5)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("drawn")
+    draw_all(SMALL, out, study="residual")
+    return out
+
+
+@pytest.fixture(scope="module")
+def studies(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("studies")
+    draw_all(crowded_rules(), out, study="audit")
+    draw_all(snapshot_evidence(seeds=(42, 123), epochs=3), out, study="snapshots")
+    return out
+
+
+def files(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def test_every_figure_is_a_png_a_pdf_and_a_caption(folder: Path) -> None:
+    paths = [spec.paths["residual"] for spec in RESIDUAL.values()]
+    expected = {f"{path}.{suffix}" for path in paths for suffix in ("png", "pdf", "txt")}
+    assert files(folder) == expected
+    assert (folder / "plots/training_loss.png").read_bytes().startswith(b"\x89PNG")
+    assert b"CreationDate" not in (folder / "plots/training_loss.pdf").read_bytes()
+    assert "raw weights" in (folder / "plots/training_loss.txt").read_text()
+    assert "scaled weights" in (folder / "plots_micro/1_signal_flow.txt").read_text()
+
+
+AGAIN = """
+from pathlib import Path
+from residual_evidence import residual_evidence
+from study_evidence import crowded_rules, snapshot_evidence
+from sonde.figures import FIGURES
+from sonde.figures.render import draw_files
+def draw(name, study, evidence):
+    draw_files(FIGURES[name], evidence, Path(FIGURES[name].paths[study]))
+for name in ("signal_flow", "layer_transformation"):
+    draw(name, "residual", residual_evidence(depth=4, width=4, steps=5))
+for name in ("diagnostics", "summary"):
+    draw(name, "audit", crowded_rules())
+draw("snapshot_resmlp", "snapshots", snapshot_evidence(seeds=(42, 123), epochs=3))
+"""
+
+
+def test_the_same_data_gives_the_same_bytes_in_another_process(
+    folder: Path, studies: Path, tmp_path: Path
+) -> None:
+    surroundings = os.environ | {"PYTHONHASHSEED": "1", "PYTHONPATH": str(Path(__file__).parents[1])}
+    subprocess.run([sys.executable, "-c", AGAIN], cwd=tmp_path, env=surroundings, check=True)
+    again = files(tmp_path)
+    assert len(again) == 15
+    for name in again:
+        before = folder if name.startswith("plots") else studies
+        assert (tmp_path / name).read_bytes() == (before / name).read_bytes(), name
+
+
+def test_files_land_where_existing_scripts_expect_them(studies: Path) -> None:
+    of = {study: figures_of(study) for study in ("snapshots", "cifar10", "audit")}
+    paths = {name: spec.paths[study] for study in of for name, spec in of[study].items()}
+    assert len(paths) == 13
+    assert paths.pop("fig3b_crossarch_3row") == "paper/figures/fig3b_crossarch_3row"
+    for name, path in paths.items():
+        assert path == f"{'results/figures' if name.startswith('figure_') else 'report'}/{name}"
+    drawn = [spec.paths[study] for study in ("audit", "snapshots") for spec in of[study].values()]
+    assert files(studies) == {f"{path}.{suffix}" for path in drawn for suffix in ("png", "pdf", "txt")}
+
+
+def test_a_figure_without_rows_is_skipped_with_its_reason(tmp_path: Path) -> None:
+    fewer = with_rows(SMALL, SMALL.rows.filter(pl.col("metric") == "activation_std"))
+    drawn = draw_all(fewer, tmp_path, study="residual")
+    assert drawn.skipped.keys() == RESIDUAL.keys() - {"activation_std", "1_signal_flow"}
+    assert "batch_loss" in drawn.skipped["training_loss"]
+    assert files(tmp_path) == {str(path.relative_to(tmp_path)) for path in drawn.files}
+
+
+def test_a_figure_of_nothing_but_undefined_values_is_skipped(tmp_path: Path) -> None:
+    drawn = draw_all(undefined_where(SMALL, pl.lit(True)), tmp_path, study="residual")
+    assert drawn.skipped.keys() == RESIDUAL.keys()
+    assert "made so" in drawn.skipped["gradient_magnitude"]
+    assert not files(tmp_path)
+
+
+def test_a_skipped_figure_says_that_an_older_file_is_there(tmp_path: Path) -> None:
+    (tmp_path / "plots").mkdir()
+    (tmp_path / "plots/training_loss.png").touch()
+    drawn = draw_all(with_rows(SMALL, SMALL.rows.clear()), tmp_path, study="residual")
+    assert "older" in drawn.skipped["training_loss"]
+    assert "older" not in drawn.skipped["activation_mean"]
+
+
+def test_another_variant_can_be_asked_for(tmp_path: Path) -> None:
+    only = with_rows(SMALL, SMALL.rows.filter(pl.col("metric") == "batch_loss"))
+    draw_all(only, tmp_path, study="residual", variant="scaled")
+    assert "scaled weights" in (tmp_path / "plots/training_loss.txt").read_text()
+    none = draw_all(only, tmp_path / "none", study="residual", variant="odd")
+    assert none.skipped["training_loss"] == "no runs of the odd variant in the store"
+
+
+def test_an_output_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "out").touch()
+    with pytest.raises(SondeError, match="it is a file"):
+        draw_all(SMALL, tmp_path / "out", study="residual")
+    (tmp_path / "plots").touch()
+    with pytest.raises(SondeError, match="cannot write"):
+        draw_all(SMALL, tmp_path, study="residual")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_an_output_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(SondeError, match="cannot write"):
+        draw_all(SMALL, tmp_path / "out", study="residual")
+
+
+def test_a_failed_write_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(SondeError, match="No space left"):
+        draw_all(SMALL, tmp_path, study="residual")
+    assert not files(tmp_path)
+
+
+def test_an_unknown_study_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SondeError, match="residual"):
+        draw_all(SMALL, tmp_path, study="residul")
+
+
+def test_the_table_needs_no_plotting_library() -> None:
+    check = "import sys, sonde.figures; print({'matplotlib', 'torch', 'sonde.store'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+
+
+def test_drawing_loads_neither_torch_nor_global_plotting_state(tmp_path: Path) -> None:
+    check = (
+        "import sys; from importlib import import_module; from sonde.figures import FIGURES\n"
+        "for spec in FIGURES.values(): import_module('sonde.figures.' + spec.drawn_by.split('.')[0])\n"
+        "print({'matplotlib.pyplot', 'torch', 'sonde.store', 'sonde.training'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+
+
+TRAINING_LOSS = FIGURES["training_loss"]
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where pictures are kept."""
+    monkeypatch.setattr(render, "kept_in", lambda: tmp_path / "kept")
+    return tmp_path / "kept"
+
+
+@pytest.fixture
+def drawings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is really drawn, as it is drawn."""
+    seen: list[str] = []
+    draw = FigureSpec.draw
+
+    def counted(self: FigureSpec, *given: Any) -> Any:
+        seen.append(self.drawn_by)
+        return draw(self, *given)
+
+    monkeypatch.setattr(FigureSpec, "draw", counted)
+    return seen
+
+
+def test_the_report_takes_the_picture_of_the_file_and_draws_nothing(
+    tmp_path: Path, kept: Path, drawings: list[str]
+) -> None:
+    draw_all(SMALL, tmp_path, study="residual")
+    assert len(drawings) == 10
+    for spec in RESIDUAL.values():
+        found = picture(spec, SMALL)
+        assert found.images["png"] == (tmp_path / f"{spec.paths['residual']}.png").read_bytes()
+        assert found.caption == (tmp_path / f"{spec.paths['residual']}.txt").read_text()
+    assert len(drawings) == 10
+
+
+def test_a_picture_of_anything_else_is_drawn_anew(kept: Path, drawings: list[str]) -> None:
+    picture(TRAINING_LOSS, SMALL)
+    last = pl.int_range(pl.len()) == pl.len() - 1
+    value = pl.when(last & (pl.col("metric") != "")).then(1e-300).otherwise("value")
+    others = [
+        with_rows(SMALL, SMALL.rows.with_columns(value=value)),
+        with_rows(SMALL, SMALL.rows.with_columns(defined=pl.col("defined") & ~last)),
+        with_runs(SMALL, SMALL.runs.with_columns(seed=pl.lit(7, dtype=pl.Int64))),
+        Evidence(SMALL.rows, SMALL.runs, "another store"),
+    ]
+    for changed in others:
+        before = len(drawings)
+        picture(FIGURES["layer_transformation"], changed)
+        assert len(drawings) == before + 1
+    picture(FIGURES["gradient_magnitude"], SMALL)
+    picture(TRAINING_LOSS, SMALL)
+    assert drawings.count("training_loss.draw") == 1
+
+
+def test_a_picture_drawn_by_other_code_or_libraries_is_not_taken(
+    kept: Path, drawings: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    picture(TRAINING_LOSS, SMALL)
+    for what, other in (("_code", lambda: "edited"), ("DPI", 151)):
+        with monkeypatch.context() as changed:
+            changed.setattr(render, what, other)
+            picture(TRAINING_LOSS, SMALL)
+    assert len(drawings) == 3
+
+
+def test_a_kept_picture_that_is_not_whole_or_not_in_its_place_is_not_taken(
+    kept: Path, drawings: list[str]
+) -> None:
+    right = picture(TRAINING_LOSS, SMALL)
+    (file,) = kept.iterdir()
+    whole = file.read_bytes()
+    other = digest(FIGURES["activation_mean"], SMALL.of(variant="raw"))
+    for content in (whole[:-1], whole[:40], b"", whole.replace(b"Training loss", b"Draining loss")):
+        file.write_bytes(content)
+        assert picture(TRAINING_LOSS, SMALL) == right
+    (kept / other).write_bytes(whole)
+    assert picture(FIGURES["activation_mean"], SMALL).caption != right.caption
+    assert len(drawings) == 6
+
+
+def test_only_so_many_pictures_are_kept_and_the_last_used_stay(
+    kept: Path, drawings: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(render, "MOST_KEPT", 2)
+    for age, name in enumerate(("training_loss", "activation_mean")):
+        picture(FIGURES[name], SMALL)
+        os.utime(kept / digest(FIGURES[name], SMALL.of(variant="raw")), (age, age))
+    picture(TRAINING_LOSS, SMALL)  # used again
+    picture(FIGURES["activation_std"], SMALL)
+    assert len(list(kept.iterdir())) == 2
+    picture(TRAINING_LOSS, SMALL)
+    assert drawings.count("training_loss.draw") == 1
+
+
+def test_where_nothing_can_be_kept_figures_are_drawn_all_the_same(kept: Path, drawings: list[str]) -> None:
+    kept.touch()
+    assert picture(TRAINING_LOSS, SMALL) == picture(TRAINING_LOSS, SMALL)
+    assert len(drawings) == 2
