@@ -4,7 +4,7 @@ BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE # hundreds of processes start in the tests: what one compiles, the others use
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-cluster test-slow mutants bench bench-watch bench-cluster suite format clean
+.PHONY: help demo docs test test-cluster test-slow mutants bench bench-watch bench-cluster suite format clean
 
 help:             ## list the targets
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -22,6 +22,9 @@ demo: .venv/.ready ## run two quick studies and write a report of them
 	$(BIN)/sonde run residual --runs demo/runs --out demo/out
 	$(BIN)/sonde run audit --runs demo/runs --out demo/out
 	$(BIN)/sonde report --runs demo/runs --out demo/report.html
+
+docs: demo ## the documentation as a folder of pages, site/, with the demo's figures and report
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 test: .venv/.ready ## ruff, mypy and the tests
 	$(BIN)/ruff check .
@@ -62,5 +65,5 @@ format: .venv/.ready ## let ruff mend what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-clean:            ## remove the environment and what the demo made
-	rm -rf .venv demo .mypy_cache .ruff_cache .pytest_cache
+clean:            ## remove the environment, the site and what the demo made
+	rm -rf .venv demo site .mypy_cache .ruff_cache .pytest_cache

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-COPIED = ("src", "tests", "docs", "benchmarks", "pyproject.toml", "README.md")
+COPIED = ("src", "tests", "docs", "mkdocs.yml", "benchmarks", "pyproject.toml", "README.md")
 KILLED, SURVIVED = 1, 0  # exit codes of pytest: some test failed, all passed
 TIMEOUT = 1200  # seconds
 

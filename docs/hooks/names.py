@@ -1,0 +1,60 @@
+"""A page for each kind of name, from the texts behind `sonde explain`: nothing is said twice."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+from sonde.explanations.explanation import Explanation
+from sonde.explanations.table import EXPLANATIONS, documented
+from sonde.guests import OURS
+
+PAGES = {
+    "probe": (
+        "Probes",
+        "A probe turns a snapshot (a float64 copy of the network on the first test samples) into readings. What good "
+        "and bad values look like is on [Signal, gradient, credit](../concepts/signal-and-credit.md).",
+    ),
+    "metric": (
+        "Metrics",
+        "What `sonde.watch` records in a loop of yours, and what every trained run stores beside its probes.",
+    ),
+    "rule": (
+        "Rules",
+        "A rule names the credit a_l that each state h_l is told. `sonde train --rule NAME` trains with one; "
+        "[Which rules train depth](../tutorials/rules.md) compares them.",
+    ),
+    "question": (
+        "Questions of the audit",
+        "`sonde audit` asks them in this order. Why in this order, and what good and bad look like, is on "
+        "[the audit's own page](../concepts/audit.md); how often each errs, on [calibration](../calibration.md).",
+    ),
+    "diagnosis": (
+        "Diagnoses",
+        "What `sonde diagnose` may say of a watched run, in the order in which one explains another. Good looks like "
+        "one line: the run is fine; [My network does not train](../tutorials/does-not-train.md) shows a bad run.",
+    ),
+    "model": ("Models", "Networks to choose by name: `sonde train --model NAME`."),
+    "task": ("Tasks", "Data to choose by name: `sonde train --task NAME`."),
+}
+PARTS = (("How", "measured"), ("Why it matters", "why"), ("Remedy", "remedy"), ("Reference", "reference"))
+
+
+def _entry(text: Explanation) -> str:
+    parts = [f"**{title}.** {getattr(text, part)}" for title, part in PARTS if getattr(text, part)]
+    return "\n\n".join([f"## `{text.name}` {{ #{text.name} }}", text.short, *parts])
+
+
+def _page(kind: str, texts: Iterable[Explanation]) -> str:
+    title, begin = PAGES[kind]
+    said = f"Each is also one command away: `sonde explain {next(iter(texts := list(texts))).name}`."
+    return "\n\n".join([f"# {title}", f"{begin} {said}", *map(_entry, texts)]) + "\n"
+
+
+def on_files(files: Files, config: MkDocsConfig, **_: Any) -> Files:
+    known = [*EXPLANATIONS, *(text for kind, table in OURS.items() for text in documented(kind, table))]
+    for kind in PAGES:
+        page = _page(kind, (text for text in known if text.kind == kind))
+        files.append(File.generated(config, f"names/{kind}.md", content=page))
+    return files
