@@ -18,7 +18,9 @@ from sonde.errors import SondeError
 from sonde.figures import Evidence, NoData
 from sonde.figures.marks import SEED
 from sonde.figures.series import POSSIBLE, over, series
-from sonde.figures.style import COLOR, MARKER
+from sonde.figures.style import COLOR, LINE, MARKER
+from sonde.models import MODELS
+from sonde.rules import RULES
 
 PROFILES = {
     "gradient_magnitude": "preact_grad_norm",
@@ -297,13 +299,13 @@ def test_a_caption_says_when_the_seed_is_unknown() -> None:
     assert "n = 1 run (seed not recorded)" in caption
 
 
-def test_colours_are_distinct_among_models_and_among_rules() -> None:
-    models = ["plain_mlp", "res_mlp", "residual_mlp", "vit_mini", "student_net"]
-    rules = ["bp", "fa", "dfa", "state_bridge", "credit_bridge", "frozen"]
-    assert COLOR.keys() == MARKER.keys() == {*models, *rules}
-    for group in (models, rules):
+def test_models_and_rules_are_told_apart_by_colour_and_by_marker_and_line() -> None:
+    assert COLOR.keys() == MARKER.keys() == LINE.keys() == {*MODELS, *RULES}
+    for group in (MODELS, RULES):
         assert len({to_hex(COLOR[name]) for name in group}) == len(group)
-    assert len({MARKER[rule] for rule in rules}) == len(rules)
+        assert len({(MARKER[name], str(LINE[name])) for name in group}) == len(group)
+    first_six = ["bp", "fa", "dfa", "state_bridge", "credit_bridge", "frozen"]
+    assert len({MARKER[rule] for rule in first_six}) == len(first_six)
 
 
 numbers = st.floats(1e-30, 1e30) | st.just(0.0)
