@@ -299,11 +299,11 @@ def test_a_caption_says_when_the_seed_is_unknown() -> None:
     assert "n = 1 run (seed not recorded)" in caption
 
 
-def test_models_and_rules_are_told_apart_by_colour_and_by_marker_and_line() -> None:
+def test_models_and_rules_are_told_apart_by_colour_and_rules_by_marker_and_line() -> None:
     assert COLOR.keys() == MARKER.keys() == LINE.keys() == {*MODELS, *RULES}
     for group in (MODELS, RULES):
         assert len({to_hex(COLOR[name]) for name in group}) == len(group)
-        assert len({(MARKER[name], str(LINE[name])) for name in group}) == len(group)
+    assert len({(MARKER[rule], str(LINE[rule])) for rule in RULES}) == len(RULES)
     first_six = ["bp", "fa", "dfa", "state_bridge", "credit_bridge", "frozen"]
     assert len({MARKER[rule] for rule in first_six}) == len(first_six)
 
