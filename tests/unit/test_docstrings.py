@@ -26,7 +26,10 @@ EXPORTED = [
 ]
 
 
-@pytest.mark.parametrize(("name", "thing"), PUBLIC + TABLED + EXPORTED, ids=lambda value: str(value)[:40])
+NAMES = [name for name, _ in PUBLIC + TABLED + EXPORTED]
+
+
+@pytest.mark.parametrize(("name", "thing"), PUBLIC + TABLED + EXPORTED, ids=NAMES)
 def test_a_public_name_has_a_docstring_of_its_own(name: str, thing: object) -> None:
     said = (thing.__doc__ or "").strip()
     assert said, f"{name} has no docstring"
