@@ -41,6 +41,7 @@ PARAMETERS = (
     Offered("update_ratio", "‖ΔW‖/‖W‖ of a step", log=True),
     Offered("weight_norm", "‖W‖", log=True),
     Offered("weight_grad_norm", "‖∂loss/∂W‖", log=True),
+    Offered("grad_left", "‖old gradient‖/‖new‖"),
 )
 LOSS = Offered("loss", "loss", log=True)
 
