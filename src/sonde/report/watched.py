@@ -39,6 +39,7 @@ PARAMETERS = (
     Metric(key="update_ratio", label="‖ΔW‖/‖W‖ of a step", log=True),
     Metric(key="weight_norm", label="‖W‖", log=True),
     Metric(key="weight_grad_norm", label="‖∂loss/∂W‖", log=True),
+    Metric(key="grad_left", label="‖old gradient‖/‖new‖"),
 )
 LOSS = Metric(key="loss", label="loss", log=True)
 
