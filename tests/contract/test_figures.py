@@ -3,6 +3,7 @@
 from importlib import import_module
 from pathlib import PurePosixPath
 
+import polars as pl
 import pytest
 
 from residual_evidence import residual_evidence, undefined_where, with_rows, with_runs
@@ -11,11 +12,19 @@ from sonde.studies import STUDIES
 from study_evidence import RULES, rules_evidence, snapshot_evidence
 
 SEEDS = (42, 123)
+AUDIT = rules_evidence(seeds=SEEDS, epochs=4, rules=tuple(RULES), depth=4)
+OF_CONV_NET = pl.format("conv-{}", "run").alias("run")
+CONV = Evidence(
+    AUDIT.rows.with_columns(OF_CONV_NET),
+    AUDIT.runs.with_columns(OF_CONV_NET, model=pl.lit("conv_net"), label=pl.lit("ConvNet")),
+    AUDIT.source,
+)
 EVIDENCE: dict[str, Evidence] = {
     "residual": residual_evidence(seeds=SEEDS, depth=4, width=4, steps=6),
     "snapshots": snapshot_evidence(seeds=SEEDS, epochs=4),
     "cifar10": rules_evidence(seeds=SEEDS, epochs=4),
-    "audit": rules_evidence(seeds=SEEDS, epochs=4, rules=tuple(RULES), depth=4),
+    "audit": AUDIT,
+    "rules": Evidence(pl.concat([AUDIT.rows, CONV.rows]), pl.concat([AUDIT.runs, CONV.runs]), AUDIT.source),
 }
 ENTRIES = [(name, study) for name, spec in FIGURES.items() for study in spec.paths]
 

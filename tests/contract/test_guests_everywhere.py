@@ -27,7 +27,10 @@ Sonde = Callable[..., CompletedProcess[str]]
 FILES = Path(__file__).parents[1] / "guest_files"
 SIGNS, FUNNEL = f"{FILES / 'signs.py'}:Signs", f"{FILES / 'funnel.py'}:funnel"
 MOONS, SPARSITY = f"{FILES / 'moons.py'}:moons", f"{FILES / 'sparsity.py'}:sparsity"
+MAPS = ("conv_net", "res_net")  # which take images
 SIZES: dict[str, dict[str, object]] = {
+    "conv_net": {"channels": [4, 4], "d": 8},
+    "res_net": {"d": 4},
     "cifar10": {},
     "vit_mini": {"d": 8, "L": 2, "patch": 1, "heads": 2},
     "teacher": {"inputs": 8, "d": 8, "samples": 64, "test_samples": 32},
@@ -35,7 +38,7 @@ SIZES: dict[str, dict[str, object]] = {
 }
 COMBINATIONS = [
     *((FUNNEL, rule, MOONS) for rule in RULES),
-    *((model, SIGNS, MOONS) for model in MODELS),
+    *((model, SIGNS, "digits" if model in MAPS else MOONS) for model in MODELS),
     *((FUNNEL, SIGNS, task) for task in TASKS if task != "cifar10"),
 ]
 
@@ -44,7 +47,7 @@ COMBINATIONS = [
 def test_a_guest_is_treated_like_family(model: str, rule: str, task: str) -> None:
     parts = {"model": model, "rule": rule, "task": task}
     sizes = {part: {"name": name, **SIZES.get(name, {})} for part, name in parts.items()}
-    if model in MODELS and model != "vit_mini":
+    if model in MODELS and model not in SIZES:
         sizes["model"] |= {"d": 8, "L": 2}
     config = parse({**sizes, "epochs": 1, "probes": {"names": ["loss", SPARSITY], "size": 16}})
     torch.set_num_threads(1)

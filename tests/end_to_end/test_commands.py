@@ -133,7 +133,7 @@ def test_quiet_is_quiet(study: Path, sonde_process: Sonde) -> None:
 
 
 MISTAKES = [
-    (["run", "residul"], "unknown study 'residul': did you mean 'residual'?"),
+    (["run", "residul"], "unknown study 'residul': did you mean 'residual'"),
     (["run", "residual", "--set", "model.widht=3"], "unknown key 'model.widht'"),
     (["run", "residual", "--set", "epochs=zero"], "epochs = 'zero': input should be a valid integer"),
     (["run", "residual", "--set", "epochs"], "write key=value"),

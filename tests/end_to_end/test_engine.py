@@ -16,7 +16,8 @@ from processes import LONG, contents, folders, furthest, holder, killing, wait_f
 from sonde.cli.execute import execute
 from sonde.config import RunConfig
 from sonde.engine import ledger, local
-from sonde.store.run import Manifest
+from sonde.store.run import Manifest, RunFolder
+from stores import forge
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -49,8 +50,8 @@ def together(monkeypatch: pytest.MonkeyPatch) -> None:
 def break_resume(runs: Path, config: RunConfig) -> None:
     """Stop a run after its first epoch and damage what it would resume from."""
     package.train(config, runs=runs, should_stop=lambda: True)
-    state = runs / config.id / manifest(runs, config).files["resume"]
-    state.write_bytes(state.read_bytes()[:100])
+    folder = RunFolder(runs / config.id)
+    forge(folder, folder.manifest().files["resume"], folder.tensors("resume")[:100])
 
 
 def test_a_run_whose_process_is_killed_is_resumed_and_ends_with_the_same_bits(tmp_path: Path) -> None:

@@ -40,7 +40,12 @@ def test_one_product_is_rounded_to_eight_bits_and_no_further() -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_weights_gradients_and_moments_stay_in_float32(name: str) -> None:
-    model = MODELS[name](**({"d": 32, "L": 2} if name != "vit_mini" else {"d": 32, "L": 2, "patch": 2}))
+    sizes: dict[str, dict[str, object]] = {
+        "vit_mini": {"d": 32, "L": 2, "patch": 2},
+        "conv_net": {"channels": (4, 4), "d": 8},
+        "res_net": {"d": 4},
+    }
+    model = MODELS[name](**sizes.get(name, {"d": 32, "L": 2}))
     trained = program(replace(CONFIG, model=model, precision="bf16"))
     assert torch.isfinite(trained.train_epoch(1).losses).all()
     kept = [*trained.net.parameters(), *trained.optimiser.first, *(p.grad for p in trained.net.parameters())]

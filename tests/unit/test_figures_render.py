@@ -154,11 +154,6 @@ def test_a_failed_write_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytes
     assert not files(tmp_path)
 
 
-def test_an_unknown_study_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SondeError, match="residual"):
-        draw_all(SMALL, tmp_path, study="residul")
-
-
 def test_the_table_needs_no_plotting_library() -> None:
     check = "import sys, sonde.figures; print({'matplotlib', 'torch', 'sonde.store'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)

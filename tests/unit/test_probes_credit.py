@@ -9,8 +9,9 @@ from networks import NETWORKS, loss_of, moved, read, samples
 from sonde.models import ResidualMLP
 from sonde.network import Signature
 from sonde.probes import Context, Snapshot, take
-from sonde.rules import RULES, CreditBridge, DirectFeedback, Signal
+from sonde.rules import RULES, CreditBridge, DirectFeedback
 from sonde.training.assign import CreditAssignment
+from sonde.training.step import Again, signal_on
 from sonde.training.tensors import pack
 
 IMAGE = Signature(shape=(1, 8, 8), outputs=4, classifies=True)
@@ -102,14 +103,13 @@ def test_credits_are_the_rule_s_own_in_float64_and_leave_its_state_alone(rule: s
     snapshot = take(net, x, y, loss_of(signature), Context(credits=assignment.credits))
     credits = snapshot.credits
     assert pack(assignment.state_dict()) == stored
-    signal = Signal(
-        states=snapshot.states,
-        output_NC=snapshot.output_NC,
-        y=y,
-        loss=loss_of(signature),
-        readout=net.readout,
+    signal = signal_on(
+        Again(net, x.double()),
+        snapshot.states,
+        snapshot.output_NC,
+        y,
+        loss_of(signature),
         gradients=lambda: snapshot.gradients,
-        reader=snapshot.reader,
     )
     assert credits is not None
     for mine, theirs in zip(credits, assignment.rule.credits(assignment.state, signal), strict=True):

@@ -30,7 +30,7 @@ MEASUREMENTS = {
     "probes/signal.py",  # the spread of a layer's units, which is what is measured
     "tasks/arrays.py",  # standardises inputs
     "tasks/digits.py",  # standardises pixels
-    "experiments/settle.py",  # standardises targets
+    "watching/experiments/settle.py",  # standardises targets
     "experiments/targets.py",  # standardises inputs, and notes the spread of targets
     "watching/facts.py",  # the spread of an input's numbers, which is what is noted
 }

@@ -61,6 +61,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def read(root: Path) -> list[Any]:
     """Everything that any reader can be shown."""
     stored = sonde.load(root)
+    if stored.broken:  # left out, and said
+        raise SondeError("; ".join(stored.broken.values()))
     found: list[Any] = [stored.rows, stored.runs, stored.watched, [run.facts for run in stored.watched]]
     for run in stored.runs:
         folder = RunFolder(run.path)
