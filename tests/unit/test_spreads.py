@@ -32,6 +32,7 @@ MEASUREMENTS = {
     "tasks/digits.py",  # standardises pixels
     "watching/experiments/settle.py",  # standardises targets
     "experiments/targets.py",  # standardises inputs, and notes the spread of targets
+    "watching/experiments/targets.py",  # standardises a batch: that is the experiment
     "watching/facts.py",  # the spread of an input's numbers, which is what is noted
 }
 
