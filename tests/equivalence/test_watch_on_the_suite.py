@@ -11,7 +11,7 @@ import torch
 
 import sonde
 
-SUITE = Path(os.environ.get("SONDE_SUITE", "/work/shared/suite"))
+SUITE = Path(os.environ.get("SONDE_SUITE", Path(__file__).parents[3] / "shared" / "suite"))
 CASES = sorted(path.stem for path in (SUITE / "cases").glob("*.py")) if SUITE.is_dir() else []
 STEPS = 30
 

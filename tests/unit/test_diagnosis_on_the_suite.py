@@ -12,7 +12,7 @@ import pytest
 
 import sonde
 
-SUITE = Path(os.environ.get("SONDE_SUITE", "/work/shared/suite"))
+SUITE = Path(os.environ.get("SONDE_SUITE", Path(__file__).parents[3] / "shared" / "suite"))
 CASES = sorted(path.stem for path in (SUITE / "cases").glob("*.py")) if SUITE.is_dir() else []
 
 pytestmark = [

@@ -31,8 +31,7 @@ MEASUREMENTS = {
     "tasks/arrays.py",  # standardises inputs
     "tasks/digits.py",  # standardises pixels
     "watching/experiments/settle.py",  # standardises targets
-    "experiments/targets.py",  # standardises inputs, and notes the spread of targets
-    "watching/experiments/targets.py",  # standardises a batch: that is the experiment
+    "watching/experiments/targets.py",  # standardises inputs, and notes the spread of targets
     "watching/facts.py",  # the spread of an input's numbers, which is what is noted
 }
 
