@@ -117,12 +117,13 @@ def _finding(
         "of BP's margin": "–" if what["rule"] in ("bp", "frozen") else recovered,
         "credit cosine, h_0 …": " ".join("–" if math.isnan(c) else f"{c:.2f}" for c in cosines),
         "arithmetic ÷ BP": number(arithmetic),
-        "time ÷ BP": number(time),
+        "wall time ÷ BP": number(time),
     }
     return Finding(
         sentence=(
             f"{what['label']}, {what['rule_label']}: test accuracy {reached}, {recovered} of BP's margin over frozen "
-            f"blocks; a step costs {number(arithmetic)} times BP's arithmetic and took {number(time)} times as long."
+            f"blocks; a step costs {number(arithmetic)} times BP's arithmetic and took {number(time)} times as long by "
+            "the clock, whatever else the machine did."
         ),
         shown=shown,
         numbers={
