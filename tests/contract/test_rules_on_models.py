@@ -51,6 +51,14 @@ def tasks_of(model: str) -> dict[str, Task]:
 
 EVERY_RULE = SMALL_RULES | BY_LAYER
 PAIRS = [(model, rule) for model in MODELS for rule in EVERY_RULE if fits(model, rule)]
+FIRST_RULES = ("bp", "fa", "dfa", "state_bridge", "credit_bridge", "frozen")
+MOST_MODELS = ("residual_mlp", "conv_net")
+
+
+def sometimes(pair: tuple[str, ...]) -> object:
+    """The first six rules on every model and every rule on two models each time; the rest with `make test-slow`."""
+    now = pair[-1] in FIRST_RULES or pair[0] in MOST_MODELS
+    return pair if now else pytest.param(*pair, marks=pytest.mark.slow)
 
 
 def test_every_model_is_here() -> None:
@@ -95,7 +103,7 @@ def test_the_loss_falls_and_only_frozen_blocks_stay(model: str, rule: str) -> No
     assert all(not torch.equal(v, outside[name]) for name, v in program.net.readout.state_dict().items())
 
 
-@pytest.mark.parametrize(("model", "rule"), PAIRS)
+@pytest.mark.parametrize(("model", "rule"), map(sometimes, PAIRS))
 def test_a_resumed_run_ends_bit_identical(model: str, rule: str) -> None:
     config = config_of(MODELS[model], EVERY_RULE[rule], task=list(tasks_of(model).values())[-1], epochs=2)
     whole, first, second = (program_of(config) for _ in range(3))
@@ -131,7 +139,8 @@ def test_a_small_step_along_the_update_lowers_the_loss(rule: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "task", "rule"), [(model, task, rule) for model, rule in PAIRS for task in tasks_of(model)]
+    ("model", "task", "rule"),
+    [sometimes((model, task, rule)) for model, rule in PAIRS for task in tasks_of(model)],
 )
 def test_every_task_can_be_learned_from_by_every_rule_and_model(model: str, task: str, rule: str) -> None:
     program = program_of(config_of(MODELS[model], EVERY_RULE[rule], task=tasks_of(model)[task], epochs=1))

@@ -110,7 +110,7 @@ def kill_often(kills: int, place: Path, sonde: Sonde) -> None:
     assert all(run.manifest.state == "complete" for run in package.load(place / "trained").runs)
 
 
-@pytest.mark.parametrize("kills", [6, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [3, pytest.param(100, marks=pytest.mark.slow)])
 def test_commands_that_are_killed_lose_nothing_and_leave_nothing(
     kills: int, place: Path, sonde: Sonde
 ) -> None:
