@@ -103,7 +103,7 @@ def test_the_loss_falls_and_only_frozen_blocks_stay(model: str, rule: str) -> No
     assert all(not torch.equal(v, outside[name]) for name, v in program.net.readout.state_dict().items())
 
 
-@pytest.mark.parametrize(("model", "rule"), map(sometimes, PAIRS))
+@pytest.mark.parametrize(("model", "rule"), [sometimes(pair) for pair in PAIRS])
 def test_a_resumed_run_ends_bit_identical(model: str, rule: str) -> None:
     config = config_of(MODELS[model], EVERY_RULE[rule], task=list(tasks_of(model).values())[-1], epochs=2)
     whole, first, second = (program_of(config) for _ in range(3))
