@@ -20,6 +20,8 @@ from conftest import Sonde, tiny_config
 from processes import alive, contents, epoch_of, furthest, holder, wait_for
 from sonde.cli.execute import LOG_LINES
 from sonde.config import to_tree
+from sonde.store.run import RunFolder
+from stores import forge
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600), pytest.mark.xdist_group("ray")]
 
@@ -147,7 +149,7 @@ def test_a_killed_node_loses_nothing(cluster: ThreeNodes, sonde: Sonde, tmp_path
     )
     resumed = f"resumed after epoch {epoch} on .*, node {node}"
     assert re.search(resumed, sonde("show").stdout)
-    sonde("report", "--no-figures", "--out", "report.html")
+    sonde("report", "--no-figures", "--with-provenance", "--out", "report.html")
     assert re.search(resumed, (tmp_path / "report.html").read_text())
 
 
@@ -183,7 +185,7 @@ def test_ctrl_c_saves_the_epoch_and_another_engine_goes_on(
         os.killpg(process.pid, signal.SIGINT)  # what a terminal does
         told = finish(process)
     assert process.returncode == 130
-    assert re.search(r"\d runs finish their epoch and save it; Ctrl-C again stops them at once\n", told)
+    assert re.search(r"\d runs finish their epoch and save it; Ctrl-C again stops at once\n", told)
     assert re.search(r"sonde: run \S+ unfinished on \S+/\w+: stopped\n", told)
     assert "unfinished: not started" in told
     assert "Traceback" not in told
@@ -213,8 +215,8 @@ def test_a_second_ctrl_c_stops_the_cluster_at_once(tmp_path: Path) -> None:
 def test_a_failure_names_the_run_the_node_and_the_end_of_its_log(tmp_path: Path) -> None:
     config = tiny_config()
     package.train(config, runs=tmp_path / "runs", should_stop=lambda: True)
-    state = tmp_path / "runs" / config.id / "resume-0.safetensors"
-    state.write_bytes(state.read_bytes()[:100])
+    folder = RunFolder(tmp_path / "runs" / config.id)
+    forge(folder, "resume-0.safetensors", folder.tensors("resume")[:100])
     code = f"""
 from pathlib import Path
 from sonde.cli.execute import execute
