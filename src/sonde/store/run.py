@@ -91,7 +91,7 @@ class RunFolder:
         manifest = replace(
             manifest, checksums={name: checksum(content) for name, content in contents.items()}
         )
-        files.write_folder(self.path, {**contents, "manifest.json": _manifest(manifest)})
+        files.write_folder(self.path, {**contents, "manifest.json": manifest_bytes(manifest)})
 
     def manifest(self) -> Manifest:
         path = self.path / "manifest.json"
@@ -175,7 +175,7 @@ class RunFolder:
         return {name: checksum((self.path / name).read_bytes()) for name in names}
 
     def put(self, manifest: Manifest) -> None:
-        files.write(self.path / "manifest.json", _manifest(manifest))
+        files.write(self.path / "manifest.json", manifest_bytes(manifest))
 
     def sweep(self, manifest: Manifest) -> None:
         """Remove what no manifest names: older states and what an interrupted writer left behind."""
@@ -214,7 +214,7 @@ class RunFolder:
     def table(self, name: str, manifest: Manifest, schema: pl.Schema) -> pl.DataFrame:
         """The rows of a Parquet file of a state."""
         path = self.path / name
-        return read_table(self._content(name, manifest), path, self.id, schema, self.fix)
+        return read_table(self.content(name, manifest), path, self.id, schema, self.fix)
 
     def tensors(self, name: str) -> bytes:
         """The bytes of a safetensors file of the visible state."""
@@ -222,9 +222,10 @@ class RunFolder:
         if name not in manifest.files:
             raise SondeError(f"run {self.id} has no {name} in its state: {self.fix}")
         with files.clear_errors(self.path / manifest.files[name]):
-            return self._content(manifest.files[name], manifest)
+            return self.content(manifest.files[name], manifest)
 
-    def _content(self, name: str, manifest: Manifest) -> bytes:
+    def content(self, name: str, manifest: Manifest) -> bytes:
+        """The bytes of a file, if they are what the manifest says."""
         path = self.path / name
         try:
             return self.verify(name, path.read_bytes(), manifest)
@@ -281,7 +282,7 @@ def as_tree(manifest: Manifest) -> dict[str, Any]:
     return known
 
 
-def _manifest(manifest: Manifest) -> bytes:
+def manifest_bytes(manifest: Manifest) -> bytes:
     """A state of 0.1.0 whose manifest is written once more stays one."""
     known = as_tree(manifest)
     if manifest.checksums is None:
