@@ -11,7 +11,7 @@ import sonde
 from conftest import tiny_config
 from sonde.config import RunConfig, whole_tree
 from sonde.errors import SondeError
-from sonde.store import files, table
+from sonde.store import files, parquet_rows
 from sonde.store.checksums import seal
 from sonde.store.lock import Held, hold
 from sonde.store.run import Manifest, RunFolder, parquet
@@ -210,7 +210,7 @@ def test_rows_of_another_version_or_run_are_refused(trained: Path) -> None:
 def test_more_rows_than_memory_holds_are_refused_before_they_are_unpacked(
     trained: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(table, "MOST", 1000)
+    monkeypatch.setattr(parquet_rows, "MOST", 1000)
     folder = RunFolder(trained)
     _, mine = folder.read()
     content = parquet(pl.concat([mine] * 20))

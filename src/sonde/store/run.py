@@ -31,12 +31,12 @@ from sonde.rows import SCHEMA, empty
 from sonde.run_ids import run_id
 from sonde.store import files
 from sonde.store.checksums import Checksum, checksum, is_sealed, seal
+from sonde.store.parquet_rows import read_table, refuse_too_many
 from sonde.store.place import Place
 from sonde.store.schemas import ENDED as ENDED
 from sonde.store.schemas import WATCHED, Trained, Watched, checked
 from sonde.store.schemas import Manifest as Manifest
 from sonde.store.schemas import State as State
-from sonde.store.table import read_table, refuse_too_many
 
 R = TypeVar("R")
 
