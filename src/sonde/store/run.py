@@ -179,10 +179,9 @@ class RunFolder:
 
     def sweep(self, manifest: Manifest) -> None:
         """Remove what no manifest names: older states and what an interrupted writer left behind."""
-        keep = {"run.json", "manifest.json", *manifest.files.values()}
         with files.clear_errors(self.path):
             for file in self.path.iterdir():
-                if file.name not in keep and (file.name.startswith(ASIDE) or file.suffix in KINDS):
+                if is_left_over(file.name, manifest):
                     file.unlink(missing_ok=True)
 
     def read(self, manifest: Manifest | None = None) -> tuple[Manifest, pl.DataFrame]:
@@ -271,6 +270,11 @@ class RunFolder:
             return self.log_path.read_bytes().decode(errors="replace")
         except OSError:
             return ""
+
+
+def is_left_over(name: str, manifest: Manifest) -> bool:
+    """Whether a file was written for a state that is not the visible one."""
+    return name not in manifest.files.values() and (name.startswith(ASIDE) or name.endswith(KINDS))
 
 
 def as_tree(manifest: Manifest) -> dict[str, Any]:
