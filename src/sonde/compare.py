@@ -25,7 +25,7 @@ from sonde.runs.configurations import (
 from sonde.runs.ended import by_seed, complete, made_with, refuse_none
 from sonde.runs.readings import Readings
 from sonde.spreads import Interval, Summary, paired, summarise, summarise_known, t_interval
-from sonde.store.load import Run, Runs
+from sonde.store.stored import Run, Runs
 
 
 @dataclass(frozen=True, kw_only=True)

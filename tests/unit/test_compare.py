@@ -22,7 +22,7 @@ from sonde.compare import as_option, compare
 from sonde.config import Optimiser, keys, whole_tree
 from sonde.errors import SondeError
 from sonde.runs.configurations import choices, differing, flatten, keep
-from sonde.store.load import Runs
+from sonde.store.stored import Runs
 
 Invoke = Callable[..., Result]
 SEEDS = (42, 123, 456)

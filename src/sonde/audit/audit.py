@@ -23,7 +23,7 @@ from sonde.runs.configurations import (
 from sonde.runs.ended import by_seed, complete, made_with, refuse_none
 from sonde.runs.readings import MeasuredRun, measured
 from sonde.spreads import Summary, summarise_known
-from sonde.store.load import Run, Runs
+from sonde.store.stored import Run, Runs
 
 QUESTIONS = {"D1": scale, "D2": gradient, "D3": credit}
 """Asked of every run; D4, the margin, is asked of the rule."""

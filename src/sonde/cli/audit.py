@@ -81,7 +81,7 @@ def _print(audited: "Audit") -> None:
 
 
 def _print_recipe(recipe: "RecipeAudit") -> None:
-    from sonde.audit.table import columns, footnotes, lines
+    from sonde.audit.recipe_table import columns, footnotes, lines
     from sonde.audit.verdict import sentence
     from sonde.cli.terminal import console, print_table
 

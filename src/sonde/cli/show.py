@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from sonde.cli.options import Json, RunsFolder
 
 if TYPE_CHECKING:
-    from sonde.store.load import Runs
+    from sonde.store.stored import Runs
 
 
 SHOWN = ("test_acc", "test_loss", "train_loss")  # in the table; the JSON has every metric

@@ -6,8 +6,10 @@ from sonde.diagnosis.diagnose import diagnose
 from sonde.diagnosis.evidence import Evidence
 from sonde.diagnosis.finding import Findings
 from sonde.errors import SondeError
-from sonde.store.load import WatchedRun, find, load, load_some
+from sonde.store.listing import find
+from sonde.store.load import load, load_some
 from sonde.store.place import Place
+from sonde.store.stored import WatchedRun
 
 
 def diagnosed(root: Place, name: str | None) -> dict[str, Findings]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import sonde
 from sonde.audit.audit import Judge, RecipeAudit, audit
-from sonde.audit.table import columns, footnotes, lines
+from sonde.audit.recipe_table import columns, footnotes, lines
 from sonde.audit.verdict import sentence
 from sonde.config import RunConfig, to_tree
 from sonde.errors import SondeError
@@ -16,7 +16,7 @@ from sonde.report.parts import AuditPart, AuditSentence, AuditTable, Contents, S
 from sonde.report.runs import network_of, run_lines
 from sonde.report.watched import watched_parts
 from sonde.runs.configurations import differences, differing, recipe_of, shown
-from sonde.store.load import Run, Runs
+from sonde.store.stored import Run, Runs
 from sonde.studies import STUDIES, Study
 from sonde.studies.study import Gathered, NoRuns, gather
 

@@ -10,7 +10,7 @@ from sonde.diagnosis.diagnose import diagnose
 from sonde.diagnosis.watched_runs import evidence
 from sonde.report.charts import Metric, index_in
 from sonde.report.runs import place_of
-from sonde.store.load import Runs, WatchedRun
+from sonde.store.stored import Runs, WatchedRun
 
 MOST_VALUES = 1_200_000  # numbers in a page; of a run with more, steps are left out
 FEWEST_STEPS = 12  # of a run that are shown in any case

@@ -31,12 +31,12 @@ from sonde.rows import SCHEMA, empty
 from sonde.run_ids import run_id
 from sonde.store import files
 from sonde.store.checksums import Checksum, checksum, is_sealed, seal
+from sonde.store.parquet_rows import read_table, refuse_too_many
 from sonde.store.place import Place
 from sonde.store.schemas import ENDED as ENDED
 from sonde.store.schemas import WATCHED, Trained, Watched, checked
 from sonde.store.schemas import Manifest as Manifest
 from sonde.store.schemas import State as State
-from sonde.store.table import read_table, refuse_too_many
 
 R = TypeVar("R")
 
@@ -179,10 +179,9 @@ class RunFolder:
 
     def sweep(self, manifest: Manifest) -> None:
         """Remove what no manifest names: older states and what an interrupted writer left behind."""
-        keep = {"run.json", "manifest.json", *manifest.files.values()}
         with files.clear_errors(self.path):
             for file in self.path.iterdir():
-                if file.name not in keep and (file.name.startswith(ASIDE) or file.suffix in KINDS):
+                if is_left_over(file.name, manifest):
                     file.unlink(missing_ok=True)
 
     def read(self, manifest: Manifest | None = None) -> tuple[Manifest, pl.DataFrame]:
@@ -272,6 +271,11 @@ class RunFolder:
             return self.log_path.read_bytes().decode(errors="replace")
         except OSError:
             return ""
+
+
+def is_left_over(name: str, manifest: Manifest) -> bool:
+    """Whether a file was written for a state that is not the visible one."""
+    return name not in manifest.files.values() and (name.startswith(ASIDE) or name.endswith(KINDS))
 
 
 def as_tree(manifest: Manifest) -> dict[str, Any]:

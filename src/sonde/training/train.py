@@ -38,11 +38,12 @@ def train_together(
     with ExitStack() as held, one_thread():
         for folder in folders:
             held.enter_context(hold(root, folder.id))
-        left = [
-            (config, folder)
-            for config, folder in zip(configs, folders, strict=True)
-            if not (folder.exists() and folder.manifest().state in ENDED)
-        ]
+        left = []
+        for config, folder in zip(configs, folders, strict=True):
+            if folder.exists() and (manifest := folder.manifest()).state in ENDED:
+                folder.sweep(manifest)
+            else:
+                left.append((config, folder))
         if left:
             where = resolve_device(device)
             _advance(
