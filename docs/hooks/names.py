@@ -6,8 +6,8 @@ from typing import Any
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
+from sonde.explanations.by_name import EXPLANATIONS, documented
 from sonde.explanations.explanation import Explanation
-from sonde.explanations.table import EXPLANATIONS, documented
 from sonde.guests import OURS
 
 PAGES = {

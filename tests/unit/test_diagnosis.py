@@ -10,11 +10,11 @@ import torch
 from conftest import Sonde
 from faulty_programs import FAULTY, HEALTHY, Program, lr_too_low, plain, wrong_output_activation
 from sonde.diagnosis.diagnose import DIAGNOSES, EXPLAINS, diagnose
-from sonde.diagnosis.evidence import Evidence
 from sonde.diagnosis.finding import LEVELS, TEXTS, Findings
 from sonde.diagnosis.sarif import sarif
+from sonde.diagnosis.signs import Signs
 from sonde.errors import SondeError
-from sonde.explanations.table import EXPLANATIONS, documented, explanations
+from sonde.explanations.by_name import EXPLANATIONS, documented, explanations
 from sonde.guests import OURS
 
 NOTES = {"rank_collapse", "loss_spike", "gradient_noise"}
@@ -73,7 +73,7 @@ def test_names_of_modules_do_not_matter(name: str) -> None:
     )
     trials = dict(evidence.trials or {})
     trials["unfelt"] = [_renamed(one) for one in trials["unfelt"]]
-    other = Evidence(rows=rows, facts=facts, steps=evidence.steps, trials=trials)
+    other = Signs(rows=rows, facts=facts, steps=evidence.steps, trials=trials)
     assert [one.name for one in diagnose(other)] == [one.name for one in diagnose(evidence)]
 
 

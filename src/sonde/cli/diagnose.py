@@ -37,7 +37,7 @@ def diagnose(
     What a store cannot tell, experiments on a copy can: in the training script, watch.diagnose(batch=(x, y)).
     """
     from sonde.cli.terminal import console, print_json
-    from sonde.diagnosis.watched_runs import diagnosed
+    from sonde.diagnosis.stored_runs import diagnosed
 
     found = diagnosed(runs, run)
     if sarif is not None:

@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from sonde.diagnosis import flow_symptoms, loop_faults, pace_faults, task_faults, wiring_faults
-from sonde.diagnosis.evidence import Evidence
 from sonde.diagnosis.finding import LEVELS, Finding, Findings
+from sonde.diagnosis.signs import Signs
 
-Diagnosis = Callable[[Evidence], Finding | None]
+Diagnosis = Callable[[Signs], Finding | None]
 
 DIAGNOSES: dict[str, Diagnosis] = {
     "wrong_label_shape": task_faults.wrong_label_shape,
@@ -77,10 +77,10 @@ EXPLAINS: dict[str, frozenset[str]] = {
 """Causes, and the symptoms that each accounts for."""
 
 
-def diagnose(evidence: Evidence) -> Findings:
+def diagnose(signs: Signs) -> Findings:
     """Findings, the most important first; a symptom follows the cause that explains it."""
-    found = {name: finding for name, look in DIAGNOSES.items() if (finding := look(evidence)) is not None}
-    if evidence.steps == 0:  # before training nothing can be said of its pace
+    found = {name: finding for name, look in DIAGNOSES.items() if (finding := look(signs)) is not None}
+    if signs.steps == 0:  # before training nothing can be said of its pace
         found = {
             name: finding for name, finding in found.items() if name not in PACE - {"missing_activation"}
         }
@@ -108,7 +108,7 @@ def diagnose(evidence: Evidence) -> Findings:
             if _cause(name, found) == cause.name
         ]
     return Findings(
-        sorted(ordered, key=lambda finding: finding.level == "note"), about=f"{evidence.steps} steps"
+        sorted(ordered, key=lambda finding: finding.level == "note"), about=f"{signs.steps} steps"
     )
 
 

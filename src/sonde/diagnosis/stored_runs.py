@@ -3,8 +3,8 @@
 import polars as pl
 
 from sonde.diagnosis.diagnose import diagnose
-from sonde.diagnosis.evidence import Evidence
 from sonde.diagnosis.finding import Findings
+from sonde.diagnosis.signs import Signs
 from sonde.errors import SondeError
 from sonde.store.load import WatchedRun, find, load, load_some
 from sonde.store.place import Place
@@ -18,11 +18,11 @@ def diagnosed(root: Place, name: str | None) -> dict[str, Findings]:
         raise SondeError(
             f"{what}: `sonde.watch(model, optimizer)` in a training loop makes one; `sonde audit` asks of other runs"
         )
-    return {run.id: diagnose(evidence(run, stored.rows)) for run in stored.watched}
+    return {run.id: diagnose(signs_of(run, stored.rows)) for run in stored.watched}
 
 
-def evidence(run: WatchedRun, rows: pl.DataFrame) -> Evidence:
+def signs_of(run: WatchedRun, rows: pl.DataFrame) -> Signs:
     """What a store holds of a watched run."""
     own = rows.filter(pl.col("run") == run.id)
     steps = max(run.manifest.step or 0, 0 if own.is_empty() else int(str(own["step"].max())) + 1)
-    return Evidence(rows=own, facts=run.facts, steps=steps, trials=run.facts.get("experiments"))
+    return Signs(rows=own, facts=run.facts, steps=steps, trials=run.facts.get("experiments"))

@@ -19,7 +19,7 @@ WEIGHTED = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evidence:
+class Signs:
     """One run.  Questions that several diagnoses ask are answered here, once."""
 
     rows: pl.DataFrame  # step, module, metric, value, defined, reason, …

@@ -5,10 +5,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from sonde.errors import SondeError, nearest
+from sonde.explanations.audit_questions import QUESTIONS
 from sonde.explanations.diagnoses import DIAGNOSES
 from sonde.explanations.explanation import Explanation
 from sonde.explanations.metrics import METRICS
-from sonde.explanations.questions import QUESTIONS
 
 EXPLANATIONS: tuple[Explanation, ...] = (*DIAGNOSES, *METRICS, *QUESTIONS)
 
