@@ -38,7 +38,10 @@ PAGES = {
     "model": ("Models", "Networks to choose by name: `sonde train --model NAME`."),
     "task": ("Tasks", "Data to choose by name: `sonde train --task NAME`."),
 }
-PARTS = (("How", "measured"), ("Why it matters", "why"), ("Remedy", "remedy"), ("Reference", "reference"))
+PARTS = (
+    *(("How", "measured"), ("Good looks like", "good"), ("Bad looks like", "bad"), ("Why it matters", "why")),
+    *(("Remedy", "remedy"), ("Reference", "reference")),
+)
 
 
 def _entry(text: Explanation) -> str:

@@ -3,7 +3,14 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from sonde.diagnosis import flow_symptoms, loop_faults, pace_faults, task_faults, wiring_faults
+from sonde.diagnosis import (
+    flow_symptoms,
+    loop_faults,
+    pace_faults,
+    task_faults,
+    trained_faults,
+    wiring_faults,
+)
 from sonde.diagnosis.finding import LEVELS, Finding, Findings
 from sonde.diagnosis.signs import Signs
 
@@ -38,6 +45,10 @@ DIAGNOSES: dict[str, Diagnosis] = {
     "rank_collapse": flow_symptoms.rank_collapse,
     "loss_spike": pace_faults.loss_spike,
     "gradient_noise": pace_faults.gradient_noise,
+    "growth": trained_faults.growth,
+    "gradient": trained_faults.gradient,
+    "credit": trained_faults.credit,
+    "worth": trained_faults.worth,
 }
 """By name, causes before their symptoms."""
 
@@ -73,6 +84,9 @@ EXPLAINS: dict[str, frozenset[str]] = {
     "lr_too_high": FLOW | {"nan_origin", "loss_spike", "attention_collapse"},
     "too_few_steps": frozenset({"lr_too_low"}),
     "exploding_gradient": frozenset({"nan_origin"}),
+    "growth": frozenset({"gradient", "credit"}),
+    "gradient": frozenset({"credit"}),
+    "credit": frozenset({"worth"}),
 }
 """Causes, and the symptoms that each accounts for."""
 
@@ -107,9 +121,7 @@ def diagnose(signs: Signs) -> Findings:
             for name, finding in found.items()
             if _cause(name, found) == cause.name
         ]
-    return Findings(
-        sorted(ordered, key=lambda finding: finding.level == "note"), about=f"{signs.steps} steps"
-    )
+    return Findings(sorted(ordered, key=lambda finding: finding.level == "note"), about=signs.length)
 
 
 def _cause(name: str, found: Mapping[str, Finding]) -> str | None:

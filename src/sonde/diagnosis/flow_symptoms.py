@@ -19,6 +19,9 @@ WHAT = {1.0: "output", 2.0: "gradient", 3.0: "loss"}
 
 def nan_origin(s: Signs) -> Finding | None:
     """The first thing that is not finite."""
+    if s.audited is not None and s.audited.diverged is not None:
+        said = f"The loss or a weight was not finite after epoch {s.audited.diverged}, and training stopped."
+        return found("nan_origin", "certain", said, epoch=s.audited.diverged)
     rows = s.rows.filter(pl.col("metric") == "nonfinite")
     if rows.is_empty():
         return None
