@@ -8,7 +8,7 @@ from stored_runs import EPOCHS, Key, Value, config, healthy, run, store
 
 from sonde.audit.audit import audit
 from sonde.audit.recovery import FEW, Foretells, Recovered, foretelling, recovered
-from sonde.store.load import Runs
+from sonde.store.stored import Runs
 
 SEEDS = (42, 123, 456)
 RULES = {"bp": 0.9, "frozen": 0.5, "fa": 0.8, "dfa": 0.6, "credit_bridge": 0.45}
