@@ -45,11 +45,13 @@ class Run:
     """What is known of a stored run."""
 
     id: str
-    config: dict[str, Any]
-    about: dict[str, Any]
-    manifest: Manifest
+    config: dict[str, Any] = field(repr=False)
+    about: dict[str, Any] = field(repr=False)
+    manifest: Manifest = field(repr=False)
     path: Place
-    defaults: dict[str, Any] = field(default_factory=dict)  # dotted keys that its configuration may leave out
+    defaults: dict[str, Any] = field(
+        default_factory=dict, repr=False
+    )  # dotted keys that `config` may leave out
 
     @property
     def complete_config(self) -> dict[str, Any]:
@@ -73,8 +75,8 @@ class WatchedRun:
     """A model that was watched in somebody's own loop: it has no configuration, and is not to be trained from."""
 
     id: str
-    about: dict[str, Any]
-    manifest: Manifest
+    about: dict[str, Any] = field(repr=False)
+    manifest: Manifest = field(repr=False)
     path: Place
 
     @property
