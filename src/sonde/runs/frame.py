@@ -1,10 +1,11 @@
 """Tidy rows beside what their runs were: a table that needs no second one to be grouped by rule, seed or width."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import polars as pl
 
-from sonde.runs.configurations import all_described, differing, shown
+from sonde.runs.configurations import Flat, all_described, differing, flatten, shown
 from sonde.store.load import Run, Runs, WatchedRun
 
 ALWAYS = ("model", "rule", "task", "seed")
@@ -23,14 +24,32 @@ def lines(stored: Runs) -> pl.DataFrame:
     """
     flats = all_described(stored.runs)
     keys = [key for key in differing(flats.values()) if key not in ALWAYS]
-    known = [flats[run.id] for run in stored.runs] + [{"model": run.about["model"]} for run in stored.watched]
+    return _table(stored, flats | {run.id: {"model": run.about["model"]} for run in stored.watched}, keys)
+
+
+def whole_lines(stored: Runs) -> pl.DataFrame:
+    """One line per run with its whole configuration; of a watched run, what is known of its model and loop."""
+    runs: list[Run | WatchedRun] = [*stored.runs, *stored.watched]
+    flats = {run.id: settings(run) for run in runs}
+    keys = dict.fromkeys(key for flat in flats.values() for key in flat if key not in ALWAYS)
+    return _table(stored, flats, list(keys))
+
+
+def settings(run: Run | WatchedRun) -> Flat:
+    """All that a run was told, defaults too; of a watched run, what is known of its model and loop."""
+    if isinstance(run, WatchedRun):
+        return flatten({key: value for key, value in run.about.items() if value is not None})
+    return flatten({**run.complete_config, "data": run.about.get("data") or {}})
+
+
+def _table(stored: Runs, flats: Mapping[str, Flat], keys: Sequence[str]) -> pl.DataFrame:
     runs: list[Run | WatchedRun] = [*stored.runs, *stored.watched]
     return pl.DataFrame(
         [
             pl.Series("run", [run.id for run in runs], dtype=pl.String),
-            *(_column(key, [flat.get(key) for flat in known]) for key in ALWAYS),
+            *(_column(key, [flats[run.id].get(key) for run in runs]) for key in ALWAYS),
             pl.Series("state", [run.manifest.state for run in runs], dtype=pl.String),
-            *(_column(key, [flat.get(key) for flat in known]) for key in keys),
+            *(_column(key, [flats[run.id].get(key) for run in runs]) for key in keys),
         ]
     )
 
