@@ -1,4 +1,7 @@
-"""TensorBoard's event files: scalars in double precision, reasons as text, configurations as hparams."""
+"""TensorBoard's event files: scalars of 32 bits, reasons as text, configurations as hparams.
+
+The format has doubles too, but TensorBoard's data server shows none of them.
+"""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -7,7 +10,7 @@ from typing import Any
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import DATA_CLASS_SCALAR, DATA_CLASS_TENSOR, Summary
 from tensorboard.compat.proto.tensor_pb2 import TensorProto
-from tensorboard.compat.proto.types_pb2 import DT_DOUBLE, DT_STRING
+from tensorboard.compat.proto.types_pb2 import DT_STRING
 from tensorboard.plugins.hparams import api_pb2, plugin_data_pb2
 from tensorboard.plugins.hparams import metadata as hparams
 from tensorboard.plugins.scalar import metadata as scalar
@@ -20,6 +23,7 @@ from sonde.runs.configurations import shown
 from sonde.runs.frame import settings
 from sonde.store.load import Run, Runs, WatchedRun
 
+SMALLEST, LARGEST = 2.0**-126, (2 - 2.0**-23) * 2.0**127  # normal numbers of 32 bits
 STATUS = {"complete": api_pb2.STATUS_SUCCESS, "unfinished": api_pb2.STATUS_RUNNING}
 """Of a session by the state of its run; other states are failures."""
 
@@ -57,18 +61,25 @@ def _events(run: Run | WatchedRun, rows: Any) -> Iterator[Event]:
 
 def _value(point: Point, described: set[str]) -> Any:
     """A scalar, or the reason why there is none; what a series is, is said once."""
-    if point.reason is None:
+    reason = point.reason or _misfit(point.value)
+    if reason is None:
         tag, plugin, kind = point.series, scalar, DATA_CLASS_SCALAR
-        tensor = TensorProto(dtype=DT_DOUBLE, double_val=[point.value])
+        value = Summary.Value(tag=tag, simple_value=point.value)
     else:
         tag, plugin, kind = f"{UNDEFINED}/{point.series}", text, DATA_CLASS_TENSOR
-        tensor = TensorProto(dtype=DT_STRING, string_val=[point.reason.encode()])
-    value = Summary.Value(tag=tag, tensor=tensor)
+        value = Summary.Value(tag=tag, tensor=TensorProto(dtype=DT_STRING, string_val=[reason.encode()]))
     if tag not in described:
         described.add(tag)
         value.metadata.CopyFrom(plugin.create_summary_metadata(display_name="", description=""))
         value.metadata.data_class = kind
     return value
+
+
+def _misfit(value: float) -> str | None:
+    """That 32 bits would make 0 or ∞ of a number, or little more than its exponent."""
+    if value == 0 or SMALLEST <= abs(value) <= LARGEST:
+        return None
+    return f"{value!r} does not fit into the 32 bits of TensorBoard's scalars"
 
 
 def _set(field: Any, value: Any) -> None:
