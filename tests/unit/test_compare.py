@@ -16,9 +16,10 @@ from typer.testing import CliRunner, Result
 
 import sonde
 from conftest import tiny_config
-from sonde.cli.compare import as_json, notes, title
+from sonde.cli.compare import as_json
 from sonde.cli.compare import compare as command
 from sonde.compare import as_option, compare
+from sonde.compare.table import notes, title
 from sonde.config import Optimiser, keys, whole_tree
 from sonde.errors import SondeError
 from sonde.runs.configurations import choices, differing, flatten, keep

@@ -89,7 +89,8 @@ class Findings(list[Finding]):
                 lines += [html.escape(one.why), f"<em>Remedy:</em> {html.escape(one.remedy)}"]
             else:
                 lines.append(f"A symptom of {html.escape(one.explained_by)}.")
-            shown.append(f"<li><strong>{one.name}</strong> ({one.level}){where}<br>{'<br>'.join(lines)}</li>")
+            heading = f"<strong>{html.escape(one.name)}</strong> ({html.escape(one.level)}){where}"
+            shown.append(f"<li>{heading}<br>{'<br>'.join(lines)}</li>")
         return f"<ul>{''.join(shown)}</ul>"
 
 

@@ -1,17 +1,14 @@
 """A store to hand round: rows and configurations, without weights and without what only the machine's owner needs."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
 from sonde.store import files
 from sonde.store.checksums import checksum
 from sonde.store.place import Place
 from sonde.store.run import ENDED, RunFolder, manifest_bytes
 from sonde.store.schemas import WATCHED
-
-OWN = ("command",)  # of an environment
-OWN_OF_MACHINE = ("host", "system")
+from sonde.store.stored import without_machine
 
 
 def publish(root: Place, out: Place, runs: Iterable[str]) -> tuple[list[str], dict[str, str]]:
@@ -34,20 +31,10 @@ def publish(root: Place, out: Place, runs: Iterable[str]) -> tuple[list[str], di
                 for name in ("run.json", *described.get("guests", []), manifest.files["metrics"])
             }
             kept = replace(
-                manifest,
+                without_machine(manifest),
                 files={"metrics": manifest.files["metrics"]},
-                sessions=[_without_owner(session) for session in manifest.sessions],
                 checksums={name: checksum(content) for name, content in contents.items()},
             )
             files.write_folder(out / id, {**contents, "manifest.json": manifest_bytes(kept)})
             written.append(id)
     return written, left_out
-
-
-def _without_owner(session: Mapping[str, Any]) -> dict[str, Any]:
-    """A session without host name, system and command line, which name people and paths."""
-    environment = {key: value for key, value in session.get("environment", {}).items() if key not in OWN}
-    machine = {
-        key: value for key, value in environment.get("machine", {}).items() if key not in OWN_OF_MACHINE
-    }
-    return {**session, "environment": {**environment, "machine": machine}}

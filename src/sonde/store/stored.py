@@ -18,11 +18,12 @@ class Run:
     """What is known of a stored run."""
 
     id: str
-    config: dict[str, Any]
-    about: dict[str, Any]
-    manifest: Manifest
+    config: dict[str, Any] = field(repr=False)
+    about: dict[str, Any] = field(repr=False)
+    manifest: Manifest = field(repr=False)
     path: Place
-    defaults: dict[str, Any] = field(default_factory=dict)  # dotted keys that its configuration may leave out
+    defaults: dict[str, Any] = field(default_factory=dict, repr=False)
+    """Dotted keys that `config` may leave out."""
 
     @property
     def complete_config(self) -> dict[str, Any]:
@@ -46,8 +47,8 @@ class WatchedRun:
     """A model that was watched in somebody's own loop: it has no configuration, and is not to be trained from."""
 
     id: str
-    about: dict[str, Any]
-    manifest: Manifest
+    about: dict[str, Any] = field(repr=False)
+    manifest: Manifest = field(repr=False)
     path: Place
 
     @property
@@ -87,6 +88,16 @@ class Runs:
 
 def without_machines(stored: Runs) -> Runs:
     """The runs without the names of machines and nodes, and without the command lines that began them."""
+    return Runs(
+        stored.rows,
+        [replace(run, manifest=without_machine(run.manifest)) for run in stored.runs],
+        [replace(run, manifest=without_machine(run.manifest)) for run in stored.watched],
+        stored.broken,
+    )
+
+
+def without_machine(manifest: Manifest) -> Manifest:
+    """The same of one run."""
 
     def clean(session: dict[str, Any]) -> dict[str, Any]:
         known = {key: value for key, value in session.items() if key != "node"}
@@ -96,12 +107,4 @@ def without_machines(stored: Runs) -> Runs:
                 known["environment"]["machine"] = {key: v for key, v in machine.items() if key != "host"}
         return known
 
-    def cleaned(manifest: Manifest) -> Manifest:
-        return replace(manifest, sessions=[clean(session) for session in manifest.sessions])
-
-    return Runs(
-        stored.rows,
-        [replace(run, manifest=cleaned(run.manifest)) for run in stored.runs],
-        [replace(run, manifest=cleaned(run.manifest)) for run in stored.watched],
-        stored.broken,
-    )
+    return replace(manifest, sessions=[clean(session) for session in manifest.sessions])
