@@ -12,6 +12,7 @@ from sonde.audit.table import columns, footnotes, lines
 from sonde.audit.verdict import sentence
 from sonde.config import RunConfig, to_tree
 from sonde.errors import SondeError
+from sonde.report.answers import answer
 from sonde.report.parts import AuditPart, AuditSentence, AuditTable, Contents, Section
 from sonde.report.runs import network_of, run_lines
 from sonde.report.watched import watched_parts
@@ -87,11 +88,13 @@ def _parts(stored: Runs, source: str, judge: Judge) -> list[_Part]:
 
 def _section(part: _Part) -> Section:
     study, gathered = STUDIES[part.name], part.gathered
+    findings = study.findings(gathered)
     return Section(
         study=part.name,
         scale=part.scale,
         question=study.question,
-        findings=study.findings(gathered),
+        findings=findings,
+        answer=answer(part.name, gathered, findings),
         evidence=gathered.evidence,
         wanted=len(part.wanted),
         left_out=_incomplete(gathered, part.wanted),

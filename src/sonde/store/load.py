@@ -22,6 +22,7 @@ from sonde.store.remote import Remote, Unreachable
 from sonde.store.run import ENDED, Manifest, RunFolder
 from sonde.store.schemas import ABOUT as ABOUT
 from sonde.store.schemas import WATCHED as KIND
+from sonde.verdicts import network
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -64,8 +65,7 @@ class Run:
     @property
     def label(self) -> str:
         """Network, variant and rule, as its configuration says."""
-        parts = (self.about["label"], self.about["variant"], self.about["rule_label"])
-        return ", ".join(part for part in parts if part)
+        return ", ".join(part for part in (network(self.about), self.about["rule_label"]) if part)
 
 
 @dataclass(frozen=True)
