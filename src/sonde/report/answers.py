@@ -20,6 +20,7 @@ HARDLY = 5.0
 LACKING = "whether depth earns it takes runs with frozen blocks beside them"
 
 MOST_LISTED = 5  # names in a sentence
+MOST_SETTINGS = 12  # lines of a chart
 
 
 def answer(study: str, gathered: Gathered, findings: Sequence[Finding]) -> Answer | None:
@@ -120,7 +121,7 @@ def of_recipe(recipe: RecipeAudit, runs: Mapping[str, Run]) -> Answer | None:
             Dots(
                 label=rule.label,
                 style=rule.rule,
-                values={one.run.seed: one.run.at("test_acc", one.run.epochs).value for one in rule.runs},
+                values=_accuracies(rule),
                 note=_note(rule, bool(judged)),
             )
             for rule in ordered
@@ -132,6 +133,61 @@ def of_recipe(recipe: RecipeAudit, runs: Mapping[str, Run]) -> Answer | None:
     )
 
 
+def of_settings(
+    recipes: Sequence[RecipeAudit], names: Sequence[str], runs: Mapping[str, Run]
+) -> Answer | None:
+    """Of recipes that differ in some keys: the most accurate, each called by what differs."""
+    several = len({rule.label for recipe in recipes for rule in recipe.rules}) > 1
+    found = [
+        (f"{name}, {rule.label}" if several else name, rule)
+        for name, recipe in zip(names, recipes, strict=True)
+        for rule in recipe.rules
+        if rule.runs and rule.scalar("test_acc").n
+    ]
+    if not found:
+        return None
+    found.sort(key=lambda entry: -entry[1].scalar("test_acc").mean)
+    about = runs[found[0][1].ids[0]].about
+    (best, first), (worst, last) = found[0], found[-1]
+    shown = found[:MOST_SETTINGS]
+    n = sorted({rule.scalar("test_acc").n for _, rule in found})
+    sentence = f"On {about['task_label']} the best of {len(found)} settings is {best}: {_accuracy(first)}"
+    sentence += f"; the last is {worst}: {_accuracy(last)}." if len(found) > 1 else "."
+    sure = f"n = {_span(n)} seed{'s' * (n != [1])} each"
+    if len(found) > 1:
+        sure += f"; {best} over {found[1][0]}: {_difference(first, found[1][1])}"
+    if len(shown) < len(found):
+        sure += f". The chart has the first {len(shown)}; the sweep below has all"
+    return Answer(
+        sentence=sentence,
+        sure=f"{sure}.",
+        dots=[
+            Dots(label=name, style=rule.rule, values=_accuracies(rule), note=_accuracy(rule))
+            for name, rule in shown
+        ],
+        axis="test accuracy",
+        per_cent=True,
+    )
+
+
+def _accuracies(rule: RuleAudit) -> dict[int, float]:
+    return {one.run.seed: one.run.at("test_acc", one.run.epochs).value for one in rule.runs}
+
+
+def _accuracy(rule: RuleAudit) -> str:
+    known = rule.scalar("test_acc")
+    return accuracy(known.mean, known.std)
+
+
+def _difference(first: RuleAudit, second: RuleAudit) -> str:
+    """Of their accuracies, paired by seed, with its interval."""
+    gaps = [100 * gap for gap in paired(_accuracies(first), _accuracies(second)).differences.values()]
+    interval = t_interval(gaps)
+    if interval.reason:
+        return f"there is no interval ({interval.reason})"
+    return f"{signed(summarise(gaps).mean)} points [{signed(interval.low)}, {signed(interval.high)}], 95 % interval"
+
+
 def _gain(recipe: RecipeAudit) -> float:
     """Of BP over frozen blocks, in points."""
     bp = next((rule.margin.points.mean for rule in recipe.rules if rule.rule == "bp"), math.nan)
@@ -140,7 +196,7 @@ def _gain(recipe: RecipeAudit) -> float:
 
 def _note(rule: RuleAudit, judged: bool) -> str:
     if not judged:
-        return accuracy(rule.scalar("test_acc").mean, rule.scalar("test_acc").std)
+        return _accuracy(rule)
     return "baseline" if rule.rule == "frozen" else points(rule)
 
 
@@ -179,7 +235,9 @@ def _sure_of_points(rules: Sequence[RuleAudit], undecided: Sequence[RuleAudit]) 
     if n == [1]:
         return f"{seeds}: there is no interval, so nothing is decided; two seeds or more decide."
     confidence = f"{100 * rules[0].thresholds.confidence:g} %"
-    decided = f"{seeds}. A rule counts where the {confidence} interval over seeds of its points over frozen blocks excludes 0"
+    decided = (
+        f"{seeds}. A rule counts where the {confidence} interval of its points over frozen blocks excludes 0"
+    )
     if not undecided:
         return f"{decided}: so it does for every rule."
     known = [rule.margin.seeds_needed for rule in undecided if rule.margin.seeds_needed is not None]
@@ -205,18 +263,9 @@ def _ranking(where: str, ordered: Sequence[RuleAudit]) -> tuple[str, str]:
     sentence = f"{where} {said(first)}, {rest[0].label} {accuracy(rest[0].scalar('test_acc').mean)}"
     if len(rest) > 1:
         sentence += f", and {rest[-1].label}, the last of {len(ordered)}, {accuracy(rest[-1].scalar('test_acc').mean)}"
-    own, other = (
-        {one.run.seed: one.run.at("test_acc", one.run.epochs).value for one in rule.runs}
-        for rule in (first, rest[0])
+    return f"{sentence}.", (
+        f"{seeds}; {first.label} over {rest[0].label}: {_difference(first, rest[0])}; {LACKING}."
     )
-    gaps = [100 * gap for gap in paired(own, other).differences.values()]
-    interval = t_interval(gaps)
-    between = (
-        f"there is no interval ({interval.reason})"
-        if interval.reason
-        else f"{signed(summarise(gaps).mean)} points [{signed(interval.low)}, {signed(interval.high)}], 95 % interval"
-    )
-    return f"{sentence}.", (f"{seeds}; {first.label} over {rest[0].label}: {between}; {LACKING}.")
 
 
 def _spread(rule: RuleAudit) -> str:

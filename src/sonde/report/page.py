@@ -86,9 +86,9 @@ def answers_data(answers: Sequence[Opening]) -> list[dict[str, Any]]:
     """What the page's script reads: every answer with its dots, as [seed, value or null]."""
     return [
         {
-            "id": f"answer-{one.anchor}",
+            "id": one.id,
             "about": one.about,
-            "more": one.anchor,
+            "more": one.more,
             **asdict(one.answer),
             "dots": [
                 {

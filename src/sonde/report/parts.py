@@ -71,10 +71,17 @@ class Section:
     wanted: int  # how many runs the study has with the seeds that are stored
     left_out: Mapping[str, str]  # runs of the study that are not complete → why
     answer: Answer | None = None
+    place: str = ""  # of runs in no study: their anchor
+    figures: str = ""  # the study whose figures are drawn of them, where it is not their own
 
     @property
     def anchor(self) -> str:
-        return f"{self.study}-{self.scale.split()[0]}"
+        return self.place or f"{self.study}-{self.scale.split()[0]}"
+
+    @property
+    def drawn_as(self) -> str:
+        """The study whose figures are drawn."""
+        return self.figures or self.study
 
     @property
     def about(self) -> str:
@@ -94,9 +101,10 @@ class Section:
 class Opening:
     """An answer at the head of the page, what it is about, and where all that was found stands."""
 
+    id: str
     answer: Answer
     about: str
-    anchor: str
+    more: str  # anchor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +149,12 @@ class Contents:
     def answers(self) -> list[Opening]:
         """Of every study that has one."""
         return [
-            Opening(answer=section.answer, about=section.about, anchor=section.anchor)
+            Opening(
+                id=f"answer-{section.anchor}",
+                answer=section.answer,
+                about=section.about,
+                more=section.anchor if section.findings else "audit",
+            )
             for section in self.sections
             if section.answer is not None
         ]
