@@ -32,6 +32,7 @@ SCRIPTS = (
     "families.js",
     "watched.js",
     "answers.js",
+    "terms.js",
     "page.js",
 )
 """In the order in which they are joined."""
@@ -77,6 +78,7 @@ def page_data(contents: Contents) -> dict[str, Any]:
     """The numbers that the page's script draws: what `sonde.show` takes."""
     return {
         "answers": answers_data(contents.answers),
+        "glossary": [asdict(term) for term in contents.glossary],
         "charts": chart_data(contents.rows, sample(contents.runs)),
         "watched": watched_data(contents.watched),
     }

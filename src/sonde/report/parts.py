@@ -98,6 +98,17 @@ class Section:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Term:
+    """A word of the page and what it means."""
+
+    name: str  # as `sonde explain` knows it
+    kind: str
+    words: tuple[str, ...]  # as the page writes it
+    short: str
+    measured: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Opening:
     """An answer at the head of the page, what it is about, and where all that was found stands."""
 
@@ -144,6 +155,7 @@ class Contents:
     apart: Mapping[str, str]  # runs of no study → why
     remarks: Sequence[str]
     watched: Sequence[WatchedPart] = ()
+    glossary: Sequence[Term] = ()
 
     @property
     def answers(self) -> list[Opening]:

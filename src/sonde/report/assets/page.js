@@ -26,6 +26,7 @@ showTheme();
 //   answers  what `answers_data` makes of the studies' answers
 //   charts   what `chart_data` makes of stored runs
 //   watched  what `watched_data` makes of watched runs
+//   glossary the terms of `glossary`, each as it is written and explained
 //   html     { part: markup }: what stands inside the elements with data-part="part", made by the page's own templates
 // What the reader chose (`view`), which boxes are open, where he has scrolled and what has the focus stay.
 const shown = { html: {} };
@@ -36,6 +37,8 @@ function show(given) {
     if (given.charts) showCharts(given.charts);
     if (given.answers) showAnswers(given.answers);
     if (given.watched) showWatched(given.watched);
+    if (given.glossary) readTerms(given.glossary);
+    markSoon();
   });
 }
 
