@@ -9,6 +9,7 @@ import polars as pl
 from sonde.store.journal import read_facts
 from sonde.store.place import Place
 from sonde.store.run import Manifest, RunFolder
+from sonde.verdicts import network
 
 WATCHED = "it was watched: it has no configuration"  # why a run is in no comparison, audit or study
 
@@ -38,8 +39,7 @@ class Run:
     @property
     def label(self) -> str:
         """Network, variant and rule, as its configuration says."""
-        parts = (self.about["label"], self.about["variant"], self.about["rule_label"])
-        return ", ".join(part for part in parts if part)
+        return ", ".join(part for part in (network(self.about), self.about["rule_label"]) if part)
 
 
 @dataclass(frozen=True)
