@@ -105,6 +105,10 @@ def diagnose(signs: Signs) -> Findings:
         found = {
             name: finding for name, finding in found.items() if name not in ("lr_too_low", "too_few_steps")
         }
+    if any(found[name].level != "note" for name in CUTS & found.keys()):
+        found = {
+            name: finding for name, finding in found.items() if name not in ("lr_too_low", "too_few_steps")
+        }
     if "masked_growth" in found:  # the same growth under another name
         found.pop("exploding_gradient", None)
     if sure - {"masked_growth"} and "masked_growth" in found and "masked_growth" not in sure:

@@ -263,6 +263,9 @@ class Recorder:
                         "output_shape": list(out.shape),
                         "bare_pairs": autograd_graph.bare_pairs(out, self._names),
                         "bends": autograd_graph.bends(out),
+                        "unregistered": autograd_graph.unregistered(
+                            out, {*self._names, *self._updates.held()}
+                        ),
                     }
             if self._steps_alone and out is not None and out.requires_grad:
                 hook: Any = out.register_hook
@@ -327,6 +330,7 @@ class Recorder:
         """The operations that make the loss of the latest output; they are in the facts if the first step tells."""
         if self._output_made >= 0 and "loss_ops" not in self._graph and self.step <= 1:
             self._graph["loss_ops"] = autograd_graph.operations_since(loss, self._output_made)
+            self._graph["loss_shape"] = autograd_graph.largest_shape(loss, self._output_made)
             if self.facts:
                 self._outbox.add_facts(self._graph)
 
