@@ -54,6 +54,18 @@ def probe_loss(loss: Loss, output: Tensor, y: Any, operation: str | None, kind: 
     return found
 
 
+def compares_samples(loss: Loss, output: Tensor, y: Any) -> bool:
+    """Whether it is all the same to a loss which output is which: one of distances between samples, not of classes."""
+    if output.dim() < 2 or output.shape[-1] < 2:
+        return False
+    z = torch.randn(output.shape, generator=torch.Generator().manual_seed(0)).to(output)
+    try:
+        here, turned = (float(loss(one, y).detach().double().mean()) for one in (z, z.roll(1, -1)))
+    except (RuntimeError, ValueError, TypeError, IndexError, AssertionError):
+        return False
+    return abs(here - turned) <= 1e-6 * abs(here)
+
+
 def _any(u: Tensor) -> Tensor:
     return u
 

@@ -11,7 +11,7 @@ from sonde.watching import autograd_graph
 from sonde.watching import facts as looks
 from sonde.watching.experiments.copies import Loss, cast, copied, generators_kept, reset, run, set_modes
 from sonde.watching.experiments.gates import gates
-from sonde.watching.experiments.loss_alone import probe_loss
+from sonde.watching.experiments.loss_alone import compares_samples, probe_loss
 from sonde.watching.experiments.overfit import Optimisers, attempt, fit
 from sonde.watching.experiments.targets import describe_targets, standardised, taken
 from sonde.watching.experiments.traced_pass import trace
@@ -96,6 +96,12 @@ class _Bench:
         with torch.enable_grad():
             output = looks.first_float(run(begin, self.x))
         found["targets"] = describe_targets(self.y, output)
+        if (
+            output is not None
+            and found["targets"]["kind"] == "classes"
+            and compares_samples(self.loss, output, self.y)
+        ):
+            found["targets"]["kind"] = "none"  # they name samples that belong together, not outputs
         operation = None if output is None else autograd_graph.last_operation(output)
         if output is not None:
             found["output"] = {"shape": list(output.shape), "operation": operation}
