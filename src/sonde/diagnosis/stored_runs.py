@@ -47,7 +47,8 @@ def signs_of(run: WatchedRun, rows: pl.DataFrame) -> Signs:
 def of_trained(stored: Runs) -> tuple[dict[str, Findings], dict[str, str]]:
     """Findings of the runs that Sonde trained, and why the others have none."""
     audited = audit(stored)
-    found, nothing = {}, pl.DataFrame(schema=WATCHED)
+    found: dict[str, Findings] = {}
+    nothing = pl.DataFrame(schema=WATCHED)
     for rule in (rule for recipe in audited.recipes for rule in recipe.rules):
         cases = {one.run.id: Audited(rule=rule, run=one) for one in rule.runs}
         cases |= {one.run: Audited(rule=rule, run=None, diverged=one.epoch) for one in rule.diverged}

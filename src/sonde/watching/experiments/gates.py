@@ -20,7 +20,7 @@ def gates(model: nn.Module, call: Callable[[nn.Module], Any]) -> dict[str, Any] 
         ((name, module) for name, module in model.named_modules() if isinstance(module, nn.LSTM | nn.GRU)),
         ("", None),
     )
-    if layer is None or layer.num_layers > 1 or layer.bidirectional or getattr(layer, "proj_size", 0):
+    if layer is None or layer.num_layers > 1 or layer.bidirectional or layer.proj_size:
         return None
     heard: list[tuple[Tensor, Tensor]] = []
 
@@ -35,9 +35,10 @@ def gates(model: nn.Module, call: Callable[[nn.Module], Any]) -> dict[str, Any] 
             return None
         x, h = heard[0] if layer.batch_first else (one.transpose(0, 1) for one in heard[0])
         before = torch.cat([torch.zeros_like(h[:, :1]), h[:, :-1]], 1)
-        z = x @ layer.weight_ih_l0.T + before @ layer.weight_hh_l0.T
+        own = dict(layer.named_parameters())
+        z = x @ own["weight_ih_l0"].T + before @ own["weight_hh_l0"].T
         if layer.bias:
-            z = z + layer.bias_ih_l0 + layer.bias_hh_l0
+            z = z + own["bias_ih_l0"] + own["bias_hh_l0"]
         parts = z.chunk(4 if isinstance(layer, nn.LSTM) else 3, -1)
         chosen = (parts[0], parts[1], parts[3]) if isinstance(layer, nn.LSTM) else parts[:2]
         share = float((torch.cat(chosen, -1).abs() > BOUND).double().mean())
