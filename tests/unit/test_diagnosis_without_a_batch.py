@@ -87,6 +87,17 @@ def test_modules_in_a_plain_list_are_found_unless_an_optimiser_holds_them() -> N
     )
 
 
+def test_what_comes_before_the_model_is_not_counted_among_its_parameters() -> None:
+    x, y = data()
+    before, model = nn.Linear(6, 6), net()
+    optimiser = torch.optim.Adam(model.parameters(), lr=3e-3)
+    watch = sonde.watch(model, optimiser, runs=None)
+    distance(model(before(x[:20])), y[:20, None]).backward()
+    optimiser.step()
+    assert watch.facts["unregistered"] == []
+    watch.close()
+
+
 @pytest.mark.parametrize(("rate", "said"), [(3e-6, ["lr_too_low"]), (1e-2, [])])
 def test_a_rate_too_low_is_told_by_how_far_the_weights_came(rate: float, said: list[str]) -> None:
     x, _ = data()

@@ -58,7 +58,7 @@ def not_in_optimiser(s: Signs) -> Finding | None:
         and p["in_optimiser"] is False
         and any(v > 0 for v in grads.get(p["name"], {}).values())
     ]
-    unknown = s.facts.get("unregistered") or []
+    unknown = (s.facts.get("unregistered") or []) if s.facts.get("optimisers") else []
     if unknown and not left:
         said = (
             f"The output depends on {len(unknown)} parameters that are neither the model's nor any optimiser's "

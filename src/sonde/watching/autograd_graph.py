@@ -4,7 +4,7 @@ Nothing is kept of the graph itself; nodes are told apart by the number that aut
 """
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from torch import Tensor, nn
@@ -78,9 +78,12 @@ def largest_shape(loss: Tensor, output: int) -> list[int]:
     return max(shapes, key=math.prod, default=[])
 
 
-def unregistered(output: Tensor, known: Collection[int]) -> list[list[int]]:
-    """Shapes of the parameters that an output depends on and that are none of these."""
-    if output.grad_fn is None:
+def unregistered(output: Tensor, inputs: Iterable[Tensor], known: Collection[int]) -> list[list[int]]:
+    """Shapes of the parameters that an output depends on and that are none of these.
+
+    None are told where the inputs have a graph of their own: what is before the model is nobody's fault.
+    """
+    if output.grad_fn is None or any(given.grad_fn is not None for given in inputs):
         return []
     leaves = [node.variable for node in _nodes(output.grad_fn) if kind(node) == LEAF]
     return [list(leaf.shape) for leaf in leaves if isinstance(leaf, nn.Parameter) and id(leaf) not in known]

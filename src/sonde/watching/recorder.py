@@ -264,7 +264,9 @@ class Recorder:
                         "bare_pairs": autograd_graph.bare_pairs(out, self._names),
                         "bends": autograd_graph.bends(out),
                         "unregistered": autograd_graph.unregistered(
-                            out, {*self._names, *self._updates.held()}
+                            out,
+                            (given for _, given in facts.tensors((args, kwargs))),
+                            {*self._names, *self._updates.held()},
                         ),
                     }
             if self._steps_alone and out is not None and out.requires_grad:
