@@ -101,10 +101,9 @@ def diagnose(signs: Signs) -> Findings:
     sure = {name for name, finding in found.items() if finding.level == "certain"}
     if sure & CUTS:  # what is a matter of pace cannot be told as long as something is not connected
         found = {name: finding for name, finding in found.items() if name not in PACE or name in sure}
-    if sure:
-        found = {
-            name: finding for name, finding in found.items() if name not in ("lr_too_low", "too_few_steps")
-        }
+    if sure or any(found[name].level != "note" for name in CUTS & found.keys()):
+        found.pop("lr_too_low", None)
+        found.pop("too_few_steps", None)
     if "masked_growth" in found:  # the same growth under another name
         found.pop("exploding_gradient", None)
     if sure - {"masked_growth"} and "masked_growth" in found and "masked_growth" not in sure:

@@ -13,7 +13,7 @@ VANISHED = 1e-3  # of the gradient's norm at the last layer
 EXPLODED = 1e3
 DEEP = 4  # layers over which a gradient may fade; over fewer it must be all but zero
 SATURATED = 0.5
-DEAD, DIED = 0.9, 0.5  # share of units at the end; the same where they were alive at the start
+DEAD, DIED = 0.9, 0.8  # share of units at the end; the same where they were alive at the start
 WHAT = {1.0: "output", 2.0: "gradient", 3.0: "loss"}
 
 
@@ -108,16 +108,19 @@ def vanishing_gradient(s: Signs) -> Finding | None:
 
 def exploding_gradient(s: Signs) -> Finding | None:
     """Signal or gradient that grows over depth, time or steps, in a run that did not learn."""
-    if not s.failed:
+    if s.learned and s.trials is not None:
         return None
     inputs = next((one["rms"] for one in s.facts.get("inputs", []) if one.get("rms")), None)
     outputs = [(name, value) for name, _ in _depth(s) if (value := s.at("out_rms", name)) is not None]
     if outputs:
         base = max(min(inputs, outputs[0][1]) if inputs else outputs[0][1], 1e-6)
         name, top = max(outputs, key=lambda one: one[1])
-        if top > EXPLODED * base and top > EXPLODED / 10:
+        beyond = s.trials is None and top > 10 * EXPLODED * base  # whatever the loss has come down from
+        if (top > EXPLODED * base and top > EXPLODED / 10 and s.failed) or (beyond and top > EXPLODED):
             said = f"The signal grows from {number(base)} to {number(top)} at {name} in step 0."
             return found("exploding_gradient", "likely", said, modules=[name])
+    if not s.failed:
+        return None
     times = s.trial("over_time") or {}
     if times.get("last") and times["first"] > EXPLODED * times["last"]:
         said = (
@@ -172,6 +175,9 @@ def saturated_units(s: Signs) -> Finding | None:
             for name, value in (s.trial("traced_start", "saturated") or {}).items()
             if "loss" not in name
         }
+    gates = s.trial("gates")
+    if gates and gates["saturated"] >= SATURATED:
+        shares[gates["module"]] = gates["saturated"]
     worst = {name: share for name, share in shares.items() if share >= SATURATED}
     if not worst:
         return None
@@ -193,12 +199,12 @@ def dead_units(s: Signs) -> Finding | None:
             continue
         ends = [steps[step] for step in sorted(steps)[-3:]]
         start = steps[min(steps)]
-        if min(ends) >= DEAD or (min(ends) >= DIED and start < DIED / 2):
+        if min(ends) >= DEAD or (min(ends) >= DIED and start < DIED / 4):
             gone[name] = min(ends)
             since.append(min(step for step, value in steps.items() if value >= min(ends)))
     if not s.series("dead_share"):
         now, then = s.trial("traced_now", "dead") or {}, s.trial("traced_start", "dead") or {}
-        gone = {k: v for k, v in now.items() if v >= DEAD or (v >= DIED and then.get(k, 1.0) < DIED / 2)}
+        gone = {k: v for k, v in now.items() if v >= DEAD or (v >= DIED and then.get(k, 1.0) < DIED / 4)}
     if not gone:
         return None
     said = (

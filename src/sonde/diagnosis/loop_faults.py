@@ -8,6 +8,7 @@ from sonde.diagnosis.finding import Finding, found, listed
 from sonde.diagnosis.signs import Signs
 from sonde.verdicts import number
 
+TOLD = 16  # entries from which a distribution can be told
 ENOUGH = 3  # watched steps in which it must show
 
 
@@ -23,7 +24,7 @@ def looks_fresh(parameter: Mapping[str, Any]) -> bool:
         return False
     if len(shape) == 1:
         return bool(top == 0)
-    if std == 0 or many < 16:
+    if std == 0 or many < TOLD:
         return False
     spread = 4 / math.sqrt(many)
     uniform = abs(top / (std * math.sqrt(3)) - 1) < 0.02 + spread / 2 and abs(mean) < spread * std
@@ -36,6 +37,11 @@ def share_fresh(parameters: list[dict[str, Any]]) -> float:
     weights = [p for p in parameters if len(p["shape"] or []) > 1] or parameters
     total = sum(math.prod(p["shape"] or [0]) for p in weights)
     return sum(math.prod(p["shape"]) for p in weights if looks_fresh(p)) / total if total else 0.0
+
+
+def is_tiny(parameters: list[dict[str, Any]]) -> bool:
+    """Whether no weight matrix has enough entries to tell whether it was freshly drawn."""
+    return all(math.prod(p["shape"] or [0]) < TOLD for p in parameters if len(p["shape"] or []) > 1)
 
 
 def _owners(s: Signs, parameters: list[dict[str, Any]]) -> list[str]:
@@ -52,6 +58,13 @@ def not_in_optimiser(s: Signs) -> Finding | None:
         and p["in_optimiser"] is False
         and any(v > 0 for v in grads.get(p["name"], {}).values())
     ]
+    unknown = (s.facts.get("unregistered") or []) if s.facts.get("optimisers") else []
+    if unknown and not left:
+        said = (
+            f"The output depends on {len(unknown)} parameters that are neither the model's nor any optimiser's "
+            f"(shapes {listed([str(tuple(shape)) for shape in unknown])}): modules kept in a plain list or dict."
+        )
+        return found("not_in_optimiser", "likely" if s.learned else "certain", said)
     if not left:
         return None
     fresh = share_fresh(left) > 0.5

@@ -3,16 +3,20 @@
 import math
 import statistics
 
+from sonde.diagnosis import flow_symptoms
 from sonde.diagnosis.finding import Finding, found
-from sonde.diagnosis.loop_faults import share_fresh
+from sonde.diagnosis.loop_faults import is_tiny, share_fresh
 from sonde.diagnosis.signs import EARLY, WEIGHTED, Signs
 from sonde.verdicts import number
 
 BETTER = 0.3  # of the way to the lowest loss, that another rate must come further in fifty steps
-LARGE_STEP = 0.3  # ‖ΔW‖/‖W‖
-SMALL_STEP = 1e-4
+LARGE_STEP, OUTRAGEOUS = 0.3, 1.0  # ‖ΔW‖/‖W‖
+NEAR, FAR = 0.1, 0.5  # way of the weights in their norms: nearly where they began; well away from it
+SLOW = 1e-3  # ‖ΔW‖/‖W‖ of a step: with less, a short run is slow rather than short
 GREW = 10.0  # a loss
 SHRUNK = 1 / 3  # of the initial norm
+GONE = 0.1  # of the initial norm: whatever the loss says
+PULL = 0.5  # of a step's change that weight decay may make up
 FEW = 100  # steps
 FURTHER = 0.2
 
@@ -35,7 +39,7 @@ def _matrices(s: Signs) -> set[str]:
 def lr_too_high(s: Signs) -> Finding | None:
     """Steps that overshoot."""
     breaks_by_itself = s.trial("traced_start", "first_broken") is not None
-    if s.learned or not (s.failed or s.trials) or breaks_by_itself:
+    if s.learned or breaks_by_itself:
         return None
     own = s.fit("1")
     for name in ("0.1", "0.01"):
@@ -44,9 +48,12 @@ def lr_too_high(s: Signs) -> Finding | None:
             reached = "diverge" if own == -math.inf else f"come {number(own)} of the way"
             said = f"Fifty steps on one batch {reached} at the run's rate, and {number(lower)} at {name} times it."
             return found("lr_too_high", "certain", said)
+    size = _step_size(s)
+    if size is not None and size >= OUTRAGEOUS and not s.learned and flows(s):
+        said = f"In the first steps weights change by {number(size)} times their norm a step."
+        return found("lr_too_high", "likely", said)
     if not s.failed:
         return None
-    size = _step_size(s)
     losses = list(s.losses.values())
     stuck = s.fell is None or s.fell < 0.1
     worse = s.score is not None and s.score < -1  # than a constant answer, by far
@@ -84,6 +91,8 @@ def lr_too_low(s: Signs) -> Finding | None:
     if not s.failed or s.broke is not None:
         return None
     own = s.fit("1")
+    if s.moved is not None and s.moved > FAR and s.steps:
+        return None
     for name in ("10", "100"):
         higher = s.fit(name)
         if own is not None and own < 0.1 and higher is not None and higher >= BETTER:
@@ -92,20 +101,35 @@ def lr_too_low(s: Signs) -> Finding | None:
                 f"at {name} times it."
             )
             return found("lr_too_low", "likely", said)
-    size = _step_size(s)
-    begun = share_fresh(s.parameters) > 0.5  # a model that was trained before takes small steps with reason
-    if begun and size is not None and size <= SMALL_STEP and (s.fell is None or abs(s.fell) < 0.1):
-        said = (
-            f"In the first steps weights change by {number(size)} of their norm a step, and the loss stays."
-        )
+    begun = share_fresh(s.parameters) > 0.5 or is_tiny(
+        s.parameters
+    )  # what was trained before may take small steps
+    still_falls = _is_short(s) and (s.fell or 0.0) > 0.01
+    if begun and s.moved is not None and s.moved < NEAR and flows(s) and not still_falls:
+        said = f"All {s.steps} steps together move weights by {number(s.moved)} of their norm, and the loss stays."
         return found("lr_too_low", "likely", said)
     return None
+
+
+def flows(s: Signs) -> bool:
+    """Whether signal and gradient come through, so that a rate can be blamed."""
+    looks = (flow_symptoms.vanishing_gradient, flow_symptoms.dead_units, flow_symptoms.saturated_units)
+    return all(look(s) is None for look in looks)
+
+
+def _is_short(s: Signs) -> bool:
+    """Fewer steps than a run needs, of a size that could lead somewhere."""
+    return s.steps < FEW and s.moved is not None and s.moved > SLOW * s.steps
 
 
 def too_few_steps(s: Signs) -> Finding | None:
     """A short run that one batch shows could go on."""
     own = s.fit("1")
-    if s.steps >= FEW or own is None or s.score is None or s.learned or s.broke is not None:
+    if s.steps >= FEW or s.learned or s.broke is not None:
+        return None
+    if s.trials is None:
+        return _falls_still(s)
+    if own is None or s.score is None:
         return None
     if own - s.score < (FURTHER if s.failed else 0.5) or (s.fell or 0.0) < 0:
         return None
@@ -116,9 +140,25 @@ def too_few_steps(s: Signs) -> Finding | None:
     return found("too_few_steps", "likely", said)
 
 
+def _falls_still(s: Signs) -> Finding | None:
+    """From rows alone: few steps of a sensible size, and a loss that was still falling at the end."""
+    losses = list(s.losses.values())
+    if not len(losses) >= 6 or not _is_short(s) or not flows(s) or not 0.01 < (s.fell or 0.0) < 0.5:
+        return None
+    third = len(losses) // 3
+    early, middle, late = (
+        statistics.fmean(part) for part in (losses[:third], losses[third:-third], losses[-third:])
+    )
+    if not (early > middle > late or late < 0.95 * early):
+        return None
+    parts = ", ".join(map(number, (early, middle, late)))
+    said = f"After {s.steps} steps the loss was still falling: {parts} by thirds."
+    return found("too_few_steps", "likely", said)
+
+
 def over_regularised(s: Signs) -> Finding | None:
     """Weights that shrink away, or dropout that leaves nothing, in a run that did not learn."""
-    if not (s.failed or s.learned is False):
+    if s.learned and s.trials is not None:
         return None
     layers = {m["name"] for m in s.leaves if m.get("kind") in WEIGHTED}
     shrunk, many = {}, 0
@@ -132,12 +172,19 @@ def over_regularised(s: Signs) -> Finding | None:
     decays = [
         group.get("weight_decay") or 0.0 for o in s.facts.get("optimisers", []) for group in o["groups"]
     ]
-    if shrunk and len(shrunk) > many / 2:
+    gone = [name for name, ratio in shrunk.items() if ratio < GONE]
+    if len(gone) > many / 2 or (shrunk and len(shrunk) > many / 2 and not s.learned):
         said = (
             f"{len(shrunk)} of {many} weight matrices shrank, to {number(min(shrunk.values()))} of "
             f"their initial norm; weight decay is {number(max(decays, default=0.0))}."
         )
         return found("over_regularised", "certain", said, modules=map(s.owner, shrunk))
+    if s.learned:
+        return None
+    pulled = _pulled(s)
+    if pulled is not None and pulled >= PULL:
+        said = f"Weight decay alone is {number(pulled)} of what a step changes; weight decay is {number(max(decays))}."
+        return found("over_regularised", "likely", said, modules=map(s.owner, shrunk))
     if not s.failed:
         return None
     dropped = [m for m in s.leaves if (m.get("drops") or 0.0) > 0.8]
@@ -145,6 +192,29 @@ def over_regularised(s: Signs) -> Finding | None:
         said = f"Dropout leaves {number(100 * (1 - max(m['drops'] for m in dropped)))} % of what enters it."
         return found("over_regularised", "likely", said, modules=[m["name"] for m in dropped])
     return None
+
+
+def _pulled(s: Signs) -> float | None:
+    """Rate times weight decay, relative to the median ‖ΔW‖/‖W‖ of weight matrices after the first steps.
+
+    Where an optimiser adds the decay to the gradient and then divides by its size, this says nothing.
+    """
+    pulls = [
+        (group.get("weight_decay") or 0.0) * (group.get("lr") or 0.0)
+        for o in s.facts.get("optimisers", [])
+        if o["type"] in ("AdamW", "SGD", "NAdam", "RAdam", "Lion")
+        for group in o["groups"]
+    ]
+    matrices = _matrices(s)
+    later = [
+        value
+        for name, steps in s.series("update_ratio").items()
+        if name in matrices
+        for step, value in steps.items()
+        if step >= EARLY
+    ]
+    usual = statistics.median(later) if later else 0.0
+    return max(pulls) / usual if pulls and usual > 0 else None
 
 
 def loss_spike(s: Signs) -> Finding | None:

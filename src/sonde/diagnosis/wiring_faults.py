@@ -14,12 +14,14 @@ GREW = 100.0  # the input of normalisation layers, over depth or steps
 ONE_HOT = (
     0.9  # share of queries that look at one place; half of them at the start, where healthy ones look around
 )
+HALF = 0.5
 LOGIT = 30.0  # from which softmax differs from one-hot by less than e⁻³⁰
 LARGE_GAIN, SMALL_GAIN = (
     3.0,
     0.2,
 )  # spread of weights times √inputs; common initialisations lie between 0.5 and 1.5
 FAR_OFF = -10.0  # a first loss this many times the distance from trivial to lowest loss above the trivial one
+DEAD_AT_START = 0.9  # share of a layer's units
 FADED = 0.01  # signal at the last hidden layer relative to the first
 
 
@@ -44,14 +46,13 @@ def idle_branch(s: Signs) -> Finding | None:
         if max(grads[name]) <= IDLE * usual
         and (s.at("out_rms", name) or 0.0) > 0
         and any(other in alive for other in order[:place])
-        and any(other in alive for other in order[place + 1 :])
     ]
     dead = any(share == 1 for steps in s.series("dead_share").values() for share in steps.values())
     if not idle or dead:
         return None
     said = (
         f"Their weights' gradients are at most {number(max(max(grads[name]) for name in idle))} "
-        f"in every watched step; modules before and after have {number(usual)}."
+        f"in every watched step; others, which run before them, have {number(usual)}."
     )
     still = [name for name, steps in s.series("stream_step").items() if steps and max(steps.values()) == 0]
     more = [f"{len(still)} modules return exactly what they are given."] if still else []
@@ -61,10 +62,10 @@ def idle_branch(s: Signs) -> Finding | None:
 def missing_activation(s: Signs) -> Finding | None:
     """Weight matrices in a row, in a run that failed."""
     pairs = s.facts.get("bare_pairs") or []
-    if not pairs or not s.failed:
-        return None
     layers = [m for m in s.leaves if m.get("kind") in WEIGHTED]
-    whole = len(pairs) >= len(layers) - 1
+    whole = len(pairs) >= len(layers) - 1 or (not s.facts.get("bends", True) and len(layers) > 2)
+    if not pairs or s.learned or not (s.failed or (whole and s.trials is None)):
+        return None
     names = [s.owner(name) for pair in pairs for name in pair]
     said = f"Nothing bends between {len(pairs)} pairs of layers that follow each other" + (
         ": the network is one linear map." if whole else "."
@@ -153,10 +154,32 @@ def bad_init(s: Signs) -> Finding | None:
         and p["shape"][0] > 1
         and s.owner(p["name"]) != layers[-1]
     ]
-    if alike and not s.learned:
+    constant = [p for p in alike if p["start"]["std"] < 1e-6 * abs(p["start"]["mean"])]
+    if constant or (alike and not s.learned):
+        alike = constant or alike
         said = "All units of these layers start with the same weights, and so stay alike."
         return found("bad_init", "certain", said, modules=[s.owner(p["name"]) for p in alike])
-    return _wrong_scale(s, layers, weights)
+    return _wrong_scale(s, layers, weights) or _shut_from_the_start(s)
+
+
+def _shut_from_the_start(s: Signs) -> Finding | None:
+    """Biases that keep the units of a layer off for every input, in the first step already."""
+    if not s.failed:
+        return None
+    order = [m["name"] for m in s.leaves]
+    for name, steps in s.series("dead_share").items():
+        place = order.index(name) if name in order else 0
+        if not place or steps.get(0, 0.0) < DEAD_AT_START:
+            continue
+        below = order[place - 1]
+        starts = {
+            len(p["shape"] or []): p.get("start") or {} for p in s.parameters if s.owner(p["name"]) == below
+        }
+        bias, size = starts.get(1, {}).get("mean"), s.at("out_rms", below)
+        if bias is not None and size and -bias > 0.5 * size and -bias > 1:
+            said = f"{number(100 * steps[0])} % of units are off in step 0: their biases start at {number(bias)}."
+            return found("bad_init", "likely", said, modules=[below])
+    return None
 
 
 def _wrong_scale(s: Signs, layers: list[str], weights: list[dict[str, Any]]) -> Finding | None:
@@ -186,6 +209,15 @@ def _wrong_scale(s: Signs, layers: list[str], weights: list[dict[str, Any]]) -> 
         return found(
             "bad_init", level, f"Weights are up to {top}/√inputs.", *said, modules=map(s.owner, large)
         )
+    sharp = [
+        one
+        for one in s.trial("traced_start", "attention") or []
+        if one["one_hot_share"] >= HALF and (one["max_logit"] or 0.0) >= LOGIT
+    ]
+    if sharp and large:
+        top = number(max(gains[name] for name in large))
+        said = [f"Weights are up to {top}/√inputs, and attention is one-hot from the start."]
+        return found("bad_init", "likely", *said, modules=map(s.owner, large))
     signal = [v for name in layers[:-1] if (v := s.at("out_rms", name)) is not None]
     fades = len(signal) > 1 and signal[-1] < FADED * signal[0]
     if fades:

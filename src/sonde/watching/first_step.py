@@ -15,12 +15,12 @@ from sonde.watching.updates import Updates
 class FirstStep:
     """Noted as it happens, told once; whether modules are in evaluation mode is noted in every watched step."""
 
-    def __init__(self, names: Mapping[int, str]) -> None:
+    def __init__(self, names: Mapping[int, str], updates: Updates) -> None:
         self.calls: list[Call] | None = None
         self.start: facts.Start | None = None
         self.graph: dict[str, Any] = {}
         self.in_eval: tuple[float, int] | None = None
-        self._names = names
+        self._names, self._updates = names, updates
         self._glances: dict[str, list[facts.Glance]] = {}
         self._mode: dict[str, Any] = {}
         self._modal: list[weakref.ref[nn.Module]] | None = None  # modules for which the mode matters
@@ -46,8 +46,8 @@ class FirstStep:
         if flags:
             self.in_eval = 1 - sum(flags) / len(flags), len(flags)
 
-    def see_output(self, out: Tensor) -> None:
-        """What the model returned, of a watched pass."""
+    def see_output(self, out: Tensor, given: Any) -> None:
+        """What the model returned, of a watched pass, and what it was given."""
         self._output_made = autograd_graph.sequence(out) or -1
         if "output_op" not in self.graph:
             self.graph = {
@@ -55,6 +55,11 @@ class FirstStep:
                 "output_shape": list(out.shape),
                 "bare_pairs": autograd_graph.bare_pairs(out, self._names),
                 "bends": autograd_graph.bends(out),
+                "unregistered": autograd_graph.unregistered(
+                    out,
+                    (tensor for _, tensor in facts.tensors(given)),
+                    {*self._names, *self._updates.held()},
+                ),
             }
 
     def see_loss(self, loss: Tensor) -> bool:
@@ -62,21 +67,21 @@ class FirstStep:
         if self._output_made < 0 or "loss_ops" in self.graph:
             return False
         self.graph["loss_ops"] = autograd_graph.operations_since(loss, self._output_made)
+        self.graph["loss_shape"] = autograd_graph.largest_shape(loss, self._output_made)
         return True
 
     def tell(
         self,
         spots: Sequence[Spot],
         model: nn.Module | None,
-        updates: Updates,
         shared: Any,
     ) -> dict[str, Any] | None:
         """All of it as facts, as soon as the step is over."""
         if self.calls is None:
             return None
         calls, self.calls = self.calls, []
-        optimisers = updates.optimisers
-        held = updates.held() if optimisers else None
+        optimisers = self._updates.optimisers
+        held = self._updates.held() if optimisers else None
         return {
             "modules": facts.modules(spots, calls),
             "parameters": [] if model is None else facts.parameters(self._names, model, held, self.start),

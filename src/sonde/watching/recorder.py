@@ -75,7 +75,7 @@ class Recorder:
         self._late: bool | None = None  # whether losses are logged after the optimiser's step
         self._heard_loss_in = -1  # the last step in which the loss module was heard
 
-        self._first = FirstStep(self._names)
+        self._first = FirstStep(self._names, self._updates)
         self._hooks = Attachment(
             self,
             self._spots,
@@ -188,7 +188,7 @@ class Recorder:
                 self._hear_loss(output.get("loss"))
             out = facts.first_float(output)
             if self._watched and out is not None and out.requires_grad:
-                self._first.see_output(out)
+                self._first.see_output(out, (args, kwargs))
             if self._steps_alone and out is not None and out.requires_grad:
                 hook: Any = out.register_hook
                 hook(Marks(self))
@@ -282,7 +282,7 @@ class Recorder:
 
     def _describe(self) -> dict[str, Any] | None:
         """What was seen in the first step, as soon as that is over."""
-        return self._first.tell(self._spots, self._model(), self._updates, self._shared)
+        return self._first.tell(self._spots, self._model(), self._shared)
 
     def rows(self) -> pl.DataFrame:
         return self._outbox.rows(self.step)
