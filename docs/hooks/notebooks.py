@@ -27,7 +27,7 @@ def _output(output: dict[str, Any]) -> str:
     kind = next(kind for kind in SHOWN if kind in data)
     if kind == "text/html":
         lines = (line.strip() for line in _text(data[kind]).splitlines())
-        return f'<div class="md-typeset__scrollwrap">{"".join(lines)}</div>'  # one line: Markdown leaves it alone
+        return f'<div style="overflow-x:auto">{"".join(lines)}</div>'  # one line: Markdown leaves it alone
     if kind == "image/png":
         return f'<img alt="" src="data:image/png;base64,{_text(data[kind]).strip()}">'
     return _fenced(_text(data[kind]), "text")
