@@ -139,12 +139,14 @@ class StoredRuns:
             states[run.manifest.state] = states.get(run.manifest.state, 0) + 1
         said = ", ".join(f"{count} {state}" for state, count in states.items())
         parts = [f"{len(self)} run{'s' * (len(self) != 1)}{f' ({said})' if said else ''}"]
-        parts += [f"{len(self.watched)} watched"] * bool(self.watched)
+        if self.watched:
+            many = f"{len(self.watched)} watched run{'s' * (len(self.watched) != 1)}"
+            parts = [*parts, many] if self.runs else [many]
         parts += [f"{len(self.broken)} that cannot be read"] * bool(self.broken)
         return f"{', '.join(parts)} in {self.source}"
 
     def _repr_html_(self) -> str:
-        parts = [f"{html_parts.table({}, [], self._summary())}"] if not (self.runs or self.watched) else []
+        parts = [] if self.runs or self.watched else [html_parts.small(self._summary())]
         if self.runs:
             parts.append(self._trained())
         if self.watched:

@@ -77,7 +77,7 @@ def test_watched_runs_are_in_the_frame_with_the_name_of_their_model(tmp_path: Pa
     assert frame["model"].unique().to_list() == ["Sequential"]
     assert frame["rule"].null_count() == frame.height
     assert "module" in frame.columns
-    assert repr(stored).startswith("<1 run (1 complete), 1 watched in ")
+    assert repr(stored).startswith("<1 run (1 complete), 1 watched run in ")
     assert id in stored._repr_html_()
 
 

@@ -10,7 +10,7 @@ import io
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -101,7 +101,10 @@ class Rendered:
     """A figure as images, by format, with its caption; a notebook shows both."""
 
     caption: str
-    images: dict[str, bytes] = field(repr=False)
+    images: dict[str, bytes]
+
+    def __repr__(self) -> str:
+        return f"<figure as {', '.join(self.images)}: {self.caption.partition('. ')[0]}>"
 
     def _repr_html_(self) -> str:
         return html_parts.picture(self.images["png"], self.caption) + html_parts.small(self.caption)
