@@ -23,6 +23,9 @@ from sonde.store.run import Manifest, RunFolder
 from sonde.studies import STUDIES
 
 SEED = 42
+EPOCHS = 100_000  # of the long run
+FEW = 3  # layers of which it has rows
+LAYERS = 200  # of the deep one
 
 
 def fill(root: Path, runs: int, study: str = "audit") -> None:
@@ -71,42 +74,63 @@ def cost(*words: str) -> dict[str, float]:
     }
 
 
-def seconds(*words: str) -> float:
-    return cost(*words)["seconds"]
-
-
 def measure(root: Path, runs: int, study: str = "audit") -> dict[str, Any]:
     """A store of so many runs: whole commands without an index and with it, and the reading alone."""
     fill(root, runs, study)
     at = ("--runs", str(root))
     shutil.rmtree(root / index.FOLDER, ignore_errors=True)
-    first = cost("show", *at)
-    found: dict[str, Any] = {"runs": runs, "study": study, "first": first["seconds"]}
-    found |= {"show": seconds("show", *at), "json": seconds("show", "--json", *at)}
-    found["report"] = seconds("report", "--no-figures", "--out", str(root.parent / "report.html"), *at)
-    begin = time.perf_counter()
+    found: dict[str, Any] = {"runs": runs, "study": study, "first": cost("show", *at)}
+    found |= {"show": cost("show", *at), "json": cost("show", "--json", *at)}
+    found["report"] = cost("report", "--no-figures", "--out", str(root.parent / "report.html"), *at)
+    begin = time.process_time()
     stored = sonde.load(root)
-    found |= {"load": round(time.perf_counter() - begin, 2), "rows": stored.rows.height}
+    found |= {"load": round(time.process_time() - begin, 2), "rows": stored.rows.height}
     found["index"] = sum(file.stat().st_size for file in (root / index.FOLDER).iterdir())
-    begin = time.perf_counter()
+    begin = time.process_time()
     assert len(manifests(root, stored.configs)) == runs
-    return found | {"states": round(time.perf_counter() - begin, 2)}
+    return found | {"states": round(time.process_time() - begin, 2)}
 
 
 def measure_memory(root: Path, runs: int, study: str) -> dict[str, Any]:
     """What each reader takes of a store too large to be held in memory whole."""
     fill(root, runs, study)
     at = ("--runs", str(root))
-    found: dict[str, Any] = {"runs": runs, "study": study, "load": round(os.getloadavg()[0])}
-    for name, words in (("show", ["show"]), ("audit", ["audit"])):
+    found: dict[str, Any] = {"runs": runs, "study": study}
+    for name in ("show", "audit"):
         shutil.rmtree(root / index.FOLDER, ignore_errors=True)
-        found[f"{name}, no index"] = cost(*words, *at)
-        found[name] = cost(*words, *at)
+        found[f"{name}, no index"] = cost(name, *at)
+        found[name] = cost(name, *at)
     found["index"] = sum(file.stat().st_size for file in (root / index.FOLDER).iterdir())
     found["verify"] = cost("verify", *at)
     out = root.parent / "export"
     found["export"] = cost("export", "--study", study, "--out", str(out), *at)
     shutil.rmtree(out)
+    return found
+
+
+def measure_long(root: Path) -> dict[str, Any]:
+    """Of one run with many epochs, its rows made up, and one with many layers, trained: what each command takes."""
+    (config, *_) = STUDIES["residual"].configs("quick", [SEED])
+    deep = replace(config, epochs=3, model=replace(config.model, L=LAYERS), log="epoch")  # type: ignore[type-var]
+    found: dict[str, Any] = {}
+    begin = time.process_time()
+    sonde.train(deep, runs=root / "deep")
+    found["train"] = {"processor": round(time.process_time() - begin, 1)}
+    short = RunFolder(root / "deep" / deep.id)
+    manifest, rows = short.read()
+    long = replace(config, epochs=EPOCHS, log="epoch")
+    target = RunFolder(root / "long" / long.id)
+    if not target.exists():
+        target.path.parent.mkdir(parents=True)
+        target.create(to_tree(long), {**short.description()["about"], "depth": long.model.L})  # type: ignore[attr-defined]
+        some = rows.filter(pl.col("layer").is_null() | (pl.col("layer") <= FEW), pl.col("epoch") == 1)
+        epochs = pl.DataFrame({"epoch": range(EPOCHS + 1)}, schema={"epoch": pl.Int64})
+        many = epochs.join(some.drop("epoch"), how="cross").with_columns(pl.lit(long.id).alias("run"))
+        target.commit(replace(manifest, epoch=EPOCHS, checksums=None), many.select(rows.columns), {})
+    for name, at in (("deep", root / "deep"), ("long", root / "long")):
+        found[name] = {"rows": sonde.load(at).rows.height}
+        for command in ("show", "audit", "verify"):
+            found[name][command] = cost(command, "--runs", str(at))
     return found
 
 

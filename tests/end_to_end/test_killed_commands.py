@@ -1,5 +1,6 @@
 """Kill every command at any moment: nothing is lost, nothing wrong, and nothing left over when it was given again."""
 
+import multiprocessing
 import os
 import random
 import shutil
@@ -9,39 +10,44 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+import command_worker
 import matplotlib as mpl
 import pytest
 
 import sonde as package
-from processes import LONG, contents, epoch_of, folders, furthest, wait_for
+from processes import LONG, all_free, contents, epoch_of, folders, furthest, wait_for
 from report_stores import write_run
 from sonde.atomic import ASIDE
 from sonde.store.verify import verify
 from sonde.studies import STUDIES
 
-pytestmark = pytest.mark.timeout(1800)
+pytestmark = pytest.mark.timeout(3600)
 
 TRAIN = ["run", "residual", *LONG, "--runs", "trained", "--quiet"]
 COMMANDS = {
     "run": [word.replace("epochs=40", "epochs=12") for word in TRAIN],
     "show": ["show", "--runs", "many"],  # writes the index
     "verify": ["verify", "--runs", "many"],
-    "report": ["report", "--runs", "few", "--out", "page/report.html", "--quiet"],
+    "report": ["report", "--runs", "few", "--out", "page/report.html", "--no-figures", "--quiet"],
     "figures": ["figures", "audit", "--runs", "few", "--out", "pictures", "--quiet"],
 }
 MADE = {
     "run": ["trained"],
     "show": ["many/.index"],
     "verify": [],
-    "report": ["page", "cache"],
+    "report": ["page"],
     "figures": ["pictures", "cache"],
 }
 """What a command has nothing to do for if it is there."""
 
 STORES = ("many", "few", "trained")
+TOUCHED = {name: words[words.index("--runs") + 1] for name, words in COMMANDS.items()}
+"""Which of them each command works on."""
 
 
 @pytest.fixture
@@ -51,6 +57,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         write_run(tmp_path / "many", config)
     for config in STUDIES["audit"].configs("quick", (42,)):
         write_run(tmp_path / "few", config)
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)  # or every process compiles anew
     monkeypatch.setenv("MPLCONFIGDIR", mpl.get_cachedir())
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     # Sockets lie there: their paths are short.
@@ -71,25 +78,55 @@ def start(words: list[str], place: Path, **surroundings: str) -> subprocess.Pope
     )
 
 
-def complete(name: str, place: Path) -> float:
+def forked(words: list[str], place: Path) -> BaseProcess:
+    """The same without its start: a fork of a process that has imported everything."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(command_worker.PRELOADED)
+    names = ("TMPDIR", "MPLCONFIGDIR", "XDG_CACHE_HOME")
+    surroundings = {name: os.environ[name] for name in names}
+    process = context.Process(
+        target=command_worker.give, args=(words, place, surroundings, place / "said.txt")
+    )
+    process.start()
+    return process
+
+
+Begin = Callable[[list[str], Path], "subprocess.Popen[str] | BaseProcess"]
+
+
+def exit_code(process: "subprocess.Popen[str] | BaseProcess", seconds: float | None) -> int | None:
+    """None where it has not ended by then."""
+    if isinstance(process, BaseProcess):
+        process.join(seconds)
+        return process.exitcode
+    try:
+        process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        return None
+    return process.returncode
+
+
+def complete(begin: Begin, name: str, place: Path) -> float:
     """Give a command and wait for its end; the seconds it took."""
     began = time.monotonic()
-    process = start(COMMANDS[name], place)
-    _, said = process.communicate()
-    assert process.returncode == 0, said
+    assert exit_code(begin(COMMANDS[name], place), None) == 0
     return time.monotonic() - began
 
 
-def killed(name: str, place: Path, after: float) -> bool:
-    """Kill a command and its processes after so many seconds; whether it had not ended before."""
-    with start(COMMANDS[name], place) as process:
-        try:
-            _, said = process.communicate(timeout=after)
-        except subprocess.TimeoutExpired:
+def killed(begin: Begin, name: str, place: Path, after: float) -> bool:
+    """Kill a command after so many seconds; whether it had not ended before."""
+    process = begin(COMMANDS[name], place)
+    code = exit_code(process, after)
+    if code is None:
+        assert process.pid is not None
+        with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-            return True
-    assert process.returncode == 0, said
-    return False
+        os.kill(process.pid, signal.SIGKILL)  # it may have had no session of its own yet
+        exit_code(process, None)
+        wait_for(lambda: all_free(place / "trained"))  # its workers end by themselves
+    else:
+        assert code == 0
+    return code is None
 
 
 def forget(name: str, place: Path) -> None:
@@ -97,8 +134,12 @@ def forget(name: str, place: Path) -> None:
         shutil.rmtree(place / made, ignore_errors=True)
 
 
-def assert_nothing_wrong(place: Path) -> None:
-    for store in STORES:
+def trained(place: Path) -> dict[str, dict[str, bytes]]:
+    return {folder.name: contents(folder) for folder in folders(place / "trained")}
+
+
+def assert_nothing_wrong(place: Path, stores: Iterable[str] = STORES) -> None:
+    for store in stores:
         if (place / store).exists():
             assert verify(place / store).wrong == {}
 
@@ -111,41 +152,42 @@ def assert_nothing_left(place: Path) -> None:
         assert verify(place / store).left_over == []
 
 
-def kill_often(kills: int, place: Path) -> None:
+def kill_often(kills: int, begin: Begin, place: Path) -> None:
     chance = random.Random(14)
     rows = package.load(place / "few").rows
-    seconds = {name: complete(name, place) for name in COMMANDS}
-    whole = {folder.name: contents(folder) for folder in folders(place / "trained")}
+    seconds = {name: complete(begin, name, place) for name in COMMANDS}
+    whole = trained(place)
     for name in COMMANDS:
         forget(name, place)
     reached: dict[str, int] = {}
 
-    def assert_as_whole() -> None:
-        assert {folder.name: contents(folder) for folder in folders(place / "trained")} == whole
-
     for kill in range(kills):
         name = list(COMMANDS)[kill % len(COMMANDS)]
-        while not killed(name, place, chance.uniform(0, seconds[name])):
+        while not killed(begin, name, place, chance.uniform(0, seconds[name])):
             seconds[name] *= 0.9
             if name == "run":
-                assert_as_whole()
+                assert trained(place) == whole
                 reached.clear()
             forget(name, place)
-        assert_nothing_wrong(place)
+        assert_nothing_wrong(place, [TOUCHED[name]])
         now = {folder.name: epoch_of(folder) for folder in folders(place / "trained")}
         assert all(now[run] >= epoch for run, epoch in reached.items()), "an epoch was lost"
         reached |= now
     for name in COMMANDS:
-        complete(name, place)
+        complete(begin, name, place)
     assert_nothing_wrong(place)
     assert_nothing_left(place)
     assert package.load(place / "few").rows.equals(rows)
-    assert_as_whole()
+    assert trained(place) == whole
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(100, marks=pytest.mark.slow)])
-def test_commands_that_are_killed_lose_nothing_and_leave_nothing(kills: int, place: Path) -> None:
-    kill_often(kills, place)
+@pytest.mark.parametrize(
+    ("kills", "begin"), [(3, start), pytest.param(100, forked, marks=pytest.mark.slow)], ids=["3", "100"]
+)
+def test_commands_that_are_killed_lose_nothing_and_leave_nothing(
+    kills: int, begin: Begin, place: Path
+) -> None:
+    kill_often(kills, begin, place)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
@@ -160,6 +202,56 @@ def test_a_command_that_is_told_to_end_says_that_it_can_be_resumed(
     assert "the same command resumes where it was" in said
     assert "Traceback" not in said
     assert verify(tmp_path / "trained").wrong == {}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, bytes]]:
+    """What the runs are when nothing happens."""
+    place = tmp_path_factory.mktemp("undisturbed")
+    complete(start, "run", place)
+    return trained(place)
+
+
+@pytest.mark.parametrize("seconds", [0, pytest.param(60, marks=pytest.mark.slow)])
+def test_a_training_that_is_stopped_for_a_while_goes_on_as_if_nothing_had_been(
+    seconds: float, tmp_path: Path, undisturbed: dict[str, dict[str, bytes]]
+) -> None:
+    process = start(COMMANDS["run"], tmp_path)
+    wait_for(lambda: furthest(tmp_path / "trained") >= 1)
+    os.killpg(process.pid, signal.SIGSTOP)
+    try:
+        rows = package.load(tmp_path / "trained").rows
+        assert verify(tmp_path / "trained").wrong == {}
+        time.sleep(seconds)
+        assert package.load(tmp_path / "trained").rows.equals(rows)
+    finally:
+        os.killpg(process.pid, signal.SIGCONT)
+    assert exit_code(process, None) == 0
+    assert trained(tmp_path) == undisturbed
+    assert verify(tmp_path / "trained").left_over == []
+
+
+FAKETIME = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
+
+
+@pytest.mark.skipif(FAKETIME is None, reason="apt install faketime")
+def test_a_clock_that_is_set_back_by_an_hour_loses_nothing(
+    tmp_path: Path, undisturbed: dict[str, dict[str, bytes]]
+) -> None:
+    process = start(COMMANDS["run"], tmp_path)
+    wait_for(lambda: furthest(tmp_path / "trained") >= 1)
+    os.killpg(process.pid, signal.SIGKILL)
+    exit_code(process, None)
+    clock = {"LD_PRELOAD": str(FAKETIME), "FAKETIME": "-1h", "NO_FAKE_STAT": "1"}
+    again = start(COMMANDS["run"], tmp_path, FAKETIME_DONT_FAKE_MONOTONIC="1", **clock)
+    _, said = again.communicate()
+    assert again.returncode == 0, said
+    assert trained(tmp_path) == undisturbed
+    found = verify(tmp_path / "trained")
+    assert (found.wrong, found.left_over) == ({}, [])
+    for run in package.load(tmp_path / "trained").runs:
+        began = [session["started"] for session in run.manifest.sessions]
+        assert len(began) == 1 or began[-1] < began[0], "the clock was not set back"
 
 
 def together(*work: Callable[[], object]) -> None:
