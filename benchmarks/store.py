@@ -16,6 +16,8 @@ from typing import Any
 import polars as pl
 
 import sonde
+from sonde.audit.audit import METRICS
+from sonde.cli.show import SHOWN
 from sonde.config import RunConfig, to_tree
 from sonde.store import index
 from sonde.store.load import manifests
@@ -24,7 +26,7 @@ from sonde.studies import STUDIES
 
 SEED = 42
 EPOCHS = 100_000  # of the long run
-FEW = 3  # layers of which it has rows
+FEW = 3  # its layers
 LAYERS = 200  # of the deep one
 
 
@@ -104,34 +106,49 @@ def measure_memory(root: Path, runs: int, study: str) -> dict[str, Any]:
     found["verify"] = cost("verify", *at)
     out = root.parent / "export"
     found["export"] = cost("export", "--study", study, "--out", str(out), *at)
+    fewer = root.parent / "fewer"
+    fill(fewer, runs // 10, study)
+    found["fewer"] = runs // 10
+    found[f"export, {runs // 10:,} runs"] = cost(
+        "export", "--study", study, "--out", str(out), "--runs", str(fewer)
+    )
     shutil.rmtree(out)
     return found
 
 
 def measure_long(root: Path) -> dict[str, Any]:
-    """Of one run with many epochs, its rows made up, and one with many layers, trained: what each command takes."""
+    """Of one run with many layers, trained, and one with many epochs, an epoch repeated: what each command takes."""
     (config, *_) = STUDIES["residual"].configs("quick", [SEED])
-    deep = replace(config, epochs=3, model=replace(config.model, L=LAYERS), log="epoch")  # type: ignore[type-var]
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = {"epochs": EPOCHS, "few": FEW, "layers": LAYERS}
     begin = time.process_time()
-    sonde.train(deep, runs=root / "deep")
-    found["train"] = {"processor": round(time.process_time() - begin, 1)}
-    short = RunFolder(root / "deep" / deep.id)
-    manifest, rows = short.read()
-    long = replace(config, epochs=EPOCHS, log="epoch")
-    target = RunFolder(root / "long" / long.id)
-    if not target.exists():
-        target.path.parent.mkdir(parents=True)
-        target.create(to_tree(long), {**short.description()["about"], "depth": long.model.L})  # type: ignore[attr-defined]
-        some = rows.filter(pl.col("layer").is_null() | (pl.col("layer") <= FEW), pl.col("epoch") == 1)
-        epochs = pl.DataFrame({"epoch": range(EPOCHS + 1)}, schema={"epoch": pl.Int64})
-        many = epochs.join(some.drop("epoch"), how="cross").with_columns(pl.lit(long.id).alias("run"))
-        target.commit(replace(manifest, epoch=EPOCHS, checksums=None), many.select(rows.columns), {})
-    for name, at in (("deep", root / "deep"), ("long", root / "long")):
+    sonde.train(_sized(config, LAYERS, 3), runs=root / "deep")
+    found["trained"] = round(time.process_time() - begin, 1)
+    _repeat(root, _sized(config, FEW, 1), _sized(config, FEW, EPOCHS))
+    for name in ("deep", "long"):
+        at = root / name
         found[name] = {"rows": sonde.load(at).rows.height}
-        for command in ("show", "audit", "verify"):
-            found[name][command] = cost(command, "--runs", str(at))
+        found[name] |= {command: cost(command, "--runs", str(at)) for command in ("show", "audit", "verify")}
     return found
+
+
+def _sized(config: RunConfig, layers: int, epochs: int) -> RunConfig:
+    model = replace(config.model, L=layers)  # type: ignore[type-var]
+    return replace(config, epochs=epochs, model=model, log="epoch")
+
+
+def _repeat(root: Path, short: RunConfig, long: RunConfig) -> None:
+    """The last epoch of a run, so many times: of what is measured every epoch, what readers ask for."""
+    sonde.train(short, runs=root / "short")
+    source, target = RunFolder(root / "short" / short.id), RunFolder(root / "long" / long.id)
+    if target.exists():
+        return
+    (root / "long").mkdir(parents=True, exist_ok=True)
+    manifest, rows = source.read()
+    target.create(to_tree(long), source.description()["about"])
+    last = rows.filter(pl.col("metric").is_in([*METRICS, *SHOWN]), epoch=short.epochs).drop("epoch")
+    epochs = pl.DataFrame({"epoch": range(long.epochs + 1)}, schema={"epoch": pl.Int64})
+    many = epochs.join(last, how="cross").with_columns(pl.lit(long.id).alias("run")).select(rows.columns)
+    target.commit(replace(manifest, epoch=long.epochs, checksums=None), many, {})
 
 
 if __name__ == "__main__":
