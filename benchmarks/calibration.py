@@ -16,6 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import safetensors.torch
 import torch
 from jinja2 import StrictUndefined, Template
@@ -235,9 +236,9 @@ def as_run(readings: list[Reading], depth: int) -> MeasuredRun:
         depth=depth,
         epochs=1,
         layout=Layout((reading.metric, 1, reading.layer) for reading in readings),
-        values=[reading.value for reading in readings],
-        reasons=[reading.reason for reading in readings],
-        samples=[reading.samples for reading in readings],
+        values=np.array([reading.value for reading in readings]),
+        reasons={place: reading.reason for place, reading in enumerate(readings) if reading.reason},
+        samples=np.array([reading.samples for reading in readings]),
     )
 
 

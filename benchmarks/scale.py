@@ -1,15 +1,17 @@
 """How the cost of a sweep grows: measure it, keep the numbers in scale.json, and write docs/scale.md from them.
 
-python benchmarks/scale.py          measure, then write the page: half an hour, on a machine that does nothing else
-python benchmarks/scale.py --page   write the page anew
+python benchmarks/scale.py              measure, then write the page: half an hour, on a machine that does nothing else
+python benchmarks/scale.py reading …    measure these parts anew: scheduling, writing, reading, memory, single, planning
+python benchmarks/scale.py --page       write the page anew
 """
 
 import json
 import math
+import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -33,25 +35,30 @@ SLOTS = (1, 32, 320)
 UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
-def measure() -> dict[str, Any]:
+def measure(parts: Collection[str]) -> dict[str, Any]:
+    """These parts, and what they were measured on."""
     import cluster
     import store
     import writing
     from sonde_bench.table import machine
 
-    about = {
-        "when": f"{datetime.now(UTC):%Y-%m-%d}",
-        "machine": machine(),
-        "ray": version("ray"),
-        "tiny": cluster.TINY,
-    }
-    scheduling = cluster.measure()
-    written = writing.measure()
-    with tempfile.TemporaryDirectory() as place:
-        reading = [store.measure(Path(place) / f"{runs}" / "runs", runs) for runs in STORES]
-        memory = store.measure_memory(Path(place) / "large" / "runs", LARGE, "residual")
-    found = {"scheduling": scheduling, "writing": written, "reading": reading, "memory": memory}
-    return about | found | {"planning": planning()}
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        how: dict[str, Callable[[], Any]] = {
+            "scheduling": cluster.measure,
+            "writing": writing.measure,
+            "reading": lambda: [store.measure(place / f"{runs}" / "runs", runs) for runs in STORES],
+            "memory": lambda: store.measure_memory(place / "large" / "runs", LARGE, "residual"),
+            "single": lambda: store.measure_long(place / "single"),
+            "planning": planning,
+        }
+        found: dict[str, Any] = {"machine": machine(), "ray": version("ray"), "tiny": cluster.TINY}
+        found["measured"] = {}
+        for part in parts or how:
+            load = round(os.getloadavg()[0])
+            found[part] = how[part]()
+            found["measured"][part] = {"on": f"{datetime.now(UTC):%Y-%m-%d}", "load": load}
+    return found
 
 
 def planning() -> dict[str, float]:
@@ -135,9 +142,33 @@ def reading(lines: list[dict[str, Any]]) -> str:
                 f"{line['runs']:,}",
                 f"{line['rows']:,}",
                 size(line["index"]),
-                *(f"{line[key]:.1f} s" for key in ("first", "show", "json", "report", "load", "states")),
+                *(taken(line[key]) for key in ("first", "show", "json", "report")),
+                *(f"{line[key]:.1f} s" for key in ("load", "states")),
             )
             for line in lines
+        ),
+    )
+
+
+def taken(cost: dict[str, float]) -> str:
+    return f"{cost['processor']:.1f} s, {cost['megabytes']:,} MB"
+
+
+def single(known: dict[str, Any]) -> str:
+    """A run with many epochs and one with many layers."""
+    names = {
+        "long": f"{known['epochs']:,} epochs of {known['few']} layers",
+        "deep": f"{known['layers']} layers, 3 epochs",
+    }
+    return table(
+        ("a run with", "rows", "`show`", "`audit`", "`verify`"),
+        (
+            (
+                said,
+                f"{known[name]['rows']:,}",
+                *(taken(known[name][key]) for key in ("show", "audit", "verify")),
+            )
+            for name, said in names.items()
         ),
     )
 
@@ -150,13 +181,17 @@ def memory(known: dict[str, Any]) -> str:
         above = "\\*" if most and (cost["processor"] >= most[0] or cost["megabytes"] >= most[1]) else ""
         command, _, rest = name.partition(",")
         bar = f"less than {most[0]:g} s and {most[1]:,} MB" if most else "memory that does not grow"
-        seconds = (f"{cost[key]:.1f} s" for key in ("seconds", "processor"))
-        return f"`{command}`{rest and f',{rest}'}", *seconds, f"{cost['megabytes']:,} MB{above}", bar
+        return (
+            f"`{command}`{rest and f',{rest}'}",
+            f"{cost['processor']:.1f} s",
+            f"{cost['megabytes']:,} MB{above}",
+            bar,
+        )
 
     bars = {", no index": (20, 1500), "": (3, 500)}
     lines = [line(f"{name}{index}", most) for name in ("show", "audit") for index, most in bars.items()]
-    lines += [line(name, None) for name in ("export", "verify")]
-    return table(("", "wall", "processor", "most memory", "goal"), lines)
+    lines += [line(name, None) for name in ("export", f"export, {known['fewer']:,} runs", "verify")]
+    return table(("", "processor", "most memory", "goal"), lines)
 
 
 def planned(known: dict[str, Any]) -> str:
@@ -219,7 +254,7 @@ def goals(known: dict[str, Any]) -> str:
                 )
                 for one in asked
             ),
-            line(f"`show` of {last['runs']:,} runs", last["show"], 5, "s"),
+            line(f"`show` of {last['runs']:,} runs", last["show"]["processor"], 5, "s"),
             line(f"reading {last['runs']:,} runs for `report`", last["load"], 5, "s"),
         ],
     )
@@ -238,6 +273,7 @@ def page(known: dict[str, Any]) -> str:
         writing=writing(known["writing"]),
         reading=reading(known["reading"]),
         memory=memory(known["memory"]),
+        single=single(known["single"]),
         planned=planned(known),
         waited=waited(known),
         runs=f"{PLANNED:,}",
@@ -252,7 +288,8 @@ def page(known: dict[str, Any]) -> str:
         renewed=f"{RENEWED:g}",
         widest=WIDEST,
         bundle=MOST_IN_BUNDLE,
-        **{key: f"{times * last[key]:.0f}" for key in ("show", "load", "states")},
+        show=f"{times * last['show']['processor']:.0f}",
+        **{key: f"{times * last[key]:.0f}" for key in ("load", "states")},
     )
     return text
 
@@ -280,9 +317,13 @@ def idle(known: dict[str, Any]) -> float:
 
 
 def main() -> None:
+    known = json.loads(NUMBERS.read_text())
     if "--page" not in sys.argv:
-        NUMBERS.write_text(json.dumps(measure(), indent=1) + "\n")
-    PAGE.write_text(page(json.loads(NUMBERS.read_text())))
+        found = measure(sys.argv[1:])
+        measured = known["measured"] | found["measured"]
+        known |= found | {"measured": measured}
+        NUMBERS.write_text(json.dumps(known, indent=1) + "\n")
+    PAGE.write_text(page(known))
 
 
 if __name__ == "__main__":

@@ -16,6 +16,8 @@ from typing import Any
 import polars as pl
 
 import sonde
+from sonde.audit.audit import METRICS
+from sonde.cli.show import SHOWN
 from sonde.config import RunConfig, to_tree
 from sonde.store import index
 from sonde.store.load import manifests
@@ -23,6 +25,9 @@ from sonde.store.run import Manifest, RunFolder
 from sonde.studies import STUDIES
 
 SEED = 42
+EPOCHS = 100_000  # of the long run
+FEW = 3  # its layers
+LAYERS = 200  # of the deep one
 
 
 def fill(root: Path, runs: int, study: str = "audit") -> None:
@@ -71,43 +76,79 @@ def cost(*words: str) -> dict[str, float]:
     }
 
 
-def seconds(*words: str) -> float:
-    return cost(*words)["seconds"]
-
-
 def measure(root: Path, runs: int, study: str = "audit") -> dict[str, Any]:
     """A store of so many runs: whole commands without an index and with it, and the reading alone."""
     fill(root, runs, study)
     at = ("--runs", str(root))
     shutil.rmtree(root / index.FOLDER, ignore_errors=True)
-    first = cost("show", *at)
-    found: dict[str, Any] = {"runs": runs, "study": study, "first": first["seconds"]}
-    found |= {"show": seconds("show", *at), "json": seconds("show", "--json", *at)}
-    found["report"] = seconds("report", "--no-figures", "--out", str(root.parent / "report.html"), *at)
-    begin = time.perf_counter()
+    found: dict[str, Any] = {"runs": runs, "study": study, "first": cost("show", *at)}
+    found |= {"show": cost("show", *at), "json": cost("show", "--json", *at)}
+    found["report"] = cost("report", "--no-figures", "--out", str(root.parent / "report.html"), *at)
+    begin = time.process_time()
     stored = sonde.load(root)
-    found |= {"load": round(time.perf_counter() - begin, 2), "rows": stored.rows.height}
+    found |= {"load": round(time.process_time() - begin, 2), "rows": stored.rows.height}
     found["index"] = sum(file.stat().st_size for file in (root / index.FOLDER).iterdir())
-    begin = time.perf_counter()
+    begin = time.process_time()
     assert len(manifests(root, stored.configs)) == runs
-    return found | {"states": round(time.perf_counter() - begin, 2)}
+    return found | {"states": round(time.process_time() - begin, 2)}
 
 
 def measure_memory(root: Path, runs: int, study: str) -> dict[str, Any]:
     """What each reader takes of a store too large to be held in memory whole."""
     fill(root, runs, study)
     at = ("--runs", str(root))
-    found: dict[str, Any] = {"runs": runs, "study": study, "load": round(os.getloadavg()[0])}
-    for name, words in (("show", ["show"]), ("audit", ["audit"])):
+    found: dict[str, Any] = {"runs": runs, "study": study}
+    for name in ("show", "audit"):
         shutil.rmtree(root / index.FOLDER, ignore_errors=True)
-        found[f"{name}, no index"] = cost(*words, *at)
-        found[name] = cost(*words, *at)
+        found[f"{name}, no index"] = cost(name, *at)
+        found[name] = cost(name, *at)
     found["index"] = sum(file.stat().st_size for file in (root / index.FOLDER).iterdir())
     found["verify"] = cost("verify", *at)
     out = root.parent / "export"
     found["export"] = cost("export", "--study", study, "--out", str(out), *at)
+    fewer = root.parent / "fewer"
+    fill(fewer, runs // 10, study)
+    found["fewer"] = runs // 10
+    found[f"export, {runs // 10:,} runs"] = cost(
+        "export", "--study", study, "--out", str(out), "--runs", str(fewer)
+    )
     shutil.rmtree(out)
     return found
+
+
+def measure_long(root: Path) -> dict[str, Any]:
+    """Of one run with many layers, trained, and one with many epochs, an epoch repeated: what each command takes."""
+    (config, *_) = STUDIES["residual"].configs("quick", [SEED])
+    found: dict[str, Any] = {"epochs": EPOCHS, "few": FEW, "layers": LAYERS}
+    begin = time.process_time()
+    sonde.train(_sized(config, LAYERS, 3), runs=root / "deep")
+    found["trained"] = round(time.process_time() - begin, 1)
+    _repeat(root, _sized(config, FEW, 1), _sized(config, FEW, EPOCHS))
+    for name in ("deep", "long"):
+        at = root / name
+        found[name] = {"rows": sonde.load(at).rows.height}
+        found[name] |= {command: cost(command, "--runs", str(at)) for command in ("show", "audit", "verify")}
+    return found
+
+
+def _sized(config: RunConfig, layers: int, epochs: int) -> RunConfig:
+    model = replace(config.model, L=layers)  # type: ignore[type-var]
+    return replace(config, epochs=epochs, model=model, log="epoch")
+
+
+def _repeat(root: Path, short: RunConfig, long: RunConfig) -> None:
+    """The last epoch of a run, so many times: of what is measured every epoch, what readers ask for."""
+    sonde.train(short, runs=root / "short")
+    source, target = RunFolder(root / "short" / short.id), RunFolder(root / "long" / long.id)
+    if target.exists():
+        return
+    (root / "long").mkdir(parents=True, exist_ok=True)
+    manifest, rows = source.read()
+    target.create(to_tree(long), source.description()["about"])
+    last = rows.filter(pl.col("metric").is_in([*METRICS, *SHOWN]), epoch=short.epochs).drop("epoch")
+    epochs = pl.DataFrame({"epoch": range(long.epochs + 1)}, schema={"epoch": pl.Int64})
+    many = epochs.join(last, how="cross").with_columns(pl.lit(long.id).alias("run")).select(rows.columns)
+    target.commit(replace(manifest, epoch=long.epochs, checksums=None), many, {})
 
 
 if __name__ == "__main__":

@@ -1,21 +1,26 @@
 """Kill every command at any moment: nothing is lost, nothing wrong, and nothing left over when it was given again."""
 
+import multiprocessing
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+import command_worker
+import matplotlib as mpl
 import pytest
 
 import sonde as package
-from conftest import Sonde
-from processes import LONG, furthest, wait_for
+from processes import LONG, all_free, contents, epoch_of, folders, furthest, wait_for
 from report_stores import write_run
 from sonde.atomic import ASIDE
 from sonde.store.verify import verify
@@ -23,13 +28,26 @@ from sonde.studies import STUDIES
 
 pytestmark = pytest.mark.timeout(3600)
 
+TRAIN = ["run", "residual", *LONG, "--runs", "trained", "--quiet"]
 COMMANDS = {
-    "run": ["run", "residual", *LONG, "--runs", "trained", "--quiet"],
+    "run": [word.replace("epochs=40", "epochs=12") for word in TRAIN],
     "show": ["show", "--runs", "many"],  # writes the index
     "verify": ["verify", "--runs", "many"],
-    "report": ["report", "--runs", "few", "--out", "page/report.html", "--quiet"],
+    "report": ["report", "--runs", "few", "--out", "page/report.html", "--no-figures", "--quiet"],
     "figures": ["figures", "audit", "--runs", "few", "--out", "pictures", "--quiet"],
 }
+MADE = {
+    "run": ["trained"],
+    "show": ["many/.index"],
+    "verify": [],
+    "report": ["page"],
+    "figures": ["pictures", "cache"],
+}
+"""What a command has nothing to do for if it is there."""
+
+STORES = ("many", "few", "trained")
+TOUCHED = {name: words[words.index("--runs") + 1] for name, words in COMMANDS.items()}
+"""Which of them each command works on."""
 
 
 @pytest.fixture
@@ -39,17 +57,20 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         write_run(tmp_path / "many", config)
     for config in STUDIES["audit"].configs("quick", (42,)):
         write_run(tmp_path / "few", config)
-    with tempfile.TemporaryDirectory(
-        prefix="k", dir="/tmp"
-    ) as short:  # sockets lie there: their paths are short
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)  # or every process compiles anew
+    monkeypatch.setenv("MPLCONFIGDIR", mpl.get_cachedir())
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    # Sockets lie there: their paths are short.
+    with tempfile.TemporaryDirectory(prefix="k", dir="/tmp") as short:
         monkeypatch.setenv("TMPDIR", short)
         yield tmp_path
 
 
-def start(name: str, place: Path) -> subprocess.Popen[str]:
+def start(words: list[str], place: Path, **surroundings: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "sonde", *COMMANDS[name]],
+        [sys.executable, "-m", "sonde", *words],
         cwd=place,
+        env=os.environ | surroundings,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
@@ -57,71 +78,123 @@ def start(name: str, place: Path) -> subprocess.Popen[str]:
     )
 
 
-def assert_nothing_wrong(place: Path) -> None:
-    for store in ("many", "few", "trained"):
+def forked(words: list[str], place: Path) -> BaseProcess:
+    """The same without its start: a fork of a process that has imported everything."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(command_worker.PRELOADED)
+    names = ("TMPDIR", "MPLCONFIGDIR", "XDG_CACHE_HOME")
+    surroundings = {name: os.environ[name] for name in names}
+    process = context.Process(
+        target=command_worker.give, args=(words, place, surroundings, place / "said.txt")
+    )
+    process.start()
+    return process
+
+
+Begin = Callable[[list[str], Path], "subprocess.Popen[str] | BaseProcess"]
+
+
+def exit_code(process: "subprocess.Popen[str] | BaseProcess", seconds: float | None) -> int | None:
+    """None where it has not ended by then."""
+    if isinstance(process, BaseProcess):
+        process.join(seconds)
+        return process.exitcode
+    try:
+        process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        return None
+    return process.returncode
+
+
+def complete(begin: Begin, name: str, place: Path) -> float:
+    """Give a command and wait for its end; the seconds it took."""
+    began = time.monotonic()
+    assert exit_code(begin(COMMANDS[name], place), None) == 0
+    return time.monotonic() - began
+
+
+def killed(begin: Begin, name: str, place: Path, after: float) -> bool:
+    """Kill a command after so many seconds; whether it had not ended before."""
+    process = begin(COMMANDS[name], place)
+    code = exit_code(process, after)
+    if code is None:
+        assert process.pid is not None
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        os.kill(process.pid, signal.SIGKILL)  # it may have had no session of its own yet
+        exit_code(process, None)
+        wait_for(lambda: all_free(place / "trained"))  # its workers end by themselves
+    else:
+        assert code == 0
+    return code is None
+
+
+def forget(name: str, place: Path) -> None:
+    for made in MADE[name]:
+        shutil.rmtree(place / made, ignore_errors=True)
+
+
+def trained(place: Path) -> dict[str, dict[str, bytes]]:
+    return {folder.name: contents(folder) for folder in folders(place / "trained")}
+
+
+def assert_nothing_wrong(place: Path, stores: Iterable[str] = STORES) -> None:
+    for store in stores:
         if (place / store).exists():
             assert verify(place / store).wrong == {}
 
 
 def assert_nothing_left(place: Path) -> None:
-    folders = (place, Path(os.environ["TMPDIR"]))
-    left = [
-        path for folder in folders for path in folder.rglob("*") if path.name.startswith((ASIDE, "pymp-"))
-    ]
+    around = (place, Path(os.environ["TMPDIR"]))
+    left = [path for folder in around for path in folder.rglob("*") if path.name.startswith((ASIDE, "pymp-"))]
     assert left == []
-    for store in ("many", "few", "trained"):
+    for store in STORES:
         assert verify(place / store).left_over == []
 
 
-def kill_often(kills: int, place: Path, sonde: Sonde) -> None:
+def kill_often(kills: int, begin: Begin, place: Path) -> None:
     chance = random.Random(14)
-    usual: dict[str, float] = {}
-    rows = {store: package.load(place / store).rows for store in ("few",)}
+    rows = package.load(place / "few").rows
+    seconds = {name: complete(begin, name, place) for name in COMMANDS}
+    whole = trained(place)
     for name in COMMANDS:
-        began = time.monotonic()
-        process = start(name, place)
-        process.communicate()
-        usual[name] = time.monotonic() - began
-        assert process.returncode == 0
-        for path in (*place.glob("many/.index/*"), *place.glob("trained/*/*")):
-            path.unlink()
-        for folder in place.glob("trained/*"):
-            folder.rmdir() if folder.is_dir() and not any(folder.iterdir()) else None
-    done = 0
-    while done < kills:
-        name = chance.choice(list(COMMANDS))
-        process = start(name, place)
-        try:
-            process.wait(chance.uniform(0, usual[name]))
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            done += 1
-        assert process.stderr is not None
-        process.stderr.close()
-        assert_nothing_wrong(place)
+        forget(name, place)
+    reached: dict[str, int] = {}
+
+    for kill in range(kills):
+        name = list(COMMANDS)[kill % len(COMMANDS)]
+        while not killed(begin, name, place, chance.uniform(0, seconds[name])):
+            seconds[name] *= 0.9
+            if name == "run":
+                assert trained(place) == whole
+                reached.clear()
+            forget(name, place)
+        assert_nothing_wrong(place, [TOUCHED[name]])
+        now = {folder.name: epoch_of(folder) for folder in folders(place / "trained")}
+        assert all(now[run] >= epoch for run, epoch in reached.items()), "an epoch was lost"
+        reached |= now
     for name in COMMANDS:
-        process = start(name, place)
-        _, said = process.communicate()
-        assert process.returncode == 0, said
+        complete(begin, name, place)
     assert_nothing_wrong(place)
     assert_nothing_left(place)
-    assert package.load(place / "few").rows.equals(rows["few"])
-    assert all(run.manifest.state == "complete" for run in package.load(place / "trained").runs)
+    assert package.load(place / "few").rows.equals(rows)
+    assert trained(place) == whole
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("kills", "begin"), [(3, start), pytest.param(100, forked, marks=pytest.mark.slow)], ids=["3", "100"]
+)
 def test_commands_that_are_killed_lose_nothing_and_leave_nothing(
-    kills: int, place: Path, sonde: Sonde
+    kills: int, begin: Begin, place: Path
 ) -> None:
-    kill_often(kills, place, sonde)
+    kill_often(kills, begin, place)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_command_that_is_told_to_end_says_that_it_can_be_resumed(
-    number: signal.Signals, tmp_path: Path, sonde: Sonde
+    number: signal.Signals, tmp_path: Path
 ) -> None:
-    process = start("run", tmp_path)
+    process = start(TRAIN, tmp_path)
     wait_for(lambda: furthest(tmp_path / "trained") >= 2)
     process.send_signal(number)
     _, said = process.communicate(timeout=300)
@@ -129,6 +202,56 @@ def test_a_command_that_is_told_to_end_says_that_it_can_be_resumed(
     assert "the same command resumes where it was" in said
     assert "Traceback" not in said
     assert verify(tmp_path / "trained").wrong == {}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, bytes]]:
+    """What the runs are when nothing happens."""
+    place = tmp_path_factory.mktemp("undisturbed")
+    complete(start, "run", place)
+    return trained(place)
+
+
+@pytest.mark.parametrize("seconds", [0, pytest.param(60, marks=pytest.mark.slow)])
+def test_a_training_that_is_stopped_for_a_while_goes_on_as_if_nothing_had_been(
+    seconds: float, tmp_path: Path, undisturbed: dict[str, dict[str, bytes]]
+) -> None:
+    process = start(COMMANDS["run"], tmp_path)
+    wait_for(lambda: furthest(tmp_path / "trained") >= 1)
+    os.killpg(process.pid, signal.SIGSTOP)
+    try:
+        rows = package.load(tmp_path / "trained").rows
+        assert verify(tmp_path / "trained").wrong == {}
+        time.sleep(seconds)
+        assert package.load(tmp_path / "trained").rows.equals(rows)
+    finally:
+        os.killpg(process.pid, signal.SIGCONT)
+    assert exit_code(process, None) == 0
+    assert trained(tmp_path) == undisturbed
+    assert verify(tmp_path / "trained").left_over == []
+
+
+FAKETIME = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
+
+
+@pytest.mark.skipif(FAKETIME is None, reason="apt install faketime")
+def test_a_clock_that_is_set_back_by_an_hour_loses_nothing(
+    tmp_path: Path, undisturbed: dict[str, dict[str, bytes]]
+) -> None:
+    process = start(COMMANDS["run"], tmp_path)
+    wait_for(lambda: furthest(tmp_path / "trained") >= 1)
+    os.killpg(process.pid, signal.SIGKILL)
+    exit_code(process, None)
+    clock = {"LD_PRELOAD": str(FAKETIME), "FAKETIME": "-1h", "NO_FAKE_STAT": "1"}
+    again = start(COMMANDS["run"], tmp_path, FAKETIME_DONT_FAKE_MONOTONIC="1", **clock)
+    _, said = again.communicate()
+    assert again.returncode == 0, said
+    assert trained(tmp_path) == undisturbed
+    found = verify(tmp_path / "trained")
+    assert (found.wrong, found.left_over) == ({}, [])
+    for run in package.load(tmp_path / "trained").runs:
+        began = [session["started"] for session in run.manifest.sessions]
+        assert len(began) == 1 or began[-1] < began[0], "the clock was not set back"
 
 
 def together(*work: Callable[[], object]) -> None:
@@ -141,7 +264,7 @@ def together(*work: Callable[[], object]) -> None:
 
 @pytest.mark.parametrize("readers", [2, pytest.param(10, marks=pytest.mark.slow)])
 def test_readers_beside_a_training_see_whole_states(readers: int, tmp_path: Path) -> None:
-    process = start("run", tmp_path)
+    process = start(TRAIN, tmp_path)
     wait_for(lambda: furthest(tmp_path / "trained") >= 1)
     failures: list[BaseException] = []
 
@@ -165,8 +288,8 @@ def test_readers_beside_a_training_see_whole_states(readers: int, tmp_path: Path
 
 
 def test_commands_at_once_on_one_store_agree(place: Path) -> None:
-    running = {name: start(name, place) for name in ("show", "verify", "report", "figures")}
-    again = start("show", place)
+    running = {name: start(COMMANDS[name], place) for name in ("show", "verify", "report", "figures")}
+    again = start(COMMANDS["show"], place)
     for process in (*running.values(), again):
         _, said = process.communicate()
         assert process.returncode == 0, said

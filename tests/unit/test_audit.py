@@ -25,7 +25,8 @@ from stored_runs import (
 )
 
 from conftest import tiny_config
-from sonde.audit.audit import METRICS, Audit, RuleAudit, audit
+from old_stores import unpack
+from sonde.audit.audit import METRICS, Audit, RuleAudit, audit, read
 from sonde.audit.credit_question import critical
 from sonde.audit.questions import Answer
 from sonde.audit.recipe_table import columns, footnotes, lines
@@ -707,3 +708,15 @@ def test_trained_runs_are_audited_from_their_store(tmp_path: Path) -> None:
     dfa = of_rule(found, "dfa")
     assert dfa.margin.points.n == 2
     assert "not measured" in (dfa.tally("D3").reason or "")
+
+
+@pytest.mark.parametrize("study", ["residual", "audit"])
+def test_an_audit_reads_what_it_needs_of_a_store_and_finds_what_all_rows_tell(
+    study: str, tmp_path: Path
+) -> None:
+    root = unpack(study, tmp_path)
+    needed, whole = read(root), load(root)
+    assert set(needed.rows["metric"]) < set(whole.rows["metric"])
+    gradients = set(whole.rows.filter(metric="grad_per_error")["run"])
+    assert set(needed.rows.filter(metric="grad_norm")["run"]) == {run.id for run in whole.runs} - gradients
+    assert repr(as_json(audit(needed))) == repr(as_json(audit(whole)))

@@ -170,6 +170,19 @@ def test_odd_words_are_one_line(words: list[str], tmp_path: Path, monkeypatch: p
     assert [path.name for path in tmp_path.iterdir() if path.name != "out"] == []
 
 
+@pytest.mark.parametrize("words", [["report", "--no-figures"], ["figures", "audit"], ["export"]], ids=str)
+def test_what_is_written_under_a_name_of_three_hundred_characters_is_refused_in_one_line(
+    words: list[str], tmp_path: Path, sonde: Sonde
+) -> None:
+    for config in STUDIES["audit"].configs("quick", (42,)):
+        write_run(tmp_path / "runs", config)
+    done = sonde(*words, "--out", "n" * 300, check=False)
+    assert done.returncode == 2
+    assert "longer than this file system allows (255 bytes): choose a shorter one" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
+
+
 def test_a_seed_in_a_file_is_written_in_plain_digits(tmp_path: Path) -> None:
     folder = tmp_path / "results" / "cifar10"
     folder.mkdir(parents=True)

@@ -20,7 +20,9 @@ from sonde.store import lease
 from sonde.store.lock import Held, hold
 from sonde.store.remote import Remote
 from sonde.store.run import Manifest, RunFolder
+from sonde.store.verify import verify
 from sonde.studies import STUDIES
+from sonde.training.session import Progress
 from stores import assert_a_reader_sees_whole_states, at, memory, rows
 
 
@@ -220,6 +222,28 @@ def test_a_lease_is_renewed_while_it_is_held_and_left_to_who_took_it(
         left_behind(store)
         threading.Event().wait(0.1)
     assert json.loads(at.read_bytes())["token"] == "other"
+
+
+def test_a_process_that_slept_past_its_lease_and_the_one_that_took_over_end_with_the_same_bits(
+    store: Remote, tiny: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease, "TAKEOVER_PAUSE", 0.0)
+    held, others = store / ".locks" / f"{tiny.id}.json", []
+
+    def sleep(progress: Progress) -> None:
+        if progress.epoch == 1:
+            known = json.loads(held.read_bytes())
+            old = datetime.now(UTC) - timedelta(seconds=lease.ABANDONED + 1)
+            held.put(json.dumps({**known, "renewed": old.isoformat()}).encode())
+            others.append(sonde.train(tiny, runs=str(store)).state)
+
+    assert sonde.train(tiny, runs=str(store), on_progress=sleep).state == "complete"
+    assert others == ["complete"]
+    sonde.train(tiny, runs=tmp_path)
+    for file in ("metrics.parquet", "weights.safetensors"):
+        assert (store / tiny.id / file).read_bytes() == (tmp_path / tiny.id / file).read_bytes()
+    assert verify(store).wrong == {}
+    assert verify(store).left_over == []
 
 
 def test_every_reader_reads_a_url(store: Remote, tmp_path: Path) -> None:

@@ -1,9 +1,11 @@
 """Audit a store: its complete runs by recipe, by rule within each recipe, and by seed within each rule."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
+
+import polars as pl
 
 from sonde import html_parts
 from sonde.audit.credit_question import LayerCredit, at_layers, credit
@@ -24,6 +26,8 @@ from sonde.runs.configurations import (
 from sonde.runs.ended import by_seed, complete, made_with, refuse_none
 from sonde.runs.readings import MeasuredRun, measured
 from sonde.spreads import Summary, summarise_known
+from sonde.store.load import load
+from sonde.store.place import Place
 from sonde.store.stored import Run, Runs
 from sonde.verdicts import network
 
@@ -46,8 +50,22 @@ METRICS = (
 
 MOST_SAID = 4  # rules that the short form names
 
+OLDER = "grad_norm"
+"""Read of runs that lack `grad_per_error` alone, to say so."""
+
 BESIDES = ("rule", "seed")
 """In these, runs of one recipe may differ."""
+
+
+def read(root: str | Place) -> Runs:
+    """A store with the rows that an audit asks for."""
+    stored = load(root, metrics=[metric for metric in METRICS if metric != OLDER])
+    newer = set(stored.rows.filter(metric="grad_per_error")["run"].unique())
+    lacking = [run.id for run in stored.runs if run.id not in newer]
+    if not lacking:
+        return stored
+    beside = load(root, metrics=(OLDER,), of=lacking)
+    return replace(stored, rows=pl.concat([stored.rows, beside.rows], how="diagonal"))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -69,7 +69,7 @@ def scale(run: MeasuredRun, thresholds: Thresholds) -> Answer:
     looks = []
     for epoch in run.epochs_of("growth", blocks):
         values = run.across("growth", epoch, blocks)
-        finite = [value for value in values if not math.isnan(value)]
+        finite = [value for value in values if value == value] if math.isnan(sum(values)) else values
         largest = max(finite, default=math.nan)
         if largest > thresholds.growth:
             over = tuple(block for block, value in enumerate(values) if value > thresholds.growth)
@@ -97,9 +97,9 @@ def gradient(run: MeasuredRun, thresholds: Thresholds) -> Answer:
     init = run.at(metric, 0, top)
     looks = []
     for epoch in epochs:
-        here = run.at(metric, epoch, top)
-        reason = init.reason or here.reason
-        value = here.value / init.value if reason is None and init.value > 0 else math.nan
+        (here,) = run.across(metric, epoch, (top,))
+        reason = init.reason or (run.at(metric, epoch, top).reason if math.isnan(here) else None)
+        value = here / init.value if reason is None and init.value > 0 else math.nan
         if reason is None and not math.isfinite(value):
             reason = "the gradient at init is zero" if init.value <= 0 else "overflow: the ratio is infinite"
         if reason is not None:

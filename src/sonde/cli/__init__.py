@@ -1,9 +1,11 @@
 """The command line: `sonde --help`.  Commands import what they need when they run."""
 
+import errno
 import signal
 import sys
 import traceback
 from collections import deque
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -127,3 +129,10 @@ def main() -> None:
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(0)
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG or debug:
+            raise
+        from sonde.store import files
+
+        print(f"sonde: {files.explain(error, Path(error.filename))}", file=sys.stderr)
+        sys.exit(2)

@@ -46,16 +46,15 @@ def audit(
     Runs of one recipe stand together, whatever their rule and seed.
     How often each question fires on healthy runs: docs/calibration.md.
     """
-    from sonde.audit.audit import METRICS
     from sonde.audit.audit import audit as ask
+    from sonde.audit.audit import read
     from sonde.cli.terminal import print_json
     from sonde.runs.configurations import choices, keep
-    from sonde.store.load import load
 
     thresholds = Thresholds(
         growth=growth, gradient=gradient, deviations=deviations, ceiling=ceiling, confidence=confidence
     )
-    stored = keep(load(runs, metrics=METRICS), choices(only or []))
+    stored = keep(read(runs), choices(only or []))
     audited = ask(stored, thresholds)
     for run, why in audited.left_out.items():
         if run not in stored.broken:  # of which reading them told

@@ -20,13 +20,12 @@ def recovery(runs: RunsFolder = Path("runs"), only: Only = None, json: Json = Fa
 
     Below it, over all runs: the rank correlation of each quantity of the audit with the share.
     """
-    from sonde.audit.audit import METRICS, audit
+    from sonde.audit.audit import audit, read
     from sonde.audit.recovery import foretelling, recovered
     from sonde.cli.terminal import print_json
     from sonde.runs.configurations import choices, keep
-    from sonde.store.load import load
 
-    audited = audit(keep(load(runs, metrics=METRICS), choices(only or [])))
+    audited = audit(keep(read(runs), choices(only or [])))
     shares = {recipe.title: recovered(recipe) for recipe in audited.recipes}
     foretold = foretelling(audited)
     if json:

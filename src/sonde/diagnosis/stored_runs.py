@@ -2,7 +2,7 @@
 
 import polars as pl
 
-from sonde.audit.audit import METRICS, audit
+from sonde.audit.audit import audit, read
 from sonde.diagnosis.diagnose import diagnose
 from sonde.diagnosis.finding import Findings
 from sonde.diagnosis.signs import Audited, Signs
@@ -32,7 +32,7 @@ def diagnosed(root: Place, name: str | None) -> tuple[dict[str, Findings], dict[
         found = {run.id: diagnose(signs_of(run, stored.rows)) for run in stored.watched}
     left_out = dict(known.broken)
     if known.runs and wanted not in found:
-        trained, left_out = of_trained(load(root, metrics=METRICS))
+        trained, left_out = of_trained(read(root))
         found |= {id: findings for id, findings in trained.items() if wanted in (None, id)}
     if wanted is not None and wanted not in found:
         raise SondeError(f"{wanted} cannot be diagnosed: {left_out.get(wanted, 'it was not found')}")

@@ -1,11 +1,13 @@
 """What stored runs measured, looked up in their rows: a reading of many runs at once, or all readings of each run."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from sonde.rows import Reading, undefined
 from sonde.store.stored import Run
@@ -62,7 +64,8 @@ class Layout:
     def __init__(self, keys: Iterable[Key]) -> None:
         self.positions = {key: position for position, key in enumerate(keys)}
         self._epochs: dict[tuple[str, Sequence[int | None]], list[int]] = {}
-        self._across: dict[tuple[str, int, Sequence[int]], list[int | None]] = {}
+        self._across: dict[tuple[str, int, Sequence[int]], slice | list[int | None]] = {}
+        self._gaps: dict[tuple[str, int, Sequence[int]], Reading | None] = {}
 
     def epochs(self, metric: str, layers: Sequence[int | None]) -> list[int]:
         """The epochs at which it was measured at any of the layers."""
@@ -72,12 +75,28 @@ class Layout:
             self._epochs[key] = sorted(epochs)
         return self._epochs[key]
 
-    def across(self, metric: str, epoch: int, layers: Sequence[int]) -> list[int | None]:
-        """Its positions at one epoch, layer by layer; None where it was not measured."""
+    def across(self, metric: str, epoch: int, layers: Sequence[int]) -> slice | list[int | None]:
+        """Its positions at one epoch, layer by layer; None where it was not measured, a slice where they follow."""
         key = (metric, epoch, layers)
         if key not in self._across:
-            self._across[key] = [self.positions.get((metric, epoch, layer)) for layer in layers]
+            places = [self.positions.get((metric, epoch, layer)) for layer in layers]
+            first = places[0] if places and places[0] is not None else 0
+            run = slice(first, first + len(places))
+            self._across[key] = run if places == list(range(run.start, run.stop)) else places
         return self._across[key]
+
+    def gap(self, metric: str, epoch: int, layers: Sequence[int]) -> Reading | None:
+        """Why a mean over the layers is undefined in every run, where it was not measured at the first of them."""
+        key = (metric, epoch, layers)
+        if key not in self._gaps:
+            measured = (metric, epoch, layers[0]) in self.positions
+            why = f"layer {layers[0]}: {not_measured(metric, epoch)}"
+            self._gaps[key] = None if measured else undefined(metric, why)
+        return self._gaps[key]
+
+
+def not_measured(metric: str, epoch: int) -> str:
+    return f"{metric} was not measured at epoch {epoch}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,23 +109,30 @@ class MeasuredRun:
     depth: int
     epochs: int
     layout: Layout = field(repr=False)  # shared by runs that measured the same things
-    values: Sequence[float] = field(repr=False)  # in the order of the layout; NaN where undefined
-    reasons: Sequence[str | None] = field(repr=False)
-    samples: Sequence[int] = field(repr=False)
+    values: NDArray[np.float64] = field(repr=False)  # in the order of the layout; NaN where undefined
+    reasons: Mapping[int, str] = field(repr=False)  # by place in that order, of those that are undefined
+    samples: NDArray[np.int64] = field(repr=False)
 
     def at(self, metric: str, epoch: int, layer: int | None = None) -> Reading:
         """The reading, or an undefined one that says it was not taken."""
         n = self.layout.positions.get((metric, epoch, layer))
         if n is None:
-            return undefined(metric, f"{metric} was not measured at epoch {epoch}", layer=layer)
+            return undefined(metric, not_measured(metric, epoch), layer=layer)
         return Reading(
-            metric=metric, value=self.values[n], samples=self.samples[n], layer=layer, reason=self.reasons[n]
+            metric=metric,
+            value=self.values.item(n),
+            samples=self.samples.item(n),
+            layer=layer,
+            reason=self.reasons.get(n),
         )
 
     def across(self, metric: str, epoch: int, layers: Sequence[int]) -> list[float]:
         """The values of one epoch, layer by layer; NaN where undefined, and `at` knows why."""
-        values = self.values
-        return [math.nan if n is None else values[n] for n in self.layout.across(metric, epoch, layers)]
+        places = self.layout.across(metric, epoch, layers)
+        if isinstance(places, slice):
+            values: list[float] = self.values[places].tolist()
+            return values
+        return [math.nan if n is None else self.values.item(n) for n in places]
 
     def epochs_of(self, metric: str, layers: Sequence[int | None] = (None,)) -> list[int]:
         """The epochs at which it was measured at any of the layers."""
@@ -126,6 +152,8 @@ class MeasuredRun:
         """Over the layers; undefined where one of them is, for an average covers the layers it names."""
         if not layers:
             return undefined(metric, "there is no layer between the first and the last state")
+        if gap := self.layout.gap(metric, epoch, layers):
+            return gap
         values = self.across(metric, epoch, layers)
         for layer, value in zip(layers, values, strict=True):
             if math.isnan(value):
@@ -139,8 +167,8 @@ def measured(rows: pl.DataFrame, runs: Sequence[Run], metrics: Sequence[str]) ->
     stretches = known["run"].rle().struct.unnest()
     ends = stretches["len"].cum_sum()
     spans = dict(zip(stretches["value"], zip(ends - stretches["len"], ends, strict=True), strict=True))
-    layouts = _Layouts(known)
-    values, reasons, samples = (known[name].to_list() for name in ("value", "reason", "samples"))
+    layouts, reasons = _Layouts(known), _Reasons(known["reason"])
+    values, samples = known["value"].to_numpy(), known["samples"].to_numpy()
     by_id = {}
     for run in runs:
         span = slice(*spans.get(run.id, (0, 0)))
@@ -152,7 +180,7 @@ def measured(rows: pl.DataFrame, runs: Sequence[Run], metrics: Sequence[str]) ->
             epochs=run.config["epochs"],
             layout=layouts.of(span),
             values=values[span],
-            reasons=reasons[span],
+            reasons=reasons.of(span),
             samples=samples[span],
         )
     return by_id
@@ -190,6 +218,19 @@ def _by_run(rows: pl.DataFrame, metrics: Sequence[str]) -> pl.DataFrame:
     )
     scattered = known["run"].rle().len() > known["run"].n_unique()
     return known.sort("run", maintain_order=True) if scattered else known
+
+
+class _Reasons:
+    """Why readings are undefined: few of them are."""
+
+    def __init__(self, reasons: pl.Series) -> None:
+        self.places = reasons.is_not_null().arg_true().to_numpy()
+        self.texts = reasons.drop_nulls().to_list()
+
+    def of(self, span: slice) -> dict[int, str]:
+        first, last = np.searchsorted(self.places, (span.start, span.stop)).tolist()
+        places = self.places[first:last] - span.start
+        return dict(zip(places.tolist(), self.texts[first:last], strict=True))
 
 
 class _Layouts:

@@ -25,10 +25,11 @@ def clear_errors(path: Place) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise SondeError(_explain(error, path)) from error
+        raise SondeError(explain(error, path)) from error
 
 
-def _explain(error: OSError, path: Place) -> str:
+def explain(error: OSError, path: Place) -> str:
+    """What happened to the path, and what helps."""
     match error.errno:
         case errno.ENOSPC | errno.EDQUOT:
             return f"no space left while writing {path}: free some, then give the same command to resume"
