@@ -30,6 +30,8 @@ SCRIPTS = (
     "player.js",
     "charts.js",
     "families.js",
+    "sweep.js",
+    "beside.js",
     "watched.js",
     "answers.js",
     "terms.js",
@@ -80,6 +82,7 @@ def page_data(contents: Contents) -> dict[str, Any]:
         "answers": answers_data(contents.answers),
         "glossary": [asdict(term) for term in contents.glossary],
         "charts": chart_data(contents.rows, sample(contents.runs)),
+        "sweep": asdict(contents.sweep),
         "watched": watched_data(contents.watched),
     }
 
