@@ -17,8 +17,8 @@ import polars as pl
 
 import sonde
 from sonde.audit.audit import METRICS
-from sonde.cli.show import SHOWN
 from sonde.config import RunConfig, to_tree
+from sonde.runs.overview import SHOWN
 from sonde.store import index
 from sonde.store.load import manifests
 from sonde.store.run import Manifest, RunFolder

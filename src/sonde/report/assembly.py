@@ -14,6 +14,7 @@ from sonde.report.glossary import glossary
 from sonde.report.own_runs import own_sections
 from sonde.report.parts import Contents, Section
 from sonde.report.runs import run_lines
+from sonde.report.sweeps import sweep
 from sonde.report.watched import watched_parts
 from sonde.runs.configurations import differences, recipe_of
 from sonde.store.stored import Run, Runs
@@ -47,6 +48,7 @@ def contents(stored: Runs, *, source: str, title: str) -> Contents:
         | {run: why for run, why in stored.broken.items() if run not in named},
         remarks=[*remarks, *more],
         watched=watched_parts(stored),
+        sweep=sweep(stored.runs, stored.rows),
         glossary=glossary(
             {run.config["rule"]["name"]: str(run.about["rule_label"]) for run in stored.runs},
             stored.rows["metric"].unique().to_list(),

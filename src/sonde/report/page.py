@@ -30,6 +30,8 @@ SCRIPTS = (
     "player.js",
     "charts.js",
     "families.js",
+    "sweep.js",
+    "beside.js",
     "watched.js",
     "answers.js",
     "terms.js",
@@ -57,7 +59,7 @@ def render(
     A page that is to be refreshed is `live`: it has every section, also those that are empty now.  `scripts` run after
     its own, in the same scope; `allowed` are more lines of its policy, like `connect-src 'self'`.
     """
-    shown = sample(contents.runs)
+    shown = _shown(contents)
     script = joined([*(_asset(name) for name in SCRIPTS), *scripts])
     style = _asset("report.css") + colours({name: COLOR[name] for name in styled(shown)})
     return (
@@ -79,7 +81,8 @@ def page_data(contents: Contents) -> dict[str, Any]:
     return {
         "answers": answers_data(contents.answers),
         "glossary": [asdict(term) for term in contents.glossary],
-        "charts": chart_data(contents.rows, sample(contents.runs)),
+        "charts": chart_data(contents.rows, _shown(contents)),
+        "sweep": asdict(contents.sweep),
         "watched": watched_data(contents.watched),
     }
 
@@ -111,8 +114,13 @@ def answers_data(answers: Sequence[Opening]) -> list[dict[str, Any]]:
 
 def page_parts(contents: Contents, drawn: dict[str, Pictures]) -> dict[str, str]:
     """The words of the page by part, as markup in which names are text: what `sonde.show` takes as `html`."""
-    environment, words = _environment(), _words(contents, drawn, sample(contents.runs))
+    environment, words = _environment(), _words(contents, drawn, _shown(contents))
     return {part: environment.get_template(f"{part}.html").render(**words) for part in PARTS}
+
+
+def _shown(contents: Contents) -> list[RunLine]:
+    """The runs with lines of their own."""
+    return sample(contents.runs, contents.rows.height)
 
 
 def _environment() -> Environment:

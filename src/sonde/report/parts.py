@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import polars as pl
 
+from sonde.report.charts import Metric
 from sonde.report.runs import RunLine
 from sonde.report.watched import WatchedPart
 from sonde.runs.evidence import Evidence
@@ -109,6 +110,20 @@ class Term:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """What differs between runs, and what each measured at its end; lists are in the order of the runs."""
+
+    keys: Sequence[str] = ()
+    levels: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # key → its values: numbers, else words
+    columns: Mapping[str, Sequence[int]] = field(default_factory=dict)  # key → place among its values
+    runs: Sequence[str] = ()
+    seeds: Sequence[int] = ()
+    complete: Sequence[bool] = ()
+    metrics: Sequence[Metric] = ()
+    values: Mapping[str, Sequence[float | None]] = field(default_factory=dict)  # metric → value
+
+
+@dataclass(frozen=True, kw_only=True)
 class Opening:
     """An answer at the head of the page, what it is about, and where all that was found stands."""
 
@@ -156,6 +171,7 @@ class Contents:
     remarks: Sequence[str]
     watched: Sequence[WatchedPart] = ()
     glossary: Sequence[Term] = ()
+    sweep: Sweep = field(default_factory=Sweep)
 
     @property
     def answers(self) -> list[Opening]:

@@ -49,7 +49,7 @@ function termButton(word, termOf, look = 'term') {
 function explain(button, term) {
   const box = byId('explained');
   const words = term
-    ? [element('strong', {}, term.words[0] || term.name.replaceAll('_', ' ')), ` (${term.kind}): ${term.short}`, ...(term.measured ? [element('span', {}, term.measured)] : [])]
+    ? [element('strong', {}, term.words[0] || term.name.replaceAll('_', ' ')), `${term.kind === 'word' ? '' : ` (${term.kind})`}: ${term.short}`, ...(term.measured ? [element('span', {}, term.measured)] : [])]
     : ['A measurement of its own: whoever wrote its probe knows what it means.'];
   box.replaceChildren(...words);
   box.showPopover();
