@@ -6,7 +6,6 @@ contents before the manifest that names them, and what is lost is the work of on
 """
 
 import json
-import os
 import platform
 import threading
 import time
@@ -16,6 +15,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
+from sonde.atomic import is_alive
 from sonde.errors import SondeError
 from sonde.store.remote import Remote
 
@@ -25,15 +25,17 @@ TAKEOVER_PAUSE = 1.0  # seconds after which two that take over at once see who c
 
 
 @contextmanager
-def lease(at: Remote, me: dict[str, Any], held: Callable[[dict[str, Any]], SondeError]) -> Iterator[None]:
-    """Hold the object `at`, or raise what `held` makes of its holder."""
+def lease(
+    at: Remote, me: dict[str, Any], held: Callable[[dict[str, Any]], SondeError]
+) -> Iterator[Callable[[], None]]:
+    """Hold the object `at`, or raise what `held` makes of its holder; a beat is told with the next renewal."""
     mine = _Lease(at, me)
     mine.take(held)
     done = threading.Event()
     renewer = threading.Thread(target=mine.renew, args=(done,), daemon=True)
     renewer.start()
     try:
-        yield
+        yield mine.beat
     finally:
         done.set()
         renewer.join()
@@ -43,6 +45,10 @@ def lease(at: Remote, me: dict[str, Any], held: Callable[[dict[str, Any]], Sonde
 class _Lease:
     def __init__(self, at: Remote, me: dict[str, Any]) -> None:
         self.at, self.me = at, {**me, "token": uuid.uuid4().hex}
+        self.beat()
+
+    def beat(self) -> None:
+        self.me["beat"] = datetime.now(UTC).isoformat(timespec="seconds")
 
     def take(self, held: Callable[[dict[str, Any]], SondeError]) -> None:
         try:
@@ -99,18 +105,6 @@ def abandoned(holder: dict[str, Any]) -> bool:
     """Whether the last renewal is too long ago, by the holder's clock and ours, or its process of this host is gone."""
     try:
         age = (datetime.now(UTC) - datetime.fromisoformat(holder["renewed"])).total_seconds()
-        return age > ABANDONED or (holder["host"] == platform.node() and not _alive(holder["pid"]))
+        return age > ABANDONED or (holder["host"] == platform.node() and not is_alive(holder["pid"]))
     except (KeyError, TypeError, ValueError):
         return True
-
-
-def _alive(process: int) -> bool:
-    if os.name != "posix":
-        return True  # there is no harmless way to ask
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True

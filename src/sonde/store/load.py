@@ -22,6 +22,7 @@ from sonde.store.remote import Remote, Unreachable
 from sonde.store.run import ENDED, Manifest, RunFolder
 from sonde.store.schemas import ABOUT as ABOUT
 from sonde.store.schemas import WATCHED as KIND
+from sonde.store.standing import Standing, standing
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -67,6 +68,11 @@ class Run:
         parts = (self.about["label"], self.about["variant"], self.about["rule_label"])
         return ", ".join(part for part in parts if part)
 
+    @cached_property
+    def standing(self) -> Standing:
+        """Whether it runs, stalls, was interrupted or has ended; as it was when first asked."""
+        return standing(self.path, self.manifest)
+
 
 @dataclass(frozen=True)
 class WatchedRun:
@@ -85,6 +91,11 @@ class WatchedRun:
     def facts(self) -> dict[str, Any]:
         """What was seen in the first step: modules in order of execution, parameters, inputs, mode."""
         return read_facts(RunFolder(self.path))
+
+    @cached_property
+    def standing(self) -> Standing:
+        """Whether it runs, stalls, was interrupted or has ended; as it was when first asked."""
+        return standing(self.path, self.manifest)
 
 
 @dataclass(frozen=True)

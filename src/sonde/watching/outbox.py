@@ -47,6 +47,7 @@ class Outbox:
             self._logged = None
 
     def maybe_flush(self, step: int) -> None:
+        self._sink.beat()
         if not self._pending:
             return
         now = time.monotonic()
