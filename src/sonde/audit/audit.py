@@ -24,6 +24,7 @@ from sonde.runs.ended import by_seed, complete, made_with, refuse_none
 from sonde.runs.readings import MeasuredRun, measured
 from sonde.spreads import Summary, summarise_known
 from sonde.store.load import Run, Runs
+from sonde.verdicts import network
 
 QUESTIONS = {"D1": scale, "D2": gradient, "D3": credit}
 """Asked of every run; D4, the margin, is asked of the rule."""
@@ -233,11 +234,10 @@ def audit(stored: Runs, thresholds: Thresholds | None = None, judge: Judge | Non
 def _title(kind: Kind, telling: dict[str, dict[str, int]]) -> str:
     """What the recipe is, and the fields that tell it from the others in the store."""
     about, flat = kind.runs[0].about, kind.flat
-    network = ", ".join(part for part in (about["label"], about["variant"]) if part)
     size = f"d = {about['width']}, L = {about['depth']}, {flat['epochs']} epochs"
     said = ("model", "task", "model.d", "model.L", "epochs")
     rest = [f"{key} = {shown(flat[key])}" for key in telling if key in flat and key not in said]
-    return ", ".join([f"{network} on {about['task_label']}", size, *rest])
+    return ", ".join([f"{network(about)} on {about['task_label']}", size, *rest])
 
 
 def _rules(

@@ -59,7 +59,7 @@ def audit(
     audited = ask(stored, thresholds)
     for run, why in audited.left_out.items():
         if run not in stored.broken:  # of which reading them told
-            print(f"left out: {run} ({why})", file=sys.stderr)
+            print(f"sonde: left out: {run} ({why})", file=sys.stderr)
     if json:
         print_json(as_json(audited))
     else:

@@ -60,7 +60,7 @@ def compare(
     )
     for run, why in comparison.left_out.items():
         if run not in stored.broken:  # of which reading them told
-            print(f"left out: {run} ({why})", file=sys.stderr)
+            print(f"sonde: left out: {run} ({why})", file=sys.stderr)
     if json:
         print_json(as_json(comparison))
     else:

@@ -1,6 +1,8 @@
 """The page: template, style, script and data in one file that asks the network for nothing."""
 
+import math
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
@@ -9,7 +11,7 @@ from markupsafe import Markup
 from sonde.figures.style import COLOR
 from sonde.report.charts import DIGITS, as_script, chart_data, styled
 from sonde.report.inline import asset, colours, joined, policy
-from sonde.report.parts import Contents, Said
+from sonde.report.parts import Contents, Opening, Said
 from sonde.report.pictures import Pictures
 from sonde.report.runs import MOST_NAMED, RunLine, listed, sample
 from sonde.report.watched import watched_data
@@ -29,6 +31,7 @@ SCRIPTS = (
     "charts.js",
     "families.js",
     "watched.js",
+    "answers.js",
     "page.js",
 )
 """In the order in which they are joined."""
@@ -36,7 +39,7 @@ SCRIPTS = (
 PARTS = ("lede", "findings", "audit", "figures", "runs", "watched_runs")
 """Templates of what stands inside the elements with `data-part`: made once for a page, or anew for `sonde.show`."""
 
-WORDS = ("network", "variant", "rule", "recipe", "verdict")
+WORDS = ("network", "weights", "rule", "recipe", "verdict")
 """Columns of words, set to the left; all others hold numbers."""
 
 
@@ -73,9 +76,35 @@ def render(
 def page_data(contents: Contents) -> dict[str, Any]:
     """The numbers that the page's script draws: what `sonde.show` takes."""
     return {
+        "answers": answers_data(contents.answers),
         "charts": chart_data(contents.rows, sample(contents.runs)),
         "watched": watched_data(contents.watched),
     }
+
+
+def answers_data(answers: Sequence[Opening]) -> list[dict[str, Any]]:
+    """What the page's script reads: every answer with its dots, as [seed, value or null]."""
+    return [
+        {
+            "id": one.id,
+            "about": one.about,
+            "more": one.more,
+            **asdict(one.answer),
+            "dots": [
+                {
+                    "label": dots.label,
+                    "style": dots.style,
+                    "note": dots.note,
+                    "values": [
+                        (seed, float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None)
+                        for seed, value in dots.values.items()
+                    ],
+                }
+                for dots in one.answer.dots
+            ],
+        }
+        for one in answers
+    ]
 
 
 def page_parts(contents: Contents, drawn: dict[str, Pictures]) -> dict[str, str]:

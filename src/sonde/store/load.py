@@ -23,6 +23,7 @@ from sonde.store.run import ENDED, Manifest, RunFolder
 from sonde.store.schemas import ABOUT as ABOUT
 from sonde.store.schemas import WATCHED as KIND
 from sonde.store.standing import Standing, standing
+from sonde.verdicts import network
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -65,8 +66,7 @@ class Run:
     @property
     def label(self) -> str:
         """Network, variant and rule, as its configuration says."""
-        parts = (self.about["label"], self.about["variant"], self.about["rule_label"])
-        return ", ".join(part for part in parts if part)
+        return ", ".join(part for part in (network(self.about), self.about["rule_label"]) if part)
 
     @cached_property
     def standing(self) -> Standing:

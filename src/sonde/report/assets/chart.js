@@ -1,14 +1,15 @@
 // One chart, whatever it shows: its metric and scale, its picture, its values as a table and as files.
 // `offered()` lists the metrics it can show, `make(chart)` says what it shows of the chosen one:
-// { picture, lines, title, caption, head }; `onChoose(x)` is called where the reader chooses a point.
+// { picture, lines, title, caption, head }, `draw` draws it; `onChoose(x)` is called where the reader chooses a point.
 
-function makeChart(box, { section, kind, offered, liked = () => null, make, onChoose = () => {} }) {
+function makeChart(box, { section, kind, offered, liked = () => null, make, draw = drawPicture, onChoose = () => {} }) {
   const chart = {
     box,
     kind,
     offered,
     liked,
     make,
+    draw,
     key: `${section}.${box.id}`,
     plot: box.querySelector('.plot'),
     tip: box.querySelector('.tip'),
@@ -64,7 +65,7 @@ function drawChart(chart) {
   chart.made = chart.make(chart);
   const { picture, title, caption } = chart.made;
   if (chart.tipped) showTip(chart, null);
-  drawPicture(chart, picture);
+  chart.draw(chart, picture);
   chart.caption.textContent = caption;
   chart.plot.setAttribute('aria-label', `${title}. ${caption} Arrow keys read the points.`);
   if (chart.values.open) fillValues(chart);

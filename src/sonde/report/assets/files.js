@@ -1,6 +1,6 @@
 // A chart as a file: SVG and PNG as it is seen, and its values as CSV.  All inside the page.
 
-const LOOKS = ['fill', 'stroke', 'stroke-width', 'stroke-dasharray', 'stroke-linejoin', 'opacity', 'font-family', 'font-size', 'visibility'];
+const LOOKS = ['fill', 'stroke', 'stroke-width', 'stroke-dasharray', 'stroke-linejoin', 'opacity', 'paint-order', 'font-weight', 'font-family', 'font-size', 'visibility'];
 
 function save(name, blob) {
   const link = element('a', { href: URL.createObjectURL(blob), download: name });

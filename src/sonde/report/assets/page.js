@@ -23,6 +23,7 @@ showTheme();
 
 // ── data ───────────────────────────────────────────────────────────────────────────────────────────
 // Everything the page shows, from one object; whatever it lacks stays as it is.
+//   answers  what `answers_data` makes of the studies' answers
 //   charts   what `chart_data` makes of stored runs
 //   watched  what `watched_data` makes of watched runs
 //   html     { part: markup }: what stands inside the elements with data-part="part", made by the page's own templates
@@ -33,6 +34,7 @@ function show(given) {
   keepingPlace(() => {
     for (const [part, markup] of Object.entries(given.html || {})) replacePart(part, markup);
     if (given.charts) showCharts(given.charts);
+    if (given.answers) showAnswers(given.answers);
     if (given.watched) showWatched(given.watched);
   });
 }
@@ -77,7 +79,7 @@ window.addEventListener('hashchange', () => readView() && again());
 function print(on) {
   onPaper = on;
   document.querySelectorAll('.evidence, .left-out').forEach((box) => { box.open = on || box.matches('.left-out'); });
-  [...charts, ...seen.charts].forEach(drawChart);
+  [...charts, ...seen.charts, ...[...answers.values()].map(({ chart }) => chart)].forEach(drawChart);
 }
 window.addEventListener('beforeprint', () => print(true));
 window.addEventListener('afterprint', () => print(false));
