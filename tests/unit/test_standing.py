@@ -167,4 +167,6 @@ def test_a_watched_run_is_running_until_it_is_closed(tmp_path: Path) -> None:
 def test_a_watched_run_that_was_left_has_no_command_to_resume_it(tmp_path: Path) -> None:
     Journal(tmp_path, "net", {"label": "net", "model": "Net", "parameters": 3}, {"started": "now"})
     (tmp_path / ".locks" / "net.holder").unlink()
-    assert load(tmp_path).watched[0].standing == Standing("interrupted")
+    assert load(tmp_path).watched[0].standing == Standing(
+        "interrupted", "its process is gone; what was written stays"
+    )

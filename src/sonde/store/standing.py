@@ -87,11 +87,11 @@ def _at_work(sign: _Sign | None) -> Standing | None:
     return Standing("stalled", f"no step since {sign.beat:%Y-%m-%d %H:%M:%S} UTC; {whose}")
 
 
-def _how_to_go_on(manifest: Manifest) -> str | None:
+def _how_to_go_on(manifest: Manifest) -> str:
     """The command that resumes a run; a run that was watched has none."""
     session = manifest.sessions[-1] if manifest.sessions else {}
     if "from_epoch" not in session:
-        return None
+        return "its process is gone; what was written stays"
     command = (session.get("environment") or {}).get("command")
     if not isinstance(command, list) or command[:1] != ["sonde"]:
         return "what began it resumes it"
