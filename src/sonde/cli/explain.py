@@ -10,7 +10,9 @@ from sonde.cli.options import Json
 def explain(
     name: Annotated[
         str | None,
-        typer.Argument(help="A diagnosis, metric, probe, rule or question of the audit.", show_default=False),
+        typer.Argument(
+            help="A diagnosis, metric, probe, rule, question of the audit or word.", show_default=False
+        ),
     ] = None,
     json: Json = False,
 ) -> None:

@@ -69,7 +69,8 @@ def report(
         for name, why in known.skipped.items():
             print(f"sonde: not drawn: {name} ({why})", file=sys.stderr)
     images = sum(len(known.drawn) for known in drawn.values())
-    studies = ", ".join(f"{section.study} ({section.scale})" for section in found.sections) or "no study"
+    shown = [section for section in found.sections if section.findings]
+    studies = ", ".join(f"{section.study} ({section.scale})" for section in shown) or "no study"
     said = [
         f"{len(found.runs)} run{'s' * (len(found.runs) != 1)}",
         studies,

@@ -8,7 +8,7 @@ class Explanation:
     """Texts about one name.  `short` fits a tooltip; what does not apply is empty."""
 
     name: str
-    kind: str  # diagnosis, metric, probe, rule or question
+    kind: str  # diagnosis, metric, probe, rule, question or word
     short: str  # one sentence: what it is
     measured: str = ""  # how, and from which number on
     why: str = ""  # why it hurts, or matters

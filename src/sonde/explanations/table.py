@@ -9,8 +9,9 @@ from sonde.explanations.diagnoses import DIAGNOSES
 from sonde.explanations.explanation import Explanation
 from sonde.explanations.metrics import METRICS
 from sonde.explanations.questions import QUESTIONS
+from sonde.explanations.words import WORDS
 
-EXPLANATIONS: tuple[Explanation, ...] = (*DIAGNOSES, *METRICS, *QUESTIONS)
+EXPLANATIONS: tuple[Explanation, ...] = (*DIAGNOSES, *METRICS, *QUESTIONS, *WORDS)
 
 
 def documented(kind: str, table: Mapping[str, Any]) -> list[Explanation]:
@@ -19,8 +20,9 @@ def documented(kind: str, table: Mapping[str, Any]) -> list[Explanation]:
 
 
 def _documented(name: str, kind: str, text: str) -> Explanation:
-    first, _, rest = text.partition("\n")
-    return Explanation(name=name, kind=kind, short=first.strip(), measured=" ".join(rest.split()))
+    """The first sentence, and what follows it."""
+    first, _, rest = " ".join(text.split()).partition(". ")
+    return Explanation(name=name, kind=kind, short=first if not rest else f"{first}.", measured=rest)
 
 
 def explanations(name: str, known: Iterable[Explanation] = EXPLANATIONS) -> list[Explanation]:

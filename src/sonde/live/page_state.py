@@ -38,6 +38,7 @@ class PageState:
             {},
             live=True,
             scripts=[asset("sonde.live", "live.js")],
+            styles=[asset("sonde.live", "live.css")],
             allowed=["connect-src 'self'"],
         )
         self._reasons: list[str] = []  # of watched runs; places in it stay

@@ -72,7 +72,7 @@ def _learned(status: Mapping[str, list[tuple[str, float]]], n: int) -> str:
     if len(learned) == n:
         return f"All {n} networks learned."
     only = "Only " * (len(learned) == 1)
-    return f"{only}{_listed(learned)} learned; of the other {n - len(learned)}, {_listed(rest)}."
+    return f"{only}{_listed(learned)} learned; of the {n - len(learned)} others {_listed(rest)}."
 
 
 def _sure_of_losses(dots: Sequence[Dots], status: Mapping[str, list[tuple[str, float]]]) -> str:

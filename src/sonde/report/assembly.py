@@ -10,9 +10,11 @@ from sonde.audit.audit import Judge
 from sonde.config import RunConfig, to_tree
 from sonde.report.answers import answer
 from sonde.report.audits import audit_part
+from sonde.report.glossary import glossary
 from sonde.report.own_runs import own_sections
 from sonde.report.parts import Contents, Section
 from sonde.report.runs import run_lines
+from sonde.report.sweeps import sweep
 from sonde.report.watched import watched_parts
 from sonde.runs.configurations import differences, recipe_of
 from sonde.store.load import Run, Runs
@@ -46,6 +48,11 @@ def contents(stored: Runs, *, source: str, title: str) -> Contents:
         | {run: why for run, why in stored.broken.items() if run not in named},
         remarks=[*remarks, *more],
         watched=watched_parts(stored),
+        sweep=sweep(stored.runs, stored.rows),
+        glossary=glossary(
+            {run.config["rule"]["name"]: str(run.about["rule_label"]) for run in stored.runs},
+            stored.rows["metric"].unique().to_list(),
+        ),
     )
 
 

@@ -30,8 +30,11 @@ SCRIPTS = (
     "player.js",
     "charts.js",
     "families.js",
+    "sweep.js",
+    "beside.js",
     "watched.js",
     "answers.js",
+    "terms.js",
     "page.js",
 )
 """In the order in which they are joined."""
@@ -49,16 +52,17 @@ def render(
     *,
     live: bool = False,
     scripts: Sequence[str] = (),
+    styles: Sequence[str] = (),
     allowed: Sequence[str] = (),
 ) -> str:
     """The whole page; `drawn` holds the pictures of each section by its anchor.
 
     A page that is to be refreshed is `live`: it has every section, also those that are empty now.  `scripts` run after
-    its own, in the same scope; `allowed` are more lines of its policy, like `connect-src 'self'`.
+    its own, in the same scope; `styles` follow its own; `allowed` are more lines of its policy, like `connect-src 'self'`.
     """
     shown = sample(contents.runs)
     script = joined([*(_asset(name) for name in SCRIPTS), *scripts])
-    style = _asset("report.css") + colours({name: COLOR[name] for name in styled(shown)})
+    style = _asset("report.css") + "".join(styles) + colours({name: COLOR[name] for name in styled(shown)})
     return (
         _environment()
         .get_template("report.html")
@@ -77,7 +81,9 @@ def page_data(contents: Contents) -> dict[str, Any]:
     """The numbers that the page's script draws: what `sonde.show` takes."""
     return {
         "answers": answers_data(contents.answers),
+        "glossary": [asdict(term) for term in contents.glossary],
         "charts": chart_data(contents.rows, sample(contents.runs)),
+        "sweep": asdict(contents.sweep),
         "watched": watched_data(contents.watched),
     }
 

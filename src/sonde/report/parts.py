@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import polars as pl
 
+from sonde.report.charts import Metric
 from sonde.report.runs import RunLine
 from sonde.report.watched import WatchedPart
 from sonde.runs.evidence import Evidence
@@ -98,6 +99,31 @@ class Section:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Term:
+    """A word of the page and what it means."""
+
+    name: str  # as `sonde explain` knows it
+    kind: str
+    words: tuple[str, ...]  # as the page writes it
+    short: str
+    measured: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """What differs between runs, and what each measured at its end; lists are in the order of the runs."""
+
+    keys: Sequence[str] = ()
+    levels: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # key → its values: numbers, else words
+    columns: Mapping[str, Sequence[int]] = field(default_factory=dict)  # key → place among its values
+    runs: Sequence[str] = ()
+    seeds: Sequence[int] = ()
+    complete: Sequence[bool] = ()
+    metrics: Sequence[Metric] = ()
+    values: Mapping[str, Sequence[float | None]] = field(default_factory=dict)  # metric → value
+
+
+@dataclass(frozen=True, kw_only=True)
 class Opening:
     """An answer at the head of the page, what it is about, and where all that was found stands."""
 
@@ -144,6 +170,8 @@ class Contents:
     apart: Mapping[str, str]  # runs of no study → why
     remarks: Sequence[str]
     watched: Sequence[WatchedPart] = ()
+    glossary: Sequence[Term] = ()
+    sweep: Sweep = field(default_factory=Sweep)
 
     @property
     def answers(self) -> list[Opening]:

@@ -3,14 +3,6 @@
 const answers = new Map(); // id → { card, chart, given }
 const ROW = 30; // pixels
 const NARROW = 520;
-const pen = element('canvas').getContext('2d');
-
-// As wide as the widest of them, in pixels.
-function widest(texts, weight) {
-  pen.font = `${weight} 12px ${getComputedStyle(document.body.querySelector('.plot') || document.body).fontFamily}`;
-  return Math.max(0, ...texts.map((text) => pen.measureText(text).width));
-}
-
 // One line of the chart for every network or rule, a dot for every seed.
 function dotsOf(given) {
   const shown = (value) => (given.per_cent ? `${said(100 * value)} %` : said(value));

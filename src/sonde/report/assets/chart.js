@@ -36,6 +36,8 @@ function makeChart(box, { section, kind, offered, liked = () => null, make, draw
     drawChart(chart);
   });
   chart.values.addEventListener('toggle', () => chart.values.open && chart.made && fillValues(chart));
+  chart.select.parentElement.after(termButton('?', () => chart.metric && termOfMetric(chart.metric.key), 'what'));
+  box.querySelector('.what').setAttribute('aria-label', 'What is this metric?');
   for (const [form, save] of Object.entries(FILES)) {
     box.querySelector(`.save-${form}`).addEventListener('click', () => chart.made && save(chart));
   }

@@ -18,6 +18,14 @@ const SYMBOLS = {
   x: (x, y) => `M${x - 2.8} ${y - 2.8}l5.6 5.6m0 -5.6l-5.6 5.6`,
 };
 
+const pen = element('canvas').getContext('2d');
+
+// As wide as the widest of them, in pixels.
+function widest(texts, weight) {
+  pen.font = `${weight} 12px ${getComputedStyle(document.body.querySelector('.plot') || document.body).fontFamily}`;
+  return Math.max(0, ...texts.map((text) => pen.measureText(text).width));
+}
+
 const round = (pixel) => Math.round(pixel * 10) / 10;
 
 // Places every point on the paper: points[line][i] = { x, y } or null; marks of gaps stand at the foot.
@@ -50,8 +58,7 @@ function markersOf(line, points) {
 
 function drawLine(line, points, marks) {
   const group = drawn('g', { class: `line ${line.kind}`, 'data-name': line.name });
-  if (line.kind === 'run') Object.assign(group.dataset, { run: line.run.id, seed: line.run.seed, rule: family().rules[line.run.rule].label });
-  if (line.control) group.dataset.control = line.control;
+  Object.assign(group.dataset, line.facts);
   const look = { 'stroke-width': line.width, 'stroke-dasharray': line.dash, 'stroke-linejoin': 'round' };
   group.append(coloured(drawn('path', { d: pathOf(points), class: 'stroke', ...look }), { stroke: line.colour }));
   const markers = markersOf(line, points);

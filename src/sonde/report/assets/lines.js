@@ -39,6 +39,7 @@ function lineOf(run, xs, at, where, log) {
   return {
     kind: 'run',
     run,
+    facts: { run: run.id, seed: run.seed, rule: family().rules[run.rule].label },
     name: `${nameOf(run)}, seed ${run.seed}`,
     ...lookOf(run),
     width: 1.8,
@@ -58,7 +59,7 @@ function lineOf(run, xs, at, where, log) {
 function controlOf(run, control, line) {
   const { name, dash } = CONTROLS[control];
   const tell = (i) => [name, ...line.tell(i)];
-  return { ...line, kind: 'control', control, name, colour: 'var(--faint)', dash, width: 1.1, symbol: null, gaps: [], tell };
+  return { ...line, kind: 'control', control, facts: { control }, name, colour: 'var(--faint)', dash, width: 1.1, symbol: null, gaps: [], tell };
 }
 
 // A mean over seeds needs two complete runs or more, each with a seed of its own and defined at that point.
@@ -78,6 +79,6 @@ function meansOf(lines, where) {
       return values.includes(null) ? null : values.reduce((a, b) => a + b, 0) / values.length;
     });
     const tell = (i) => [name, where(xs[i]), said(ys[i]), `seeds ${seeds}`];
-    return { ...group[0], kind: 'mean', n: group.length, name, width: 3.4, symbol: null, ys, gaps: [], tell };
+    return { ...group[0], kind: 'mean', facts: {}, n: group.length, name, width: 3.4, symbol: null, ys, gaps: [], tell };
   });
 }

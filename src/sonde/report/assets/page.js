@@ -25,7 +25,9 @@ showTheme();
 // Everything the page shows, from one object; whatever it lacks stays as it is.
 //   answers  what `answers_data` makes of the studies' answers
 //   charts   what `chart_data` makes of stored runs
+//   sweep    a `Sweep`: what differs between runs, and what each measured at its end
 //   watched  what `watched_data` makes of watched runs
+//   glossary the terms of `glossary`, each as it is written and explained
 //   html     { part: markup }: what stands inside the elements with data-part="part", made by the page's own templates
 // What the reader chose (`view`), which boxes are open, where he has scrolled and what has the focus stay.
 const shown = { html: {} };
@@ -34,8 +36,13 @@ function show(given) {
   keepingPlace(() => {
     for (const [part, markup] of Object.entries(given.html || {})) replacePart(part, markup);
     if (given.charts) showCharts(given.charts);
+    if (given.sweep) showSweep(given.sweep);
+    if (given.charts || given.sweep) showBeside();
     if (given.answers) showAnswers(given.answers);
     if (given.watched) showWatched(given.watched);
+    if (given.glossary) readTerms(given.glossary);
+    markSoon();
+    markWide();
   });
 }
 
@@ -68,9 +75,17 @@ function replacePart(part, markup) {
   });
 }
 
+// Tables and figures that are wider than their place say so.
+const markWide = drawnOnce(() => {
+  for (const box of document.querySelectorAll('.scroll')) box.classList.toggle('wider', box.scrollWidth > box.clientWidth + 1);
+});
+new ResizeObserver(markWide).observe(document.documentElement);
+document.addEventListener('toggle', markWide, true);
+
 window.sonde = { show };
+if (byId('choices-box')) byId('choices-box').open = innerWidth > 640;
 show(JSON.parse(byId('data').textContent));
-const again = () => show({ charts: data, watched: seen.data });
+const again = () => show({ charts: data, sweep: swept, watched: seen.data });
 if (readView()) again();
 window.addEventListener('hashchange', () => readView() && again());
 
@@ -79,7 +94,7 @@ window.addEventListener('hashchange', () => readView() && again());
 function print(on) {
   onPaper = on;
   document.querySelectorAll('.evidence, .left-out').forEach((box) => { box.open = on || box.matches('.left-out'); });
-  [...charts, ...seen.charts, ...[...answers.values()].map(({ chart }) => chart)].forEach(drawChart);
+  [...charts, ...seen.charts, sweepChart, besideChart, ...[...answers.values()].map(({ chart }) => chart)].filter(Boolean).forEach(drawChart);
 }
 window.addEventListener('beforeprint', () => print(true));
 window.addEventListener('afterprint', () => print(false));

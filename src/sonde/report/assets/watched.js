@@ -1,6 +1,5 @@
 // Watched runs: a tree of modules with a search, profiles over them at a step, and curves over steps.
 
-const SHADES = ['var(--accent)', 'var(--colour-dfa)', 'var(--colour-state_bridge)', 'var(--colour-credit_bridge)', 'var(--colour-fa)', 'var(--ink)'];
 const MOST_CURVES = SHADES.length;
 const MOST_SHOWN = 400; // modules of the tree in the page at once
 const seen = { data: { runs: [], reasons: [] }, charts: [] };
