@@ -58,7 +58,8 @@ def render(
     """The whole page; `drawn` holds the pictures of each section by its anchor.
 
     A page that is to be refreshed is `live`: it has every section, also those that are empty now.  `scripts` run after
-    its own, in the same scope; `styles` follow its own; `allowed` are more lines of its policy, like `connect-src 'self'`.
+    its own, in the same scope; `styles` follow its own; `allowed` are more lines of its policy,
+    like `connect-src 'self'`.
     """
     shown = sample(contents.runs)
     script = joined([*(_asset(name) for name in SCRIPTS), *scripts])

@@ -93,9 +93,9 @@ def _how_to_go_on(manifest: Manifest) -> str:
     if "from_epoch" not in session:
         return "its process is gone; what was written stays"
     command = (session.get("environment") or {}).get("command")
-    if not isinstance(command, list) or command[:1] != ["sonde"]:
+    if not isinstance(command, list) or command[:1] not in (["sonde"], ["__main__.py"]):
         return "what began it resumes it"
-    return f"`{shlex.join(map(str, command))}` resumes it"
+    return f"`{shlex.join(['sonde', *map(str, command[1:])])}` resumes it"
 
 
 def _sign(path: Place) -> _Sign | None:
