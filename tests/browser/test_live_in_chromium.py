@@ -25,18 +25,8 @@ TOKEN = "a-token-of-the-tests"
 PATIENCE = 180_000  # milliseconds until a process on a busy machine has started
 BY_LINES = Path(__file__).with_name("watched_by_lines.py")
 TRAIN = ["train", "--model", "res_mlp", "--task", "identity", "--rule", "bp", "--epochs", "4000", "--quiet"]
-TRAIN += [
-    "--set",
-    "model.L=3",
-    "--set",
-    "model.d=8",
-    "--set",
-    "task.d=8",
-    "--set",
-    "task.steps_per_epoch=5",
-    "--set",
-    "log=epoch",
-]
+TRAIN += ["--set", "model.L=3", "--set", "model.d=8", "--set", "task.d=8"]
+TRAIN += ["--set", "task.steps_per_epoch=5", "--set", "log=epoch"]
 
 
 @pytest.fixture(scope="module")
