@@ -122,6 +122,6 @@ def open_page(
     page.on("pageerror", lambda error: opened.complaints.append(f"error: {error}"))
     page.on("dialog", lambda dialog: (opened.complaints.append("dialog"), dialog.dismiss()))
     page.on("request", lambda request: opened.requests.append(request.url))
-    page.goto((at if isinstance(at, str) else at.as_uri()) + hash, timeout=180_000)
+    page.goto((at if isinstance(at, str) else at.as_uri()) + hash, timeout=600_000)
     page.wait_for_selector(ready, state="attached")
     return opened

@@ -18,11 +18,12 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 pytestmark = [
+    pytest.mark.timeout(1800),
     pytest.mark.xdist_group("browser"),
     pytest.mark.skipif(missing() is not None, reason=missing() or ""),
 ]
 TOKEN = "a-token-of-the-tests"
-PATIENCE = 180_000  # milliseconds until a process on a busy machine has started
+PATIENCE = 600_000  # milliseconds until a process on a busy machine has started
 BY_LINES = Path(__file__).with_name("watched_by_lines.py")
 TRAIN = ["train", "--model", "res_mlp", "--task", "identity", "--rule", "bp", "--epochs", "4000", "--quiet"]
 TRAIN += ["--set", "model.L=3", "--set", "model.d=8", "--set", "task.d=8"]

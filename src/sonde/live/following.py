@@ -73,7 +73,9 @@ class Following:
     def _read_again(self, id: str) -> None:
         self._broken.pop(id, None)
         try:
-            self._read[id] = load_some(self.root, [id])
+            self._read[id] = known = load_some(self.root, [id])
+            for run in known.watched:
+                _ = run.facts  # kept with the run: pages of many modules have many
         except SondeError as error:
             self._read.pop(id, None)
             self._broken[id] = str(error)

@@ -10,7 +10,7 @@ from sonde.live.following import Following
 from sonde.live.page_state import PageState
 from sonde.store.notices import tell
 
-LOOK = 0.2  # seconds between two looks, or ten times what a look takes
+LOOK, MOST = 0.2, 1.0  # seconds between two looks; ten times what a look takes, but no more than this
 REST = 2.0  # seconds between two thoughts, or three times what a thought takes
 
 
@@ -32,7 +32,7 @@ class KeepingUp:
                 looked = self._look()
             except (OSError, SondeError) as error:  # the next look makes up for it
                 tell(f"the store cannot be read just now ({error})")
-            self._thought.wait(max(LOOK, 10 * looked))
+            self._thought.wait(min(max(LOOK, 10 * looked), MOST))
 
     def _look(self) -> float:
         """How long it took to see that nothing changed; what did change is told."""
