@@ -22,7 +22,7 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-LATENCY = 5_000  # milliseconds a step may take on a busy machine
+LATENCY = 30_000  # milliseconds a step may take on a busy machine
 
 
 def missing() -> str | None:

@@ -80,15 +80,29 @@ def test_the_loss_curve_draws_every_step(one: Evidence) -> None:
     assert line(figure, "Plain MLP").tolist() == values(one.of(variant="raw"), "plain_mlp", "batch_loss")
 
 
-def test_signal_bars_end_at_the_measured_values(one: Evidence) -> None:
+def test_the_signal_is_dots_at_the_measured_values_for_a_log_axis_has_no_zero(one: Evidence) -> None:
     figure, _ = drawn("1_signal_flow", one)
-    *bars, given_input = figure.axes[0].patches
-    tops = [bar.get_y() + bar.get_height() for bar in bars]
-    np.testing.assert_allclose(tops, values(one.of(variant="scaled"), "plain_mlp", "activation_std"))
-    assert given_input.get_y() + given_input.get_height() == pytest.approx(1 / math.sqrt(3))
+    dots = line(figure, "_mean")
+    np.testing.assert_allclose(dots, values(one.of(variant="scaled"), "plain_mlp", "activation_std"))
+    assert line(figure, "input, 1/√3") == pytest.approx(1 / math.sqrt(3))
+    assert not figure.axes[0].patches
 
 
-def test_gradient_bars_share_a_log_axis_and_name_their_ends(one: Evidence) -> None:
+@pytest.mark.parametrize(
+    ("name", "said", "unsaid"),
+    [
+        ("1_signal_flow", "Dot: arithmetic mean", "thin lines"),
+        ("training_loss", "thin lines: the seeds", "whisker"),
+        ("6_learning_comparison", "Line or bar: arithmetic mean", "Dot:"),
+    ],
+)
+def test_a_caption_speaks_of_the_marks_its_figure_has(name: str, said: str, unsaid: str) -> None:
+    _, caption = drawn(name, residual_evidence(seeds=(1, 2)))
+    assert said in caption
+    assert unsaid not in caption
+
+
+def test_gradient_dots_share_a_log_axis_and_name_their_ends(one: Evidence) -> None:
     figure, _ = drawn("2_gradient_flow", one)
     left, right = figure.axes[:2]
     assert left.get_yscale() == "log"
@@ -140,9 +154,9 @@ def test_undefined_values_are_gaps_and_are_counted(one: Evidence) -> None:
     assert np.flatnonzero(np.isnan(line(figure, "Plain MLP"))).tolist() == [2, 8]
     assert "Plain MLP: 2 of 20 layers undefined" in words(figure)
     assert "2 of 20 layers undefined" in caption
-    bars, _ = drawn("1_signal_flow", broken)
-    assert len(bars.axes[0].patches) == 20 - 2 + 1
-    assert len(line(bars, "undefined")) == 2
+    dots, _ = drawn("1_signal_flow", broken)
+    assert np.isfinite(line(dots, "_mean")).sum() == 20 - 2
+    assert len(line(dots, "undefined")) == 2
 
 
 def test_a_layer_without_rows_is_a_gap_too(one: Evidence) -> None:

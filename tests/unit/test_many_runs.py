@@ -12,13 +12,15 @@ import pytest
 from typer.testing import CliRunner
 
 import sonde.config
-from report_stores import write_run
+from report_stores import rows, write_run
 from sonde.audit import audit
 from sonde.cli import app, terminal
 from sonde.compare import compare
 from sonde.report import page
 from sonde.report.assembly import contents
-from sonde.report.runs import RunLine, listed, sample
+from sonde.report.charts import LAYERED, NETWORK
+from sonde.report.parts import AuditPart, Contents, Sweep
+from sonde.report.runs import FEWEST_RUNS, MOST_RUNS, MOST_VALUES, RunLine, listed, sample
 from sonde.runs import configurations
 from sonde.store.load import Runs, load
 from sonde.studies import STUDIES
@@ -51,7 +53,7 @@ def test_a_sample_takes_turns_over_networks_rules_and_states() -> None:
         for state, seeds in (("complete", 100), ("diverged", 1))
         for seed in range(seeds)
     ]
-    chosen = sample(runs, 6)
+    chosen = sample(runs, most=6)
     assert [run.id for run in chosen] == [
         "BP-complete-0",
         "BP-complete-1",
@@ -60,7 +62,53 @@ def test_a_sample_takes_turns_over_networks_rules_and_states() -> None:
         "FA-complete-1",
         "FA-diverged-0",
     ]
-    assert sample(runs[:6], 6) == runs[:6]
+    assert sample(runs[:6], most=6) == runs[:6]
+
+
+def test_of_runs_that_measured_much_fewer_are_shown() -> None:
+    runs = [replace(LINE, id=str(seed), seed=seed) for seed in range(1000)]
+    assert len(sample(runs, values=1000)) == MOST_RUNS
+    assert len(sample(runs, values=1000 * MOST_VALUES // 50)) == 50
+    assert len(sample(runs, values=10**12)) == FEWEST_RUNS
+
+
+def test_a_page_of_ten_thousand_runs_stays_below_fifteen_megabytes() -> None:
+    config = STUDIES["audit"].configs("full", [1])[0]
+    measured = rows("a", config, config.epochs)
+    lines = [
+        replace(LINE, id=f"residual_mlp-bp-cifar10-s{seed}-0123456789", seed=seed) for seed in range(10_000)
+    ]
+    shown = sample(lines, values=10_000 * measured.height)
+    numbers = [0.123456] * len(lines)
+    swept = Sweep(
+        keys=["model.d", "optimiser.lr", "rule"],
+        levels={"model.d": [32, 64], "optimiser.lr": [1e-3, 3e-3], "rule": ["bp", "dfa"]},
+        columns={
+            key: [seed % 2 for seed in range(len(lines))] for key in ("model.d", "optimiser.lr", "rule")
+        },
+        runs=[line.id for line in lines],
+        seeds=[line.seed for line in lines],
+        complete=[True] * len(lines),
+        metrics=[*NETWORK, *LAYERED],
+        values={metric.key: numbers for metric in (*NETWORK, *LAYERED)},
+    )
+    of_shown = pl.concat([measured.with_columns(run=pl.lit(line.id)) for line in shown])
+    found = Contents(
+        title="many",
+        source="runs",
+        written="today",
+        runs=lines,
+        rows=of_shown,
+        sections=[],
+        audit=AuditPart(tables=[], thresholds={}, left_out={}, reason="none was asked for"),
+        apart={line.id: "it belongs to no study" for line in lines},
+        remarks=[],
+        sweep=swept,
+    )
+    assert 30 <= len(shown) <= MOST_RUNS
+    whole = page.render(found, {})
+    print(f"{len(whole.encode()) / 1e6:.1f} MB, {len(shown)} of {len(lines)} runs with lines")
+    assert len(whole.encode()) < 15e6
 
 
 def test_a_long_list_says_how_many_there_are() -> None:

@@ -85,14 +85,24 @@ def merge_notes(tagged: Iterable[tuple[str, str]], tags: Iterable[str]) -> list[
     ]
 
 
-def caption(group: Group, summary: pl.DataFrame, shown: str, look: str, notes: list[str]) -> str:
-    """One paragraph: what is shown, from which runs and how estimated, and what to look at."""
-    spread = (
+SPREAD = "sample standard deviation (ddof 1), as far as values can lie there"
+MARKS = {
+    "lines": f"Line: arithmetic mean over seeds; thin lines: the seeds, where they are fewer than 5; band: {SPREAD}",
+    "bars": f"Bar: arithmetic mean over seeds; circles: the seeds; whisker: {SPREAD}",
+    "dots": f"Dot: arithmetic mean over seeds; whisker: {SPREAD}",
+    "lines and bars": (
         "Line or bar: arithmetic mean over seeds; thin lines: the seeds, where they are fewer than 5; "
-        "band or whisker: sample standard deviation (ddof 1), as far as values can lie there"
-        if (summary["n"] > 1).any()
-        else "Single values, no spread"
-    )
+        f"band or whisker: {SPREAD}"
+    ),
+}
+"""What the marks of a figure are, where they stand on several seeds."""
+
+
+def caption(
+    group: Group, summary: pl.DataFrame, shown: str, look: str, notes: list[str], marks: str = "lines"
+) -> str:
+    """One paragraph: what is shown, from which runs and how estimated, and what to look at."""
+    spread = MARKS[marks] if (summary["n"] > 1).any() else "Single values, no spread"
     n = f"{spread}; {n_text(group, summary)} ({seeds_text(group)})."
     parts = [shown, f"{group.recipe}.", n, look, *dict.fromkeys(notes)]
     sentences = [part[0].upper() + part[1:] for part in parts if part]

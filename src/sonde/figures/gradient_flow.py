@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sonde.figures.caption import caption
-from sonde.figures.marks import draw_bars, draw_theory
+from sonde.figures.marks import draw_dots, draw_theory
 from sonde.figures.pair import Backward, backward, pair_of
 from sonde.figures.scales import layer_axis, log_axis, log_limits
 from sonde.figures.series import Floats, Series
@@ -29,54 +29,54 @@ def draw(evidence: Evidence) -> tuple[Figure, str]:
     figure = new_figure(DOUBLE, 3.4, pair.title(f"Gradient coming back, {flow.when}", norms.summary))
     panels, legend = bar_panels(figure)
     low, high = log_limits(*norms.extents(log=True), *theory.values())
-    limits = low, high * (high / low) ** 0.08  # room for the values above the bars
-    for ax, bars in zip(panels, norms.lines, strict=True):
+    limits = low, high * (high / low) ** 0.08  # room for the values above the dots
+    for ax, dots in zip(panels, norms.lines, strict=True):
         log_axis(ax, limits)
-        draw_bars(ax, bars, thickness=0.72, cap=1.2, floor=low)
-        draw_theory(ax, bars.x, theory[bars.key])
-        for last in (False, True)[: bars.x.size]:
-            name_end(ax, bars, theory[bars.key], limits, last=last)
-        panel_title(ax, bars.label, words[bars.key])
+        draw_theory(ax, dots.x, theory[dots.key])
+        draw_dots(ax, dots)
+        for last in (False, True)[: dots.x.size]:
+            name_end(ax, dots, theory[dots.key], limits, last=last)
+        panel_title(ax, dots.label, words[dots.key])
         layer_axis(ax, pair.depth)
     panels[0].set_ylabel("gradient norm ‖∂loss/∂z‖₂")
     legend_row(legend, panels)
-    footnotes(figure, ["Log axis: bars have no zero to start from, read their tops.", *notes])
+    footnotes(figure, notes)
     shown = (
         "L2 norm of the gradient of the batch's mean loss with respect to each layer's linear output z, "
-        f"{flow.when}. Log axis: read the tops of the bars."
+        f"{flow.when}."
     )
     said = "; ".join(f"{pair.labels[model]}: {verdict}" for model, verdict in words.items())
     look = (
         "Look from the last layer back to the first, beside the theory at initialisation, which starts at "
         f"the measured last layer and multiplies by α (plain) or √(1 + α²) (residual) per layer. {said}."
     )
-    return figure, caption(pair, norms.summary, shown, look, notes)
+    return figure, caption(pair, norms.summary, shown, look, notes, marks="dots")
 
 
-def theory_line(flow: Backward, bars: Series) -> Floats:
+def theory_line(flow: Backward, dots: Series) -> Floats:
     """The measured norm of the last layer, carried back by the factor random weights give."""
-    last = bars.shown(log=True)[-1]
+    last = dots.shown(log=True)[-1]
     if not flow.theory or np.isnan(last):
         return np.array([])
-    return np.array(last * flow.theory[bars.key] ** (bars.x[-1] - bars.x))
+    return np.array(last * flow.theory[dots.key] ** (dots.x[-1] - dots.x))
 
 
-def name_end(ax: Axes, bars: Series, theory: Floats, limits: tuple[float, float], *, last: bool) -> None:
-    """Write the value of the first or the last layer above its bar, clear of bars and theory."""
+def name_end(ax: Axes, dots: Series, theory: Floats, limits: tuple[float, float], *, last: bool) -> None:
+    """Write the value of the first or the last layer above its dot, clear of dots and theory."""
     at, near = (-1, slice(-LABEL_SPAN, None)) if last else (0, slice(LABEL_SPAN))
-    y = bars.shown(log=True)
+    y = dots.shown(log=True)
     if np.isnan(y[at]):
-        turn = 90 if np.isnan(bars.mean[at]) else 0
+        turn = 90 if np.isnan(dots.mean[at]) else 0
         style: dict[str, Any] = {"rotation": turn, "color": FAINT, "fontsize": 7, "ha": "center"}
-        ax.text(bars.x[at], 0.08, number(bars.mean[at]), transform=ax.get_xaxis_transform(), **style)
+        ax.text(dots.x[at], 0.08, number(dots.mean[at]), transform=ax.get_xaxis_transform(), **style)
         return
-    tops = np.fmax(y, bars.band(log=True)[1])
+    tops = np.fmax(y, dots.band(log=True)[1])
     height = label_height(float(np.nanmax(tops[near])), theory[near], limits)
     leader = {"arrowstyle": "-", "color": FAINT, "linewidth": 0.5, "shrinkA": 0, "shrinkB": 0}
     ax.annotate(
-        number(bars.mean[at]),
-        (bars.x[at], tops[at]),
-        xytext=(bars.x[at], height),
+        number(dots.mean[at]),
+        (dots.x[at], tops[at]),
+        xytext=(dots.x[at], height),
         ha="right" if last else "left",
         fontsize=7,
         color=INK,
@@ -85,7 +85,7 @@ def name_end(ax: Axes, bars: Series, theory: Floats, limits: tuple[float, float]
 
 
 def label_height(top: float, theory: Floats, limits: tuple[float, float]) -> float:
-    """Just above the bars if the label fits below the theory, else above both."""
+    """Just above the dots if the label fits below the theory, else above both."""
     span = limits[1] / limits[0]
     gap, text = span**0.02, span**0.07
     fits = not theory.size or top * gap * text < theory.min()

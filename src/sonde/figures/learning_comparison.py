@@ -45,7 +45,7 @@ def draw(evidence: Evidence) -> tuple[Figure, str]:
         f"gradient norm per layer {flow.when}; summary."
     )
     look = f"Look at which network learned: {'; '.join(ends.verdicts.values())}."
-    return figure, caption(pair, counts, shown, look, notes)
+    return figure, caption(pair, counts, shown, look, notes, marks="lines and bars")
 
 
 def draw_reduction(ax: Axes, ends: LossEnds) -> None:

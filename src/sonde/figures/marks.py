@@ -1,4 +1,4 @@
-"""What a panel is drawn with: lines with seeds or bands, bars with whiskers, or a word that there is nothing."""
+"""What a panel is drawn with: lines with seeds or bands, bars or dots with whiskers, or a word that there is none."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -54,33 +54,39 @@ def draw_line(ax: Axes, line: Series, *, log: bool, marks: int = 0) -> None:
         ax.fill_between(line.x, low, high, color=COLOR[line.key], alpha=0.2, linewidth=0)
 
 
-def draw_bars(
-    ax: Axes, bars: Series, *, thickness: float, cap: float, floor: float | None = None, halo: bool = False
-) -> None:
-    """Bars to the mean with whiskers for n ≥ 2, and a cross where there is no value.
+def draw_bars(ax: Axes, bars: Series, *, thickness: float, cap: float, halo: bool = False) -> None:
+    """Lying bars from 0 to the mean with whiskers for n ≥ 2, and a cross where there is no value.
 
-    With a `floor` they rise from it on a log axis; without one they lie, from 0 on a linear axis.
     `halo` lets a whisker be seen on its bar too.
     """
-    log = floor is not None
-    y, (low, high) = bars.shown(log), bars.band(log)
+    y, (low, high) = bars.shown(False), bars.band(False)
     there, spread, undefined = ~np.isnan(y), ~np.isnan(low), np.isnan(bars.mean)
-    color = COLOR[bars.key]
-    if floor is not None:
-        ax.bar(bars.x[there], y[there] - floor, bottom=floor, width=thickness, color=color)
-    elif there.any():
-        ax.barh(bars.x[there], y[there], height=thickness, color=color)
+    if there.any():
+        ax.barh(bars.x[there], y[there], height=thickness, color=COLOR[bars.key])
     for ink, width in ((("white", 2.4), (INK, 0.8)) if halo else ((INK, 0.7),)) if spread.any() else ():
         style: dict[str, Any] = {"fmt": "none", "ecolor": ink, "elinewidth": width, "capsize": cap}
         style |= {"capthick": width} if halo else {}
-        if log:
-            ax.errorbar(bars.x[spread], y[spread], np.array([y - low, high - y])[:, spread], **style)
-        else:
-            ax.errorbar(y[spread], bars.x[spread], xerr=np.array([y - low, high - y])[:, spread], **style)
+        ax.errorbar(y[spread], bars.x[spread], xerr=np.array([y - low, high - y])[:, spread], **style)
     if undefined.any():
-        at = bars.x[undefined], np.full(undefined.sum(), 0.035 if log else 0.0)
-        where: dict[str, Any] = {"transform": ax.get_xaxis_transform()} if log else {}
-        ax.plot(*(at if log else at[::-1]), "x", color=FAINT, markersize=4, label="undefined", **where)
+        ax.plot(
+            np.zeros(undefined.sum()), bars.x[undefined], "x", color=FAINT, markersize=4, label="undefined"
+        )
+
+
+def draw_dots(ax: Axes, dots: Series) -> None:
+    """On a log axis, which has no zero for a bar to start from: dots at the means, whiskers, crosses at the foot."""
+    y, (low, high) = dots.shown(True), dots.band(True)
+    spread, undefined = ~np.isnan(low), np.isnan(dots.mean)
+    color = COLOR[dots.key]
+    ax.plot(dots.x, y, MARKER[dots.key], color=color, markersize=4, linestyle="none", label="_mean")
+    if spread.any():
+        whiskers = np.array([y - low, high - y])[:, spread]
+        ax.errorbar(
+            dots.x[spread], y[spread], whiskers, fmt="none", ecolor=color, elinewidth=0.8, capsize=1.2
+        )
+    if undefined.any():
+        at = dots.x[undefined], np.full(undefined.sum(), 0.035)
+        ax.plot(*at, "x", color=FAINT, markersize=4, label="undefined", transform=ax.get_xaxis_transform())
 
 
 def draw_theory(ax: Axes, x: Floats, theory: Floats) -> None:

@@ -7,11 +7,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sonde.figures.caption import caption
-from sonde.figures.marks import draw_bars, draw_theory
+from sonde.figures.marks import draw_dots, draw_theory
 from sonde.figures.pair import MODELS, Pair, by_layer, moment, pair_of
 from sonde.figures.scales import layer_axis, log_axis, log_limits
 from sonde.figures.series import Floats, Series, curves
-from sonde.figures.style import DOUBLE, INK, bar_panels, footnotes, legend_row, new_figure, panel_title
+from sonde.figures.style import DOUBLE, FAINT, INK, bar_panels, footnotes, legend_row, new_figure, panel_title
 from sonde.runs.evidence import Evidence
 from sonde.theory import INPUT_STD, preactivation_stds
 from sonde.verdicts import HEALTHY_STD, number, signal_verdict
@@ -30,26 +30,26 @@ def draw(evidence: Evidence) -> tuple[Figure, str]:
     panels, legend = bar_panels(figure)
     extents = [*stds.extents(log=True), *(line.extent(log=True) for line in start.values())]
     limits = log_limits(np.array([INPUT_STD, HEALTHY_STD]), *extents, *theory.values())
-    for ax, bars in zip(panels, stds.lines, strict=True):
+    for ax, dots in zip(panels, stds.lines, strict=True):
         log_axis(ax, limits)
-        draw_bars(ax, bars, thickness=0.72, cap=1.2, floor=limits[0])
-        draw_references(ax, bars, theory[bars.key], start.get(bars.key), limits[0])
-        panel_title(ax, bars.label, words[bars.key])
+        draw_references(ax, dots, theory[dots.key], start.get(dots.key))
+        draw_dots(ax, dots)
+        panel_title(ax, dots.label, words[dots.key])
         layer_axis(ax, pair.depth, first=0)
     panels[0].set_ylabel("standard deviation")
     legend_row(legend, panels)
-    footnotes(figure, ["Log axis: bars have no zero to start from, read their tops.", *notes])
+    footnotes(figure, notes)
     shown = (
         f"Standard deviation of each layer's linear output over batch and units together, {when} "
         "(biases that differ between units count in it), beside that of the input, "
-        f"1/√3 = {number(INPUT_STD, 3)} for U(−1, 1). Log axis: read the tops of the bars."
+        f"1/√3 = {number(INPUT_STD, 3)} for U(−1, 1)."
     )
     said = "; ".join(f"{pair.labels[model]}: {verdict}" for model, verdict in words.items())
     look = (
-        f"Look at which bars fall below the healthy threshold of {HEALTHY_STD}, and where they depart from "
+        f"Look at which dots fall below the healthy threshold of {HEALTHY_STD}, and where they depart from "
         f"the theory, which holds at initialisation only. {said}."
     )
-    return figure, caption(pair, stds.summary, shown, look, notes)
+    return figure, caption(pair, stds.summary, shown, look, notes, marks="dots")
 
 
 def theory_line(pair: Pair, model: str) -> Floats:
@@ -59,12 +59,12 @@ def theory_line(pair: Pair, model: str) -> Floats:
     return np.array(preactivation_stds(model == "res_mlp", pair.alpha, pair.depth))
 
 
-def draw_references(ax: Axes, bars: Series, theory: Floats, start: Series | None, floor: float) -> None:
-    """The input as a bar, the healthy threshold, the theory and, where known, the start."""
-    ax.bar(0, INPUT_STD - floor, bottom=floor, width=0.72, color="#B8B8B8", label="input, 1/√3")
+def draw_references(ax: Axes, dots: Series, theory: Floats, start: Series | None) -> None:
+    """The input as a dot, the healthy threshold, the theory and, where known, the start."""
+    ax.plot(0, INPUT_STD, "D", color=FAINT, markersize=4, linestyle="none", label="input, 1/√3")
     healthy = f"healthy threshold, {HEALTHY_STD}"
     ax.axhline(HEALTHY_STD, color=INK, linewidth=0.8, linestyle=(0, (6, 2)), label=healthy)
-    draw_theory(ax, bars.x, theory)
+    draw_theory(ax, dots.x, theory)
     if start is not None:
         rings: dict[str, Any] = {"markersize": 2.4, "markeredgewidth": 0.5, "markerfacecolor": "white"}
         ax.plot(start.x, start.shown(True), "o", markeredgecolor=INK, label="measured at init", **rings)

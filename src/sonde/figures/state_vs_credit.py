@@ -50,7 +50,7 @@ def draw(evidence: Evidence) -> tuple[Figure, str]:
     fine_print(figure, notes)
     shown = f"Left: {what.caption}; one line per seed. Right: test accuracy at the end of training."
     look = f"Look at whether predicting the state well goes with learning well: {said}."
-    return figure, caption(cohort, counts, shown, look, notes)
+    return figure, caption(cohort, counts, shown, look, notes, marks="lines and bars")
 
 
 def _finals(cohort: Cohort, errors: pl.DataFrame) -> Finals | None:

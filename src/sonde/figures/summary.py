@@ -32,7 +32,7 @@ def draw(evidence: Evidence) -> tuple[Figure, str]:
     fine_print(figure, drawn)
     shown = f"Test accuracy at epoch {finals.epoch}, all rules."
     look = f"Look at the values: {finals.words}.{_against(finals, frozen)}"
-    return figure, caption(cohort, finals.summary, shown, look, notes)
+    return figure, caption(cohort, finals.summary, shown, look, notes, marks="bars")
 
 
 def _when(epoch: int, epochs: int) -> str:

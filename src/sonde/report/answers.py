@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from sonde import theory, verdicts
 from sonde.audit.audit import RecipeAudit, RuleAudit, audit
-from sonde.audit.verdict import points
 from sonde.report.parts import Answer, Dots
 from sonde.runs.readings import Readings, RunReadings
 from sonde.spreads import paired, summarise, t_interval
@@ -197,7 +196,16 @@ def _gain(recipe: RecipeAudit) -> float:
 def _note(rule: RuleAudit, judged: bool) -> str:
     if not judged:
         return _accuracy(rule)
-    return "baseline" if rule.rule == "frozen" else points(rule)
+    if rule.rule == "frozen":
+        return "baseline"
+    points, interval = rule.margin.points, rule.margin.interval
+    between = "" if interval.reason else f" [{_tenths(interval.low)}, {_tenths(interval.high)}]"
+    return f"{_tenths(points.mean)}{between}" if points.n else "undefined"
+
+
+def _tenths(points: float) -> str:
+    """With its sign and one digit: so they stand below one another."""
+    return f"{points:+.1f}".replace("-", "−")
 
 
 def _depth(where: str, rules: Sequence[RuleAudit]) -> tuple[str, str]:
@@ -216,7 +224,7 @@ def _depth(where: str, rules: Sequence[RuleAudit]) -> tuple[str, str]:
     clauses = [lead]
     if bp is not None and bp.margin.points.mean < HARDLY:
         gain = (
-            f"only {signed(bp.margin.points.mean)} points from" if bp.margin.points.mean > 0 else "not above"
+            f"only {_tenths(bp.margin.points.mean)} points from" if bp.margin.points.mean > 0 else "not above"
         )
         clauses.append(f"depth hardly matters there: BP itself is {gain} blocks that never learn")
     if hurt:
@@ -226,7 +234,7 @@ def _depth(where: str, rules: Sequence[RuleAudit]) -> tuple[str, str]:
 
 
 def _with_points(rules: Sequence[RuleAudit]) -> str:
-    return _listed([f"{rule.label} ({signed(rule.margin.points.mean, 2)})" for rule in rules])
+    return _listed([f"{rule.label} ({_tenths(rule.margin.points.mean)})" for rule in rules])
 
 
 def _sure_of_points(rules: Sequence[RuleAudit], undecided: Sequence[RuleAudit]) -> str:

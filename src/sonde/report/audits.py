@@ -23,7 +23,7 @@ def audit_part(stored: Runs, judge: Judge) -> AuditPart:
     for place, recipe in enumerate(found.recipes):
         alone = repr((columns(recipe), task_of(recipe, stored)))
         groups.setdefault(alone if len(recipe.rules) == 1 else str(place), []).append(recipe)
-    ordered = sorted(groups.values(), key=lambda recipes: len(recipes[0].rules) == 1)
+    ordered = sorted(map(_by_value, groups.values()), key=lambda recipes: len(recipes[0].rules) == 1)
     titles = [_title(recipes, stored) for recipes in ordered]
     tables = []
     for recipes, title in zip(ordered, titles, strict=True):
@@ -31,6 +31,20 @@ def audit_part(stored: Runs, judge: Judge) -> AuditPart:
         apart = "" if len(twins) == 1 else labels(twins, stored)[twins.index(recipes[0])]
         tables.append(_table(recipes, title, apart, stored))
     return AuditPart(tables=tables, thresholds=found.thresholds.words, left_out=found.left_out)
+
+
+def _by_value(recipes: Sequence[RecipeAudit]) -> list[RecipeAudit]:
+    """In the order of the values in which they differ, numbers as numbers."""
+    keys = differing([recipe.recipe for recipe in recipes])
+
+    def order(recipe: RecipeAudit) -> list[tuple[bool, float, str]]:
+        values = [recipe.recipe.get(key) for key in keys]
+        return [
+            (False, value, "") if isinstance(value, int | float) else (True, 0.0, shown(value))
+            for value in values
+        ]
+
+    return sorted(recipes, key=order)
 
 
 def labels(recipes: Sequence[RecipeAudit], stored: Runs) -> list[str]:

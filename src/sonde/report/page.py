@@ -61,7 +61,7 @@ def render(
     its own, in the same scope; `styles` follow its own; `allowed` are more lines of its policy,
     like `connect-src 'self'`.
     """
-    shown = sample(contents.runs)
+    shown = _shown(contents)
     script = joined([*(_asset(name) for name in SCRIPTS), *scripts])
     style = _asset("report.css") + "".join(styles) + colours({name: COLOR[name] for name in styled(shown)})
     return (
@@ -83,7 +83,7 @@ def page_data(contents: Contents) -> dict[str, Any]:
     return {
         "answers": answers_data(contents.answers),
         "glossary": [asdict(term) for term in contents.glossary],
-        "charts": chart_data(contents.rows, sample(contents.runs)),
+        "charts": chart_data(contents.rows, _shown(contents)),
         "sweep": asdict(contents.sweep),
         "watched": watched_data(contents.watched),
     }
@@ -116,8 +116,13 @@ def answers_data(answers: Sequence[Opening]) -> list[dict[str, Any]]:
 
 def page_parts(contents: Contents, drawn: dict[str, Pictures]) -> dict[str, str]:
     """The words of the page by part, as markup in which names are text: what `sonde.show` takes as `html`."""
-    environment, words = _environment(), _words(contents, drawn, sample(contents.runs))
+    environment, words = _environment(), _words(contents, drawn, _shown(contents))
     return {part: environment.get_template(f"{part}.html").render(**words) for part in PARTS}
+
+
+def _shown(contents: Contents) -> list[RunLine]:
+    """The runs with lines of their own."""
+    return sample(contents.runs, contents.rows.height)
 
 
 def _environment() -> Environment:

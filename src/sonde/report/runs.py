@@ -19,6 +19,8 @@ from sonde.store.load import Run
 from sonde.verdicts import network
 
 MOST_RUNS = 300  # with a line in the charts and in the table
+FEWEST_RUNS = 30  # of these, however much they measured
+MOST_VALUES = 1_000_000  # measured by the runs with a line: about nine bytes each
 MOST_NAMED = 20  # ids or seeds in a list beside them
 
 
@@ -180,8 +182,12 @@ def start(session: Mapping[str, Any]) -> str:
     return f"resumed after epoch {epoch}" + (f" on {where}" if where else "")
 
 
-def sample(runs: Sequence[RunLine], most: int = MOST_RUNS) -> list[RunLine]:
-    """At most so many runs, in their order: the first seed of every network, rule and state, then the second, …"""
+def sample(runs: Sequence[RunLine], values: int = 0, most: int = MOST_RUNS) -> list[RunLine]:
+    """At most so many runs, in their order: the first seed of every network, rule and state, then the second, …
+
+    Fewer where all of them together have so many `values` that a page could not hold those of `most`.
+    """
+    most = min(most, max(FEWEST_RUNS, MOST_VALUES * len(runs) // max(1, values)))
     if len(runs) <= most:
         return list(runs)
     seen: dict[tuple[str, ...], int] = {}

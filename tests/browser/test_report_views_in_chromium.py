@@ -1,0 +1,217 @@
+"""The answers that open a report, its words, files, sweep and pairs of runs, on screens of every width."""
+
+import csv
+import io
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from chromium import Opened, chromium, missing, open_page
+
+from report_stores import NASTY, rename, write_run, write_study
+from sonde.cli.report import report as write_report
+from sonde.config import change
+from sonde.explanations.table import explanations
+from sonde.studies import STUDIES
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Download
+
+pytestmark = [
+    pytest.mark.xdist_group("browser"),
+    pytest.mark.skipif(missing() is not None, reason=missing() or ""),
+]
+WIDTHS = (32, 64, 128)
+
+
+@pytest.fixture(scope="module")
+def browser() -> "Iterator[Browser]":
+    with chromium() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An audit, and a sweep of widths under two rules and two seeds; one name looks like markup."""
+    root = tmp_path_factory.mktemp("views") / "runs"
+    ids = write_study(root, "audit")
+    rename(root, ids[1], rule_label=NASTY)
+    swept = [
+        config for config in STUDIES["audit"].configs("quick", (1, 2)) if config.rule.label in ("BP", "FA")
+    ]
+    for config in swept:
+        for width in WIDTHS:
+            write_run(root, replace(change(config, {"model.d": width}), epochs=3))
+    out = root.parent / "report.html"
+    write_report(runs=root, out=out, figures=False, quiet=True)
+    return out
+
+
+@pytest.fixture(scope="module")
+def wide(browser: "Browser", report: Path) -> Iterator[Opened]:
+    known = open_page(
+        browser, report, viewport={"width": 1400, "height": 900}, ready="#beside-chart .plot svg"
+    )
+    yield known
+    assert known.complaints == []
+    assert [url for url in known.requests if not url.startswith(("file:", "data:", "blob:"))] == []
+    known.page.close()
+
+
+def test_the_first_screen_has_a_sentence_a_chart_and_how_sure_for_a_study(wide: Opened) -> None:
+    first = wide.page.locator(".answer").first
+    for part in (".sentence", ".plot svg", ".sure"):
+        box = first.locator(part).bounding_box()
+        assert box is not None
+        assert box["y"] + box["height"] <= 900, part
+    assert "train" in first.locator(".sentence").inner_text()
+    assert "n = 2 seeds" in first.locator(".sure").inner_text()
+    assert first.locator(".line.dots").count() == 6
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1400, 800, 390])
+def test_every_screen_is_quiet_and_passes_axe(
+    browser: "Browser", report: Path, width: int, scheme: str
+) -> None:
+    axe = pytest.importorskip(
+        "axe_playwright_python.sync_playwright", reason="axe-playwright-python is not there"
+    )
+    opened = open_page(
+        browser,
+        report,
+        viewport={"width": width, "height": 900},
+        color_scheme=scheme,
+        ready=".answer .plot svg",
+    )
+    opened.settle()
+    assert opened.page.evaluate("document.documentElement.scrollWidth") == width
+    found = axe.Axe().run(opened.page).response
+    assert len(found["passes"]) > 20
+    bad = [one for one in found["violations"] if one["impact"] in ("serious", "critical")]
+    assert [(one["id"], one["nodes"][0]["html"]) for one in bad] == []
+    assert opened.complaints == []
+    assert [url for url in opened.requests if not url.startswith(("file:", "data:"))] == []
+    opened.page.close()
+
+
+def test_a_word_is_explained_by_key_and_by_touch_as_sonde_explain_says_it(
+    browser: "Browser", report: Path
+) -> None:
+    opened = open_page(
+        browser, report, viewport={"width": 390, "height": 800}, has_touch=True, ready=".answer .plot svg"
+    )
+    page = opened.page
+    opened.settle()
+    word = page.locator(".answer .term").get_by_text("depth", exact=True).first
+    word.focus()
+    page.keyboard.press("Enter")
+    (text,) = explanations("depth")
+    opened.says("#explained", text.short)
+    page.keyboard.press("Escape")
+    assert not page.locator("#explained").is_visible()
+    assert page.evaluate("document.activeElement.textContent") == "depth"
+    page.locator("#audit .term").get_by_text("D1", exact=True).first.tap()
+    opened.says("#explained", "does the scale of the hidden states hold")
+    glossary = page.locator("#glossary").inner_text()
+    for symbol in ("ρ", "nudge", "null", "credit", "growth", "D1", "D2", "D3", "D4", "BP", "DFA"):
+        assert symbol in glossary
+    assert opened.complaints == []
+    page.close()
+
+
+def saved(opened: Opened, chart: str, form: str) -> bytes:
+    with opened.page.expect_download() as waiting:
+        opened.page.click(f"#{chart} .save-{form}")
+    known: Download = waiting.value
+    return Path(known.path()).read_bytes()
+
+
+def test_a_chart_is_saved_as_svg_png_and_csv_and_names_stay_text(wide: Opened) -> None:
+    chart = wide.page.locator(".answer .chart").first.get_attribute("id") or ""
+    picture = ElementTree.fromstring(saved(wide, chart, "svg"))
+    texts = [text.text for text in picture.iter("{http://www.w3.org/2000/svg}text")]
+    assert NASTY in texts
+    assert not [one for one in picture.iter() if one.tag.endswith(("script", "b", "img"))]
+    assert "var(--" not in ElementTree.tostring(picture, encoding="unicode")
+    assert saved(wide, chart, "png")[:4] == b"\x89PNG"
+    lines = list(csv.DictReader(io.StringIO(saved(wide, chart, "csv").decode())))
+    assert {line["line"] for line in lines} >= {NASTY, "BP"}
+    assert len(lines) == 12
+    assert all(0 < float(line["test accuracy"]) < 1 for line in lines)
+
+
+def test_a_sweep_compares_what_it_says_and_names_what_it_holds(wide: Opened) -> None:
+    page = wide.page
+    page.select_option("#sweep-x", "model.d")
+    page.select_option("#sweep-by", "rule")
+    page.locator("#sweep-held [data-key=epochs] select").select_option("3")
+    wide.settle()
+    caption = page.inner_text("#sweep-chart figcaption")
+    assert caption.startswith("12 runs, with epochs = 3")
+    assert "mean over n = 2 seeds" in caption
+    ticks = page.locator("#sweep-chart .axes text").all_text_contents()
+    assert set(map(str, WIDTHS)) <= set(ticks)
+    assert len(wide.lines("sweep-chart")) == 12
+    assert len(wide.lines("sweep-chart", "mean")) == 2
+    page.select_option("#sweep-by", "")
+    page.locator("#sweep-held [data-key=epochs] select").select_option("3")
+    wide.settle()
+    assert "rule = " in page.inner_text("#sweep-chart figcaption"), "two rules are never one line"
+    assert len(wide.lines("sweep-chart", "mean")) == 1
+
+
+def test_two_runs_stand_side_by_side_layer_by_layer_and_epoch_by_epoch(wide: Opened) -> None:
+    page = wide.page
+    entries = page.locator("#beside-a option").all_text_contents()
+    short = [run for run in entries if "-s1-" in run]
+    page.select_option("#beside-a", next(run for run in short if "-bp-" in run))
+    page.select_option("#beside-b", next(run for run in short if "-fa-" in run))
+    page.select_option("#beside-chart .metric", "hidden_norm")
+    wide.settle()
+    assert page.locator("#beside-chart .heat").count() == 2 * 5, "layers 0 … 4 of both"
+    assert page.locator("#beside-chart .heat rect").count() == 2 * 5 * 4, "epochs 0 … 3"
+    assert "rule (A bp, B fa)" in page.inner_text("#beside-chart figcaption")
+    page.focus("#beside-chart .plot")
+    page.keyboard.press("ArrowLeft")
+    assert "epoch 3" in page.inner_text("#beside-chart .spoken")
+    assert "beside.a=" in page.evaluate("new Promise((done) => setTimeout(() => done(location.hash), 400))")
+
+
+def test_the_controls_stay_in_view_while_the_charts_scroll(wide: Opened) -> None:
+    wide.page.locator("#first-profile figcaption").scroll_into_view_if_needed()
+    bar = wide.page.locator("#stage .bar-of-choices").bounding_box()
+    assert bar is not None
+    assert 0 <= bar["y"] < 5
+    assert wide.page.locator("#epoch").is_visible()
+
+
+def test_a_wide_table_says_that_it_scrolls_on_a_phone_and_not_on_a_desk(
+    browser: "Browser", report: Path, wide: Opened
+) -> None:
+    said = "getComputedStyle(document.querySelector('#audit .scroll'), '::before').content"
+    opened = open_page(browser, report, viewport={"width": 390, "height": 800}, ready=".answer .plot svg")
+    opened.settle()
+    assert "scrolls sideways" in opened.page.evaluate(said)
+    opened.page.close()
+    audit = wide.page.locator("#audit .scroll").first
+    assert audit.evaluate("box => box.scrollWidth <= box.clientWidth + 1 || box.classList.contains('wider')")
+
+
+def test_figures_follow_the_dark(browser: "Browser", report: Path) -> None:
+    look = """() => {
+      const box = document.createElement('figure');
+      box.className = 'picture';
+      const image = document.createElement('img');
+      box.append(image);
+      document.querySelector('#figures').append(box);
+      return getComputedStyle(image).filter;
+    }"""
+    opened = open_page(browser, report, color_scheme="dark", ready=".answer .plot svg")
+    assert "invert" in opened.page.evaluate(look)
+    opened.page.click("#theme")
+    assert opened.page.evaluate(look) == "none"
+    opened.page.close()

@@ -1,0 +1,129 @@
+"""What a report says first follows from its runs, is labelled by what differs, and is explained."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import report_stores
+import sonde
+from report_stores import write_run, write_study
+from sonde.config import change
+from sonde.explanations.table import explanations
+from sonde.report.assembly import contents
+from sonde.report.page import answers_data
+from sonde.report.parts import Answer, Contents
+from sonde.studies import STUDIES
+
+
+def found(root: Path) -> Contents:
+    return contents(sonde.load(root), source="runs", title="t")
+
+
+def answer_of(root: Path) -> Answer:
+    (opening,) = found(root).answers
+    return opening.answer
+
+
+@pytest.mark.parametrize(
+    ("frozen", "said", "unsaid"),
+    [(0.5, "BP (+4", "hardly"), (0.94, "depth hardly matters there: BP itself is", "BP (+1.0) train")],
+)
+def test_the_sentence_about_depth_follows_from_the_margin_of_bp_over_frozen_blocks(
+    frozen: float, said: str, unsaid: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(report_stores.ACCURACY, "frozen", frozen)
+    write_study(tmp_path, "audit", seeds=(1, 2, 3))
+    told = answer_of(tmp_path)
+    assert said in told.sentence
+    assert unsaid not in told.sentence
+    assert "Credit Bridge (−" in told.sentence
+    assert told.sure.startswith("n = 3 seeds.")
+    assert [dots.label for dots in told.dots][-1] == "Credit Bridge", "the most accurate first"
+    assert all(len(dots.values) == 3 for dots in told.dots)
+    assert told.reference is not None
+    assert told.reference[1] == pytest.approx(frozen, abs=0.02)
+
+
+def test_one_seed_decides_nothing_and_that_is_said(tmp_path: Path) -> None:
+    write_study(tmp_path, "audit", seeds=(1,))
+    told = answer_of(tmp_path)
+    assert "no rule is shown to train depth" in told.sentence
+    assert told.sure.startswith("n = 1 seed: there is no interval")
+
+
+def test_without_frozen_blocks_the_answer_says_what_is_lacking(tmp_path: Path) -> None:
+    write_study(tmp_path, "cifar10", seeds=(1, 2))
+    told = answer_of(tmp_path)
+    assert "BP reaches" in told.sentence
+    assert "takes runs with frozen blocks beside them" in told.sure
+    assert told.reference is None
+
+
+def test_a_sweep_of_widths_is_labelled_by_width_and_never_under_one_of_them(tmp_path: Path) -> None:
+    config = replace(STUDIES["audit"].configs("quick", [1])[0], epochs=3)
+    for width in (32, 64, 128):
+        write_run(tmp_path, change(config, {"model.d": width}))
+    known = found(tmp_path)
+    (table,) = known.audit.tables
+    assert [line[:2] for line in table.lines] == [["d = 32", "BP"], ["d = 64", "BP"], ["d = 128", "BP"]]
+    assert next(iter(table.columns)) == "setting"
+    assert "d =" not in table.about
+    assert [said.sentence.partition(", ")[0] for said in table.sentences] == ["d = 32", "d = 64", "d = 128"]
+    (opening,) = known.answers
+    assert {dots.label for dots in opening.answer.dots} == {"d = 32", "d = 64", "d = 128"}
+    assert "the best of 3 settings is d = " in opening.answer.sentence
+    assert known.sweep.keys == ["model.d"]
+    assert sorted(known.sweep.levels["model.d"]) == [32, 64, 128]
+
+
+def test_recipes_of_one_title_are_told_apart_by_what_differs(tmp_path: Path) -> None:
+    for config in STUDIES["audit"].configs("quick", [1])[:2]:
+        for lr in (0.01, 0.02):
+            write_run(tmp_path, replace(change(config, {"optimiser.lr": lr}), epochs=3))
+    tables = found(tmp_path).audit.tables
+    assert [table.title for table in tables] == ["ResMLP on digits"] * 2
+    assert {table.about for table in tables} == {
+        f"d = 64, L = 4, 3 epochs, optimiser.lr = {lr}" for lr in (0.01, 0.02)
+    }
+
+
+def test_own_runs_have_figures_and_stay_out_of_the_findings(tmp_path: Path) -> None:
+    for config in STUDIES["audit"].configs("quick", [1, 2]):
+        write_run(tmp_path, replace(config, epochs=3))
+    (section,) = found(tmp_path).sections
+    assert (section.study, section.findings, section.drawn_as) == ("own runs", [], "audit")
+    assert section.anchor == "own-0"
+    assert len(section.runs) == 12
+
+
+def test_every_word_of_the_glossary_is_what_sonde_explain_says(tmp_path: Path) -> None:
+    write_study(tmp_path, "audit", seeds=(1,))
+    terms = found(tmp_path).glossary
+    written = {word for term in terms for word in term.words}
+    assert {
+        "ρ",
+        "nudge",
+        "null",
+        "credit",
+        "growth",
+        "D1",
+        "D2",
+        "D3",
+        "D4",
+        "BP",
+        "DFA",
+        "frozen",
+    } <= written
+    words = [term for term in terms if term.kind in ("word", "question", "metric")]
+    assert all(any(term.short == text.short for text in explanations(term.name)) for term in words)
+
+
+def test_an_undefined_value_of_an_answer_is_null_and_never_a_number() -> None:
+    from sonde.report.parts import Dots, Opening
+
+    told = Answer(
+        sentence="s", sure="n = 1", dots=[Dots(label="a", style="bp", values={1: float("nan")})], axis="x"
+    )
+    (data,) = answers_data([Opening(id="a", answer=told, about="", more="audit")])
+    assert data["dots"][0]["values"] == [(1, None)]
