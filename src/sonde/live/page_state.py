@@ -16,7 +16,7 @@ from sonde.report.inline import asset
 from sonde.report.page import page_data, page_parts, render
 from sonde.report.parts import Contents
 from sonde.report.pictures import Pictures
-from sonde.report.runs import run_lines, sample
+from sonde.report.runs import run_lines
 from sonde.report.watched import WatchedPart, packed_run, watched_data, watched_parts
 from sonde.rows import empty
 from sonde.store.load import Runs
@@ -68,12 +68,11 @@ class PageState:
             rows=stored.rows,
             watched=watched,
         )
-        shown = sample(now.runs)
         return {
             **page_data(replace(now, watched=())),
             "watched": self._watched(watched, stamps),
             "html": page_parts(now, {section.anchor: Pictures([], {}) for section in now.sections}),
-            "colours": {name: COLOR[name] for name in styled(shown)},
+            "colours": {name: COLOR[name] for name in styled(now.runs)},
             "states": _states(stored),
             "trouble": self._trouble,
         }
