@@ -47,14 +47,14 @@ def browser() -> "Iterator[Browser]":
 @contextmanager
 def live_page(driven: "Browser", runs: Path, **options: Any) -> "Iterator[Page]":
     """`sonde live` in a process of its own, and its page."""
-    command = [sys.executable, "-m", "sonde", "live", "--runs", str(runs)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
+    command, pipe = [sys.executable, "-m", "sonde", "live", "--runs", runs.name], subprocess.PIPE
+    with subprocess.Popen(command, cwd=runs.parent, stdout=pipe, stderr=pipe, text=True) as server:
         try:
             assert server.stdout is not None
             page = driven.new_page(**options)
             page.set_default_timeout(START)
             page.goto(server.stdout.readline().strip())
-            page.locator("#live").get_by_text("·").wait_for()
+            page.locator("#live").filter(has_text="·").wait_for()
             yield page
         finally:
             server.kill()

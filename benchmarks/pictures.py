@@ -12,7 +12,7 @@ from live import START, browser, live_page
 DOCS = Path(__file__).parents[1] / "docs"
 REPORT = Path(__file__).parents[1] / "demo" / "report.html"
 SIZE: Any = {"viewport": {"width": 1280, "height": 860}}
-COLOURS = 96
+COLOURS = 200
 STEPS = 60
 
 
@@ -54,9 +54,10 @@ def main() -> None:
                 criterion(model(inputs), inputs[:, :4].argmax(1)).backward()
                 optimiser.step()
             _ = watch.facts  # flushes
-            page.locator("#watched-step-said").get_by_text(f"{STEPS - 1} of {STEPS - 1}").wait_for()
-            page.locator("#live").get_by_text("1 running").wait_for()
+            page.locator("#watched-step-said").filter(has_text=f"{STEPS - 1} of {STEPS - 1}").wait_for()
+            page.locator("#live").filter(has_text="1 running").wait_for()
             page.locator("#watched .found, #watched .fine").first.wait_for()
+            page.set_viewport_size({"width": 1280, "height": 1240})
             save("live.png", page.screenshot())
             watch.close()
 
