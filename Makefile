@@ -4,7 +4,7 @@ BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE # hundreds of processes start in the tests: what one compiles, the others use
 
 .DEFAULT_GOAL := help
-.PHONY: help demo docs test test-cluster test-slow mutants bench bench-watch bench-cluster suite format clean
+.PHONY: help demo docs pictures test test-cluster test-slow mutants bench bench-watch bench-cluster suite format clean
 
 help:             ## list the targets
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -25,6 +25,9 @@ demo: .venv/.ready ## run two quick studies and write a report of them
 
 docs: demo ## the documentation as a folder of pages, site/, with the demo's figures and report
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+pictures: demo ## docs/report.png and docs/live.png, with chromium
+	$(BIN)/python benchmarks/pictures.py
 
 test: .venv/.ready ## ruff, mypy and the tests
 	$(BIN)/ruff check .

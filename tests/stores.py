@@ -8,7 +8,7 @@ from dataclasses import replace
 import fsspec
 import polars as pl
 
-from sonde.rows import Reading, rows_of
+from sonde.rows import WATCHED, Reading, rows_of
 from sonde.store import files
 from sonde.store.checksums import checksum
 from sonde.store.place import place
@@ -35,6 +35,12 @@ def memory() -> Iterator[None]:
 
 def rows(epoch: int, run: str = "r") -> pl.DataFrame:
     return rows_of(run, epoch, [Reading(metric="loss", value=float(epoch), samples=1)], steps=[epoch])
+
+
+def some_rows(step: int, many: int = 3, run: str = "net") -> pl.DataFrame:
+    """Of a watched step."""
+    values = [(run, None, step, i, "out_rms", 1.5, True, None, 4, f"layer {i}") for i in range(many)]
+    return pl.DataFrame(values, schema=WATCHED, orient="row")
 
 
 def forge(folder: RunFolder, name: str, content: bytes) -> None:

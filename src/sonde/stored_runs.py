@@ -136,7 +136,7 @@ class StoredRuns:
     def _summary(self) -> str:
         states: dict[str, int] = {}
         for run in self.runs:
-            states[run.manifest.state] = states.get(run.manifest.state, 0) + 1
+            states[run.standing.state] = states.get(run.standing.state, 0) + 1
         said = ", ".join(f"{count} {state}" for state, count in states.items())
         parts = [f"{len(self)} run{'s' * (len(self) != 1)}{f' ({said})' if said else ''}"]
         if self.watched:
@@ -169,7 +169,7 @@ class StoredRuns:
                 *(values[run.id] for values in keys.values()),
                 str(run.config["seed"]),
                 f"{'–' if run.manifest.epoch is None else run.manifest.epoch}/{run.config['epochs']}",
-                run.manifest.state,
+                run.standing.state,
                 *(last_value(metrics[run.id].get(name)) for name in names),
             ]
             for run in self.runs[:MOST_LINES]
@@ -190,7 +190,7 @@ class StoredRuns:
                 run.label,
                 f"{run.about['parameters']:,}",
                 "–" if run.manifest.step is None else str(run.manifest.step),
-                run.manifest.state,
+                run.standing.state,
             ]
             for run in self.watched[:MOST_LINES]
         ]

@@ -107,9 +107,14 @@ class Opened:
 
 
 def open_page(
-    browser: "Browser", path: Path, *, hash: str = "", ready: str = "#third-profile .plot svg", **options: Any
+    browser: "Browser",
+    at: Path | str,
+    *,
+    hash: str = "",
+    ready: str = "#third-profile .plot svg",
+    **options: Any,
 ) -> Opened:
-    """The page, once this part of it is there."""
+    """The page of a file or an address, once this part of it is there."""
     page = browser.new_page(**{"viewport": {"width": 1280, "height": 900}, **options})
     page.set_default_timeout(LATENCY)
     opened = Opened(page)
@@ -117,6 +122,6 @@ def open_page(
     page.on("pageerror", lambda error: opened.complaints.append(f"error: {error}"))
     page.on("dialog", lambda dialog: (opened.complaints.append("dialog"), dialog.dismiss()))
     page.on("request", lambda request: opened.requests.append(request.url))
-    page.goto(path.as_uri() + hash)
+    page.goto((at if isinstance(at, str) else at.as_uri()) + hash, timeout=600_000)
     page.wait_for_selector(ready, state="attached")
     return opened

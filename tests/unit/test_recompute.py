@@ -243,7 +243,7 @@ def test_an_unfinished_run_is_to_be_resumed_first(tmp_path: Path) -> None:
     config: RunConfig = CONFIG
     sonde.train(config, runs=tmp_path, should_stop=lambda: True)
     with pytest.raises(
-        sonde.errors.SondeError, match="is unfinished and has epoch 0 of 2 epochs: resume it first"
+        sonde.errors.SondeError, match="is interrupted and has epoch 0 of 2 epochs: resume it first"
     ):
         read_end(RunFolder(tmp_path / config.id))
 

@@ -84,7 +84,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Page:
 def test_every_run_is_in_the_table_with_its_state_sessions_and_overhead(page: Page) -> None:
     rows = [attributes["id"] for attributes in page.all("tr") if "id" in attributes]
     assert len(rows) == 16
-    assert "unfinished" in page.text
+    assert "interrupted" in page.text
     assert f"diverged: loss is {NASTY}" in page.text
     assert "resumed after epoch 3" in page.text
     assert "a processor, cpu, threads: 1" in page.text
@@ -185,7 +185,7 @@ def test_a_store_without_a_complete_run_still_has_charts_and_runs(tmp_path: Path
     text = " ".join(written(runs).text.split())
     assert "there is nothing to find" in text
     assert "Undefined: the store holds no complete run" in text
-    assert "it is unfinished" in text
+    assert "it is interrupted" in text
 
 
 def test_figures_are_inside_the_page_with_caption_and_alternative_text(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def test_a_copy_that_did_not_come_to_its_end_is_left_out_as_any_other_run() -> N
     copy = stored.runs[-1]
     unfinished = replace(copy, manifest=replace(copy.manifest, state="unfinished"))
     found = audit(Runs(stored.rows, [*stored.runs[:-1], unfinished]))
-    assert found.left_out == {COPY: "it is unfinished"}
+    assert found.left_out == {COPY: "it is interrupted"}
     assert found.recipes[0].rules[0].seeds == [42, 123]
 
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from conftest import Sonde, tiny_config
 from sonde.errors import SondeError
-from sonde.rows import SCHEMA, WATCHED
+from sonde.rows import SCHEMA
 from sonde.store import journal as journals
 from sonde.store.journal import Journal, folder_name, read_watched
 from sonde.store.load import load
@@ -18,14 +18,8 @@ from sonde.store.place import place
 from sonde.store.run import RunFolder
 from sonde.training.train import train
 from sonde.watching.watch import watch
+from stores import some_rows
 from watch_programs import plain_mlp, vectors
-
-
-def some_rows(step: int, many: int = 3) -> pl.DataFrame:
-    values = [
-        ("net", None, step, place, "out_rms", 1.5, True, None, 4, f"layer {place}") for place in range(many)
-    ]
-    return pl.DataFrame(values, schema=WATCHED, orient="row")
 
 
 def made(where: Path | str, name: str = "net") -> Journal:

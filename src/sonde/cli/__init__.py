@@ -20,6 +20,7 @@ from sonde.cli.explain import explain
 from sonde.cli.export import export
 from sonde.cli.figures import figures
 from sonde.cli.list import list_names
+from sonde.cli.live import live
 from sonde.cli.playground import playground
 from sonde.cli.recompute import recompute
 from sonde.cli.recovery import recovery
@@ -55,6 +56,7 @@ app.command("compare")(compare)
 app.command("recovery")(recovery)
 app.command("recompute")(recompute)
 app.command("report")(report)
+app.command("live")(live)
 app.command("playground")(playground)
 app.command("export")(export)
 app.command("bench")(bench)

@@ -1,13 +1,14 @@
 """`sonde show`."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sonde.cli.options import Json, RunsFolder
 
 if TYPE_CHECKING:
+    from sonde.store.standing import Standing
     from sonde.store.stored import Runs
 
 OF_WATCHED = ("loss", "nonfinite")
@@ -51,7 +52,8 @@ def describe(stored: "Runs") -> list[dict[str, Any]]:
             "task": run.config["task"]["name"],
             "seed": run.config["seed"],
             "epoch": run.manifest.epoch,
-            "state": run.manifest.state,
+            "state": run.standing.state,
+            "message": run.standing.why,
             "sessions": [
                 {key: session.get(key) for key in ("from_epoch", "started")} | {"where": place_of(session)}
                 for session in run.manifest.sessions
@@ -91,7 +93,7 @@ def print_runs(stored: "Runs", title: str) -> None:
             *(values[run.id] for values in keys.values()),
             str(run.config["seed"]),
             f"{'–' if run.manifest.epoch is None else run.manifest.epoch}/{run.config['epochs']}",
-            run.manifest.state,
+            run.standing.state,
             *(last_value(metrics[run.id].get(name)) for name in names),
             *([resumed[run.id]] if "sessions" in columns else []),
         ]
@@ -106,6 +108,14 @@ def print_runs(stored: "Runs", title: str) -> None:
             rows = [[*row[:place], *row[place + 1 :]] for row in rows]
             del columns[name]
     print_table(title, columns, rows, "label")
+    for line in _remarks(run.standing for run in stored.runs):
+        print(line)
+
+
+def _remarks(standings: "Iterable[Standing]") -> list[str]:
+    """What there is to say of runs that nobody works on, or that do not advance."""
+    counted = Counter(known for known in standings if known.why and known.state in ("stalled", "interrupted"))
+    return [f"{many} run{'s' * (many != 1)} {known.words}" for known, many in counted.items()]
 
 
 def short_ids(ids: Sequence[str]) -> dict[str, str]:
@@ -125,9 +135,11 @@ def describe_watched(stored: "Runs") -> list[dict[str, Any]]:
             "model": run.about["model"],
             "parameters": run.about["parameters"],
             "modules": sum(module["calls"] > 0 for module in run.facts.get("modules", [])),
-            "step": run.manifest.step if run.manifest.state != "unfinished" else last[run.id]["step"],
-            "state": run.manifest.state,
-            "message": run.manifest.message,
+            "step": run.manifest.step
+            if run.manifest.state in ("complete", "failed")
+            else last[run.id]["step"],
+            "state": run.standing.state,
+            "message": run.standing.why,
             "metrics": {"loss": last[run.id]["loss"]},
             "nonfinite": last[run.id]["nonfinite"],
         }

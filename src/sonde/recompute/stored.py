@@ -17,6 +17,7 @@ from sonde.recompute.redrawn import REDRAWN
 from sonde.recompute.setting import Credit, Setting
 from sonde.store.place import Place
 from sonde.store.run import ENDED, RunFolder
+from sonde.store.standing import standing
 from sonde.training.program import DTYPES
 from sonde.training.tensors import unpack
 
@@ -40,8 +41,9 @@ def read_end(folder: RunFolder, data_root: Place | None = None) -> StoredEnd:
     config = parse(description["config"])
     if manifest.state not in ENDED or manifest.epoch is None:
         at = "nothing" if manifest.epoch is None else f"epoch {manifest.epoch}"
+        stands = standing(folder.path, manifest).state
         raise SondeError(
-            f"run {folder.id} is {manifest.state} and has {at} of {config.epochs} epochs: resume it first"
+            f"run {folder.id} is {stands} and has {at} of {config.epochs} epochs: resume it first"
         )
     version = manifest.sessions[-1]["environment"]["packages"]["sonde"] if manifest.sessions else "?"
     missing = {

@@ -153,7 +153,7 @@ class _Nearest:
             self.known[key] = min(found, key=lambda entry: len(entry[0]))
         telling, name, scale, config = self.known[key]
         if not telling and replace(config, seed=run.config["seed"]).id == run.id:
-            message = f" ({run.manifest.message})" if run.manifest.message else ""
-            return f"{name} ({scale} scale) leaves it out: it is {run.manifest.state}{message}"
+            why = f" ({run.standing.why})" if run.standing.why else ""
+            return f"{name} ({scale} scale) leaves it out: it is {run.standing.state}{why}"
         why = ", ".join(telling) or "its configuration is the same, but it is stored under another id"
         return f"it belongs to no study; nearest is {name} ({scale} scale): {why}"

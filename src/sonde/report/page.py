@@ -52,16 +52,18 @@ def render(
     *,
     live: bool = False,
     scripts: Sequence[str] = (),
+    styles: Sequence[str] = (),
     allowed: Sequence[str] = (),
 ) -> str:
     """The whole page; `drawn` holds the pictures of each section by its anchor.
 
     A page that is to be refreshed is `live`: it has every section, also those that are empty now.  `scripts` run after
-    its own, in the same scope; `allowed` are more lines of its policy, like `connect-src 'self'`.
+    its own, in the same scope; `styles` follow its own; `allowed` are more lines of its policy,
+    like `connect-src 'self'`.
     """
     shown = _shown(contents)
     script = joined([*(_asset(name) for name in SCRIPTS), *scripts])
-    style = _asset("report.css") + colours({name: COLOR[name] for name in styled(shown)})
+    style = _asset("report.css") + "".join(styles) + colours({name: COLOR[name] for name in styled(shown)})
     return (
         _environment()
         .get_template("report.html")

@@ -1,6 +1,6 @@
 """Watched runs for the page: what each was, and its rows as columns for the charts."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,10 +59,21 @@ class WatchedPart:
     findings: Sequence[Mapping[str, Any]] | None = None  # what a diagnosis found, the most important first
 
 
-def watched_parts(stored: Runs) -> list[WatchedPart]:
+Findings = Sequence[Mapping[str, Any]] | None
+
+
+def diagnosed(run: WatchedRun, rows: pl.DataFrame) -> Findings:
+    """What is wrong with a run."""
+    return [finding.as_dict() for finding in diagnose(signs_of(run, rows))]
+
+
+def watched_parts(
+    stored: Runs, findings: Callable[[WatchedRun, pl.DataFrame], Findings] = diagnosed
+) -> list[WatchedPart]:
     """Every watched run, the newest first."""
     return [
-        _part(run, stored.rows.filter(pl.col("run") == run.id)) for run in reversed(_by_time(stored.watched))
+        _part(run, stored.rows.filter(pl.col("run") == run.id), findings)
+        for run in reversed(_by_time(stored.watched))
     ]
 
 
@@ -70,7 +81,9 @@ def _by_time(runs: Sequence[WatchedRun]) -> list[WatchedRun]:
     return sorted(runs, key=lambda run: str((run.manifest.sessions or [{}])[0].get("started", "")))
 
 
-def _part(run: WatchedRun, rows: pl.DataFrame) -> WatchedPart:
+def _part(
+    run: WatchedRun, rows: pl.DataFrame, findings: Callable[[WatchedRun, pl.DataFrame], Findings]
+) -> WatchedPart:
     facts = run.facts
     session = (run.manifest.sessions or [{}])[0]
     steps = (
@@ -88,12 +101,12 @@ def _part(run: WatchedRun, rows: pl.DataFrame) -> WatchedPart:
         id=run.id,
         label=run.label,
         about="; ".join(about) + ".",
-        state=run.manifest.state,
-        message=run.manifest.message,
+        state=run.standing.state,
+        message=run.standing.why,
         remarks=[*_nonfinite(rows), *_remarks(facts)],
         types={module["name"]: module["type"] for module in facts.get("modules", [])},
         rows=rows,
-        findings=[finding.as_dict() for finding in diagnose(signs_of(run, rows))],
+        findings=findings(run, rows),
     )
 
 
@@ -133,10 +146,11 @@ def watched_data(parts: Sequence[WatchedPart]) -> dict[str, Any]:
     """What the page's script reads; newest runs first, as many as have room."""
     reasons: list[str] = []
     room = max(1, MOST_VALUES // max(1, len(parts)))
-    return {"digits": DIGITS, "runs": [_run(part, reasons, room) for part in parts], "reasons": reasons}
+    return {"digits": DIGITS, "runs": [packed_run(part, reasons, room) for part in parts], "reasons": reasons}
 
 
-def _run(part: WatchedPart, reasons: list[str], room: int) -> dict[str, Any]:
+def packed_run(part: WatchedPart, reasons: list[str], room: int) -> dict[str, Any]:
+    """One run for the page's script, in about so many numbers; reasons it needs are added to the list."""
     rows = part.rows.filter(pl.col("metric") != "nonfinite")
     every = rows.filter(pl.col("module").is_not_null())["step"].unique().sort().to_list()
     modules = _order(rows)
@@ -160,13 +174,17 @@ def _run(part: WatchedPart, reasons: list[str], room: int) -> dict[str, Any]:
 
 
 def sampled(steps: Sequence[int], most: int) -> list[int]:
-    """At most so many steps: the first ten, the last, and others evenly between."""
+    """At most so many steps: the first ten, the last, and between them every 2nd, 4th, 8th, …
+
+    Strides double, so that a run that grows keeps most of the steps it was shown with.
+    """
     if len(steps) <= most:
         return list(steps)
-    first, rest = list(steps[:10]), list(steps[10:])
-    wanted = max(1, most - len(first))
-    stride = (len(rest) - 1) / max(1, wanted - 1)
-    return [*first, *sorted({rest[round(place * stride)] for place in range(wanted)})][:most]
+    first, rest = list(steps[: min(10, most - 1)]), list(steps[min(10, most - 1) : -1])
+    room, stride = most - len(first) - 1, 1
+    while room and -(-len(rest) // stride) > room:
+        stride *= 2
+    return [*first, *(rest[::stride] if room else []), steps[-1]]
 
 
 def _order(rows: pl.DataFrame) -> list[str]:

@@ -41,7 +41,7 @@ def complete(stored: Runs) -> tuple[list[Run], dict[str, str]]:
     """The runs that came to their end, and the others: run → why it is left out."""
     ended = [run for run in stored.runs if run.manifest.state == "complete"]
     left_out = {
-        run.id: "; ".join(part for part in (f"it is {run.manifest.state}", run.manifest.message) if part)
+        run.id: "; ".join(part for part in (f"it is {run.standing.state}", run.standing.why) if part)
         for run in stored.runs
         if run.manifest.state != "complete"
     }

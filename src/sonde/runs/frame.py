@@ -48,7 +48,7 @@ def _table(stored: Runs, flats: Mapping[str, Flat], keys: Sequence[str]) -> pl.D
         [
             pl.Series("run", [run.id for run in runs], dtype=pl.String),
             *(_column(key, [flats[run.id].get(key) for run in runs]) for key in ALWAYS),
-            pl.Series("state", [run.manifest.state for run in runs], dtype=pl.String),
+            pl.Series("state", [run.standing.state for run in runs], dtype=pl.String),
             *(_column(key, [flats[run.id].get(key) for run in runs]) for key in keys),
         ]
     )

@@ -29,6 +29,7 @@ from sonde.errors import SondeError
 from sonde.rows import WATCHED
 from sonde.store import files
 from sonde.store.checksums import checksum
+from sonde.store.lock import Sign
 from sonde.store.parquet_rows import refuse_strangers
 from sonde.store.place import Place
 from sonde.store.run import Damaged, Manifest, RunFolder, State, parquet
@@ -51,6 +52,9 @@ class Journal:
         self._end = 0  # bytes of whole chunks in it
         self._unput = bytearray()  # the journal of an object store
         self._put_at = time.monotonic()
+        self._sign: Sign | None = None
+        with contextlib.suppress(OSError, SondeError):
+            self._sign = Sign(root, self.id)
 
     @property
     def id(self) -> str:
@@ -75,6 +79,11 @@ class Journal:
         if self._rows >= PART:
             self._fold(replace(self.manifest, step=step))
 
+    def beat(self) -> None:
+        """The loop goes on."""
+        if self._sign is not None:
+            self._sign.beat()
+
     def facts(self, known: Mapping[str, Any]) -> None:
         """What was seen once; the last word counts."""
         before = self.manifest.files.get("facts")
@@ -89,6 +98,8 @@ class Journal:
 
     def close(self, state: State, step: int, message: str | None = None) -> None:
         self._fold(replace(self.manifest, step=step, state=state, message=message))
+        if self._sign is not None:
+            self._sign.remove()
 
     def _fold(self, manifest: Manifest) -> None:
         """The journal as a part; it counts from the moment the manifest names it."""

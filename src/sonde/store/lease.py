@@ -25,15 +25,17 @@ TAKEOVER_PAUSE = 1.0  # seconds after which two that take over at once see who c
 
 
 @contextmanager
-def lease(at: Remote, me: dict[str, Any], held: Callable[[dict[str, Any]], SondeError]) -> Iterator[None]:
-    """Hold the object `at`, or raise what `held` makes of its holder."""
+def lease(
+    at: Remote, me: dict[str, Any], held: Callable[[dict[str, Any]], SondeError]
+) -> Iterator[Callable[[], None]]:
+    """Hold the object `at`, or raise what `held` makes of its holder; a beat is told with the next renewal."""
     mine = _Lease(at, me)
     mine.take(held)
     done = threading.Event()
     renewer = threading.Thread(target=mine.renew, args=(done,), daemon=True)
     renewer.start()
     try:
-        yield
+        yield mine.beat
     finally:
         done.set()
         renewer.join()
@@ -43,6 +45,10 @@ def lease(at: Remote, me: dict[str, Any], held: Callable[[dict[str, Any]], Sonde
 class _Lease:
     def __init__(self, at: Remote, me: dict[str, Any]) -> None:
         self.at, self.me = at, {**me, "token": uuid.uuid4().hex}
+        self.beat()
+
+    def beat(self) -> None:
+        self.me["beat"] = datetime.now(UTC).isoformat(timespec="seconds")
 
     def take(self, held: Callable[[dict[str, Any]], SondeError]) -> None:
         try:

@@ -3,8 +3,9 @@
 import json
 import os
 import platform
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,35 +18,76 @@ from sonde.store.lease import ABANDONED, lease
 from sonde.store.place import Place
 from sonde.store.remote import Remote
 
+BEAT = 5.0  # seconds between two beats at least
+PUT = 20.0  # the same in an object store
+
 
 class Held(SondeError):
     """Another process is working on the run."""
 
 
 @contextmanager
-def hold(root: Place, run: str) -> Iterator[None]:
+def hold(root: Place, run: str) -> Iterator[Callable[[], None]]:
     """Hold a run of a store; the operating system lets go when the process ends, however it ends.
 
     In an object store a lease stands in for the lock; it ends a minute after a process that was killed.
+    Whoever holds it calls what it is given as it advances: readers see the last beat.
     """
     if isinstance(root, Remote):
-        with lease(root / ".locks" / f"{run}.json", _me(), lambda holder: _leased(run, holder)):
-            yield
+        with lease(root / ".locks" / f"{run}.json", _me(), lambda holder: _leased(run, holder)) as beat:
+            yield beat
         return
     folder = files.make_folder(root / ".locks")
     assert isinstance(folder, Path)
     lock = filelock.FileLock(folder / f"{run}.lock")
-    holder = folder / f"{run}.holder"
     with files.clear_errors(folder):
         try:
             lock.acquire(timeout=0)
         except filelock.Timeout:
-            raise _held(run, _who(holder)) from None
+            raise _held(run, _who(_signed(root, run))) from None
+    sign = None
     try:
-        files.write(holder, json.dumps(_me()).encode())
-        yield
+        sign = Sign(root, run)
+        yield sign.beat
     finally:
+        if sign is not None:
+            sign.remove()
         lock.release()
+
+
+class Sign:
+    """Who works on a run, for readers: written beside it, renewed as the work advances, removed at its end."""
+
+    def __init__(self, root: Place, run: str) -> None:
+        self._at, self._me = _signed(root, run), _me()
+        self._beaten = time.monotonic()
+        if isinstance(self._at, Path):
+            files.make_folder(self._at.parent)
+        self._write()
+
+    def beat(self) -> None:
+        """The work goes on.  What cannot be written is made up for by the next beat."""
+        now = time.monotonic()
+        if now - self._beaten < (BEAT if isinstance(self._at, Path) else PUT):
+            return
+        self._beaten = now
+        with suppress(OSError, SondeError):
+            if isinstance(self._at, Path):
+                os.utime(self._at)
+            else:
+                self._write()
+
+    def remove(self) -> None:
+        with suppress(OSError, SondeError):
+            self._at.unlink(missing_ok=True)
+
+    def _write(self) -> None:
+        beat = {"beat": datetime.now(UTC).isoformat(timespec="seconds")}
+        files.write(self._at, json.dumps(self._me | beat).encode())
+
+
+def _signed(root: Place, run: str) -> Place:
+    return root / ".locks" / (f"{run}.json" if isinstance(root, Remote) else f"{run}.holder")
 
 
 def _me() -> dict[str, Any]:
@@ -66,9 +108,9 @@ def _leased(run: str, holder: dict[str, Any]) -> Held:
     )
 
 
-def _who(holder: Path) -> str:
+def _who(holder: Place) -> str:
     try:
-        return _named(json.loads(holder.read_text()))
+        return _named(json.loads(holder.read_bytes()))
     except (OSError, ValueError):
         return _named({})
 

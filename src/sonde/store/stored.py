@@ -9,6 +9,7 @@ import polars as pl
 from sonde.store.journal import read_facts
 from sonde.store.place import Place
 from sonde.store.run import Manifest, RunFolder
+from sonde.store.standing import Standing, standing
 from sonde.verdicts import network
 
 WATCHED = "it was watched: it has no configuration"  # why a run is in no comparison, audit or study
@@ -41,6 +42,11 @@ class Run:
         """Network, variant and rule, as its configuration says."""
         return ", ".join(part for part in (network(self.about), self.about["rule_label"]) if part)
 
+    @cached_property
+    def standing(self) -> Standing:
+        """Whether it runs, stalls, was interrupted or has ended; as it was when first asked."""
+        return standing(self.path, self.manifest)
+
 
 @dataclass(frozen=True)
 class WatchedRun:
@@ -59,6 +65,11 @@ class WatchedRun:
     def facts(self) -> dict[str, Any]:
         """What was seen in the first step: modules in order of execution, parameters, inputs, mode."""
         return read_facts(RunFolder(self.path))
+
+    @cached_property
+    def standing(self) -> Standing:
+        """Whether it runs, stalls, was interrupted or has ended; as it was when first asked."""
+        return standing(self.path, self.manifest)
 
 
 @dataclass(frozen=True)

@@ -122,7 +122,7 @@ class _Why:
 
     def __call__(self, run: Run) -> str:
         if run.id in self.ids:
-            return f"it is {run.manifest.state}"
+            return f"it is {run.standing.state}"
         pair = (run.config["model"]["name"], run.config["task"]["name"])
         if pair not in self.pairs:
             return f"{pair[0]} on {pair[1]} is not part of this study"

@@ -1,6 +1,7 @@
 """A run in memory: network, rule, optimiser, data and generators, advanced one epoch at a time."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -55,8 +56,11 @@ class Program:
             )
         self.loss = self.credit.loss
 
-    def train_epoch(self, epoch: int) -> Epoch:
-        """One epoch of optimiser steps; nothing is read from the device before its end."""
+    def train_epoch(self, epoch: int, beat: Callable[[], object] = lambda: None) -> Epoch:
+        """One epoch of optimiser steps; nothing is read from the device before its end.
+
+        `beat` is called after every step.
+        """
         config = self.config
         lr = learning_rate(config.optimiser, epoch, config.epochs)
         log = EpochLog(self.loss)
@@ -67,6 +71,7 @@ class Program:
                 step = self.credit.backward(x, y)
                 self.optimiser.step(lr)
                 log.add(step, y)
+                beat()
         return log.read()[0]
 
     @torch.no_grad()

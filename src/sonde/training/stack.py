@@ -4,7 +4,7 @@ R replicas, N samples, i inputs, o outputs, d width.
 """
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -179,8 +179,8 @@ class Stack:
         for optimiser in optimisers:
             optimiser.steps = self.optimiser.steps
 
-    def train_epoch(self, epoch: int) -> list[Epoch]:
-        """One epoch of every program."""
+    def train_epoch(self, epoch: int, beat: Callable[[], object] = lambda: None) -> list[Epoch]:
+        """One epoch of every program; `beat` is called after every step."""
         config = self.config
         lr = learning_rate(config.optimiser, epoch, config.epochs)
         log = EpochLog(self.loss, self.net.lead)
@@ -193,4 +193,5 @@ class Stack:
             step = backward(self.net, config.rule, self.state, x, y, self.loss)
             self.optimiser.step(lr)
             log.add(step, y)
+            beat()
         return log.read()

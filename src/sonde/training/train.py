@@ -37,8 +37,7 @@ def train_together(
     root = files.make_folder(place(runs))
     folders = [RunFolder(root / config.id) for config in configs]
     with ExitStack() as held, one_thread():
-        for folder in folders:
-            held.enter_context(hold(root, folder.id))
+        beats = [held.enter_context(hold(root, folder.id)) for folder in folders]
         left = []
         for config, folder in zip(configs, folders, strict=True):
             if folder.exists() and (manifest := folder.manifest()).state in ENDED:
@@ -51,12 +50,16 @@ def train_together(
                 [Session(config, folder, data_root, where, len(left), node) for config, folder in left],
                 on_progress,
                 should_stop,
+                lambda: [beat() for beat in beats],
             )
         return [folder.manifest() for folder in folders]
 
 
 def _advance(
-    sessions: list[Session], on_progress: Callable[[Progress], None], should_stop: Callable[[], bool]
+    sessions: list[Session],
+    on_progress: Callable[[Progress], None],
+    should_stop: Callable[[], bool],
+    beat: Callable[[], object],
 ) -> None:
     """Epoch after epoch, those that are behind first; one that diverges leaves the others to go on."""
     trainer = Trainer()
@@ -65,10 +68,11 @@ def _advance(
         abreast = [session for session in sessions if session.next_epoch == epoch]
         trainer.gather(abreast)
         start = time.perf_counter()
-        trained = trainer.train(epoch) if epoch > 0 else [None] * len(abreast)
+        trained = trainer.train(epoch, beat) if epoch > 0 else [None] * len(abreast)
         seconds = (time.perf_counter() - start) / len(abreast)
         for session, result in zip(abreast, trained, strict=True):
             progress = session.commit(result, seconds)
+            beat()
             on_progress(progress)
             if progress.state in ENDED:
                 sessions.remove(session)
@@ -89,10 +93,10 @@ class Trainer:
             programs = [session.program for session in sessions]
             self.stack = Stack(programs) if stackable(sessions[0].config) else None
 
-    def train(self, epoch: int) -> Sequence[Epoch | None]:
+    def train(self, epoch: int, beat: Callable[[], object]) -> Sequence[Epoch | None]:
         if self.stack is not None:
-            return self.stack.train_epoch(epoch)
-        return [session.program.train_epoch(epoch) for session in self.sessions]
+            return self.stack.train_epoch(epoch, beat)
+        return [session.program.train_epoch(epoch, beat) for session in self.sessions]
 
 
 def train(

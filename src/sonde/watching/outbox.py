@@ -49,6 +49,7 @@ class Outbox:
             self.add(told)
 
     def maybe_flush(self, step: int) -> None:
+        self._sink.beat()
         if not self._pending:
             return
         now = time.monotonic()

@@ -18,6 +18,7 @@ class Sink(Protocol):
     """Takes rows as they come."""
 
     def append(self, rows: pl.DataFrame, step: int) -> None: ...
+    def beat(self) -> None: ...
     def facts(self, known: dict[str, Any]) -> None: ...
     def close(self, state: State, step: int, message: str | None) -> None: ...
     def rows(self) -> pl.DataFrame: ...
@@ -45,6 +46,9 @@ class Memory:
         step = pl.col("step")
         return rows.filter((step < FIRST) | (step % (self.every * self.stride) == 0))
 
+    def beat(self) -> None:
+        pass
+
     def facts(self, known: dict[str, Any]) -> None:
         pass
 
@@ -66,6 +70,9 @@ class Stored:
     def append(self, rows: pl.DataFrame, step: int) -> None:
         if not self._try(lambda: self.journal.append(rows, step)):
             self._rest.append(rows, step)
+
+    def beat(self) -> None:
+        self.journal.beat()
 
     def facts(self, known: dict[str, Any]) -> None:
         self._try(lambda: self.journal.facts(known))

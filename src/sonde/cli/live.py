@@ -1,0 +1,87 @@
+"""`sonde live`."""
+
+import re
+import secrets
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sonde.cli.options import RunsFolder
+from sonde.errors import SondeError
+
+if TYPE_CHECKING:
+    from sonde.live.server import Server
+
+SHORTEST = 16  # letters of a token
+
+
+def live(
+    runs: RunsFolder = Path("runs"),
+    port: Annotated[
+        int, typer.Option(metavar="N", min=0, max=65535, help="The port to serve at; 0 takes a free one.")
+    ] = 0,
+    token: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXT",
+            envvar="SONDE_LIVE_TOKEN",
+            help="The secret part of the address (default: a new one). With the port and token of before, pages that "
+            "are still open go on.",
+            show_default=False,
+        ),
+    ] = None,
+    open_: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser, too.")] = False,
+) -> None:
+    """Show the report's page while runs train or are watched; it follows the store within a second.
+
+    [bold]sonde live --runs runs[/bold] in one terminal, [bold]sonde run residual[/bold] in another; a loop of your own
+    with [bold]sonde.watch(model, optimizer)[/bold] appears there as well. Runs say whether they are running, stalled
+    or interrupted. Ctrl-C ends the page, not the runs.
+
+    Only this machine can see it, and only with the address that is printed. Nothing is written to the store. From
+    elsewhere: [bold]ssh -L PORT:127.0.0.1:PORT machine[/bold], then open the same address.
+    """
+    if not isinstance(runs, Path):
+        raise SondeError(
+            f"{runs}: live follows folders of this machine; `sonde report --runs {runs}` writes the page as it is now"
+        )
+    if runs.exists() and not runs.is_dir():
+        raise SondeError(f"{runs} is a file: --runs names a folder of runs")
+    if token is not None and not re.fullmatch(rf"[A-Za-z0-9_-]{{{SHORTEST},}}", token):
+        raise SondeError(f"--token: give at least {SHORTEST} letters, digits, dashes or underscores")
+
+    from sonde.live.server import Server
+
+    server = Server(port, token or secrets.token_urlsafe(24))
+    print(server.url, flush=True)
+    try:
+        _serve(server, runs, open_=open_)
+    except KeyboardInterrupt:
+        print("sonde: the live page ended; runs that train or are watched go on", file=sys.stderr)
+    finally:
+        server.server_close()
+
+
+def _serve(server: "Server", runs: Path, *, open_: bool) -> None:
+    if open_:
+        import webbrowser
+
+        webbrowser.open(server.url)
+    waiting = "" if runs.is_dir() else ", which is not there yet"
+    print(
+        f"sonde: following {runs}{waiting}; Ctrl-C ends the page, not the runs", file=sys.stderr, flush=True
+    )
+
+    from threading import Thread
+
+    Thread(target=server.serve_forever, daemon=True).start()
+
+    from sonde.live.feed import Feed
+    from sonde.live.keeping_up import KeepingUp
+    from sonde.live.page_state import PageState
+
+    feed, state = Feed(), PageState(str(runs), "What the runs show so far")
+    server.ready(state.page, feed)
+    KeepingUp(runs, feed, state).run()

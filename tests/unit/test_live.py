@@ -1,0 +1,282 @@
+"""The parts of the live page: what changed, who may ask, what is read again, and how it is sent."""
+
+import http.client
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from report_stores import NASTY, rename, write_run
+from sonde.cli.live import live
+from sonde.errors import SondeError
+from sonde.live import feed as feeds
+from sonde.live import following as followings
+from sonde.live import page_state as page_states
+from sonde.live.feed import Feed
+from sonde.live.following import Following
+from sonde.live.page_state import PageState
+from sonde.live.patches import patch, patched
+from sonde.live.server import Server
+from sonde.store.journal import Journal
+from sonde.store.place import place
+from sonde.studies import STUDIES
+from stores import some_rows
+
+AUDIT = STUDIES["audit"].configs("quick", [42])
+TOKEN = "a-token-of-the-tests"
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.text("ab", max_size=2),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text("xyz", max_size=1), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+@given(json_values, json_values)
+def test_a_patch_turns_the_old_into_the_new(old: Any, new: Any) -> None:
+    change = patch(old, new)
+    assert (change is None) == (old == new)
+    if change is not None:
+        through_json = json.loads(json.dumps(change), object_hook=_places)
+        assert patched(old, through_json) == new
+
+
+def _places(known: dict[str, Any]) -> dict[Any, Any]:
+    """Places in a list are keys of an object on the way."""
+    return {int(key) if key.isdigit() else key: value for key, value in known.items()}
+
+
+def test_a_list_that_grew_is_told_by_what_was_added() -> None:
+    many = list(range(1000))
+    assert patch({"v": [many, [1]]}, {"v": [[*many, 7], [1]]}) == [
+        "{",
+        {"v": ["[", {0: ["+", 1000, [7]]}, 2, []]},
+        [],
+    ]
+
+
+def test_a_page_gets_the_whole_once_and_then_what_changed() -> None:
+    feed = Feed()
+    assert feed.after(None, 0.0) == []
+    assert feed.publish({"a": [1], "b": "same"})
+    assert not feed.publish({"a": [1], "b": "same"})
+    (whole,) = feed.after(None, 0.0)
+    assert (whole.kind, json.loads(whole.text)) == ("whole", {"a": [1], "b": "same"})
+    assert feed.after(whole.id, 0.0) == []
+    feed.publish({"a": [1, 2], "b": "same"})
+    feed.publish({"a": [1, 2, 3], "b": "same"})
+    sent = feed.after(whole.id, 0.0)
+    assert [known.kind for known in sent] == ["patch", "patch"]
+    state = json.loads(whole.text)
+    for known in sent:
+        state = patched(state, json.loads(known.text))
+    assert state == {"a": [1, 2, 3], "b": "same"}
+    assert [known.kind for known in feed.after("another-life-1", 0.0)] == ["whole"]
+
+
+def test_a_page_that_was_away_for_long_gets_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feeds, "KEPT", 200)
+    feed = Feed()
+    feed.publish({"a": 0})
+    (first,) = feed.after(None, 0.0)
+    for number in range(1, 50):
+        feed.publish({"a": number})
+    assert [known.kind for known in feed.after(first.id, 0.0)] == ["whole"]
+
+
+def test_a_page_that_waits_is_told_as_soon_as_there_is_something() -> None:
+    feed = Feed()
+    told: list[str] = []
+    waiting = threading.Thread(target=lambda: told.extend(sent.kind for sent in feed.after(None, 60.0)))
+    waiting.start()
+    feed.publish({"a": 1})
+    waiting.join(60)
+    assert told == ["whole"]
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The runs that were read, in order."""
+    known: list[str] = []
+    before = followings.load_some
+
+    def load_some(root: Any, ids: list[str]) -> Any:
+        known.extend(ids)
+        return before(root, ids)
+
+    monkeypatch.setattr(followings, "load_some", load_some)
+    return known
+
+
+def test_only_what_changed_is_read_again_and_nothing_is_written(tmp_path: Path, read: list[str]) -> None:
+    root = tmp_path / "runs"
+    following = Following(root)
+    assert not following.look(), "the store is not there yet"
+    first = write_run(root, AUDIT[0])
+    assert following.look()
+    second = write_run(root, AUDIT[1], state="unfinished", epoch=2)
+    files = sorted(str(path) for path in root.rglob("*"))
+    assert following.look()
+    assert not following.look()
+    assert read == [first, second]
+    assert [run.standing.state for run in following.stored().runs] == ["complete", "interrupted"]
+    assert sorted(str(path) for path in root.rglob("*")) == files
+
+
+def test_a_flush_of_a_watch_its_end_and_its_removal_are_seen(tmp_path: Path, read: list[str]) -> None:
+    following = Following(tmp_path)
+    journal = Journal(tmp_path, "net", {"label": "net", "model": "Net", "parameters": 3}, {"started": "now"})
+    assert following.look()
+    following.look()
+    assert not following.look()
+    journal.append(some_rows(0), 0)
+    assert following.look()
+    assert following.stored().rows.height == 3
+    assert [run.standing.state for run in following.stored().watched] == ["running"]
+    journal.append(some_rows(1), 1)
+    assert following.look()
+    journal.close("complete", 2)
+    assert following.look()
+    assert [run.standing.state for run in following.stored().watched] == ["complete"]
+    for file in (tmp_path / "net").iterdir():
+        file.unlink()
+    (tmp_path / "net").rmdir()
+    assert following.look()
+    assert following.stored().watched == []
+
+
+def test_a_process_that_dies_changes_what_is_told_though_no_file_changes(tmp_path: Path) -> None:
+    Journal(tmp_path, "net", {"label": "net", "model": "Net", "parameters": 3}, {"started": "now"})
+    following = Following(tmp_path)
+    following.look()
+    following.look()
+    (tmp_path / ".locks" / "net.holder").unlink()
+    assert following.look()
+    assert [run.standing.state for run in following.stored().watched] == ["interrupted"]
+
+
+def test_a_broken_run_is_named_and_the_others_are_shown(tmp_path: Path) -> None:
+    broken, whole = write_run(tmp_path, AUDIT[0]), write_run(tmp_path, AUDIT[1])
+    (tmp_path / broken / "run.json").write_text('{\n "format": 7}')
+    following = Following(tmp_path)
+    following.look()
+    assert [run.id for run in following.stored().runs] == [whole]
+    state = PageState("runs", "title").made(following.stored(), following.stamps)
+    assert state["states"] == [["complete", 1], ["broken", 1]]
+
+
+def test_the_state_has_the_numbers_at_once_and_the_findings_when_they_are_made(tmp_path: Path) -> None:
+    page = PageState("runs", "title")
+    following = Following(tmp_path)
+    empty = page.made(following.stored(), following.stamps)
+    assert empty["states"] == []
+    rename(tmp_path, write_run(tmp_path, AUDIT[0]), label=NASTY)
+    write_run(tmp_path, AUDIT[1], state="unfinished", epoch=2)
+    following.look()
+    state = page.made(following.stored(), following.stamps)
+    assert [run["state"] for run in state["charts"]["runs"]] == ["complete", "interrupted"]
+    assert state["html"]["findings"] == empty["html"]["findings"]
+    assert NASTY not in state["html"]["runs"]
+    page.think(following.stored())
+    later = page.made(following.stored(), following.stamps)
+    assert later["html"]["findings"] != state["html"]["findings"]
+    assert later["charts"] == state["charts"]
+
+
+def test_of_watched_runs_only_those_that_changed_are_packed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    about = {"label": "net", "model": "Net", "parameters": 3}
+    one, _ = (Journal(tmp_path, name, about, {"started": "now"}) for name in ("one", "two"))
+    following, page = Following(tmp_path), PageState("runs", "title")
+    one.append(some_rows(0, run="one"), 0)
+    packed: list[str] = []
+    before = page_states.packed_run
+    monkeypatch.setattr(
+        page_states, "packed_run", lambda part, *how: packed.append(part.id) or before(part, *how)
+    )
+    for _ in range(3):
+        following.look()
+    page.made(following.stored(), following.stamps)
+    assert sorted(packed) == ["one", "two"]
+    one.append(some_rows(1, run="one"), 1)
+    following.look()
+    page.made(following.stored(), following.stamps)
+    assert sorted(packed) == ["one", "one", "two"]
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    started = Server(0, TOKEN)
+    feed = Feed()
+    feed.publish({"a": 1})
+    started.ready("<!doctype html>the page", feed)
+    threading.Thread(target=started.serve_forever, daemon=True).start()
+    yield started
+    started.shutdown()
+    started.server_close()
+
+
+def answer(server: Server, path: str, **headers: str) -> tuple[int, str, dict[str, str]]:
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
+    connection.request("GET", path, headers=headers)
+    got = connection.getresponse()
+    return got.status, got.read(200).decode(), {name.lower(): value for name, value in got.getheaders()}
+
+
+def test_the_page_is_for_who_has_the_token_and_for_nobody_else(server: Server) -> None:
+    status, text, headers = answer(server, f"/{TOKEN}/")
+    assert (status, text) == (200, "<!doctype html>the page")
+    assert headers["cache-control"] == "no-store"
+    assert headers["x-frame-options"] == "DENY"
+    assert "access-control-allow-origin" not in headers
+    for path in ("/", "//", f"/{TOKEN}x/", f"/{TOKEN[:-1]}/", "/events", "/%00/", f"/x/{TOKEN}/"):
+        assert answer(server, path)[0] == 403, path
+    assert answer(server, f"/{TOKEN}/other")[0] == 404
+    assert answer(server, f"/{TOKEN}/../../etc/passwd")[0] == 404
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:{port}", "127.0.0.1", "127.0.0.1:1", "[::1]:{port}", ""]
+)
+def test_a_name_that_was_made_to_mean_this_machine_is_refused(server: Server, host: str) -> None:
+    named = host.format(port=server.server_port)
+    assert answer(server, f"/{TOKEN}/", Host=named)[0] == 403
+    assert answer(server, f"/{TOKEN}/", Host=f"localhost:{server.server_port}")[0] == 200
+
+
+def test_a_stream_tells_the_whole_under_a_number_that_a_page_can_go_on_from(server: Server) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
+    connection.request("GET", f"/{TOKEN}/events")
+    got = connection.getresponse()
+    assert got.getheader("content-type", "").startswith("text/event-stream")
+    lines = [got.readline().decode().strip() for _ in range(5)]
+    assert lines[0] == "retry: 500"
+    assert lines[3:] == ["event: whole", 'data: {"a":1}']
+    (sent,) = server.feed.after(None, 0.0)
+    assert lines[2] == f"id: {sent.id}"
+    connection.close()
+
+
+def test_a_port_that_is_taken_says_so(server: Server) -> None:
+    with pytest.raises(SondeError, match=rf"port {server.server_port} cannot be had .*: name another"):
+        Server(server.server_port, TOKEN)
+
+
+def test_what_cannot_be_followed_is_said_in_a_line(tmp_path: Path) -> None:
+    with pytest.raises(
+        SondeError, match=r"live follows folders of this machine; `sonde report --runs memory"
+    ):
+        live(runs=place("memory://bucket/runs"))
+    (tmp_path / "file").touch()
+    with pytest.raises(SondeError, match="is a file: --runs names a folder"):
+        live(runs=tmp_path / "file")
+    with pytest.raises(SondeError, match="at least 16 letters"):
+        live(runs=tmp_path, token="short/")
