@@ -4,7 +4,7 @@ BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE # hundreds of processes start in the tests: what one compiles, the others use
 
 .DEFAULT_GOAL := help
-.PHONY: help demo docs pictures test test-cluster test-slow mutants bench bench-watch bench-cluster suite format clean
+.PHONY: help demo docs findings pictures test test-cluster test-slow mutants bench bench-watch bench-cluster suite format clean
 
 help:             ## list the targets
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -28,6 +28,9 @@ docs: demo ## the documentation as a folder of pages, site/, with the demo's fig
 
 pictures: demo ## docs/report.png and docs/live.png, with chromium
 	$(BIN)/python benchmarks/pictures.py
+
+findings: .venv/.ready ## docs/findings anew from the runs that are stored there
+	$(BIN)/python docs/findings/write.py
 
 test: .venv/.ready ## ruff, mypy and the tests
 	$(BIN)/ruff check .

@@ -1,0 +1,81 @@
+"""The pages of docs/findings say what the runs beside them hold, and their commands run on that store."""
+
+import importlib.util
+import re
+import shlex
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+from types import ModuleType
+
+import polars as pl
+import pytest
+
+from sonde.store.load import load
+from sonde.store.stored import Runs
+from sonde.store.verify import verify
+
+FINDINGS = Path(__file__).parents[2] / "docs" / "findings"
+MOST_BYTES = 20_000_000
+Command = Callable[..., CompletedProcess[str]]
+
+
+@pytest.fixture(scope="module")
+def writer() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("findings", FINDINGS / "write.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def stored() -> Runs:
+    return load(FINDINGS / "runs")
+
+
+def test_the_store_is_whole_small_and_without_weights() -> None:
+    assert not verify(FINDINGS / "runs").wrong
+    files = [path for path in (FINDINGS / "runs").rglob("*") if path.is_file()]
+    assert {path.suffix for path in files} == {".json", ".parquet"}
+    assert sum(path.stat().st_size for path in files) < MOST_BYTES
+
+
+def test_every_page_is_what_the_stored_rows_say(writer: ModuleType, stored: Runs) -> None:
+    for name, text in writer.pages(stored).items():
+        assert (FINDINGS / name).read_text() == text, f"python {FINDINGS / 'write.py'} writes it anew"
+
+
+def test_an_edited_row_changes_the_pages(writer: ModuleType, stored: Runs) -> None:
+    accurate = (pl.col("metric") == "test_acc") & (pl.col("epoch") > 0)
+    worse = stored.rows.with_columns(value=pl.when(accurate).then(0.9).otherwise("value"))
+    changed = writer.pages(Runs(worse, stored.runs))
+    for name in ("audit.md", "rules.md", "recovery.md"):
+        assert changed[name] != (FINDINGS / name).read_text()
+
+
+def test_every_figure_of_a_page_is_there() -> None:
+    for page in FINDINGS.glob("*.md"):
+        for picture in re.findall(r"\]\((\w+\.png)\)", page.read_text()):
+            assert (FINDINGS / picture).stat().st_size > 10_000
+
+
+def commands() -> list[str]:
+    found = []
+    for page in sorted(FINDINGS.glob("*.md")):
+        for block in re.findall(r"^```sh\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE):
+            found += block.splitlines()
+    return found
+
+
+@pytest.mark.parametrize("command", commands())
+def test_a_command_of_the_pages_runs_and_trains_nothing(command: str, sonde: Command, tmp_path: Path) -> None:
+    shutil.copytree(FINDINGS / "runs", tmp_path / "docs" / "findings" / "runs")
+    before = {path: path.read_bytes() for path in (tmp_path / "docs").rglob("*.parquet")}
+    program, *words = shlex.split(command)
+    assert program == "sonde"
+    done = sonde(*words)
+    assert "complete, loss" not in done.stdout + done.stderr, "a run was trained"
+    assert {path: path.read_bytes() for path in before} == before
