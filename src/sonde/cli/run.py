@@ -55,9 +55,10 @@ def run(
 
     narrowing = {"changes": set or [], "choices": only or []}
     groups = options.configurations(study, scale=scale, seeds=options.seeds_of(seeds), **narrowing)
+    beside = options.beside(study, scale=scale, seeds=options.seeds_of(seeds), **narrowing)
     files.make_folder(out)
     outcomes = execute(
-        options.together(groups),
+        options.together({**groups, "beside": beside}),
         runs=runs,
         data_root=data_root,
         device=device,
@@ -74,7 +75,7 @@ def run(
     not_drawn: dict[str, str] = {}
     for label, wanted in groups.items():
         try:
-            gathered = gather(stored, wanted, str(runs))
+            gathered = gather(stored, wanted, str(runs), beside=beside)
         except NoRuns as nothing:
             print(f"sonde: {nothing}", file=sys.stderr)
             continue
@@ -102,7 +103,7 @@ def run(
         raise typer.Exit(1)
 
 
-QUICK = {"snapshots": "digits", "audit": "digits", "cifar10": "digits", "rules": "parity"}
+QUICK = {**dict.fromkeys(("snapshots", "audit", "cifar10"), "digits and parity"), "rules": "parity"}
 """What studies of CIFAR-10 train on at quick scale; here, because reading the studies takes seconds."""
 
 

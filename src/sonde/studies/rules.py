@@ -8,12 +8,12 @@ from typing import Any
 import polars as pl
 import torch
 
-from sonde.config import Probing, RunConfig, name_of, parse
+from sonde.config import RunConfig, name_of, parse
 from sonde.generators import generator
 from sonde.models import ConvNet, Model, ResidualMLP
 from sonde.rules import RULES, FeedbackAlignment, Rule, StateBridge
 from sonde.runs.readings import Readings, RunReadings
-from sonde.spreads import paired, summarise
+from sonde.studies.depth import ENOUGH, PROBES, share_of_margin
 from sonde.studies.recipes import QUICK_SEEDS, SEEDS, depth_matters
 from sonde.studies.study import Finding, Gathered, Study, over_runs
 from sonde.training.operations import operations
@@ -31,12 +31,6 @@ WITHOUT_BACKWARD_PASS = (
     *("predsim", "ddtp", "state_bridge", "credit_bridge"),
 )
 """No gradient, and no matrix in its place, carries credit from block to block."""
-PROBES = Probing(
-    names=("loss", "hidden_norm", "grad_norm", "credit_norm", "credit_cosine", "weight_alignment"),
-    schedule="every_k",
-    costly=(),
-)
-ENOUGH = 0.9  # of backprop's margin over frozen blocks
 
 
 def configs(scale: str, seeds: Sequence[int]) -> list[RunConfig]:
@@ -101,7 +95,7 @@ def _finding(
 ) -> Finding:
     what = runs.row(0, named=True)
     over = over_runs(runs, readings, _measure)
-    share = _share(network, runs, readings)
+    share = share_of_margin(network, runs, readings)
     cosines = [over[f"cosine_{layer}"]["mean"] for layer in range(what["depth"])]
     reference = network.filter(rule="bp")["run"].to_list()
     own = runs["run"].to_list()
@@ -140,26 +134,6 @@ def _finding(
         runs=tuple(own),
         seeds=tuple(runs["seed"]),
     )
-
-
-def _share(network: pl.DataFrame, runs: pl.DataFrame, readings: Readings) -> float:
-    """What of BP's margin over frozen blocks the rule has, means of the differences by seed; NaN without a margin."""
-    taken = readings.at("test_acc", epoch=runs["epochs"][0])
-
-    def by_seed(some: pl.DataFrame) -> dict[int, float]:
-        run_and_seed = zip(some["run"], some["seed"], strict=True)
-        return {seed: taken[run].value for run, seed in run_and_seed if run in taken and taken[run].defined}
-
-    ours, best, least = (
-        by_seed(runs),
-        by_seed(network.filter(rule="bp")),
-        by_seed(network.filter(rule="frozen")),
-    )
-    gained = summarise(paired(ours, least).differences.values())
-    margin = summarise(paired(best, least).differences.values())
-    if not gained.n or not margin.n or margin.mean <= 0:
-        return math.nan
-    return gained.mean / margin.mean
 
 
 def _ratio(ours: list[float], theirs: list[float]) -> float:
