@@ -52,7 +52,8 @@ def configs(scale: str, seeds: Sequence[int]) -> list[RunConfig]:
 def findings(gathered: Gathered) -> list[Finding]:
     """For each network every rule, the most accurate first; then which of them train depth."""
     evidence, readings = gathered.evidence, Readings(gathered.evidence.rows)
-    costs = {run.id: Cost(run) for run in gathered.stored.runs}
+    counted = all("processor" in run.manifest.seconds for run in gathered.stored.runs)
+    costs = {run.id: Cost(run, "processor" if counted else "train") for run in gathered.stored.runs}
     found: list[Finding] = []
     for label in evidence.runs["label"].unique(maintain_order=True):
         runs = evidence.runs.filter(label=label)
@@ -65,13 +66,13 @@ def findings(gathered: Gathered) -> list[Finding]:
 class Cost:
     """Of a stored run: seconds of a training step as it was trained, and the operations of one on 128 samples."""
 
-    def __init__(self, run: Any) -> None:
-        self.run = run
+    def __init__(self, run: Any, clock: str) -> None:
+        self.run, self.clock = run, clock
 
     @property
     def seconds(self) -> float:
         steps = self.run.manifest.step
-        return float(self.run.manifest.seconds["train"]) / steps if steps else math.nan
+        return float(self.run.manifest.seconds[self.clock]) / steps if steps else math.nan
 
     @cached_property
     def operations(self) -> int:
@@ -101,6 +102,8 @@ def _finding(
     own = runs["run"].to_list()
     arithmetic = _ratio(*([float(costs[run].operations) for run in some[:1]] for some in (own, reference)))
     time = _ratio([costs[run].seconds for run in own], [costs[run].seconds for run in reference])
+    counted = costs[own[0]].clock == "processor"
+    took = "of the processor's time" if counted else "as long by the clock, whatever else the machine did"
     reached = accuracy(over["test_acc"]["mean"], over["test_acc"]["std"])
     recovered = "undefined" if math.isnan(share) else f"{100 * share:.0f} %"
     shown = {
@@ -111,13 +114,12 @@ def _finding(
         "of BP's margin": "–" if what["rule"] in ("bp", "frozen") else recovered,
         "credit cosine, h_0 …": " ".join("–" if math.isnan(c) else f"{c:.2f}" for c in cosines),
         "arithmetic ÷ BP": number(arithmetic),
-        "wall time ÷ BP": number(time),
+        f"{'processor' if counted else 'wall'} time ÷ BP": number(time),
     }
     return Finding(
         sentence=(
             f"{what['label']}, {what['rule_label']}: test accuracy {reached}, {recovered} of BP's margin over frozen "
-            f"blocks; a step costs {number(arithmetic)} times BP's arithmetic and took {number(time)} times as long by "
-            "the clock, whatever else the machine did."
+            f"blocks; a step costs {number(arithmetic)} times BP's arithmetic and took {number(time)} times {took}."
         ),
         shown=shown,
         numbers={
