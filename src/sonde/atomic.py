@@ -47,7 +47,7 @@ def sweep(folder: Path) -> None:
         return
     for path in found:
         writer = re.match(r"[0-9a-f]{6}-(\d{1,9})-", path.name.removeprefix(ASIDE))
-        if writer and writer[0] == _me(int(writer[1])) and not _alive(int(writer[1])):
+        if writer and writer[0] == _me(int(writer[1])) and not is_alive(int(writer[1])):
             _remove(path)
 
 
@@ -56,15 +56,15 @@ def _me(process: int) -> str:
     return f"{hashlib.sha256(platform.node().encode()).hexdigest()[:6]}-{process}-"
 
 
-def _alive(process: int) -> bool:
-    if os.name != "posix":
-        return True  # there is no harmless way to ask
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
+def is_alive(process: int) -> bool:
+    """Whether there is such a process on this machine, or no harmless way to ask."""
+    if os.name == "posix":
+        try:
+            os.kill(process, 0)
+        except (ProcessLookupError, OverflowError):
+            return False
+        except OSError:  # somebody else's
+            return True
     return True
 
 

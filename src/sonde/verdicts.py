@@ -1,8 +1,9 @@
 """Words that state a result, computed from the numbers they stand on."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
+from typing import Any
 
 HEALTHY_STD = 0.1
 """A layer's standard deviation below this carries a fading signal."""
@@ -107,6 +108,17 @@ def loss_status(fell: float, final: float, trivial: float | None = None) -> str:
     return "learned"
 
 
+def weights(variant: str) -> str:
+    """A variant of the residual study by what its weights are: drawn as they are, or divided by √L."""
+    return {"raw": "weights × 1", "scaled": "weights × 1/√L"}.get(variant, variant)
+
+
+def network(about: Mapping[str, Any]) -> str:
+    """The network of a stored run, with its variant: "Residual MLP, weights × 1/√L"."""
+    variant = about["variant"]
+    return f"{about['label']}, {weights(variant)}" if variant else str(about["label"])
+
+
 def loss_verdict(fell: float, final: float, trivial: float | None = None) -> str:
     """The status with its numbers: "learned: loss fell 99.6 %"."""
     status = loss_status(fell, final, trivial)
@@ -115,6 +127,10 @@ def loss_verdict(fell: float, final: float, trivial: float | None = None) -> str
     change = f"loss {'fell' if fell >= 0 else 'rose'} {percent(abs(fell))}"
     if trivial is None or status == "learned" or fell < FAILED_REDUCTION:
         return f"{status}: {change}"
+    if final >= trivial:
+        return (
+            f"{status} although its {change}: it is still ×{number(final / trivial)} that of predicting zero"
+        )
     return f"{status}: {change}, to ×{number(final / trivial)} that of predicting zero"
 
 

@@ -145,16 +145,59 @@ def test_the_slider_changes_the_profile(opened: Opened) -> None:
     assert opened.path("first-profile") != before
 
 
+def test_new_data_are_shown_in_place_and_the_readers_view_stays(opened: Opened) -> None:
+    page = opened.page
+    tick(opened, "rules", "DFA")
+    page.select_option("#first-profile .metric", "growth")
+    page.fill("#epoch", "3")
+    page.locator("#audit .recipe summary").first.click()
+    page.locator("#first-profile .plot").scroll_into_view_if_needed()
+    page.focus("#epoch")
+    top = page.evaluate("document.querySelector('#epoch').getBoundingClientRect().top")
+    before = opened.lines("first-profile")
+    page.evaluate(
+        """(gone) => {
+          const given = JSON.parse(document.getElementById('data').textContent);
+          const run = given.charts.runs.findIndex((one) => one.id === gone);
+          given.charts.series = given.charts.series.filter((one) => one.r !== run);
+          const inside = document.querySelector('[data-part=audit]').innerHTML;
+          sonde.show({ charts: given.charts, html: { audit: `<p id="grown">later</p>`.repeat(20) + inside } });
+        }""",
+        before[0]["run"],
+    )
+    opened.settle()
+    assert page.locator("#grown").count() == 20
+    assert page.locator("#audit .recipe").first.get_attribute("open") is not None
+    assert opened.lines("first-profile") == before[1:]
+    assert page.input_value("#first-profile .metric") == "growth"
+    assert opened.epoch == "3 of 20"
+    assert page.evaluate("document.activeElement.id") == "epoch"
+    assert abs(page.evaluate("document.querySelector('#epoch').getBoundingClientRect().top") - top) < 2
+
+
+def test_a_link_shows_what_its_sender_saw(browser: "Browser", report: Path, opened: Opened) -> None:
+    tick(opened, "rules", "DFA")
+    opened.page.select_option("#third-profile .metric", "rho")
+    opened.page.fill("#epoch", "0")
+    opened.page.wait_for_function("() => location.hash.includes('charts.epoch=0')")
+    there = open_page(browser, report, hash=opened.page.evaluate("location.hash"))
+    assert "DFA" not in rules(there, "over-epochs")
+    assert there.page.input_value("#third-profile .metric") == "rho"
+    assert there.epoch == "0 of 20"
+    assert there.complaints == []
+    there.page.close()
+
+
 def test_play_advances_and_pause_stops(opened: Opened) -> None:
     opened.page.fill("#epoch", "2")
-    opened.page.click("#play")
+    opened.page.click("#epoch-play")
     opened.wait_for_epoch(4)
-    assert opened.page.inner_text("#play") == "Pause"
-    opened.page.click("#play")
+    assert opened.page.inner_text("#epoch-play") == "Pause"
+    opened.page.click("#epoch-play")
     stopped = opened.epoch
     opened.page.wait_for_timeout(700)
     assert opened.epoch == stopped
-    assert opened.page.inner_text("#play") == "Play"
+    assert opened.page.inner_text("#epoch-play") == "Play"
 
 
 def test_hovering_tells_run_seed_epoch_layer_and_value(opened: Opened) -> None:
@@ -227,7 +270,7 @@ def test_everything_works_from_the_keyboard(opened: Opened) -> None:
         reached.add(page.evaluate("document.activeElement.id"))
         if page.evaluate("document.activeElement.id") == "epoch":
             break
-    assert {"theme", "family", "mean", "controls", "play", "epoch"} <= reached
+    assert {"theme", "family", "mean", "controls", "epoch-play", "epoch"} <= reached
     page.keyboard.press("ArrowLeft")
     opened.settle()
     assert opened.epoch == "19 of 20"
@@ -274,7 +317,7 @@ def test_less_motion_is_slower_and_still_plays(browser: "Browser", report: Path)
     opened = open_page(browser, report, reduced_motion="reduce")
     opened.page.fill("#epoch", "2")
     start = time.perf_counter()
-    opened.page.click("#play")
+    opened.page.click("#epoch-play")
     opened.wait_for_epoch(4)
     assert time.perf_counter() - start > 1.9  # a second each; with motion, half
     opened.page.close()

@@ -53,7 +53,8 @@ def test_run_prints_findings_with_n_and_run_ids_and_a_line_per_run(study: Path) 
     assert len(ids) == 4
     for id in ids:
         assert id in printed
-    for network in ("Plain MLP, raw", "Plain MLP, scaled", "Residual MLP, raw", "Residual MLP, scaled"):
+    networks = [f"{name} MLP, weights × {scale}" for name in ("Plain", "Residual") for scale in ("1", "1/√L")]
+    for network in networks:
         assert re.search(rf"• {network}: .*(learn).*loss (fell|rose)", printed)
     for heading in ("final loss", "loss fell by", "gradient, least … most", "predicted", "trained"):
         assert heading in printed

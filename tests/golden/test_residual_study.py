@@ -62,7 +62,7 @@ def test_the_same_seed_gives_the_same_bits(runs: Path, tmp_path: Path) -> None:
 def test_findings_carry_the_numbers_they_state(runs: Path) -> None:
     gathered = gather(sonde.load(runs), configs("full", [42]), "runs")
     found = {(f.numbers["network"], f.numbers["variant"]): f for f in findings(gathered)}
-    assert [key[1] for key in found] == ["raw", "raw", "scaled", "scaled"]
+    assert [key[1] for key in found] == ["scaled", "scaled", "raw", "raw"]
     scaled = found["Residual MLP", "scaled"]
     assert scaled.numbers["final_loss"] == values(runs, ResMLP, "scaled", "batch_loss")[-1]
     assert scaled.numbers["verdict"] == "learned"

@@ -287,7 +287,7 @@ def test_missing_rows_are_named(name: str, one: Evidence) -> None:
 def test_captions_carry_seeds_recipe_and_runs(three: Evidence) -> None:
     _, caption = drawn("training_loss", three)
     assert "n = 3 seeds (42, 43, 44)" in caption
-    assert "20 layers of width 40, raw weights (α = 1), 200 steps of batch 64, learning rate 0.001" in caption
+    assert "20 layers of width 40, weights × 1 (α = 1), 200 steps of batch 64, learning rate 0.001" in caption
     assert "1,024 training samples" in caption
     assert "runs: plain_mlp-raw-42, plain_mlp-raw-43, plain_mlp-raw-44, res_mlp-raw-42" in caption
     assert caption.count("\n") == 1

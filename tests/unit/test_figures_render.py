@@ -47,8 +47,8 @@ def test_every_figure_is_a_png_a_pdf_and_a_caption(folder: Path) -> None:
     assert b"CreationDate" not in pdf
     assert b"/Type3" not in pdf
     assert b"/FontFile2" in pdf  # TrueType
-    assert "raw weights" in (folder / "plots/training_loss.txt").read_text()
-    assert "scaled weights" in (folder / "plots_micro/1_signal_flow.txt").read_text()
+    assert "weights × 1 " in (folder / "plots/training_loss.txt").read_text()
+    assert "weights × 1/√L" in (folder / "plots_micro/1_signal_flow.txt").read_text()
 
 
 AGAIN = """
@@ -116,7 +116,7 @@ def test_a_skipped_figure_says_that_an_older_file_is_there(tmp_path: Path) -> No
 def test_another_variant_can_be_asked_for(tmp_path: Path) -> None:
     only = with_rows(SMALL, SMALL.rows.filter(pl.col("metric") == "batch_loss"))
     draw_all(only, tmp_path, study="residual", variant="scaled")
-    assert "scaled weights" in (tmp_path / "plots/training_loss.txt").read_text()
+    assert "weights × 1/√L" in (tmp_path / "plots/training_loss.txt").read_text()
     with pytest.raises(SondeError, match="--variant odd: no run in the store has it: there are: raw, scaled"):
         draw_all(SMALL, tmp_path / "none", study="residual", variant="odd")
     assert not (tmp_path / "none").exists()

@@ -20,7 +20,8 @@ from sonde.report import page
 from sonde.report.assembly import contents
 from sonde.report.runs import RunLine, listed, sample
 from sonde.runs import configurations
-from sonde.store.load import Runs, load
+from sonde.store.load import load
+from sonde.store.stored import Runs
 from sonde.studies import STUDIES
 
 LINE = RunLine(

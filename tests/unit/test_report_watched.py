@@ -90,7 +90,7 @@ def test_the_report_of_a_watched_run_says_what_was_seen(tmp_path: Path, sonde: S
     assert "<b>tiny</b>" not in page
     assert "One parameter under several names: embed.weight, head.weight." in page
     assert "uses its weights without calling it: encoder.layers.0.self_attn.out_proj" in page
-    data = json.loads(re.search(r'id="watched-data">(.*?)</script>', page, re.S)[1])  # type: ignore[index]
+    data = json.loads(re.search(r'id="data">(.*?)</script>', page, re.S)[1])["watched"]  # type: ignore[index]
     assert next(module["name"] for module in data["runs"][0]["modules"]) == "embed"
     assert {metric["key"] for metric in data["runs"][0]["of_modules"]} >= {
         "out_rms",

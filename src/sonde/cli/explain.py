@@ -10,7 +10,9 @@ from sonde.cli.options import Json
 def explain(
     name: Annotated[
         str | None,
-        typer.Argument(help="A diagnosis, metric, probe, rule or question of the audit.", show_default=False),
+        typer.Argument(
+            help="A diagnosis, metric, probe, rule, question of the audit or word.", show_default=False
+        ),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -21,7 +23,7 @@ def explain(
     from dataclasses import asdict
 
     from sonde.cli.terminal import console, print_json
-    from sonde.explanations.table import EXPLANATIONS, documented, explanations
+    from sonde.explanations.by_name import EXPLANATIONS, documented, explanations
     from sonde.guests import OURS
 
     known = [*EXPLANATIONS, *(text for kind, table in OURS.items() for text in documented(kind, table))]

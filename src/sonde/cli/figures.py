@@ -80,7 +80,7 @@ def draw(
     with count("drawing figures", quiet=quiet) as on_progress:
         drawn = draw_all(evidence, out, study=study, variant=variant, on_progress=on_progress)
     for name, why in drawn.skipped.items():
-        print(f"not drawn: {name} ({why})", file=sys.stderr)
+        print(f"sonde: not drawn: {name} ({why})", file=sys.stderr)
     if drawn.files and not quiet:
         folders = sorted({file.parent for file in drawn.files})
         pictures = [file for file in drawn.files if file.suffix == ".png"]

@@ -1,5 +1,6 @@
 """`sonde report`."""
 
+import itertools
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -35,11 +36,13 @@ def report(
         raise SondeError(f"{out} is a folder: name a file, for example --out {out / 'report.html'}")
 
     from sonde.cli.terminal import count
+    from sonde.figures import figures_of
     from sonde.report.assembly import contents
     from sonde.report.page import render
     from sonde.report.pictures import Pictures, pictures
     from sonde.store import files
-    from sonde.store.load import load, without_machines
+    from sonde.store.load import load
+    from sonde.store.stored import without_machines
 
     stored = load(runs)
     if not stored.runs and not stored.watched:
@@ -50,18 +53,22 @@ def report(
         stored, source = without_machines(stored), runs.name if isinstance(runs, Path) else source
     found = contents(stored, source=source, title=title)
     drawn = {}
-    with count("drawing figures, study by study", quiet=quiet) as on_progress:
-        for done, section in enumerate(found.sections):
-            on_progress(done, len(found.sections))
-            shown = pictures(section.evidence, section.study) if figures else Pictures([], {})
-            drawn[section.anchor] = shown
+    total = sum(len(figures_of(section.drawn_as)) for section in found.sections)
+    done = itertools.count()
+    with count("drawing figures", quiet=quiet) as on_progress:
+        for section in found.sections:
+            drawn[section.anchor] = (
+                pictures(section.evidence, section.drawn_as, lambda: on_progress(next(done), total))
+                if figures
+                else Pictures([], {})
+            )
     page = render(found, drawn).encode()
     files.write(out, page)
     if quiet:
         return
     for known in drawn.values():
         for name, why in known.skipped.items():
-            print(f"not drawn: {name} ({why})", file=sys.stderr)
+            print(f"sonde: not drawn: {name} ({why})", file=sys.stderr)
     images = sum(len(known.drawn) for known in drawn.values())
     studies = ", ".join(f"{section.study} ({section.scale})" for section in found.sections) or "no study"
     said = [

@@ -55,4 +55,4 @@ def _tell(found: "dict[str, Gathered]", told: Collection[str]) -> None:
         if run not in inside and run not in told:
             reasons.setdefault(why, []).append(run)
     for why, left in reasons.items():
-        print(f"left out: {', '.join(left)} ({why})", file=sys.stderr)
+        print(f"sonde: left out: {', '.join(left)} ({why})", file=sys.stderr)

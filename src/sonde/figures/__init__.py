@@ -55,29 +55,11 @@ def _of_rules(name: str) -> dict[str, str]:
 
 
 FIGURES: dict[str, FigureSpec] = {
-    "training_loss": FigureSpec(
-        title="Training loss against steps, plain and residual",
-        paths={"residual": "plots/training_loss"},
-        drawn_by="training_loss.draw",
-        variant="raw",
-    ),
-    "gradient_magnitude": FigureSpec(
-        title="Gradient norm against depth, plain and residual",
-        paths={"residual": "plots/gradient_magnitude"},
-        drawn_by="depth_profiles.gradient_magnitude",
-        variant="raw",
-    ),
-    "activation_mean": FigureSpec(
-        title="Mean of the linear outputs against depth, plain and residual",
-        paths={"residual": "plots/activation_mean"},
-        drawn_by="depth_profiles.activation_mean",
-        variant="raw",
-    ),
-    "activation_std": FigureSpec(
-        title="Spread of the linear outputs against depth, plain and residual",
-        paths={"residual": "plots/activation_std"},
-        drawn_by="depth_profiles.activation_std",
-        variant="raw",
+    "learning_comparison": FigureSpec(
+        title="What both networks learned, side by side",
+        paths={"residual": "plots_micro/6_learning_comparison"},
+        drawn_by="learning_comparison.draw",
+        variant="scaled",
     ),
     "signal_flow": FigureSpec(
         title="The signal going up: spread at the input and at every layer",
@@ -109,11 +91,29 @@ FIGURES: dict[str, FigureSpec] = {
         drawn_by="layer_transformation.draw",
         variant="scaled",
     ),
-    "learning_comparison": FigureSpec(
-        title="What both networks learned, side by side",
-        paths={"residual": "plots_micro/6_learning_comparison"},
-        drawn_by="learning_comparison.draw",
-        variant="scaled",
+    "training_loss": FigureSpec(
+        title="Training loss against steps, plain and residual",
+        paths={"residual": "plots/training_loss"},
+        drawn_by="training_loss.draw",
+        variant="raw",
+    ),
+    "gradient_magnitude": FigureSpec(
+        title="Gradient norm against depth, plain and residual",
+        paths={"residual": "plots/gradient_magnitude"},
+        drawn_by="depth_profiles.gradient_magnitude",
+        variant="raw",
+    ),
+    "activation_mean": FigureSpec(
+        title="Mean of the linear outputs against depth, plain and residual",
+        paths={"residual": "plots/activation_mean"},
+        drawn_by="depth_profiles.activation_mean",
+        variant="raw",
+    ),
+    "activation_std": FigureSpec(
+        title="Spread of the linear outputs against depth, plain and residual",
+        paths={"residual": "plots/activation_std"},
+        drawn_by="depth_profiles.activation_std",
+        variant="raw",
     ),
     "snapshot_resmlp": FigureSpec(
         title="The residual stream and the BP gradient over epochs, with and without terminal LN",

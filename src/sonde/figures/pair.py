@@ -13,7 +13,7 @@ from sonde.figures.series import Curves, curves
 from sonde.runs.evidence import NO_DATA_SET, Evidence, NoData
 from sonde.spreads import over_seeds
 from sonde.theory import INPUT_SECOND_MOMENT, backward_factor
-from sonde.verdicts import loss_verdict, number
+from sonde.verdicts import loss_verdict, number, weights
 
 MODELS = ("plain_mlp", "res_mlp")
 RECIPE = ("depth", "width", "alpha", "steps", "batch", "lr", "samples", "rule", "task", "scale", "variant")
@@ -58,9 +58,9 @@ class Pair:
 
     @property
     def weights(self) -> str:
-        """The variant and its weight scale: "scaled weights (α = 0.224)"."""
+        """What the weights are: "weights × 1/√L (α = 0.224)"."""
         variant = self.runs["variant"][0]
-        name = "weights" if variant is None else f"{variant} weights"
+        name = "weights" if variant is None else weights(variant)
         return name if self.alpha is None else f"{name} (α = {number(self.alpha, 3)})"
 
     def title(self, what: str, summary: pl.DataFrame) -> str:

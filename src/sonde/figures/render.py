@@ -10,7 +10,7 @@ import io
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ import platformdirs
 import polars as pl
 
 import sonde
+from sonde import html_parts
 from sonde.atomic import set_aside, sweep
 from sonde.errors import SondeError, nearest
 from sonde.figures import Evidence, FigureSpec, NoData, figures_of
@@ -97,10 +98,13 @@ def draw_files(
 
 @dataclass(frozen=True)
 class Rendered:
-    """A figure as images, by format, with its caption."""
+    """A figure as images, by format, with its caption; a notebook shows both."""
 
     caption: str
-    images: dict[str, bytes]
+    images: dict[str, bytes] = field(repr=False)
+
+    def _repr_html_(self) -> str:
+        return html_parts.picture(self.images["png"], self.caption) + html_parts.small(self.caption)
 
 
 def picture(spec: FigureSpec, evidence: Evidence) -> Rendered:

@@ -4,19 +4,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import Any
 
 import sonde
-from sonde.audit.audit import Judge, RecipeAudit, audit
-from sonde.audit.table import columns, footnotes, lines
-from sonde.audit.verdict import sentence
+from sonde.audit.audit import Judge
 from sonde.config import RunConfig, to_tree
-from sonde.errors import SondeError
-from sonde.report.parts import AuditPart, AuditSentence, AuditTable, Contents, Section
-from sonde.report.runs import network_of, run_lines
+from sonde.report.answers import answer
+from sonde.report.audits import audit_part
+from sonde.report.glossary import glossary
+from sonde.report.own_runs import own_sections
+from sonde.report.parts import Contents, Section
+from sonde.report.runs import run_lines
 from sonde.report.watched import watched_parts
-from sonde.runs.configurations import differences, differing, recipe_of, shown
-from sonde.store.load import Run, Runs
+from sonde.runs.configurations import differences, recipe_of
+from sonde.store.stored import Run, Runs
 from sonde.studies import STUDIES, Study
 from sonde.studies.study import Gathered, NoRuns, gather
 
@@ -33,6 +33,7 @@ def contents(stored: Runs, *, source: str, title: str) -> Contents:
         for run in section.runs:
             belongs[run].append(section.anchor)
     named = {run for section in found for run in section.left_out}
+    own, more = own_sections(stored, judge, {run for run, inside in belongs.items() if not inside}, source)
     nearest = _Nearest()
     return Contents(
         title=title,
@@ -40,12 +41,16 @@ def contents(stored: Runs, *, source: str, title: str) -> Contents:
         written=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC by sonde {sonde.__version__}",
         runs=run_lines(stored.runs, belongs),
         rows=stored.rows,
-        sections=found,
-        audit=_audit(stored, judge),
+        sections=[*found, *own],
+        audit=audit_part(stored, judge),
         apart={run.id: nearest(run) for run in stored.runs if not belongs[run.id] and run.id not in named}
         | {run: why for run, why in stored.broken.items() if run not in named},
-        remarks=remarks,
+        remarks=[*remarks, *more],
         watched=watched_parts(stored),
+        glossary=glossary(
+            {run.config["rule"]["name"]: str(run.about["rule_label"]) for run in stored.runs},
+            stored.rows["metric"].unique().to_list(),
+        ),
     )
 
 
@@ -88,11 +93,13 @@ def _parts(stored: Runs, source: str, judge: Judge) -> list[_Part]:
 
 def _section(part: _Part) -> Section:
     study, gathered = STUDIES[part.name], part.gathered
+    findings = study.findings(gathered)
     return Section(
         study=part.name,
         scale=part.scale,
         question=study.question,
-        findings=study.findings(gathered),
+        findings=findings,
+        answer=answer(part.name, gathered, findings),
         evidence=gathered.evidence,
         wanted=len(part.wanted),
         left_out=_incomplete(gathered, part.wanted),
@@ -150,65 +157,3 @@ class _Nearest:
             return f"{name} ({scale} scale) leaves it out: it is {run.manifest.state}{message}"
         why = ", ".join(telling) or "its configuration is the same, but it is stored under another id"
         return f"it belongs to no study; nearest is {name} ({scale} scale): {why}"
-
-
-def _audit(stored: Runs, judge: Judge) -> AuditPart:
-    try:
-        found = audit(stored, judge=judge)
-    except SondeError as error:
-        return AuditPart(tables=[], thresholds={}, left_out={}, reason=str(error))
-    several = [recipe for recipe in found.recipes if len(recipe.rules) > 1]
-    alike: dict[str, list[RecipeAudit]] = {}
-    for recipe in found.recipes:
-        if len(recipe.rules) == 1:
-            alike.setdefault(repr((columns(recipe), _task(recipe, stored))), []).append(recipe)
-    tables = [_table([recipe], stored) for recipe in several]
-    tables += [_table(group, stored) for group in alike.values()]
-    return AuditPart(tables=tables, thresholds=found.thresholds.words, left_out=found.left_out)
-
-
-def _table(recipes: Sequence[RecipeAudit], stored: Runs) -> AuditTable:
-    """One recipe, or several with one rule each in one table."""
-    one = len(recipes) == 1
-    said = [
-        AuditSentence(
-            sentence=sentence(rule) if one else f"{_network(recipe, stored)}, {sentence(rule)}",
-            runs=rule.ended,
-            seeds=rule.seeds,
-        )
-        for recipe in recipes
-        for rule in recipe.rules
-    ]
-    first = recipes[0]
-    about = stored[first.rules[0].ended[0]].about
-    return AuditTable(
-        title=f"{_network(first, stored) if one else 'One rule each'} on {_task(first, stored)}",
-        about=f"d = {about['width']}, L = {about['depth']}, {first.recipe['epochs']} epochs",
-        columns=dict(_ordered(["network", "left"], list(columns(first).items()), one)),
-        lines=[_ordered(_network(recipe, stored), line, one) for recipe in recipes for line in lines(recipe)],
-        sentences=said,
-        notes=list(dict.fromkeys(note for recipe in recipes for note in footnotes(recipe))),
-        recipe=_shared(recipes),
-    )
-
-
-def _ordered(network: Any, cells: Sequence[Any], one: bool) -> list[Any]:
-    """Network where there are several, rule, verdict, then the numbers it rests on."""
-    rule, *numbers, verdict = cells
-    return [*([] if one else [network]), rule, verdict, *numbers]
-
-
-def _shared(recipes: Sequence[RecipeAudit]) -> dict[str, str]:
-    telling = differing([recipe.recipe for recipe in recipes])
-    return {
-        key: " or ".join(telling[key]) if key in telling else shown(value)
-        for key, value in recipes[0].recipe.items()
-    }
-
-
-def _network(recipe: RecipeAudit, stored: Runs) -> str:
-    return network_of(stored[recipe.rules[0].ended[0]])
-
-
-def _task(recipe: RecipeAudit, stored: Runs) -> str:
-    return str(stored[recipe.rules[0].ended[0]].about["task_label"])

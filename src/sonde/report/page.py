@@ -1,6 +1,8 @@
 """The page: template, style, script and data in one file that asks the network for nothing."""
 
+import math
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
@@ -9,7 +11,7 @@ from markupsafe import Markup
 from sonde.figures.style import COLOR
 from sonde.report.charts import DIGITS, as_script, chart_data, styled
 from sonde.report.inline import asset, colours, joined, policy
-from sonde.report.parts import Contents, Said
+from sonde.report.parts import Contents, Opening, Said
 from sonde.report.pictures import Pictures
 from sonde.report.runs import MOST_NAMED, RunLine, listed, sample
 from sonde.report.watched import watched_data
@@ -17,26 +19,103 @@ from sonde.verdicts import number
 
 SCRIPTS = (
     "dom.js",
+    "view.js",
     "store.js",
     "lines.js",
     "axes.js",
     "draw.js",
     "hover.js",
+    "files.js",
+    "chart.js",
+    "player.js",
     "charts.js",
-    "page.js",
+    "families.js",
     "watched.js",
+    "answers.js",
+    "terms.js",
+    "page.js",
 )
 """In the order in which they are joined."""
 
-WORDS = ("network", "variant", "rule", "recipe", "verdict")
+PARTS = ("lede", "findings", "audit", "figures", "runs", "watched_runs")
+"""Templates of what stands inside the elements with `data-part`: made once for a page, or anew for `sonde.show`."""
+
+WORDS = ("network", "weights", "rule", "recipe", "verdict")
 """Columns of words, set to the left; all others hold numbers."""
 
 
-def render(contents: Contents, drawn: dict[str, Pictures]) -> str:
-    """The whole page; `drawn` holds the pictures of each section by its anchor."""
+def render(
+    contents: Contents,
+    drawn: dict[str, Pictures],
+    *,
+    live: bool = False,
+    scripts: Sequence[str] = (),
+    allowed: Sequence[str] = (),
+) -> str:
+    """The whole page; `drawn` holds the pictures of each section by its anchor.
+
+    A page that is to be refreshed is `live`: it has every section, also those that are empty now.  `scripts` run after
+    its own, in the same scope; `allowed` are more lines of its policy, like `connect-src 'self'`.
+    """
     shown = sample(contents.runs)
-    script = joined([_asset(name) for name in SCRIPTS])
+    script = joined([*(_asset(name) for name in SCRIPTS), *scripts])
     style = _asset("report.css") + colours({name: COLOR[name] for name in styled(shown)})
+    return (
+        _environment()
+        .get_template("report.html")
+        .render(
+            **_words(contents, drawn, shown),
+            live=live,
+            policy=policy(script, style, *allowed),
+            style=Markup(style),
+            script=Markup(script),
+            data=Markup(as_script(page_data(contents))),
+        )
+    )
+
+
+def page_data(contents: Contents) -> dict[str, Any]:
+    """The numbers that the page's script draws: what `sonde.show` takes."""
+    return {
+        "answers": answers_data(contents.answers),
+        "glossary": [asdict(term) for term in contents.glossary],
+        "charts": chart_data(contents.rows, sample(contents.runs)),
+        "watched": watched_data(contents.watched),
+    }
+
+
+def answers_data(answers: Sequence[Opening]) -> list[dict[str, Any]]:
+    """What the page's script reads: every answer with its dots, as [seed, value or null]."""
+    return [
+        {
+            "id": one.id,
+            "about": one.about,
+            "more": one.more,
+            **asdict(one.answer),
+            "dots": [
+                {
+                    "label": dots.label,
+                    "style": dots.style,
+                    "note": dots.note,
+                    "values": [
+                        (seed, float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None)
+                        for seed, value in dots.values.items()
+                    ],
+                }
+                for dots in one.answer.dots
+            ],
+        }
+        for one in answers
+    ]
+
+
+def page_parts(contents: Contents, drawn: dict[str, Pictures]) -> dict[str, str]:
+    """The words of the page by part, as markup in which names are text: what `sonde.show` takes as `html`."""
+    environment, words = _environment(), _words(contents, drawn, sample(contents.runs))
+    return {part: environment.get_template(f"{part}.html").render(**words) for part in PARTS}
+
+
+def _environment() -> Environment:
     environment = Environment(
         loader=FunctionLoader(_asset),
         autoescape=True,
@@ -54,20 +133,20 @@ def render(contents: Contents, drawn: dict[str, Pictures]) -> str:
         "listed": listed,
         "zip": zip,
     }
-    return environment.get_template("report.html").render(
-        contents=contents,
-        shown=shown,
-        ids={run.id for run in shown},
-        most=None if len(shown) == len(contents.runs) else MOST_NAMED,
-        drawn=drawn,
-        totals=totals(contents.runs),
-        policy=policy(script, style),
-        style=Markup(style),
-        script=Markup(script),
-        data=Markup(as_script(chart_data(contents.rows, shown))),
-        digits=DIGITS,
-        watched_data=Markup(as_script(watched_data(contents.watched))),
-    )
+    return environment
+
+
+def _words(contents: Contents, drawn: dict[str, Pictures], shown: Sequence[RunLine]) -> dict[str, Any]:
+    """What the templates speak of."""
+    return {
+        "contents": contents,
+        "shown": shown,
+        "ids": {run.id for run in shown},
+        "most": None if len(shown) == len(contents.runs) else MOST_NAMED,
+        "drawn": drawn,
+        "totals": totals(contents.runs),
+        "digits": DIGITS,
+    }
 
 
 def _asset(name: str) -> str:

@@ -35,6 +35,31 @@ class AuditSentence:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Dots:
+    """One network or rule: a value for every seed, and what is said beside them."""
+
+    label: str
+    style: str  # the rule or model whose colour it has
+    values: Mapping[int, float]  # seed → value; NaN where undefined
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """A sentence, a chart of dots and how sure they are."""
+
+    sentence: str
+    sure: str
+    dots: Sequence[Dots]
+    axis: str  # what the dots are
+    note: str = ""  # what is said beside every row
+    log: bool = False
+    per_cent: bool = False
+    reference: tuple[str, float] | None = None  # a value to stand beside
+    beside: Sequence[str] = ()  # sentences about what else the study trained
+
+
+@dataclass(frozen=True, kw_only=True)
 class Section:
     """A study at one scale."""
 
@@ -46,10 +71,23 @@ class Section:
     wanted: int  # how many runs the study has with the seeds that are stored
     left_out: Mapping[str, str]  # runs of the study that are not complete → why
     beside: Sequence[str] = ()  # runs that findings need and no figure shows
+    answer: Answer | None = None
+    place: str = ""  # of runs in no study: their anchor
+    figures: str = ""  # the study whose figures are drawn of them, where it is not their own
 
     @property
     def anchor(self) -> str:
-        return f"{self.study}-{self.scale.split()[0]}"
+        return self.place or f"{self.study}-{self.scale.split()[0]}"
+
+    @property
+    def drawn_as(self) -> str:
+        """The study whose figures are drawn."""
+        return self.figures or self.study
+
+    @property
+    def about(self) -> str:
+        """The question, in a line."""
+        return f"{self.question[0].upper()}{self.question[1:]}"
 
     @property
     def runs(self) -> list[str]:
@@ -58,6 +96,27 @@ class Section:
     @property
     def seeds(self) -> list[int | None]:
         return self.evidence.runs["seed"].unique().sort().to_list()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Term:
+    """A word of the page and what it means."""
+
+    name: str  # as `sonde explain` knows it
+    kind: str
+    words: tuple[str, ...]  # as the page writes it
+    short: str
+    measured: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opening:
+    """An answer at the head of the page, what it is about, and where all that was found stands."""
+
+    id: str
+    answer: Answer
+    about: str
+    more: str  # anchor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,3 +156,18 @@ class Contents:
     apart: Mapping[str, str]  # runs of no study → why
     remarks: Sequence[str]
     watched: Sequence[WatchedPart] = ()
+    glossary: Sequence[Term] = ()
+
+    @property
+    def answers(self) -> list[Opening]:
+        """Of every study that has one."""
+        return [
+            Opening(
+                id=f"answer-{section.anchor}",
+                answer=section.answer,
+                about=section.about,
+                more=section.anchor if section.findings else "audit",
+            )
+            for section in self.sections
+            if section.answer is not None
+        ]

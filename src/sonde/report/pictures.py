@@ -2,6 +2,7 @@
 
 import base64
 import io
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from sonde.errors import SondeError
@@ -32,10 +33,11 @@ class Pictures:
     skipped: dict[str, str]  # title → why
 
 
-def pictures(evidence: Evidence, study: str) -> Pictures:
-    """Every figure of the study, in the order of `FIGURES`."""
+def pictures(evidence: Evidence, study: str, on_figure: Callable[[], None] = lambda: None) -> Pictures:
+    """Every figure of the study, in the order of `FIGURES`; `on_figure` is called before each."""
     shown = Pictures([], {})
     for name, spec in figures_of(study).items():
+        on_figure()
         try:
             shown.drawn.append(_picture(name, spec, evidence))
         except (NoData, SondeError) as missing:

@@ -15,7 +15,8 @@ from sonde.runs.configurations import (
     shown,
     without,
 )
-from sonde.store.load import Run
+from sonde.store.stored import Run
+from sonde.verdicts import network
 
 MOST_RUNS = 300  # with a line in the charts and in the table
 MOST_NAMED = 20  # ids or seeds in a list beside them
@@ -65,8 +66,8 @@ def run_lines(runs: Sequence[Run], studies: dict[str, list[str]]) -> list[RunLin
         networks, rules = _options(members, "model", network_of), _options(members, "rule", _rule_of)
         for index, kind in enumerate(members):
             for run in kind.runs:
-                network, rule = networks[index, network_of(run)], rules[index, _rule_of(run)]
-                lines[run.id] = _line(run, titles[key], network, rule, studies[run.id])
+                told = networks[index, network_of(run)], rules[index, _rule_of(run)]
+                lines[run.id] = _line(run, titles[key], *told, studies[run.id])
     order = {run.id: index for index, run in enumerate(runs)}
     return [
         lines[id]
@@ -97,15 +98,15 @@ def _titles(families: dict[str, list[Kind]]) -> dict[str, str]:
     return titles
 
 
-def _line(run: Run, family: str, network: str, rule: str, studies: Sequence[str]) -> RunLine:
+def _line(run: Run, family: str, of_network: str, of_rule: str, studies: Sequence[str]) -> RunLine:
     config, manifest = run.config, run.manifest
     return RunLine(
         id=run.id,
         label=run.label,
-        network=network_of(run) + network,
+        network=network_of(run) + of_network,
         model=config["model"]["name"],
         rule=config["rule"]["name"],
-        rule_label=_rule_of(run) + rule,
+        rule_label=_rule_of(run) + of_rule,
         task=run.about["task_label"],
         family=family,
         seed=config["seed"],
@@ -156,7 +157,7 @@ def _session(session: dict[str, Any]) -> Session:
 
 
 def network_of(run: Run) -> str:
-    return ", ".join(part for part in (run.about["label"], run.about["variant"]) if part)
+    return network(run.about)
 
 
 def _rule_of(run: Run) -> str:

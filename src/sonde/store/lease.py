@@ -6,7 +6,6 @@ contents before the manifest that names them, and what is lost is the work of on
 """
 
 import json
-import os
 import platform
 import threading
 import time
@@ -16,6 +15,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
+from sonde.atomic import is_alive
 from sonde.errors import SondeError
 from sonde.store.remote import Remote
 
@@ -99,18 +99,6 @@ def abandoned(holder: dict[str, Any]) -> bool:
     """Whether the last renewal is too long ago, by the holder's clock and ours, or its process of this host is gone."""
     try:
         age = (datetime.now(UTC) - datetime.fromisoformat(holder["renewed"])).total_seconds()
-        return age > ABANDONED or (holder["host"] == platform.node() and not _alive(holder["pid"]))
+        return age > ABANDONED or (holder["host"] == platform.node() and not is_alive(holder["pid"]))
     except (KeyError, TypeError, ValueError):
         return True
-
-
-def _alive(process: int) -> bool:
-    if os.name != "posix":
-        return True  # there is no harmless way to ask
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True

@@ -17,7 +17,7 @@ from sonde.verdicts import percent
 
 ENOUGH = 0.9  # of backprop's margin over frozen blocks
 PROBES = Probing(
-    names=("loss", "hidden_norm", "grad_norm", "credit_norm", "credit_cosine", "weight_alignment"),
+    names=("loss", "hidden_norm", "growth", "grad_norm", "credit_norm", "credit_cosine", "weight_alignment"),
     schedule="every_k",
     costly=(),
 )

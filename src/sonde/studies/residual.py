@@ -48,12 +48,12 @@ def configs(scale: str, seeds: Sequence[int]) -> list[RunConfig]:
 
 
 def findings(gathered: Gathered) -> list[Finding]:
-    """One finding for each network and variant, over the seeds present."""
+    """One finding for each network and variant, over the seeds present; first the variant in which "+x" is enough."""
     evidence = gathered.evidence
     kinds = (
         evidence.runs.group_by("variant", "model", "rule")
         .agg()
-        .sort("variant", "model", pl.col("rule") != "bp", "rule")
+        .sort(pl.col("variant") != "scaled", "variant", "model", pl.col("rule") != "bp", "rule")
     )
     several, readings = evidence.runs["rule"].n_unique() > 1, Readings(evidence.rows)
     return [
@@ -82,8 +82,7 @@ def _finding(runs: pl.DataFrame, readings: Readings, several_rules: bool) -> Fin
     loss = (numbers["loss_reduction_percent"], numbers["final_loss"], theory.INPUT_SECOND_MOMENT)
     numbers["verdict"] = verdicts.loss_status(*loss)
     gradient = verdicts.gradient_verdict(numbers["gradient_first_over_last"])
-    named = (what["label"], what["variant"], numbers.get("rule"))
-    name = ", ".join(part for part in named if part)
+    name = ", ".join(part for part in (verdicts.network(what), numbers.get("rule")) if part)
     return Finding(
         sentence=f"{name}: {verdicts.loss_verdict(*loss)}; {gradient}.",
         shown=_cells(numbers),
@@ -130,7 +129,9 @@ def _cells(numbers: dict[str, Any]) -> dict[str, str]:
     spread = "" if numbers["final_loss_std"] is None else f" ± {number(numbers['final_loss_std'])}"
     return {
         "network": numbers["network"],
-        "variant": numbers["variant"] or "–",
+        "weights": verdicts.weights(numbers["variant"]).removeprefix("weights ")
+        if numbers["variant"]
+        else "–",
         **({"rule": numbers["rule"]} if "rule" in numbers else {}),
         "n": str(numbers["n"]),
         "first loss": number(numbers["initial_loss"]),

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -31,6 +32,8 @@ WITHOUT_BACKWARD_PASS = (
     *("predsim", "ddtp", "state_bridge", "credit_bridge"),
 )
 """No gradient, and no matrix in its place, carries credit from block to block."""
+AUDITED = replace(PROBES, costly=("rho", "nudge"))
+"""At full scale everything that an audit reads."""
 
 
 def configs(scale: str, seeds: Sequence[int]) -> list[RunConfig]:
@@ -41,7 +44,7 @@ def configs(scale: str, seeds: Sequence[int]) -> list[RunConfig]:
         ConvNet(channels=(16, 32, 64), d=128) if full else ConvNet(channels=(16, 32), d=64),
     )
     return [
-        depth_matters(model, rule, scale=scale, seed=seed, probes=PROBES)
+        depth_matters(model, rule, scale=scale, seed=seed, probes=AUDITED if full else PROBES)
         for seed in seeds
         for model in networks
         for rule in COMPARED

@@ -10,7 +10,7 @@ function captionOf(lines, means, metric, extra = []) {
     undefinedOnes ? `${undefinedOnes} undefined, marked ×.` : '',
     gaps.length > undefinedOnes ? `${gaps.length - undefinedOnes} not above 0, marked ×.` : '',
     means.length ? `Thick: arithmetic mean over n = ${sorted(means.map(({ n }) => n)).join(' or ')} complete runs, where all are defined.` : '',
-    choice.mean && !means.length ? 'No mean: it takes two complete runs that differ in the seed alone.' : '',
+    ticked('mean') && !means.length ? 'No mean: it takes two complete runs that differ in the seed alone.' : '',
     ...extra,
   ].filter(Boolean).join(' ');
 }
@@ -20,7 +20,7 @@ function lastLayer(run, metric) {
 }
 
 function overEpochs(chart) {
-  const metric = metricOf(chart.metric);
+  const { metric } = chart;
   const runs = visibleRuns().filter((run) => series(run, metric.key));
   const xs = sorted(runs.flatMap((run) => series(run, metric.key).epochs));
   const layerOf = (run) => (chart.layer === 'last' ? lastLayer(run, metric) : Number(chart.layer));
@@ -29,21 +29,22 @@ function overEpochs(chart) {
     const where = (x) => `epoch ${x}${metric.layered ? `, ${metric.index} ${layer}` : ''}`;
     return lineOf(run, xs, (x) => reading(series(run, metric.key), x, layer), where, chart.log);
   });
-  const means = choice.mean ? meansOf(lines, (x) => `epoch ${x}`) : [];
+  const means = ticked('mean') ? meansOf(lines, (x) => `epoch ${x}`) : [];
   const place = chart.layer === 'last' ? `the last ${metric.index}` : `${metric.index} ${chart.layer}`;
   const label = metric.layered ? `${metric.label}, at ${place}` : metric.label;
   const picture = {
     x: axisOf(xs.length ? [xs[0], xs.at(-1)] : null, { room: 0.015, label: 'epoch' }),
     y: axisOf(endsOf(lines.map((line) => line.ys), chart.log), { log: chart.log, label }),
     lines: [...lines, ...means],
-    epoch: xs.includes(choice.epoch) ? choice.epoch : null,
+    faded: ticked('mean'),
+    epoch: xs.includes(epochs.at()) ? epochs.at() : null,
   };
   return { picture, lines, title: `${label} against epochs`, caption: captionOf(lines, means, metric), head: 'epoch' };
 }
 
 function profile(chart) {
-  const metric = metricOf(chart.metric);
-  const { epoch } = choice;
+  const { metric } = chart;
+  const epoch = epochs.at();
   const runs = visibleRuns().filter((run) => series(run, metric.key));
   const xs = sorted(runs.flatMap((run) => series(run, metric.key).layers));
   const where = (x) => `epoch ${epoch}, ${metric.index} ${x}`;
@@ -51,7 +52,7 @@ function profile(chart) {
   const lines = runs.map((run) => line(run, metric.key));
   const measured = runs.some((run) => series(run, metric.key).place.has(epoch));
   const controls = controlLines(runs, metric, line);
-  const means = choice.mean ? meansOf(lines, where) : [];
+  const means = ticked('mean') ? meansOf(lines, where) : [];
   const extra = [
     measured || !runs.length ? '' : `Not measured at epoch ${epoch}; measured at ${series(runs[0], metric.key).epochs.join(', ')}.`,
     controls.length ? 'Grey, of every run: credit by chance (dots) and BP’s own gradient (dashes).' : '',
@@ -62,13 +63,14 @@ function profile(chart) {
     x,
     y: axisOf(endsOf(everyEpoch(runs, metric), chart.log), { log: chart.log }),
     lines: [...controls, ...lines, ...means],
+    faded: ticked('mean'),
     epoch: null,
   };
   return { picture, lines, title: `${metric.label} at every ${metric.index}, epoch ${epoch}`, caption: captionOf(lines, means, metric, extra), head: metric.index };
 }
 
 function controlLines(runs, metric, line) {
-  if (!choice.controls) return [];
+  if (!ticked('controls')) return [];
   return Object.keys(CONTROLS).flatMap((control) => runs
     .filter((run) => series(run, metric.key + control))
     .map((run) => controlOf(run, control, line(run, metric.key + control))));
@@ -76,35 +78,6 @@ function controlLines(runs, metric, line) {
 
 // The values of all epochs: a range that stays, so that playing shows change and not a moving axis.
 function everyEpoch(runs, metric) {
-  const keys = ['', ...(choice.controls ? Object.keys(CONTROLS) : [])].map((control) => metric.key + control);
+  const keys = ['', ...(ticked('controls') ? Object.keys(CONTROLS) : [])].map((control) => metric.key + control);
   return runs.flatMap((run) => keys.map((key) => series(run, key)?.values || []));
-}
-
-function drawChart(chart) {
-  if (!chart.metric) return;
-  const made = (chart.kind === 'epochs' ? overEpochs : profile)(chart);
-  showTipGone(chart);
-  drawPicture(chart, made.picture);
-  chart.plot.classList.toggle('faded', choice.mean);
-  chart.caption.textContent = made.caption;
-  chart.plot.setAttribute('aria-label', `${made.title}. ${made.caption} Arrow keys read the points.`);
-  chart.table = made;
-  if (chart.values.open) fillValues(chart);
-}
-
-function showTipGone(chart) {
-  if (chart.tipped) showTip(chart, null);
-}
-
-// The values as a table, for readers who do not hover.
-function fillValues(chart) {
-  const { lines, head } = chart.table;
-  const xs = lines.length ? lines[0].xs : [];
-  const titles = xs.map((x) => element('th', { scope: 'col' }, `${head} ${x}`));
-  const rows = lines.map((line) => {
-    const cells = xs.map((x, i) => (line.ys[i] !== null ? said(line.ys[i]) : line.gaps[i] || 'not measured'));
-    return element('tr', {}, element('th', { scope: 'row', class: 'left' }, line.name), ...cells.map((cell) => element('td', {}, cell)));
-  });
-  const header = element('thead', {}, element('tr', {}, element('th', { scope: 'col', class: 'left' }, 'run'), ...titles));
-  chart.values.querySelector('.scroll').replaceChildren(element('table', {}, header, element('tbody', {}, ...rows)));
 }

@@ -34,3 +34,13 @@ function swatch(look) {
   const line = drawn('line', { x1: 0, y1: 6, x2: 26, y2: 6, 'stroke-width': 2.5, 'stroke-dasharray': look.dash });
   return drawn('svg', { class: 'swatch', 'aria-hidden': 'true', viewBox: '0 0 26 12' }, coloured(line, { stroke: look.colour }));
 }
+
+// The entries of a list to choose from; where they are as before nothing is touched, so that an open list stays open.
+function options(select, entries, wanted) {
+  const there = [...select.options];
+  if (there.length !== entries.length || there.some((one, i) => one.value !== entries[i][0] || one.text !== entries[i][1])) {
+    select.replaceChildren(...entries.map(([value, text]) => element('option', { value }, text)));
+  }
+  select.value = entries.some(([value]) => value === wanted) ? wanted : (entries[0] || [''])[0];
+  return select.value;
+}

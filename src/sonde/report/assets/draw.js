@@ -97,6 +97,7 @@ function drawPicture(chart, picture) {
   }
   picture.lines.forEach((line, i) => svg.append(drawLine(line, at.points[i], at.marks[i])));
   svg.append(drawn('circle', { class: 'focus', r: 6, visibility: 'hidden' }));
+  plot.classList.toggle('faded', Boolean(picture.faded));
   plot.querySelector('svg')?.remove();
   plot.prepend(svg);
   chart.picture = picture;

@@ -21,7 +21,7 @@ function lookOf({ network, rule }) {
 
 function nameOf(run) {
   const { networks, rules } = family();
-  return `${choice.networks.size > 1 ? `${networks[run.network].label}, ` : ''}${rules[run.rule].label}`;
+  return `${shownOf('network').length > 1 ? `${networks[run.network].label}, ` : ''}${rules[run.rule].label}`;
 }
 
 // Why a value has no place in the chart, or null where it has one.

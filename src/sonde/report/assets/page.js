@@ -1,14 +1,11 @@
-// Wire the page: theme, choices, slider and play button.
-
-const charts = [];
-const LIKED = { 'first-profile': 'hidden_norm', 'second-profile': 'grad_norm', 'third-profile': 'credit_cosine' };
+// The page: theme, printing, and `sonde.show`, through which all data come.
 
 // ── theme ──────────────────────────────────────────────────────────────────────────────────────────
 const systemDark = matchMedia('(prefers-color-scheme: dark)');
 
 function isDark() {
-  const chosen = document.documentElement.dataset.theme;
-  return chosen ? chosen === 'dark' : systemDark.matches;
+  const wanted = document.documentElement.dataset.theme;
+  return wanted ? wanted === 'dark' : systemDark.matches;
 }
 
 function showTheme() {
@@ -24,206 +21,68 @@ byId('theme').addEventListener('click', () => {
 systemDark.addEventListener('change', showTheme);
 showTheme();
 
-// ── drawing ────────────────────────────────────────────────────────────────────────────────────────
-let asked = false;
+// ── data ───────────────────────────────────────────────────────────────────────────────────────────
+// Everything the page shows, from one object; whatever it lacks stays as it is.
+//   answers  what `answers_data` makes of the studies' answers
+//   charts   what `chart_data` makes of stored runs
+//   watched  what `watched_data` makes of watched runs
+//   glossary the terms of `glossary`, each as it is written and explained
+//   html     { part: markup }: what stands inside the elements with data-part="part", made by the page's own templates
+// What the reader chose (`view`), which boxes are open, where he has scrolled and what has the focus stay.
+const shown = { html: {} };
 
-function redraw() {
-  if (asked) return;
-  asked = true;
-  requestAnimationFrame(() => {
-    asked = false;
-    charts.forEach(drawChart);
-    showKeys();
+function show(given) {
+  keepingPlace(() => {
+    for (const [part, markup] of Object.entries(given.html || {})) replacePart(part, markup);
+    if (given.charts) showCharts(given.charts);
+    if (given.answers) showAnswers(given.answers);
+    if (given.watched) showWatched(given.watched);
+    if (given.glossary) readTerms(given.glossary);
+    markSoon();
   });
 }
 
-// Which line is which, where the choices are out of sight.
-function showKeys() {
-  const looks = new Map(visibleRuns().map((run) => [nameOf(run), lookOf(run)]));
-  for (const key of document.querySelectorAll('.key')) {
-    key.replaceChildren(...[...looks].map(([name, look]) => element('span', {}, swatch(look), name)));
-  }
+// What stood at the top of the window stands there afterwards.
+function keepingPlace(change) {
+  const marks = [...document.querySelectorAll('[id]')].filter((mark) => mark.checkVisibility());
+  const mark = window.scrollY > 0 ? marks.find((one) => one.getBoundingClientRect().top >= 0) : null;
+  const before = mark?.getBoundingClientRect().top;
+  const { id } = mark || {};
+  change();
+  const after = id && byId(id)?.getBoundingClientRect().top;
+  if (id && after !== undefined) window.scrollBy({ top: after - before, behavior: 'instant' });
 }
 
-// ── choices ────────────────────────────────────────────────────────────────────────────────────────
-function checks(id, entries, chosen) {
-  const box = byId(id);
-  box.querySelectorAll('label').forEach((label) => label.remove());
-  box.hidden = entries.length < 2;
-  for (const { key, text, look } of entries) {
-    const input = element('input', { type: 'checkbox', value: key });
-    input.checked = chosen.has(key);
-    input.addEventListener('change', () => {
-      if (input.checked) chosen.add(key);
-      else chosen.delete(key);
-      redraw();
-    });
-    box.append(element('label', {}, input, ...(look ? [swatch(look)] : []), text));
-  }
-}
-
-function options(select, entries, wanted) {
-  select.replaceChildren(...entries.map(([value, text]) => element('option', { value }, text)));
-  select.value = entries.some(([value]) => value === wanted) ? wanted : (entries[0] || [''])[0];
-  return select.value;
-}
-
-function showChoices() {
-  const { networks, rules, seeds } = family();
-  const several = { networks: networks.length > 1, rules: rules.length > 1 };
-  checks('networks', networks.map(({ label }, key) => {
-    const look = lookOf({ network: key, rule: 0 });
-    return { key, text: label, look: several.rules ? { ...look, colour: 'var(--faint)' } : look };
-  }), choice.networks);
-  checks('rules', rules.map(({ label }, key) => {
-    const look = lookOf({ network: 0, rule: key });
-    return { key, text: label, look: several.networks ? { ...look, dash: SOLID } : look };
-  }), choice.rules);
-  checks('seeds', seeds.map((seed) => ({ key: seed, text: String(seed) })), choice.seeds);
-}
-
-function startFamily(place) {
-  stop();
-  chooseFamily(place);
-  showChoices();
-  byId('epoch').max = String(Math.max(choice.epochs.length - 1, 0));
-  byId('epoch').disabled = choice.epochs.length < 2;
-  byId('play').disabled = choice.epochs.length < 2;
-  const taken = new Set();
-  for (const chart of charts) {
-    const metrics = offeredMetrics(chart.kind === 'profile');
-    const keys = metrics.map((metric) => metric.key);
-    const liked = LIKED[chart.box.id];
-    const wanted = keys.includes(liked) ? liked : keys.find((key) => !taken.has(key) && !Object.values(LIKED).includes(key));
-    if (chart.kind === 'profile') taken.add(wanted);
-    const entries = metrics.map((metric) => [metric.key, metric.label]);
-    setMetric(chart, options(chart.select, entries, chart.kind === 'profile' ? wanted : keys[0]));
-  }
-  setEpoch(choice.epoch);
-  redraw();
-}
-
-function setMetric(chart, key) {
-  const metric = metricOf(key);
-  chart.metric = metric ? key : null;
-  chart.box.hidden = !metric;
-  if (!metric) return;
-  chart.log = metric.log;
-  chart.logBox.checked = metric.log;
-  if (!chart.layerBox) return;
-  chart.layerBox.hidden = !metric.layered;
-  const layers = metric.layered ? sorted(familyRuns().flatMap((run) => series(run, key)?.layers || [])) : [];
-  chart.layer = options(chart.layerBox.querySelector('select'), ['last', ...layers.map(String)].map((layer) => [layer, layer]), 'last');
-}
-
-// ── epochs ─────────────────────────────────────────────────────────────────────────────────────────
-function setEpoch(epoch) {
-  if (!choice.epochs.includes(epoch)) return;
-  choice.epoch = epoch;
-  const text = `${epoch} of ${family().epochs}`;
-  byId('epoch').value = String(choice.epochs.indexOf(epoch));
-  byId('epoch').setAttribute('aria-valuetext', `epoch ${text}`);
-  byId('epoch-said').textContent = text;
-  byId('epoch-printed').textContent = `${family().title}; epoch ${text}.`;
-  redraw();
-}
-
-let playing = null;
-
-function stop() {
-  clearTimeout(playing);
-  playing = null;
-  byId('play').textContent = 'Play';
-}
-
-// The whole run in about ten seconds; slower where the reader asked for less motion.
-function pause() {
-  if (matchMedia('(prefers-reduced-motion: reduce)').matches) return 1000;
-  return Math.max(80, Math.min(500, 10000 / choice.epochs.length));
-}
-
-function step() {
-  const next = choice.epochs[choice.epochs.indexOf(choice.epoch) + 1];
-  if (next === undefined) {
-    stop();
-    return;
-  }
-  setEpoch(next);
-  playing = setTimeout(step, pause());
-}
-
-function play() {
-  if (choice.epoch === choice.epochs.at(-1)) setEpoch(choice.epochs[0]);
-  byId('play').textContent = 'Pause';
-  playing = setTimeout(step, pause());
-}
-
-// ── start ──────────────────────────────────────────────────────────────────────────────────────────
-function wireChart(box) {
-  const chart = {
-    box,
-    kind: box.classList.contains('profile') ? 'profile' : 'epochs',
-    plot: box.querySelector('.plot'),
-    tip: box.querySelector('.tip'),
-    spoken: box.querySelector('.spoken'),
-    caption: box.querySelector('figcaption'),
-    values: box.querySelector('details.values'),
-    select: box.querySelector('.metric'),
-    logBox: box.querySelector('.log'),
-    layerBox: box.querySelector('.layer'),
-    tipped: null,
-  };
-  chart.select.addEventListener('change', () => {
-    setMetric(chart, chart.select.value);
-    redraw();
+// Boxes, tables and links are found again by where they stand in their part.
+function replacePart(part, markup) {
+  const box = document.querySelector(`[data-part="${part}"]`);
+  if (!box || shown.html[part] === markup) return;
+  shown.html[part] = markup;
+  const inside = 'details, .scroll, a, button, summary, [tabindex]';
+  const before = [...box.querySelectorAll(inside)];
+  const focus = before.indexOf(document.activeElement);
+  const state = before.map(({ open, scrollLeft }) => ({ open, scrollLeft }));
+  box.innerHTML = markup;
+  box.querySelectorAll(inside).forEach((one, i) => {
+    if (!state[i]) return;
+    if (one.tagName === 'DETAILS' && state[i].open !== undefined) one.open = state[i].open;
+    one.scrollLeft = state[i].scrollLeft;
+    if (i === focus) one.focus({ preventScroll: true });
   });
-  chart.logBox.addEventListener('change', () => {
-    chart.log = chart.logBox.checked;
-    redraw();
-  });
-  chart.layerBox?.querySelector('select').addEventListener('change', (event) => {
-    chart.layer = event.target.value;
-    redraw();
-  });
-  chart.values.addEventListener('toggle', () => chart.values.open && fillValues(chart));
-  listen(chart, (x) => chart.kind === 'epochs' && setEpoch(x));
-  charts.push(chart);
 }
 
-function wire() {
-  byId('stage').querySelectorAll('.chart').forEach(wireChart);
-  options(byId('family'), data.families.map(({ title }, i) => [String(i), title]), '0');
-  byId('family-field').hidden = data.families.length < 2;
-  byId('family').addEventListener('change', (event) => startFamily(Number(event.target.value)));
-  for (const id of ['mean', 'controls']) {
-    byId(id).addEventListener('change', (event) => {
-      choice[id] = event.target.checked;
-      redraw();
-    });
-  }
-  byId('choices').addEventListener('submit', (event) => event.preventDefault());
-  byId('epoch').addEventListener('input', (event) => {
-    stop();
-    setEpoch(choice.epochs[Number(event.target.value)]);
-  });
-  byId('play').addEventListener('click', () => (playing === null ? play() : stop()));
-  new ResizeObserver(redraw).observe(byId('stage'));
-}
+window.sonde = { show };
+show(JSON.parse(byId('data').textContent));
+const again = () => show({ charts: data, watched: seen.data });
+if (readView()) again();
+window.addEventListener('hashchange', () => readView() && again());
 
-readData();
-if (data.series.length) {
-  byId('stage').hidden = false;
-  wire();
-  startFamily(0);
-} else if (byId('nothing')) {
-  byId('nothing').hidden = false;
-}
-
-// Paper has its own width and no boxes to open; what the findings stand on is part of what they say.
+// ── paper ──────────────────────────────────────────────────────────────────────────────────────────
+// It has its own width and no boxes to open; what the findings stand on is part of what they say.
 function print(on) {
   onPaper = on;
   document.querySelectorAll('.evidence, .left-out').forEach((box) => { box.open = on || box.matches('.left-out'); });
-  charts.forEach(drawChart);
+  [...charts, ...seen.charts, ...[...answers.values()].map(({ chart }) => chart)].forEach(drawChart);
 }
 window.addEventListener('beforeprint', () => print(true));
 window.addEventListener('afterprint', () => print(false));

@@ -1,10 +1,11 @@
-// The embedded data, and what the reader has chosen to see.
+// The charts' data, and what of them the reader has chosen to see.
 
-let data = null;
+let data = { runs: [], families: [], metrics: [], styles: {}, series: [], grids: [], reasons: [] };
 const known = new Map(); // run and metric → series
 
-function readData() {
-  data = JSON.parse(byId('data').textContent);
+function readCharts(given) {
+  data = given;
+  known.clear();
   data.runs.forEach((run, place) => { run.place = place; });
   for (const packed of data.series) {
     const why = new Map();
@@ -19,7 +20,6 @@ function readData() {
 }
 
 const series = (run, key) => known.get(`${run.place} ${key}`);
-const metricOf = (key) => data.metrics.find((metric) => metric.key === key);
 
 // One reading: its value and n, or why there is none; all null where nothing was measured.
 function reading(of, epoch, layer) {
@@ -30,30 +30,42 @@ function reading(of, epoch, layer) {
   return { value: of.values[i], why: of.why.get(i) ?? null, n: Array.isArray(of.n) ? of.n[i] : of.n };
 }
 
-const choice = {
-  family: 0,
-  networks: new Set(),
-  rules: new Set(),
-  seeds: new Set(),
-  mean: false,
-  controls: true,
-  epoch: 0,
-  epochs: [], // at which some layer was measured
+const family = () => data.families.find(({ title }) => title === chosen('charts.recipe')) || data.families[0];
+const familyRuns = () => data.runs.filter((run) => run.family === family().place);
+
+// Networks, rules and seeds of the family: all but those that the reader switched off.  An empty word leads the list
+// of those, so that a list the reader has emptied is told from one that he has not touched.
+const CHECKED = {
+  network: { of: () => family().networks.map(({ label }) => label), hidden: hiddenNetworks },
+  rule: { of: () => family().rules.map(({ label }) => label), hidden: () => [] },
+  seed: { of: () => family().seeds.map(String), hidden: () => [] },
 };
 
-const family = () => data.families[choice.family];
-const familyRuns = () => data.runs.filter((run) => run.family === choice.family);
+// Many lines of one colour say little: several networks at once only where a single rule trained them.
+function hiddenNetworks() {
+  return family().rules.length === 1 ? [] : CHECKED.network.of().slice(1);
+}
+
+function hidden(what) {
+  return view.has(`charts.no-${what}`) ? view.getAll(`charts.no-${what}`).slice(1) : CHECKED[what].hidden();
+}
+
+function shownOf(what) {
+  const off = new Set(hidden(what));
+  return CHECKED[what].of().filter((label) => !off.has(label));
+}
 
 // The chosen runs, by network, rule and seed.
 function visibleRuns() {
+  const { networks, rules } = family();
+  const [off, offRules, offSeeds] = ['network', 'rule', 'seed'].map((what) => new Set(hidden(what)));
   return familyRuns()
-    .filter((run) => choice.networks.has(run.network) && choice.rules.has(run.rule) && choice.seeds.has(run.seed))
+    .filter((run) => !off.has(networks[run.network].label) && !offRules.has(rules[run.rule].label) && !offSeeds.has(String(run.seed)))
     .sort((a, b) => a.network - b.network || a.rule - b.rule || a.seed - b.seed);
 }
 
-// Metrics that some run of the family has: all, or those of layers.
-function offeredMetrics(layered) {
-  const runs = familyRuns();
+// Metrics that some of the runs have: all, or those of layers.
+function offeredMetrics(layered, runs = familyRuns()) {
   return data.metrics
     .filter((metric) => !metric.key.includes('/') && (metric.layered || !layered))
     .filter((metric) => runs.some((run) => series(run, metric.key)));
@@ -61,18 +73,8 @@ function offeredMetrics(layered) {
 
 const sorted = (numbers) => [...new Set(numbers)].sort((a, b) => a - b);
 
-function measuredEpochs() {
-  const runs = familyRuns();
-  return sorted(offeredMetrics(true).flatMap((metric) => runs.flatMap((run) => series(run, metric.key)?.epochs || [])));
-}
+const layersOf = (metric) => sorted(familyRuns().flatMap((run) => series(run, metric.key)?.layers || []));
 
-function chooseFamily(place) {
-  choice.family = place;
-  const { networks, rules, seeds } = family();
-  // Many lines of one colour say little: several networks at once only where a single rule trained them.
-  choice.networks = new Set(rules.length === 1 ? networks.keys() : [0]);
-  choice.rules = new Set(rules.keys());
-  choice.seeds = new Set(seeds);
-  choice.epochs = measuredEpochs();
-  choice.epoch = choice.epochs.at(-1) ?? 0;
+function measuredEpochs(runs = familyRuns()) {
+  return sorted(offeredMetrics(true, runs).flatMap((metric) => runs.flatMap((run) => series(run, metric.key)?.epochs || [])));
 }

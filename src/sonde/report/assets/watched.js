@@ -3,9 +3,12 @@
 const SHADES = ['var(--accent)', 'var(--colour-dfa)', 'var(--colour-state_bridge)', 'var(--colour-credit_bridge)', 'var(--colour-fa)', 'var(--ink)'];
 const MOST_CURVES = SHADES.length;
 const MOST_SHOWN = 400; // modules of the tree in the page at once
-const seen = { data: null, run: null, step: 0, words: '', chosen: [], charts: [], playing: null };
+const seen = { data: { runs: [], reasons: [] }, charts: [] };
+let steps = null; // the player
 
-const watchedRun = () => seen.data.runs[seen.run];
+const watchedRun = () => seen.data.runs.find(({ id }) => id === chosen('watched.run')) || seen.data.runs[0];
+const searched = () => chosen('watched.search', '');
+const stepPlace = () => watchedRun().steps.indexOf(steps.at());
 
 function metricsFor(chart) {
   const run = watchedRun();
@@ -24,14 +27,14 @@ function reasonsOf(metric) {
 }
 
 function matching(names) {
-  const words = seen.words.toLowerCase();
+  const words = searched().toLowerCase();
   const wanted = names.map((name, place) => ({ name, place }));
   return words ? wanted.filter(({ name }) => name.toLowerCase().includes(words)) : wanted;
 }
 
 // Modules that only hold others repeat the last of them; they are drawn where somebody looks for them.
 function leaves(places, names) {
-  if (seen.words) return places;
+  if (searched()) return places;
   const holders = new Set();
   for (const name of names) {
     const parts = name.split('.');
@@ -47,14 +50,16 @@ function gapAt(value, why, log) {
   return log && value <= 0 ? `${said(value)} has no place on a log scale` : null;
 }
 
-function watchedProfile(chart, metric) {
+function watchedProfile(chart) {
+  const { metric } = chart;
   const run = watchedRun();
   const names = chart.of === 'parameters' ? run.parameters : run.modules.map(({ name }) => name);
   const here = leaves(matching(names), names).filter(({ place }) => metric.v[place]);
   const xs = here.map((_, i) => i);
-  const step = run.steps[seen.step];
-  const values = here.map(({ place }) => metric.v[place][seen.step]);
-  const gaps = here.map(({ place }, i) => gapAt(values[i], reasonsOf(metric).get(`${place} ${seen.step}`), chart.log));
+  const at = stepPlace();
+  const step = run.steps[at];
+  const values = here.map(({ place }) => metric.v[place][at]);
+  const gaps = here.map(({ place }, i) => gapAt(values[i], reasonsOf(metric).get(`${place} ${at}`), chart.log));
   const line = {
     kind: 'module',
     name: `step ${step}`,
@@ -76,6 +81,7 @@ function watchedProfile(chart, metric) {
     picture: { x, y: axisOf(ends, { log: chart.log, label: metric.label }), lines: [line], epoch: null },
     lines: [line],
     here,
+    places: here.map(({ name }) => name),
     title: `${metric.label}, step ${step}`,
     caption: [
       `${metric.label} at step ${step}: ${plural(defined, 'value')}.`,
@@ -94,7 +100,8 @@ function shortName(name, many) {
   return name.length <= most ? name : `…${name.slice(1 - most)}`;
 }
 
-function watchedCurves(chart, metric) {
+function watchedCurves(chart) {
+  const { metric } = chart;
   const run = watchedRun();
   const label = metric.label;
   const lines = metric.loss ? [lossLine(run, chart)] : curveLines(run, metric, chart);
@@ -104,7 +111,7 @@ function watchedCurves(chart, metric) {
       x: axisOf(xs.length ? [Math.min(...xs), Math.max(...xs)] : null, { room: 0.015, label: 'step' }),
       y: axisOf(endsOf(lines.map((line) => line.ys), chart.log), { log: chart.log, label }),
       lines,
-      epoch: run.steps[seen.step],
+      epoch: run.steps[stepPlace()] ?? null,
     },
     lines,
     title: `${label} over steps`,
@@ -124,7 +131,7 @@ function curveLines(run, metric, chart) {
   const isParameter = run.of_parameters.includes(metric);
   const names = isParameter ? run.parameters : run.modules.map(({ name }) => name);
   const of = (name) => (isParameter ? names.filter((one) => one === name || one.startsWith(`${name}.`)) : [name]);
-  const wanted = seen.chosen.flatMap(of).filter((name) => metric.v[names.indexOf(name)]).slice(0, MOST_CURVES);
+  const wanted = chosenModules().flatMap(of).filter((name) => metric.v[names.indexOf(name)]).slice(0, MOST_CURVES);
   return wanted.map((name, shade) => {
     const place = names.indexOf(name);
     const values = metric.v[place];
@@ -149,28 +156,14 @@ function curve(name, shade, xs, values, gaps) {
   };
 }
 
-function drawWatchedChart(chart) {
-  const metric = metricsFor(chart).find(({ key }) => key === chart.metric);
-  chart.box.hidden = !metric;
-  if (!metric) return;
-  const made = (chart.of === 'curve' ? watchedCurves : watchedProfile)(chart, metric);
-  showTipGone(chart);
-  drawPicture(chart, made.picture);
-  chart.caption.textContent = made.caption;
-  chart.plot.setAttribute('aria-label', `${made.title}. ${made.caption} Arrow keys read the points.`);
-  chart.table = made;
-  if (chart.values.open) fillValues(chart);
-}
+const redrawWatched = drawnOnce(() => seen.data.runs.length && seen.charts.forEach(drawChart));
 
-let watchedAsked = false;
-
-function redrawWatched() {
-  if (watchedAsked) return;
-  watchedAsked = true;
-  requestAnimationFrame(() => {
-    watchedAsked = false;
-    seen.charts.forEach(drawWatchedChart);
-  });
+// Those of the reader; else the first, the middle and the last module.
+function chosenModules() {
+  if (view.has('watched.module')) return view.getAll('watched.module').slice(1);
+  const names = watchedRun().modules.map(({ name }) => name);
+  const first = leaves(matching(names), names);
+  return [...new Set([first[0], first[Math.floor(first.length / 2)], first.at(-1)].filter(Boolean).map(({ name }) => name))];
 }
 
 // ── tree ───────────────────────────────────────────────────────────────────────────────────────────
@@ -205,7 +198,7 @@ function treeLine({ text, depth, name }) {
     holder.style.paddingLeft = `${0.4 + depth}rem`;
     return holder;
   }
-  const button = element('button', { type: 'button', class: 'module', 'aria-pressed': String(seen.chosen.includes(name)), title: name });
+  const button = element('button', { type: 'button', class: 'module', 'aria-pressed': String(chosenModules().includes(name)), title: name });
   button.style.paddingLeft = `${0.4 + depth}rem`;
   button.append(element('span', {}, text), element('small', {}, typeOf(name.split('#')[0])));
   button.addEventListener('click', () => chooseModule(name));
@@ -215,127 +208,78 @@ function treeLine({ text, depth, name }) {
 function showTree() {
   const names = watchedRun().modules.map(({ name }) => name);
   const found = matching(names);
-  const lines = seen.words ? found.map(({ name }) => ({ text: name, depth: 0, name })) : treeOf(names);
+  const lines = searched() ? found.map(({ name }) => ({ text: name, depth: 0, name })) : treeOf(names);
   const box = byId('watched-tree');
-  box.replaceChildren(...lines.slice(0, MOST_SHOWN).map(treeLine));
-  if (lines.length > MOST_SHOWN) box.append(element('p', { class: 'note' }, `and ${lines.length - MOST_SHOWN} more: search for them`));
-  byId('watched-count').textContent = seen.words ? `${found.length} of ${plural(names.length, 'module')}` : plural(names.length, 'module');
+  const drawn = JSON.stringify([lines, chosenModules()]);
+  if (seen.tree !== drawn) {
+    seen.tree = drawn;
+    box.replaceChildren(...lines.slice(0, MOST_SHOWN).map(treeLine));
+    if (lines.length > MOST_SHOWN) box.append(element('p', { class: 'note' }, `and ${lines.length - MOST_SHOWN} more: search for them`));
+  }
+  byId('watched-count').textContent = searched() ? `${found.length} of ${plural(names.length, 'module')}` : plural(names.length, 'module');
 }
 
 function chooseModule(name) {
-  seen.chosen = seen.chosen.includes(name) ? seen.chosen.filter((one) => one !== name) : [...seen.chosen, name].slice(-MOST_CURVES);
-  for (const button of byId('watched-tree').querySelectorAll('button')) button.setAttribute('aria-pressed', String(seen.chosen.includes(button.title)));
+  const before = chosenModules();
+  const after = before.includes(name) ? before.filter((one) => one !== name) : [...before, name].slice(-MOST_CURVES);
+  choose('watched.module', '', ...after);
+  for (const button of byId('watched-tree').querySelectorAll('button')) button.setAttribute('aria-pressed', String(after.includes(button.title)));
   const chart = seen.charts.find(({ of }) => of === 'curve');
-  if (chart.metric === 'loss') setWatchedMetric(chart, watchedRun().of_modules[0]?.key);
+  if (chart.metric?.loss) choose(`${chart.key}.metric`, watchedRun().of_modules[0]?.key);
   redrawWatched();
 }
 
 // ── wiring ─────────────────────────────────────────────────────────────────────────────────────────
-function setWatchedMetric(chart, wanted) {
-  const metrics = metricsFor(chart);
-  const key = options(chart.select, metrics.map((metric) => [metric.key, metric.label]), wanted);
-  const metric = metrics.find((one) => one.key === key);
-  chart.metric = metric ? key : null;
-  chart.log = metric?.log || false;
-  chart.logBox.checked = chart.log;
-}
+const LIKED_OF_WATCHED = { 'watched-upper': 'out_rms', 'watched-lower': 'grad_rms', 'watched-curve': 'loss', 'watched-weights': 'update_ratio' };
 
-function setWatchedStep(place) {
-  const { steps } = watchedRun();
-  seen.step = place;
-  byId('watched-step').value = String(place);
-  byId('watched-step').setAttribute('aria-valuetext', `step ${steps[place]}`);
-  byId('watched-step-said').textContent = `${steps[place]} of ${steps.at(-1)}`;
+function showWatchedRun() {
+  const run = watchedRun();
+  if (byId('watched-search').value.trim() !== searched()) byId('watched-search').value = searched();
+  steps.show(run.steps, run.steps.at(-1));
+  showTree();
   redrawWatched();
 }
 
-function startWatched(place) {
-  stopWatched();
-  seen.run = place;
-  const run = watchedRun();
-  const first = leaves(matching(run.modules.map(({ name }) => name)), run.modules.map(({ name }) => name));
-  seen.chosen = [first[0], first[Math.floor(first.length / 2)], first.at(-1)].filter(Boolean).map(({ name }) => name);
-  seen.chosen = [...new Set(seen.chosen)];
-  byId('watched-step').max = String(Math.max(run.steps.length - 1, 0));
-  byId('watched-step').disabled = run.steps.length < 2;
-  byId('watched-play').disabled = run.steps.length < 2;
-  const liked = { 'watched-upper': 'out_rms', 'watched-lower': 'grad_rms', 'watched-curve': 'loss', 'watched-weights': 'update_ratio' };
-  seen.charts.forEach((chart) => setWatchedMetric(chart, liked[chart.box.id]));
-  showTree();
-  setWatchedStep(run.steps.length - 1);
-}
-
-function stopWatched() {
-  clearTimeout(seen.playing);
-  seen.playing = null;
-  byId('watched-play').textContent = 'Play';
-}
-
-function stepWatched() {
-  if (seen.step >= watchedRun().steps.length - 1) {
-    stopWatched();
-    return;
+function wireWatched() {
+  for (const box of byId('watched-stage').querySelectorAll('.chart')) {
+    const { of } = box.dataset;
+    const chart = makeChart(box, {
+      section: 'watched',
+      kind: 'epochs',
+      offered: () => metricsFor(chart),
+      liked: () => LIKED_OF_WATCHED[box.id],
+      make: of === 'curve' ? watchedCurves : watchedProfile,
+      onChoose: (x) => {
+        if (of === 'curve') steps.move(x);
+        else if (of === 'modules') chooseModule(chart.made.here[x].name);
+      },
+    });
+    seen.charts.push(Object.assign(chart, { of }));
   }
-  setWatchedStep(seen.step + 1);
-  const still = matchMedia('(prefers-reduced-motion: reduce)').matches;
-  seen.playing = setTimeout(stepWatched, still ? 1000 : Math.max(80, Math.min(500, 10000 / watchedRun().steps.length)));
-}
-
-function playWatched() {
-  if (seen.step >= watchedRun().steps.length - 1) setWatchedStep(0);
-  byId('watched-play').textContent = 'Pause';
-  seen.playing = setTimeout(stepWatched, 200);
-}
-
-function wireWatchedChart(box) {
-  const chart = {
-    box,
-    of: box.dataset.of,
-    kind: 'epochs',
-    plot: box.querySelector('.plot'),
-    tip: box.querySelector('.tip'),
-    spoken: box.querySelector('.spoken'),
-    caption: box.querySelector('figcaption'),
-    values: box.querySelector('details.values'),
-    select: box.querySelector('.metric'),
-    logBox: box.querySelector('.log'),
-    tipped: null,
-  };
-  chart.select.addEventListener('change', () => {
-    setWatchedMetric(chart, chart.select.value);
-    redrawWatched();
+  steps = makePlayer('watched-step', 'watched.step', 'step', redrawWatched);
+  byId('watched-run').addEventListener('change', (event) => {
+    steps.stop();
+    forget('watched.module', 'watched.step');
+    choose('watched.run', event.target.value);
+    showWatchedRun();
   });
-  chart.logBox.addEventListener('change', () => {
-    chart.log = chart.logBox.checked;
-    redrawWatched();
-  });
-  chart.values.addEventListener('toggle', () => chart.values.open && fillValues(chart));
-  listen(chart, (x) => {
-    if (chart.of === 'curve') setWatchedStep(Math.max(0, watchedRun().steps.indexOf(x)));
-    else if (chart.of === 'modules') chooseModule(chart.table.here[x].name);
-  });
-  seen.charts.push(chart);
-}
-
-if (byId('watched-data')) {
-  seen.data = JSON.parse(byId('watched-data').textContent);
-  byId('watched-stage').hidden = false;
-  byId('watched-stage').querySelectorAll('.chart').forEach(wireWatchedChart);
-  options(byId('watched-run'), seen.data.runs.map((run, i) => [String(i), `${run.label} (${run.id})`]), '0');
-  byId('watched-run-field').hidden = seen.data.runs.length < 2;
-  byId('watched-run').addEventListener('change', (event) => startWatched(Number(event.target.value)));
   byId('watched-search').addEventListener('input', (event) => {
-    seen.words = event.target.value.trim();
+    choose('watched.search', ...[event.target.value.trim()].filter(Boolean));
     showTree();
     redrawWatched();
   });
-  byId('watched-step').addEventListener('input', (event) => {
-    stopWatched();
-    setWatchedStep(Number(event.target.value));
-  });
-  byId('watched-play').addEventListener('click', () => (seen.playing === null ? playWatched() : stopWatched()));
-  startWatched(0);
   new ResizeObserver(redrawWatched).observe(byId('watched-stage'));
-  window.addEventListener('beforeprint', () => seen.charts.forEach(drawWatchedChart));
-  window.addEventListener('afterprint', () => seen.charts.forEach(drawWatchedChart));
+}
+
+// The watched runs of new data, with what the reader had chosen.
+function showWatched(given) {
+  if (!byId('watched-stage')) return;
+  seen.data = given;
+  byId('watched').hidden = !given.runs.length;
+  byId('watched-stage').hidden = !given.runs.length;
+  if (!given.runs.length) return;
+  if (!seen.charts.length) wireWatched();
+  options(byId('watched-run'), given.runs.map((run) => [run.id, `${run.label} (${run.id})`]), watchedRun().id);
+  byId('watched-run-field').hidden = given.runs.length < 2;
+  showWatchedRun();
 }

@@ -1,4 +1,6 @@
-"""What a diagnosis may look at: the rows of a watched run, the facts of its first step, and results of experiments."""
+"""What a diagnosis goes by: of a watched run its rows, the facts of its first step and results of experiments; of a
+trained run the answers of its audit.
+"""
 
 import math
 import statistics
@@ -8,6 +10,8 @@ from functools import cached_property
 from typing import Any
 
 import polars as pl
+
+from sonde.audit.audit import RuleAudit, RunAudit
 
 EARLY = 10  # steps that are all looked at
 WEIGHTED = (
@@ -19,13 +23,30 @@ WEIGHTED = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evidence:
+class Audited:
+    """A run that Sonde trained, as the audit sees it."""
+
+    rule: RuleAudit  # over all seeds
+    run: RunAudit | None  # None: it diverged
+    diverged: int | None = None  # after which epoch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Signs:
     """One run.  Questions that several diagnoses ask are answered here, once."""
 
     rows: pl.DataFrame  # step, module, metric, value, defined, reason, …
     facts: Mapping[str, Any]
     steps: int  # that were taken
     trials: Mapping[str, Any] | None = None  # what experiments on a copy found
+    audited: Audited | None = None  # of a trained run, which has neither modules nor steps
+
+    @property
+    def length(self) -> str:
+        """How long the run was, in words."""
+        if self.audited is None:
+            return f"{self.steps} steps"
+        return f"{self.audited.diverged if self.audited.run is None else self.audited.run.run.epochs} epochs"
 
     # Rows
 

@@ -1,0 +1,56 @@
+"""Words that stand beside the numbers: what they mean wherever Sonde says them."""
+
+from sonde.explanations.explanation import Explanation
+
+_WORDS = {
+    "credit": (
+        "What a rule tells a layer about its share in the error: a vector for every sample that stands in for the "
+        "gradient at that layer's state.",
+        "a_l, beside g_l; it points uphill, and what produced h_l descends along it.",
+    ),
+    "null": (
+        "Chance: what the same measure scores when the rule's random matrices or networks are drawn anew.",
+        "In the same snapshot, 4 or 20 draws; of a rule that draws nothing, a random vector.",
+    ),
+    "ceiling": (
+        "The best there is: what the same measure scores with BP's own gradient in place of the credit.",
+        "In the same snapshot, as `…/bp`.",
+    ),
+    "depth": (
+        "The blocks between embedding and readout; a rule trains depth where training them beats leaving them as they "
+        "were drawn.",
+        "Test accuracy over frozen blocks of the same seed.",
+    ),
+    "block": (
+        "One of the L equal parts of a network, between embedding and readout.",
+        "Block l makes h_{l+1} of h_l.",
+    ),
+    "layer": (
+        "A place between blocks where the hidden state is read.",
+        "h_0 leaves the embedding, h_L the last block.",
+    ),
+    "stream": (
+        "The hidden state on its way up: in a residual network each block adds to it.",
+        "Its norm ‖h_l‖, layer by layer.",
+    ),
+    "probe": ("A measurement of a network as it stands, without training it.", "In float64, on a copy."),
+    "rule": ("How credit reaches each layer; backprop (BP) is one.", "`sonde list` has them all."),
+    "seed": (
+        "The number all random draws of a run follow from; runs that differ in nothing else are repetitions.",
+        "n counts seeds.",
+    ),
+    "interval": (
+        "Where the mean over seeds may lie: Student's t interval, 95 %.",
+        "mean ± t·s/√n; of differences, paired by seed. One seed has none.",
+    ),
+    "undefined": (
+        "There is no such number here, and the reason is stored beside it.",
+        "It is never drawn as 0.",
+    ),
+    "epoch": ("One pass over the training data.", "Epoch 0 is the network before training."),
+}
+
+WORDS = tuple(
+    Explanation(name=name, kind="word", short=short, measured=measured)
+    for name, (short, measured) in _WORDS.items()
+)
