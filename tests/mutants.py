@@ -57,8 +57,8 @@ MUTANTS = (
     Mutant(
         "credit is normalised by a sample's size",
         "training/step.py",
-        "size = math.prod(a.shape[lead:])",
-        "size = a.shape[-1]",
+        "math.sqrt(math.prod(a.shape[lead:]))",
+        "math.sqrt(a.shape[-1])",
         LIMITS,
     ),
     Mutant(

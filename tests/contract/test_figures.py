@@ -19,12 +19,19 @@ CONV = Evidence(
     AUDIT.runs.with_columns(OF_CONV_NET, model=pl.lit("conv_net"), label=pl.lit("ConvNet")),
     AUDIT.source,
 )
+BY_FA = pl.col("run").str.starts_with("fa-") & (pl.col("layer") < 4)
+BACKWARD = [
+    AUDIT.rows.filter(BY_FA, metric="credit_cosine").with_columns(metric=pl.lit(name))
+    for name in ("weight_alignment", "weight_ratio")
+]
 EVIDENCE: dict[str, Evidence] = {
     "residual": residual_evidence(seeds=SEEDS, depth=4, width=4, steps=6),
     "snapshots": snapshot_evidence(seeds=SEEDS, epochs=4),
     "cifar10": rules_evidence(seeds=SEEDS, epochs=4),
     "audit": AUDIT,
-    "rules": Evidence(pl.concat([AUDIT.rows, CONV.rows]), pl.concat([AUDIT.runs, CONV.runs]), AUDIT.source),
+    "rules": Evidence(
+        pl.concat([AUDIT.rows, *BACKWARD, CONV.rows]), pl.concat([AUDIT.runs, CONV.runs]), AUDIT.source
+    ),
 }
 ENTRIES = [(name, study) for name, spec in FIGURES.items() for study in spec.paths]
 

@@ -192,6 +192,8 @@ class CreditTwin:
         return self.net(normalised(h_d, self.rule.input_norm), layer / L, batch.errors[i])[0]
 
     def credits(self, batch: Batch) -> list[Tensor]:
+        if self.net.steps < self.warmup and self.rule.warmup_by == "nothing":
+            return [torch.zeros_like(h) for h in batch.states]
         if self.net.steps < self.warmup:
             sent = [[self.feedback[layer] @ e for e in batch.errors] for layer in range(L + 1)]
             if batch.states[0].ndim == 2:
@@ -205,7 +207,38 @@ class CreditTwin:
                 h_d = batch.state(layer, i).clone().requires_grad_()
                 row.append(torch.autograd.grad(self.value(batch, layer, i, h_d), h_d)[0])
             rows.append(row)
-        return batch.credit(rows)
+        return [*batch.credit(rows)[:-1], batch.top_gradient] if self.rule.perturb else batch.credit(rows)
+
+    def below(self, batch: Batch) -> dict[str, Tensor]:
+        """What V learns of the states below the top."""
+        found = []
+        if not self.rule.perturb:
+            noise = torch.randn(self.rule.copies, L, N, batch.states[0].shape[-1], generator=self.noise)
+            for i in range(N):
+                for layer in range(L):
+                    value = self.value(batch, layer, i, batch.state(layer, i))
+                    found.append((value - self.ahead(batch, layer, i, noise).detach()) ** 2)
+            return {"credit_consistency": torch.stack(found).mean()}
+        for layer in range(L):
+            h = batch.states[layer]
+            moved = h + self.rule.perturb * torch.stack(
+                [
+                    one.pow(2).mean().sqrt() * xi
+                    for one, xi in zip(h, torch.randn(h.shape, generator=self.noise).double(), strict=True)
+                ]
+            )
+            missed, changes = [], []
+            for i in range(N):
+                top = moved[i][None]
+                with torch.no_grad():
+                    for block in batch.net.blocks[layer:]:
+                        top = top + block(top)
+                    changes.append(batch.loss(batch.net.readout(top)[0], i) - batch.losses[i].detach())
+                there = self.value(batch, layer, i, vector(moved[i]))
+                missed.append(there - self.value(batch, layer, i, batch.state(layer, i)) - changes[-1])
+            size = torch.stack(changes).pow(2).mean().sqrt()
+            found += [(one / size) ** 2 for one in missed]
+        return {"credit_change": torch.stack(found).mean()}
 
     def ahead(self, batch: Batch, layer: int, i: int, noise_KLNd: Tensor) -> Tensor:
         """−λ log mean exp(−V̄/λ) over noisy copies of the state one block ahead, the noise after LayerNorm."""
@@ -218,21 +251,16 @@ class CreditTwin:
         return -self.rule.temperature * torch.log(torch.stack(powers).sum() / self.rule.copies)
 
     def learn(self, batch: Batch) -> dict[str, float]:
-        d = batch.states[0].shape[-1]
-        noise = torch.randn(self.rule.copies, L, N, d, generator=self.noise)
-        consistency, terminal, slopes = [], [], []
+        terminal, slopes = [], []
         size = torch.stack([vector(g) for g in batch.top_gradient]).pow(2).mean().sqrt()
         for i in range(N):
-            for layer in range(L):
-                value = self.value(batch, layer, i, batch.state(layer, i))
-                consistency.append((value - self.ahead(batch, layer, i, noise).detach()) ** 2)
             h_d = batch.state(L, i).clone().requires_grad_()
             value = self.value(batch, L, i, h_d)
             terminal.append((value - batch.losses[i].detach()) ** 2)
             (slope,) = torch.autograd.grad(value, h_d, create_graph=True)
             slopes.append((((slope - vector(batch.top_gradient[i])) / size) ** 2).mean())
         terms = {
-            "credit_consistency": torch.stack(consistency).mean(),
+            **self.below(batch),
             "credit_terminal_value": torch.stack(terminal).mean(),
             "credit_terminal_gradient": torch.stack(slopes).mean(),
         }
@@ -288,3 +316,9 @@ def test_credit_bridge_trains_as_its_equations_say_through_the_end_of_its_warm_u
 ) -> None:
     rule = CreditBridge(input_norm=input_norm, copies=3, warmup=0.4, average=0.9)
     assert_twins_agree(MODELS[model], rule, steps=6)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_credit_bridge_that_moves_states_learns_by_how_much_the_loss_changes(model: str) -> None:
+    rule = CreditBridge(perturb=0.2, warmup=0.4, warmup_by="nothing", average=0.9)
+    assert_twins_agree(MODELS[model], rule, steps=5)

@@ -122,6 +122,18 @@ def configurations(
     return in_groups(map(whole_tree, runs), settings(changes)) if changes else {"": runs}
 
 
+def beside(
+    study: str, *, scale: str, seeds: Sequence[int] | None, changes: Sequence[str], choices: Sequence[str]
+) -> "list[RunConfig]":
+    """The runs that the study has beside its own, where nothing changes or narrows it."""
+    from sonde.studies import STUDIES
+
+    chosen = STUDIES[study]
+    if changes or choices:
+        return []
+    return chosen.beside(scale, chosen.seeds[scale] if seeds is None else seeds)
+
+
 def together(groups: "dict[str, list[RunConfig]]") -> "list[RunConfig]":
     """The runs of all groups, each once."""
     return list({config.id: config for group in groups.values() for config in group}.values())

@@ -38,7 +38,7 @@ def run(
     """
     silent = quiet or json
     if not silent:
-        _say_first(study, scale, changed=bool(set))
+        _say_first(study, scale, changed=bool(set), whole=not only)
 
     from sonde.engine import local
 
@@ -55,9 +55,10 @@ def run(
 
     narrowing = {"changes": set or [], "choices": only or []}
     groups = options.configurations(study, scale=scale, seeds=options.seeds_of(seeds), **narrowing)
+    beside = options.beside(study, scale=scale, seeds=options.seeds_of(seeds), **narrowing)
     files.make_folder(out)
     outcomes = execute(
-        options.together(groups),
+        options.together({**groups, "beside": beside}),
         runs=runs,
         data_root=data_root,
         device=device,
@@ -74,7 +75,7 @@ def run(
     not_drawn: dict[str, str] = {}
     for label, wanted in groups.items():
         try:
-            gathered = gather(stored, wanted, str(runs))
+            gathered = gather(stored, wanted, str(runs), beside=beside)
         except NoRuns as nothing:
             print(f"sonde: {nothing}", file=sys.stderr)
             continue
@@ -103,12 +104,14 @@ def run(
 
 
 QUICK = {"snapshots": "digits", "audit": "digits", "cifar10": "digits", "rules": "parity"}
-"""What studies of CIFAR-10 train on at quick scale; here, because reading the studies takes seconds."""
+"""What studies of CIFAR-10 train on at quick scale, those of digits on parity, too; here, because reading the studies
+takes seconds."""
 
 
-def _say_first(study: str, scale: str, *, changed: bool) -> None:
+def _say_first(study: str, scale: str, *, changed: bool, whole: bool) -> None:
     """A line before anything is imported: to a person that it begins, to all on what where that is another task."""
     other = QUICK.get(study) if scale == "quick" and not changed else None
+    other = "digits and parity" if other == "digits" and whole else other
     on = f", on {other} in place of CIFAR-10 (--scale full trains on CIFAR-10)" if other else ""
     if on or sys.stderr.isatty():
         print(f"sonde: {study}, {scale} scale{on}", file=sys.stderr, flush=True)

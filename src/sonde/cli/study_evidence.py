@@ -4,7 +4,7 @@ import sys
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from sonde.cli.options import configurations
+from sonde.cli.options import beside, configurations
 from sonde.errors import SondeError
 from sonde.store.place import Place
 
@@ -36,12 +36,12 @@ def from_store(
         some = "only watched runs, and no run of a study" if stored.watched else "no runs"
         raise SondeError(f"{runs} holds {some}: `sonde run {study} --runs {runs}` makes them")
     present = sorted({run.config["seed"] for run in stored.runs})
-    groups = configurations(
-        study, scale=scale, seeds=present if seeds is None else seeds, changes=changes, choices=choices
-    )
+    seeds = present if seeds is None else seeds
+    groups = configurations(study, scale=scale, seeds=seeds, changes=changes, choices=choices)
+    aside = beside(study, scale=scale, seeds=seeds, changes=(), choices=())
     found = {}
     for label, wanted in groups.items():
-        found[label] = gather(stored, wanted, str(runs), guests=not (changes or choices))
+        found[label] = gather(stored, wanted, str(runs), guests=not (changes or choices), beside=aside)
     if tell:
         _tell(found, stored.broken)
     return found
@@ -49,7 +49,7 @@ def from_store(
 
 def _tell(found: "dict[str, Gathered]", told: Collection[str]) -> None:
     """Of the runs that no group has, why the first leaves them out."""
-    inside = {run.id for gathered in found.values() for run in gathered.stored.runs}
+    inside = {run.id for one in found.values() for run in (*one.stored.runs, *one.beside.runs)}
     reasons: dict[str, list[str]] = {}
     for run, why in next(iter(found.values())).left_out.items():
         if run not in inside and run not in told:

@@ -165,6 +165,16 @@ FIGURES: dict[str, FigureSpec] = {
         paths={"rules": "report/rules_conv_net"},
         drawn_by="rules.draw_conv_net",
     ),
+    "rules_credit": FigureSpec(
+        title="Credit against the BP gradient, layer by layer, every rule on a residual MLP",
+        paths={"rules": "report/rules_credit"},
+        drawn_by="rules.draw_credit",
+    ),
+    "rules_alignment": FigureSpec(
+        title="Backward matrices against the weights over epochs",
+        paths={"rules": "report/rules_alignment"},
+        drawn_by="rules.draw_alignment",
+    ),
 }
 
 

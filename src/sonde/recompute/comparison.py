@@ -27,6 +27,7 @@ COURSE = (
     "batch_loss",
     "state_pred_error",
     "credit_consistency",
+    "credit_change",
     "credit_terminal_value",
     "credit_terminal_gradient",
     "ddtp_inverse_error",

@@ -67,7 +67,7 @@ class _Part:
 
     @cached_property
     def runs(self) -> frozenset[str]:
-        return frozenset(run.id for run in self.gathered.stored.runs)
+        return frozenset(run.id for run in (*self.gathered.stored.runs, *self.gathered.beside.runs))
 
 
 def _parts(stored: Runs, source: str, judge: Judge) -> list[_Part]:
@@ -82,7 +82,8 @@ def _parts(stored: Runs, source: str, judge: Judge) -> list[_Part]:
             stored_seeds = {seed for known in recipes[scale] for seed in seeds.get(known, ())}
             configs = study.configs(scale, sorted(stored_seeds))
             try:
-                gathered = gather(stored, configs, source, judge, guests=True)
+                beside = study.beside(scale, sorted(stored_seeds))
+                gathered = gather(stored, configs, source, judge, guests=True, beside=beside)
             except NoRuns:
                 continue
             present = {run.config["seed"] for run in gathered.stored.runs}
@@ -104,6 +105,7 @@ def _section(part: _Part) -> Section:
         evidence=gathered.evidence,
         wanted=len(part.wanted),
         left_out=_incomplete(gathered, part.wanted),
+        beside=[run.id for run in gathered.beside.runs],
     )
 
 

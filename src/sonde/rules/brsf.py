@@ -55,15 +55,18 @@ class BatchMagnitudes(Rule):
         return Redrawn(Backward(sizes(facts)), seeded(rng))
 
     def feedback(self, state: Redrawn, units: Sequence[Matrix]) -> Matrix:
-        scale = cast(state.scale.matrices, units)
+        times = {name: s * (math.sqrt(3) / MOST) for name, s in cast(state.scale.matrices, units).items()}
         return {
-            name: w.sign().mul_(uniform(w, state.rng)).mul_(scale[name] * math.sqrt(3))
+            name: whole_numbers(w, state.rng).mul_(w.sign()).mul_(times[name])
             for name, w in weights_of(units).items()
         }
 
 
-def uniform(like: Tensor, rng: torch.Generator) -> Tensor:
-    """Between 0 and 1, in steps of 2⁻¹⁵: four numbers of every 64 random bits, since bits are what a draw costs."""
+MOST = 2**15
+
+
+def whole_numbers(like: Tensor, rng: torch.Generator) -> Tensor:
+    """Uniform from 0 to `MOST`: four of every 64 random bits, since bits are what a draw costs."""
     bits = torch.empty(-(-like.numel() // 4), dtype=torch.int64).random_(generator=rng)
-    numbers = bits.view(torch.int16)[: like.numel()].to(like.dtype).abs_().mul_(2.0**-15)
+    numbers = bits.view(torch.int16)[: like.numel()].to(like.dtype).abs_()
     return numbers.view(like.shape).to(like.device)

@@ -5,7 +5,7 @@ N samples, d width, C outputs, K noisy copies, L blocks.
 
 import copy
 import math
-from typing import Annotated, Any, ClassVar, final
+from typing import Annotated, Any, ClassVar, Literal, final
 
 import torch
 from annotated_types import Ge, Gt, Le, Lt
@@ -16,7 +16,7 @@ from sonde.errors import SondeError
 from sonde.rules.bridge import HIDDEN, InputNorm, Rows, build, normalised
 from sonde.rules.dfa import direct_feedback, send
 from sonde.rules.learner import Learner
-from sonde.rules.rule import CreditScale, Facts, Matrices, Route, Rule, Signal
+from sonde.rules.rule import CreditScale, Facts, Matrices, Route, Rule, Signal, normal_like
 
 
 class Value:
@@ -68,7 +68,14 @@ class CreditBridge(Rule):
     Three terms, each logged:  consistency  V(h_l) ≈ −λ log mean_K exp(−V̄(h_{l+1} + σ·noise)/λ),  V̄ the moving
     average of V;  terminal value  V(h_L) ≈ ℓ_i;  terminal gradient  ∇_h V(h_L) ≈ g_L, relative to RMS(g_L).
     V has three hidden layers of 256.  For the first `warmup` of the steps the blocks are driven by DFA while V
-    learns.  With `input_norm: layer` V reads LayerNorm(h), and the noise is added after it.
+    learns, or, with `warmup_by: nothing`, wait.  With `input_norm: layer` V reads LayerNorm(h), and the noise is
+    added after it.
+
+    e tells the loss, so values along the way say nothing of how they change with h: below h_L the gradient of V is
+    what V makes of states it was never asked about, and with these three terms the rule collapses
+    (docs/credit-bridge.md).  With `perturb` = σ > 0 it is asked: in place of consistency,
+    V(h_l + δ) − V(h_l) ≈ ℓ(h_l + δ) − ℓ(h_l),  δ normal with σ times the root mean square of h_l, ℓ(h_l + δ) from a
+    forward pass through the blocks above; relative to the size of these differences at each layer.  Then a_L = g_L.
     """
 
     input_norm: InputNorm = "layer"
@@ -77,6 +84,8 @@ class CreditBridge(Rule):
     noise: Annotated[float, Ge(0)] = 0.1
     average: Annotated[float, Ge(0), Lt(1)] = 0.995
     warmup: Annotated[float, Ge(0), Le(1)] = 0.2
+    warmup_by: Literal["dfa", "nothing"] = "dfa"
+    perturb: Annotated[float, Ge(0)] = 0.0
     credit_scale: CreditScale = "rms"
     penalty: Annotated[float, Ge(0)] = 0.0
 
@@ -92,11 +101,14 @@ class CreditBridge(Rule):
         return Value(Learner(net), average, noise, feedback, math.ceil(self.warmup * facts.steps))
 
     def credits(self, state: Value, signal: Signal) -> list[Tensor]:
+        if state.warming_up and self.warmup_by == "nothing":
+            return [torch.zeros_like(h) for h in signal.states]
         if state.warming_up:
             return send(signal.error, state.feedback.matrices, signal.states)
         with torch.enable_grad():
             rows = self._rows(signal)
-            return rows.credit(rows.through(state.learner.net).sum())
+            credits = rows.credit(rows.through(state.learner.net).sum())
+        return [*credits[:-1], signal.top_gradient] if self.perturb else credits
 
     def update(self, state: Value, signal: Signal) -> dict[str, Tensor]:
         rows = self._rows(signal)
@@ -108,12 +120,18 @@ class CreditBridge(Rule):
         (slope_1Nd,) = torch.autograd.grad(terminal_1N1.sum(), top_1Nd, create_graph=True)
         scale = g_Nd.square().mean().sqrt().clamp_min(torch.finfo(g_Nd.dtype).tiny)
         losses_N = signal.loss.per_sample(signal.output_NC, signal.y)
+        value_lN1 = net(below_lNd, t_lN1[:-1], s_lNC[:-1])
+        if self.perturb:
+            moved_lNd, change_lN1 = self._perturbed(state, signal, losses_N)
+            moved_lN1 = net(moved_lNd, t_lN1[:-1], s_lNC[:-1])
+            size_l11 = change_lN1.square().mean((1, 2), keepdim=True).sqrt()
+            size_l11 = size_l11.clamp_min(torch.finfo(g_Nd.dtype).tiny ** 0.5)
+            below = {"credit_change": ((moved_lN1 - value_lN1 - change_lN1) / size_l11).square().mean()}
+        else:
+            ahead_lN1 = self._ahead(state, h_lNd, t_lN1, s_lNC)
+            below = {"credit_consistency": (value_lN1 - ahead_lN1).square().mean()}
         terms = {
-            "credit_consistency": (
-                net(below_lNd, t_lN1[:-1], s_lNC[:-1]) - self._ahead(state, h_lNd, t_lN1, s_lNC)
-            )
-            .square()
-            .mean(),
+            **below,
             "credit_terminal_value": (terminal_1N1[0, :, 0] - losses_N).square().mean(),
             "credit_terminal_gradient": ((slope_1Nd[0] - g_Nd) / scale).square().mean(),
         }
@@ -126,6 +144,19 @@ class CreditBridge(Rule):
     def _rows(self, signal: Signal) -> Rows:
         depth = len(signal.states) - 1
         return Rows(signal.states, depth, signal.error_NC, signal.reader, self.input_norm)
+
+    @torch.no_grad()
+    def _perturbed(self, state: Value, signal: Signal, losses_N: Tensor) -> tuple[Tensor, Tensor]:
+        """What V reads of every state below the top, moved at random; and by how much that changes the loss."""
+        rows, changes = [], []
+        for layer, noise in enumerate(normal_like(signal.states[:-1], state.noise)):
+            h = signal.states[layer]
+            size = h.flatten(1).square().mean(-1).sqrt().view(-1, *[1] * (h.ndim - 1))
+            moved = h + self.perturb * size * noise
+            output = signal.readout(signal.top_from(layer, moved))
+            changes.append(signal.loss.per_sample(output, signal.y) - losses_N)
+            rows.append(normalised(signal.reader.read(moved), self.input_norm))
+        return torch.stack(rows), torch.stack(changes)[..., None]
 
     @torch.no_grad()
     def _ahead(self, state: Value, h_lNd: Tensor, t_lN1: Tensor, s_lNC: Tensor) -> Tensor:

@@ -40,8 +40,9 @@ class KolenPollack(Rule):
         return Backward({name: v - start[name] for name, v in drawn(facts, rng).items()})
 
     def feedback(self, state: Backward, units: Sequence[Matrix]) -> Matrix:
-        apart = cast(state.matrices, units)
-        return {name: w + apart[name] for name, w in weights_of(units).items()}
+        weights, apart = weights_of(units), cast(state.matrices, units)
+        found = torch._foreach_add(list(weights.values()), list(apart.values()))
+        return dict(zip(weights, found, strict=True))
 
     def update(self, state: Backward, signal: Signal) -> dict[str, Tensor]:
         torch._foreach_mul_(list(state.matrices.values()), 1 - self.decay)

@@ -5,6 +5,7 @@ from typing import Annotated, Any, ClassVar, final
 import torch
 from annotated_types import Ge, Le
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from sonde.checked import checked
 from sonde.rules.learner import Learner
@@ -80,8 +81,8 @@ class PredSim(Rule):
                 output = head(seen).view_as(signal.output_NC)
                 total = total + (1 - self.beta) * signal.loss.mean(output, signal.y)
                 if self.beta:
-                    apart_NN = similarities(to_similar(seen).flatten(1)) - alike_NN
-                    total = total + self.beta * apart_NN.square().mean()
+                    apart = Dissimilarity.apply(to_similar(seen).flatten(1), alike_NN)  # type: ignore[no-untyped-call]
+                    total = total + self.beta * apart
             parameters = list(net.parameters())
             found = torch.autograd.grad(total, [*states, *parameters], materialize_grads=True)
         state.gradients = list(found[len(states) :])
@@ -94,9 +95,43 @@ class PredSim(Rule):
         return {}
 
 
+class Dissimilarity(torch.autograd.Function):
+    """mean((S(rows) − S*)²), S* symmetric.
+
+    Differentiated by hand: both factors of S are the same rows, so one product gives the gradient where automatic
+    differentiation takes two.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, rows_ND: Tensor, alike_NN: Tensor) -> Tensor:
+        unit_ND, size_N1 = unit_rows(rows_ND)
+        apart_NN = torch.addmm(alike_NN, unit_ND, unit_ND.mT, beta=-1)
+        ctx.save_for_backward(unit_ND, size_N1, apart_NN)
+        return apart_NN.square().mean()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, weight: Tensor) -> tuple[Tensor, None]:
+        unit_ND, size_N1, apart_NN = ctx.saved_tensors
+        g_ND = apart_NN @ unit_ND
+        along_N1 = (g_ND * unit_ND).sum(-1, keepdim=True)
+        g_ND.addcmul_(unit_ND, along_N1 * (size_N1 / (size_N1 - EPSILON).clamp_min(EPSILON)), value=-1)
+        g_ND.div_(size_N1 * apart_NN.numel() / (4 * weight))
+        return g_ND.sub_(g_ND.mean(-1, keepdim=True)), None
+
+
+EPSILON = 1e-8
+
+
+def unit_rows(rows_ND: Tensor) -> tuple[Tensor, Tensor]:
+    """Each row less its mean, divided by its norm plus 1e-8; and what it was divided by."""
+    centred_ND = rows_ND - rows_ND.mean(-1, keepdim=True)
+    size_N1 = torch.linalg.vector_norm(centred_ND, dim=-1, keepdim=True) + EPSILON
+    return centred_ND.div_(size_N1), size_N1
+
+
 def similarities(rows_ND: Tensor) -> Tensor:
     """Cosines between rows, each less its mean, N×N; of a row without spread, 0."""
-    centred_ND = rows_ND - rows_ND.mean(-1, keepdim=True)
-    unit_ND = centred_ND / (torch.linalg.vector_norm(centred_ND, dim=-1, keepdim=True) + 1e-8)
+    unit_ND, _ = unit_rows(rows_ND)
     cosines_NN: Tensor = unit_ND @ unit_ND.mT
     return cosines_NN

@@ -9,6 +9,7 @@ from sonde.config import RunConfig
 from sonde.models import ResidualMLP
 from sonde.rules import Backprop, CreditBridge, DirectFeedback, FeedbackAlignment, Frozen, Rule, StateBridge
 from sonde.studies.cifar10 import accuracies, prediction_against_rank
+from sonde.studies.depth import on_parity, which_train_depth
 from sonde.studies.recipes import QUICK_SEEDS, SEEDS, classification
 from sonde.studies.study import Finding, Gathered, Study
 
@@ -29,8 +30,8 @@ def configs(scale: str, seeds: Sequence[int]) -> list[RunConfig]:
 
 
 def findings(gathered: Gathered) -> list[Finding]:
-    """The audit's verdict on each rule, then whether a better prediction of the state means a better network."""
-    found = []
+    """Which rules train depth, the audit's verdict on each, and whether a better prediction means a better network."""
+    found = which_train_depth(gathered)
     for recipe in audit(gathered.stored, judge=gathered.judge).recipes:
         headings = list(columns(recipe))
         for rule, cells in zip(recipe.rules, lines(recipe), strict=True):
@@ -56,4 +57,5 @@ STUDY = Study(
     seeds={"quick": QUICK_SEEDS, "full": SEEDS},
     configs=configs,
     findings=findings,
+    beside=on_parity(RULES),
 )

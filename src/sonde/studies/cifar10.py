@@ -10,6 +10,7 @@ from sonde.models import ResidualMLP
 from sonde.rules import Backprop, CreditBridge, DirectFeedback, Rule, StateBridge
 from sonde.runs.evidence import Evidence
 from sonde.runs.readings import Readings, RunReadings
+from sonde.studies.depth import on_parity, which_train_depth
 from sonde.studies.recipes import QUICK_SEEDS, SEEDS, classification
 from sonde.studies.study import Finding, Gathered, Study, over_runs, stream_and_gradient
 from sonde.verdicts import accuracy, collapse_verdict, number, stream_verdict
@@ -24,10 +25,10 @@ def configs(scale: str, seeds: Sequence[int]) -> list[RunConfig]:
 
 
 def findings(gathered: Gathered) -> list[Finding]:
-    """Accuracy and stream of each rule, then whether a better prediction of the state means a better network."""
+    """Which rules train depth; accuracy and stream of each; whether a better prediction means a better network."""
     evidence = gathered.evidence
     found = accuracies(evidence)
-    return [*found, *prediction_against_rank(found)]
+    return [*which_train_depth(gathered), *found, *prediction_against_rank(found)]
 
 
 def accuracies(evidence: Evidence) -> list[Finding]:
@@ -92,4 +93,5 @@ STUDY = Study(
     seeds={"quick": QUICK_SEEDS, "full": SEEDS},
     configs=configs,
     findings=findings,
+    beside=on_parity(RULES),
 )

@@ -9,12 +9,12 @@ from typing import Any
 import polars as pl
 import torch
 
-from sonde.config import Probing, RunConfig, name_of, parse
+from sonde.config import RunConfig, name_of, parse
 from sonde.generators import generator
 from sonde.models import ConvNet, Model, ResidualMLP
 from sonde.rules import RULES, FeedbackAlignment, Rule, StateBridge
 from sonde.runs.readings import Readings, RunReadings
-from sonde.spreads import paired, summarise
+from sonde.studies.depth import ENOUGH, PROBES, share_of_margin
 from sonde.studies.recipes import QUICK_SEEDS, SEEDS, depth_matters
 from sonde.studies.study import Finding, Gathered, Study, over_runs
 from sonde.training.operations import operations
@@ -32,14 +32,8 @@ WITHOUT_BACKWARD_PASS = (
     *("predsim", "ddtp", "state_bridge", "credit_bridge"),
 )
 """No gradient, and no matrix in its place, carries credit from block to block."""
-PROBES = Probing(
-    names=("loss", "hidden_norm", "growth", "grad_norm", "credit_norm", "credit_cosine", "weight_alignment"),
-    schedule="every_k",
-    costly=(),
-)
 AUDITED = replace(PROBES, costly=("rho", "nudge"))
 """At full scale everything that an audit reads."""
-ENOUGH = 0.9  # of backprop's margin over frozen blocks
 
 
 def configs(scale: str, seeds: Sequence[int]) -> list[RunConfig]:
@@ -61,7 +55,8 @@ def configs(scale: str, seeds: Sequence[int]) -> list[RunConfig]:
 def findings(gathered: Gathered) -> list[Finding]:
     """For each network every rule, the most accurate first; then which of them train depth."""
     evidence, readings = gathered.evidence, Readings(gathered.evidence.rows)
-    costs = {run.id: Cost(run) for run in gathered.stored.runs}
+    counted = all("processor" in run.manifest.seconds for run in gathered.stored.runs)
+    costs = {run.id: Cost(run, "processor" if counted else "train") for run in gathered.stored.runs}
     found: list[Finding] = []
     for label in evidence.runs["label"].unique(maintain_order=True):
         runs = evidence.runs.filter(label=label)
@@ -74,13 +69,13 @@ def findings(gathered: Gathered) -> list[Finding]:
 class Cost:
     """Of a stored run: seconds of a training step as it was trained, and the operations of one on 128 samples."""
 
-    def __init__(self, run: Any) -> None:
-        self.run = run
+    def __init__(self, run: Any, clock: str) -> None:
+        self.run, self.clock = run, clock
 
     @property
     def seconds(self) -> float:
         steps = self.run.manifest.step
-        return float(self.run.manifest.seconds["train"]) / steps if steps else math.nan
+        return float(self.run.manifest.seconds[self.clock]) / steps if steps else math.nan
 
     @cached_property
     def operations(self) -> int:
@@ -104,12 +99,14 @@ def _finding(
 ) -> Finding:
     what = runs.row(0, named=True)
     over = over_runs(runs, readings, _measure)
-    share = _share(network, runs, readings)
+    share = share_of_margin(network, runs, readings)
     cosines = [over[f"cosine_{layer}"]["mean"] for layer in range(what["depth"])]
     reference = network.filter(rule="bp")["run"].to_list()
     own = runs["run"].to_list()
     arithmetic = _ratio(*([float(costs[run].operations) for run in some[:1]] for some in (own, reference)))
     time = _ratio([costs[run].seconds for run in own], [costs[run].seconds for run in reference])
+    counted = costs[own[0]].clock == "processor"
+    took = "of the processor's time" if counted else "as long by the clock, whatever else the machine did"
     reached = accuracy(over["test_acc"]["mean"], over["test_acc"]["std"])
     recovered = "undefined" if math.isnan(share) else f"{100 * share:.0f} %"
     shown = {
@@ -120,13 +117,12 @@ def _finding(
         "of BP's margin": "–" if what["rule"] in ("bp", "frozen") else recovered,
         "credit cosine, h_0 …": " ".join("–" if math.isnan(c) else f"{c:.2f}" for c in cosines),
         "arithmetic ÷ BP": number(arithmetic),
-        "wall time ÷ BP": number(time),
+        f"{'processor' if counted else 'wall'} time ÷ BP": number(time),
     }
     return Finding(
         sentence=(
             f"{what['label']}, {what['rule_label']}: test accuracy {reached}, {recovered} of BP's margin over frozen "
-            f"blocks; a step costs {number(arithmetic)} times BP's arithmetic and took {number(time)} times as long by "
-            "the clock, whatever else the machine did."
+            f"blocks; a step costs {number(arithmetic)} times BP's arithmetic and took {number(time)} times {took}."
         ),
         shown=shown,
         numbers={
@@ -143,26 +139,6 @@ def _finding(
         runs=tuple(own),
         seeds=tuple(runs["seed"]),
     )
-
-
-def _share(network: pl.DataFrame, runs: pl.DataFrame, readings: Readings) -> float:
-    """What of BP's margin over frozen blocks the rule has, means of the differences by seed; NaN without a margin."""
-    taken = readings.at("test_acc", epoch=runs["epochs"][0])
-
-    def by_seed(some: pl.DataFrame) -> dict[int, float]:
-        run_and_seed = zip(some["run"], some["seed"], strict=True)
-        return {seed: taken[run].value for run, seed in run_and_seed if run in taken and taken[run].defined}
-
-    ours, best, least = (
-        by_seed(runs),
-        by_seed(network.filter(rule="bp")),
-        by_seed(network.filter(rule="frozen")),
-    )
-    gained = summarise(paired(ours, least).differences.values())
-    margin = summarise(paired(best, least).differences.values())
-    if not gained.n or not margin.n or margin.mean <= 0:
-        return math.nan
-    return gained.mean / margin.mean
 
 
 def _ratio(ours: list[float], theirs: list[float]) -> float:

@@ -8,6 +8,7 @@ from sonde.config import RunConfig
 from sonde.models import Model, ResidualMLP, StudentNet, VitMini
 from sonde.rules import Backprop, DirectFeedback, FeedbackAlignment, Rule
 from sonde.runs.readings import Readings, RunReadings
+from sonde.studies.depth import on_parity, which_train_depth
 from sonde.studies.recipes import QUICK_SEEDS, SEEDS, classification, teacher_student
 from sonde.studies.study import Finding, Gathered, Study, over_runs, stream_and_gradient
 from sonde.verdicts import accuracy, collapse_verdict, number, stream_verdict
@@ -37,14 +38,14 @@ def configs(scale: str, seeds: Sequence[int]) -> list[RunConfig]:
 
 
 def findings(gathered: Gathered) -> list[Finding]:
-    """For each network and rule, what became of stream and gradient; then what the terminal LayerNorm changes."""
+    """Which rules train depth; what became of stream and gradient; then what the terminal LayerNorm changes."""
     evidence = gathered.evidence
     kinds = evidence.runs.select("label", "rule").unique(maintain_order=True).sort("label")
     readings = Readings(evidence.rows)
     found = [
         _finding(evidence.runs.filter(label=label, rule=rule), readings) for label, rule in kinds.iter_rows()
     ]
-    return found + _terminal_norm(found)
+    return [*which_train_depth(gathered), *found, *_terminal_norm(found)]
 
 
 def _measure(rows: RunReadings) -> dict[str, float]:
@@ -116,4 +117,5 @@ STUDY = Study(
     seeds={"quick": QUICK_SEEDS, "full": SEEDS},
     configs=configs,
     findings=findings,
+    beside=on_parity(RULES),
 )

@@ -27,6 +27,7 @@ class Gathered:
     evidence: Evidence
     left_out: dict[str, str]
     judge: Judge  # of the whole store
+    beside: Runs  # complete runs that findings need and no figure shows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +49,8 @@ class Study:
     seeds: dict[str, tuple[int, ...]]  # by default, at each scale
     configs: Callable[[str, Sequence[int]], list[RunConfig]]  # (scale, seeds) → complete configurations
     findings: Callable[[Gathered], list[Finding]]
+    beside: Callable[[str, Sequence[int]], list[RunConfig]] = lambda scale, seeds: []
+    """Runs of another recipe, which findings need and no figure shows; trained with the study as it is."""
 
 
 class NoRuns(SondeError):
@@ -61,8 +64,12 @@ def gather(
     judge: Judge | None = None,
     *,
     guests: bool = False,
+    beside: Sequence[RunConfig] = (),
 ) -> Gathered:
-    """The stored, complete runs of the given configurations; with `guests`, those of guest rules beside them."""
+    """The stored, complete runs of the given configurations; with `guests`, those of guest rules beside them.
+
+    Runs of `beside` are handed on for findings, and are not in the evidence.
+    """
     wanted = {config.id: config for config in configs}
     inside = [run for run in stored.runs if run.id in wanted and run.manifest.state == "complete"]
     several: dict[str, str] = {}
@@ -73,6 +80,9 @@ def gather(
     chosen, why = {run.id for run in inside}, _Why(wanted)
     left_out = {run.id: several.get(run.id) or why(run) for run in stored.runs if run.id not in chosen}
     left_out |= {run.id: WATCHED for run in stored.watched} | stored.broken
+    aside = {config.id for config in beside} - chosen
+    more_runs = [run for run in stored.runs if run.id in aside and run.manifest.state == "complete"]
+    left_out = {run: why for run, why in left_out.items() if run not in {one.id for one in more_runs}}
     if not inside:
         reasons = (
             "; ".join(f"{run}: {why}" for run, why in list(left_out.items())[:3]) or "the store is empty"
@@ -80,7 +90,14 @@ def gather(
         raise NoRuns(f"{source} holds no complete run of this study ({reasons})")
     runs = lines(inside)
     rows = stored.rows.join(runs.select("run"), on="run", how="semi") if left_out else stored.rows
-    return Gathered(Runs(rows, inside), Evidence(rows, runs, source), left_out, judge or Judge(stored))
+    more_rows = stored.rows.filter(pl.col("run").is_in([run.id for run in more_runs]))
+    return Gathered(
+        Runs(rows, inside),
+        Evidence(rows, runs, source),
+        left_out,
+        judge or Judge(stored),
+        Runs(more_rows, more_runs),
+    )
 
 
 def _guests_beside(stored: Runs, configs: Sequence[RunConfig]) -> tuple[set[str], dict[str, str]]:

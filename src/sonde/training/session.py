@@ -67,6 +67,8 @@ class Session:
             session["node"] = node
         self.manifest = replace(manifest, state="unfinished", sessions=[*manifest.sessions, session])
         self.seconds = {"train": 0.0, "probes": 0.0, **manifest.seconds}
+        if manifest.epoch is None:
+            self.seconds["processor"] = 0.0  # of training; not of a run that began without counting it
         if manifest.epoch is not None:
             weights = safetensors.torch.load(folder.tensors("weights"))
             try:
@@ -81,12 +83,17 @@ class Session:
     def next_epoch(self) -> int:
         return 0 if self.manifest.epoch is None else self.manifest.epoch + 1
 
-    def commit(self, trained: Epoch | None, seconds: float) -> Progress:
-        """Measure the epoch that was trained (none: the initial state), and make it visible."""
+    def commit(self, trained: Epoch | None, seconds: float, processor: float) -> Progress:
+        """Measure the epoch that was trained (none: the initial state), and make it visible.
+
+        Training took so many seconds by the clock, and so many of the processor.
+        """
         config, program, epoch = self.config, self.program, self.next_epoch
         state: State = "complete" if epoch == config.epochs else "unfinished"
         readings: list[Reading] = []
         self.seconds["train"] += seconds
+        if "processor" in self.seconds:
+            self.seconds["processor"] += processor
         if trained is not None:
             readings = trained.readings
             if config.log == "step":

@@ -3,26 +3,23 @@
 N samples, C outputs, L blocks.  Unit l produces h_l: the embedding for l = 0, block l−1 otherwise.
 """
 
-import importlib
 import math
-import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from functools import cache, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.autograd import forward_ad
 from torch.autograd.function import once_differentiable
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from sonde.losses import Loss
-from sonde.network import HandOn, Network, generator_state, untraced, vector_axis
+from sonde.network import Network, generator_state, untraced, vector_axis
 from sonde.readers import FLAT
 from sonde.rules import Rule, RuleState, Signal
 from sonde.rules.rule import CreditScale, Matrix
 from sonde.training.swap import swapped
+from sonde.training.tangents import tangent_of_output
 
 
 class Step(NamedTuple):
@@ -59,7 +56,10 @@ def _frozen(net: Network, rule: Rule, x: Tensor, y: Tensor, loss: Loss) -> Step:
     samples = x.shape[net.lead]
 
     def hand_on(states: list[Tensor]) -> Tensor:
-        return states[-1] if len(states) > 1 else rescaled(states[0], rule.credit_scale, samples, net.lead)
+        h = states[-1]
+        if len(states) == 1 and rule.credit_scale == "rms" and h.requires_grad:
+            h.register_hook(lambda g: scaled(g * samples, "rms", samples, net.lead))  # type: ignore[no-untyped-call]
+        return h
 
     output_NC = net.run(x, hand_on).output
     value = loss.mean(output_NC, y)
@@ -141,12 +141,13 @@ def _goal(value: Tensor, rule: Rule, branches: list[Tensor], lead: int) -> Tenso
 
 def scaled(a: Tensor, credit_scale: CreditScale, samples: int = 1, lead: int = 0) -> Tensor:
     """â/N with â = a / (RMS(a) + 1e-6), RMS over all of a replica; or a/N.  Never the same memory as a."""
-    if credit_scale == "none":
-        return a / samples
-    axes = tuple(range(lead, a.ndim))
-    norm: Tensor = torch.linalg.vector_norm(a, dim=axes, keepdim=True)
-    size = math.prod(a.shape[lead:])
-    return a / norm.mul_(samples / math.sqrt(size)).add_(1e-6 * samples)
+    return a / samples if credit_scale == "none" else a / _size(a, samples, lead).add_(1e-6 * samples)
+
+
+def _size(a: Tensor, samples: int, lead: int) -> Tensor:
+    """RMS(a)·N, of every replica."""
+    norm: Tensor = torch.linalg.vector_norm(a, dim=tuple(range(lead, a.ndim)), keepdim=True)
+    return norm.mul_(samples / math.sqrt(math.prod(a.shape[lead:])))
 
 
 class Again:
@@ -228,39 +229,9 @@ def _vjp(again: Again, states: Sequence[Tensor], layer: int, a: Tensor, weights:
 
 
 def _jvp(again: Again, states: Sequence[Tensor], directions: Sequence[Tensor]) -> Tensor:
-    """Σ_l (∂z/∂h_l) v_l: a tangent joins at every state, on its way through units and readout."""
-
-    _prepare_tangents()
-
-    def join(passed: list[Tensor]) -> Tensor:
-        h, tangent = forward_ad.unpack_dual(passed[-1])  # type: ignore[no-untyped-call]
-        v = directions[len(passed) - 1]
-        joined: Tensor = forward_ad.make_dual(h, v if tangent is None else tangent + v)  # type: ignore[no-untyped-call]
-        return joined
-
-    fast = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(
-        False
-    )  # fused transformer layers, in eval mode, have no forward mode
-    try:
-        return _tangent(again, states, join)
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast)
-
-
-def _tangent(again: Again, states: Sequence[Tensor], join: HandOn) -> Tensor:
-    with again(0), torch.no_grad(), sdpa_kernel(SDPBackend.MATH), forward_ad.dual_level():
-        output = again.net.tail(states[0], 0, again.x, join).output
-        tangent: Tensor | None = forward_ad.unpack_dual(output).tangent  # type: ignore[no-untyped-call]
-        return torch.zeros_like(output) if tangent is None else tangent.clone()
-
-
-@cache
-def _prepare_tangents() -> None:
-    """PyTorch compiles some of its forward-mode formulas at first use, and warns of its own way to do it."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        importlib.import_module("torch._decomp.decompositions_for_jvp")
+    """Σ_l (∂z/∂h_l) v_l, by running the blocks again from h_0."""
+    with again(0):
+        return tangent_of_output(lambda join: again.net.tail(states[0], 0, again.x, join).output, directions)
 
 
 def _top_from(again: Again, layer: int, h: Tensor) -> Tensor:
@@ -302,21 +273,7 @@ class Deliver(torch.autograd.Function):
 
 
 def rescaled(h: Tensor, credit_scale: CreditScale, samples: int, lead: int) -> Tensor:
-    """h, at which credit coming back is normalised."""
-    if credit_scale == "none":
-        return h
-    return Rescale.apply(h, samples, lead)  # type: ignore[no-any-return, no-untyped-call]
-
-
-class Rescale(torch.autograd.Function):
-    """The identity going up; credit coming back is normalised."""
-
-    @staticmethod
-    def forward(ctx: Any, h: Tensor, samples: int, lead: int) -> Tensor:
-        ctx.samples, ctx.lead = samples, lead
-        return h.view_as(h)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, mean_gradient: Tensor) -> tuple[Any, ...]:
-        return scaled(mean_gradient * ctx.samples, "rms", ctx.samples, ctx.lead), None, None
+    """h, at which credit coming back is normalised.  A hook costs less than a node of the graph."""
+    if credit_scale == "rms" and h.requires_grad:
+        h.register_hook(lambda g: g / _size(g, samples, lead).add_(1e-6))  # type: ignore[no-untyped-call]
+    return h

@@ -67,11 +67,12 @@ def _advance(
         epoch = min(session.next_epoch for session in sessions)
         abreast = [session for session in sessions if session.next_epoch == epoch]
         trainer.gather(abreast)
-        start = time.perf_counter()
+        start, begun = time.perf_counter(), time.process_time()
         trained = trainer.train(epoch, beat) if epoch > 0 else [None] * len(abreast)
         seconds = (time.perf_counter() - start) / len(abreast)
+        processor = (time.process_time() - begun) / len(abreast)
         for session, result in zip(abreast, trained, strict=True):
-            progress = session.commit(result, seconds)
+            progress = session.commit(result, seconds, processor)
             beat()
             on_progress(progress)
             if progress.state in ENDED:

@@ -1,0 +1,100 @@
+"""Which rules train depth?  Asked on a task where blocks must learn, beside the one a quick study trains on."""
+
+import math
+from collections.abc import Callable, Sequence
+
+import polars as pl
+
+from sonde.config import Probing, RunConfig
+from sonde.models import ResidualMLP
+from sonde.rules import Backprop, Frozen, Rule
+from sonde.runs.ended import lines
+from sonde.runs.readings import Readings
+from sonde.spreads import paired, summarise
+from sonde.studies.recipes import depth_matters
+from sonde.studies.study import Finding, Gathered
+from sonde.verdicts import percent
+
+ENOUGH = 0.9  # of backprop's margin over frozen blocks
+PROBES = Probing(
+    names=("loss", "hidden_norm", "growth", "grad_norm", "credit_norm", "credit_cosine", "weight_alignment"),
+    schedule="every_k",
+    costly=(),
+)
+
+
+def on_parity(rules: Sequence[Rule]) -> Callable[[str, Sequence[int]], list[RunConfig]]:
+    """At quick scale residual_mlp on parity under these rules, backprop and frozen; CIFAR-10 itself asks for depth."""
+    asked = [*rules, *(rule for rule in (Backprop(), Frozen()) if rule not in rules)]
+    model = ResidualMLP(d=64, L=4)
+
+    def configs(scale: str, seeds: Sequence[int]) -> list[RunConfig]:
+        if scale == "full":
+            return []
+        return [
+            depth_matters(model, rule, scale=scale, seed=seed, probes=PROBES)
+            for seed in seeds
+            for rule in asked
+        ]
+
+    return configs
+
+
+def share_of_margin(network: pl.DataFrame, runs: pl.DataFrame, readings: Readings) -> float:
+    """What of BP's margin over frozen blocks a rule has, means of the differences by seed; NaN without a margin."""
+    taken = readings.at("test_acc", epoch=runs["epochs"][0])
+
+    def by_seed(some: pl.DataFrame) -> dict[int, float]:
+        run_and_seed = zip(some["run"], some["seed"], strict=True)
+        return {seed: taken[run].value for run, seed in run_and_seed if run in taken and taken[run].defined}
+
+    ours, best, least = map(by_seed, (runs, network.filter(rule="bp"), network.filter(rule="frozen")))
+    gained = summarise(paired(ours, least).differences.values())
+    margin = summarise(paired(best, least).differences.values())
+    if not gained.n or not margin.n or margin.mean <= 0:
+        return math.nan
+    return gained.mean / margin.mean
+
+
+def which_train_depth(gathered: Gathered) -> list[Finding]:
+    """Of the runs beside the study: what each rule recovers of what BP gains over frozen blocks."""
+    stored = gathered.beside
+    if not stored.runs:
+        return []
+    runs, readings = lines(stored.runs), Readings(stored.rows)
+    last = int(runs["epochs"][0])
+    taken = readings.at("test_acc", epoch=last)
+
+    def reached(rule: str) -> float:
+        values = [taken[run].value for run in runs.filter(rule=rule)["run"] if run in taken]
+        return summarise(values).mean
+
+    others = [rule for rule in runs["rule"].unique(maintain_order=True) if rule not in ("bp", "frozen")]
+    shares = {rule: share_of_margin(runs, runs.filter(rule=rule), readings) for rule in others}
+    shares = {rule: share for rule, share in shares.items() if not math.isnan(share)}
+    if not shares:
+        return []
+    labels = dict(runs.select("rule", "rule_label").iter_rows())
+
+    def named(chosen: Sequence[str]) -> str:
+        return ", ".join(f"{labels[rule]} {100 * shares[rule]:.0f} %" for rule in chosen) or "none"
+
+    ranked = sorted(shares, key=lambda rule: -shares[rule])
+    enough = [rule for rule in ranked if shares[rule] >= ENOUGH]
+    rest = [rule for rule in ranked if rule not in enough]
+    best, least = reached("bp"), reached("frozen")
+    sentence = (
+        f"Which rules train depth? On {runs['task_label'][0]}, where {runs['label'][0]} with frozen blocks reaches "
+        f"{percent(100 * least)} after {last} epochs and BP {percent(100 * best)}, these recover at least "
+        f"{ENOUGH:.0%} of the difference: {named(enough)}; these do not: {named(rest)}."
+    )
+    used = runs.filter(pl.col("rule").is_in(["bp", "frozen", *ranked]))
+    return [
+        Finding(
+            sentence=sentence,
+            shown={},
+            numbers={"bp": best, "frozen": least, "shares": shares, "enough": enough},
+            runs=tuple(used["run"]),
+            seeds=tuple(used["seed"].unique().sort()),
+        )
+    ]

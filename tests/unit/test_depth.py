@@ -1,0 +1,62 @@
+"""Which rules train depth: runs beside a quick study, and the sentence they answer with."""
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from report_stores import write_run
+from sonde.store.load import load
+from sonde.studies import STUDIES
+from sonde.studies.depth import which_train_depth
+from sonde.studies.study import Gathered, gather
+
+QUICK = ("audit", "cifar10", "snapshots")
+
+
+@pytest.mark.parametrize("study", QUICK)
+def test_a_quick_study_trains_its_rules_on_parity_too_and_a_full_one_on_nothing_else(study: str) -> None:
+    own, beside = (getattr(STUDIES[study], runs)("quick", (42,)) for runs in ("configs", "beside"))
+    assert {config.task.label for config in beside} == {"parity"}
+    rules = {type(config.rule).__name__ for config in own}
+    assert {type(config.rule).__name__ for config in beside} == rules | {"Backprop", "Frozen"}
+    assert not {config.id for config in own} & {config.id for config in beside}
+    assert not STUDIES[study].beside("full", (42,))
+
+
+def gathered(root: Path, seeds: tuple[int, ...] = (42, 123), *, beside: bool = True) -> Gathered:
+    study = STUDIES["audit"]
+    own, aside = study.configs("quick", seeds), study.beside("quick", seeds)
+    for config in [*own, *(aside if beside else [])]:
+        write_run(root, config)
+    return gather(load(root), own, "runs", beside=aside)
+
+
+def test_runs_beside_a_study_are_in_its_findings_and_in_no_figure(tmp_path: Path) -> None:
+    found = gathered(tmp_path)
+    assert set(found.evidence.runs["task"]) == {"digits"}
+    assert {run.config["task"]["name"] for run in found.beside.runs} == {"parity"}
+    assert not found.left_out
+    first = STUDIES["audit"].findings(found)[0]
+    assert first.sentence.startswith("Which rules train depth?")
+    assert set(first.runs) == {run.id for run in found.beside.runs}
+
+
+def test_a_rule_trains_depth_where_it_recovers_most_of_what_backprop_gains_over_frozen_blocks(
+    tmp_path: Path,
+) -> None:
+    found = gathered(tmp_path)
+    (finding,) = which_train_depth(found)
+    last = found.beside.rows.filter(metric="test_acc", epoch=20)
+    reached = {
+        rule: last.filter(pl.col("run").str.contains(f"-{rule}-"))["value"].mean()
+        for rule in ("bp", "fa", "frozen")
+    }
+    share = (reached["fa"] - reached["frozen"]) / (reached["bp"] - reached["frozen"])  # type: ignore[operator]
+    assert finding.numbers["shares"]["fa"] == pytest.approx(share)
+    assert finding.numbers["enough"] == [rule for rule, s in finding.numbers["shares"].items() if s >= 0.9]
+    assert f"FA {100 * share:.0f} %" in finding.sentence
+
+
+def test_without_runs_beside_it_a_study_says_nothing_about_depth(tmp_path: Path) -> None:
+    assert not which_train_depth(gathered(tmp_path, beside=False))
