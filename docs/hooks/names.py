@@ -6,8 +6,8 @@ from typing import Any
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
+from sonde.explanations.by_name import EXPLANATIONS, documented
 from sonde.explanations.explanation import Explanation
-from sonde.explanations.table import EXPLANATIONS, documented
 from sonde.guests import OURS
 
 PAGES = {
@@ -38,7 +38,10 @@ PAGES = {
     "model": ("Models", "Networks to choose by name: `sonde train --model NAME`."),
     "task": ("Tasks", "Data to choose by name: `sonde train --task NAME`."),
 }
-PARTS = (("How", "measured"), ("Why it matters", "why"), ("Remedy", "remedy"), ("Reference", "reference"))
+PARTS = (
+    *(("How", "measured"), ("Good looks like", "good"), ("Bad looks like", "bad"), ("Why it matters", "why")),
+    *(("Remedy", "remedy"), ("Reference", "reference")),
+)
 
 
 def _entry(text: Explanation) -> str:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sonde.guests import register as register
     from sonde.optimisers import Optimiser as Optimiser
     from sonde.rows import Reading as Reading
-    from sonde.store.load import load as load
+    from sonde.stored_runs import load as load
     from sonde.training.assign import CreditAssignment as CreditAssignment
     from sonde.training.train import train as train
     from sonde.watching.watch import watch as watch
@@ -33,7 +33,7 @@ _HOME = {
     "chain": "sonde.chains",
     "check": "sonde.checking.before_training",
     "guest": "sonde.guests",
-    "load": "sonde.store.load",
+    "load": "sonde.stored_runs",
     "models": "sonde",
     "probes": "sonde",
     "register": "sonde.guests",

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 from chromium import Opened, chromium, missing, open_page
+from sonde.explanations.table import explanations
 
 from report_stores import NASTY, rename, write_run, write_study
 from sonde.cli.report import report as write_report
 from sonde.config import change
-from sonde.explanations.table import explanations
 from sonde.studies import STUDIES
 
 if TYPE_CHECKING:

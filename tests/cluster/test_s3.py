@@ -18,7 +18,7 @@ from report_stores import write_run
 from sonde.datasets.archive import Archive
 from sonde.datasets.cifar10 import find
 from sonde.errors import SondeError
-from sonde.store import index, remote
+from sonde.store import index_writer, remote
 from sonde.store.lock import Held, hold
 from sonde.store.remote import Remote
 from sonde.studies import STUDIES
@@ -145,7 +145,7 @@ def test_a_lease_keeps_the_second_process_out(bucket: str, monkeypatch: pytest.M
 def test_an_index_spares_the_requests(
     bucket: str, server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(index, "ENOUGH", 10)
+    monkeypatch.setattr(index_writer, "ENOUGH", 10)
     for config in STUDIES["audit"].configs("quick", (42, 123)):
         write_run(at(f"{bucket}/runs"), config)
         write_run(tmp_path / "runs", config)

@@ -11,8 +11,8 @@ import polars as pl
 
 from sonde.rows import SCHEMA, empty
 from sonde.run_ids import run_id
-from sonde.store.load import Run, Runs
 from sonde.store.run import Manifest, RunFolder
+from sonde.store.stored import Run, Runs
 
 DEPTH, WIDTH, EPOCHS, SAMPLES, DRAWS = 4, 64, 10, 100, 20
 LABELS = {

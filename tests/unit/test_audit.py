@@ -28,7 +28,7 @@ from conftest import tiny_config
 from sonde.audit.audit import METRICS, Audit, RuleAudit, audit
 from sonde.audit.credit_question import critical
 from sonde.audit.questions import Answer
-from sonde.audit.table import columns, footnotes, lines
+from sonde.audit.recipe_table import columns, footnotes, lines
 from sonde.audit.thresholds import Thresholds
 from sonde.audit.verdict import sentence, verdict
 from sonde.cli.audit import as_json
@@ -38,7 +38,8 @@ from sonde.errors import SondeError
 from sonde.models import ResidualMLP
 from sonde.rules import DirectFeedback, Frozen
 from sonde.spreads import t_quantile
-from sonde.store.load import Runs, load
+from sonde.store.load import load
+from sonde.store.stored import Runs
 from sonde.tasks import Digits
 from sonde.training.train import train
 

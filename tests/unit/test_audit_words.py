@@ -14,10 +14,10 @@ from stored_runs import Key, Value, changed, config, healthy, run, store, withou
 from typer.testing import CliRunner, Result
 
 from sonde.audit.audit import Audit, audit
-from sonde.audit.table import columns, footnotes, lines
+from sonde.audit.recipe_table import columns, footnotes, lines
 from sonde.audit.verdict import sentence, verdict
 from sonde.cli.audit import audit as command
-from sonde.store.load import Runs
+from sonde.store.stored import Runs
 
 SEEDS = (42, 123, 456)
 
@@ -199,6 +199,6 @@ def test_the_command_narrows_with_only(invoke: Callable[..., Result]) -> None:
 
 
 def test_audit_and_compare_need_no_torch() -> None:
-    modules = "sonde.audit.verdict, sonde.audit.table, sonde.compare, sonde.runs.readings"
+    modules = "sonde.audit.verdict, sonde.audit.recipe_table, sonde.compare, sonde.runs.readings"
     code = f"import sys, {modules}, sonde.cli.audit, sonde.cli.compare; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

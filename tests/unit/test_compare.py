@@ -16,13 +16,14 @@ from typer.testing import CliRunner, Result
 
 import sonde
 from conftest import tiny_config
-from sonde.cli.compare import as_json, notes, title
+from sonde.cli.compare import as_json
 from sonde.cli.compare import compare as command
 from sonde.compare import as_option, compare
+from sonde.compare.table import notes, title
 from sonde.config import Optimiser, keys, whole_tree
 from sonde.errors import SondeError
 from sonde.runs.configurations import choices, differing, flatten, keep
-from sonde.store.load import Runs
+from sonde.store.stored import Runs
 
 Invoke = Callable[..., Result]
 SEEDS = (42, 123, 456)

@@ -10,13 +10,14 @@ import torch
 from conftest import Sonde
 from faulty_programs import FAULTY, HEALTHY, Program, lr_too_low, plain, wrong_output_activation
 from sonde.diagnosis.diagnose import DIAGNOSES, EXPLAINS, diagnose
-from sonde.diagnosis.evidence import Evidence
 from sonde.diagnosis.finding import LEVELS, TEXTS, Findings
 from sonde.diagnosis.sarif import sarif
+from sonde.diagnosis.signs import Signs
 from sonde.errors import SondeError
-from sonde.explanations.table import EXPLANATIONS, documented, explanations
+from sonde.explanations.by_name import EXPLANATIONS, documented, explanations
 from sonde.guests import OURS
 
+OF_TRAINED = {"growth", "gradient", "credit", "worth"}
 NOTES = {"rank_collapse", "loss_spike", "gradient_noise"}
 
 
@@ -48,7 +49,7 @@ def test_a_healthy_program_has_no_finding(name: str) -> None:
 
 
 def test_every_diagnosis_has_a_program_a_text_and_a_place_among_causes() -> None:
-    assert DIAGNOSES.keys() == FAULTY.keys() | NOTES == TEXTS.keys()
+    assert DIAGNOSES.keys() == FAULTY.keys() | NOTES | OF_TRAINED == TEXTS.keys()
     assert EXPLAINS.keys() <= DIAGNOSES.keys()
     assert {symptom for symptoms in EXPLAINS.values() for symptom in symptoms} <= DIAGNOSES.keys()
     for text in TEXTS.values():
@@ -62,7 +63,7 @@ def _renamed(path: str) -> str:
 @pytest.mark.parametrize("name", ["idle_branch", "detached_graph", "masked_growth", "bad_init", "dead_units"])
 def test_names_of_modules_do_not_matter(name: str) -> None:
     program = made(name)
-    evidence = program.watched().evidence(program.batches()[0])
+    evidence = program.watched().signs(program.batches()[0])
     facts = json.loads(json.dumps(evidence.facts))
     for entry in (*facts["modules"], *facts["parameters"]):
         entry["name"] = entry["name"] if entry["name"] == "(model)" else _renamed(entry["name"])
@@ -73,7 +74,7 @@ def test_names_of_modules_do_not_matter(name: str) -> None:
     )
     trials = dict(evidence.trials or {})
     trials["unfelt"] = [_renamed(one) for one in trials["unfelt"]]
-    other = Evidence(rows=rows, facts=facts, steps=evidence.steps, trials=trials)
+    other = Signs(rows=rows, facts=facts, steps=evidence.steps, trials=trials)
     assert [one.name for one in diagnose(other)] == [one.name for one in diagnose(evidence)]
 
 

@@ -6,7 +6,7 @@ import pytest
 
 import sonde
 from sonde.cli import app
-from sonde.explanations.table import EXPLANATIONS
+from sonde.explanations.by_name import EXPLANATIONS
 from sonde.figures import FIGURES
 from sonde.guests import OURS
 from sonde.studies import STUDIES

@@ -21,7 +21,7 @@ from sonde.cli import app
 from sonde.datasets import parquet_images
 from sonde.errors import SondeError, printable
 from sonde.rows import SCHEMA
-from sonde.store import files, index, table
+from sonde.store import files, index_writer, parquet_rows
 from sonde.store.journal import Journal
 from sonde.store.run import RunFolder, parquet
 from sonde.store.unpacked import unpacked
@@ -59,7 +59,7 @@ def test_an_error_brings_no_control_sequences_to_a_terminal(sonde: Sonde) -> Non
 def test_a_store_in_a_folder_whose_name_is_a_pattern_is_read_and_indexed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(index, "ENOUGH", 2)
+    monkeypatch.setattr(index_writer, "ENOUGH", 2)
     root = tmp_path / ODD / "runs"
     for config in CONFIGS[:3]:
         write_run(root, config)
@@ -110,8 +110,8 @@ def test_headers_that_make_no_sense_are_an_error_and_nothing_worse() -> None:
 def test_files_that_unpack_to_more_than_memory_are_refused_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(table, "LARGEST", 10_000_000)
-    monkeypatch.setattr(table, "SMALL", 0)
+    monkeypatch.setattr(parquet_rows, "LARGEST", 10_000_000)
+    monkeypatch.setattr(parquet_rows, "SMALL", 0)
     monkeypatch.setattr(parquet_images, "LARGEST", 10_000_000)
     folder = RunFolder(tmp_path / write_run(tmp_path, CONFIGS[0]))
     _, rows = folder.read()
@@ -135,7 +135,7 @@ def test_sixty_million_rows_in_a_megabyte_are_refused_in_two_gigabytes(tmp_path:
 import resource, pathlib
 from sonde.errors import SondeError
 from sonde.rows import SCHEMA
-from sonde.store.table import read_table
+from sonde.store.parquet_rows import read_table
 path = pathlib.Path({str(tmp_path / "m.parquet")!r})
 try:
     read_table(path.read_bytes(), path, "r", SCHEMA, "")

@@ -12,10 +12,12 @@ import sonde
 from report_stores import write_run
 from sonde.config import RunConfig
 from sonde.errors import SondeError
-from sonde.store import files, index
-from sonde.store.load import Runs, manifests
+from sonde.store import files, index, index_writer
+from sonde.store.listing import stamps
+from sonde.store.load import manifests
 from sonde.store.place import Place
 from sonde.store.run import RunFolder
+from sonde.store.stored import Runs
 from sonde.studies import STUDIES
 from stores import at, memory
 
@@ -24,7 +26,7 @@ CONFIGS = STUDIES["audit"].configs("quick", (1, 2))
 
 @pytest.fixture(params=["folder", "object store"])
 def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    monkeypatch.setattr(index, "ENOUGH", 3)
+    monkeypatch.setattr(index_writer, "ENOUGH", 3)
     with memory():
         yield tmp_path / "runs" if request.param == "folder" else at("memory://bucket/runs")
 
@@ -36,7 +38,7 @@ def fill(store: Place, configs: list[RunConfig]) -> list[str]:
 def without_index(store: Place, monkeypatch: pytest.MonkeyPatch) -> Runs:
     with monkeypatch.context() as patch:
         patch.setattr(index, "read", lambda root, _: index.Index(root))
-        patch.setattr(index, "is_due", lambda *_: False)
+        patch.setattr(index_writer, "is_due", lambda *_: False)
         return sonde.load(store)
 
 
@@ -48,7 +50,7 @@ def assert_same(store: Place, monkeypatch: pytest.MonkeyPatch) -> Runs:
 
 
 def indexed(store: Place) -> set[str]:
-    present = index.stamps(store)
+    present = stamps(store)
     assert present is not None
     return set(index.read(store, present).lines)
 
@@ -178,7 +180,7 @@ def test_a_file_that_changed_under_the_index_is_read_from_its_folder_and_said(
 def test_a_family_of_many_rows_is_left_out_of_the_index_and_read_where_it_is_asked_for(
     store: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(index, "HEAVY", 100)
+    monkeypatch.setattr(index_writer, "HEAVY", 100)
     fill(store, CONFIGS[:4])
     sonde.load(store)
     light = sonde.load(store, metrics=("test_acc",)).rows
@@ -191,10 +193,10 @@ def test_a_family_of_many_rows_is_left_out_of_the_index_and_read_where_it_is_ask
 
 
 def test_an_index_in_many_blocks_tells_the_same(store: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index, "BLOCK", 1500)
+    monkeypatch.setattr(index_writer, "BLOCK", 1500)
     ids = fill(store, CONFIGS[:7])
     assert_same(store, monkeypatch)
-    present = index.stamps(store)
+    present = stamps(store)
     assert present is not None
     assert len(index.read(store, present).blocks) > 2
     some = sonde.load(store, metrics=("grad_norm", "test_acc"), of=ids[2:4])

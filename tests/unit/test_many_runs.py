@@ -22,7 +22,8 @@ from sonde.report.charts import LAYERED, NETWORK
 from sonde.report.parts import AuditPart, Contents, Sweep
 from sonde.report.runs import FEWEST_RUNS, MOST_RUNS, MOST_VALUES, RunLine, listed, sample
 from sonde.runs import configurations
-from sonde.store.load import Runs, load
+from sonde.store.load import load
+from sonde.store.stored import Runs
 from sonde.studies import STUDIES
 
 LINE = RunLine(

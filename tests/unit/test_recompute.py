@@ -20,7 +20,7 @@ from sonde.models import ResidualMLP
 from sonde.recompute.comparison import recompute
 from sonde.recompute.stored import read_end
 from sonde.rules import Backprop, DirectFeedback, StateBridge
-from sonde.store.load import find
+from sonde.store.listing import find
 from sonde.store.run import RunFolder, parquet
 from sonde.tasks import Teacher
 from sonde.training.tensors import unpack

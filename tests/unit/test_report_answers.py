@@ -4,12 +4,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from sonde.explanations.table import explanations
 
 import report_stores
 import sonde
 from report_stores import write_run, write_study
 from sonde.config import change
-from sonde.explanations.table import explanations
 from sonde.report.assembly import contents
 from sonde.report.page import answers_data
 from sonde.report.parts import Answer, Contents

@@ -16,7 +16,8 @@ from sonde.errors import SondeError
 from sonde.runs.configurations import keep, recipe_of
 from sonde.runs.ended import lines
 from sonde.runs.readings import Readings
-from sonde.store.load import Runs, load
+from sonde.store.load import load
+from sonde.store.stored import Runs
 from sonde.studies import STUDIES
 from sonde.studies.study import gather
 

@@ -10,12 +10,16 @@ import pytest
 import sonde
 from conftest import tiny_config
 from sonde.config import RunConfig, whole_tree
+from sonde.engine.ledger import Ledger
 from sonde.errors import SondeError
-from sonde.store import files, table
+from sonde.store import files, parquet_rows
 from sonde.store.checksums import seal
 from sonde.store.lock import Held, hold
+from sonde.store.place import place
 from sonde.store.run import Manifest, RunFolder, parquet
-from stores import assert_a_reader_sees_whole_states, forge, rows, without_checksums
+from sonde.store.sweeping import sweep_ended
+from sonde.store.verify import verify
+from stores import assert_a_reader_sees_whole_states, forge, memory, rows, without_checksums
 
 
 @pytest.fixture
@@ -86,6 +90,27 @@ def test_a_state_is_invisible_until_its_manifest_is_in_place(
         "run.json",
         "weights-1.safetensors",
     ]
+
+
+@pytest.mark.parametrize("root", ["folder", "memory://bucket/runs"])
+def test_what_a_run_kept_that_was_killed_after_its_last_manifest_goes_with_the_next_command(
+    root: str, tmp_path: Path, tiny: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with memory():
+        store = place(root.replace("folder", str(tmp_path)))
+        folder = RunFolder(store / tiny.id)
+        with monkeypatch.context() as patch:
+            patch.setattr(RunFolder, "sweep", lambda *_: None)
+            sonde.train(tiny, runs=store)
+        names = {file.name for file in folder.path.iterdir()}
+        assert {"metrics-2.parquet", "resume-1.safetensors"} < names
+        with hold(store, tiny.id):
+            sweep_ended(store, {tiny.id: folder.manifest()})
+        assert {file.name for file in folder.path.iterdir()} == names, "somebody held the run"
+        ledger = Ledger([tiny], runs=store, on_event=lambda _: None, on_notice=lambda _: None)
+        assert ledger.unended() == []
+        assert verify(store).left_over == []
+        assert verify(store).wrong == {}
 
 
 def test_a_reader_beside_a_writer_always_sees_one_whole_state(tmp_path: Path) -> None:
@@ -210,7 +235,7 @@ def test_rows_of_another_version_or_run_are_refused(trained: Path) -> None:
 def test_more_rows_than_memory_holds_are_refused_before_they_are_unpacked(
     trained: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(table, "MOST", 1000)
+    monkeypatch.setattr(parquet_rows, "MOST", 1000)
     folder = RunFolder(trained)
     _, mine = folder.read()
     content = parquet(pl.concat([mine] * 20))

@@ -16,7 +16,7 @@ from sonde.cli.run import QUICK
 from sonde.cli.show import show
 from sonde.cli.terminal import PrintableConsole
 from sonde.config import label_of
-from sonde.store.load import find
+from sonde.store.listing import find
 from sonde.studies import STUDIES
 
 WIDTHS = pytest.mark.parametrize("width", [80, 100])

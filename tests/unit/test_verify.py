@@ -18,7 +18,7 @@ from report_stores import write_run
 from sonde.cli import app
 from sonde.errors import SondeError
 from sonde.rows import WATCHED
-from sonde.store import index, journal
+from sonde.store import index, index_writer, journal
 from sonde.store.journal import Journal
 from sonde.store.place import place
 from sonde.store.run import RunFolder
@@ -47,7 +47,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Ended runs in an index, an unfinished one, a watched one, and one that is being watched."""
     root = tmp_path_factory.mktemp("store") / "runs"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(index, "ENOUGH", 2)
+        patch.setattr(index_writer, "ENOUGH", 2)
         patch.setattr(journal, "PART", 20)
         for seed in (1, 2):
             sonde.train(tiny_config(seed=seed, epochs=1), runs=root)
@@ -158,15 +158,15 @@ def test_verify_names_every_kind_of_wrong_and_what_is_left_over(tmp_path: Path) 
 def test_an_index_that_tells_something_else_than_the_runs_is_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(index, "ENOUGH", 2)
+    monkeypatch.setattr(index_writer, "ENOUGH", 2)
     ids = [write_run(tmp_path, config) for config in STUDIES["audit"].configs("quick", (42,))]
-    add = index.Writer.add
+    add = index_writer.Writer.add
 
-    def added(self: index.Writer, run: str, *known: Any) -> None:
+    def added(self: index_writer.Writer, run: str, *known: Any) -> None:
         *rest, rows = known
         add(self, run, *rest, rows.with_columns(pl.col("value") + (run == ids[0])))
 
-    monkeypatch.setattr(index.Writer, "add", added)
+    monkeypatch.setattr(index_writer.Writer, "add", added)
     sonde.load(tmp_path)
     found = verify(tmp_path)
     assert found.indexed == 5

@@ -385,6 +385,18 @@ def test_a_logged_loss_belongs_to_the_step_it_was_made_in(late: bool) -> None:
     assert losses["value"].to_list() == losses["step"].to_list() == list(range(30))
 
 
+def test_losses_that_are_heard_and_losses_that_are_told_come_in_the_order_of_steps() -> None:
+    model, criterion = nn.Linear(2, 1), nn.MSELoss()
+    optimiser = torch.optim.SGD(model.parameters(), 0.1)
+    watch = sonde.watch(model, optimiser, loss=criterion, runs=None)
+    for _ in range(30):
+        loss = criterion(model(torch.ones(3, 2)), torch.zeros(3, 1))
+        loss.backward()
+        optimiser.step()
+        watch.log(loss)
+    assert watch.rows.filter(metric="loss")["step"].to_list() == list(range(30))
+
+
 def test_a_loss_module_is_recorded_with_its_targets() -> None:
     model, criterion = nn.Linear(2, 3), nn.CrossEntropyLoss()
     optimiser = torch.optim.SGD(model.parameters(), 0.1)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from sonde import html_parts
 from sonde.audit.credit_question import LayerCredit, at_layers, credit
 from sonde.audit.questions import Answer, Margin, gradient, margin, scale
 from sonde.audit.thresholds import Thresholds
@@ -23,7 +24,7 @@ from sonde.runs.configurations import (
 from sonde.runs.ended import by_seed, complete, made_with, refuse_none
 from sonde.runs.readings import MeasuredRun, measured
 from sonde.spreads import Summary, summarise_known
-from sonde.store.load import Run, Runs
+from sonde.store.stored import Run, Runs
 from sonde.verdicts import network
 
 QUESTIONS = {"D1": scale, "D2": gradient, "D3": credit}
@@ -42,6 +43,8 @@ METRICS = (
     *(f"{metric}{control}" for metric in CONTROLLED for control in ("", "/bp", "/null", "/null_std")),
 )
 """All that an audit reads."""
+
+MOST_SAID = 4  # rules that the short form names
 
 BESIDES = ("rule", "seed")
 """In these, runs of one recipe may differ."""
@@ -175,6 +178,27 @@ class Audit:
     recipes: list[RecipeAudit]
     left_out: dict[str, str]
     thresholds: Thresholds
+
+    def __repr__(self) -> str:
+        from sonde.audit.verdict import verdict
+
+        rules = [f"{rule.label}: {verdict(rule)}" for recipe in self.recipes for rule in recipe.rules]
+        rest = f"; and {len(rules) - MOST_SAID} more" if len(rules) > MOST_SAID else ""
+        return f"<audit of {'; '.join(rules[:MOST_SAID])}{rest}>"
+
+    def _repr_html_(self) -> str:
+        from sonde.audit.recipe_table import SPREAD, columns, footnotes, lines
+        from sonde.audit.verdict import sentence
+
+        parts = []
+        for recipe in self.recipes:
+            parts.append(html_parts.table(columns(recipe), lines(recipe), recipe.title))
+            parts.append(html_parts.listing(map(sentence, recipe.rules)))
+            parts += map(html_parts.small, footnotes(recipe))
+        asked = (f"{question}: {words}" for question, words in self.thresholds.words.items())
+        parts += map(html_parts.small, [*asked, SPREAD])
+        left_out = html_parts.listing(f"left out: {run} ({why})" for run, why in self.left_out.items())
+        return "".join([*parts, left_out])
 
 
 class Judge:

@@ -1,4 +1,4 @@
-"""Three of the four questions, each with its answer: D1 and D2 of a run, D4 of a rule over seeds; D3 is `credit.py`."""
+"""Three of the four questions, each with its answer: D1 and D2 of a run, D4 of a rule; D3 is `credit_question.py`."""
 
 import math
 from collections.abc import Mapping, Sequence

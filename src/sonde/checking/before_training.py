@@ -11,8 +11,8 @@ from torch.nn import functional
 
 from sonde.checking.check_result import Band, Checked
 from sonde.diagnosis.diagnose import diagnose
-from sonde.diagnosis.evidence import Evidence
 from sonde.diagnosis.finding import Findings
+from sonde.diagnosis.signs import Signs
 from sonde.errors import SondeError
 from sonde.watching.experiments.copies import Loss, cast, copied, generators_kept, reset, run
 from sonde.watching.experiments.settle import settle
@@ -67,7 +67,7 @@ def _findings(model: nn.Module, x: Any, y: Any, loss: Loss | None, seen: Recorde
     named = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
     adam = (torch.optim.Adam, [{"params": named, "lr": 1e-3}])
     facts = seen.facts
-    without = Evidence(rows=seen.rows(), facts=facts, steps=0).without_gradient
+    without = Signs(rows=seen.rows(), facts=facts, steps=0).without_gradient
     trials = settle(
         model,
         loss,
@@ -79,7 +79,7 @@ def _findings(model: nn.Module, x: Any, y: Any, loss: Loss | None, seen: Recorde
         unfelt=sorted(without & set(named)),
         rates=False,
     )
-    return diagnose(Evidence(rows=seen.rows(), facts=facts, steps=0, trials=trials))
+    return diagnose(Signs(rows=seen.rows(), facts=facts, steps=0, trials=trials))
 
 
 def _criterion(y: Any, loss: Loss | None) -> tuple[Loss | None, str]:

@@ -1,6 +1,5 @@
 """What a check found, as text, as a table and as a picture."""
 
-import base64
 import html
 import io
 import math
@@ -11,6 +10,7 @@ from typing import Any
 import polars as pl
 from matplotlib.figure import Figure
 
+from sonde import html_parts
 from sonde.diagnosis.finding import Findings
 from sonde.verdicts import number
 
@@ -122,25 +122,14 @@ class Checked:
 
     def _repr_html_(self) -> str:
         heading, *lines = self.shown()
-        sides = ["left"] * 3 + ["right"] * (len(heading) - 3)
-
-        def cells(tag: str, line: Sequence[str]) -> str:
-            made = (
-                f'<{tag} style="text-align:{side}">{html.escape(cell)}</{tag}>'
-                for side, cell in zip(sides, line, strict=True)
-            )
-            return f"<tr>{''.join(made)}</tr>"
-
+        columns = {name: "left" if place < 3 else "right" for place, name in enumerate(heading)}
         buffer = io.BytesIO()
         self.figure().savefig(buffer, format="png", dpi=150)
-        picture = base64.b64encode(buffer.getvalue()).decode()
-        words = "".join(f"<li>{html.escape(line.removeprefix('• '))}</li>" for line in self.words())
-        body = "".join(cells("td", line) for line in lines)
         return (
-            f"<p><strong>{html.escape(self.title)}</strong></p><ul>{words}</ul>"
-            '<img alt="signal and gradient by depth" style="max-width:720px;width:100%" '
-            f'src="data:image/png;base64,{picture}">'
-            f"<table><thead>{cells('th', heading)}</thead><tbody>{body}</tbody></table>"
+            f"<p><strong>{html.escape(self.title)}</strong></p>"
+            + html_parts.listing(line.removeprefix("• ") for line in self.words())
+            + html_parts.picture(buffer.getvalue(), "signal and gradient by depth")
+            + html_parts.table(columns, lines)
         )
 
     def shown(self) -> list[list[str]]:

@@ -21,6 +21,7 @@ from sonde.cli.list import list_names
 from sonde.cli.live import live
 from sonde.cli.playground import playground
 from sonde.cli.recompute import recompute
+from sonde.cli.recovery import recovery
 from sonde.cli.report import report
 from sonde.cli.run import run
 from sonde.cli.show import show
@@ -50,6 +51,7 @@ app.command("explain")(explain)
 app.command("verify")(verify)
 app.command("audit")(audit)
 app.command("compare")(compare)
+app.command("recovery")(recovery)
 app.command("recompute")(recompute)
 app.command("report")(report)
 app.command("live")(live)

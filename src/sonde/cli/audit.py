@@ -67,6 +67,7 @@ def audit(
 
 
 def _print(audited: "Audit") -> None:
+    from sonde.audit.recipe_table import SPREAD
     from sonde.cli.terminal import console
 
     to = console()
@@ -77,11 +78,11 @@ def _print(audited: "Audit") -> None:
             to.print()
     for question, words in audited.thresholds.words.items():
         to.print(f"{question}: {words}", style="dim", soft_wrap=not to.is_terminal)
-    to.print("± is the sample standard deviation over seeds (ddof 1).", style="dim", soft_wrap=True)
+    to.print(SPREAD, style="dim", soft_wrap=True)
 
 
 def _print_recipe(recipe: "RecipeAudit") -> None:
-    from sonde.audit.table import columns, footnotes, lines
+    from sonde.audit.recipe_table import columns, footnotes, lines
     from sonde.audit.verdict import sentence
     from sonde.cli.terminal import console, print_table
 

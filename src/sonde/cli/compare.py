@@ -9,9 +9,7 @@ import typer
 from sonde.cli.options import Json, Only, RunsFolder
 
 if TYPE_CHECKING:
-    from sonde.compare import Comparison, Difference, Group
-
-DIGITS = 4  # of a mean
+    from sonde.compare import Comparison
 
 
 def compare(
@@ -69,97 +67,20 @@ def compare(
 
 def _print(comparison: "Comparison", *, ids: bool) -> None:
     from sonde.cli.terminal import console, print_table
+    from sonde.compare import table
 
     to = console()
-    columns = {
-        comparison.factor: "left",
-        "n": "right",
-        "mean": "right",
-        "s.d.": "right",
-        "epoch": "right",
-        "seeds": "left",
-    }
-    print_table(title(comparison), columns, [_group_line(group) for group in comparison.groups])
+    print_table(table.title(comparison), table.columns(comparison), table.level_lines(comparison))
     to.print()
-    columns = {"difference": "left", "n": "right", "mean": "right", "95 % interval": "left", "seeds": "left"}
-    lines = [_difference_line(difference) for difference in comparison.differences]
-    print_table("Paired by seed", columns, lines)
+    print_table("Paired by seed", table.DIFFERENCES, table.difference_lines(comparison))
     to.print()
-    for line in (_mismatch(comparison), *notes(comparison)):
-        if line:
-            to.print(line, soft_wrap=not to.is_terminal)
-    to.print(
-        "s.d.: sample standard deviation over seeds (ddof 1); interval: Student's t over seeds.", style="dim"
-    )
+    for line in table.notes(comparison):
+        to.print(line, soft_wrap=not to.is_terminal)
+    to.print(table.SPREAD, style="dim")
     if ids:
         for group in comparison.groups:
             for seed, run in group.runs.items():
                 to.print(f"{group.level.label}, seed {seed}: {run}", style="dim", soft_wrap=True)
-
-
-def title(comparison: "Comparison") -> str:
-    """What was compared, where it was read, and whether the runs were matched."""
-    where = "" if comparison.layer is None else f" at layer {comparison.layer}"
-    epochs = sorted({epoch for group in comparison.groups for epoch in group.epochs.values()})
-    when = f"epoch {epochs[0]}" if len(epochs) == 1 else f"epochs {', '.join(map(str, epochs))}"
-    mark = "" if comparison.matched else " — UNMATCHED"
-    return f"{comparison.metric}{where} by {comparison.factor}, {when}{mark}"
-
-
-def _mismatch(comparison: "Comparison") -> str | None:
-    """What else differs between runs that were compared nonetheless."""
-    if comparison.matched:
-        return None
-    fields = (f"{key} ({', '.join(values)})" for key, values in comparison.differing.items())
-    return f"unmatched: the runs also differ in {'; '.join(fields)}"
-
-
-def _group_line(group: "Group") -> list[str]:
-    """Level, n, mean, sample standard deviation, epoch and seeds."""
-    from sonde.verdicts import number
-
-    return [
-        group.level.label,
-        str(group.summary.n),
-        number(group.summary.mean, DIGITS),
-        number(group.summary.std, 2),
-        ", ".join(map(str, sorted(set(group.epochs.values())))),
-        ", ".join(map(str, group.runs)),
-    ]
-
-
-def _difference_line(difference: "Difference") -> list[str]:
-    """Which difference, pairs, mean, interval and seeds."""
-    from sonde.verdicts import signed
-
-    interval = difference.interval
-    between = "undefined" if interval.reason else f"[{signed(interval.low)}, {signed(interval.high)}]"
-    return [
-        f"{difference.level} − {difference.baseline}",
-        str(difference.summary.n),
-        signed(difference.summary.mean),
-        between,
-        ", ".join(map(str, difference.by_seed)) or "none",
-    ]
-
-
-def notes(comparison: "Comparison") -> list[str]:
-    """Undefined values and intervals and seeds without a partner, each with its reason; what code made the runs."""
-    from sonde.runs.ended import remark
-
-    said = []
-    for group in comparison.groups:
-        for seed, reading in group.readings.items():
-            if reading.reason:
-                said.append(f"{group.level.label}, seed {seed}: undefined: {reading.reason}")
-    for difference in comparison.differences:
-        name = f"{difference.level} − {difference.baseline}"
-        for seed, why in difference.without.items():
-            said.append(f"{name}: seed {seed} is not paired: {why}")
-        if difference.interval.reason:
-            said.append(f"{name}: interval undefined: {difference.interval.reason}")
-    made = remark(comparison.made_with)
-    return [*said, made] if made else said
 
 
 def as_json(comparison: "Comparison") -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """`sonde diagnose`."""
 
 import json as plain_json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 def diagnose(
     run: Annotated[
         str | None,
-        typer.Argument(help="A watched run, or how its id begins (default: all).", show_default=False),
+        typer.Argument(help="A run, or how its id begins (default: all).", show_default=False),
     ] = None,
     runs: RunsFolder = Path("runs"),
     fail_on: Annotated[
@@ -31,15 +32,18 @@ def diagnose(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Say what is wrong in a watched run: where, since when, on which numbers, and what mends it.
+    """Say what is wrong in a run: where, since when, on which numbers, and what mends it.
 
-    A run without findings is said to be fine in one line. `sonde explain NAME` says more about a finding.
+    A watched run is judged by its rows, a run that Sonde trained by the questions of `sonde audit`. A run without
+    findings is said to be fine in one line. `sonde explain NAME` says more about a finding.
     What a store cannot tell, experiments on a copy can: in the training script, watch.diagnose(batch=(x, y)).
     """
     from sonde.cli.terminal import console, print_json
-    from sonde.diagnosis.watched_runs import diagnosed
+    from sonde.diagnosis.stored_runs import diagnosed
 
-    found = diagnosed(runs, run)
+    found, left_out = diagnosed(runs, run)
+    for id, why in left_out.items():
+        print(f"left out: {id} ({why})", file=sys.stderr)
     if sarif is not None:
         _write_sarif(sarif, found)
     if json:

@@ -23,7 +23,7 @@ def explain(
     from dataclasses import asdict
 
     from sonde.cli.terminal import console, print_json
-    from sonde.explanations.table import EXPLANATIONS, documented, explanations
+    from sonde.explanations.by_name import EXPLANATIONS, documented, explanations
     from sonde.guests import OURS
 
     known = [*EXPLANATIONS, *(text for kind, table in OURS.items() for text in documented(kind, table))]

@@ -1,129 +1,126 @@
 """`sonde export`."""
 
-import sys
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from sonde.cli.options import OutFolder, Quiet, RunsFolder, Scale, Seeds, Set, seeds_of
+from sonde.cli.options import Only, OutFolder, Quiet, RunsFolder, Seeds, Set, seeds_of
 from sonde.errors import SondeError
 
 if TYPE_CHECKING:
-    import polars as pl
+    from sonde.store.place import Place
+    from sonde.store.stored import Runs
 
-    from sonde.paper.json_file import Sheets
+PAPER = "paper"
 
 
 def export(
     runs: RunsFolder = Path("runs"),
-    layout: Annotated[Literal["paper"], typer.Option(help="The file layout.")] = "paper",
+    layout: Annotated[
+        str,
+        typer.Option(
+            metavar="paper|csv|parquet|tensorboard|wandb|mlflow", help="The format: docs/export.md has each."
+        ),
+    ] = PAPER,
     study: Annotated[
         str | None,
         typer.Option(help="Only this study (default: all that the folder holds).", show_default=False),
     ] = None,
+    only: Only = None,
     out: OutFolder = Path("export"),
-    scale: Scale = "quick",
+    scale: Annotated[
+        Literal["quick", "full"] | None,
+        typer.Option(
+            help="Of the study, or of all of them in the layout paper (default: quick).", show_default=False
+        ),
+    ] = None,
     seeds: Seeds = None,
     set: Set = None,
     quiet: Quiet = False,
 ) -> None:
-    """Write stored runs as the JSON files that existing plotting scripts read.
+    """Write stored runs as files that other tools read.
 
-    Beside them, sonde.json records what the layout has no place for: data set, scale, recipe and run ids.
-    `sonde figures --from` takes its labels from there.
+    paper: the JSON files of existing plotting scripts, by study; sonde.json beside them keeps what they have no place
+    for, and `sonde figures --from` draws from them. csv, parquet: two tables, of rows and of runs.
+
+    tensorboard, wandb (an offline run, to be synced), mlflow (a SQLite database): every run, watched ones too, with its
+    configuration. Each needs its extra: pip install 'sonde[tensorboard]'.
+
+    [bold]sonde export --layout parquet --only task=digits[/bold]
     """
-    import polars as pl
-
-    from sonde.atomic import set_aside
-    from sonde.cli.stored_rows import RowsInFolders
-    from sonde.cli.study_evidence import from_store
     from sonde.errors import pick
-    from sonde.paper import WRITERS, provenance
-    from sonde.store import files
-    from sonde.studies.settings import UnknownKey
-    from sonde.studies.study import NoRuns
+    from sonde.neighbours import LAYOUTS
 
-    exported: list[Exported] = []
-    empty: list[NoRuns | UnknownKey] = []
-    if study is not None:
-        pick(WRITERS, study, "study with a place in the paper layout,")
-    for name in WRITERS if study is None else [study]:
-        try:
-            tell = study is not None and not quiet
-            found = from_store(
-                name, runs, scale=scale, seeds=seeds_of(seeds), changes=set or [], tell=tell, metrics=()
-            )
-        except (NoRuns, UnknownKey) as error:
-            empty.append(error)
-            continue
-        if len(found) > 1:
-            raise SondeError(
-                f"--set: a file holds one recipe; export {' and '.join(found)} one after the other"
-            )
-        (gathered,) = found.values()
-        evidence = RowsInFolders(gathered.evidence.rows, gathered.evidence.runs, str(runs), runs)
-        exported.append(Exported(name, WRITERS[name](evidence), evidence.runs))
-    if not exported:
-        raise (
-            empty[0]
-            if study
-            else SondeError(f"nothing to export: {'; '.join(str(error) for error in empty)}")
+    pick({PAPER: PAPER, **LAYOUTS}, layout, "layout")
+    if layout == PAPER:
+        from sonde.cli.paper_export import export_paper
+
+        export_paper(
+            runs,
+            out,
+            study=study,
+            scale=scale or "quick",
+            seeds=seeds_of(seeds),
+            changes=set or [],
+            choices=only or [],
+            quiet=quiet,
         )
-    sheets = {path: sheet for one in exported for path, sheet in one.sheets.items()}
-    described = pl.concat([one.runs for one in exported])
-    for path in [*sheets, provenance.NAME]:
-        files.make_folder((out / path).parent)
-    with files.clear_errors(out), set_aside(*(out / path for path in [*sheets, provenance.NAME])) as aside:
-        digests = {}
-        for at, (path, sheet) in zip(
-            aside, sheets.items(), strict=False
-        ):  # one after the other: memory for one
-            digests[path] = provenance.digest(content := _json(sheet.content()))
-            at.write_bytes(content)
-        aside[-1].write_bytes(_json(provenance.record(out, sheets, digests, described)))
-    for path in [*sheets, provenance.NAME] if not quiet else []:
-        print(out / path)
-    for one in exported if not quiet else []:
-        one.tell()
+        return
+    if study is None and (scale or seeds or set):
+        raise SondeError(
+            "--scale, --seeds and --set are of a study: add --study NAME, or use --only KEY=VALUE"
+        )
+    if study is None:
+        stored = _chosen(runs, only or [])
+    else:
+        stored = _of_study(runs, study, scale or "quick", seeds_of(seeds), set or [], only or [], quiet)
+    _write(stored, layout, out, quiet)
 
 
-def _json(tree: Any) -> bytes:
-    import json
+def _chosen(runs: "Place", only: list[str]) -> "Runs":
+    """All runs, watched ones too, or those with the wanted values; without their rows."""
+    from sonde.runs.configurations import choices, keep
+    from sonde.store.load import load
 
-    return json.dumps(tree, indent=1, allow_nan=False).encode()
+    stored = keep(load(runs, metrics=()), choices(only))
+    if not (stored.runs or stored.watched):
+        raise SondeError(f"{runs} holds no runs: `sonde run STUDY --runs {runs}` makes them")
+    return stored
 
 
-@dataclass(frozen=True)
-class Exported:
-    """A study's files and the runs that were there for them."""
+def _of_study(
+    runs: "Place",
+    study: str,
+    scale: str,
+    seeds: list[int] | None,
+    changes: list[str],
+    only: list[str],
+    quiet: bool,
+) -> "Runs":
+    """The complete runs of a study, whatever was swept."""
+    from sonde.cli.study_evidence import from_store
+    from sonde.store.stored import Runs
 
-    study: str
-    sheets: "Sheets"
-    runs: "pl.DataFrame"
+    found = from_store(
+        study, runs, scale=scale, seeds=seeds, changes=changes, choices=only, tell=not quiet, metrics=()
+    )
+    together = {run.id: run for gathered in found.values() for run in gathered.stored.runs}
+    return Runs(next(iter(found.values())).stored.rows, list(together.values()))
 
-    def tell(self) -> None:
-        """What was exported, and what was not."""
-        import polars as pl
 
-        written = {run for sheet in self.sheets.values() for run in sheet.runs.values()}
-        inside = self.runs.filter(pl.col("run").is_in(list(written)))
-        for (task, scale), runs in inside.group_by("task_label", "scale", maintain_order=True):
-            seeds = sorted(runs["seed"].unique())
-            which = f"seed{'s' * (len(seeds) != 1)} {', '.join(map(str, seeds))}"
-            count = f"{runs.height} run{'s' * (runs.height != 1)}"
-            print(f"{self.study}: {count} on {task} ({scale} scale, {which})")
-        for path, sheet in self.sheets.items():
-            if sheet.lacking:
-                lacking = ", ".join(sheet.lacking)
-                print(
-                    f"{path} lacks {lacking}: no complete run (`sonde run {self.study}` trains it)",
-                    file=sys.stderr,
-                )
-        homeless = self.runs.filter(~pl.col("run").is_in(list(written)))
-        if homeless.height:
-            print(
-                f"not exported, the layout has no place for them: {', '.join(homeless['run'])}",
-                file=sys.stderr,
-            )
+def _write(stored: "Runs", layout: str, out: Path, quiet: bool) -> None:
+    from sonde.cli.terminal import count
+    from sonde.neighbours import LAYOUTS, writer
+    from sonde.store import files
+
+    write = writer(layout)
+    files.make_folder(out)
+    with files.clear_errors(out), count("exporting runs", quiet=quiet) as on_progress:
+        written = write(stored, out, on_progress)
+    if quiet:
+        return
+    many = len(stored.runs) + len(stored.watched)
+    where = " and ".join(map(str, written)) if len(written) <= 2 else f"{written[0].parent}"
+    print(f"{many} run{'s' * (many != 1)} in {where}")
+    print(f"open with: {LAYOUTS[layout].opened_with.format(out=out)}")

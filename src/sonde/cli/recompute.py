@@ -37,7 +37,7 @@ def recompute(
     from sonde.cli.terminal import count, print_json
     from sonde.recompute.comparison import recompute as compare
     from sonde.recompute.stored import read_end
-    from sonde.store.load import find
+    from sonde.store.listing import find
     from sonde.store.run import RunFolder
     from sonde.training.device import one_thread
 

@@ -41,7 +41,8 @@ def report(
     from sonde.report.page import render
     from sonde.report.pictures import Pictures, pictures
     from sonde.store import files
-    from sonde.store.load import load, without_machines
+    from sonde.store.load import load
+    from sonde.store.stored import without_machines
 
     stored = load(runs)
     if not stored.runs and not stored.watched:

@@ -8,12 +8,9 @@ from typing import TYPE_CHECKING, Any
 from sonde.cli.options import Json, RunsFolder
 
 if TYPE_CHECKING:
-    from sonde.store.load import Runs
     from sonde.store.standing import Standing
+    from sonde.store.stored import Runs
 
-
-SHOWN = ("test_acc", "test_loss", "train_loss")  # in the table; the JSON has every metric
-MOST_KEYS = 3  # in the table, of those in which runs differ
 OF_WATCHED = ("loss", "nonfinite")
 
 
@@ -22,6 +19,7 @@ def show(runs: RunsFolder = Path("runs"), json: Json = False) -> None:
     import polars as pl
 
     from sonde.cli.terminal import print_json
+    from sonde.runs.overview import SHOWN
     from sonde.store.load import load
 
     last = pl.col("step") == pl.col("step").max().over("run", "metric")
@@ -42,8 +40,9 @@ def show(runs: RunsFolder = Path("runs"), json: Json = False) -> None:
 def describe(stored: "Runs") -> list[dict[str, Any]]:
     """What a program wants to know of each run; undefined metrics are NaN here."""
     from sonde.report.runs import place_of
+    from sonde.runs.overview import last_metrics
 
-    metrics = _last_metrics(stored)
+    metrics = last_metrics(stored)
     return [
         {
             "id": run.id,
@@ -71,12 +70,13 @@ def print_runs(stored: "Runs", title: str) -> None:
     """
     from sonde.cli.terminal import fits, print_table
     from sonde.report.runs import start
+    from sonde.runs.overview import SHOWN, last_metrics, last_value, untold
 
     if not stored.runs:
         print(title)
         return
 
-    metrics = _last_metrics(stored)
+    metrics = last_metrics(stored)
     names = [name for name in SHOWN if any(name in known for known in metrics.values())]
     columns = {"id": "left", "label": "left"}
     keys = untold(stored)
@@ -94,7 +94,7 @@ def print_runs(stored: "Runs", title: str) -> None:
             str(run.config["seed"]),
             f"{'–' if run.manifest.epoch is None else run.manifest.epoch}/{run.config['epochs']}",
             run.standing.state,
-            *(_number(metrics[run.id].get(name)) for name in names),
+            *(last_value(metrics[run.id].get(name)) for name in names),
             *([resumed[run.id]] if "sessions" in columns else []),
         ]
         for run in stored.runs
@@ -124,30 +124,6 @@ def short_ids(ids: Sequence[str]) -> dict[str, str]:
     return {id: end if ends[end := id.rpartition("-")[2]] == 1 else id for id in ids}
 
 
-def untold(stored: "Runs") -> dict[str, dict[str, str]]:
-    """The keys in which runs of one label differ, with the value of each run: what the label does not tell.
-
-    Seeds and epochs have columns of their own; of keys that say the same of every run the first is taken.
-    """
-    from sonde.runs.configurations import differing, kinds, shown
-
-    present = kinds(stored.runs)
-    by_label: dict[str, list[dict[str, Any]]] = {}
-    for kind in present:
-        by_label.setdefault(kind.runs[0].label, []).append(kind.flat)
-    varying = {key for flats in by_label.values() for key in differing(flats)} - {"epochs", "scale"}
-    found: dict[tuple[str, ...], str] = {}
-    for key in sorted(varying, key=lambda key: (key.count("."), key)):
-        values = [kind.flat.get(key, "–") for kind in present]
-        if not any(isinstance(value, list) for value in values):
-            order = {value: place for place, value in enumerate(dict.fromkeys(map(shown, values)))}
-            found.setdefault(tuple(str(order[shown(value)]) for value in values), key)
-    return {
-        key: {run.id: shown(kind.flat.get(key, "–")) for kind in present for run in kind.runs}
-        for key in list(found.values())[:MOST_KEYS]
-    }
-
-
 def describe_watched(stored: "Runs") -> list[dict[str, Any]]:
     """The runs of other people's loops: what was watched, and how far it came."""
     last = _last_of_watched(stored)
@@ -174,6 +150,7 @@ def describe_watched(stored: "Runs") -> list[dict[str, Any]]:
 def print_watched(stored: "Runs", title: str) -> None:
     """A table of watched runs; a run under way tells the step it was last seen at."""
     from sonde.cli.terminal import print_table
+    from sonde.runs.overview import last_value
 
     watched = describe_watched(stored)
     columns = {"id": "left", "model": "left", "parameters": "right", "modules": "right", "step": "right"}
@@ -188,7 +165,7 @@ def print_watched(stored: "Runs", title: str) -> None:
             str(run["modules"]),
             "–" if run["step"] is None else str(run["step"]),
             run["state"] if run["message"] is None else f"{run['state']}: {run['message']}",
-            _number(run["metrics"]["loss"]),
+            last_value(run["metrics"]["loss"]),
             *([run["nonfinite"] or ""] if "not finite" in columns else []),
         ]
         for run in watched
@@ -214,23 +191,3 @@ def _last_of_watched(stored: "Runs") -> dict[str, dict[str, Any]]:
             "nonfinite": next(iter(where), None),
         }
     return last
-
-
-def _last_metrics(stored: "Runs") -> dict[str, dict[str, float]]:
-    import polars as pl
-
-    trained = pl.col("run").is_in([run.id for run in stored.runs])
-    scalars = stored.rows.filter(pl.col("layer").is_null() & trained)
-    last = scalars.group_by("run", "metric", maintain_order=True).agg(
-        pl.col("value").sort_by("epoch", "step").last()
-    )
-    metrics: dict[str, dict[str, float]] = {run.id: {} for run in stored.runs}
-    for run, metric, value in last.iter_rows():
-        metrics[run][metric] = value
-    return metrics
-
-
-def _number(value: float | None) -> str:
-    if value is None:
-        return "–"
-    return "undefined" if value != value else f"{value:.4g}"

@@ -3,11 +3,18 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from sonde.diagnosis import flow_symptoms, loop_faults, pace_faults, task_faults, wiring_faults
-from sonde.diagnosis.evidence import Evidence
+from sonde.diagnosis import (
+    flow_symptoms,
+    loop_faults,
+    pace_faults,
+    task_faults,
+    trained_faults,
+    wiring_faults,
+)
 from sonde.diagnosis.finding import LEVELS, Finding, Findings
+from sonde.diagnosis.signs import Signs
 
-Diagnosis = Callable[[Evidence], Finding | None]
+Diagnosis = Callable[[Signs], Finding | None]
 
 DIAGNOSES: dict[str, Diagnosis] = {
     "wrong_label_shape": task_faults.wrong_label_shape,
@@ -38,6 +45,10 @@ DIAGNOSES: dict[str, Diagnosis] = {
     "rank_collapse": flow_symptoms.rank_collapse,
     "loss_spike": pace_faults.loss_spike,
     "gradient_noise": pace_faults.gradient_noise,
+    "growth": trained_faults.growth,
+    "gradient": trained_faults.gradient,
+    "credit": trained_faults.credit,
+    "worth": trained_faults.worth,
 }
 """By name, causes before their symptoms."""
 
@@ -73,24 +84,26 @@ EXPLAINS: dict[str, frozenset[str]] = {
     "lr_too_high": FLOW | {"nan_origin", "loss_spike", "attention_collapse"},
     "too_few_steps": frozenset({"lr_too_low"}),
     "exploding_gradient": frozenset({"nan_origin"}),
+    "growth": frozenset({"gradient", "credit"}),
+    "gradient": frozenset({"credit"}),
+    "credit": frozenset({"worth"}),
 }
 """Causes, and the symptoms that each accounts for."""
 
 
-def diagnose(evidence: Evidence) -> Findings:
+def diagnose(signs: Signs) -> Findings:
     """Findings, the most important first; a symptom follows the cause that explains it."""
-    found = {name: finding for name, look in DIAGNOSES.items() if (finding := look(evidence)) is not None}
-    if evidence.steps == 0:  # before training nothing can be said of its pace
+    found = {name: finding for name, look in DIAGNOSES.items() if (finding := look(signs)) is not None}
+    if signs.steps == 0:  # before training nothing can be said of its pace
         found = {
             name: finding for name, finding in found.items() if name not in PACE - {"missing_activation"}
         }
     sure = {name for name, finding in found.items() if finding.level == "certain"}
     if sure & CUTS:  # what is a matter of pace cannot be told as long as something is not connected
         found = {name: finding for name, finding in found.items() if name not in PACE or name in sure}
-    if sure:
-        found = {
-            name: finding for name, finding in found.items() if name not in ("lr_too_low", "too_few_steps")
-        }
+    if sure or any(found[name].level != "note" for name in CUTS & found.keys()):
+        found.pop("lr_too_low", None)
+        found.pop("too_few_steps", None)
     if "masked_growth" in found:  # the same growth under another name
         found.pop("exploding_gradient", None)
     if sure - {"masked_growth"} and "masked_growth" in found and "masked_growth" not in sure:
@@ -107,9 +120,7 @@ def diagnose(evidence: Evidence) -> Findings:
             for name, finding in found.items()
             if _cause(name, found) == cause.name
         ]
-    return Findings(
-        sorted(ordered, key=lambda finding: finding.level == "note"), about=f"{evidence.steps} steps"
-    )
+    return Findings(sorted(ordered, key=lambda finding: finding.level == "note"), about=signs.length)
 
 
 def _cause(name: str, found: Mapping[str, Finding]) -> str | None:

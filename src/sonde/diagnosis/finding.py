@@ -5,10 +5,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sonde.explanations.audit_questions import QUESTIONS
 from sonde.explanations.diagnoses import DIAGNOSES
 
 LEVELS = ("note", "likely", "certain")
-TEXTS = {text.name: text for text in DIAGNOSES}
+TEXTS = {text.name: text for text in (*DIAGNOSES, *QUESTIONS)}
 NAMED = 4  # modules that a sentence names
 
 
@@ -20,6 +21,7 @@ class Finding:
     level: str  # note, likely or certain
     modules: tuple[str, ...] = ()
     step: int = 0  # the first in which it shows
+    epoch: int | None = None  # the same of a run that was measured by epochs
     evidence: tuple[str, ...] = ()  # the numbers, in words
     explained_by: str | None = None  # the finding of which this is a symptom
 
@@ -39,14 +41,19 @@ class Finding:
     def reference(self) -> str:
         return TEXTS[self.name].reference
 
+    @property
+    def since(self) -> str:
+        return f"step {self.step}" if self.epoch is None else f"epoch {self.epoch}"
+
     def as_dict(self) -> dict[str, Any]:
         known = {"name": self.name, "level": self.level, "modules": list(self.modules), "step": self.step}
+        known["epoch"] = self.epoch
         known |= {"short": self.short, "evidence": list(self.evidence), "explained_by": self.explained_by}
         return known | {"why": self.why, "remedy": self.remedy, "reference": self.reference}
 
     def __str__(self) -> str:
         where = f" in {listed(self.modules)}" if self.modules else ""
-        lines = [f"{self.name} ({self.level}){where}, since step {self.step}: {self.short}"]
+        lines = [f"{self.name} ({self.level}){where}, since {self.since}: {self.short}"]
         lines += [f"  {sentence}" for sentence in self.evidence]
         if self.explained_by is not None:
             return "\n".join([*lines, f"  A symptom of {self.explained_by}."])
@@ -82,15 +89,26 @@ class Findings(list[Finding]):
                 lines += [html.escape(one.why), f"<em>Remedy:</em> {html.escape(one.remedy)}"]
             else:
                 lines.append(f"A symptom of {html.escape(one.explained_by)}.")
-            shown.append(f"<li><strong>{one.name}</strong> ({one.level}){where}<br>{'<br>'.join(lines)}</li>")
+            heading = f"<strong>{html.escape(one.name)}</strong> ({html.escape(one.level)}){where}"
+            shown.append(f"<li>{heading}<br>{'<br>'.join(lines)}</li>")
         return f"<ul>{''.join(shown)}</ul>"
 
 
 def found(
-    name: str, level: str, *evidence: str, modules: Iterable[str] = (), step: int | None = 0
+    name: str,
+    level: str,
+    *evidence: str,
+    modules: Iterable[str] = (),
+    step: int | None = 0,
+    epoch: int | None = None,
 ) -> Finding:
     return Finding(
-        name=name, level=level, modules=tuple(dict.fromkeys(modules)), step=step or 0, evidence=evidence
+        name=name,
+        level=level,
+        modules=tuple(dict.fromkeys(modules)),
+        step=step or 0,
+        epoch=epoch,
+        evidence=evidence,
     )
 
 

@@ -5,21 +5,24 @@ import statistics
 
 import polars as pl
 
-from sonde.diagnosis.evidence import EARLY, WEIGHTED, Evidence
 from sonde.diagnosis.finding import Finding, found
+from sonde.diagnosis.signs import EARLY, WEIGHTED, Signs
 from sonde.verdicts import number
 
 VANISHED = 1e-3  # of the gradient's norm at the last layer
 EXPLODED = 1e3
 DEEP = 4  # layers over which a gradient may fade; over fewer it must be all but zero
 SATURATED = 0.5
-DEAD, DIED = 0.9, 0.5  # share of units at the end; the same where they were alive at the start
+DEAD, DIED = 0.9, 0.8  # share of units at the end; the same where they were alive at the start
 WHAT = {1.0: "output", 2.0: "gradient", 3.0: "loss"}
 
 
-def nan_origin(e: Evidence) -> Finding | None:
+def nan_origin(s: Signs) -> Finding | None:
     """The first thing that is not finite."""
-    rows = e.rows.filter(pl.col("metric") == "nonfinite")
+    if s.audited is not None and s.audited.diverged is not None:
+        said = f"The loss or a weight was not finite after epoch {s.audited.diverged}, and training stopped."
+        return found("nan_origin", "certain", said, epoch=s.audited.diverged)
+    rows = s.rows.filter(pl.col("metric") == "nonfinite")
     if rows.is_empty():
         return None
     module, value, reason, step = (rows[column][0] for column in ("module", "value", "reason", "step"))
@@ -29,7 +32,7 @@ def nan_origin(e: Evidence) -> Finding | None:
         said = f"The loss is not finite in step {step}, though every output is."
     else:
         said = f"The {WHAT.get(value, 'output')} of {module} is the first that is not finite, in step {step}."
-    broken = e.trial("traced_start", "first_broken")
+    broken = s.trial("traced_start", "first_broken")
     more = []
     if broken is not None:
         more = [
@@ -40,34 +43,34 @@ def nan_origin(e: Evidence) -> Finding | None:
     return found("nan_origin", "certain", said, *more, modules=where, step=step)
 
 
-def _depth(e: Evidence) -> list[tuple[str, float]]:
+def _depth(s: Signs) -> list[tuple[str, float]]:
     """Modules with weights in order of execution, and √(entries of a sample's output)."""
     return [
         (m["name"], math.sqrt(max(1, math.prod(m["shape"][1:]))))
-        for m in e.leaves
+        for m in s.leaves
         if m.get("kind") in WEIGHTED and m["shape"]
     ]
 
 
-def _flow(e: Evidence, step: int) -> tuple[str, float, str, float] | None:
+def _flow(s: Signs, step: int) -> tuple[str, float, str, float] | None:
     """The first and the last layer whose gradient is known in a step, with its norm there."""
     norms = [
         (name, root * value)
-        for name, root in _depth(e)
-        if (value := e.at("grad_rms", name, step)) is not None
+        for name, root in _depth(s)
+        if (value := s.at("grad_rms", name, step)) is not None
     ]
     return (*norms[0], *norms[-1]) if len(norms) > 1 else None
 
 
-def vanishing_gradient(e: Evidence) -> Finding | None:
+def vanishing_gradient(s: Signs) -> Finding | None:
     """A gradient that is lost on its way back, or over time, in a run that failed."""
-    if not e.failed:
+    if not s.failed:
         return None
-    flows = [flow for step in e.watched if step < EARLY and (flow := _flow(e, step)) is not None]
+    flows = [flow for step in s.watched if step < EARLY and (flow := _flow(s, step)) is not None]
     if flows:
         ratios = [first / last if last > 0 else 0.0 for _, first, _, last in flows]
         ratio = statistics.median(ratios)
-        if ratio < (VANISHED if len(_depth(e)) >= DEEP else VANISHED**2):
+        if ratio < (VANISHED if len(_depth(s)) >= DEEP else VANISHED**2):
             first, at_first, last, at_last = flows[0]
             said = (
                 f"In the first steps the gradient is {number(ratio)} times as large at {first} as at {last} "
@@ -81,7 +84,7 @@ def vanishing_gradient(e: Evidence) -> Finding | None:
                 modules=[first],
                 step=step,
             )
-    times = e.trial("over_time") or {}
+    times = s.trial("over_time") or {}
     if times.get("last") and times["first"] < VANISHED**2 * times["last"]:
         shrunk = number(times["first"] / times["last"])
         said = f"Over {times['length']} places of a sequence the gradient shrinks to {shrunk}."
@@ -90,10 +93,10 @@ def vanishing_gradient(e: Evidence) -> Finding | None:
             "certain" if times["first"] < VANISHED**3 * times["last"] else "likely",
             said,
         )
-    late = [(step, flow) for step in e.watched[-3:] if (flow := _flow(e, step)) is not None]
+    late = [(step, flow) for step in s.watched[-3:] if (flow := _flow(s, step)) is not None]
     if len(late) == 3 and all(flow[1] <= VANISHED**2 * flow[3] for _, flow in late):
         name = late[-1][1][0]
-        ends = e.series("grad_rms").get(name, {})
+        ends = s.series("grad_rms").get(name, {})
         step = min((step for step in ends if ends[step] == late[-1][1][1]), default=late[0][0])
         said = (
             f"In the last watched steps the gradient at {name} is {number(late[-1][1][1])}, at {late[-1][1][2]} "
@@ -103,26 +106,29 @@ def vanishing_gradient(e: Evidence) -> Finding | None:
     return None
 
 
-def exploding_gradient(e: Evidence) -> Finding | None:
+def exploding_gradient(s: Signs) -> Finding | None:
     """Signal or gradient that grows over depth, time or steps, in a run that did not learn."""
-    if not e.failed:
+    if s.learned and s.trials is not None:
         return None
-    inputs = next((one["rms"] for one in e.facts.get("inputs", []) if one.get("rms")), None)
-    outputs = [(name, value) for name, _ in _depth(e) if (value := e.at("out_rms", name)) is not None]
+    inputs = next((one["rms"] for one in s.facts.get("inputs", []) if one.get("rms")), None)
+    outputs = [(name, value) for name, _ in _depth(s) if (value := s.at("out_rms", name)) is not None]
     if outputs:
         base = max(min(inputs, outputs[0][1]) if inputs else outputs[0][1], 1e-6)
         name, top = max(outputs, key=lambda one: one[1])
-        if top > EXPLODED * base and top > EXPLODED / 10:
+        beyond = s.trials is None and top > 10 * EXPLODED * base  # whatever the loss has come down from
+        if (top > EXPLODED * base and top > EXPLODED / 10 and s.failed) or (beyond and top > EXPLODED):
             said = f"The signal grows from {number(base)} to {number(top)} at {name} in step 0."
             return found("exploding_gradient", "likely", said, modules=[name])
-    times = e.trial("over_time") or {}
+    if not s.failed:
+        return None
+    times = s.trial("over_time") or {}
     if times.get("last") and times["first"] > EXPLODED * times["last"]:
         said = (
             f"Over {times['length']} places of a sequence the gradient grows {number(times['first'] / times['last'])} "
             "times."
         )
         return found("exploding_gradient", "certain", said)
-    flows = [flow for step in e.watched if step < EARLY and (flow := _flow(e, step)) is not None]
+    flows = [flow for step in s.watched if step < EARLY and (flow := _flow(s, step)) is not None]
     ratios = [first / last for _, first, _, last in flows if last > 0]
     if ratios and statistics.median(ratios) > EXPLODED:
         said = (
@@ -131,13 +137,13 @@ def exploding_gradient(e: Evidence) -> Finding | None:
         )
         return found("exploding_gradient", "likely", said, modules=[flows[0][0]])
     sizes: dict[int, float] = {}
-    for steps in e.series("weight_grad_norm").values():
+    for steps in s.series("weight_grad_norm").values():
         for step, value in steps.items():
             sizes[step] = math.hypot(sizes.get(step, 0.0), value)
-    if sizes and e.failed:
+    if sizes and s.failed:
         first_step = min(sizes)
         peak = max(sizes, key=lambda step: sizes[step])
-        stays = e.broke is not None or sizes[max(sizes)] > EXPLODED / 10 * sizes[first_step]
+        stays = s.broke is not None or sizes[max(sizes)] > EXPLODED / 10 * sizes[first_step]
         if stays and sizes[first_step] > 0 and sizes[peak] > EXPLODED * sizes[first_step]:
             said = (
                 f"The gradient of all weights grows from {number(sizes[first_step])} to {number(sizes[peak])} "
@@ -148,27 +154,30 @@ def exploding_gradient(e: Evidence) -> Finding | None:
     return None
 
 
-def _hidden_activations(e: Evidence) -> list[str]:
+def _hidden_activations(s: Signs) -> list[str]:
     """Activation modules that are followed by a module with weights."""
-    last = max((place for place, m in enumerate(e.leaves) if m.get("kind") in WEIGHTED), default=-1)
-    return [m["name"] for m in e.leaves[:last] if m.get("kind") == "activation"]
+    last = max((place for place, m in enumerate(s.leaves) if m.get("kind") in WEIGHTED), default=-1)
+    return [m["name"] for m in s.leaves[:last] if m.get("kind") == "activation"]
 
 
-def saturated_units(e: Evidence) -> Finding | None:
+def saturated_units(s: Signs) -> Finding | None:
     """Hidden sigmoid or tanh units at their bounds in the first steps of a run that failed."""
-    if not e.failed:
+    if not s.failed:
         return None
-    hidden, shares = set(_hidden_activations(e)), {}
-    for name, steps in e.series("saturated_share").items():
+    hidden, shares = set(_hidden_activations(s)), {}
+    for name, steps in s.series("saturated_share").items():
         early = [value for step, value in steps.items() if step < EARLY]
         if name.split("#")[0] in hidden and early:
             shares[name] = statistics.median(early)
-    if not e.series("saturated_share"):
+    if not s.series("saturated_share"):
         shares |= {
             name: value
-            for name, value in (e.trial("traced_start", "saturated") or {}).items()
+            for name, value in (s.trial("traced_start", "saturated") or {}).items()
             if "loss" not in name
         }
+    gates = s.trial("gates")
+    if gates and gates["saturated"] >= SATURATED:
+        shares[gates["module"]] = gates["saturated"]
     worst = {name: share for name, share in shares.items() if share >= SATURATED}
     if not worst:
         return None
@@ -180,22 +189,22 @@ def saturated_units(e: Evidence) -> Finding | None:
     return found("saturated_units", "certain" if top >= 0.9 else "likely", said, modules=worst)
 
 
-def dead_units(e: Evidence) -> Finding | None:
+def dead_units(s: Signs) -> Finding | None:
     """Hidden units that are zero for the whole batch at the end of a run that failed."""
-    if not e.failed:
+    if not s.failed:
         return None
-    hidden, gone, since = set(_hidden_activations(e)), {}, []
-    for name, steps in e.series("dead_share").items():
+    hidden, gone, since = set(_hidden_activations(s)), {}, []
+    for name, steps in s.series("dead_share").items():
         if name.split("#")[0] not in hidden or len(steps) < 3:
             continue
         ends = [steps[step] for step in sorted(steps)[-3:]]
         start = steps[min(steps)]
-        if min(ends) >= DEAD or (min(ends) >= DIED and start < DIED / 2):
+        if min(ends) >= DEAD or (min(ends) >= DIED and start < DIED / 4):
             gone[name] = min(ends)
             since.append(min(step for step, value in steps.items() if value >= min(ends)))
-    if not e.series("dead_share"):
-        now, then = e.trial("traced_now", "dead") or {}, e.trial("traced_start", "dead") or {}
-        gone = {k: v for k, v in now.items() if v >= DEAD or (v >= DIED and then.get(k, 1.0) < DIED / 2)}
+    if not s.series("dead_share"):
+        now, then = s.trial("traced_now", "dead") or {}, s.trial("traced_start", "dead") or {}
+        gone = {k: v for k, v in now.items() if v >= DEAD or (v >= DIED and then.get(k, 1.0) < DIED / 4)}
     if not gone:
         return None
     said = (
@@ -211,13 +220,13 @@ def dead_units(e: Evidence) -> Finding | None:
     )
 
 
-def rank_collapse(e: Evidence) -> Finding | None:
+def rank_collapse(s: Signs) -> Finding | None:
     """Outputs of one direction for all samples; a note."""
-    if not e.failed:
+    if not s.failed:
         return None
     flat = {}
-    for name, _ in _depth(e)[:-1]:
-        ranks = e.series("effective_rank").get(name, {})
+    for name, _ in _depth(s)[:-1]:
+        ranks = s.series("effective_rank").get(name, {})
         if len(ranks) > 1 and ranks[max(ranks)] < 1.5 <= ranks[min(ranks)] / 2:
             flat[name] = ranks[max(ranks)]
     if not flat:

@@ -40,5 +40,10 @@ def _result(run: str, finding: Finding, names: list[str]) -> dict[str, Any]:
                 ]
             }
         ],
-        "properties": {"run": run, "step": finding.step, "explained_by": finding.explained_by},
+        "properties": {
+            "run": run,
+            "step": finding.step,
+            "epoch": finding.epoch,
+            "explained_by": finding.explained_by,
+        },
     }

@@ -15,6 +15,7 @@ from sonde.store.load import manifests
 from sonde.store.lock import hold
 from sonde.store.place import Place
 from sonde.store.run import ENDED, Manifest, RunFolder
+from sonde.store.sweeping import sweep_ended
 from sonde.training.changed_guests import refuse_changed
 
 Bundle = tuple[RunConfig, ...]  # what a worker is given: runs that are trained together
@@ -51,6 +52,7 @@ class Ledger:
         """The runs that are still to be trained; the others are reported as they are in the store."""
         refuse_changed(list(self.configs.values()), self.runs)
         stored = manifests(self.runs, self.configs)
+        sweep_ended(self.runs, {run: known for run, known in stored.items() if known.state in ENDED})
         left = []
         for config in self.configs.values():
             outcome = _ended(config, stored.get(config.id))

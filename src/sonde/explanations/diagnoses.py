@@ -32,7 +32,8 @@ DIAGNOSES = (
         "The target's shape or encoding broadcasts against the output, or is misread.",
         (
             "The loss of random outputs stays the same (to 1e-5) when targets are handed to other "
-            "samples, though it changes with the targets themselves."
+            "samples, though it changes with the targets themselves. Without a batch: N outputs of one "
+            "number each become N×N numbers in the loss."
         ),
         "Every output is compared with every target, so the best answer is one constant.",
         "Give the target the shape of the output: y.view_as(output).",
@@ -45,7 +46,7 @@ DIAGNOSES = (
             "The loss by itself, on free outputs: raising a class for all samples changes nothing "
             "(softmax over the batch); its gradient leads away from the targets; three ones in ten "
             "ask for an answer other than 0.3; it is squared or absolute error on classes and the "
-            "run failed."
+            "run failed. Without a batch: a cross-entropy that ends below −2."
         ),
         "The network is driven to answers that are not the ones that are scored.",
         (
@@ -60,7 +61,8 @@ DIAGNOSES = (
         (
             "With outputs of its own choice the loss falls to a floor; with outputs that the last "
             "activation can give it stays at least 10 % of the way above it. Without a batch: softmax "
-            "or sigmoid before a loss that applies its own, softmax over one unit."
+            "or sigmoid before a loss that applies its own, softmax over one unit, or a mean distance "
+            "above 4 from outputs between −1 and 1."
         ),
         "The answers that the loss asks for lie outside what the network can say, or where its slope is nearly zero.",
         (
@@ -74,8 +76,9 @@ DIAGNOSES = (
         "Labels that do not belong to the inputs: permuted, constant, or destroyed by preprocessing.",
         (
             "All targets of a batch of 16 or more are the same; or one batch is learned by heart "
-            "at the run's own rate, while after 100 steps the run is no better than a constant and "
-            "nearest inputs share a label no more often than any two."
+            "at the run's own rate or ten times it, while after 100 steps the run is no better than a "
+            "constant and nearest inputs share a label no more often than any two (of numbers: neither "
+            "the nearest input nor a line through the others foretells a target)."
         ),
         "What does not depend on the input can only be learned by heart.",
         (
@@ -100,7 +103,8 @@ DIAGNOSES = (
         "Parameters that get gradients but that no optimiser holds.",
         (
             "A gradient arrives at parameters that are in no optimiser; likely where they look as "
-            "freshly drawn, a note where they look trained."
+            "freshly drawn, a note where they look trained. Or the output depends on parameters that "
+            "are neither the model's nor an optimiser's."
         ),
         "They keep their initial values, so a part of the network never learns.",
         "Give the optimiser all of model.parameters(), made after the last module was added.",
@@ -141,7 +145,7 @@ DIAGNOSES = (
         "A residual or parallel branch that contributes nothing and cannot start to.",
         (
             "The gradient of its weights is zero (below 1e-7 of the others') in every watched step "
-            "after the first, while modules that run before and after it have one."
+            "after the first, while modules that run before it have one."
         ),
         "The weights of the branch never change, and the network is as deep as if it were not there.",
         "Make the gate or gain that closes the branch a parameter, and start it where its gradient is not zero.",
@@ -166,7 +170,8 @@ DIAGNOSES = (
         "Inputs on a scale, or with an offset, that the network cannot work with.",
         (
             "Inputs with an RMS above 10, a feature whose mean is 10 times its spread, or features "
-            "whose spreads differ a thousandfold, and the run failed."
+            "whose spreads differ by more than 1000, and the run failed; or an RMS below 0.01 where "
+            "one batch is learned with standardised inputs alone."
         ),
         (
             "Large or one-sided inputs saturate or kill units, and make the loss steep in one direction "
@@ -180,7 +185,8 @@ DIAGNOSES = (
         "Regression targets on a scale that the network cannot reach.",
         (
             "Targets with an RMS above 10, and the run failed; with a batch, fifty steps learn the "
-            "standardised targets and not these."
+            "standardised targets and not these. Where targets are not seen: first outputs that are "
+            "more than 10, and three times their size, away from them."
         ),
         "Errors, gradients and the right step size grow with the targets.",
         "Standardise the targets, and scale predictions back.",
@@ -192,7 +198,8 @@ DIAGNOSES = (
         (
             "Weights whose spread times √inputs is above 3 or below 0.2, with a signal that grows "
             "or fades on its way or a first loss far above that of a constant; all units of a hidden "
-            "layer alike; or default weights learn one batch where these do not."
+            "layer alike; biases that keep 90 % of a layer's units off in step 0; or default weights "
+            "learn one batch where these do not."
         ),
         "Signal and gradient grow or shrink by the same factor in each layer.",
         (
@@ -227,8 +234,9 @@ DIAGNOSES = (
         "over_regularised",
         "Weight decay, penalty or dropout so strong that the data no longer matter.",
         (
-            "Most weight matrices shrink below a third of their initial norm, or dropout leaves less "
-            "than a fifth, and the run failed."
+            "Most weight matrices shrink below a third of their initial norm (below 0.1 of it whatever "
+            "the loss says), weight decay makes up more than 0.5 of what a step changes, or dropout "
+            "leaves less than a fifth, and the run did not learn."
         ),
         "The penalty outweighs the data, and the network answers with the average.",
         "Lower weight decay (1e-4 for SGD, 1e-2 for AdamW) or dropout (0.1–0.5).",
@@ -239,7 +247,8 @@ DIAGNOSES = (
         "Steps too large for the curvature.",
         (
             "The run failed, and: a tenth of the rate learns one batch where the rate does not; or "
-            "a step changes weights by more than 30 % of their norm; or the loss grows tenfold."
+            "a step changes weights by more than 30 % of their norm; or the loss grows tenfold. Whether "
+            "or not it failed: the first steps change weights by more than their norm."
         ),
         "Steps beyond twice the inverse curvature overshoot, and each makes the loss larger.",
         "Divide the learning rate by ten, or warm it up over the first steps.",
@@ -253,7 +262,8 @@ DIAGNOSES = (
         "Training is sound but stops long before it could be done.",
         (
             "Fewer than 100 steps, no result yet, and fifty steps at the run's own rate on one batch "
-            "come a fifth of the way further."
+            "come a fifth of the way further; without a batch, steps above 1e-3 of the weights and a "
+            "loss that was still falling."
         ),
         "The loss was still falling when training stopped.",
         "Train longer, or in smaller batches: more steps for the same data.",
@@ -264,8 +274,8 @@ DIAGNOSES = (
         "Steps far too small to get anywhere in the steps given.",
         (
             "The run failed, and fifty steps on one batch at ten or a hundred times the rate learn "
-            "what the rate itself does not; without a batch, steps below 1e-4 of the weights and "
-            "a loss that stays."
+            "what the rate itself does not, or all steps together move weights by less than 0.1 of "
+            "their norm; never where they moved by more than 0.5 of it."
         ),
         "The weights end nearly where they began.",
         "Multiply the learning rate by ten until the loss stops falling faster.",
@@ -274,7 +284,10 @@ DIAGNOSES = (
     _of(
         "saturated_units",
         "Sigmoid or tanh units on the flat part of their curve.",
-        "Half of a hidden layer's outputs lie within 0.01 of a bound in the first steps, and the run failed.",
+        (
+            "Half of a hidden layer's outputs, or of an LSTM's or GRU's gates, lie within 0.01 of a bound in "
+            "the first steps, and the run failed."
+        ),
         "Where the curve is flat its slope is zero, and no gradient passes.",
         "Start with smaller weights or standardise what enters the layer; or use ReLU.",
         "Glorot & Bengio (2010), Understanding the difficulty of training deep feedforward neural networks",
@@ -283,8 +296,8 @@ DIAGNOSES = (
         "dead_units",
         "ReLU-like units that are off for every input and stay off.",
         (
-            "Nine of ten units of a hidden layer are zero for the whole batch at the end (half, if "
-            "they were alive at the start), and the run failed."
+            "Of a hidden layer's units 0.9 are zero for the whole batch at the end (0.8, if they were "
+            "alive at the start), and the run failed."
         ),
         "A unit that is off for every input gets no gradient and cannot come back.",
         "Lower the learning rate, or use LeakyReLU or GELU.",
@@ -306,7 +319,7 @@ DIAGNOSES = (
         "exploding_gradient",
         "Gradients or activations grow by orders of magnitude over depth, time or steps.",
         (
-            "Outputs grow a thousandfold over depth at the start, gradients a thousandfold on their "
+            "Outputs grow by more than 1000 over depth at the start, gradients by as much on their "
             "way back, or over the steps of a run that failed."
         ),
         "One sample or layer decides each step, and the loss jumps or overflows.",

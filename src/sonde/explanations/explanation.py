@@ -11,12 +11,15 @@ class Explanation:
     kind: str  # diagnosis, metric, probe, rule, question or word
     short: str  # one sentence: what it is
     measured: str = ""  # how, and from which number on
+    good: str = ""  # what values look like where all is well
+    bad: str = ""  # and where it is not
     why: str = ""  # why it hurts, or matters
     remedy: str = ""
     reference: str = ""
 
     def __str__(self) -> str:
-        parts = [("", self.short), ("Measured: ", self.measured), ("Why: ", self.why)]
+        parts = [("", self.short), ("Measured: ", self.measured)]
+        parts += [("Good looks like: ", self.good), ("Bad looks like: ", self.bad), ("Why: ", self.why)]
         parts += [("Remedy: ", self.remedy), ("Reference: ", self.reference)]
         lines = [f"{self.name} ({self.kind})", *(f"{head}{text}" for head, text in parts if text)]
         return "\n".join(lines)

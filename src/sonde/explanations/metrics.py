@@ -1,5 +1,6 @@
 """Metrics of watched runs and of trained networks, where no probe of their name says what they are."""
 
+from sonde.explanations import good_and_bad
 from sonde.explanations.explanation import Explanation
 
 _WATCHED = {
@@ -84,6 +85,8 @@ _TRAINED = {
 }
 
 METRICS = tuple(
-    Explanation(name=name, kind="metric", short=short, measured=measured)
+    Explanation(
+        name=name, kind="metric", short=short, measured=measured, **good_and_bad.METRICS[name]._asdict()
+    )
     for name, (short, measured) in (_WATCHED | _TRAINED).items()
 )

@@ -19,6 +19,7 @@ import platformdirs
 import polars as pl
 
 import sonde
+from sonde import html_parts
 from sonde.atomic import set_aside, sweep
 from sonde.errors import SondeError, nearest
 from sonde.figures import Evidence, FigureSpec, NoData, figures_of
@@ -97,10 +98,16 @@ def draw_files(
 
 @dataclass(frozen=True)
 class Rendered:
-    """A figure as images, by format, with its caption."""
+    """A figure as images, by format, with its caption; a notebook shows both."""
 
     caption: str
     images: dict[str, bytes]
+
+    def __repr__(self) -> str:
+        return f"<figure as {', '.join(self.images)}: {self.caption.partition('. ')[0]}>"
+
+    def _repr_html_(self) -> str:
+        return html_parts.picture(self.images["png"], self.caption) + html_parts.small(self.caption)
 
 
 def picture(spec: FigureSpec, evidence: Evidence) -> Rendered:

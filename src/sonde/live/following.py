@@ -8,10 +8,11 @@ import polars as pl
 
 from sonde.errors import SondeError
 from sonde.rows import empty
-from sonde.store.index import stamps
 from sonde.store.journal import journal_name
-from sonde.store.load import Run, Runs, WatchedRun, load_some
+from sonde.store.listing import stamps
+from sonde.store.load import load_some
 from sonde.store.run import ENDED
+from sonde.store.stored import Run, Runs, WatchedRun
 
 R = TypeVar("R", bound=Run | WatchedRun)
 

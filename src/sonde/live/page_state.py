@@ -19,7 +19,7 @@ from sonde.report.pictures import Pictures
 from sonde.report.runs import run_lines
 from sonde.report.watched import WatchedPart, packed_run, watched_data, watched_parts
 from sonde.rows import empty
-from sonde.store.load import Runs
+from sonde.store.stored import Runs
 
 MOST_VALUES = 300_000  # of watched runs; of a run with more, steps are left out
 NOTHING = Runs(empty(), [])

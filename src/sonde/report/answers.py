@@ -9,7 +9,7 @@ from sonde.audit.audit import RecipeAudit, RuleAudit, audit
 from sonde.report.parts import Answer, Dots
 from sonde.runs.readings import Readings, RunReadings
 from sonde.spreads import paired, summarise, t_interval
-from sonde.store.load import Run
+from sonde.store.stored import Run
 from sonde.studies.study import Finding, Gathered
 from sonde.verdicts import accuracy, number, percent, signed
 

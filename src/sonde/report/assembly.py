@@ -17,7 +17,7 @@ from sonde.report.runs import run_lines
 from sonde.report.sweeps import sweep
 from sonde.report.watched import watched_parts
 from sonde.runs.configurations import differences, recipe_of
-from sonde.store.load import Run, Runs
+from sonde.store.stored import Run, Runs
 from sonde.studies import STUDIES, Study
 from sonde.studies.study import Gathered, NoRuns, gather
 

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from sonde.audit.audit import Judge, RecipeAudit, audit
-from sonde.audit.table import columns, footnotes, lines
+from sonde.audit.recipe_table import columns, footnotes, lines
 from sonde.audit.verdict import sentence
 from sonde.errors import SondeError
 from sonde.report.parts import AuditPart, AuditSentence, AuditTable
 from sonde.report.runs import network_of
 from sonde.runs.configurations import belongs, differing, shown
-from sonde.store.load import Runs
+from sonde.store.stored import Runs
 
 
 def audit_part(stored: Runs, judge: Judge) -> AuditPart:

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Mapping
 
+from sonde.explanations.by_name import EXPLANATIONS, documented
 from sonde.explanations.explanation import Explanation
-from sonde.explanations.table import EXPLANATIONS, documented
 from sonde.guests import OURS
 from sonde.report.parts import Term
 

@@ -10,7 +10,7 @@ from sonde.report.audits import labels, network_in, task_of
 from sonde.report.parts import Answer, Section
 from sonde.runs.ended import lines
 from sonde.runs.evidence import Evidence
-from sonde.store.load import Runs
+from sonde.store.stored import Runs
 
 MOST_DRAWN = 4  # recipes with figures; the charts have all of them
 

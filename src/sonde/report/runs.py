@@ -15,7 +15,7 @@ from sonde.runs.configurations import (
     shown,
     without,
 )
-from sonde.store.load import Run
+from sonde.store.stored import Run
 from sonde.verdicts import network
 
 MOST_RUNS = 300  # with a line in the charts and in the table

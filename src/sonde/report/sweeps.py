@@ -9,7 +9,7 @@ import polars as pl
 from sonde.report.charts import DIGITS, Metric, offered
 from sonde.report.parts import Sweep
 from sonde.runs.configurations import all_described, differing, shown
-from sonde.store.load import Run
+from sonde.store.stored import Run
 
 MOST_KEYS = 24  # in which runs differ, the first ones in alphabetical order
 

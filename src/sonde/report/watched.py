@@ -7,10 +7,10 @@ from typing import Any
 import polars as pl
 
 from sonde.diagnosis.diagnose import diagnose
-from sonde.diagnosis.watched_runs import evidence
+from sonde.diagnosis.stored_runs import signs_of
 from sonde.report.charts import Metric, index_in
 from sonde.report.runs import place_of
-from sonde.store.load import Runs, WatchedRun
+from sonde.store.stored import Runs, WatchedRun
 
 MOST_VALUES = 1_200_000  # numbers in a page; of a run with more, steps are left out
 FEWEST_STEPS = 12  # of a run that are shown in any case
@@ -64,7 +64,7 @@ Findings = Sequence[Mapping[str, Any]] | None
 
 def diagnosed(run: WatchedRun, rows: pl.DataFrame) -> Findings:
     """What is wrong with a run."""
-    return [finding.as_dict() for finding in diagnose(evidence(run, rows))]
+    return [finding.as_dict() for finding in diagnose(signs_of(run, rows))]
 
 
 def watched_parts(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from sonde.errors import SondeError, nearest
-from sonde.store.load import Run, Runs
+from sonde.store.stored import Run, Runs
 
 T = TypeVar("T")
 Flat = dict[str, Any]

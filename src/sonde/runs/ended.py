@@ -8,7 +8,8 @@ import polars as pl
 from sonde.errors import SondeError
 from sonde.runs.configurations import all_described, differing
 from sonde.runs.evidence import RUNS_SCHEMA
-from sonde.store.load import ABOUT, WATCHED, Run, Runs
+from sonde.store.schemas import ABOUT
+from sonde.store.stored import WATCHED, Run, Runs
 
 
 def lines(runs: Sequence[Run]) -> pl.DataFrame:

@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 
 from sonde.rows import Reading, undefined
-from sonde.store.load import Run
+from sonde.store.stored import Run
 
 WHOLE = -1
 """Stands for the layer of a measurement of the whole network."""

@@ -30,10 +30,10 @@ from sonde.rows import WATCHED
 from sonde.store import files
 from sonde.store.checksums import checksum
 from sonde.store.lock import Sign
+from sonde.store.parquet_rows import refuse_strangers
 from sonde.store.place import Place
 from sonde.store.run import Damaged, Manifest, RunFolder, State, parquet
 from sonde.store.schemas import WATCHED as KIND
-from sonde.store.table import refuse_strangers
 
 PART = 50_000  # rows of a part: what is ever held in memory
 PAUSE = 10.0  # seconds between two puts of a journal into an object store

@@ -1,34 +1,32 @@
 """Read a store: tidy rows as one DataFrame, and what each run was."""
 
-import difflib
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
-from functools import cached_property
-from pathlib import Path
+from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Any, TypeVar
 
 import polars as pl
 
-from sonde.errors import SondeError, nearest
+from sonde.errors import SondeError
 from sonde.rows import empty
-from sonde.store import files, index
-from sonde.store.index import Index, Stretch, Wanted, Writer
-from sonde.store.journal import read_facts, read_watched
+from sonde.store import index, index_writer
+from sonde.store.index import Index
+from sonde.store.index_writer import Writer
+from sonde.store.journal import read_watched
+from sonde.store.listing import stamps, stamps_of, strangers
 from sonde.store.notices import tell
 from sonde.store.place import Place, place
 from sonde.store.remote import Remote, Unreachable
 from sonde.store.run import ENDED, Manifest, RunFolder
-from sonde.store.schemas import ABOUT as ABOUT
 from sonde.store.schemas import WATCHED as KIND
-from sonde.store.standing import Standing, standing
-from sonde.verdicts import network
+from sonde.store.stored import Run, Runs, WatchedRun
+from sonde.store.stretches import NO_ROWS, Stretch, joined
+from sonde.store.wanted import Wanted
 
 T = TypeVar("T")
 R = TypeVar("R")
 
-WATCHED = "it was watched: it has no configuration"  # why a run is in no comparison, audit or study
 AT_A_TIME = 32  # requests to an object store
 
 
@@ -40,87 +38,6 @@ class Entry:
     description: dict[str, Any]
     manifest: Manifest
     rows: Stretch
-
-
-@dataclass(frozen=True)
-class Run:
-    """What is known of a stored run."""
-
-    id: str
-    config: dict[str, Any]
-    about: dict[str, Any]
-    manifest: Manifest
-    path: Place
-    defaults: dict[str, Any] = field(default_factory=dict)  # dotted keys that its configuration may leave out
-
-    @property
-    def complete_config(self) -> dict[str, Any]:
-        """With the options that the stored configuration leaves out, because its id does."""
-        whole = {key: dict(v) if isinstance(v, dict) else v for key, v in self.config.items()}
-        for key, default in self.defaults.items():
-            part, _, option = key.partition(".")
-            section, name = (whole[part], option) if option else (whole, key)
-            section.setdefault(name, default)
-        return whole
-
-    @property
-    def label(self) -> str:
-        """Network, variant and rule, as its configuration says."""
-        return ", ".join(part for part in (network(self.about), self.about["rule_label"]) if part)
-
-    @cached_property
-    def standing(self) -> Standing:
-        """Whether it runs, stalls, was interrupted or has ended; as it was when first asked."""
-        return standing(self.path, self.manifest)
-
-
-@dataclass(frozen=True)
-class WatchedRun:
-    """A model that was watched in somebody's own loop: it has no configuration, and is not to be trained from."""
-
-    id: str
-    about: dict[str, Any]
-    manifest: Manifest
-    path: Place
-
-    @property
-    def label(self) -> str:
-        return str(self.about["label"])
-
-    @cached_property
-    def facts(self) -> dict[str, Any]:
-        """What was seen in the first step: modules in order of execution, parameters, inputs, mode."""
-        return read_facts(RunFolder(self.path))
-
-    @cached_property
-    def standing(self) -> Standing:
-        """Whether it runs, stalls, was interrupted or has ended; as it was when first asked."""
-        return standing(self.path, self.manifest)
-
-
-@dataclass(frozen=True)
-class Runs:
-    """A store read into memory.  `rows` has a column `module` where runs were watched."""
-
-    rows: pl.DataFrame
-    runs: list[Run]
-    watched: list[WatchedRun] = field(default_factory=list)
-    broken: dict[str, str] = field(default_factory=dict)  # runs that cannot be read: id → why
-
-    def __len__(self) -> int:
-        return len(self.runs)
-
-    def __getitem__(self, id: str) -> Run:
-        return self._by_id[id]
-
-    @cached_property
-    def _by_id(self) -> dict[str, Run]:
-        return {run.id: run for run in self.runs}
-
-    @property
-    def configs(self) -> dict[str, dict[str, Any]]:
-        """Each run's complete configuration."""
-        return {run.id: run.complete_config for run in self.runs}
 
 
 def load(
@@ -141,7 +58,7 @@ def load(
     """
     root = place(root)
     present = stamps_of(root)
-    if apart := index.strangers(root, present):
+    if apart := strangers(root, present):
         tell(f"{apart} folder{'s' * (apart != 1)} in {root} skipped: no run.json of Sonde's")
     wanted = Wanted(metrics=metrics, layers=layers, where=where)
     known = index.read(root, present)
@@ -179,7 +96,7 @@ def load(
     for id in present:
         if id not in entries:
             line = known.lines[id]
-            entries[id] = Entry(id, line.description, line.manifest, found.get(id, index.NO_ROWS))
+            entries[id] = Entry(id, line.description, line.manifest, found.get(id, NO_ROWS))
     reasons = {id: str(error).replace(f"{root}/", "") for id, error in broken.items()}
     return replace(_runs(root, [entries[id] for id in present]), broken=reasons)
 
@@ -191,76 +108,15 @@ def load_some(root: str | Place, ids: Iterable[str]) -> Runs:
     return _runs(root, [_entry(root / id, Wanted()) for id in there])
 
 
-def without_machines(stored: Runs) -> Runs:
-    """The runs without the names of machines and nodes, and without the command lines that began them."""
-
-    def clean(session: dict[str, Any]) -> dict[str, Any]:
-        known = {key: value for key, value in session.items() if key != "node"}
-        if isinstance(environment := known.get("environment"), dict):
-            known["environment"] = {key: value for key, value in environment.items() if key != "command"}
-            if isinstance(machine := environment.get("machine"), dict):
-                known["environment"]["machine"] = {key: v for key, v in machine.items() if key != "host"}
-        return known
-
-    def cleaned(manifest: Manifest) -> Manifest:
-        return replace(manifest, sessions=[clean(session) for session in manifest.sessions])
-
-    return Runs(
-        stored.rows,
-        [replace(run, manifest=cleaned(run.manifest)) for run in stored.runs],
-        [replace(run, manifest=cleaned(run.manifest)) for run in stored.watched],
-        stored.broken,
-    )
-
-
-def present_runs(root: Place) -> list[str]:
-    """The ids of the runs that are in the store."""
-    return list(_present(root) or {})
-
-
-def find(root: str | Place, name: str) -> str:
-    """The id of the one run of a store that has this name, or whose id begins or ends so."""
-    root = place(root)
-    ids = list(stamps_of(root))
-    chosen = [id for id in ids if id == name] or [id for id in ids if id.startswith(name)]
-    chosen = chosen or [id for id in ids if id.endswith(f"-{name}")]
-    if len(chosen) == 1:
-        return chosen[0]
-    if chosen:
-        some = ", ".join(chosen[:3]) + (", …" if len(chosen) > 3 else "")
-        raise SondeError(f"{len(chosen)} runs in {root} begin with {name!r}: {some}; give more of the id")
-    if not ids:
-        raise SondeError(f"{root} holds no runs: `sonde run STUDY --runs {root}` makes them")
-    close = nearest(name, ids) if len(ids) <= 8 or difflib.get_close_matches(name, ids, 1, 0.5) else None
-    raise SondeError(
-        f"no run in {root} begins with {name!r}: {close or f'`sonde show` lists the {len(ids)}'}"
-    )
-
-
 def manifests(root: Place, ids: Iterable[str]) -> dict[str, Manifest]:
     """How far those of these runs came that are in the store."""
-    present = _present(root) or {}
+    present = stamps(root) or {}
     wanted = {id: present[id] for id in ids if id in present}
     known = index.manifests(root, wanted)
     fresh = [id for id in wanted if id not in known]
     return known | dict(
         zip(fresh, _each(root, lambda id: RunFolder(root / id).manifest(), fresh), strict=True)
     )
-
-
-def stamps_of(root: Place) -> dict[str, str]:
-    """What lies in a store, which has to be there."""
-    with files.clear_errors(root):
-        if isinstance(root, Path) and root.exists() and not root.is_dir():
-            raise SondeError(f"{root} is a file: --runs names a folder of runs")
-        present = _present(root)
-    if present is None:
-        raise SondeError(f"{root} does not exist: `sonde run STUDY --runs {root}` makes it")
-    return present
-
-
-def _present(root: Place) -> dict[str, str] | None:
-    return index.stamps(root) if isinstance(root, Remote) or root.exists() else None
 
 
 def _each(root: Place, read: Callable[[T], R], wanted: Sequence[T]) -> list[R]:
@@ -299,7 +155,7 @@ class _Reading:
     ) -> None:
         self.root, self.present, self.known = root, present, known
         self.asked, self.wanted, self.writer = asked, wanted, writer
-        self.indexing = index.is_due(sum(id not in known.lines for id in present), len(known.lines))
+        self.indexing = index_writer.is_due(sum(id not in known.lines for id in present), len(known.lines))
         self.lock = Lock()
 
     def __call__(self, id: str) -> Entry:
@@ -314,7 +170,7 @@ class _Reading:
                     id, self.present[id], whole.description, whole.manifest, whole.rows.frame
                 )
             if told or wanted.nothing:
-                return replace(whole, rows=index.NO_ROWS)
+                return replace(whole, rows=NO_ROWS)
         return replace(whole, rows=_stretch(wanted.of(whole.rows.frame)))
 
 
@@ -337,7 +193,7 @@ def _runs(root: Place, entries: Sequence[Entry]) -> Runs:
     trained = [entry for entry in entries if not _is_watched(entry)]
     watched = [entry for entry in entries if _is_watched(entry)]
     _tell_of_the_unverifiable(root, entries)
-    rows = index.joined(entry.rows for entry in trained)
+    rows = joined(entry.rows for entry in trained)
     if watched:
         rows = pl.concat([rows, *(entry.rows.frame for entry in watched)], how="diagonal")
     return Runs(

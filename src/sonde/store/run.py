@@ -31,12 +31,12 @@ from sonde.rows import SCHEMA, empty
 from sonde.run_ids import run_id
 from sonde.store import files
 from sonde.store.checksums import Checksum, checksum, is_sealed, seal
+from sonde.store.parquet_rows import read_table, refuse_too_many
 from sonde.store.place import Place
 from sonde.store.schemas import ENDED as ENDED
 from sonde.store.schemas import WATCHED, Trained, Watched, checked
 from sonde.store.schemas import Manifest as Manifest
 from sonde.store.schemas import State as State
-from sonde.store.table import read_table, refuse_too_many
 
 R = TypeVar("R")
 
@@ -91,7 +91,7 @@ class RunFolder:
         manifest = replace(
             manifest, checksums={name: checksum(content) for name, content in contents.items()}
         )
-        files.write_folder(self.path, {**contents, "manifest.json": _manifest(manifest)})
+        files.write_folder(self.path, {**contents, "manifest.json": manifest_bytes(manifest)})
 
     def manifest(self) -> Manifest:
         path = self.path / "manifest.json"
@@ -175,14 +175,13 @@ class RunFolder:
         return {name: checksum((self.path / name).read_bytes()) for name in names}
 
     def put(self, manifest: Manifest) -> None:
-        files.write(self.path / "manifest.json", _manifest(manifest))
+        files.write(self.path / "manifest.json", manifest_bytes(manifest))
 
     def sweep(self, manifest: Manifest) -> None:
         """Remove what no manifest names: older states and what an interrupted writer left behind."""
-        keep = {"run.json", "manifest.json", *manifest.files.values()}
         with files.clear_errors(self.path):
             for file in self.path.iterdir():
-                if file.name not in keep and (file.name.startswith(ASIDE) or file.suffix in KINDS):
+                if is_left_over(file.name, manifest):
                     file.unlink(missing_ok=True)
 
     def read(self, manifest: Manifest | None = None) -> tuple[Manifest, pl.DataFrame]:
@@ -214,7 +213,7 @@ class RunFolder:
     def table(self, name: str, manifest: Manifest, schema: pl.Schema) -> pl.DataFrame:
         """The rows of a Parquet file of a state."""
         path = self.path / name
-        return read_table(self._content(name, manifest), path, self.id, schema, self.fix)
+        return read_table(self.content(name, manifest), path, self.id, schema, self.fix)
 
     def tensors(self, name: str) -> bytes:
         """The bytes of a safetensors file of the visible state."""
@@ -222,9 +221,10 @@ class RunFolder:
         if name not in manifest.files:
             raise SondeError(f"run {self.id} has no {name} in its state: {self.fix}")
         with files.clear_errors(self.path / manifest.files[name]):
-            return self._content(manifest.files[name], manifest)
+            return self.content(manifest.files[name], manifest)
 
-    def _content(self, name: str, manifest: Manifest) -> bytes:
+    def content(self, name: str, manifest: Manifest) -> bytes:
+        """The bytes of a file, if they are what the manifest says."""
         path = self.path / name
         try:
             return self.verify(name, path.read_bytes(), manifest)
@@ -273,6 +273,11 @@ class RunFolder:
             return ""
 
 
+def is_left_over(name: str, manifest: Manifest) -> bool:
+    """Whether a file was written for a state that is not the visible one."""
+    return name not in manifest.files.values() and (name.startswith(ASIDE) or name.endswith(KINDS))
+
+
 def as_tree(manifest: Manifest) -> dict[str, Any]:
     """The manifest as plain JSON values."""
     known = dict(vars(manifest))
@@ -281,7 +286,7 @@ def as_tree(manifest: Manifest) -> dict[str, Any]:
     return known
 
 
-def _manifest(manifest: Manifest) -> bytes:
+def manifest_bytes(manifest: Manifest) -> bytes:
     """A state of 0.1.0 whose manifest is written once more stays one."""
     known = as_tree(manifest)
     if manifest.checksums is None:

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass, field, fields
 from functools import cache
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from annotated_types import Ge, Le
-from pydantic import AfterValidator, ConfigDict, Strict, TypeAdapter, ValidationError
+from pydantic import AfterValidator, ConfigDict, Strict, TypeAdapter, ValidationError, with_config
 
 from sonde.errors import SondeError
 from sonde.store.checksums import Checksum
@@ -15,8 +15,8 @@ State = Literal["unfinished", "complete", "diverged", "failed"]
 ENDED: tuple[State, ...] = ("complete", "diverged")
 WATCHED = "watched"  # the kind of a run that has no configuration
 
-_CLOSED = ConfigDict(extra="forbid")
-_OPEN = ConfigDict(extra="ignore")
+closed = with_config(ConfigDict(extra="forbid"))  # has these keys
+extensible = with_config(ConfigDict(extra="ignore"))  # has these keys, and maybe more
 
 
 def _bare(name: str) -> str:
@@ -30,11 +30,10 @@ Count = Annotated[int, Strict(), Ge(0), Le(2**63 - 1)]
 Number = Annotated[float, Strict()]
 
 
+@closed
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
     """Which state of the run is visible, what its files must be, and how it came to be."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _CLOSED
 
     state: State = "unfinished"
     epoch: Count | None = None  # None: created, nothing measured yet
@@ -46,11 +45,10 @@ class Manifest:
     checksums: dict[BareName, Checksum] | None = None  # by file, run.json among them; 0.1.0 stored none
 
 
+@extensible
 @dataclass(frozen=True, kw_only=True)
 class TrainedAbout:
-    """What readers rely on in the facts derived from a configuration; there may be more of them."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _OPEN
+    """What readers rely on in the facts derived from a configuration."""
 
     label: str
     variant: str | None
@@ -67,20 +65,18 @@ class TrainedAbout:
 ABOUT = tuple(one.name for one in fields(TrainedAbout))
 
 
+@extensible
 @dataclass(frozen=True, kw_only=True)
 class Named:
     """A part of a configuration that was chosen by name."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = _OPEN
-
     name: str
 
 
+@extensible
 @dataclass(frozen=True, kw_only=True)
 class Configuration:
     """What readers rely on in a configuration; training parses all of it."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _OPEN
 
     model: Named
     rule: Named
@@ -93,11 +89,10 @@ class Configuration:
     batch_size: Count
 
 
+@closed
 @dataclass(frozen=True, kw_only=True)
 class Trained:
     """The description of a run that Sonde trained."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _CLOSED
 
     format: Count
     id: BareName
@@ -107,20 +102,18 @@ class Trained:
     guests: list[BareName] = field(default_factory=list)
 
 
+@extensible
 @dataclass(frozen=True, kw_only=True)
 class WatchedAbout:
-    __pydantic_config__: ClassVar[ConfigDict] = _OPEN
-
     label: str
     model: str
     parameters: Count
 
 
+@closed
 @dataclass(frozen=True, kw_only=True)
 class Watched:
     """The description of a run that was watched."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _CLOSED
 
     format: Count
     id: BareName

@@ -11,12 +11,15 @@ from sonde.atomic import ASIDE
 from sonde.errors import SondeError
 from sonde.store import index
 from sonde.store.checksums import Checksum, checksum
-from sonde.store.index import FOLDER, Index, Stretch, Wanted
+from sonde.store.index import FOLDER, Index
+from sonde.store.index_writer import light
 from sonde.store.journal import journal_name, read_facts, read_watched
-from sonde.store.load import stamps_of
+from sonde.store.listing import stamps_of
 from sonde.store.place import Place, place
 from sonde.store.run import Damaged, Manifest, RunFolder
 from sonde.store.schemas import WATCHED
+from sonde.store.stretches import Stretch
+from sonde.store.wanted import Wanted
 
 AT_A_TIME = 1 << 20  # bytes
 
@@ -129,7 +132,7 @@ class _Indexed:
         if (
             stretch is None
             or line.manifest != manifest
-            or not stretch.frame.slice(stretch.first, stretch.count).equals(index.light(rows)[0])
+            or not stretch.frame.slice(stretch.first, stretch.count).equals(light(rows)[0])
         ):
             found.blame(FOLDER, f"its copy of {run} is not what the run has")
         else:

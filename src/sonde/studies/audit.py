@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from sonde.audit.audit import audit
-from sonde.audit.table import columns, lines
+from sonde.audit.recipe_table import columns, lines
 from sonde.audit.verdict import sentence, verdict
 from sonde.config import RunConfig
 from sonde.models import ResidualMLP

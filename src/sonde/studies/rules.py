@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -32,10 +33,12 @@ WITHOUT_BACKWARD_PASS = (
 )
 """No gradient, and no matrix in its place, carries credit from block to block."""
 PROBES = Probing(
-    names=("loss", "hidden_norm", "grad_norm", "credit_norm", "credit_cosine", "weight_alignment"),
+    names=("loss", "hidden_norm", "growth", "grad_norm", "credit_norm", "credit_cosine", "weight_alignment"),
     schedule="every_k",
     costly=(),
 )
+AUDITED = replace(PROBES, costly=("rho", "nudge"))
+"""At full scale everything that an audit reads."""
 ENOUGH = 0.9  # of backprop's margin over frozen blocks
 
 
@@ -47,7 +50,7 @@ def configs(scale: str, seeds: Sequence[int]) -> list[RunConfig]:
         ConvNet(channels=(16, 32, 64), d=128) if full else ConvNet(channels=(16, 32), d=64),
     )
     return [
-        depth_matters(model, rule, scale=scale, seed=seed, probes=PROBES)
+        depth_matters(model, rule, scale=scale, seed=seed, probes=AUDITED if full else PROBES)
         for seed in seeds
         for model in networks
         for rule in COMPARED

@@ -16,7 +16,7 @@ from sonde.runs.ended import lines
 from sonde.runs.evidence import Evidence
 from sonde.runs.readings import Readings, RunReadings
 from sonde.spreads import over_seeds
-from sonde.store.load import WATCHED, Run, Runs
+from sonde.store.stored import WATCHED, Run, Runs
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import Any
 from sonde.config import RunConfig, to_tree
 from sonde.errors import SondeError
 from sonde.guests.source import Source
-from sonde.store.load import present_runs
+from sonde.store.listing import present_runs
 from sonde.store.place import Place
 from sonde.store.run import ENDED, RunFolder
 

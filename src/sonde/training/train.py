@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 
 from sonde.config import RunConfig
 from sonde.store import files
@@ -12,6 +12,7 @@ from sonde.store.run import ENDED, Manifest, RunFolder
 from sonde.training.changed_guests import refuse_changed
 from sonde.training.device import one_thread, resolve_device
 from sonde.training.epoch import Epoch
+from sonde.training.progress_line import ProgressLine
 from sonde.training.session import Progress, Session
 from sonde.training.stack import Stack, stackable
 
@@ -37,11 +38,12 @@ def train_together(
     folders = [RunFolder(root / config.id) for config in configs]
     with ExitStack() as held, one_thread():
         beats = [held.enter_context(hold(root, folder.id)) for folder in folders]
-        left = [
-            (config, folder)
-            for config, folder in zip(configs, folders, strict=True)
-            if not (folder.exists() and folder.manifest().state in ENDED)
-        ]
+        left = []
+        for config, folder in zip(configs, folders, strict=True):
+            if folder.exists() and (manifest := folder.manifest()).state in ENDED:
+                folder.sweep(manifest)
+            else:
+                left.append((config, folder))
         if left:
             where = resolve_device(device)
             _advance(
@@ -103,20 +105,29 @@ def train(
     runs: str | Place = "runs",
     data_root: Place | None = None,
     device: str = "auto",
+    progress: bool = True,
     on_progress: Callable[[Progress], None] = lambda progress: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Manifest:
     """Bring a run to its end and return its manifest; what is complete is not trained again.
 
-    `should_stop` is asked after every epoch; a run that stops there resumes bit-identically.
+    `progress` shows one line, on a terminal and in a notebook.  `should_stop` is asked after every epoch; a run that
+    stops there resumes bit-identically.
     """
     refuse_changed([config], place(runs))
-    (manifest,) = train_together(
-        [config],
-        runs=runs,
-        data_root=data_root,
-        device=device,
-        on_progress=on_progress,
-        should_stop=should_stop,
-    )
+    with ProgressLine(config.id, config.epochs) if progress else nullcontext() as line:
+
+        def report(reached: Progress) -> None:
+            if line is not None:
+                line(reached)
+            on_progress(reached)
+
+        (manifest,) = train_together(
+            [config],
+            runs=runs,
+            data_root=data_root,
+            device=device,
+            on_progress=report,
+            should_stop=should_stop,
+        )
     return manifest

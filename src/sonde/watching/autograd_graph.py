@@ -3,10 +3,11 @@
 Nothing is kept of the graph itself; nodes are told apart by the number that autograd gives them.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 MOST = 4000  # nodes that are looked at
 LEAF = "AccumulateGrad"
@@ -63,6 +64,29 @@ def operations_since(loss: Tensor, output: int) -> list[str]:
         for node in _nodes(loss.grad_fn)
         if kind(node) != LEAF and int(node._sequence_nr()) > output
     ]
+
+
+def largest_shape(loss: Tensor, output: int) -> list[int]:
+    """The shape of the largest tensor between the model's output and the loss, where this version of torch tells."""
+    nodes = [] if loss.grad_fn is None else [n for n in _nodes(loss.grad_fn) if kind(n) != LEAF]
+    shapes = [
+        [int(size) for size in known.shape]
+        for node in nodes
+        if int(node._sequence_nr()) > output
+        for known in getattr(node, "_input_metadata", ())
+    ]
+    return max(shapes, key=math.prod, default=[])
+
+
+def unregistered(output: Tensor, inputs: Iterable[Tensor], known: Collection[int]) -> list[list[int]]:
+    """Shapes of the parameters that an output depends on and that are none of these.
+
+    None are told where the inputs have a graph of their own: what is before the model is nobody's fault.
+    """
+    if output.grad_fn is None or any(given.grad_fn is not None for given in inputs):
+        return []
+    leaves = [node.variable for node in _nodes(output.grad_fn) if kind(node) == LEAF]
+    return [list(leaf.shape) for leaf in leaves if isinstance(leaf, nn.Parameter) and id(leaf) not in known]
 
 
 def last_operation(output: Tensor) -> str | None:

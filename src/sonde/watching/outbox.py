@@ -29,6 +29,8 @@ class Outbox:
         self._deadline = 0.0
 
     def add(self, sheet: Sheet) -> None:
+        if self._logged is not None and self._logged.step < sheet.step:
+            self._close_log()
         self._pending.append(sheet)
         self._expected += sheet.expected
 
@@ -43,8 +45,8 @@ class Outbox:
 
     def _close_log(self) -> None:
         if self._logged is not None:
-            self.add(self._logged)
-            self._logged = None
+            told, self._logged = self._logged, None
+            self.add(told)
 
     def maybe_flush(self, step: int) -> None:
         self._sink.beat()

@@ -12,8 +12,8 @@ import polars as pl
 import torch
 from torch import nn
 
-from sonde.diagnosis.evidence import Evidence
 from sonde.diagnosis.finding import Findings
+from sonde.diagnosis.signs import Signs
 from sonde.errors import SondeError
 from sonde.store.environment import describe
 from sonde.store.journal import Journal, folder_name
@@ -87,19 +87,19 @@ class Watch:
         """
         from sonde.diagnosis.diagnose import diagnose
 
-        return diagnose(self.evidence(batch))
+        return diagnose(self.signs(batch))
 
-    def evidence(self, batch: tuple[Any, Any] | None = None) -> Evidence:
-        """What a diagnosis rests on: rows, facts and, where a batch (x, y) is given, experiments on a copy."""
+    def signs(self, batch: tuple[Any, Any] | None = None) -> Signs:
+        """What a diagnosis goes by: rows, facts and, where a batch (x, y) is given, experiments on a copy."""
         recorder = self._recorder
         if recorder is None:
-            return Evidence(rows=_nothing(), facts={}, steps=0)
+            return Signs(rows=_nothing(), facts={}, steps=0)
         rows, known = self.rows, self.facts
         trials = known.get("experiments")
         if batch is not None:
             trials = self._trials(recorder, batch, rows, known)
             recorder.add_facts({"experiments": trials})
-        return Evidence(rows=rows, facts=known, steps=recorder.step, trials=trials)
+        return Signs(rows=rows, facts=known, steps=recorder.step, trials=trials)
 
     def _trials(
         self, recorder: Recorder, batch: tuple[Any, Any], rows: pl.DataFrame, known: dict[str, Any]
@@ -117,7 +117,7 @@ class Watch:
             )
         x, y = batch
         names, optimisers = recorder.trained
-        so_far = Evidence(rows=rows, facts=known, steps=recorder.step)
+        so_far = Signs(rows=rows, facts=known, steps=recorder.step)
         unfelt = {
             p["name"] for p in known.get("parameters", []) if p["requires_grad"]
         } & so_far.without_gradient

@@ -31,7 +31,7 @@ def probe_loss(loss: Loss, output: Tensor, y: Any, operation: str | None, kind: 
     found: dict[str, Any] = {}
     into = RANGES.get(operation or "", _any)
     scale = _scale(output, y)
-    ask = _Ask(loss, output, y, scale)
+    ask = _Ask(loss, output, y, scale, operation)
     with torch.enable_grad():
         maps = ask.ranges(into)
         found |= ask.number("trivial", lambda: min(ask.lowest(one, constant=True)[0] for one in maps))
@@ -54,6 +54,18 @@ def probe_loss(loss: Loss, output: Tensor, y: Any, operation: str | None, kind: 
     return found
 
 
+def compares_samples(loss: Loss, output: Tensor, y: Any) -> bool:
+    """Whether it is all the same to a loss which output is which: one of distances between samples, not of classes."""
+    if output.dim() < 2 or output.shape[-1] < 2:
+        return False
+    z = torch.randn(output.shape, generator=torch.Generator().manual_seed(0)).to(output)
+    try:
+        here, turned = (float(loss(one, y).detach().double().mean()) for one in (z, z.roll(1, -1)))
+    except (RuntimeError, ValueError, TypeError, IndexError, AssertionError):
+        return False
+    return abs(here - turned) <= 1e-6 * abs(here)
+
+
 def _any(u: Tensor) -> Tensor:
     return u
 
@@ -67,7 +79,8 @@ def _scale(output: Tensor, y: Any) -> float:
 
 
 class _Ask:
-    def __init__(self, loss: Loss, output: Tensor, y: Any, scale: float) -> None:
+    def __init__(self, loss: Loss, output: Tensor, y: Any, scale: float, operation: str | None) -> None:
+        self.ends_linear = operation in ("Addmm", "Mm", "Linear", "Add")  # then classes come last
         self.loss, self.output, self.y, self.scale = loss, output.detach(), y, scale
         self.rng = torch.Generator().manual_seed(0)
 
@@ -145,11 +158,17 @@ class _Ask:
 
     def is_over_the_batch(self, kind: str) -> bool | None:
         """Whether a class may be raised for all samples at once without a change, as if samples competed for it."""
-        if kind not in ("classes", "one-hot") or self.output.dim() != 2 or len(self.output) < 4:
+        if kind not in ("classes", "one-hot") or self.output.dim() not in (2, 3) or len(self.output) < 4:
+            return None
+        if self.output.dim() == 3 and (
+            not isinstance(self.y, Tensor) or self.y.shape != self.output.shape[:2]
+        ):
+            return None  # classes do not come last
+        if self.output.dim() == 3 and self.output.shape[1] == self.output.shape[2] and not self.ends_linear:
             return None
         z = self.draw()
-        by_class = torch.randn(z.shape[1], generator=self.rng).to(z)
-        by_sample = torch.randn(len(z), 1, generator=self.rng).to(z)
+        by_class = torch.randn(z.shape[-1], generator=self.rng).to(z)
+        by_sample = torch.randn((*z.shape[:-1], 1), generator=self.rng).to(z)
         here, classes, samples = self.value(z), self.value(z + by_class), self.value(z + by_sample)
         return abs(classes - here) <= 1e-4 * abs(here) < abs(samples - here)
 

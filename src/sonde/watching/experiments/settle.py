@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from sonde.watching import autograd_graph
 from sonde.watching import facts as looks
 from sonde.watching.experiments.copies import Loss, cast, copied, generators_kept, reset, run, set_modes
-from sonde.watching.experiments.loss_alone import probe_loss
+from sonde.watching.experiments.gates import gates
+from sonde.watching.experiments.loss_alone import compares_samples, probe_loss
 from sonde.watching.experiments.overfit import Optimisers, attempt, fit
 from sonde.watching.experiments.targets import describe_targets, standardised, taken
 from sonde.watching.experiments.traced_pass import trace
@@ -95,6 +96,12 @@ class _Bench:
         with torch.enable_grad():
             output = looks.first_float(run(begin, self.x))
         found["targets"] = describe_targets(self.y, output)
+        if (
+            output is not None
+            and found["targets"]["kind"] == "classes"
+            and compares_samples(self.loss, output, self.y)
+        ):
+            found["targets"]["kind"] = "none"  # they name samples that belong together, not outputs
         operation = None if output is None else autograd_graph.last_operation(output)
         if output is not None:
             found["output"] = {"shape": list(output.shape), "operation": operation}
@@ -108,8 +115,10 @@ class _Bench:
         found["traced_now"] = trace(now, lambda: self.value(now))
         found["unfelt"] = [name for name in unfelt if self.matters(name)]
         found["neighbours"] = self.neighbours(found["targets"]["kind"])
+        found["relation"] = attempt(self.relation) if found["targets"]["kind"] == "real" else None
         if any(isinstance(module, nn.RNNBase) for module in self.model.modules()):
             found["over_time"] = attempt(self.over_time)
+            found["gates"] = gates(self.twin(), lambda twin: run(twin, self.x))
         found["score"] = score(found, found["loss_now"])
         at_end = score(found, self.last_loss)
         if found["score"] is None or min(found["score"], LEARNED if at_end is None else at_end) < LEARNED:
@@ -211,6 +220,24 @@ class _Bench:
             "n": len(y),
         }
 
+    def relation(self) -> dict[str, float]:
+        """What other samples tell of a target: the correlation with that of the nearest input, and with the value
+        of a line (ridge regression) through all the others.
+        """
+        x = next((t for _, t in looks.tensors(self.x) if t.dim() > 1 and t.is_floating_point()), None)
+        if x is None or len(self.y) != len(x) or self.y.numel() != len(x) or len(x) < 24:
+            return {}
+        flat, y = standardised(x.flatten(1)).double(), self.y.flatten().double()
+        apart = torch.cdist(flat, flat).fill_diagonal_(math.inf)
+        inner = flat @ flat.T + 1.0
+        hat = torch.linalg.solve(inner + 0.1 * inner.diagonal().mean() * torch.eye(len(y)).to(inner), inner)
+        left_out = (hat @ y - hat.diagonal() * y) / (1 - hat.diagonal())
+        return {
+            "nearest": _correlation(y[apart.argmin(1)], y),
+            "line": _correlation(left_out, y),
+            "n": len(y),
+        }
+
     def over_time(self) -> dict[str, float]:
         """‖∂loss/∂x_t‖ at the first and the last place of the sequence that a recurrent module reads."""
         model, seen = self.twin(), []
@@ -235,6 +262,12 @@ class _Bench:
             return {}
         ends = grad.movedim(seen[0][1], 0)
         return {"first": float(ends[0].norm()), "last": float(ends[-1].norm()), "length": len(ends)}
+
+
+def _correlation(a: Tensor, b: Tensor) -> float:
+    a, b = a - a.mean(), b - b.mean()
+    size = float(a.norm() * b.norm())
+    return float(a @ b) / size if size > 0 else 0.0
 
 
 def score(trials: Mapping[str, Any], value: float | None) -> float | None:

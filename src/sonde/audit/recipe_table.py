@@ -12,6 +12,7 @@ from sonde.verdicts import accuracy, number
 BARRED = "†"
 """Marks a cosine that is not evidence because BP's own gradient does not foretell the loss."""
 
+SPREAD = "± is the sample standard deviation over seeds (ddof 1)."
 GRADIENT = "‖g_L‖/‖e‖ ÷ init"
 GROWTH = "largest growth over a block"
 CREDIT = dict(zip(("cosine", "ρ", NUDGE), CONTROLLED, strict=True))

@@ -1,4 +1,6 @@
-"""What a diagnosis may look at: the rows of a watched run, the facts of its first step, and results of experiments."""
+"""What a diagnosis goes by: of a watched run its rows, the facts of its first step and results of experiments; of a
+trained run the answers of its audit.
+"""
 
 import math
 import statistics
@@ -9,7 +11,16 @@ from typing import Any
 
 import polars as pl
 
+from sonde.audit.audit import RuleAudit, RunAudit
+
 EARLY = 10  # steps that are all looked at
+CLASSES = frozenset({"NllLoss", "NllLossNd", "NllLoss2D", "NllLoss2d", "LogSoftmax"})
+BINARY = frozenset({"BinaryCrossEntropy", "BinaryCrossEntropyWithLogits"})
+DISTANCES = frozenset({"MseLoss", "SmoothL1Loss", "HuberLoss", "L1Loss"})
+PLAIN = frozenset(
+    {"View", "UnsafeView", "Reshape", "ReshapeAlias", "Transpose", "Permute", "Squeeze", "Clone", "Alias"}
+)
+"""Operations of a loss, as autograd names them."""
 WEIGHTED = (
     "linear",
     "convolution",
@@ -19,13 +30,30 @@ WEIGHTED = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evidence:
+class Audited:
+    """A run that Sonde trained, as the audit sees it."""
+
+    rule: RuleAudit  # over all seeds
+    run: RunAudit | None  # None: it diverged
+    diverged: int | None = None  # after which epoch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Signs:
     """One run.  Questions that several diagnoses ask are answered here, once."""
 
     rows: pl.DataFrame  # step, module, metric, value, defined, reason, …
     facts: Mapping[str, Any]
     steps: int  # that were taken
     trials: Mapping[str, Any] | None = None  # what experiments on a copy found
+    audited: Audited | None = None  # of a trained run, which has neither modules nor steps
+
+    @property
+    def length(self) -> str:
+        """How long the run was, in words."""
+        if self.audited is None:
+            return f"{self.steps} steps"
+        return f"{self.audited.diverged if self.audited.run is None else self.audited.run.run.epochs} epochs"
 
     # Rows
 
@@ -103,9 +131,12 @@ class Evidence:
 
     @cached_property
     def first_loss(self) -> float | None:
-        """The mean of the first three steps."""
+        """The mean of the first three steps; of the first alone where the next ones throw it off."""
         known = list(self.losses.values())[:3]
-        return statistics.fmean(known) if known else None
+        if not known:
+            return None
+        mean = statistics.fmean(known)
+        return known[0] if abs(mean) > 2 * abs(known[0]) > 0 else mean
 
     @cached_property
     def last_loss(self) -> float | None:
@@ -119,6 +150,38 @@ class Evidence:
         if self.first_loss is None or self.last_loss is None or self.first_loss == 0:
             return None
         return (self.first_loss - self.last_loss) / abs(self.first_loss)
+
+    @cached_property
+    def loss_of_chance(self) -> float | None:
+        """What equal shares for all classes score, where the operations of the loss show a plain cross-entropy."""
+        shape, ops = self.facts.get("output_shape") or [], set(self.facts.get("loss_ops") or [])
+        if not shape or not ops or self.first_loss is None:
+            return None
+        named, binary = ops & CLASSES, ops & BINARY
+        if not (named or binary) or ops - CLASSES - BINARY - PLAIN or (named and len(shape) < 2):
+            return None
+        many = math.prod(shape) if binary else math.prod(shape) // shape[1 if len(shape) > 3 else -1]
+        one = math.log(2 if binary else shape[1 if len(shape) > 3 else -1])
+        summed = abs(self.first_loss - many * one) < 0.3 * many * one
+        return (many * one if summed and many > 3 else one) or None
+
+    @cached_property
+    def is_distance(self) -> bool:
+        """Whether the operations of the loss are those of a mean distance from numbers, and nothing else."""
+        ops = set(self.facts.get("loss_ops") or [])
+        of_numbers = bool(ops & DISTANCES) or ops >= {"Mean", "Abs", "Sub"}
+        return of_numbers and not ops - DISTANCES - PLAIN - {"Mean", "Abs", "Sub", "Expand"}
+
+    @cached_property
+    def moved(self) -> float | None:
+        """How far the steps carried weight matrices, in their own norms: the median of mean ‖ΔW‖/‖W‖ × steps."""
+        matrices = {p["name"] for p in self.parameters if len(p["shape"] or []) > 1}
+        known = [
+            statistics.fmean(steps.values())
+            for name, steps in self.series("update_ratio").items()
+            if name in matrices and steps
+        ]
+        return statistics.median(known) * self.steps if known else None
 
     @cached_property
     def broke(self) -> int | None:
@@ -153,13 +216,18 @@ class Evidence:
     def score(self) -> float | None:
         """How far the run came, from a constant answer (0) to the lowest loss (1).
 
-        On the batch of the experiments, or in its last steps if that is less.
+        On the batch of the experiments, or in its last steps if that is less; without experiments by the logged
+        loss, where that of a constant is known.
         """
         if self.steps == 0:  # before training, fifty steps on the batch stand for the run
             return self.fit("1")
         on_batch, at_end = self.trial("score"), self.score_of(self.last_loss)
+        if on_batch is None and self.trials is None and self.loss_of_chance and self.last_loss is not None:
+            return 1 - self.last_loss / self.loss_of_chance
         if on_batch is None or at_end is None or not self._same_loss:
             return None if on_batch is None else float(on_batch)
+        if on_batch >= 0.5 and (self.fell or 0.0) >= 0.5:  # the batch is harder or easier than the last ones
+            return float(on_batch)
         return min(float(on_batch), at_end)
 
     @property

@@ -5,10 +5,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from sonde.errors import SondeError, nearest
+from sonde.explanations import good_and_bad
+from sonde.explanations.audit_questions import QUESTIONS
 from sonde.explanations.diagnoses import DIAGNOSES
 from sonde.explanations.explanation import Explanation
 from sonde.explanations.metrics import METRICS
-from sonde.explanations.questions import QUESTIONS
 from sonde.explanations.words import WORDS
 
 EXPLANATIONS: tuple[Explanation, ...] = (*DIAGNOSES, *METRICS, *QUESTIONS, *WORDS)
@@ -22,7 +23,8 @@ def documented(kind: str, table: Mapping[str, Any]) -> list[Explanation]:
 def _documented(name: str, kind: str, text: str) -> Explanation:
     """The first sentence, and what follows it."""
     first, _, rest = " ".join(text.split()).partition(". ")
-    return Explanation(name=name, kind=kind, short=first if not rest else f"{first}.", measured=rest)
+    looks = good_and_bad.PROBES[name]._asdict() if kind == "probe" and name in good_and_bad.PROBES else {}
+    return Explanation(name=name, kind=kind, short=first if not rest else f"{first}.", measured=rest, **looks)
 
 
 def explanations(name: str, known: Iterable[Explanation] = EXPLANATIONS) -> list[Explanation]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import polars as pl
 
+from sonde import html_parts
 from sonde.errors import SondeError, nearest
 from sonde.rows import Reading, undefined
 from sonde.runs.configurations import (
@@ -25,7 +26,8 @@ from sonde.runs.configurations import (
 from sonde.runs.ended import by_seed, complete, made_with, refuse_none
 from sonde.runs.readings import Readings
 from sonde.spreads import Interval, Summary, paired, summarise, summarise_known, t_interval
-from sonde.store.load import Run, Runs
+from sonde.store.stored import Run, Runs
+from sonde.verdicts import number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +71,27 @@ class Comparison:
     differences: list[Difference]
     left_out: dict[str, str]
     made_with: dict[str, list[str]]  # version and commit → runs
+
+    def __repr__(self) -> str:
+        from sonde.compare.table import DIGITS, title
+
+        means = (
+            f"{group.level.label} {number(group.summary.mean, DIGITS)} (n = {group.summary.n})"
+            for group in self.groups
+        )
+        return f"<{title(self)}: {', '.join(means)}>"
+
+    def _repr_html_(self) -> str:
+        from sonde.compare import table
+
+        return (
+            html_parts.table(table.columns(self), table.level_lines(self), table.title(self))
+            + html_parts.table(table.DIFFERENCES, table.difference_lines(self), "Paired by seed")
+            + html_parts.listing(
+                table.notes(self) + [f"left out: {run} ({why})" for run, why in self.left_out.items()]
+            )
+            + html_parts.small(table.SPREAD)
+        )
 
 
 def compare(

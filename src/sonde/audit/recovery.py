@@ -1,0 +1,156 @@
+"""What of backprop's margin over frozen blocks a rule recovers, and which of the audit's quantities goes with it."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from sonde.audit.audit import CONTROLLED, NUDGE, Audit, RecipeAudit, RuleAudit, RunAudit
+from sonde.spreads import Interval, Summary, summarise, t_interval
+
+FEW = 5  # runs: fewer have no rank correlation worth a number
+SHUFFLES = 9999
+YARDSTICKS = ("bp", "frozen")
+"""Of the share, 1 and 0."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recovered:
+    """A rule's share of backprop's margin over frozen blocks: (rule − frozen) ÷ (bp − frozen), seed by seed."""
+
+    rule: str
+    label: str
+    by_seed: dict[int, float]
+    without: dict[int, str]  # seeds that have no share, and why
+    share: Summary
+    interval: Interval
+
+
+def recovered(recipe: RecipeAudit, confidence: float = 0.95) -> list[Recovered]:
+    """Every rule of a recipe but the two yardsticks, the largest share first; those without one last."""
+    best = [rule for rule in recipe.rules if rule.rule == "bp"]
+    found = [
+        _recovered(rule, best, confidence)
+        for rule in recipe.rules
+        if rule.rule not in YARDSTICKS and rule.runs
+    ]
+    return sorted(found, key=lambda one: (one.share.n == 0, -one.share.mean if one.share.n else 0.0))
+
+
+def _recovered(rule: RuleAudit, best: Sequence[RuleAudit], confidence: float) -> Recovered:
+    margin = best[0].margin.by_seed if len(best) == 1 else {}
+    why = (
+        "there is no backprop of this recipe"
+        if not best
+        else f"there are {len(best)} backprops of this recipe"
+        if len(best) > 1
+        else None
+    )
+    shares, without = {}, dict(rule.margin.without)
+    for seed, points in rule.margin.by_seed.items():
+        if seed not in margin:
+            without[seed] = why or "backprop has no margin at this seed"
+        elif margin[seed] <= 0:
+            without[seed] = "backprop is not above frozen blocks"
+        else:
+            shares[seed] = points / margin[seed]
+    unpaired = None if rule.margin.by_seed else rule.margin.reason
+    reason = unpaired or next(iter(without.values()), "there is no run to pair")
+    return Recovered(
+        rule=rule.rule,
+        label=rule.label,
+        by_seed=shares,
+        without=without,
+        share=summarise(shares.values(), reason),
+        interval=t_interval(shares.values(), confidence),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Foretells:
+    """The rank correlation of a quantity of a run with the share that the run recovers."""
+
+    quantity: str
+    correlation: float  # Spearman's; NaN where undefined, and `reason` says why
+    chance: float  # how often shuffled runs correlate as strongly, in either direction
+    n: int  # runs that have both
+    reason: str | None = None
+
+
+def foretelling(audited: Audit) -> list[Foretells]:
+    """Each quantity over all runs of all recipes, the strongest first."""
+    shares = {
+        run.run.id: one.by_seed[run.run.seed]
+        for recipe in audited.recipes
+        for one, rule in _pairs(recipe)
+        for run in rule.runs
+        if run.run.seed in one.by_seed
+    }
+    runs = [run for recipe in audited.recipes for rule in recipe.rules for run in rule.runs]
+    found = [
+        _foretells(name, {run.run.id: of(run) for run in runs if run.run.id in shares}, shares)
+        for name, of in QUANTITIES.items()
+    ]
+    return sorted(found, key=lambda one: (one.reason is not None, -abs(one.correlation)))
+
+
+def _pairs(recipe: RecipeAudit) -> list[tuple[Recovered, RuleAudit]]:
+    by_label = {one.label: one for one in recovered(recipe)}
+    return [(by_label[rule.label], rule) for rule in recipe.rules if rule.label in by_label]
+
+
+def _mean(metric: str) -> Callable[[RunAudit], float]:
+    return lambda one: one.run.mean(metric, one.run.epochs, one.run.deep).value
+
+
+def _above_chance(one: RunAudit) -> float:
+    """The share of layers at which cosine and ρ both are; NaN where D3 was not asked or left a layer open."""
+    layers = one.credits
+    if not layers or any(layer.standing is None for layer in layers):
+        return math.nan
+    return sum(layer.standing in ("above", "given") for layer in layers) / len(layers)
+
+
+QUANTITIES: dict[str, Callable[[RunAudit], float]] = {
+    "D1, largest growth over a block": lambda one: one.answers["D1"].value,
+    "D2, ‖g_L‖/‖e‖ ÷ init": lambda one: one.answers["D2"].value,
+    "D3, share of layers above chance": _above_chance,
+    **{
+        name: _mean(metric)
+        for name, metric in zip(("cosine", "ρ", "nudge, η = 0.01"), CONTROLLED, strict=True)
+    },
+    "ρ of BP's gradient": _mean("rho/bp"),
+    "nudge of BP's gradient, η = 0.01": _mean(f"{NUDGE}/bp"),
+}
+"""Of a run at its end; those of the credit are means over layers 1 … L−1."""
+
+
+def _foretells(name: str, values: Mapping[str, float], shares: Mapping[str, float]) -> Foretells:
+    known = [(value, shares[run]) for run, value in values.items() if math.isfinite(value)]
+    n = len(known)
+    reason = None
+    if n < FEW:
+        reason = f"{n} run{'' if n == 1 else 's'} with both: {FEW} are needed"
+    elif any(len(set(side)) == 1 for side in zip(*known, strict=True)):
+        reason = "all runs have the same value"
+    if reason is not None:
+        return Foretells(quantity=name, correlation=math.nan, chance=math.nan, n=n, reason=reason)
+    correlation, chance = _rank_correlation(*zip(*known, strict=True))
+    return Foretells(quantity=name, correlation=correlation, chance=chance, n=n)
+
+
+def _rank_correlation(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, float]:
+    """Spearman's, and how often shuffled pairs correlate as strongly."""
+    import numpy as np
+    from scipy.stats import permutation_test, rankdata  # type: ignore[import-untyped]
+
+    mine, other = (rankdata(side) - (len(side) + 1) / 2 for side in (ours, theirs))
+    length = float(np.sqrt((mine @ mine) * (other @ other)))
+    test = permutation_test(
+        (mine,),
+        lambda shuffled, axis: (shuffled * other).sum(axis) / length,
+        permutation_type="pairings",
+        vectorized=True,
+        n_resamples=SHUFFLES,
+        rng=0,
+    )
+    return float(test.statistic), float(test.pvalue)

@@ -1,0 +1,129 @@
+"""The layout `paper` of `sonde export`: the JSON files that existing plotting scripts read, study by study."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sonde.errors import SondeError
+from sonde.store.place import Place
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from sonde.paper.json_file import Sheets
+
+
+def export_paper(
+    runs: Place,
+    out: Path,
+    *,
+    study: str | None,
+    scale: str,
+    seeds: Sequence[int] | None,
+    changes: Sequence[str],
+    choices: Sequence[str],
+    quiet: bool,
+) -> None:
+    """Beside the layout's files, sonde.json records what it has no place for."""
+    import polars as pl
+
+    from sonde.atomic import set_aside
+    from sonde.cli.stored_rows import RowsInFolders
+    from sonde.cli.study_evidence import from_store
+    from sonde.errors import pick
+    from sonde.paper import WRITERS, provenance
+    from sonde.store import files
+    from sonde.studies.settings import UnknownKey
+    from sonde.studies.study import NoRuns
+
+    exported: list[Exported] = []
+    empty: list[NoRuns | UnknownKey] = []
+    if study is not None:
+        pick(WRITERS, study, "study with a place in the paper layout,")
+    for name in WRITERS if study is None else [study]:
+        try:
+            tell = study is not None and not quiet
+            found = from_store(
+                name,
+                runs,
+                scale=scale,
+                seeds=seeds,
+                changes=changes,
+                choices=choices,
+                tell=tell,
+                metrics=(),
+            )
+        except (NoRuns, UnknownKey) as error:
+            empty.append(error)
+            continue
+        if len(found) > 1:
+            raise SondeError(
+                f"--set: a file holds one recipe; export {' and '.join(found)} one after the other"
+            )
+        (gathered,) = found.values()
+        evidence = RowsInFolders(gathered.evidence.rows, gathered.evidence.runs, str(runs), runs)
+        exported.append(Exported(name, WRITERS[name](evidence), evidence.runs))
+    if not exported:
+        raise (
+            empty[0]
+            if study
+            else SondeError(f"nothing to export: {'; '.join(str(error) for error in empty)}")
+        )
+    sheets = {path: sheet for one in exported for path, sheet in one.sheets.items()}
+    described = pl.concat([one.runs for one in exported])
+    for path in [*sheets, provenance.NAME]:
+        files.make_folder((out / path).parent)
+    with files.clear_errors(out), set_aside(*(out / path for path in [*sheets, provenance.NAME])) as aside:
+        digests = {}
+        for at, (path, sheet) in zip(
+            aside, sheets.items(), strict=False
+        ):  # one after the other: memory for one
+            digests[path] = provenance.digest(content := _json(sheet.content()))
+            at.write_bytes(content)
+        aside[-1].write_bytes(_json(provenance.record(out, sheets, digests, described)))
+    for path in [*sheets, provenance.NAME] if not quiet else []:
+        print(out / path)
+    for one in exported if not quiet else []:
+        one.tell()
+
+
+def _json(tree: Any) -> bytes:
+    import json
+
+    return json.dumps(tree, indent=1, allow_nan=False).encode()
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A study's files and the runs that were there for them."""
+
+    study: str
+    sheets: "Sheets"
+    runs: "pl.DataFrame"
+
+    def tell(self) -> None:
+        """What was exported, and what was not."""
+        import polars as pl
+
+        written = {run for sheet in self.sheets.values() for run in sheet.runs.values()}
+        inside = self.runs.filter(pl.col("run").is_in(list(written)))
+        for (task, scale), runs in inside.group_by("task_label", "scale", maintain_order=True):
+            seeds = sorted(runs["seed"].unique())
+            which = f"seed{'s' * (len(seeds) != 1)} {', '.join(map(str, seeds))}"
+            count = f"{runs.height} run{'s' * (runs.height != 1)}"
+            print(f"{self.study}: {count} on {task} ({scale} scale, {which})")
+        for path, sheet in self.sheets.items():
+            if sheet.lacking:
+                lacking = ", ".join(sheet.lacking)
+                print(
+                    f"{path} lacks {lacking}: no complete run (`sonde run {self.study}` trains it)",
+                    file=sys.stderr,
+                )
+        homeless = self.runs.filter(~pl.col("run").is_in(list(written)))
+        if homeless.height:
+            print(
+                f"not exported, the layout has no place for them: {', '.join(homeless['run'])}",
+                file=sys.stderr,
+            )

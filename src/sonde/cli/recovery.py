@@ -1,0 +1,94 @@
+"""`sonde recovery`."""
+
+import math
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sonde.cli.options import Json, Only, RunsFolder
+
+if TYPE_CHECKING:
+    from sonde.audit.audit import Audit
+    from sonde.audit.recovery import Foretells, Recovered
+
+
+def recovery(runs: RunsFolder = Path("runs"), only: Only = None, json: Json = False) -> None:
+    """What of backprop's margin over frozen blocks does each rule recover, and which diagnostic goes with it?
+
+    The share is (rule − frozen) ÷ (bp − frozen) of the test accuracy after the last epoch, seed by seed:
+    1 is backprop, 0 is a network whose blocks are not trained, and below 0 the rule does harm.
+
+    Below it, over all runs: the rank correlation of each quantity of the audit with the share.
+    """
+    from sonde.audit.audit import METRICS, audit
+    from sonde.audit.recovery import foretelling, recovered
+    from sonde.cli.terminal import print_json
+    from sonde.runs.configurations import choices, keep
+    from sonde.store.load import load
+
+    audited = audit(keep(load(runs, metrics=METRICS), choices(only or [])))
+    shares = {recipe.title: recovered(recipe) for recipe in audited.recipes}
+    foretold = foretelling(audited)
+    if json:
+        print_json(_as_json(audited, shares, foretold))
+    else:
+        _print(shares, foretold)
+
+
+def _as_json(
+    audited: "Audit", shares: "dict[str, list[Recovered]]", foretold: "list[Foretells]"
+) -> dict[str, Any]:
+    configs = {recipe.title: recipe.recipe for recipe in audited.recipes}
+    return {
+        "recipes": [
+            {"recipe": title, "config": configs[title], "rules": [asdict(one) for one in rules]}
+            for title, rules in shares.items()
+        ],
+        "foretelling": [asdict(one) for one in foretold],
+    }
+
+
+def _print(shares: "dict[str, list[Recovered]]", foretold: "list[Foretells]") -> None:
+    from sonde.cli.terminal import console, print_table
+    from sonde.verdicts import number
+
+    to = console()
+    sides = {"rule": "left", "n": "right", "of BP's margin": "right", "95 % interval": "left"}
+    for title, rules in shares.items():
+        if not rules:
+            continue
+        print_table(title, sides, [_line(one) for one in rules], wrapped="95 % interval")
+        to.print()
+    lines = [
+        [
+            one.quantity,
+            str(one.n),
+            number(one.correlation) if one.reason is None else "undefined",
+            one.reason or number(one.chance),
+        ]
+        for one in foretold
+    ]
+    columns = {"quantity": "left", "n": "right", "rank correlation": "right", "by chance": "left"}
+    print_table("Which goes with the share, over all runs", columns, lines, wrapped="by chance")
+    to.print(
+        "n: runs that have both. By chance: how often shuffled runs correlate as strongly, in either direction. "
+        "A correlation over rules says what goes together, not what causes what.",
+        style="dim",
+        soft_wrap=not to.is_terminal,
+    )
+
+
+def _line(one: "Recovered") -> list[str]:
+    if not one.share.n:
+        return [one.label, "0", "undefined", one.share.reason or ""]
+    interval = one.interval
+    between = (
+        f"undefined: {interval.reason}"
+        if math.isnan(interval.low)
+        else f"{_share(interval.low)} to {_share(interval.high)}"
+    )
+    return [one.label, str(one.share.n), _share(one.share.mean), between]
+
+
+def _share(value: float) -> str:
+    return f"{round(100 * value)} %".replace("-", "−")

@@ -1,0 +1,81 @@
+"""The audit's questions as diagnoses of a run that Sonde trained: scale, gradient, credit, worth of the blocks.
+
+When each fires is the audit's business (`audit/thresholds.py`); here its answers become findings.
+"""
+
+from sonde.audit.credit_question import LayerCredit
+from sonde.audit.questions import Answer
+from sonde.audit.verdict import points
+from sonde.diagnosis.finding import Finding, found
+from sonde.diagnosis.signs import Signs
+from sonde.verdicts import number
+
+
+def _fired(s: Signs, question: str) -> Answer | None:
+    known = None if s.audited is None or s.audited.run is None else s.audited.run.answers[question]
+    return known if known is not None and known.fired else None
+
+
+def _level(answer: Answer) -> str:
+    """Certain where it fired whenever it was asked from some epoch on, and at two epochs at least."""
+    since = answer.since
+    asked = [look for look in answer.looks if since is not None and look.epoch >= since and look.fired]
+    return "certain" if len(asked) > 1 else "likely"
+
+
+def growth(s: Signs) -> Finding | None:
+    """Hidden states that explode over a block."""
+    answer = _fired(s, "D1")
+    if answer is None or s.audited is None:
+        return None
+    said = (
+        f"At epoch {answer.epoch} ‖h‖ grows {number(answer.value)}× over the block that grows it most; "
+        f"the limit is {s.audited.rule.thresholds.growth:g}×."
+    )
+    blocks = [f"block {block}" for block in answer.layers]
+    return found("growth", _level(answer), said, modules=blocks, epoch=answer.since)
+
+
+def gradient(s: Signs) -> Finding | None:
+    """A reference gradient that has collapsed."""
+    answer = _fired(s, "D2")
+    if answer is None or s.audited is None:
+        return None
+    said = (
+        f"At epoch {answer.epoch} the BP gradient per output error is {number(answer.value)} of its value at init; "
+        f"the limit is {s.audited.rule.thresholds.gradient:g}."
+    )
+    top = f"layer {s.audited.rule.depth}"
+    return found("gradient", _level(answer), said, modules=[top], epoch=answer.since)
+
+
+def credit(s: Signs) -> Finding | None:
+    """Credit that is no better than chance."""
+    answer = _fired(s, "D3")
+    if answer is None or s.audited is None or s.audited.run is None:
+        return None
+    layers = [one for one in s.audited.run.credits if one.layer in answer.layers]
+    worst = min(layers, key=lambda one: min(one.cosine.excess, one.rho.excess))
+    said = f"At epoch {answer.epoch} the credit is not above chance at {len(layers)} of {s.audited.rule.depth} layers."
+    names = [f"layer {layer}" for layer in answer.layers]
+    return found("credit", _level(answer), said, _beside_chance(worst), modules=names, epoch=answer.since)
+
+
+def _beside_chance(layer: LayerCredit) -> str:
+    parts = [
+        f"{name} is {number(one.value)}, by chance {number(one.null, 1)} ± {number(one.null_std, 1)}"
+        for name, one in (("the cosine", layer.cosine), ("ρ", layer.rho))
+    ]
+    return f"At layer {layer.layer} {' and '.join(parts)}."
+
+
+def worth(s: Signs) -> Finding | None:
+    """Blocks that cost accuracy."""
+    if s.audited is None or s.audited.run is None or s.audited.rule.margin.outcome != "hurts":
+        return None
+    rule, run = s.audited.rule, s.audited.run.run
+    said = (
+        f"{rule.label}: {points(rule)} points of test accuracy over frozen blocks, paired by seed, "
+        f"n = {rule.margin.points.n}."
+    )
+    return found("worth", "likely", said, epoch=run.epochs)

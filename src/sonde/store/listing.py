@@ -1,0 +1,113 @@
+"""Which runs lie in a store, told without reading them."""
+
+import difflib
+import os
+from collections.abc import Collection
+from pathlib import Path
+
+from sonde.errors import SondeError, nearest
+from sonde.store import files
+from sonde.store.place import Place, place
+from sonde.store.remote import Remote, stamp
+
+STAMPED = ("manifest.json", "run.json", "metrics.parquet")
+OURS = b'{\n "format": '  # how each of the first two begins
+
+
+def present_runs(root: Place) -> list[str]:
+    """The ids of the runs that are in the store."""
+    return list(stamps(root) or {})
+
+
+def find(root: str | Place, name: str) -> str:
+    """The id of the one run of a store that has this name, or whose id begins or ends so."""
+    root = place(root)
+    ids = list(stamps_of(root))
+    chosen = [id for id in ids if id == name] or [id for id in ids if id.startswith(name)]
+    chosen = chosen or [id for id in ids if id.endswith(f"-{name}")]
+    if len(chosen) == 1:
+        return chosen[0]
+    if chosen:
+        some = ", ".join(chosen[:3]) + (", …" if len(chosen) > 3 else "")
+        raise SondeError(f"{len(chosen)} runs in {root} begin with {name!r}: {some}; give more of the id")
+    if not ids:
+        raise SondeError(f"{root} holds no runs: `sonde run STUDY --runs {root}` makes them")
+    close = nearest(name, ids) if len(ids) <= 8 or difflib.get_close_matches(name, ids, 1, 0.5) else None
+    raise SondeError(
+        f"no run in {root} begins with {name!r}: {close or f'`sonde show` lists the {len(ids)}'}"
+    )
+
+
+def stamps_of(root: Place) -> dict[str, str]:
+    """What lies in a store, which has to be there."""
+    with files.clear_errors(root):
+        if isinstance(root, Path) and root.exists() and not root.is_dir():
+            raise SondeError(f"{root} is a file: --runs names a folder of runs")
+        present = stamps(root)
+    if present is None:
+        raise SondeError(f"{root} does not exist: `sonde run STUDY --runs {root}` makes it")
+    return present
+
+
+def stamps(root: Place) -> dict[str, str] | None:
+    """Every run of a store with the stamps of its files, in order of their ids; None where there is no store.
+
+    Any other folder is no run: whatever Sonde did not write is none of its business.
+    """
+    if isinstance(root, Remote):
+        return _remote_stamps(root)
+    if not root.exists():
+        return None
+    found = {}
+    with os.scandir(str(root)) as entries:
+        for entry in entries:
+            if not entry.name.startswith(".") and entry.is_dir():
+                of_files = [_stamp(f"{entry.path}/{name}") for name in STAMPED]
+                described = of_files[0] and of_files[1]
+                if described or any(_is_ours(f"{entry.path}/{name}") for name in STAMPED[:2]):
+                    found[entry.name] = "|".join(of_files)
+    return dict(sorted(found.items()))
+
+
+def strangers(root: Place, present: Collection[str]) -> int:
+    """How many folders of a store are no runs."""
+    if isinstance(root, Remote):
+        return 0
+    with os.scandir(str(root)) as entries:
+        return sum(
+            entry.name not in present and not entry.name.startswith(".") and entry.is_dir()
+            for entry in entries
+        )
+
+
+def _is_ours(path: str) -> bool:
+    """Whether a file of a run that lacks another begins as Sonde's do."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(len(OURS)) == OURS
+    except OSError:
+        return False
+
+
+def _stamp(path: str) -> str:
+    try:
+        known = os.stat(path)
+    except OSError:
+        return ""
+    return f"{known.st_mtime_ns}-{known.st_size}"
+
+
+def _remote_stamps(root: Remote) -> dict[str, str] | None:
+    objects = root.walk()
+    if not objects:
+        return None
+    found: dict[str, dict[str, str]] = {}
+    for name, about in sorted(objects.items()):
+        run, _, file = name.partition("/")
+        if file in STAMPED and not run.startswith("."):
+            found.setdefault(run, {})[file] = stamp(about)
+    return {
+        run: "|".join(known.get(name, "") for name in STAMPED)
+        for run, known in found.items()
+        if "manifest.json" in known
+    }

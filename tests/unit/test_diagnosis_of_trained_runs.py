@@ -1,0 +1,138 @@
+"""A run that Sonde trained is diagnosed by the questions of the audit: the same answers, in the words of a finding."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from stored_runs import DEPTH, EPOCHS, Key, Value, changed, config, healthy, run, store
+
+from conftest import Sonde, tiny_config
+from sonde import train
+from sonde.audit.audit import audit
+from sonde.audit.thresholds import Thresholds
+from sonde.diagnosis.finding import Findings
+from sonde.diagnosis.sarif import sarif
+from sonde.diagnosis.stored_runs import of_trained
+from sonde.explanations.by_name import EXPLANATIONS
+from sonde.rules import Frozen
+from sonde.store.stored import Runs
+
+SEEDS = (42, 123, 456)
+GROWN, COLLAPSED, AT_CHANCE = {"growth": 117.0}, {"grad_per_error": 0.01}, {"credit_cosine": 0.0, "rho": 0.0}
+
+
+def with_frozen(change: dict[str, float], *, accuracy: float = 0.9, since: int = 2) -> Runs:
+    """Three DFA runs, some metrics changed from an epoch on at all layers but the first; and three frozen ones."""
+
+    def made(seed: int) -> dict[Key, Value]:
+        return changed(
+            healthy(seed, accuracy=accuracy),
+            lambda metric, epoch, layer: change.get(metric) if epoch >= since and layer else None,
+        )
+
+    own = [run(config("dfa", seed), made(seed)) for seed in SEEDS]
+    return store(
+        *own,
+        *(run(config("frozen", seed), healthy(seed, accuracy=0.4 + 1e-3 * math.cos(seed))) for seed in SEEDS),
+    )
+
+
+def found(stored: Runs, rule: str = "dfa") -> list[Findings]:
+    findings, left_out = of_trained(stored)
+    assert left_out == {}
+    return [one for id, one in findings.items() if f"-{rule}-" in id]
+
+
+@pytest.mark.parametrize(
+    ("change", "name", "modules", "number"),
+    [
+        (GROWN, "growth", tuple(f"block {block}" for block in range(1, DEPTH)), "117×"),
+        (COLLAPSED, "gradient", (f"layer {DEPTH}",), "0.005"),
+        (
+            AT_CHANCE,
+            "credit",
+            tuple(f"layer {layer}" for layer in range(1, DEPTH + 1)),
+            f"{DEPTH} of {DEPTH}",
+        ),
+    ],
+)
+def test_what_the_audit_fires_is_a_finding_with_layers_epoch_and_numbers(
+    change: dict[str, float], name: str, modules: tuple[str, ...], number: str
+) -> None:
+    for (finding,) in found(with_frozen(change)):
+        assert (finding.name, finding.level, finding.modules) == (name, "certain", modules)
+        assert finding.epoch == (5 if name == "credit" else 2)
+        assert number in finding.evidence[0]
+        assert f"since epoch {finding.epoch}" in str(finding)
+        assert all((finding.why, finding.remedy, finding.reference))
+
+
+def test_a_question_that_fired_at_the_last_epoch_alone_is_likely() -> None:
+    for (finding,) in found(with_frozen(GROWN, since=EPOCHS)):
+        assert (finding.level, finding.epoch) == ("likely", EPOCHS)
+
+
+def test_blocks_that_hurt_are_a_finding_of_every_seed() -> None:
+    for (finding,) in found(with_frozen({}, accuracy=0.2)):
+        assert (finding.name, finding.level) == ("worth", "likely")
+        assert "−20" in finding.evidence[0]
+        assert "n = 3" in finding.evidence[0]
+
+
+def test_an_exploded_stream_explains_a_collapsed_gradient() -> None:
+    for growth, gradient in found(with_frozen(GROWN | COLLAPSED)):
+        assert (growth.name, growth.explained_by) == ("growth", None)
+        assert (gradient.name, gradient.explained_by) == ("gradient", "growth")
+
+
+def test_healthy_runs_are_silent() -> None:
+    stored = with_frozen({})
+    for findings in (*found(stored), *found(stored, "frozen")):
+        assert str(findings) == f"Nothing is wrong in {EPOCHS} epochs, as far as can be told."
+
+
+def test_findings_are_where_the_audit_fires_and_nowhere_else() -> None:
+    stored = with_frozen(GROWN)
+    fired = {
+        one.run.id for rule in audit(stored).recipes[0].rules for one in rule.runs if one.answers["D1"].fired
+    }
+    findings, _ = of_trained(stored)
+    assert {id for id, said in findings.items() if said} == fired != set()
+
+
+def test_a_run_that_diverged_says_when_and_one_that_has_not_ended_is_left_out() -> None:
+    lost = run(config("dfa", 7), healthy(7), state="diverged", epoch=6)
+    going = run(config("dfa", 8), healthy(8), state="unfinished", epoch=3)
+    findings, left_out = of_trained(store(lost, going))
+    ((finding,),) = findings.values()
+    assert (finding.name, finding.level, finding.epoch) == ("nan_origin", "certain", 6)
+    assert list(left_out) == [going[0].id]
+
+
+def test_sarif_names_layers_and_epoch() -> None:
+    findings, _ = of_trained(with_frozen(GROWN))
+    first, *_ = sarif(findings, "1")["runs"][0]["results"]
+    assert first["ruleId"] == "growth"
+    assert first["properties"]["epoch"] == 2
+    assert first["locations"][0]["logicalLocations"][0]["fullyQualifiedName"].endswith("/block 1")
+
+
+def test_the_explanations_say_the_thresholds_of_the_audit() -> None:
+    said = {text.name: text.measured for text in EXPLANATIONS if text.kind == "question"}
+    limits = Thresholds()
+    assert f"{limits.growth:g}×" in said["growth"]
+    assert f"below {limits.gradient:g} of" in said["gradient"]
+    assert f"by {limits.deviations:g} standard deviations" in said["credit"]
+    assert f"below {limits.ceiling:g}" in said["credit"]
+    assert f"{100 * limits.confidence:g} %" in said["worth"]
+
+
+def test_a_store_of_trained_runs_is_diagnosed_from_the_command_line(tmp_path: Path, sonde: Sonde) -> None:
+    for rule in (None, Frozen()):
+        train(tiny_config() if rule is None else tiny_config(rule=rule), runs=tmp_path)
+    said = json.loads(sonde("diagnose", "--runs", str(tmp_path), "--json", "--fail-on", "likely").stdout)
+    assert sorted(map(len, said.values())) == [0, 0]
+    one = next(iter(said))
+    assert "Nothing is wrong" in sonde("diagnose", one, "--runs", str(tmp_path)).stdout
+    assert list(json.loads(sonde("diagnose", one, "--runs", str(tmp_path), "--json").stdout)) == [one]

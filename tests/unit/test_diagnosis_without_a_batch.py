@@ -1,0 +1,148 @@
+"""What rows and the operations of the loss tell by themselves, and what the newer experiments measure."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import sonde
+from sonde.diagnosis.finding import Findings
+from sonde.watching.experiments.gates import gates
+from sonde.watching.experiments.loss_alone import compares_samples
+
+
+def trained(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    loss: object,
+    *,
+    optimiser: torch.optim.Optimizer | None = None,
+    steps: int = 120,
+) -> Findings:
+    """Findings of a plain loop, without a batch."""
+    optimiser = optimiser or torch.optim.Adam(model.parameters(), lr=3e-3)
+    watch = sonde.watch(model, optimiser, loss=loss, runs=None)  # type: ignore[arg-type]
+    for step in range(steps):
+        places = torch.arange(20 * step, 20 * (step + 1)) % len(x)
+        optimiser.zero_grad()
+        value = loss(model(x[places]), y[places])  # type: ignore[operator]
+        value.backward()
+        optimiser.step()
+        watch.log(value)
+    found = watch.diagnose()
+    watch.close()
+    return found
+
+
+def loud(found: Findings) -> list[str]:
+    return [one.name for one in found if one.level != "note"]
+
+
+def data() -> tuple[Tensor, Tensor]:
+    torch.manual_seed(0)
+    x = torch.randn(400, 6)
+    return x, x[:, 0] * x[:, 1]
+
+
+def net(out: int = 1) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(6, 24), nn.Tanh(), nn.Linear(24, out))
+
+
+def distance(out: Tensor, y: Tensor) -> Tensor:
+    return ((out - y) ** 2).mean()
+
+
+def test_an_output_that_broadcasts_in_the_loss_is_seen_in_its_operations() -> None:
+    x, y = data()
+    assert loud(trained(net(), x, y, distance)) == ["wrong_label_shape"]
+    assert loud(trained(net(), x, y[:, None], distance)) == []
+
+
+class PlainList(nn.Module):
+    def __init__(self, *, registered: bool) -> None:
+        super().__init__()
+        layers = [nn.Linear(6, 5), nn.Linear(5, 5)]
+        self.layers = nn.ModuleList(layers) if registered else layers
+        self.head = nn.Linear(5, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = torch.tanh(layer(x))
+        out: Tensor = self.head(x)
+        return out
+
+
+def test_modules_in_a_plain_list_are_found_unless_an_optimiser_holds_them() -> None:
+    x, y = data()
+    assert "not_in_optimiser" in loud(trained(PlainList(registered=False), x, y[:, None], distance, steps=12))
+    assert "not_in_optimiser" not in loud(
+        trained(PlainList(registered=True), x, y[:, None], distance, steps=12)
+    )
+    kept = PlainList(registered=False)
+    held = [*kept.parameters(), *(p for layer in kept.layers for p in layer.parameters())]
+    optimiser = torch.optim.Adam(held, lr=3e-3)
+    assert "not_in_optimiser" not in loud(
+        trained(kept, x, y[:, None], distance, optimiser=optimiser, steps=12)
+    )
+
+
+def test_what_comes_before_the_model_is_not_counted_among_its_parameters() -> None:
+    x, y = data()
+    before, model = nn.Linear(6, 6), net()
+    optimiser = torch.optim.Adam(model.parameters(), lr=3e-3)
+    watch = sonde.watch(model, optimiser, runs=None)
+    distance(model(before(x[:20])), y[:20, None]).backward()
+    optimiser.step()
+    assert watch.facts["unregistered"] == []
+    watch.close()
+
+
+@pytest.mark.parametrize(("rate", "said"), [(3e-6, ["lr_too_low"]), (1e-2, [])])
+def test_a_rate_too_low_is_told_by_how_far_the_weights_came(rate: float, said: list[str]) -> None:
+    x, _ = data()
+    model, y = net(2), (x[:, 0] > 0).long()
+    optimiser = torch.optim.Adam(model.parameters(), lr=rate)
+    assert loud(trained(model, x, y, functional.cross_entropy, optimiser=optimiser)) == said
+
+
+def test_a_cross_entropy_far_below_zero_has_the_wrong_sign() -> None:
+    x, _ = data()
+    y = (x[:, 0] > 0).long()
+    found = trained(net(2), x, y, lambda out, y: -functional.cross_entropy(out, y), steps=300)
+    assert "wrong_loss" in loud(found)
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+def test_gates_are_those_of_a_cell_that_is_computed_step_by_step(kind: type[nn.LSTM | nn.GRU]) -> None:
+    torch.manual_seed(0)
+    layer, x = kind(3, 4, batch_first=True), torch.randn(5, 7, 3)
+    for parameter in layer.parameters():
+        nn.init.normal_(parameter, std=4.0)
+    own = dict(layer.named_parameters())
+    h = torch.zeros(5, 4)
+    shares = []
+    with torch.no_grad():
+        out = layer(x)[0]
+        for place in range(7):
+            z = x[:, place] @ own["weight_ih_l0"].T + h @ own["weight_hh_l0"].T
+            z = z + own["bias_ih_l0"] + own["bias_hh_l0"]
+            chosen = torch.cat([z[:, :8], z[:, 12:]], 1) if kind is nn.LSTM else z[:, :8]
+            at_bound = (chosen.sigmoid() < 0.01) | (chosen.sigmoid() > 0.99)
+            shares.append(at_bound.double().mean())
+            h = out[:, place]
+    found = gates(layer, lambda model: model(x))
+    assert found is not None
+    assert found["saturated"] == pytest.approx(float(torch.stack(shares).mean()), abs=0.02)
+    assert found["saturated"] > 0.3
+
+
+def test_a_loss_of_distances_between_samples_is_not_one_of_classes() -> None:
+    y = torch.arange(12) % 3
+    together = y[:, None] == y[None]
+
+    def apart(out: Tensor, y: Tensor) -> Tensor:
+        return (torch.cdist(out, out) * together).mean()
+
+    assert compares_samples(apart, torch.randn(12, 4), y)
+    assert not compares_samples(functional.cross_entropy, torch.randn(12, 4), y)

@@ -1,0 +1,98 @@
+"""The share of backprop's margin that a rule recovers, and which quantity goes with it, on runs made for it."""
+
+import math
+
+import pytest
+from scipy.stats import spearmanr
+from stored_runs import EPOCHS, Key, Value, config, healthy, run, store
+
+from sonde.audit.audit import audit
+from sonde.audit.recovery import FEW, Foretells, Recovered, foretelling, recovered
+from sonde.store.stored import Runs
+
+SEEDS = (42, 123, 456)
+RULES = {"bp": 0.9, "frozen": 0.5, "fa": 0.8, "dfa": 0.6, "credit_bridge": 0.45}
+COSINES = {"bp": 1.0, "frozen": 0.5, "fa": 0.4, "dfa": 0.2, "credit_bridge": 0.1}
+
+
+def measured(rule: str, seed: int) -> dict[Key, Value]:
+    return healthy(seed, accuracy=RULES[rule], cosine=COSINES[rule])
+
+
+def runs(rules: tuple[str, ...] = tuple(RULES), seeds: tuple[int, ...] = SEEDS) -> Runs:
+    return store(*(run(config(rule, seed), measured(rule, seed)) for rule in rules for seed in seeds))
+
+
+def shares(stored: Runs) -> dict[str, Recovered]:
+    (recipe,) = audit(stored).recipes
+    return {one.rule: one for one in recovered(recipe)}
+
+
+def of(quantity: str, stored: Runs) -> Foretells:
+    (one,) = [one for one in foretelling(audit(stored)) if one.quantity == quantity]
+    return one
+
+
+def test_the_share_is_that_of_each_seeds_own_margin() -> None:
+    found = shares(runs())
+    assert list(found) == ["fa", "dfa", "credit_bridge"]
+    for rule, one in found.items():
+        for seed, share in one.by_seed.items():
+            own, best, least = (
+                measured(name, seed)["test_acc", EPOCHS, None] for name in (rule, "bp", "frozen")
+            )
+            assert share == pytest.approx((own - best) / (best - least) + 1, rel=1e-9)
+        assert one.share.n == 3
+        assert one.share.mean == pytest.approx((RULES[rule] - 0.5) / 0.4, abs=1e-9)
+
+
+def test_an_interval_needs_two_seeds() -> None:
+    one = shares(runs(seeds=(42,)))["fa"]
+    assert one.share.n == 1
+    assert math.isnan(one.interval.low)
+    assert "two seeds" in (one.interval.reason or "")
+
+
+@pytest.mark.parametrize(
+    ("rules", "reason"),
+    [
+        (("fa", "frozen"), "there is no backprop of this recipe"),
+        (("fa", "bp"), "there is no frozen baseline of this recipe"),
+    ],
+)
+def test_without_a_yardstick_the_share_is_undefined_and_says_why(rules: tuple[str, ...], reason: str) -> None:
+    one = shares(runs(rules))["fa"]
+    assert one.share.n == 0
+    assert math.isnan(one.share.mean)
+    assert one.share.reason == reason
+
+
+def test_backprop_that_is_not_above_frozen_blocks_has_no_margin_to_share() -> None:
+    stored = store(
+        *(
+            run(config(rule, 42), healthy(42, accuracy=accuracy))
+            for rule, accuracy in {"bp": 0.5, "frozen": 0.6, "fa": 0.7}.items()
+        )
+    )
+    assert shares(stored)["fa"].share.reason == "backprop is not above frozen blocks"
+
+
+def test_the_rank_correlation_is_that_of_scipy_over_all_runs_but_the_yardsticks() -> None:
+    stored = runs()
+    found = shares(stored)
+    cosines, taken = [], []
+    for rule in ("fa", "dfa", "credit_bridge"):
+        for seed in SEEDS:
+            cosines.append(measured(rule, seed)["credit_cosine", EPOCHS, 1])
+            taken.append(found[rule].by_seed[seed])
+    one = of("cosine", stored)
+    assert one.n == 9
+    assert one.correlation == pytest.approx(spearmanr(cosines, taken).statistic, abs=1e-12)
+    assert one.chance < 0.01
+
+
+def test_a_quantity_that_never_differs_or_has_few_runs_has_no_correlation() -> None:
+    same = of("D1, largest growth over a block", runs())
+    assert (math.isnan(same.correlation), same.reason) == (True, "all runs have the same value")
+    few = of("cosine", runs(("bp", "frozen", "fa")))
+    assert (few.n, few.reason) == (3, f"3 runs with both: {FEW} are needed")

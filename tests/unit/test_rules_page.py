@@ -1,0 +1,99 @@
+"""The table of rules in README.md and docs/rules.md, against the code.
+
+python tests/unit/test_rules_page.py      # copy the table of docs/rules.md into README.md
+"""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from sonde.cli.bench import find_benchmark
+from sonde.config import RunConfig
+from sonde.errors import SondeError
+from sonde.models import ConvNet, ResidualMLP
+from sonde.network import Signature
+from sonde.rules import RULES, FeedbackAlignment, Rule
+from sonde.tasks import Parity
+from sonde.training.assign import CreditAssignment
+from sonde.training.stack import stackable
+
+find_benchmark()
+
+from sonde_bench.arithmetic import flops  # noqa: E402
+
+ROOT = Path(__file__).parents[2]
+TABLE = re.compile(r"^\| rule \| needs \|.*?(?=\n\n)", re.DOTALL | re.MULTILINE)
+BY_LAYER = "`fa` with `level: layer`"
+
+
+def table(page: Path) -> str:
+    found = TABLE.search(page.read_text())
+    assert found is not None, page
+    return found.group()
+
+
+def lines() -> dict[str, tuple[Rule, str, str, str]]:
+    """By the table's words for a rule: the rule, its arithmetic, whether states may change shape, whether it stacks."""
+    known: dict[str, tuple[Rule, str, str, str]] = {}
+    for line in table(ROOT / "docs" / "rules.md").splitlines()[2:]:
+        called, _, arithmetic, shapes, stacked = (cell.strip() for cell in line.strip("|").split("|"))
+        if called == BY_LAYER:
+            known[called] = FeedbackAlignment(level="layer"), arithmetic, shapes, stacked
+        else:
+            for name in re.findall(r"`(\w+)`", called):
+                known[name] = RULES[name](), arithmetic, shapes, stacked
+    return known
+
+
+LINES = lines()
+
+
+def test_the_readme_has_the_table_of_the_page() -> None:
+    message = f"python {Path(__file__).relative_to(ROOT)} copies it"
+    assert table(ROOT / "README.md") == table(ROOT / "docs" / "rules.md"), message
+
+
+def test_every_rule_has_its_line() -> None:
+    assert LINES.keys() == RULES.keys() | {BY_LAYER}
+
+
+@pytest.mark.parametrize("name", list(LINES))
+def test_what_the_table_says_of_stacks_is_what_the_code_does(name: str) -> None:
+    rule, _, _, stacked = LINES[name]
+    config = RunConfig(model=ResidualMLP(d=64, L=4), rule=rule, task=Parity(), epochs=1)
+    assert stacked == ("yes" if stackable(config) else "no")
+
+
+@pytest.mark.parametrize("name", list(LINES))
+def test_what_the_table_says_of_shapes_is_what_the_code_does(name: str) -> None:
+    rule, _, shapes, _ = LINES[name]
+    net = ConvNet(channels=(4, 6), d=8).build(
+        Signature(shape=(1, 4, 4), outputs=2, classifies=True), torch.Generator().manual_seed(0)
+    )
+    try:
+        CreditAssignment(net, rule, sample=torch.randn(4, 1, 4, 4))
+    except SondeError:
+        assert shapes == "no"
+    else:
+        assert shapes == "yes"
+
+
+@pytest.mark.parametrize("name", [name for name, line in LINES.items() if line[1] != "–"])
+def test_the_arithmetic_of_the_table_is_what_is_counted(name: str) -> None:
+    rule, arithmetic, _, _ = LINES[name]
+    assert f"{ratio(rule):.2f}" == f"{float(arithmetic):.2f}"
+
+
+def ratio(rule: Rule) -> float:
+    torch.manual_seed(0)
+    signature = Signature(shape=(3, 32, 32), outputs=10, classifies=True)
+    net = ResidualMLP(d=256, L=4).build(signature, torch.Generator().manual_seed(0))
+    x = torch.randn(128, 3, 32, 32)
+    return flops(net, rule, x) / flops(net, RULES["bp"](), x)
+
+
+if __name__ == "__main__":
+    readme = ROOT / "README.md"
+    readme.write_text(TABLE.sub(lambda _: table(ROOT / "docs" / "rules.md"), readme.read_text()))
