@@ -136,7 +136,7 @@ class StoredRuns:
     def _summary(self) -> str:
         states: dict[str, int] = {}
         for run in self.runs:
-            states[run.standing.state] = states.get(run.manifest.state, 0) + 1
+            states[run.standing.state] = states.get(run.standing.state, 0) + 1
         said = ", ".join(f"{count} {state}" for state, count in states.items())
         parts = [f"{len(self)} run{'s' * (len(self) != 1)}{f' ({said})' if said else ''}"]
         if self.watched:
