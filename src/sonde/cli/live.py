@@ -34,7 +34,7 @@ def live(
     ] = None,
     open_: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser, too.")] = False,
 ) -> None:
-    """Show the report's page while runs train or are watched; it follows the store within a second.
+    """Show the report's page while runs train or are watched; it follows the store as it is written.
 
     [bold]sonde live --runs runs[/bold] in one terminal, [bold]sonde run residual[/bold] in another; a loop of your own
     with [bold]sonde.watch(model, optimizer)[/bold] appears there as well. Runs say whether they are running, stalled

@@ -72,7 +72,7 @@ def series_name(metric: str, layer: int | None, module: str | None) -> str:
 
 def tags(run: Run | WatchedRun) -> dict[str, str]:
     """What is known of a run beside its configuration."""
-    known: dict[str, Any] = {"run": run.id, "label": run.label, "state": run.manifest.state}
+    known: dict[str, Any] = {"run": run.id, "label": run.label, "state": run.standing.state}
     known |= {"epoch": run.manifest.epoch, "step": run.manifest.step, "message": run.manifest.message}
     return {key: str(value) for key, value in known.items() if value is not None}
 

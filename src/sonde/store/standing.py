@@ -87,9 +87,11 @@ def _at_work(sign: _Sign | None) -> Standing | None:
     return Standing("stalled", f"no step since {sign.beat:%Y-%m-%d %H:%M:%S} UTC; {whose}")
 
 
-def _how_to_go_on(manifest: Manifest) -> str:
+def _how_to_go_on(manifest: Manifest) -> str | None:
     """The command that resumes a run; a run that was watched has none."""
-    session = manifest.sessions[-1] if manifest.sessions else {}
+    if not manifest.sessions:
+        return None
+    session = manifest.sessions[-1]
     if "from_epoch" not in session:
         return "its process is gone; what was written stays"
     command = (session.get("environment") or {}).get("command")
