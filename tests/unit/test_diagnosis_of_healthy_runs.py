@@ -12,7 +12,7 @@ from torch.nn import functional
 
 import sonde
 from sonde.config import RunConfig
-from sonde.diagnosis.stored_runs import diagnosed
+from sonde.diagnosis.of_store import diagnosed
 from sonde.rules import Backprop
 from sonde.studies import STUDIES
 

@@ -12,8 +12,8 @@ from sonde import train
 from sonde.audit.audit import audit
 from sonde.audit.thresholds import Thresholds
 from sonde.diagnosis.finding import Findings
+from sonde.diagnosis.of_store import of_trained
 from sonde.diagnosis.sarif import sarif
-from sonde.diagnosis.stored_runs import of_trained
 from sonde.explanations.by_name import EXPLANATIONS
 from sonde.rules import Frozen
 from sonde.store.stored import Runs

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import polars.testing
 
-from conftest import tiny_config
+from conftest import Sonde, tiny_config
 from sonde.store.load import load
 from sonde.store.publish import publish
 from sonde.store.run import RunFolder
@@ -67,3 +67,16 @@ def test_a_run_that_has_not_ended_is_left_out_and_said(tmp_path: Path) -> None:
     folder = RunFolder(runs / id)
     folder.put(replace(folder.manifest(), state="unfinished"))
     assert publish(runs, tmp_path / "again", [id]) == ([], {id: "it has not come to its end"})
+
+
+def test_export_writes_a_store_that_commands_read_and_refuses_a_folder_in_use(
+    tmp_path: Path, sonde: Sonde
+) -> None:
+    config = tiny_config(epochs=2)
+    train(config, runs=tmp_path / "runs")
+    said = sonde("export", "--layout", "runs", "--out", "shared").stdout
+    assert "1 run in shared" in said
+    assert config.id in sonde("show", "--runs", "shared", "--json").stdout
+    again = sonde("export", "--layout", "runs", "--out", "shared", check=False)
+    assert again.returncode != 0
+    assert "is not empty" in again.stderr

@@ -39,7 +39,7 @@ def diagnose(
     What a store cannot tell, experiments on a copy can: in the training script, watch.diagnose(batch=(x, y)).
     """
     from sonde.cli.terminal import console, print_json
-    from sonde.diagnosis.stored_runs import diagnosed
+    from sonde.diagnosis.of_store import diagnosed
 
     found, left_out = diagnosed(runs, run)
     for id, why in left_out.items():

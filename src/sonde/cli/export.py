@@ -20,7 +20,8 @@ def export(
     layout: Annotated[
         str,
         typer.Option(
-            metavar="paper|csv|parquet|tensorboard|wandb|mlflow", help="The format: docs/export.md has each."
+            metavar="paper|csv|parquet|runs|tensorboard|wandb|mlflow",
+            help="The format: docs/export.md has each.",
         ),
     ] = PAPER,
     study: Annotated[
@@ -43,6 +44,7 @@ def export(
 
     paper: the JSON files of existing plotting scripts, by study; sonde.json beside them keeps what they have no place
     for, and `sonde figures --from` draws from them. csv, parquet: two tables, of rows and of runs.
+    runs: a store without weights, to hand round.
 
     tensorboard, wandb (an offline run, to be synced), mlflow (a SQLite database): every run, watched ones too, with its
     configuration. Each needs its extra: pip install 'sonde[tensorboard]'.
@@ -120,7 +122,7 @@ def _write(stored: "Runs", layout: str, out: Path, quiet: bool) -> None:
         written = write(stored, out, on_progress)
     if quiet:
         return
-    many = len(stored.runs) + len(stored.watched)
+    many = len(stored.runs) + len(stored.watched) if layout != "runs" else len(written)
     where = " and ".join(map(str, written)) if len(written) <= 2 else f"{written[0].parent}"
     print(f"{many} run{'s' * (many != 1)} in {where}")
     print(f"open with: {LAYOUTS[layout].opened_with.format(out=out)}")

@@ -33,6 +33,11 @@ LAYOUTS: dict[str, Layout] = {
         written_by="tables.write_parquet",
         opened_with='polars.read_parquet("{out}/rows.parquet")',
     ),
+    "runs": Layout(
+        what="the runs that have ended, without weights, host names and command lines: a store to hand round",
+        written_by="store_without_weights.write",
+        opened_with="sonde report --runs {out}",
+    ),
     "tensorboard": Layout(
         what="an event file for each run, its configuration as hparams",
         written_by="tensorboard_events.write",

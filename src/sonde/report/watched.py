@@ -7,7 +7,7 @@ from typing import Any
 import polars as pl
 
 from sonde.diagnosis.diagnose import diagnose
-from sonde.diagnosis.stored_runs import signs_of
+from sonde.diagnosis.of_store import signs_of
 from sonde.report.charts import Metric, index_in
 from sonde.report.runs import place_of
 from sonde.store.stored import Runs, WatchedRun

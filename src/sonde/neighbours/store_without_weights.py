@@ -1,0 +1,29 @@
+"""A store of the same runs without weights, to hand round: every command reads it."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from sonde.errors import SondeError
+from sonde.store.notices import tell
+from sonde.store.publish import publish
+from sonde.store.stored import Run, Runs, WatchedRun
+
+
+def write(stored: Runs, out: Path, on_progress: Callable[[int, int], None]) -> list[Path]:
+    """A folder for each run that has ended; the others are named."""
+    if any(out.iterdir()):
+        raise SondeError(
+            f"{out} is not empty: runs are handed round in a folder of their own, choose another --out"
+        )
+    runs: list[Run | WatchedRun] = [*stored.runs, *stored.watched]
+    paths = []
+    for done, run in enumerate(runs):
+        on_progress(done, len(runs))
+        written, left_out = publish(run.path.parent, out, [run.id])
+        paths += [out / id for id in written]
+        for id, why in left_out.items():
+            tell(f"left out: {id} ({why})")
+    on_progress(len(runs), len(runs))
+    if not paths:
+        raise SondeError(f"nothing to write in {out}: no trained run has come to its end")
+    return paths
