@@ -81,6 +81,7 @@ def pages(stored: Runs) -> dict[str, str]:
         "foretold_sentence": foretold_sentence,
         "found": found,
         "hours": hours,
+        "in_order": in_order,
         "lines": lines,
         "made_on": made_on,
         "of_all": of_all,
@@ -92,6 +93,7 @@ def pages(stored: Runs) -> dict[str, str]:
         "table": table,
         "title": title,
         "unfinished": unfinished,
+        "without_times": without_times,
     }
     return {
         f"{name}.md": templates.get_template(f"{name}.md.jinja").render(stored=stored) + "\n"
@@ -166,8 +168,20 @@ def unfinished(gathered: Gathered) -> str:
     return f"{whole} {missing} of them are not trained yet." if missing else whole
 
 
+def without_times(finding: Finding) -> dict[str, str]:
+    """A finding's cells but for times, which were taken beside other work."""
+    return {heading: cell for heading, cell in finding.shown.items() if "time" not in heading}
+
+
 def rows_of(findings: Sequence[Finding]) -> list[list[str]]:
-    return [list(finding.shown.values()) for finding in findings]
+    return [list(without_times(finding).values()) for finding in findings]
+
+
+def in_order(findings: Sequence[Finding], rules: Sequence[str]) -> str:
+    """Whether the rules' accuracies fall in this order, in words."""
+    reached = {finding.numbers["rule"]: finding.numbers["test_acc"] for finding in findings}
+    known = [reached[rule] for rule in rules if rule in reached]
+    return "the same" if known == sorted(known, reverse=True) else "another one"
 
 
 def title(recipe: RecipeAudit) -> str:

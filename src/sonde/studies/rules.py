@@ -12,7 +12,7 @@ import torch
 from sonde.config import RunConfig, name_of, parse
 from sonde.generators import generator
 from sonde.models import ConvNet, Model, ResidualMLP
-from sonde.rules import RULES, FeedbackAlignment, Rule, StateBridge
+from sonde.rules import RULES, CreditBridge, FeedbackAlignment, Rule, StateBridge
 from sonde.runs.readings import Readings, RunReadings
 from sonde.studies.depth import ENOUGH, PROBES, share_of_margin
 from sonde.studies.recipes import QUICK_SEEDS, SEEDS, depth_matters
@@ -20,12 +20,13 @@ from sonde.studies.study import Finding, Gathered, Study, over_runs
 from sonde.training.operations import operations
 from sonde.verdicts import accuracy, number
 
-COMPARED: tuple[Rule, ...] = tuple(
-    {"fa": FeedbackAlignment(level="layer"), "state_bridge": StateBridge(hidden_layers=1, every=4)}.get(name)
-    or rule()
-    for name, rule in RULES.items()
-)
-"""FA as the paper has it, by layers; State Bridge with the predictor whose step costs less."""
+VARIED: dict[str, Rule] = {
+    "fa": FeedbackAlignment(level="layer"),
+    "state_bridge": StateBridge(hidden_layers=1, every=4),
+    "credit_bridge": CreditBridge(warmup=0.0, perturb=0.1),
+}
+"""FA as the paper has it; State Bridge with the predictor that costs less; Credit Bridge as it does not collapse."""
+COMPARED: tuple[Rule, ...] = tuple(VARIED.get(name) or rule() for name, rule in RULES.items())
 ONE_SHAPE = ("credit_bridge",)  # need states of one shape, which a ConvNet's are not
 WITHOUT_BACKWARD_PASS = (
     *("dfa", "drtp", "dkp", "fdfa", "forward_gradient"),
