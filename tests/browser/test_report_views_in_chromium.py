@@ -115,7 +115,8 @@ def test_a_word_is_explained_by_key_and_by_touch_as_sonde_explain_says_it(
     assert not page.locator("#explained").is_visible()
     assert page.evaluate("document.activeElement.textContent") == "depth"
     page.locator("#audit .term").get_by_text("D1", exact=True).first.tap()
-    opened.says("#explained", "does the scale of the hidden states hold")
+    (question,) = explanations("D1")
+    opened.says("#explained", question.short)
     glossary = page.locator("#glossary").inner_text()
     for symbol in ("ρ", "nudge", "null", "credit", "growth", "D1", "D2", "D3", "D4", "BP", "DFA"):
         assert symbol in glossary

@@ -69,7 +69,19 @@ def test_show_lists_runs_and_as_json_their_last_metrics(study: Path, sonde: Sond
     assert len(runs) == 4
     assert all(
         run.keys()
-        == {"id", "label", "model", "rule", "task", "seed", "epoch", "state", "sessions", "metrics"}
+        == {
+            "id",
+            "label",
+            "model",
+            "rule",
+            "task",
+            "seed",
+            "epoch",
+            "state",
+            "message",
+            "sessions",
+            "metrics",
+        }
         for run in runs
     )
     rows = package.load(study / "runs").rows

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
@@ -51,10 +51,9 @@ def execute(
         found = resolve_device(device)
         for config in {repr(config.model): config for config in configs}.values():
             refuse_too_large(config, found)
-        for task in {repr(config.task): config.task for config in configs}.values():
-            if hasattr(task, "prepare"):
-                with count(f"preparing {label_of('task', task)}", quiet=quiet) as on_progress:
-                    task.prepare(data_root, on_progress)
+        for task in _tasks_to_prepare(configs, runs):
+            with count(f"preparing {label_of('task', task)}", quiet=quiet) as on_progress:
+                task.prepare(data_root, on_progress)
     epochs = sum(config.epochs for config in configs)
     try:
         with _watched(console(stderr=True), len(configs), epochs, quiet=quiet) as listener:
@@ -77,6 +76,17 @@ def execute(
     if all(outcome.state == "failed" for outcome in outcomes):
         raise typer.Exit(1)
     return outcomes
+
+
+def _tasks_to_prepare(configs: "Sequence[RunConfig]", runs: Place) -> list[Any]:
+    """Those that find or decode data first, of the runs that are still to be trained."""
+    from sonde.store.load import manifests
+    from sonde.store.run import ENDED
+
+    asking = [config for config in configs if hasattr(config.task, "prepare")]
+    stored = manifests(runs, [config.id for config in asking]) if asking else {}
+    ended = {id for id, manifest in stored.items() if manifest.state in ENDED}
+    return list({repr(config.task): config.task for config in asking if config.id not in ended}.values())
 
 
 def _stopped() -> typer.Exit:

@@ -13,6 +13,9 @@ from sonde.explanations.metrics import METRICS
 from sonde.explanations.words import WORDS
 
 EXPLANATIONS: tuple[Explanation, ...] = (*DIAGNOSES, *METRICS, *QUESTIONS, *WORDS)
+NUMBERED = dict(zip(("d1", "d2", "d3", "d4"), QUESTIONS, strict=True))
+"""The questions as tables and verdicts call them."""
+SYMBOLS = {"ρ": "rho", "‖h‖": "hidden_norm", "‖g‖": "grad_norm"}
 
 
 def documented(kind: str, table: Mapping[str, Any]) -> list[Explanation]:
@@ -31,6 +34,9 @@ def explanations(name: str, known: Iterable[Explanation] = EXPLANATIONS) -> list
     """What there is under a name; a name may stand for two things of different kinds."""
     known = list(known)
     wanted = name.replace("-", "_").replace(" ", "_").casefold()
+    if wanted in NUMBERED:
+        return [NUMBERED[wanted]]
+    wanted = SYMBOLS.get(wanted, wanted)
     found = [text for text in known if text.name.casefold() == wanted]
     if not found:
         raise SondeError(f"nothing is named {name!r}: {nearest(wanted, {text.name for text in known})}")
