@@ -35,6 +35,11 @@ PAGES = {
         "What `sonde diagnose` may say of a watched run, in the order in which one explains another. Good looks like "
         "one line: the run is fine; [My network does not train](../tutorials/does-not-train.md) shows a bad run.",
     ),
+    "word": (
+        "Words",
+        "What stands beside the numbers in tables, figures and reports; the report explains the same words where they "
+        "stand.",
+    ),
     "model": ("Models", "Networks to choose by name: `sonde train --model NAME`."),
     "task": ("Tasks", "Data to choose by name: `sonde train --task NAME`."),
 }

@@ -15,6 +15,7 @@ from stored_runs import EPOCHS, Key, Value, config, run, store, write
 from test_watch_store import watched
 
 from conftest import Sonde
+from processes import wait_for
 from sonde.neighbours import LAYOUTS, writer
 from sonde.neighbours.in_turn import series_name
 from sonde.runs.frame import frame
@@ -182,12 +183,14 @@ def records(path: Path) -> Iterator[Any]:
     from wandb.proto.wandb_internal_pb2 import Record
 
     data, at, whole = path.read_bytes(), 7, b""
-    while at < len(data):
+    while at + 7 <= len(data):
         left = 32768 - at % 32768
         if left < 7:
             at += left
             continue
         _, length, kind = struct.unpack("<IHB", data[at : at + 7])
+        if at + 7 + length > len(data):
+            return  # it is being written
         whole += data[at + 7 : at + 7 + length]
         at += 7 + length
         if kind in (1, 4):  # whole, or the last piece
@@ -200,6 +203,9 @@ def test_wandb_wrote_what_was_exported(stored: Runs, tmp_path: Path) -> None:
     folders = export("wandb", stored, tmp_path)
     for one, folder in zip((*stored.runs, *stored.watched), folders, strict=True):
         (path,) = folder.glob("run-*.wandb")
+        wait_for(
+            lambda path=path: any(record.HasField("exit") for record in records(path))
+        )  # W&B writes by itself
         read = list(records(path))
         (described,) = (record.run for record in read if record.HasField("run"))
         assert (described.run_id, described.project) == (one.id, "sonde")
