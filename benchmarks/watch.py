@@ -275,14 +275,15 @@ def table(found: dict[str, Any]) -> str:
     alone = ", ".join(f"{model['milliseconds']:g} ms" for model in models)
     peaks = ", ".join(f"{ratio:.3f}" for ratio in found["memory"].values())
     versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
-    turns = next(iter(models))["turns"]
+    turns = sorted({model["turns"] for model in models}, reverse=True)
+    rounds = str(turns[0]) if len(turns) == 1 else ", ".join(str(model["turns"]) for model in models)
     return "\n".join(
         [
             *lines,
             "",
             f"A step alone: {alone}. Peak memory with a watch, relative to without: {peaks}. "
             f"A model of 1,000 modules is attached to in {found['attach_1000']:.2f} s.",
-            f"Median of {turns} turns (smallest–largest), processor time of one thread, {found['machine']}; "
+            f"Median of {rounds} turns (smallest–largest), processor time of one thread, {found['machine']}; "
             f"{versions}.",
             "",
         ]
