@@ -6,6 +6,7 @@ import polars as pl
 import pytest
 
 from report_stores import write_run
+from sonde.report.answers import of_rules
 from sonde.store.load import load
 from sonde.studies import STUDIES
 from sonde.studies.depth import which_train_depth
@@ -60,3 +61,16 @@ def test_a_rule_trains_depth_where_it_recovers_most_of_what_backprop_gains_over_
 
 def test_without_runs_beside_it_a_study_says_nothing_about_depth(tmp_path: Path) -> None:
     assert not which_train_depth(gathered(tmp_path, beside=False))
+
+
+def test_the_reports_answer_knows_both_tasks(tmp_path: Path) -> None:
+    answer = of_rules(gathered(tmp_path), [])
+    assert answer is not None
+    (other,) = answer.beside
+    tasks = {
+        task for task in ("digits", "parity") for said in (answer.sentence, other) if f"on {task} " in said
+    }
+    assert tasks == {"digits", "parity"}
+    alone = of_rules(gathered(tmp_path / "alone", beside=False), [])
+    assert alone is not None
+    assert not alone.beside

@@ -90,8 +90,9 @@ def _sure_of_losses(dots: Sequence[Dots], status: Mapping[str, list[tuple[str, f
 # ── which rules train depth ─────────────────────────────────────────────────────────────────────────
 def of_rules(gathered: Gathered, findings: Sequence[Finding]) -> Answer | None:
     """Test accuracies by rule beside that of frozen blocks; of several recipes the one in which depth matters most."""
-    recipes = audit(gathered.stored, judge=gathered.judge).recipes
-    known = {run.id: run for run in gathered.stored.runs}
+    both = [runs for runs in (gathered.stored, gathered.beside) if runs.runs]
+    recipes = [recipe for runs in both for recipe in audit(runs, judge=gathered.judge).recipes]
+    known = {run.id: run for runs in both for run in runs.runs}
     answers = [
         (_gain(recipe), found) for recipe in recipes if (found := of_recipe(recipe, known)) is not None
     ]
