@@ -307,6 +307,7 @@ def test_a_narrow_screen_never_scrolls_sideways(browser: "Browser", report: Path
 
 
 def test_paper_has_no_controls_and_keeps_the_charts(opened: Opened) -> None:
+    opened.page.wait_for_function("document.querySelectorAll('#stage .plot svg').length === 4")
     opened.page.emulate_media(media="print")
     visible = "boxes => boxes.filter(box => box.checkVisibility()).length"
     assert opened.page.eval_on_selector_all(".controls, button:not(.term), select, input, nav", visible) == 0
