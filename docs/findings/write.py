@@ -15,7 +15,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from sonde.audit.audit import Audit, RecipeAudit, audit
 from sonde.audit.recipe_table import columns, lines
-from sonde.audit.recovery import foretelling, recovered
+from sonde.audit.recovery import QUANTITIES, foretelling, recovered
 from sonde.audit.verdict import sentence
 from sonde.figures import FIGURES
 from sonde.figures.render import render
@@ -74,6 +74,7 @@ def pages(stored: Runs) -> dict[str, str]:
     )
     templates.globals |= {
         "STUDIES": STUDIES,
+        "QUANTITIES": QUANTITIES,
         "columns": columns,
         "compared": compared,
         "figures": figures,
@@ -127,7 +128,8 @@ def made_on(gathered: Gathered) -> str:
 
 
 def hours(runs: Sequence[Run]) -> str:
-    seconds = sum(sum(run.manifest.seconds.values()) for run in runs)
+    """Of training and probing together, by the clock."""
+    seconds = sum(run.manifest.seconds[part] for run in runs for part in ("train", "probes"))
     return f"{seconds / 3600:.1f} h"
 
 
@@ -217,7 +219,7 @@ def foretold(audited: Audit) -> list[list[str]]:
 
 
 def foretold_sentence(audited: Audit) -> str:
-    """The strongest, in words; and how the accuracy's usual suspects do beside it."""
+    """The strongest, in words; and those that are not told from chance."""
     known = [one for one in foretelling(audited) if one.reason is None]
     if not known:
         return "No quantity has enough runs for a rank correlation."

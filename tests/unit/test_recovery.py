@@ -7,7 +7,7 @@ from scipy.stats import spearmanr
 from stored_runs import EPOCHS, Key, Value, config, healthy, run, store
 
 from sonde.audit.audit import audit
-from sonde.audit.recovery import FEW, Foretells, Recovered, foretelling, recovered
+from sonde.audit.recovery import FEW, Foretells, Recovered, foretelling, recovered, share_of_margin
 from sonde.store.stored import Runs
 
 SEEDS = (42, 123, 456)
@@ -44,6 +44,13 @@ def test_the_share_is_that_of_each_seeds_own_margin() -> None:
             assert share == pytest.approx((own - best) / (best - least) + 1, rel=1e-9)
         assert one.share.n == 3
         assert one.share.mean == pytest.approx((RULES[rule] - 0.5) / 0.4, abs=1e-9)
+
+
+def test_over_seeds_the_share_is_the_mean_gain_over_the_mean_margin() -> None:
+    around = share_of_margin({1: 1.0, 2: 8.0, 3: 5.0, 4: 100.0}, {1: 2.0, 2: 10.0, 3: 30.0, 5: 7.0})
+    assert len(around) == 3
+    assert sum(around) / 3 == pytest.approx((1 + 8 + 5) / (2 + 10 + 30))
+    assert share_of_margin({1: 1.0}, {1: -2.0}) == share_of_margin({1: 1.0}, {2: 2.0}) == []
 
 
 def test_an_interval_needs_two_seeds() -> None:

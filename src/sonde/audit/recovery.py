@@ -15,7 +15,7 @@ YARDSTICKS = ("bp", "frozen")
 
 @dataclass(frozen=True, kw_only=True)
 class Recovered:
-    """A rule's share of backprop's margin over frozen blocks: (rule − frozen) ÷ (bp − frozen), seed by seed."""
+    """A rule's share of backprop's margin over frozen blocks: (rule − frozen) ÷ (bp − frozen), means over seeds."""
 
     rule: str
     label: str
@@ -55,14 +55,29 @@ def _recovered(rule: RuleAudit, best: Sequence[RuleAudit], confidence: float) ->
             shares[seed] = points / margin[seed]
     unpaired = None if rule.margin.by_seed else rule.margin.reason
     reason = unpaired or next(iter(without.values()), "there is no run to pair")
+    around = share_of_margin({seed: rule.margin.by_seed[seed] for seed in shares}, margin)
     return Recovered(
         rule=rule.rule,
         label=rule.label,
         by_seed=shares,
         without=without,
-        share=summarise(shares.values(), reason),
-        interval=t_interval(shares.values(), confidence),
+        share=summarise(around, reason),
+        interval=t_interval(around, confidence),
     )
+
+
+def share_of_margin(gained: Mapping[int, float], margin: Mapping[int, float]) -> list[float]:
+    """A value for each seed that has both; their mean is the mean gain over the mean margin, their spread its error.
+
+    A ratio of means, so that a seed with a small margin does not count for more than the others: with R the ratio,
+    R + (gain − R margin) ÷ mean margin.  Nothing where there is no margin.
+    """
+    seeds = sorted(gained.keys() & margin.keys())
+    base = summarise(margin[seed] for seed in seeds)
+    if not base.n or base.mean <= 0:
+        return []
+    ratio = summarise(gained[seed] for seed in seeds).mean / base.mean
+    return [ratio + (gained[seed] - ratio * margin[seed]) / base.mean for seed in seeds]
 
 
 @dataclass(frozen=True, kw_only=True)

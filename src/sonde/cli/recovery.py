@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def recovery(runs: RunsFolder = Path("runs"), only: Only = None, json: Json = False) -> None:
     """What of backprop's margin over frozen blocks does each rule recover, and which diagnostic goes with it?
 
-    The share is (rule − frozen) ÷ (bp − frozen) of the test accuracy after the last epoch, seed by seed:
+    The share is (rule − frozen) ÷ (bp − frozen) of the test accuracy after the last epoch, means over seeds:
     1 is backprop, 0 is a network whose blocks are not trained, and below 0 the rule does harm.
 
     Below it, over all runs: the rank correlation of each quantity of the audit with the share.

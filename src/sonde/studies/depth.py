@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 
 import polars as pl
 
+from sonde.audit.recovery import share_of_margin
 from sonde.config import Probing, RunConfig
 from sonde.models import ResidualMLP
 from sonde.rules import Backprop, Frozen, Rule
@@ -40,7 +41,7 @@ def on_parity(rules: Sequence[Rule]) -> Callable[[str, Sequence[int]], list[RunC
     return configs
 
 
-def share_of_margin(network: pl.DataFrame, runs: pl.DataFrame, readings: Readings) -> float:
+def share_of_rule(network: pl.DataFrame, runs: pl.DataFrame, readings: Readings) -> float:
     """What of BP's margin over frozen blocks a rule has, means of the differences by seed; NaN without a margin."""
     taken = readings.at("test_acc", epoch=runs["epochs"][0])
 
@@ -49,11 +50,8 @@ def share_of_margin(network: pl.DataFrame, runs: pl.DataFrame, readings: Reading
         return {seed: taken[run].value for run, seed in run_and_seed if run in taken and taken[run].defined}
 
     ours, best, least = map(by_seed, (runs, network.filter(rule="bp"), network.filter(rule="frozen")))
-    gained = summarise(paired(ours, least).differences.values())
-    margin = summarise(paired(best, least).differences.values())
-    if not gained.n or not margin.n or margin.mean <= 0:
-        return math.nan
-    return gained.mean / margin.mean
+    gained, margin = (paired(side, least).differences for side in (ours, best))
+    return summarise(share_of_margin(gained, margin)).mean
 
 
 def which_train_depth(gathered: Gathered) -> list[Finding]:
@@ -70,7 +68,7 @@ def which_train_depth(gathered: Gathered) -> list[Finding]:
         return summarise(values).mean
 
     others = [rule for rule in runs["rule"].unique(maintain_order=True) if rule not in ("bp", "frozen")]
-    shares = {rule: share_of_margin(runs, runs.filter(rule=rule), readings) for rule in others}
+    shares = {rule: share_of_rule(runs, runs.filter(rule=rule), readings) for rule in others}
     shares = {rule: share for rule, share in shares.items() if not math.isnan(share)}
     if not shares:
         return []

@@ -14,7 +14,7 @@ from sonde.generators import generator
 from sonde.models import ConvNet, Model, ResidualMLP
 from sonde.rules import RULES, CreditBridge, FeedbackAlignment, Rule, StateBridge
 from sonde.runs.readings import Readings, RunReadings
-from sonde.studies.depth import ENOUGH, PROBES, share_of_margin
+from sonde.studies.depth import ENOUGH, PROBES, share_of_rule
 from sonde.studies.recipes import QUICK_SEEDS, SEEDS, depth_matters
 from sonde.studies.study import Finding, Gathered, Study, over_runs
 from sonde.training.operations import operations
@@ -100,7 +100,7 @@ def _finding(
 ) -> Finding:
     what = runs.row(0, named=True)
     over = over_runs(runs, readings, _measure)
-    share = share_of_margin(network, runs, readings)
+    share = share_of_rule(network, runs, readings)
     cosines = [over[f"cosine_{layer}"]["mean"] for layer in range(what["depth"])]
     reference = network.filter(rule="bp")["run"].to_list()
     own = runs["run"].to_list()
