@@ -17,7 +17,7 @@ from sonde.errors import SondeError
 from sonde.explanations.by_name import EXPLANATIONS, documented, explanations
 from sonde.guests import OURS
 
-OF_TRAINED = {"growth", "gradient", "credit", "worth"}
+OF_TRAINED = {"not_learning", "growth", "gradient", "credit", "worth"}
 NOTES = {"rank_collapse", "loss_spike", "gradient_noise"}
 
 

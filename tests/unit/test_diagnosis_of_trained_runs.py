@@ -1,4 +1,7 @@
-"""A run that Sonde trained is diagnosed by the questions of the audit: the same answers, in the words of a finding."""
+"""A run that Sonde trained is diagnosed by the questions of the audit: the same answers, in the words of a finding.
+
+Whether it learned at all: test_diagnosis_of_runs_that_do_not_learn.py.
+"""
 
 import json
 import math

@@ -34,8 +34,9 @@ def diagnose(
 ) -> None:
     """Say what is wrong in a run: where, since when, on which numbers, and what mends it.
 
-    A watched run is judged by its rows, a run that Sonde trained by the questions of `sonde audit`. A run without
-    findings is said to be fine in one line. `sonde explain NAME` says more about a finding.
+    A watched run is judged by its rows, a run that Sonde trained by its losses, signal and gradient and by the
+    questions of `sonde audit`. A run without findings is said to be fine in one line. `sonde explain NAME` says more
+    about a finding.
     What a store cannot tell, experiments on a copy can: in the training script, watch.diagnose(batch=(x, y)).
     """
     from sonde.cli.terminal import console, print_json

@@ -45,6 +45,7 @@ DIAGNOSES: dict[str, Diagnosis] = {
     "rank_collapse": flow_symptoms.rank_collapse,
     "loss_spike": pace_faults.loss_spike,
     "gradient_noise": pace_faults.gradient_noise,
+    "not_learning": trained_faults.not_learning,
     "growth": trained_faults.growth,
     "gradient": trained_faults.gradient,
     "credit": trained_faults.credit,
@@ -81,12 +82,14 @@ EXPLAINS: dict[str, frozenset[str]] = {
     "bad_init": FLOW | {"nan_origin", "attention_collapse", "lr_too_low"},
     "masked_growth": frozenset({"vanishing_gradient", "exploding_gradient"}),
     "over_regularised": FLOW,
-    "lr_too_high": FLOW | {"nan_origin", "loss_spike", "attention_collapse"},
+    "lr_too_high": FLOW | {"nan_origin", "loss_spike", "attention_collapse", "not_learning"},
     "too_few_steps": frozenset({"lr_too_low"}),
-    "exploding_gradient": frozenset({"nan_origin"}),
-    "growth": frozenset({"gradient", "credit"}),
+    "vanishing_gradient": frozenset({"not_learning", "growth"}),
+    "exploding_gradient": frozenset({"nan_origin", "not_learning", "growth"}),
+    "not_learning": frozenset({"worth"}),
+    "growth": frozenset({"gradient", "credit", "not_learning"}),
     "gradient": frozenset({"credit"}),
-    "credit": frozenset({"worth"}),
+    "credit": frozenset({"worth", "not_learning"}),
 }
 """Causes, and the symptoms that each accounts for."""
 
@@ -94,6 +97,10 @@ EXPLAINS: dict[str, frozenset[str]] = {
 def diagnose(signs: Signs) -> Findings:
     """Findings, the most important first; a symptom follows the cause that explains it."""
     found = {name: finding for name, look in DIAGNOSES.items() if (finding := look(signs)) is not None}
+    found = {
+        name: replace(finding, epoch=signs.epochs.get(finding.step)) if finding.epoch is None else finding
+        for name, finding in found.items()
+    }
     if signs.steps == 0:  # before training nothing can be said of its pace
         found = {
             name: finding for name, finding in found.items() if name not in PACE - {"missing_activation"}

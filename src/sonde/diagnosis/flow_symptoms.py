@@ -43,21 +43,10 @@ def nan_origin(s: Signs) -> Finding | None:
     return found("nan_origin", "certain", said, *more, modules=where, step=step)
 
 
-def _depth(s: Signs) -> list[tuple[str, float]]:
-    """Modules with weights in order of execution, and √(entries of a sample's output)."""
-    return [
-        (m["name"], math.sqrt(max(1, math.prod(m["shape"][1:]))))
-        for m in s.leaves
-        if m.get("kind") in WEIGHTED and m["shape"]
-    ]
-
-
 def _flow(s: Signs, step: int) -> tuple[str, float, str, float] | None:
     """The first and the last layer whose gradient is known in a step, with its norm there."""
     norms = [
-        (name, root * value)
-        for name, root in _depth(s)
-        if (value := s.at("grad_rms", name, step)) is not None
+        (name, root * value) for name, root in s.depth if (value := s.at("grad_rms", name, step)) is not None
     ]
     return (*norms[0], *norms[-1]) if len(norms) > 1 else None
 
@@ -66,17 +55,17 @@ def vanishing_gradient(s: Signs) -> Finding | None:
     """A gradient that is lost on its way back, or over time, in a run that failed."""
     if not s.failed:
         return None
-    flows = [flow for step in s.watched if step < EARLY and (flow := _flow(s, step)) is not None]
+    flows = {step: flow for step in s.watched if step < EARLY and (flow := _flow(s, step)) is not None}
     if flows:
-        ratios = [first / last if last > 0 else 0.0 for _, first, _, last in flows]
-        ratio = statistics.median(ratios)
-        if ratio < (VANISHED if len(_depth(s)) >= DEEP else VANISHED**2):
-            first, at_first, last, at_last = flows[0]
+        ratios = {step: first / last if last > 0 else 0.0 for step, (_, first, _, last) in flows.items()}
+        ratio = statistics.median(ratios.values())
+        if ratio < (VANISHED if len(s.depth) >= DEEP else VANISHED**2):
+            begun, (first, at_first, last, at_last) = next(iter(flows.items()))
             said = (
-                f"In the first steps the gradient is {number(ratio)} times as large at {first} as at {last} "
-                f"({number(at_first)} and {number(at_last)} in step 0)."
+                f"{s.at_first} the gradient is {number(ratio)} times as large at {first} as at {last} "
+                f"({number(at_first)} and {number(at_last)} in {s.when(begun)})."
             )
-            step = next(place for place, known in enumerate(ratios) if known < VANISHED)
+            step = next(step for step, known in ratios.items() if known < VANISHED)
             return found(
                 "vanishing_gradient",
                 "certain" if ratio < VANISHED**2 else "likely",
@@ -99,7 +88,7 @@ def vanishing_gradient(s: Signs) -> Finding | None:
         ends = s.series("grad_rms").get(name, {})
         step = min((step for step in ends if ends[step] == late[-1][1][1]), default=late[0][0])
         said = (
-            f"In the last watched steps the gradient at {name} is {number(late[-1][1][1])}, at {late[-1][1][2]} "
+            f"In the last three looks the gradient at {name} is {number(late[-1][1][1])}, at {late[-1][1][2]} "
             f"{number(late[-1][1][3])}."
         )
         return found("vanishing_gradient", "certain", said, modules=[name], step=step)
@@ -111,13 +100,13 @@ def exploding_gradient(s: Signs) -> Finding | None:
     if s.learned and s.trials is not None:
         return None
     inputs = next((one["rms"] for one in s.facts.get("inputs", []) if one.get("rms")), None)
-    outputs = [(name, value) for name, _ in _depth(s) if (value := s.at("out_rms", name)) is not None]
+    outputs = [(name, value) for name, _ in s.depth if (value := s.at("out_rms", name)) is not None]
     if outputs:
         base = max(min(inputs, outputs[0][1]) if inputs else outputs[0][1], 1e-6)
         name, top = max(outputs, key=lambda one: one[1])
         beyond = s.trials is None and top > 10 * EXPLODED * base  # whatever the loss has come down from
         if (top > EXPLODED * base and top > EXPLODED / 10 and s.failed) or (beyond and top > EXPLODED):
-            said = f"The signal grows from {number(base)} to {number(top)} at {name} in step 0."
+            said = f"The signal grows from {number(base)} to {number(top)} at {name} in {s.when(0)}."
             return found("exploding_gradient", "likely", said, modules=[name])
     if not s.failed:
         return None
@@ -132,7 +121,7 @@ def exploding_gradient(s: Signs) -> Finding | None:
     ratios = [first / last for _, first, _, last in flows if last > 0]
     if ratios and statistics.median(ratios) > EXPLODED:
         said = (
-            f"In the first steps the gradient is {number(statistics.median(ratios))} times as large "
+            f"{s.at_first} the gradient is {number(statistics.median(ratios))} times as large "
             f"at {flows[0][0]} as at {flows[0][2]}."
         )
         return found("exploding_gradient", "likely", said, modules=[flows[0][0]])
@@ -225,7 +214,7 @@ def rank_collapse(s: Signs) -> Finding | None:
     if not s.failed:
         return None
     flat = {}
-    for name, _ in _depth(s)[:-1]:
+    for name, _ in s.depth[:-1]:
         ranks = s.series("effective_rank").get(name, {})
         if len(ranks) > 1 and ranks[max(ranks)] < 1.5 <= ranks[min(ranks)] / 2:
             flat[name] = ranks[max(ranks)]

@@ -1,4 +1,6 @@
-"""Runs of a store, diagnosed: watched ones by their rows, trained ones by their audit."""
+"""Runs of a store, diagnosed: watched ones by their rows, trained ones by their rows and their audit."""
+
+from dataclasses import replace
 
 import polars as pl
 
@@ -6,8 +8,8 @@ from sonde.audit.audit import audit, read
 from sonde.diagnosis.diagnose import diagnose
 from sonde.diagnosis.finding import Findings
 from sonde.diagnosis.signs import Audited, Signs
+from sonde.diagnosis.trained_signs import LAYERS, WHOLE, trained_signs
 from sonde.errors import SondeError
-from sonde.rows import WATCHED
 from sonde.store.listing import find
 from sonde.store.load import load, load_some
 from sonde.store.place import Place
@@ -32,11 +34,18 @@ def diagnosed(root: Place, name: str | None) -> tuple[dict[str, Findings], dict[
         found = {run.id: diagnose(signs_of(run, stored.rows)) for run in stored.watched}
     left_out = dict(known.broken)
     if known.runs and wanted not in found:
-        trained, left_out = of_trained(read(root))
+        trained, left_out = of_trained(_read_trained(root))
         found |= {id: findings for id, findings in trained.items() if wanted in (None, id)}
     if wanted is not None and wanted not in found:
         raise SondeError(f"{wanted} cannot be diagnosed: {left_out.get(wanted, 'it was not found')}")
     return found, {} if wanted is not None else left_out
+
+
+def _read_trained(root: Place) -> Runs:
+    """The store with the rows of an audit, and those that tell whether a run learned and what reached its layers."""
+    stored, also = read(root), (*WHOLE, *LAYERS)
+    rows = stored.rows.filter(~pl.col("metric").is_in(also))
+    return replace(stored, rows=pl.concat([rows, load(root, metrics=also).rows], how="diagonal"))
 
 
 def signs_of(run: WatchedRun, rows: pl.DataFrame) -> Signs:
@@ -50,12 +59,12 @@ def of_trained(stored: Runs) -> tuple[dict[str, Findings], dict[str, str]]:
     """Findings of the runs that Sonde trained, and why the others have none."""
     audited = audit(stored)
     found: dict[str, Findings] = {}
-    nothing = pl.DataFrame(schema=WATCHED)
+    runs = {run.id: run for run in stored.runs}
+    rows = {id: part for (id,), part in stored.rows.partition_by("run", as_dict=True).items()}
     for rule in (rule for recipe in audited.recipes for rule in recipe.rules):
         cases = {one.run.id: Audited(rule=rule, run=one) for one in rule.runs}
         cases |= {one.run: Audited(rule=rule, run=None, diverged=one.epoch) for one in rule.diverged}
-        found |= {
-            id: diagnose(Signs(rows=nothing, facts={}, steps=0, audited=one)) for id, one in cases.items()
-        }
+        for id, one in cases.items():
+            found[id] = diagnose(trained_signs(runs[id], rows.get(id, stored.rows.clear()), one))
     watched = {run.id for run in stored.watched}
     return found, {run: why for run, why in audited.left_out.items() if run not in watched}

@@ -6,7 +6,7 @@ import statistics
 from sonde.diagnosis import flow_symptoms
 from sonde.diagnosis.finding import Finding, found
 from sonde.diagnosis.loop_faults import is_tiny, share_fresh
-from sonde.diagnosis.signs import EARLY, WEIGHTED, Signs
+from sonde.diagnosis.signs import EARLY, FEW, WEIGHTED, Signs
 from sonde.verdicts import number
 
 BETTER = 0.3  # of the way to the lowest loss, that another rate must come further in fifty steps
@@ -17,7 +17,6 @@ GREW = 10.0  # a loss
 SHRUNK = 1 / 3  # of the initial norm
 GONE = 0.1  # of the initial norm: whatever the loss says
 PULL = 0.5  # of a step's change that weight decay may make up
-FEW = 100  # steps
 FURTHER = 0.2
 
 

@@ -1,11 +1,11 @@
 """What a diagnosis goes by: of a watched run its rows, the facts of its first step and results of experiments; of a
-trained run the answers of its audit.
+trained run its rows by epoch and the answers of its audit.
 """
 
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -14,6 +14,8 @@ import polars as pl
 from sonde.audit.audit import RuleAudit, RunAudit
 
 EARLY = 10  # steps that are all looked at
+FEW = 100  # steps; a run that took fewer may be short rather than wrong
+FAILED = 0.1  # of the way from a constant answer to the lowest loss: a run that came less far failed
 CLASSES = frozenset({"NllLoss", "NllLossNd", "NllLoss2D", "NllLoss2d", "LogSoftmax"})
 BINARY = frozenset({"BinaryCrossEntropy", "BinaryCrossEntropyWithLogits"})
 DISTANCES = frozenset({"MseLoss", "SmoothL1Loss", "HuberLoss", "L1Loss"})
@@ -46,7 +48,8 @@ class Signs:
     facts: Mapping[str, Any]
     steps: int  # that were taken
     trials: Mapping[str, Any] | None = None  # what experiments on a copy found
-    audited: Audited | None = None  # of a trained run, which has neither modules nor steps
+    audited: Audited | None = None  # of a trained run, whose layers stand for modules
+    epochs: Mapping[int, int] = field(default_factory=dict)  # of a trained run: step → epoch
 
     @property
     def length(self) -> str:
@@ -54,6 +57,15 @@ class Signs:
         if self.audited is None:
             return f"{self.steps} steps"
         return f"{self.audited.diverged if self.audited.run is None else self.audited.run.run.epochs} epochs"
+
+    def when(self, step: int) -> str:
+        """A time, in words: the step, or the epoch of a trained run."""
+        return f"step {step}" if self.audited is None else f"epoch {self.epochs[step]}"
+
+    @property
+    def at_first(self) -> str:
+        """The beginning, in words: a trained run is first looked at before its first step."""
+        return "In the first steps" if self.audited is None else "At initialisation"
 
     # Rows
 
@@ -104,6 +116,17 @@ class Signs:
         ]
 
     @cached_property
+    def depth(self) -> list[tuple[str, float]]:
+        """Modules with weights, or states of a trained run, in order; and √(numbers of a sample there)."""
+        if self.audited is not None:
+            return [(name, math.sqrt(self.facts["width"])) for name in self.facts["states"]]
+        return [
+            (m["name"], math.sqrt(max(1, math.prod(m["shape"][1:]))))
+            for m in self.leaves
+            if m.get("kind") in WEIGHTED and m["shape"]
+        ]
+
+    @cached_property
     def parameters(self) -> list[dict[str, Any]]:
         return list(self.facts.get("parameters", []))
 
@@ -129,10 +152,15 @@ class Signs:
     def losses(self) -> dict[int, float]:
         return dict(sorted(self.of_run("loss").items()))
 
+    @property
+    def _fewest(self) -> int:
+        """Losses to average: those of steps scatter, that of an epoch is a mean."""
+        return 3 if self.audited is None else 1
+
     @cached_property
     def first_loss(self) -> float | None:
         """The mean of the first three steps; of the first alone where the next ones throw it off."""
-        known = list(self.losses.values())[:3]
+        known = list(self.losses.values())[: self._fewest]
         if not known:
             return None
         mean = statistics.fmean(known)
@@ -142,7 +170,7 @@ class Signs:
     def last_loss(self) -> float | None:
         """The mean of the last tenth, three steps at least."""
         known = list(self.losses.values())
-        return statistics.fmean(known[-max(3, len(known) // 10) :]) if known else None
+        return statistics.fmean(known[-max(self._fewest, len(known) // 10) :]) if known else None
 
     @cached_property
     def fell(self) -> float | None:
@@ -153,7 +181,12 @@ class Signs:
 
     @cached_property
     def loss_of_chance(self) -> float | None:
-        """What equal shares for all classes score, where the operations of the loss show a plain cross-entropy."""
+        """What a constant answer scores, as the task of a trained run says; of a watched one equal shares for all
+        classes, where the operations of the loss show a plain cross-entropy.
+        """
+        if self.audited is not None:
+            known: float | None = self.facts["constant_loss"]
+            return known
         shape, ops = self.facts.get("output_shape") or [], set(self.facts.get("loss_ops") or [])
         if not shape or not ops or self.first_loss is None:
             return None
@@ -186,6 +219,8 @@ class Signs:
     @cached_property
     def broke(self) -> int | None:
         """The first step in which something was not finite."""
+        if self.audited is not None:
+            return None if self.audited.diverged is None else self.steps
         found = self.rows.filter(pl.col("metric") == "nonfinite")["step"]
         return None if found.is_empty() else int(found.min())  # type: ignore[arg-type]
 
@@ -223,12 +258,18 @@ class Signs:
             return self.fit("1")
         on_batch, at_end = self.trial("score"), self.score_of(self.last_loss)
         if on_batch is None and self.trials is None and self.loss_of_chance and self.last_loss is not None:
-            return 1 - self.last_loss / self.loss_of_chance
+            return max(1 - self.last_loss / self.loss_of_chance, self._above_chance)
         if on_batch is None or at_end is None or not self._same_loss:
             return None if on_batch is None else float(on_batch)
         if on_batch >= 0.5 and (self.fell or 0.0) >= 0.5:  # the batch is harder or easier than the last ones
             return float(on_batch)
         return min(float(on_batch), at_end)
+
+    @property
+    def _above_chance(self) -> float:
+        """The same by the share of right answers of a trained run, for a loss may be high because answers are bold."""
+        known, chance = self.of_run("train_acc"), math.exp(-(self.loss_of_chance or 0.0))
+        return (known[max(known)] - chance) / (1 - chance) if known and chance < 1 else -math.inf
 
     @property
     def _same_loss(self) -> bool:
@@ -262,8 +303,8 @@ class Signs:
         if self.broke is not None:
             return True
         if self.score is not None:
-            return self.score < 0.1
-        return self.fell is not None and self.fell < 0.1
+            return self.score < FAILED
+        return self.fell is not None and self.fell < FAILED
 
 
 def biggest(values: Sequence[float]) -> float:

@@ -1,14 +1,34 @@
-"""The audit's questions as diagnoses of a run that Sonde trained: scale, gradient, credit, worth of the blocks.
+"""Diagnoses of a run that Sonde trained: whether it learned, and the audit's questions — scale, gradient, credit, worth
+of the blocks.
 
-When each fires is the audit's business (`audit/thresholds.py`); here its answers become findings.
+When a question fires is the audit's business (`audit/thresholds.py`); here its answers become findings.
 """
 
 from sonde.audit.credit_question import LayerCredit
 from sonde.audit.questions import Answer
 from sonde.audit.verdict import points
 from sonde.diagnosis.finding import Finding, found
-from sonde.diagnosis.signs import Signs
+from sonde.diagnosis.signs import FAILED, FEW, Signs
 from sonde.verdicts import number
+
+
+def not_learning(s: Signs) -> Finding | None:
+    """A loss that ends where one constant answer stands.  Frozen blocks are there to be compared with, not to learn."""
+    if s.audited is None or s.audited.run is None or s.audited.rule.rule == "frozen":
+        return None
+    if s.steps < FEW or s.loss_of_chance is None or s.last_loss is None or not s.failed:
+        return None
+    said = (
+        f"After {s.steps} steps the loss on training samples is {number(s.last_loss, 3)}; "
+        f"one constant answer has {number(s.loss_of_chance, 3)}."
+    )
+    hits = s.of_run("train_acc")
+    more = (
+        [f"{number(100 * hits[max(hits)])} % of the answers to training samples are right."] if hits else []
+    )
+    came = [step for step, loss in s.losses.items() if 1 - loss / s.loss_of_chance >= FAILED]
+    since = next((step for step in s.losses if step > max(came)), 0) if came else 0
+    return found("not_learning", "likely", said, *more, step=since)
 
 
 def _fired(s: Signs, question: str) -> Answer | None:

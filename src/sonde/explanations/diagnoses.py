@@ -353,4 +353,20 @@ DIAGNOSES = (
         "Use larger batches, accumulate gradients, or lower the rate.",
         "McCandlish et al. (2018), An empirical model of large-batch training, arXiv:1812.06162",
     ),
+    _of(
+        "not_learning",
+        "The loss ends hardly lower than that of one constant answer, or higher.",
+        (
+            "Of a run that Sonde trained for 100 steps or more: the loss on training samples in the last tenth of "
+            "epochs has come less than a tenth of the way from that of one constant answer (equal shares for all "
+            "classes; the mean of the targets) to zero, and so has the share of right answers. Frozen blocks are "
+            "not asked."
+        ),
+        "Nothing of the input reaches the output, or nothing of the error reaches the weights.",
+        (
+            "Train the same network with fewer layers or skip connections: if that learns, depth is the cause; "
+            "if not, look at rate and data."
+        ),
+        "He et al. (2016), Deep residual learning for image recognition, arXiv:1512.03385",
+    ),
 )

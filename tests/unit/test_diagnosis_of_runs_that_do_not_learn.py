@@ -1,0 +1,156 @@
+"""A run that Sonde trained and that learned nothing says so, and what its rows show of the reason."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from stored_runs import DEPTH, EPOCHS, Key, Value, config, healthy, run, store
+
+from conftest import tiny_config
+from sonde import train
+from sonde.diagnosis.finding import Findings
+from sonde.diagnosis.of_store import diagnosed, of_trained
+from sonde.diagnosis.trained_signs import CONSTANT_LOSS
+from sonde.models import PlainMLP, ResMLP
+from sonde.tasks import TASKS, Identity
+
+PUBLISHED = Path(__file__).parents[2] / "docs" / "findings" / "runs"
+
+
+def losses(first: float, last: float, accuracy: float) -> dict[Key, Value]:
+    """A loss and an accuracy that move evenly from the first epoch to the last; signal and gradient that stay."""
+    found = healthy(accuracy=accuracy)
+    for epoch in range(EPOCHS + 1):
+        found["test_loss", epoch, None] = first
+        if epoch:
+            found["train_loss", epoch, None] = first + (last - first) * epoch / EPOCHS
+        for layer in range(DEPTH + 1):
+            found["hidden_norm", epoch, layer] = 8.0
+    return found
+
+
+FLAT = losses(2.4, 2.3, accuracy=0.1)
+VANISHED: dict[Key, Value] = {
+    ("grad_norm", epoch, layer): 10.0 ** (2 * (layer - DEPTH))
+    for epoch in range(EPOCHS + 1)
+    for layer in range(DEPTH + 1)
+}
+
+
+def found(values: Mapping[Key, Value], rule: str = "bp", steps: int = 1000, **changes: Any) -> Findings:
+    """Of one run of the digits."""
+    (findings,) = of_trained(store(run(config(rule, **changes), values, steps=steps)))[0].values()
+    return findings
+
+
+def names(findings: Findings) -> list[tuple[str, str | None]]:
+    return [(one.name, one.explained_by) for one in findings]
+
+
+def test_a_loss_that_ends_at_that_of_a_constant_is_a_finding_with_both_numbers() -> None:
+    (finding,) = found(FLAT)
+    assert (finding.name, finding.level, finding.epoch) == ("not_learning", "likely", 0)
+    assert finding.evidence == (
+        "After 1000 steps the loss on training samples is 2.3; one constant answer has 2.3.",
+        "9.9 % of the answers to training samples are right.",
+    )
+
+
+def test_it_begins_where_what_was_learned_is_lost() -> None:
+    lost = FLAT | {("train_loss", epoch, None): 1.0 for epoch in (1, 2, 3)}
+    assert found(lost)[0].epoch == 4
+
+
+@pytest.mark.parametrize(
+    ("values", "how"),
+    [
+        (losses(2.4, 1.9, accuracy=0.1), {}),  # the loss fell
+        (losses(2.4, 30.0, accuracy=0.4), {}),  # bold answers, many of them right
+        (FLAT, {"steps": 99}),  # short
+        (FLAT, {"rule": "frozen"}),  # there to be compared with
+        (FLAT, {"task__name": "folder/own.py:Task"}),  # nobody knows what a constant scores
+        (healthy(accuracy=0.1), {}),  # no loss was stored
+    ],
+)
+def test_what_learned_or_cannot_be_judged_is_silent(values: Mapping[Key, Value], how: dict[str, Any]) -> None:
+    assert found(values, **how) == []
+
+
+def test_a_gradient_that_vanishes_over_depth_explains_why_nothing_was_learned() -> None:
+    vanished, symptom = found(FLAT | VANISHED)
+    assert (vanished.name, vanished.level, vanished.epoch) == ("vanishing_gradient", "certain", 0)
+    assert vanished.modules == ("layer 0",)
+    assert "1.0e-8 times as large at layer 0 as at layer 4 (1.0e-8 and 1 in epoch 0)" in vanished.evidence[0]
+    assert (symptom.name, symptom.explained_by) == ("not_learning", "vanishing_gradient")
+    assert found(losses(2.4, 0.5, accuracy=0.9) | VANISHED) == []
+
+
+def test_of_another_rule_the_gradient_of_backprop_is_no_reason() -> None:
+    assert names(found(FLAT | VANISHED, "dfa")) == [("not_learning", None)]
+
+
+def test_a_signal_that_explodes_over_depth_explains_it_for_every_rule() -> None:
+    grown = FLAT | {("hidden_norm", 0, layer): 8.0 * 30.0**layer for layer in range(DEPTH + 1)}
+    for rule in ("bp", "dfa"):
+        exploded, symptom = found(grown, rule)
+        assert (exploded.name, exploded.modules, exploded.epoch) == ("exploding_gradient", ("layer 4",), 0)
+        assert exploded.evidence == ("The signal grows from 1 to 8.1e5 at layer 4 in epoch 0.",)
+        assert (symptom.name, symptom.explained_by) == ("not_learning", "exploding_gradient")
+
+
+def test_a_loss_that_grew_before_the_run_diverged_is_a_rate_too_high() -> None:
+    values = losses(2.4, 400.0, accuracy=0.1)
+    (lost,) = of_trained(store(run(config(), values, steps=1000, state="diverged", epoch=EPOCHS)))[0].values()
+    assert names(lost) == [("lr_too_high", None), ("nan_origin", "lr_too_high")]
+
+
+def test_deep_plain_networks_do_not_learn_the_identity_and_residual_ones_do(tmp_path: Path) -> None:
+    for model in (PlainMLP, ResMLP):
+        task = Identity(d=16, samples=128, test_samples=32, steps_per_epoch=50)
+        made = model(d=16, L=20, weight_scale="1/sqrt(L)")
+        train(tiny_config(model=made, task=task, epochs=4, batch_size=32), runs=tmp_path)
+    said = {id.partition("-")[0]: names(findings) for id, findings in diagnosed(tmp_path, None)[0].items()}
+    assert said["plain_mlp"][:2] == [("vanishing_gradient", None), ("not_learning", "vanishing_gradient")]
+    assert said["res_mlp"] == []
+
+
+def test_published_runs_that_learned_nothing_are_told_from_those_that_did() -> None:
+    findings, _ = diagnosed(PUBLISHED, None)
+    told = Counter(
+        (id.split("-")[0], one.name)
+        for id, said in findings.items()
+        for one in said
+        if one.explained_by is None
+    )
+    assert told["plain_mlp", "vanishing_gradient"] == told["plain_mlp", "not_learning"] == 3
+    assert (
+        told["res_mlp", "exploding_gradient"] == 3
+    )  # unscaled weights: a loss of 1e4, where a constant has 1/3
+    learned = ("-bp-cifar10", "-state_bridge-", "-kp-", "-predsim-", "-frozen-")
+    healthy_ids = [id for id in findings if any(part in id for part in learned)]
+    assert len(healthy_ids) > 6
+    assert all(findings[id] == [] for id in healthy_ids)
+    assert sum(id.startswith("res_mlp") and not said for id, said in findings.items()) == 3
+
+
+@pytest.mark.parametrize("name", sorted(TASKS.keys() - {"cifar10"}))
+def test_the_loss_of_a_constant_is_that_of_the_targets(name: str) -> None:
+    task: Any = TASKS[name]()
+    data = task.load(0, None, torch.device("cpu"), torch.float64)
+    _, y = data.test(0, data.test_samples)
+    if task.classifies:
+        share = torch.bincount(y, minlength=task.outputs) / len(y)
+        best = -(share * share.clamp_min(1e-9).log()).sum().item()
+    else:
+        best = (y - y.mean(0)).square().mean().item()
+    said = CONSTANT_LOSS[name]({"name": name, "classes": task.outputs})
+    assert best <= said * 1.01
+    assert math.isclose(said, best, rel_tol=0.05)
+
+
+def test_every_task_says_what_a_constant_scores() -> None:
+    assert CONSTANT_LOSS.keys() == TASKS.keys()
