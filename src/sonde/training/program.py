@@ -17,6 +17,7 @@ from sonde.probes import DRAWS, FEW_DRAWS, Context, take
 from sonde.rows import Reading
 from sonde.tasks import Data
 from sonde.training.assign import CreditAssignment
+from sonde.training.backward_by_hand import step_of
 from sonde.training.bf16 import use_bf16
 from sonde.training.epoch import Epoch, EpochLog
 from sonde.training.optimise import make_optimiser
@@ -55,6 +56,7 @@ class Program:
                 seed=config.seed,
             )
         self.loss = self.credit.loss
+        self.backward = step_of(config, self.net, self.credit.state, self.loss)
 
     def train_epoch(self, epoch: int, beat: Callable[[], object] = lambda: None) -> Epoch:
         """One epoch of optimiser steps; nothing is read from the device before its end.
@@ -68,7 +70,7 @@ class Program:
         with self.draws:
             for x, y in self.data.batches(config.batch_size, self.order):
                 self.optimiser.zero_grad()
-                step = self.credit.backward(x, y)
+                step = self.backward(x, y)
                 self.optimiser.step(lr)
                 log.add(step, y)
                 beat()

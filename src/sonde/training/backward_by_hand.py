@@ -1,0 +1,303 @@
+"""A training step whose backward pass is written out: no graph is recorded, and its buffers are kept.
+
+R replicas, N samples, d width, L blocks.  With g the gradient at a part's output y:
+
+    y = x W + b        ∂W = xᵀ g,  ∂b = Σ_N g,  ∂x = g Wᵀ
+    y = max(x, 0)      ∂x = g · [y > 0]
+    y = x Φ(x)         ∂x = g · (Φ(x) + x Φ′(x))
+    y = γ x̂ + β        ∂γ = Σ_N g x̂,  ∂β = Σ_N g,  ∂x = (ĝ − mean_d ĝ − x̂ mean_d(ĝ x̂)) / σ  with ĝ = γ g
+    h′ = h + f(h)      ∂h = g + f's ∂x
+
+The same kernels work in the same order as under autograd, which the loss is left to: the bits are autograd's.
+What is saved are the nodes of the graph, and memory that is new, and cold, at every step.  Buffers hold one step; all
+blocks share those that are done with when a block is.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from sonde.config import RunConfig
+from sonde.losses import Loss
+from sonde.models import PlainMLP, ResidualMLP, ResMLP
+from sonde.models.plain_and_res_mlp import ReluLayer
+from sonde.models.residual_mlp import PreNormBlock
+from sonde.models.shared_layers import Embedding, Readout
+from sonde.network import Network
+from sonde.rules import Backprop, DirectFeedback, FeedbackAlignment, Rule, RuleState
+from sonde.training.stacked_layers import StackedLayerNorm, StackedLinear
+from sonde.training.step import Again, Step, backward, scaled, signal_on
+
+MODELS = (PlainMLP, ResMLP, ResidualMLP)
+RULES = (Backprop, FeedbackAlignment, DirectFeedback)
+
+
+def by_hand(config: RunConfig) -> bool:
+    """Whether a run of this configuration takes its steps by hand; all others are autograd's.
+
+    Backprop with normalised credit runs the blocks a second time, and a penalty enters between the blocks.
+    """
+    rule = config.rule
+    return (
+        isinstance(config.model, MODELS)
+        and isinstance(rule, RULES)
+        and (rule.route == "global" or (rule.route == "local" and not isinstance(rule, Backprop)))
+        and not rule.penalty
+        and config.precision != "bf16"
+    )
+
+
+def step_of(
+    config: RunConfig, net: Network, state: RuleState, loss: Loss
+) -> Callable[[Tensor, Tensor], Step]:
+    """What fills the gradients of a run's network on a batch."""
+    if by_hand(config):
+        return StepByHand(net, config.rule, state, loss)
+    return lambda x, y: backward(net, config.rule, state, x, y, loss)
+
+
+class Scratch:
+    """Memory for what is used up before the next part of the same kind needs it."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[str, torch.Size], Tensor] = {}
+
+    def __call__(self, name: str, like: Tensor) -> Tensor:
+        key = name, like.shape
+        if key not in self._kept:
+            self._kept[key] = torch.empty_like(like, memory_format=torch.contiguous_format)
+        return self._kept[key]
+
+
+class Part(Protocol):
+    """A map with its derivative; made for batches like the one it is made with."""
+
+    y: Tensor
+
+    def forward(self, x: Tensor) -> Tensor: ...
+
+    def backward(self, g: Tensor, below: bool) -> Tensor | None:
+        """Fill the gradients of its parameters, and return the one at its input where it is wanted below."""
+
+
+class Linear:
+    def __init__(self, module: nn.Linear, x: Tensor, scratch: Scratch) -> None:
+        self.weight, self.bias = module.weight, module.bias
+        self.y = x.new_empty(len(x), module.out_features)
+        self.gradients = torch.empty_like(self.weight), torch.empty_like(self.bias)
+        self.below = scratch("below", x)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.x = x
+        return torch.addmm(self.bias, x, self.weight.T, out=self.y)
+
+    def backward(self, g: Tensor, below: bool) -> Tensor | None:
+        self.weight.grad = torch.mm(g.T, self.x, out=self.gradients[0])
+        self.bias.grad = torch.sum(g, 0, out=self.gradients[1])
+        return torch.mm(g, self.weight, out=self.below) if below else None
+
+
+class LinearOfReplicas:
+    def __init__(self, module: StackedLinear, x: Tensor, scratch: Scratch) -> None:
+        assert module.weight is not None
+        assert module.bias is not None
+        self.weight, self.bias = module.weight, module.bias
+        self.whole = x.new_empty(*x.shape[:-1], self.weight.shape[-1])
+        self.y = self.whole[..., : module.outputs]
+        self.padded = torch.zeros_like(self.whole) if self.y.shape != self.whole.shape else None
+        self.gradients = torch.empty_like(self.weight), torch.empty_like(self.bias)
+        self.below = scratch("below", x)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.x = x
+        torch.baddbmm(self.bias, x, self.weight, out=self.whole)
+        return self.y
+
+    def backward(self, g: Tensor, below: bool) -> Tensor | None:
+        if self.padded is not None:
+            self.padded[..., : g.shape[-1]] = g
+            g = self.padded
+        self.weight.grad = torch.bmm(self.x.mT, g, out=self.gradients[0])
+        self.bias.grad = torch.sum(g, 1, keepdim=True, out=self.gradients[1])
+        return torch.bmm(g, self.weight.mT, out=self.below) if below else None
+
+
+class Relu:
+    """In the place of its input, which nobody asks for again."""
+
+    def __init__(self, x: Tensor, scratch: Scratch) -> None:
+        self.y, self.delta = x, scratch("delta", x)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.relu_()
+
+    def backward(self, g: Tensor, below: bool) -> Tensor:
+        return torch.ops.aten.threshold_backward.grad_input(g, self.y, 0, grad_input=self.delta)  # type: ignore[no-any-return]
+
+
+class Gelu:
+    def __init__(self, x: Tensor, scratch: Scratch) -> None:
+        self.y, self.delta = torch.empty_like(x), scratch("delta", x)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.x = x
+        return torch.ops.aten.gelu.out(x, out=self.y)  # type: ignore[no-any-return]
+
+    def backward(self, g: Tensor, below: bool) -> Tensor:
+        return torch.ops.aten.gelu_backward.grad_input(g, self.x, grad_input=self.delta)  # type: ignore[no-any-return]
+
+
+class Norm:
+    def __init__(self, module: nn.LayerNorm, x: Tensor) -> None:
+        self.weight, self.bias = module.weight, module.bias
+        self.shape, self.eps = list(module.normalized_shape), module.eps
+        self.y = torch.empty_like(x)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.x = x
+        y, self.mean, self.rstd = torch.native_layer_norm(x, self.shape, self.weight, self.bias, self.eps)
+        return y
+
+    def backward(self, g: Tensor, below: bool) -> Tensor | None:
+        found = torch.ops.aten.native_layer_norm_backward(
+            g, self.x, self.shape, self.mean, self.rstd, self.weight, self.bias, [below, True, True]
+        )
+        gradient: Tensor | None
+        gradient, self.weight.grad, self.bias.grad = found
+        return gradient
+
+
+class NormOfReplicas:
+    def __init__(self, module: StackedLayerNorm, x: Tensor) -> None:
+        assert module.weight is not None
+        assert module.bias is not None
+        self.weight, self.bias = module.weight, module.bias
+        self.shape, self.eps = module.shape, module.eps
+        self.y = torch.empty_like(x)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.x = x
+        self.unit, self.mean, self.rstd = torch.native_layer_norm(x, self.shape, None, None, self.eps)
+        return torch.addcmul(self.bias, self.unit, self.weight, out=self.y)
+
+    def backward(self, g: Tensor, below: bool) -> Tensor | None:
+        self.weight.grad = (g * self.unit).sum(1, keepdim=True)
+        self.bias.grad = g.sum(1, keepdim=True)
+        if not below:
+            return None
+        gradient: Tensor = torch.ops.aten.native_layer_norm_backward(
+            g * self.weight, self.x, self.shape, self.mean, self.rstd, None, None, [True, False, False]
+        )[0]
+        return gradient
+
+
+def _parts(module: nn.Module, x: Tensor, scratch: Scratch) -> list[Part]:
+    """A module in the order in which it computes."""
+    match module:
+        case nn.Identity():
+            return []
+        case nn.Linear():
+            return [Linear(module, x, scratch)]
+        case StackedLinear():
+            return [LinearOfReplicas(module, x, scratch)]
+        case nn.LayerNorm():
+            return [Norm(module, x)]
+        case StackedLayerNorm():
+            return [NormOfReplicas(module, x)]
+        case Embedding():
+            return _parts(module.linear, x, scratch)
+        case ReluLayer():
+            (linear,) = _parts(module.linear, x, scratch)
+            return [linear, Relu(linear.y, scratch)]
+        case PreNormBlock():
+            (ln,) = _parts(module.ln, x, scratch)
+            (w1,) = _parts(module.w1, ln.y, scratch)
+            gelu = Gelu(w1.y, scratch)
+            return [ln, w1, gelu, *_parts(module.w2, gelu.y, scratch)]
+        case Readout():
+            return [*_parts(module.out_ln, x, scratch), *_parts(module.out_head, x, scratch)]
+    raise TypeError(f"the derivative of a {type(module).__name__} is not written out")
+
+
+class Unit:
+    """Parts one after the other; where residual, what they add to their input."""
+
+    def __init__(self, module: nn.Module, x: Tensor, scratch: Scratch, *, residual: bool) -> None:
+        self.parts = _parts(module, x, scratch)
+        self.h = torch.empty_like(x) if residual else self.parts[-1].y if self.parts else x
+        self.stream = scratch("stream", x) if residual else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = x
+        for part in self.parts:
+            h = part.forward(h)
+        return h if self.stream is None else torch.add(x, h, out=self.h)
+
+    def backward(self, g: Tensor, below: bool) -> Tensor | None:
+        """As of a part."""
+        through: Tensor | None = g
+        for index, part in reversed(list(enumerate(self.parts))):
+            assert through is not None
+            through = part.backward(through, below or index > 0)
+        return through if self.stream is None or through is None else torch.add(g, through, out=self.stream)
+
+
+class StepByHand:
+    """Steps of a network whose parameters stay where they are.  Gradients are valid until the next step."""
+
+    def __init__(self, net: Network, rule: Rule, state: RuleState, loss: Loss) -> None:
+        self.net, self.rule, self.state, self.loss = net, rule, state, loss
+        self.batch: torch.Size | None = None
+
+    @torch.no_grad()
+    def __call__(self, x: Tensor, y: Tensor) -> Step:
+        """Fill the gradient of every parameter the rule trains."""
+        lead, flat = self.net.lead, x.flatten(self.net.lead + 1)
+        if flat.shape != self.batch:
+            self._lay_out(flat)
+        states = [self.embed.forward(flat)]
+        for block in self.blocks:
+            states.append(block.forward(states[-1]))
+        output = self.readout.forward(states[-1]).clone()  # it outlives the step
+        with torch.enable_grad():
+            value = self.loss.mean(output.requires_grad_(), y)
+            (g,) = torch.autograd.grad(value.sum() if lead else value, output)
+        output = output.detach()
+        logs = (self._across if self.rule.route == "global" else self._at_cuts)(g, x, y, states, output)
+        return Step(value.detach(), output, logs)
+
+    def _lay_out(self, x: Tensor) -> None:
+        self.batch = x.shape
+        self.embed = Unit(self.net.embed, x, Scratch(), residual=False)
+        self.blocks: list[Unit] = []
+        h, scratch = self.embed.h, Scratch()
+        for block in self.net.blocks:
+            self.blocks.append(Unit(block, h, scratch, residual=self.net.residual))
+            h = self.blocks[-1].h
+        self.readout = Unit(self.net.readout, h, Scratch(), residual=False)
+
+    def _across(
+        self, g: Tensor, x: Tensor, y: Tensor, states: list[Tensor], output: Tensor
+    ) -> dict[str, Tensor]:
+        """The gradient, across all units."""
+        units = [self.embed, *self.blocks, self.readout]
+        learns = [bool(unit.parts) for unit in units]
+        credit: Tensor | None = g
+        for index, unit in reversed(list(enumerate(units))):
+            if credit is not None:
+                credit = unit.backward(credit, any(learns[:index]))
+        return {}
+
+    def _at_cuts(
+        self, g: Tensor, x: Tensor, y: Tensor, states: list[Tensor], output: Tensor
+    ) -> dict[str, Tensor]:
+        """To every unit the credit that the rule names."""
+        net, rule, samples = self.net, self.rule, x.shape[self.net.lead]
+        top = self.readout.backward(g, rule.reads_top_gradient)
+        top = None if top is None else top * samples
+        signal = signal_on(Again(net, x), states, output, y, self.loss, top)
+        for unit, a in zip([self.embed, *self.blocks], rule.credits(self.state, signal), strict=True):
+            unit.backward(scaled(a, rule.credit_scale, samples, net.lead), below=False)
+        return rule.update(self.state, signal)
