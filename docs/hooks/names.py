@@ -49,8 +49,13 @@ PARTS = (
 )
 
 
+PICTURED = ("probe", "rule", "question", "diagnosis")
+"""Kinds of which docs/hooks/pictures.py draws every one."""
+
+
 def _entry(text: Explanation) -> str:
     parts = [f"**{title}.** {getattr(text, part)}" for title, part in PARTS if getattr(text, part)]
+    parts += [f"<!-- picture: {text.kind} {text.name} -->"] * (text.kind in PICTURED)
     return "\n\n".join([f"## `{text.name}` {{ #{text.name} }}", text.short, *parts])
 
 

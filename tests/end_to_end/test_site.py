@@ -62,6 +62,22 @@ def test_every_name_that_can_be_explained_has_its_place(site: Path) -> None:
             assert f'id="{name}"' in pages[kind], name
 
 
+def test_every_probe_rule_question_and_diagnosis_has_a_picture_and_its_evidence(site: Path) -> None:
+    named = {kind: list(OURS[kind]) for kind in ("probe", "rule")}
+    for kind in ("question", "diagnosis"):
+        named[kind] = [text.name for text in EXPLANATIONS if text.kind == kind]
+    assert sum(map(len, named.values())) > 60
+    for kind, names in named.items():
+        page = (site / "names" / f"{kind}.html").read_text()
+        assert "<!-- picture" not in page
+        for name in names:
+            assert (site / "names" / kind / f"{name}.png").read_bytes().startswith(b"\x89PNG"), name
+            caption = page.partition(f'src="{kind}/{name}.png"')[2].partition("</small>")[0]
+            assert re.search(r"n = \d", caption), name
+            assert re.search(r"\d+ (?:epochs|steps)", caption), name
+            assert re.search(r"Command: <code>(?:sonde run \w+|python docs/)", caption), name
+
+
 def test_the_reference_has_every_command_and_every_public_name(site: Path) -> None:
     import sonde
     from sonde.cli import app

@@ -59,6 +59,9 @@ KNOWN: dict[str, tuple[str, str, Any]] = {  # colour, marker, line
     "ddtp": ("#4B3F9E", "p", "-"),
     "conv_net": (SKY, "v", "-"),
     "res_net": (BLACK, "P", (0, (4, 1.2))),
+    # Programs that were watched.
+    "healthy": (BLUE, "o", "-"),
+    "faulty": (VERMILLION, "s", (0, (4, 1.2))),
 }
 
 # Strangers get hues that none of ours has, from Tol's bright and muted palettes; also colour-blind safe.

@@ -1,0 +1,78 @@
+"""A picture for every probe, rule, question and diagnosis, drawn from stored runs as the site is built.
+
+Trained runs are those of `docs/findings/runs` and, three seeds each, of `docs/examples/runs`, which also holds faulty
+and healthy programs that were watched.  Where good and bad differ, one of each stands side by side.
+"""
+
+import io
+import re
+from typing import Any
+
+import pictures_trained
+import pictures_watched
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+from sonde.explanations.diagnoses import DIAGNOSES
+from sonde.figures import FIGURES
+from sonde.figures.render import picture, settle_layout
+from sonde.figures.style import house_style
+from sonde.probes import PROBES
+from sonde.rules import RULES
+
+DPI = 120
+PICTURE = re.compile(r"<!-- picture: (\w+) (\w+) -->")
+Drawn = tuple[bytes, str]  # a PNG image and its caption
+
+
+def _png(figure: Figure) -> bytes:
+    with house_style():
+        figure.set_dpi(DPI)
+        settle_layout(figure)
+        image = io.BytesIO()
+        FigureCanvasAgg(figure).print_png(image)
+    return image.getvalue()
+
+
+def _draw(kind: str, name: str) -> Drawn:
+    if kind == "diagnosis":
+        figure, caption = pictures_watched.draw_watched(name)
+    elif kind == "rule":
+        figure, caption = pictures_trained.draw_rule(name)
+    elif isinstance(what := pictures_trained.PICTURES[kind][name], pictures_trained.Ready):
+        drawn = picture(FIGURES[what.figure], pictures_trained.evidence_of(what.study))
+        return drawn.images["png"], f"{drawn.caption.strip()}. {pictures_trained.command(what.study)}"
+    else:
+        figure, caption = pictures_trained.draw_trained(what)
+    return _png(figure), caption
+
+
+NAMES = {
+    "probe": tuple(PROBES),
+    "rule": tuple(RULES),
+    "question": tuple(pictures_trained.PICTURES["question"]),
+    "diagnosis": tuple(text.name for text in DIAGNOSES),
+}
+_drawn: dict[tuple[str, str], Drawn] = {}
+
+
+def on_files(files: Files, config: MkDocsConfig, **_: Any) -> Files:
+    for kind, names in NAMES.items():
+        for name in names:
+            _drawn[kind, name] = _draw(kind, name)
+            content = _drawn[kind, name][0]
+            files.append(File.generated(config, f"names/{kind}/{name}.png", content=content))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
+    def shown(found: re.Match[str]) -> str:
+        kind, name = found.groups()
+        caption = _drawn[kind, name][1]
+        shown_as = f"![{name}: {caption.partition('. ')[0]}]({kind}/{name}.png){{ loading=lazy }}"
+        return f"{shown_as}\n\n<small markdown>{caption}</small>"
+
+    return PICTURE.sub(shown, markdown)

@@ -1,0 +1,197 @@
+"""Probes, rules and questions of the audit, drawn from runs that Sonde trained."""
+
+import runpy
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+from matplotlib.figure import Figure
+
+from sonde.audit.thresholds import Thresholds
+from sonde.figures import Evidence
+from sonde.figures.cohort import cohort_of
+from sonde.figures.contrast import Case, Measure, draw_contrast
+from sonde.figures.pair import pair_of
+from sonde.figures.portrait import draw_portrait
+from sonde.runs.ended import lines
+from sonde.store.load import load
+
+DOCS = Path(__file__).parents[1]
+EXAMPLES = DOCS / "examples" / "runs"
+COMMANDS = {
+    "residual": "sonde run residual --scale full",
+    "rules": "sonde run rules --scale full",
+    "audit": "sonde run audit --scale full",
+    "digits": "python docs/examples/train.py",
+}
+
+
+@dataclass(frozen=True)
+class Trained:
+    """One metric of two rules or networks of a study, a good one and a bad one."""
+
+    study: str
+    metric: str
+    good: str
+    bad: str
+    name: str  # on the y axis
+    along: str = "layer"
+    log: bool = False
+    level: float | None = None
+    of: Callable[[pl.DataFrame], pl.DataFrame] = lambda rows: rows
+    frame: str | None = None  # a rule that stands beside both
+    words: tuple[str, str] = ("Good", "Bad")
+
+
+@dataclass(frozen=True)
+class Ready:
+    """One of the figures that the studies draw."""
+
+    study: str
+    figure: str
+
+
+def _largest(rows: pl.DataFrame) -> pl.DataFrame:
+    """Of all blocks, at every epoch."""
+    return rows.sort("value", nulls_last=True).group_by("run", "epoch", maintain_order=True).last()
+
+
+def _relative(rows: pl.DataFrame) -> pl.DataFrame:
+    """To the value at initialisation."""
+    first = rows.filter(epoch=0).select("run", first="value")
+    return rows.join(first, on="run").with_columns(value=pl.col("value") / pl.col("first"))
+
+
+LIMITS = Thresholds()
+PICTURES: dict[str, dict[str, Trained | Ready]] = {
+    "probe": {
+        "loss": Trained(
+            "residual", "loss", "res_mlp", "plain_mlp", "loss of the probe batch", "epoch", log=True
+        ),
+        "hidden_norm": Trained("rules", "hidden_norm", "bp", "dfa", "‖h‖, median over samples", log=True),
+        "growth": Trained("rules", "growth", "bp", "drtp", "‖h after‖/‖h before‖", "block", log=True),
+        "branch_ratio": Trained("audit", "branch_ratio", "bp", "dfa", "‖branch‖/‖stream‖", "block", log=True),
+        "branch_cosine": Trained(
+            "audit", "branch_cosine", "state_bridge", "fa", "cos(branch, stream)", "block"
+        ),
+        "grad_norm": Trained(
+            "residual", "grad_norm", "res_mlp", "plain_mlp", "‖g‖, median over samples", log=True
+        ),
+        "credit_norm": Trained(
+            *("rules", "credit_norm", "bp", "frozen", "‖a‖, median over samples"),
+            words=("To every layer", "To layer 0 alone"),
+        ),
+        "credit_cosine": Trained("rules", "credit_cosine", "kp", "dfa", "cos(a, g)"),
+        "rho": Trained("rules", "rho", "kp", "dfa", "ρ"),
+        "nudge": Trained("rules", "nudge[0.01]", "kp", "dfa", "change in loss, η = 0.01"),
+        "cross_batch_cosine": Trained(
+            *("audit", "cross_batch_cosine", "frozen", "bp", "cosine between batches", "epoch"),
+            words=("Batches agree", "They agree less and less"),
+        ),
+        "drift": Ready("audit", "feature_drift"),
+        "activation_mean": Ready("residual", "activation_mean"),
+        "activation_std": Ready("residual", "activation_std"),
+        "preact_grad_norm": Ready("residual", "gradient_magnitude"),
+        "trace": Ready("residual", "layer_transformation"),
+        "weight_alignment": Ready("rules", "rules_alignment"),
+    },
+    "question": {
+        "growth": Trained(
+            "audit",
+            "growth",
+            "bp",
+            "dfa",
+            "largest growth of a block",
+            "epoch",
+            True,
+            LIMITS.growth,
+            _largest,
+        ),
+        "gradient": Trained(
+            "rules",
+            "grad_per_error",
+            "bp",
+            "dfa",
+            "‖g_L‖/‖e‖ ÷ at init",
+            "epoch",
+            True,
+            LIMITS.gradient,
+            _relative,
+        ),
+        "credit": Trained("rules", "rho", "mirror", "drtp", "ρ"),
+        "worth": Trained("digits", "test_acc", "bp", "drtp", "test accuracy", "epoch", frame="frozen"),
+    },
+}
+
+
+def command(study: str) -> str:
+    """What trains the runs of a picture, as its caption ends."""
+    return f"Command: `{COMMANDS[study]}`"
+
+
+@cache
+def evidence_of(study: str) -> Evidence:
+    if study == "digits":
+        stored = load(EXAMPLES)
+        runs = lines(stored.runs)
+        rows = stored.rows.join(runs.select("run"), on="run", how="semi")
+        return Evidence(rows, runs, "docs/examples/runs")
+    found = runpy.run_path(str(DOCS / "findings" / "write.py"))["found"]
+    evidence: Evidence = found(load(DOCS / "findings" / "runs"), study).evidence
+    return evidence
+
+
+def draw_trained(what: Trained) -> tuple[Figure, str]:
+    evidence = evidence_of(what.study)
+    evidence = evidence.of(variant="scaled") if what.study == "residual" else evidence
+    group: Any = pair_of(evidence) if what.study == "residual" else cohort_of(evidence)
+    keys = (what.good, what.bad)
+    group = _only(group, keys)
+    rows = what.of(group.evidence.metric(what.metric))
+    last = pl.col("epoch") == pl.col("epoch").max()
+    beside: dict[str, pl.DataFrame] = {}
+    moment = ""
+    if what.along in ("layer", "block"):
+        rows = rows.with_columns(block="layer")
+        moment = f", epoch {rows['epoch'].max()}"
+        beside = {"at init": rows.filter(epoch=0)}
+        controls = {"chance": "null", "ceiling (BP)": "bp"}
+        for label, control in controls.items():
+            measured = group.evidence.metric(f"{what.metric}/{control}")
+            if not measured.is_empty():
+                beside = {**{k: v for k, v in beside.items() if k != "at init"}, label: measured.filter(last)}
+        rows = rows.filter(last)
+    if what.frame is not None:
+        framed = evidence.metric(what.metric).filter(rule=what.frame)
+        beside = {what.frame: pl.concat([framed.with_columns(rule=pl.lit(key)) for key in keys])}
+    measure = Measure(
+        name=what.name, along=what.along, log=what.log, level=what.level, level_name="threshold"
+    )
+    cases = [
+        Case(title=f"{word}: {group.labels[key]}", key=key, beside=beside)
+        for word, key in zip(what.words, keys, strict=True)
+    ]
+    figure, caption = draw_contrast(
+        group,
+        rows,
+        cases,
+        measure,
+        title=f"{what.metric}{moment}",
+        shown=f"`{what.metric}`{moment}: {what.name}.",
+    )
+    return figure, f"{caption.strip()}. {command(what.study)}"
+
+
+def _only(group: Any, keys: tuple[str, ...]) -> Any:
+    runs = group.runs.filter(pl.col(group.by).is_in(keys))
+    rows = group.evidence.rows.join(runs.select("run"), on="run", how="semi")
+    labels = {key: group.labels[key] for key in keys}
+    return replace(group, evidence=Evidence(rows, runs, group.source), labels=labels)
+
+
+def draw_rule(name: str) -> tuple[Figure, str]:
+    figure, caption = draw_portrait(evidence_of("rules").of(model="residual_mlp"), name)
+    return figure, f"{caption.strip()}. {command('rules')}"
