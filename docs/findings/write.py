@@ -8,8 +8,9 @@ command that stands beside it.
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -17,21 +18,24 @@ from sonde.audit.audit import Audit, RecipeAudit, audit
 from sonde.audit.recipe_table import columns, lines
 from sonde.audit.recovery import QUANTITIES, foretelling, recovered
 from sonde.audit.verdict import sentence
+from sonde.config import RunConfig, change, label_of, name_of
 from sonde.figures import FIGURES
 from sonde.figures.render import render
+from sonde.rules import RULES
 from sonde.runs.ended import complete
 from sonde.store.load import load
 from sonde.store.stored import Run, Runs
 from sonde.studies import STUDIES
 from sonde.studies.study import Finding, Gathered, gather
-from sonde.verdicts import accuracy, number
+from sonde.verdicts import accuracy, number, signed
 
 HERE = Path(__file__).parent
 STORE = HERE / "runs"
-PAGES = ("index", "residual", "audit", "rules", "recovery")
+PAGES = ("index", "residual", "audit", "record", "snapshots", "rules", "recovery")
 SHOWN = {
     "residual": ("gradient_flow", "training_loss"),
     "audit": ("accuracy", "diagnostics"),
+    "snapshots": ("snapshot_resmlp",),
     "rules": ("rules_residual_mlp",),
 }
 """The figures of a page; each is a file called study_figure.png."""
@@ -45,6 +49,20 @@ RECORDED = {
     "frozen": 0.349,
 }
 """Test accuracy after 100 epochs on the original pixels, three seeds, on GPUs: the record that the audit repeats."""
+
+SHORT = 12  # epochs of the runs that ask what explains a difference from the record, and of the studies below
+SHORTENED = ("snapshots",)
+"""Studies that were trained for fewer epochs than their recipe has."""
+CHANGES: dict[str, Mapping[str, Any]] = {
+    "as it is": {},
+    "no augmentation": {"task.augment": False},
+    "no weight decay": {"optimiser.weight_decay": 0.0},
+    "constant rate": {"optimiser.schedule": "constant"},
+    "credit as it comes": {"rule.credit_scale": "none"},
+}
+"""What is changed in the recipe of the audit, one thing at a time."""
+CHANGED_RULES = ("bp", "fa", "dfa", "frozen")
+CHANGED_SEED = 42
 
 
 def write() -> None:
@@ -76,12 +94,18 @@ def pages(stored: Runs) -> dict[str, str]:
         "STUDIES": STUDIES,
         "QUANTITIES": QUANTITIES,
         "columns": columns,
+        "changed_recipes": changed_recipes,
+        "changed_runs": changed_runs,
+        "labels": [label_of("rule", RULES[rule]()) for rule in CHANGED_RULES],
+        "record_answer": record_answer,
+        "SHORT": SHORT,
         "compared": compared,
         "figures": figures,
         "foretold": foretold,
         "foretold_sentence": foretold_sentence,
         "found": found,
         "hours": hours,
+        "has_shares": has_shares,
         "in_order": in_order,
         "lines": lines,
         "made_on": made_on,
@@ -103,9 +127,12 @@ def pages(stored: Runs) -> dict[str, str]:
 
 
 def found(stored: Runs, study: str) -> Gathered:
-    """The study's runs at full scale, whatever their seeds."""
+    """The study's runs at full scale, whatever their seeds; snapshots with fewer epochs."""
     seeds = sorted({run.config["seed"] for run in stored.runs})
-    return gather(stored, STUDIES[study].configs("full", seeds), "docs/findings/runs")
+    configs = STUDIES[study].configs("full", seeds)
+    if study in SHORTENED:
+        configs = [change(config, {"epochs": SHORT}) for config in configs]
+    return gather(stored, configs, "docs/findings/runs")
 
 
 def made_on(gathered: Gathered) -> str:
@@ -161,6 +188,70 @@ def compared(audited: Audit) -> list[list[str]]:
     ]
 
 
+def changed_recipes(stored: Runs) -> list[list[str]]:
+    """Each change of the recipe: the rules' test accuracy, and what the change adds to it in points."""
+    reached = {label: [_reached(stored, rule, label) for rule in CHANGED_RULES] for label in CHANGES}
+    (unchanged, first), *changes = reached.items()
+    return [
+        [unchanged, *(accuracy(value) for value in first)],
+        *(
+            [label, *(_with_gain(value, base) for value, base in zip(values, first, strict=True))]
+            for label, values in changes
+        ),
+    ]
+
+
+def changed_runs(stored: Runs) -> Gathered:
+    """The runs of every change of the recipe that was trained."""
+    configs = [_changed(rule, label) for rule in CHANGED_RULES for label in CHANGES]
+    return gather(stored, configs, "docs/findings/runs")
+
+
+def _changed(rule: str, label: str) -> RunConfig:
+    (config,) = (
+        config
+        for config in STUDIES["audit"].configs("full", (CHANGED_SEED,))
+        if name_of("rule", config.rule) == rule
+    )
+    return change(config, {"epochs": SHORT, **CHANGES[label]})
+
+
+def _reached(stored: Runs, rule: str, label: str) -> float:
+    """Test accuracy after the short recipe; NaN where there is no such run."""
+    rows = stored.rows.filter(run=_changed(rule, label).id, metric="test_acc", epoch=SHORT)
+    return float(rows["value"].item()) if len(rows) else math.nan
+
+
+def _with_gain(reached: float, base: float) -> str:
+    if math.isnan(reached):
+        return "not run"
+    return f"{accuracy(reached)} ({signed(100 * (reached - base))})" if reached != base else "the same run"
+
+
+def record_answer(stored: Runs) -> str:
+    """Whether a change of the recipe costs as much as our runs are above the record."""
+    ours = {
+        rule.rule: rule.scalar("test_acc").mean for rule in of_recipe(found(stored, "audit")).recipes[0].rules
+    }
+    sentences = []
+    for rule in ("fa", "dfa", "frozen"):
+        base = _reached(stored, rule, "as it is")
+        costs = {label: base - _reached(stored, rule, label) for label in CHANGES}
+        label, most = max(
+            ((label, cost) for label, cost in costs.items() if not math.isnan(cost)), key=lambda one: one[1]
+        )
+        sentences.append(
+            f"{label_of('rule', RULES[rule]())} is {signed(100 * (ours[rule] - RECORDED[rule]))} points from the "
+            "record after 100 epochs, and "
+            + (
+                f"the change that costs most, {label}, costs {number(100 * most)}"
+                if most > 0
+                else "no change that was tried costs anything"
+            )
+        )
+    return "; ".join(sentences) + "."
+
+
 def unfinished(gathered: Gathered) -> str:
     """Which runs of the whole study are not there."""
     study = STUDIES["audit"]
@@ -189,6 +280,11 @@ def in_order(findings: Sequence[Finding], rules: Sequence[str]) -> str:
 def title(recipe: RecipeAudit) -> str:
     """Without the probes, which tell recipes apart but not what was learned."""
     return recipe.title.partition(", probes.")[0]
+
+
+def has_shares(recipe: RecipeAudit) -> bool:
+    """Whether a rule of this recipe can be compared with its backprop and its frozen blocks."""
+    return any(one.share.n for one in recovered(recipe))
 
 
 def shares_of(recipe: RecipeAudit) -> list[list[str]]:
