@@ -47,9 +47,11 @@ test-slow: .venv/.cluster ## full-scale checks
 mutants: .venv/.ready ## plant bugs, one at a time, and name those that no test notices; a quarter of an hour
 	$(BIN)/python tests/mutants.py
 
-bench: .venv/.ready ## Sonde against bare PyTorch loops and BioTorch, and what snapshots cost; with SONDE_DATA, CIFAR-10 too
+bench: .venv/.ready ## Sonde against bare PyTorch loops, JAX, torch.compile and BioTorch, and what snapshots cost; with SONDE_DATA, CIFAR-10 too
 	@$(BIN)/python -c 'import biotorch' 2>/dev/null || $(BIN)/python -m pip install --quiet --no-deps --constraint constraints.txt biotorch \
 		|| echo 'BioTorch cannot be installed: the benchmark goes on without it'
+	@$(BIN)/python -c 'import jax' 2>/dev/null || $(BIN)/python -m pip install --quiet --constraint constraints.txt jax \
+		|| echo 'JAX cannot be installed: the benchmark goes on without it'
 	$(BIN)/sonde bench --save benchmarks
 	$(BIN)/python benchmarks/probes.py
 

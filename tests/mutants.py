@@ -36,6 +36,7 @@ class Mutant(NamedTuple):
 LIMITS = "equivalence/test_rules_in_exact_limits.py"
 BRIDGES = "equivalence/test_bridges_against_naive_twins.py"
 TWINS = "equivalence/test_probes_against_naive_twins.py"
+BY_HAND = "equivalence/test_backward_by_hand.py"
 BARE = "equivalence/test_training_against_a_bare_loop.py"
 RECOMPUTED = "contract/test_every_rule_and_model_is_recomputed.py -k residual_mlp-dfa"
 RULES = "unit/test_rules.py"
@@ -81,6 +82,21 @@ MUTANTS = (
         "signal_of(mean_gradient * samples)",
         "signal_of(mean_gradient)",
         BRIDGES,
+    ),
+    # the step that is written out
+    Mutant(
+        "a residual unit forgets its skip on the way back",
+        "training/backward_by_hand.py",
+        "torch.add(g, through, out=self.stream)",
+        "through",
+        BY_HAND,
+    ),
+    Mutant(
+        "credits by hand come from the gradient of the batch mean",
+        "training/backward_by_hand.py",
+        "top * samples",
+        "top",
+        BY_HAND,
     ),
     # rules
     Mutant(

@@ -9,6 +9,9 @@ import copy
 import importlib
 import importlib.util
 import io
+import os
+import shutil
+import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -89,7 +92,7 @@ def optimiser(parameters: Iterable[nn.Parameter], config: Optimiser, *, fused: b
     return kind(parameters, lr=config.lr, weight_decay=config.weight_decay, **implementation)
 
 
-def bare_backprop(net: Network, batches: Batches, *, fused: bool = True) -> Callable[[], None]:
+def bare_backprop(net: nn.Module, batches: Batches, *, fused: bool = True) -> Callable[[], None]:
     """Cross entropy by backprop, over all batches at every call."""
     adam = optimiser(net.parameters(), Optimiser(), fused=fused)
 
@@ -104,7 +107,7 @@ def bare_backprop(net: Network, batches: Batches, *, fused: bool = True) -> Call
 
 
 def bare_identity(
-    net: Network, x_all: Tensor, config: Optimiser, *, steps: int, batch: int
+    net: nn.Module, x_all: Tensor, config: Optimiser, *, steps: int, batch: int
 ) -> Callable[[], None]:
     """The residual study: draw a batch, reproduce it, keep the loss of every step."""
     adam = optimiser(net.parameters(), config, fused=True)
@@ -121,6 +124,28 @@ def bare_identity(
         torch.stack(losses).tolist()
 
     return epoch
+
+
+NO_COMPILER = "torch.compile needs a C++ compiler; apt install g++, or name it in CXX"
+NOT_QUICK = "torch.compile takes a minute; leave out --quick"
+
+
+def has_compiler() -> bool:
+    return shutil.which(os.environ.get("CXX", "g++")) is not None
+
+
+class CompiledByTorch:
+    """A loop over a network that goes through `torch.compile`; the first call compiles."""
+
+    def __init__(self, net: Network, loop_of: Callable[[nn.Module], Callable[[], None]]) -> None:
+        self._loop = loop_of(torch.compile(net))  # type: ignore[arg-type]
+        self.seconds_to_compile: float | None = None
+
+    def __call__(self) -> None:
+        begin = time.perf_counter()
+        self._loop()
+        if self.seconds_to_compile is None:
+            self.seconds_to_compile = time.perf_counter() - begin
 
 
 NO_BIOTORCH = "BioTorch is not installed, its column stays empty: pip install --no-deps biotorch"

@@ -18,7 +18,7 @@ from sonde.store.place import Place
 
 PROFILE_LINES = 8  # operators named one by one
 PROFILES = 5  # of which the fastest is shown
-KEYS = ("name", "ours", "reference", "limit", "ratio", "p10", "p90", "bar")
+KEYS = ("name", "ours", "reference", "limit", "ratio", "p10", "p90", "bar", "compiling")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +37,7 @@ class Row:
     p10: float | None = None
     p90: float | None = None
     bar: float | None = None
+    compiling: float | None = None  # what the reference took before its first step, by the clock
     biotorch_of: str | None = None  # the row for whose rule and network BioTorch's loop is the reference
     profile: tuple[str, ...] = ()  # where the time goes, of a row above its bar
     skipped: str | None = None

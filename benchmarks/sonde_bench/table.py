@@ -5,6 +5,7 @@ import json
 import os
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ import torch
 
 from sonde.store import files
 from sonde.store.environment import describe
-from sonde_bench.loops import has_biotorch
 from sonde_bench.measure import Row
 
 COLUMNS = {
@@ -29,7 +29,7 @@ NOTE = (
     "Reference: a bare PyTorch loop with the fused AdamW, or what the row names. Ratio: ours ÷ reference, the median "
     "over interleaved rounds and the range of their middle 80 %; process time on one thread, of a step where nothing "
     "else is said; --jobs and --help: wall time. Limit: the step's matrix products at the rate measured in the "
-    "same rounds. * above what it may be."
+    "same rounds. Compiled in: by the clock, before the first step, and in no ratio. * above what it may be."
 )
 
 
@@ -46,7 +46,7 @@ def _line(row: Row, theirs: float | None) -> list[str]:
     return [
         row.name,
         _seconds(row.ours),
-        _seconds(row.reference),
+        _seconds(row.reference) + ("" if row.compiling is None else f", compiled in {row.compiling:.0f} s"),
         _seconds(theirs),
         _seconds(row.limit),
         "" if row.ratio is None else f"{row.ratio:.3f}{'*' if row.above_bar else ''}",
@@ -77,7 +77,7 @@ def profiles(rows: Sequence[Row]) -> list[str]:
 def machine() -> dict[str, Any]:
     """What the times are measured on; `load` is how many others were computing there just before."""
     about = describe(torch.get_num_threads(), "cpu")
-    packages = ("sonde", "torch", *(("biotorch",) if has_biotorch() else ()))
+    packages = ("sonde", "torch", *(name for name in ("biotorch", "jax") if find_spec(name)))
     return {
         "processor": about["machine"]["processor"],
         "instructions": torch.backends.cpu.get_cpu_capability(),

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -16,15 +17,24 @@ from sonde.rules import RULES, Frozen
 
 find_benchmark()
 
-from sonde_bench import BENCHES, Options, Row, table  # noqa: E402
+from sonde_bench import BENCHES, Options, Row, peers, table  # noqa: E402
 from sonde_bench.arithmetic import Products, flops  # noqa: E402
 from sonde_bench.cifar10 import Jobs, WholeEpoch  # noqa: E402
-from sonde_bench.loops import BATCH, NO_BIOTORCH, Noise, has_biotorch, program  # noqa: E402
+from sonde_bench.jax_loops import NO_JAX, has_jax  # noqa: E402
+from sonde_bench.loops import (  # noqa: E402
+    BATCH,
+    NO_BIOTORCH,
+    NO_COMPILER,
+    NOT_QUICK,
+    Noise,
+    has_biotorch,
+    program,
+)
 from sonde_bench.measure import Variant, measure  # noqa: E402
 from sonde_bench.startup import StartUp  # noqa: E402
 from sonde_bench.steps import Steps  # noqa: E402
 
-KEYS = {"name", "ours", "reference", "limit", "ratio", "p10", "p90", "bar"}
+KEYS = {"name", "ours", "reference", "limit", "ratio", "p10", "p90", "bar", "compiling"}
 MLP_512, MLP_1024 = PlainMLP(d=512, L=3), PlainMLP(d=1024, L=7)
 
 
@@ -153,6 +163,25 @@ def test_biotorch_has_rows_of_its_own_and_a_column_in_the_table() -> None:
     assert all(line)
 
 
+def test_a_peer_that_is_absent_has_a_row_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "has_jax", lambda: False)
+    monkeypatch.setattr(peers, "has_compiler", lambda: False)
+    rows = list(replace(tiny(bp=1e9), peers=True)(Options()))
+    absent = {row.name: row.skipped for row in rows if row.skipped}
+    assert absent == {"bp, tiny ÷ JAX": NO_JAX, "bp, tiny ÷ torch.compile": NO_COMPILER}
+    assert any("JAX is not installed" in line[0] for line in table.lines(rows))
+
+
+@pytest.mark.skipif(not has_jax(), reason=NO_JAX)
+def test_jax_is_measured_in_the_same_rounds_and_its_compiling_beside() -> None:
+    rows = {row.name: row for row in replace(tiny(bp=1e9), peers=True)(Options(quick=True))}
+    row = rows["bp, tiny ÷ JAX"]
+    assert row.ratio is not None
+    assert row.compiling is not None
+    assert "compiled in" in table.lines([row])[0][2]
+    assert rows["bp, tiny ÷ torch.compile"].skipped in (NOT_QUICK, NO_COMPILER)
+
+
 def test_rows_have_the_keys_programs_read() -> None:
     assert set(Row(name="a").to_json()) == KEYS
 
@@ -211,8 +240,8 @@ def test_the_command_prints_rows(sonde: Sonde) -> None:
     done = sonde("bench", "residual_256", "--quick", "--json", "--save", "saved")
     rows = json.loads(done.stdout)
     assert all(set(row) == KEYS for row in rows)
-    assert {row["bar"] for row in rows} == {1.03, None}
-    assert all(row["p10"] <= row["ratio"] <= row["p90"] for row in rows)
+    assert {row["bar"] for row in rows} == {0.97, None}
+    assert all(row["p10"] <= row["ratio"] <= row["p90"] for row in rows if row["ratio"] is not None)
     assert "residual_256" in done.stderr
 
 

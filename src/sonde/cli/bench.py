@@ -31,7 +31,7 @@ def bench(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Time Sonde against bare PyTorch loops, BioTorch and the arithmetic's limit.
+    """Time Sonde against bare PyTorch loops, JAX, torch.compile, BioTorch and the arithmetic's limit.
 
     Ratios are of variants interleaved in one process, in process time on one thread.
     """

@@ -1,0 +1,151 @@
+"""Steps whose backward pass is written out against autograd's, on the same weights and batches."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from sonde.config import RunConfig
+from sonde.models import PlainMLP, ResidualMLP, ResMLP, StudentNet
+from sonde.network import Network
+from sonde.rules import Backprop, CreditBridge, DirectFeedback, FeedbackAlignment, Frozen
+from sonde.tasks import Digits, Identity
+from sonde.training.backward_by_hand import StepByHand
+from sonde.training.program import DTYPES, Program
+from sonde.training.stack import Stack
+from sonde.training.step import Step, backward
+
+CPU = torch.device("cpu")
+BATCH = 29
+MODELS = {
+    "plain": PlainMLP(d=32, L=3),
+    "res": ResMLP(d=32, L=3, weight_scale="1/sqrt(L)"),
+    "pre-norm": ResidualMLP(d=32, L=2, w2_std=0.3),
+    "pre-norm, no terminal LN": ResidualMLP(d=32, L=2, w2_std=0.3, out_ln=False),
+    "pre-norm, not residual": ResidualMLP(d=32, L=2, w2_std=0.3, residual=False),
+}
+RULES = {
+    "bp": Backprop(),
+    "fa": FeedbackAlignment(),
+    "fa, unscaled": FeedbackAlignment(credit_scale="none"),
+    "dfa": DirectFeedback(),
+}
+CONFIGS = {
+    **{
+        f"{model}, {rule}": RunConfig(model=MODELS[model], rule=RULES[rule], task=Digits(), batch_size=BATCH)
+        for model in MODELS
+        for rule in RULES
+    },
+    **{
+        f"{model}, identity": RunConfig(
+            model=MODELS[model], rule=Backprop(), task=Identity(d=32, steps_per_epoch=4), batch_size=BATCH
+        )
+        for model in ("plain", "res")
+    },
+}
+STACKED = [False, True]
+
+
+def trained(config: RunConfig, seed: int = 0) -> Program:
+    config = replace(config, seed=seed, epochs=2)
+    return Program(config, config.task.load(seed, None, CPU, DTYPES[config.precision]), CPU)
+
+
+def ready(config: RunConfig, stacked: bool) -> tuple[Program | Stack, list[tuple[Tensor, Tensor]]]:
+    """A run, or three in a stack, and three batches for it, one of them smaller."""
+    programs = [trained(config, seed) for seed in range(3 if stacked else 1)]
+    drawn = [list(program.data.batches(BATCH, program.order))[:2] for program in programs]
+    batches = [
+        (torch.stack([x for x, _ in each]), torch.stack([y for _, y in each])) if stacked else each[0]
+        for each in zip(*drawn, strict=True)
+    ]
+    few = (slice(None), slice(11)) if stacked else slice(11)
+    batches.insert(1, (batches[0][0][few], batches[0][1][few]))
+    return Stack(programs) if stacked else programs[0], batches
+
+
+def gradients(net: Network) -> list[Tensor]:
+    found = [p.grad.clone() for p in net.parameters() if p.grad is not None]
+    assert len(found) == len(list(net.parameters()))
+    net.zero_grad()
+    return found
+
+
+def both(run: Program | Stack, x: Tensor, y: Tensor) -> tuple[tuple[Step, list[Tensor]], ...]:
+    """The step and its gradients by hand, and by autograd."""
+    assert isinstance(run.backward, StepByHand)
+    state = run.state if isinstance(run, Stack) else run.credit.state
+    by_hand = run.backward(x, y), gradients(run.net)
+    by_autograd = backward(run.net, run.config.rule, state, x, y, run.loss), gradients(run.net)
+    return by_hand, by_autograd
+
+
+@pytest.mark.parametrize("stacked", STACKED)
+@pytest.mark.parametrize("name", CONFIGS)
+def test_gradients_are_those_of_autograd_in_float64(name: str, stacked: bool) -> None:
+    run, batches = ready(replace(CONFIGS[name], precision="float64"), stacked)
+    for x, y in batches:
+        (step, mine), (expected, theirs) = both(run, x, y)
+        torch.testing.assert_close(step.loss, expected.loss, rtol=1e-10, atol=0)
+        torch.testing.assert_close(step.output_NC, expected.output_NC, rtol=1e-10, atol=1e-12)
+        for one, other in zip(mine, theirs, strict=True):
+            assert other.abs().max() > 0
+            torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10 * other.abs().max().item())
+
+
+@pytest.mark.parametrize("stacked", STACKED)
+@pytest.mark.parametrize("name", CONFIGS)
+def test_an_epoch_has_the_bits_of_autograd(name: str, stacked: bool) -> None:
+    """Weights, losses and accuracy, in float32; so a run that was begun one way may go on the other."""
+    one, _ = ready(CONFIGS[name], stacked)
+    other, _ = ready(CONFIGS[name], stacked)
+    state = other.state if isinstance(other, Stack) else other.credit.state
+    other.backward = lambda x, y: backward(other.net, other.config.rule, state, x, y, other.loss)
+    ends = []
+    for run in (one, other):
+        epochs = run.train_epoch(1)
+        epochs = epochs if isinstance(epochs, list) else [epochs]
+        ends.append(
+            (
+                [p.tolist() for p in run.net.parameters()],
+                [epoch.losses.tolist() for epoch in epochs],
+                [[reading.value for reading in epoch.readings] for epoch in epochs],
+            )
+        )
+    assert ends[0] == ends[1]
+
+
+def test_what_a_step_returns_is_not_changed_by_the_next() -> None:
+    run, ((x, y), _, (x_after, y_after)) = ready(CONFIGS["pre-norm, bp"], stacked=False)
+    step = run.backward(x, y)
+    kept = step.loss.clone(), step.output_NC.clone()
+    run.backward(x_after, y_after)
+    assert torch.equal(step.loss, kept[0])
+    assert torch.equal(step.output_NC, kept[1])
+
+
+BASE = CONFIGS["pre-norm, bp"]
+BY_AUTOGRAD = {
+    "another model": replace(BASE, model=StudentNet(d=32, L=2)),
+    "a penalty": replace(BASE, rule=Backprop(penalty=0.01)),
+    "normalised backprop": replace(BASE, rule=Backprop(credit_scale="rms")),
+    "feedback by layers": replace(BASE, rule=FeedbackAlignment(level="layer")),
+    "frozen blocks": replace(BASE, rule=Frozen()),
+    "a bridge": replace(BASE, rule=CreditBridge()),
+    "bfloat16": replace(BASE, precision="bf16"),
+}
+
+
+@pytest.mark.parametrize("name", BY_AUTOGRAD)
+def test_whatever_is_not_written_out_is_left_to_autograd(name: str) -> None:
+    run = trained(BY_AUTOGRAD[name])
+    assert not isinstance(run.backward, StepByHand)
+    x, y = next(iter(run.data.batches(BATCH, run.order)))
+    assert torch.isfinite(run.backward(x, y).loss)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_the_chains_that_are_written_out_take_their_steps_by_hand(name: str) -> None:
+    assert isinstance(trained(CONFIGS[name]).backward, StepByHand)
+    assert isinstance(Stack([trained(CONFIGS[name])]).backward, StepByHand)
