@@ -1,26 +1,35 @@
-"""What a snapshot costs: process time on one thread, on random images of CIFAR-10's shape.
+"""What looking costs: process time on one thread, on random images of CIFAR-10's shape.
 
-The default probes of every epoch against an epoch of training, and the whole set with its 32 directions.
+A run of the full audit, by test set and probe; the default probes of every epoch against an epoch of training, rule by
+rule; and the whole set with its 32 directions.
 """
 
+import argparse
+import itertools
 import statistics
-import sys
 import time
 from collections.abc import Callable
 
+import numpy as np
 import torch
 
-from sonde.config import Probing
+from sonde.config import Probing, RunConfig, probe_of
+from sonde.datasets.cifar10 import SIDE
+from sonde.datasets.decoded import PAD, Images
 from sonde.generators import generator
 from sonde.losses import CROSS_ENTROPY
 from sonde.models import ResidualMLP
 from sonde.network import Signature
-from sonde.probes import DRAWS, FEW_DRAWS, PROBES, Context, take
+from sonde.probes import DRAWS, FEW_DRAWS, PROBES, Context, epochs_of, take
 from sonde.rules import RULES
+from sonde.studies.audit import configs
+from sonde.tasks.cifar10 import Cifar10, Cifar10Data
 from sonde.training.assign import CreditAssignment
+from sonde.training.program import Program
 
 IMAGES = Signature(shape=(3, 32, 32), outputs=10, classifies=True)
 STEPS_AN_EPOCH, BATCH = 391, 128
+AUDITED = ("bp", "fa", "dfa", "state_bridge", "credit_bridge", "frozen")
 
 
 def seconds(what: Callable[[], object], rounds: int) -> float:
@@ -65,8 +74,83 @@ class Bench:
         return sum(1 for name in names for _ in PROBES[name](snapshot))
 
 
+class FullRun:
+    """A run of the full audit on random pixels: the steps of an epoch, the test set, and every look it takes."""
+
+    def __init__(self, config: RunConfig) -> None:
+        draw = np.random.default_rng(0)
+        padded = SIDE + 2 * PAD
+        images = Images(
+            train_NCHW=draw.integers(256, size=(50_000, 3, padded, padded), dtype=np.uint8),
+            train_label_N=draw.integers(10, size=50_000, dtype=np.uint8),
+            test_NCHW=draw.integers(256, size=(10_000, 3, SIDE, SIDE), dtype=np.uint8),
+            test_label_N=draw.integers(10, size=10_000, dtype=np.uint8),
+            form="random",
+            fingerprint="",
+        )
+        self.config, device = config, torch.device("cpu")
+        self.program = Program(config, Cifar10Data(images, Cifar10(), device, torch.float32), device)
+
+    def train(self, steps: int) -> None:
+        program = self.program
+        batches = program.data.batches(self.config.batch_size, program.order)
+        with program.draws:
+            for x, y in itertools.islice(batches, steps):
+                program.optimiser.zero_grad()
+                program.credit.backward(x, y)
+                program.optimiser.step(self.config.optimiser.lr)
+
+    def look(self, epoch: int) -> dict[str, float]:
+        """Seconds of every probe that is due after an epoch, and of the snapshot they share."""
+        spent: dict[str, float] = {}
+        with self.program.draws:
+            begin = time.process_time()
+            snapshot = self.program.snapshot(epoch)
+            spent["snapshot"] = time.process_time() - begin
+            for name in self.config.probes.due(epoch, self.config.epochs):
+                spent[name] = seconds(lambda name=name: list(probe_of(name)(snapshot)), 1)  # type: ignore[misc]
+        return spent
+
+
+def looking(rule: str, rounds: int) -> None:
+    """The share of a run that goes into looking, by what is looked at."""
+    config = next(config for config in configs("full", [42]) if config.rule == RULES[rule]())
+    run, epochs, probing = FullRun(config), config.epochs, config.probes
+    run.train(20)
+    steps = run.program.steps_per_epoch
+    epoch = statistics.median(seconds(lambda: run.train(20), 1) for _ in range(rounds)) / 20 * steps
+    costly = epochs_of(probing.costly_schedule, probing.costly_k, epochs)
+    cheap = epochs_of(probing.schedule, probing.k, epochs) - costly
+    spent = {"test set": (seconds(run.program.evaluate, rounds), epochs + 1)}
+    for words, looks in (("every epoch", cheap), ("costly", costly)):
+        found = [run.look(max(looks)) for _ in range(rounds)]
+        for name in found[0]:
+            spent[f"{name}, {words}"] = (statistics.median(one[name] for one in found), len(looks))
+    whole = epochs * epoch + sum(each * times for each, times in spent.values())
+    print(f"{rule}, residual_mlp d=256 L=4, {epochs} epochs of {epoch:.2f} s: what looking costs")
+    print(f"{'':<34}{'seconds':>9}{'times':>7}{'of the run':>12}")
+    for name, (each, times) in spent.items():
+        if each * times > 1e-3 * whole:
+            print(f"{name:<34}{each:>9.3f}{times:>7}{each * times / whole:>12.2%}")
+    print(f"{'all of it':<50}{1 - epochs * epoch / whole:>12.2%}")
+
+
 def main() -> None:
     torch.set_num_threads(1)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--looking", action="store_true", help="what a run of the full audit spends, and no more"
+    )
+    parser.add_argument("--rule", default="bp", choices=AUDITED, help="of that run")
+    parser.add_argument("--quick", action="store_true", help="leave out the largest network")
+    chosen = parser.parse_args()
+    looking(chosen.rule, 1 if chosen.quick else 5)
+    if not chosen.looking:
+        snapshots(chosen.quick)
+
+
+def snapshots(quick: bool) -> None:
+    """Rule by rule, and the whole set."""
     probing = Probing()
     everything = (*probing.names, *probing.costly)
     print(f"{'rule':<15}{'d':>5}{'L':>4}{'samples':>9}  {'probes':<22}{'seconds':>9}  budget")
@@ -79,7 +163,7 @@ def main() -> None:
         print(f"{rule:<15}{256:>5}{4:>4}{128:>9}  {'every epoch':<22}{cheap:>9.3f}  {share}")
         costly = seconds(lambda bench=bench: bench.probe(probing.costly), 1)  # type: ignore[misc]
         print(f"{rule:<15}{256:>5}{4:>4}{128:>9}  {'costly':<22}{costly:>9.3f}")
-    sizes = [(256, 4, 8)] if "--quick" in sys.argv else [(256, 4, 8), (512, 12, 150)]
+    sizes = [(256, 4, 8)] if quick else [(256, 4, 8), (512, 12, 150)]
     for d, L, budget in sizes:
         bench = Bench("dfa", d, L, 1024)
         bench.train(10)

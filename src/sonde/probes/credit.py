@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from torch import Tensor
 
 from sonde.probes.null import draws, over_draws
-from sonde.probes.over_samples import cosines, mean_of_defined, median_of_all, sample_norms
+from sonde.probes.over_samples import Scaled, cosines, mean_of_defined, median_of_all, sample_norms, scaled
 from sonde.probes.snapshot import Snapshot
 from sonde.rows import Reading, undefined
 
@@ -29,25 +29,26 @@ def credit_cosine(snapshot: Snapshot) -> Iterator[Reading]:
     `/null` and `/null_std` are its mean and spread over draws by chance, as the rule draws.  Samples whose credit or
     gradient is zero have no cosine and are not counted.
     """
+    gradients = [snapshot.reader.credit(g) for g in snapshot.gradients]
+    scaled_gradients = [scaled(g_Nd) for g_Nd in gradients]
     for ending, credits in snapshot.candidates.items():
-        for layer, g in enumerate(snapshot.gradients):
+        for layer, g_Nd in enumerate(gradients):
             metric, unread = f"credit_cosine{ending}", snapshot.unread[layer]
             if credits is None or unread:
                 yield undefined(metric, unread or NO_RULE, layer=layer)
             else:
-                yield _mean_cosine(
-                    metric, layer, snapshot.reader.credit(credits[layer]), snapshot.reader.credit(g)
-                )
-    chance: list[list[Reading]] = [[] for _ in snapshot.gradients]
+                a_Nd = snapshot.reader.credit(credits[layer])
+                yield _mean_cosine(metric, layer, a_Nd, g_Nd, scaled_gradients[layer])
+    chance: list[list[Reading]] = [[] for _ in gradients]
     for drawn in draws(snapshot):
-        for layer, (a_Nd, g) in enumerate(zip(drawn, snapshot.gradients, strict=True)):
-            chance[layer].append(_mean_cosine("credit_cosine/null", layer, a_Nd, snapshot.reader.credit(g)))
+        for layer, (a_Nd, g_Nd, known) in enumerate(zip(drawn, gradients, scaled_gradients, strict=True)):
+            chance[layer].append(_mean_cosine("credit_cosine/null", layer, a_Nd, g_Nd, known))
     for layer, found in enumerate(chance):
         yield from over_draws("credit_cosine", found, layer, snapshot.unread[layer])
 
 
-def _mean_cosine(metric: str, layer: int, a_Nd: Tensor, g_Nd: Tensor) -> Reading:
-    cosines_N = cosines(a_Nd, g_Nd)
+def _mean_cosine(metric: str, layer: int, a_Nd: Tensor, g_Nd: Tensor, scaled_g: Scaled) -> Reading:
+    cosines_N = cosines(a_Nd, scaled_g)
     why = _why(a_Nd, g_Nd) if cosines_N.isnan().all() else ""
     return mean_of_defined(metric, cosines_N, layer, why)
 

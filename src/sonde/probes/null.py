@@ -18,15 +18,16 @@ from sonde.spreads import summarise
 
 
 def draws(snapshot: Snapshot) -> Iterator[list[Tensor]]:
-    """a_0 … a_L of one draw after the other: the vector that is read of each sample, N×d."""
+    """a_0 … a_L of one draw after the other: the vector that is read of each sample, N×d, as it was drawn."""
     context, reader = snapshot.context, snapshot.reader
     for k in range(context.draws):
         rng = generator(context.seed, f"probe/null/{context.epoch}/{k}")
         if context.redrawn is None:
             widths = [reader.width(tuple(h.shape[1:])) for h in snapshot.states]
-            yield [torch.randn(snapshot.samples, d, generator=rng).to(snapshot.losses_N) for d in widths]
+            drawn = [torch.randn(snapshot.samples, d, generator=rng) for d in widths]
+            yield [v_Nd.to(snapshot.losses_N.device) for v_Nd in drawn]
         else:
-            yield [reader.credit(a.detach()).double() for a in context.redrawn(snapshot, rng)]
+            yield [reader.credit(a.detach()) for a in context.redrawn(snapshot, rng)]
 
 
 def random_vectors(snapshot: Snapshot, rng: torch.Generator) -> list[Tensor]:

@@ -4,6 +4,8 @@ The one place where a norm of a sample is taken: every vector is divided by its 
 that no square under- or overflows.
 """
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -18,13 +20,25 @@ def sample_norms(h_Nd: Tensor) -> Tensor:
     return torch.where((largest_N > 0) & largest_N.isfinite(), norms_N, largest_N)
 
 
-def cosines(a_Nd: Tensor, b_Nd: Tensor) -> Tensor:
+@dataclass(frozen=True)
+class Scaled:
+    """Vectors divided by their largest entry, and the norms of what is left; NaN of a vector that is zero."""
+
+    vectors_Nd: Tensor
+    norms_N: Tensor
+
+
+def scaled(v_Nd: Tensor) -> Scaled:
+    """In float64; compared with many others, a vector is scaled once."""
+    v_Nd = _vectors(v_Nd)
+    v_Nd = v_Nd / v_Nd.abs().amax(-1, keepdim=True)
+    return Scaled(v_Nd, torch.linalg.vector_norm(v_Nd, dim=-1))
+
+
+def cosines(a_Nd: Tensor | Scaled, b_Nd: Tensor | Scaled) -> Tensor:
     """cos(a, b) of each sample, never clamped; NaN where a vector is zero or not finite."""
-    a_Nd, b_Nd = _vectors(a_Nd), _vectors(b_Nd)
-    a_Nd = a_Nd / a_Nd.abs().amax(-1, keepdim=True)
-    b_Nd = b_Nd / b_Nd.abs().amax(-1, keepdim=True)
-    lengths_N = torch.linalg.vector_norm(a_Nd, dim=-1) * torch.linalg.vector_norm(b_Nd, dim=-1)
-    cosines_N: Tensor = torch.linalg.vecdot(a_Nd, b_Nd) / lengths_N
+    a, b = (v if isinstance(v, Scaled) else scaled(v) for v in (a_Nd, b_Nd))
+    cosines_N: Tensor = torch.linalg.vecdot(a.vectors_Nd, b.vectors_Nd) / (a.norms_N * b.norms_N)
     return cosines_N
 
 

@@ -16,6 +16,7 @@ from sonde.rows import Reading, undefined
 
 RELATIVE_EPSILON = 1e-3
 BYTES = 2**27  # of draws that are kept at a time
+STEPS = 2**21  # numbers in the steps that are predicted together
 
 
 def rho(snapshot: Snapshot) -> Iterator[Reading]:
@@ -27,18 +28,18 @@ def rho(snapshot: Snapshot) -> Iterator[Reading]:
     over draws by chance, as the rule draws.  All share the directions and the true changes.
     """
     rng = snapshot.rng("rho")
-    for layer, chance_JNd in _chance(snapshot):
+    for layer, chance in _chance(snapshot):
         credits = {ending: None if a is None else a[layer] for ending, a in snapshot.candidates.items()}
         epsilon_N = _epsilon(snapshot, layer)
-        known = {
-            ending: snapshot.reader.credit(a).double()[None] for ending, a in credits.items() if a is not None
-        }
-        known["/null"] = chance_JNd
-        predicted, changed_KN = _predict_and_measure(snapshot, layer, known, epsilon_N, rng)
+        known = {ending: [snapshot.reader.credit(a)] for ending, a in credits.items() if a is not None}
+        known["/null"] = chance
+        a_JNd = torch.stack([a_Nd.to(epsilon_N.dtype) for several in known.values() for a_Nd in several])
+        predicted_JKN, changed_KN = _predict_and_measure(snapshot, layer, a_JNd, epsilon_N, rng)
+        parts = torch.split(predicted_JKN, [len(several) for several in known.values()])
         resolution_N = resolution(snapshot, layer)
         measured = {
-            ending: _correlate(f"rho{ending}", layer, predicted_JKN, changed_KN, epsilon_N, resolution_N)
-            for ending, predicted_JKN in predicted.items()
+            ending: _correlate(f"rho{ending}", layer, part_JKN, changed_KN, epsilon_N, resolution_N)
+            for ending, part_JKN in zip(known, parts, strict=True)
         }
         for ending in credits:
             metric, unread = f"rho{ending}", snapshot.unread[layer]
@@ -49,17 +50,20 @@ def rho(snapshot: Snapshot) -> Iterator[Reading]:
         yield from over_draws("rho", measured["/null"], layer, snapshot.unread[layer])
 
 
-def _chance(snapshot: Snapshot) -> Iterator[tuple[int, Tensor]]:
-    """The draws of each layer, J×N×d; they are drawn again for every few layers that fit into memory together."""
+def _chance(snapshot: Snapshot) -> Iterator[tuple[int, list[Tensor]]]:
+    """The draws of each layer, N×d each; they are drawn again for every few layers that fit into memory together, where
+    random vectors are kept in the float32 in which they are drawn.
+    """
     widths = [snapshot.reader.width(tuple(h.shape[1:])) for h in snapshot.states]
-    sizes = [snapshot.context.draws * snapshot.samples * width * 8 for width in widths]
+    number = 4 if snapshot.context.redrawn is None else 8
+    sizes = [snapshot.context.draws * snapshot.samples * width * number for width in widths]
     layers = list(range(snapshot.depth + 1))
     while layers:
         fit = max(1, sum(total <= BYTES for total in itertools.accumulate(sizes[layer] for layer in layers)))
         together, layers = layers[:fit], layers[fit:]
         found = [[credits[layer] for layer in together] for credits in draws(snapshot)]
         for place, layer in enumerate(together):
-            yield layer, torch.stack([credits[place] for credits in found])
+            yield layer, [credits[place] for credits in found]
 
 
 def _epsilon(snapshot: Snapshot, layer: int) -> Tensor:
@@ -71,31 +75,31 @@ def _epsilon(snapshot: Snapshot, layer: int) -> Tensor:
 
 
 def _predict_and_measure(
-    snapshot: Snapshot,
-    layer: int,
-    known: dict[str, Tensor],
-    epsilon_N: Tensor,
-    rng: torch.Generator,
-) -> tuple[dict[str, Tensor], Tensor]:
-    """Predicted changes, J×K×N for each candidate's J credits, and true ones, K×N; as many directions a pass as fit."""
-    h, reader, directions = snapshot.states[layer], snapshot.reader, snapshot.context.directions
-    d = reader.width(tuple(h.shape[1:]))
-    predicted: dict[str, list[Tensor]] = {ending: [] for ending in known}
-    changed = []
+    snapshot: Snapshot, layer: int, a_JNd: Tensor, epsilon_N: Tensor, rng: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Changes that J credits predict, J×K×N, and true ones, K×N; as many directions a pass as fit."""
+    h, directions = snapshot.states[layer], snapshot.context.directions
+    _, samples, d = a_JNd.shape
     together = copies_a_pass(h)
-    for first in range(0, directions, together):
-        k = min(together, directions - first)
-        steps_kNd = torch.stack([_directions(epsilon_N, d, rng) for _ in range(k)]) * epsilon_N[:, None]
-        for ending, a_JNd in known.items():
-            predicted[ending].append(torch.einsum("knd,jnd->jkn", steps_kNd, a_JNd))
-        changed.append(changes(snapshot, layer, reader.moved(h, steps_kNd)))
-    return {ending: torch.cat(parts, 1) for ending, parts in predicted.items()}, torch.cat(changed)
+    size = max(together, min(directions, STEPS // (samples * d)))
+    buffer_KNd = a_JNd.new_empty(size, samples, d)
+    predicted_NKJ = a_JNd.new_empty(samples, directions, len(a_JNd))
+    changed = []
+    for first in range(0, directions, size):
+        steps_KNd = _fill(buffer_KNd[: directions - first], epsilon_N, rng)
+        predictions_NKJ = torch.bmm(steps_KNd.transpose(0, 1), a_JNd.permute(1, 2, 0))
+        predicted_NKJ[:, first : first + size] = predictions_NKJ
+        for some_kNd in torch.split(steps_KNd, together):
+            changed.append(changes(snapshot, layer, snapshot.reader.moved(h, some_kNd)))
+    return predicted_NKJ.permute(2, 1, 0), torch.cat(changed)
 
 
-def _directions(like_N: Tensor, d: int, rng: torch.Generator) -> Tensor:
-    """A random unit vector for each sample."""
-    v_Nd = torch.randn(len(like_N), d, generator=rng).to(like_N)
-    return v_Nd / sample_norms(v_Nd)[:, None]
+def _fill(steps_KNd: Tensor, epsilon_N: Tensor, rng: torch.Generator) -> Tensor:
+    """Random directions, each as long as ε of its sample, in a buffer that is used again."""
+    for v_Nd in steps_KNd:
+        v_Nd.copy_(torch.randn(v_Nd.shape, generator=rng))
+        v_Nd.mul_((epsilon_N / torch.linalg.vector_norm(v_Nd, dim=-1))[:, None])
+    return steps_KNd
 
 
 def _correlate(

@@ -6,7 +6,7 @@ as they were.  The forward pass runs once and the gradient comes back once; all 
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 
 import torch
@@ -67,6 +67,9 @@ class Snapshot:
     gradients: list[Tensor]  # g_l = ∂ℓ_i/∂h_l, l = 0 … L: per sample, not divided by N
     preactivation_gradients: list[Tensor | None]  # ∂ℓ_i/∂(linear output), per sample
     context: Context
+    resolutions: dict[int, Tensor] = field(
+        default_factory=dict
+    )  # by layer, of those that a probe has asked for
 
     @property
     def samples(self) -> int:

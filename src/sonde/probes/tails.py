@@ -10,7 +10,7 @@ from sonde.network import tiled, vector_axis
 from sonde.probes.over_samples import rms
 from sonde.probes.snapshot import Snapshot
 
-ROWS = 4096  # vectors that pass through the tail together: their states stay in the cache
+ROWS = 1024  # vectors that pass through the tail together: their states stay in the cache
 MARGIN = 10  # changes this many times larger than their rounding error lose half a percent of a correlation
 
 
@@ -38,6 +38,12 @@ def resolution(snapshot: Snapshot, layer: int) -> Tensor:
     logarithm of a sum of at least 1, and so resolves no less than eps.  Where a block or the readout cancels large
     numbers the gradient itself may be rounding; so every entry of h_l is also moved by its last bit, up or down.
     """
+    if layer not in snapshot.resolutions:
+        snapshot.resolutions[layer] = _resolution(snapshot, layer)
+    return snapshot.resolutions[layer]
+
+
+def _resolution(snapshot: Snapshot, layer: int) -> Tensor:
     h = snapshot.states[layer]
     signs = torch.randint(2, h.shape, generator=snapshot.rng(f"last bit/{layer}")).to(h) * 2 - 1
     eps = torch.finfo(h.dtype).eps

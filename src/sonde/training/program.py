@@ -13,7 +13,7 @@ from sonde.generators import GlobalDraws, generator
 from sonde.models.guest_model import network_of
 from sonde.network import vector_axis
 from sonde.optimisers import GuestOptimiser, Optimiser
-from sonde.probes import DRAWS, FEW_DRAWS, Context, take
+from sonde.probes import DRAWS, FEW_DRAWS, Context, Snapshot, take
 from sonde.rows import Reading
 from sonde.tasks import Data
 from sonde.training.assign import CreditAssignment
@@ -101,10 +101,17 @@ class Program:
 
     def probe(self, epoch: int) -> list[Reading]:
         """What the probes that are due after an epoch read on the first test samples."""
-        config, probing = self.config, self.config.probes
-        names = probing.due(epoch, config.epochs)
+        names = self.config.probes.due(epoch, self.config.epochs)
         if not names:
             return []
+        with self.draws:
+            snapshot = self.snapshot(epoch)
+            return [reading for name in names for reading in probe_of(name)(snapshot)]
+
+    def snapshot(self, epoch: int) -> Snapshot:
+        """The network after an epoch, as all probes see it."""
+        config, probing = self.config, self.config.probes
+        names = probing.due(epoch, config.epochs)
         context = Context(
             credits=self.credit.credits,
             feedback=self.credit.feedback,
@@ -119,9 +126,7 @@ class Program:
             etas=probing.etas,
             epsilon=probing.epsilon,
         )
-        with self.draws:
-            snapshot = take(self.net, *self.data.test(0, probing.size), self.loss, context)
-            return [reading for name in names for reading in probe_of(name)(snapshot)]
+        return take(self.net, *self.data.test(0, probing.size), self.loss, context)
 
     def weights(self) -> dict[str, Tensor]:
         """Everything the network is made of; weights that stand in two places are stored twice."""
