@@ -31,6 +31,9 @@ NAMES = {
     "teacher/head": "its head, uniform in ±1/√d, float64",
     "parity/train": "training bits, 0 or 1, samples × bits",
     "parity/test": "test bits, alike",
+    "rhm/rules/{level}": "an order of all v^s tuples, of which the symbols of a level take m each, one after the other",
+    "rhm/train": "classes; then level by level, for every symbol of every training sample, which of its m tuples",
+    "rhm/test": "of test samples, alike",
     "digits/split": "with seed 0 in every run: an order of the digits, of which the first 360 are the test set",
     "cifar10/subset": "with seed 0 in every run: an order of the training images, of which a subset takes the first",
 }

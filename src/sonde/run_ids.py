@@ -54,6 +54,7 @@ FIRST: dict[str, Mapping[str, Options]] = {
         "teacher": ("inputs", "classes", "samples", "test_samples", "alpha", "L", "d"),
         "digits": (),
         "parity": ("bits", "relevant", "samples", "test_samples"),
+        "rhm": ("v", "m", "s", "L", "classes", "samples", "test_samples"),
         "cifar10": ("augment", "subset", "test_subset"),
     },
 }

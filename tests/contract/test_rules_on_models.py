@@ -13,7 +13,7 @@ from sonde.config import Optimiser, Probing, RunConfig
 from sonde.models import MODELS as MODEL_TABLE
 from sonde.models import ConvNet, Model, PlainMLP, ResidualMLP, ResMLP, ResNet, StudentNet, VitMini
 from sonde.rules import RULES, CreditBridge, FeedbackAlignment, Rule
-from sonde.tasks import Digits, Identity, Parity, Task, Teacher
+from sonde.tasks import Digits, Identity, Parity, RandomHierarchy, Task, Teacher
 from sonde.training.program import Program
 from sonde.training.tensors import pack, unpack
 
@@ -35,6 +35,7 @@ SMALL_RULES: dict[str, Rule] = {name: rule() for name, rule in RULES.items()} | 
 BY_LAYER = {"fa, level: layer": FeedbackAlignment(level="layer")}
 TASKS: dict[str, Task] = {
     "identity": Identity(d=32, samples=64),
+    "rhm": RandomHierarchy(L=2, samples=64, test_samples=32),
     "teacher": Teacher(inputs=32, samples=64, test_samples=32, d=8),
 }
 IMAGES: dict[str, Task] = {"parity": Parity(samples=64, test_samples=32)}

@@ -22,6 +22,7 @@ from sonde.rules import (
     Rule,
     UniformSigns,
 )
+from sonde.rules.brsf import MOST, Magnitudes
 from sonde.training.assign import CreditAssignment
 
 pytestmark = pytest.mark.skipif(
@@ -93,7 +94,8 @@ def test_rules_of_layers_have_biotorch_s_weight_gradients(
     match rule:
         case "brsf":
             drawn = [part.weight_backward.abs() for part in layers.values()]
-            monkeypatch.setattr("sonde.rules.brsf.uniform", lambda like, rng: drawn.pop(0) / 3**0.5)
+            share = MOST / 3**0.5
+            monkeypatch.setattr(Magnitudes, "__call__", lambda draw, like: drawn.pop(0) * share)
             for scale in state.scale.matrices.values():
                 scale.fill_(1)
         case _:

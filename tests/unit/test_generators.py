@@ -18,7 +18,7 @@ from sonde.models import ResidualMLP
 from sonde.probes import PROBES
 from sonde.rules import DirectFeedback, FeedbackAlignment, Rule
 from sonde.store.run import RunFolder
-from sonde.tasks import Cifar10, Digits, Identity, Parity, Task, Teacher
+from sonde.tasks import Cifar10, Digits, Identity, Parity, RandomHierarchy, Task, Teacher
 from sonde.training.tensors import unpack
 
 PAGE = Path(__file__).parents[2] / "docs" / "recompute.md"
@@ -54,6 +54,7 @@ def test_the_names_are_those_that_runs_draw_from(tmp_path: Path, monkeypatch: py
         Teacher(inputs=8, samples=8, test_samples=8, d=8, L=2),
         Digits(),
         Parity(samples=8, test_samples=8),
+        RandomHierarchy(samples=8, test_samples=8),
     ]
     for task in tasks:
         sonde.train(config_of(task, DirectFeedback()), runs=tmp_path)

@@ -55,18 +55,29 @@ class BatchMagnitudes(Rule):
         return Redrawn(Backward(sizes(facts)), seeded(rng))
 
     def feedback(self, state: Redrawn, units: Sequence[Matrix]) -> Matrix:
-        times = {name: s * (math.sqrt(3) / MOST) for name, s in cast(state.scale.matrices, units).items()}
+        weights, scale = weights_of(units), cast(state.scale.matrices, units)
+        draw = Magnitudes(max((w.numel() for w in weights.values()), default=0), state.rng)
         return {
-            name: whole_numbers(w, state.rng).mul_(w.sign()).mul_(times[name])
-            for name, w in weights_of(units).items()
+            name: w.sign().mul_(draw(w)).mul_(scale[name] * (math.sqrt(3) / MOST))
+            for name, w in weights.items()
         }
 
 
 MOST = 2**15
 
 
-def whole_numbers(like: Tensor, rng: torch.Generator) -> Tensor:
-    """Uniform from 0 to `MOST`: four of every 64 random bits, since bits are what a draw costs."""
-    bits = torch.empty(-(-like.numel() // 4), dtype=torch.int64).random_(generator=rng)
-    numbers = bits.view(torch.int16)[: like.numel()].to(like.dtype).abs_()
-    return numbers.view(like.shape).to(like.device)
+class Magnitudes:
+    """Whole numbers, uniform from 0 to `MOST`: four of every 64 random bits, since bits are what a draw costs.
+
+    All draws are written to the same memory: what a call returns is good until the next.
+    """
+
+    def __init__(self, most: int, rng: torch.Generator) -> None:
+        self.bits, self.rng = torch.empty(-(-most // 4), dtype=torch.int64), rng
+        self.numbers = torch.empty(most)
+
+    def __call__(self, like: Tensor) -> Tensor:
+        count = like.numel()
+        self.bits[: -(-count // 4)].random_(generator=self.rng)
+        drawn = self.numbers[:count].copy_(self.bits.view(torch.int16)[:count]).abs_()
+        return drawn.view(like.shape).to(like)

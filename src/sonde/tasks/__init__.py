@@ -4,6 +4,7 @@ from sonde.tasks.cifar10 import Cifar10
 from sonde.tasks.digits import Digits
 from sonde.tasks.identity import Identity
 from sonde.tasks.parity import Parity
+from sonde.tasks.rhm import RandomHierarchy
 from sonde.tasks.samples import Samples
 from sonde.tasks.task import Data, Task
 from sonde.tasks.teacher import Teacher
@@ -13,7 +14,19 @@ TASKS: dict[str, type[Task]] = {
     "teacher": Teacher,
     "digits": Digits,
     "parity": Parity,
+    "rhm": RandomHierarchy,
     "cifar10": Cifar10,
 }
 
-__all__ = ["TASKS", "Cifar10", "Data", "Digits", "Identity", "Parity", "Samples", "Task", "Teacher"]
+__all__ = [
+    "TASKS",
+    "Cifar10",
+    "Data",
+    "Digits",
+    "Identity",
+    "Parity",
+    "RandomHierarchy",
+    "Samples",
+    "Task",
+    "Teacher",
+]

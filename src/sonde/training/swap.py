@@ -34,7 +34,7 @@ def swapped(matrices: Mapping[str, nn.Parameter], weights: Mapping[str, Tensor])
             raise SondeError(
                 f"the backward matrix of {name} is {tuple(v.shape)}, the weight {tuple(w.shape)}: they must be alike"
             )
-        laid = v.detach().to(w)
+        laid = (v.detach() if v.requires_grad else v).to(w)
         if laid.stride() != w.stride():
             laid = torch.empty_strided(w.shape, w.stride(), dtype=w.dtype, device=w.device).copy_(laid)
         extent = sum((size - 1) * stride for size, stride in zip(w.shape, w.stride(), strict=True))
