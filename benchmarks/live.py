@@ -1,11 +1,14 @@
 """How long the live page takes to show what was stored: from the end of a flush or an epoch to the browser's page.
 
-python benchmarks/live.py      # three loops of ten updates each; docs/live.md quotes what it prints
+python benchmarks/live.py             # three loops of ten updates each: live.json, and the table in docs/live.md
+python benchmarks/live.py --page      # the table anew
 
 One update follows the other as soon as the page has shown it.  Both clocks are this machine's.
 """
 
+import json
 import os
+import re
 import shutil
 import statistics
 import subprocess
@@ -20,6 +23,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
+HERE = Path(__file__).parent
+NUMBERS = HERE / "live.json"
+PAGE = HERE.parent / "docs" / "live.md"
+TABLE = re.compile(r"(<!-- benchmarks/live.json -->\n).*?(<!-- end -->)", re.DOTALL)
 UPDATES = 10
 START = 300_000  # milliseconds until the server has started
 WATCH = """([selector]) => {
@@ -131,15 +138,44 @@ LOOPS: dict[str, Callable[["Page", Path], list[float]]] = {
 }
 
 
-def main() -> None:
-    print(
-        f"{UPDATES} updates each, seconds: median (largest); load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
-    )
+def measure() -> dict[str, Any]:
+    """Seconds of every update, and what they were measured on."""
+    from sonde_bench.table import machine
+
+    found: dict[str, Any] = {"machine": machine(), "seconds": {}}
     with browser() as driven:
         for name, loop in LOOPS.items():
             with tempfile.TemporaryDirectory() as folder, live_page(driven, Path(folder) / "runs") as page:
-                found = loop(page, Path(folder) / "runs")
-                print(f"{name}: {statistics.median(found):.2f} ({max(found):.2f})", flush=True)
+                found["seconds"][name] = [round(one, 3) for one in loop(page, Path(folder) / "runs")]
+                print(f"{name}: {statistics.median(found['seconds'][name]):.2f} s", flush=True)
+    return found
+
+
+def table(known: dict[str, Any]) -> str:
+    """Median and largest of each loop, and the conditions."""
+    lines = ["| | updates | median, s | largest, s |", "|---|---:|---:|---:|"]
+    lines += [
+        f"| {name} | {len(seconds)} | {statistics.median(seconds):.2f} | {max(seconds):.2f} |"
+        for name, seconds in known["seconds"].items()
+    ]
+    machine = known["machine"]
+    lines += [
+        "",
+        f"Measured with `python benchmarks/live.py` on {machine['processor']}, {machine['cores']} cores, at a load of "
+        f"{machine['load']:.1f}, {machine['date']}.",
+    ]
+    return "\n".join(lines)
+
+
+def placed(text: str, made: str) -> str:
+    """The page with this table in its place."""
+    return TABLE.sub(lambda place: f"{place[1]}{made}\n{place[2]}", text)
+
+
+def main() -> None:
+    if "--page" not in sys.argv[1:]:
+        NUMBERS.write_text(json.dumps(measure(), indent=1) + "\n")
+    PAGE.write_text(placed(PAGE.read_text(), table(json.loads(NUMBERS.read_text()))))
 
 
 if __name__ == "__main__":

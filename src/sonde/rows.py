@@ -44,6 +44,7 @@ class Reading:
 
     @property
     def defined(self) -> bool:
+        """Whether there is a number: a reading without one has its reason."""
         return self.reason is None
 
 

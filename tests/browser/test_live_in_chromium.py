@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from chromium import Opened, chromium, missing, open_page
@@ -132,3 +132,32 @@ def test_a_watched_loop_of_a_thousand_modules_is_followed_step_by_step_and_its_n
         assert opened.complaints == []
         assert asked(opened, url) == []
         opened.page.close()
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (390, "dark")])
+def test_the_live_page_passes_axe_with_runs_and_without(
+    browser: "Browser", tmp_path: Path, width: int, scheme: str
+) -> None:
+    axe = pytest.importorskip(
+        "axe_playwright_python.sync_playwright", reason="axe-playwright-python is not there"
+    )
+    with served(tmp_path) as (url, _):
+        size = {"width": width, "height": 900}
+        opened = open_page(browser, url, viewport=size, color_scheme=scheme, ready="#live")
+        says(opened, "#live", "no runs yet")
+        assert serious(axe, opened) == []
+        with process(str(BY_LINES), str(tmp_path), "looked at") as loop:
+            assert loop.stdin is not None
+            print("go on", file=loop.stdin, flush=True)
+            says(opened, "#watched-step-said", "^0 of 0$")
+            says(opened, "#live", "1 running")
+            assert serious(axe, opened) == []
+        assert opened.complaints == []
+        opened.page.close()
+
+
+def serious(axe: Any, opened: Opened) -> list[tuple[str, str]]:
+    found = axe.Axe().run(opened.page).response
+    assert len(found["passes"]) > 10
+    bad = [one for one in found["violations"] if one["impact"] in ("serious", "critical")]
+    return [(one["id"], one["nodes"][0]["html"]) for one in bad]

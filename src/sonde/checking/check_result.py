@@ -84,6 +84,7 @@ class Checked:
 
     @property
     def loss_value(self) -> float | None:
+        """The loss of the batch; None where there is none."""
         found = self.rows.filter(pl.col("metric") == "loss")
         return None if found.is_empty() else float(found["value"][0])
 
@@ -100,6 +101,7 @@ class Checked:
 
     @property
     def title(self) -> str:
+        """Which model, when, and its loss."""
         value = self.loss_value
         loss = self.loss if value is None else f"{self.loss}, {number(value, 4)}"
         return f"{self.model} at initialisation; loss: {loss}"

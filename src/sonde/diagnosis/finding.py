@@ -27,25 +27,31 @@ class Finding:
 
     @property
     def short(self) -> str:
+        """What it is, in one sentence."""
         return TEXTS[self.name].short
 
     @property
     def why(self) -> str:
+        """Why it hurts."""
         return TEXTS[self.name].why
 
     @property
     def remedy(self) -> str:
+        """What mends it."""
         return TEXTS[self.name].remedy
 
     @property
     def reference(self) -> str:
+        """Who wrote of it."""
         return TEXTS[self.name].reference
 
     @property
     def since(self) -> str:
+        """When it first shows: a step of a watched run, an epoch of a trained one."""
         return f"step {self.step}" if self.epoch is None else f"epoch {self.epoch}"
 
     def as_dict(self) -> dict[str, Any]:
+        """All of it as plain values, as `sonde diagnose --json` prints it."""
         known = {"name": self.name, "level": self.level, "modules": list(self.modules), "step": self.step}
         known["epoch"] = self.epoch
         known |= {"short": self.short, "evidence": list(self.evidence), "explained_by": self.explained_by}

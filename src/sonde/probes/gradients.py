@@ -16,7 +16,7 @@ from sonde.rows import Reading, undefined
 
 
 def loss(snapshot: Snapshot) -> Iterator[Reading]:
-    """Mean loss of the probe batch."""
+    """Mean loss of the probe batch, (1/N) Σ_i ℓ_i."""
     yield Reading(metric="loss", value=snapshot.losses_N.mean().item(), samples=snapshot.samples)
 
 

@@ -29,7 +29,7 @@ def growth(snapshot: Snapshot) -> Iterator[Reading]:
 
 
 def trace(snapshot: Snapshot) -> Iterator[Reading]:
-    """Every unit of the first probe sample at every layer, as `state[unit]`."""
+    """Every unit of the first probe sample at every layer: `state[unit]` = h_l[unit], l = 0 … L."""
     for layer, h in enumerate(snapshot.states):
         for unit, value in enumerate(h[0].flatten().tolist()):
             yield Reading(metric=f"state[{unit}]", layer=layer, value=value, samples=1)
@@ -73,7 +73,7 @@ NO_LINEAR = "the block runs no linear map and no convolution"
 
 
 def activation_mean(snapshot: Snapshot) -> Iterator[Reading]:
-    """Mean of the linear output, layers 1 … L."""
+    """Mean of the linear output z_l = W h_{l−1} + b, layers 1 … L: m = Σ z/(N d) over samples and units."""
     for layer, z in enumerate(snapshot.preactivations, start=1):
         if z is None:
             yield undefined("activation_mean", NO_LINEAR, layer=layer)
@@ -84,7 +84,7 @@ def activation_mean(snapshot: Snapshot) -> Iterator[Reading]:
 
 
 def activation_std(snapshot: Snapshot) -> Iterator[Reading]:
-    """Sample standard deviation of the linear output, layers 1 … L."""
+    """Sample standard deviation of the linear output z_l, layers 1 … L: √(Σ (z − m)²/(N d − 1)), m its mean."""
     for layer, z in enumerate(snapshot.preactivations, start=1):
         if z is None:
             yield undefined("activation_std", NO_LINEAR, layer=layer)

@@ -73,10 +73,12 @@ class Snapshot:
 
     @property
     def samples(self) -> int:
+        """N, how many samples were looked at."""
         return len(self.losses_N)
 
     @property
     def depth(self) -> int:
+        """L, the number of blocks: the states are h_0 … h_L."""
         return len(self.states) - 1
 
     @property
@@ -107,6 +109,7 @@ class Snapshot:
         return {"": self.credits, "/bp": self.gradients}
 
     def rng(self, purpose: str) -> torch.Generator:
+        """The generator `probe/{purpose}/{epoch}` of the run's seed: the same draws whenever the epoch is probed."""
         return generator(self.context.seed, f"probe/{purpose}/{self.context.epoch}")
 
 

@@ -159,8 +159,14 @@ class Signal:
 class RuleState(Protocol):
     """Everything a rule owns, as a tree of tensors and plain values."""
 
-    def state_dict(self) -> dict[str, Any]: ...
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+    def state_dict(self) -> dict[str, Any]:
+        """What has to be stored to go on from here with the same bits."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what `state_dict` gave."""
+        ...
+
     def double(self, device: torch.device) -> "RuleState":
         """A float64 copy to compute credits with; nothing done to it reaches this state."""
         ...
@@ -185,6 +191,11 @@ class Rule(Protocol):
 
     @property
     def route(self) -> Route:
+        """How credit reaches the blocks.
+
+        `local`: at each state, as `credits` says.  `layer`: by automatic differentiation with `feedback` in place of
+        the weight matrices.  `global`: by automatic differentiation.  `frozen`: across the blocks to the embedding.
+        """
         return "local"
 
     @property
@@ -194,10 +205,12 @@ class Rule(Protocol):
 
     @property
     def credit_scale(self) -> CreditScale:
+        """`rms`: blocks are told a/(RMS(a) + 1e-6), RMS over the batch; `none`: a as it is."""
         return "rms"
 
     @property
     def penalty(self) -> float:
+        """λ of the loss's second term, λ Σ_l mean_i ‖f_l(h_l)‖², f_l what block l adds to the stream."""
         return 0.0
 
     @property

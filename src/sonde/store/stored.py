@@ -59,6 +59,7 @@ class WatchedRun:
 
     @property
     def label(self) -> str:
+        """What `sonde.watch(name=…)` called it, else the model's class."""
         return str(self.about["label"])
 
     @cached_property

@@ -35,15 +35,29 @@ class Task(Protocol):
     """A task's configuration."""
 
     @property
-    def label(self) -> str: ...
+    def label(self) -> str:
+        """What it is called in figures and tables."""
+        ...
+
     @property
-    def shape(self) -> tuple[int, ...]: ...  # of one input
+    def shape(self) -> tuple[int, ...]:
+        """Of one input."""
+        ...
+
     @property
-    def outputs(self) -> int: ...
+    def outputs(self) -> int:
+        """How many numbers a network answers with: classes, or the size of a target."""
+        ...
+
     @property
-    def classifies(self) -> bool: ...
+    def classifies(self) -> bool:
+        """Whether targets are labels 0 … C−1, trained with cross entropy; else numbers, with the squared error."""
+        ...
+
     def prepare(self, data_root: Place | None, on_progress: Callable[[int, int], None]) -> None:
         """Do once, before any run starts, what takes long or may fail; says how much of how much is done."""
         ...
 
-    def load(self, seed: int, data_root: Place | None, device: torch.device, dtype: torch.dtype) -> Data: ...
+    def load(self, seed: int, data_root: Place | None, device: torch.device, dtype: torch.dtype) -> Data:
+        """The samples, on the device; what is random in them follows from the seed alone."""
+        ...

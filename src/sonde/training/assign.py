@@ -105,9 +105,11 @@ class CreditAssignment:
         return rule.credits(state.double(snapshot.output_NC.device), signal)
 
     def state_dict(self) -> dict[str, Any]:
+        """What the rule owns, to be stored beside the network's own `state_dict`."""
         return self.state.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Let the rule go on from what `state_dict` gave."""
         self.state.load_state_dict(state)
 
 
