@@ -19,6 +19,7 @@ CONSTANT_LOSS: dict[str, Callable[[Mapping[str, Any]], float]] = {
     "teacher": lambda task: math.log(task["classes"]),
     "digits": lambda task: math.log(10),
     "parity": lambda task: math.log(2),
+    "rhm": lambda task: math.log(task["classes"]),
     "cifar10": lambda task: math.log(10),
 }
 """The loss of an answer that does not depend on the input, by task: the mean, or equal shares for all classes."""
