@@ -97,7 +97,7 @@ def test_an_ordinary_network_has_no_finding_after_500_steps(make: Make, seed: in
 
 
 def healthy(study: str) -> list[RunConfig]:
-    """BP in the study's networks that learn: deep plain ones do not and raw residual ones explode, as they are to show."""
+    """BP in the study's networks that learn: deep plain ones do not, raw residual ones explode, as they are to show."""
     configs = STUDIES[study].configs("quick", (42,))
     return [
         one
