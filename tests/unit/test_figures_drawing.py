@@ -314,7 +314,7 @@ def test_a_caption_says_when_the_seed_is_unknown() -> None:
 
 
 def test_models_and_rules_are_told_apart_by_colour_and_rules_by_marker_and_line() -> None:
-    assert COLOR.keys() == MARKER.keys() == LINE.keys() == {*MODELS, *RULES}
+    assert COLOR.keys() == MARKER.keys() == LINE.keys() == {*MODELS, *RULES, "healthy", "faulty"}
     for group in (MODELS, RULES):
         assert len({to_hex(COLOR[name]) for name in group}) == len(group)
     assert len({(MARKER[rule], str(LINE[rule])) for rule in RULES}) == len(RULES)

@@ -211,7 +211,7 @@ def test_a_missing_seed_shrinks_n_of_its_line_only() -> None:
     figure, caption = drawn(VIT, without_runs(evidence_of(3), "vit-dfa-456"))
     assert "n = 3 (BP) and 2 (DFA) seeds" in title(figure)
     assert {"BP (n = 3)", "DFA (n = 2)"} <= {text.get_text() for text in figure.findobj(Text)}
-    assert all("DFA: no defined values from seed 456." in text for text in (words(figure), caption))
+    assert all("DFA: no run of seed 456." in text for text in (words(figure), caption))
 
 
 def test_arrays_of_different_length_are_averaged_over_the_seeds_present() -> None:

@@ -1,6 +1,6 @@
 """The caption of a figure and what is in it: n, seeds, recipe, runs, all read from the runs it was drawn from."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
 
 import polars as pl
@@ -60,17 +60,23 @@ def seeds_text(group: Group) -> str:
 
 
 def missing_seeds(group: Group, rows: pl.DataFrame, when: str = "") -> list[str]:
-    """Which seeds have no defined value here, one sentence per line."""
-    seeds = set(group.runs["seed"].drop_nulls())
-    notes = []
+    """Which seeds a line lacks: those of which it has no run, and those whose run has no defined value here."""
+    every = set(group.runs["seed"].drop_nulls())
+    undefined, absent = [], dict[str, list[str]]()
     for key, label in group.labels.items():
         defined = set(rows.filter(pl.col(group.by) == key, pl.col("defined"))["seed"].drop_nulls())
-        recorded = group.runs.filter(pl.col(group.by) == key)["seed"].null_count() == 0
-        missing = sorted(seeds - defined)
-        if missing and (defined or recorded):
-            noun = f"seed{'s' * (len(missing) != 1)}"
-            notes.append(f"{label}: no defined values{when} from {noun} {', '.join(map(str, missing))}.")
-    return notes
+        own = group.runs.filter(pl.col(group.by) == key)["seed"]
+        recorded = own.null_count() == 0
+        trained = set(own) if recorded else every
+        if (missing := trained - defined) and (defined or recorded):
+            undefined.append(f"{label}: no defined values{when} from {_named_seeds(missing)}.")
+        if lacking := every - trained:
+            absent.setdefault(_named_seeds(lacking), []).append(label)
+    return undefined + [f"{', '.join(labels)}: no run of {seeds}." for seeds, labels in absent.items()]
+
+
+def _named_seeds(seeds: Collection[int]) -> str:
+    return f"seed{'s' * (len(seeds) != 1)} {', '.join(map(str, sorted(seeds)))}"
 
 
 def merge_notes(tagged: Iterable[tuple[str, str]], tags: Iterable[str]) -> list[str]:
