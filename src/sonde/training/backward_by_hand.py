@@ -226,6 +226,7 @@ class Unit:
 
     def __init__(self, module: nn.Module, x: Tensor, scratch: Scratch, *, residual: bool) -> None:
         self.parts = _parts(module, x, scratch)
+        self.back = [(part, index > 0) for index, part in enumerate(self.parts)][::-1]
         self.h = torch.empty_like(x) if residual else self.parts[-1].y if self.parts else x
         self.stream = scratch("stream", x) if residual else None
 
@@ -238,9 +239,9 @@ class Unit:
     def backward(self, g: Tensor, below: bool) -> Tensor | None:
         """As of a part."""
         through: Tensor | None = g
-        for index, part in reversed(list(enumerate(self.parts))):
+        for part, inside in self.back:
             assert through is not None
-            through = part.backward(through, below or index > 0)
+            through = part.backward(through, below or inside)
         return through if self.stream is None or through is None else torch.add(g, through, out=self.stream)
 
 
@@ -264,9 +265,11 @@ class StepByHand:
         with torch.enable_grad():
             value = self.loss.mean(output.requires_grad_(), y)
             (g,) = torch.autograd.grad(value.sum() if lead else value, output)
-        output = output.detach()
-        logs = (self._across if self.rule.route == "global" else self._at_cuts)(g, x, y, states, output)
-        return Step(value.detach(), output, logs)
+        step = Step(value.detach(), output.detach(), {})
+        if self.rule.route == "global":
+            self._across(g)
+            return step
+        return step._replace(logs=self._at_cuts(g, x, y, states, step.output_NC))
 
     def _lay_out(self, x: Tensor) -> None:
         self.batch = x.shape
@@ -277,18 +280,16 @@ class StepByHand:
             self.blocks.append(Unit(block, h, scratch, residual=self.net.residual))
             h = self.blocks[-1].h
         self.readout = Unit(self.net.readout, h, Scratch(), residual=False)
-
-    def _across(
-        self, g: Tensor, x: Tensor, y: Tensor, states: list[Tensor], output: Tensor
-    ) -> dict[str, Tensor]:
-        """The gradient, across all units."""
         units = [self.embed, *self.blocks, self.readout]
-        learns = [bool(unit.parts) for unit in units]
+        first = next(index for index, unit in enumerate(units) if unit.parts)
+        self.back = [(unit, index > first) for index, unit in enumerate(units)][first:][::-1]
+
+    def _across(self, g: Tensor) -> None:
+        """The gradient, from the output to the first unit that learns."""
         credit: Tensor | None = g
-        for index, unit in reversed(list(enumerate(units))):
-            if credit is not None:
-                credit = unit.backward(credit, any(learns[:index]))
-        return {}
+        for unit, below in self.back:
+            assert credit is not None
+            credit = unit.backward(credit, below)
 
     def _at_cuts(
         self, g: Tensor, x: Tensor, y: Tensor, states: list[Tensor], output: Tensor
