@@ -24,14 +24,17 @@ class SondeError(Exception):
     """A mistake in the input, the files or the surroundings; its message states the fix."""
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Ending for a message about an unknown name: the nearest names first, else all of them."""
+def nearest(name: str, known: Iterable[str], listed_by: str | None = None) -> str:
+    """Ending for a message about an unknown name: the nearest names; what lists all of them, or all of them if none is
+    near.
+    """
     names = sorted(known)
     same = [known for known in names if known.casefold() == name.casefold()]
     close = same or difflib.get_close_matches(name, names, n=3, cutoff=0.5)
-    if close:
-        return f"did you mean {' or '.join(repr(near) for near in close)}?"
-    return f"there are: {', '.join(names)}"
+    said = [f"did you mean {' or '.join(repr(near) for near in close)}?"] if close else []
+    if listed_by is not None:
+        said.append(f"`{listed_by}` lists all names")
+    return " ".join(said) or f"there are: {', '.join(names)}"
 
 
 def pick(table: Mapping[str, T], name: str, kind: str) -> T:

@@ -55,7 +55,7 @@ def test_a_loss_that_ends_at_that_of_a_constant_is_a_finding_with_both_numbers()
     (finding,) = found(FLAT)
     assert (finding.name, finding.level, finding.epoch) == ("not_learning", "likely", 0)
     assert finding.evidence == (
-        "After 1000 steps the loss on training samples is 2.3; one constant answer has 2.3.",
+        "After 1000 steps the loss on training samples is 2.3, on test samples 2.4; one constant answer has 2.3.",
         "9.9 % of the answers to training samples are right.",
     )
 
@@ -70,6 +70,8 @@ def test_it_begins_where_what_was_learned_is_lost() -> None:
     [
         (losses(2.4, 1.9, accuracy=0.1), {}),  # the loss fell
         (losses(2.4, 30.0, accuracy=0.4), {}),  # bold answers, many of them right
+        (FLAT | {("test_loss", EPOCHS, None): 1.0}, {}),  # dropout makes training samples hard
+        (FLAT | {("test_acc", EPOCHS, None): 0.4}, {}),
         (FLAT, {"steps": 99}),  # short
         (FLAT, {"rule": "frozen"}),  # there to be compared with
         (FLAT, {"task__name": "folder/own.py:Task"}),  # nobody knows what a constant scores

@@ -3,8 +3,9 @@
 import pytest
 
 from sonde.diagnosis import flow_symptoms, pace_faults, task_faults, wiring_faults
+from sonde.errors import SondeError
 from sonde.explanations import good_and_bad
-from sonde.explanations.by_name import EXPLANATIONS, documented
+from sonde.explanations.by_name import EXPLANATIONS, documented, explanations
 from sonde.explanations.explanation import Explanation
 from sonde.guests import OURS
 from sonde.watching.experiments.overfit import STEPS
@@ -76,3 +77,14 @@ def test_every_probe_and_metric_says_what_good_and_bad_look_like() -> None:
 
 def test_what_does_not_apply_is_not_printed() -> None:
     assert str(Explanation(name="a", kind="rule", short="It is.")) == "a (rule)\nIt is."
+
+
+def test_an_unknown_name_gets_the_nearest_ones_and_what_lists_all_of_them() -> None:
+    with pytest.raises(
+        SondeError, match=r"^nothing is named 'D9': did you mean 'd\d' or .*\? `sonde explain` lists all"
+    ):
+        explanations("D9")
+    with pytest.raises(SondeError, match=r"did you mean 'vanishing_gradient'.*lists all names$"):
+        explanations("vanishing gradients")
+    with pytest.raises(SondeError, match=r"^nothing is named 'zzzz': `sonde explain` lists all names$"):
+        explanations("zzzz")

@@ -244,7 +244,7 @@ def test_a_tool_that_is_not_installed_is_named_with_the_line_that_installs_it(
     monkeypatch.setitem(sys.modules, layout, None)
     told = sonde("export", "--runs", str(runs), "--layout", layout, check=False)
     assert told.returncode == 2
-    assert f"--layout {layout} needs " in told.stderr
+    assert f"--layout {layout} needs the extra {LAYOUTS[layout].extra}, of which " in told.stderr
     assert f"pip install 'sonde[{LAYOUTS[layout].extra}]'" in told.stderr
 
 

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from conftest import Sonde
 from report_stores import NASTY, rename, write_run
-from sonde.cli.live import live
+from sonde.cli.live import folder, live
 from sonde.errors import SondeError
 from sonde.live import feed as feeds
 from sonde.live import following as followings
@@ -23,7 +24,6 @@ from sonde.live.page_state import PageState
 from sonde.live.patches import patch, patched
 from sonde.live.server import Server
 from sonde.store.journal import Journal
-from sonde.store.place import place
 from sonde.studies import STUDIES
 from stores import some_rows
 
@@ -274,9 +274,17 @@ def test_what_cannot_be_followed_is_said_in_a_line(tmp_path: Path) -> None:
     with pytest.raises(
         SondeError, match=r"live follows folders of this machine; `sonde report --runs memory"
     ):
-        live(runs=place("memory://bucket/runs"))
+        folder("memory://bucket/runs")
     (tmp_path / "file").touch()
     with pytest.raises(SondeError, match="is a file: --runs names a folder"):
         live(runs=tmp_path / "file")
     with pytest.raises(SondeError, match="at least 16 letters"):
         live(runs=tmp_path, token="short/")
+
+
+def test_a_url_is_refused_before_a_package_is_asked_for(sonde: Sonde) -> None:
+    told = sonde("live", "--runs", "nowhere://bucket/runs", check=False)
+    assert told.returncode == 2
+    assert "live follows folders of this machine; `sonde report --runs nowhere://bucket/runs`" in told.stderr
+    assert "install" not in told.stderr
+    assert folder("file:///tmp/runs") == Path("/tmp/runs")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sonde.cli.options import RunsFolder
 from sonde.errors import SondeError
+from sonde.store.place import place
 
 if TYPE_CHECKING:
     from sonde.live.server import Server
@@ -17,8 +17,20 @@ if TYPE_CHECKING:
 SHORTEST = 16  # letters of a token
 
 
+def folder(named: str | Path) -> Path:
+    """What `--runs` names; a URL is refused before anything is asked of it."""
+    found = None if re.match(r"(?!file:)[a-z][a-z0-9+]*://", str(named)) else place(named)
+    if not isinstance(found, Path):
+        raise SondeError(
+            f"{named}: live follows folders of this machine; `sonde report --runs {named}` writes the page as it is now"
+        )
+    return found
+
+
 def live(
-    runs: RunsFolder = Path("runs"),
+    runs: Annotated[
+        Path, typer.Option("--runs", metavar="DIR", parser=folder, help="The folder of runs.")
+    ] = Path("runs"),
     port: Annotated[
         int, typer.Option(metavar="N", min=0, max=65535, help="The port to serve at; 0 takes a free one.")
     ] = 0,
@@ -43,10 +55,6 @@ def live(
     Only this machine can see it, and only with the address that is printed. Nothing is written to the store. From
     elsewhere: [bold]ssh -L PORT:127.0.0.1:PORT machine[/bold], then open the same address.
     """
-    if not isinstance(runs, Path):
-        raise SondeError(
-            f"{runs}: live follows folders of this machine; `sonde report --runs {runs}` writes the page as it is now"
-        )
     if runs.exists() and not runs.is_dir():
         raise SondeError(f"{runs} is a file: --runs names a folder of runs")
     if token is not None and not re.fullmatch(rf"[A-Za-z0-9_-]{{{SHORTEST},}}", token):

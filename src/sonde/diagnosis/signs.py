@@ -16,6 +16,7 @@ from sonde.audit.audit import RuleAudit, RunAudit
 EARLY = 10  # steps that are all looked at
 FEW = 100  # steps; a run that took fewer may be short rather than wrong
 FAILED = 0.1  # of the way from a constant answer to the lowest loss: a run that came less far failed
+ENDS = ("train_acc", "test_acc", "test_loss")  # of a trained run, beside the loss that it is trained by
 CLASSES = frozenset({"NllLoss", "NllLossNd", "NllLoss2D", "NllLoss2d", "LogSoftmax"})
 BINARY = frozenset({"BinaryCrossEntropy", "BinaryCrossEntropyWithLogits"})
 DISTANCES = frozenset({"MseLoss", "SmoothL1Loss", "HuberLoss", "L1Loss"})
@@ -258,7 +259,7 @@ class Signs:
             return self.fit("1")
         on_batch, at_end = self.trial("score"), self.score_of(self.last_loss)
         if on_batch is None and self.trials is None and self.loss_of_chance and self.last_loss is not None:
-            return max(1 - self.last_loss / self.loss_of_chance, self._above_chance)
+            return max(1 - self.last_loss / self.loss_of_chance, self._by_samples)
         if on_batch is None or at_end is None or not self._same_loss:
             return None if on_batch is None else float(on_batch)
         if on_batch >= 0.5 and (self.fell or 0.0) >= 0.5:  # the batch is harder or easier than the last ones
@@ -266,10 +267,18 @@ class Signs:
         return min(float(on_batch), at_end)
 
     @property
-    def _above_chance(self) -> float:
-        """The same by the share of right answers of a trained run, for a loss may be high because answers are bold."""
-        known, chance = self.of_run("train_acc"), math.exp(-(self.loss_of_chance or 0.0))
-        return (known[max(known)] - chance) / (1 - chance) if known and chance < 1 else -math.inf
+    def _by_samples(self) -> float:
+        """The same of a trained run by its test samples and by the share of right answers: dropout, or answers that are
+        too bold, make a loss high without it.
+        """
+        if self.audited is None or self.loss_of_chance is None:
+            return -math.inf
+        chance = math.exp(-self.loss_of_chance)
+        ends = {metric: known[max(known)] for metric in ENDS if (known := self.of_run(metric))}
+        reached = [
+            (ends[metric] - chance) / (1 - chance) for metric in ("train_acc", "test_acc") if metric in ends
+        ]
+        return max([*reached, 1 - ends.get("test_loss", math.inf) / self.loss_of_chance])
 
     @property
     def _same_loss(self) -> bool:

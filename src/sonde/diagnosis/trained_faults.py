@@ -18,8 +18,10 @@ def not_learning(s: Signs) -> Finding | None:
         return None
     if s.steps < FEW or s.loss_of_chance is None or s.last_loss is None or not s.failed:
         return None
+    of_test = s.of_run("test_loss")
+    beside = f", on test samples {number(of_test[max(of_test)], 3)}" if of_test else ""
     said = (
-        f"After {s.steps} steps the loss on training samples is {number(s.last_loss, 3)}; "
+        f"After {s.steps} steps the loss on training samples is {number(s.last_loss, 3)}{beside}; "
         f"one constant answer has {number(s.loss_of_chance, 3)}."
     )
     hits = s.of_run("train_acc")

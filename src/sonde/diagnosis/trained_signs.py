@@ -6,13 +6,13 @@ from typing import Any
 
 import polars as pl
 
-from sonde.diagnosis.signs import Audited, Signs
+from sonde.diagnosis.signs import ENDS, Audited, Signs
 from sonde.store.stored import Run
 
 LAYERS = {"hidden_norm": "out_rms", "grad_norm": "grad_rms"}
 """Norms of a sample at a state, and what they are per number of it."""
 
-WHOLE = ("train_loss", "test_loss", "train_acc")
+WHOLE = ("train_loss", *ENDS)
 
 CONSTANT_LOSS: dict[str, Callable[[Mapping[str, Any]], float]] = {
     "identity": lambda task: 1 / 3,  # the variance of U(−1, 1)
@@ -27,7 +27,7 @@ CONSTANT_LOSS: dict[str, Callable[[Mapping[str, Any]], float]] = {
 
 def trained_signs(run: Run, rows: pl.DataFrame, audited: Audited) -> Signs:
     """What a store holds of a run.  The gradient that is stored is BP's: of another rule it says nothing here."""
-    width, layers = run.about["width"], dict(LAYERS)
+    width, layers, task = run.about["width"], dict(LAYERS), run.complete_config["task"]
     if run.config["rule"]["name"] != "bp":
         del layers["grad_norm"]
     of_layers = rows.filter(pl.col("metric").is_in(layers)).with_columns(
@@ -40,7 +40,6 @@ def trained_signs(run: Run, rows: pl.DataFrame, audited: Audited) -> Signs:
         (pl.col("metric") == "test_loss") & (pl.col("epoch") == 0)
     )
     losses = of_run.filter(is_loss).with_columns(metric=pl.lit("loss"))
-    task = run.config["task"]
     constant = CONSTANT_LOSS.get(task["name"])
     return Signs(
         rows=pl.concat([of_layers, of_run, losses], how="diagonal"),

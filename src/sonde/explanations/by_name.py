@@ -39,5 +39,6 @@ def explanations(name: str, known: Iterable[Explanation] = EXPLANATIONS) -> list
     wanted = SYMBOLS.get(wanted, wanted)
     found = [text for text in known if text.name.casefold() == wanted]
     if not found:
-        raise SondeError(f"nothing is named {name!r}: {nearest(wanted, {text.name for text in known})}")
+        names = {text.name for text in known} | NUMBERED.keys()
+        raise SondeError(f"nothing is named {name!r}: {nearest(wanted, names, 'sonde explain')}")
     return found

@@ -359,8 +359,8 @@ DIAGNOSES = (
         (
             "Of a run that Sonde trained for 100 steps or more: the loss on training samples in the last tenth of "
             "epochs has come less than a tenth of the way from that of one constant answer (equal shares for all "
-            "classes; the mean of the targets) to zero, and so has the share of right answers. Frozen blocks are "
-            "not asked."
+            "classes; the mean of the targets) to zero, and so have the loss on test samples and the share of right "
+            "answers. Frozen blocks are not asked."
         ),
         "Nothing of the input reaches the output, or nothing of the error reaches the weights.",
         (

@@ -68,5 +68,8 @@ def writer(name: str) -> Write:
     except ModuleNotFoundError as missing:
         if layout.extra is None or (missing.name or "").startswith("sonde"):
             raise
-        raise SondeError(f"--layout {name} needs {missing.name}: {installation(layout.extra)}") from None
+        raise SondeError(
+            f"--layout {name} needs the extra {layout.extra}, of which {missing.name} is not installed: "
+            f"{installation(layout.extra)}"
+        ) from None
     return found
