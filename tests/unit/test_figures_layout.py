@@ -8,7 +8,8 @@ from matplotlib.figure import Figure
 from residual_evidence import RESIDUAL, residual_evidence, undefined_where
 from sonde.figures import Evidence, FigureSpec, figures_of
 from sonde.figures.render import settle_layout
-from sonde.figures.style import house_style
+from sonde.figures.style import DOUBLE, house_style, legend_row, new_figure
+from sonde.rules import RULES as EVERY_RULE
 from study_evidence import RULES, crowded_rules, crowded_snapshots, rules_evidence, snapshot_evidence
 
 SNAPSHOTS, CIFAR, AUDIT = (list(figures_of(study)) for study in ("snapshots", "cifar10", "audit"))
@@ -62,3 +63,17 @@ def test_the_check_sees_words_that_overlap() -> None:
     ax.text(0.52, 0.5, "another")
     with pytest.raises(AssertionError, match=r"one word / .*another"):
         check_texts(figure)
+
+
+@pytest.mark.parametrize("share", [1.0, 0.45])
+def test_a_legend_of_every_rule_stays_within_its_share_of_the_figure(share: float) -> None:
+    with house_style():
+        figure = new_figure(DOUBLE, 3.9, "rules")
+        panel, below = figure.subplots(2)
+        for rule in EVERY_RULE.values():
+            panel.plot([0, 1], [0, 1], label=rule().label)
+        legend_row(below, [panel], share)
+        settle_layout(figure)
+        legend = below.get_legend()
+        assert legend is not None
+        assert legend.get_window_extent().width <= share * figure.bbox.width

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from sonde.figures import summary
 from sonde.figures.caption import caption, merge_notes, missing_seeds, n_text
 from sonde.figures.cohort import Cohort, cohort_of
-from sonde.figures.diagnostics import by_layer
+from sonde.figures.diagnostics import CONTROLS, DOTTED, by_layer
 from sonde.figures.marks import draw_panel, say_empty
 from sonde.figures.scales import epoch_axis, layer_axis, linear_limits
 from sonde.figures.series import Curves, common_epoch, curves, latest, line_notes, with_n
@@ -40,7 +40,7 @@ def draw_credit(evidence: Evidence) -> tuple[Figure, str]:
     aligned = cohort.evidence.metric("weight_alignment").filter("defined")["rule"].unique().to_list()
     by_matrices = pl.col("rule").is_in(aligned)
     parts = {
-        "through matrices in place of the weights": chosen.filter(by_matrices),
+        "through matrices in place of W": chosen.filter(by_matrices),
         "straight to every state": chosen.filter(~by_matrices),
     }
     shown = {title: curves(cohort, part, "layer", range(cohort.depth + 1)) for title, part in parts.items()}
@@ -48,7 +48,14 @@ def draw_credit(evidence: Evidence) -> tuple[Figure, str]:
     present = replace(cohort, labels={k: v for k, v in cohort.labels.items() if k in set(chosen["rule"])})
     notes += missing_seeds(present, chosen)
     when = f"epoch {chosen['epoch'][0]}"
-    figure, counts = _panels(present, shown, f"Credit by depth, {cohort.setting}, {when}")
+    null = cohort.evidence.metric("credit_cosine/null").filter(pl.col("epoch") == chosen["epoch"][0])
+    chance = {
+        title: curves(
+            cohort, null.filter(pl.col("rule").is_in(part["rule"])), "layer", range(cohort.depth + 1)
+        )
+        for title, part in parts.items()
+    }
+    figure, counts = _panels(present, shown, f"Credit by depth, {cohort.setting}, {when}", chance)
     for ax in figure.axes[:2]:
         layer_axis(ax, cohort.depth, first=0, zero="0")
         ax.axhline(0, color=FAINT, linewidth=0.6)
@@ -56,8 +63,9 @@ def draw_credit(evidence: Evidence) -> tuple[Figure, str]:
     said = "; ".join(by_layer(line) for one in shown.values() for line in one.lines)
     text = (
         f"Mean cosine between each rule's credit and the BP gradient at every state, {when}; BP's own is 1, and at the "
-        "last state several rules send the exact gradient. Skip connections carry credit past the matrices, so on the "
-        "left a high cosine is no merit of theirs: `credit_cosine/null` in the rows is what blind matrices score."
+        "last state several rules send the exact gradient. Dotted and grey, for each rule: what chance scores in its "
+        "place. Skip connections carry credit past the matrices, so on the left that is high, too: what counts is "
+        "how far a rule lies above it."
     )
     return figure, caption(present, counts, text, f"Look at the first states: {said}.", notes)
 
@@ -83,10 +91,12 @@ def draw_alignment(evidence: Evidence) -> tuple[Figure, str]:
         "Cosine between the weight matrices W of the blocks and the matrices V in their place on the way back (left), "
         "and how large V is against W (right): means over all matrices of all blocks, against epochs."
     )
-    said = ", ".join(
-        f"{line.label} {line.mean[0]:.2f} to {line.mean[-1]:.2f}" for line in next(iter(shown.values())).lines
+    found, sizes = (
+        ", ".join(f"{line.label} {line.mean[0]:z.2f} to {line.mean[-1]:z.2f}" for line in one.lines)
+        for one in shown.values()
     )
-    return figure, caption(present, counts, text, f"Look at which V finds W: {said}.", notes)
+    look = f"Look at which V finds W: {found}. Sizes, of which several lie on one another: {sizes}."
+    return figure, caption(present, counts, text, look, notes)
 
 
 def _over_blocks(rows: pl.DataFrame) -> pl.DataFrame:
@@ -99,11 +109,13 @@ def _over_blocks(rows: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _panels(cohort: Cohort, shown: dict[str, Curves], title: str) -> tuple[Figure, pl.DataFrame]:
-    """Two panels with a legend below them, and what the lines stand on."""
+def _panels(
+    cohort: Cohort, shown: dict[str, Curves], title: str, chance: dict[str, Curves] | None = None
+) -> tuple[Figure, pl.DataFrame]:
+    """Two panels, and what their lines stand on; a legend below each, or one below both that have the same lines."""
     counts = pl.concat([one.summary.select("rule", "n") for one in shown.values()])
-    figure = new_figure(DOUBLE, 3.4, f"{title}, {n_text(cohort, counts)}")
-    layout = figure.add_gridspec(2, 2, height_ratios=(1, 0.08))
+    figure = new_figure(DOUBLE, 3.4 if chance is None else 3.9, f"{title}, {n_text(cohort, counts)}")
+    layout = figure.add_gridspec(2, 2, height_ratios=(1, 0.08 if chance is None else 0.24))
     names = with_n([line for one in shown.values() for line in one.lines])
     for column, (about, one) in enumerate(shown.items()):
         ax = figure.add_subplot(layout[0, column])
@@ -111,8 +123,18 @@ def _panels(cohort: Cohort, shown: dict[str, Curves], title: str) -> tuple[Figur
         if not one.lines:
             say_empty(ax, "no rule of this kind")
             continue
+        null = [] if chance is None else chance[about].lines
+        for line in null:
+            ax.plot(line.x, line.mean, color=FAINT, linewidth=0.9, linestyle=DOTTED, zorder=1.8)
         draw_panel(ax, one.lines, log=False, names=names)
-        ax.set_ylim(*linear_limits(*one.extents(log=False), np.array([0.0, 1.0])))
+        if null:
+            ax.plot([], [], color=FAINT, linewidth=0.9, linestyle=DOTTED, label=CONTROLS["null"])
+        extents = [*one.extents(log=False), *(line.mean for line in null), np.array([0.0, 1.0])]
+        ax.set_ylim(*linear_limits(*extents))
     panels = figure.axes[:2]
-    legend_row(figure.add_subplot(layout[1, :]), panels)
+    if chance is None:
+        legend_row(figure.add_subplot(layout[1, :]), panels)
+    else:
+        for column, ax in enumerate(panels):
+            legend_row(figure.add_subplot(layout[1, column]), [ax], share=0.45)
     return figure, counts

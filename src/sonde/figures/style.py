@@ -1,13 +1,13 @@
 """How every figure looks.  A model or a rule keeps its colour, marker and line style everywhere."""
 
 import hashlib
-import math
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import matplotlib
+import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -188,25 +188,34 @@ def bar_panels(figure: Figure) -> tuple[list[Axes], Axes]:
     return [left, right], figure.add_subplot(grid[1, :])
 
 
-def legend_row(ax: Axes, panels: Iterable[Axes]) -> None:
-    """One legend for several panels in an empty panel of its own, every label once, in as few rows as fit."""
+def legend_row(ax: Axes, panels: Iterable[Axes], share: float = 1.0) -> None:
+    """One legend for several panels in an empty panel of its own, every label once, in as few rows as fit.
+
+    `share` is how much of the figure's width the legend has.
+    """
     handles: dict[str, Artist] = {}
     for panel in panels:
         for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
     ax.axis("off")
-    inches = sum(0.06 * len(label) + 0.5 for label in handles)
-    rows = max(1, math.ceil(inches / ax.get_figure(root=True).get_figwidth()))  # type: ignore[union-attr]
+    inches = share * ax.get_figure(root=True).get_figwidth()  # type: ignore[union-attr]
+    lengths = [len(label) for label in handles]
+    fitting = (n for n in range(len(lengths), 1, -1) if _legend_width(lengths, n) <= inches)
     ax.legend(
         list(handles.values()),
         list(handles),
         loc="center",
-        ncols=max(1, math.ceil(len(handles) / rows)),
+        ncols=next(fitting, 1),
         borderpad=0,
         borderaxespad=0,
         handlelength=2.2,
         columnspacing=1.8,
     )
+
+
+def _legend_width(lengths: list[int], columns: int) -> float:
+    """In inches: a column is filled from above and as wide as its longest label."""
+    return sum(0.06 * float(column.max()) + 0.5 for column in np.array_split(lengths, columns))
 
 
 def legend_above(ax: Axes, columns: int = 4) -> None:
