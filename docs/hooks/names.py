@@ -13,8 +13,8 @@ from sonde.guests import OURS
 PAGES = {
     "probe": (
         "Probes",
-        "A probe turns a snapshot (a float64 copy of the network on the first test samples) into readings. What good "
-        "and bad values look like is on [Signal, gradient, credit](../concepts/signal-and-credit.md).",
+        "A probe turns a snapshot (a float64 copy of the network on the first test samples) into readings. What they "
+        "are for is on [Signal, gradient, credit](../concepts/signal-and-credit.md).",
     ),
     "metric": (
         "Metrics",
@@ -23,7 +23,9 @@ PAGES = {
     "rule": (
         "Rules",
         "A rule names the credit a_l that each state h_l is told. `sonde train --rule NAME` trains with one; "
-        "[Which rules train depth](../tutorials/rules.md) compares them.",
+        "[Which rules train depth](../tutorials/rules.md) compares them. Good looks like a cosine well above chance at "
+        "every layer and an accuracy near BP's; bad looks like a cosine at chance, whatever its size, and an accuracy "
+        "no better than that of frozen blocks. Each has both in its picture, from the same network and data.",
     ),
     "question": (
         "Questions of the audit",
@@ -33,7 +35,9 @@ PAGES = {
     "diagnosis": (
         "Diagnoses",
         "What `sonde diagnose` may say of a watched run, in the order in which one explains another. Good looks like "
-        "one line: the run is fine; [My network does not train](../tutorials/does-not-train.md) shows a bad run.",
+        "one line: the run is fine; [My network does not train](../tutorials/does-not-train.md) shows a bad run. "
+        "In each picture a healthy program stands on the left and a faulty one on the right, on one scale; below it, "
+        "what `sonde diagnose` says of the faulty one.",
     ),
     "word": (
         "Words",

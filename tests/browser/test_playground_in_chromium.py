@@ -44,6 +44,20 @@ TRAIN = """([settings, stops]) => new Promise((done, fail) => {
   engine.postMessage({ kind: 'start', run: 0, settings });
 })"""
 
+# One step after the other, as the page asks while it plays, until a frame has an older test loss; then none.
+RESTS = """(settings) => new Promise((done, fail) => {
+  const engine = new Worker(URL.createObjectURL(new Blob([document.getElementById('engine').textContent])));
+  let waiting = null;
+  engine.onerror = (event) => fail(new Error(event.message));
+  engine.onmessage = ({ data }) => {
+    if (data.kind === 'started') return;
+    if (waiting) { engine.terminate(); done([waiting, data]); return; }
+    if (!data.whole) waiting = data;
+    engine.postMessage({ kind: 'train', steps: waiting ? 0 : 1, goes_on: !waiting });
+  };
+  engine.postMessage({ kind: 'start', run: 0, settings });
+})"""
+
 EXCHANGE = """(request) => new Promise((done) => {
   const engine = new Worker(URL.createObjectURL(new Blob([document.getElementById('engine').textContent])));
   engine.onmessage = ({ data }) => { engine.terminate(); done(data.answer); };
@@ -141,6 +155,32 @@ def test_frames_go_on_while_fifty_layers_train(visit: Any) -> None:
     after, ended = page.evaluate(FRAMES, 80)
     assert int(page.inner_text("#step").replace(",", "")) > 20
     print(f"\n{1000 * (after - before) / (ended - begun):.0f} frames a second, depth 50, width 32, batch 32")
+
+
+def test_what_costs_much_waits_while_training_goes_on_and_is_made_up_for_where_it_rests(visit: Any) -> None:
+    opened = paused(visit("#task=rings&depth=1&width=4&batch=4&rate=0.05&pace=1"))
+    waiting, rested = opened.page.evaluate(RESTS, settings_of(opened))
+    assert not waiting["whole"]
+    assert waiting["step"] == rested["step"] > 0
+    assert rested["whole"]
+    assert rested["field"] is not None
+    (*_, then) = trained(opened, [rested["step"]])
+    assert loss(rested) == loss(then)
+
+
+def test_where_training_rests_the_test_loss_is_that_of_the_step_shown(visit: Any) -> None:
+    opened = visit("#task=rings&depth=1&width=4&batch=4&rate=0.05&pace=1")
+    page = opened.page
+    page.evaluate(FRAMES, 25)
+    page.click("#play")
+    for _ in range(20):  # what was asked for before the click may still come
+        step = int(page.inner_text("#step").replace(",", ""))
+        (*_, then) = trained(opened, [step])
+        said = float(page.inner_text("#test-loss"))
+        if said == float(f"{loss(then):.2g}"):
+            break
+    assert then["step"] == step >= 20
+    assert said == float(f"{loss(then):.2g}")  # in as many digits as it is shown
 
 
 # ---- what the presets claim

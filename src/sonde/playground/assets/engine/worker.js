@@ -18,31 +18,34 @@ function start(message) {
   const points = task.plane ? { x: task.train.x.slice(0, 2 * 256), y: task.train.y.slice(0, 256), edge: FIELD, side: FIELD_SIDE } : null;
   const sizes = { inputs: task.inputs, outputs: task.outputs, classifies: task.classifies, train: task.train.samples };
   postMessage({ kind: 'started', run, theory, points, sizes });
-  postFrame([]);
+  postFrame([], false);
 }
 
-function train({ steps, budget = BUDGET }) {
+// `goes_on`: more steps will be asked for as soon as these are drawn, so what costs much may wait.
+function train({ steps, budget = BUDGET, goes_on = false }) {
   const losses = [];
   const until = performance.now() + budget;
   for (let step = 0; step < steps && !trainer.diverged; step += 1) {
     losses.push(trainer.step());
     if (performance.now() > until) break;
   }
-  postFrame(losses);
+  postFrame(losses, goes_on && !trainer.diverged);
 }
 
-function postFrame(losses) {
+function postFrame(losses, may_wait) {
   const readings = trainer.measure();
   const input = trainer.oneInput();
-  const field = trainer.task.plane ? seldom('field', losses, () => trainer.field(FIELD_SIDE)) : null;
-  evaluation = seldom('evaluation', losses, () => trainer.evaluate()) || evaluation;
-  postMessage({ kind: 'frame', run, step: trainer.optimiser.steps, losses, readings, input, field, evaluation, diverged: trainer.diverged });
+  const field = trainer.task.plane ? seldom('field', may_wait, () => trainer.field(FIELD_SIDE)) : null;
+  const evaluated = seldom('evaluation', may_wait, () => trainer.evaluate());
+  evaluation = evaluated || evaluation;
+  const whole = Boolean(evaluated && (field || !trainer.task.plane)); // nothing in it is of an earlier step
+  postMessage({ kind: 'frame', run, step: trainer.optimiser.steps, losses, readings, input, field, evaluation, whole, diverged: trainer.diverged });
 }
 
-// What costs much is done now and then: at the start, after a single step, when training ends, and when it is due.
-function seldom(what, losses, make) {
+// While training goes on, what costs much is done when it is due.
+function seldom(what, may_wait, make) {
   const begun = performance.now();
-  if (losses.length > 1 && !trainer.diverged && begun < due[what]) return null;
+  if (may_wait && begun < due[what]) return null;
   const made = make();
   const ended = performance.now();
   due[what] = ended + Math.max(SELDOM, SHARE * (ended - begun));

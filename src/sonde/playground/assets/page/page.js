@@ -134,7 +134,14 @@ function begin() {
 function askForMore() {
   if (asked || !playing || !state?.frame || state.frame.diverged) return;
   asked = true;
-  engine.postMessage({ kind: 'train', steps: settings.pace });
+  engine.postMessage({ kind: 'train', steps: settings.pace, goes_on: true });
+}
+
+// Where training rests, test loss and plane are those of the step that is shown.
+function makeWhole() {
+  if (asked || playing || !state?.frame || state.frame.whole) return;
+  asked = true;
+  engine.postMessage({ kind: 'train', steps: 0 });
 }
 
 function oneStep() {
@@ -170,6 +177,7 @@ function arrived(frame) {
     setPlaying(false);
   }
   if (stepLeft) oneStep();
+  makeWhole();
   if (waiting) return;
   waiting = true;
   askForMore(); // the worker computes the next frame while this one waits to be drawn
@@ -190,6 +198,7 @@ function setPlaying(wanted) {
   button.textContent = playing ? 'Pause' : 'Train';
   button.setAttribute('aria-pressed', String(playing));
   askForMore();
+  makeWhole();
 }
 
 function change(key, value) {
