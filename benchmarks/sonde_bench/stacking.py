@@ -76,7 +76,7 @@ class Stacked:
 
     @property
     def about(self) -> str:
-        return f"{self._seeds} of the residual study, stacked ÷ bare loops one after the other, JAX, torch.compile"
+        return f"{self._seeds} of the residual study, stacked ÷ bare loops, {JAX} and {COMPILED}"
 
     @property
     def _seeds(self) -> str:

@@ -49,7 +49,8 @@ class Steps:
 
     @property
     def about(self) -> str:
-        return f"a step of {' and '.join(self.bars)} ÷ a bare loop's: {self.label}, batch {BATCH}"
+        others = f", {JAX}'s and {COMPILED}'s" if self.peers else ""
+        return f"a step of {' and '.join(self.bars)} ÷ a bare loop's{others}: {self.label}, batch {BATCH}"
 
     def __call__(self, options: Options) -> Iterator[Row]:
         noise = Noise(shape=self.shape, steps=self.steps, outputs=OUTPUTS)
