@@ -113,25 +113,26 @@ class FullRun:
 
 
 def looking(rule: str, rounds: int) -> None:
-    """The share of a run that goes into looking, by what is looked at."""
+    """The share of a run that goes into looking, by what is looked at; of each the least of several rounds."""
     config = next(config for config in configs("full", [42]) if config.rule == RULES[rule]())
     run, epochs, probing = FullRun(config), config.epochs, config.probes
-    run.train(20)
-    steps = run.program.steps_per_epoch
-    epoch = statistics.median(seconds(lambda: run.train(20), 1) for _ in range(rounds)) / 20 * steps
     costly = epochs_of(probing.costly_schedule, probing.costly_k, epochs)
     cheap = epochs_of(probing.schedule, probing.k, epochs) - costly
-    spent = {"test set": (seconds(run.program.evaluate, rounds), epochs + 1)}
-    for words, looks in (("every epoch", cheap), ("costly", costly)):
-        found = [run.look(max(looks)) for _ in range(rounds)]
-        for name in found[0]:
-            spent[f"{name}, {words}"] = (statistics.median(one[name] for one in found), len(looks))
-    whole = epochs * epoch + sum(each * times for each, times in spent.values())
+    times, least = {"test set": epochs + 1}, dict[str, float]()
+    run.train(20)
+    for _ in range(rounds):
+        spent = {"20 steps": seconds(lambda: run.train(20), 1), "test set": seconds(run.program.evaluate, 1)}
+        for words, looks in (("every epoch", cheap), ("costly", costly)):
+            found = {f"{name}, {words}": each for name, each in run.look(max(looks)).items()}
+            spent, times = spent | found, times | dict.fromkeys(found, len(looks))
+        least = {name: min(each, least.get(name, each)) for name, each in spent.items()}
+    epoch = least.pop("20 steps") / 20 * run.program.steps_per_epoch
+    whole = epochs * epoch + sum(each * times[name] for name, each in least.items())
     print(f"{rule}, residual_mlp d=256 L=4, {epochs} epochs of {epoch:.2f} s: what looking costs")
     print(f"{'':<34}{'seconds':>9}{'times':>7}{'of the run':>12}")
-    for name, (each, times) in spent.items():
-        if each * times > 1e-3 * whole:
-            print(f"{name:<34}{each:>9.3f}{times:>7}{each * times / whole:>12.2%}")
+    for name, each in least.items():
+        if (share := each * times[name] / whole) > 1e-3:
+            print(f"{name:<34}{each:>9.3f}{times[name]:>7}{share:>12.2%}")
     print(f"{'all of it':<50}{1 - epochs * epoch / whole:>12.2%}")
 
 
