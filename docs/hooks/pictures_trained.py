@@ -153,7 +153,7 @@ def draw_trained(what: Trained) -> tuple[Figure, str]:
     rows = what.of(group.evidence.metric(what.metric))
     last = pl.col("epoch") == pl.col("epoch").max()
     beside: dict[str, pl.DataFrame] = {}
-    moment = ""
+    moment = also = ""
     if what.along in ("layer", "block"):
         rows = rows.with_columns(block="layer")
         moment = f", epoch {rows['epoch'].max()}"
@@ -167,6 +167,8 @@ def draw_trained(what: Trained) -> tuple[Figure, str]:
     if what.frame is not None:
         framed = evidence.metric(what.metric).filter(rule=what.frame)
         beside = {what.frame: pl.concat([framed.with_columns(rule=pl.lit(key)) for key in keys])}
+        ids = framed["run"].unique().sort().to_list()
+        also = f" Grey: {what.frame}, the mean of {len(ids)} runs: {', '.join(ids)}."
     measure = Measure(
         name=what.name, along=what.along, log=what.log, level=what.level, level_name="threshold"
     )
@@ -180,7 +182,7 @@ def draw_trained(what: Trained) -> tuple[Figure, str]:
         cases,
         measure,
         title=f"{what.metric}{moment}",
-        shown=f"`{what.metric}`{moment}: {what.name}.",
+        shown=f"`{what.metric}`{moment}: {what.name}.{also}",
     )
     return figure, f"{caption.strip()}. {command(what.study)}"
 
