@@ -29,8 +29,9 @@ docs: demo ## the documentation as a folder of pages, site/, with the demo's fig
 pictures: demo ## docs/report.png and docs/live.png, with chromium
 	$(BIN)/python benchmarks/pictures.py
 
-findings: .venv/.ready ## docs/findings anew from the runs that are stored there
+findings: .venv/.ready ## docs/findings and docs/rules.md anew from the runs that are stored there
 	$(BIN)/python docs/findings/write.py
+	$(BIN)/python docs/write_rules.py
 
 test: .venv/.ready ## ruff, mypy and the tests
 	$(BIN)/ruff check .

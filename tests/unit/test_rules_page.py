@@ -1,11 +1,15 @@
-"""The table of rules in README.md and docs/rules.md, against the code.
+"""The tables of rules in README.md and docs/rules.md, against the code, stored runs and measured times.
 
 python tests/unit/test_rules_page.py      # copy the table of docs/rules.md into README.md
 """
 
+import json
 import re
+import runpy
 from pathlib import Path
+from typing import Any
 
+import polars as pl
 import pytest
 import torch
 
@@ -15,6 +19,9 @@ from sonde.errors import SondeError
 from sonde.models import ConvNet, ResidualMLP
 from sonde.network import Signature
 from sonde.rules import RULES, FeedbackAlignment, Rule
+from sonde.store.load import load
+from sonde.store.stored import Runs
+from sonde.store.verify import verify
 from sonde.tasks import Parity
 from sonde.training.assign import CreditAssignment
 from sonde.training.stack import stackable
@@ -92,6 +99,65 @@ def ratio(rule: Rule) -> float:
     net = ResidualMLP(d=256, L=4).build(signature, torch.Generator().manual_seed(0))
     x = torch.randn(128, 3, 32, 32)
     return flops(net, rule, x) / flops(net, RULES["bp"](), x)
+
+
+@pytest.fixture(scope="module")
+def writer() -> dict[str, Any]:
+    return runpy.run_path(str(ROOT / "docs" / "write_rules.py"))
+
+
+@pytest.fixture(scope="module")
+def stores(writer: dict[str, Any]) -> list[Runs]:
+    return [load(store) for store in writer["STORES"]]
+
+
+@pytest.fixture
+def times(writer: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(writer["TIMES"].read_text())
+    return found
+
+
+def test_the_page_is_the_one_of_the_stored_runs_and_times(
+    writer: dict[str, Any], stores: list[Runs], times: dict[str, Any]
+) -> None:
+    message = "python docs/write_rules.py writes it anew"
+    assert (ROOT / "docs" / "rules.md").read_text() == writer["page"](stores, times), message
+
+
+def test_an_edited_time_changes_the_page(
+    writer: dict[str, Any], stores: list[Runs], times: dict[str, Any]
+) -> None:
+    before = writer["page"](stores, times)
+    for row in times["rows"]:
+        row["ratio"] = 9.87
+    after = writer["page"](stores, times)
+    assert "9.87" not in before
+    assert after.count("| 9.87\\* |") == sum(row["bar"] is not None for row in times["rows"])
+
+
+def test_an_edited_row_of_a_run_changes_the_page(
+    writer: dict[str, Any], stores: list[Runs], times: dict[str, Any]
+) -> None:
+    accurate = pl.col("metric") == "test_acc"
+    worse = [
+        Runs(runs.rows.with_columns(value=pl.when(accurate).then(0.1234).otherwise("value")), runs.runs)
+        for runs in stores[:1]
+    ]
+    changed = writer["page"]([*worse, *stores[1:]], times)
+    assert changed.count("12.3 %") > (ROOT / "docs" / "rules.md").read_text().count("12.3 %")
+
+
+def test_a_run_that_is_not_there_is_asked_for_by_its_name(
+    writer: dict[str, Any], times: dict[str, Any]
+) -> None:
+    with pytest.raises(LookupError, match="train it"):
+        writer["page"]([], times)
+
+
+def test_the_store_of_the_page_is_whole_and_without_weights(writer: dict[str, Any]) -> None:
+    store = writer["STORES"][0]
+    assert not verify(store).wrong
+    assert {path.suffix for path in store.rglob("*") if path.is_file()} == {".json", ".parquet"}
 
 
 if __name__ == "__main__":

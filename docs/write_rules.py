@@ -1,0 +1,198 @@
+"""Write docs/rules.md: from the runs in docs/rules-runs and docs/findings/runs, and from benchmarks/rules/results.json.
+
+    python docs/write_rules.py
+
+What was trained or timed is computed here; `sonde bench rules_256 --save benchmarks/rules` times the steps anew.
+"""
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from sonde.audit.recovery import share_of_margin
+from sonde.config import RunConfig, label_of, name_of
+from sonde.models import ConvNet, Model, ResidualMLP, ResNet, VitMini
+from sonde.rules import Backprop, Frozen, Rule, StateBridge
+from sonde.runs.readings import Readings
+from sonde.store.load import load
+from sonde.store.stored import Runs
+from sonde.studies.depth import PROBES
+from sonde.studies.recipes import depth_matters
+from sonde.studies.rules import AUDITED, COMPARED, VARIED
+from sonde.tasks import RandomHierarchy
+from sonde.training.operations import operations
+from sonde.verdicts import accuracy
+
+HERE = Path(__file__).parent
+TIMES = HERE.parent / "benchmarks" / "rules" / "results.json"
+STORES = (HERE / "rules-runs", HERE / "findings" / "runs")
+SEED = 42
+SMALL, LARGE = VARIED["state_bridge"], StateBridge()
+NETWORKS: tuple[Model, ...] = (
+    ConvNet(channels=(16, 32), d=64),
+    ResNet(d=8),
+    VitMini(d=64, patch=2),
+)
+HIERARCHY = ResidualMLP(d=64, L=4)
+AMONG = ", residual_mlp d=256 L=4, among rules"
+"""How the benchmark's rows end that compare rules."""
+
+
+class Trained:
+    """What was measured at the end of stored runs, found by the configuration that they must have."""
+
+    def __init__(self, stores: Sequence[Runs]) -> None:
+        self.ended = {run.id for runs in stores for run in runs.runs if run.manifest.state == "complete"}
+        self.readings = [Readings(runs.rows) for runs in stores]
+
+    def value(self, config: RunConfig, metric: str, **where: int) -> float:
+        if config.id not in self.ended:
+            raise LookupError(f"{config.id} is in no store: train it, and hand it round")
+        found = [some[config.id] for r in self.readings if config.id in (some := r.at(metric, **where))]
+        return found[0].value
+
+    def reached(self, config: RunConfig) -> float:
+        return self.value(config, "test_acc", epoch=config.epochs)
+
+    def cosines(self, config: RunConfig, layers: int, of: str = "") -> str:
+        values = (
+            self.value(config, f"credit_cosine{of}", epoch=config.epochs, layer=layer)
+            for layer in range(layers)
+        )
+        return " ".join(f"{value:z.2f}".replace("-", "−") for value in values)
+
+
+def quick(model: Model, rule: Rule) -> RunConfig:
+    """As `sonde run rules` trains it."""
+    return depth_matters(model, rule, scale="quick", seed=SEED, probes=PROBES)
+
+
+def on_hierarchy(rule: Rule) -> RunConfig:
+    return replace(quick(HIERARCHY, rule), task=RandomHierarchy())
+
+
+def on_images(rule: Rule) -> RunConfig:
+    return depth_matters(ResidualMLP(d=256, L=4), rule, scale="full", seed=SEED, probes=AUDITED)
+
+
+def bridges(trained: Trained) -> str:
+    """State Bridge on networks whose states are maps or tokens."""
+    rows = []
+    for model in NETWORKS:
+        reached = [trained.reached(quick(model, rule)) for rule in (Backprop(), SMALL, Frozen())]
+        config = quick(model, SMALL)
+        layers = depth_of(config)
+        rows.append(
+            [
+                f"`{name_of('model', model)}`",
+                *(accuracy(one) for one in reached),
+                trained.cosines(config, layers),
+                trained.cosines(config, layers, "/null"),
+            ]
+        )
+    return table(["network", "BP", "State Bridge", "frozen", "cosine at h_0 …", "chance"], rows)
+
+
+def predictors(trained: Trained) -> str:
+    """The predictor as it comes against the one that costs less."""
+    bp, frozen = (trained.reached(on_images(rule)) for rule in (Backprop(), Frozen()))
+    rows = []
+    for called, rule in (("`hidden_layers=1, every=4`", SMALL), ("as it comes: 2 and 1", LARGE)):
+        config = on_images(rule)
+        reached = trained.reached(config)
+        (share,) = share_of_margin({SEED: reached - frozen}, {SEED: bp - frozen})
+        rows.append([called, accuracy(reached), f"{100 * share:.0f} %", trained.cosines(config, 4)])
+    rows += [["BP", accuracy(bp), "", ""], ["frozen", accuracy(frozen), "", ""]]
+    return table(["predictor", "test accuracy", "of BP's margin", "cosine at h_0 … h_3"], rows)
+
+
+def hierarchy(trained: Trained) -> str:
+    """Every rule that was trained on the random hierarchy, the most accurate first."""
+    configs = [on_hierarchy(rule) for rule in COMPARED]
+    known = [config for config in configs if config.id in trained.ended]
+    known.sort(key=lambda config: -trained.reached(config))
+    rows = [[label_of("rule", config.rule), accuracy(trained.reached(config))] for config in known]
+    return table(["rule", "test accuracy"], rows)
+
+
+def margin(trained: Trained) -> str:
+    bp, frozen = (trained.reached(on_hierarchy(rule)) for rule in (Backprop(), Frozen()))
+    return (
+        f"BP reaches {accuracy(bp)}, frozen blocks {accuracy(frozen)}, {100 * (bp - frozen):.0f} points less"
+    )
+
+
+def inputs(task: RandomHierarchy) -> dict[str, str]:
+    """How many different samples there are, and of how many test samples one is expected in training, too."""
+    different = task.classes * task.m ** ((task.s**task.L - 1) // (task.s - 1))
+    seen = 1 - (1 - 1 / different) ** task.samples
+    return {"different": f"{different:,}", "one_in": f"{1 / seen:.0f}"}
+
+
+def steps(times: dict[str, Any]) -> str:
+    """A step of every rule relative to the bare loop's."""
+    rows = []
+    for row in times["rows"]:
+        if row["bar"] is None or not row["name"].endswith(AMONG):
+            continue
+        rule = row["name"].removesuffix(AMONG)
+        above = "\\*" if row["ratio"] > row["bar"] else ""
+        spread = f"{row['p10']:.2f}–{row['p90']:.2f}"
+        ms = f"{1e3 * row['ours']:.1f} ms"
+        rows.append([f"`{rule}`", ms, f"{row['ratio']:.2f}{above}", spread, f"{row['bar']:.2f}"])
+    return table(["rule", "a step", "÷ a bare loop's", "middle 80 %", "at most"], rows)
+
+
+def arithmetic(rule: Rule) -> str:
+    """Of a step, relative to BP's."""
+    config = on_images(rule)
+    net = config.model.build(config.signature, torch.Generator().manual_seed(0))
+    x = torch.zeros(config.batch_size, *config.signature.shape)
+    return f"{operations(net, rule, x) / operations(net, Backprop(), x):.2f}"
+
+
+def depth_of(config: RunConfig) -> int:
+    """How many states lie below the last."""
+    net = config.model.build(config.signature, torch.Generator().manual_seed(0))
+    return len(net.blocks)
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = (headings, ["---"] * len(headings), *rows)
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def page(stores: Sequence[Runs], times: dict[str, Any]) -> str:
+    templates = Environment(
+        loader=FileSystemLoader(HERE), undefined=StrictUndefined, keep_trailing_newline=True
+    )
+    trained = Trained(stores)
+    text: str = templates.get_template("rules.md.jinja").render(
+        steps=steps(times),
+        machine=times["machine"],
+        bridges=bridges(trained),
+        predictors=predictors(trained),
+        hierarchy=hierarchy(trained),
+        margin=margin(trained),
+        lost=f"{100 * (trained.reached(on_images(LARGE)) - trained.reached(on_images(SMALL))):.1f}",
+        cheaper=arithmetic(SMALL),
+        dearer=arithmetic(LARGE),
+        seed=SEED,
+        **inputs(RandomHierarchy()),
+    )
+    return text
+
+
+def write() -> None:
+    stores = [load(store) for store in STORES]
+    (HERE / "rules.md").write_text(page(stores, json.loads(TIMES.read_text())))
+
+
+if __name__ == "__main__":
+    sys.exit(write())
