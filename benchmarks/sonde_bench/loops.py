@@ -135,7 +135,7 @@ def has_compiler() -> bool:
 
 
 class CompiledByTorch:
-    """A loop over a network that goes through `torch.compile`; the first call compiles."""
+    """A loop over a network that goes through `torch.compile`; the first call compiles, or finds it in a cache."""
 
     def __init__(self, net: Network, loop_of: Callable[[nn.Module], Callable[[], None]]) -> None:
         self._loop = loop_of(torch.compile(net))  # type: ignore[arg-type]

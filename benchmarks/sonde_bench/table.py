@@ -29,7 +29,8 @@ NOTE = (
     "Reference: a bare PyTorch loop with the fused AdamW, or what the row names. Ratio: ours ÷ reference, the median "
     "over interleaved rounds and the range of their middle 80 %; process time on one thread, of a step where nothing "
     "else is said; --jobs and --help: wall time. Limit: the step's matrix products at the rate measured in the "
-    "same rounds. Compiled in: by the clock, before the first step, and in no ratio. * above what it may be."
+    "same rounds. Compiled in: by the clock, before the first step, in no ratio, and less where "
+    "torch.compile finds it in its cache. * above what it may be."
 )
 
 
