@@ -56,6 +56,7 @@ LONG = {
 FEWER = {
     "sonde run residual*": ["--set", "epochs=2", "--set", "task.steps_per_epoch=5", "--no-figures"],
     "sonde run audit*": ["--seeds", "42", "--set", "epochs=1", "--no-figures"],
+    "sonde run rules --seeds 42 --only*": ["--set", "epochs=1", "--no-figures"],
     "sonde train --model network.py*": ["--epochs", "1"],
     "sonde train --task data.npz*": ["--epochs", "1"],
     "sonde train --set probes*": ["--epochs", "1"],
