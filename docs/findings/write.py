@@ -315,8 +315,11 @@ def in_order(findings: Sequence[Finding], rules: Sequence[str]) -> str:
 
 
 def title(recipe: RecipeAudit) -> str:
-    """Without the probes, which tell recipes apart but not what was learned."""
-    return recipe.title.partition(", probes.")[0]
+    """Without probes and checksums, which tell recipes apart but not what was learned."""
+    shown = recipe.title.partition(", probes.")[0].replace(
+        " on noise,", " on CIFAR-10, noisy and not augmented,"
+    )
+    return ", ".join(part for part in shown.split(", ") if not part.startswith("data."))
 
 
 def has_shares(recipe: RecipeAudit) -> bool:
