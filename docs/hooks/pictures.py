@@ -38,7 +38,7 @@ def _png(figure: Figure) -> bytes:
 
 
 def _draw(kind: str, name: str) -> Drawn:
-    if kind == "diagnosis":
+    if kind == "diagnosis" and name in pictures_watched.PICTURES:
         figure, caption = pictures_watched.draw_watched(name)
     elif kind == "rule":
         figure, caption = pictures_trained.draw_rule(name)

@@ -98,6 +98,11 @@ PICTURES: dict[str, dict[str, Trained | Ready]] = {
         "trace": Ready("residual", "layer_transformation"),
         "weight_alignment": Ready("rules", "rules_alignment"),
     },
+    "diagnosis": {
+        "not_learning": Trained(
+            "residual", "train_loss", "res_mlp", "plain_mlp", "training loss", "epoch", log=True
+        ),
+    },
     "question": {
         "growth": Trained(
             "audit",

@@ -66,7 +66,6 @@ PICTURES = {
     "gradient_noise": Watched(
         "grad_noise", "plain", "1 − cos of two halves", module="(model)", bad="vanishing_gradient"
     ),
-    "not_learning": _loss("ten layers", bad="vanishing_gradient"),
 }
 
 

@@ -22,7 +22,7 @@ from sonde.engine.local import PRELOADED
 pytestmark = pytest.mark.timeout(600)
 
 # Long enough to be killed many times, with a state to write every few milliseconds.
-RUN = to_tree(tiny_config(epochs=60))
+RUN = to_tree(tiny_config(epochs=120))
 
 
 def test_a_run_killed_thirty_times_ends_bit_identical_to_an_uninterrupted_one(tmp_path: Path) -> None:
@@ -39,7 +39,13 @@ def test_a_run_killed_thirty_times_ends_bit_identical_to_an_uninterrupted_one(tm
         worker = context.Process(target=train_tree, args=(RUN, str(runs), ready := context.Event()))
         worker.start()
         assert ready.wait(60)
-        worker.join(timeout=moments.uniform(0.0, whole_takes / 6))
+        if kills % 3:
+            worker.join(timeout=moments.uniform(0.0, whole_takes / 6))
+        else:  # inside a run, however fast it is
+            before = furthest(runs)
+            wait_for(
+                lambda worker=worker, before=before: furthest(runs) > before or worker.exitcode is not None
+            )
         if worker.exitcode is None:
             assert worker.pid is not None
             os.kill(worker.pid, signal.SIGKILL)

@@ -120,6 +120,9 @@ def test_deep_plain_networks_do_not_learn_the_identity_and_residual_ones_do(tmp_
     assert said["res_mlp"] == []
 
 
+UNLEARNED = ("not_learning", "vanishing_gradient", "exploding_gradient", "lr_too_high", "nan_origin")
+
+
 def test_published_runs_that_learned_nothing_are_told_from_those_that_did() -> None:
     findings, _ = diagnosed(PUBLISHED, None)
     told = Counter(
@@ -135,7 +138,7 @@ def test_published_runs_that_learned_nothing_are_told_from_those_that_did() -> N
     learned = ("-bp-cifar10", "-state_bridge-", "-kp-", "-predsim-", "-frozen-")
     healthy_ids = [id for id in findings if any(part in id for part in learned)]
     assert len(healthy_ids) > 6
-    assert all(findings[id] == [] for id in healthy_ids)
+    assert not [one.name for id in healthy_ids for one in findings[id] if one.name in UNLEARNED]
     assert sum(id.startswith("res_mlp") and not said for id, said in findings.items()) == 3
 
 
