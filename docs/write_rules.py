@@ -99,6 +99,21 @@ def bridges(trained: Trained) -> str:
     return table(["network", "BP", "State Bridge", "frozen", "cosine at h_0 …", "chance"], rows)
 
 
+def recovered_by_bridge(trained: Trained) -> str:
+    """Its share of BP's margin over frozen blocks on each of these networks."""
+    said = []
+    for model in NETWORKS:
+        bp, bridge, frozen = (trained.reached(quick(model, rule)) for rule in (Backprop(), SMALL, Frozen()))
+        said.append(f"{share(bridge, bp, frozen)} on `{name_of('model', model)}`")
+    return ", ".join(said)
+
+
+def share(reached: float, bp: float, frozen: float) -> str:
+    """Of BP's margin over frozen blocks, in per cent."""
+    found = share_of_margin({SEED: reached - frozen}, {SEED: bp - frozen})
+    return f"{100 * found[0]:.0f} %" if found else "undefined"
+
+
 def predictors(trained: Trained) -> str:
     """The predictor as it comes against the one that costs less."""
     bp, frozen = (trained.reached(on_images(rule)) for rule in (Backprop(), Frozen()))
@@ -106,8 +121,7 @@ def predictors(trained: Trained) -> str:
     for called, rule in (("`hidden_layers=1, every=4`", SMALL), ("as it comes: 2 and 1", LARGE)):
         config = on_images(rule)
         reached = trained.reached(config)
-        (share,) = share_of_margin({SEED: reached - frozen}, {SEED: bp - frozen})
-        rows.append([called, accuracy(reached), f"{100 * share:.0f} %", trained.cosines(config, 4)])
+        rows.append([called, accuracy(reached), share(reached, bp, frozen), trained.cosines(config, 4)])
     rows += [["BP", accuracy(bp), "", ""], ["frozen", accuracy(frozen), "", ""]]
     return table(["predictor", "test accuracy", "of BP's margin", "cosine at h_0 … h_3"], rows)
 
@@ -177,6 +191,7 @@ def page(stores: Sequence[Runs], times: dict[str, Any]) -> str:
         steps=steps(times),
         machine=times["machine"],
         bridges=bridges(trained),
+        recovered_by_bridge=recovered_by_bridge(trained),
         predictors=predictors(trained),
         hierarchy=hierarchy(trained),
         margin=margin(trained),

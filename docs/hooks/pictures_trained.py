@@ -2,7 +2,7 @@
 
 import runpy
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from sonde.audit.thresholds import Thresholds
 from sonde.figures import Evidence
 from sonde.figures.cohort import cohort_of
-from sonde.figures.contrast import Case, Measure, draw_contrast
+from sonde.figures.contrast import Case, Measure, draw_contrast, only
 from sonde.figures.pair import pair_of
 from sonde.figures.portrait import draw_portrait
 from sonde.runs.ended import lines
@@ -154,7 +154,7 @@ def draw_trained(what: Trained) -> tuple[Figure, str]:
     evidence = evidence.of(variant="scaled") if what.study == "residual" else evidence
     group: Any = pair_of(evidence) if what.study == "residual" else cohort_of(evidence)
     keys = (what.good, what.bad)
-    group = _only(group, keys)
+    group = only(group, keys)
     rows = what.of(group.evidence.metric(what.metric))
     last = pl.col("epoch") == pl.col("epoch").max()
     beside: dict[str, pl.DataFrame] = {}
@@ -190,13 +190,6 @@ def draw_trained(what: Trained) -> tuple[Figure, str]:
         shown=f"`{what.metric}`{moment}: {what.name}.{also}",
     )
     return figure, f"{caption.strip()}. {command(what.study)}"
-
-
-def _only(group: Any, keys: tuple[str, ...]) -> Any:
-    runs = group.runs.filter(pl.col(group.by).is_in(keys))
-    rows = group.evidence.rows.join(runs.select("run"), on="run", how="semi")
-    labels = {key: group.labels[key] for key in keys}
-    return replace(group, evidence=Evidence(rows, runs, group.source), labels=labels)
 
 
 def draw_rule(name: str) -> tuple[Figure, str]:

@@ -1,7 +1,8 @@
 """What good and what bad looks like: one quantity of two runs, or of two kinds of run, side by side on one y axis."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import numpy as np
 import polars as pl
@@ -9,10 +10,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sonde.figures.caption import Group, caption
+from sonde.figures.cohort import Cohort
 from sonde.figures.marks import draw_line, say_empty
+from sonde.figures.pair import Pair
 from sonde.figures.scales import epoch_axis, layer_axis, linear_limits, log_axis, log_limits
 from sonde.figures.series import Floats, Series, curves
 from sonde.figures.style import FAINT, house_style, legend_row, new_figure, panel_title
+from sonde.runs.evidence import Evidence
 from sonde.verdicts import number
 
 WIDTH, HEIGHT = 5.6, 2.5  # inches: small, so that a page of many is light and its words are large
@@ -39,6 +43,17 @@ class Case:
     key: str
     beside: Mapping[str, pl.DataFrame] = field(default_factory=dict)  # label → rows of the same group
     places: Sequence[str] = ()
+
+
+G = TypeVar("G", bound="Pair | Cohort")
+
+
+def only(group: G, keys: Iterable[str]) -> G:
+    """The group with these lines alone."""
+    labels = {key: group.labels[key] for key in dict.fromkeys(keys) if key in group.labels}
+    runs = group.runs.filter(pl.col(group.by).is_in(list(labels)))
+    rows = group.evidence.rows.join(runs.select("run"), on="run", how="semi")
+    return replace(group, evidence=Evidence(rows, runs, group.source), labels=labels)
 
 
 def draw_contrast(

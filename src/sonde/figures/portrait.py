@@ -1,14 +1,11 @@
 """One rule among the others: where its credit points, layer by layer, and what it reaches."""
 
-from dataclasses import replace
-
 import numpy as np
-import polars as pl
 from matplotlib.figure import Figure
 
 from sonde.figures.caption import caption, n_text
 from sonde.figures.cohort import Cohort, cohort_of
-from sonde.figures.contrast import GREY, HEIGHT, WIDTH
+from sonde.figures.contrast import GREY, HEIGHT, WIDTH, only
 from sonde.figures.diagnostics import by_layer
 from sonde.figures.marks import draw_panel, say_empty
 from sonde.figures.scales import PERCENT, epoch_axis, layer_axis, linear_limits
@@ -26,8 +23,8 @@ def draw_portrait(evidence: Evidence, rule: str) -> tuple[Figure, str]:
     cohort = cohort_of(evidence)
     if rule not in cohort.labels:
         raise NoData(f"no run under {rule} in {evidence.source}")
-    shown = _only(cohort, dict.fromkeys((rule, *FRAME)))
-    own = _only(cohort, (rule,))
+    shown = only(cohort, (rule, *FRAME))
+    own = only(cohort, (rule,))
     cosines, when = _last(own, "credit_cosine")
     chance, _ = _last(own, "credit_cosine/null")
     learning = curves(shown, shown.evidence.metric("test_acc"), "epoch")
@@ -60,13 +57,6 @@ def draw_portrait(evidence: Evidence, rule: str) -> tuple[Figure, str]:
     ends = ", ".join(f"{line.label} {accuracy(line.mean[-1])}" for line in learning.lines)
     said = "; ".join(by_layer(line) for line in cosines)
     return figure, caption(shown, learning.summary, text, f"Cosine: {said}. Test accuracy: {ends}.", notes)
-
-
-def _only(cohort: Cohort, rules: "dict[str, None] | tuple[str, ...]") -> Cohort:
-    runs = cohort.runs.filter(pl.col("rule").is_in(list(rules)))
-    rows = cohort.evidence.rows.join(runs.select("run"), on="run", how="semi")
-    labels = {one: cohort.labels[one] for one in rules if one in cohort.labels}
-    return replace(cohort, evidence=Evidence(rows, runs, cohort.source), labels=labels)
 
 
 def _last(cohort: Cohort, metric: str) -> tuple[list[Series], int]:

@@ -5,7 +5,14 @@ from collections.abc import Iterator
 from torch import Tensor
 
 from sonde.probes.null import draws, over_draws
-from sonde.probes.over_samples import Scaled, cosines, mean_of_defined, median_of_all, sample_norms, scaled
+from sonde.probes.over_samples import (
+    VectorsWithNorms,
+    cosines,
+    mean_of_defined,
+    median_of_all,
+    sample_norms,
+    with_norms,
+)
 from sonde.probes.snapshot import Snapshot
 from sonde.rows import Reading, undefined
 
@@ -30,7 +37,7 @@ def credit_cosine(snapshot: Snapshot) -> Iterator[Reading]:
     gradient is zero have no cosine and are not counted.
     """
     gradients = [snapshot.reader.credit(g) for g in snapshot.gradients]
-    scaled_gradients = [scaled(g_Nd) for g_Nd in gradients]
+    known_gradients = [with_norms(g_Nd) for g_Nd in gradients]
     for ending, credits in snapshot.candidates.items():
         for layer, g_Nd in enumerate(gradients):
             metric, unread = f"credit_cosine{ending}", snapshot.unread[layer]
@@ -38,17 +45,17 @@ def credit_cosine(snapshot: Snapshot) -> Iterator[Reading]:
                 yield undefined(metric, unread or NO_RULE, layer=layer)
             else:
                 a_Nd = snapshot.reader.credit(credits[layer])
-                yield _mean_cosine(metric, layer, a_Nd, g_Nd, scaled_gradients[layer])
+                yield _mean_cosine(metric, layer, a_Nd, g_Nd, known_gradients[layer])
     chance: list[list[Reading]] = [[] for _ in gradients]
     for drawn in draws(snapshot):
-        for layer, (a_Nd, g_Nd, known) in enumerate(zip(drawn, gradients, scaled_gradients, strict=True)):
+        for layer, (a_Nd, g_Nd, known) in enumerate(zip(drawn, gradients, known_gradients, strict=True)):
             chance[layer].append(_mean_cosine("credit_cosine/null", layer, a_Nd, g_Nd, known))
     for layer, found in enumerate(chance):
         yield from over_draws("credit_cosine", found, layer, snapshot.unread[layer])
 
 
-def _mean_cosine(metric: str, layer: int, a_Nd: Tensor, g_Nd: Tensor, scaled_g: Scaled) -> Reading:
-    cosines_N = cosines(a_Nd, scaled_g)
+def _mean_cosine(metric: str, layer: int, a_Nd: Tensor, g_Nd: Tensor, known_g: VectorsWithNorms) -> Reading:
+    cosines_N = cosines(a_Nd, known_g)
     why = _why(a_Nd, g_Nd) if cosines_N.isnan().all() else ""
     return mean_of_defined(metric, cosines_N, layer, why)
 

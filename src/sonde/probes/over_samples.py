@@ -21,23 +21,23 @@ def sample_norms(h_Nd: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Scaled:
+class VectorsWithNorms:
     """Vectors divided by their largest entry, and the norms of what is left; NaN of a vector that is zero."""
 
     vectors_Nd: Tensor
     norms_N: Tensor
 
 
-def scaled(v_Nd: Tensor) -> Scaled:
+def with_norms(v_Nd: Tensor) -> VectorsWithNorms:
     """In float64; compared with many others, a vector is scaled once."""
     v_Nd = _vectors(v_Nd)
     v_Nd = v_Nd / v_Nd.abs().amax(-1, keepdim=True)
-    return Scaled(v_Nd, torch.linalg.vector_norm(v_Nd, dim=-1))
+    return VectorsWithNorms(v_Nd, torch.linalg.vector_norm(v_Nd, dim=-1))
 
 
-def cosines(a_Nd: Tensor | Scaled, b_Nd: Tensor | Scaled) -> Tensor:
+def cosines(a_Nd: Tensor | VectorsWithNorms, b_Nd: Tensor | VectorsWithNorms) -> Tensor:
     """cos(a, b) of each sample, never clamped; NaN where a vector is zero or not finite."""
-    a, b = (v if isinstance(v, Scaled) else scaled(v) for v in (a_Nd, b_Nd))
+    a, b = (v if isinstance(v, VectorsWithNorms) else with_norms(v) for v in (a_Nd, b_Nd))
     cosines_N: Tensor = torch.linalg.vecdot(a.vectors_Nd, b.vectors_Nd) / (a.norms_N * b.norms_N)
     return cosines_N
 
