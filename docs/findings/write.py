@@ -10,18 +10,17 @@ import json
 import math
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import polars as pl
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from record import CHANGED_RULES, SHORT, changed_recipes, changed_runs, compared, record_answer
 
 from sonde.audit.audit import Audit, RecipeAudit, audit
 from sonde.audit.recipe_table import columns, lines
 from sonde.audit.recovery import QUANTITIES, foretelling, recovered
 from sonde.audit.verdict import sentence
-from sonde.config import RunConfig, change, label_of, name_of
+from sonde.config import change, label_of
 from sonde.figures import FIGURES
 from sonde.figures.render import render
 from sonde.rules import RULES
@@ -30,7 +29,7 @@ from sonde.store.load import load
 from sonde.store.stored import Run, Runs
 from sonde.studies import STUDIES
 from sonde.studies.study import Finding, Gathered, gather
-from sonde.verdicts import accuracy, number, signed
+from sonde.verdicts import number
 
 HERE = Path(__file__).parent
 STORE = HERE / "runs"
@@ -43,16 +42,6 @@ SHOWN = {
 }
 """The figures of a page; each is a file called study_figure.png."""
 
-RECORDED = {
-    "bp": 0.615,
-    "fa": 0.401,
-    "dfa": 0.306,
-    "state_bridge": 0.205,
-    "credit_bridge": 0.289,
-    "frozen": 0.349,
-}
-"""Test accuracy after 100 epochs on the original pixels, three seeds, on GPUs: the record that the audit repeats."""
-
 PIXELS = {
     "0f3afcc8b965e8a7d87a3e3d115be2c36f5c4643bc93012698978ac625e05ee0": (
         "as a JPEG copy of its images (quality 75), not the original pixels"
@@ -60,19 +49,8 @@ PIXELS = {
 }
 """What the images are, by the checksum that runs keep of them."""
 
-SHORT = 12  # epochs of the runs that ask what explains a difference from the record, and of the studies below
 SHORTENED = ("snapshots",)
-"""Studies that were trained for fewer epochs than their recipe has."""
-CHANGES: dict[str, Mapping[str, Any]] = {
-    "as it is": {},
-    "no augmentation": {"task.augment": False},
-    "no weight decay": {"optimiser.weight_decay": 0.0},
-    "constant rate": {"optimiser.schedule": "constant"},
-    "credit as it comes": {"rule.credit_scale": "none"},
-}
-"""What is changed in the recipe of the audit, one thing at a time."""
-CHANGED_RULES = ("bp", "fa", "dfa", "frozen")
-CHANGED_SEED = 42
+"""Studies that were trained for SHORT epochs, fewer than their recipe has."""
 
 
 def write() -> None:
@@ -189,104 +167,6 @@ def of_all(stored: Runs) -> Audit:
     runs = [run for run in complete(stored)[0] if run.config["task"]["name"] != "identity"]
     ids = [run.id for run in runs]
     return audit(Runs(stored.rows.filter(stored.rows["run"].is_in(ids)), runs))
-
-
-def compared(audited: Audit) -> list[list[str]]:
-    """Rule, our test accuracy by seed, the record's."""
-    return [
-        [
-            rule.label,
-            ", ".join(
-                f"{accuracy(one.run.at('test_acc', one.run.epochs).value)} ({one.run.seed})"
-                for one in rule.runs
-            ),
-            accuracy(RECORDED[rule.rule]),
-        ]
-        for recipe in audited.recipes
-        for rule in recipe.rules
-        if rule.runs
-    ]
-
-
-def changed_recipes(stored: Runs) -> list[list[str]]:
-    """Each change of the recipe: the rules' test accuracy, and what the change adds to it in points."""
-    reached = {label: [_reached(stored, rule, label) for rule in CHANGED_RULES] for label in CHANGES}
-    (unchanged, first), *changes = reached.items()
-    return [
-        [unchanged, *(accuracy(value) for value in first)],
-        *(
-            [label, *(_with_gain(value, base) for value, base in zip(values, first, strict=True))]
-            for label, values in changes
-        ),
-        [
-            "no augmentation, noisy pixels",
-            *(
-                _with_gain(_of_noise(stored, rule), base)
-                for rule, base in zip(CHANGED_RULES, reached["no augmentation"], strict=True)
-            ),
-        ],
-    ]
-
-
-def changed_runs(stored: Runs) -> Gathered:
-    """The runs of every change of the recipe that was trained."""
-    configs = [_changed(rule, label) for rule in CHANGED_RULES for label in CHANGES]
-    return gather(stored, configs, "docs/findings/runs")
-
-
-def _changed(rule: str, label: str) -> RunConfig:
-    (config,) = (
-        config
-        for config in STUDIES["audit"].configs("full", (CHANGED_SEED,))
-        if name_of("rule", config.rule) == rule
-    )
-    return change(config, {"epochs": SHORT, **CHANGES[label]})
-
-
-def _reached(stored: Runs, rule: str, label: str) -> float:
-    """Test accuracy after the short recipe; NaN where there is no such run."""
-    rows = stored.rows.filter(run=_changed(rule, label).id, metric="test_acc", epoch=SHORT)
-    return float(rows["value"].item()) if len(rows) else math.nan
-
-
-def _of_noise(stored: Runs, rule: str) -> float:
-    """Test accuracy on the images of noise.py; NaN where there is no such run."""
-    of = [
-        run.id
-        for run in stored.runs
-        if (run.config["task"]["name"], run.config["rule"]["name"]) == ("noise", rule)
-    ]
-    rows = stored.rows.filter(pl.col("run").is_in(of), metric="test_acc", epoch=SHORT)
-    return float(rows["value"].item()) if len(rows) else math.nan
-
-
-def _with_gain(reached: float, base: float) -> str:
-    if math.isnan(reached):
-        return "not run"
-    return f"{accuracy(reached)} ({signed(100 * (reached - base))})" if reached != base else "the same run"
-
-
-def record_answer(stored: Runs) -> str:
-    """Whether a change of the recipe costs as much as our runs are above the record."""
-    audited = of_recipe(found(stored, "audit"))
-    ours = {rule.rule: rule.scalar("test_acc").mean for rule in audited.recipes[0].rules}
-    sentences, explained = [], False
-    for rule in ("fa", "dfa", "frozen"):
-        above = 100 * (ours[rule] - RECORDED[rule])
-        costs = {
-            label: 100 * (_reached(stored, rule, "as it is") - _reached(stored, rule, label))
-            for label in CHANGES
-        }
-        label, most = max((one for one in costs.items() if not math.isnan(one[1])), key=lambda one: one[1])
-        explained = explained or most > above / 2
-        cost = f"“{label}” costs most, {number(most)}" if most > 0 else "no change costs anything"
-        sentences.append(
-            f"{label_of('rule', RULES[rule]())} ends {number(above)} points above the record, and {cost}"
-        )
-    answer = (
-        "One difference accounts for much of it" if explained else "No difference that was tried explains it"
-    )
-    return f"{answer}: {'; '.join(sentences)}."
 
 
 def unfinished(gathered: Gathered) -> str:

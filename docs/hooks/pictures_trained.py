@@ -1,6 +1,6 @@
 """Probes, rules and questions of the audit, drawn from runs that Sonde trained."""
 
-import runpy
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -20,6 +20,10 @@ from sonde.runs.ended import lines
 from sonde.store.load import load
 
 DOCS = Path(__file__).parents[1]
+sys.path.insert(0, str(DOCS / "findings"))
+
+from write import found  # noqa: E402
+
 EXAMPLES = DOCS / "examples" / "runs"
 COMMANDS = {
     "residual": "sonde run residual --scale full",
@@ -144,9 +148,7 @@ def evidence_of(study: str) -> Evidence:
         runs = lines(stored.runs)
         rows = stored.rows.join(runs.select("run"), on="run", how="semi")
         return Evidence(rows, runs, "docs/examples/runs")
-    found = runpy.run_path(str(DOCS / "findings" / "write.py"))["found"]
-    evidence: Evidence = found(load(DOCS / "findings" / "runs"), study).evidence
-    return evidence
+    return found(load(DOCS / "findings" / "runs"), study).evidence
 
 
 def draw_trained(what: Trained) -> tuple[Figure, str]:

@@ -1,9 +1,10 @@
 """The pages of docs/findings say what the runs beside them hold, and their commands run on that store."""
 
-import importlib.util
+import importlib
 import re
 import shlex
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -23,12 +24,11 @@ Command = Callable[..., CompletedProcess[str]]
 
 @pytest.fixture(scope="module")
 def writer() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("findings", FINDINGS / "write.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    sys.path.insert(0, str(FINDINGS))
+    try:
+        return importlib.import_module("write")
+    finally:
+        sys.path.remove(str(FINDINGS))
 
 
 @pytest.fixture(scope="module")
