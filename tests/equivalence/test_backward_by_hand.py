@@ -1,5 +1,6 @@
 """Steps whose backward pass is written out against autograd's, on the same weights and batches."""
 
+import copy
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,7 @@ from torch import Tensor
 from sonde.config import RunConfig
 from sonde.models import PlainMLP, ResidualMLP, ResMLP, StudentNet
 from sonde.network import Network
-from sonde.rules import Backprop, CreditBridge, DirectFeedback, FeedbackAlignment, Frozen
+from sonde.rules import Backprop, CreditBridge, DirectFeedback, FeedbackAlignment, Frozen, StateBridge
 from sonde.tasks import Digits, Identity
 from sonde.training.backward_by_hand import StepByHand
 from sonde.training.program import DTYPES, Program
@@ -44,7 +45,20 @@ CONFIGS = {
         for model in ("plain", "res")
     },
 }
-STACKED = [False, True]
+BRIDGES = {
+    "state bridge": StateBridge(hidden=32),
+    "credit bridge": CreditBridge(warmup=0),
+    "credit bridge, warming up": CreditBridge(warmup=0.5),
+    "credit bridge, perturbed": CreditBridge(warmup=0, perturb=0.1),
+}
+ALONE = {  # they have no stack
+    f"{model}, {rule}": RunConfig(model=MODELS[model], rule=BRIDGES[rule], task=Digits(), batch_size=BATCH)
+    for model in ("res", "pre-norm")
+    for rule in BRIDGES
+}
+EVERY = [(config, stacked) for config in CONFIGS.values() for stacked in (False, True)]
+EVERY += [(config, False) for config in ALONE.values()]
+NAMES = [f"{name}, {words}" for name in CONFIGS for words in ("alone", "stacked")] + list(ALONE)
 
 
 def trained(config: RunConfig, seed: int = 0) -> Program:
@@ -76,15 +90,16 @@ def both(run: Program | Stack, x: Tensor, y: Tensor) -> tuple[tuple[Step, list[T
     """The step and its gradients by hand, and by autograd."""
     assert isinstance(run.backward, StepByHand)
     state = run.state if isinstance(run, Stack) else run.credit.state
+    before = copy.deepcopy(state.state_dict())
     by_hand = run.backward(x, y), gradients(run.net)
+    state.load_state_dict(before)
     by_autograd = backward(run.net, run.config.rule, state, x, y, run.loss), gradients(run.net)
     return by_hand, by_autograd
 
 
-@pytest.mark.parametrize("stacked", STACKED)
-@pytest.mark.parametrize("name", CONFIGS)
-def test_gradients_are_those_of_autograd_in_float64(name: str, stacked: bool) -> None:
-    run, batches = ready(replace(CONFIGS[name], precision="float64"), stacked)
+@pytest.mark.parametrize(("config", "stacked"), EVERY, ids=NAMES)
+def test_gradients_are_those_of_autograd_in_float64(config: RunConfig, stacked: bool) -> None:
+    run, batches = ready(replace(config, precision="float64"), stacked)
     for x, y in batches:
         (step, mine), (expected, theirs) = both(run, x, y)
         torch.testing.assert_close(step.loss, expected.loss, rtol=1e-10, atol=0)
@@ -92,14 +107,16 @@ def test_gradients_are_those_of_autograd_in_float64(name: str, stacked: bool) ->
         for one, other in zip(mine, theirs, strict=True):
             assert other.abs().max() > 0
             torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10 * other.abs().max().item())
+        assert step.logs.keys() == expected.logs.keys()
+        for name, value in step.logs.items():
+            torch.testing.assert_close(value, expected.logs[name], rtol=1e-9, atol=0)
 
 
-@pytest.mark.parametrize("stacked", STACKED)
-@pytest.mark.parametrize("name", CONFIGS)
-def test_an_epoch_has_the_bits_of_autograd(name: str, stacked: bool) -> None:
+@pytest.mark.parametrize(("config", "stacked"), EVERY, ids=NAMES)
+def test_an_epoch_has_the_bits_of_autograd(config: RunConfig, stacked: bool) -> None:
     """Weights, losses and accuracy, in float32; so a run that was begun one way may go on the other."""
-    one, _ = ready(CONFIGS[name], stacked)
-    other, _ = ready(CONFIGS[name], stacked)
+    one, _ = ready(config, stacked)
+    other, _ = ready(config, stacked)
     state = other.state if isinstance(other, Stack) else other.credit.state
     other.backward = lambda x, y: backward(other.net, other.config.rule, state, x, y, other.loss)
     ends = []
@@ -132,7 +149,7 @@ BY_AUTOGRAD = {
     "normalised backprop": replace(BASE, rule=Backprop(credit_scale="rms")),
     "feedback by layers": replace(BASE, rule=FeedbackAlignment(level="layer")),
     "frozen blocks": replace(BASE, rule=Frozen()),
-    "a bridge": replace(BASE, rule=CreditBridge()),
+    "a bridge with a penalty": replace(BASE, rule=StateBridge(penalty=0.01)),
     "bfloat16": replace(BASE, precision="bf16"),
 }
 
@@ -145,7 +162,7 @@ def test_whatever_is_not_written_out_is_left_to_autograd(name: str) -> None:
     assert torch.isfinite(run.backward(x, y).loss)
 
 
-@pytest.mark.parametrize("name", CONFIGS)
-def test_the_chains_that_are_written_out_take_their_steps_by_hand(name: str) -> None:
-    assert isinstance(trained(CONFIGS[name]).backward, StepByHand)
-    assert isinstance(Stack([trained(CONFIGS[name])]).backward, StepByHand)
+@pytest.mark.parametrize(("config", "stacked"), EVERY, ids=NAMES)
+def test_the_chains_that_are_written_out_take_their_steps_by_hand(config: RunConfig, stacked: bool) -> None:
+    run = trained(config)
+    assert isinstance((Stack([run]) if stacked else run).backward, StepByHand)

@@ -35,8 +35,11 @@ class BridgeNet(nn.Module):
             parts = [torch.cat(part, dim=-1) for part in zip(h, t_lN1, s_lNS, strict=True)]
             first = zip(self.entries, parts, strict=False)
             x = F.gelu(torch.stack([entry(part) for entry, part in first]))
+        gelu = (
+            F.gelu if torch.is_grad_enabled() else torch.ops.aten.gelu_
+        )  # in the same memory: nobody goes back
         for layer in self.layers[:-1]:
-            x = F.gelu(layer(x))
+            x = gelu(layer(x))
         out: Tensor = self.layers[-1](x)
         return out
 

@@ -18,6 +18,8 @@ from sonde.rules.dfa import direct_feedback, send
 from sonde.rules.learner import Learner
 from sonde.rules.rule import CreditScale, Facts, Matrices, Route, Rule, Signal, normal_like
 
+ROWS = 1024  # that V̄ reads together: what its layers hand on stays in the cache
+
 
 class Value:
     """V with its optimiser and its moving average, the noise of its targets, and DFA's matrices for the warm-up."""
@@ -163,9 +165,14 @@ class CreditBridge(Rule):
         """Soft-min over noisy copies of the averaged value one block ahead."""
         next_lNd = normalised(h_lNd[1:].detach(), self.input_norm)
         noise = torch.randn(self.copies, *next_lNd.shape, generator=state.noise, dtype=torch.float32)
-        copies_KlNd = next_lNd + self.noise * noise.to(next_lNd.device, next_lNd.dtype)
-        expand = (self.copies, -1, -1, -1)
-        value_KlN1 = state.average(copies_KlNd, t_lN1[1:].expand(expand), s_lNC[1:].expand(expand))
+        copies_KlNd = noise.to(next_lNd.device, next_lNd.dtype).mul_(self.noise).add_(next_lNd)
+        parts = torch.split(copies_KlNd, max(1, ROWS // t_lN1[1:].numel()))
+        value_KlN1 = torch.cat(
+            [
+                state.average(part, *(more[1:].expand(len(part), -1, -1, -1) for more in (t_lN1, s_lNC)))
+                for part in parts
+            ]
+        )
         mean = torch.logsumexp(-value_KlN1 / self.temperature, 0) - math.log(self.copies)
         return -self.temperature * mean
 

@@ -26,12 +26,20 @@ from sonde.models.plain_and_res_mlp import ReluLayer
 from sonde.models.residual_mlp import PreNormBlock
 from sonde.models.shared_layers import Embedding, Readout
 from sonde.network import Network
-from sonde.rules import Backprop, DirectFeedback, FeedbackAlignment, Rule, RuleState
+from sonde.rules import (
+    Backprop,
+    CreditBridge,
+    DirectFeedback,
+    FeedbackAlignment,
+    Rule,
+    RuleState,
+    StateBridge,
+)
 from sonde.training.stacked_layers import StackedLayerNorm, StackedLinear
 from sonde.training.step import Again, Step, backward, scaled, signal_on
 
 MODELS = (PlainMLP, ResMLP, ResidualMLP)
-RULES = (Backprop, FeedbackAlignment, DirectFeedback)
+RULES = (Backprop, FeedbackAlignment, DirectFeedback, StateBridge, CreditBridge)
 
 
 def by_hand(config: RunConfig) -> bool:
@@ -301,4 +309,5 @@ class StepByHand:
         signal = signal_on(Again(net, x), states, output, y, self.loss, top)
         for unit, a in zip([self.embed, *self.blocks], rule.credits(self.state, signal), strict=True):
             unit.backward(scaled(a, rule.credit_scale, samples, net.lead), below=False)
-        return rule.update(self.state, signal)
+        with torch.enable_grad():  # what a rule learns beside the network is autograd's
+            return rule.update(self.state, signal)
