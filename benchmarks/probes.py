@@ -8,12 +8,12 @@ import argparse
 import itertools
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 
-from sonde.config import Probing, RunConfig, probe_of
+from sonde.config import Probing, RunConfig, probe_of, whole_tree
 from sonde.datasets.cifar10 import SIDE
 from sonde.datasets.decoded import PAD, Images
 from sonde.generators import generator
@@ -23,6 +23,7 @@ from sonde.network import Signature
 from sonde.probes import DRAWS, FEW_DRAWS, PROBES, Context, epochs_of, take
 from sonde.rules import RULES
 from sonde.studies.audit import configs
+from sonde.studies.settings import settings, swept
 from sonde.tasks.cifar10 import Cifar10, Cifar10Data
 from sonde.training.assign import CreditAssignment
 from sonde.training.program import Program
@@ -112,18 +113,20 @@ class FullRun:
         return spent
 
 
-def looking(rule: str, rounds: int) -> None:
+def looking(rule: str, rounds: int, words: Sequence[str]) -> None:
     """The share of a run that goes into looking, by what is looked at; of each the least of several rounds."""
-    config = next(config for config in configs("full", [42]) if config.rule == RULES[rule]())
+    audited = next(config for config in configs("full", [42]) if config.rule == RULES[rule]())
+    (config,) = swept([whole_tree(audited)], settings(words))
     run, epochs, probing = FullRun(config), config.epochs, config.probes
     costly = epochs_of(probing.costly_schedule, probing.costly_k, epochs)
     cheap = epochs_of(probing.schedule, probing.k, epochs) - costly
-    times, least = {"test set": epochs + 1}, dict[str, float]()
+    tests = sum(probing.tests(epoch, epochs) for epoch in range(epochs + 1))
+    times, least = {"test set": tests}, dict[str, float]()
     run.train(20)
     for _ in range(rounds):
         spent = {"20 steps": seconds(lambda: run.train(20), 1), "test set": seconds(run.program.evaluate, 1)}
-        for words, looks in (("every epoch", cheap), ("costly", costly)):
-            found = {f"{name}, {words}": each for name, each in run.look(max(looks)).items()}
+        for when, looks in (("cheap", cheap), ("costly", costly)):
+            found = {f"{name}, {when}": each for name, each in run.look(max(looks)).items()}
             spent, times = spent | found, times | dict.fromkeys(found, len(looks))
         least = {name: min(each, least.get(name, each)) for name, each in spent.items()}
     epoch = least.pop("20 steps") / 20 * run.program.steps_per_epoch
@@ -143,9 +146,12 @@ def main() -> None:
         "--looking", action="store_true", help="what a run of the full audit spends, and no more"
     )
     parser.add_argument("--rule", default="bp", choices=AUDITED, help="of that run")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="of that run, as in `sonde run`"
+    )
     parser.add_argument("--quick", action="store_true", help="leave out the largest network")
     chosen = parser.parse_args()
-    looking(chosen.rule, 1 if chosen.quick else 5)
+    looking(chosen.rule, 1 if chosen.quick else 5, chosen.set)
     if not chosen.looking:
         snapshots(chosen.quick)
 

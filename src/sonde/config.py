@@ -52,6 +52,7 @@ class Probing:
     """Which probes look, at which epochs, and at how many test samples.
 
     `k` is the step of `every_k` and the base of `log_spaced`.  Costly probes have a schedule of their own.
+    Loss and accuracy on the whole test set are read after every `test_every`-th epoch, the first and the last.
     """
 
     names: Annotated[tuple[ProbeName, ...], MinLen(1)] = (
@@ -74,12 +75,17 @@ class Probing:
     directions: Annotated[int, Ge(1)] = 32  # of rho
     epsilon: Annotated[float, Gt(0)] | None = None  # of rho; by default 1e-3 × RMS(h_l) of each sample
     etas: Annotated[tuple[Annotated[float, Gt(0)], ...], MinLen(1)] = (0.001, 0.01, 0.1)  # of nudge
+    test_every: Annotated[int, Ge(1)] = 1
 
     def due(self, epoch: int, epochs: int) -> list[str]:
         """The probes that look after this epoch of a run of `epochs`."""
         cheap = self.names if epoch in epochs_of(self.schedule, self.k, epochs) else ()
         costly = self.costly if epoch in epochs_of(self.costly_schedule, self.costly_k, epochs) else ()
         return list(dict.fromkeys([*cheap, *costly]))
+
+    def tests(self, epoch: int, epochs: int) -> bool:
+        """Whether the whole test set is read after this epoch of a run of `epochs`."""
+        return epoch in epochs_of("every_k", self.test_every, epochs)
 
 
 @dataclass(frozen=True, kw_only=True)

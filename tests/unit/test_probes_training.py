@@ -91,6 +91,20 @@ def test_costly_probes_keep_their_own_schedule(tmp_path: Path) -> None:
     assert sorted(rows.filter(metric="test_acc")["epoch"].unique()) == [0, 1, 2, 3, 4, 5]
 
 
+def test_the_test_set_is_read_as_often_as_is_said_and_nothing_else_changes(tmp_path: Path) -> None:
+    often = replace(SMALL, epochs=5)
+    seldom = replace(often, probes=replace(often.probes, test_every=3))
+    assert often.id != seldom.id
+    for config in (often, seldom):
+        sonde.train(config, runs=tmp_path)
+    stored = sonde.load(tmp_path).rows
+    rows = {config.id: stored.filter(run=config.id).drop("run") for config in (often, seldom)}
+    tested = pl.col("metric").is_in(["test_acc", "test_loss"])
+    kept = rows[often.id].filter(~tested | pl.col("epoch").is_in([0, 3, 5]))
+    assert rows[seldom.id].equals(kept)
+    assert kept.height < rows[often.id].height
+
+
 def test_by_default_every_control_stands_beside_its_measurement(tmp_path: Path) -> None:
     config = replace(SMALL, model=VitMini(d=8, L=1, heads=2), probes=Probing(size=8, directions=2), epochs=1)
     sonde.train(config, runs=tmp_path)

@@ -117,6 +117,11 @@ def _path(seed: int) -> str:
 def _method(values: RunValues) -> dict[str, Any]:
     log = {name: values.by("epoch", name) for name in ("train_acc", "test_acc")}
     log["test_acc"] = log["test_acc"][-len(log["train_acc"]) :]  # the layout has no entry for initialisation
+    if len(log["test_acc"]) < len(log["train_acc"]):
+        raise SondeError(
+            f"run {values.run['run']} was not tested after every epoch, which the paper layout asks for: train it with "
+            f"probes.test_every=1; nothing was exported"
+        )
     if values.run["rule"] == "state_bridge":
         log["state_pred_error"] = values.by("epoch", "state_pred_error")
     last = values.run["epochs"]

@@ -102,7 +102,9 @@ class Session:
                 state = "diverged"
         start = time.perf_counter()
         step = epoch * program.steps_per_epoch
-        readings = [*readings, *program.evaluate(), *program.probe(epoch)]
+        if state != "unfinished" or config.probes.tests(epoch, config.epochs):
+            readings = [*readings, *program.evaluate()]
+        readings = [*readings, *program.probe(epoch)]
         self._add(rows_of(self.folder.id, epoch, readings, steps=itertools.repeat(step)))
         self.seconds["probes"] += time.perf_counter() - start
         tensors = {"weights": safetensors.torch.save(program.weights())}
