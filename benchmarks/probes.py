@@ -97,8 +97,7 @@ class FullRun:
         batches = program.data.batches(self.config.batch_size, program.order)
         with program.draws:
             for x, y in itertools.islice(batches, steps):
-                program.optimiser.zero_grad()
-                program.credit.backward(x, y)
+                program.backward(x, y)
                 program.optimiser.step(self.config.optimiser.lr)
 
     def look(self, epoch: int) -> dict[str, float]:

@@ -128,7 +128,7 @@ def test_a_small_step_along_the_update_lowers_the_loss(rule: str) -> None:
         program.train_epoch(epoch)
     data = program.data
     x, y = next(data.batches(data.train_samples, torch.Generator().manual_seed(0)))
-    program.optimiser.zero_grad()
+    program.net.zero_grad()
     before = program.credit.backward(x, y).loss
     credited = [*program.net.embed.parameters(), *program.net.blocks.parameters()]  # the readout's is exact
     length = torch.stack([p.grad.square().sum() for p in credited]).sum().sqrt()  # type: ignore[union-attr]

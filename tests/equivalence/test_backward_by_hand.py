@@ -118,7 +118,12 @@ def test_an_epoch_has_the_bits_of_autograd(config: RunConfig, stacked: bool) -> 
     one, _ = ready(config, stacked)
     other, _ = ready(config, stacked)
     state = other.state if isinstance(other, Stack) else other.credit.state
-    other.backward = lambda x, y: backward(other.net, other.config.rule, state, x, y, other.loss)
+
+    def by_autograd(x: Tensor, y: Tensor) -> Step:
+        other.net.zero_grad()
+        return backward(other.net, other.config.rule, state, x, y, other.loss)
+
+    other.backward = by_autograd
     ends = []
     for run in (one, other):
         epochs = run.train_epoch(1)

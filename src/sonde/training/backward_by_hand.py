@@ -60,10 +60,17 @@ def by_hand(config: RunConfig) -> bool:
 def step_of(
     config: RunConfig, net: Network, state: RuleState, loss: Loss
 ) -> Callable[[Tensor, Tensor], Step]:
-    """What fills the gradients of a run's network on a batch."""
+    """What fills the gradients of a run's network on a batch, whatever they were."""
     if by_hand(config):
         return StepByHand(net, config.rule, state, loss)
-    return lambda x, y: backward(net, config.rule, state, x, y, loss)
+    parameters = list(net.parameters())
+
+    def by_autograd(x: Tensor, y: Tensor) -> Step:
+        for p in parameters:
+            p.grad = None
+        return backward(net, config.rule, state, x, y, loss)
+
+    return by_autograd
 
 
 class Scratch:
@@ -115,11 +122,14 @@ class LinearOfReplicas:
         self.whole = x.new_empty(*x.shape[:-1], self.weight.shape[-1])
         self.y = self.whole[..., : module.outputs]
         self.padded = torch.zeros_like(self.whole) if self.y.shape != self.whole.shape else None
+        self.weight_back = self.weight.detach().mT  # the stack's own, which nobody moves
         self.gradients = torch.empty_like(self.weight), torch.empty_like(self.bias)
         self.below = scratch("below", x)
+        self.x, self.x_back = x, x.mT
 
     def forward(self, x: Tensor) -> Tensor:
-        self.x = x
+        if x is not self.x:  # of a block it is the same memory at every step
+            self.x, self.x_back = x, x.mT
         torch.baddbmm(self.bias, x, self.weight, out=self.whole)
         return self.y
 
@@ -127,9 +137,9 @@ class LinearOfReplicas:
         if self.padded is not None:
             self.padded[..., : g.shape[-1]] = g
             g = self.padded
-        self.weight.grad = torch.bmm(self.x.mT, g, out=self.gradients[0])
+        self.weight.grad = torch.bmm(self.x_back, g, out=self.gradients[0])
         self.bias.grad = torch.sum(g, 1, keepdim=True, out=self.gradients[1])
-        return torch.bmm(g, self.weight.mT, out=self.below) if below else None
+        return torch.bmm(g, self.weight_back, out=self.below) if below else None
 
 
 class Relu:

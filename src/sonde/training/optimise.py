@@ -64,10 +64,6 @@ class Adam:
         parameters, first, second = ([tensors[i] for i in trained] for tensors in kept)
         self._lists = parameters, first, second, [self.steps] * len(trained)
 
-    def zero_grad(self) -> None:
-        for p in self.parameters:
-            p.grad = None
-
     def state_dict(self) -> dict[str, Any]:
         return {"steps": self.steps, "first": self.first, "second": self.second}
 
@@ -82,7 +78,6 @@ class Working(Protocol):
     """What training needs of an optimiser."""
 
     def step(self, lr: float) -> None: ...
-    def zero_grad(self) -> None: ...
     def state_dict(self) -> dict[str, Any]: ...
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
@@ -121,9 +116,6 @@ class Torch:
         for group in self.optimiser.param_groups:
             group["lr"] = lr
         self.optimiser.step()
-
-    def zero_grad(self) -> None:
-        self.optimiser.zero_grad(set_to_none=True)
 
     def state_dict(self) -> dict[str, Any]:
         """What it remembers of each parameter, and of each group beside the parameters."""

@@ -69,7 +69,6 @@ class Program:
         self.net.train()
         with self.draws:
             for x, y in self.data.batches(config.batch_size, self.order):
-                self.optimiser.zero_grad()
                 step = self.backward(x, y)
                 self.optimiser.step(lr)
                 log.add(step, y)

@@ -93,7 +93,6 @@ class Stack:
         for replicas in zip(*batches, strict=True):
             x = torch.stack([x for x, _ in replicas])
             y = x if replicas[0][0] is replicas[0][1] else torch.stack([y for _, y in replicas])
-            self.optimiser.zero_grad()
             step = self.backward(x, y)
             self.optimiser.step(lr)
             log.add(step, y)
