@@ -508,6 +508,24 @@ def test_runs_are_grouped_by_everything_but_rule_and_seed() -> None:
     assert "model.out_ln = false" in found.recipes[1].title
 
 
+def test_a_recipe_is_named_by_no_more_than_tells_it_from_its_namesakes() -> None:
+    stored = store(
+        *of("bp"),
+        *of("bp", optimiser__lr=0.5),
+        *of("bp", probes__size=7, probes__names=("loss",)),
+        *of("bp", model__L=5),
+        *of("bp", model__L=5, probes__names=("loss",)),
+    )
+    recipes = audit(stored).recipes
+    lr, size = (recipes[0].recipe[key] for key in ("optimiser.lr", "probes.size"))
+    rest = [recipe.title.partition(" epochs")[2] for recipe in recipes]
+    assert rest[0] == f", optimiser.lr = {lr}, probes.size = {size}"
+    assert rest[1] == f", optimiser.lr = 0.5, probes.size = {size}"
+    assert rest[2] == f", optimiser.lr = {lr}, probes.size = 7"
+    assert rest[3].startswith(", probes.names = [")
+    assert rest[4] == ', probes.names = ["loss"]'
+
+
 def frame_of(stored: Runs, id: str) -> pl.DataFrame:
     return stored.rows.filter(run=id).unique(maintain_order=True)
 

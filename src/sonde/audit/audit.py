@@ -15,12 +15,11 @@ from sonde.runs.configurations import (
     Flat,
     Kind,
     Level,
-    differing,
     identity,
     kinds,
     levels,
     options_of,
-    shown,
+    told_apart,
     without,
 )
 from sonde.runs.ended import by_seed, complete, made_with, refuse_none
@@ -260,26 +259,23 @@ def audit(stored: Runs, thresholds: Thresholds | None = None, judge: Judge | Non
         for key, members in recipes.items()
         if any(run.id in inside for kind in members for run in kind.runs)
     }
-    telling = differing(without(members[0].flat, BESIDES) for members in recipes.values())
+    named = [(_name(members[0]), without(members[0].flat, BESIDES)) for members in recipes.values()]
     found = [
         RecipeAudit(
-            title=_title(members[0], telling),
+            title=title,
             recipe=without(members[0].flat, BESIDES),
             rules=_rules(members, judge, left_out, thresholds),
             made_with=made_with(run for kind in members for run in kind.runs if run.id in inside),
         )
-        for members in recipes.values()
+        for title, members in zip(told_apart(named), recipes.values(), strict=True)
     ]
     return Audit(recipes=found, left_out=left_out, thresholds=thresholds)
 
 
-def _title(kind: Kind, telling: dict[str, dict[str, int]]) -> str:
-    """What the recipe is, and the fields that tell it from the others in the store."""
-    about, flat = kind.runs[0].about, kind.flat
-    size = f"d = {about['width']}, L = {about['depth']}, {flat['epochs']} epochs"
-    said = ("model", "task", "model.d", "model.L", "epochs")
-    rest = [f"{key} = {shown(flat[key])}" for key in telling if key in flat and key not in said]
-    return ", ".join([f"{network(about)} on {about['task_label']}", size, *rest])
+def _name(kind: Kind) -> str:
+    """What a recipe is, in few words."""
+    about, epochs = kind.runs[0].about, kind.flat["epochs"]
+    return f"{network(about)} on {about['task_label']}, d = {about['width']}, L = {about['depth']}, {epochs} epochs"
 
 
 def _rules(

@@ -7,12 +7,11 @@ from typing import Any
 from sonde.runs.configurations import (
     Flat,
     Kind,
-    differing,
     identity,
     kinds,
     levels,
     options_of,
-    shown,
+    told_apart,
     without,
 )
 from sonde.store.stored import Run
@@ -88,16 +87,9 @@ def _titles(families: dict[str, list[Kind]]) -> dict[str, str]:
     def short(run: Run) -> str:
         return f"{run.about['task_label']}, {run.config['epochs']} epochs"
 
-    namesakes: dict[str, list[Flat]] = {}
-    for members in families.values():
-        namesakes.setdefault(short(members[0].runs[0]), []).append(_family(members[0]))
-    telling = {name: differing(flats) for name, flats in namesakes.items()}
-    titles = {}
-    for key, members in families.items():
-        name, flat = short(members[0].runs[0]), _family(members[0])
-        rest = [f"{field} = {shown(flat[field])}" for field in telling[name] if field in flat]
-        titles[key] = ", ".join([name, *rest])
-    return titles
+    kinds = [members[0] for members in families.values()]
+    titles = told_apart((short(kind.runs[0]), _family(kind)) for kind in kinds)
+    return dict(zip(families, titles, strict=True))
 
 
 def _line(run: Run, family: str, of_network: str, of_rule: str, studies: Sequence[str]) -> RunLine:

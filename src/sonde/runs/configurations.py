@@ -116,6 +116,27 @@ def differing(configurations: Iterable[Flat]) -> dict[str, dict[str, int]]:
     return counts
 
 
+def told_apart(named: Iterable[tuple[str, Flat]]) -> list[str]:
+    """Each name with the fields that tell its configuration from its namesakes; lists where nothing shorter does."""
+    named = list(named)
+    namesakes: dict[str, list[Flat]] = {}
+    for name, flat in named:
+        namesakes.setdefault(name, []).append(flat)
+    telling = {name: differing(flats) for name, flats in namesakes.items()}
+
+    def title(name: str, flat: Flat, lists: bool) -> str:
+        fields = [
+            key for key in telling[name] if key in flat and (lists or not isinstance(flat[key], list | tuple))
+        ]
+        return ", ".join([name, *(f"{key} = {shown(flat[key])}" for key in fields)])
+
+    brief = [title(name, flat, lists=False) for name, flat in named]
+    return [
+        title(name, flat, lists=brief.count(short) > 1)
+        for short, (name, flat) in zip(brief, named, strict=True)
+    ]
+
+
 def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
     """Keys besides the seed in which two configurations differ, with both values."""
     left, right = flatten(a), flatten(b)
