@@ -75,6 +75,22 @@ def test_every_probe_and_metric_says_what_good_and_bad_look_like() -> None:
         assert f"Good looks like: {text.good}" in str(text)
 
 
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("rho", "Measured: v are unit random directions"),
+        ("dead_units", "Measured: "),
+        ("rhm", "In detail: Cagnetta"),
+        ("dfa", "In detail: Nøkland"),
+        ("sgd", "Adam, AdamW (decoupled weight decay) or SGD"),
+    ],
+)
+def test_what_is_not_measured_is_not_said_to_be(name: str, says: str) -> None:
+    known = [*EXPLANATIONS, *(text for kind, table in OURS.items() for text in documented(kind, table))]
+    (text,) = explanations(name, known)
+    assert f"\n{says}" in str(text)
+
+
 def test_what_does_not_apply_is_not_printed() -> None:
     assert str(Explanation(name="a", kind="rule", short="It is.")) == "a (rule)\nIt is."
 

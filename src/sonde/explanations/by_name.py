@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from sonde.errors import SondeError, nearest
@@ -19,8 +20,9 @@ SYMBOLS = {"ρ": "rho", "‖h‖": "hidden_norm", "‖g‖": "grad_norm"}
 
 
 def documented(kind: str, table: Mapping[str, Any]) -> list[Explanation]:
-    """Things whose docstring is their explanation: rules, probes, models, tasks."""
-    return [_documented(name, kind, inspect.getdoc(thing) or "") for name, thing in table.items()]
+    """Things whose docstring is their explanation: rules, probes, models, tasks; optimisers share their class's."""
+    kinds = {name: thing.func if isinstance(thing, partial) else thing for name, thing in table.items()}
+    return [_documented(name, kind, inspect.getdoc(thing) or "") for name, thing in kinds.items()]
 
 
 def _documented(name: str, kind: str, text: str) -> Explanation:
