@@ -263,3 +263,9 @@ def test_the_readme_shows_the_stored_results() -> None:
         mark = "\\*" if row["ratio"] > row["bar"] else ""
         spread = f"{row['p10']:.3f}–{row['p90']:.3f}"
         assert f"| {row['name']} | {row['ratio']:.3f}{mark} | {spread} | {row['bar']:.2f} |" in readme
+    ratios = {row["name"]: row["ratio"] for row in rows}
+    compared = [name for name in ratios if f"{name} ÷ JAX" in ratios]
+    assert compared
+    for name in compared:
+        peers = " | ".join(f"{ratios[name + ending]:.2f}" for ending in ("", " ÷ JAX", " ÷ torch.compile"))
+        assert f"| {name} | {peers} |" in readme
