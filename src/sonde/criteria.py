@@ -70,7 +70,8 @@ class _Chosen:
         output, y = self._laid(output, y)
         axis = min(1, output.ndim - 1)
         likeliest: Tensor = output.argmax(axis) == (y.argmax(axis) if y.is_floating_point() else y)
-        return likeliest
+        ignored = getattr(self.criterion, "ignore_index", None)
+        return likeliest if ignored is None or y.is_floating_point() else likeliest[y != ignored]
 
     def _contributions(self, output: Tensor, y: Tensor) -> Tensor:
         laid, target = self._laid(output, y)

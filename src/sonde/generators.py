@@ -5,6 +5,8 @@ SHA-256(f"{seed}/{name}" in UTF-8) as a big-endian number, shifted right by one 
 """
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -35,6 +37,7 @@ NAMES = {
     "rhm/train": "classes; then level by level, for every symbol of every training sample, which of its m tuples",
     "rhm/test": "of test samples, alike",
     "digits/split": "with seed 0 in every run: an order of the digits, of which the first 360 are the test set",
+    "arrays/split": "with seed 0 in every run: an order of the samples of arrays that name no test set",
     "cifar10/subset": "with seed 0 in every run: an order of the training images, of which a subset takes the first",
 }
 
@@ -59,7 +62,7 @@ class GlobalDraws:
         self.state = [torch.Generator(where).manual_seed(seed).get_state() for where in self._places()]
 
     def _places(self) -> list[torch.device]:
-        return [torch.device("cpu"), *([self.device] if self.device.type == "cuda" else [])]
+        return [torch.device("cpu"), *([] if self.device.type == "cpu" else [self.device])]
 
     def __enter__(self) -> None:
         self._outside = self._swap(self.state)
@@ -70,10 +73,38 @@ class GlobalDraws:
     def _swap(self, states: list[Tensor]) -> list[Tensor]:
         before = []
         for where, state in zip(self._places(), states, strict=True):
-            if where.type == "cuda":
-                before.append(torch.cuda.get_rng_state(where))
-                torch.cuda.set_rng_state(state, where)
-            else:
-                before.append(torch.get_rng_state())
-                torch.set_rng_state(state)
+            before.append(global_state(where))
+            set_global_state(state, where)
         return before
+
+
+def global_state(device: torch.device) -> Tensor:
+    """Of the global generator that layers of a network draw from on this device."""
+    match device.type:
+        case "cuda":
+            return torch.cuda.get_rng_state(device)
+        case "mps":
+            return torch.mps.get_rng_state()
+        case _:
+            return torch.get_rng_state()
+
+
+def set_global_state(state: Tensor, device: torch.device) -> None:
+    match device.type:
+        case "cuda":
+            torch.cuda.set_rng_state(state, device)
+        case "mps":
+            torch.mps.set_rng_state(state)
+        case _:
+            torch.set_rng_state(state)
+
+
+@contextmanager
+def put_back(*devices: torch.device) -> Iterator[None]:
+    """What is drawn inside from the global generators, of the processor and of these devices, was never drawn."""
+    before = {where: global_state(where) for where in {torch.device("cpu"), *devices}}
+    try:
+        yield
+    finally:
+        for where, state in before.items():
+            set_global_state(state, where)

@@ -21,7 +21,7 @@ class Loss:
     error: Callable[[Tensor, Tensor], Tensor]
     hits: (
         Callable[[Tensor, Tensor], Tensor] | None
-    )  # whether each label is the likeliest; None where there are none
+    )  # whether each label that counts is the likeliest; None where there are none
     floor: float  # a smaller loss is rounded as if it were this: a cross-entropy is the logarithm of a sum
 
     @property

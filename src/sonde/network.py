@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from sonde.errors import SondeError
+from sonde.generators import global_state, put_back, set_global_state
 from sonde.readers import FLAT, Reader, ReaderName
 
 
@@ -172,8 +173,8 @@ def survey(net: Network, x: Tensor) -> Survey:
     a layer that needs several is not given one, and the axis of the samples is the one that grows.
     """
     net.check(x)
-    twin, devices = quiet_twin(net), [x.device] if x.device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices), torch.no_grad():
+    twin = quiet_twin(net)
+    with put_back(x.device), torch.no_grad():
         few, more = (twin.run(samples(x, n)) for n in (2, 3))
         mixes = None
         for layer, (h, larger) in enumerate(zip(few.states, more.states, strict=True)):
@@ -185,9 +186,9 @@ def survey(net: Network, x: Tensor) -> Survey:
             raise SondeError(f"the output of two samples is {shape}: its first axis must be the samples")
         shapes = [tuple(h.shape[1:]) for h in few.states]
         reader = net.reader or _find_reader(twin, few.states, samples(x, 2))
-        before = generator_state(x.device)
+        before = global_state(x.device)
         twin.train().run(samples(x, 3))
-        draws = not torch.equal(before, generator_state(x.device))
+        draws = not torch.equal(before, global_state(x.device))
     for layer, shape in enumerate(shapes):
         if not reader.fits(shape):
             raise SondeError(
@@ -211,26 +212,17 @@ def untraced(net: nn.Module, state: Tensor | None, device: torch.device) -> Iter
     Statistics are gathered in copies; the generator starts from `state`, or from where it is, and is put back.
     """
     kept = [(module, dict(module._buffers)) for module in net.modules() if module._buffers]
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+    with put_back(device):
         try:
             for module, buffers in kept:
                 for name, value in buffers.items():
                     module._buffers[name] = None if value is None else value.clone()
             if state is not None:
-                set_generator_state(state, device)
+                set_global_state(state, device)
             yield
         finally:
             for module, buffers in kept:
                 module._buffers.update(buffers)
-
-
-def generator_state(device: torch.device) -> Tensor:
-    """Of the global generator that layers of a network draw from."""
-    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
-
-
-def set_generator_state(state: Tensor, device: torch.device) -> None:
-    torch.cuda.set_rng_state(state, device) if device.type == "cuda" else torch.set_rng_state(state)
 
 
 def samples(x: Tensor, n: int) -> Tensor:

@@ -10,7 +10,7 @@ SCHEMA = pl.Schema(
     {
         "run": pl.String,
         "epoch": pl.Int64,  # 0 is the initialisation
-        "step": pl.Int64,  # optimiser steps taken when it was measured
+        "step": pl.Int64,  # optimiser steps taken when it was measured; of batch_loss the one it drives, from 1
         "layer": pl.Int64,  # null for a measurement of the whole network
         "metric": pl.String,
         "value": pl.Float64,  # NaN where undefined
@@ -54,7 +54,7 @@ def undefined(metric: str, reason: str, *, layer: int | None = None, samples: in
 
 
 def rows_of(run: str, epoch: int, readings: Iterable[Reading], *, steps: Iterable[int]) -> pl.DataFrame:
-    """Readings of one run as tidy rows, each with the number of optimiser steps taken before it."""
+    """Readings of one run as tidy rows, each with its step."""
     return pl.DataFrame(
         [
             (run, epoch, step, r.layer, r.metric, r.value, r.defined, r.reason, r.samples)

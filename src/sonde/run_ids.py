@@ -3,7 +3,7 @@
 The id ends in the hash of a tree: of every part the options that stand in this table, whatever their values, and any
 younger option where it differs from its default.  An option that is added later stands in no line of the table, so it
 leaves all ids as they are.  A part that comes to mean something else under the same options (another default, other
-arithmetic) says `version: ClassVar[int] = 2`, and its runs get new ids.  `tests/golden/test_run_ids.py` holds both.
+arithmetic) says `version: ClassVar[int] = 2`, and its runs get new ids.  `tests/golden/test_identity.py` holds both.
 
 Version 0.1.0 hashed the whole tree: this table is what that tree was made of, so its runs are recognised.
 """

@@ -7,14 +7,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from sonde.config import RunConfig
+from sonde.config import RunConfig, parse, to_tree
 from sonde.models import PlainMLP, ResidualMLP, ResMLP, StudentNet
 from sonde.network import Network
 from sonde.rules import Backprop, CreditBridge, DirectFeedback, FeedbackAlignment, Frozen, StateBridge
 from sonde.tasks import Digits, Identity
 from sonde.training.backward_by_hand import StepByHand
 from sonde.training.program import DTYPES, Program
-from sonde.training.stack import Stack
+from sonde.training.stack import Stack, stackable
 from sonde.training.step import Step, backward
 
 CPU = torch.device("cpu")
@@ -147,6 +147,14 @@ def test_what_a_step_returns_is_not_changed_by_the_next() -> None:
     assert torch.equal(step.output_NC, kept[1])
 
 
+class DerivedModel(ResidualMLP):  # type: ignore[misc]
+    """It may build other blocks."""
+
+
+class DerivedRule(DirectFeedback):  # type: ignore[misc]
+    """It may send other credit."""
+
+
 BASE = CONFIGS["pre-norm, bp"]
 BY_AUTOGRAD = {
     "another model": replace(BASE, model=StudentNet(d=32, L=2)),
@@ -156,6 +164,9 @@ BY_AUTOGRAD = {
     "frozen blocks": replace(BASE, rule=Frozen()),
     "a bridge with a penalty": replace(BASE, rule=StateBridge(penalty=0.01)),
     "bfloat16": replace(BASE, precision="bf16"),
+    "a model that derives from ours": replace(BASE, model=DerivedModel(d=32, L=2)),
+    "a rule that derives from ours": replace(BASE, rule=DerivedRule()),
+    "an optimiser of torch's": parse(to_tree(BASE) | {"optimiser": {"name": "torch.optim:RMSprop"}}),
 }
 
 
@@ -163,6 +174,7 @@ BY_AUTOGRAD = {
 def test_whatever_is_not_written_out_is_left_to_autograd(name: str) -> None:
     run = trained(BY_AUTOGRAD[name])
     assert not isinstance(run.backward, StepByHand)
+    assert not stackable(BY_AUTOGRAD[name]) or not ("derives" in name or "torch's" in name)
     x, y = next(iter(run.data.batches(BATCH, run.order)))
     assert torch.isfinite(run.backward(x, y).loss)
 

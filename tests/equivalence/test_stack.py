@@ -2,9 +2,11 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 import sonde
 from sonde.config import Probing, RunConfig
@@ -12,7 +14,7 @@ from sonde.errors import SondeError
 from sonde.models import PlainMLP, ResidualMLP, ResMLP, StudentNet
 from sonde.rules import Backprop, CreditBridge, DirectFeedback, FeedbackAlignment, Frozen
 from sonde.store.run import RunFolder
-from sonde.tasks import Digits, Identity, Teacher
+from sonde.tasks import Data, Digits, Identity, Teacher
 from sonde.training.program import DTYPES, Program
 from sonde.training.stack import Stack, stackable
 from sonde.training.tensors import pack, unpack
@@ -192,3 +194,28 @@ def test_a_run_stopped_by_another_version_is_refused_by_name(tmp_path: Path) -> 
         SondeError, match=r"stopped by another version, whose state has no 'steps': (re)?move"
     ):
         train(config, runs=tmp_path)
+
+
+class Huber(Identity):  # type: ignore[misc]
+    """The identity by a loss that knows of no replicas."""
+
+    def load(self, *arguments: Any) -> Data:
+        data = super().load(*arguments)
+        data.loss = nn.SmoothL1Loss()  # type: ignore[assignment]
+        return data
+
+
+def test_runs_whose_loss_knows_no_replicas_are_trained_one_by_one(tmp_path: Path) -> None:
+    base = RunConfig(
+        model=ResMLP(d=16, L=2), rule=Backprop(), task=Huber(d=16, steps_per_epoch=3), epochs=2, batch_size=8
+    )
+    configs = [replace(base, seed=seed) for seed in (1, 2)]
+    assert {one.state for one in train_together(configs, runs=tmp_path / "together")} == {"complete"}
+    for config in configs:
+        train(config, runs=tmp_path / "alone", progress=False)
+    stored = [
+        sonde.load(tmp_path / name).rows.sort("run", "epoch", "metric", "layer")
+        for name in ("together", "alone")
+    ]
+    assert stored[0].equals(stored[1])
+    assert stored[0].filter(metric="train_loss", epoch=2)["value"].n_unique() == 2

@@ -39,6 +39,14 @@ def looking(output: Tensor, y: Tensor) -> Tensor:
     return torch.stack([e * 2 if e.item() > 1 else e for e in errors]).mean()
 
 
+def test_hits_are_of_the_labels_that_count() -> None:
+    loss = as_loss(nn.CrossEntropyLoss(), (3,))
+    assert loss.hits is not None
+    logits = F.one_hot(torch.tensor([0, 1, 2, 0]), 3).double()
+    assert loss.hits(logits, torch.tensor([0, 1, -100, -100])).tolist() == [True, True]
+    assert loss.hits(logits, torch.tensor([0, 2, 2, 0])).tolist() == [True, False, True, True]
+
+
 LABELS = torch.tensor([0, 1, 2, 3, 1, 0])
 WORDS = torch.tensor([[1, 2, 3, 4, 5], [0, 0, 0, 0, 0], [1, -100, -100, 4, 5], [-100] * 5])
 CASES: dict[str, tuple[Criterion, tuple[int, ...], Tensor]] = {
@@ -187,10 +195,7 @@ def test_accuracy_counts_words_where_words_are_labels() -> None:
     z[:, :, 1] = 1
     hits = as_loss(nn.CrossEntropyLoss(), (3, 5)).hits
     assert hits is not None
-    assert hits(z, torch.tensor([[1, 1, 0], [1, 2, 2]])).tolist() == [
-        [True, True, False],
-        [True, False, False],
-    ]
+    assert hits(z, torch.tensor([[1, 1, 0], [1, 2, 2]])).tolist() == [True, True, False, True, False, False]
 
 
 def test_a_per_token_loss_reaches_each_token_under_dfa() -> None:

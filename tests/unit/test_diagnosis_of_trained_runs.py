@@ -8,8 +8,11 @@ import math
 from pathlib import Path
 
 import pytest
+import torch
 from stored_runs import DEPTH, EPOCHS, Key, Value, changed, config, healthy, run, store
+from torch import nn
 
+import sonde as package
 from conftest import Sonde, tiny_config
 from sonde import train
 from sonde.audit.audit import audit
@@ -139,3 +142,16 @@ def test_a_store_of_trained_runs_is_diagnosed_from_the_command_line(tmp_path: Pa
     one = next(iter(said))
     assert "Nothing is wrong" in sonde("diagnose", one, "--runs", str(tmp_path)).stdout
     assert list(json.loads(sonde("diagnose", one, "--runs", str(tmp_path), "--json").stdout)) == [one]
+
+
+def test_an_unfinished_trained_run_does_not_hide_what_a_watch_found(tmp_path: Path, sonde: Sonde) -> None:
+    stops = iter([True])
+    package.train(tiny_config(), runs=tmp_path, progress=False, should_stop=lambda: next(stops))
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    optimiser = torch.optim.SGD(model.parameters(), 0.1)
+    with package.watch(model, optimiser, loss=nn.CrossEntropyLoss(), runs=tmp_path, name="beside"):
+        nn.CrossEntropyLoss()(model(torch.randn(4, 3)), torch.tensor([0, 1, 0, 1])).backward()
+        optimiser.step()
+    told = sonde("diagnose", "--runs", str(tmp_path), "--json", check=False)
+    assert "beside" in told.stdout
+    assert "no complete run" not in told.stderr

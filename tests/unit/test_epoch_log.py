@@ -1,8 +1,12 @@
 """What an epoch leaves: means over samples, whatever the size of the batches."""
 
+import math
+
 import pytest
 import torch
+from torch import nn
 
+from sonde.criteria import as_loss
 from sonde.losses import CROSS_ENTROPY, MEAN_SQUARED_ERROR
 from sonde.training.epoch import EpochLog
 from sonde.training.step import Step
@@ -18,6 +22,17 @@ def test_a_smaller_last_batch_counts_for_less() -> None:
     assert found["train_loss"] == (pytest.approx((8 * 1 + 8 * 2 + 2 * 10) / 18), 18)
     assert found["own"] == (pytest.approx((8 * 2 + 8 * 3 + 2 * 11) / 18), 18)
     assert epoch.losses.tolist() == [1.0, 2.0, 10.0]
+    assert epoch.sizes == [8, 8, 2]
+
+
+@pytest.mark.parametrize(("labels", "right"), [([0, 1, -100, -100], 0.5), ([-100] * 4, math.nan)])
+def test_ignored_labels_are_neither_right_nor_wrong(labels: list[int], right: float) -> None:
+    log, y = EpochLog(as_loss(nn.CrossEntropyLoss(), (3,))), torch.tensor(labels)
+    output = torch.tensor([[1.0, 0.0, 0.0]] * 4)
+    log.add(Step(loss=torch.tensor(1.0), output_NC=output, logs={}), y)
+    (found,) = [reading for reading in log.read()[0].readings if reading.metric == "train_acc"]
+    assert found.value == pytest.approx(right, nan_ok=True)
+    assert found.defined is math.isfinite(right)
 
 
 def test_replicas_are_averaged_each_for_itself() -> None:

@@ -7,11 +7,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from test_tasks_cifar10 import fake
 
 import sonde
+from sonde import guests
 from sonde.config import Probing, RunConfig
 from sonde.generators import NAMES, generator
 from sonde.models import ResidualMLP
@@ -56,6 +58,8 @@ def test_the_names_are_those_that_runs_draw_from(tmp_path: Path, monkeypatch: py
         Parity(samples=8, test_samples=8),
         RandomHierarchy(samples=8, test_samples=8),
     ]
+    np.savez(tmp_path / "own.npz", x=np.ones((8, 3)), y=np.arange(8) % 2)
+    tasks.append(guests.find("task", str(tmp_path / "own.npz")).kind())
     for task in tasks:
         sonde.train(config_of(task, DirectFeedback()), runs=tmp_path)
     fake(Cifar10(subset=8))
@@ -64,7 +68,7 @@ def test_the_names_are_those_that_runs_draw_from(tmp_path: Path, monkeypatch: py
     for text in asked:
         seed, name = text.split("/", 1)
         (known,) = [known for known, pattern in matching.items() if re.fullmatch(pattern, name)]
-        assert int(seed) == (0 if known in ("digits/split", "cifar10/subset") else 3), text
+        assert int(seed) == (0 if known in ("digits/split", "arrays/split", "cifar10/subset") else 3), text
         drawn.add(known)
     assert drawn == NAMES.keys()
 

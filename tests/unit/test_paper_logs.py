@@ -291,3 +291,13 @@ def test_figures_from_exported_files_draw_the_same_data_as_from_runs(
     for mine, other in zip(ours, theirs, strict=True):
         for a, b in zip(mine, other, strict=True):
             np.testing.assert_allclose(np.array(a, float), np.array(b, float), rtol=1e-12, equal_nan=True)
+
+
+def test_a_run_that_was_not_tested_after_every_epoch_is_not_exported(evidence: dict[str, Evidence]) -> None:
+    """Epochs 0 and 2 are as many as epochs 1 and 2, and not the same."""
+    known = evidence["cifar10"]
+    untested = (pl.col("metric") == "test_acc") & (pl.col("epoch") == 1)
+    less = Evidence(known.rows.filter(~untested), known.runs, known.source)
+    for sheet in WRITERS["cifar10"](less).values():
+        with pytest.raises(SondeError, match=r"not tested after every epoch.*probes\.test_every=1"):
+            sheet.content()

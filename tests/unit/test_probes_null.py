@@ -15,6 +15,7 @@ from sonde.probes import Context, take
 from sonde.probes.null import draws, over_draws
 from sonde.rows import Reading, undefined
 from sonde.rules import RULES, CreditBridge, DirectFeedback, Rule
+from sonde.rules.dkp import DirectKolenPollack
 from sonde.training.assign import CreditAssignment
 
 MODEL, IMAGE = NETWORKS["residual_mlp"]
@@ -25,6 +26,11 @@ def assigned(rule: Rule, seed: int = 1, steps: int = 10) -> tuple[CreditAssignme
     x, _ = samples(IMAGE, 6)
     credit = CreditAssignment(net, rule, sample=x, loss=loss_of(IMAGE), steps=steps, seed=seed)
     return credit, Context(credits=credit.credits, redrawn=credit.redrawn, seed=3, epoch=2, draws=5)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_chance_of_direct_kolen_pollack_draws_matrices_of_its_own_shape(shared: bool) -> None:
+    assert DirectKolenPollack(per_channel=shared).chance == DirectFeedback(per_channel=shared)
 
 
 @pytest.mark.parametrize("rule", ["bp", "frozen"])

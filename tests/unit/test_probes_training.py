@@ -105,6 +105,24 @@ def test_the_test_set_is_read_as_often_as_is_said_and_nothing_else_changes(tmp_p
     assert kept.height < rows[often.id].height
 
 
+def test_the_loss_of_a_smaller_last_batch_has_its_own_n(tmp_path: Path) -> None:
+    config = replace(SMALL, log="step", epochs=1)
+    sonde.train(config, runs=tmp_path)
+    rows = sonde.load(tmp_path).rows.filter(metric="batch_loss").sort("step")
+    samples = config.task.load(config.seed, None, CPU, torch.float32).train_samples
+    assert rows["samples"].to_list()[-1] == samples % config.batch_size != 0
+    assert rows["samples"].sum() == samples
+
+
+def test_a_run_may_go_on_with_other_generators_than_those_of_its_device() -> None:
+    config = SMALL
+    program = Program(config, config.task.load(config.seed, None, CPU, torch.float32), CPU)
+    state = program.state()
+    (own,) = state["draws"]
+    program.restore(program.weights(), state | {"draws": [own, own]})  # as of a GPU
+    assert [one.tolist() for one in program.draws.state] == [own.tolist()]
+
+
 def test_by_default_every_control_stands_beside_its_measurement(tmp_path: Path) -> None:
     config = replace(SMALL, model=VitMini(d=8, L=1, heads=2), probes=Probing(size=8, directions=2), epochs=1)
     sonde.train(config, runs=tmp_path)

@@ -53,6 +53,39 @@ def test_over_seeds_the_share_is_the_mean_gain_over_the_mean_margin() -> None:
     assert share_of_margin({1: 1.0}, {1: -2.0}) == share_of_margin({1: 1.0}, {2: 2.0}) == []
 
 
+def test_a_seed_at_which_backprop_loses_counts_in_the_mean_and_has_no_share_of_its_own() -> None:
+    reached = {"bp": (0.62, 0.481), "frozen": (0.6, 0.5), "fa": (0.61, 0.49)}
+    stored = store(
+        *(
+            run(config(rule, seed), healthy(seed, accuracy=value))
+            for rule, values in reached.items()
+            for seed, value in zip(SEEDS, values, strict=False)
+        )
+    )
+    one = shares(stored)["fa"]
+    exact = {name: [measured_at(stored, name, seed) for seed in SEEDS[:2]] for name in reached}
+    gain, margin = (sum(exact[name]) - sum(exact["frozen"]) for name in ("fa", "bp"))
+    assert one.by_seed.keys() == {SEEDS[0]}
+    assert one.without == {SEEDS[1]: "backprop is not above frozen blocks"}
+    assert one.share.n == 2
+    assert one.share.mean == pytest.approx(gain / margin)
+
+
+def measured_at(stored: Runs, rule: str, seed: int) -> float:
+    (known,) = [
+        one for one in stored.runs if one.config["rule"]["name"] == rule and one.config["seed"] == seed
+    ]
+    (value,) = stored.rows.filter(run=known.id, metric="test_acc", epoch=EPOCHS)["value"]
+    return float(value)
+
+
+def test_runs_are_paired_with_the_share_of_their_own_rule_though_labels_coincide() -> None:
+    stored = runs()
+    for one in stored.runs:
+        one.about["rule_label"] = "DFA"
+    assert of("cosine", stored).correlation == of("cosine", runs()).correlation
+
+
 def test_an_interval_needs_two_seeds() -> None:
     one = shares(runs(seeds=(42,)))["fa"]
     assert one.share.n == 1

@@ -9,6 +9,7 @@ from sonde.spreads import Interval, Summary, summarise, t_interval
 
 FEW = 5  # runs: fewer have no rank correlation worth a number
 SHUFFLES = 9999
+CONFIDENCE = 0.95
 YARDSTICKS = ("bp", "frozen")
 """Of the share, 1 and 0."""
 
@@ -19,21 +20,25 @@ class Recovered:
 
     rule: str
     label: str
-    by_seed: dict[int, float]
-    without: dict[int, str]  # seeds that have no share, and why
+    by_seed: dict[int, float]  # where backprop is above frozen blocks
+    without: dict[int, str]  # seeds that have no share of their own, and why
     share: Summary
     interval: Interval
 
 
-def recovered(recipe: RecipeAudit, confidence: float = 0.95) -> list[Recovered]:
+def recovered(recipe: RecipeAudit, confidence: float = CONFIDENCE) -> list[Recovered]:
     """Every rule of a recipe but the two yardsticks, the largest share first; those without one last."""
+    found = [one for one, _ in _pairs(recipe, confidence)]
+    return sorted(found, key=lambda one: (one.share.n == 0, -one.share.mean if one.share.n else 0.0))
+
+
+def _pairs(recipe: RecipeAudit, confidence: float) -> list[tuple[Recovered, RuleAudit]]:
     best = [rule for rule in recipe.rules if rule.rule == "bp"]
-    found = [
-        _recovered(rule, best, confidence)
+    return [
+        (_recovered(rule, best, confidence), rule)
         for rule in recipe.rules
         if rule.rule not in YARDSTICKS and rule.runs
     ]
-    return sorted(found, key=lambda one: (one.share.n == 0, -one.share.mean if one.share.n else 0.0))
 
 
 def _recovered(rule: RuleAudit, best: Sequence[RuleAudit], confidence: float) -> Recovered:
@@ -55,7 +60,7 @@ def _recovered(rule: RuleAudit, best: Sequence[RuleAudit], confidence: float) ->
             shares[seed] = points / margin[seed]
     unpaired = None if rule.margin.by_seed else rule.margin.reason
     reason = unpaired or next(iter(without.values()), "there is no run to pair")
-    around = share_of_margin({seed: rule.margin.by_seed[seed] for seed in shares}, margin)
+    around = share_of_margin(rule.margin.by_seed, margin)
     return Recovered(
         rule=rule.rule,
         label=rule.label,
@@ -96,7 +101,7 @@ def foretelling(audited: Audit) -> list[Foretells]:
     shares = {
         run.run.id: one.by_seed[run.run.seed]
         for recipe in audited.recipes
-        for one, rule in _pairs(recipe)
+        for one, rule in _pairs(recipe, CONFIDENCE)
         for run in rule.runs
         if run.run.seed in one.by_seed
     }
@@ -106,11 +111,6 @@ def foretelling(audited: Audit) -> list[Foretells]:
         for name, of in QUANTITIES.items()
     ]
     return sorted(found, key=lambda one: (one.reason is not None, -abs(one.correlation)))
-
-
-def _pairs(recipe: RecipeAudit) -> list[tuple[Recovered, RuleAudit]]:
-    by_label = {one.label: one for one in recovered(recipe)}
-    return [(by_label[rule.label], rule) for rule in recipe.rules if rule.label in by_label]
 
 
 def _mean(metric: str) -> Callable[[RunAudit], float]:

@@ -34,6 +34,6 @@ class Thresholds:
             "D3": "is the credit better than chance at depth? fires where cosine or ρ at a layer l ≥ 1 is not above "
             f"what the rule scores when it draws anew, by {self.deviations:g} standard deviations (Student's t "
             f"for the number of draws); not read where ρ of BP's own gradient is below {self.ceiling:g}",
-            "D4": "do the blocks earn their keep? test accuracy over frozen blocks, paired by seed: helps or hurts "
+            "D4": "do the trained blocks help? test accuracy over frozen blocks, paired by seed: helps or hurts "
             f"where the {100 * self.confidence:g} % t interval over seeds excludes 0, else undecided",
         }

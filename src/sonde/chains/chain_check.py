@@ -7,6 +7,7 @@ from torch import Tensor
 
 from sonde.chains.names import submodule
 from sonde.errors import SondeError
+from sonde.generators import put_back
 from sonde.network import as_it_is, leaf_at, quiet_twin, samples
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ COARSE = 1e-2  # of shorter numbers
 def check(chain: "Chain", x: Tensor) -> "Chain":
     """Raise unless the units, one after the other, give the module's own output; return the copy that was run."""
     x, twin = samples(x, 3), quiet_twin(chain)
-    with torch.random.fork_rng(devices=[x.device] if x.device.type == "cuda" else []), torch.no_grad():
+    with put_back(x.device), torch.no_grad():
         own = twin.output(twin.module(x))
         states = _run_until_readout(twin, x)
         for layer in reversed(range(twin.depth + 1)):

@@ -18,13 +18,12 @@ from sonde.chains.calls import Call, Part, called, in_place_of_forward, with_sta
 from sonde.chains.chain_check import check
 from sonde.chains.names import between
 from sonde.errors import SondeError
+from sonde.generators import global_state, set_global_state
 from sonde.network import (
     ForwardPass,
     HandOn,
     Network,
     as_it_is,
-    generator_state,
-    set_generator_state,
     tiled,
 )
 from sonde.readers import ReaderName
@@ -108,12 +107,12 @@ class Chain(Network):
         """
         batch = _batch(x, h)
         states, enabled = [h], torch.is_grad_enabled()
-        begin = generator_state(h.device) if self.draws else None
+        begin = global_state(h.device) if self.draws else None
 
         def take_over() -> Tensor:
             torch.set_grad_enabled(enabled)
             if begin is not None:
-                set_generator_state(begin, h.device)
+                set_global_state(begin, h.device)
             return hand_on(states)
 
         def visit(part: Part, call: Call) -> Any:

@@ -47,7 +47,8 @@ def check(
 ) -> None:
     """Look at a model before training it: signal and gradient by depth, and what is missing, zero or not finite.
 
-    Nothing is trained; one batch goes through a copy in float64.
+    The model stays as it is: one batch goes forward and back through a copy in float64, and with a loss other copies
+    are trained for fifty steps, to find what is wrong.
     """
     from sonde.checking.before_training import check as look
 

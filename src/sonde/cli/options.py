@@ -17,7 +17,7 @@ Study = Annotated[
 ]
 Scale = Annotated[
     Literal["quick", "full"],
-    typer.Option(help="quick: minutes on a laptop, no download; full: the recipe of the papers."),
+    typer.Option(help="quick: minutes on a laptop, no download; full: CIFAR-10, hours or days."),
 ]
 Seeds = Annotated[
     str | None, typer.Option(help="Seeds, separated by commas: 42,123,456.", show_default=False)

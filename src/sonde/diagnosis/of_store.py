@@ -10,6 +10,7 @@ from sonde.diagnosis.finding import Findings
 from sonde.diagnosis.signs import Audited, Signs
 from sonde.diagnosis.trained_signs import LAYERS, WHOLE, trained_signs
 from sonde.errors import SondeError
+from sonde.runs.ended import complete
 from sonde.store.listing import find
 from sonde.store.load import load, load_some
 from sonde.store.place import Place
@@ -34,8 +35,11 @@ def diagnosed(root: Place, name: str | None) -> tuple[dict[str, Findings], dict[
         found = {run.id: diagnose(signs_of(run, stored.rows)) for run in stored.watched}
     left_out = dict(known.broken)
     if known.runs and wanted not in found:
-        trained, left_out = of_trained(_read_trained(root))
-        found |= {id: findings for id, findings in trained.items() if wanted in (None, id)}
+        stored = _read_trained(root)
+        ended, left_out = complete(stored)
+        if ended or not found or any(run.manifest.state == "diverged" for run in stored.runs):
+            trained, left_out = of_trained(stored)
+            found |= {id: findings for id, findings in trained.items() if wanted in (None, id)}
     if wanted is not None and wanted not in found:
         raise SondeError(f"{wanted} cannot be diagnosed: {left_out.get(wanted, 'it was not found')}")
     return found, {} if wanted is not None else left_out

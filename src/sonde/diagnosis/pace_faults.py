@@ -228,7 +228,9 @@ def loss_spike(s: Signs) -> Finding | None:
             and (s.last_loss or 0.0) < value / 2
             and value > 0.1 * abs(losses[0][1])
         ):
-            said = f"In step {step} the loss is {number(value)}, the median of the 20 steps before it {number(before)}."
+            units = "steps" if s.audited is None else "epochs"
+            said = f"In {s.when(step)} the loss is {number(value)}, "
+            said += f"the median of the 20 {units} before it {number(before)}."
             return found("loss_spike", "note", said, step=step)
     return None
 

@@ -4,7 +4,7 @@ trained run its rows by epoch and the answers of its audit.
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -88,10 +88,6 @@ class Signs:
 
     def at(self, metric: str, module: str, step: int = 0) -> float | None:
         return self._by_metric.get(metric, {}).get(module, {}).get(step)
-
-    def last(self, metric: str, module: str) -> float | None:
-        known = self._by_metric.get(metric, {}).get(module, {})
-        return known[max(known)] if known else None
 
     @cached_property
     def watched(self) -> list[int]:
@@ -314,7 +310,3 @@ class Signs:
         if self.score is not None:
             return self.score < FAILED
         return self.fell is not None and self.fell < FAILED
-
-
-def biggest(values: Sequence[float]) -> float:
-    return max(values, default=math.nan)

@@ -110,7 +110,9 @@ def attention_collapse(s: Signs) -> Finding | None:
     """Attention that looks at one place from the start, or in the end of a run that failed."""
     for when, level in (("traced_start", "certain"), ("traced_now", "likely")):
         heard = [one for one in s.trial(when, "attention") or [] if (one["max_logit"] or 0.0) >= LOGIT]
-        sharp = [one for one in heard if one["one_hot_share"] >= (0.5 if when == "traced_start" else ONE_HOT)]
+        sharp = [
+            one for one in heard if one["one_hot_share"] >= (HALF if when == "traced_start" else ONE_HOT)
+        ]
         level = "likely" if s.learned else level
         if sharp and (s.failed or when == "traced_start"):
             top = max(sharp, key=lambda one: one["max_logit"])

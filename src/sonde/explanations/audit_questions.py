@@ -59,7 +59,7 @@ QUESTIONS = (
     _of(
         "worth",
         "D4",
-        "do the blocks earn their keep? Here training them costs test accuracy.",
+        "do the trained blocks help? Here training them costs test accuracy.",
         "A readout on random blocks may explain all of the accuracy.",
         "Train the readout alone, or with a rule whose credit is above chance; train more seeds where it is undecided.",
         "points over frozen blocks lie above 0 with the whole interval.",

@@ -1,6 +1,7 @@
 """Every explanation, by name."""
 
 import inspect
+import re
 from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
@@ -27,7 +28,8 @@ def documented(kind: str, table: Mapping[str, Any]) -> list[Explanation]:
 
 def _documented(name: str, kind: str, text: str) -> Explanation:
     """The first sentence, and what follows it."""
-    first, _, rest = " ".join(text.split()).partition(". ")
+    first, *others = re.split(r"(?<! al)\. ", " ".join(text.split()), maxsplit=1)
+    rest = "".join(others)
     looks = good_and_bad.PROBES[name]._asdict() if kind == "probe" and name in good_and_bad.PROBES else {}
     return Explanation(name=name, kind=kind, short=first if not rest else f"{first}.", measured=rest, **looks)
 

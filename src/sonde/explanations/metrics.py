@@ -68,10 +68,10 @@ _WATCHED = {
 _TRAINED = {
     "test_acc": (
         "Share of test samples that are classified correctly.",
-        "After each epoch, over the test set.",
+        "Over the test set, after every epoch or every `probes.test_every`.",
     ),
     "train_acc": ("Share of training samples that are classified correctly.", "Over the epoch's batches."),
-    "test_loss": ("Mean loss over the test set.", "After each epoch."),
+    "test_loss": ("Mean loss over the test set.", "After every epoch or every `probes.test_every`."),
     "train_loss": ("Mean loss over the epoch's batches.", "As training computes it."),
     "batch_loss": ("Loss of one batch.", "Every step."),
     "grad_per_error": (

@@ -116,8 +116,11 @@ def _path(seed: int) -> str:
 
 def _method(values: RunValues) -> dict[str, Any]:
     log = {name: values.by("epoch", name) for name in ("train_acc", "test_acc")}
-    log["test_acc"] = log["test_acc"][-len(log["train_acc"]) :]  # the layout has no entry for initialisation
-    if len(log["test_acc"]) < len(log["train_acc"]):
+    tested, trained = (
+        values.rows.filter(metric=name)["epoch"].sort().to_list() for name in ("test_acc", "train_acc")
+    )
+    log["test_acc"] = log["test_acc"][-len(trained) :]  # the layout has no entry for initialisation
+    if tested[-len(trained) :] != trained:
         raise SondeError(
             f"run {values.run['run']} was not tested after every epoch, which the paper layout asks for: train it with "
             f"probes.test_every=1; nothing was exported"

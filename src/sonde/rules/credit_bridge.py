@@ -70,8 +70,8 @@ class CreditBridge(Rule):
     Three terms, each logged:  consistency  V(h_l) ≈ −λ log mean_K exp(−V̄(h_{l+1} + σ·noise)/λ),  V̄ the moving
     average of V;  terminal value  V(h_L) ≈ ℓ_i;  terminal gradient  ∇_h V(h_L) ≈ g_L, relative to RMS(g_L).
     V has three hidden layers of 256.  For the first `warmup` of the steps the blocks are driven by DFA while V
-    learns, or, with `warmup_by: nothing`, wait.  With `input_norm: layer` V reads LayerNorm(h), and the noise is
-    added after it.
+    learns, or, with `warmup_by: nothing`, get no credit (weight decay still acts).  With `input_norm: layer` V reads
+    LayerNorm(h), and the noise is added after it.
 
     e tells the loss, so values along the way say nothing of how they change with h: below h_L the gradient of V is
     what V makes of states it was never asked about, and with these three terms the rule collapses

@@ -31,7 +31,10 @@ class DirectKolenPollack(Rule):
     label: ClassVar[str] = "DKP"
     route: ClassVar[Route] = "local"
     reads_top_gradient: ClassVar[bool] = False
-    chance: ClassVar[Rule] = DirectFeedback()
+
+    @property
+    def chance(self) -> Rule:
+        return DirectFeedback(per_channel=self.per_channel)
 
     def init(self, facts: Facts, rng: torch.Generator) -> Matrices:
         return direct_feedback(facts, rng, per_channel=self.per_channel)

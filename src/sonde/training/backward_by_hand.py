@@ -26,6 +26,7 @@ from sonde.models.plain_and_res_mlp import ReluLayer
 from sonde.models.residual_mlp import PreNormBlock
 from sonde.models.shared_layers import Embedding, Readout
 from sonde.network import Network
+from sonde.optimisers import Optimiser
 from sonde.rules import (
     Backprop,
     CreditBridge,
@@ -38,19 +39,21 @@ from sonde.rules import (
 from sonde.training.stacked_layers import StackedLayerNorm, StackedLinear
 from sonde.training.step import Again, Step, backward, scaled, signal_on
 
-MODELS = (PlainMLP, ResMLP, ResidualMLP)
-RULES = (Backprop, FeedbackAlignment, DirectFeedback, StateBridge, CreditBridge)
+MODELS_BY_HAND = (PlainMLP, ResMLP, ResidualMLP)
+RULES_BY_HAND = (Backprop, FeedbackAlignment, DirectFeedback, StateBridge, CreditBridge)
 
 
 def by_hand(config: RunConfig) -> bool:
     """Whether a run of this configuration takes its steps by hand; all others are autograd's.
 
-    Backprop with normalised credit runs the blocks a second time, and a penalty enters between the blocks.
+    Backprop with normalised credit runs the blocks a second time, and a penalty enters between the blocks.  A class
+    that derives from one of these may compute something else, and an optimiser of somebody's may keep gradients.
     """
     rule = config.rule
     return (
-        isinstance(config.model, MODELS)
-        and isinstance(rule, RULES)
+        type(config.model) in MODELS_BY_HAND
+        and type(rule) in RULES_BY_HAND
+        and isinstance(config.optimiser, Optimiser)
         and (rule.route == "global" or (rule.route == "local" and not isinstance(rule, Backprop)))
         and not rule.penalty
         and config.precision != "bf16"
@@ -211,8 +214,16 @@ class NormOfReplicas:
         return gradient
 
 
+WRITTEN_OUT = (
+    *(nn.Identity, nn.Linear, StackedLinear, nn.LayerNorm, StackedLayerNorm),
+    *(Embedding, ReluLayer, PreNormBlock, Readout),
+)
+
+
 def _parts(module: nn.Module, x: Tensor, scratch: Scratch) -> list[Part]:
     """A module in the order in which it computes."""
+    if type(module) not in WRITTEN_OUT:
+        raise TypeError(f"the derivative of a {type(module).__name__} is not written out")
     match module:
         case nn.Identity():
             return []
@@ -236,7 +247,7 @@ def _parts(module: nn.Module, x: Tensor, scratch: Scratch) -> list[Part]:
             return [ln, w1, gelu, *_parts(module.w2, gelu.y, scratch)]
         case Readout():
             return [*_parts(module.out_ln, x, scratch), *_parts(module.out_head, x, scratch)]
-    raise TypeError(f"the derivative of a {type(module).__name__} is not written out")
+    raise AssertionError(f"{type(module).__name__} is said to be written out")
 
 
 class Unit:

@@ -1,5 +1,6 @@
 """What the steps of an epoch leave to be read, kept on the device until its end.  N samples, C outputs."""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -12,9 +13,10 @@ from sonde.training.step import Step
 
 @dataclass(frozen=True)
 class Epoch:
-    """The loss of every batch, and what was averaged over the epoch."""
+    """The loss and the size of every batch, and what was averaged over the epoch."""
 
     losses: Tensor
+    sizes: list[int]
     readings: list[Reading]
 
 
@@ -52,9 +54,15 @@ class EpochLog:
         if self.loss.hits is not None:
             hits = self.loss.hits(torch.cat(self.outputs, self.lead), torch.cat(self.labels, self.lead))
             hits_RN = hits.view(len(losses_RS), -1)
-            means["train_acc"] = [count / hits_RN.shape[1] for count in hits_RN.sum(-1).tolist()]
+            labels = hits_RN.shape[1]
+            means["train_acc"] = [
+                count / labels if labels else math.nan for count in hits_RN.sum(-1).tolist()
+            ]
         rows = [dict(zip(means, values, strict=True)) for values in zip(*means.values(), strict=True)]
-        return [Epoch(losses, self._readings(row)) for losses, row in zip(losses_RS, rows, strict=True)]
+        return [
+            Epoch(losses, self.sizes, self._readings(row))
+            for losses, row in zip(losses_RS, rows, strict=True)
+        ]
 
     def _by_batch(self, values: list[Tensor]) -> Tensor:
         """What every batch left, in float64: R×S of R replicas and S batches."""

@@ -95,7 +95,8 @@ class Program:
         self.net.train()
         readings = [Reading(metric="test_loss", value=total.item() / samples, samples=samples)]
         if self.loss.classifies:
-            readings.append(Reading(metric="test_acc", value=correct.item() / labels, samples=samples))
+            right = correct.item() / labels if labels else math.nan
+            readings.append(Reading(metric="test_acc", value=right, samples=samples))
         return readings
 
     def probe(self, epoch: int) -> list[Reading]:
@@ -154,7 +155,10 @@ class Program:
         self.optimiser.load_state_dict(state["optimiser"])
         self.order.set_state(state["order"])
         self.credit.load_state_dict(state["rule"])
-        self.draws.state = state.get("draws", self.draws.state)  # 0.1.0 had nothing that drew from it
+        drawn = state.get(
+            "draws", []
+        )  # 0.1.0 had nothing that drew from it; another device has other generators
+        self.draws.state = [*drawn, *self.draws.state[len(drawn) :]][: len(self.draws.state)]
 
     @torch.no_grad()
     def _fits(self, x: Tensor) -> int:

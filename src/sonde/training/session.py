@@ -97,7 +97,7 @@ class Session:
         if trained is not None:
             readings = trained.readings
             if config.log == "step":
-                self._add_batch_losses(epoch, trained.losses)
+                self._add_batch_losses(epoch, trained)
             if not (torch.isfinite(trained.losses).all() and program.finite()):
                 state = "diverged"
         start = time.perf_counter()
@@ -125,11 +125,11 @@ class Session:
         loss = None if trained is None else trained.losses[-1].item()
         return Progress(run=self.folder.id, epoch=epoch, epochs=config.epochs, loss=loss, state=state)
 
-    def _add_batch_losses(self, epoch: int, losses: torch.Tensor) -> None:
+    def _add_batch_losses(self, epoch: int, trained: Epoch) -> None:
         """The loss of every batch, with the number of the step it drives: the first is the loss at initialisation."""
-        samples = self.config.batch_size
-        readings = (Reading(metric="batch_loss", value=value, samples=samples) for value in losses.tolist())
-        steps = itertools.count((epoch - 1) * len(losses) + 1)
+        batches = zip(trained.losses.tolist(), trained.sizes, strict=True)
+        readings = (Reading(metric="batch_loss", value=value, samples=samples) for value, samples in batches)
+        steps = itertools.count((epoch - 1) * len(trained.sizes) + 1)
         self._add(rows_of(self.folder.id, epoch, readings, steps=steps))
 
     def _add(self, rows: pl.DataFrame) -> None:

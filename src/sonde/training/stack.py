@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from sonde.config import RunConfig
+from sonde.losses import CROSS_ENTROPY, MEAN_SQUARED_ERROR
 from sonde.models import PlainMLP, ResidualMLP, ResMLP, StudentNet
 from sonde.optimisers import Optimiser
 from sonde.rules import Backprop, DirectFeedback, FeedbackAlignment, Frozen, RuleState
@@ -30,17 +31,20 @@ def stack_states(states: Sequence[RuleState]) -> RuleState:
 STACKED_MODELS = (PlainMLP, ResMLP, ResidualMLP, StudentNet)
 STACKED_RULES = (Backprop, FeedbackAlignment, DirectFeedback, Frozen)
 STACKED_OPTIMISERS = ("adam", "adamw")
+STACKED_LOSSES = (CROSS_ENTROPY, MEAN_SQUARED_ERROR)
+"""Those that keep the replicas apart; which loss a task has is known when its data are there."""
 WIDEST = 128  # up to this width a stack was measured to be faster: `sonde bench stacking`
 
 
 def stackable(config: RunConfig) -> bool:
     """Whether runs of this configuration train as a stack.
 
-    A width that fills whole vectors keeps the last bits of a replica free of what stands beside it.
+    A width that fills whole vectors keeps the last bits of a replica free of what stands beside it.  A class that
+    derives from one of these may compute something else.
     """
     return (
-        isinstance(config.model, STACKED_MODELS)
-        and isinstance(config.rule, STACKED_RULES)
+        type(config.model) in STACKED_MODELS
+        and type(config.rule) in STACKED_RULES
         and config.rule.route != "layer"
         and config.model.d <= WIDEST
         and config.model.d % LANES == 0

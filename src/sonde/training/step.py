@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from sonde.generators import global_state
 from sonde.losses import Loss
-from sonde.network import Network, generator_state, untraced, vector_axis
+from sonde.network import Network, untraced, vector_axis
 from sonde.readers import FLAT
 from sonde.rules import Rule, RuleState, Signal
 from sonde.rules.rule import CreditScale, Matrix
@@ -160,7 +161,7 @@ class Again:
     def remember(self) -> None:
         """Called when a state is handed on."""
         if self.net.draws:
-            self.drawn.append(generator_state(self.x.device))
+            self.drawn.append(global_state(self.x.device))
 
     def __call__(self, layer: int) -> AbstractContextManager[None]:
         """What runs inside starts with unit l."""

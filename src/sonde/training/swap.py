@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from sonde.errors import SondeError
+from sonde.generators import put_back
 from sonde.network import Network, samples
 
 
@@ -69,7 +70,7 @@ def check_products(net: Network, x: Tensor, names: Collection[str]) -> None:
 
     def gradient(layer: int, name: str, w: nn.Parameter, v: Tensor) -> Tensor | None:
         """Of W, and nothing where W takes part in nothing."""
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), torch.enable_grad():
+        with put_back(device), torch.enable_grad():
             h = states[layer].detach().requires_grad_()
             with swapped({name: w}, {name: v}) as kept:
                 above = twin.advance(h, layer, x)

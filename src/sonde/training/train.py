@@ -14,7 +14,7 @@ from sonde.training.device import one_thread, resolve_device
 from sonde.training.epoch import Epoch
 from sonde.training.progress_line import ProgressLine
 from sonde.training.session import Progress, Session
-from sonde.training.stack import Stack, stackable
+from sonde.training.stack import STACKED_LOSSES, Stack, stackable
 
 
 def train_together(
@@ -92,7 +92,8 @@ class Trainer:
         if sessions != self.sessions:
             self.sessions = sessions
             programs = [session.program for session in sessions]
-            self.stack = Stack(programs) if stackable(sessions[0].config) else None
+            together = stackable(sessions[0].config) and programs[0].loss in STACKED_LOSSES
+            self.stack = Stack(programs) if together else None
 
     def train(self, epoch: int, beat: Callable[[], object]) -> Sequence[Epoch | None]:
         if self.stack is not None:

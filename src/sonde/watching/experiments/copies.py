@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from sonde.errors import SondeError
+from sonde.generators import put_back
 from sonde.watching.spots import contents, inside
 
 Loss = Callable[[Any, Any], Tensor]
@@ -76,8 +77,9 @@ def set_modes(model: nn.Module, facts: Mapping[str, Any]) -> None:
 @contextmanager
 def generators_kept(seed: int | None = None) -> Iterator[None]:
     """Whatever is drawn inside leaves the random generators as they were."""
-    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
-    with torch.random.fork_rng(devices=devices):
+    devices = [torch.device("cuda", place) for place in range(torch.cuda.device_count())]
+    devices += [torch.device("mps")] if torch.backends.mps.is_available() else []
+    with put_back(*devices):
         if seed is not None:
             torch.manual_seed(seed)
         yield
