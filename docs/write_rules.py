@@ -8,7 +8,7 @@ What was trained or timed is computed here; `sonde bench rules_256 --save benchm
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,9 @@ import torch
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from sonde.audit.recovery import share_of_margin
-from sonde.config import RunConfig, label_of, name_of
+from sonde.config import RunConfig, name_of
 from sonde.models import ConvNet, Model, ResidualMLP, ResNet, VitMini
-from sonde.rules import Backprop, Frozen, Rule, StateBridge
+from sonde.rules import RULES, Backprop, Frozen, Rule, StateBridge
 from sonde.runs.readings import Readings
 from sonde.store.load import load
 from sonde.store.stored import Runs
@@ -39,7 +39,7 @@ NETWORKS: tuple[Model, ...] = (
     ResNet(d=8),
     VitMini(d=64, patch=2),
 )
-HIERARCHY = ResidualMLP(d=64, L=4)
+SMALL_MLP = ResidualMLP(d=64, L=4)
 AMONG = ", residual_mlp d=256 L=4, among rules"
 """How the benchmark's rows end that compare rules."""
 
@@ -54,8 +54,14 @@ class Trained:
     def value(self, config: RunConfig, metric: str, **where: int) -> float:
         if config.id not in self.ended:
             raise LookupError(f"{config.id} is in no store: train it, and hand it round")
+        found = self.known(config, metric, **where)
+        assert found is not None, f"{metric} of {config.id} is not defined"
+        return found
+
+    def known(self, config: RunConfig, metric: str, **where: int) -> float | None:
+        """The same, or None where it was not measured or is undefined."""
         found = [some[config.id] for r in self.readings if config.id in (some := r.at(metric, **where))]
-        return found[0].value
+        return found[0].value if found and found[0].reason is None else None
 
     def reached(self, config: RunConfig) -> float:
         return self.value(config, "test_acc", epoch=config.epochs)
@@ -74,7 +80,7 @@ def quick(model: Model, rule: Rule) -> RunConfig:
 
 
 def on_hierarchy(rule: Rule) -> RunConfig:
-    return replace(quick(HIERARCHY, rule), task=RandomHierarchy())
+    return replace(quick(SMALL_MLP, rule), task=RandomHierarchy())
 
 
 def on_images(rule: Rule) -> RunConfig:
@@ -126,13 +132,59 @@ def predictors(trained: Trained) -> str:
     return table(["predictor", "test accuracy", "of BP's margin", "cosine at h_0 … h_3"], rows)
 
 
+def parity(trained: Trained) -> str:
+    """Every rule on parity, the most accurate first, with its credit and its backward matrices."""
+    configs = sorted((quick(SMALL_MLP, rule) for rule in COMPARED), key=lambda one: -trained.reached(one))
+    headings = ["rule", "test accuracy", "cosine of credit and gradient at h_0 … h_3 (chance)", "cos(V, W)"]
+    return table(
+        headings,
+        [
+            [
+                called(config.rule),
+                accuracy(trained.reached(config)),
+                credit(trained, config),
+                alignment(trained, config),
+            ]
+            for config in configs
+        ],
+    )
+
+
+def credit(trained: Trained, config: RunConfig) -> str:
+    """The cosines of a rule that assigns credit to blocks, and by chance."""
+    if isinstance(config.rule, Frozen):
+        return ""
+    layers = depth_of(config)
+    return f"{trained.cosines(config, layers)} ({trained.cosines(config, layers, '/null')})"
+
+
+def alignment(trained: Trained, config: RunConfig) -> str:
+    """The least and the largest cosine of a backward matrix and its weight, where a rule has them."""
+    names = [name for name, _ in config.model.build(config.signature, torch.Generator()).named_parameters()]
+    known = [trained.known(config, f"weight_alignment[{name}]", epoch=config.epochs) for name in names]
+    values = [value for value in known if value is not None]
+    return f"{min(values):z.2f} to {max(values):z.2f}".replace("-", "−") if values else ""
+
+
+def called(rule: Rule) -> str:
+    """A rule by its name, and what was chosen for it beside that."""
+    name = name_of("rule", rule)
+    plain = RULES[name]()
+    chosen = [
+        f"{field.name}={getattr(rule, field.name)}"
+        for field in fields(rule)
+        if getattr(rule, field.name) != getattr(plain, field.name)
+    ]
+    return f"`{name}`" + (f" with `{', '.join(chosen)}`" if chosen else "")
+
+
 def hierarchy(trained: Trained) -> str:
-    """Every rule that was trained on the random hierarchy, the most accurate first."""
-    configs = [on_hierarchy(rule) for rule in COMPARED]
-    known = [config for config in configs if config.id in trained.ended]
-    known.sort(key=lambda config: -trained.reached(config))
-    rows = [[label_of("rule", config.rule), accuracy(trained.reached(config))] for config in known]
-    return table(["rule", "test accuracy"], rows)
+    """Every rule on the random hierarchy, the most accurate first."""
+    configs = sorted((on_hierarchy(rule) for rule in COMPARED), key=lambda config: -trained.reached(config))
+    return table(
+        ["rule", "test accuracy"],
+        [[called(config.rule), accuracy(trained.reached(config))] for config in configs],
+    )
 
 
 def margin(trained: Trained) -> str:
@@ -193,6 +245,7 @@ def page(stores: Sequence[Runs], times: dict[str, Any]) -> str:
         bridges=bridges(trained),
         recovered_by_bridge=recovered_by_bridge(trained),
         predictors=predictors(trained),
+        parity=parity(trained),
         hierarchy=hierarchy(trained),
         margin=margin(trained),
         lost=f"{100 * (trained.reached(on_images(LARGE)) - trained.reached(on_images(SMALL))):.1f}",

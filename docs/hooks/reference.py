@@ -39,7 +39,7 @@ def _table(headings: Iterable[str], lines: Iterable[Iterable[object]]) -> str:
 
 def _plain(text: str) -> str:
     """Help without the terminal's markup; an example stands as code."""
-    paragraphs = re.sub(r"\[/?(?:bold|italic|dim)\]", "", inspect.cleandoc(text)).split("\n\n")
+    paragraphs = re.sub(r"\[/?(?:bold|italic|dim)\]|\\(?=\[)", "", inspect.cleandoc(text)).split("\n\n")
     return "\n\n".join(
         f"```text\n{one.replace(chr(8), '').strip()}\n```" if one.strip().startswith("sonde ") else one
         for one in paragraphs

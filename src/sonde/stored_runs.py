@@ -117,10 +117,10 @@ class StoredRuns:
 
         Runs of several recipes are refused by the keys in which they differ: `only` keeps those of one.
         """
-        from sonde.figures import FIGURES
+        from sonde.figures import FIGURES, listed
         from sonde.figures.render import render
 
-        spec = pick(FIGURES, name, "figure")
+        spec = pick({name: spec for _, name, spec in listed()} | FIGURES, name, "figure")
         runs, left_out = complete(self.store)
         refuse_none(runs, left_out)
         ids = [run.id for run in runs]

@@ -440,8 +440,8 @@ def test_the_line_trains_the_network_of_the_page(visit: Any, model: str) -> None
 @pytest.mark.parametrize(
     ("hash", "difference"),
     [
-        ("#task=parity", "Sonde has no task “parity of 3 bits of 10”"),
-        ("#optimiser=sgd", "Sonde trains with Adam, here SGD"),
+        ("#task=parity", "The line trains on the teacher’s task, here on “parity of 3 bits of 10”"),
+        ("#optimiser=sgd", "The line trains with Adam, here SGD"),
         ("#norm=post", "its LayerNorm stands before the branch, here after the addition"),
         ("#activation=tanh", "its activation is ReLU, here tanh"),
         ("#skip=true&skip_scale=0.5", "its skip connection is not scaled, here by 0.5"),

@@ -11,7 +11,8 @@ def explain(
     name: Annotated[
         str | None,
         typer.Argument(
-            help="A diagnosis, metric, probe, rule, question of the audit or word.", show_default=False
+            help="A diagnosis, metric, probe, rule, model, task, optimiser, question of the audit or word.",
+            show_default=False,
         ),
     ] = None,
     json: Json = False,

@@ -47,7 +47,7 @@ def export(
     runs: a store without weights, to hand round.
 
     tensorboard, wandb (an offline run, to be synced), mlflow (a SQLite database): every run, watched ones too, with its
-    configuration. Each needs its extra: pip install 'sonde[tensorboard]'.
+    configuration. Each needs its extra: pip install 'sonde\\[tensorboard]'.
 
     [bold]sonde export --layout parquet --only task=digits[/bold]
     """

@@ -31,8 +31,8 @@ def list_names(
             console().print()
 
 
-def _first_line(documented: object) -> str:
-    return (inspect.getdoc(documented) or "").split("\n", 1)[0]
+def _first_paragraph(documented: object) -> str:
+    return " ".join((inspect.getdoc(documented) or "").split("\n\n", 1)[0].split())
 
 
 def _configured(part: str) -> list[dict[str, Any]]:
@@ -40,13 +40,13 @@ def _configured(part: str) -> list[dict[str, Any]]:
     from sonde.config import defaults
 
     return [
-        {"name": name, "about": _first_line(entry), "options": defaults(entry)}
+        {"name": name, "about": _first_paragraph(entry), "options": defaults(entry)}
         for name, entry in _present(part)
     ]
 
 
 def _probes() -> list[dict[str, Any]]:
-    return [{"name": name, "about": _first_line(probe)} for name, probe in _present("probe")]
+    return [{"name": name, "about": _first_paragraph(probe)} for name, probe in _present("probe")]
 
 
 def _present(part: str) -> Iterator[tuple[str, Any]]:
@@ -64,12 +64,11 @@ def _studies() -> list[dict[str, Any]]:
 
 
 def _figures() -> list[dict[str, Any]]:
-    from sonde.figures import FIGURES, figures_of
+    from sonde.figures import listed
 
     return [
         {"name": name, "about": figure.title, "study": study, "path": figure.paths[study]}
-        for study in dict.fromkeys(study for figure in FIGURES.values() for study in figure.paths)
-        for name, figure in figures_of(study).items()
+        for study, name, figure in listed()
     ]
 
 

@@ -17,7 +17,7 @@ from sonde.explanations.words import WORDS
 EXPLANATIONS: tuple[Explanation, ...] = (*DIAGNOSES, *METRICS, *QUESTIONS, *WORDS)
 NUMBERED = dict(zip(("d1", "d2", "d3", "d4"), QUESTIONS, strict=True))
 """The questions as tables and verdicts call them."""
-SYMBOLS = {"ρ": "rho", "‖h‖": "hidden_norm", "‖g‖": "grad_norm"}
+SYMBOLS = {"ρ": "rho", "‖h‖": "hidden_norm", "‖g‖": "grad_norm", "chance": "null"}
 
 
 def documented(kind: str, table: Mapping[str, Any]) -> list[Explanation]:

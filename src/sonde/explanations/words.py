@@ -48,6 +48,55 @@ _WORDS = {
         "It is never drawn as 0.",
     ),
     "epoch": ("One pass over the training data.", "Epoch 0 is the network before training."),
+    "signal": (
+        "What a network makes of its input on the way up, layer by layer.",
+        "The states h_0 … h_L; their size is `hidden_norm`.",
+    ),
+    "gradient": (
+        "How the loss changes with a state: the exact answer to what each layer should have done.",
+        "g_l = ∂ℓ_i/∂h_l of every sample i, by backprop, in float64; its size is `grad_norm`.",
+    ),
+    "state": (
+        "What stands between two blocks for one sample: a vector, tokens or a map.",
+        "h_0 leaves the embedding, h_l block l−1.",
+    ),
+    "unit": (
+        "A part of a network that makes one state of another: the embedding, a block, a submodule of your own.",
+        "Unit l makes h_l.",
+    ),
+    "embedding": ("What makes the first state, h_0, of an input.", "It comes before the blocks."),
+    "readout": (
+        "What makes the output of the last state: a linear head, with a LayerNorm before it where there is one.",
+        "It comes after the blocks.",
+    ),
+    "snapshot": (
+        "One look at a network after an epoch: a float64 copy on the first test samples, which all probes share.",
+        "The network, its mode and every random generator stay as they are.",
+    ),
+    "recipe": (
+        "Everything that decides what a run computes, but its rule and its seed.",
+        "Runs of two recipes are never averaged.",
+    ),
+    "study": (
+        "A question with the runs, figures and sentences that answer it.",
+        "`sonde list studies` names them, `sonde run STUDY` trains and answers.",
+    ),
+    "run": (
+        "One training: a configuration, and what was measured at every epoch.",
+        "A folder of the store; its id covers the whole configuration.",
+    ),
+    "store": (
+        "A folder of runs, `runs/` where nothing else is said.",
+        "`sonde verify` checks every byte of it.",
+    ),
+    "guest": (
+        "A network, rule, task, probe or optimiser of your own, wherever one of Sonde's can stand.",
+        "`--rule mine.py:Mine`; the run keeps the file, and its id covers it.",
+    ),
+    "margin": (
+        "What backprop gains over frozen blocks: test accuracy, by seed.",
+        "A rule recovers a share of it: (rule − frozen) ÷ (bp − frozen).",
+    ),
 }
 
 WORDS = tuple(

@@ -3,7 +3,7 @@
 The table imports no plotting library; drawing does.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import PurePosixPath
@@ -176,6 +176,13 @@ FIGURES: dict[str, FigureSpec] = {
         drawn_by="rules.draw_alignment",
     ),
 }
+
+
+def listed() -> Iterator[tuple[str, str, FigureSpec]]:
+    """Study, name of the file and figure, of every figure of every study."""
+    for study in dict.fromkeys(study for spec in FIGURES.values() for study in spec.paths):
+        for name, spec in figures_of(study).items():
+            yield study, name, spec
 
 
 def figures_of(study: str) -> dict[str, FigureSpec]:

@@ -49,10 +49,10 @@ function pythonOf(s) {
   const model = modelOf(s);
   const differs = model.differs.map((words) => `${model.name}: ${words}.`);
   const task = s.task in SAME_TASK ? s.task : 'teacher';
-  if (task !== s.task) differs.push(`Sonde has no task “${labelOf('task', s.task)}”: the line trains on the teacher’s.`);
+  if (task !== s.task) differs.push(`The line trains on the teacher’s task, here on “${labelOf('task', s.task)}”.`);
   const known = { bp: 'bp', fa: 'fa', dfa: 'dfa', usf: 'usf', kp: 'kp', frozen: 'frozen' }[s.rule];
   if (!known) differs.push(`Sonde has no rule “${labelOf('rule', s.rule)}” by name: the line uses FA, whose feedback is random and stays; yours would be a rule of your own.`);
-  if (s.optimiser !== 'adam') differs.push(`Sonde trains with Adam, here ${labelOf('optimiser', s.optimiser)}.`);
+  if (s.optimiser !== 'adam') differs.push(`The line trains with Adam, here ${labelOf('optimiser', s.optimiser)}.`);
   const set = {
     ...prefixed('model', { d: s.width, L: s.depth, ...model.options }),
     ...prefixed('task', SAME_TASK[task](s)),
