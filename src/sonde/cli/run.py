@@ -10,7 +10,7 @@ import typer
 from sonde.cli import options
 
 if TYPE_CHECKING:
-    from sonde.studies import Finding
+    from sonde.studies import StudyFinding
 
 
 def run(
@@ -70,7 +70,7 @@ def run(
         gpus_per_run=gpus_per_run,
     )
     stored = load(runs)
-    findings: dict[str, list[Finding]] = {}
+    findings: dict[str, list[StudyFinding]] = {}
     files_drawn: list[Path] = []
     not_drawn: dict[str, str] = {}
     for label, wanted in groups.items():
@@ -117,7 +117,7 @@ def _say_first(study: str, scale: str, *, changed: bool, whole: bool) -> None:
         print(f"sonde: {study}, {scale} scale{on}", file=sys.stderr, flush=True)
 
 
-def _print_findings(label: str, findings: "list[Finding]") -> None:
+def _print_findings(label: str, findings: "list[StudyFinding]") -> None:
     from sonde.audit.thresholds import Thresholds
     from sonde.cli.terminal import console, print_table
 

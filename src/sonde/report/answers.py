@@ -10,7 +10,7 @@ from sonde.report.parts import Answer, Dots
 from sonde.runs.readings import Readings, RunReadings
 from sonde.spreads import paired, summarise, t_interval
 from sonde.store.stored import Run
-from sonde.studies.study import Finding, Gathered
+from sonde.studies.study import Gathered, StudyFinding
 from sonde.verdicts import accuracy, number, percent, signed
 
 HARDLY = 5.0
@@ -22,13 +22,13 @@ MOST_LISTED = 5  # names in a sentence
 MOST_SETTINGS = 12  # lines of a chart
 
 
-def answer(study: str, gathered: Gathered, findings: Sequence[Finding]) -> Answer | None:
+def answer(study: str, gathered: Gathered, findings: Sequence[StudyFinding]) -> Answer | None:
     """The study's answer; None where its runs hold none."""
     return ANSWERS.get(study, of_rules)(gathered, findings)
 
 
 # ── which networks learned ──────────────────────────────────────────────────────────────────────────
-def of_networks(gathered: Gathered, findings: Sequence[Finding]) -> Answer | None:
+def of_networks(gathered: Gathered, findings: Sequence[StudyFinding]) -> Answer | None:
     """The loss of every network at its end, beside that of the answer that needs no learning."""
     readings = Readings(gathered.evidence.rows)
     runs = {run["run"]: run for run in gathered.evidence.runs.iter_rows(named=True)}
@@ -88,7 +88,7 @@ def _sure_of_losses(dots: Sequence[Dots], status: Mapping[str, list[tuple[str, f
 
 
 # ── which rules train depth ─────────────────────────────────────────────────────────────────────────
-def of_rules(gathered: Gathered, findings: Sequence[Finding]) -> Answer | None:
+def of_rules(gathered: Gathered, findings: Sequence[StudyFinding]) -> Answer | None:
     """Test accuracies by rule beside that of frozen blocks; of several recipes the one in which depth matters most."""
     both = [runs for runs in (gathered.stored, gathered.beside) if runs.runs]
     recipes = [recipe for runs in both for recipe in audit(runs, judge=gathered.judge).recipes]
@@ -283,7 +283,7 @@ def _spread(rule: RuleAudit) -> str:
 
 
 # ── what became of stream and gradient ──────────────────────────────────────────────────────────────
-def of_streams(gathered: Gathered, findings: Sequence[Finding]) -> Answer | None:
+def of_streams(gathered: Gathered, findings: Sequence[StudyFinding]) -> Answer | None:
     """How much the residual stream grew in every network under every rule."""
     readings = Readings(gathered.evidence.rows)
     runs = {run["run"]: run for run in gathered.evidence.runs.iter_rows(named=True)}
@@ -333,7 +333,7 @@ def _span(numbers: Sequence[int]) -> str:
     return str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]}–{numbers[-1]}"
 
 
-ANSWERS: dict[str, Callable[[Gathered, Sequence[Finding]], Answer | None]] = {
+ANSWERS: dict[str, Callable[[Gathered, Sequence[StudyFinding]], Answer | None]] = {
     "residual": of_networks,
     "snapshots": of_streams,
     "audit": of_rules,

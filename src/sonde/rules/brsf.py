@@ -14,7 +14,7 @@ from sonde.rules.layers import Backward, cast, sizes, weights_of
 from sonde.rules.rule import CreditScale, Facts, Matrix, Route, Rule, seeded
 
 
-class Redrawn:
+class DrawnMagnitudes:
     """The sizes of the magnitudes, and what they are drawn from."""
 
     def __init__(self, scale: Backward, rng: torch.Generator) -> None:
@@ -27,10 +27,10 @@ class Redrawn:
         self.scale.load_state_dict(state["scale"])
         self.rng.set_state(state["rng"])
 
-    def double(self, device: torch.device) -> "Redrawn":
-        return Redrawn(self.scale.double(device), self.rng.clone_state())
+    def double(self, device: torch.device) -> "DrawnMagnitudes":
+        return DrawnMagnitudes(self.scale.double(device), self.rng.clone_state())
 
-    def catch_up(self, trained: "Redrawn") -> None:
+    def catch_up(self, trained: "DrawnMagnitudes") -> None:
         pass
 
 
@@ -51,10 +51,10 @@ class BatchMagnitudes(Rule):
     route: ClassVar[Route] = "layer"
     chance: ClassVar[Rule] = FeedbackAlignment(level="layer")
 
-    def init(self, facts: Facts, rng: torch.Generator) -> Redrawn:
-        return Redrawn(Backward(sizes(facts)), seeded(rng))
+    def init(self, facts: Facts, rng: torch.Generator) -> DrawnMagnitudes:
+        return DrawnMagnitudes(Backward(sizes(facts)), seeded(rng))
 
-    def feedback(self, state: Redrawn, units: Sequence[Matrix]) -> Matrix:
+    def feedback(self, state: DrawnMagnitudes, units: Sequence[Matrix]) -> Matrix:
         weights, scale = weights_of(units), cast(state.scale.matrices, units)
         draw = Magnitudes(max((w.numel() for w in weights.values()), default=0), state.rng)
         return {

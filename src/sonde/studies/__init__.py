@@ -1,7 +1,7 @@
 """Studies, chosen by name."""
 
 from sonde.studies import audit, cifar10, residual, rules, snapshots
-from sonde.studies.study import Finding, Study
+from sonde.studies.study import Study, StudyFinding
 
 STUDIES: dict[str, Study] = {
     "residual": residual.STUDY,
@@ -11,4 +11,4 @@ STUDIES: dict[str, Study] = {
     "rules": rules.STUDY,
 }
 
-__all__ = ["STUDIES", "Finding", "Study"]
+__all__ = ["STUDIES", "Study", "StudyFinding"]

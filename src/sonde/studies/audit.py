@@ -11,7 +11,7 @@ from sonde.rules import Backprop, CreditBridge, DirectFeedback, FeedbackAlignmen
 from sonde.studies.cifar10 import accuracies, prediction_against_rank
 from sonde.studies.depth import on_parity, which_train_depth
 from sonde.studies.recipes import QUICK_SEEDS, SEEDS, classification
-from sonde.studies.study import Finding, Gathered, Study
+from sonde.studies.study import Gathered, Study, StudyFinding
 
 RULES: tuple[Rule, ...] = (
     Backprop(),
@@ -29,14 +29,14 @@ def configs(scale: str, seeds: Sequence[int]) -> list[RunConfig]:
     return [classification(model, rule, scale=scale, seed=seed) for seed in seeds for rule in RULES]
 
 
-def findings(gathered: Gathered) -> list[Finding]:
+def findings(gathered: Gathered) -> list[StudyFinding]:
     """Which rules train depth, the audit's verdict on each, and whether a better prediction means a better network."""
     found = which_train_depth(gathered)
     for recipe in audit(gathered.stored, judge=gathered.judge).recipes:
         headings = list(columns(recipe))
         for rule, cells in zip(recipe.rules, lines(recipe), strict=True):
             found.append(
-                Finding(
+                StudyFinding(
                     sentence=sentence(rule),
                     shown=dict(zip(headings, cells, strict=True)),
                     numbers={

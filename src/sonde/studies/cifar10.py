@@ -12,7 +12,7 @@ from sonde.runs.evidence import Evidence
 from sonde.runs.readings import Readings, RunReadings
 from sonde.studies.depth import on_parity, which_train_depth
 from sonde.studies.recipes import QUICK_SEEDS, SEEDS, classification
-from sonde.studies.study import Finding, Gathered, Study, over_runs, stream_and_gradient
+from sonde.studies.study import Gathered, Study, StudyFinding, over_runs, stream_and_gradient
 from sonde.verdicts import accuracy, collapse_verdict, number, stream_verdict
 
 RULES: tuple[Rule, ...] = (Backprop(), DirectFeedback(), StateBridge(), CreditBridge())
@@ -24,14 +24,14 @@ def configs(scale: str, seeds: Sequence[int]) -> list[RunConfig]:
     return [classification(model, rule, scale=scale, seed=seed) for seed in seeds for rule in RULES]
 
 
-def findings(gathered: Gathered) -> list[Finding]:
+def findings(gathered: Gathered) -> list[StudyFinding]:
     """Which rules train depth; accuracy and stream of each; whether a better prediction means a better network."""
     evidence = gathered.evidence
     found = accuracies(evidence)
     return [*which_train_depth(gathered), *found, *prediction_against_rank(found)]
 
 
-def accuracies(evidence: Evidence) -> list[Finding]:
+def accuracies(evidence: Evidence) -> list[StudyFinding]:
     """A finding for each rule, the most accurate first."""
     rules, readings = evidence.runs["rule"].unique(maintain_order=True), Readings(evidence.rows)
     found = [accuracy_finding(evidence.runs.filter(rule=rule), readings) for rule in rules]
@@ -43,11 +43,11 @@ def measure(rows: RunReadings) -> dict[str, float]:
     return stream_and_gradient(rows) | {"state_pred_error": error}
 
 
-def accuracy_finding(runs: pl.DataFrame, readings: Readings) -> Finding:
+def accuracy_finding(runs: pl.DataFrame, readings: Readings) -> StudyFinding:
     what = runs.row(0, named=True)
     over = over_runs(runs, readings, measure)
     reached = accuracy(over["test_acc"]["mean"], over["test_acc"]["std"])
-    return Finding(
+    return StudyFinding(
         sentence=(
             f"{what['rule_label']}: test accuracy {reached} after {what['epochs']} epochs; "
             f"{stream_verdict(over['stream_change']['mean'])}; "
@@ -75,7 +75,7 @@ def accuracy_finding(runs: pl.DataFrame, readings: Readings) -> Finding:
     )
 
 
-def prediction_against_rank(ranked: list[Finding]) -> list[Finding]:
+def prediction_against_rank(ranked: list[StudyFinding]) -> list[StudyFinding]:
     """State Bridge's prediction error beside its rank among the rules by test accuracy."""
     for rank, finding in enumerate(ranked, start=1):
         if finding.numbers["rule"] == "state_bridge" and len(ranked) > 1:

@@ -13,7 +13,7 @@ from sonde.runs.ended import lines
 from sonde.runs.readings import Readings
 from sonde.spreads import paired, summarise
 from sonde.studies.recipes import depth_matters
-from sonde.studies.study import Finding, Gathered
+from sonde.studies.study import Gathered, StudyFinding
 from sonde.verdicts import percent
 
 ENOUGH = 0.9  # of backprop's margin over frozen blocks
@@ -54,7 +54,7 @@ def share_of_rule(network: pl.DataFrame, runs: pl.DataFrame, readings: Readings)
     return summarise(share_of_margin(gained, margin)).mean
 
 
-def which_train_depth(gathered: Gathered) -> list[Finding]:
+def which_train_depth(gathered: Gathered) -> list[StudyFinding]:
     """Of the runs beside the study: what each rule recovers of what BP gains over frozen blocks."""
     stored = gathered.beside
     if not stored.runs:
@@ -88,7 +88,7 @@ def which_train_depth(gathered: Gathered) -> list[Finding]:
     )
     used = runs.filter(pl.col("rule").is_in(["bp", "frozen", *ranked]))
     return [
-        Finding(
+        StudyFinding(
             sentence=sentence,
             shown={},
             numbers={"bp": best, "frozen": least, "shares": shares, "enough": enough},

@@ -11,7 +11,7 @@ from sonde.config import Optimiser, Probing, RunConfig
 from sonde.models import PlainMLP, ResMLP
 from sonde.rules import Backprop
 from sonde.runs.readings import Readings, RunReadings
-from sonde.studies.study import Finding, Gathered, Study, over_runs
+from sonde.studies.study import Gathered, Study, StudyFinding, over_runs
 from sonde.tasks import Identity
 from sonde.verdicts import number, percent
 
@@ -47,7 +47,7 @@ def configs(scale: str, seeds: Sequence[int]) -> list[RunConfig]:
     ]
 
 
-def findings(gathered: Gathered) -> list[Finding]:
+def findings(gathered: Gathered) -> list[StudyFinding]:
     """One finding for each network and variant, over the seeds present; first the variant in which "+x" is enough."""
     evidence = gathered.evidence
     kinds = (
@@ -66,7 +66,7 @@ def findings(gathered: Gathered) -> list[Finding]:
     ]
 
 
-def _finding(runs: pl.DataFrame, readings: Readings, several_rules: bool) -> Finding:
+def _finding(runs: pl.DataFrame, readings: Readings, several_rules: bool) -> StudyFinding:
     what = runs.row(0, named=True)
     over = over_runs(runs, readings, _measure)
     numbers: dict[str, Any] = {
@@ -83,7 +83,7 @@ def _finding(runs: pl.DataFrame, readings: Readings, several_rules: bool) -> Fin
     numbers["verdict"] = verdicts.loss_status(*loss)
     gradient = verdicts.gradient_verdict(numbers["gradient_first_over_last"])
     name = ", ".join(part for part in (verdicts.network(what), numbers.get("rule")) if part)
-    return Finding(
+    return StudyFinding(
         sentence=f"{name}: {verdicts.loss_verdict(*loss)}; {gradient}.",
         shown=_cells(numbers),
         numbers=numbers,

@@ -16,7 +16,7 @@ from sonde.rules import RULES, CreditBridge, FeedbackAlignment, Rule, StateBridg
 from sonde.runs.readings import Readings, RunReadings
 from sonde.studies.depth import ENOUGH, PROBES, share_of_rule
 from sonde.studies.recipes import QUICK_SEEDS, SEEDS, depth_matters
-from sonde.studies.study import Finding, Gathered, Study, over_runs
+from sonde.studies.study import Gathered, Study, StudyFinding, over_runs
 from sonde.training.operations import operations
 from sonde.verdicts import accuracy, number
 
@@ -53,12 +53,12 @@ def configs(scale: str, seeds: Sequence[int]) -> list[RunConfig]:
     ]
 
 
-def findings(gathered: Gathered) -> list[Finding]:
+def findings(gathered: Gathered) -> list[StudyFinding]:
     """For each network every rule, the most accurate first; then which of them train depth."""
     evidence, readings = gathered.evidence, Readings(gathered.evidence.rows)
     counted = all("processor" in run.manifest.seconds for run in gathered.stored.runs)
     costs = {run.id: Cost(run, "processor" if counted else "train") for run in gathered.stored.runs}
-    found: list[Finding] = []
+    found: list[StudyFinding] = []
     for label in evidence.runs["label"].unique(maintain_order=True):
         runs = evidence.runs.filter(label=label)
         of_rule = [_finding(runs, runs.filter(rule=rule), readings, costs) for rule in runs["rule"].unique()]
@@ -97,7 +97,7 @@ def _measure(rows: RunReadings) -> dict[str, float]:
 
 def _finding(
     network: pl.DataFrame, runs: pl.DataFrame, readings: Readings, costs: dict[str, Cost]
-) -> Finding:
+) -> StudyFinding:
     what = runs.row(0, named=True)
     over = over_runs(runs, readings, _measure)
     share = share_of_rule(network, runs, readings)
@@ -120,7 +120,7 @@ def _finding(
         "arithmetic ÷ BP": number(arithmetic),
         f"{'processor' if counted else 'wall'} time ÷ BP": number(time),
     }
-    return Finding(
+    return StudyFinding(
         sentence=(
             f"{what['label']}, {what['rule_label']}: test accuracy {reached}, {recovered} of BP's margin over frozen "
             f"blocks; a step costs {number(arithmetic)} times BP's arithmetic and took {number(time)} times {took}."
@@ -149,7 +149,7 @@ def _ratio(ours: list[float], theirs: list[float]) -> float:
     return (sum(ours) / len(ours)) / (sum(theirs) / len(theirs))
 
 
-def _depth(label: str, of_rule: list[Finding]) -> list[Finding]:
+def _depth(label: str, of_rule: list[StudyFinding]) -> list[StudyFinding]:
     """Which rules train depth: those that recover most of what BP gains over frozen blocks."""
     others = [
         f for f in of_rule if f.numbers["rule"] not in ("bp", "frozen") and f.numbers["share"] is not None
@@ -157,7 +157,7 @@ def _depth(label: str, of_rule: list[Finding]) -> list[Finding]:
     if not others:
         return []
 
-    def named(some: list[Finding]) -> str:
+    def named(some: list[StudyFinding]) -> str:
         return (
             ", ".join(f"{f.numbers['rule_label']} {100 * f.numbers['share']:.0f} %" for f in some) or "none"
         )
@@ -171,7 +171,7 @@ def _depth(label: str, of_rule: list[Finding]) -> list[Finding]:
     )
     runs = tuple(run for finding in of_rule for run in finding.runs)
     numbers = {"enough": [f.numbers["rule"] for f in enough], "free": [f.numbers["rule"] for f in free]}
-    return [Finding(sentence=sentence, shown={}, numbers=numbers, runs=runs, seeds=of_rule[0].seeds)]
+    return [StudyFinding(sentence=sentence, shown={}, numbers=numbers, runs=runs, seeds=of_rule[0].seeds)]
 
 
 STUDY = Study(

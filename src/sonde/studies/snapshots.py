@@ -10,7 +10,7 @@ from sonde.rules import Backprop, DirectFeedback, FeedbackAlignment, Rule
 from sonde.runs.readings import Readings, RunReadings
 from sonde.studies.depth import on_parity, which_train_depth
 from sonde.studies.recipes import QUICK_SEEDS, SEEDS, classification, teacher_student
-from sonde.studies.study import Finding, Gathered, Study, over_runs, stream_and_gradient
+from sonde.studies.study import Gathered, Study, StudyFinding, over_runs, stream_and_gradient
 from sonde.verdicts import accuracy, collapse_verdict, number, stream_verdict
 
 RULES: tuple[Rule, ...] = (Backprop(), FeedbackAlignment(), DirectFeedback())
@@ -37,7 +37,7 @@ def configs(scale: str, seeds: Sequence[int]) -> list[RunConfig]:
     ]
 
 
-def findings(gathered: Gathered) -> list[Finding]:
+def findings(gathered: Gathered) -> list[StudyFinding]:
     """Which rules train depth; what became of stream and gradient; then what the terminal LayerNorm changes."""
     evidence = gathered.evidence
     kinds = evidence.runs.select("label", "rule").unique(maintain_order=True).sort("label")
@@ -53,11 +53,11 @@ def _measure(rows: RunReadings) -> dict[str, float]:
     return stream_and_gradient(rows) | {"stream": stream}
 
 
-def _finding(runs: pl.DataFrame, readings: Readings) -> Finding:
+def _finding(runs: pl.DataFrame, readings: Readings) -> StudyFinding:
     what = runs.row(0, named=True)
     over = over_runs(runs, readings, _measure)
     stream, gradient = over["stream_change"]["mean"], over["gradient_change"]["mean"]
-    return Finding(
+    return StudyFinding(
         sentence=(
             f"{what['label']}, {what['rule_label']}: {stream_verdict(stream)} over {what['epochs']} epochs; "
             f"{collapse_verdict(gradient, over['per_error_change']['mean'])}."
@@ -86,7 +86,7 @@ def _finding(runs: pl.DataFrame, readings: Readings) -> Finding:
     )
 
 
-def _terminal_norm(found: list[Finding]) -> list[Finding]:
+def _terminal_norm(found: list[StudyFinding]) -> list[StudyFinding]:
     """The same network and rule with and without the terminal LayerNorm, side by side."""
     comparisons = []
     for with_ln in found:
@@ -97,7 +97,7 @@ def _terminal_norm(found: list[Finding]) -> list[Finding]:
             other = without.numbers
             if (other["model"], other["rule"], other["out_ln"]) == (numbers["model"], numbers["rule"], False):
                 comparisons.append(
-                    Finding(
+                    StudyFinding(
                         sentence=(
                             f"{numbers['rule_label']} with and without the terminal LayerNorm: ‖h_L‖ changes "
                             f"×{number(numbers['stream_change'])} and ×{number(other['stream_change'])}, "

@@ -31,7 +31,7 @@ class Gathered:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
+class StudyFinding:
     """A sentence computed from rows, the numbers in it, and the runs they come from."""
 
     sentence: str
@@ -48,7 +48,7 @@ class Study:
     question: str
     seeds: dict[str, tuple[int, ...]]  # by default, at each scale
     configs: Callable[[str, Sequence[int]], list[RunConfig]]  # (scale, seeds) → complete configurations
-    findings: Callable[[Gathered], list[Finding]]
+    findings: Callable[[Gathered], list[StudyFinding]]
     beside: Callable[[str, Sequence[int]], list[RunConfig]] = lambda scale, seeds: []
     """Runs of another recipe, which findings need and no figure shows; trained with the study as it is."""
 

@@ -25,12 +25,12 @@ def tangent_of_output(run: Callable[[HandOn], Tensor], directions: Sequence[Tens
         v = directions[len(passed) - 1]
         return _dual(h, v if tangent is None else tangent + v)
 
-    with _forward_mode(), torch.no_grad(), forward_ad.dual_level(), Linear():
+    with _forward_mode(), torch.no_grad(), forward_ad.dual_level(), WithoutWeightTangents():
         output, tangent = _parts(run(join))
         return torch.zeros_like(output) if tangent is None else tangent.clone()
 
 
-class Linear(TorchFunctionMode):
+class WithoutWeightTangents(TorchFunctionMode):
     """Where x changes by v, W x + b changes by W v.
 
     PyTorch's formula also multiplies x by the change of W, which is a matrix of zeros here: a third product beside
