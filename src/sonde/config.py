@@ -12,6 +12,7 @@ from pydantic import BeforeValidator
 from sonde import guests
 from sonde.checked import BadOption, check, checked
 from sonde.errors import SondeError, nearest
+from sonde.flat_configurations import flatten, recipe_of
 from sonde.models import MODELS, Model
 from sonde.network import Signature
 from sonde.optimisers import GuestOptimiser
@@ -19,7 +20,6 @@ from sonde.optimisers import Optimiser as Optimiser
 from sonde.probes import PROBES, Probe, Schedule, epochs_of
 from sonde.rules import RULES, Rule
 from sonde.run_ids import RUN, first_options, lasting, run_id
-from sonde.runs.configurations import flatten, recipe_of
 from sonde.tasks import TASKS, Task
 
 CHOICES: dict[str, Mapping[str, type[Any]]] = {"model": MODELS, "rule": RULES, "task": TASKS}

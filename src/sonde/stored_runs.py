@@ -8,10 +8,10 @@ import polars as pl
 
 from sonde import html_parts
 from sonde.errors import SondeError, installation, pick
-from sonde.runs.configurations import choices, keep
 from sonde.runs.ended import complete, lines, refuse_none
 from sonde.runs.evidence import Evidence, NoData
 from sonde.runs.frame import frame
+from sonde.runs.narrowing import choices, keep
 from sonde.runs.overview import SHOWN, last_metrics, last_value, untold
 from sonde.store.load import load as read
 from sonde.store.place import Place

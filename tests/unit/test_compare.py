@@ -22,7 +22,8 @@ from sonde.compare import as_option, compare
 from sonde.compare.table import notes, title
 from sonde.config import Optimiser, keys, whole_tree
 from sonde.errors import SondeError
-from sonde.runs.configurations import choices, differing, flatten, keep
+from sonde.flat_configurations import differing, flatten
+from sonde.runs.narrowing import choices, keep
 from sonde.store.stored import Runs
 
 Invoke = Callable[..., Result]

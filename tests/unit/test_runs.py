@@ -13,8 +13,9 @@ from sonde.audit.audit import audit
 from sonde.compare import compare
 from sonde.config import RunConfig
 from sonde.errors import SondeError
-from sonde.runs.configurations import keep, recipe_of
+from sonde.flat_configurations import recipe_of
 from sonde.runs.ended import lines
+from sonde.runs.narrowing import keep
 from sonde.runs.readings import Readings
 from sonde.store.load import load
 from sonde.store.stored import Runs

@@ -11,18 +11,10 @@ from sonde import html_parts
 from sonde.audit.credit_question import LayerCredit, at_layers, credit
 from sonde.audit.questions import Answer, Margin, gradient, margin, scale
 from sonde.audit.thresholds import Thresholds
-from sonde.runs.configurations import (
-    Flat,
-    Kind,
-    Level,
-    identity,
-    kinds,
-    levels,
-    options_of,
-    told_apart,
-    without,
-)
+from sonde.flat_configurations import Flat, identity, told_apart, without
+from sonde.runs.configurations import Kind, kinds
 from sonde.runs.ended import by_seed, complete, made_with, refuse_none
+from sonde.runs.levels import Level, levels, options_of
 from sonde.runs.readings import MeasuredRun, measured
 from sonde.spreads import Summary, summarise_known
 from sonde.store.load import load

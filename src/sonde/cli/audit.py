@@ -49,7 +49,7 @@ def audit(
     from sonde.audit.audit import audit as ask
     from sonde.audit.audit import read
     from sonde.cli.terminal import print_json
-    from sonde.runs.configurations import choices, keep
+    from sonde.runs.narrowing import choices, keep
 
     thresholds = Thresholds(
         growth=growth, gradient=gradient, deviations=deviations, ceiling=ceiling, confidence=confidence

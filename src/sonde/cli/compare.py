@@ -43,7 +43,7 @@ def compare(
     """
     from sonde.cli.terminal import print_json
     from sonde.compare import compare as pair_up
-    from sonde.runs.configurations import choices, keep
+    from sonde.runs.narrowing import choices, keep
     from sonde.store.load import load
 
     stored = keep(load(runs), choices(only or []))

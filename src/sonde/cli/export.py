@@ -82,7 +82,7 @@ def export(
 
 def _chosen(runs: "Place", only: list[str]) -> "Runs":
     """All runs, watched ones too, or those with the wanted values; without their rows."""
-    from sonde.runs.configurations import choices, keep
+    from sonde.runs.narrowing import choices, keep
     from sonde.store.load import load
 
     stored = keep(load(runs, metrics=()), choices(only))

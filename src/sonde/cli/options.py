@@ -112,7 +112,7 @@ def configurations(
 ) -> "dict[str, list[RunConfig]]":
     """The study's runs, changed and narrowed, by the values that are swept; one group without a name where none are."""
     from sonde.config import whole_tree
-    from sonde.runs.configurations import choices as chosen_by
+    from sonde.runs.narrowing import choices as chosen_by
     from sonde.studies import STUDIES
     from sonde.studies.settings import in_groups, narrowed, settings
 

@@ -23,7 +23,7 @@ def recovery(runs: RunsFolder = Path("runs"), only: Only = None, json: Json = Fa
     from sonde.audit.audit import audit, read
     from sonde.audit.recovery import foretelling, recovered
     from sonde.cli.terminal import print_json
-    from sonde.runs.configurations import choices, keep
+    from sonde.runs.narrowing import choices, keep
 
     audited = audit(keep(read(runs), choices(only or [])))
     shares = {recipe.title: recovered(recipe) for recipe in audited.recipes}

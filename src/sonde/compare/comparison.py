@@ -10,20 +10,12 @@ import polars as pl
 
 from sonde import html_parts
 from sonde.errors import SondeError, nearest
+from sonde.flat_configurations import Flat, differing, identity, shown, without
 from sonde.rows import Reading, undefined
-from sonde.runs.configurations import (
-    Flat,
-    Level,
-    all_described,
-    choices,
-    differing,
-    identity,
-    levels,
-    options_of,
-    shown,
-    without,
-)
+from sonde.runs.configurations import all_described
 from sonde.runs.ended import by_seed, complete, made_with, refuse_none
+from sonde.runs.levels import Level, levels, options_of
+from sonde.runs.narrowing import choices
 from sonde.runs.readings import Readings
 from sonde.spreads import Interval, Summary, paired, summarise, summarise_known, t_interval
 from sonde.store.stored import Run, Runs

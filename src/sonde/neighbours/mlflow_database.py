@@ -17,8 +17,8 @@ from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, RunTag
 
 from sonde.atomic import set_aside
+from sonde.flat_configurations import shown
 from sonde.neighbours.in_turn import UNDEFINED, in_turn, started, steps_of, tags
-from sonde.runs.configurations import shown
 from sonde.runs.frame import settings
 from sonde.store.stored import Run, Runs, WatchedRun
 

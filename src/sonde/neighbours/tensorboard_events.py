@@ -18,8 +18,8 @@ from tensorboard.plugins.text import metadata as text
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from sonde.atomic import set_aside
+from sonde.flat_configurations import shown
 from sonde.neighbours.in_turn import UNDEFINED, Point, in_turn, started, steps_of, tags
-from sonde.runs.configurations import shown
 from sonde.runs.frame import settings
 from sonde.store.stored import Run, Runs, WatchedRun
 

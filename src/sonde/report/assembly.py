@@ -8,6 +8,7 @@ from functools import cached_property
 import sonde
 from sonde.audit.audit import Judge
 from sonde.config import RunConfig, to_tree
+from sonde.flat_configurations import differences, recipe_of
 from sonde.report.answers import answer
 from sonde.report.audits import audit_part
 from sonde.report.glossary import glossary
@@ -16,7 +17,6 @@ from sonde.report.parts import Contents, Section
 from sonde.report.runs import run_lines
 from sonde.report.sweeps import sweep
 from sonde.report.watched import watched_parts
-from sonde.runs.configurations import differences, recipe_of
 from sonde.store.stored import Run, Runs
 from sonde.studies import STUDIES, Study
 from sonde.studies.study import Gathered, NoRuns, gather

@@ -7,9 +7,9 @@ from sonde.audit.audit import Judge, RecipeAudit, audit
 from sonde.audit.recipe_table import columns, footnotes, lines
 from sonde.audit.verdict import sentence
 from sonde.errors import SondeError
+from sonde.flat_configurations import belongs, differing, shown
 from sonde.report.parts import AuditPart, AuditSentence, AuditTable
 from sonde.report.runs import network_of
-from sonde.runs.configurations import belongs, differing, shown
 from sonde.store.stored import Runs
 
 

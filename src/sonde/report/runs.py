@@ -4,16 +4,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sonde.runs.configurations import (
-    Flat,
-    Kind,
-    identity,
-    kinds,
-    levels,
-    options_of,
-    told_apart,
-    without,
-)
+from sonde.flat_configurations import Flat, identity, told_apart, without
+from sonde.runs.configurations import Kind, kinds
+from sonde.runs.levels import levels, options_of
 from sonde.store.stored import Run
 from sonde.verdicts import network
 

@@ -6,9 +6,10 @@ from typing import Any
 
 import polars as pl
 
+from sonde.flat_configurations import differing, shown
 from sonde.report.charts import DIGITS, Metric, offered
 from sonde.report.parts import Sweep
-from sonde.runs.configurations import all_described, differing, shown
+from sonde.runs.configurations import all_described
 from sonde.store.stored import Run
 
 MOST_KEYS = 24  # in which runs differ, the first ones in alphabetical order

@@ -6,7 +6,8 @@ from typing import Any
 import polars as pl
 
 from sonde.errors import SondeError
-from sonde.runs.configurations import all_described, differing
+from sonde.flat_configurations import differing
+from sonde.runs.configurations import all_described
 from sonde.runs.evidence import RUNS_SCHEMA
 from sonde.store.schemas import ABOUT
 from sonde.store.stored import WATCHED, Run, Runs

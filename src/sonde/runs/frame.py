@@ -5,7 +5,8 @@ from typing import Any
 
 import polars as pl
 
-from sonde.runs.configurations import Flat, all_described, differing, flatten, shown
+from sonde.flat_configurations import Flat, differing, flatten, shown
+from sonde.runs.configurations import all_described
 from sonde.store.stored import Run, Runs, WatchedRun
 
 ALWAYS = ("model", "rule", "task", "seed")

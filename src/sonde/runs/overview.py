@@ -4,7 +4,8 @@ from typing import Any
 
 import polars as pl
 
-from sonde.runs.configurations import differing, kinds, shown
+from sonde.flat_configurations import differing, shown
+from sonde.runs.configurations import kinds
 from sonde.store.stored import Runs
 
 SHOWN = ("test_acc", "test_loss", "train_loss")  # of the metrics, those that say most

@@ -17,7 +17,8 @@ from typing import Any
 
 from sonde.config import SECTIONS, RunConfig, changed, keys, options, parse
 from sonde.errors import SondeError, nearest
-from sonde.runs.configurations import only, shown
+from sonde.flat_configurations import shown
+from sonde.runs.narrowing import only
 
 Tree = Mapping[str, Any]
 EXAMPLE = "write key=value, for example --set model.L=10"

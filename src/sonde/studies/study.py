@@ -11,7 +11,7 @@ import polars as pl
 from sonde.audit.audit import Judge
 from sonde.config import RunConfig, to_tree
 from sonde.errors import SondeError
-from sonde.runs.configurations import differences, identity, recipe_of, without
+from sonde.flat_configurations import differences, identity, recipe_of, without
 from sonde.runs.ended import lines
 from sonde.runs.evidence import Evidence
 from sonde.runs.readings import Readings, RunReadings
