@@ -35,9 +35,8 @@ class BridgeNet(nn.Module):
             parts = [torch.cat(part, dim=-1) for part in zip(h, t_lN1, s_lNS, strict=True)]
             first = zip(self.entries, parts, strict=False)
             x = F.gelu(torch.stack([entry(part) for entry, part in first]))
-        gelu = (
-            F.gelu if torch.is_grad_enabled() else torch.ops.aten.gelu_
-        )  # in the same memory: nobody goes back
+        in_place = not torch.is_grad_enabled()  # nobody goes back
+        gelu = torch.ops.aten.gelu_ if in_place else F.gelu
         for layer in self.layers[:-1]:
             x = gelu(layer(x))
         out: Tensor = self.layers[-1](x)

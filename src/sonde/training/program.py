@@ -155,9 +155,8 @@ class Program:
         self.optimiser.load_state_dict(state["optimiser"])
         self.order.set_state(state["order"])
         self.credit.load_state_dict(state["rule"])
-        drawn = state.get(
-            "draws", []
-        )  # 0.1.0 had nothing that drew from it; another device has other generators
+        # 0.1.0 had nothing that drew from them, and a run may go on where there are other generators
+        drawn = state.get("draws", [])
         self.draws.state = [*drawn, *self.draws.state[len(drawn) :]][: len(self.draws.state)]
 
     @torch.no_grad()
