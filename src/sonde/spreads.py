@@ -85,8 +85,14 @@ def paired(values: Mapping[int, float], baseline: Mapping[int, float]) -> Pairs:
         elif not (math.isfinite(values[seed]) and math.isfinite(baseline[seed])):
             without[seed] = "a value is undefined"
         else:
-            differences[seed] = values[seed] - baseline[seed]
+            differences[seed] = _difference(values[seed], baseline[seed])
     return Pairs(differences=differences, without=without)
+
+
+def _difference(value: float, base: float) -> float:
+    """To twelve digits of the larger, so that equal differences of counts are equal, whatever their last bits."""
+    size = max(abs(value), abs(base))
+    return round(value - base, 12 - math.ceil(math.log10(size))) if size else 0.0
 
 
 def t_interval(values: Iterable[float], confidence: float = 0.95) -> Interval:

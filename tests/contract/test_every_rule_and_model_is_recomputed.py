@@ -14,6 +14,7 @@ from sonde.recompute.credits import CREDITS
 from sonde.recompute.definitions import DEFINITIONS
 from sonde.recompute.stored import read_end
 from sonde.rules import RULES, CreditBridge, DirectFeedback, FeedbackAlignment, Rule, StateBridge
+from sonde.rules.dkp import DirectKolenPollack
 from sonde.store.run import RunFolder
 from sonde.tasks import Identity, Parity, Task, Teacher
 
@@ -93,8 +94,9 @@ def test_a_run_of_every_rule_and_model_is_recomputed_to_the_last_digits(
     assert_all_within_tolerance(recomputed(config_of(MODELS[model], RULE_CASES[rule], task), tmp_path))
 
 
-def test_so_is_credit_that_the_positions_of_a_map_share(tmp_path: Path) -> None:
-    config = config_of(MODELS["conv_net"], DirectFeedback(per_channel=True), IMAGES)
+@pytest.mark.parametrize("rule", [DirectFeedback(per_channel=True), DirectKolenPollack(per_channel=True)])
+def test_so_is_credit_that_the_positions_of_a_map_share(rule: Rule, tmp_path: Path) -> None:
+    config = config_of(MODELS["conv_net"], rule, IMAGES)
     assert_all_within_tolerance(recomputed(config, tmp_path))
 
 
@@ -103,9 +105,12 @@ def test_so_is_credit_that_the_positions_of_a_map_share(tmp_path: Path) -> None:
     [
         StateBridge(side="top_gradient", input_norm="none"),
         CreditBridge(warmup=1.0),
+        CreditBridge(warmup=1.0, warmup_by="nothing"),
         CreditBridge(input_norm="none"),
+        CreditBridge(warmup=0.0, perturb=0.1),
+        StateBridge(hidden=4, hidden_layers=11),
     ],
-    ids=["side", "warm-up", "no norm"],
+    ids=["side", "warm-up", "waiting", "no norm", "perturbed", "more layers than digits"],
 )
 @pytest.mark.parametrize("model", ["residual_mlp", "vit_mini"])
 def test_so_is_every_option_of_a_bridge(model: str, rule: Rule, tmp_path: Path) -> None:

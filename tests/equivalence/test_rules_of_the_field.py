@@ -29,6 +29,7 @@ from sonde.rules import (
     UniformSigns,
     WeightMirror,
 )
+from sonde.rules.dfa import gather
 from sonde.rules.layers import weights_of
 from sonde.training.assign import CreditAssignment
 
@@ -315,6 +316,17 @@ def test_fdfa_estimates_the_jacobian_without_bias_and_with_it_is_backprop() -> N
         state.learner.net[layer].data.copy_(jacobian_Cd.T)
     assignment.backward(x, y)
     assert_same(gradients(net), expected)
+
+
+def test_of_tokens_that_have_outputs_fdfa_estimates_the_jacobian_of_one() -> None:
+    rng = torch.Generator().manual_seed(0)
+    w_Cd = torch.randn(3, 4, generator=rng, dtype=torch.float64)
+    v_NTd = torch.randn(4000, 6, 4, generator=rng, dtype=torch.float64)
+    b_dC = torch.zeros(4, 3, dtype=torch.float64)
+    (seen_dC,) = gather(v_NTd @ w_Cd.T, [b_dC], [v_NTd], over_tokens=True)
+    torch.testing.assert_close(seen_dC, w_Cd.T, rtol=0, atol=0.1)
+    (total_dC,) = gather(v_NTd @ w_Cd.T, [b_dC], [v_NTd])
+    torch.testing.assert_close(total_dC, 6 * seen_dC)
 
 
 def test_fdfa_learns_the_jacobian() -> None:

@@ -1,15 +1,20 @@
 """Which rules train depth: runs beside a quick study, and the sentence they answer with."""
 
+import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import polars as pl
 import pytest
 
+from conftest import tiny_config
 from report_stores import write_run
+from sonde.config import to_tree
 from sonde.report.answers import of_rules
 from sonde.store.load import load
 from sonde.studies import STUDIES
 from sonde.studies.depth import which_train_depth
+from sonde.studies.rules import Cost
 from sonde.studies.study import Gathered, gather
 
 QUICK = ("audit", "cifar10", "snapshots")
@@ -74,3 +79,8 @@ def test_the_reports_answer_knows_both_tasks(tmp_path: Path) -> None:
     alone = of_rules(gathered(tmp_path / "alone", beside=False), [])
     assert alone is not None
     assert not alone.beside
+
+
+def test_a_guest_that_is_not_known_here_has_no_arithmetic_and_stops_nothing() -> None:
+    tree = to_tree(tiny_config()) | {"rule": {"name": "Mine", "source": "mine.py:Mine@1f2e3d4c5b6a"}}
+    assert math.isnan(Cost(SimpleNamespace(config=tree), "train").operations)

@@ -306,3 +306,14 @@ def test_maps_have_no_tokens_to_read() -> None:
         SondeError, match=r"reader 'cls' is for tokens, but h_0 is a map of shape 6×8×8: choose"
     ):
         CreditAssignment(net, Backprop(), sample=x)
+
+
+def test_blocks_that_share_a_module_have_a_linear_output_each() -> None:
+    torch.manual_seed(0)
+    shared = nn.Sequential(nn.Linear(4, 4), nn.Tanh()).double()
+    net = Network(nn.Identity(), [shared, shared, shared], nn.Linear(4, 3).double(), residual=False)
+    x, y = torch.randn(5, 4, dtype=torch.float64), torch.tensor([0, 1, 2, 0, 1])
+    looked = take(net, x, y, nn.CrossEntropyLoss())
+    for h, z in zip(looked.states, looked.preactivations, strict=False):
+        assert z is not None
+        torch.testing.assert_close(z, shared[0](h).detach())

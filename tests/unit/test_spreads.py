@@ -174,3 +174,14 @@ def test_so_many_seeds_would_decide_and_one_fewer_would_not(mean: float, std: fl
 def test_no_number_of_seeds_decides_without_a_difference_or_a_spread() -> None:
     for mean, std in ((0.0, 1.0), (1.0, 0.0), (1.0, math.nan), (math.nan, 1.0)):
         assert seeds_to_decide(Summary(mean=mean, std=std, n=2)) is None
+
+
+def test_equal_differences_of_counts_are_equal_whatever_their_last_bits() -> None:
+    ours, base = {1: 343 / 360, 2: 336 / 360}, {1: 348 / 360, 2: 341 / 360}
+    assert ours[1] - base[1] != ours[2] - base[2]
+    found = paired(ours, base).differences
+    assert found[1] == found[2] == pytest.approx(-5 / 360, abs=1e-12)
+    assert t_interval(found.values()).reason == "all 2 values are the same, so their spread is unknown"
+    assert paired({1: 0.0}, {1: 0.0}).differences == {1: 0.0}
+    assert paired({1: 3e-9}, {1: 1e-9}).differences[1] == pytest.approx(2e-9, rel=1e-9)
+    assert paired({1: 3e9}, {1: 1e9 + 1}).differences[1] == pytest.approx(2e9 - 1, rel=1e-15)

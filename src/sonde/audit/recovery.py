@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from sonde.audit.audit import CONTROLLED, NUDGE, Audit, RecipeAudit, RuleAudit, RunAudit
 from sonde.spreads import Interval, Summary, summarise, t_interval
 
-FEW = 5  # runs: fewer have no rank correlation worth a number
+FEW = 5  # rules: fewer have no rank correlation worth a number
 SHUFFLES = 9999
 CONFIDENCE = 0.95
 YARDSTICKS = ("bp", "frozen")
@@ -87,29 +87,24 @@ def share_of_margin(gained: Mapping[int, float], margin: Mapping[int, float]) ->
 
 @dataclass(frozen=True, kw_only=True)
 class Foretells:
-    """The rank correlation of a quantity of a run with the share that the run recovers."""
+    """The rank correlation of a quantity with the share that a rule recovers, over rules."""
 
     quantity: str
     correlation: float  # Spearman's; NaN where undefined, and `reason` says why
-    chance: float  # how often shuffled runs correlate as strongly, in either direction
-    n: int  # runs that have both
+    chance: float  # how often shuffled rules correlate as strongly, in either direction
+    n: int  # rules that have both; one of two recipes counts twice
+    runs: int  # that they are means over
     reason: str | None = None
 
 
 def foretelling(audited: Audit) -> list[Foretells]:
-    """Each quantity over all runs of all recipes, the strongest first."""
-    shares = {
-        run.run.id: one.by_seed[run.run.seed]
-        for recipe in audited.recipes
-        for one, rule in _pairs(recipe, CONFIDENCE)
-        for run in rule.runs
-        if run.run.seed in one.by_seed
-    }
-    runs = [run for recipe in audited.recipes for rule in recipe.rules for run in rule.runs]
-    found = [
-        _foretells(name, {run.run.id: of(run) for run in runs if run.run.id in shares}, shares)
-        for name, of in QUANTITIES.items()
-    ]
+    """Each quantity over all rules of all recipes, the strongest first.
+
+    A rule is one point, its mean over seeds: runs of one rule resemble each other, and shuffled one by one they would
+    make chance look rarer than it is.
+    """
+    pairs = [pair for recipe in audited.recipes for pair in _pairs(recipe, CONFIDENCE) if pair[0].share.n]
+    found = [_foretells(name, of, pairs) for name, of in QUANTITIES.items()]
     return sorted(found, key=lambda one: (one.reason is not None, -abs(one.correlation)))
 
 
@@ -139,18 +134,19 @@ QUANTITIES: dict[str, Callable[[RunAudit], float]] = {
 """Of a run at its end; those of the credit are means over layers 1 … L−1."""
 
 
-def _foretells(name: str, values: Mapping[str, float], shares: Mapping[str, float]) -> Foretells:
-    known = [(value, shares[run]) for run, value in values.items() if math.isfinite(value)]
-    n = len(known)
+def _foretells(
+    name: str, of: Callable[[RunAudit], float], pairs: Sequence[tuple[Recovered, RuleAudit]]
+) -> Foretells:
+    over_runs = [(summarise(map(of, rule.runs)), one.share.mean) for one, rule in pairs]
+    known = [(over.mean, share) for over, share in over_runs if over.n]
+    n, runs = len(known), sum(over.n for over, _ in over_runs)
     reason = None
     if n < FEW:
-        reason = f"{n} run{'' if n == 1 else 's'} with both: {FEW} are needed"
+        reason = f"{n} rule{'' if n == 1 else 's'} with both: {FEW} are needed"
     elif any(len(set(side)) == 1 for side in zip(*known, strict=True)):
-        reason = "all runs have the same value"
-    if reason is not None:
-        return Foretells(quantity=name, correlation=math.nan, chance=math.nan, n=n, reason=reason)
-    correlation, chance = _rank_correlation(*zip(*known, strict=True))
-    return Foretells(quantity=name, correlation=correlation, chance=chance, n=n)
+        reason = "all rules have the same value"
+    correlation, chance = (math.nan, math.nan) if reason else _rank_correlation(*zip(*known, strict=True))
+    return Foretells(quantity=name, correlation=correlation, chance=chance, n=n, runs=runs, reason=reason)
 
 
 def _rank_correlation(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, float]:

@@ -18,7 +18,7 @@ def recovery(runs: RunsFolder = Path("runs"), only: Only = None, json: Json = Fa
     The share is (rule − frozen) ÷ (bp − frozen) of the test accuracy after the last epoch, means over seeds:
     1 is backprop, 0 is a network whose blocks are not trained, and below 0 the rule does harm.
 
-    Below it, over all runs: the rank correlation of each quantity of the audit with the share.
+    Below it, over all rules: the rank correlation of each quantity of the audit with the share.
     """
     from sonde.audit.audit import audit, read
     from sonde.audit.recovery import foretelling, recovered
@@ -62,15 +62,23 @@ def _print(shares: "dict[str, list[Recovered]]", foretold: "list[Foretells]") ->
         [
             one.quantity,
             str(one.n),
+            str(one.runs),
             number(one.correlation) if one.reason is None else "undefined",
             one.reason or number(one.chance),
         ]
         for one in foretold
     ]
-    columns = {"quantity": "left", "n": "right", "rank correlation": "right", "by chance": "left"}
-    print_table("Which goes with the share, over all runs", columns, lines, wrapped="by chance")
+    columns = {
+        "quantity": "left",
+        "n": "right",
+        "runs": "right",
+        "rank correlation": "right",
+        "by chance": "left",
+    }
+    print_table("Which goes with the share, over all rules", columns, lines, wrapped="by chance")
     to.print(
-        "n: runs that have both. By chance: how often shuffled runs correlate as strongly, in either direction. "
+        "n: rules that have both, each a mean over its runs; a rule of two recipes counts twice. "
+        "By chance: how often shuffled rules correlate as strongly, in either direction. "
         "A correlation over rules says what goes together, not what causes what.",
         style="dim",
         soft_wrap=not to.is_terminal,

@@ -7,7 +7,7 @@ as they were.  The forward pass runs once and the gradient comes back once; all 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ from sonde.criteria import Criterion, as_loss
 from sonde.errors import SondeError
 from sonde.generators import generator
 from sonde.losses import Loss
-from sonde.network import Network, leaf_at, quiet_twin, survey
+from sonde.network import HandOn, Network, leaf_at, quiet_twin, survey
 from sonde.readers import Reader
 
 DRAWS = 20
@@ -134,8 +134,8 @@ def take(
         seen = survey(twin, x)
         for known in (net, twin):
             seen.remember(known)
-    with torch.enable_grad(), _linear_outputs(twin) as found:
-        states, branches, output_NC = twin.run(x, leaf_at(0))
+    with torch.enable_grad(), _linear_outputs(twin) as (found, hand_on):
+        states, branches, output_NC = twin.run(x, hand_on)
         loss = as_loss(loss, output_NC.shape[1:])
         losses_N = loss.per_sample(output_NC, y)
         linear = [found.get(block) for block in range(twin.depth)]
@@ -159,20 +159,27 @@ def take(
 
 
 @contextmanager
-def _linear_outputs(net: Network) -> Iterator[dict[int, Tensor]]:
-    """Collect the output of the first linear map or convolution that every block runs."""
+def _linear_outputs(net: Network) -> Iterator[tuple[dict[int, Tensor], HandOn]]:
+    """Collect the output of the first linear map or convolution that every block runs.
+
+    Which block is running is known by the states that were handed on: blocks may share a module.
+    """
     outputs: dict[int, Tensor] = {}
-    handles = []
+    begun, cut = -1, leaf_at(0)  # the block whose input was handed on last
 
-    def collect(block: int, _module: nn.Module, _inputs: object, out: Tensor) -> None:
-        outputs.setdefault(block, out)
+    def hand_on(states: list[Tensor]) -> Tensor:
+        nonlocal begun
+        begun = len(states) - 1
+        return cut(states)
 
-    for block, unit in enumerate(net.blocks):
-        for module in unit.modules():
-            if isinstance(module, nn.Linear | _ConvNd):
-                handles.append(module.register_forward_hook(partial(collect, block)))
+    def collect(_module: nn.Module, _inputs: object, out: Tensor) -> None:
+        if 0 <= begun < net.depth:
+            outputs.setdefault(begun, out)
+
+    inside = {module for unit in net.blocks for module in unit.modules()}
+    handles = [m.register_forward_hook(collect) for m in inside if isinstance(m, nn.Linear | _ConvNd)]
     try:
-        yield outputs
+        yield outputs, hand_on
     finally:
         for handle in handles:
             handle.remove()

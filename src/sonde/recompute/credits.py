@@ -211,8 +211,10 @@ def through_predicted_end(sample: Sample, state: State, options: Options, steps:
 
 
 def slope_of_value(sample: Sample, state: State, options: Options, steps: int) -> list[Tensor]:
-    """Credit Bridge: a_l = ∇_h V(h_l, l/L, e); as long as it warms up, DFA's."""
+    """Credit Bridge: a_l = ∇_h V(h_l, l/L, e); as long as it warms up, DFA's, or none.  Perturbed, a_L = g_L."""
     if state["steps"] < math.ceil(options["warmup"] * steps):
+        if options.get("warmup_by", "dfa") == "nothing":
+            return [torch.zeros_like(h) for h in sample.states]
         return sent_error(sample, state["feedback"], options, steps)
     e_1C = sample.error
     depth, credits = len(sample.states) - 1, []
@@ -221,6 +223,8 @@ def slope_of_value(sample: Sample, state: State, options: Options, steps: int) -
         value = bridge(state["value"]["net"], h_1d, layer / depth, e_1C, options)
         (a_1d,) = torch.autograd.grad(value.sum(), h_1d)
         credits.append(on_first_token(a_1d, h))
+    if options.get("perturb", 0.0):
+        credits[-1] = sample.gradients[-1]
     return credits
 
 
@@ -235,7 +239,8 @@ def bridge(
         centred = h_1d - h_1d.mean()
         h_1d = centred / torch.sqrt((centred**2).mean() + 1e-5)
     x = torch.cat([h_1d, torch.full((1, 1), t, dtype=torch.float64), s_1S], dim=-1)
-    names = sorted({name.rpartition(".")[0] for name in weights if name.startswith("layers.")})
+    count = sum(name.startswith("layers.") and name.endswith(".weight") for name in weights)
+    names = [f"layers.{place}" for place in range(count)]
     if f"entries.{layer}.weight" in weights:
         names.insert(0, f"entries.{layer}")
     for name in names:

@@ -57,20 +57,26 @@ def send(e: Tensor, matrices: Sequence[Tensor], states: Sequence[Tensor]) -> lis
     return credits
 
 
-def gather(e: Tensor, matrices: Sequence[Tensor], vectors: Sequence[Tensor]) -> list[Tensor]:
-    """mean_i v_l ⊗ e in the shape of B_l, for v_l in the shape of a state: the gradient of mean_i ⟨e B_lᵀ, v_l⟩."""
+def gather(
+    e: Tensor, matrices: Sequence[Tensor], vectors: Sequence[Tensor], *, over_tokens: bool = False
+) -> list[Tensor]:
+    """mean_i v_l ⊗ e in the shape of B_l, for v_l in the shape of a state: the gradient of mean_i ⟨e B_lᵀ, v_l⟩.
+
+    Where every token has an output, it is the sum over a sample's tokens, or the mean over them.
+    """
     found = []
     for b_dC, v in zip(matrices, vectors, strict=True):
-        seen = _seen_from(e, b_dC, v)
+        seen, count = _seen_from(e, b_dC, v), len(e)
         if seen.ndim == v.ndim:
             v, seen = v.flatten(0, -2), seen.flatten(0, -2)
+            count = len(v) if over_tokens else count
         elif v.ndim == 3:
             v = v.sum(1) / v.shape[1] ** 0.5
         elif len(b_dC) == v[0].numel():
             v = v.flatten(1)
         else:
             v = v.sum((2, 3)) / v[0, 0].numel() ** 0.5
-        found.append((v.mT @ seen / len(e)).to(b_dC.dtype))
+        found.append((v.mT @ seen / count).to(b_dC.dtype))
     return found
 
 

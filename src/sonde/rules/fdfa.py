@@ -65,6 +65,6 @@ class ForwardDirectFeedback(Rule):
 
     def update(self, state: Estimates, signal: Signal) -> dict[str, Tensor]:
         directions = normal_like(signal.states, state.rng)
-        seen = gather(signal.jvp(directions), state.matrices, directions)
+        seen = gather(signal.jvp(directions), state.matrices, directions, over_tokens=True)
         state.learner.follow(torch._foreach_sub(state.matrices, seen))
         return {}

@@ -10,6 +10,7 @@ import polars as pl
 import torch
 
 from sonde.config import RunConfig, name_of, parse
+from sonde.errors import SondeError
 from sonde.generators import generator
 from sonde.models import ConvNet, Model, ResidualMLP
 from sonde.rules import RULES, CreditBridge, FeedbackAlignment, Rule, StateBridge
@@ -79,8 +80,12 @@ class Cost:
         return float(self.run.manifest.seconds[self.clock]) / steps if steps else math.nan
 
     @cached_property
-    def operations(self) -> int:
-        config = parse(self.run.config)
+    def operations(self) -> float:
+        """NaN of a guest that is not known here."""
+        try:
+            config = parse(self.run.config)
+        except SondeError:
+            return math.nan
         rng = generator(config.seed, "init")
         net = config.model.build(config.signature, rng)
         return operations(net, config.rule, torch.randn(128, *config.signature.shape, generator=rng))
@@ -104,7 +109,7 @@ def _finding(
     cosines = [over[f"cosine_{layer}"]["mean"] for layer in range(what["depth"])]
     reference = network.filter(rule="bp")["run"].to_list()
     own = runs["run"].to_list()
-    arithmetic = _ratio(*([float(costs[run].operations) for run in some[:1]] for some in (own, reference)))
+    arithmetic = _ratio(*([costs[run].operations for run in some[:1]] for some in (own, reference)))
     time = _ratio([costs[run].seconds for run in own], [costs[run].seconds for run in reference])
     counted = costs[own[0]].clock == "processor"
     took = "of the processor's time" if counted else "as long by the clock, whatever else the machine did"
