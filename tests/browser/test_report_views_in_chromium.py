@@ -216,3 +216,29 @@ def test_figures_follow_the_dark(browser: "Browser", report: Path) -> None:
     opened.page.click("#theme")
     assert opened.page.evaluate(look) == "none"
     opened.page.close()
+
+
+@pytest.mark.parametrize("lacking", ["BP", "FA"])
+def test_the_table_of_values_has_every_value_under_its_own_seed_whichever_rule_lacks_one(
+    browser: "Browser", lacking: str, tmp_path: Path
+) -> None:
+    for config in STUDIES["audit"].configs("quick", (0, 1, 2)):
+        if config.rule.label in ("BP", "FA") and (config.rule.label, config.seed) != (lacking, 0):
+            write_run(tmp_path / "runs", config)
+    out = tmp_path / "report.html"
+    write_report(runs=tmp_path / "runs", out=out, figures=False, quiet=True)
+    opened = open_page(browser, out, ready=".answer .plot svg")
+    chart = opened.page.locator(".answer .chart").first
+    id = chart.get_attribute("id") or ""
+    chart.locator(".values summary").click()
+    opened.says(f"#{id} .values", "seed 2")  # the table is filled by the event that follows the click
+    head, *body = [row.locator("th, td").all_inner_texts() for row in chart.locator(".values tr").all()]
+    assert head == ["line", "seed 0", "seed 1", "seed 2"]
+    table = {(line, seed): cell for line, *cells in body for seed, cell in zip(head[1:], cells, strict=True)}
+    assert table.pop((f"ResMLP, {lacking}", "seed 0")) == "not measured"
+    file = csv.reader(io.StringIO(saved(opened, id, "csv").decode()))
+    stored = {(line, f"seed {seed}"): float(value) for _, line, seed, value, _ in list(file)[1:]}
+    assert len(stored) == 5
+    assert {at: float(cell) for at, cell in table.items()} == pytest.approx(stored, rel=1e-3)
+    assert opened.complaints == []
+    opened.page.close()

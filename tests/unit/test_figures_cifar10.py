@@ -91,7 +91,8 @@ def test_diagnostics_draw_the_last_epoch_with_null_and_ceiling(metric: str) -> N
     }
     assert any(list(one.get_ydata()) == [0, 0] for one in ax.lines)
     assert "epoch 10" in title(figure)
-    assert "Grey dots: credit by chance (null), drawn as the rule draws" in caption
+    assert "credit by chance (null), drawn as the rule, or the blind rule in its place, draws" in caption
+    assert "for the nudge, one random vector a sample" in caption
 
 
 def test_the_axis_of_the_nudge_holds_every_null_in_its_linear_part() -> None:

@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 from figure_texts import check_texts
 
-from sonde.figures import NoData
+from sonde.figures import Evidence, NoData
 from sonde.figures.contrast import Case, Measure, draw_contrast
 from sonde.figures.portrait import draw_portrait
 from sonde.figures.render import settle_layout
@@ -109,6 +109,14 @@ def test_a_portrait_has_the_rule_its_chance_and_the_two_it_lies_between(rule: st
     if rule == "dfa":
         assert "chance" in {one.get_label() for one in cosines.lines}
     assert f"{label} " in caption.partition("Test accuracy:")[2]
+
+
+def test_a_portrait_cuts_no_seed_off() -> None:
+    evidence = rules_evidence(rules=tuple(RULES), depth=4)
+    low = (pl.col("run") == "dfa-42") & (pl.col("metric") == "credit_cosine") & (pl.col("layer") == 2)
+    rows = evidence.rows.with_columns(value=pl.when(low).then(-0.9).otherwise("value"))
+    figure, _ = draw_portrait(Evidence(rows, evidence.runs, evidence.source), "dfa")
+    assert figure.axes[0].get_ylim()[0] < -0.9
 
 
 def test_a_portrait_of_a_rule_without_runs_is_refused() -> None:

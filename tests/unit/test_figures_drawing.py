@@ -352,3 +352,43 @@ def test_axis_limits_contain_the_data(table: list[tuple[float, ...]], name: str)
     for band in ax.collections:
         for path in band.get_paths():
             assert ((path.vertices[:, 1] >= low) & (path.vertices[:, 1] <= high)).all()
+
+
+def of_task(evidence: Evidence, task: str, label: str) -> Evidence:
+    return with_runs(evidence, evidence.runs.with_columns(task=pl.lit(task), task_label=pl.lit(label)))
+
+
+def test_what_is_known_of_the_identity_is_not_said_of_another_task(one: Evidence) -> None:
+    digits = of_task(one, "digits", "digits")
+    for name in ("1_signal_flow", "training_loss", "activation_std", "6_learning_comparison"):
+        figure, caption = drawn(name, digits)
+        said = words(figure) + caption
+        for wrong in (
+            "1/√3",
+            "the input",
+            "predicting zero",
+            "squared error",
+            "MSE",
+            "depart from the theory",
+        ):
+            assert wrong not in said, name
+    figure, _ = drawn("1_signal_flow", digits)
+    labels = {line.get_label() for line in figure.axes[0].lines}
+    assert not {"input, 1/√3", "theory at init"} & labels
+    assert min(figure.axes[0].get_xticks()) == 1
+    assert "input, 1/√3" in {line.get_label() for line in drawn("1_signal_flow", one)[0].axes[0].lines}
+
+
+@pytest.mark.parametrize(
+    ("task", "label", "loss"),
+    [
+        ("identity", "identity", "mean squared error"),
+        ("digits", "digits", "cross entropy"),
+        ("waves", "waves, regression", "mean squared error"),
+    ],
+)
+def test_the_loss_is_named_by_the_task(one: Evidence, task: str, label: str, loss: str) -> None:
+    figure, caption = drawn("training_loss", of_task(one, task, label))
+    assert f"Training loss ({loss} of each batch)" in caption
+    short = "MSE" if loss == "mean squared error" else loss
+    assert figure.axes[0].get_ylabel() == f"batch loss ({short})"

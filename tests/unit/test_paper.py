@@ -207,3 +207,41 @@ def test_a_residual_file_that_does_not_record_its_data_set_says_so(folder: Path,
             in spec.draw(from_files(folder)["residual"].of(variant="raw"))[1]
         )
         assert ", identity task." in spec.draw(evidence.of(variant="raw"))[1]
+
+
+def of_rules(evidence: Evidence, *rules: str) -> Evidence:
+    """The runs once for each rule, the losses of the second and third other than those of the first."""
+    rows, runs = [], []
+    for times, rule in enumerate(rules, 1):
+        name = pl.col("run") + f"-{rule}"
+        rows.append(evidence.rows.with_columns(run=name, value=pl.col("value") * times))
+        runs.append(evidence.runs.with_columns(run=name, rule=pl.lit(rule), rule_label=pl.lit(rule)))
+    return Evidence(pl.concat(rows), pl.concat(runs), evidence.source)
+
+
+@pytest.mark.parametrize("rules", [("bp", "mine"), ("bp", "mine", "yours"), ("mine",)])
+def test_the_files_hold_the_runs_of_bp_or_of_the_only_rule_there_is(
+    evidence: Evidence, rules: tuple[str, ...]
+) -> None:
+    expected, found = residual_sheets(evidence), residual_sheets(of_rules(evidence, *rules))
+    assert found.keys() == expected.keys()
+    for name, sheet in found.items():
+        assert sheet.content() == expected[name].content()
+        assert all(run.endswith(f"-{rules[0]}") for run in sheet.runs.values())
+
+
+def test_of_several_rules_without_bp_none_is_written_as_the_networks(evidence: Evidence) -> None:
+    with pytest.raises(SondeError, match=r"hold one rule, and the runs have mine and yours: choose one"):
+        residual_sheets(of_rules(evidence, "mine", "yours"))
+
+
+def test_a_figure_of_states_that_no_file_holds_says_with_which_seed_they_were_drawn(folder: Path) -> None:
+    draw, said = FIGURES["layer_transformation"].draw, "networks of this configuration were drawn anew with"
+    assert said not in draw(from_files(folder)["residual"])[1]
+    for file in folder.glob("layer_states*.json"):
+        file.unlink()
+    evidence = from_files(folder)["residual"]
+    assert f"States are not in the files: {said} seed 7." in draw(evidence)[1]
+    unnamed = evidence.runs.filter(pl.col("seed").is_null())
+    caption = draw(Evidence(evidence.rows, unnamed, evidence.source))[1]
+    assert f"States are not in the files: {said} seed 42." in caption

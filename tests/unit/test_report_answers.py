@@ -13,6 +13,7 @@ from sonde.explanations.by_name import explanations
 from sonde.report.assembly import contents
 from sonde.report.page import answers_data
 from sonde.report.parts import Answer, Contents
+from sonde.report.sweeps import sweep
 from sonde.studies import STUDIES
 
 
@@ -75,6 +76,18 @@ def test_a_sweep_of_widths_is_labelled_by_width_and_never_under_one_of_them(tmp_
     assert "the best of 3 settings is d = " in opening.answer.sentence
     assert known.sweep.keys == ["model.d"]
     assert sorted(known.sweep.levels["model.d"]) == [32, 64, 128]
+
+
+def test_runs_of_two_recipes_differ_in_a_key_of_the_sweep_however_many_keys_there_are(tmp_path: Path) -> None:
+    for study in ("rules", "audit"):
+        write_study(tmp_path, study, seeds=(1,))
+    digits, parity = (STUDIES[study].configs("quick", [1])[0] for study in ("audit", "rules"))
+    write_run(tmp_path, replace(digits, task=parity.task))
+    stored = sonde.load(tmp_path)
+    known = sweep(stored.runs, stored.rows)
+    levels = set(zip(*(known.columns[key] for key in known.keys), strict=True))
+    assert len(levels) == len(known.runs), "with one seed every run has a recipe of its own"
+    assert {"digits", "parity"} <= set(known.levels["task"])
 
 
 def test_recipes_of_one_title_are_told_apart_by_what_differs(tmp_path: Path) -> None:

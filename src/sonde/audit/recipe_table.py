@@ -35,8 +35,9 @@ def footnotes(recipe: RecipeAudit) -> list[str]:
     """What the averages are, why a value is undefined, which cosines are not evidence, what code made the runs."""
     confidence = recipe.rules[0].thresholds.confidence
     notes = [
-        "cosine, ρ, nudge: the rule's mean over the layers named (by chance, of BP's gradient); chance is the rule "
-        "with matrices or networks drawn anew, for a rule that draws none and for the nudge a random vector",
+        "cosine, ρ, nudge: the rule's mean over the layers named (by chance, of BP's gradient); chance is drawn "
+        "as the rule, or the blind rule in its place, draws; for a rule that draws nothing and for the nudge it is a "
+        "random vector",
         f"points over frozen: paired by seed [{100 * confidence:g} % t interval over seeds]",
     ]
     for rule in recipe.rules:

@@ -32,8 +32,9 @@ class Thresholds:
             "D2": "is the BP gradient still meaningful? fires where the median of ‖g_L‖/‖e‖, e the output error, "
             f"is below {self.gradient:g} of its value at init",
             "D3": "is the credit better than chance at depth? fires where cosine or ρ at a layer l ≥ 1 is not above "
-            f"what the rule scores when it draws anew, by {self.deviations:g} standard deviations (Student's t "
-            f"for the number of draws); not read where ρ of BP's own gradient is below {self.ceiling:g}",
+            f"chance (drawn as the rule, or the blind rule in its place, draws) by {self.deviations:g} standard "
+            f"deviations (Student's t for the number of draws); not read where ρ of BP's own gradient is "
+            f"below {self.ceiling:g}",
             "D4": "do the trained blocks help? test accuracy over frozen blocks, paired by seed: helps or hurts "
             f"where the {100 * self.confidence:g} % t interval over seeds excludes 0, else undecided",
         }

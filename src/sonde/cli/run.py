@@ -134,8 +134,13 @@ def _print_findings(label: str, findings: "list[StudyFinding]") -> None:
             to.print(f"{question}: {asked}", style="dim", soft_wrap=not to.is_terminal)
         to.print()
     for finding in findings:
-        seeds = ", ".join("not recorded" if seed is None else str(seed) for seed in finding.seeds)
         to.print(f"• {finding.sentence}", soft_wrap=not to.is_terminal)
-        seeded = f"{'seed' if len(finding.seeds) == 1 else 'seeds'} {seeds}"
-        source = f"  n = {len(finding.runs)} ({seeded}); {', '.join(finding.runs)}"
-        to.print(source, style="dim", soft_wrap=True)
+        to.print(f"  {_source(finding)}", style="dim", soft_wrap=True)
+
+
+def _source(finding: "StudyFinding") -> str:
+    """How many seeds it stands on, and its runs: as many, or more where it compares rules or networks."""
+    seeds = ["not recorded" if seed is None else str(seed) for seed in finding.seeds]
+    seeded = f"seed{'s' * (len(seeds) != 1)} {', '.join(seeds)}"
+    more = f", {len(finding.runs)} runs" if len(finding.runs) > len(seeds) else ""
+    return f"n = {len(seeds)} ({seeded}){more}; {', '.join(finding.runs)}"

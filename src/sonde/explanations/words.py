@@ -10,7 +10,8 @@ _WORDS = {
     ),
     "null": (
         "Chance: what the same measure scores when the rule's random matrices or networks are drawn anew.",
-        "In the same snapshot, 4 or 20 draws; of a rule that draws nothing, a random vector.",
+        "In the same snapshot, 4 or 20 draws; of a rule that draws nothing, a random vector; of one whose credit is "
+        "good whatever it draws, those of a rule that draws blindly: FA by layers for KP, DFA for FDFA.",
     ),
     "ceiling": (
         "The best there is: what the same measure scores with BP's own gradient in place of the credit.",

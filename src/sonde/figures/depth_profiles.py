@@ -7,13 +7,12 @@ from matplotlib.figure import Figure
 
 from sonde.figures.caption import caption
 from sonde.figures.marks import draw_panel
-from sonde.figures.pair import Pair, backward, by_layer, moment, pair_of
+from sonde.figures.pair import Pair, backward, by_layer, moment, pair_of, signal_words
 from sonde.figures.scales import layer_axis, log_axis, log_limits, wide_scale
 from sonde.figures.series import Series
 from sonde.figures.style import FAINT, SINGLE, footnotes, legend_above, new_figure
 from sonde.runs.evidence import Evidence
-from sonde.theory import INPUT_STD
-from sonde.verdicts import gradient_verdict, number, signal_verdict
+from sonde.verdicts import gradient_verdict, number
 
 
 def gradient_magnitude(evidence: Evidence) -> tuple[Figure, str]:
@@ -50,7 +49,7 @@ def activation_std(evidence: Evidence) -> tuple[Figure, str]:
         ylabel="s.d. of linear output",
         shown="Standard deviation of each layer's linear output over batch and units together "
         "(biases that differ between units count in it)",
-        words=lambda pair, line: signal_verdict(line.mean.tolist(), INPUT_STD),
+        words=signal_words,
     )
 
 

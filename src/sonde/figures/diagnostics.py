@@ -143,7 +143,8 @@ def _controls_text(diagnostics: list[Diagnostic]) -> str:
         " Dashed, in the rule's colour: BP's own gradient taken as credit in the same network (ceiling)."
     )
     null = (
-        " Grey dots: credit by chance (null), drawn as the rule draws where it draws, else a random vector."
+        " Grey dots: credit by chance (null), drawn as the rule, or the blind rule in its place, draws; for a rule "
+        "that draws nothing, and for the nudge, one random vector a sample."
     )
     return ceiling * any(one.ceiling for one in diagnostics) + null * any(one.null for one in diagnostics)
 

@@ -192,8 +192,8 @@ def shared_norm(matrices: list[Floats], threshold: float | None) -> Normalize:
 
 
 def state_notes(states: States) -> list[str]:
-    """What is not drawn, and why."""
-    notes = []
+    """States that were drawn anew, what is not drawn, and why."""
+    notes = _drawn_anew(states.pair.runs)
     for model, label in states.pair.labels.items():
         undefined = int(np.isnan(states.layers[model]).sum())
         zero = int((states.norms(model) == 0).sum())
@@ -204,3 +204,12 @@ def state_notes(states: States) -> list[str]:
     if not states.same_input:
         notes.append("The two networks were given different input vectors.")
     return notes
+
+
+def _drawn_anew(runs: pl.DataFrame) -> list[str]:
+    """Files may hold no states: `states_seed` is the seed of the networks that stand in."""
+    seeds = set(runs["states_seed"].drop_nulls()) if "states_seed" in runs.columns else set()
+    return [
+        f"States are not in the files: networks of this configuration were drawn anew with seed {seed}."
+        for seed in sorted(seeds)
+    ]

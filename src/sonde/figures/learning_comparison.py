@@ -30,7 +30,7 @@ def draw(evidence: Evidence) -> tuple[Figure, str]:
     counts = pl.concat([part.summary.select("model", "n") for part in (losses, gradients)])
     figure = new_figure(DOUBLE, 5.0, pair.title(f"Learning compared, {flow.when}", counts))
     (loss, fell), (gradient, table) = figure.subplots(2, 2)
-    draw_losses(loss, losses, pair.trivial_loss)
+    draw_losses(loss, losses, pair)
     legend_above(loss, 3)
     draw_reduction(fell, ends)
     draw_panel(gradient, gradients.lines, log=True)

@@ -9,15 +9,18 @@ import polars as pl
 from sonde.errors import SondeError
 from sonde.figures.caption import n_text
 from sonde.figures.cohort import check_recipe, check_replicates
-from sonde.figures.series import Curves, curves
+from sonde.figures.series import Curves, Series, curves
 from sonde.runs.evidence import NO_DATA_SET, Evidence, NoData
 from sonde.spreads import over_seeds
-from sonde.theory import INPUT_SECOND_MOMENT, backward_factor
-from sonde.verdicts import loss_verdict, number, weights
+from sonde.theory import INPUT_SECOND_MOMENT, INPUT_STD, backward_factor
+from sonde.verdicts import loss_verdict, number, signal_verdict, weights
 
 MODELS = ("plain_mlp", "res_mlp")
 RECIPE = ("depth", "width", "alpha", "steps", "batch", "lr", "samples", "rule", "task", "scale", "variant")
 """What the runs of one figure must have in common; only model and seed may differ."""
+
+REGRESSION = ", regression"
+"""How the label of a task of one's own ends where its targets are no classes."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +43,20 @@ class Pair:
         return self.evidence.source
 
     @property
+    def identity(self) -> bool:
+        """Whether the target is the input, drawn from U(−1, 1): what is known of that input holds for no other."""
+        return set(self.runs["task"]) == {"identity"}
+
+    @property
     def trivial_loss(self) -> float | None:
         """The loss of predicting zero, where the target is the input."""
-        return INPUT_SECOND_MOMENT if set(self.runs["task"]) == {"identity"} else None
+        return INPUT_SECOND_MOMENT if self.identity else None
+
+    @property
+    def loss(self) -> str:
+        """What the batch loss is: numbers are learned by their squared error, classes by cross entropy."""
+        label = str(self.runs["task_label"][0] or "")
+        return "mean squared error" if self.identity or label.endswith(REGRESSION) else "cross entropy"
 
     @property
     def recipe(self) -> str:
@@ -128,6 +142,13 @@ def moment(rows: pl.DataFrame) -> str:
     if epochs == [0]:
         return "at initialisation"
     return f"after {steps[0]} steps" if len(steps) == 1 else f"at epoch {epochs[-1]}"
+
+
+def signal_words(pair: Pair, stds: Series) -> str:
+    """What becomes of the signal on its way up: judged by the input's spread where that is known."""
+    if pair.identity:
+        return signal_verdict(stds.mean.tolist(), INPUT_STD)
+    return f"{number(stds.mean[0])} at layer 1, {number(stds.mean[-1])} at layer {pair.depth}"
 
 
 @dataclass(frozen=True)

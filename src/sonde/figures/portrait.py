@@ -41,7 +41,8 @@ def draw_portrait(evidence: Evidence, rule: str) -> tuple[Figure, str]:
                 left.plot(line.x, line.mean, color=FAINT, linewidth=1, linestyle=GREY[1], label="chance")
             draw_panel(left, cosines, log=False)
             layer_axis(left, cohort.depth, first=0, zero="0")
-            left.set_ylim(*linear_limits(*(line.mean for line in (*cosines, *chance)), np.array([0.0, 1.0])))
+            drawn = [*(line.extent(log=False) for line in cosines), *(line.mean for line in chance)]
+            left.set_ylim(*linear_limits(*drawn, np.array([0.0, 1.0])))
         else:
             say_empty(left, "undefined at every layer")
         panel_title(right, "test accuracy")
@@ -52,7 +53,8 @@ def draw_portrait(evidence: Evidence, rule: str) -> tuple[Figure, str]:
         legend_row(figure.add_subplot(layout[1, :]), (right, left))
     text = (
         f"Left, cosine between the rule's credit and the BP gradient at every state, epoch {when}; grey dots: chance, "
-        "the same rule drawn anew. Right, test accuracy over epochs beside BP and frozen blocks."
+        "drawn as the rule, or the blind rule in its place, draws. Right, test accuracy over epochs beside BP "
+        "and frozen blocks."
     )
     ends = ", ".join(f"{line.label} {accuracy(line.mean[-1])}" for line in learning.lines)
     said = "; ".join(by_layer(line) for line in cosines)

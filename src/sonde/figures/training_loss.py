@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 
 from sonde.figures.caption import caption
 from sonde.figures.marks import draw_panel
-from sonde.figures.pair import by_step, loss_ends, pair_of
+from sonde.figures.pair import Pair, by_step, loss_ends, pair_of
 from sonde.figures.scales import log_axis, log_limits
 from sonde.figures.series import Curves
 from sonde.figures.style import FAINT, SINGLE, footnotes, legend_above, new_figure
@@ -21,16 +21,17 @@ def draw(evidence: Evidence) -> tuple[Figure, str]:
 
     figure = new_figure(SINGLE, 3.4, pair.title("Training loss", losses.summary))
     ax = figure.add_subplot()
-    draw_losses(ax, losses, pair.trivial_loss)
+    draw_losses(ax, losses, pair)
     legend_above(ax, 3)
     footnotes(figure, [*verdicts, *notes])
-    shown = "Training loss (mean squared error of each batch) against optimiser steps."
+    shown = f"Training loss ({pair.loss} of each batch) against optimiser steps."
     look = f"Look at where each curve ends: {'; '.join(verdicts)}."
     return figure, caption(pair, losses.summary, shown, look, notes)
 
 
-def draw_losses(ax: Axes, losses: Curves, trivial: float | None) -> None:
-    """Loss curves on a log axis, beside the loss of predicting zero."""
+def draw_losses(ax: Axes, losses: Curves, pair: Pair) -> None:
+    """Loss curves on a log axis, beside the loss of predicting zero, where that is known."""
+    trivial = pair.trivial_loss
     draw_panel(ax, losses.lines, log=True)
     extents = losses.extents(log=True)
     if trivial is not None:
@@ -39,4 +40,4 @@ def draw_losses(ax: Axes, losses: Curves, trivial: float | None) -> None:
         extents.append(np.array([trivial]))
     log_axis(ax, log_limits(*extents))
     ax.set_xlabel("optimiser step")
-    ax.set_ylabel("batch loss (MSE)")
+    ax.set_ylabel(f"batch loss ({'MSE' if pair.loss == 'mean squared error' else pair.loss})")

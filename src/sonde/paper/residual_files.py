@@ -99,10 +99,11 @@ def _rows(run: dict[str, Any], network: Document, states: Document | None) -> It
 
 
 def residual_sheets(evidence: Evidence) -> Sheets:
-    """Two files for every variant and seed; a missing network or an undefined value is an error."""
+    """Two files for every variant and seed, of one rule; a missing network or an undefined value is an error."""
     sheets: Sheets = {}
+    rule = _rule_of(evidence.runs)
     for variant, stem in RESULTS.items():
-        runs = evidence.of(variant=variant).runs
+        runs = evidence.runs.filter(variant=variant, rule=rule)
         seeds = sorted(runs["seed"].unique(), key=lambda seed: (seed != FIRST_SEED, seed))
         for seed in seeds:
             mark = "" if seed == seeds[0] else f"_seed{seed}"
@@ -123,6 +124,19 @@ def residual_sheets(evidence: Evidence) -> Sheets:
     if not sheets:
         raise SondeError("no raw or scaled run of the residual study: nothing was exported")
     return sheets
+
+
+def _rule_of(runs: pl.DataFrame) -> str:
+    """BP where it trained any run, else the only rule there is: the layout has no place for a second one."""
+    rules = sorted(set(runs["rule"]))
+    if "bp" in rules or not rules:
+        return "bp"
+    if len(rules) > 1:
+        raise SondeError(
+            f"the files of the residual study hold one rule, and the runs have {' and '.join(rules)}: "
+            f"choose one with --only rule=NAME; nothing was exported"
+        )
+    return str(rules[0])
 
 
 def _of_both(

@@ -12,13 +12,11 @@ from sonde.report.parts import Sweep
 from sonde.runs.configurations import all_described
 from sonde.store.stored import Run
 
-MOST_KEYS = 24  # in which runs differ, the first ones in alphabetical order
-
 
 def sweep(runs: Sequence[Run], rows: pl.DataFrame) -> Sweep:
-    """Keys in which the runs differ besides the seed, the value of each run, and its metrics after its last epoch."""
+    """Every key but the seed in which the runs differ, the value of each run, and its metrics after its last epoch."""
     flats = all_described(runs)
-    keys = [key for key in differing(flats.values()) if key != "seed"][:MOST_KEYS]
+    keys = [key for key in differing(flats.values()) if key != "seed"]
     levels: dict[str, list[Any]] = {key: [] for key in keys}
     places: dict[str, dict[str, int]] = {key: {} for key in keys}
     columns: dict[str, list[int]] = {key: [] for key in keys}

@@ -1,5 +1,6 @@
 """How do learned-credit rules compare on a deep network?"""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -12,7 +13,15 @@ from sonde.runs.evidence import Evidence
 from sonde.runs.readings import Readings, RunReadings
 from sonde.studies.depth import on_parity, which_train_depth
 from sonde.studies.recipes import QUICK_SEEDS, SEEDS, classification
-from sonde.studies.study import Gathered, Study, StudyFinding, over_runs, stream_and_gradient
+from sonde.studies.study import (
+    Gathered,
+    Study,
+    StudyFinding,
+    means,
+    over_runs,
+    own_n,
+    stream_and_gradient,
+)
 from sonde.verdicts import accuracy, collapse_verdict, number, stream_verdict
 
 RULES: tuple[Rule, ...] = (Backprop(), DirectFeedback(), StateBridge(), CreditBridge())
@@ -32,10 +41,15 @@ def findings(gathered: Gathered) -> list[StudyFinding]:
 
 
 def accuracies(evidence: Evidence) -> list[StudyFinding]:
-    """A finding for each rule, the most accurate first."""
+    """A finding for each rule, the most accurate first, those without an accuracy last."""
     rules, readings = evidence.runs["rule"].unique(maintain_order=True), Readings(evidence.rows)
     found = [accuracy_finding(evidence.runs.filter(rule=rule), readings) for rule in rules]
-    return sorted(found, key=lambda finding: -float(finding.numbers["test_acc"] or 0))
+    return sorted(found, key=lambda finding: (not _placed(finding), -finding.numbers["test_acc"]))
+
+
+def _placed(finding: StudyFinding) -> bool:
+    """Whether it has an accuracy to be ranked by."""
+    return math.isfinite(finding.numbers["test_acc"])
 
 
 def measure(rows: RunReadings) -> dict[str, float]:
@@ -46,42 +60,44 @@ def measure(rows: RunReadings) -> dict[str, float]:
 def accuracy_finding(runs: pl.DataFrame, readings: Readings) -> StudyFinding:
     what = runs.row(0, named=True)
     over = over_runs(runs, readings, measure)
-    reached = accuracy(over["test_acc"]["mean"], over["test_acc"]["std"])
+    n = {name: own_n(summary, runs.height) for name, summary in over.items()}
+    reached = accuracy(over["test_acc"]["mean"], over["test_acc"]["std"]) + n["test_acc"]
+    predicted = number(over["state_pred_error"]["mean"]) + n["state_pred_error"]
     return StudyFinding(
         sentence=(
             f"{what['rule_label']}: test accuracy {reached} after {what['epochs']} epochs; "
-            f"{stream_verdict(over['stream_change']['mean'])}; "
-            f"{collapse_verdict(over['gradient_change']['mean'], over['per_error_change']['mean'])}."
+            f"{stream_verdict(over['stream_change']['mean'])}{n['stream_change']}; "
+            f"{collapse_verdict(over['gradient_change']['mean'], over['per_error_change']['mean'])}"
+            f"{n['per_error_change'] or n['gradient_change']}."
         ),
         shown={
             "rule": what["rule_label"],
             "n": str(runs.height),
             "test accuracy": reached,
-            "‖h_L‖ ÷ init": number(over["stream_change"]["mean"]),
-            "‖g_L‖ ÷ init": number(over["gradient_change"]["mean"]),
-            "‖g_L‖/‖e‖ ÷ init": number(over["per_error_change"]["mean"]),
-            "prediction error": number(over["state_pred_error"]["mean"])
-            if what["rule"] == "state_bridge"
-            else "–",
+            "‖h_L‖ ÷ init": number(over["stream_change"]["mean"]) + n["stream_change"],
+            "‖g_L‖ ÷ init": number(over["gradient_change"]["mean"]) + n["gradient_change"],
+            "‖g_L‖/‖e‖ ÷ init": number(over["per_error_change"]["mean"]) + n["per_error_change"],
+            "prediction error": predicted if what["rule"] == "state_bridge" else "–",
         },
         numbers={
             "rule": what["rule"],
             "rule_label": what["rule_label"],
             "n": runs.height,
-            **{name: summary["mean"] for name, summary in over.items()},
+            **means(over, runs.height),
         },
         runs=tuple(runs["run"]),
         seeds=tuple(runs["seed"]),
     )
 
 
-def prediction_against_rank(ranked: list[StudyFinding]) -> list[StudyFinding]:
-    """State Bridge's prediction error beside its rank among the rules by test accuracy."""
+def prediction_against_rank(found: list[StudyFinding]) -> list[StudyFinding]:
+    """State Bridge's prediction error beside its rank among the rules by test accuracy, where it has both."""
+    ranked = [finding for finding in found if _placed(finding)]
     for rank, finding in enumerate(ranked, start=1):
-        if finding.numbers["rule"] == "state_bridge" and len(ranked) > 1:
-            error = finding.numbers["state_pred_error"]
+        error = finding.numbers["state_pred_error"]
+        if finding.numbers["rule"] == "state_bridge" and len(ranked) > 1 and math.isfinite(error):
             sentence = (
-                f"State Bridge predicts the final state to a relative error of {number(float(error or 0))} and is "
+                f"State Bridge predicts the final state to a relative error of {number(error)} and is "
                 f"number {rank} of {len(ranked)} rules by test accuracy."
             )
             return [replace(finding, sentence=sentence, shown={})]

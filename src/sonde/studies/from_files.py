@@ -1,7 +1,8 @@
 """Evidence of every study from files in the paper layout.
 
 The layout holds no hidden states, so for a residual file that has none beside it the networks are rebuilt at
-initialisation from the file's own configuration; the rows say so by their epoch, 0.
+initialisation from the file's own configuration; the rows say so by their epoch, 0, and the run by the seed it was
+drawn with, `states_seed`.
 """
 
 import itertools
@@ -41,14 +42,15 @@ def from_files(folder: Path) -> dict[str, Evidence]:
 
 
 def _with_states(evidence: Evidence) -> Evidence:
-    traced = set(evidence.rows.filter(pl.col("metric").str.starts_with("state["))["run"])
-    missing = [run for run in evidence.runs.iter_rows(named=True) if run["run"] not in traced]
-    rows = pl.concat([evidence.rows, *map(_states_at_init, missing)])
-    return Evidence(rows, evidence.runs, evidence.source)
+    traced = evidence.rows.filter(pl.col("metric").str.starts_with("state["))["run"].unique()
+    missing = ~pl.col("run").is_in(traced.to_list()) & (pl.col("task") == "identity")
+    runs = evidence.runs.with_columns(states_seed=pl.when(missing).then(pl.col("seed").fill_null(SEED)))
+    drawn = runs.filter(pl.col("states_seed").is_not_null()).iter_rows(named=True)
+    return Evidence(pl.concat([evidence.rows, *map(_states_at_init, drawn)]), runs, evidence.source)
 
 
 def _states_at_init(run: dict[str, Any]) -> pl.DataFrame:
-    seed = SEED if run["seed"] is None else run["seed"]
+    seed = run["states_seed"]
     kind = PlainMLP if run["model"] == "plain_mlp" else ResMLP
     model = kind(d=run["width"], L=run["depth"], weight_scale=1.0 if run["variant"] == "raw" else "1/sqrt(L)")
     task = Identity(d=run["width"])

@@ -11,7 +11,7 @@ from sonde.config import Optimiser, Probing, RunConfig
 from sonde.models import PlainMLP, ResMLP
 from sonde.rules import Backprop
 from sonde.runs.readings import Readings, RunReadings
-from sonde.studies.study import Gathered, Study, StudyFinding, over_runs
+from sonde.studies.study import Gathered, Study, StudyFinding, means, over_runs, own_n
 from sonde.tasks import Identity
 from sonde.verdicts import number, percent
 
@@ -72,20 +72,23 @@ def _finding(runs: pl.DataFrame, readings: Readings, several_rules: bool) -> Stu
     numbers: dict[str, Any] = {
         "network": what["label"],
         "variant": what["variant"],
-        "n": over["final_loss"]["n"],
-        **{name: summary["mean"] for name, summary in over.items()},
+        "n": runs.height,
+        **means(over, runs.height),
         "final_loss_std": over["final_loss"]["std"],
         "growth_per_layer_predicted": _predicted(what),
     }
     if several_rules:
         numbers["rule"] = what["rule_label"]
-    loss = (numbers["loss_reduction_percent"], numbers["final_loss"], theory.INPUT_SECOND_MOMENT)
+    trivial = theory.INPUT_SECOND_MOMENT if what["task"] == "identity" else None
+    loss = (numbers["loss_reduction_percent"], numbers["final_loss"], trivial)
     numbers["verdict"] = verdicts.loss_status(*loss)
-    gradient = verdicts.gradient_verdict(numbers["gradient_first_over_last"])
+    n = {name: own_n(summary, runs.height) for name, summary in over.items()}
+    learned = verdicts.loss_verdict(*loss) + n["loss_reduction_percent"]
+    gradient = verdicts.gradient_verdict(numbers["gradient_first_over_last"]) + n["gradient_first_over_last"]
     name = ", ".join(part for part in (verdicts.network(what), numbers.get("rule")) if part)
     return StudyFinding(
-        sentence=f"{name}: {verdicts.loss_verdict(*loss)}; {gradient}.",
-        shown=_cells(numbers),
+        sentence=f"{name}: {learned}; {gradient}.",
+        shown=_cells(numbers, n),
         numbers=numbers,
         runs=tuple(runs["run"]),
         seeds=tuple(runs["seed"]),
@@ -93,8 +96,8 @@ def _finding(runs: pl.DataFrame, readings: Readings, several_rules: bool) -> Stu
 
 
 def _predicted(what: dict[str, Any]) -> float:
-    """Growth per layer under random weights, of the two networks for which it is known."""
-    if what["model"] not in ("plain_mlp", "res_mlp"):
+    """Growth per layer under random weights, of the two networks and the input for which it is known."""
+    if what["model"] not in ("plain_mlp", "res_mlp") or what["task"] != "identity":
         return math.nan
     moments = theory.second_moments(what["model"] == "res_mlp", what["alpha"], what["depth"])
     return float((moments[-1] / moments[0]) ** (1 / (2 * what["depth"])))
@@ -106,6 +109,7 @@ def _measure(rows: RunReadings) -> dict[str, float]:
     depth, last = run["depth"], run["epochs"]
     initial, final = value("batch_loss", step=1), value("batch_loss", step=run["steps"])
     gradients = [value("preact_grad_norm", epoch=last, layer=layer) for layer in range(1, depth + 1)]
+    known = not any(map(math.isnan, gradients))  # least and most are of every layer, or undefined
 
     def growth(epoch: int) -> float:
         """Geometric mean over the layers of ‖h_{l+1}‖/‖h_l‖."""
@@ -116,8 +120,8 @@ def _measure(rows: RunReadings) -> dict[str, float]:
         "initial_loss": initial,
         "final_loss": final,
         "loss_reduction_percent": verdicts.reduction(initial, final),
-        "gradient_min": min(gradients),
-        "gradient_max": max(gradients),
+        "gradient_min": min(gradients) if known else math.nan,
+        "gradient_max": max(gradients) if known else math.nan,
         "gradient_layer_1": gradients[0],
         "gradient_first_over_last": gradients[0] / gradients[-1] if gradients[-1] else math.nan,
         "growth_per_layer_at_init": growth(0),
@@ -125,7 +129,9 @@ def _measure(rows: RunReadings) -> dict[str, float]:
     }
 
 
-def _cells(numbers: dict[str, Any]) -> dict[str, str]:
+def _cells(numbers: dict[str, Any], n: dict[str, str]) -> dict[str, str]:
+    """`n` is what a cell says of its own n, where that is not the line's."""
+    gradients = f"{number(numbers['gradient_min'])} … {number(numbers['gradient_max'])}"
     spread = "" if numbers["final_loss_std"] is None else f" ± {number(numbers['final_loss_std'])}"
     return {
         "network": numbers["network"],
@@ -134,13 +140,14 @@ def _cells(numbers: dict[str, Any]) -> dict[str, str]:
         else "–",
         **({"rule": numbers["rule"]} if "rule" in numbers else {}),
         "n": str(numbers["n"]),
-        "first loss": number(numbers["initial_loss"]),
-        "final loss": number(numbers["final_loss"]) + spread,
-        "loss fell by": percent(numbers["loss_reduction_percent"]),
-        "gradient, least … most": f"{number(numbers['gradient_min'])} … {number(numbers['gradient_max'])}",
-        "growth per layer: init": number(numbers["growth_per_layer_at_init"], 3),
+        "first loss": number(numbers["initial_loss"]) + n["initial_loss"],
+        "final loss": number(numbers["final_loss"]) + spread + n["final_loss"],
+        "loss fell by": percent(numbers["loss_reduction_percent"]) + n["loss_reduction_percent"],
+        "gradient, least … most": gradients + n["gradient_min"],
+        "growth per layer: init": number(numbers["growth_per_layer_at_init"], 3)
+        + n["growth_per_layer_at_init"],
         "predicted": number(numbers["growth_per_layer_predicted"], 3),
-        "trained": number(numbers["growth_per_layer_trained"], 3),
+        "trained": number(numbers["growth_per_layer_trained"], 3) + n["growth_per_layer_trained"],
     }
 
 

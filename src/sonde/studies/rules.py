@@ -17,7 +17,7 @@ from sonde.rules import RULES, CreditBridge, FeedbackAlignment, Rule, StateBridg
 from sonde.runs.readings import Readings, RunReadings
 from sonde.studies.depth import ENOUGH, PROBES, share_of_rule
 from sonde.studies.recipes import QUICK_SEEDS, SEEDS, depth_matters
-from sonde.studies.study import Gathered, Study, StudyFinding, over_runs
+from sonde.studies.study import Gathered, Study, StudyFinding, over_runs, own_n
 from sonde.training.operations import operations
 from sonde.verdicts import accuracy, number
 
@@ -106,14 +106,17 @@ def _finding(
     what = runs.row(0, named=True)
     over = over_runs(runs, readings, _measure)
     share = share_of_rule(network, runs, readings)
-    cosines = [over[f"cosine_{layer}"]["mean"] for layer in range(what["depth"])]
+    by_layer = [over[f"cosine_{layer}"] for layer in range(what["depth"])]
+    cosines = [one["mean"] for one in by_layer]
     reference = network.filter(rule="bp")["run"].to_list()
     own = runs["run"].to_list()
     arithmetic = _ratio(*([costs[run].operations for run in some[:1]] for some in (own, reference)))
     time = _ratio([costs[run].seconds for run in own], [costs[run].seconds for run in reference])
     counted = costs[own[0]].clock == "processor"
     took = "of the processor's time" if counted else "as long by the clock, whatever else the machine did"
-    reached = accuracy(over["test_acc"]["mean"], over["test_acc"]["std"])
+    reached = accuracy(over["test_acc"]["mean"], over["test_acc"]["std"]) + own_n(
+        over["test_acc"], runs.height
+    )
     recovered = "undefined" if math.isnan(share) else f"{100 * share:.0f} %"
     shown = {
         "network": what["label"],
@@ -121,7 +124,10 @@ def _finding(
         "n": str(runs.height),
         "test accuracy": reached,
         "of BP's margin": "–" if what["rule"] in ("bp", "frozen") else recovered,
-        "credit cosine, h_0 …": " ".join("–" if math.isnan(c) else f"{c:.2f}" for c in cosines),
+        "credit cosine, h_0 …": " ".join(
+            "–" if math.isnan(one["mean"]) else f"{one['mean']:.2f}{own_n(one, runs.height)}"
+            for one in by_layer
+        ),
         "arithmetic ÷ BP": number(arithmetic),
         f"{'processor' if counted else 'wall'} time ÷ BP": number(time),
     }

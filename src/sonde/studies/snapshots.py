@@ -10,7 +10,15 @@ from sonde.rules import Backprop, DirectFeedback, FeedbackAlignment, Rule
 from sonde.runs.readings import Readings, RunReadings
 from sonde.studies.depth import on_parity, which_train_depth
 from sonde.studies.recipes import QUICK_SEEDS, SEEDS, classification, teacher_student
-from sonde.studies.study import Gathered, Study, StudyFinding, over_runs, stream_and_gradient
+from sonde.studies.study import (
+    Gathered,
+    Study,
+    StudyFinding,
+    means,
+    over_runs,
+    own_n,
+    stream_and_gradient,
+)
 from sonde.verdicts import accuracy, collapse_verdict, number, stream_verdict
 
 RULES: tuple[Rule, ...] = (Backprop(), FeedbackAlignment(), DirectFeedback())
@@ -57,20 +65,22 @@ def _finding(runs: pl.DataFrame, readings: Readings) -> StudyFinding:
     what = runs.row(0, named=True)
     over = over_runs(runs, readings, _measure)
     stream, gradient = over["stream_change"]["mean"], over["gradient_change"]["mean"]
+    n = {name: own_n(summary, runs.height) for name, summary in over.items()}
     return StudyFinding(
         sentence=(
-            f"{what['label']}, {what['rule_label']}: {stream_verdict(stream)} over {what['epochs']} epochs; "
-            f"{collapse_verdict(gradient, over['per_error_change']['mean'])}."
+            f"{what['label']}, {what['rule_label']}: {stream_verdict(stream)} over {what['epochs']} epochs"
+            f"{n['stream_change']}; {collapse_verdict(gradient, over['per_error_change']['mean'])}"
+            f"{n['per_error_change'] or n['gradient_change']}."
         ),
         shown={
             "network": what["label"],
             "rule": what["rule_label"],
             "n": str(runs.height),
-            "test accuracy": accuracy(over["test_acc"]["mean"], over["test_acc"]["std"]),
-            "‖h_L‖": number(over["stream"]["mean"]),
-            "‖h_L‖ ÷ init": number(stream),
-            "‖g_L‖ ÷ init": number(gradient),
-            "‖g_L‖/‖e‖ ÷ init": number(over["per_error_change"]["mean"]),
+            "test accuracy": accuracy(over["test_acc"]["mean"], over["test_acc"]["std"]) + n["test_acc"],
+            "‖h_L‖": number(over["stream"]["mean"]) + n["stream"],
+            "‖h_L‖ ÷ init": number(stream) + n["stream_change"],
+            "‖g_L‖ ÷ init": number(gradient) + n["gradient_change"],
+            "‖g_L‖/‖e‖ ÷ init": number(over["per_error_change"]["mean"]) + n["per_error_change"],
         },
         numbers={
             "network": what["label"],
@@ -79,7 +89,7 @@ def _finding(runs: pl.DataFrame, readings: Readings) -> StudyFinding:
             "rule": what["rule"],
             "rule_label": what["rule_label"],
             "n": runs.height,
-            **{name: summary["mean"] for name, summary in over.items()},
+            **means(over, runs.height),
         },
         runs=tuple(runs["run"]),
         seeds=tuple(runs["seed"]),

@@ -182,3 +182,18 @@ def over_runs(
     )
     found = over_seeds(rows, "name").with_columns(pl.col("mean").fill_null(math.nan))
     return {row["name"]: row for row in found.iter_rows(named=True)}
+
+
+def own_n(summary: Mapping[str, Any], n: int) -> str:
+    """The n of a mean, where fewer than the n runs of its line have a value; one that is undefined says that."""
+    return f" (n = {summary['n']})" if 0 < summary["n"] < n else ""
+
+
+def means(over: Mapping[str, Mapping[str, Any]], n: int) -> dict[str, Any]:
+    """Every mean by its name, followed by its own n, `name_n`, where that is not n."""
+    found: dict[str, Any] = {}
+    for name, summary in over.items():
+        found[name] = summary["mean"]
+        if summary["n"] != n:
+            found[f"{name}_n"] = summary["n"]
+    return found

@@ -86,13 +86,15 @@ function drawnOnce(draw) {
   };
 }
 
-// The values as a table, for readers who do not hover.
+// The values as a table, for readers who do not hover: a column for every x that any line has.
 function fillValues(chart) {
   const { lines, head, places } = chart.made;
-  const xs = lines.length ? lines[0].xs : [];
+  const xs = sorted(lines.flatMap((line) => line.xs));
   const titles = xs.map((x, i) => element('th', { scope: 'col' }, places ? places[i] : `${head} ${x}`));
   const rows = lines.map((line) => {
-    const cells = xs.map((_, i) => (line.ys[i] !== null ? said(line.ys[i]) : line.gaps[i] || 'not measured'));
+    const place = new Map(line.xs.map((x, i) => [x, i]));
+    const value = (x) => line.ys[place.get(x)] ?? null;
+    const cells = xs.map((x) => (value(x) !== null ? said(value(x)) : line.gaps[place.get(x)] || 'not measured'));
     return element('tr', {}, element('th', { scope: 'row', class: 'left' }, line.name), ...cells.map((cell) => element('td', {}, cell)));
   });
   const header = element('thead', {}, element('tr', {}, element('th', { scope: 'col', class: 'left' }, 'line'), ...titles));
