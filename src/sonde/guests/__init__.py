@@ -53,6 +53,7 @@ class Guest(NamedTuple):
 
 _registered: dict[tuple[str, str], Guest] = {}  # by part and name
 _found: dict[tuple[str, str, str], Guest] = {}  # by part, name and source
+_taken_in: dict[tuple[str, str, str], Any] = {}  # what each of these was made of
 _by_kind: dict[Any, Guest] = {}  # by what was found and what was made of it
 
 
@@ -60,7 +61,7 @@ def register(part: str, name: str, thing: Any) -> Any:
     """Let a name stand for a class or function of one's own: `sonde.register("rule", "mine", Mine)`; returns it."""
     _check_part(part)
     _check_name(part, name)
-    _registered[part, name] = _take_in(part, thing, sources.of_object(thing), name)
+    _registered[part, name] = _take_object(part, thing, name)
     return thing
 
 
@@ -98,7 +99,7 @@ def known(part: str, name: str, text: str) -> Guest:
 def of(part: str, kind: Any) -> Guest:
     """The guest that was handed over: its class or function."""
     if kind not in _by_kind:
-        _take_in(part, kind, sources.of_object(kind))
+        _take_object(part, kind)
     return _by_kind[kind]
 
 
@@ -178,14 +179,30 @@ def _last(source: Source) -> str:
     return (source.name or "").rpartition(".")[2]
 
 
+def _take_object(part: str, thing: Any, name: str = "") -> Guest:
+    """As `_take_in`, but no second one that a function made: its file does not say how it differs from the first."""
+    source = sources.of_object(thing)
+    first = _taken_in.get((part, name or _last(source), str(source)), thing)
+    is_local = getattr(thing, "__closure__", None) or "<locals>" in thing.__qualname__
+    if first is not thing and is_local and not sources.stands_in_its_module(thing):
+        raise SondeError(
+            f"{part} {thing.__qualname__}: another one that the same function made was handed over before, and runs "
+            "could not tell them apart: make it once, and make what differs a keyword parameter of the function or a "
+            "field of the class; it becomes an option of the run, and part of its id"
+        )
+    return _take_in(part, thing, source, name)
+
+
 def _take_in(part: str, thing: Any, source: Source, name: str = "") -> Guest:
     """Known from now on; what was made of a function stays the same as long as its source does."""
     name = name or _last(source)
     _check_name(part, name)
     key = part, name, str(source)
-    if key not in _found or (dataclasses.is_dataclass(thing) and thing is not _found[key].kind):
+    is_itself = key in _found and _found[key].kind is _taken_in[key]  # a class, which may be imported anew
+    if key not in _found or (is_itself and thing is not _taken_in[key]):
         kind = _adapted(part, thing, name)
         _found[key] = _by_kind[kind] = Guest(name, source, kind)
+        _taken_in[key] = thing
     _by_kind[thing] = _found[key]
     return _found[key]
 

@@ -13,12 +13,13 @@ import sys
 import traceback
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, reduce
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from sonde.errors import SondeError, nearest
+from sonde.guests.edited import edited
 from sonde.strangers import digest
 
 Carried = bytes | str
@@ -35,6 +36,12 @@ class Source:
     where: str
     name: str | None = None
     stamp: str | None = None
+
+    def __post_init__(self) -> None:
+        if set("@:") & set(self.where):
+            raise SondeError(
+                f"{self.where}: rename the file, without '@' and ':', which a source has a use for"
+            )
 
     @classmethod
     def parse(cls, text: str) -> "Source":
@@ -83,18 +90,23 @@ def of_data(file: str) -> Source:
 
 def of_module(module: str, name: str) -> Source:
     """A thing in a module that can be imported here."""
-    return _of_module(_imported(module), name)
+    imported = _imported(module)
+    return _of_module(imported, name, _under(imported, name))
 
 
 def of_object(thing: Any) -> Source:
     """A class or function that was handed over: the file it was written in, or the package it was installed with."""
     module = sys.modules.get(thing.__module__)
-    for known, loaded in _modules.items():
+    for known, loaded in list(_modules.items()):
         if loaded is module:
-            where, _, stamp = known.rpartition("@")
-            return Source(where, thing.__qualname__, stamp)
+            content = _known[known]
+            assert isinstance(content, bytes)
+            if not edited(thing, module, content):
+                where, _, stamp = known.rpartition("@")
+                return Source(where, thing.__qualname__, stamp)
+            del _modules[known]  # it was imported anew, with other content
     if module is not None and getattr(module, "__file__", None):
-        return _of_module(module, thing.__qualname__)
+        return _of_module(module, thing.__qualname__, thing)
     try:
         content = inspect.getsource(thing).encode()  # of a notebook's cell
     except (OSError, TypeError):
@@ -116,6 +128,11 @@ def thing_of(source: Source) -> Any:
             raise SondeError(f"{source.where} has no {source.name!r}: {nearest(part, there)}")
         found = getattr(found, part)
     return found
+
+
+def stands_in_its_module(thing: Any) -> bool:
+    """Whether its name leads to it from the top of its module, as that of a decorated function does."""
+    return _under(sys.modules.get(thing.__module__), thing.__qualname__) is thing
 
 
 def path_of(source: Source) -> str:
@@ -199,7 +216,11 @@ def _imported(module: str) -> ModuleType:
         raise SondeError(_why(error, module)) from error
 
 
-def _of_module(module: ModuleType, name: str) -> Source:
+def _under(module: ModuleType | None, name: str) -> Any:
+    return reduce(lambda found, part: getattr(found, part, None), name.split("."), module)
+
+
+def _of_module(module: ModuleType, name: str, thing: Any) -> Source:
     package = module.__name__.partition(".")[0]
     if package == "torch":
         return Source(module.__name__, name)
@@ -208,6 +229,10 @@ def _of_module(module: ModuleType, name: str) -> Source:
         content = Path(module.__file__).read_bytes()
     except OSError as error:
         raise SondeError(f"{module.__file__}: {error.strerror or error}") from None
+    if edited(thing, module, content):
+        raise SondeError(
+            f"{module.__file__} was edited after {name} was imported: import it anew, or start Python again"
+        )
     distribution = _distributions().get(package)
     if distribution is None:  # a script, or a module that lies on the path
         source = Source(Path(module.__file__).name, name, digest(content))
@@ -222,7 +247,8 @@ def _of_module(module: ModuleType, name: str) -> Source:
 def _module_of_package(source: Source) -> ModuleType:
     module = _imported(source.where)
     if source.stamp:
-        here = _of_module(module, source.name or "").stamp
+        name = source.name or ""
+        here = _of_module(module, name, _under(module, name)).stamp
         if here != source.stamp:
             raise SondeError(
                 f"{source.where} is {here} here, but the run was made with {source.stamp}: install that"
