@@ -47,16 +47,32 @@ def check(
     criterion, words = _criterion(y, loss)
     with generators_kept():
         seen, precision, note = _look(model, x, y, criterion, layers)
-        fresh = list(_fresh(model, x, y, criterion, layers, inits, precision)) if inits > 1 else []
+        kept, many = _kept(model) if inits > 1 else 0, sum(1 for _ in model.parameters())
+        is_banded = inits > 1 and kept < many
+        fresh = list(_fresh(model, x, y, criterion, layers, inits, precision)) if is_banded else []
     return Checked(
         model=type(contents(inside(model))).__name__,
         rows=seen.rows(),
         facts=seen.facts,
         loss=words,
-        notes=[note] if note else [],
+        notes=[*([note] if note else []), *_about_band(kept, many)],
         band=Band.over(fresh) if fresh else None,
         findings=_findings(model, x, y, criterion, seen),
     )
+
+
+def _kept(model: nn.Module) -> int:
+    """How many parameters no module knows how to draw anew."""
+    return len(reset(copy.deepcopy(contents(inside(model)))))
+
+
+def _about_band(kept: int, many: int) -> list[str]:
+    if not kept:
+        return []
+    why = "no module has a `reset_parameters` for them"
+    if kept == many:
+        return [f"no band over initialisations: none of {many} parameters can be drawn anew, {why}"]
+    return [f"{kept} of {many} parameters are the same in all fresh initialisations: {why}"]
 
 
 def _findings(model: nn.Module, x: Any, y: Any, loss: Loss | None, seen: Recorder) -> Findings:

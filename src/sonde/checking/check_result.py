@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 
 from sonde import html_parts
 from sonde.diagnosis.finding import Findings
+from sonde.diagnosis.signs import Signs
 from sonde.verdicts import number
 
 NAMED = 6  # modules or parameters that a sentence names
@@ -191,9 +192,8 @@ def _without_gradient(checked: Checked) -> list[str]:
     remarks = []
     known = checked.facts.get("parameters", [])
     if checked.loss_value is not None and math.isfinite(checked.loss_value):
-        grads = checked.rows.filter((pl.col("metric") == "weight_grad_norm") & pl.col("defined"))
-        have = set(grads["module"].to_list())
-        wanting = [p["name"] for p in known if p["requires_grad"] and p["name"] not in have]
+        without = Signs(rows=checked.rows, facts=checked.facts, steps=0).without_gradient
+        wanting = [p["name"] for p in known if p["requires_grad"] and p["name"] in without]
         if wanting:
             remarks.append(f"no gradient reaches {listed(wanting)}")
     frozen = [p["name"] for p in known if not p["requires_grad"]]

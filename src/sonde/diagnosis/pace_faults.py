@@ -196,13 +196,17 @@ def over_regularised(s: Signs) -> Finding | None:
 def _pulled(s: Signs) -> float | None:
     """Rate times weight decay, relative to the median ‖ΔW‖/‖W‖ of weight matrices after the first steps.
 
-    Where an optimiser adds the decay to the gradient and then divides by its size, this says nothing.
+    Where an optimiser adds the decay to the gradient and then divides by its size, this says nothing; nor in a run
+    that may have learned, whose steps become small as the rate falls.
     """
+    if s.learned is not False:
+        return None
     pulls = [
         (group.get("weight_decay") or 0.0) * (group.get("lr") or 0.0)
         for o in s.facts.get("optimisers", [])
-        if o["type"] in ("AdamW", "SGD", "NAdam", "RAdam", "Lion")
         for group in o["groups"]
+        if o["type"] in ("AdamW", "SGD", "Lion")
+        or (o["type"] in ("NAdam", "RAdam") and group.get("decoupled_weight_decay"))
     ]
     matrices = _matrices(s)
     later = [

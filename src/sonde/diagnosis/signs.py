@@ -17,13 +17,17 @@ EARLY = 10  # steps that are all looked at
 FEW = 100  # steps; a run that took fewer may be short rather than wrong
 FAILED = 0.1  # of the way from a constant answer to the lowest loss: a run that came less far failed
 ENDS = ("train_acc", "test_acc", "test_loss")  # of a trained run, beside the loss that it is trained by
-CLASSES = frozenset({"NllLoss", "NllLossNd", "NllLoss2D", "NllLoss2d", "LogSoftmax"})
+OF_MAPS = frozenset({"NllLossNd", "NllLoss2D", "NllLoss2d"})  # with the classes at axis 1
+CLASSES = OF_MAPS | {"NllLoss", "LogSoftmax"}
 BINARY = frozenset({"BinaryCrossEntropy", "BinaryCrossEntropyWithLogits"})
 DISTANCES = frozenset({"MseLoss", "SmoothL1Loss", "HuberLoss", "L1Loss"})
 PLAIN = frozenset(
     {"View", "UnsafeView", "Reshape", "ReshapeAlias", "Transpose", "Permute", "Squeeze", "Clone", "Alias"}
 )
 """Operations of a loss, as autograd names them."""
+LINEAR = ("Addmm", "Mm", "Convolution", "Linear", "MkldnnLinear")
+"""Operations that multiply by weights."""
+HAS_NO_GRADIENT = "the parameter has no gradient"  # a row's reason
 WEIGHTED = (
     "linear",
     "convolution",
@@ -138,10 +142,9 @@ class Signs:
     @cached_property
     def without_gradient(self) -> set[str]:
         """Parameters that had no gradient in any watched step; one that is not finite is a gradient."""
-        known = (
-            self.rows.filter(pl.col("metric") == "weight_grad_norm").group_by("module").agg(pl.max("samples"))
-        )
-        return {module for module, samples in known.iter_rows() if not samples}
+        never = (pl.col("reason") == HAS_NO_GRADIENT).fill_null(False).all()
+        known = self.rows.filter(pl.col("metric") == "weight_grad_norm").group_by("module").agg(never)
+        return {module for module, had_none in known.iter_rows() if had_none}
 
     # The loss
 
@@ -190,10 +193,32 @@ class Signs:
         named, binary = ops & CLASSES, ops & BINARY
         if not (named or binary) or ops - CLASSES - BINARY - PLAIN or (named and len(shape) < 2):
             return None
-        many = math.prod(shape) if binary else math.prod(shape) // shape[1 if len(shape) > 3 else -1]
-        one = math.log(2 if binary else shape[1 if len(shape) > 3 else -1])
+        classes = 2 if binary else self._classes
+        if classes is None:
+            return None
+        many = math.prod(shape) if binary else math.prod(shape) // classes
+        one = math.log(classes)
         summed = abs(self.first_loss - many * one) < 0.3 * many * one
         return (many * one if summed and many > 3 else one) or None
+
+    @property
+    def _classes(self) -> int | None:
+        """How many classes a cross-entropy tells apart: the axis of the output that the loss takes for them.
+
+        As it is (samples × classes × …), or as the loss sees it (places × classes); where neither is known, the one
+        axis that the targets lack.
+        """
+        shape, ops = self.facts["output_shape"], set(self.facts["loss_ops"])
+        if len(shape) == 2:
+            return int(shape[-1])
+        if ops & OF_MAPS and not ops & {"Transpose", "Permute"}:
+            return int(shape[1])
+        in_loss = self.facts.get("loss_shape") or []
+        if len(in_loss) > 1 and math.prod(in_loss) == math.prod(shape):
+            return int(in_loss[1])
+        targets = [known["shape"] for known in self.facts.get("targets") or []][:1]
+        fitting = {shape[axis] for axis in (1, -1) if targets == [[*shape[:axis], *shape[axis:][1:]]]}
+        return int(fitting.pop()) if len(fitting) == 1 else None
 
     @cached_property
     def is_distance(self) -> bool:

@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 from sonde.diagnosis.finding import Finding, found
-from sonde.diagnosis.signs import BINARY, CLASSES, Signs
+from sonde.diagnosis.signs import BINARY, CLASSES, LINEAR, Signs
 from sonde.verdicts import number
 
 SEVERAL = 16  # samples from which a batch of one answer says something
@@ -111,7 +111,9 @@ def _below_zero(s: Signs) -> Finding | None:
 
 
 def wrong_output_activation(s: Signs) -> Finding | None:
-    """A last activation that cannot give what the loss asks for."""
+    """A last activation that cannot give what the loss asks for; that of an encoder need not, which a head follows."""
+    if {*(s.facts.get("loss_ops") or []), *(s.trial("output", "operations_after") or [])} & {*LINEAR}:
+        return None
     operation = str(s.trial("output", "operation") or s.facts.get("output_op") or "")
     floor, trivial, reach = (s.trial("loss", key) for key in ("floor", "trivial", "floor_in_range"))
     modules = [m["name"] for m in s.leaves[-1:] if m.get("kind") == "activation"]

@@ -9,9 +9,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from sonde.diagnosis.signs import LINEAR
+
 MOST = 4000  # nodes that are looked at
 LEAF = "AccumulateGrad"
-LINEAR = ("Addmm", "Mm", "Convolution", "Linear", "MkldnnLinear")
 THROUGH = (
     "View", "UnsafeView", "Reshape", "ReshapeAlias", "Squeeze", "Unsqueeze", "Transpose", "Permute", "T", "Select",
     "Slice", "Clone", "ToCopy", "Alias", "Expand", "Index", "Unbind", "Flatten", "AsStrided",

@@ -22,6 +22,7 @@ class Outbox:
 
     def __init__(self, sink: Sink, run: str, describe: Callable[[], dict[str, Any] | None]) -> None:
         self.facts: dict[str, Any] = {}
+        self._described = False  # whether they hold what the first step showed
         self._sink, self._ledger, self._describe = sink, Ledger(run), describe
         self._logged: Sheet | None = None  # the losses of one step that were told so far
         self._pending: list[Sheet] = []
@@ -55,7 +56,7 @@ class Outbox:
         now = time.monotonic()
         if not self._deadline:
             self._deadline = now + SECONDS
-        if self._expected >= ROWS or now >= self._deadline or not self.facts:
+        if self._expected >= ROWS or now >= self._deadline or not self._described:
             self.flush(step)
 
     def flush(self, step: int) -> None:
@@ -64,10 +65,10 @@ class Outbox:
         if not pending:
             return
         rows = self._ledger.rows(pending)
-        if not self.facts:
-            self.facts = self._describe() or {}
-            if self.facts:
-                self._sink.facts(self.facts)
+        described = None if self._described else self._describe()
+        if described is not None:
+            self._described = True
+            self.add_facts(described)
         self._sink.append(rows, step)
 
     def add_facts(self, more: dict[str, Any]) -> None:

@@ -9,7 +9,8 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import polars as pl
@@ -72,6 +73,7 @@ class Recorder:
         self._next = 0
         self._begun = False  # whether the step has seen a forward pass
         self._backward_seen = False
+        self._deaf = False  # while experiments call the loss
         self._late: bool | None = None  # whether losses are logged after the optimiser's step
         self._heard_loss_in = -1  # the last step in which the loss module was heard
 
@@ -91,10 +93,11 @@ class Recorder:
     def _start_step(self) -> None:
         """Be all ears if the step that begins is a watched one, and deaf otherwise."""
         watched = self.step == self._next
+        self._updates.start()
+        self._passes.heard_backward = False
         if watched:
             self._next = next_watched(self.step, self._every)
             self._passes.start(self.step, costly=is_costly(self.step, self._every))
-            self._updates.start()
         if self._watched and (
             not watched or self.step == 1
         ):  # after step 0 it is known which modules are watched
@@ -137,7 +140,7 @@ class Recorder:
 
     def enter(self, spot: Spot, module: nn.Module, args: Any) -> None:
         """A module is called; in an evaluation, in a backward pass or in another thread that is no concern of ours."""
-        if backward_pass() != -1 or module is not spot.module():
+        if self._deaf or backward_pass() != -1 or module is not spot.module():
             return
         if spot.is_root and self._passes.inside and not _calls_itself(module):
             self._passes.abandon()  # a pass that was interrupted
@@ -172,6 +175,8 @@ class Recorder:
 
     def leave(self, spot: Spot, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         """A module has returned."""
+        if self._deaf:
+            return
         if backward_pass() != -1:
             self._passes.recomputed(spot, output)
             return
@@ -189,8 +194,18 @@ class Recorder:
             out = facts.first_float(output)
             if self._watched and out is not None and out.requires_grad:
                 self._first.see_output(out, (args, kwargs))
-            if self._steps_alone and out is not None and out.requires_grad:
-                hook: Any = out.register_hook
+            if self._steps_alone:
+                self._mark(output, out)
+
+    def _mark(self, output: Any, first: Tensor | None) -> None:
+        """Hear a backward pass from whichever tensor of the output it comes.
+
+        Of parameters that are handed out, the first only: they keep their hooks.
+        """
+        for _, tensor in facts.tensors(output):
+            is_made = tensor.grad_fn is not None or tensor is first
+            if tensor.is_floating_point() and tensor.requires_grad and is_made:
+                hook: Any = tensor.register_hook
                 hook(Marks(self))
 
     def heard_backward(self) -> None:
@@ -223,7 +238,7 @@ class Recorder:
 
     def heard_loss(self, args: Any, output: Any) -> None:
         """The loss module was called."""
-        if not self._watched or not torch.is_grad_enabled() or backward_pass() != -1:
+        if self._deaf or not self._watched or not torch.is_grad_enabled() or backward_pass() != -1:
             return
         if len(args) > 1:
             self._first.see_targets(args[1])
@@ -252,6 +267,15 @@ class Recorder:
         """The loss of the latest output; what it is made of is in the facts if the first step tells."""
         if self.step <= 1 and self._first.see_loss(loss) and self.facts:
             self._outbox.add_facts(self._first.graph)
+
+    @contextmanager
+    def not_listening(self) -> Iterator[None]:
+        """What is called inside is an experiment, and no part of the run."""
+        self._deaf = True
+        try:
+            yield
+        finally:
+            self._deaf = False
 
     # Facts and rows
 

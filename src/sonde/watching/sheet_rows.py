@@ -1,16 +1,18 @@
 """From sheets to rows: plain arithmetic in double precision."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import polars as pl
 
+from sonde.diagnosis.signs import HAS_NO_GRADIENT
 from sonde.rows import WATCHED
 from sonde.watching.observations import NO_GRADIENT, TWICE, Call, Key, Output, Sheet
 from sonde.watching.transfer import Streams, Values, Vector
 from sonde.watching.updates import Parameters
 
+ODD_GRADIENT = "a gradient of this kind is not read"
 NO_STEP = "no optimiser that was given holds the parameter"
 OUTPUT, GRADIENT, LOSS = 1.0, 2.0, 3.0  # what of a module is not finite
 
@@ -24,6 +26,8 @@ class Ledger:
         self.start: dict[Key, float] = {}  # RMS of a normalisation layer's input at step 0
         self.broken = False
         self.last_finite: int | None = None
+        self.masked: list[str] = []  # calls whose output held −∞, in the last step that has calls
+        self.called = -1  # that step
 
     def rows(self, sheets: Sequence[Sheet]) -> pl.DataFrame:
         values = Values(tensor for sheet in sheets for tensor in sheet.tensors())
@@ -42,9 +46,10 @@ class Ledger:
         return pl.DataFrame([pl.Series(name, known[name], kind) for name, kind in WATCHED.items()])
 
 
-def call_name(call: Call) -> str:
+def call_name(key: Key) -> str:
     """The module's name; its second call in a pass is `name#2`."""
-    return call.spot.name if call.number == 0 else f"{call.spot.name}#{call.number + 1}"
+    module, number = key
+    return module if number == 0 else f"{module}#{number + 1}"
 
 
 class _Page:
@@ -57,9 +62,8 @@ class _Page:
         self.name: str | None = None
         self.scale = 1.0 if sheet.scale is None else float(values(sheet.scale)[0])
         loss = self._loss()
-        finite = {call_name(call): self._call(call) for call in sheet.calls}
-        outputs = [name for name, fine in finite.items() if not fine]
-        gradients = [call_name(call) for call in reversed(sheet.calls) if not self._is_finite(call)]
+        outputs = {call_name(call.key): self._call(call) for call in sheet.calls}
+        gradients = [call_name(call.key) for call in reversed(sheet.calls) if not self._is_finite(call)]
         for name, reason in sheet.unseen.items():
             self._about(name, None).add("out_rms", math.nan, 0, reason)
         weights = [self._parameters(known) for known in sheet.parameters]
@@ -85,12 +89,12 @@ class _Page:
             self.add("loss", sum(told) / len(told), len(told))
         return all(map(math.isfinite, told))
 
-    def _call(self, call: Call) -> bool:
-        """The rows of a call; whether its output is finite."""
-        self._about(call_name(call), self.ledger.order.setdefault(call.key, len(self.ledger.order)))
+    def _call(self, call: Call) -> float:
+        """The rows of a call; what of its output is not finite: NaN or ∞ before −∞, 0 where everything is."""
+        self._about(call_name(call.key), self.ledger.order.setdefault(call.key, len(self.ledger.order)))
         if not call.outputs:
             self.add("out_rms", math.nan, 0, call.reason)
-            return True
+            return 0.0
         samples = sum(output.samples for output in call.outputs)
         entries = sum(output.entries for output in call.outputs)
         total = sum(self.values.total(output.sums) for output in call.outputs if output.sums is not None)
@@ -110,7 +114,7 @@ class _Page:
             entropy, largest = (np.concatenate([self.values(p[i]) for p in call.attention]) for i in (0, 1))
             self.add("attention_entropy", float(np.mean(entropy)), entropy.size)
             self.add("attention_max_logit", float(np.max(largest)), largest.size)
-        return math.isfinite(total) and math.isfinite(top)
+        return next((worst for worst in (top, total) if not math.isfinite(worst)), 0.0)
 
     def _rms(self, outputs: Sequence[Output]) -> float:
         """√(Σx²/n) over everything that was pooled."""
@@ -220,7 +224,8 @@ class _Page:
             if name in gradients:
                 self.add("weight_grad_norm", gradients[name] / scale, 1, unscaled)
             else:
-                self.add("weight_grad_norm", math.nan, 0, "the parameter has no gradient")
+                odd = name in known.odd_gradients
+                self.add("weight_grad_norm", math.nan, 0, ODD_GRADIENT if odd else HAS_NO_GRADIENT)
             if updates is None:
                 self.add("update_ratio", math.nan, 0, NO_STEP)
             elif weight == 0:
@@ -243,9 +248,22 @@ class _Page:
             share, many = self.sheet.in_eval
             self._about(None, None).add("eval_share", share, many)
 
-    def _judge(self, outputs: Sequence[str], gradients: Sequence[str], *, weights: bool, loss: bool) -> None:
-        """A row for the first thing that is not finite: outputs in order of execution, gradients from the end."""
-        if weights and loss and not outputs and not gradients:
+    def _judge(
+        self, outputs: Mapping[str, float], gradients: Sequence[str], *, weights: bool, loss: bool
+    ) -> None:
+        """A row for the first thing that is not finite: outputs in order of execution, gradients from the end.
+
+        An output of −∞ may be a mask: it counts where the step's loss or a gradient is not finite.
+        """
+        if self.sheet.calls:
+            self.ledger.called = self.sheet.step
+            self.ledger.masked = [name for name, worst in outputs.items() if worst == -math.inf]
+        broken = [name for name, worst in outputs.items() if not worst < math.inf]
+        if gradients or not loss:
+            broken = [name for name, worst in outputs.items() if worst != 0]
+            if not self.sheet.calls and self.ledger.called == self.sheet.step:  # a loss that is told later
+                broken = self.ledger.masked
+        if weights and loss and not broken and not gradients:
             self.ledger.last_finite = self.sheet.step
             return
         if self.ledger.broken:
@@ -258,12 +276,12 @@ class _Page:
             self._about(None, None).add("nonfinite", math.nan, 0, why)
             return
         first = [
-            *((name, OUTPUT) for name in outputs),
+            *((name, OUTPUT) for name in broken),
             *((name, GRADIENT) for name in gradients),
             (None, LOSS),
         ]
         name, what = first[0]
-        places = {call_name(call): self.ledger.order[call.key] for call in self.sheet.calls}
+        places = {call_name(key): place for key, place in self.ledger.order.items()}
         self._about(name, places.get(name or "")).add("nonfinite", what, 1)
 
 

@@ -23,6 +23,7 @@ class Parameters:
     weights: Tensor
     gradients: Tensor | None = None
     with_gradient: list[str] = field(default_factory=list)
+    odd_gradients: list[str] = field(default_factory=list)  # of those that have one which is not read
     updates: Tensor | None = None  # None: no optimiser that was given holds them
     unreadable: dict[str, str] = field(default_factory=dict)
     scaled: bool = False  # gradients still carry the scale of a GradScaler
@@ -49,8 +50,10 @@ class Watched:
         return found
 
     def gradients(self, found: Parameters) -> None:
-        have = {name: p.grad for name, p in self.tensors.items() if p.grad is not None and _whole(p.grad)}
+        grads = {name: p.grad for name, p in self.tensors.items() if p.grad is not None}
+        have = {name: grad for name, grad in grads.items() if _whole(grad)}
         found.with_gradient = list(have)
+        found.odd_gradients = [name for name in grads if name not in have]
         found.gradients = lengths([_dense(grad.detach()) for grad in have.values()]) if have else None
 
     def after(self, found: Parameters) -> None:
@@ -134,6 +137,7 @@ class Updates:
         self._held: dict[int, tuple[Watched, Parameters]] = {}
         self._rest: Parameters | None = None
         self._accumulated: dict[str, Tensor] = {}
+        self._odd: list[str] = []  # parameters whose gradient is not read
         self.left: dict[str, list[Tensor]] = {}
 
     @property
@@ -235,10 +239,16 @@ class Updates:
 
     def accumulated(self, name: str, parameter: Tensor) -> None:
         """A gradient is complete, where no optimiser is there to tell when it is needed."""
-        if parameter.grad is not None and readable(parameter.grad) is None:
-            self._accumulated[name] = lengths([parameter.grad.detach()])[0]
+        if parameter.grad is None:
+            return
+        if _whole(parameter.grad):
+            self._accumulated[name] = lengths([_dense(parameter.grad.detach())])[0]
+        else:
+            self._odd.append(name)
 
     def collect(self) -> list[Parameters]:
+        if self._rest is not None and not self._optimisers:
+            self._rest.odd_gradients = self._odd
         if self._rest is not None and self._accumulated:
             self._rest.with_gradient = list(self._accumulated)
             self._rest.gradients = torch.stack(list(self._accumulated.values()))

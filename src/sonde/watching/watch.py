@@ -121,17 +121,18 @@ class Watch:
         unfelt = {
             p["name"] for p in known.get("parameters", []) if p["requires_grad"]
         } & so_far.without_gradient
-        return settle(
-            model,
-            self._loss,
-            x,
-            y,
-            facts=known,
-            start=None if recorder.start is None else recorder.start.state,
-            optimisers=recipe(optimisers, names, known),
-            unfelt=sorted(unfelt),
-            last_loss=so_far.last_loss,
-        )
+        with recorder.not_listening():
+            return settle(
+                model,
+                self._loss,
+                x,
+                y,
+                facts=known,
+                start=None if recorder.start is None else recorder.start.state,
+                optimisers=recipe(optimisers, names, known),
+                unfelt=sorted(unfelt),
+                last_loss=so_far.last_loss,
+            )
 
     def close(self) -> None:
         """Write what is left and take every hook away; what was recorded stays readable."""

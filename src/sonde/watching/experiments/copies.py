@@ -29,6 +29,14 @@ def copied(model: nn.Module, precision: torch.dtype | None = None) -> nn.Module:
     return twin if precision is None else twin.to(precision)
 
 
+def copied_loss(loss: Loss) -> Loss:
+    """A copy of a loss that is a module, whose own parameters and buffers experiments would change."""
+    try:
+        return copy.deepcopy(loss) if isinstance(loss, nn.Module) else loss
+    except Exception:
+        return loss
+
+
 def cast(value: Any, precision: torch.dtype | None) -> Any:
     """Copies of tensors, floating-point ones in this precision; everything else as it is."""
     if isinstance(value, Tensor):
@@ -52,15 +60,15 @@ def run(model: nn.Module, x: Any) -> Any:
     return model(**x) if isinstance(x, dict) else model(*arguments(x))
 
 
-def reset(model: nn.Module) -> bool:
-    """Fresh weights from every module that knows how to draw them; whether all parameters are among those."""
+def reset(model: nn.Module) -> list[str]:
+    """Fresh weights from every module that knows how to draw them; the parameters that are not among those."""
     drawn: set[int] = set()
     for module in model.modules():
         known = getattr(module, "reset_parameters", None) or getattr(module, "_reset_parameters", None)
         if callable(known):
             known()
             drawn |= {id(parameter) for parameter in module.parameters(recurse=known.__name__[0] == "_")}
-    return all(id(parameter) in drawn for parameter in model.parameters())
+    return [name for name, parameter in model.named_parameters() if id(parameter) not in drawn]
 
 
 def set_modes(model: nn.Module, facts: Mapping[str, Any]) -> None:

@@ -135,7 +135,7 @@ class _Ask:
                 return math.inf, False  # these outputs are not for this loss
             losses.append(float(value.detach()))
             walk.zero_grad()
-            value.backward()  # type: ignore[no-untyped-call]
+            torch.autograd.backward(value, inputs=[u])  # the loss may hold parameters of the run
             if not math.isfinite(losses[-1]) or u.grad is None or not bool(u.grad.isfinite().all()):
                 return math.inf, False
             walk.step()

@@ -76,6 +76,7 @@ def _fit(
 ) -> dict[str, Any]:
     losses: list[float] = []
     begun = time.process_time()
+    moved = [p for walk in walks for group in walk.param_groups for p in group["params"] if p.requires_grad]
     with torch.enable_grad():
         for _ in range(steps):
             value = loss(run(model, x), y)
@@ -84,7 +85,8 @@ def _fit(
                 break
             for walk in walks:
                 walk.zero_grad()
-            value.backward()  # type: ignore[no-untyped-call]
+            if moved:  # and nothing else: the loss may hold parameters of the run
+                torch.autograd.backward(value, inputs=moved)
             for walk in walks:
                 walk.step()
             if time.process_time() - begun > SECONDS and len(losses) >= FEWEST:

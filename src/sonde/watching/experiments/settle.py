@@ -9,7 +9,16 @@ from torch import Tensor, nn
 
 from sonde.watching import autograd_graph
 from sonde.watching import facts as looks
-from sonde.watching.experiments.copies import Loss, cast, copied, generators_kept, reset, run, set_modes
+from sonde.watching.experiments.copies import (
+    Loss,
+    cast,
+    copied,
+    copied_loss,
+    generators_kept,
+    reset,
+    run,
+    set_modes,
+)
 from sonde.watching.experiments.gates import gates
 from sonde.watching.experiments.loss_alone import compares_samples, probe_loss
 from sonde.watching.experiments.overfit import Optimisers, attempt, fit
@@ -68,7 +77,8 @@ class _Bench:
     ) -> None:
         self.last_loss = last_loss  # of the run
         self.rates = rates
-        self.model, self.loss, self.facts, self.start, self.optimisers = model, loss, facts, start, optimisers
+        self.model, self.loss = model, copied_loss(loss)
+        self.facts, self.start, self.optimisers = facts, start, optimisers
         x, y = cast(x, None), cast(y, None)
         many = next((len(t) for _, t in looks.tensors(x) if t.dim()), 0)
         if many > SAMPLES:
@@ -94,7 +104,8 @@ class _Bench:
         found["inputs"] = [glance.read() for glance in looks.glances(self.x)]
         now, begin = self.twin(begin=False), self.twin()
         with torch.enable_grad():
-            output = looks.first_float(run(begin, self.x))
+            returned = run(begin, self.x)
+        output = looks.first_float(returned)
         found["targets"] = describe_targets(self.y, output)
         if (
             output is not None
@@ -104,7 +115,11 @@ class _Bench:
             found["targets"]["kind"] = "none"  # they name samples that belong together, not outputs
         operation = None if output is None else autograd_graph.last_operation(output)
         if output is not None:
-            found["output"] = {"shape": list(output.shape), "operation": operation}
+            found["output"] = {
+                "shape": list(output.shape),
+                "operation": operation,
+                "operations_after": self.operations_after(output, returned),
+            }
             if operation == "Softmax" and output.dim() == 2 and len(output) > 1:
                 over, along = (bool((output.sum(axis) - 1).abs().max() < 1e-3) for axis in (0, 1))
                 found["output"]["sums_over_batch"] = over and not along
@@ -124,6 +139,14 @@ class _Bench:
         if found["score"] is None or min(found["score"], LEARNED if at_end is None else at_end) < LEARNED:
             found["fits"] = self.fits(found)
         return found
+
+    def operations_after(self, output: Tensor, returned: Any) -> list[str]:
+        """What the loss makes of the output."""
+        made = autograd_graph.sequence(output)
+        if made is None:
+            return []
+        with torch.enable_grad():
+            return autograd_graph.operations_since(self.loss(returned, self.y), made)
 
     def value(self, model: nn.Module) -> float | None:
         """The loss on the batch, in the modes of training."""
