@@ -54,6 +54,12 @@ def compared(audited: Audit) -> list[list[str]]:
     ]
 
 
+def above_record(audited: Audit, rule: str) -> str:
+    """By how many points the mean of our seeds is above the record, or below it."""
+    (known,) = [one for one in audited.recipes[0].rules if one.rule == rule]
+    return signed(100 * (known.scalar("test_acc").mean - RECORDED[rule]))
+
+
 def changed_recipes(stored: Runs) -> list[list[str]]:
     """Each change of the recipe: the rules' test accuracy, and what the change adds to it in points."""
     reached = {label: [_reached(stored, rule, label) for rule in CHANGED_RULES] for label in CHANGES}

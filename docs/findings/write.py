@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from record import CHANGED_RULES, SHORT, changed_recipes, changed_runs, compared, record_answer
+from record import CHANGED_RULES, SHORT, above_record, changed_recipes, changed_runs, compared, record_answer
 
 from sonde.audit.audit import Audit, RecipeAudit, audit
 from sonde.audit.recipe_table import columns, lines
@@ -28,14 +28,14 @@ from sonde.runs.ended import complete
 from sonde.store.load import load
 from sonde.store.stored import Run, Runs
 from sonde.studies import STUDIES
-from sonde.studies.study import Finding, Gathered, gather
+from sonde.studies.study import Gathered, StudyFinding, gather
 from sonde.verdicts import number
 
 HERE = Path(__file__).parent
 STORE = HERE / "runs"
 PAGES = ("index", "residual", "audit", "record", "snapshots", "rules", "recovery")
 SHOWN = {
-    "residual": ("gradient_flow", "training_loss"),
+    "residual": ("learning_comparison", "gradient_flow"),
     "audit": ("accuracy", "diagnostics"),
     "snapshots": ("snapshot_resmlp",),
     "rules": ("rules_residual_mlp",),
@@ -49,8 +49,11 @@ PIXELS = {
 }
 """What the images are, by the checksum that runs keep of them."""
 
-SHORTENED = ("snapshots",)
-"""Studies that were trained for SHORT epochs, fewer than their recipe has."""
+EPOCHS = {"snapshots": SHORT}
+"""Of studies that were trained for fewer than their recipe has."""
+
+LONG = 30
+"""The epochs of the rules study's second recipe."""
 
 
 def write() -> None:
@@ -80,6 +83,8 @@ def pages(stored: Runs) -> dict[str, str]:
     )
     templates.globals |= {
         "STUDIES": STUDIES,
+        "above_record": above_record,
+        "audit": audit,
         "QUANTITIES": QUANTITIES,
         "columns": columns,
         "changed_recipes": changed_recipes,
@@ -87,6 +92,7 @@ def pages(stored: Runs) -> dict[str, str]:
         "labels": [label_of("rule", RULES[rule]()) for rule in CHANGED_RULES],
         "record_answer": record_answer,
         "SHORT": SHORT,
+        "LONG": LONG,
         "compared": compared,
         "figures": figures,
         "foretold": foretold,
@@ -94,11 +100,10 @@ def pages(stored: Runs) -> dict[str, str]:
         "found": found,
         "hours": hours,
         "has_shares": has_shares,
+        "hours_of_all": hours_of_all,
         "in_order": in_order,
         "lines": lines,
         "made_on": made_on,
-        "of_all": of_all,
-        "of_recipe": of_recipe,
         "recovered": recovered,
         "rows_of": rows_of,
         "sentence": sentence,
@@ -106,6 +111,7 @@ def pages(stored: Runs) -> dict[str, str]:
         "table": table,
         "title": title,
         "unfinished": unfinished,
+        "with_accuracy": with_accuracy,
         "without_times": without_times,
     }
     return {
@@ -114,18 +120,18 @@ def pages(stored: Runs) -> dict[str, str]:
     }
 
 
-def found(stored: Runs, study: str) -> Gathered:
-    """The study's runs at full scale, whatever their seeds; snapshots with fewer epochs."""
+def found(stored: Runs, study: str, epochs: int | None = None) -> Gathered:
+    """The study's runs at full scale, whatever their seeds; or those of a recipe with other epochs."""
     seeds = sorted({run.config["seed"] for run in stored.runs})
     configs = STUDIES[study].configs("full", seeds)
-    if study in SHORTENED:
-        configs = [change(config, {"epochs": SHORT}) for config in configs]
+    if epochs := epochs or EPOCHS.get(study):
+        configs = [change(config, {"epochs": epochs}) for config in configs]
     return gather(stored, configs, "docs/findings/runs")
 
 
-def made_on(gathered: Gathered) -> str:
+def made_on(stored: Runs) -> str:
     """Seeds, epochs, pixels and hardware, in one line."""
-    runs = gathered.stored.runs
+    runs = stored.runs
     seeds = sorted({run.config["seed"] for run in runs})
     epochs = sorted({run.config["epochs"] for run in runs})
     environments = [session["environment"] for run in runs for session in run.manifest.sessions]
@@ -151,6 +157,29 @@ def hours(runs: Sequence[Run]) -> str:
     return f"{seconds / 3600:.1f} h"
 
 
+def hours_of_all(runs: Sequence[Run]) -> str:
+    """What the whole study would take two cores.
+
+    Of every rule the quickest seed, training by the processor's time and looking by the clock's, since other work only
+    adds to both.
+    """
+    quickest: dict[str, float] = {}
+    for run in runs:
+        if "processor" in run.manifest.seconds:
+            seconds = run.manifest.seconds["processor"] + run.manifest.seconds["probes"]
+            rule = run.config["rule"]["name"]
+            quickest[rule] = min(seconds, quickest.get(rule, seconds))
+    study = STUDIES["audit"]
+    seeds = study.seeds["full"]
+    configs = study.configs("full", seeds)
+    assert len(configs) == len(quickest) * len(seeds), "a rule has no run whose processor time is known"
+    by_rule = ", ".join(
+        f"{label_of('rule', RULES[rule]())} {seconds / 60:.0f}" for rule, seconds in sorted(quickest.items())
+    )
+    whole = sum(quickest.values()) * len(seeds) / 2
+    return f"{by_rule} minutes; {whole / 3600:.1f} h on two cores for all {len(configs)} runs"
+
+
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     rule = ["---"] * len(headings)
     return "\n".join(
@@ -158,15 +187,11 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     )
 
 
-def of_recipe(gathered: Gathered) -> Audit:
-    return audit(gathered.stored)
-
-
-def of_all(stored: Runs) -> Audit:
-    """Of every run that learned from data: the identity has no accuracy."""
+def with_accuracy(stored: Runs) -> Runs:
+    """Every run that learned from data: the identity has no accuracy."""
     runs = [run for run in complete(stored)[0] if run.config["task"]["name"] != "identity"]
     ids = [run.id for run in runs]
-    return audit(Runs(stored.rows.filter(stored.rows["run"].is_in(ids)), runs))
+    return Runs(stored.rows.filter(stored.rows["run"].is_in(ids)), runs)
 
 
 def unfinished(gathered: Gathered) -> str:
@@ -178,16 +203,16 @@ def unfinished(gathered: Gathered) -> str:
     return f"{whole} {missing} of them are not trained yet." if missing else whole
 
 
-def without_times(finding: Finding) -> dict[str, str]:
+def without_times(finding: StudyFinding) -> dict[str, str]:
     """A finding's cells but for times, which were taken beside other work."""
     return {heading: cell for heading, cell in finding.shown.items() if "time" not in heading}
 
 
-def rows_of(findings: Sequence[Finding]) -> list[list[str]]:
+def rows_of(findings: Sequence[StudyFinding]) -> list[list[str]]:
     return [list(without_times(finding).values()) for finding in findings]
 
 
-def in_order(findings: Sequence[Finding], rules: Sequence[str]) -> str:
+def in_order(findings: Sequence[StudyFinding], rules: Sequence[str]) -> str:
     """Whether the rules' accuracies fall in this order, in words."""
     reached = {finding.numbers["rule"]: finding.numbers["test_acc"] for finding in findings}
     known = [reached[rule] for rule in rules if rule in reached]
@@ -195,11 +220,9 @@ def in_order(findings: Sequence[Finding], rules: Sequence[str]) -> str:
 
 
 def title(recipe: RecipeAudit) -> str:
-    """Without probes and checksums, which tell recipes apart but not what was learned."""
-    shown = recipe.title.partition(", probes.")[0].replace(
-        " on noise,", " on CIFAR-10, noisy and not augmented,"
-    )
-    return ", ".join(part for part in shown.split(", ") if not part.startswith("data."))
+    """Without probes, which tell recipes apart but not what was learned."""
+    shown = recipe.title.partition(", probes.")[0]
+    return shown.replace(" on noise,", " on CIFAR-10, noisy and not augmented,")
 
 
 def has_shares(recipe: RecipeAudit) -> bool:
@@ -226,7 +249,7 @@ def foretold(audited: Audit) -> list[list[str]]:
     return [
         [
             one.quantity,
-            str(one.n),
+            f"{one.n} ({one.runs})",
             "undefined" if one.reason else number(one.correlation),
             one.reason or number(one.chance),
         ]
@@ -238,13 +261,13 @@ def foretold_sentence(audited: Audit) -> str:
     """The strongest, in words; and those that are not told from chance."""
     known = [one for one in foretelling(audited) if one.reason is None]
     if not known:
-        return "No quantity has enough runs for a rank correlation."
+        return "No quantity has enough rules for a rank correlation."
     best = known[0]
     by_chance = [one.quantity for one in known if one.chance > 0.05]
     rest = f" Not told from chance (above 0.05): {'; '.join(by_chance)}." if by_chance else ""
     return (
-        f"The closest is “{best.quantity}”: rank correlation {number(best.correlation)} over n = {best.n} runs, "
-        f"by chance {number(best.chance)}.{rest}"
+        f"The closest is “{best.quantity}”: rank correlation {number(best.correlation)} over n = {best.n} rules "
+        f"({best.runs} runs), by chance {number(best.chance)}.{rest}"
     )
 
 
