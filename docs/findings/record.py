@@ -6,9 +6,10 @@ from typing import Any
 
 import polars as pl
 
-from sonde.audit.audit import Audit
+from sonde.audit.audit import Audit, RuleAudit
 from sonde.config import RunConfig, change, label_of, name_of
 from sonde.rules import RULES
+from sonde.spreads import t_interval
 from sonde.store.stored import Runs
 from sonde.studies import STUDIES
 from sonde.studies.study import Gathered, gather
@@ -119,22 +120,41 @@ def _with_gain(reached: float, base: float) -> str:
 
 
 def record_answer(stored: Runs, audited: Audit) -> str:
-    """Whether a change of the recipe costs as much as our runs are above the record."""
-    ours = {rule.rule: rule.scalar("test_acc").mean for rule in audited.recipes[0].rules}
-    sentences, explained = [], False
+    """Whether our seeds spread as far as the record, and where not, whether a change of the recipe costs as much."""
+    seeded = {rule.rule: rule for rule in audited.recipes[0].rules}
+    within, beyond, explained = [], [], False
     for rule in ("fa", "dfa", "frozen"):
-        above = 100 * (ours[rule] - RECORDED[rule])
+        label, reached = label_of("rule", RULES[rule]()), _by_seed(seeded[rule])
+        above = 100 * (sum(reached) / len(reached) - RECORDED[rule])
+        around = t_interval(reached)
+        said = f"{label} ends {number(above)} points above the record, n = {len(reached)}"
+        if around.reason is None:
+            said += f", interval {accuracy(around.low)} to {accuracy(around.high)}"
+        if around.reason is None and around.low <= RECORDED[rule] <= around.high:
+            within.append(said)
+            continue
         costs = {
             label: 100 * (_reached(stored, rule, "as it is") - _reached(stored, rule, label))
             for label in CHANGES
         }
-        label, most = max((one for one in costs.items() if not math.isnan(one[1])), key=lambda one: one[1])
+        changed, most = max((one for one in costs.items() if not math.isnan(one[1])), key=lambda one: one[1])
         explained = explained or most > above / 2
-        cost = f"“{label}” costs most, {number(most)}" if most > 0 else "no change costs anything"
-        sentences.append(
-            f"{label_of('rule', RULES[rule]())} ends {number(above)} points above the record, and {cost}"
+        cost = f"“{changed}” costs most, {number(most)}" if most > 0 else "no change costs anything"
+        beyond.append(f"{said}, and of the changes {cost}")
+    parts = []
+    if within:
+        parts.append(
+            f"The 95 % interval of our mean holds the record, so seeds may be all of it: {'; '.join(within)}."
         )
-    answer = (
-        "One difference accounts for much of it" if explained else "No difference that was tried explains it"
-    )
-    return f"{answer}: {'; '.join(sentences)}."
+    if beyond:
+        answer = (
+            "One difference of recipe accounts for much of it"
+            if explained
+            else "No difference that was tried explains it"
+        )
+        parts.append(f"{answer}: {'; '.join(beyond)}.")
+    return " ".join(parts)
+
+
+def _by_seed(rule: RuleAudit) -> list[float]:
+    return [one.run.at("test_acc", one.run.epochs).value for one in rule.runs]

@@ -45,8 +45,10 @@ class WatchCallback(_callback()):  # type: ignore[misc]
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
-        if self.watch is not None and loss is not None:
-            self.watch.log(loss)
+        if self.watch is None or loss is None:
+            return
+        divided_by = trainer.accumulate_grad_batches if pl_module.automatic_optimization else 1
+        self.watch.log(loss * divided_by)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         if self.watch is not None:
