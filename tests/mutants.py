@@ -139,11 +139,11 @@ MUTANTS = (
         "rules/credit_bridge.py",
         """        next_lNd = normalised(h_lNd[1:].detach(), self.input_norm)
         noise = torch.randn(self.copies, *next_lNd.shape, generator=state.noise, dtype=torch.float32)
-        copies_KlNd = next_lNd + self.noise * noise.to(next_lNd.device, next_lNd.dtype)
+        copies_KlNd = noise.to(next_lNd.device, next_lNd.dtype).mul_(self.noise).add_(next_lNd)
 """,
         """        next_lNd = h_lNd[1:].detach()
         noise = torch.randn(self.copies, *next_lNd.shape, generator=state.noise, dtype=torch.float32)
-        copies_KlNd = next_lNd + self.noise * noise.to(next_lNd.device, next_lNd.dtype)
+        copies_KlNd = noise.to(next_lNd.device, next_lNd.dtype).mul_(self.noise).add_(next_lNd)
         copies_KlNd = normalised(copies_KlNd, self.input_norm)
 """,
         BRIDGES,
@@ -215,8 +215,8 @@ MUTANTS = (
     Mutant(
         "train_acc is a share of batches",
         "training/epoch.py",
-        "count / hits_RN.shape[1] for count",
-        "count / len(self.losses) for count",
+        "labels = hits_RN.shape[1]",
+        "labels = len(self.losses)",
         BARE,
     ),
     Mutant(
@@ -466,9 +466,37 @@ MUTANTS = (
     Mutant(
         "a paired difference has the wrong sign",
         "spreads.py",
-        "values[seed] - baseline[seed]",
-        "baseline[seed] - values[seed]",
+        "round(value - base,",
+        "round(base - value,",
         SPREADS,
+    ),
+    Mutant(
+        "an ignored label is a miss",
+        "criteria.py",
+        "likeliest if ignored is None or y.is_floating_point() else likeliest[y != ignored]",
+        "likeliest",
+        "unit/test_criteria.py",
+    ),
+    Mutant(
+        "blocks that share a module repeat the first one's output",
+        "probes/snapshot.py",
+        "        begun = len(states) - 1\n",
+        "        begun = 0\n",
+        "unit/test_silent_numbers.py",
+    ),
+    Mutant(
+        "a seed at which BP loses is left out of the share",
+        "audit/recovery.py",
+        "share_of_margin(rule.margin.by_seed, margin)",
+        "share_of_margin(shares, margin)",
+        "unit/test_recovery.py",
+    ),
+    Mutant(
+        "FDFA adds up the tokens",
+        "rules/fdfa.py",
+        ", over_tokens=True",
+        "",
+        "equivalence/test_rules_of_the_field.py",
     ),
     Mutant(
         "the band of a figure is the population's",

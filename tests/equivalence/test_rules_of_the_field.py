@@ -1,6 +1,7 @@
 """Where the rules that the field compares equal backprop, or something else that is known.  All in float64."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,7 +30,6 @@ from sonde.rules import (
     UniformSigns,
     WeightMirror,
 )
-from sonde.rules.dfa import gather
 from sonde.rules.layers import weights_of
 from sonde.training.assign import CreditAssignment
 
@@ -319,14 +319,19 @@ def test_fdfa_estimates_the_jacobian_without_bias_and_with_it_is_backprop() -> N
 
 
 def test_of_tokens_that_have_outputs_fdfa_estimates_the_jacobian_of_one() -> None:
+    """On T tokens, each with an output z = W h of its own."""
     rng = torch.Generator().manual_seed(0)
     w_Cd = torch.randn(3, 4, generator=rng, dtype=torch.float64)
-    v_NTd = torch.randn(4000, 6, 4, generator=rng, dtype=torch.float64)
-    b_dC = torch.zeros(4, 3, dtype=torch.float64)
-    (seen_dC,) = gather(v_NTd @ w_Cd.T, [b_dC], [v_NTd], over_tokens=True)
-    torch.testing.assert_close(seen_dC, w_Cd.T, rtol=0, atol=0.1)
-    (total_dC,) = gather(v_NTd @ w_Cd.T, [b_dC], [v_NTd])
-    torch.testing.assert_close(total_dC, 6 * seen_dC)
+    h_NTd = torch.zeros(4000, 6, 4, dtype=torch.float64)
+    signal: Any = SimpleNamespace(states=[h_NTd], jvp=lambda directions: directions[0] @ w_Cd.T)
+    seen: list[list[Tensor]] = []
+    state: Any = SimpleNamespace(
+        rng=rng,
+        matrices=[torch.zeros(4, 3, dtype=torch.float64)],
+        learner=SimpleNamespace(follow=seen.append),
+    )
+    ForwardDirectFeedback().update(state, signal)
+    torch.testing.assert_close(-seen[0][0], w_Cd.T, rtol=0, atol=0.1)
 
 
 def test_fdfa_learns_the_jacobian() -> None:
