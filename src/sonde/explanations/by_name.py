@@ -45,4 +45,4 @@ def explanations(name: str, known: Iterable[Explanation] = EXPLANATIONS) -> list
     if not found:
         names = {text.name for text in known} | NUMBERED.keys()
         raise SondeError(f"nothing is named {name!r}: {nearest(wanted, names, 'sonde explain')}")
-    return found
+    return sorted(found, key=lambda text: text.kind != "word")  # what it is, before what is asked of it
