@@ -148,11 +148,11 @@ def record_answer(stored: Runs, audited: Audit) -> str:
         )
     if beyond:
         answer = (
-            "One difference of recipe accounts for much of it"
+            "One difference of recipe accounts for much of"
             if explained
-            else "No difference that was tried explains it"
+            else "No difference of recipe that was tried explains"
         )
-        parts.append(f"{answer}: {'; '.join(beyond)}.")
+        parts.append(f"{answer} {'the rest' if within else 'it'}: {'; '.join(beyond)}.")
     return " ".join(parts)
 
 

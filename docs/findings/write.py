@@ -200,7 +200,9 @@ def unfinished(gathered: Gathered) -> str:
     configs = study.configs("full", study.seeds["full"])
     missing = len({config.id for config in configs} - {run.id for run in gathered.stored.runs})
     whole = f"The whole study has {len(configs)} runs: six rules and three seeds."
-    return f"{whole} {missing} of them are not trained yet." if missing else whole
+    return (
+        f"{whole} {missing} of them {'is' if missing == 1 else 'are'} not trained yet." if missing else whole
+    )
 
 
 def without_times(finding: StudyFinding) -> dict[str, str]:
