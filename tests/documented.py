@@ -10,6 +10,7 @@ from pathlib import Path
 import typer
 
 from sonde.cli import app
+from sonde.errors import SondeError
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -82,7 +83,10 @@ def refused(line: str) -> str | None:
     try:
         _take_apart(shlex.split(line, comments=True)[1:])
     except (typer.Exit, Exception) as complaint:
-        return type(complaint).__name__
+        extra = isinstance(complaint, SondeError) and "needs a package that is not installed" in str(
+            complaint
+        )
+        return None if extra else type(complaint).__name__
     return None
 
 
