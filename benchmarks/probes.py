@@ -6,9 +6,11 @@ rule; and the whole set with its 32 directions.
 
 import argparse
 import itertools
+import json
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -30,6 +32,7 @@ from sonde.training.program import Program
 
 IMAGES = Signature(shape=(3, 32, 32), outputs=10, classifies=True)
 STEPS_AN_EPOCH, BATCH = 391, 128
+LOOKING = Path(__file__).parent / "looking.json"
 AUDITED = ("bp", "fa", "dfa", "state_bridge", "credit_bridge", "frozen")
 
 
@@ -112,7 +115,7 @@ class FullRun:
         return spent
 
 
-def looking(rule: str, rounds: int, words: Sequence[str]) -> None:
+def looking(rule: str, rounds: int, words: Sequence[str]) -> dict[str, float]:
     """The share of a run that goes into looking, by what is looked at; of each the least of several rounds."""
     audited = next(config for config in configs("full", [42]) if config.rule == RULES[rule]())
     (config,) = swept([whole_tree(audited)], settings(words))
@@ -132,10 +135,13 @@ def looking(rule: str, rounds: int, words: Sequence[str]) -> None:
     whole = epochs * epoch + sum(each * times[name] for name, each in least.items())
     print(f"{rule}, residual_mlp d=256 L=4, {epochs} epochs of {epoch:.2f} s: what looking costs")
     print(f"{'':<34}{'seconds':>9}{'times':>7}{'of the run':>12}")
-    for name, each in least.items():
-        if (share := each * times[name] / whole) > 1e-3:
-            print(f"{name:<34}{each:>9.3f}{times[name]:>7}{share:>12.2%}")
-    print(f"{'all of it':<50}{1 - epochs * epoch / whole:>12.2%}")
+    shares = {name: each * times[name] / whole for name, each in least.items()}
+    for name, share in shares.items():
+        if share > 1e-3:
+            print(f"{name:<34}{least[name]:>9.3f}{times[name]:>7}{share:>12.2%}")
+    shares["all of it"] = 1 - epochs * epoch / whole
+    print(f"{'all of it':<50}{shares['all of it']:>12.2%}")
+    return shares
 
 
 def main() -> None:
@@ -148,9 +154,18 @@ def main() -> None:
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="of that run, as in `sonde run`"
     )
+    parser.add_argument(
+        "--save", action="store_true", help=f"measure it as it comes and as --set has it, into {LOOKING.name}"
+    )
     parser.add_argument("--quick", action="store_true", help="leave out the largest network")
     chosen = parser.parse_args()
-    looking(chosen.rule, 1 if chosen.quick else 5, chosen.set)
+    rounds = 1 if chosen.quick else 5
+    if chosen.save:
+        schedules: tuple[list[str], ...] = ([], chosen.set)
+        found = [{"set": words, "shares": looking(chosen.rule, rounds, words)} for words in schedules]
+        LOOKING.write_text(json.dumps(found, indent=1) + "\n")
+        return
+    looking(chosen.rule, rounds, chosen.set)
     if not chosen.looking:
         snapshots(chosen.quick)
 

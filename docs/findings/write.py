@@ -104,7 +104,6 @@ def pages(stored: Runs) -> dict[str, str]:
         "in_order": in_order,
         "lines": lines,
         "made_on": made_on,
-        "recovered": recovered,
         "rows_of": rows_of,
         "sentence": sentence,
         "shares_of": shares_of,

@@ -152,10 +152,6 @@ def _one_by_one(criterion: Criterion, output: Tensor, y: Tensor) -> Tensor:
 
     try:
         values_N: Tensor = torch.func.vmap(alone)(output, y)
-    except (
-        RuntimeError,
-        ValueError,
-        NotImplementedError,
-    ):  # it looks at values, or draws, or has no batching rule
+    except (RuntimeError, ValueError):  # it looks at values, or draws, or has no batching rule
         values_N = torch.stack([alone(z, target) for z, target in zip(output, y, strict=True)])
     return values_N

@@ -1,10 +1,11 @@
-"""Configurations as flat keys: what two have in common, where they differ, and names that tell them apart.
+"""Configurations as flat keys: where they differ, and names that tell them apart.
 
 A flat configuration has dotted keys; `model`, `rule` and `task` stand for their names.  These are the keys of `--only`,
 `--set` and `--factor`, and of every message about them.
 """
 
 import json
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
@@ -78,8 +79,9 @@ def told_apart(named: Iterable[tuple[str, Flat]]) -> list[str]:
         return ", ".join([name, *(f"{key} = {shown(flat[key])}" for key in fields)])
 
     brief = [title(name, flat, lists=False) for name, flat in named]
+    times = Counter(brief)
     return [
-        title(name, flat, lists=brief.count(short) > 1)
+        title(name, flat, lists=True) if times[short] > 1 else short
         for short, (name, flat) in zip(brief, named, strict=True)
     ]
 

@@ -73,7 +73,7 @@ class Recorder:
         self._next = 0
         self._begun = False  # whether the step has seen a forward pass
         self._backward_seen = False
-        self._deaf = False  # while experiments call the loss
+        self._experimenting = False  # what is called is then no part of the run
         self._late: bool | None = None  # whether losses are logged after the optimiser's step
         self._heard_loss_in = -1  # the last step in which the loss module was heard
 
@@ -140,7 +140,7 @@ class Recorder:
 
     def enter(self, spot: Spot, module: nn.Module, args: Any) -> None:
         """A module is called; in an evaluation, in a backward pass or in another thread that is no concern of ours."""
-        if self._deaf or backward_pass() != -1 or module is not spot.module():
+        if self._experimenting or backward_pass() != -1 or module is not spot.module():
             return
         if spot.is_root and self._passes.inside and not _calls_itself(module):
             self._passes.abandon()  # a pass that was interrupted
@@ -175,7 +175,7 @@ class Recorder:
 
     def leave(self, spot: Spot, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         """A module has returned."""
-        if self._deaf:
+        if self._experimenting:
             return
         if backward_pass() != -1:
             self._passes.recomputed(spot, output)
@@ -238,7 +238,7 @@ class Recorder:
 
     def heard_loss(self, args: Any, output: Any) -> None:
         """The loss module was called."""
-        if self._deaf or not self._watched or not torch.is_grad_enabled() or backward_pass() != -1:
+        if self._experimenting or not self._watched or not torch.is_grad_enabled() or backward_pass() != -1:
             return
         if len(args) > 1:
             self._first.see_targets(args[1])
@@ -271,11 +271,11 @@ class Recorder:
     @contextmanager
     def not_listening(self) -> Iterator[None]:
         """What is called inside is an experiment, and no part of the run."""
-        self._deaf = True
+        self._experimenting = True
         try:
             yield
         finally:
-            self._deaf = False
+            self._experimenting = False
 
     # Facts and rows
 
