@@ -158,6 +158,7 @@ class StoredRuns:
 
     def _trained(self) -> str:
         metrics, keys = last_metrics(self.store), untold(self.store)
+        keys.pop("task", None)  # it has a column of its own
         names = [name for name in SHOWN if any(name in known for known in metrics.values())]
         columns = {"run": "left", "label": "left", "task": "left"} | dict.fromkeys(keys, "right")
         columns |= {"seed": "right", "epochs": "right", "state": "left"} | dict.fromkeys(names, "right")

@@ -43,6 +43,15 @@ def test_the_frame_has_every_row_in_order_beside_what_its_run_was() -> None:
         assert (rule, seed, task) == (known["rule"]["name"], known["seed"], known["task"]["name"])
 
 
+def test_a_notebook_shows_runs_of_several_tasks() -> None:
+    trees = [config(seed=1), config(seed=1, task__name="parity")]
+    runs = [run(tree, {("test_acc", EPOCHS, None): 0.5}, task_label=tree["task"]["name"]) for tree in trees]
+    shown = StoredRuns(store(*runs), "runs")._repr_html_()
+    assert shown.count(">task</th>") == 1
+    for tree in trees:
+        assert f">{tree['task']['name']}</td>" in shown
+
+
 def test_the_frame_has_the_keys_in_which_runs_differ_and_no_others() -> None:
     changes = [
         {"model__d": 32, "optimiser__lr": 1, "model__out_ln": True},
