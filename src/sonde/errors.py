@@ -20,6 +20,11 @@ def printable(text: str) -> str:
     return _UNPRINTABLE.sub("", text)
 
 
+def unicode(text: str) -> str:
+    """The text; bytes of a path that are no UTF-8 are spelled out, so that it can be written to a file."""
+    return text.encode(errors="backslashreplace").decode()
+
+
 class SondeError(Exception):
     """A mistake in the input, the files or the surroundings; its message states the fix."""
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from sonde import html_parts
-from sonde.errors import SondeError, installation, pick
+from sonde.errors import SondeError, installation, pick, unicode
 from sonde.runs.ended import complete, lines, refuse_none
 from sonde.runs.evidence import Evidence, NoData
 from sonde.runs.frame import frame
@@ -214,4 +214,4 @@ def load(
 
     A run that cannot be read is left out, told and named in `.broken`; it is an error where there is no other.
     """
-    return StoredRuns(read(root, where, metrics=metrics, layers=layers, of=of), str(root))
+    return StoredRuns(read(root, where, metrics=metrics, layers=layers, of=of), unicode(str(root)))

@@ -12,12 +12,15 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from importlib.util import find_spec
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import command_worker
 import matplotlib as mpl
 import pytest
+import torch
+from torch import nn
 
 import sonde as package
 from processes import LONG, all_free, contents, epoch_of, folders, furthest, wait_for
@@ -25,6 +28,7 @@ from report_stores import write_run
 from sonde.atomic import ASIDE
 from sonde.store.verify import verify
 from sonde.studies import STUDIES
+from watch_programs import plain_mlp, vectors
 
 pytestmark = pytest.mark.timeout(3600)
 
@@ -35,19 +39,44 @@ COMMANDS = {
     "verify": ["verify", "--runs", "many"],
     "report": ["report", "--runs", "few", "--out", "page/report.html", "--no-figures", "--quiet"],
     "figures": ["figures", "audit", "--runs", "few", "--out", "pictures", "--quiet"],
+    "diagnose": ["diagnose", "watched", "--runs", "few", "--sarif", "found/found.sarif"],
+    "playground": ["playground", "--out", "play/play.html", "--quiet"],
+    "export runs": ["export", "--runs", "many", "--layout", "runs", "--out", "handed", "--quiet"],
 }
+TOOLS = {"tensorboard": "tensorboard", "mlflow": "mlflow", "wandb": "wandb"}
+for layout in ("csv", "parquet", "paper", *(name for name, tool in TOOLS.items() if find_spec(tool))):
+    store = "drawn" if layout == "paper" else "few"
+    COMMANDS[f"export {layout}"] = [
+        *("export", "--runs", store, "--layout", layout, "--out", f"exported-{layout}", "--quiet")
+    ]
 MADE = {
     "run": ["trained"],
     "show": ["many/.index"],
     "verify": [],
     "report": ["page"],
     "figures": ["pictures", "cache"],
-}
+    "diagnose": ["found"],
+    "playground": ["play"],
+    "export runs": ["handed"],
+} | {name: [words[words.index("--out") + 1]] for name, words in COMMANDS.items() if name.startswith("export")}
 """What a command has nothing to do for if it is there."""
 
-STORES = ("many", "few", "trained")
-TOUCHED = {name: words[words.index("--runs") + 1] for name, words in COMMANDS.items()}
+STORES = ("many", "few", "drawn", "trained")
+TOUCHED = {
+    name: words[words.index("--runs") + 1] if "--runs" in words else "few" for name, words in COMMANDS.items()
+}
 """Which of them each command works on."""
+
+
+def watch_a_loop(runs: Path) -> None:
+    model, criterion = plain_mlp(), nn.CrossEntropyLoss()
+    optimiser = torch.optim.SGD(model.parameters(), 0.1)
+    with package.watch(model, optimiser, loss=criterion, runs=runs, name="watched"):
+        for step in range(3):
+            x, y = vectors(step)
+            optimiser.zero_grad()
+            criterion(model(x), y).backward()
+            optimiser.step()
 
 
 @pytest.fixture
@@ -57,6 +86,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         write_run(tmp_path / "many", config)
     for config in STUDIES["audit"].configs("quick", (42,)):
         write_run(tmp_path / "few", config)
+    watch_a_loop(tmp_path / "few")
+    for config in STUDIES["residual"].configs("quick", (42,)):
+        write_run(tmp_path / "drawn", config)
     monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)  # or every process compiles anew
     monkeypatch.setenv("MPLCONFIGDIR", mpl.get_cachedir())
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -149,20 +181,29 @@ def assert_nothing_left(place: Path) -> None:
     left = [path for folder in around for path in folder.rglob("*") if path.name.startswith((ASIDE, "pymp-"))]
     assert left == []
     for store in STORES:
-        assert verify(place / store).left_over == []
+        if (place / store).exists():
+            assert verify(place / store).left_over == []
+    assert list(place.glob("*/INCOMPLETE-*")) == []
 
 
-def kill_often(kills: int, begin: Begin, place: Path) -> None:
+def exported(name: str, place: Path) -> int:
+    """How many files an export has written that have their names."""
+    out = place / MADE[name][0]
+    return sum(path.is_file() for path in out.rglob("*") if ASIDE not in str(path.relative_to(out)))
+
+
+def kill_often(kills: int, names: list[str], begin: Begin, place: Path) -> None:
     chance = random.Random(14)
     rows = package.load(place / "few").rows
-    seconds = {name: complete(begin, name, place) for name in COMMANDS}
+    seconds = {name: complete(begin, name, place) for name in names}
     whole = trained(place)
-    for name in COMMANDS:
+    exports = {name: exported(name, place) for name in names if name.startswith("export")}
+    for name in names:
         forget(name, place)
     reached: dict[str, int] = {}
 
     for kill in range(kills):
-        name = list(COMMANDS)[kill % len(COMMANDS)]
+        name = names[kill % len(names)]
         while not killed(begin, name, place, chance.uniform(0, seconds[name])):
             seconds[name] *= 0.9
             if name == "run":
@@ -170,24 +211,36 @@ def kill_often(kills: int, begin: Begin, place: Path) -> None:
                 reached.clear()
             forget(name, place)
         assert_nothing_wrong(place, [TOUCHED[name]])
+        out = place / MADE[name][0] if name in exports else place
+        if name in exports and out.exists() and not list(out.glob("INCOMPLETE-*")):
+            assert exported(name, place) in (0, exports[name]), "a partial export looks complete"
         now = {folder.name: epoch_of(folder) for folder in folders(place / "trained")}
         assert all(now[run] >= epoch for run, epoch in reached.items()), "an epoch was lost"
         reached |= now
-    for name in COMMANDS:
+    for name in names:
         complete(begin, name, place)
     assert_nothing_wrong(place)
     assert_nothing_left(place)
     assert package.load(place / "few").rows.equals(rows)
     assert trained(place) == whole
+    assert {name: exported(name, place) for name in exports} == exports
+    if "export runs" in exports:
+        assert verify(place / "handed").wrong == {}
+        assert package.load(place / "handed").rows.equals(package.load(place / "many").rows)
 
 
 @pytest.mark.parametrize(
-    ("kills", "begin"), [(3, start), pytest.param(100, forked, marks=pytest.mark.slow)], ids=["3", "100"]
+    ("kills", "names", "begin"),
+    [
+        (3, ["run", "export runs", "export csv"], start),
+        pytest.param(100, list(COMMANDS), forked, marks=pytest.mark.slow),
+    ],
+    ids=["3", "100"],
 )
 def test_commands_that_are_killed_lose_nothing_and_leave_nothing(
-    kills: int, begin: Begin, place: Path
+    kills: int, names: list[str], begin: Begin, place: Path
 ) -> None:
-    kill_often(kills, begin, place)
+    kill_often(kills, names, begin, place)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
@@ -198,7 +251,7 @@ def test_a_command_that_is_told_to_end_says_that_it_can_be_resumed(
     wait_for(lambda: furthest(tmp_path / "trained") >= 2)
     process.send_signal(number)
     _, said = process.communicate(timeout=300)
-    assert process.returncode == 130
+    assert process.returncode == 128 + number
     assert "the same command resumes where it was" in said
     assert "Traceback" not in said
     assert verify(tmp_path / "trained").wrong == {}

@@ -5,6 +5,7 @@ import signal
 import sys
 import traceback
 from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,9 +28,12 @@ from sonde.cli.recovery import recovery
 from sonde.cli.report import report
 from sonde.cli.run import run
 from sonde.cli.show import show
+from sonde.cli.streams import lost, steady_streams
 from sonde.cli.train import train
 from sonde.cli.verify import verify
 from sonde.errors import SondeError
+
+STOPPED = 128 + signal.SIGINT  # exit code
 
 Misused: Any = typer.BadParameter.__bases__[
     0
@@ -86,17 +90,20 @@ def sonde(
     """
 
 
-def _end_like_ctrl_c() -> deque[int]:
-    """Let SIGTERM and SIGHUP do what Ctrl-C does, unless they are ignored; names those that came."""
+def _notice_signals() -> deque[int]:
+    """Let SIGTERM and SIGHUP do what Ctrl-C does; names the signals that came.
+
+    A signal that was ignored when the command began stays so: SIGHUP after `nohup`, SIGINT in a job of a script.
+    """
     came: deque[int] = deque()
 
     def handle(number: int, frame: object) -> None:
         came.append(number)
-        signal.raise_signal(signal.SIGINT)
+        raise KeyboardInterrupt
 
-    for name in ("SIGTERM", "SIGHUP"):
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
         number = getattr(signal, name, None)
-        if number is not None and signal.getsignal(number) is signal.SIG_DFL:
+        if number is not None and signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
             signal.signal(number, handle)
     return came
 
@@ -105,13 +112,32 @@ def main() -> None:
     """Run a command: a mistake is one line and exit code 2; `--debug` shows where it was noticed."""
     arguments = sys.argv[1:]
     debug = "--debug" in arguments
+    out, error = steady_streams()
     if arguments and not {"-h", "--help"} & {*arguments}:  # help has colours of its own
         from sonde.cli.terminal import Printable
 
-        sys.stdout, sys.stderr = Printable(sys.stdout), Printable(sys.stderr)
-    ended_by = _end_like_ctrl_c()
+        sys.stdout, sys.stderr = Printable(out), Printable(error)
+    else:
+        sys.stdout, sys.stderr = out, error
+    came = _notice_signals()
     try:
-        sys.exit(app([word for word in arguments if word != "--debug"], standalone_mode=False) or 0)
+        code = _run([word for word in arguments if word != "--debug"], debug)
+    except KeyboardInterrupt:
+        print("sonde: stopped; the same command resumes where it was", file=sys.stderr)
+        code = STOPPED
+    if code == STOPPED and came:
+        code = 128 + came[0]
+    if (why := lost(out)) is not None:
+        print(f"sonde: standard output cannot be written ({why}): send it elsewhere", file=sys.stderr)
+        code = code or 2
+    lost(error)
+    sys.exit(code)
+
+
+def _run(words: Sequence[str], debug: bool) -> int:
+    """The exit code of a command."""
+    try:
+        return int(app(words, standalone_mode=False) or 0)
     except Misused as error:
         if type(error).__name__ == "NoArgsIsHelpError":
             error.show()
@@ -119,22 +145,14 @@ def main() -> None:
             said = error.format_message().rstrip(".")
             command = error.ctx.command_path if error.ctx else "sonde"
             print(f"sonde: {said}: `{command} --help` tells", file=sys.stderr)
-        sys.exit(2)
     except SondeError as error:
         if debug:
             traceback.print_exc()
         print(f"sonde: {error}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        print("sonde: stopped; the same command resumes where it was", file=sys.stderr)
-        sys.exit(128 + (ended_by[0] if ended_by else signal.SIGINT))
-    except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(0)
     except OSError as error:
         if error.errno != errno.ENAMETOOLONG or debug:
             raise
         from sonde.store import files
 
         print(f"sonde: {files.explain(error, Path(error.filename))}", file=sys.stderr)
-        sys.exit(2)
+    return 2

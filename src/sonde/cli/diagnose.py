@@ -69,11 +69,11 @@ def _is_as_sure(findings: "Findings", level: str) -> bool:
 
 def _write_sarif(to: Path, found: "dict[str, Findings]") -> None:
     from sonde import __version__
+    from sonde.atomic import sweep
     from sonde.diagnosis.sarif import sarif
     from sonde.store import files
 
     if to.is_dir():
         raise SondeError(f"--sarif {to}: name a file")
-    files.make_folder(to.parent)
-    with files.clear_errors(to):
-        to.write_text(plain_json.dumps(sarif(found, __version__), indent=1, ensure_ascii=False))
+    sweep(files.make_folder(to.parent))
+    files.write(to, plain_json.dumps(sarif(found, __version__), indent=1, ensure_ascii=False).encode())

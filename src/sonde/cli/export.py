@@ -115,10 +115,14 @@ def _write(stored: "Runs", layout: str, out: Path, quiet: bool) -> None:
     from sonde.cli.terminal import count
     from sonde.neighbours import LAYOUTS, writer
     from sonde.store import files
+    from sonde.store.partial import marked
 
     write = writer(layout)
-    files.make_folder(out)
-    with files.clear_errors(out), count("exporting runs", quiet=quiet) as on_progress:
+    with (
+        marked(out, layout, alone=LAYOUTS[layout].alone),
+        files.clear_errors(out),
+        count("exporting runs", quiet=quiet) as on_progress,
+    ):
         written = write(stored, out, on_progress)
     if quiet:
         return

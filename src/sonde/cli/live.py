@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sonde.errors import SondeError
+from sonde.errors import SondeError, unicode
 from sonde.store.place import place
 
 if TYPE_CHECKING:
@@ -68,6 +68,7 @@ def live(
         _serve(server, runs, open_=open_)
     except KeyboardInterrupt:
         print("sonde: the live page ended; runs that train or are watched go on", file=sys.stderr)
+        raise typer.Exit(130) from None
     finally:
         server.server_close()
 
@@ -90,6 +91,6 @@ def _serve(server: "Server", runs: Path, *, open_: bool) -> None:
     from sonde.live.keeping_up import KeepingUp
     from sonde.live.page_state import PageState
 
-    feed, state = Feed(), PageState(str(runs), "What the runs show so far")
+    feed, state = Feed(), PageState(unicode(str(runs)), "What the runs show so far")
     server.ready(state.page, feed)
     KeepingUp(runs, feed, state).run()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sonde.errors import SondeError
+from sonde.errors import SondeError, unicode
 from sonde.store.place import Place
 
 if TYPE_CHECKING:
@@ -29,12 +29,13 @@ def export_paper(
     """Beside the layout's files, sonde.json records what it has no place for."""
     import polars as pl
 
-    from sonde.atomic import set_aside
+    from sonde.atomic import set_aside, sweep
     from sonde.cli.stored_rows import RowsInFolders
     from sonde.cli.study_evidence import from_store
     from sonde.errors import pick
     from sonde.paper import WRITERS, provenance
     from sonde.store import files
+    from sonde.store.partial import marked
     from sonde.studies.settings import UnknownKey
     from sonde.studies.study import NoRuns
 
@@ -63,7 +64,7 @@ def export_paper(
                 f"--set: a file holds one recipe; export {' and '.join(found)} one after the other"
             )
         (gathered,) = found.values()
-        evidence = RowsInFolders(gathered.evidence.rows, gathered.evidence.runs, str(runs), runs)
+        evidence = RowsInFolders(gathered.evidence.rows, gathered.evidence.runs, unicode(str(runs)), runs)
         exported.append(Exported(name, WRITERS[name](evidence), evidence.runs))
     if not exported:
         raise (
@@ -74,8 +75,12 @@ def export_paper(
     sheets = {path: sheet for one in exported for path, sheet in one.sheets.items()}
     described = pl.concat([one.runs for one in exported])
     for path in [*sheets, provenance.NAME]:
-        files.make_folder((out / path).parent)
-    with files.clear_errors(out), set_aside(*(out / path for path in [*sheets, provenance.NAME])) as aside:
+        sweep(files.make_folder((out / path).parent))
+    with (
+        marked(out, "paper", alone=False),
+        files.clear_errors(out),
+        set_aside(*(out / path for path in [*sheets, provenance.NAME])) as aside,
+    ):
         digests = {}
         for at, (path, sheet) in zip(
             aside, sheets.items(), strict=False

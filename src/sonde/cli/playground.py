@@ -22,10 +22,11 @@ def playground(
     if out.is_dir():
         raise SondeError(f"{out} is a folder: name a file, for example --out {out / 'playground.html'}")
 
+    from sonde.atomic import sweep
     from sonde.playground.page import render
     from sonde.store import files
 
-    files.make_folder(out.parent)
+    sweep(files.make_folder(out.parent))
     page = render().encode()
     files.write(out, page)
     if not quiet:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from sonde.cli.options import Quiet, RunsFolder
-from sonde.errors import SondeError
+from sonde.errors import SondeError, unicode
 
 
 def report(
@@ -35,6 +35,7 @@ def report(
     if out.is_dir():
         raise SondeError(f"{out} is a folder: name a file, for example --out {out / 'report.html'}")
 
+    from sonde.atomic import sweep
     from sonde.cli.terminal import count
     from sonde.figures import figures_of
     from sonde.report.assembly import contents
@@ -47,10 +48,10 @@ def report(
     stored = load(runs)
     if not stored.runs and not stored.watched:
         raise SondeError(f"{runs} holds no runs: `sonde run STUDY --runs {runs}` makes them")
-    files.make_folder(out.parent)
-    source = str(runs)
+    sweep(files.make_folder(out.parent))
+    source = unicode(str(runs))
     if not with_provenance:
-        stored, source = without_machines(stored), runs.name if isinstance(runs, Path) else source
+        stored, source = without_machines(stored), unicode(runs.name) if isinstance(runs, Path) else source
     found = contents(stored, source=source, title=title)
     drawn = {}
     total = sum(len(figures_of(section.drawn_as)) for section in found.sections)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sonde.cli import options
+from sonde.errors import unicode
 
 if TYPE_CHECKING:
     from sonde.studies import StudyFinding
@@ -75,7 +76,7 @@ def run(
     not_drawn: dict[str, str] = {}
     for label, wanted in groups.items():
         try:
-            gathered = gather(stored, wanted, str(runs), beside=beside)
+            gathered = gather(stored, wanted, unicode(str(runs)), beside=beside)
         except NoRuns as nothing:
             print(f"sonde: {nothing}", file=sys.stderr)
             continue

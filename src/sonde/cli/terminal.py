@@ -22,6 +22,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+from sonde.cli.streams import Steady
 from sonde.errors import printable
 
 RICH_LINES = 500  # of a table, at most
@@ -29,7 +30,8 @@ RICH_LINES = 500  # of a table, at most
 
 def print_json(value: Any) -> None:
     """JSON with null for what is undefined."""
-    text = json.dumps(_plain(value), indent=1, ensure_ascii=False, allow_nan=False)
+    unicode = (sys.stdout.encoding or "").lower().replace("-", "") in ("utf8", "utf16", "utf32")
+    text = json.dumps(_plain(value), indent=1, ensure_ascii=not unicode, allow_nan=False)
     if printable(text) != text:
         text = "".join(sign if printable(sign) else f"\\u{ord(sign):04x}" for sign in text)
     print(text)
@@ -140,7 +142,7 @@ class PrintableConsole(Console):
 class Printable:
     """A stream that lets nothing through that a terminal would obey; `unfiltered` is the stream itself."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: "TextIO | Steady") -> None:
         self.unfiltered = stream
 
     def write(self, text: str) -> int:

@@ -130,7 +130,7 @@ def run_all(
                         listen(active[ready])  # type: ignore[index]
         finally:
             for worker in active.values():
-                worker.process.terminate()
+                worker.process.kill()
                 worker.process.join()
                 worker.output.close()
     return ledger.results()

@@ -3,11 +3,15 @@
 import multiprocessing
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from types import FrameType
+from typing import Any
+
+Handler = Callable[[int, FrameType | None], Any]
+STOPPING = ("SIGINT", "SIGTERM", "SIGHUP")  # those that there are on this system
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,21 +42,33 @@ class Event:
 
 @contextmanager
 def first_ctrl_c() -> Iterator[Connection]:
-    """A connection to be read after the first Ctrl-C, which interrupts nothing; the second is a KeyboardInterrupt."""
+    """A connection to be read after the first Ctrl-C, which interrupts nothing; the second is a KeyboardInterrupt.
+
+    The same holds for every signal whose handler raises KeyboardInterrupt.  Signals that are ignored stay ignored.
+    """
     heard, told = multiprocessing.Pipe(duplex=False)
+    before: dict[int, Handler] = {}
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
     def handle(number: int, frame: FrameType | None) -> None:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        told.send_bytes(b"stop")
+        restore()
+        try:
+            before[number](number, frame)
+        except KeyboardInterrupt:
+            told.send_bytes(b"stop")
 
-    main = threading.current_thread() is threading.main_thread()  # others hear no signals
-    usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # in the background it is ignored
-    if main and usual:
-        signal.signal(signal.SIGINT, handle)
+    if threading.current_thread() is threading.main_thread():  # others hear no signals
+        for name in STOPPING:
+            handler = signal.getsignal(number) if (number := getattr(signal, name, None)) else None
+            if number is not None and callable(handler) and not isinstance(handler, signal.Handlers):
+                before[number] = handler
+                signal.signal(number, handle)
     try:
         yield heard
     finally:
-        if main and usual:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+        restore()
         heard.close()
         told.close()

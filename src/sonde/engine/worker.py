@@ -127,8 +127,17 @@ def work(
     data_root: str | None,
     device: str,
 ) -> None:
-    """A process of this machine: hears through the pipe when to stop, and answers through it."""
+    """A process of this machine: hears through the pipe when to stop, and answers through it.
+
+    The command passes a Ctrl-C on.  SIGTERM and SIGHUP, which may come to every process of a job or of a terminal,
+    end and save the epoch under way, as the command asks for too.
+    """
+    told_to_end = threading.Event()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, lambda number, frame: told_to_end.set())
     redirect(output)
     faulthandler.enable(2)
     threading.Thread(target=_die_with_parent, daemon=True).start()
@@ -146,7 +155,7 @@ def work(
         data_root=None if data_root is None else place(data_root),
         device=device,
         send=send,
-        should_stop=pipe.poll,
+        should_stop=lambda: told_to_end.is_set() or pipe.poll(),
     )
     pipe.close()
 

@@ -20,6 +20,7 @@ class Layout:
     written_by: str  # module of this package and function in it
     opened_with: str
     extra: str | None = None  # that brings the tool
+    alone: bool = False  # in a folder that holds nothing else
 
 
 LAYOUTS: dict[str, Layout] = {
@@ -37,6 +38,7 @@ LAYOUTS: dict[str, Layout] = {
         what="the runs that have ended, without weights, host names and command lines: a store to hand round",
         written_by="store_without_weights.write",
         opened_with="sonde report --runs {out}",
+        alone=True,
     ),
     "tensorboard": Layout(
         what="an event file for each run, its configuration as hparams",

@@ -11,11 +11,10 @@ from sonde.store.stored import Run, Runs, WatchedRun
 
 def write(stored: Runs, out: Path, on_progress: Callable[[int, int], None]) -> list[Path]:
     """A folder for each run that has ended; the others are named."""
-    if any(out.iterdir()):
-        raise SondeError(
-            f"{out} is not empty: runs are handed round in a folder of their own, choose another --out"
-        )
     runs: list[Run | WatchedRun] = [*stored.runs, *stored.watched]
+    others = {path.name for path in out.iterdir() if path.is_dir()} - {run.id for run in runs}
+    if others:
+        raise SondeError(f"{out} holds {min(others)}, which is not in this export: choose another --out")
     paths = []
     for done, run in enumerate(runs):
         on_progress(done, len(runs))

@@ -17,7 +17,7 @@ from tensorboard.plugins.scalar import metadata as scalar
 from tensorboard.plugins.text import metadata as text
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from sonde.atomic import set_aside
+from sonde.atomic import set_aside, sweep
 from sonde.flat_configurations import shown
 from sonde.neighbours.in_turn import UNDEFINED, Point, in_turn, started, steps_of, tags
 from sonde.runs.frame import settings
@@ -31,6 +31,8 @@ STATUS = {"complete": api_pb2.STATUS_SUCCESS, "unfinished": api_pb2.STATUS_RUNNI
 def write(stored: Runs, out: Path, on_progress: Callable[[int, int], None]) -> list[Path]:
     """A folder for each run, `tensorboard/RUN`, with one event file."""
     paths = []
+    for before in (out / "tensorboard").glob("*"):
+        sweep(before)
     for run, rows in in_turn(stored, on_progress):
         folder = out / "tensorboard" / run.id
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,11 +1,13 @@
 """Offline runs of Weights & Biases, written by the package itself; nothing leaves the machine until `wandb sync`."""
 
 import hashlib
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import wandb
 
+from sonde.atomic import ASIDE, aside_mark
 from sonde.errors import SondeError
 from sonde.neighbours.in_turn import UNDEFINED, Point, in_turn, steps_of, tags
 from sonde.store.stored import Run, Runs
@@ -15,14 +17,23 @@ PROJECT = "sonde"
 
 
 def write(stored: Runs, out: Path, on_progress: Callable[[int, int], None]) -> list[Path]:
-    """A folder for each run, `wandb/offline-run-…`.  A run keeps its id, so what is synced twice is one run."""
-    out.mkdir(parents=True, exist_ok=True)
-    paths = []
+    """A folder for each run, `wandb/offline-run-…`, in place once it is complete.
+
+    A run keeps its id, so what is synced twice is one run.
+    """
+    done = out / "wandb"
+    done.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f"{ASIDE}{aside_mark()}", dir=out) as aside:
+        return [path.replace(done / path.name) for path in _offline_runs(stored, Path(aside), on_progress)]
+
+
+def _offline_runs(stored: Runs, aside: Path, on_progress: Callable[[int, int], None]) -> Iterator[Path]:
+    """The folders as the package writes them, each complete when it is handed out."""
     for run, rows in in_turn(stored, on_progress):
         config = run.complete_config if isinstance(run, Run) else run.about
         log = wandb.init(
             project=PROJECT,
-            dir=out,
+            dir=aside,
             id=run.id
             if len(run.id) <= LONGEST_ID
             else hashlib.sha256(run.id.encode()).hexdigest()[:LONGEST_ID],
@@ -36,8 +47,7 @@ def write(stored: Runs, out: Path, on_progress: Callable[[int, int], None]) -> l
                 log.log(_line(run.id, step, epoch, points), step=step)
         finally:
             log.finish(exit_code=int(run.manifest.state not in ("complete", "unfinished")))
-        paths.append(Path(log.settings.sync_dir))
-    return paths
+        yield Path(log.settings.sync_dir)
 
 
 def _line(run: str, step: int, epoch: int | None, points: Sequence[Point]) -> dict[str, float | str]:

@@ -9,6 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from sonde.errors import unicode
+
 PACKAGES = ("sonde", "torch", "numpy", "polars", "safetensors")
 
 
@@ -26,7 +28,7 @@ def describe(threads: int, device: str) -> dict[str, Any]:
         "threads": threads,
         "device": device,
         "git": _git(),
-        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "command": [unicode(word) for word in (Path(sys.argv[0]).name, *sys.argv[1:])],
     }
 
 

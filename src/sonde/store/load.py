@@ -16,6 +16,7 @@ from sonde.store.index_writer import Writer
 from sonde.store.journal import read_watched
 from sonde.store.listing import stamps, stamps_of, strangers
 from sonde.store.notices import tell
+from sonde.store.partial import why_incomplete
 from sonde.store.place import Place, place
 from sonde.store.remote import Remote, Unreachable
 from sonde.store.run import ENDED, Manifest, RunFolder
@@ -60,6 +61,8 @@ def load(
     present = stamps_of(root)
     if apart := strangers(root, present):
         tell(f"{apart} folder{'s' * (apart != 1)} in {root} skipped: no run.json of Sonde's")
+    if incomplete := why_incomplete(root):
+        tell(incomplete)
     wanted = Wanted(metrics=metrics, layers=layers, where=where)
     known = index.read(root, present)
     if known.changed:

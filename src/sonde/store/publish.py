@@ -35,6 +35,16 @@ def publish(root: Place, out: Place, runs: Iterable[str]) -> tuple[list[str], di
                 files={"metrics": manifest.files["metrics"]},
                 checksums={name: checksum(content) for name, content in contents.items()},
             )
-            files.write_folder(out / id, {**contents, "manifest.json": manifest_bytes(kept)})
+            manifest_of_copy = manifest_bytes(kept)
+            if not _is_there(out / id, manifest_of_copy):
+                files.write_folder(out / id, {**contents, "manifest.json": manifest_of_copy})
             written.append(id)
     return written, left_out
+
+
+def _is_there(copy: Place, manifest: bytes) -> bool:
+    """Whether an export that was interrupted wrote the same copy: a folder appears with all its files."""
+    try:
+        return (copy / "manifest.json").read_bytes() == manifest
+    except OSError:
+        return False

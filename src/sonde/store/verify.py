@@ -15,6 +15,7 @@ from sonde.store.index import FOLDER, Index
 from sonde.store.index_writer import light
 from sonde.store.journal import journal_name, read_facts, read_watched
 from sonde.store.listing import stamps_of
+from sonde.store.partial import why_incomplete
 from sonde.store.place import Place, place
 from sonde.store.run import Damaged, Manifest, RunFolder
 from sonde.store.schemas import WATCHED
@@ -56,6 +57,8 @@ def verify(root: str | Place) -> Verified:
             except SondeError as error:
                 found.blame(id, str(error))
         _verify_index(root, found)
+        if incomplete := why_incomplete(root):
+            found.blame(root.name, incomplete)
     finally:
         known.close()
     found.left_over += [str(path) for path in _asides(root)]
