@@ -26,10 +26,14 @@ def set_aside(*targets: Path, locked: bool = False) -> Iterator[list[Path]]:
         _remove(*aside)
     try:
         yield list(aside)
+        for path in aside:
+            _sync(path)
         for path, target in aside.items():
             if locked and target.is_dir():
                 _remove(target)
             path.replace(target)
+        for folder in {target.parent for target in targets}:
+            sync_folder(folder)
     finally:
         _remove(*aside)
 
@@ -77,9 +81,23 @@ def _remove(*paths: Path) -> None:
                 path.unlink(missing_ok=True)
 
 
-def to_disk(path: Path, content: bytes) -> None:
-    """A new file, complete on disk when this returns."""
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+def _sync(path: Path) -> None:
+    """Bring a file, or a folder with all it holds, to the disk: after a power failure it is there."""
+    if path.is_dir():
+        for inner in path.iterdir():
+            _sync(inner)
+        sync_folder(path)
+    else:
+        with path.open("rb+") as file:
+            os.fsync(file.fileno())
+
+
+def sync_folder(folder: Path) -> None:
+    """Bring the names in a folder to the disk, where the system can: a file that was renamed keeps its new name."""
+    if os.name == "posix":
+        with suppress(OSError):  # some file systems refuse it
+            number = os.open(folder, os.O_RDONLY)
+            try:
+                os.fsync(number)
+            finally:
+                os.close(number)

@@ -87,7 +87,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for config in STUDIES["audit"].configs("quick", (42,)):
         write_run(tmp_path / "few", config)
     watch_a_loop(tmp_path / "few")
-    for config in STUDIES["residual"].configs("quick", (42,)):
+    for config in STUDIES["snapshots"].configs("quick", (42,)):
         write_run(tmp_path / "drawn", config)
     monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)  # or every process compiles anew
     monkeypatch.setenv("MPLCONFIGDIR", mpl.get_cachedir())

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sonde.atomic import ASIDE, set_aside, to_disk
+from sonde.atomic import ASIDE, set_aside
 
 
 def test_files_take_their_names_together(tmp_path: Path) -> None:
@@ -12,7 +12,7 @@ def test_files_take_their_names_together(tmp_path: Path) -> None:
     first.write_text("old")
     with set_aside(first, second) as aside:
         for path in aside:
-            to_disk(path, b"new")
+            path.write_bytes(b"new")
             assert path.name.startswith(ASIDE)
             assert path.suffix == ".txt"  # a format is told by it
         assert first.read_text() == "old"
@@ -26,9 +26,9 @@ def test_a_failure_leaves_what_was_there_and_nothing_else(tmp_path: Path) -> Non
 
     def fail() -> None:
         with set_aside(file, folder) as (one, other):
-            to_disk(one, b"new")
+            one.write_bytes(b"new")
             other.mkdir()
-            to_disk(other / "inside", b"new")
+            (other / "inside").write_bytes(b"new")
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -45,7 +45,7 @@ def test_of_two_who_make_a_folder_the_first_stands(tmp_path: Path) -> None:
             late.mkdir()
             with set_aside(folder) as (early,):
                 early.mkdir()
-                to_disk(early / "inside", b"early")
+                (early / "inside").write_bytes(b"early")
 
     with pytest.raises(OSError, match="not empty"):
         race()
@@ -60,6 +60,6 @@ def test_who_holds_the_lock_clears_remains_and_replaces_a_damaged_folder(tmp_pat
         (left / "damaged").touch()
     with set_aside(folder, locked=True) as (aside,):
         aside.mkdir()
-        to_disk(aside / "whole", b"")
+        (aside / "whole").write_bytes(b"")
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
     assert [path.name for path in folder.iterdir()] == ["whole"]

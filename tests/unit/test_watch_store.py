@@ -1,5 +1,6 @@
 """Watched runs in a store: written as they come, read beside trained ones, and never taken for one of those."""
 
+import errno
 import json
 from pathlib import Path
 
@@ -12,10 +13,12 @@ from conftest import Sonde, tiny_config
 from sonde.errors import SondeError
 from sonde.rows import SCHEMA
 from sonde.store import journal as journals
+from sonde.store import notices
 from sonde.store.journal import Journal, folder_name, read_watched
 from sonde.store.load import load
 from sonde.store.place import place
 from sonde.store.run import RunFolder
+from sonde.store.verify import verify
 from sonde.training.train import train
 from sonde.watching.watch import watch
 from stores import some_rows
@@ -87,6 +90,63 @@ def test_a_flipped_bit_anywhere_in_the_journal_is_refused_with_a_way_to_keep_the
             read_watched(journal.folder)
     file.write_bytes(whole[:first])
     assert read_watched(journal.folder)[1].equals(some_rows(0))
+
+
+@pytest.mark.parametrize("harm", ["deleted", "emptied", "cut"])
+def test_a_journal_that_lost_rows_is_noticed(
+    harm: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    journal = made(tmp_path)
+    for step in range(3):
+        journal.append(some_rows(step), step)
+    journal.sync()
+    journal.append(some_rows(3), 3)  # as a process that was killed leaves it
+    file = tmp_path / "net" / "journal-0001.chunks"
+    first = len(journals._chunk(some_rows(0)))
+    assert verify(tmp_path).wrong == {}
+    whole = file.read_bytes()
+    file.write_bytes(whole[: 3 * first])  # what came after the last sync is not known to the manifest
+    assert verify(tmp_path).wrong == {}
+    file.write_bytes(whole[:first] if harm == "cut" else b"")
+    if harm == "deleted":
+        file.unlink()
+    assert list(verify(tmp_path).wrong) == ["net"]
+    capsys.readouterr()
+    left = load(tmp_path)
+    assert left.rows["step"].unique().to_list() == ([0] if harm == "cut" else [])
+    assert str(file) in capsys.readouterr().err + " ".join(notices._told)
+
+
+def test_the_first_rows_of_a_journal_are_known_to_the_manifest_at_once(tmp_path: Path) -> None:
+    journal = made(tmp_path)
+    journal.append(some_rows(0), 0)
+    (tmp_path / "net" / "journal-0001.chunks").unlink()
+    assert list(verify(tmp_path).wrong) == ["net"]
+
+
+def test_a_folded_journal_is_no_longer_asked_for(tmp_path: Path) -> None:
+    journal = made(tmp_path)
+    journal.append(some_rows(0), 0)
+    journal.close("complete", 1)
+    found = verify(tmp_path)
+    assert (found.wrong, found.left_over) == ({}, [])
+    assert not any(name.startswith("journal") for name in journal.manifest.checksums or {})
+
+
+def test_a_fold_that_fails_leaves_every_row_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journals, "PART", 1)
+    journal = made(tmp_path)
+
+    def full(*args: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(journals, "parquet", full)
+        journal.append(some_rows(0), 0)
+        assert read_watched(journal.folder)[1].equals(some_rows(0))
+    journal.append(some_rows(1), 1)
+    journal.close("complete", 2)
+    assert read_watched(journal.folder)[1].equals(pl.concat([some_rows(0), some_rows(1)]))
 
 
 def test_a_run_of_the_same_name_gets_a_number(tmp_path: Path) -> None:

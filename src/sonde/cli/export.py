@@ -117,9 +117,9 @@ def _write(stored: "Runs", layout: str, out: Path, quiet: bool) -> None:
     from sonde.store import files
     from sonde.store.partial import marked
 
-    write = writer(layout)
+    write, about = writer(layout), LAYOUTS[layout]
     with (
-        marked(out, layout, alone=LAYOUTS[layout].alone),
+        marked(out, layout, alone=about.alone, run_by_run=about.run_by_run),
         files.clear_errors(out),
         count("exporting runs", quiet=quiet) as on_progress,
     ):
@@ -129,4 +129,4 @@ def _write(stored: "Runs", layout: str, out: Path, quiet: bool) -> None:
     many = len(stored.runs) + len(stored.watched) if layout != "runs" else len(written)
     where = " and ".join(map(str, written)) if len(written) <= 2 else f"{written[0].parent}"
     print(f"{many} run{'s' * (many != 1)} in {where}")
-    print(f"open with: {LAYOUTS[layout].opened_with.format(out=out)}")
+    print(f"open with: {about.opened_with.format(out=out)}")

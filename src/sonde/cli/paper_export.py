@@ -77,7 +77,7 @@ def export_paper(
     for path in [*sheets, provenance.NAME]:
         sweep(files.make_folder((out / path).parent))
     with (
-        marked(out, "paper", alone=False),
+        marked(out, "paper"),
         files.clear_errors(out),
         set_aside(*(out / path for path in [*sheets, provenance.NAME])) as aside,
     ):

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import filelock
 import platformdirs
 
-from sonde.atomic import set_aside, to_disk
+from sonde.atomic import set_aside
 from sonde.errors import SondeError
 from sonde.store.files import clear_errors
 from sonde.store.place import Place, place
@@ -86,8 +86,8 @@ def _copy(root: Remote, names: Sequence[str], listed: dict[str, dict[str, Any]],
             "sha256": hashlib.sha256(content).hexdigest(),
         }
         local.parent.mkdir(parents=True, exist_ok=True)
-        to_disk(local, content)
-    to_disk(folder / CHECKSUMS, json.dumps(checksums, indent=1).encode())
+        local.write_bytes(content)
+    (folder / CHECKSUMS).write_bytes(json.dumps(checksums, indent=1).encode())
 
 
 def _verified(file: Remote, about: dict[str, Any]) -> bytes:

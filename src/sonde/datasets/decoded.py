@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from sonde.atomic import to_disk
 from sonde.datasets.cache import cache_folder, made_once
 from sonde.datasets.cifar10 import SIDE, TEST, TRAIN, ImageBlock, Source
 from sonde.errors import SondeError
@@ -96,7 +95,7 @@ def _decode(source: Source, folder: Path, on_progress: OnProgress) -> None:
         "place": str(source.place.resolve()),
         "fingerprint": hashlib.sha256("".join(s.digest for s in splits.values()).encode()).hexdigest(),
     }
-    to_disk(folder / "about.json", json.dumps(about, indent=1).encode())
+    (folder / "about.json").write_bytes(json.dumps(about, indent=1).encode())
 
 
 def _blocks(source: Source) -> tuple[int, Iterator[ImageBlock], Iterator[ImageBlock]]:

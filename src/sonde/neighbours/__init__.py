@@ -21,6 +21,7 @@ class Layout:
     opened_with: str
     extra: str | None = None  # that brings the tool
     alone: bool = False  # in a folder that holds nothing else
+    run_by_run: bool = False  # each run appears when it is complete; otherwise all of them at once
 
 
 LAYOUTS: dict[str, Layout] = {
@@ -39,18 +40,21 @@ LAYOUTS: dict[str, Layout] = {
         written_by="store_without_weights.write",
         opened_with="sonde report --runs {out}",
         alone=True,
+        run_by_run=True,
     ),
     "tensorboard": Layout(
         what="an event file for each run, its configuration as hparams",
         written_by="tensorboard_events.write",
         opened_with="tensorboard --logdir {out}/tensorboard",
         extra="tensorboard",
+        run_by_run=True,
     ),
     "wandb": Layout(
         what="an offline run of Weights & Biases for each run",
         written_by="wandb_offline.write",
         opened_with="wandb sync {out}/wandb/offline-run-*",
         extra="wandb",
+        run_by_run=True,
     ),
     "mlflow": Layout(
         what="an experiment in a SQLite database of MLflow",

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeVar
 
-from sonde.atomic import set_aside, to_disk
+from sonde.atomic import set_aside
 from sonde.errors import SondeError
 from sonde.store.place import Place
 from sonde.store.remote import Remote
@@ -76,7 +76,7 @@ def write(path: Place, content: bytes) -> None:
         return
     assert isinstance(path, Path)
     with clear_errors(path), set_aside(path) as (aside,):
-        to_disk(aside, content)
+        aside.write_bytes(content)
 
 
 def write_folder(path: Place, contents: dict[str, bytes]) -> None:
@@ -89,4 +89,4 @@ def write_folder(path: Place, contents: dict[str, bytes]) -> None:
     with clear_errors(path), set_aside(path) as (aside,):
         aside.mkdir()
         for name, content in contents.items():
-            to_disk(aside / name, content)
+            (aside / name).write_bytes(content)

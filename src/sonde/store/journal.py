@@ -7,14 +7,20 @@
 
 A process that is killed loses the chunk it was writing: the file ends before the chunk does.  Anything else that
 does not fit its checksum is damage.  In an object store the journal is put anew, at most every ten seconds.
+
+The manifest has size and checksum of the journal's beginning, as `sync` last brought it to the disk: a journal that
+was deleted or cut is noticed, and so far a power failure loses nothing.
 """
 
 import contextlib
+import hashlib
 import io
 import json
+import os
 import re
 import shlex
 import struct
+import threading
 import time
 import zlib
 from collections.abc import Iterator, Mapping
@@ -25,11 +31,13 @@ from typing import Any
 import polars as pl
 from pydantic_core import from_json
 
+from sonde.atomic import sync_folder
 from sonde.errors import SondeError
 from sonde.rows import WATCHED
 from sonde.store import files
-from sonde.store.checksums import checksum
+from sonde.store.checksums import Checksum, checksum
 from sonde.store.lock import Sign
+from sonde.store.notices import tell
 from sonde.store.parquet_rows import refuse_strangers
 from sonde.store.place import Place
 from sonde.store.run import Damaged, Manifest, RunFolder, State, parquet
@@ -50,8 +58,11 @@ class Journal:
         self.manifest = self.folder.manifest()
         self._rows = 0  # in the journal
         self._end = 0  # bytes of whole chunks in it
+        self._digest = hashlib.sha256()  # of these
+        self._known = 0  # bytes of it that the manifest knows of
         self._unput = bytearray()  # the journal of an object store
-        self._put_at = time.monotonic()
+        self._synced_at = time.monotonic()
+        self._alone = threading.RLock()  # `sync` may be called by another thread
         self._sign: Sign | None = None
         with contextlib.suppress(OSError, SondeError):
             self._sign = Sign(root, self.id)
@@ -63,21 +74,48 @@ class Journal:
     def append(self, rows: pl.DataFrame, step: int) -> None:
         """Rows that survive a kill as soon as this returns; in an object store, ten seconds later."""
         content = _chunk(rows)
-        path = self.folder.path / journal_name(self.manifest)
-        if isinstance(path, Path):
-            with files.clear_errors(path), path.open("r+b" if self._end else "wb") as file:
-                file.seek(self._end)
-                file.write(content)
-                file.truncate()
+        with self._alone:
+            path = self.folder.path / journal_name(self.manifest)
+            if isinstance(path, Path):
+                with files.clear_errors(path), path.open("r+b" if self._end else "wb") as file:
+                    file.seek(self._end)
+                    file.write(content)
+                    file.truncate()
+            else:
+                self._unput += content
             self._end += len(content)
-        else:
-            self._unput += content
-            if time.monotonic() - self._put_at >= PAUSE:
-                files.write(path, bytes(self._unput))
-                self._put_at = time.monotonic()
-        self._rows += rows.height
-        if self._rows >= PART:
-            self._fold(replace(self.manifest, step=step))
+            self._digest.update(content)
+            self._rows += rows.height
+            if self._rows >= PART:
+                with contextlib.suppress(
+                    OSError, SondeError
+                ):  # the journal has them; the next fold takes all
+                    self._fold(replace(self.manifest, step=step))
+            elif isinstance(path, Path) and not self._known:
+                with contextlib.suppress(OSError, SondeError):
+                    self.sync()
+            elif not isinstance(path, Path) and time.monotonic() - self._synced_at >= PAUSE:
+                self.sync()
+
+    def sync(self) -> None:
+        """Bring the journal to the disk, or into the object store, and its size and checksum into the manifest."""
+        with self._alone:
+            self._synced_at = time.monotonic()
+            if self._end == self._known:
+                return
+            name = journal_name(self.manifest)
+            path = self.folder.path / name
+            with files.clear_errors(path):
+                if isinstance(path, Path):
+                    with path.open("rb+") as file:
+                        os.fsync(file.fileno())
+                    sync_folder(path.parent)
+                else:
+                    files.write(path, bytes(self._unput))
+            known = Checksum(self._digest.hexdigest(), self._end)
+            manifest = replace(self.manifest, checksums={**(self.manifest.checksums or {}), name: known})
+            self.folder.put(manifest)
+            self.manifest, self._known = manifest, self._end
 
     def beat(self) -> None:
         """The loop goes on."""
@@ -86,24 +124,30 @@ class Journal:
 
     def facts(self, known: Mapping[str, Any]) -> None:
         """What was seen once; the last word counts."""
-        before = self.manifest.files.get("facts")
-        name = f"facts-{1 if before is None else _number(before) + 1}.json"
-        content = json.dumps(known, indent=1, ensure_ascii=False).encode()
-        files.write(self.folder.path / name, content)
-        self.manifest = _with_file(self.manifest, "facts", name, content)
-        self.folder.put(self.manifest)
+        with self._alone:
+            before = self.manifest.files.get("facts")
+            name = f"facts-{1 if before is None else _number(before) + 1}.json"
+            content = json.dumps(known, indent=1, ensure_ascii=False).encode()
+            files.write(self.folder.path / name, content)
+            manifest = _with_file(self.manifest, "facts", name, content)
+            self.folder.put(manifest)
+            self.manifest = manifest
         if before is not None:
             with contextlib.suppress(OSError, SondeError):
                 (self.folder.path / before).unlink(missing_ok=True)
 
     def close(self, state: State, step: int, message: str | None = None) -> None:
-        self._fold(replace(self.manifest, step=step, state=state, message=message))
+        with self._alone:
+            self._fold(replace(self.manifest, step=step, state=state, message=message))
         if self._sign is not None:
             self._sign.remove()
 
     def _fold(self, manifest: Manifest) -> None:
         """The journal as a part; it counts from the moment the manifest names it."""
-        journal = self.folder.path / journal_name(self.manifest)
+        name = journal_name(self.manifest)
+        journal = self.folder.path / name
+        checksums = {file: known for file, known in (manifest.checksums or {}).items() if file != name}
+        manifest = replace(manifest, checksums=checksums)
         if self._rows:
             part = f"metrics-{parts_of(self.manifest) + 1:04d}"
             chunks = bytes(self._unput) if self._unput else journal.read_bytes()
@@ -112,7 +156,8 @@ class Journal:
             manifest = _with_file(manifest, part, f"{part}.parquet", content)
         self.folder.put(manifest)
         self.manifest = manifest
-        self._rows = self._end = 0
+        self._rows = self._end = self._known = 0
+        self._digest = hashlib.sha256()
         self._unput.clear()
         with contextlib.suppress(OSError, SondeError):
             journal.unlink(missing_ok=True)
@@ -159,24 +204,57 @@ def journal_name(manifest: Manifest) -> str:
 
 
 def read_watched(folder: RunFolder, manifest: Manifest | None = None) -> tuple[Manifest, pl.DataFrame]:
-    """The visible rows: every part, then the journal; follows a writer that moves on meanwhile."""
+    """The visible rows: every part, then the journal; follows a writer that moves on meanwhile.
+
+    Where the journal is missing or was cut, that is told, and the rest is read.
+    """
+    cut = False
     while True:
-        manifest, found = folder.follow(lambda visible: _rows(folder, visible), manifest)
+        try:
+            manifest, found = folder.follow(lambda visible: _rows(folder, visible, cut=cut), manifest)
+        except Cut as error:
+            tell(f"{error}; the rows that are left are read")
+            cut = True
+            continue
         newer = folder.manifest()
         if newer.files == manifest.files:
             return newer, found
         manifest = newer
 
 
-def _rows(folder: RunFolder, manifest: Manifest) -> pl.DataFrame:
+def _rows(folder: RunFolder, manifest: Manifest, *, cut: bool) -> pl.DataFrame:
     parts = [file for name, file in sorted(manifest.files.items()) if name != "facts"]
     found = [folder.table(file, manifest, WATCHED) for file in parts]
     journal = folder.path / journal_name(manifest)
-    with contextlib.suppress(FileNotFoundError):
-        found += _chunks(journal.read_bytes(), journal)
+    try:
+        content = journal.read_bytes()
+    except FileNotFoundError:
+        content = b""
+    found += _chunks(content, journal)
+    if not cut:
+        verify_journal(folder, content, manifest)
     rows = pl.concat([pl.DataFrame(schema=WATCHED), *found])
     refuse_strangers(rows, folder.path, folder.id, folder.fix)
     return rows
+
+
+class Cut(Damaged):
+    """The journal has fewer rows than were stored."""
+
+
+def verify_journal(folder: RunFolder, content: bytes, manifest: Manifest) -> None:
+    """The manifest knows how the journal begins: it may be longer, and nothing else."""
+    name = journal_name(manifest)
+    known = (manifest.checksums or {}).get(name)
+    if known is None:
+        return
+    if len(content) < known.bytes:
+        raise Cut(
+            f"{folder.path / name} has lost rows ({len(content):,} bytes; stored were {known.bytes:,} or more): "
+            "restore it from a copy"
+        )
+    if checksum(content[: known.bytes]) != known:
+        raise Damaged(f"{folder.path / name} is not what was stored (its SHA-256 is another): {folder.fix}")
 
 
 def read_facts(folder: RunFolder) -> dict[str, Any]:

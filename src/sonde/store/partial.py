@@ -31,10 +31,11 @@ def why_incomplete(root: Place) -> str | None:
 
 
 @contextmanager
-def marked(out: Path, layout: str, *, alone: bool) -> Iterator[None]:
+def marked(out: Path, layout: str, *, alone: bool = False, run_by_run: bool = False) -> Iterator[None]:
     """Mark the folder while an export is written.  After an interruption the mark stays, and the same command goes on.
 
-    `alone`: the export needs a folder that holds nothing else.
+    `alone`: the export needs a folder that holds nothing else.  `run_by_run`: an error leaves the runs before it;
+    other layouts appear complete or not at all, and an error leaves no mark of theirs.
     """
     mark = mark_of(out, layout)
     files.make_folder(out)
@@ -49,6 +50,11 @@ def marked(out: Path, layout: str, *, alone: bool) -> Iterator[None]:
         f"An export ({layout}) is being written here, or was interrupted: this folder does not hold all of it.\n"
         "The same `sonde export` command completes it and removes this file.\n".encode(),
     )
-    yield
+    try:
+        yield
+    except Exception:
+        if not run_by_run or all(path == mark for path in out.iterdir()):
+            mark.unlink(missing_ok=True)
+        raise
     with files.clear_errors(mark):
         mark.unlink(missing_ok=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from sonde.watching.hooks import Accumulated, Arriving, Enter, Leave, LeaveLoss, Stepped, Stepping
-from sonde.watching.spots import COMPILED, FROZEN, Spot, goes_fast
+from sonde.watching.spots import COMPILED, FROZEN, Spot, goes_fast, is_lazy
 from sonde.watching.updates import Updates
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Attachment:
                 self._of_step.append(sampled.register_hook(Arriving(self._recorder, name, sampled)))  # type: ignore[no-untyped-call]
         if self._root_always:
             for parameter in (known() for known in self._parameters):
-                if parameter is not None and parameter.requires_grad:
+                if parameter is not None and not is_lazy(parameter) and parameter.requires_grad:
                     hook: Any = parameter.register_post_accumulate_grad_hook
                     self._of_step.append(hook(Accumulated(self._recorder, self._names[id(parameter)])))
 

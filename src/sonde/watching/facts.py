@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from sonde.watching.observations import Call
-from sonde.watching.spots import Spot
+from sonde.watching.reductions import readable
+from sonde.watching.spots import Spot, is_lazy
 
 NEVER_CALLED = "never called"
 NO_CALL = "it is compiled, or called in a way that hooks do not hear"
@@ -51,7 +52,7 @@ class Glance:
     def __init__(self, name: str, x: Tensor) -> None:
         self.name, self.shape, self.dtype = name, list(x.shape), str(x.dtype).removeprefix("torch.")
         self.numbers: Tensor | None = None
-        if x.numel() and x.layout == torch.strided and not x.is_complex() and not x.is_nested:
+        if readable(x) is None:
             x = x.detach()
             y = x.float() if x.device.type == "mps" else x.double()
             broken, rms = (~y.isfinite()).to(y.dtype).mean(), y.square().mean().sqrt()
@@ -132,14 +133,12 @@ class Start:
         self.looks: dict[int, Tensor] = {
             id(parameter): _looks(parameter.detach())
             for parameter in model.parameters()
-            if type(parameter) is nn.Parameter and parameter.numel() and not parameter.is_complex()
+            if readable(parameter) is None
         }
-        many = sum(x.numel() for x in model.state_dict().values() if isinstance(x, Tensor))
+        held = {name: x for name, x in model.state_dict().items() if isinstance(x, Tensor)}
         self.state: dict[str, Tensor] | None = None
-        if many <= KEPT:
-            self.state = {
-                name: x.detach().clone() for name, x in model.state_dict().items() if isinstance(x, Tensor)
-            }
+        if not any(map(is_lazy, held.values())) and sum(x.numel() for x in held.values()) <= KEPT:
+            self.state = {name: x.detach().clone() for name, x in held.items()}
 
     def look(self, parameter: Tensor) -> dict[str, Any]:
         seen = self.looks.get(id(parameter))

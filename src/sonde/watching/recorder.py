@@ -86,7 +86,10 @@ class Recorder:
             parameters=self._parameters,
             updates=self._updates,
         )
-        self._start_step()
+        try:
+            self._start_step()
+        except Exception as error:
+            self.give_up(error)
 
     # Steps
 
@@ -260,6 +263,9 @@ class Recorder:
         if step == self._heard_loss_in:
             return
         if isinstance(loss, Tensor):
+            if loss.is_meta:
+                warn("a loss on the device meta has no value: it is not recorded")
+                return
             self._note_graph(loss)
         self._outbox.log(loss, step, self.step)
 

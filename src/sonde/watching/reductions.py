@@ -23,6 +23,8 @@ def readable(x: Tensor) -> str | None:
         return "a complex tensor is not read"
     if x.numel() == 0:
         return "the tensor is empty"
+    if x.is_meta:
+        return "a tensor on the device meta has no values"
     return None
 
 

@@ -19,6 +19,7 @@ class Sink(Protocol):
 
     def append(self, rows: pl.DataFrame, step: int) -> None: ...
     def beat(self) -> None: ...
+    def sync(self) -> None: ...
     def facts(self, known: dict[str, Any]) -> None: ...
     def close(self, state: State, step: int, message: str | None) -> None: ...
     def rows(self) -> pl.DataFrame: ...
@@ -49,6 +50,9 @@ class Memory:
     def beat(self) -> None:
         pass
 
+    def sync(self) -> None:
+        pass
+
     def facts(self, known: dict[str, Any]) -> None:
         pass
 
@@ -64,7 +68,8 @@ class Stored:
 
     def __init__(self, journal: Journal, every: int) -> None:
         self.journal = journal
-        self._rest = Memory(every)
+        self._every, self._rest = every, Memory(every)
+        self._facts: dict[str, Any] | None = None  # that could not be written
         self.broken = False
 
     def append(self, rows: pl.DataFrame, step: int) -> None:
@@ -74,10 +79,19 @@ class Stored:
     def beat(self) -> None:
         self.journal.beat()
 
+    def sync(self) -> None:
+        self._try(self.journal.sync)
+
     def facts(self, known: dict[str, Any]) -> None:
-        self._try(lambda: self.journal.facts(known))
+        self._facts = None if self._try(lambda: self.journal.facts(known)) else known
 
     def close(self, state: State, step: int, message: str | None) -> None:
+        """What could not be written before is tried once more: there may be room again."""
+        self.broken = False
+        if (rest := self._rest.rows()).height and self._try(lambda: self.journal.append(rest, step)):
+            self._rest = Memory(self._every)
+        if self._facts is not None:
+            self.facts(self._facts)
         self._try(lambda: self.journal.close(state, step, message))
 
     def rows(self) -> pl.DataFrame:

@@ -4,6 +4,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from fnmatch import fnmatchcase
 
+import torch
 from torch import nn
 
 from sonde.errors import SondeError, nearest
@@ -11,6 +12,7 @@ from sonde.errors import SondeError, nearest
 WHOLE = "(model)"  # the name of the model itself
 COMPILED = "the module is compiled: what happens inside is not seen"
 FROZEN = "frozen and in eval mode, where a hook would change the way PyTorch computes it"
+SCRIPTED = "the module is TorchScript: what happens inside is not seen"
 WITHIN_ATTENTION = "MultiheadAttention uses its weights without calling it"
 
 Layers = str | Iterable[str] | Callable[[str, nn.Module], bool] | None
@@ -51,7 +53,9 @@ class Spot:
     def __init__(self, name: str, module: nn.Module, *, chosen: bool | None, hidden: str | None) -> None:
         self.name = name
         self.module = weakref.ref(module)
-        self.type = type(module).__name__
+        self.type = str(
+            getattr(module, "original_name", type(module).__name__)
+        )  # of TorchScript, what it was
         self.chosen = chosen  # None: decided by the shapes of its first call
         self.hidden = hidden  # why its calls cannot be seen
         self.silent: str | None = None  # why they are not to be seen as long as the model is as it is
@@ -89,7 +93,7 @@ def find_spots(model: nn.Module, layers: Layers = None) -> list[Spot]:
 
 def _wanted(layers: Layers) -> Callable[[str, nn.Module], bool | None]:
     if layers is None:
-        return lambda name, module: True if module._parameters or _is_activation(module) else None
+        return lambda name, module: True if any(_own_parameters(module)) or _is_activation(module) else None
     if callable(layers):
         return lambda name, module: bool(layers(name, module))
     patterns = [layers] if isinstance(layers, str) else list(layers)
@@ -108,6 +112,9 @@ def _walk(
     if id(module) in seen:
         return
     seen.add(id(module))
+    if isinstance(module, torch.jit.ScriptModule):
+        yield name, module, SCRIPTED
+        return
     if getattr(module, "_compiled_call_impl", None) is not None:
         hidden = COMPILED
     yield name, module, hidden
@@ -135,6 +142,8 @@ def inside(module: nn.Module) -> nn.Module:
 
 def contents(module: nn.Module) -> nn.Module:
     """The module that a wrapper of torch.compile stands for; else the module itself."""
+    if isinstance(module, torch.jit.ScriptModule):
+        return module
     inner = module._modules.get("_orig_mod")
     return module if inner is None else inner
 
@@ -142,9 +151,21 @@ def contents(module: nn.Module) -> nn.Module:
 def named_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     """Every name of every parameter: one that is shared comes under each of its names."""
     for name, module, _ in walk(model):
-        for part, parameter in contents(module)._parameters.items():
+        for part, parameter in _own_parameters(contents(module)):
             if parameter is not None:
                 yield part if name == WHOLE else f"{name}.{part}", parameter
+
+
+def _own_parameters(module: nn.Module) -> Iterable[tuple[str, nn.Parameter | None]]:
+    """Those that the walk does not find in a submodule; TorchScript is not walked into."""
+    if isinstance(module, torch.jit.ScriptModule):
+        return module.named_parameters()
+    return module._parameters.items()
+
+
+def is_lazy(parameter: torch.Tensor) -> bool:
+    """Whether a parameter, as of LazyLinear, has no shape before the first forward pass."""
+    return isinstance(parameter, nn.parameter.UninitializedParameter)
 
 
 def mode_matters(model: nn.Module) -> list[nn.Module]:

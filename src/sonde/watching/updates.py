@@ -91,6 +91,8 @@ def _length(tensor: Tensor) -> Tensor:
 def _odd(parameter: Tensor) -> str | None:
     if parameter.layout != torch.strided or parameter.is_complex():
         return "a sparse or complex parameter is not read"
+    if parameter.is_meta:
+        return "a parameter on the device meta has no values"
     if parameter.numel() == 0:
         return "the parameter is empty: it is sharded, or not yet initialised"
     return None

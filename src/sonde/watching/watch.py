@@ -187,7 +187,7 @@ def watch(
         before.close()
     if _rank() != 0:
         return Watch(None, "", None)
-    title = type(contents(inside(model))).__name__
+    title = next(spot.type for spot in spots if spot.is_root)
     about = {
         "label": name or title,
         "model": title,
