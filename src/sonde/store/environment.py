@@ -14,13 +14,17 @@ from sonde.errors import unicode
 PACKAGES = ("sonde", "torch", "numpy", "polars", "safetensors")
 
 
-def describe(threads: int, device: str) -> dict[str, Any]:
-    """Versions, machine, thread count, device and git state, as plain values."""
+def describe(threads: int, device: str, *, provenance: bool = True) -> dict[str, Any]:
+    """Versions, machine, thread count, device and git state, as plain values.
+
+    `provenance`: with the name of the machine and the arguments of the command line, which may hold secrets.
+    """
+    command = [unicode(word) for word in (Path(sys.argv[0]).name, *sys.argv[1:])]
     return {
         "python": platform.python_version(),
         "packages": {name: importlib.metadata.version(name) for name in PACKAGES},
         "machine": {
-            "host": platform.node(),
+            **({"host": platform.node()} if provenance else {}),
             "system": platform.platform(),
             "processor": _processor(),
             "cores": os.cpu_count(),
@@ -28,7 +32,7 @@ def describe(threads: int, device: str) -> dict[str, Any]:
         "threads": threads,
         "device": device,
         "git": _git(),
-        "command": [unicode(word) for word in (Path(sys.argv[0]).name, *sys.argv[1:])],
+        "command": command if provenance else command[:1],
     }
 
 

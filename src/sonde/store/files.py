@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeVar
 
-from sonde.atomic import set_aside
+from sonde.atomic import set_aside, sync_folder
 from sonde.errors import SondeError
 from sonde.store.place import Place
 from sonde.store.remote import Remote
@@ -65,7 +65,9 @@ def make_folder(path: P) -> P:
     with clear_errors(path):
         if path.exists() and not path.is_dir():
             raise SondeError(f"{path} is a file: name a folder")
-        path.mkdir(parents=True, exist_ok=True)
+        if not path.exists():
+            path.mkdir(parents=True, exist_ok=True)
+            sync_folder(path.parent)
     return path
 
 

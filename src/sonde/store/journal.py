@@ -25,6 +25,7 @@ import time
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -208,13 +209,13 @@ def read_watched(folder: RunFolder, manifest: Manifest | None = None) -> tuple[M
 
     Where the journal is missing or was cut, that is told, and the rest is read.
     """
-    cut = False
+    read = partial(_rows, folder)
     while True:
         try:
-            manifest, found = folder.follow(lambda visible: _rows(folder, visible, cut=cut), manifest)
+            manifest, found = folder.follow(read, manifest)
         except Cut as error:
             tell(f"{error}; the rows that are left are read")
-            cut = True
+            read = partial(_rows, folder, cut=True)
             continue
         newer = folder.manifest()
         if newer.files == manifest.files:
@@ -222,7 +223,7 @@ def read_watched(folder: RunFolder, manifest: Manifest | None = None) -> tuple[M
         manifest = newer
 
 
-def _rows(folder: RunFolder, manifest: Manifest, *, cut: bool) -> pl.DataFrame:
+def _rows(folder: RunFolder, manifest: Manifest, *, cut: bool = False) -> pl.DataFrame:
     parts = [file for name, file in sorted(manifest.files.items()) if name != "facts"]
     found = [folder.table(file, manifest, WATCHED) for file in parts]
     journal = folder.path / journal_name(manifest)

@@ -99,7 +99,7 @@ def _odd(parameter: Tensor) -> str | None:
 
 
 def _whole(grad: Tensor) -> bool:
-    return type(grad) is Tensor and (grad.layout == torch.strided or grad.is_sparse)
+    return type(grad) is Tensor and not grad.is_meta and (grad.layout == torch.strided or grad.is_sparse)
 
 
 def _dense(grad: Tensor) -> Tensor:

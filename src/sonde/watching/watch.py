@@ -20,7 +20,7 @@ from sonde.store.journal import Journal, folder_name
 from sonde.store.place import Place, place
 from sonde.watching.recorder import Recorder
 from sonde.watching.row_sinks import Memory, Sink, Stored
-from sonde.watching.spots import COMPILED, Layers, contents, find_spots, inside, named_parameters
+from sonde.watching.spots import COMPILED, SCRIPTED, Layers, find_spots, inside, named_parameters
 from sonde.watching.watch_warning import warn
 
 _watches: "weakref.WeakKeyDictionary[nn.Module, weakref.ref[Recorder]]" = weakref.WeakKeyDictionary()
@@ -169,12 +169,14 @@ def watch(
     layers: Layers = None,
     every: int = 25,
     scaler: Any = None,
+    provenance: bool = False,
 ) -> Watch:
     """Record what happens in the modules of a model while it is trained; training itself is not changed by a bit.
 
     Steps 0–9 and every 25th (`every`) are looked at; a step ends with the optimiser's.  `loss`: a module is recorded
     by itself.  `runs`: the store, or None to keep rows in memory.  `layers`: a pattern ("encoder.*"), several, or a
-    function of name and module.  `scaler`: the GradScaler, where one is in use.  Keep what is returned in a variable:
+    function of name and module.  `scaler`: the GradScaler, where one is in use.  `provenance`: store the name of the
+    machine and the arguments of the program, which may hold secrets, too.  Keep what is returned in a variable:
     watching ends when it is closed, collected, or the same model is watched again.
     """
     _check(model, every)
@@ -196,7 +198,7 @@ def watch(
         "loss": None if loss is None else getattr(loss, "__name__", type(loss).__name__),
         **_share(),
     }
-    sink, run, where = _sink(runs, name or title, about, every, model)
+    sink, run, where = _sink(runs, name or title, about, every, model, provenance)
     recorder = Recorder(
         model,
         known,
@@ -208,13 +210,20 @@ def watch(
         run=run,
     )
     _watches[inside(model)] = weakref.ref(recorder)
-    if any(spot.hidden == COMPILED for spot in spots):
-        warn("compiled modules are seen from outside only: outputs and gradients inside them are undefined")
+    if any(spot.hidden in (COMPILED, SCRIPTED) for spot in spots):
+        warn(
+            "compiled and TorchScript modules are seen from outside only: outputs and gradients inside them are undefined"
+        )
     return Watch(recorder, run, where, loss)
 
 
 def _sink(
-    runs: str | Place | None, name: str, about: dict[str, Any], every: int, model: nn.Module
+    runs: str | Place | None,
+    name: str,
+    about: dict[str, Any],
+    every: int,
+    model: nn.Module,
+    provenance: bool,
 ) -> tuple[Sink, str, Place | None]:
     if runs is None:
         return Memory(every), folder_name(name), None
@@ -223,7 +232,7 @@ def _sink(
     started = datetime.now(UTC)
     session = {
         "started": started.isoformat(timespec="seconds"),
-        "environment": describe(torch.get_num_threads(), device),
+        "environment": describe(torch.get_num_threads(), device, provenance=provenance),
     }
     journal = Journal(where, f"{folder_name(name)}-{started:%Y%m%d-%H%M%S}", about, session)
     return Stored(journal, every), journal.id, where
