@@ -1,6 +1,7 @@
-"""The hooks of a watch.  Whatever goes wrong in one stays in it, and a copy of the model carries none of them."""
+"""The hooks of a watch.  Whatever goes wrong in one stays in it; `without_hooks` keeps them out of copies and files."""
 
 import weakref
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,29 +14,15 @@ if TYPE_CHECKING:
     from sonde.watching.spots import Spot
 
 
-class Spent:
-    """What is left of a hook in a copy or a pickle of the model: on its first call it takes itself away."""
-
-    def __call__(self, module: nn.Module, *rest: Any) -> None:
-        for name in ("_forward_hooks", "_forward_pre_hooks"):
-            hooks = getattr(module, name)
-            for key in [key for key, hook in hooks.items() if isinstance(hook, Spent)]:
-                del hooks[key]
-                for marks in ("_with_kwargs", "_always_called"):
-                    getattr(module, name + marks, {}).pop(key, None)
-
-
 class Hook:
     """A hook on a module."""
 
     def __init__(self, recorder: "Recorder") -> None:
         self.recorder = recorder
 
-    def __deepcopy__(self, memo: Any) -> Spent:
-        return Spent()
-
-    def __reduce__(self) -> tuple[type[Spent], tuple[()]]:
-        return Spent, ()
+    def __reduce__(self) -> Any:
+        """For modules that copy or pickle themselves: a function that does nothing and that every Python has."""
+        return getattr, (nullcontext(), "__exit__")
 
 
 class Enter(Hook):
