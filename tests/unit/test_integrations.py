@@ -140,6 +140,47 @@ def test_transformers_trains_the_same_bits_and_the_loss_is_read_off_the_models_o
     )
 
 
+@needs("transformers")
+@needs("accelerate")
+@pytest.mark.parametrize("shared_out", [True, False])
+def test_transformers_loss_is_that_of_all_micro_batches(shared_out: bool, tmp_path: Path) -> None:
+    """With `num_items_in_batch` each micro-batch is divided by the tokens of all; without, by its own."""
+    from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+
+    from sonde.integrations.transformers import WatchCallback
+
+    class Own(GPT2LMHeadModel):
+        accepts_loss_kwargs = shared_out
+
+    tokens = torch.randint(40, (48, 10), generator=torch.Generator().manual_seed(0))
+    labels = tokens.clone()
+    for place, row in enumerate(labels):
+        row[2 + place % 7 :] = -100  # micro-batches of different numbers of tokens
+    data = [{"input_ids": row, "labels": told} for row, told in zip(tokens, labels, strict=True)]
+    torch.manual_seed(0)
+    model = Own(GPT2Config(vocab_size=40, n_positions=16, n_embd=16, n_layer=1, n_head=2))
+    arguments = TrainingArguments(
+        output_dir=str(tmp_path / "out"),
+        per_device_train_batch_size=2,
+        gradient_accumulation_steps=4,
+        max_steps=5,
+        logging_steps=1,
+        report_to=[],
+        save_strategy="no",
+        use_cpu=True,
+        disable_tqdm=True,
+    )
+    callback = WatchCallback(runs=None)
+    trainer = Trainer(model=model, args=arguments, train_dataset=data, callbacks=[callback])
+    trainer.train()
+    logged = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert callback.watch is not None
+    losses = callback.watch.rows.filter(metric="loss").sort("step")
+    assert losses["samples"].to_list() == [4] * 5
+    assert losses["value"].to_list() == pytest.approx(logged, abs=2e-4)
+    assert min(logged) > 2, "not a quarter"
+
+
 @needs("accelerate")
 def test_accelerate_needs_nothing_but_the_line(tmp_path: Path) -> None:
     from accelerate import Accelerator

@@ -8,10 +8,13 @@ import torch
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
+    from sonde.watching.heard_losses import HeardLoss
     from sonde.watching.observations import Gradient, Pass
     from sonde.watching.passes import Passes
     from sonde.watching.recorder import Recorder
     from sonde.watching.spots import Spot
+
+backward_pass = torch._C._current_graph_task_id  # the number of the backward pass under way; -1 outside
 
 
 class Hook:
@@ -105,6 +108,19 @@ class Back:
     def __call__(self, grad: Tensor) -> None:
         try:
             self.passes.heard_gradient(self.of, self.gradient, grad)
+        except Exception as error:
+            self.passes.on_error(error)
+
+
+class BackToLoss:
+    """On a loss: a gradient comes back to it."""
+
+    def __init__(self, passes: "Passes", loss: "HeardLoss", entries: Tensor | None) -> None:
+        self.passes, self.loss, self.entries = passes, loss, entries
+
+    def __call__(self, grad: Tensor) -> None:
+        try:
+            self.loss.came_back(backward_pass(), grad, self.entries)
         except Exception as error:
             self.passes.on_error(error)
 
