@@ -140,6 +140,47 @@ def test_transformers_trains_the_same_bits_and_the_loss_is_read_off_the_models_o
     )
 
 
+@needs("lightning")
+def test_lightning_callback_takes_a_loss_for_experiments() -> None:
+    from lightning.pytorch import LightningModule, Trainer
+
+    from sonde.integrations.lightning import WatchCallback
+
+    class Lit(LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net, self.criterion = plain_mlp(), nn.CrossEntropyLoss()
+
+        def forward(self, x: Tensor) -> Any:
+            return self.net(x)
+
+        def training_step(self, batch: Any, index: int) -> Tensor:
+            x, y = batch
+            return self.criterion(self(x), y) + 1.0
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.Adam(self.parameters(), 1e-3)
+
+    torch.manual_seed(0)
+    model = Lit()
+    callback = WatchCallback(runs=None, loss=model.criterion)
+    quiet = dict.fromkeys(
+        ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False
+    )
+    trainer = Trainer(max_epochs=1, accelerator="cpu", callbacks=[callback], **quiet)  # type: ignore[arg-type]
+    batches = loader(12)
+    trainer.fit(model, batches)
+    assert callback.watch is not None
+    found = callback.watch.signs(next(iter(batches))).trials
+    assert found is not None
+    x, y = next(iter(batches))
+    assert found["loss_now"] == pytest.approx(model.criterion(model(x), y).item(), rel=1e-5)
+    assert found["fits"]["1"]["last"] < found["fits"]["1"]["first"]
+    recorded = callback.watch.rows.filter(metric="loss")
+    assert recorded.height == 12
+    assert recorded["value"].min() > 2, "what training_step returns, in every step"
+
+
 @needs("transformers")
 @needs("accelerate")
 @pytest.mark.parametrize("shared_out", [True, False])
@@ -170,7 +211,7 @@ def test_transformers_loss_is_that_of_all_micro_batches(shared_out: bool, tmp_pa
         use_cpu=True,
         disable_tqdm=True,
     )
-    callback = WatchCallback(runs=None)
+    callback = WatchCallback(runs=None, loss=of_logits)
     trainer = Trainer(model=model, args=arguments, train_dataset=data, callbacks=[callback])
     trainer.train()
     logged = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
@@ -179,6 +220,13 @@ def test_transformers_loss_is_that_of_all_micro_batches(shared_out: bool, tmp_pa
     assert losses["samples"].to_list() == [4] * 5
     assert losses["value"].to_list() == pytest.approx(logged, abs=2e-4)
     assert min(logged) > 2, "not a quarter"
+    found = callback.watch.signs(({"input_ids": tokens}, tokens)).trials
+    assert found is not None
+    assert found["loss"]["floor"] < 0.2 < found["loss"]["trivial"]
+
+
+def of_logits(out: Any, y: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(out.logits.flatten(0, 1), y.flatten())
 
 
 @needs("accelerate")
