@@ -140,6 +140,95 @@ def test_transformers_trains_the_same_bits_and_the_loss_is_read_off_the_models_o
     )
 
 
+@needs("lightning")
+def test_lightning_callback_takes_a_loss_for_experiments() -> None:
+    from lightning.pytorch import LightningModule, Trainer
+
+    from sonde.integrations.lightning import WatchCallback
+
+    class Lit(LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net, self.criterion = plain_mlp(), nn.CrossEntropyLoss()
+
+        def forward(self, x: Tensor) -> Any:
+            return self.net(x)
+
+        def training_step(self, batch: Any, index: int) -> Tensor:
+            x, y = batch
+            return self.criterion(self(x), y) + 1.0
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.Adam(self.parameters(), 1e-3)
+
+    torch.manual_seed(0)
+    model = Lit()
+    callback = WatchCallback(runs=None, loss=model.criterion)
+    quiet = dict.fromkeys(
+        ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False
+    )
+    trainer = Trainer(max_epochs=1, accelerator="cpu", callbacks=[callback], **quiet)  # type: ignore[arg-type]
+    batches = loader(12)
+    trainer.fit(model, batches)
+    assert callback.watch is not None
+    found = callback.watch.signs(next(iter(batches))).trials
+    assert found is not None
+    x, y = next(iter(batches))
+    assert found["loss_now"] == pytest.approx(model.criterion(model(x), y).item(), rel=1e-5)
+    assert found["fits"]["1"]["last"] < found["fits"]["1"]["first"]
+    recorded = callback.watch.rows.filter(metric="loss")
+    assert recorded.height == 12
+    assert recorded["value"].min() > 2, "what training_step returns, in every step"
+
+
+@needs("transformers")
+@needs("accelerate")
+@pytest.mark.parametrize("shared_out", [True, False])
+def test_transformers_loss_is_that_of_all_micro_batches(shared_out: bool, tmp_path: Path) -> None:
+    """With `num_items_in_batch` each micro-batch is divided by the tokens of all; without, by its own."""
+    from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+
+    from sonde.integrations.transformers import WatchCallback
+
+    class Own(GPT2LMHeadModel):
+        accepts_loss_kwargs = shared_out
+
+    tokens = torch.randint(40, (48, 10), generator=torch.Generator().manual_seed(0))
+    labels = tokens.clone()
+    for place, row in enumerate(labels):
+        row[2 + place % 7 :] = -100  # micro-batches of different numbers of tokens
+    data = [{"input_ids": row, "labels": told} for row, told in zip(tokens, labels, strict=True)]
+    torch.manual_seed(0)
+    model = Own(GPT2Config(vocab_size=40, n_positions=16, n_embd=16, n_layer=1, n_head=2))
+    arguments = TrainingArguments(
+        output_dir=str(tmp_path / "out"),
+        per_device_train_batch_size=2,
+        gradient_accumulation_steps=4,
+        max_steps=5,
+        logging_steps=1,
+        report_to=[],
+        save_strategy="no",
+        use_cpu=True,
+        disable_tqdm=True,
+    )
+    callback = WatchCallback(runs=None, loss=of_logits)
+    trainer = Trainer(model=model, args=arguments, train_dataset=data, callbacks=[callback])
+    trainer.train()
+    logged = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert callback.watch is not None
+    losses = callback.watch.rows.filter(metric="loss").sort("step")
+    assert losses["samples"].to_list() == [4] * 5
+    assert losses["value"].to_list() == pytest.approx(logged, abs=2e-4)
+    assert min(logged) > 2, "not a quarter"
+    found = callback.watch.signs(({"input_ids": tokens}, tokens)).trials
+    assert found is not None
+    assert found["loss"]["floor"] < 0.2 < found["loss"]["trivial"]
+
+
+def of_logits(out: Any, y: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(out.logits.flatten(0, 1), y.flatten())
+
+
 @needs("accelerate")
 def test_accelerate_needs_nothing_but_the_line(tmp_path: Path) -> None:
     from accelerate import Accelerator

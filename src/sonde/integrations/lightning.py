@@ -1,6 +1,7 @@
 """Watch what a Lightning `Trainer` trains: `Trainer(callbacks=[WatchCallback(runs="runs")])`."""
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from sonde.errors import SondeError, installation
@@ -23,23 +24,29 @@ def _callback() -> Any:
 
 
 class WatchCallback(_callback()):  # type: ignore[misc]
-    """`sonde.watch` for as long as `fit` lasts, with the loss that `training_step` returns."""
+    """`sonde.watch` for as long as `fit` lasts, with the loss that `training_step` returns.
+
+    `loss`, a function of (output, y), is for the experiments of `watch.diagnose(batch=…)`, and not recorded.
+    """
 
     def __init__(
         self,
         *,
+        loss: Callable[..., Any] | None = None,
         runs: str | Place | None = "runs",
         name: str | None = None,
         layers: Layers = None,
         every: int = 25,
     ) -> None:
         super().__init__()
+        self._loss = loss
         self._options: dict[str, Any] = {"runs": runs, "name": name, "layers": layers, "every": every}
         self.watch: Watch | None = None  # while and after `fit`
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         scaler = getattr(trainer.precision_plugin, "scaler", None)
         self.watch = watch(pl_module, *trainer.optimizers, scaler=scaler, **self._options)
+        self.watch.experiment_with(self._loss)
 
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from sonde.watching import without_hooks
 from sonde.watching.hooks import Accumulated, Arriving, Enter, Leave, LeaveLoss, Stepped, Stepping
 from sonde.watching.spots import COMPILED, FROZEN, Spot, goes_fast, is_lazy
 from sonde.watching.updates import Updates
@@ -42,6 +43,7 @@ class Attachment:
         ]
         if self._root_always:
             self._always += self._hook(self._root)
+        without_hooks.leave_out()
 
     def attach(self) -> None:
         """Hear a watched step, unless it is heard already."""
@@ -89,6 +91,7 @@ class Attachment:
         self.detach()
         for handle in self._always:
             handle.remove()
+        without_hooks.put_back()
 
     def _heard(self) -> list[Spot]:
         """The modules to hook in this step; not those that PyTorch computes another way without hooks."""

@@ -1,28 +1,20 @@
-"""The hooks of a watch.  Whatever goes wrong in one stays in it, and a copy of the model carries none of them."""
+"""The hooks of a watch.  Whatever goes wrong in one stays in it; `without_hooks` keeps them out of copies and files."""
 
 import weakref
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
+    from sonde.watching.heard_losses import HeardLoss
     from sonde.watching.observations import Gradient, Pass
     from sonde.watching.passes import Passes
     from sonde.watching.recorder import Recorder
     from sonde.watching.spots import Spot
 
-
-class Spent:
-    """What is left of a hook in a copy or a pickle of the model: on its first call it takes itself away."""
-
-    def __call__(self, module: nn.Module, *rest: Any) -> None:
-        for name in ("_forward_hooks", "_forward_pre_hooks"):
-            hooks = getattr(module, name)
-            for key in [key for key, hook in hooks.items() if isinstance(hook, Spent)]:
-                del hooks[key]
-                for marks in ("_with_kwargs", "_always_called"):
-                    getattr(module, name + marks, {}).pop(key, None)
+backward_pass = torch._C._current_graph_task_id  # the number of the backward pass under way; -1 outside
 
 
 class Hook:
@@ -31,11 +23,9 @@ class Hook:
     def __init__(self, recorder: "Recorder") -> None:
         self.recorder = recorder
 
-    def __deepcopy__(self, memo: Any) -> Spent:
-        return Spent()
-
-    def __reduce__(self) -> tuple[type[Spent], tuple[()]]:
-        return Spent, ()
+    def __reduce__(self) -> Any:
+        """For modules that copy or pickle themselves: a function that does nothing and that every Python has."""
+        return getattr, (nullcontext(), "__exit__")
 
 
 class Enter(Hook):
@@ -118,6 +108,19 @@ class Back:
     def __call__(self, grad: Tensor) -> None:
         try:
             self.passes.heard_gradient(self.of, self.gradient, grad)
+        except Exception as error:
+            self.passes.on_error(error)
+
+
+class BackToLoss:
+    """On a loss: a gradient comes back to it."""
+
+    def __init__(self, passes: "Passes", loss: "HeardLoss", entries: Tensor | None) -> None:
+        self.passes, self.loss, self.entries = passes, loss, entries
+
+    def __call__(self, grad: Tensor) -> None:
+        try:
+            self.loss.came_back(backward_pass(), grad, self.entries)
         except Exception as error:
             self.passes.on_error(error)
 

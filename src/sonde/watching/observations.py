@@ -3,9 +3,11 @@
 import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor
 
+from sonde.watching.heard_losses import HeardLoss
 from sonde.watching.spots import Spot
 from sonde.watching.updates import Parameters
 
@@ -34,13 +36,13 @@ class Output:
 class Gradient:
     """What came back to one tensor."""
 
-    __slots__ = ("entries", "fired", "halves", "norms", "reason")
+    __slots__ = ("entries", "fired", "halves", "norms", "reason", "samples")
 
     def __init__(self, reason: str | None = None) -> None:
         self.reason = reason  # why there is none
         self.fired = 0
         self.norms: Tensor | None = None
-        self.entries = 0
+        self.entries = self.samples = 0
         self.halves: Tensor | None = None
 
 
@@ -77,26 +79,19 @@ class Call:
     def key(self) -> Key:
         return self.spot.name, self.number
 
-    def pool(self, later: "Call") -> None:
-        """Add what a later pass of the same step saw."""
-        for name in ("outputs", "gradients", "inputs", "streams", "unit_bounds", "at_bounds"):
-            setattr(self, name, (*getattr(self, name), *getattr(later, name)))
-        self.reason = self.reason or later.reason
-        self.stream_reason = self.stream_reason or later.stream_reason
-
 
 class Pass:
     """One forward pass of the model, or calls of its parts up to the next backward pass."""
 
-    def __init__(self, step: int, *, costly: bool) -> None:
-        self.step = step
+    def __init__(self, step: int, number: int, *, costly: bool) -> None:
+        self.step, self.number = step, number
         self.costly = costly  # whether what takes longer is read as well
         self.calls: dict[Key, Call] = {}  # in the order in which they returned
         self.counts: dict[str, int] = {}
         self.backward: int | None = (
             None  # the autograd engine's number of the backward pass that came through it
         )
-        self.losses: list[Tensor] = []
+        self.handles: list[Any] = []  # of the hooks on its outputs
         self.half = False  # whether anything was computed in float16
         self.attention: dict[Key, list[tuple[Tensor, Tensor]]] = {}  # of calls that have not returned
         self.units: int | None = None  # where the units of the last layer are
@@ -120,7 +115,7 @@ class Sheet:
     step: int
     calls: list[Call] = field(default_factory=list)
     parameters: list[Parameters] = field(default_factory=list)
-    losses: list[Tensor] = field(default_factory=list)
+    losses: list[HeardLoss] = field(default_factory=list)
     scale: Tensor | None = None  # of the loss, by a GradScaler
     unscaled_reason: str | None = None  # why gradients cannot be believed
     unseen: dict[str, str] = field(default_factory=dict)  # modules that were not called → why
@@ -149,7 +144,8 @@ class Sheet:
                 yield call.gram
         for known in self.parameters:
             yield from (t for t in (known.weights, known.gradients, known.updates) if t is not None)
-        yield from self.losses
+        for loss in self.losses:
+            yield from loss.tensors()
         for arrivals in self.left.values():
             yield from arrivals
         if self.scale is not None:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from sonde.store.run import State
+from sonde.watching.heard_losses import HeardLoss
 from sonde.watching.observations import Sheet
 from sonde.watching.row_sinks import Sink
 from sonde.watching.sheet_rows import Ledger
@@ -72,7 +73,7 @@ class Outbox:
             self._close_log()
             self.maybe_flush(now)
             self._logged = Sheet(step)
-        self._logged.losses.append(value)
+        self._logged.losses.append(HeardLoss(value))
 
     def _close_log(self) -> None:
         if self._logged is not None:

@@ -1,5 +1,6 @@
 """The forward and backward passes of the step under way: what each module's call is read for, and when."""
 
+import itertools
 import sys
 import weakref
 from collections.abc import Sequence
@@ -10,7 +11,8 @@ from torch import Tensor, nn
 
 from sonde.watching import attention, reductions
 from sonde.watching.facts import first_float
-from sonde.watching.hooks import Back
+from sonde.watching.heard_losses import HeardLoss, differentiated
+from sonde.watching.hooks import Back, BackToLoss, backward_pass
 from sonde.watching.observations import (
     BY_KEYWORD,
     IN_PLACE,
@@ -24,15 +26,14 @@ from sonde.watching.observations import (
     Pass,
     Stream,
 )
+from sonde.watching.pooling import pool
 from sonde.watching.spots import COMPILED, Spot
 
 CALLS = 32  # of one module in a pass; those beyond are not read
-POOLED = 256  # passes of one step; those beyond are not read
-OPEN = 64  # passes that may wait for a backward pass
+KEPT = 64  # passes that wait for a backward pass; older ones are kept by the graph that it would go through
 
 AMBIGUOUS = "recomputed in a checkpoint, where its calls cannot be told apart"
-
-backward_pass = torch._C._current_graph_task_id  # the number of the backward pass under way; -1 outside
+NO_BACKWARD = f"more than {KEPT} forward passes, and no gradient came back to any"
 
 
 class Passes:
@@ -41,6 +42,9 @@ class Passes:
     def __init__(self, spots: Sequence[Spot], parameters: Sequence["weakref.ref[nn.Parameter]"]) -> None:
         self.on_error: Any = None  # what to do with an exception in a tensor's hook
         self._parameters = parameters
+        self._handles: list[Any] = []
+        self._passes: list[Pass] = []  # the latest
+        self._reached: list[Pass] = []  # those that a gradient came back to, not yet pooled
         self._listens = not any(spot.hidden == COMPILED for spot in spots)
         self.start(0, costly=False)
 
@@ -49,10 +53,12 @@ class Passes:
         self.close()
         self.step, self._costly = step, costly
         self.heard_backward = False
-        self._passes: list[Pass] = []
+        self._passes = []
+        self._begun = 0  # how many there were
+        self._reached = []
+        self._task: int | None = None  # the latest backward pass
         self._pooled: dict[Key, Call] = {}
-        self._losses: list[Tensor] = []
-        self._pools = 0
+        self._losses: list[HeardLoss] = []
         self._half = False
         self._stack: list[tuple[Spot, Tensor | None, int]] = []
         self._current: Pass | None = None
@@ -61,9 +67,10 @@ class Passes:
     def close(self) -> None:
         """Hear nothing more."""
         attention.leave(self.heard_attention)
-        for handle in getattr(self, "_handles", ()):
+        of_passes = (known.handles for known in (*self._passes, *self._reached))
+        for handle in itertools.chain(self._handles, *of_passes):
             handle.remove()
-        self._handles: list[Any] = []
+        self._handles = []
         self.step = -1
 
     @property
@@ -74,7 +81,7 @@ class Passes:
     @property
     def empty(self) -> bool:
         """Whether the step has seen no pass."""
-        return not self._passes and not self._pooled
+        return not self._passes and not self._reached and not self._pooled
 
     def abandon(self) -> None:
         """Forget a pass that never came to its end."""
@@ -82,25 +89,36 @@ class Passes:
             self._passes.remove(self._current)
         self._stack, self._in_attention = [], 0
 
-    def collect(self) -> tuple[list[Call], list[Tensor], bool]:
+    def collect(self) -> tuple[list[Call], list[HeardLoss], bool]:
         """Calls, losses, and whether float16 took part: of the passes that a gradient came back to, else of all."""
-        done = [known for known in self._passes if known.backward is not None]
-        for known in done or ([] if self._pooled else self._passes):
+        self._pool_done()
+        if not self._pooled:
+            for known in self._passes:
+                self._pool(known)
+            if self._begun > KEPT:
+                for call in self._pooled.values():
+                    call.outputs, call.reason = (), NO_BACKWARD
+        return list(self._pooled.values()), differentiated(self._losses), self._half
+
+    def _pool_done(self) -> None:
+        """Pool the passes that a gradient came back to, in their order."""
+        if not self._reached:
+            return
+        for known in sorted(self._reached, key=lambda known: known.number):
             self._pool(known)
-        return list(self._pooled.values()), self._losses, self._half
+        self._reached = []
+        self._passes = [known for known in self._passes if known.backward is None]
 
     def _pool(self, known: Pass) -> None:
-        if self._pools >= POOLED:
-            return
-        self._pools += 1
-        self._losses += known.losses
+        self._handles += known.handles
+        known.handles = []
         self._half |= known.half
         for key, call in known.calls.items():
             there = self._pooled.get(key)
             if there is None:
                 self._pooled[key] = call
             elif there is not call:
-                there.pool(call)
+                pool(there, call)
 
     # Forward
 
@@ -116,11 +134,10 @@ class Passes:
         """A pass of the whole model is a new one; a call of a part belongs to the last, if that is still open."""
         last = self._passes[-1] if self._passes else None
         if spot.is_root or last is None or last.backward is not None:
-            for known in [known for known in self._passes if known.backward is not None]:
-                self._pool(known)
-                self._passes.remove(known)
-            del self._passes[: max(0, len(self._passes) - OPEN + 1)]
-            last = Pass(self.step, costly=self._costly and not self._passes and not self._pooled)
+            self._pool_done()
+            del self._passes[: max(0, len(self._passes) - KEPT + 1)]
+            self._begun += 1
+            last = Pass(self.step, self._begun, costly=self._costly and not self._passes and not self._pooled)
             self._passes.append(last)
         self._current = last
         if self._listens:
@@ -208,7 +225,7 @@ class Passes:
             return Gradient(NEEDS_NONE)
         gradient = Gradient(VIEW if out._is_view() else NO_GRADIENT)
         hook: Any = out.register_hook
-        self._handles.append(hook(Back(self, known, gradient)))
+        known.handles.append(hook(Back(self, known, gradient)))
         return gradient
 
     def _compare(
@@ -247,10 +264,16 @@ class Passes:
         except Exception as error:
             self.on_error(error)
 
-    def heard_loss(self, loss: Tensor) -> None:
-        """A loss of the latest pass."""
-        if self._passes:
-            self._passes[-1].losses.append(loss.detach().mean().reshape(1))
+    def heard_loss(self, loss: Tensor, *, is_share: bool) -> None:
+        """A loss; whether it is part of what the step differentiates is known when a gradient comes back to it."""
+        if not self._passes:
+            return
+        heard = HeardLoss(loss.detach().mean().reshape(1), is_share)
+        self._losses.append(heard)
+        if loss.requires_grad:
+            hook: Any = loss.register_hook
+            entries = None if loss.numel() == 1 else loss.detach().clone()
+            self._handles.append(hook(BackToLoss(self, heard, entries)))
 
     # Backward
 
@@ -266,17 +289,24 @@ class Passes:
             return
         grad = grad.detach()
         gradient.norms, gradient.entries = reductions.norms(grad), grad.numel()
+        gradient.samples = gradient.norms.numel()
         if known.costly and grad.dim() > 1 and len(grad) > 1:
             gradient.halves = reductions.halves(grad)
 
     def _begin_backward(self, known: Pass) -> None:
         """Where gradients were cleared without a step, what came before does not belong to this step."""
         known.backward = backward_pass()
+        self._reached.append(known)
+        if known.backward == self._task:
+            return
+        self._task = known.backward
         there = (parameter() for parameter in self._parameters)
         if any(parameter.grad is not None for parameter in there if parameter is not None):
             return
+        self._reached = [one for one in self._reached if one.backward == known.backward]
         self._passes = [one for one in self._passes if one.backward in (None, known.backward)]
-        self._pooled, self._losses, self._pools = {}, [], 0
+        self._losses = [one for one in self._losses if one.backward in (None, known.backward)]
+        self._pooled = {}
 
     def recomputed(self, spot: Spot, output: Any) -> None:
         """A module is called again in a backward pass: its output was read, but its gradient may come only now."""

@@ -21,10 +21,10 @@ from sonde.store.run import State
 from sonde.watching import facts
 from sonde.watching.attachment import Attachment
 from sonde.watching.first_step import FirstStep
-from sonde.watching.hooks import Marks
+from sonde.watching.hooks import Marks, backward_pass
 from sonde.watching.observations import Sheet
 from sonde.watching.outbox import Outbox
-from sonde.watching.passes import Passes, backward_pass
+from sonde.watching.passes import Passes
 from sonde.watching.reductions import readable
 from sonde.watching.row_sinks import Sink
 from sonde.watching.spots import (
@@ -35,6 +35,9 @@ from sonde.watching.updates import Updates, shared
 from sonde.watching.watch_warning import warn
 from sonde.watching.watched_steps import is_costly, next_watched
 
+SHARED_OUT = (
+    "num_items_in_batch"  # with it, a model of transformers divides by the samples of all micro-batches
+)
 UNKNOWN_SCALE = "computed in float16 under an unknown scale of the loss: give scaler="
 
 
@@ -193,7 +196,7 @@ class Recorder:
         if torch.is_grad_enabled():
             self._first.see_inputs(kwargs)
             if isinstance(output, Mapping) and self._loss is None:
-                self._hear_loss(output.get("loss"))
+                self._hear_loss(output.get("loss"), is_share=kwargs.get(SHARED_OUT) is not None)
             out = facts.first_float(output)
             if self._watched and out is not None and out.requires_grad:
                 self._first.see_output(out, (args, kwargs))
@@ -247,9 +250,9 @@ class Recorder:
             self._first.see_targets(args[1])
         self._hear_loss(facts.first_float(output))
 
-    def _hear_loss(self, loss: Any) -> None:
+    def _hear_loss(self, loss: Any, *, is_share: bool = False) -> None:
         if self._watched and isinstance(loss, Tensor) and loss.is_floating_point() and readable(loss) is None:
-            self._passes.heard_loss(loss)
+            self._passes.heard_loss(loss, is_share=is_share)
             self._heard_loss_in = self.step
             self._note_graph(loss)
 

@@ -5,9 +5,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import polars as pl
+from torch import Tensor
 
 from sonde.diagnosis.signs import HAS_NO_GRADIENT
 from sonde.rows import WATCHED
+from sonde.watching.heard_losses import loss_of_step
 from sonde.watching.observations import NO_GRADIENT, TWICE, Call, Key, Output, Sheet
 from sonde.watching.transfer import Streams, Values, Vector
 from sonde.watching.updates import Parameters
@@ -84,10 +86,14 @@ class _Page:
 
     def _loss(self) -> bool:
         """Whether the loss is finite, where there is one."""
-        told = [float(self.values(loss)[0]) for loss in self.sheet.losses]
-        if told:
-            self.add("loss", sum(told) / len(told), len(told))
-        return all(map(math.isfinite, told))
+        losses = self.sheet.losses
+        if losses:
+            value, reason = loss_of_step(losses, self._number, self.scale, self.sheet.unscaled_reason)
+            self.add("loss", value, len(losses), reason)
+        return all(math.isfinite(self._number(loss.value)) for loss in losses)
+
+    def _number(self, tensor: Tensor) -> float:
+        return float(self.values(tensor)[0])
 
     def _call(self, call: Call) -> float:
         """The rows of a call; what of its output is not finite: NaN or ∞ before −∞, 0 where everything is."""
@@ -142,7 +148,7 @@ class _Page:
 
     def _gradient(self, call: Call) -> None:
         came = [(g, g.norms) for g in call.gradients if g.norms is not None]
-        samples = sum(norms.numel() for _, norms in came)
+        samples = sum(gradient.samples for gradient, _ in came)
         reason = None
         if any(gradient.fired > 1 for gradient in call.gradients):
             reason = TWICE

@@ -3,7 +3,7 @@
 import atexit
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Self
@@ -25,6 +25,8 @@ from sonde.watching.watch_warning import warn
 
 _watches: "weakref.WeakKeyDictionary[nn.Module, weakref.ref[Recorder]]" = weakref.WeakKeyDictionary()
 _exiting = False
+
+TARGETS = ("labels", "label", "targets", "target")  # by which names they are in a mapping
 
 
 def _note_exit() -> None:
@@ -79,17 +81,21 @@ class Watch:
             except Exception as error:
                 self._recorder.give_up(error)
 
-    def diagnose(self, batch: tuple[Any, Any] | None = None) -> Findings:
+    def experiment_with(self, loss: Callable[..., Any] | None) -> None:
+        """Take this loss of (output, y) for the experiments of a diagnosis; what is recorded stays as it is."""
+        self._loss = loss
+
+    def diagnose(self, batch: Any = None) -> Findings:
         """What is wrong, where, since when, and what mends it; nothing, where nothing is.
 
-        `batch`, a pair (x, y) as the loop sees it, allows for experiments on a copy, which settle much that rows
-        cannot; the loss is the one that `sonde.watch` was given.
+        `batch`, a pair (x, y) or an item of the loader, allows for experiments on a copy, which settle much that rows
+        cannot; the loss is the one that `sonde.watch` was given, else the one that the model returns.
         """
         from sonde.diagnosis.diagnose import diagnose
 
         return diagnose(self.signs(batch))
 
-    def signs(self, batch: tuple[Any, Any] | None = None) -> Signs:
+    def signs(self, batch: Any = None) -> Signs:
         """What a diagnosis goes by: rows, facts and, where a batch (x, y) is given, experiments on a copy."""
         recorder = self._recorder
         if recorder is None:
@@ -97,42 +103,49 @@ class Watch:
         rows, known = self.rows, self.facts
         trials = known.get("experiments")
         if batch is not None:
-            trials = self._trials(recorder, batch, rows, known)
-            recorder.add_facts({"experiments": trials})
+            found = self._trials(recorder, batch, rows, known)
+            if found is not None:
+                trials = found
+                recorder.add_facts({"experiments": trials})
         return Signs(rows=rows, facts=known, steps=recorder.step, trials=trials)
 
     def _trials(
-        self, recorder: Recorder, batch: tuple[Any, Any], rows: pl.DataFrame, known: dict[str, Any]
+        self, recorder: Recorder, batch: Any, rows: pl.DataFrame, known: dict[str, Any]
     ) -> dict[str, Any] | None:
         from sonde.watching.experiments.overfit import recipe
+        from sonde.watching.experiments.returned import own_loss
         from sonde.watching.experiments.settle import settle
 
+        x, y = _inputs_and_targets(batch)
         model = recorder.model
-        if model is None or self._loss is None:
-            warn("experiments need the model and its loss: keep the model, and give sonde.watch(…, loss=)")
-            return None
-        if not isinstance(batch, tuple | list) or len(batch) != 2:
-            raise SondeError(
-                "diagnose(batch=…): expected a pair (x, y), as the loop hands them to model and loss"
+        if model is None:
+            warn(
+                "experiments need the model: keep it as long as the watch. Findings are those of the rows alone"
             )
-        x, y = batch
+            return None
         names, optimisers = recorder.trained
         so_far = Signs(rows=rows, facts=known, steps=recorder.step)
         unfelt = {
             p["name"] for p in known.get("parameters", []) if p["requires_grad"]
         } & so_far.without_gradient
-        with recorder.not_listening():
-            return settle(
-                model,
-                self._loss,
-                x,
-                y,
-                facts=known,
-                start=None if recorder.start is None else recorder.start.state,
-                optimisers=recipe(optimisers, names, known),
-                unfelt=sorted(unfelt),
-                last_loss=so_far.last_loss,
-            )
+        try:
+            with recorder.not_listening():
+                return settle(
+                    model,
+                    self._loss or own_loss,
+                    x,
+                    y,
+                    facts=known,
+                    start=None if recorder.start is None else recorder.start.state,
+                    optimisers=recipe(optimisers, names, known),
+                    unfelt=sorted(unfelt),
+                    last_loss=so_far.last_loss,
+                )
+        except Exception as error:
+            why = str(error) if isinstance(error, SondeError) else f"{type(error).__name__}: {error}"
+            why = why.splitlines()[0]
+            warn(f"experiments on this batch cannot run, findings are those of the rows alone ({why})")
+            return None
 
     def close(self) -> None:
         """Write what is left and take every hook away; what was recorded stays readable."""
@@ -236,6 +249,19 @@ def _sink(
     }
     journal = Journal(where, f"{folder_name(name)}-{started:%Y%m%d-%H%M%S}", about, session)
     return Stored(journal, every), journal.id, where
+
+
+def _inputs_and_targets(batch: Any) -> tuple[Any, Any]:
+    """x and y of a batch as a loader gives it."""
+    if isinstance(batch, Mapping):
+        return dict(batch), next((batch[name] for name in TARGETS if name in batch), None)
+    if not isinstance(batch, tuple | list) or len(batch) < 2:
+        raise SondeError(
+            f"diagnose(batch=…): {type(batch).__name__} is neither a pair (x, y) nor a mapping: give (x, y), with a "
+            "tuple x for several arguments of the model"
+        )
+    *inputs, targets = batch
+    return inputs[0] if len(inputs) == 1 else tuple(inputs), targets
 
 
 def _check(model: Any, every: Any) -> None:

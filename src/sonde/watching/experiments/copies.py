@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from sonde.errors import SondeError
 from sonde.generators import put_back
+from sonde.watching.facts import tensors
 from sonde.watching.spots import contents, inside
 
 Loss = Callable[[Any, Any], Tensor]
@@ -18,7 +19,8 @@ Loss = Callable[[Any, Any], Tensor]
 def copied(model: nn.Module, precision: torch.dtype | None = None) -> nn.Module:
     """A copy, in this precision and on a device that has it; its gradients are cleared."""
     try:
-        twin = copy.deepcopy(contents(inside(model)))
+        source = contents(inside(model))
+        twin = copy.deepcopy(source, _computed(source))
     except Exception as error:
         raise SondeError(
             f"{type(model).__name__} cannot be copied ({type(error).__name__}: {error}): check it before its first use"
@@ -29,12 +31,10 @@ def copied(model: nn.Module, precision: torch.dtype | None = None) -> nn.Module:
     return twin if precision is None else twin.to(precision)
 
 
-def copied_loss(loss: Loss) -> Loss:
-    """A copy of a loss that is a module, whose own parameters and buffers experiments would change."""
-    try:
-        return copy.deepcopy(loss) if isinstance(loss, nn.Module) else loss
-    except Exception:
-        return loss
+def _computed(model: nn.Module) -> dict[int, Any]:
+    """Copies of tensors that modules keep and autograd made, which `deepcopy` refuses: a normalised weight, a state."""
+    kept = (known for module in model.modules() for _, known in tensors(module.__dict__))
+    return {id(known): known.detach().clone() for known in kept if known.grad_fn is not None}
 
 
 def cast(value: Any, precision: torch.dtype | None) -> Any:
@@ -42,7 +42,7 @@ def cast(value: Any, precision: torch.dtype | None) -> Any:
     if isinstance(value, Tensor):
         value = value.detach().clone()
         return value.to(precision) if precision is not None and value.is_floating_point() else value
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return {key: cast(inner, precision) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         inner = [cast(one, precision) for one in value]
@@ -57,7 +57,7 @@ def arguments(x: Any) -> tuple[Any, ...]:
 
 def run(model: nn.Module, x: Any) -> Any:
     """The model's output; a mapping is its keyword arguments."""
-    return model(**x) if isinstance(x, dict) else model(*arguments(x))
+    return model(**x) if isinstance(x, Mapping) else model(*arguments(x))
 
 
 def reset(model: nn.Module) -> list[str]:

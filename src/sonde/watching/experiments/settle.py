@@ -13,7 +13,6 @@ from sonde.watching.experiments.copies import (
     Loss,
     cast,
     copied,
-    copied_loss,
     generators_kept,
     reset,
     run,
@@ -22,7 +21,8 @@ from sonde.watching.experiments.copies import (
 from sonde.watching.experiments.gates import gates
 from sonde.watching.experiments.loss_alone import compares_samples, probe_loss
 from sonde.watching.experiments.overfit import Optimisers, attempt, fit
-from sonde.watching.experiments.targets import describe_targets, standardised, taken
+from sonde.watching.experiments.returned import ReturnedLoss
+from sonde.watching.experiments.targets import describe_targets, samples, standardised, taken
 from sonde.watching.experiments.traced_pass import trace
 
 SAMPLES = 128  # of a batch that are used
@@ -77,14 +77,26 @@ class _Bench:
     ) -> None:
         self.last_loss = last_loss  # of the run
         self.rates = rates
-        self.model, self.loss = model, copied_loss(loss)
+        self.model = model
         self.facts, self.start, self.optimisers = facts, start, optimisers
-        x, y = cast(x, None), cast(y, None)
-        many = next((len(t) for _, t in looks.tensors(x) if t.dim()), 0)
-        if many > SAMPLES:
-            places = torch.randperm(many, generator=torch.Generator().manual_seed(0))[:SAMPLES].sort().values
-            x, y = taken(x, places, many), taken(y, places, many)
-        self.x, self.y, self.samples = x, y, min(many, SAMPLES)
+        self.x, self.y = cast(x, None), cast(y, None)
+        self.samples = samples(self.x, self.y)
+        begin = self.twin()
+        if self.samples is not None and self.samples > SAMPLES:
+            self.cut(begin, self.samples)
+        with torch.enable_grad():
+            self.loss = ReturnedLoss(loss, run(begin, self.x), self.y)
+        torch.manual_seed(0)
+
+    def cut(self, model: nn.Module, many: int) -> None:
+        """Go on with some samples, if that is a batch for the model, too."""
+        places = _some(many)
+        x, y = taken(self.x, places, many), taken(self.y, places, many)
+        try:
+            run(model, x)
+        except Exception:
+            return
+        self.x, self.y, self.samples = x, y, SAMPLES
 
     def twin(self, *, begin: bool = True) -> nn.Module:
         """A copy with the weights of the first step (where they were kept: else fresh ones), or with those of now."""
@@ -106,11 +118,13 @@ class _Bench:
         with torch.enable_grad():
             returned = run(begin, self.x)
         output = looks.first_float(returned)
+        alone = output is not None and self.loss.depends_on_output(output, self.y)
         found["targets"] = describe_targets(self.y, output)
         if (
             output is not None
             and found["targets"]["kind"] == "classes"
-            and compares_samples(self.loss, output, self.y)
+            and alone
+            and compares_samples(self.loss.of_output, output, self.y)
         ):
             found["targets"]["kind"] = "none"  # they name samples that belong together, not outputs
         operation = None if output is None else autograd_graph.last_operation(output)
@@ -123,7 +137,9 @@ class _Bench:
             if operation == "Softmax" and output.dim() == 2 and len(output) > 1:
                 over, along = (bool((output.sum(axis) - 1).abs().max() < 1e-3) for axis in (0, 1))
                 found["output"]["sums_over_batch"] = over and not along
-            found["loss"] = probe_loss(self.loss, output, self.y, operation, found["targets"]["kind"])
+            if alone:
+                kind = found["targets"]["kind"]
+                found["loss"] = probe_loss(self.loss.of_output, output, self.y, operation, kind)
         found["loss_now"] = self.value(now)
         found["loss_start"] = self.value(begin)
         found["traced_start"] = trace(begin, lambda: self.value(begin))
@@ -220,13 +236,21 @@ class _Bench:
         reached = score(found, known.get("last"))
         return -math.inf if reached is None else reached
 
+    def some_pairs(self, axes: Sequence[int] | None) -> tuple[Tensor | None, Any]:
+        """The first input of numbers with so many axes (None: two or more), and the targets; at most 128 of each."""
+        known = (t for _, t in looks.tensors(self.x) if t.is_floating_point() and t.layout == torch.strided)
+        x = next((t for t in known if (t.dim() > 1 if axes is None else t.dim() in axes)), None)
+        if x is None or not isinstance(self.y, Tensor) or len(x) <= SAMPLES:
+            return x, self.y
+        places = _some(len(x))
+        return x[places], taken(self.y, places, len(x))
+
     def neighbours(self, kind: str) -> dict[str, float] | None:
         """How often the nearest other input has the same class, and how often any other one has.
 
         Asked of vectors and images: two sequences may mean the same without being near.
         """
-        x = next((t for _, t in looks.tensors(self.x) if t.dim() in (2, 4) and t.is_floating_point()), None)
-        y = self.y
+        x, y = self.some_pairs((2, 4))
         if kind == "one-hot" and isinstance(y, Tensor):
             y = y.argmax(-1)
         if x is None or not isinstance(y, Tensor) or kind not in ("classes", "one-hot", "binary"):
@@ -247,10 +271,10 @@ class _Bench:
         """What other samples tell of a target: the correlation with that of the nearest input, and with the value
         of a line (ridge regression) through all the others.
         """
-        x = next((t for _, t in looks.tensors(self.x) if t.dim() > 1 and t.is_floating_point()), None)
-        if x is None or len(self.y) != len(x) or self.y.numel() != len(x) or len(x) < 24:
+        x, y = self.some_pairs(None)
+        if x is None or len(y) != len(x) or y.numel() != len(x) or len(x) < 24:
             return {}
-        flat, y = standardised(x.flatten(1)).double(), self.y.flatten().double()
+        flat, y = standardised(x.flatten(1)).double(), y.flatten().double()
         apart = torch.cdist(flat, flat).fill_diagonal_(math.inf)
         inner = flat @ flat.T + 1.0
         hat = torch.linalg.solve(inner + 0.1 * inner.diagonal().mean() * torch.eye(len(y)).to(inner), inner)
@@ -285,6 +309,11 @@ class _Bench:
             return {}
         ends = grad.movedim(seen[0][1], 0)
         return {"first": float(ends[0].norm()), "last": float(ends[-1].norm()), "length": len(ends)}
+
+
+def _some(many: int) -> Tensor:
+    """Places of samples, drawn once and for all."""
+    return torch.randperm(many, generator=torch.Generator().manual_seed(0))[:SAMPLES].sort().values
 
 
 def _correlation(a: Tensor, b: Tensor) -> float:

@@ -5,6 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sonde.watching.facts import tensors
+
 FEWEST = 16  # samples from which a batch of one class says something
 
 
@@ -38,6 +40,15 @@ def _kind(y: Tensor, flat: Tensor, outputs: Tensor | None) -> str:
     return "labels" if y.dim() == 2 and y.shape[-1] <= y.shape[0] else "real"
 
 
+def samples(x: Any, y: Any) -> int | None:
+    """How many samples a batch has: what every tensor of inputs and targets has along its first axis, if it is one."""
+    known = [tensor for _, tensor in tensors((x, y)) if tensor.layout != torch.strided or tensor.dim()]
+    if any(tensor.layout != torch.strided for tensor in known):
+        return None
+    sizes = {len(tensor) for tensor in known}
+    return sizes.pop() if len(sizes) == 1 else None
+
+
 def taken(value: Any, places: Tensor, many: int) -> Any:
     """Some samples of whatever has as many along its first axis."""
     if isinstance(value, Tensor):
@@ -53,7 +64,7 @@ def taken(value: Any, places: Tensor, many: int) -> Any:
 def standardised(x: Any) -> Any:
     """Floating-point inputs with mean 0 and spread 1 in each feature (of maps and sequences: over all of a channel)."""
     if isinstance(x, Tensor):
-        if not x.is_floating_point() or x.dim() < 2:
+        if not x.is_floating_point() or x.dim() < 2 or x.layout != torch.strided:
             return x
         axes = (
             [0]

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor, nn, strided
 from torch.utils._python_dispatch import TorchDispatchMode
 
 FILLS = (
@@ -39,7 +39,7 @@ class _Listening(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         name = str(func).removeprefix("aten.").split(".")[0]
-        if isinstance(out, Tensor) and out.is_floating_point() and out.numel():
+        if isinstance(out, Tensor) and out.layout == strided and out.is_floating_point() and out.numel():
             if self.first_broken is None and not any(word in name for word in FILLS):
                 self._judge(name, args, out)
             if name in BENDS and out.dim() > 1:
