@@ -46,13 +46,13 @@ SEEDS = range(1, 8)
 DEPTHS = (2, 4, 6)
 EPOCHS = (20, 200)
 TASKS: tuple[Task, ...] = (Digits(), Teacher(inputs=32, d=32, samples=1500, test_samples=400))
-SIZES = Probing(names=("growth", "grad_norm"), schedule="log_spaced", k=4, costly=())
+SIZES = Probing(names=("hidden_norm", "growth", "grad_norm"), schedule="log_spaced", k=4, costly=())
 HEALTHY: tuple[Rule, ...] = (Backprop(), Frozen())
 PLANTED: tuple[Rule, ...] = (DirectFeedback(), FeedbackAlignment())
 FEW = 3  # seeds, as a study has them
 STRANGERS = 100  # rules drawn by chance on each network
 NETWORKS = 3
-CREDIT = replace(SIZES, names=("growth", "grad_norm", "credit_cosine"), costly=("rho",))
+CREDIT = replace(SIZES, names=(*SIZES.names, "credit_cosine"), costly=("rho",))
 
 
 def recipe(
