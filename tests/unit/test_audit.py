@@ -38,7 +38,7 @@ from sonde.config import Probing
 from sonde.errors import SondeError
 from sonde.models import ResidualMLP
 from sonde.rules import DirectFeedback, Frozen
-from sonde.spreads import t_quantile
+from sonde.spreads import t_power
 from sonde.store.load import load
 from sonde.store.stored import Runs
 from sonde.tasks import Digits
@@ -467,16 +467,40 @@ def test_an_interval_that_holds_0_is_undecided_and_says_how_many_seeds_would_dec
     needed = found.margin.seeds_needed
     assert needed is not None
     mean, std = found.margin.points.mean, found.margin.points.std
-    assert t_quantile(0.975, needed - 1) * std / math.sqrt(needed) < mean
-    assert t_quantile(0.975, needed - 2) * std / math.sqrt(needed - 1) >= mean
+    assert t_power(mean / std, needed) >= 0.8 > t_power(mean / std, needed - 1)
     said = sentence(found)
     assert (
         "undecided: +1.33 [−3.84, +6.5] points of test accuracy over frozen blocks, n = 3: the interval holds 0"
         in said
     )
-    assert f"; with this mean and spread {needed} seeds would decide" in said
+    assert f"{needed} seeds would decide in 80% of studies" in said
     assert "D4 undecided" in verdict(found)
     assert accuracies((0.52, 0.5, 0.53), (0.5, 0.51, 0.5), confidence=0.5).margin.outcome == "helps"
+
+
+def test_issue_27_item_6_of_five_rules_of_one_table_one_that_helps_alone_is_undecided_by_holm() -> None:
+    """An interval of 95 % excludes 0 by chance in one of twenty rules: the tests of a table are corrected together."""
+    noise = {42: 0.0, 123: 0.004, 456: -0.004}
+
+    def reaching(gain: float, spread: float) -> Make:
+        return lambda seed: healthy(seed, accuracy=0.5 + gain + spread * noise[seed])
+
+    rules = {"fa": (0.05, 3.0), "dfa": (0.0, 3.0), "usf": (0.0, 4.0), "brsf": (0.0, 5.0), "frsf": (0.0, 6.0)}
+    frozen_ = of("frozen", lambda seed: healthy(seed, accuracy=0.5))
+    alone = audit(store(*of("fa", reaching(*rules["fa"])), *frozen_))
+    together = audit(
+        store(*(one for rule, how in rules.items() for one in of(rule, reaching(*how))), *frozen_)
+    )
+    first, corrected = of_rule(alone, "fa").margin, of_rule(together, "fa").margin
+    assert first.interval == corrected.interval
+    assert first.interval.low > 0
+    assert (first.outcome, corrected.outcome) == ("helps", "undecided")
+    assert corrected.tests == 5
+    assert corrected.chance == pytest.approx(first.chance)
+    assert corrected.adjusted == pytest.approx(5 * first.chance)
+    assert 0.01 < first.chance < 0.05 <= corrected.adjusted
+    assert "D4 undecided" in verdict(of_rule(together, "fa"))
+    assert "Holm" in sentence(of_rule(together, "fa"))
 
 
 def test_no_number_of_seeds_decides_where_there_is_no_difference() -> None:

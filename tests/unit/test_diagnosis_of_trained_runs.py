@@ -126,7 +126,8 @@ def test_the_explanations_say_the_thresholds_of_the_audit() -> None:
     said = {text.name: text.measured for text in EXPLANATIONS if text.kind == "question"}
     limits = Thresholds()
     assert f"{limits.growth:g}×" in said["growth"]
-    assert f"below {limits.gradient:g} of" in said["gradient"]
+    assert f"{limits.stream:g}×" in said["growth"]
+    assert f"below {limits.resolution:g} at a layer" in said["gradient"]
     assert f"by {limits.deviations:g} standard deviations" in said["credit"]
     assert f"below {limits.ceiling:g}" in said["credit"]
     assert f"{100 * limits.confidence:g} %" in said["worth"]

@@ -58,7 +58,7 @@ def _grad_per_error(snapshot: Snapshot) -> Reading:
 def _grad_resolution(snapshot: Snapshot) -> Iterator[Reading]:
     """One cosine a layer: samples weigh by the size of their gradient, as they do in a training step."""
     metric, name = "grad_resolution", str(snapshot.precision).removeprefix("torch.")
-    for layer, rounded in enumerate(_as_trained(snapshot)):
+    for layer, rounded in enumerate(as_trained(snapshot)):
         if unread := snapshot.unread[layer]:
             yield undefined(metric, unread, layer=layer)
             continue
@@ -73,7 +73,7 @@ def _grad_resolution(snapshot: Snapshot) -> Iterator[Reading]:
             yield undefined(metric, f"the gradient is zero or not finite in {name} or float64", layer=layer)
 
 
-def _as_trained(snapshot: Snapshot) -> list[Tensor]:
+def as_trained(snapshot: Snapshot) -> list[Tensor]:
     """g_0 … g_L in eval mode, in the dtype of the trained weights; modules that round in training alone round here."""
     net = copy.deepcopy(snapshot.net).to(snapshot.precision)
     for module in net.modules():
