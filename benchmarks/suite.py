@@ -320,15 +320,19 @@ def tables(known: dict[str, Any], *, full: bool) -> str:
     return "\n".join(shown)
 
 
+LEARNED = 0.5
+"""The score from which a run has learned, as docs/diagnose.md says."""
+
+
 def remedy_table(remedies: dict[str, Any]) -> list[str]:
     by_case: dict[str, list[dict[str, Any]]] = {}
     for key, entry in remedies.items():
         by_case.setdefault(key.rpartition("/")[0], []).append(entry)
     lines = [
-        "| program | first finding | score | with its remedy | score of the mended twin |",
+        "| program | first finding | score | with its remedy | score of the corrected twin |",
         "|---|---|---|---|---|",
     ]
-    by_hand = []
+    by_hand, tried, without_effect = [], 0, []
     for name, entries in sorted(by_case.items()):
         done = [entry for entry in entries if "after" in entry]
         if not done:
@@ -337,9 +341,16 @@ def remedy_table(remedies: dict[str, Any]) -> list[str]:
         first = Counter(entry["finding"] for entry in done).most_common(1)[0][0]
         cells = [" / ".join(_score(entry[key]) for entry in done) for key in ("before", "after", "twin")]
         lines.append(f"| {name} | {first} | {cells[0]} | {cells[1]} | {cells[2]} |")
+        tried += 1
+        if not all(entry["after"] >= LEARNED for entry in done):
+            without_effect.append(name)
     if not by_case:
         return []
-    return [*lines, "", f"Remedies that take a person: {', '.join(by_hand) or 'none'}."]
+    helped = (
+        f"With the remedy of the first finding alone {tried - len(without_effect)} of {tried} programs learn (a score "
+        f"of {LEARNED:g} and more); these do not: {', '.join(without_effect) or 'none'}."
+    )
+    return [*lines, "", helped, "", f"Remedies that take a person: {', '.join(by_hand) or 'none'}."]
 
 
 def _score(value: float) -> str:

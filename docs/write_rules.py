@@ -15,9 +15,10 @@ from typing import Any
 import torch
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from sonde.audit.recovery import share_of_margin
+from sonde.audit.recovery import Accuracy, error_by_test_set, share_of_margin
 from sonde.config import RunConfig, name_of
 from sonde.models import ConvNet, Model, ResidualMLP, ResNet, VitMini
+from sonde.rows import Reading
 from sonde.rules import RULES, Backprop, Frozen, Rule, StateBridge
 from sonde.runs.readings import Readings
 from sonde.store.load import load
@@ -27,7 +28,7 @@ from sonde.studies.recipes import depth_matters
 from sonde.studies.rules import AUDITED, COMPARED, VARIED
 from sonde.tasks import RandomHierarchy
 from sonde.training.operations import operations
-from sonde.verdicts import accuracy
+from sonde.verdicts import accuracy, said_share
 
 HERE = Path(__file__).parent
 TIMES = HERE.parent / "benchmarks" / "rules" / "results.json"
@@ -60,11 +61,24 @@ class Trained:
 
     def known(self, config: RunConfig, metric: str, **where: int) -> float | None:
         """The same, or None where it was not measured or is undefined."""
-        found = [some[config.id] for r in self.readings if config.id in (some := r.at(metric, **where))]
+        found = self.readings_of(config, metric, **where)
         return found[0].value if found and found[0].reason is None else None
+
+    def readings_of(self, config: RunConfig, metric: str, **where: int) -> list[Reading]:
+        return [some[config.id] for r in self.readings if config.id in (some := r.at(metric, **where))]
 
     def reached(self, config: RunConfig) -> float:
         return self.value(config, "test_acc", epoch=config.epochs)
+
+    def share(self, configs: Sequence[RunConfig]) -> str:
+        """Of BP's margin over frozen blocks, in per cent, with the test set's error: of rule, BP and frozen blocks."""
+        reached, bp, frozen = map(self.reached, configs)
+        found = share_of_margin({SEED: reached - frozen}, {SEED: bp - frozen})
+        if not found:
+            return "undefined"
+        read = (self.readings_of(config, "test_acc", epoch=config.epochs)[0] for config in configs)
+        error = error_by_test_set(*(Accuracy(value=one.value, samples=one.samples) for one in read))
+        return said_share(found[0], error)
 
     def cosines(self, config: RunConfig, layers: int, of: str = "") -> str:
         values = (
@@ -109,15 +123,9 @@ def recovered_by_bridge(trained: Trained) -> str:
     """Its share of BP's margin over frozen blocks on each of these networks."""
     said = []
     for model in NETWORKS:
-        bp, bridge, frozen = (trained.reached(quick(model, rule)) for rule in (Backprop(), SMALL, Frozen()))
-        said.append(f"{share(bridge, bp, frozen)} on `{name_of('model', model)}`")
+        recovered = trained.share([quick(model, rule) for rule in (SMALL, Backprop(), Frozen())])
+        said.append(f"{recovered} on `{name_of('model', model)}`")
     return ", ".join(said)
-
-
-def share(reached: float, bp: float, frozen: float) -> str:
-    """Of BP's margin over frozen blocks, in per cent."""
-    found = share_of_margin({SEED: reached - frozen}, {SEED: bp - frozen})
-    return f"{100 * found[0]:.0f} %" if found else "undefined"
 
 
 def predictors(trained: Trained) -> str:
@@ -127,7 +135,8 @@ def predictors(trained: Trained) -> str:
     for called, rule in (("`hidden_layers=1, every=4`", SMALL), ("as it comes: 2 and 1", LARGE)):
         config = on_images(rule)
         reached = trained.reached(config)
-        rows.append([called, accuracy(reached), share(reached, bp, frozen), trained.cosines(config, 4)])
+        share = trained.share([on_images(one) for one in (rule, Backprop(), Frozen())])
+        rows.append([called, accuracy(reached), share, trained.cosines(config, 4)])
     rows += [["BP", accuracy(bp), "", ""], ["frozen", accuracy(frozen), "", ""]]
     return table(["predictor", "test accuracy", "of BP's margin", "cosine at h_0 … h_3"], rows)
 

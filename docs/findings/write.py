@@ -18,7 +18,7 @@ from record import CHANGED_RULES, SHORT, above_record, changed_recipes, changed_
 
 from sonde.audit.audit import Audit, RecipeAudit, audit
 from sonde.audit.recipe_table import columns, lines
-from sonde.audit.recovery import QUANTITIES, foretelling, recovered
+from sonde.audit.recovery import QUANTITIES, STREAM, Recovered, foretelling, shares
 from sonde.audit.verdict import sentence
 from sonde.config import change, label_of
 from sonde.figures import FIGURES
@@ -29,7 +29,7 @@ from sonde.store.load import load
 from sonde.store.stored import Run, Runs
 from sonde.studies import STUDIES
 from sonde.studies.study import Gathered, StudyFinding, gather
-from sonde.verdicts import number
+from sonde.verdicts import number, said_share
 
 HERE = Path(__file__).parent
 STORE = HERE / "runs"
@@ -84,6 +84,7 @@ def pages(stored: Runs) -> dict[str, str]:
     templates.globals |= {
         "STUDIES": STUDIES,
         "above_record": above_record,
+        "at_full_scale": at_full_scale,
         "audit": audit,
         "QUANTITIES": QUANTITIES,
         "columns": columns,
@@ -99,7 +100,6 @@ def pages(stored: Runs) -> dict[str, str]:
         "foretold_sentence": foretold_sentence,
         "found": found,
         "hours": hours,
-        "has_shares": has_shares,
         "hours_of_all": hours_of_all,
         "in_order": in_order,
         "lines": lines,
@@ -110,6 +110,7 @@ def pages(stored: Runs) -> dict[str, str]:
         "table": table,
         "title": title,
         "unfinished": unfinished,
+        "with_shares": with_shares,
         "with_accuracy": with_accuracy,
         "without_times": without_times,
     }
@@ -126,6 +127,21 @@ def found(stored: Runs, study: str, epochs: int | None = None) -> Gathered:
     if epochs := epochs or EPOCHS.get(study):
         configs = [change(config, {"epochs": epochs}) for config in configs]
     return gather(stored, configs, "docs/findings/runs")
+
+
+def at_full_scale(stored: Runs) -> str:
+    """How much of each study's full recipe is stored."""
+    there = {run.id for run in complete(stored)[0]}
+    told, whole = [], []
+    for name, study in STUDIES.items():
+        wanted = {config.id for config in study.configs("full", study.seeds["full"])}
+        told.append(f"{name} {len(wanted & there)} of {len(wanted)} runs")
+        whole += [name] * (wanted <= there)
+    return (
+        f"Of the {len(STUDIES)} studies, {len(whole)} ({', '.join(whole) or 'none'}) "
+        f"{'is' if len(whole) == 1 else 'are'} trained as the full scale asks, with every network, seed and epoch: "
+        f"{'; '.join(told)}. The other pages say what they stand on: fewer seeds, epochs or networks."
+    )
 
 
 def made_on(stored: Runs) -> str:
@@ -226,23 +242,23 @@ def title(recipe: RecipeAudit) -> str:
     return shown.replace(" on noise,", " on CIFAR-10, noisy and not augmented,")
 
 
-def has_shares(recipe: RecipeAudit) -> bool:
-    """Whether a rule of this recipe can be compared with its backprop and its frozen blocks."""
-    return any(one.share.n for one in recovered(recipe))
+def with_shares(audited: Audit) -> list[tuple[RecipeAudit, list[Recovered]]]:
+    """The recipes of which a rule can be compared with its backprop and its frozen blocks."""
+    return [(recipe, rules) for recipe, rules in shares(audited) if any(one.share.n for one in rules)]
 
 
-def shares_of(recipe: RecipeAudit) -> list[list[str]]:
+def shares_of(rules: Sequence[Recovered]) -> list[list[str]]:
     """Rule, n, share of BP's margin, its interval."""
     return [
         [
             one.label,
             str(one.share.n),
-            share(one.share.mean) if one.share.n else f"undefined: {one.share.reason}",
-            f"{share(one.interval.low)} to {share(one.interval.high)}"
+            said_share(one.share.mean, one.test_error) if one.share.n else f"undefined: {one.share.reason}",
+            f"{said_share(one.interval.low)} to {said_share(one.interval.high)}"
             if math.isfinite(one.interval.low)
             else "undefined",
         ]
-        for one in recovered(recipe)
+        for one in rules
     ]
 
 
@@ -252,7 +268,8 @@ def foretold(audited: Audit) -> list[list[str]]:
             one.quantity,
             f"{one.n} ({one.runs})",
             "undefined" if one.reason else number(one.correlation),
-            one.reason or number(one.chance),
+            one.reason or one.said_chance,
+            "–" if one.quantity == STREAM else number(one.given_stream),
         ]
         for one in foretelling(audited)
     ]
@@ -266,14 +283,14 @@ def foretold_sentence(audited: Audit) -> str:
     best = known[0]
     by_chance = [one.quantity for one in known if one.chance > 0.05]
     rest = f" Not told from chance (above 0.05): {'; '.join(by_chance)}." if by_chance else ""
+    of_bp = best.quantity.replace(",", " of BP's gradient,", 1)
+    own = next((one.correlation for one in known if one.quantity == of_bp), None)
+    beside = "" if own is None else f" That of BP's own gradient, which no rule changes, has {number(own)}."
     return (
         f"The closest is “{best.quantity}”: rank correlation {number(best.correlation)} over n = {best.n} rules "
-        f"({best.runs} runs), by chance {number(best.chance)}.{rest}"
+        f"({best.runs} runs), by chance {best.said_chance}.{beside} Given ‖h_L‖ ÷ init, what is left of it is "
+        f"{number(best.given_stream)}.{rest}"
     )
-
-
-def share(value: float) -> str:
-    return f"{round(100 * value)} %".replace("-", "−")
 
 
 if __name__ == "__main__":

@@ -15,6 +15,9 @@ import polars as pl
 MOST_SEEDS = 1_000_000
 """Nobody trains more."""
 
+POWER = 0.8
+"""How often so many seeds are to decide as `seeds_to_decide` asks for."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
@@ -115,22 +118,51 @@ def t_interval(values: Iterable[float], confidence: float = 0.95) -> Interval:
     return Interval(low=low, high=high, confidence=confidence)
 
 
+def t_chance(values: Iterable[float]) -> float:
+    """How often chance puts a mean this far from 0, on either side, by Student's t; NaN without a spread."""
+    from scipy.special import stdtr  # type: ignore[import-untyped]
+
+    known = summarise(values)
+    if known.n < 2 or not known.std > 0:
+        return math.nan
+    return 2 * float(stdtr(known.n - 1, -abs(known.mean) / known.std * math.sqrt(known.n)))
+
+
+def holm(chances: Mapping[str, float]) -> dict[str, float]:
+    """Holm's correction of several tests: each chance as large as it is once all of them are looked at together."""
+    ordered, adjusted, largest = sorted(chances, key=lambda key: chances[key]), {}, 0.0
+    for rank, key in enumerate(ordered):
+        largest = max(largest, min(1.0, (len(ordered) - rank) * chances[key]))
+        adjusted[key] = largest
+    return adjusted
+
+
 def seeds_to_decide(known: Summary, confidence: float = 0.95) -> int | None:
-    """The least n for which mean ± t·s/√n excludes 0, mean and s being what they are; None where none does."""
+    """The least n at which the t interval excludes 0 with a probability of `POWER`, mean and s being the true ones.
+
+    None where no number of seeds does.
+    """
     if not (abs(known.mean) > 0 and known.std > 0):
         return None
-
-    def decides(n: int) -> bool:
-        half = t_quantile((1 + confidence) / 2, n - 1) * known.std / math.sqrt(n)
-        return half < abs(known.mean)
-
-    least = bisect.bisect_left(range(MOST_SEEDS + 1), True, lo=2, key=decides)
+    effect = abs(known.mean) / known.std
+    least = bisect.bisect_left(
+        range(MOST_SEEDS + 1), True, lo=2, key=lambda n: t_power(effect, n, confidence) >= POWER
+    )
     return least if least <= MOST_SEEDS else None
+
+
+def t_power(effect: float, n: int, confidence: float = 0.95) -> float:
+    """How often a t interval over n seeds lies on the true side of 0, `effect` the true mean in standard deviations."""
+    from scipy.special import nctdtr
+
+    limit, away = t_quantile((1 + confidence) / 2, n - 1), effect * math.sqrt(n)
+    missed = float(nctdtr(n - 1, away, limit))
+    return float(away > limit) if math.isnan(missed) else 1 - missed  # NaN where it is below 1e-300
 
 
 def t_quantile(probability: float, freedom: int) -> float:
     """Of Student's t distribution."""
-    from scipy.special import stdtrit  # type: ignore[import-untyped]  # scipy.stats takes five times as long
+    from scipy.special import stdtrit  # scipy.stats takes five times as long
 
     return float(stdtrit(freedom, probability))
 

@@ -30,10 +30,6 @@ LEARNED_REDUCTION = 50.0
 STREAM_GREW = 10.0
 """Times its norm at initialisation."""
 
-GRADIENT_COLLAPSED = 0.03
-"""Of ‖g_L‖/‖e‖ at initialisation: below this the gradient is no reference any more (docs/calibration.md)."""
-
-
 TENTH = 0.00095
 """Of an accuracy: a smaller spread rounds to less than 0.1 %."""
 
@@ -179,16 +175,24 @@ def stream_verdict(change: float) -> str:
     return f"the stream holds, ‖h_L‖ ×{number(change)}"
 
 
-def collapse_verdict(norm: float, per_error: float) -> str:
-    """What became of the BP gradient at the top, relative to initialisation: of its norm, and of that per output error.
+def gradient_change(norm: float, per_error: float, scale_free: float) -> str:
+    """What became of the BP gradient at the top, relative to initialisation.
 
-    A network that has learned has a small error, and with it a small gradient: only the second tells a collapse.
+    Of its norm, of that per output error, and of that times ‖h_L‖.  A network that has learned has a small error, and
+    with it a small gradient; where h_L is normalised, the gradient falls as ‖h_L‖ grows.  Only what is left of it after
+    both tells of the gradient itself.
     """
     if math.isnan(norm):
         return "the change of the BP gradient is undefined"
     if math.isnan(per_error):
         return f"‖g_L‖ ×{number(norm)}, not measured per output error"
     said = f"‖g_L‖ ×{number(norm)}, per output error ×{number(per_error)}"
-    if per_error < GRADIENT_COLLAPSED:
-        return f"the BP gradient collapses, {said}"
-    return f"the BP gradient stays a reference, {said}"
+    return f"{said}, that times ‖h_L‖ ×{number(scale_free)}"
+
+
+def said_share(share: float, error: float = math.nan) -> str:
+    """A share in per cent; of one seed with the error that the test set alone makes."""
+    if math.isnan(share):
+        return "undefined"
+    around = "" if math.isnan(error) else f" ± {max(1, round(100 * error))}"
+    return f"{round(100 * share)}{around} %".replace("-", "−")

@@ -54,7 +54,9 @@ def healthy(seed: int = 42, accuracy: float = 0.9, cosine: float = 0.5) -> dict[
             found["growth", epoch, block] = 1.2 + 0.1 * block
         for layer in range(DEPTH + 1):
             null = 2e-3 * math.sin(seed * (layer + 2) + epoch)
+            found["hidden_norm", epoch, layer] = 8.0 + epoch + layer
             found["grad_norm", epoch, layer] = 1.0 / (1 + epoch)
+            found["grad_resolution", epoch, layer] = 1 - 1e-12 * (1 + layer)
             if layer == DEPTH:
                 found["grad_per_error", epoch, layer] = 2.0 / (1 + 0.1 * epoch)
             found["credit_cosine", epoch, layer] = cosine + wobble

@@ -23,7 +23,7 @@ SEEDS = (42, 123, 456)
 
 
 def exploded(seed: int, growth: float = 1.9e3, since: int = 8, accuracy: float = 0.307) -> dict[Key, Value]:
-    """DFA as it was recorded: the stream explodes, the gradient collapses, the blocks harm."""
+    """DFA: the stream explodes below a LayerNorm, training does not resolve the gradient, the blocks harm."""
     why = "differences are below the resolution of the arithmetic"
 
     def change(metric: str, epoch: int, layer: int | None) -> Value:
@@ -31,6 +31,10 @@ def exploded(seed: int, growth: float = 1.9e3, since: int = 8, accuracy: float =
             return growth
         if epoch >= since and metric == "grad_per_error":
             return 4e-6
+        if epoch >= since and metric == "grad_resolution":
+            return 0.2
+        if epoch >= since and metric == "hidden_norm":
+            return 12e5
         return why if epoch >= since and metric in ("rho", "rho/bp") else None
 
     return changed(healthy(seed, accuracy=accuracy), change)
@@ -51,8 +55,12 @@ def words(found: Audit, rule: str = "dfa") -> str:
 
 def test_a_degenerate_rule_is_told_in_a_sentence() -> None:
     assert words(audit(stored())) == (
-        "DFA: ‖h‖ grows 1900× over the block that grows it most, more than 50× over blocks 0–3 from epoch 8; "
-        "the BP gradient per output error has collapsed to 2.0e-6 of its value at init, below 0.03 from epoch 8; "
+        "DFA: ‖h‖ grows 1900× over the block that grows it most, and ‖h_L‖ is 1.0e5× its value at init: "
+        "more than 50× over blocks 0–3 and ‖h_L‖ more than 300× init from epoch 8; "
+        "what follows h_L normalises it and hides the growth from the loss, "
+        "and ‖g_L‖·‖h_L‖/‖e‖ is 0.2 of its value at init; "
+        "the BP gradient is not resolved at layers 0–4 from epoch 8: "
+        "in the precision of training it has a cosine of 0.2 with the one in float64, where least; "
         "whether the credit is better than chance is undefined (not evidence: ρ of BP's own gradient is undefined at "
         "layer 1 (differences are below the resolution of the arithmetic)); "
         "the blocks hurt: −4.23 [−4.3, −4.16] points of test accuracy over frozen blocks, n = 3; "
@@ -63,8 +71,9 @@ def test_a_degenerate_rule_is_told_in_a_sentence() -> None:
 def test_a_healthy_rule_gets_an_equally_plain_sentence() -> None:
     found = words(audit(stored(healthy)))
     assert found.startswith(
-        "DFA: ‖h‖ grows 1.5× over the block that grows it most; "
-        "the BP gradient per output error is 0.5 of its value at init; "
+        "DFA: ‖h‖ grows 1.5× over the block that grows it most, and ‖h_L‖ is 1.8× its value at init; "
+        "the BP gradient is resolved: in the precision of training it has a cosine of 1 with the one in float64, "
+        "and in float64 its ρ is 0.99, where least; "
     )
     assert "the credit is above chance at layers 1–4 (mean over layers 1–3: cosine 0.5 against" in found
     assert "by chance, ρ 0.5 against" in found
@@ -76,10 +85,9 @@ def test_a_healthy_rule_gets_an_equally_plain_sentence() -> None:
 
 def test_words_true_only_for_the_run_they_were_written_on_are_impossible() -> None:
     """The sentence follows every number it names."""
-    assert (
-        "grows 300× over the block that grows it most, more than 50× over blocks 0–3 from epoch 4"
-        in words(audit(stored(lambda s: exploded(s, 300.0, 4))))
-    )
+    early = words(audit(stored(lambda s: exploded(s, 310.0, 4))))
+    assert "grows 310× over the block that grows it most" in early
+    assert "more than 50× over blocks 0–3 and ‖h_L‖ more than 300× init from epoch 4" in early
     assert "the blocks help: +6.07 [" in words(audit(stored(lambda s: exploded(s, accuracy=0.41))))
     noisy = {42: 0.36, 123: 0.33, 456: 0.37}
     assert "whether the blocks help is undecided: +0.4" in words(
@@ -89,7 +97,7 @@ def test_words_true_only_for_the_run_they_were_written_on_are_impossible() -> No
 
 def test_epochs_that_differ_between_seeds_are_given_as_a_range() -> None:
     found = words(audit(stored(lambda seed: exploded(seed, since={42: 5, 123: 7, 456: 6}[seed]))))
-    assert "more than 50× over blocks 0–3 from epochs 5–7" in found
+    assert "more than 50× over blocks 0–3 and ‖h_L‖ more than 300× init from epochs 5–7" in found
 
 
 def weak(at: dict[int, tuple[int, ...]]) -> Callable[[int], dict[Key, Value]]:
@@ -168,13 +176,14 @@ def test_the_command_prints_table_sentences_thresholds_n_seeds_and_ids(invoke: C
 def test_the_command_as_json_carries_every_number_n_seeds_ids_and_thresholds(
     invoke: Callable[..., Result],
 ) -> None:
-    found = json.loads(invoke("--json", "--growth", "5000").stdout)
+    found = json.loads(invoke("--json", "--growth", "5000", "--stream", "1e9").stdout)
     assert [known["rule"] for known in found] == ["bp", "dfa", "fa", "frozen"]
     dfa = found[1]
     assert (dfa["n"], dfa["seeds"], len(dfa["runs"])) == (3, [42, 123, 456], 3)
     assert dfa["thresholds"] == {
         "growth": 5000.0,
-        "gradient": 0.03,
+        "stream": 1e9,
+        "resolution": 0.9,
         "deviations": 3.0,
         "ceiling": 0.9,
         "confidence": 0.95,

@@ -25,7 +25,9 @@ from sonde.rules import Frozen
 from sonde.store.stored import Runs
 
 SEEDS = (42, 123, 456)
-GROWN, COLLAPSED, AT_CHANCE = {"growth": 117.0}, {"grad_per_error": 0.01}, {"credit_cosine": 0.0, "rho": 0.0}
+GROWN, ROUNDED, AT_CHANCE = {"growth": 117.0}, {"grad_resolution": 0.005}, {"credit_cosine": 0.0, "rho": 0.0}
+HIGH = {"hidden_norm": 12e4}
+LAYERS = tuple(f"layer {layer}" for layer in range(1, DEPTH + 1))
 
 
 def with_frozen(change: dict[str, float], *, accuracy: float = 0.9, since: int = 2) -> Runs:
@@ -54,13 +56,9 @@ def found(stored: Runs, rule: str = "dfa") -> list[Findings]:
     ("change", "name", "modules", "number"),
     [
         (GROWN, "growth", tuple(f"block {block}" for block in range(1, DEPTH)), "117×"),
-        (COLLAPSED, "gradient", (f"layer {DEPTH}",), "0.005"),
-        (
-            AT_CHANCE,
-            "credit",
-            tuple(f"layer {layer}" for layer in range(1, DEPTH + 1)),
-            f"{DEPTH} of {DEPTH}",
-        ),
+        (HIGH, "growth", (f"layer {DEPTH}",), "1.0e4×"),
+        (ROUNDED, "gradient", LAYERS, "0.005"),
+        (AT_CHANCE, "credit", LAYERS, f"{DEPTH} of {DEPTH}"),
     ],
 )
 def test_what_the_audit_fires_is_a_finding_with_layers_epoch_and_numbers(
@@ -69,7 +67,7 @@ def test_what_the_audit_fires_is_a_finding_with_layers_epoch_and_numbers(
     for (finding,) in found(with_frozen(change)):
         assert (finding.name, finding.level, finding.modules) == (name, "certain", modules)
         assert finding.epoch == (5 if name == "credit" else 2)
-        assert number in finding.evidence[0]
+        assert number in " ".join(finding.evidence)
         assert f"since epoch {finding.epoch}" in str(finding)
         assert all((finding.why, finding.remedy, finding.reference))
 
@@ -86,8 +84,8 @@ def test_blocks_that_hurt_are_a_finding_of_every_seed() -> None:
         assert "n = 3" in finding.evidence[0]
 
 
-def test_an_exploded_stream_explains_a_collapsed_gradient() -> None:
-    for growth, gradient in found(with_frozen(GROWN | COLLAPSED)):
+def test_an_exploded_stream_explains_a_gradient_that_is_not_resolved() -> None:
+    for growth, gradient in found(with_frozen(GROWN | ROUNDED)):
         assert (growth.name, growth.explained_by) == ("growth", None)
         assert (gradient.name, gradient.explained_by) == ("gradient", "growth")
 
@@ -128,7 +126,8 @@ def test_the_explanations_say_the_thresholds_of_the_audit() -> None:
     said = {text.name: text.measured for text in EXPLANATIONS if text.kind == "question"}
     limits = Thresholds()
     assert f"{limits.growth:g}×" in said["growth"]
-    assert f"below {limits.gradient:g} of" in said["gradient"]
+    assert f"{limits.stream:g}×" in said["growth"]
+    assert f"below {limits.resolution:g} at a layer" in said["gradient"]
     assert f"by {limits.deviations:g} standard deviations" in said["credit"]
     assert f"below {limits.ceiling:g}" in said["credit"]
     assert f"{100 * limits.confidence:g} %" in said["worth"]

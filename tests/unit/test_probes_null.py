@@ -1,4 +1,4 @@
-"""Chance is drawn as the rule draws; the gradient per error tells a learned network from a collapsed one."""
+"""Chance is drawn as the rule draws; the gradient per error and its resolution are what they say."""
 
 import math
 import statistics
@@ -17,6 +17,7 @@ from sonde.rows import Reading, undefined
 from sonde.rules import RULES, CreditBridge, DirectFeedback, Rule
 from sonde.rules.dkp import DirectKolenPollack
 from sonde.training.assign import CreditAssignment
+from sonde.training.bf16 import use_bf16
 
 MODEL, IMAGE = NETWORKS["residual_mlp"]
 
@@ -133,3 +134,61 @@ def test_samples_without_an_error_do_not_count_and_without_any_it_is_undefined()
     ]
     assert not reading.defined
     assert "the output error is zero" in (reading.reason or "")
+
+
+def raised(offset: float, *, double: bool = False, bf16: bool = False) -> dict[int, Reading]:
+    """`grad_resolution` by layer of a network whose stream has a constant added, which every LayerNorm takes out."""
+    net, _ = moved(ResidualMLP(d=8, L=2, w2_std=0.3), IMAGE)
+    with torch.no_grad():
+        next(p for name, p in net.named_parameters() if name.endswith("embed.1.bias") or p.ndim == 1).add_(
+            offset
+        )
+    if double:
+        net.double()
+    if bf16:
+        use_bf16(net)
+    x, y = samples(IMAGE, 32)
+    found = read(take(net, x.double() if double else x, y, CROSS_ENTROPY), "grad_norm")
+    return {layer: one for (metric, layer), one in found.items() if metric == "grad_resolution"}
+
+
+def test_a_gradient_is_resolved_until_rounding_takes_its_place() -> None:
+    """A constant in the stream changes nothing in exact arithmetic; float32 loses to it what samples differ in."""
+    least = {offset: min(one.value for one in raised(offset).values()) for offset in (0.0, 1e3, 1e5, 1e7)}
+    assert list(raised(0.0)) == [0, 1, 2]
+    assert 1 - least[0.0] < 1e-11
+    assert least[0.0] > least[1e3] > least[1e5] > least[1e7]
+    assert least[1e3] > 0.999
+    assert least[1e7] < 0.9
+    assert all(one.value == pytest.approx(1, abs=1e-7) for one in raised(1e7, double=True).values())
+
+
+def test_products_in_bfloat16_resolve_less_than_float32() -> None:
+    for single, half in zip(raised(0.0).values(), raised(0.0, bf16=True).values(), strict=True):
+        assert 1e-8 < 1 - half.value < 1e-2
+        assert 1 - single.value < 1e-4 * (1 - half.value)
+
+
+def test_resolution_weighs_samples_as_a_training_step_does_and_leaves_the_network_alone() -> None:
+    net, _ = moved(ResidualMLP(d=8, L=2, w2_std=0.3), IMAGE)
+    x, y = samples(IMAGE, 32)
+    weights = [p.clone() for p in net.parameters()]
+    snapshot = take(net, x, y, CROSS_ENTROPY)
+    value = read(snapshot, "grad_norm")["grad_resolution", 1].value
+    assert all(torch.equal(a, b) for a, b in zip(weights, net.parameters(), strict=True))
+    states, output = net.states(x)
+    loss = CROSS_ENTROPY.per_sample(output, y).sum()
+    (rounded,) = torch.autograd.grad(loss, states[1])
+    exact = snapshot.gradients[1].flatten()
+    other = rounded.double().flatten()
+    assert 1 - value == pytest.approx(1 - float(exact @ other / exact.norm() / other.norm()), abs=1e-14)
+
+
+def test_a_gradient_that_underflows_is_undefined_and_says_in_which_precision() -> None:
+    net, _ = moved(ResidualMLP(d=8, L=2, w2_std=0.3), IMAGE)
+    gain, *_, head, _ = net.readout.parameters()
+    with torch.no_grad():
+        head.mul_(1e-30)
+        gain.mul_(1e-20)
+    found = read(take(net, *samples(IMAGE, 8), CROSS_ENTROPY), "grad_norm")["grad_resolution", 2]
+    assert found.reason == "the gradient is zero in float32 and not in float64"

@@ -3,12 +3,26 @@
 import itertools
 import math
 
+import numpy as np
+import polars as pl
 import pytest
-from scipy.stats import spearmanr
-from stored_runs import EPOCHS, Key, Value, config, healthy, run, store
+from scipy.stats import rankdata, spearmanr
+from stored_runs import DEPTH, EPOCHS, SAMPLES, Key, Value, config, healthy, run, store
 
 from sonde.audit.audit import audit
-from sonde.audit.recovery import FEW, Foretells, Recovered, foretelling, recovered, share_of_margin
+from sonde.audit.recovery import (
+    FEW,
+    QUANTITIES,
+    SHUFFLES,
+    Accuracy,
+    Foretells,
+    Recovered,
+    error_by_test_set,
+    foretelling,
+    recovered,
+    share_of_margin,
+)
+from sonde.audit.recovery import shares as of_recipes
 from sonde.store.stored import Runs
 
 SEEDS = (42, 123, 456)
@@ -152,3 +166,84 @@ def test_a_quantity_that_never_differs_or_has_few_rules_has_no_correlation() -> 
     assert (math.isnan(same.correlation), same.reason) == (True, "all rules have the same value")
     few = of("cosine", runs(("bp", "frozen", "fa")))
     assert (few.n, few.runs, few.reason) == (1, 3, f"1 rule with both: {FEW} are needed")
+
+
+def test_the_spread_of_backprops_margin_counts_in_the_interval() -> None:
+    """The gain is the same at every seed and the margin is not: by the delta method the share spreads as the margin."""
+    gained, margin = {1: 5.0, 2: 5.0, 3: 5.0}, {1: 8.0, 2: 10.0, 3: 12.0}
+    around = share_of_margin(gained, margin)
+    assert around == pytest.approx([0.5 + 0.1, 0.5, 0.5 - 0.1])
+    rng, draws = np.random.default_rng(0), 20_000
+    many = 5.0 / rng.normal(10, 2, (draws, 3)).mean(1)
+    assert np.std(around, ddof=1) / math.sqrt(3) == pytest.approx(float(np.std(many)), rel=0.1)
+
+
+def test_issue_27_item_6_a_share_of_one_seed_has_the_binomial_error_of_its_test_set() -> None:
+    """KP at 54.2 % between frozen at 38.2 % and BP at 54.6 %, of 10,000 test samples each: 97 ± 4 %."""
+    one = [Accuracy(value=value, samples=10_000) for value in (0.5415, 0.5463, 0.3818)]
+    rng = np.random.default_rng(0)
+    rule, bp, frozen = (rng.binomial(10_000, side.value, 20_000) for side in one)
+    drawn = (rule - frozen) / (bp - frozen)
+    assert error_by_test_set(*one) == pytest.approx(float(drawn.std()), rel=0.05)
+    assert error_by_test_set(*one) == pytest.approx(0.042, abs=0.001)
+    single, several = shares(runs(seeds=(42,)))["fa"], shares(runs())["fa"]
+    reached = (measured(rule, 42)["test_acc", EPOCHS, None] for rule in ("fa", "bp", "frozen"))
+    expected = error_by_test_set(*(Accuracy(value=value, samples=SAMPLES) for value in reached))
+    assert single.test_error == pytest.approx(expected)
+    assert math.isnan(several.test_error)
+
+
+def test_issue_27_item_6_runs_that_differ_in_their_probes_alone_count_once() -> None:
+    seeds = (42,)
+    others = ("bp", "frozen", "dfa")
+    looked_at_again = [run(config(rule, 42, probes__size=7), measured(rule, 42)) for rule in others]
+    again = Runs(
+        pl.concat([runs(seeds=seeds).rows, *(rows for _, rows in looked_at_again)]),
+        [*runs(seeds=seeds).runs, *(one for one, _ in looked_at_again)],
+    )
+    assert of("cosine", again).n == of("cosine", runs(seeds=seeds)).n == len(OTHERS)
+    told = [one.rule for _, rules in of_recipes(audit(again)) for one in rules]
+    assert sorted(told) == sorted(OTHERS)
+
+
+def test_issue_27_item_6_a_chance_that_no_shuffle_reached_is_an_upper_limit() -> None:
+    names = [f"rule{n}" for n in range(12)]
+    reached = {rule: 0.55 + 0.02 * n for n, rule in enumerate(names)} | {"bp": 0.9, "frozen": 0.5}
+    stored = store(
+        *(
+            run(config(rule, 42), healthy(42, accuracy=value, cosine=value / 2))
+            for rule, value in reached.items()
+        )
+    )
+    one = of("cosine", stored)
+    assert one.correlation == pytest.approx(1)
+    assert one.chance == one.least == 2 / (SHUFFLES + 1)
+    assert one.said_chance == "≤ 2.0e-4"
+    few = of("cosine", runs())
+    assert few.least == 0
+    assert "≤" not in few.said_chance
+
+
+def test_issue_27_item_6_no_correlation_is_made_of_differences_of_1e_8() -> None:
+    """ρ of BP's own gradient is 1 everywhere but for rounding."""
+    assert not any("ρ of BP" in quantity for quantity in QUANTITIES)
+
+
+def test_the_correlation_given_the_stream_is_the_partial_rank_correlation() -> None:
+    tops = dict(zip(OTHERS, (9.0, 40.0, 12.0, 300.0, 50.0), strict=True))
+
+    def grown(rule: str) -> dict[Key, Value]:
+        values = measured(rule, 42)
+        return values | {("hidden_norm", EPOCHS, DEPTH): 12.0 * tops.get(rule, 1.0)}
+
+    stored = store(*(run(config(rule, 42), grown(rule)) for rule in RULES))
+    share, cosine, top = (
+        rankdata(side)
+        for side in (
+            [RULES[rule] for rule in OTHERS],
+            [COSINES[rule] for rule in OTHERS],
+            [tops[rule] for rule in OTHERS],
+        )
+    )
+    left = [side - np.polyval(np.polyfit(top, side, 1), top) for side in (share, cosine)]
+    assert of("cosine", stored).given_stream == pytest.approx(np.corrcoef(left)[0, 1])

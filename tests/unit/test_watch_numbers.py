@@ -14,6 +14,7 @@ from sonde.diagnosis.finding import Findings
 from sonde.diagnosis.pace_faults import over_regularised
 from sonde.diagnosis.signs import Signs
 from sonde.rows import WATCHED
+from sonde.watching.reductions import halves
 
 STEPS = 60
 
@@ -361,3 +362,12 @@ def test_the_activation_of_an_encoder_is_not_that_of_the_output(with_batch: bool
             watch.log(value)
     found = watch.diagnose(batch=(x, y)) if with_batch else watch.diagnose()
     assert "wrong_output_activation" not in loud(found)
+
+
+def test_an_odd_sample_belongs_to_neither_half_of_grad_noise() -> None:
+    """Halves of different size would disagree by their size alone."""
+    grad = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
+    first, second = grad[:2].sum(0).double(), grad[2:4].sum(0).double()
+    expected = torch.stack([first @ second, first @ first, second @ second])
+    assert torch.allclose(halves(grad), expected, rtol=1e-6)
+    assert torch.equal(halves(grad), halves(grad[:4]))

@@ -1,22 +1,20 @@
 """Audit a store: its complete runs by recipe, by rule within each recipe, and by seed within each rule."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import polars as pl
-
 from sonde import html_parts
 from sonde.audit.credit_question import LayerCredit, at_layers, credit
-from sonde.audit.questions import Answer, Margin, gradient, margin, scale
+from sonde.audit.questions import Answer, Margin, corrected, gradient, margin, scale, scale_free, since_init
 from sonde.audit.thresholds import Thresholds
 from sonde.flat_configurations import Flat, identity, told_apart, without
 from sonde.runs.configurations import Kind, kinds
 from sonde.runs.ended import by_seed, complete, made_with, refuse_none
 from sonde.runs.levels import Level, levels, options_of
 from sonde.runs.readings import MeasuredRun, measured
-from sonde.spreads import Summary, summarise_known
+from sonde.spreads import Summary, summarise, summarise_known
 from sonde.store.load import load
 from sonde.store.place import Place
 from sonde.store.stored import Run, Runs
@@ -31,8 +29,9 @@ CONTROLLED = ("credit_cosine", "rho", NUDGE)
 
 METRICS = (
     "growth",
-    "grad_norm",
+    "hidden_norm",
     "grad_per_error",
+    "grad_resolution",
     "test_acc",
     "train_acc",
     *(f"{metric}{control}" for metric in CONTROLLED for control in ("", "/bp", "/null", "/null_std")),
@@ -41,22 +40,13 @@ METRICS = (
 
 MOST_SAID = 4  # rules that the short form names
 
-OLDER = "grad_norm"
-"""Read of runs that lack `grad_per_error` alone, to say so."""
-
 BESIDES = ("rule", "seed")
 """In these, runs of one recipe may differ."""
 
 
 def read(root: str | Place) -> Runs:
     """A store with the rows that an audit asks for."""
-    stored = load(root, metrics=[metric for metric in METRICS if metric != OLDER])
-    newer = set(stored.rows.filter(metric="grad_per_error")["run"].unique())
-    lacking = [run.id for run in stored.runs if run.id not in newer]
-    if not lacking:
-        return stored
-    beside = load(root, metrics=(OLDER,), of=lacking)
-    return replace(stored, rows=pl.concat([stored.rows, beside.rows], how="diagonal"))
+    return load(root, metrics=METRICS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,6 +140,18 @@ class RuleAudit:
     def value(self, question: str) -> Summary:
         """The question's quantity at the end, over seeds."""
         return summarise_known([one.answers[question] for one in self.runs])
+
+    def beside(self, question: str) -> Summary:
+        """The question's second quantity at the end, over seeds."""
+        return summarise(one.answers[question].beside for one in self.runs)
+
+    def stream(self) -> Summary:
+        """‖h_L‖ at the last epoch relative to init, over seeds."""
+        return summarise_known([since_init(one.run, one.run.epochs, "hidden_norm") for one in self.runs])
+
+    def scale_free(self) -> Summary:
+        """‖g_L‖·‖h_L‖/‖e‖ at the last epoch relative to init, over seeds."""
+        return summarise_known([scale_free(one.run, one.run.epochs) for one in self.runs])
 
     def scalar(self, metric: str) -> Summary:
         """A metric of the whole network at the last epoch, over seeds."""
@@ -289,20 +291,26 @@ def _rules(
     }
     frozen, why = _baseline(present, inside)
     base = {seed: judge.measured[run.id] for seed, run in frozen.items()}
+    own = {key: [judge.run(run.id, thresholds) for run in inside[key].values()] for key in present}
+    confidence = thresholds.confidence
+    margins = {
+        key: margin(present[key].name, [one.run for one in runs], base, why, confidence)
+        for key, runs in own.items()
+    }
+    margins = corrected(margins, confidence)
     found = []
     for key in sorted(present, key=lambda key: (present[key].name == "frozen", present[key].name != "bp")):
         if not ended[key]:
             continue
         level, about = present[key], members[key][0].about
-        own = [judge.run(run.id, thresholds) for run in inside[key].values()]
         found.append(
             RuleAudit(
                 rule=level.name,
                 label=about["rule_label"] + level.label.removeprefix(level.name),
                 options=level.options,
                 depth=about["depth"],
-                runs=own,
-                margin=margin(level.name, [one.run for one in own], base, why, thresholds.confidence),
+                runs=own[key],
+                margin=margins[key],
                 diverged=[
                     Diverged(run=run.id, seed=seed, epoch=run.manifest.epoch or 0)
                     for seed, run in ended[key].items()

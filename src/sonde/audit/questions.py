@@ -2,12 +2,24 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from sonde.audit.thresholds import Thresholds
-from sonde.runs.readings import MeasuredRun
-from sonde.spreads import Interval, Summary, paired, seeds_to_decide, summarise, t_interval
+from sonde.rows import Reading, undefined
+from sonde.runs.readings import MeasuredRun, not_measured
+from sonde.spreads import (
+    Interval,
+    Summary,
+    holm,
+    paired,
+    seeds_to_decide,
+    summarise,
+    t_chance,
+    t_interval,
+)
+
+RESOLUTION, CEILING = "grad_resolution", "rho/bp"
 
 
 class Look(NamedTuple):
@@ -19,6 +31,7 @@ class Look(NamedTuple):
     reason: str | None = None
     layers: tuple[int, ...] = ()  # the blocks or layers at which it fired
     note: str | None = None  # what the answer rests on
+    beside: float = math.nan  # a second quantity: of D1 ‖h_L‖ ÷ init, of D2 the least ρ of BP's gradient
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +44,7 @@ class Answer:
     reason: str | None = None
     layers: tuple[int, ...] = ()
     note: str | None = None
+    beside: float = math.nan
     looks: tuple[Look, ...] = ()
     asked: bool = True  # False: the question does not arise, and `reason` says why
 
@@ -61,52 +75,86 @@ def answer(looks: Sequence[Look], missing: str) -> Answer:
 
 
 def scale(run: MeasuredRun, thresholds: Thresholds) -> Answer:
-    """D1: the growth of ‖h‖ over the block that grows it most.
+    """D1: the growth of ‖h‖ over the block that grows it most, and of ‖h_L‖ since init.
 
-    A block without a value leaves the question open unless another block fires it.
+    A block without a value leaves the question open unless something else fires it.  A LayerNorm on top hides the
+    growth of ‖h_L‖ from the loss.
     """
-    blocks = range(run.depth)
+    blocks, last = range(run.depth), (run.depth,)
+    (init,) = run.across("hidden_norm", 0, last)
     looks = []
     for epoch in run.epochs_of("growth", blocks):
         values = run.across("growth", epoch, blocks)
         finite = [value for value in values if value == value] if math.isnan(sum(values)) else values
         largest = max(finite, default=math.nan)
-        if largest > thresholds.growth:
+        top = run.across("hidden_norm", epoch, last)[0] / init if init > 0 else math.nan
+        if largest > thresholds.growth or top > thresholds.stream:
             over = tuple(block for block, value in enumerate(values) if value > thresholds.growth)
-            looks.append(Look(epoch=epoch, value=largest, fired=True, layers=over))
+            looks.append(Look(epoch=epoch, value=largest, fired=True, layers=over, beside=top))
         elif len(finite) < len(values):
             block = next(block for block, value in enumerate(values) if math.isnan(value))
             gap = f"block {block}: {run.at('growth', epoch, block).reason}"
-            looks.append(Look(epoch=epoch, value=math.nan, fired=None, reason=gap))
+            looks.append(Look(epoch=epoch, value=math.nan, fired=None, reason=gap, beside=top))
         else:
-            looks.append(Look(epoch=epoch, value=largest, fired=False))
+            looks.append(Look(epoch=epoch, value=largest, fired=False, beside=top))
     return answer(looks, "growth was not measured")
 
 
 def gradient(run: MeasuredRun, thresholds: Thresholds) -> Answer:
-    """D2: the median of ‖g_L‖/‖e‖ relative to its value at init.
+    """D2: the least cosine, over layers, of the BP gradient in training's precision with that in float64.
 
-    A network that has learned has a small error e and with it a small gradient; that is no collapse.
+    Beside it ρ of BP's gradient in float64, the ceiling.  Runs of earlier versions have the ceiling alone: they are
+    judged by it, and the cosine stays undefined.
     """
-    metric, top = "grad_per_error", run.depth
-    epochs = run.epochs_of(metric, (top,))
-    if not epochs:
-        older = run.epochs_of("grad_norm", (top,))
-        why = ": the version that made this run measured ‖g_L‖ alone, train it anew" if older else ""
-        return Answer(reason=f"{metric} was not measured at layer {top}{why}")
-    init = run.at(metric, 0, top)
-    looks = []
-    for epoch in epochs:
-        (here,) = run.across(metric, epoch, (top,))
-        reason = init.reason or (run.at(metric, epoch, top).reason if math.isnan(here) else None)
-        value = here / init.value if reason is None and init.value > 0 else math.nan
-        if reason is None and not math.isfinite(value):
-            reason = "the gradient at init is zero" if init.value <= 0 else "overflow: the ratio is infinite"
-        if reason is not None:
-            looks.append(Look(epoch=epoch, value=math.nan, fired=None, reason=reason))
-        else:
-            looks.append(Look(epoch=epoch, value=value, fired=value < thresholds.gradient))
-    return answer(looks, f"{metric} was not measured")
+    layers = range(run.depth + 1)
+    resolved = run.epochs_of(RESOLUTION, layers)
+    epochs = sorted({*resolved, *run.epochs_of(CEILING, layers)})
+    return answer(
+        [_resolution(run, epoch, layers, thresholds) for epoch in epochs],
+        f"neither {RESOLUTION} nor {CEILING} was measured: train it anew",
+    )
+
+
+def _resolution(run: MeasuredRun, epoch: int, layers: range, thresholds: Thresholds) -> Look:
+    limits = {RESOLUTION: thresholds.resolution, CEILING: thresholds.ceiling}
+    values = {
+        metric: run.across(metric, epoch, layers)
+        for metric in limits
+        if epoch in run.epochs_of(metric, layers)
+    }
+    least = {metric: min((v for v in found if v == v), default=math.nan) for metric, found in values.items()}
+    value, ceiling = least.get(RESOLUTION, math.nan), least.get(CEILING, math.nan)
+    low = tuple(
+        layer for layer in layers if any(found[layer] < limits[metric] for metric, found in values.items())
+    )
+    if low:
+        return Look(epoch=epoch, value=value, fired=True, layers=low, beside=ceiling)
+    gaps = ((metric, layer) for metric in values for layer in layers if math.isnan(values[metric][layer]))
+    for metric, layer in gaps:
+        why = f"{metric} at layer {layer}: {run.at(metric, epoch, layer).reason}"
+        return Look(epoch=epoch, value=math.nan, fired=None, reason=why, beside=ceiling)
+    why_none = None if RESOLUTION in values else not_measured(RESOLUTION, epoch)
+    return Look(epoch=epoch, value=value, fired=False, reason=why_none, beside=ceiling)
+
+
+def since_init(run: MeasuredRun, epoch: int, metric: str) -> Reading:
+    """A metric at layer L relative to its value at init, or why there is none."""
+    here, init = (run.at(metric, at, run.depth) for at in (epoch, 0))
+    reason = here.reason or init.reason
+    if reason is None and not init.value > 0:
+        reason = f"{metric} is zero at init"
+    if reason is not None:
+        return undefined(metric, reason, layer=run.depth)
+    return Reading(metric=metric, value=here.value / init.value, layer=run.depth, samples=here.samples)
+
+
+def scale_free(run: MeasuredRun, epoch: int) -> Reading:
+    """‖g_L‖·‖h_L‖/‖e‖ relative to init, of medians over samples: what remains when LayerNorm divides g_L by ‖h_L‖."""
+    per_error, top = (since_init(run, epoch, metric) for metric in ("grad_per_error", "hidden_norm"))
+    if reason := per_error.reason or top.reason:
+        return undefined("grad_per_error", reason, layer=run.depth)
+    value = per_error.value * top.value
+    return Reading(metric="grad_per_error", value=value, layer=run.depth, samples=per_error.samples)
 
 
 Outcome = Literal["helps", "hurts", "undecided"]
@@ -124,7 +172,10 @@ class Margin:
     points: Summary
     interval: Interval
     errors_removed: float = math.nan  # the share of frozen's errors, over the same seeds; negative: added
-    seeds_needed: int | None = None  # that would decide, the mean and spread being what they are
+    chance: float = math.nan  # of a mean this far from 0, two-sided, by the t test of this rule alone
+    adjusted: float = math.nan  # the same after Holm's correction
+    tests: int = 1  # of the recipe, which are corrected together
+    seeds_needed: int | None = None  # for a power of 80 %, were mean and spread the true ones
 
 
 def margin(
@@ -156,6 +207,8 @@ def margin(
             points=summarise(points.values(), reason or "no value is defined"),
             interval=interval,
             errors_removed=_errors_removed([own[seed] for seed in points], [base[seed] for seed in points]),
+            chance=t_chance(points.values()),
+            adjusted=t_chance(points.values()),
             seeds_needed=seeds_to_decide(over_seeds, confidence) if outcome == "undecided" else None,
         )
 
@@ -172,6 +225,22 @@ def margin(
     if interval.high < 0:
         return found("hurts")
     return found("undecided", "the interval holds 0")
+
+
+def corrected(margins: Mapping[str, Margin], confidence: float) -> dict[str, Margin]:
+    """The margins of one recipe by Holm's correction: of many rules one helps or hurts by chance."""
+    tested = {key: one.chance for key, one in margins.items() if one.outcome and math.isfinite(one.chance)}
+    adjusted, level = holm(tested), (1 - confidence) / max(1, len(tested))
+    found = dict(margins)
+    for key, chance in adjusted.items():
+        one = replace(margins[key], adjusted=chance, tests=len(tested))
+        if one.outcome != "undecided" and chance >= 1 - confidence:
+            why = f"the interval excludes 0, but not after Holm's correction for {len(tested)} rules"
+            one = replace(one, outcome="undecided", reason=why)
+        if one.outcome == "undecided":
+            one = replace(one, seeds_needed=seeds_to_decide(one.points, 1 - level))
+        found[key] = one
+    return found
 
 
 def _accuracies(runs: Mapping[int, MeasuredRun]) -> tuple[dict[int, float], dict[int, str]]:

@@ -13,7 +13,8 @@ BARRED = "†"
 """Marks a cosine that is not evidence because BP's own gradient does not foretell the loss."""
 
 SPREAD = "± is the sample standard deviation over seeds (ddof 1)."
-GRADIENT = "‖g_L‖/‖e‖ ÷ init"
+STREAM = "‖h_L‖ ÷ init"
+RESOLUTION = "cos(g, g in float64)"
 GROWTH = "largest growth over a block"
 CREDIT = dict(zip(("cosine", "ρ", NUDGE), CONTROLLED, strict=True))
 
@@ -22,7 +23,7 @@ def columns(recipe: RecipeAudit) -> dict[str, str]:
     """Headings, each left or right; averages over layers name them."""
     layers = span(range(1, recipe.rules[0].depth))
     credit = (f"{name}, layers {layers} (null, BP)" for name in CREDIT)
-    headings = ("test acc.", GROWTH, GRADIENT, *credit, "points over frozen")
+    headings = ("test acc.", GROWTH, STREAM, RESOLUTION, *credit, "points over frozen")
     return {"rule": "left", "n": "right", **dict.fromkeys(headings, "right"), "verdict": "left"}
 
 
@@ -38,7 +39,10 @@ def footnotes(recipe: RecipeAudit) -> list[str]:
         "cosine, ρ, nudge: the rule's mean over the layers named (by chance, of BP's gradient); chance is drawn "
         "as the rule, or the blind rule in its place, draws; for a rule that draws nothing and for the nudge it is a "
         "random vector",
-        f"points over frozen: paired by seed [{100 * confidence:g} % t interval over seeds]",
+        f"{RESOLUTION}: the BP gradient in the precision of training beside that in float64, at the layer where "
+        "they agree least",
+        f"points over frozen: paired by seed [{100 * confidence:g} % t interval over seeds, of each rule alone]; helps "
+        "or hurts is said after Holm's correction for the rules of the table",
     ]
     for rule in recipe.rules:
         if not rule.runs:
@@ -71,7 +75,8 @@ def _undefined(rule: RuleAudit) -> dict[str, list[str]]:
     summaries = {
         "test accuracy": rule.scalar("test_acc"),
         GROWTH: rule.value("D1"),
-        GRADIENT: rule.value("D2"),
+        STREAM: rule.stream(),
+        RESOLUTION: rule.value("D2"),
         **{name: mean.value for name, mean in means.items()},
         **{f"{name} (null)": mean.null for name, mean in means.items() if mean.value.n},
         **{f"{name} (BP)": mean.ceiling for name, mean in means.items() if mean.value.n},
@@ -94,6 +99,7 @@ def _line(rule: RuleAudit) -> list[str]:
         str(len(rule.runs)),
         accuracy(test.mean, test.std) + _n(test, rule),
         _spread(rule.value("D1"), rule),
+        _spread(rule.stream(), rule),
         _spread(rule.value("D2"), rule),
         f"{cosine} {BARRED}" if _barred(rule) else cosine,
         rho,

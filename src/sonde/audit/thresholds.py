@@ -4,7 +4,6 @@ import math
 from dataclasses import asdict, dataclass
 
 from sonde.errors import SondeError
-from sonde.verdicts import GRADIENT_COLLAPSED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -12,9 +11,10 @@ class Thresholds:
     """The defaults are those of docs/calibration.md."""
 
     growth: float = 50.0  # D1 fires above: ‖h‖ after a block over ‖h‖ before it
-    gradient: float = GRADIENT_COLLAPSED  # D2 fires below: ‖g_L‖/‖e‖ over its value at init
+    stream: float = 300.0  # D1 fires above: ‖h_L‖ over its value at init
+    resolution: float = 0.9  # D2 fires below: cosine of the gradient in training's precision with float64's
     deviations: float = 3.0  # D3 fires unless credit exceeds the null by more than so many of its s.d.
-    ceiling: float = 0.9  # below this ρ of BP's own gradient, D3 does not read the credit
+    ceiling: float = 0.9  # of BP's own ρ: below it D2 fires, and D3 does not read the credit
     confidence: float = 0.95  # of D4's interval
 
     def __post_init__(self) -> None:
@@ -28,13 +28,16 @@ class Thresholds:
     def words(self) -> dict[str, str]:
         """Each question with the condition under which it fires."""
         return {
-            "D1": f"does the scale hold? fires where ‖h‖ grows more than {self.growth:g}× over a block",
-            "D2": "is the BP gradient still meaningful? fires where the median of ‖g_L‖/‖e‖, e the output error, "
-            f"is below {self.gradient:g} of its value at init",
+            "D1": f"does the scale hold? fires where ‖h‖ grows more than {self.growth:g}× over a block, or ‖h_L‖ "
+            f"to more than {self.stream:g}× its value at init, which a LayerNorm on top hides from the loss",
+            "D2": "is the BP gradient resolved? fires where its cosine, in the precision training runs in, with the "
+            f"one in float64 is below {self.resolution:g} at a layer, or ρ of BP's gradient (in float64) is below "
+            f"{self.ceiling:g}",
             "D3": "is the credit better than chance at depth? fires where cosine or ρ at a layer l ≥ 1 is not above "
             f"chance (drawn as the rule, or the blind rule in its place, draws) by {self.deviations:g} standard "
             f"deviations (Student's t for the number of draws); not read where ρ of BP's own gradient is "
             f"below {self.ceiling:g}",
             "D4": "do the trained blocks help? test accuracy over frozen blocks, paired by seed: helps or hurts "
-            f"where the {100 * self.confidence:g} % t interval over seeds excludes 0, else undecided",
+            f"where the {100 * self.confidence:g} % t interval over seeds excludes 0, with Holm's correction for "
+            "the rules of one recipe; else undecided",
         }

@@ -10,14 +10,15 @@ from collections.abc import Collection, Iterable, Sequence
 from sonde.audit.audit import QUESTIONS, RuleAudit, Tally
 from sonde.audit.credit_question import MEASURES, LayerCredit, span
 from sonde.audit.questions import Answer
-from sonde.spreads import Summary
+from sonde.audit.thresholds import Thresholds
+from sonde.spreads import POWER, Summary
 from sonde.verdicts import number, percent, signed
 
 STANDINGS = {"above": "above chance", "at": "at chance", "below": "below chance"}
 
 
 def sentence(rule: RuleAudit) -> str:
-    """What became of the scale, the reference gradient, the credit and the blocks."""
+    """What became of the scale, the BP gradient, the credit and the blocks."""
     asked = (_scale(rule), _gradient(rule), _credit(rule)) if rule.runs else ()
     clauses = (_diverged(rule), *asked, _margin(rule), _left_out(rule))
     return f"{rule.label}: {'; '.join(clause for clause in clauses if clause)}"
@@ -65,32 +66,68 @@ def _diverged(rule: RuleAudit) -> str:
 
 
 def _scale(rule: RuleAudit) -> str:
-    tally, value = rule.tally("D1"), rule.value("D1")
+    tally, value, limits = rule.tally("D1"), rule.value("D1"), rule.thresholds
     if not value.n:
         return f"the growth of ‖h‖ is undefined ({tally.reason})"
-    limit = rule.thresholds.growth
     text = f"‖h‖ grows {number(value.mean)}× over the block that grows it most{said_n(value, rule)}"
+    top = rule.stream()
+    if top.n:
+        text += f", and ‖h_L‖ is {number(top.mean)}× its value at init{said_n(top, rule)}"
     if tally.fired:
-        blocks = sorted({block for answer in tally.fired.values() for block in answer.layers})
-        where = f"block{'s' * (len(blocks) > 1)} {span(blocks)}"
-        return f"{text}, more than {limit:g}× over {where} {_from(tally.fired.values())}{_share(tally, tally.fired)}"
+        where = f"{_grown(tally, limits)} {_from(tally.fired.values())}{_share(tally, tally.fired)}"
+        return f"{text}: {where}{_hidden(rule)}"
     once = [a.first_fired for a in tally.clear.values() if a.first_fired is not None]
-    return f"{text} at the end, after more than {limit:g}× at epoch {min(once)}" if once else text
+    if not once:
+        return text
+    looks = [a.at(epoch) for a in tally.clear.values() for epoch in once]
+    passed = [f"{limits.growth:g}× over a block"] * any(look and look.layers for look in looks)
+    passed += [f"{limits.stream:g}× init"] * any(look and look.beside > limits.stream for look in looks)
+    return f"{text} at the end, after more than {' and '.join(passed)} at epoch {min(once)}"
+
+
+def _grown(tally: Tally, limits: Thresholds) -> str:
+    """What of the two grew beyond its limit, in any of the seeds in which the question fired."""
+    blocks = sorted({block for answer in tally.fired.values() for block in answer.layers})
+    where = f"block{'s' * (len(blocks) > 1)} {span(blocks)}"
+    parts = [f"more than {limits.growth:g}× over {where}"] if blocks else []
+    if any(answer.beside > limits.stream for answer in tally.fired.values()):
+        parts.append(f"‖h_L‖ more than {limits.stream:g}× init")
+    return " and ".join(parts)
+
+
+def _hidden(rule: RuleAudit) -> str:
+    """Whether the loss sees the growth of h_L: where something normalises h_L, g_L falls as ‖h_L‖ grows."""
+    free, top = rule.scale_free(), rule.stream()
+    if not free.n or not top.mean > rule.thresholds.stream or free.mean > math.sqrt(top.mean):
+        return ""
+    return f"; what follows h_L normalises it and hides the growth from the loss{_free(rule)}"
 
 
 def _gradient(rule: RuleAudit) -> str:
-    tally, value = rule.tally("D2"), rule.value("D2")
-    if not value.n:
-        return f"the BP gradient per output error is undefined ({tally.reason})"
-    limit = rule.thresholds.gradient
-    said = f"{number(value.mean)} of its value at init{said_n(value, rule)}"
+    tally, value, ceiling = rule.tally("D2"), rule.value("D2"), rule.beside("D2")
+    if not (tally.fired or tally.clear):
+        return f"whether the BP gradient is resolved is undefined ({tally.reason})"
+    parts = []
+    if value.n:
+        least = f"{number(value.mean)}{said_n(value, rule)}"
+        parts.append(f"in the precision of training it has a cosine of {least} with the one in float64")
+    if ceiling.n:
+        parts.append(f"in float64 its ρ is {number(ceiling.mean)}{said_n(ceiling, rule)}")
+    said = f"{', and '.join(parts)}, where least"
     if tally.fired:
-        verb = "has collapsed to" if len(tally.fired) == tally.n else "is"
-        below = f"below {limit:g} {_from(tally.fired.values())}{_share(tally, tally.fired)}"
-        return f"the BP gradient per output error {verb} {said}, {below}"
-    once = [a.first_fired for a in tally.clear.values() if a.first_fired is not None]
-    passed = f" at the end, after falling below {limit:g} at epoch {min(once)}" if once else ""
-    return f"the BP gradient per output error is {said}{passed}"
+        layers = sorted({layer for answer in tally.fired.values() for layer in answer.layers})
+        since = f"{_from(tally.fired.values())}{_share(tally, tally.fired)}"
+        return f"the BP gradient is not resolved at {_layers(layers)} {span(layers)} {since}: {said}"
+    if value.n:
+        return f"the BP gradient is resolved: {said}"
+    return f"whether training resolves the BP gradient was not measured; {said}{_free(rule)}"
+
+
+def _free(rule: RuleAudit) -> str:
+    free = rule.scale_free()
+    if not free.n:
+        return ""
+    return f", and ‖g_L‖·‖h_L‖/‖e‖ is {number(free.mean)} of its value at init{said_n(free, rule)}"
 
 
 def _credit(rule: RuleAudit) -> str:
@@ -194,7 +231,7 @@ def _needed(rule: RuleAudit) -> str:
         return ""
     if margin.seeds_needed is None:
         return ", and with this mean and spread no number of seeds would decide"
-    return f"; with this mean and spread {margin.seeds_needed} seeds would decide"
+    return f"; were mean and spread the true ones, {margin.seeds_needed} seeds would decide in {POWER:.0%} of studies"
 
 
 def _left_out(rule: RuleAudit) -> str:

@@ -23,14 +23,19 @@ def audit(
     growth: Annotated[
         float, typer.Option(help="D1 fires where ‖h‖ grows more than so many times over a block.")
     ] = DEFAULT.growth,
-    gradient: Annotated[
-        float, typer.Option(help="D2 fires where ‖g_L‖/‖e‖ is below this part of its value at init.")
-    ] = DEFAULT.gradient,
+    stream: Annotated[
+        float, typer.Option(help="D1 fires where ‖h_L‖ is more than so many times its value at init.")
+    ] = DEFAULT.stream,
+    resolution: Annotated[
+        float,
+        typer.Option(help="D2 fires where the gradient's cosine with the one in float64 is below this."),
+    ] = DEFAULT.resolution,
     deviations: Annotated[
         float, typer.Option(help="D3 fires where credit is not so many s.d. of its null above it.")
     ] = DEFAULT.deviations,
     ceiling: Annotated[
-        float, typer.Option(help="D3 reads no layer where ρ of BP's own gradient is below this.")
+        float,
+        typer.Option(help="D2 fires, and D3 reads no layer, where ρ of BP's own gradient is below this."),
     ] = DEFAULT.ceiling,
     confidence: Annotated[
         float, typer.Option(help="D4: helps or hurts where this interval over seeds excludes 0.")
@@ -39,7 +44,7 @@ def audit(
 ) -> None:
     """Ask four questions of every run: can its numbers be believed, and do its blocks help?
 
-    Does the scale hold (D1)? Is the BP gradient still meaningful (D2)?
+    Does the scale hold (D1)? Does training's precision resolve the BP gradient (D2)?
     Does the credit beat what the rule scores when it draws anew (D3)?
     Do the blocks help, hurt, or is it undecided over seeds (D4)?
 
@@ -52,7 +57,12 @@ def audit(
     from sonde.runs.narrowing import choices, keep
 
     thresholds = Thresholds(
-        growth=growth, gradient=gradient, deviations=deviations, ceiling=ceiling, confidence=confidence
+        growth=growth,
+        stream=stream,
+        resolution=resolution,
+        deviations=deviations,
+        ceiling=ceiling,
+        confidence=confidence,
     )
     stored = keep(read(runs), choices(only or []))
     audited = ask(stored, thresholds)
@@ -125,7 +135,9 @@ def _rule_as_json(recipe: "RecipeAudit", rule: "RuleAudit") -> dict[str, Any]:
         "test_acc": asdict(rule.scalar("test_acc")),
         "train_acc": asdict(rule.scalar("train_acc")),
         "largest_growth_over_a_block": asdict(rule.value("D1")),
-        "gradient_per_error_relative_to_init": asdict(rule.value("D2")),
+        "last_state_relative_to_init": asdict(rule.stream()),
+        "gradient_times_state_per_error_relative_to_init": asdict(rule.scale_free()),
+        "gradient_resolution": asdict(rule.value("D2")),
         "points_over_frozen": asdict(rule.margin.points),
         **{metric: asdict(mean) for metric, mean in rule.measures.items()},
         "questions": {question: _tally(rule, question) for question in QUESTIONS}
@@ -146,7 +158,7 @@ def _tally(rule: "RuleAudit", question: str) -> dict[str, Any]:
     }
 
 
-ANSWER = ("asked", "fired", "value", "epoch", "first_fired", "since", "layers", "reason", "note")
+ANSWER = ("asked", "fired", "value", "epoch", "first_fired", "since", "layers", "reason", "note", "beside")
 
 
 def _run(audited: "RunAudit") -> dict[str, Any]:

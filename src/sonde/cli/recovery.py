@@ -21,12 +21,13 @@ def recovery(runs: RunsFolder = Path("runs"), only: Only = None, json: Json = Fa
     Below it, over all rules: the rank correlation of each quantity of the audit with the share.
     """
     from sonde.audit.audit import audit, read
-    from sonde.audit.recovery import foretelling, recovered
+    from sonde.audit.recovery import foretelling
+    from sonde.audit.recovery import shares as of_recipes
     from sonde.cli.terminal import print_json
     from sonde.runs.narrowing import choices, keep
 
     audited = audit(keep(read(runs), choices(only or [])))
-    shares = {recipe.title: recovered(recipe) for recipe in audited.recipes}
+    shares = {recipe.title: rules for recipe, rules in of_recipes(audited)}
     foretold = foretelling(audited)
     if json:
         print_json(_as_json(audited, shares, foretold))
@@ -64,7 +65,8 @@ def _print(shares: "dict[str, list[Recovered]]", foretold: "list[Foretells]") ->
             str(one.n),
             str(one.runs),
             number(one.correlation) if one.reason is None else "undefined",
-            one.reason or number(one.chance),
+            one.reason or one.said_chance,
+            number(one.given_stream),
         ]
         for one in foretold
     ]
@@ -74,11 +76,15 @@ def _print(shares: "dict[str, list[Recovered]]", foretold: "list[Foretells]") ->
         "runs": "right",
         "rank correlation": "right",
         "by chance": "left",
+        "given ‖h_L‖": "right",
     }
     print_table("Which goes with the share, over all rules", columns, lines, wrapped="by chance")
     to.print(
-        "n: rules that have both, each a mean over its runs; a rule of two recipes counts twice. "
-        "By chance: how often shuffled rules correlate as strongly, in either direction. "
+        "± of one seed is the binomial error of the test set (one standard error); seeds differ on top of it. "
+        "n: rules that have both, each a mean over its runs; a rule of two recipes counts twice, runs that differ in "
+        "their probes alone count once. "
+        "By chance: how often shuffled rules correlate as strongly, in either direction; ≤ where no shuffle did. "
+        "Given ‖h_L‖: the rank correlation once that of ‖h_L‖ ÷ init is taken out of both. "
         "A correlation over rules says what goes together, not what causes what.",
         style="dim",
         soft_wrap=not to.is_terminal,
@@ -86,16 +92,14 @@ def _print(shares: "dict[str, list[Recovered]]", foretold: "list[Foretells]") ->
 
 
 def _line(one: "Recovered") -> list[str]:
+    from sonde.verdicts import said_share
+
     if not one.share.n:
         return [one.label, "0", "undefined", one.share.reason or ""]
     interval = one.interval
     between = (
         f"undefined: {interval.reason}"
         if math.isnan(interval.low)
-        else f"{_share(interval.low)} to {_share(interval.high)}"
+        else f"{said_share(interval.low)} to {said_share(interval.high)}"
     )
-    return [one.label, str(one.share.n), _share(one.share.mean), between]
-
-
-def _share(value: float) -> str:
-    return f"{round(100 * value)} %".replace("-", "−")
+    return [one.label, str(one.share.n), said_share(one.share.mean, one.test_error), between]

@@ -1,1 +1,1 @@
-"""What is wrong with a training run, where, since when, and what mends it; silence where nothing is."""
+"""What is wrong with a training run, where, since when, and what to try; silence where nothing is."""

@@ -15,7 +15,7 @@ NAMED = 4  # modules that a sentence names
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One thing that is wrong: where, since when, on which numbers that rests, why it hurts and what mends it."""
+    """One thing that is wrong: where, since when, on which numbers that rests, why it hurts and what to try."""
 
     name: str
     level: str  # note, likely or certain
@@ -37,7 +37,7 @@ class Finding:
 
     @property
     def remedy(self) -> str:
-        """What mends it."""
+        """What to try."""
         return TEXTS[self.name].remedy
 
     @property

@@ -4,6 +4,8 @@ of the blocks.
 When a question fires is the audit's business (`audit/thresholds.py`); here its answers become findings.
 """
 
+import math
+
 from sonde.audit.credit_question import LayerCredit
 from sonde.audit.questions import Answer
 from sonde.audit.verdict import points
@@ -46,29 +48,39 @@ def _level(answer: Answer) -> str:
 
 
 def growth(s: Signs) -> Finding | None:
-    """Hidden states that explode over a block."""
+    """Hidden states that explode over a block, or at the top since init."""
     answer = _fired(s, "D1")
     if answer is None or s.audited is None:
         return None
+    limits = s.audited.rule.thresholds
     said = (
         f"At epoch {answer.epoch} ‖h‖ grows {number(answer.value)}× over the block that grows it most; "
-        f"the limit is {s.audited.rule.thresholds.growth:g}×."
+        f"the limit is {limits.growth:g}×."
     )
-    blocks = [f"block {block}" for block in answer.layers]
-    return found("growth", _level(answer), said, modules=blocks, epoch=answer.since)
+    top = f"‖h_L‖ is {number(answer.beside)}× its value at init; the limit is {limits.stream:g}×."
+    evidence = [said] if math.isnan(answer.beside) else [said, top]
+    blocks = [f"block {block}" for block in answer.layers] or [f"layer {s.audited.rule.depth}"]
+    return found("growth", _level(answer), *evidence, modules=blocks, epoch=answer.since)
 
 
 def gradient(s: Signs) -> Finding | None:
-    """A reference gradient that has collapsed."""
+    """A BP gradient that the precision of training does not resolve, or that does not foretell the loss."""
     answer = _fired(s, "D2")
     if answer is None or s.audited is None:
         return None
-    said = (
-        f"At epoch {answer.epoch} the BP gradient per output error is {number(answer.value)} of its value at init; "
-        f"the limit is {s.audited.rule.thresholds.gradient:g}."
-    )
-    top = f"layer {s.audited.rule.depth}"
-    return found("gradient", _level(answer), said, modules=[top], epoch=answer.since)
+    limits, evidence = s.audited.rule.thresholds, []
+    if answer.value < limits.resolution:
+        evidence.append(
+            f"At epoch {answer.epoch} the BP gradient in the precision of training has a cosine of "
+            f"{number(answer.value)} with the one in float64; the limit is {limits.resolution:g}."
+        )
+    if answer.beside < limits.ceiling:
+        evidence.append(
+            f"At epoch {answer.epoch} ρ of BP's gradient in float64 is {number(answer.beside)}; "
+            f"the limit is {limits.ceiling:g}."
+        )
+    layers = [f"layer {layer}" for layer in answer.layers]
+    return found("gradient", _level(answer), *evidence, modules=layers, epoch=answer.since)
 
 
 def credit(s: Signs) -> Finding | None:

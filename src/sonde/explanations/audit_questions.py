@@ -29,29 +29,38 @@ QUESTIONS = (
     _of(
         "growth",
         "D1",
-        "does the scale hold? Here ‖h‖ explodes over a block.",
-        "Where the stream explodes, what a block adds and every number relative to ‖h‖ lose their meaning.",
+        "does the scale hold? Here ‖h‖ explodes over a block, or ‖h_L‖ has exploded since init.",
+        (
+            "Where the stream explodes, the blocks that follow change it by a vanishing share. A LayerNorm on top "
+            "hides the growth from the loss and divides the gradient at h_L by it."
+        ),
         "Normalise the stream, or scale what each branch adds.",
-        "‖h‖ grows by a few per cent a block, at every epoch.",
-        "‖h‖ grows by hundreds over one block after an epoch or two.",
+        "‖h‖ grows by a few per cent a block, and ‖h_L‖ to tens of times its value at init.",
+        "‖h‖ grows by hundreds over one block, or ‖h_L‖ is thousands of times its value at init.",
         "Hanin & Rolnick (2018), How to start training, arXiv:1803.01719",
     ),
     _of(
         "gradient",
         "D2",
-        "is the BP gradient still a meaningful reference? Here it has collapsed since init.",
-        "A credit cannot be compared with a gradient that is not there.",
-        "Read credit at epochs before the gradient collapsed.",
-        "‖g_L‖/‖e‖ stays within a factor of ten of its value at init.",
-        "‖g_L‖/‖e‖ falls to a hundredth of its value at init and stays there.",
-        "Glorot & Bengio (2010), Understanding the difficulty of training deep feedforward neural networks",
+        "does training's precision resolve the BP gradient? Here it does not, or the gradient foretells no loss.",
+        (
+            "Where rounding is as large as the gradient, steps follow rounding; and where the exact gradient does not "
+            "foretell the loss, agreement of a credit with it says little."
+        ),
+        "Train in a higher precision, or keep states and outputs at a size at which differences survive rounding.",
+        "the cosine of both gradients is 1 to many digits at every layer, and so is ρ of BP's gradient.",
+        "the cosine falls below 0.9: rounding is half as large as the gradient, or larger.",
+        "Micikevicius et al. (2018), Mixed precision training, arXiv:1710.03740",
     ),
     _of(
         "credit",
         "D3",
         "is the credit better than chance at depth? At these layers it is not.",
-        "A credit no better than chance does not teach the layers it reaches.",
-        "Compare with `frozen` blocks before crediting the rule with what was learned.",
+        (
+            "Such a credit agrees with the gradient no better than a fresh draw of the same rule. That does not say "
+            "that nothing is learned from it: networks adapt to the feedback they get."
+        ),
+        "Compare with `frozen` blocks (D4): they tell whether the layers learned.",
         "cosine and ρ lie well above chance at every layer.",
         "cosine and ρ at the deep layers are what a rule with freshly drawn matrices scores.",
         "Lillicrap et al. (2016), Random synaptic feedback weights support error backpropagation, Nat. Commun. 7",

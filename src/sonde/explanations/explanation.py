@@ -1,4 +1,4 @@
-"""One explanation: what a thing is, how it is measured, what mends it."""
+"""One explanation: what a thing is, how it is measured, what to try."""
 
 from dataclasses import dataclass
 

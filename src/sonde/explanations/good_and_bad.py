@@ -130,8 +130,12 @@ METRICS = {
     "train_loss": Looks("it falls from epoch to epoch.", "it stays, rises, or is not finite."),
     "batch_loss": Looks("it falls with some noise.", "it jumps by factors of ten, or is not finite."),
     "grad_per_error": Looks(
-        "it stays within a factor of ten of its value at init.",
-        "it falls to a hundredth: the way back is closed.",
+        "it stays within a factor of ten of its value at init, or falls as ‖h_L‖ grows below a LayerNorm.",
+        "it falls while ‖h_L‖ does not grow.",
+    ),
+    "grad_resolution": Looks(
+        "1 to ten digits in float32, to four or five in bfloat16, at every layer.",
+        "below 0.9: rounding is half as large as the gradient, or larger.",
     ),
     "state_pred_error": Looks("it falls towards 0.", "about 1: no better than predicting nothing."),
 }

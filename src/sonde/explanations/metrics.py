@@ -76,7 +76,14 @@ _TRAINED = {
     "batch_loss": ("Loss of one batch.", "Every step."),
     "grad_per_error": (
         "The gradient at the last hidden state per output error.",
-        "Median over samples of ‖g_L‖/‖e‖.",
+        "Median over samples of ‖g_L‖/‖e‖. Below a LayerNorm it falls as 1/‖h_L‖.",
+    ),
+    "grad_resolution": (
+        "Whether the precision of training resolves the gradient.",
+        (
+            "Cosine of g_l, computed as training computes it (float32, or products in bfloat16), with g_l in float64, "
+            "over the whole probe batch."
+        ),
     ),
     "state_pred_error": (
         "How well State Bridge predicts the last hidden state.",

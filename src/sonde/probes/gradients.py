@@ -3,11 +3,14 @@
 B batches, N samples each, d width.
 """
 
+import copy
+import math
 from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
+from sonde.generators import put_back
 from sonde.network import leaf_at
 from sonde.probes.over_samples import cosines, median_of_all, median_of_defined, rms, sample_norms
 from sonde.probes.signal import NO_LINEAR
@@ -24,8 +27,9 @@ def grad_norm(snapshot: Snapshot) -> Iterator[Reading]:
     """Median over samples of ‖g_l‖₂, layers 0 … L, per sample (the loss is not divided by N).
 
     Beside it, at layer L, `grad_per_error`: the median of ‖g_L‖/‖e‖, e the output error.  A network that has learned
-    has a small g_L because e is small; per error it is small only where the way back is closed.  Samples without an
-    error do not count.
+    has a small g_L because e is small.  Under a terminal LayerNorm it falls as 1/‖h_L‖.  Samples without an error do
+    not count.  And at every layer `grad_resolution`: the cosine, over the whole probe batch, of g_l computed in the
+    precision of training and g_l in float64.
     """
     for layer, (g, unread) in enumerate(zip(snapshot.gradients, snapshot.unread, strict=True)):
         if unread:
@@ -33,6 +37,7 @@ def grad_norm(snapshot: Snapshot) -> Iterator[Reading]:
         else:
             yield median_of_all("grad_norm", sample_norms(snapshot.reader.credit(g)), layer)
     yield _grad_per_error(snapshot)
+    yield from _grad_resolution(snapshot)
 
 
 def _grad_per_error(snapshot: Snapshot) -> Reading:
@@ -48,6 +53,37 @@ def _grad_per_error(snapshot: Snapshot) -> Reading:
         top,
         "the output error is zero, or it or the gradient is not finite, in every sample",
     )
+
+
+def _grad_resolution(snapshot: Snapshot) -> Iterator[Reading]:
+    """One cosine a layer: samples weigh by the size of their gradient, as they do in a training step."""
+    metric, name = "grad_resolution", str(snapshot.precision).removeprefix("torch.")
+    for layer, rounded in enumerate(as_trained(snapshot)):
+        if unread := snapshot.unread[layer]:
+            yield undefined(metric, unread, layer=layer)
+            continue
+        exact = snapshot.reader.credit(snapshot.gradients[layer])
+        found = snapshot.reader.credit(rounded.double())
+        (value,) = cosines(found.flatten()[None], exact.flatten()[None]).tolist()
+        if math.isfinite(value):
+            yield Reading(metric=metric, layer=layer, value=value, samples=snapshot.samples)
+        elif exact.any() and not found.any():
+            yield undefined(metric, f"the gradient is zero in {name} and not in float64", layer=layer)
+        else:
+            yield undefined(metric, f"the gradient is zero or not finite in {name} or float64", layer=layer)
+
+
+def as_trained(snapshot: Snapshot) -> list[Tensor]:
+    """g_0 … g_L in eval mode, in the dtype of the trained weights; modules that round in training alone round here."""
+    net = copy.deepcopy(snapshot.net).to(snapshot.precision)
+    for module in net.modules():
+        if hasattr(module, "rounds"):
+            module.rounds = True  # type: ignore[assignment]
+    x, y = (v.to(snapshot.precision) if v.is_floating_point() else v for v in (snapshot.x, snapshot.y))
+    with put_back(x.device), torch.enable_grad():
+        passed = net.run(x, leaf_at(0))
+        losses_N = snapshot.loss.per_sample(passed.output, y)
+        return list(torch.autograd.grad(losses_N.sum(), passed.states, materialize_grads=True))
 
 
 def preact_grad_norm(snapshot: Snapshot) -> Iterator[Reading]:

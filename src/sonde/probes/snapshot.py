@@ -67,6 +67,7 @@ class Snapshot:
     gradients: list[Tensor]  # g_l = ∂ℓ_i/∂h_l, l = 0 … L: per sample, not divided by N
     preactivation_gradients: list[Tensor | None]  # ∂ℓ_i/∂(linear output), per sample
     context: Context
+    precision: torch.dtype = torch.float64  # of the weights that training moves
     resolutions: dict[int, Tensor] = field(
         default_factory=dict
     )  # by layer, of those that a probe has asked for
@@ -155,6 +156,7 @@ def take(
         gradients=list(gradients[: len(states)]),
         preactivation_gradients=[None if z is None else next(of_linear) for z in linear],
         context=context or Context(),
+        precision=next((p.dtype for p in net.parameters() if p.is_floating_point()), torch.float64),
     )
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import polars as pl
 
 from sonde.errors import SondeError, nearest
-from sonde.recompute.definitions import DEFINITIONS, Definition, Key, evaluation
+from sonde.recompute.definitions import DEFINITIONS, Definition, Key, evaluation, grad_resolution
 from sonde.recompute.numbers import Value
 from sonde.recompute.setting import Setting
 from sonde.recompute.stored import StoredEnd, shaken
@@ -167,7 +167,13 @@ MEASURED_WITH = {
     "test_acc": "evaluation",
 }
 
-TABLE: dict[str, Definition] = {**DEFINITIONS, "evaluation": evaluation}
+TABLE: dict[str, Definition] = {
+    **DEFINITIONS,
+    "evaluation": evaluation,
+    "grad_resolution": grad_resolution,
+}
+IN_SINGLE = ("evaluation", "grad_resolution")
+"""What runs in the precision of training."""
 
 
 def _chosen(there: Iterable[str], wanted: Sequence[str]) -> list[str]:
@@ -203,7 +209,7 @@ def _line_of(metric: str) -> str:
 def _differences(name: str, end: StoredEnd, rows: pl.DataFrame) -> list[Difference]:
     """Of all values that a definition speaks of; where some are large, with the rounding measured."""
     found = _found(name, end.setting)
-    single = name == "evaluation" and end.config.precision != "float64"
+    single = name in IN_SINGLE and end.config.precision != "float64"
     columns = rows.select("metric", "layer", "value", "samples")
     pairs = [
         Difference(metric, layer, value, samples, found[metric, layer], single, 0.0)

@@ -70,6 +70,16 @@ def grad_norm(setting: Setting) -> Iterator[tuple[Key, Value]]:
     yield ("grad_per_error", setting.depth), _median_of_defined(ratios)
 
 
+def grad_resolution(setting: Setting) -> Iterator[tuple[Key, Value]]:
+    """cos over the whole batch of g_l in the arithmetic of training and g_l in float64."""
+    for l in range(setting.depth + 1):
+        rounded, exact = (
+            [number for s in samples for number in read(s.gradients[l])]
+            for samples in (setting.rounded, setting.samples)
+        )
+        yield ("grad_resolution", l), Value(cosine(rounded, exact), len(setting.samples))
+
+
 def credit_norm(setting: Setting) -> Iterator[tuple[Key, Value]]:
     """Median over samples of ‖a_l‖."""
     for l, of_layer in enumerate(setting.credits or []):

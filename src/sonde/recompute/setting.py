@@ -21,6 +21,7 @@ class Setting:
     """A network in float64 and what its definitions need beside it."""
 
     net: Network
+    as_trained: Callable[[Network], Network]  # the same network in the arithmetic of training
     classifies: bool
     test: Callable[[int, int], tuple[Tensor, Tensor]]  # test samples first … last−1
     test_samples: int
@@ -54,6 +55,16 @@ class Setting:
         for place, sample in enumerate(found):
             sample.batch, sample.place = found, place
         return found
+
+    @cached_property
+    def rounded(self) -> list[Sample]:
+        """The probe batch in the arithmetic of training."""
+        net = self.as_trained(self.net)
+        dtype = next(net.parameters()).dtype
+        return [
+            Sample(net, x.to(dtype), y if self.classifies else y.to(dtype), self.loss)
+            for x, y in self.some(0, self.size)
+        ]
 
     @property
     def depth(self) -> int:

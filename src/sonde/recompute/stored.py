@@ -2,6 +2,7 @@
 
 import copy
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import polars as pl
@@ -12,12 +13,14 @@ from sonde.config import RunConfig, parse, to_tree
 from sonde.errors import SondeError
 from sonde.generators import generator
 from sonde.models import MODELS
+from sonde.network import Network
 from sonde.recompute.credits import CREDITS, FEEDBACK, WITHOUT_STATE
 from sonde.recompute.redrawn import REDRAWN
 from sonde.recompute.setting import Credit, Setting
 from sonde.store.place import Place
 from sonde.store.run import ENDED, RunFolder
 from sonde.store.standing import standing
+from sonde.training.bf16 import Bf16Linear, use_bf16
 from sonde.training.program import DTYPES
 from sonde.training.tensors import unpack
 
@@ -91,6 +94,7 @@ def read_end(folder: RunFolder, data_root: Place | None = None) -> StoredEnd:
     by_layer = rule["name"] in FEEDBACK and (rule["name"] != "fa" or rule.get("level") == "layer")
     setting = Setting(
         net=net,
+        as_trained=partial(_as_trained, precision=config.precision),
         classifies=config.signature.classifies,
         test=data.test,
         test_samples=data.test_samples,
@@ -107,6 +111,17 @@ def read_end(folder: RunFolder, data_root: Place | None = None) -> StoredEnd:
         initial=initial,
     )
     return StoredEnd(folder.id, config, manifest.epoch, rows.filter(epoch=manifest.epoch), setting, missing)
+
+
+def _as_trained(net: Network, precision: str) -> Network:
+    """In eval mode, in the dtype of the trained weights, with products in bfloat16 where training has them."""
+    net = copy.deepcopy(net).to(DTYPES[precision])
+    if precision == "bf16":
+        use_bf16(net)
+        for module in net.modules():
+            if isinstance(module, Bf16Linear):
+                module.rounds = True
+    return net
 
 
 def _draws(config: RunConfig, epoch: int) -> int:

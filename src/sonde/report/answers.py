@@ -300,18 +300,11 @@ def of_streams(gathered: Gathered, findings: Sequence[StudyFinding]) -> Answer |
     if not dots:
         return None
     grown = [one.label for one in dots if summarise(one.values.values()).mean > verdicts.STREAM_GREW]
-    lost = [
-        f"{finding.numbers['network']}, {finding.numbers['rule_label']}"
-        for finding in kept
-        if finding.numbers["per_error_change"] < verdicts.GRADIENT_COLLAPSED
-    ]
     n = sorted({len(one.values) for one in dots})
     return Answer(
         sentence=(
             f"‖h_L‖ grows more than {verdicts.STREAM_GREW:g} times in {len(grown)} of {len(dots)} networks and rules"
             + (f" ({_listed(grown)})" if grown else "")
-            + f"; the BP gradient per output error collapses in {len(lost)}"
-            + (f" ({_listed(lost)})" if lost else "")
             + "."
         ),
         sure=f"n = {_span(n)} seed{'s' * (n != [1])} each, every one of them a dot; the limits are of their means.",

@@ -34,6 +34,7 @@ SPELLINGS: dict[tuple[str, str], tuple[str, ...]] = {
     ("probe", "credit_norm"): ("‖a‖",),
     ("probe", "branch_ratio"): ("‖f‖/‖h‖",),
     ("metric", "grad_per_error"): ("‖g_L‖/‖e‖",),
+    ("metric", "grad_resolution"): ("cos(g, g in float64)",),
 }
 """As the page writes them.  Rules are written by their labels, other probes and metrics by their names."""
 

@@ -16,8 +16,8 @@ from sonde.rules.rule import CreditScale, Facts, Matrices, Route, Rule, Signal
 class DirectKolenPollack(Rule):
     """DFA whose matrices take the step that a head on their state would take.
 
-    Webster, Choi & Ahn (2021), arXiv:2107.01015:  a_l = e B_lᵀ,  B_l ← (1 − ηλ)B_l − η·mean_i h_l ⊗ e,  with η = `lr`
-    and ηλ = `decay`.
+    Webster, Choi & Ahn (2021), openreview.net/forum?id=zgGmAx9ZcY:  a_l = e B_lᵀ,
+    B_l ← (1 − ηλ)B_l − η·mean_i h_l ⊗ e,  with η = `lr` and ηλ = `decay`.
     Exact limit: at a state that a linear head reads, with the head's rate and decay, B − W_headᵀ shrinks by 1 − ηλ
     at every step.
     """

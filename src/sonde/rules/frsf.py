@@ -17,7 +17,7 @@ from sonde.rules.rule import CreditScale, Facts, Matrix, Route, Rule
 class FixedMagnitudes(Rule):
     """Backprop, of whose weight matrices only the signs are known on the way back; the magnitudes are random and stay.
 
-    Moskovitz, Litwin-Kumar & Abbott (2018), arXiv:1812.06488:  V = |M| ∘ sign(W), M fixed and normal, with the size
+    Liao, Leibo & Poggio (2016), arXiv:1510.05067:  V = |M| ∘ sign(W), M fixed and normal, with the size
     of W's initial entries.
     Exact limit: with |M| = |W| it is backprop.
     """

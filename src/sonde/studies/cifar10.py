@@ -14,6 +14,7 @@ from sonde.runs.readings import Readings, RunReadings
 from sonde.studies.depth import on_parity, which_train_depth
 from sonde.studies.recipes import QUICK_SEEDS, SEEDS, classification
 from sonde.studies.study import (
+    TOLD,
     Gathered,
     Study,
     StudyFinding,
@@ -22,7 +23,7 @@ from sonde.studies.study import (
     own_n,
     stream_and_gradient,
 )
-from sonde.verdicts import accuracy, collapse_verdict, number, stream_verdict
+from sonde.verdicts import accuracy, gradient_change, number, stream_verdict
 
 RULES: tuple[Rule, ...] = (Backprop(), DirectFeedback(), StateBridge(), CreditBridge())
 
@@ -67,7 +68,7 @@ def accuracy_finding(runs: pl.DataFrame, readings: Readings) -> StudyFinding:
         sentence=(
             f"{what['rule_label']}: test accuracy {reached} after {what['epochs']} epochs; "
             f"{stream_verdict(over['stream_change']['mean'])}{n['stream_change']}; "
-            f"{collapse_verdict(over['gradient_change']['mean'], over['per_error_change']['mean'])}"
+            f"{gradient_change(*(over[name]['mean'] for name in TOLD))}"
             f"{n['per_error_change'] or n['gradient_change']}."
         ),
         shown={

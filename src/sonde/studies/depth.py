@@ -1,20 +1,21 @@
 """Which rules train depth?  Asked on a task where blocks must learn, beside the one a quick study trains on."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import polars as pl
 
-from sonde.audit.recovery import share_of_margin
+from sonde.audit.recovery import Accuracy, error_by_test_set, share_of_margin
 from sonde.config import Probing, RunConfig
 from sonde.models import ResidualMLP
+from sonde.rows import Reading
 from sonde.rules import Backprop, Frozen, Rule
 from sonde.runs.ended import lines
 from sonde.runs.readings import Readings
 from sonde.spreads import paired, summarise
 from sonde.studies.recipes import depth_matters
 from sonde.studies.study import Gathered, StudyFinding
-from sonde.verdicts import percent
+from sonde.verdicts import percent, said_share
 
 ENOUGH = 0.9  # of backprop's margin over frozen blocks
 PROBES = Probing(
@@ -41,17 +42,43 @@ def on_parity(rules: Sequence[Rule]) -> Callable[[str, Sequence[int]], list[RunC
     return configs
 
 
-def share_of_rule(network: pl.DataFrame, runs: pl.DataFrame, readings: Readings) -> float:
-    """What of BP's margin over frozen blocks a rule has, means of the differences by seed; NaN without a margin."""
+def share_of_rule(network: pl.DataFrame, runs: pl.DataFrame, readings: Readings) -> tuple[float, float]:
+    """What of BP's margin over frozen blocks a rule has, means of the differences by seed; NaN without a margin.
+
+    Beside it, of one seed, its standard error from the test samples alone; else NaN.
+    """
     taken = readings.at("test_acc", epoch=runs["epochs"][0])
 
-    def by_seed(some: pl.DataFrame) -> dict[int, float]:
+    def by_seed(some: pl.DataFrame) -> dict[int, Reading]:
         run_and_seed = zip(some["run"], some["seed"], strict=True)
-        return {seed: taken[run].value for run, seed in run_and_seed if run in taken and taken[run].defined}
+        return {seed: taken[run] for run, seed in run_and_seed if run in taken and taken[run].defined}
 
-    ours, best, least = map(by_seed, (runs, network.filter(rule="bp"), network.filter(rule="frozen")))
+    sides = [by_seed(some) for some in (runs, network.filter(rule="bp"), network.filter(rule="frozen"))]
+    ours, best, least = ({seed: one.value for seed, one in side.items()} for side in sides)
     gained, margin = (paired(side, least).differences for side in (ours, best))
-    return summarise(share_of_margin(gained, margin)).mean
+    around = share_of_margin(gained, margin)
+    if len(around) != 1:
+        return summarise(around).mean, math.nan
+    (seed,) = gained.keys() & margin.keys()
+    read = (Accuracy(value=side[seed].value, samples=side[seed].samples) for side in sides)
+    return around[0], error_by_test_set(*read)
+
+
+def named_shares(shares: Mapping[str, tuple[float, float]]) -> str:
+    """Label → share and its error, in words."""
+    return ", ".join(f"{label} {said_share(*share)}" for label, share in shares.items()) or "none"
+
+
+def told_error(shares: Iterable[tuple[float, float]]) -> str:
+    """What ± is, where one seed stands for a share, and how many of these shares it leaves above the limit."""
+    known = [(share, error) for share, error in shares if not math.isnan(error)]
+    if not known:
+        return ""
+    sure = sum(share - 2 * error >= ENOUGH for share, error in known)
+    return (
+        f" n = 1: ± is the standard error of the test set alone, seeds come on top; {sure} of these are above "
+        f"{ENOUGH:.0%} by two of it."
+    )
 
 
 def which_train_depth(gathered: Gathered) -> list[StudyFinding]:
@@ -69,29 +96,35 @@ def which_train_depth(gathered: Gathered) -> list[StudyFinding]:
 
     others = [rule for rule in runs["rule"].unique(maintain_order=True) if rule not in ("bp", "frozen")]
     shares = {rule: share_of_rule(runs, runs.filter(rule=rule), readings) for rule in others}
-    shares = {rule: share for rule, share in shares.items() if not math.isnan(share)}
+    shares = {rule: share for rule, share in shares.items() if not math.isnan(share[0])}
     if not shares:
         return []
     labels = dict(runs.select("rule", "rule_label").iter_rows())
 
     def named(chosen: Sequence[str]) -> str:
-        return ", ".join(f"{labels[rule]} {100 * shares[rule]:.0f} %" for rule in chosen) or "none"
+        return named_shares({labels[rule]: shares[rule] for rule in chosen})
 
-    ranked = sorted(shares, key=lambda rule: -shares[rule])
-    enough = [rule for rule in ranked if shares[rule] >= ENOUGH]
+    ranked = sorted(shares, key=lambda rule: -shares[rule][0])
+    enough = [rule for rule in ranked if shares[rule][0] >= ENOUGH]
     rest = [rule for rule in ranked if rule not in enough]
     best, least = reached("bp"), reached("frozen")
     sentence = (
         f"Which rules train depth? On {runs['task_label'][0]}, where {runs['label'][0]} with frozen blocks reaches "
         f"{percent(100 * least)} after {last} epochs and BP {percent(100 * best)}, these recover at least "
         f"{ENOUGH:.0%} of the difference: {named(enough)}; these do not: {named(rest)}."
+        f"{told_error(shares[rule] for rule in enough)}"
     )
     used = runs.filter(pl.col("rule").is_in(["bp", "frozen", *ranked]))
     return [
         StudyFinding(
             sentence=sentence,
             shown={},
-            numbers={"bp": best, "frozen": least, "shares": shares, "enough": enough},
+            numbers={
+                "bp": best,
+                "frozen": least,
+                "shares": {rule: share for rule, (share, _) in shares.items()},
+                "enough": enough,
+            },
             runs=tuple(used["run"]),
             seeds=tuple(used["seed"].unique().sort()),
         )

@@ -15,11 +15,11 @@ from sonde.generators import generator
 from sonde.models import ConvNet, Model, ResidualMLP
 from sonde.rules import RULES, CreditBridge, FeedbackAlignment, Rule, StateBridge
 from sonde.runs.readings import Readings, RunReadings
-from sonde.studies.depth import ENOUGH, PROBES, share_of_rule
+from sonde.studies.depth import ENOUGH, PROBES, named_shares, share_of_rule, told_error
 from sonde.studies.recipes import QUICK_SEEDS, SEEDS, depth_matters
 from sonde.studies.study import Gathered, Study, StudyFinding, over_runs, own_n
 from sonde.training.operations import operations
-from sonde.verdicts import accuracy, number
+from sonde.verdicts import accuracy, number, said_share
 
 VARIED: dict[str, Rule] = {
     "fa": FeedbackAlignment(level="layer"),
@@ -105,7 +105,7 @@ def _finding(
 ) -> StudyFinding:
     what = runs.row(0, named=True)
     over = over_runs(runs, readings, _measure)
-    share = share_of_rule(network, runs, readings)
+    share, error = share_of_rule(network, runs, readings)
     by_layer = [over[f"cosine_{layer}"] for layer in range(what["depth"])]
     cosines = [one["mean"] for one in by_layer]
     reference = network.filter(rule="bp")["run"].to_list()
@@ -117,7 +117,7 @@ def _finding(
     reached = accuracy(over["test_acc"]["mean"], over["test_acc"]["std"]) + own_n(
         over["test_acc"], runs.height
     )
-    recovered = "undefined" if math.isnan(share) else f"{100 * share:.0f} %"
+    recovered = said_share(share, error)
     shown = {
         "network": what["label"],
         "rule": what["rule_label"],
@@ -144,6 +144,7 @@ def _finding(
             "n": runs.height,
             "test_acc": over["test_acc"]["mean"],
             "share": None if math.isnan(share) else share,
+            "share_error": None if math.isnan(error) else error,
             "cosines": [None if math.isnan(c) else c for c in cosines],
             "arithmetic": arithmetic,
             "time": time,
@@ -168,17 +169,17 @@ def _depth(label: str, of_rule: list[StudyFinding]) -> list[StudyFinding]:
     if not others:
         return []
 
-    def named(some: list[StudyFinding]) -> str:
-        return (
-            ", ".join(f"{f.numbers['rule_label']} {100 * f.numbers['share']:.0f} %" for f in some) or "none"
-        )
+    def shares(some: list[StudyFinding]) -> dict[str, tuple[float, float]]:
+        told = ((f.numbers["rule_label"], f.numbers["share"], f.numbers["share_error"]) for f in some)
+        return {label: (share, math.nan if error is None else error) for label, share, error in told}
 
     enough = [f for f in others if f.numbers["share"] >= ENOUGH]
     free = [f for f in enough if f.numbers["rule"] in WITHOUT_BACKWARD_PASS]
+    sure = told_error(shares(enough).values())
     sentence = (
         f"{label}: {len(enough)} of {len(others)} rules recover at least {ENOUGH:.0%} of what BP gains over frozen "
-        f"blocks ({named(enough)}); of these without a gradient, or a matrix in its place, across blocks: "
-        f"{named(free)}."
+        f"blocks ({named_shares(shares(enough))}); of these without a gradient, or a matrix in its place, "
+        f"across blocks: {named_shares(shares(free))}.{sure}"
     )
     runs = tuple(run for finding in of_rule for run in finding.runs)
     numbers = {"enough": [f.numbers["rule"] for f in enough], "free": [f.numbers["rule"] for f in free]}

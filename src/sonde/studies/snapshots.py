@@ -11,6 +11,7 @@ from sonde.runs.readings import Readings, RunReadings
 from sonde.studies.depth import on_parity, which_train_depth
 from sonde.studies.recipes import QUICK_SEEDS, SEEDS, classification, teacher_student
 from sonde.studies.study import (
+    TOLD,
     Gathered,
     Study,
     StudyFinding,
@@ -19,7 +20,7 @@ from sonde.studies.study import (
     own_n,
     stream_and_gradient,
 )
-from sonde.verdicts import accuracy, collapse_verdict, number, stream_verdict
+from sonde.verdicts import accuracy, gradient_change, number, stream_verdict
 
 RULES: tuple[Rule, ...] = (Backprop(), FeedbackAlignment(), DirectFeedback())
 
@@ -69,7 +70,7 @@ def _finding(runs: pl.DataFrame, readings: Readings) -> StudyFinding:
     return StudyFinding(
         sentence=(
             f"{what['label']}, {what['rule_label']}: {stream_verdict(stream)} over {what['epochs']} epochs"
-            f"{n['stream_change']}; {collapse_verdict(gradient, over['per_error_change']['mean'])}"
+            f"{n['stream_change']}; {gradient_change(*(over[name]['mean'] for name in TOLD))}"
             f"{n['per_error_change'] or n['gradient_change']}."
         ),
         shown={

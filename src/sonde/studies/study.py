@@ -157,12 +157,18 @@ class _Why:
 def stream_and_gradient(rows: RunReadings) -> dict[str, float]:
     """Of a classifying run: its accuracy, and what became of the residual stream and the BP gradient at the top."""
     top = rows.run["depth"]
+    stream, per_error = (rows.change(metric, layer=top) for metric in ("hidden_norm", "grad_per_error"))
     return {
         "test_acc": rows.value("test_acc", epoch=rows.run["epochs"]),
-        "stream_change": rows.change("hidden_norm", layer=top),
+        "stream_change": stream,
         "gradient_change": rows.change("grad_norm", layer=top),
-        "per_error_change": rows.change("grad_per_error", layer=top),
+        "per_error_change": per_error,
+        "scale_free_change": per_error * stream,
     }
+
+
+TOLD = ("gradient_change", "per_error_change", "scale_free_change")
+"""What `verdicts.gradient_change` tells."""
 
 
 def over_runs(

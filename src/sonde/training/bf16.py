@@ -12,8 +12,10 @@ from torch import Tensor, nn
 class Bf16Linear(nn.Linear):
     """x Wᵀ in bfloat16 while training, + b in float32; evaluation and probes multiply as usual."""
 
+    rounds = False  # True: in eval mode, too, for the probe `grad_resolution`
+
     def forward(self, x: Tensor) -> Tensor:
-        if not self.training or x.dtype != torch.float32:
+        if not (self.training or self.rounds) or x.dtype != torch.float32:
             return super().forward(x)
         product = F.linear(x.bfloat16(), self.weight.bfloat16()).float()
         return product if self.bias is None else product + self.bias

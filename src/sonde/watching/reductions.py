@@ -102,7 +102,10 @@ def exact(x: Tensor) -> torch.dtype:
 
 
 def halves(grad: Tensor) -> Tensor:
-    """⟨g₁, g₂⟩, ‖g₁‖², ‖g₂‖² of the gradients summed over the first and the second half of the samples."""
+    """⟨g₁, g₂⟩, ‖g₁‖², ‖g₂‖² of the gradients summed over the first and the second half of the samples.
+
+    Of an odd number of samples the last one belongs to neither.
+    """
     half = grad.shape[0] // 2
     first, second = (
         part.sum(0, dtype=_wide(grad)).flatten().to(exact(grad))
