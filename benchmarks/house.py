@@ -82,7 +82,7 @@ TO_ADD = {
 """What a contract demands of somebody who adds one: file → what for.  A file that is gone is not counted."""
 
 MANY_MEANINGS = {
-    *("growth", "masked_growth", "loss", "nudge", "drift", "trace", "nonfinite"),
+    *("growth", "masked_growth", "loss", "nudge", "drift", "trace", "state", "nonfinite"),
     *("activation_mean", "activation_std"),  # figures, too
 }
 """Names of metrics that also name something else, so that a text beside them may be about that."""
@@ -140,7 +140,8 @@ def stating(metrics: set[str]) -> list[str]:
             node for top in tree.body if isinstance(top, ast.Assign | ast.AnnAssign) for node in ast.walk(top)
         ]
         calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _labels(node)]
-        lines = sorted({node.lineno for node in (*tables, *calls) if _states(node, metrics)})
+        known = [node for node in (*tables, *calls) if isinstance(node, ast.expr) and _states(node, metrics)]
+        lines = sorted({node.lineno for node in known})
         if lines and not file.startswith("metrics/"):
             found.append(f"{file}: {', '.join(map(str, lines))}")
     return found
@@ -157,11 +158,13 @@ def _states(node: ast.AST, metrics: set[str]) -> bool:
     if isinstance(node, ast.Call):
         given = [*node.args, *(keyword.value for keyword in node.keywords)]
         return any(_names_metric(one, metrics) for one in given) and any(_is_label(one) for one in given)
+    if isinstance(node, ast.Tuple):
+        return any(_names_metric(one, metrics) for one in node.elts) and any(map(_is_label, node.elts))
     return False
 
 
 def _labels(call: ast.Call) -> bool:
-    return any(keyword.arg in ("label", "ylabel", "title", "symbol") for keyword in call.keywords)
+    return any(keyword.arg in ("label", "ylabel", "symbol") for keyword in call.keywords)
 
 
 def _names_metric(node: ast.AST, metrics: set[str]) -> bool:

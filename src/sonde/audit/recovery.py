@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sonde.audit.audit import CONTROLLED, NUDGE, Audit, RecipeAudit, RuleAudit, RunAudit
+from sonde.metrics import symbol_of
 from sonde.spreads import Interval, Summary, summarise, t_interval
 
 FEW = 5  # rules: fewer have no rank correlation worth a number
@@ -124,12 +125,9 @@ QUANTITIES: dict[str, Callable[[RunAudit], float]] = {
     "D1, largest growth over a block": lambda one: one.answers["D1"].value,
     "D2, ‖g_L‖/‖e‖ ÷ init": lambda one: one.answers["D2"].value,
     "D3, share of layers above chance": _above_chance,
-    **{
-        name: _mean(metric)
-        for name, metric in zip(("cosine", "ρ", "nudge, η = 0.01"), CONTROLLED, strict=True)
-    },
-    "ρ of BP's gradient": _mean("rho/bp"),
-    "nudge of BP's gradient, η = 0.01": _mean(f"{NUDGE}/bp"),
+    **{symbol_of(metric): _mean(metric) for metric in CONTROLLED},
+    f"{symbol_of('rho')} of BP's gradient": _mean("rho/bp"),
+    f"{symbol_of(NUDGE)}, of BP's gradient": _mean(f"{NUDGE}/bp"),
 }
 """Of a run at its end; those of the credit are means over layers 1 … L−1."""
 
