@@ -127,7 +127,7 @@ QUANTITIES: dict[str, Callable[[RunAudit], float]] = {
     "D3, share of layers above chance": _above_chance,
     **{symbol_of(metric): _mean(metric) for metric in CONTROLLED},
     f"{symbol_of('rho')} of BP's gradient": _mean("rho/bp"),
-    f"{symbol_of(NUDGE)}, of BP's gradient": _mean(f"{NUDGE}/bp"),
+    symbol_of(NUDGE).replace(",", " of BP's gradient,"): _mean(f"{NUDGE}/bp"),
 }
 """Of a run at its end; those of the credit are means over layers 1 … L−1."""
 

@@ -13,7 +13,16 @@ from sonde.figures.cohort import Cohort, cohort_of
 from sonde.figures.marks import draw_panel, say_empty
 from sonde.figures.scales import layer_axis, linear_limits, signed, wide_scale
 from sonde.figures.series import Series, common_epoch, curves, latest, line_notes, with_n
-from sonde.figures.style import COLOR, DOUBLE, FAINT, fine_print, legend_row, new_figure, panel_title
+from sonde.figures.style import (
+    COLOR,
+    DOUBLE,
+    FAINT,
+    fine_print,
+    legend_row,
+    new_figure,
+    panel_title,
+    unbroken,
+)
 from sonde.metrics import CONTROLS, TRAINED, base_of, label_of
 from sonde.runs.evidence import Evidence, NoData
 from sonde.verdicts import number
@@ -96,7 +105,7 @@ def diagnostic(cohort: Cohort, metric: str, rows: pl.DataFrame, epoch: int | Non
 
 def draw_diagnostic(ax: Axes, one: Diagnostic, names: dict[str, str], depth: int) -> list[str]:
     """The rules' lines over their controls, with a zero line; returns what the axis needs to have said."""
-    panel_title(ax, label_of(one.metric), width=28)
+    panel_title(ax, unbroken(label_of(one.metric)), width=28)
     if not one.lines:
         say_empty(ax, f"no {one.metric} rows")
         return []

@@ -35,7 +35,7 @@ def draw_portrait(evidence: Evidence, rule: str) -> tuple[Figure, str]:
         figure = new_figure(WIDTH, HEIGHT, title)
         layout = figure.add_gridspec(2, 2, height_ratios=(1, 0.06))
         left, right = (figure.add_subplot(layout[0, column]) for column in range(2))
-        panel_title(left, f"{TRAINED['credit_cosine'].label}, epoch {when}", width=40)
+        panel_title(left, f"{TRAINED['credit_cosine'].label}, epoch {when}", width=46)
         if any(not np.isnan(line.mean).all() for line in cosines):
             left.axhline(0, color=FAINT, linewidth=0.6)
             for line in chance:

@@ -71,7 +71,7 @@ def offered(whole: Iterable[str], layered: Iterable[str]) -> list[Charted]:
     controls = [
         Charted(key=f"{metric.key}/{control}", label=metric.label, layered=True)
         for metric in (*known, *others)
-        for control in CONTROLS
+        for control in reversed(CONTROLS)
         if f"{metric.key}/{control}" in present
     ]
     return known + controls + others
