@@ -4,7 +4,7 @@ BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE # hundreds of processes start in the tests: what one compiles, the others use
 
 .DEFAULT_GOAL := help
-.PHONY: help demo docs findings pictures test test-cluster test-slow mutants bench bench-watch bench-cluster suite format clean
+.PHONY: help demo docs findings pictures test test-cluster test-slow mutants bench bench-watch bench-cluster suite house format clean
 
 help:             ## list the targets
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -66,6 +66,9 @@ suite: .venv/.ready ## diagnoses of the programs in SONDE_SUITE, beside torchmor
 		|| echo 'other tools cannot be installed: the suite goes on without them'
 	$(BIN)/python benchmarks/suite.py $(SONDE_SUITE)
 	$(BIN)/python benchmarks/suite.py $(SONDE_SUITE) --remedies
+
+house: .venv/.ready ## how large the code is, counted, beside the goal
+	$(BIN)/python benchmarks/house.py
 
 bench-cluster: .venv/.cluster ## how the cost of a sweep grows: docs/scale.md
 	$(BIN)/python benchmarks/scale.py

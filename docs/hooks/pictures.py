@@ -20,7 +20,6 @@ from sonde.explanations.diagnoses import DIAGNOSES
 from sonde.figures import FIGURES
 from sonde.figures.render import picture, settle_layout
 from sonde.figures.style import house_style
-from sonde.probes import PROBES
 from sonde.rules import RULES
 
 DPI = 120
@@ -51,7 +50,7 @@ def _draw(kind: str, name: str) -> Drawn:
 
 
 NAMES = {
-    "probe": tuple(PROBES),
+    "probe": tuple(pictures_trained.PICTURES["probe"]),
     "rule": tuple(RULES),
     "question": tuple(pictures_trained.PICTURES["question"]),
     "diagnosis": tuple(text.name for text in DIAGNOSES),
@@ -71,6 +70,8 @@ def on_files(files: Files, config: MkDocsConfig, **_: Any) -> Files:
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     def shown(found: re.Match[str]) -> str:
         kind, name = found.groups()
+        if (kind, name) not in _drawn:
+            return ""
         caption = _drawn[kind, name][1]
         shown_as = f"![{name}: {caption.partition('. ')[0]}]({kind}/{name}.png){{ loading=lazy }}"
         return f"{shown_as}\n\n<small markdown>{caption}</small>"

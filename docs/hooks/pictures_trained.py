@@ -16,6 +16,7 @@ from sonde.figures.cohort import cohort_of
 from sonde.figures.contrast import Case, Measure, draw_contrast, only
 from sonde.figures.pair import pair_of
 from sonde.figures.portrait import draw_portrait
+from sonde.metrics import TRAINED, base_of, label_of
 from sonde.runs.ended import lines
 from sonde.store.load import load
 
@@ -41,13 +42,24 @@ class Trained:
     metric: str
     good: str
     bad: str
-    name: str  # on the y axis
-    along: str = "layer"
-    log: bool = False
+    derived: str = ""  # what is drawn, where it is not the metric itself
+    along: str = ""  # by default what the metric is measured of; of the whole network, epochs
+    log: bool | None = None  # by default as the metric is drawn
     level: float | None = None
     of: Callable[[pl.DataFrame], pl.DataFrame] = lambda rows: rows
     frame: str | None = None  # a rule that stands beside both
     words: tuple[str, str] = ("Good", "Bad")
+
+    @property
+    def measure(self) -> Measure:
+        known = TRAINED[base_of(self.metric)]
+        return Measure(
+            name=self.derived or label_of(self.metric),
+            along=self.along or ("epoch" if known.axis == "network" else known.axis),
+            log=known.log if self.log is None else self.log,
+            level=self.level,
+            level_name="threshold",
+        )
 
 
 @dataclass(frozen=True)
@@ -72,27 +84,24 @@ def _relative(rows: pl.DataFrame) -> pl.DataFrame:
 LIMITS = Thresholds()
 PICTURES: dict[str, dict[str, Trained | Ready]] = {
     "probe": {
-        "loss": Trained(
-            "residual", "loss", "res_mlp", "plain_mlp", "loss of the probe batch", "epoch", log=True
-        ),
-        "hidden_norm": Trained("rules", "hidden_norm", "bp", "dfa", "‖h‖, median over samples", log=True),
-        "growth": Trained("rules", "growth", "bp", "drtp", "‖h after‖/‖h before‖", "block", log=True),
-        "branch_ratio": Trained("audit", "branch_ratio", "bp", "dfa", "‖branch‖/‖stream‖", "block", log=True),
-        "branch_cosine": Trained(
-            "audit", "branch_cosine", "state_bridge", "fa", "cos(branch, stream)", "block"
-        ),
-        "grad_norm": Trained(
-            "residual", "grad_norm", "res_mlp", "plain_mlp", "‖g‖, median over samples", log=True
-        ),
+        "loss": Trained("residual", "loss", "res_mlp", "plain_mlp"),
+        "hidden_norm": Trained("rules", "hidden_norm", "bp", "dfa"),
+        "growth": Trained("rules", "growth", "bp", "drtp"),
+        "branch_ratio": Trained("audit", "branch_ratio", "bp", "dfa"),
+        "branch_cosine": Trained("audit", "branch_cosine", "state_bridge", "fa"),
+        "grad_norm": Trained("residual", "grad_norm", "res_mlp", "plain_mlp"),
         "credit_norm": Trained(
-            *("rules", "credit_norm", "bp", "frozen", "‖a‖, median over samples"),
-            words=("To every layer", "To layer 0 alone"),
+            "rules", "credit_norm", "bp", "frozen", log=False, words=("To every layer", "To layer 0 alone")
         ),
-        "credit_cosine": Trained("rules", "credit_cosine", "kp", "dfa", "cos(a, g)"),
-        "rho": Trained("rules", "rho", "kp", "dfa", "ρ"),
-        "nudge": Trained("rules", "nudge[0.01]", "kp", "dfa", "change in loss, η = 0.01"),
+        "credit_cosine": Trained("rules", "credit_cosine", "kp", "dfa"),
+        "rho": Trained("rules", "rho", "kp", "dfa"),
+        "nudge": Trained("rules", "nudge[0.01]", "kp", "dfa"),
         "cross_batch_cosine": Trained(
-            *("audit", "cross_batch_cosine", "frozen", "bp", "cosine between batches", "epoch"),
+            "audit",
+            "cross_batch_cosine",
+            "frozen",
+            "bp",
+            along="epoch",
             words=("Batches agree", "They agree less and less"),
         ),
         "drift": Ready("audit", "feature_drift"),
@@ -102,11 +111,7 @@ PICTURES: dict[str, dict[str, Trained | Ready]] = {
         "trace": Ready("residual", "layer_transformation"),
         "weight_alignment": Ready("rules", "rules_alignment"),
     },
-    "diagnosis": {
-        "not_learning": Trained(
-            "residual", "train_loss", "res_mlp", "plain_mlp", "training loss", "epoch", log=True
-        ),
-    },
+    "diagnosis": {"not_learning": Trained("residual", "train_loss", "res_mlp", "plain_mlp")},
     "question": {
         "growth": Trained(
             "audit",
@@ -114,26 +119,25 @@ PICTURES: dict[str, dict[str, Trained | Ready]] = {
             "bp",
             "dfa",
             "largest growth of a block",
-            "epoch",
-            True,
-            LIMITS.growth,
-            _largest,
+            along="epoch",
+            level=LIMITS.growth,
+            of=_largest,
         ),
         "gradient": Trained(
             "rules",
             "grad_per_error",
             "bp",
             "dfa",
-            "‖g_L‖/‖e‖ ÷ at init",
-            "epoch",
-            True,
-            LIMITS.gradient,
-            _relative,
+            f"{TRAINED['grad_per_error'].symbol} ÷ at init",
+            along="epoch",
+            level=LIMITS.gradient,
+            of=_relative,
         ),
-        "credit": Trained("rules", "rho", "mirror", "drtp", "ρ"),
-        "worth": Trained("digits", "test_acc", "bp", "drtp", "test accuracy", "epoch", frame="frozen"),
+        "credit": Trained("rules", "rho", "mirror", "drtp"),
+        "worth": Trained("digits", "test_acc", "bp", "drtp", frame="frozen"),
     },
 }
+"""A probe without a line here has no picture."""
 
 
 def command(study: str) -> str:
@@ -161,7 +165,8 @@ def draw_trained(what: Trained) -> tuple[Figure, str]:
     last = pl.col("epoch") == pl.col("epoch").max()
     beside: dict[str, pl.DataFrame] = {}
     moment = also = ""
-    if what.along in ("layer", "block"):
+    measure = what.measure
+    if measure.along in ("layer", "block"):
         rows = rows.with_columns(block="layer")
         moment = f", epoch {rows['epoch'].max()}"
         beside = {"at init": rows.filter(epoch=0)}
@@ -176,9 +181,6 @@ def draw_trained(what: Trained) -> tuple[Figure, str]:
         beside = {what.frame: pl.concat([framed.with_columns(rule=pl.lit(key)) for key in keys])}
         ids = framed["run"].unique().sort().to_list()
         also = f" Grey: {what.frame}, the mean of {len(ids)} runs: {', '.join(ids)}."
-    measure = Measure(
-        name=what.name, along=what.along, log=what.log, level=what.level, level_name="threshold"
-    )
     cases = [
         Case(title=f"{word}: {group.labels[key]}", key=key, beside=beside)
         for word, key in zip(what.words, keys, strict=True)
@@ -189,7 +191,7 @@ def draw_trained(what: Trained) -> tuple[Figure, str]:
         cases,
         measure,
         title=f"{what.metric}{moment}",
-        shown=f"`{what.metric}`{moment}: {what.name}.{also}",
+        shown=f"`{what.metric}`{moment}: {measure.name}.{also}",
     )
     return figure, f"{caption.strip()}. {command(what.study)}"
 

@@ -11,6 +11,7 @@ from sonde.diagnosis.diagnose import diagnose
 from sonde.diagnosis.of_store import signs_of
 from sonde.figures.caption import Group
 from sonde.figures.contrast import Case, Measure, draw_contrast
+from sonde.metrics import WATCHED
 from sonde.store.load import load
 from sonde.store.stored import Runs, WatchedRun
 
@@ -23,16 +24,20 @@ class Watched:
 
     metric: str
     good: str
-    name: str
     along: str = "step"
     module: str | None = None  # which one, over the steps
     at: int = -1  # which of the watched steps, over modules
     log: bool = False
     bad: str | None = None  # the program, where its name is not the diagnosis'
 
+    @property
+    def name(self) -> str:
+        """On the y axis."""
+        return WATCHED[self.metric].label
+
 
 def _loss(good: str, *, log: bool = False, bad: str | None = None) -> Watched:
-    return Watched("loss", good, "loss", log=log, bad=bad)
+    return Watched("loss", good, log=log, bad=bad)
 
 
 PICTURES = {
@@ -41,31 +46,29 @@ PICTURES = {
     "wrong_loss": _loss("plain"),
     "wrong_output_activation": _loss("plain"),
     "wrong_labels": _loss("plain"),
-    "detached_graph": Watched("weight_grad_norm", "checkers", "‖∂loss/∂W‖", "place"),
-    "not_in_optimiser": Watched("update_ratio", "plain", "‖ΔW‖/‖W‖", "place"),
-    "frozen_parameters": Watched("update_ratio", "checkers", "‖ΔW‖/‖W‖", "place"),
-    "stale_gradients": Watched("grad_left", "plain", "‖old gradient‖/‖new‖", module="0.bias"),
-    "wrong_mode": Watched("eval_share", "in train mode", "share in eval mode"),
-    "idle_branch": Watched("weight_grad_norm", "open branches", "‖∂loss/∂W‖", "place"),
+    "detached_graph": Watched("weight_grad_norm", "checkers", "place"),
+    "not_in_optimiser": Watched("update_ratio", "plain", "place"),
+    "frozen_parameters": Watched("update_ratio", "checkers", "place"),
+    "stale_gradients": Watched("grad_left", "plain", module="0.bias"),
+    "wrong_mode": Watched("eval_share", "in train mode"),
+    "idle_branch": Watched("weight_grad_norm", "open branches", "place"),
     "missing_activation": _loss("checkers"),
-    "unnormalised_input": Watched("saturated_share", "tanh", "share of saturated units", module="1"),
+    "unnormalised_input": Watched("saturated_share", "tanh", module="1"),
     "unnormalised_target": _loss("regression", log=True),
-    "bad_init": Watched("effective_rank", "plain", "effective rank", "place", at=0),
-    "masked_growth": Watched("norm_in_rms", "normalised residual", "RMS before LayerNorm", "place", log=True),
-    "attention_collapse": Watched("attention_entropy", "attention", "entropy of attention, nats"),
-    "over_regularised": Watched("weight_norm", "plain", "‖W‖", module="0.weight"),
-    "lr_too_high": Watched("update_ratio", "plain", "‖ΔW‖/‖W‖", module="2.weight", log=True),
+    "bad_init": Watched("effective_rank", "plain", "place", at=0),
+    "masked_growth": Watched("norm_in_rms", "normalised residual", "place", log=True),
+    "attention_collapse": Watched("attention_entropy", "attention"),
+    "over_regularised": Watched("weight_norm", "plain", module="0.weight"),
+    "lr_too_high": Watched("update_ratio", "plain", module="2.weight", log=True),
     "too_few_steps": _loss("plain"),
-    "lr_too_low": Watched("update_ratio", "plain", "‖ΔW‖/‖W‖", module="2.weight", log=True),
-    "saturated_units": Watched("saturated_share", "tanh", "share of saturated units", "place", at=0),
-    "dead_units": Watched("dead_share", "plain", "share of dead units", "place"),
-    "vanishing_gradient": Watched("grad_rms", "ten layers", "RMS of ∂loss/∂output", "place", at=0, log=True),
-    "exploding_gradient": Watched("grad_rms", "ten layers", "RMS of ∂loss/∂output", "place", at=0, log=True),
-    "rank_collapse": Watched("effective_rank", "plain", "effective rank", "place"),
+    "lr_too_low": Watched("update_ratio", "plain", module="2.weight", log=True),
+    "saturated_units": Watched("saturated_share", "tanh", "place", at=0),
+    "dead_units": Watched("dead_share", "plain", "place"),
+    "vanishing_gradient": Watched("grad_rms", "ten layers", "place", at=0, log=True),
+    "exploding_gradient": Watched("grad_rms", "ten layers", "place", at=0, log=True),
+    "rank_collapse": Watched("effective_rank", "plain", "place"),
     "loss_spike": _loss("plain", log=True, bad="stale_gradients"),
-    "gradient_noise": Watched(
-        "grad_noise", "plain", "1 − cos of two halves", module="(model)", bad="vanishing_gradient"
-    ),
+    "gradient_noise": Watched("grad_noise", "plain", module="(model)", bad="vanishing_gradient"),
 }
 
 

@@ -14,11 +14,13 @@ SIGNAL_COLLAPSED = 1e-3
 SIGNAL_EXPLODED = 10.0
 """Times the input's standard deviation."""
 
-GRADIENT_VANISHED = 1e-2
-"""Gradient norm of layer 1 relative to the last layer."""
+GRADIENT_VANISHED = 1e-3
+"""Gradient norm of the first layer relative to the last, below which the gradient vanishes: figures, findings of
+studies, the playground and the diagnosis `vanishing_gradient` go by it."""
 
 GRADIENT_EXPLODED = 1e2
-"""Gradient norm of layer 1 relative to the last layer."""
+"""Gradient norm of layer 1 relative to the last layer, above which figures and findings of studies say that it
+explodes; the diagnosis `exploding_gradient` asks about signals and steps, too, and has a threshold of its own."""
 
 FAILED_REDUCTION = 10.0
 """Per cent: a loss that fell by less has not been learned."""

@@ -20,7 +20,7 @@ PICTURE = re.compile(r"(?<=<!-- drawn from the imports -->\n```\n).*?(?=```)", r
 FREE = {"__init__", "__main__"}  # `sonde` itself hands out names of all parts
 WITHOUT_TORCH = (
     *("figures", "store", "runs", "paper", "datasets", "audit", "compare", "report", "playground"),
-    *("diagnosis", "explanations", "neighbours", "stored_runs", "html_parts"),
+    *("diagnosis", "explanations", "neighbours", "stored_runs", "html_parts", "metrics"),
 )
 
 Arrows = Mapping[str, set[str]]

@@ -17,8 +17,9 @@ from residual_evidence import RESIDUAL, residual_evidence, undefined_where, valu
 from sonde.errors import SondeError
 from sonde.figures import Evidence, NoData
 from sonde.figures.marks import SEED
-from sonde.figures.series import POSSIBLE, over, series
+from sonde.figures.series import over, series
 from sonde.figures.style import COLOR, LINE, MARKER
+from sonde.metrics import TRAINED
 from sonde.models import MODELS
 from sonde.rules import RULES
 
@@ -209,7 +210,7 @@ def test_a_band_ends_where_values_cannot_lie() -> None:
     )
     line = series(over(rows, "rule", "layer"), "dfa", "DFA", "layer")
     assert line.band(log=False)[1][0] > 1
-    assert replace(line, possible=POSSIBLE["credit_cosine"]).band(log=False)[1][0] == 1
+    assert replace(line, possible=TRAINED["credit_cosine"].bounds).band(log=False)[1][0] == 1
 
 
 def test_the_band_is_the_sample_standard_deviation(five: Evidence) -> None:

@@ -18,7 +18,7 @@ from sonde.cli import app, terminal
 from sonde.compare import compare
 from sonde.report import page
 from sonde.report.assembly import contents
-from sonde.report.charts import LAYERED, NETWORK
+from sonde.report.charts import known_metrics
 from sonde.report.parts import AuditPart, Contents, Sweep
 from sonde.report.runs import FEWEST_RUNS, MOST_RUNS, MOST_VALUES, RunLine, listed, sample
 from sonde.runs import configurations
@@ -81,6 +81,7 @@ def test_a_page_of_ten_thousand_runs_stays_below_fifteen_megabytes() -> None:
     ]
     shown = sample(lines, values=10_000 * measured.height)
     numbers = [0.123456] * len(lines)
+    every = [*known_metrics(layered=False), *known_metrics(layered=True)]
     swept = Sweep(
         keys=["model.d", "optimiser.lr", "rule"],
         levels={"model.d": [32, 64], "optimiser.lr": [1e-3, 3e-3], "rule": ["bp", "dfa"]},
@@ -90,8 +91,8 @@ def test_a_page_of_ten_thousand_runs_stays_below_fifteen_megabytes() -> None:
         runs=[line.id for line in lines],
         seeds=[line.seed for line in lines],
         complete=[True] * len(lines),
-        metrics=[*NETWORK, *LAYERED],
-        values={metric.key: numbers for metric in (*NETWORK, *LAYERED)},
+        metrics=every,
+        values={metric.key: numbers for metric in every},
     )
     of_shown = pl.concat([measured.with_columns(run=pl.lit(line.id)) for line in shown])
     found = Contents(

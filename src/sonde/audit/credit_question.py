@@ -14,11 +14,12 @@ from typing import Literal, NamedTuple
 
 from sonde.audit.questions import Answer, Look, answer
 from sonde.audit.thresholds import Thresholds
+from sonde.metrics import TRAINED
 from sonde.runs.readings import MeasuredRun
 from sonde.spreads import t_quantile
 from sonde.verdicts import number
 
-MEASURES = {"credit_cosine": "cosine", "rho": "ρ"}
+MEASURES = {name: TRAINED[name].symbol for name in ("credit_cosine", "rho")}
 EXACT = 1e-9  # what does not scatter and does not differ by more does not depend on the draw
 
 Side = Literal["above", "at", "below", "given"]

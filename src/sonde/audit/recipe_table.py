@@ -5,6 +5,7 @@ import math
 from sonde.audit.audit import CONTROLLED, NUDGE, Controlled, RecipeAudit, RuleAudit
 from sonde.audit.credit_question import span
 from sonde.audit.verdict import points, said_n, verdict
+from sonde.metrics import TRAINED
 from sonde.runs.ended import remark
 from sonde.spreads import Summary
 from sonde.verdicts import accuracy, number
@@ -16,7 +17,7 @@ SPREAD = "± is the sample standard deviation over seeds (ddof 1)."
 STREAM = "‖h_L‖ ÷ init"
 RESOLUTION = "cos(g, g in float64)"
 GROWTH = "largest growth over a block"
-CREDIT = dict(zip(("cosine", "ρ", NUDGE), CONTROLLED, strict=True))
+CREDIT = {name if name == NUDGE else TRAINED[name].symbol: name for name in CONTROLLED}
 
 
 def columns(recipe: RecipeAudit) -> dict[str, str]:
@@ -73,7 +74,7 @@ def _undefined(rule: RuleAudit) -> dict[str, list[str]]:
     """Reason → what is undefined for that reason."""
     means = {name: rule.measures[metric] for name, metric in CREDIT.items()}
     summaries = {
-        "test accuracy": rule.scalar("test_acc"),
+        TRAINED["test_acc"].label: rule.scalar("test_acc"),
         GROWTH: rule.value("D1"),
         STREAM: rule.stream(),
         RESOLUTION: rule.value("D2"),

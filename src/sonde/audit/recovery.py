@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from sonde.audit.audit import CONTROLLED, NUDGE, Audit, RecipeAudit, RuleAudit, RunAudit
 from sonde.audit.questions import scale_free, since_init
 from sonde.flat_configurations import identity
+from sonde.metrics import symbol_of
 from sonde.spreads import Interval, Summary, summarise, t_interval
 from sonde.verdicts import number
 
@@ -216,11 +217,8 @@ QUANTITIES: dict[str, Callable[[RunAudit], float]] = {
     "‖g_L‖·‖h_L‖/‖e‖ ÷ init": lambda one: scale_free(one.run, one.run.epochs).value,
     "D2, cos(g, g in float64)": lambda one: one.answers["D2"].value,
     "D3, share of layers above chance": _above_chance,
-    **{
-        name: _mean(metric)
-        for name, metric in zip(("cosine", "ρ", "nudge, η = 0.01"), CONTROLLED, strict=True)
-    },
-    "nudge of BP's gradient, η = 0.01": _mean(f"{NUDGE}/bp"),
+    **{symbol_of(metric): _mean(metric) for metric in CONTROLLED},
+    symbol_of(NUDGE).replace(",", " of BP's gradient,"): _mean(f"{NUDGE}/bp"),
 }
 """Of a run at its end; those of the credit are means over layers 1 … L−1."""
 

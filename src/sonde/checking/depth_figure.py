@@ -7,12 +7,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sonde.figures.style import BLUE, DOUBLE, FAINT, VERMILLION, footnotes, house_style, new_figure
+from sonde.metrics import WATCHED
 
 if TYPE_CHECKING:
     from sonde.checking.check_result import Checked
 
 NAMED = 24  # modules that are named on the axis
-PANELS = (("out_rms", "RMS of the output", BLUE), ("grad_rms", "RMS of ∂loss/∂output", VERMILLION))
+PANELS = (("out_rms", BLUE), ("grad_rms", VERMILLION))
 
 
 def depth(checked: "Checked") -> list[str]:
@@ -42,8 +43,8 @@ def draw_profile(checked: "Checked") -> Figure:
     with house_style():
         figure = new_figure(DOUBLE, 4.2, f"{checked.model} at initialisation")
         upper, lower = figure.subplots(2, 1, sharex=True)
-        for ax, (metric, label, colour) in zip((upper, lower), PANELS, strict=True):
-            draw(ax, profile(checked, metric), label, colour)
+        for ax, (metric, colour) in zip((upper, lower), PANELS, strict=True):
+            draw(ax, profile(checked, metric), WATCHED[metric].label, colour)
         _name(lower, depth(checked))
         notes = [f"Loss: {checked.loss}."]
         if checked.band is not None:

@@ -7,14 +7,13 @@ import polars as pl
 
 from sonde.diagnosis.finding import Finding, found
 from sonde.diagnosis.signs import EARLY, WEIGHTED, Signs
-from sonde.verdicts import number
+from sonde.metrics import NONFINITE
+from sonde.verdicts import GRADIENT_VANISHED, number
 
-VANISHED = 1e-3  # of the gradient's norm at the last layer
 EXPLODED = 1e3
 DEEP = 4  # layers over which a gradient may fade; over fewer it must be all but zero
 SATURATED = 0.5
 DEAD, DIED = 0.9, 0.8  # share of units at the end; the same where they were alive at the start
-WHAT = {1.0: "output", 2.0: "gradient", 3.0: "loss"}
 
 
 def nan_origin(s: Signs) -> Finding | None:
@@ -31,7 +30,7 @@ def nan_origin(s: Signs) -> Finding | None:
     elif module is None:
         said = f"The loss is not finite in step {step}, though every output is."
     else:
-        said = f"The {WHAT.get(value, 'output')} of {module} is the first that is not finite, in step {step}."
+        said = f"The {NONFINITE.get(value, 'output')} of {module} is the first that is not finite, in step {step}."
     broken = s.trial("traced_start", "first_broken")
     more = []
     if broken is not None:
@@ -59,31 +58,31 @@ def vanishing_gradient(s: Signs) -> Finding | None:
     if flows:
         ratios = {step: first / last if last > 0 else 0.0 for step, (_, first, _, last) in flows.items()}
         ratio = statistics.median(ratios.values())
-        if ratio < (VANISHED if len(s.depth) >= DEEP else VANISHED**2):
+        if ratio < (GRADIENT_VANISHED if len(s.depth) >= DEEP else GRADIENT_VANISHED**2):
             begun, (first, at_first, last, at_last) = next(iter(flows.items()))
             said = (
                 f"{s.at_first} the gradient is {number(ratio)} times as large at {first} as at {last} "
                 f"({number(at_first)} and {number(at_last)} in {s.when(begun)})."
             )
-            step = next(step for step, known in ratios.items() if known < VANISHED)
+            step = next(step for step, known in ratios.items() if known < GRADIENT_VANISHED)
             return found(
                 "vanishing_gradient",
-                "certain" if ratio < VANISHED**2 else "likely",
+                "certain" if ratio < GRADIENT_VANISHED**2 else "likely",
                 said,
                 modules=[first],
                 step=step,
             )
     times = s.trial("over_time") or {}
-    if times.get("last") and times["first"] < VANISHED**2 * times["last"]:
+    if times.get("last") and times["first"] < GRADIENT_VANISHED**2 * times["last"]:
         shrunk = number(times["first"] / times["last"])
         said = f"Over {times['length']} places of a sequence the gradient shrinks to {shrunk}."
         return found(
             "vanishing_gradient",
-            "certain" if times["first"] < VANISHED**3 * times["last"] else "likely",
+            "certain" if times["first"] < GRADIENT_VANISHED**3 * times["last"] else "likely",
             said,
         )
     late = [(step, flow) for step in s.watched[-3:] if (flow := _flow(s, step)) is not None]
-    if len(late) == 3 and all(flow[1] <= VANISHED**2 * flow[3] for _, flow in late):
+    if len(late) == 3 and all(flow[1] <= GRADIENT_VANISHED**2 * flow[3] for _, flow in late):
         name = late[-1][1][0]
         ends = s.series("grad_rms").get(name, {})
         step = min((step for step in ends if ends[step] == late[-1][1][1]), default=late[0][0])

@@ -1,6 +1,7 @@
 """Diagnoses of a watched run, in the order in which one explains another."""
 
 from sonde.explanations.explanation import Explanation
+from sonde.verdicts import GRADIENT_VANISHED
 
 
 def _of(name: str, short: str, measured: str, why: str, remedy: str, reference: str) -> Explanation:
@@ -307,9 +308,9 @@ DIAGNOSES = (
         "vanishing_gradient",
         "Gradients shrink by orders of magnitude on their way back, or are zero from some layer on.",
         (
-            "The norm of the gradient at the first weighted layer is below 1e-3 of that at the last "
-            "in the first ten steps, or exactly zero; of the first place of a sequence below 1e-6 "
-            "of the last; and the run failed."
+            f"The norm of the gradient at the first weighted layer is below {GRADIENT_VANISHED:g} of that at the last "
+            "in the first ten steps, or exactly zero; of the first place of a sequence below the square of it; "
+            "and the run failed."
         ),
         "Layers that get no gradient keep their random weights.",
         "Use residual connections or normalisation, and weights that keep the size of the signal.",

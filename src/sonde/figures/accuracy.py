@@ -14,7 +14,7 @@ from sonde.figures.series import with_n
 from sonde.figures.style import DOUBLE, fine_print, legend_row, new_figure, panel_title
 from sonde.runs.evidence import Evidence
 
-TRAIN = Quantity("train_acc", "training accuracy", "training accuracy", log=False)
+TRAIN = Quantity("train_acc")
 
 
 def draw(evidence: Evidence) -> tuple[Figure, str]:

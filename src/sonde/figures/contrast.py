@@ -1,5 +1,6 @@
 """What good and what bad looks like: one quantity of two runs, or of two kinds of run, side by side on one y axis."""
 
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -21,6 +22,7 @@ from sonde.verdicts import number
 
 WIDTH, HEIGHT = 5.6, 2.5  # inches: small, so that a page of many is light and its words are large
 GREY = ((0, (4, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)))  # lines to compare with
+NAME_WIDTH = 26  # letters of a y label in a line
 NAMED_PLACES, NAME = 8, 9  # more modules, or longer names, are numbers instead
 
 
@@ -145,7 +147,7 @@ def _one_scale(axes: Sequence[Axes], drawn: Sequence[Series], measure: Measure) 
         ends = [ax.get_xlim() for ax in axes if ax.lines]
         for ax in axes:
             ax.set_xlim(min(low for low, _ in ends), max(high for _, high in ends))
-    axes[0].set_ylabel(measure.name)
+    axes[0].set_ylabel(textwrap.fill(measure.name, NAME_WIDTH))
     for ax in axes[1:]:
         ax.tick_params(labelleft=False)
 

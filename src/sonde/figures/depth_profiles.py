@@ -11,6 +11,7 @@ from sonde.figures.pair import Pair, backward, by_layer, moment, pair_of, signal
 from sonde.figures.scales import layer_axis, log_axis, log_limits, wide_scale
 from sonde.figures.series import Series
 from sonde.figures.style import FAINT, SINGLE, footnotes, legend_above, new_figure
+from sonde.metrics import TRAINED
 from sonde.runs.evidence import Evidence
 from sonde.verdicts import gradient_verdict, number
 
@@ -21,7 +22,6 @@ def gradient_magnitude(evidence: Evidence) -> tuple[Figure, str]:
         evidence,
         metric="preact_grad_norm",
         title="Gradient magnitude",
-        ylabel="gradient norm ‖∂loss/∂z‖₂",
         shown="L2 norm of the gradient of the batch's mean loss with respect to each layer's linear output z",
         words=lambda pair, line: gradient_verdict(backward(pair).ratio(line.key)),
     )
@@ -33,10 +33,8 @@ def activation_mean(evidence: Evidence) -> tuple[Figure, str]:
         evidence,
         metric="activation_mean",
         title="Activation mean",
-        ylabel="mean of linear output",
         shown="Mean of each layer's linear output over batch and units",
         words=lambda pair, line: _largest_mean(line),
-        log=False,
     )
 
 
@@ -46,7 +44,6 @@ def activation_std(evidence: Evidence) -> tuple[Figure, str]:
         evidence,
         metric="activation_std",
         title="Activation spread",
-        ylabel="s.d. of linear output",
         shown="Standard deviation of each layer's linear output over batch and units together "
         "(biases that differ between units count in it)",
         words=signal_words,
@@ -65,13 +62,12 @@ def _profile(
     *,
     metric: str,
     title: str,
-    ylabel: str,
     shown: str,
     words: Callable[[Pair, Series], str],
-    log: bool = True,
 ) -> tuple[Figure, str]:
     """On a log axis, or for a signed quantity on one that says where it is linear."""
-    pair = pair_of(evidence)
+    known = TRAINED[metric]
+    pair, log = pair_of(evidence), known.log
     profile = by_layer(pair, metric)
     when = moment(profile.rows)
     notes = profile.gaps(log=log)
@@ -87,7 +83,7 @@ def _profile(
         threshold = wide_scale(ax.yaxis, profile.extents(log=False))
         if threshold is not None:
             notes.append(f"Axis linear within ±{number(threshold)}, logarithmic beyond.")
-    ax.set_ylabel(ylabel)
+    ax.set_ylabel(known.label)
     layer_axis(ax, pair.depth)
     legend_above(ax)
     said = [f"{line.label}: {words(pair, line)}" for line in profile.lines]

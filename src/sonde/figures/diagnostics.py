@@ -13,17 +13,22 @@ from sonde.figures.cohort import Cohort, cohort_of
 from sonde.figures.marks import draw_panel, say_empty
 from sonde.figures.scales import layer_axis, linear_limits, signed, wide_scale
 from sonde.figures.series import Series, common_epoch, curves, latest, line_notes, with_n
-from sonde.figures.style import COLOR, DOUBLE, FAINT, fine_print, legend_row, new_figure, panel_title
+from sonde.figures.style import (
+    COLOR,
+    DOUBLE,
+    FAINT,
+    fine_print,
+    legend_row,
+    new_figure,
+    panel_title,
+    unbroken,
+)
+from sonde.metrics import CONTROLS, TRAINED, base_of, label_of
 from sonde.runs.evidence import Evidence, NoData
 from sonde.verdicts import number
 
-METRICS = {
-    "credit_cosine": "cosine with the BP gradient",
-    "rho": "perturbation correlation ρ",
-    "nudge[0.01]": "nudge, η = 0.01: Δ loss",
-}
-NAMES = {"credit_cosine": "cosine", "rho": "ρ", "nudge[0.01]": "nudge"}  # in notes
-CONTROLS = {"bp": "ceiling (BP gradient)", "null": "null (chance)"}
+METRICS = ("credit_cosine", "rho", "nudge[0.01]")
+NAMES = {name: TRAINED[base_of(name)].symbol for name in METRICS}  # in notes
 SHOWN = 1e-4  # of the largest loss change: what is smaller is not told from zero
 DASHED, DOTTED = (0, (3, 1.5)), (0, (1, 1))
 
@@ -100,7 +105,7 @@ def diagnostic(cohort: Cohort, metric: str, rows: pl.DataFrame, epoch: int | Non
 
 def draw_diagnostic(ax: Axes, one: Diagnostic, names: dict[str, str], depth: int) -> list[str]:
     """The rules' lines over their controls, with a zero line; returns what the axis needs to have said."""
-    panel_title(ax, METRICS[one.metric], width=40)
+    panel_title(ax, unbroken(label_of(one.metric)), width=28)
     if not one.lines:
         say_empty(ax, f"no {one.metric} rows")
         return []

@@ -10,6 +10,7 @@ from sonde.figures.marks import draw_panel
 from sonde.figures.scales import FLATTENED, layer_axis, log_axis, log_limits
 from sonde.figures.series import Series, common_epoch, curves, latest, line_notes, with_n
 from sonde.figures.style import COLUMN, fine_print, legend_row, new_figure
+from sonde.metrics import TRAINED
 from sonde.runs.evidence import Evidence, NoData
 from sonde.verdicts import number
 
@@ -45,10 +46,10 @@ def draw(evidence: Evidence) -> tuple[Figure, str]:
         ax.set_ylim(low - 0.04 * (top - low or 1), top + 0.06 * (top - low or 1))
     layer_axis(ax, blocks - 1, first=0, zero="0")
     ax.set_xlabel("block")
-    ax.set_ylabel(r"$\|W-W_\mathrm{init}\|\,/\,\|W_\mathrm{init}\|$ of w1")
+    ax.set_ylabel(f"{TRAINED['drift'].symbol} of w1")
     legend_row(figure.add_subplot(layout[1]), [ax])
     fine_print(figure, notes)
-    shown = f"Relative distance ‖W − W_init‖/‖W_init‖ of blocks.l.w1.weight from its initial value, epoch {epoch}."
+    shown = f"Relative distance {TRAINED['drift'].symbol} of blocks.l.w1.weight from its initial value, epoch {epoch}."
     return figure, caption(cohort, summary, shown, f"Look at how far each rule moves: {_said(lines)}.", notes)
 
 

@@ -12,8 +12,9 @@ from sonde.figures.caption import missing_seeds
 from sonde.figures.cohort import Cohort
 from sonde.figures.marks import draw_bars
 from sonde.figures.scales import PERCENT
-from sonde.figures.series import SHARE, point
+from sonde.figures.series import point
 from sonde.figures.style import FAINT, INK
+from sonde.metrics import SHARE
 from sonde.runs.evidence import NoData
 from sonde.spreads import over_seeds
 from sonde.verdicts import accuracy, number

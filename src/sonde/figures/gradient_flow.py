@@ -12,6 +12,7 @@ from sonde.figures.pair import Backward, backward, pair_of
 from sonde.figures.scales import layer_axis, log_axis, log_limits
 from sonde.figures.series import Floats, Series
 from sonde.figures.style import DOUBLE, FAINT, INK, bar_panels, footnotes, legend_row, new_figure, panel_title
+from sonde.metrics import TRAINED
 from sonde.runs.evidence import Evidence
 from sonde.verdicts import gradient_verdict, number
 
@@ -38,7 +39,7 @@ def draw(evidence: Evidence) -> tuple[Figure, str]:
             name_end(ax, dots, theory[dots.key], limits, last=last)
         panel_title(ax, dots.label, words[dots.key])
         layer_axis(ax, pair.depth)
-    panels[0].set_ylabel("gradient norm ‖∂loss/∂z‖₂")
+    panels[0].set_ylabel(TRAINED["preact_grad_norm"].label)
     legend_row(legend, panels)
     footnotes(figure, notes)
     shown = (

@@ -26,6 +26,7 @@ from sonde.figures.scales import (
 )
 from sonde.figures.series import Floats
 from sonde.figures.style import COLOR, DOUBLE, INK, LINE, MARKER, footnotes, legend_above, new_figure
+from sonde.metrics import TRAINED
 from sonde.runs.evidence import Evidence, NoData
 from sonde.verdicts import number
 
@@ -168,7 +169,7 @@ def draw_maps(figure: Figure, panels: Sequence[Axes], states: States) -> list[st
         ax.set_title(f"{label}: |h| {largest} at layer {states.pair.depth}", color=INK)
         layer_axis(ax, states.pair.depth, first=0)
         ax.set_ylabel(f"unit (first {shown[model].shape[1]})")
-    bar = figure.colorbar(images[0], ax=list(panels), label="hidden state h", pad=0.015, aspect=18)
+    bar = figure.colorbar(images[0], ax=list(panels), label=TRAINED["state"].label, pad=0.015, aspect=18)
     bar.outline.set_visible(False)
     if threshold is None:
         return []

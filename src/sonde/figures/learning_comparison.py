@@ -14,6 +14,7 @@ from sonde.figures.scales import layer_axis, log_axis, log_limits
 from sonde.figures.series import point
 from sonde.figures.style import COLOR, DOUBLE, FAINT, INK, footnotes, legend_above, new_figure
 from sonde.figures.training_loss import draw_losses
+from sonde.metrics import TRAINED
 from sonde.runs.evidence import Evidence
 from sonde.verdicts import gradient_status, loss_status, number
 
@@ -35,7 +36,7 @@ def draw(evidence: Evidence) -> tuple[Figure, str]:
     draw_reduction(fell, ends)
     draw_panel(gradient, gradients.lines, log=True)
     log_axis(gradient, log_limits(*gradients.extents(log=True)))
-    gradient.set_ylabel("gradient norm ‖∂loss/∂z‖₂")
+    gradient.set_ylabel(TRAINED["preact_grad_norm"].label)
     layer_axis(gradient, pair.depth)
     legend_above(gradient)
     draw_table(table, pair, table_of(ends, flow))

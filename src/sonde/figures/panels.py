@@ -12,6 +12,7 @@ from sonde.figures.final_values import Change, change_words, changes, finals_of
 from sonde.figures.marks import draw_panel
 from sonde.figures.scales import epoch_axis
 from sonde.figures.series import Curves, Floats, Series, curves, line_notes, with_n
+from sonde.metrics import TRAINED, as_math
 from sonde.runs.evidence import NoData
 
 
@@ -20,16 +21,29 @@ class Quantity:
     """What a column of panels shows."""
 
     metric: str
-    symbol: str  # on the figure
-    name: str  # in sentences
+    at: str = ""  # the layer, as its symbol names it
     layer: Callable[[Cohort], int] | None = None  # of the whole network where there is none
-    log: bool = True
+
+    @property
+    def name(self) -> str:
+        """In sentences."""
+        known = TRAINED[self.metric]
+        return known.at(self.at) if self.at else known.label
+
+    @property
+    def symbol(self) -> str:
+        """On the figure."""
+        return as_math(self.name) if self.at else self.name
+
+    @property
+    def log(self) -> bool:
+        return TRAINED[self.metric].log
 
 
-STREAM = Quantity("hidden_norm", r"$\|h_L\|$", "‖h_L‖", lambda cohort: cohort.depth)
-GRADIENT_TOP = Quantity("grad_norm", r"$\|g_L\|$", "‖g_L‖", lambda cohort: cohort.depth)
-GRADIENT_2 = Quantity("grad_norm", r"$\|g_2\|$", "‖g_2‖", lambda cohort: 2)
-ACCURACY = Quantity("test_acc", "test accuracy", "test accuracy", log=False)
+STREAM = Quantity("hidden_norm", "L", lambda cohort: cohort.depth)
+GRADIENT_TOP = Quantity("grad_norm", "L", lambda cohort: cohort.depth)
+GRADIENT_2 = Quantity("grad_norm", "2", lambda cohort: 2)
+ACCURACY = Quantity("test_acc")
 
 OF_WHICH_LOSS = "batch-mean loss"
 """The gradient that every panel draws is of this loss, as that of the paper layout is."""

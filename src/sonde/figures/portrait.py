@@ -11,6 +11,7 @@ from sonde.figures.marks import draw_panel, say_empty
 from sonde.figures.scales import PERCENT, epoch_axis, layer_axis, linear_limits
 from sonde.figures.series import Series, curves, latest, line_notes
 from sonde.figures.style import FAINT, house_style, legend_row, new_figure, panel_title
+from sonde.metrics import TRAINED
 from sonde.runs.evidence import Evidence, NoData
 from sonde.verdicts import accuracy
 
@@ -34,7 +35,7 @@ def draw_portrait(evidence: Evidence, rule: str) -> tuple[Figure, str]:
         figure = new_figure(WIDTH, HEIGHT, title)
         layout = figure.add_gridspec(2, 2, height_ratios=(1, 0.06))
         left, right = (figure.add_subplot(layout[0, column]) for column in range(2))
-        panel_title(left, f"cos(credit, BP gradient), epoch {when}", width=40)
+        panel_title(left, f"{TRAINED['credit_cosine'].label}, epoch {when}", width=46)
         if any(not np.isnan(line.mean).all() for line in cosines):
             left.axhline(0, color=FAINT, linewidth=0.6)
             for line in chance:
@@ -45,7 +46,7 @@ def draw_portrait(evidence: Evidence, rule: str) -> tuple[Figure, str]:
             left.set_ylim(*linear_limits(*drawn, np.array([0.0, 1.0])))
         else:
             say_empty(left, "undefined at every layer")
-        panel_title(right, "test accuracy")
+        panel_title(right, TRAINED["test_acc"].label)
         draw_panel(right, learning.lines, log=False)
         epoch_axis(right, learning.lines)
         right.yaxis.set_major_formatter(PERCENT)

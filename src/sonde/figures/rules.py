@@ -12,14 +12,17 @@ from matplotlib.figure import Figure
 from sonde.figures import summary
 from sonde.figures.caption import caption, merge_notes, missing_seeds, n_text
 from sonde.figures.cohort import Cohort, cohort_of
-from sonde.figures.diagnostics import CONTROLS, DOTTED, by_layer
+from sonde.figures.diagnostics import DOTTED, by_layer
 from sonde.figures.marks import draw_panel, say_empty
 from sonde.figures.scales import epoch_axis, layer_axis, linear_limits
 from sonde.figures.series import Curves, common_epoch, curves, latest, line_notes, with_n
 from sonde.figures.style import DOUBLE, FAINT, fine_print, legend_row, new_figure, panel_title
+from sonde.metrics import CONTROLS, TRAINED
 from sonde.runs.evidence import Evidence, NoData
 
-MATRICES = {"weight_alignment": "cos(V, W), mean over blocks", "weight_ratio": "‖V‖/‖W‖, mean over blocks"}
+MATRICES = {
+    metric: f"{TRAINED[metric].symbol}, mean over blocks" for metric in ("weight_alignment", "weight_ratio")
+}
 
 
 def draw_residual_mlp(evidence: Evidence) -> tuple[Figure, str]:

@@ -12,26 +12,11 @@ import numpy.typing as npt
 import polars as pl
 
 from sonde.figures.caption import Group, missing_seeds, span
+from sonde.metrics import UNLIMITED, Bounds, bounds_of
 from sonde.spreads import over_seeds
 
 Floats = npt.NDArray[np.float64]
 FEW = 5  # seeds; fewer are drawn one by one, and no band claims to know their spread
-UNLIMITED = (-np.inf, np.inf)
-SHARE, COSINE, NOT_NEGATIVE = (0.0, 1.0), (-1.0, 1.0), (0.0, np.inf)
-POSSIBLE = {
-    "test_acc": SHARE,
-    "train_acc": SHARE,
-    "credit_cosine": COSINE,
-    "rho": COSINE,
-    "branch_cosine": COSINE,
-    "hidden_norm": NOT_NEGATIVE,
-    "grad_norm": NOT_NEGATIVE,
-    "preact_grad_norm": NOT_NEGATIVE,
-    "activation_std": NOT_NEGATIVE,
-    "growth": NOT_NEGATIVE,
-    "drift": NOT_NEGATIVE,
-}
-"""Between which values a metric can lie, by the name of its family."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +31,7 @@ class Series:
     n: npt.NDArray[np.int64]
     least: Floats  # smallest value of any seed
     seeds: tuple[Floats, ...] = ()  # the values of each
-    possible: tuple[float, float] = UNLIMITED  # between which its values must lie
+    possible: Bounds = UNLIMITED  # between which its values must lie
 
     @property
     def few(self) -> bool:
@@ -143,8 +128,8 @@ def curves(group: Group, rows: pl.DataFrame, along: str, grid: Iterable[int] | N
     summary = over(rows, group.by, along, grid)
     present = set(summary[group.by])
     named = rows["metric"].unique() if "metric" in rows.columns else ()
-    families = {name.partition("/")[0].partition("[")[0] for name in named}
-    possible = POSSIBLE.get(families.pop(), UNLIMITED) if len(families) == 1 else UNLIMITED
+    bounds = {bounds_of(name) for name in named}
+    possible = bounds.pop() if len(bounds) == 1 else UNLIMITED
     lines = []
     for key, label in group.labels.items():
         if key in present:
@@ -165,7 +150,7 @@ def _by_seed(rows: pl.DataFrame, along: str, x: Floats) -> tuple[Floats, ...]:
     return tuple(found.values())
 
 
-def _unless_beyond(possible: tuple[float, float], seeds: Sequence[Floats]) -> tuple[float, float]:
+def _unless_beyond(possible: Bounds, seeds: Sequence[Floats]) -> Bounds:
     """A value that lies beyond shows that the metric is on another scale: nothing is cut off then."""
     beyond = any(np.nanmin(values) < possible[0] or np.nanmax(values) > possible[1] for values in seeds)
     return UNLIMITED if beyond else possible
@@ -187,7 +172,7 @@ def point(
     mean: float,
     std: float,
     n: int,
-    possible: tuple[float, float] = UNLIMITED,
+    possible: Bounds = UNLIMITED,
 ) -> Series:
     """A line of one point; its mean and spread are NaN where there are none."""
     at, value, spread, least = (np.array([number], dtype=np.float64) for number in (x, mean, std, np.nan))

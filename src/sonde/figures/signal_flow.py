@@ -12,6 +12,7 @@ from sonde.figures.pair import MODELS, Pair, by_layer, moment, pair_of, signal_w
 from sonde.figures.scales import layer_axis, log_axis, log_limits
 from sonde.figures.series import Floats, Series, curves
 from sonde.figures.style import DOUBLE, FAINT, INK, bar_panels, footnotes, legend_row, new_figure, panel_title
+from sonde.metrics import TRAINED
 from sonde.runs.evidence import Evidence
 from sonde.theory import INPUT_STD, preactivation_stds
 from sonde.verdicts import HEALTHY_STD, number
@@ -39,7 +40,7 @@ def draw(evidence: Evidence) -> tuple[Figure, str]:
         draw_dots(ax, dots)
         panel_title(ax, dots.label, words[dots.key])
         layer_axis(ax, pair.depth, first=0 if pair.identity else 1)
-    panels[0].set_ylabel("standard deviation")
+    panels[0].set_ylabel(TRAINED["activation_std"].label)
     legend_row(legend, panels)
     footnotes(figure, notes)
     beside = (

@@ -7,6 +7,7 @@ from sonde.figures.caption import caption, n_text
 from sonde.figures.cohort import cohort_of
 from sonde.figures.final_values import Final, Finals, draw_finals, finals_of
 from sonde.figures.style import COLUMN, fine_print, new_figure
+from sonde.metrics import TRAINED
 from sonde.runs.evidence import Evidence
 from sonde.spreads import paired, summarise
 from sonde.verdicts import accuracy, signed
@@ -28,7 +29,7 @@ def draw(evidence: Evidence) -> tuple[Figure, str]:
     figure = new_figure(COLUMN, 1.05 + pitch * len(finals.rules), title)
     ax = figure.add_subplot()
     draw_finals(ax, finals.rules, room=0.6, reference=frozen)
-    ax.set_xlabel("test accuracy")
+    ax.set_xlabel(TRAINED["test_acc"].label)
     fine_print(figure, drawn)
     shown = f"Test accuracy at epoch {finals.epoch}, all rules."
     look = f"Look at the values: {finals.words}.{_against(finals, frozen)}"

@@ -10,14 +10,15 @@ from typing import Any
 import polars as pl
 
 from sonde.errors import SondeError
-from sonde.paper.json_file import COSINE, NOT_NEGATIVE, SHARE, Document, RunValues, Sheet, Sheets
+from sonde.metrics import NOT_NEGATIVE, TRAINED
+from sonde.paper.json_file import COSINE_ROUNDED, Document, RunValues, Sheet, Sheets
 from sonde.paper.provenance import Described, Provenance
 from sonde.rows import Reading, rows_of, undefined
 from sonde.runs.evidence import Evidence
 
 FIRST_SEED = 42  # its folder has no seed in its name
 RULES = {"bp": "BP", "dfa": "DFA", "state_bridge": "State Bridge", "credit_bridge": "Credit Bridge"}
-LOGS = {"train_acc": SHARE, "test_acc": SHARE, "state_pred_error": NOT_NEGATIVE}
+LOGS = {name: TRAINED[name].bounds for name in ("train_acc", "test_acc", "state_pred_error")}
 DIAGNOSTICS = {"bp_cosine": "credit_cosine", "perturbation_rho": "rho"}
 UNDEFINED = "null in the file"
 NUDGE = re.compile(r"nudge\[([^\]]+)\]$")
@@ -76,7 +77,7 @@ def _diagnostics(method: Document) -> Iterator[Reading]:
     arrays: list[tuple[str, list[float | None]]] = []
     for key, metric in DIAGNOSTICS.items():
         if key in diagnostics.value:
-            arrays.append((metric, diagnostics.nullable(key, layers, COSINE)))
+            arrays.append((metric, diagnostics.nullable(key, layers, COSINE_ROUNDED)))
             layers = len(arrays[-1][1])
     if "nudging" in diagnostics.value:
         nudging = diagnostics.section("nudging")

@@ -11,13 +11,10 @@ from typing import Any
 import polars as pl
 
 from sonde.errors import SondeError, nearest
+from sonde.metrics import UNLIMITED, Bounds
 from sonde.runs.evidence import Evidence
 
-Range = tuple[float, float]
-ANY: Range = (-math.inf, math.inf)
-NOT_NEGATIVE: Range = (0, math.inf)  # norms, spreads, losses
-SHARE: Range = (0, 1)  # accuracies
-COSINE: Range = (-1.00001, 1.00001)  # and correlations, with the rounding of single precision
+COSINE_ROUNDED: Bounds = (-1.00001, 1.00001)  # and correlations, with the rounding of single precision
 
 
 class Document:
@@ -66,7 +63,7 @@ class Document:
             raise self.error(self._name(key), f"expected a text, found {_kind(value)}")
         return value
 
-    def number(self, key: str, within: Range = ANY) -> float:
+    def number(self, key: str, within: Bounds = UNLIMITED) -> float:
         return self._finite(self.get(key), self._name(key), within)
 
     def count(self, key: str, least: int = 1) -> int:
@@ -76,10 +73,10 @@ class Document:
             raise self.error(self._name(key), problem)
         return value
 
-    def numbers(self, key: str, length: int | None = None, within: Range = ANY) -> list[float]:
+    def numbers(self, key: str, length: int | None = None, within: Bounds = UNLIMITED) -> list[float]:
         return self._numbers(self.get(key), self._name(key), length, within)
 
-    def nullable(self, key: str, length: int | None = None, within: Range = ANY) -> list[float | None]:
+    def nullable(self, key: str, length: int | None = None, within: Bounds = UNLIMITED) -> list[float | None]:
         """Numbers, or null where a value is undefined."""
         value, name = self.get(key), self._name(key)
         self._check_length(value, name, length)
@@ -93,7 +90,7 @@ class Document:
         self._check_length(value, self._name(key), rows)
         return [self._numbers(row, f"{self._name(key)}[{i}]", columns) for i, row in enumerate(value)]
 
-    def _numbers(self, value: Any, name: str, length: int | None, within: Range = ANY) -> list[float]:
+    def _numbers(self, value: Any, name: str, length: int | None, within: Bounds = UNLIMITED) -> list[float]:
         self._check_length(value, name, length)
         return [self._finite(item, f"{name}[{i}]", within) for i, item in enumerate(value)]
 
@@ -103,7 +100,7 @@ class Document:
         if length is not None and len(value) != length:
             raise self.error(name, f"expected {length} values, found {len(value)}")
 
-    def _finite(self, value: Any, name: str, within: Range) -> float:
+    def _finite(self, value: Any, name: str, within: Bounds) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
             raise self.error(name, f"expected a finite number, found {_kind(value)}")
         low, high = within

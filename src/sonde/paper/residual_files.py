@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 import polars as pl
 
 from sonde.errors import SondeError
-from sonde.paper.json_file import ANY, NOT_NEGATIVE, Document, RunValues, Sheet, Sheets
+from sonde.metrics import NOT_NEGATIVE, bounds_of
+from sonde.paper.json_file import Document, RunValues, Sheet, Sheets
 from sonde.paper.provenance import Provenance
 from sonde.rows import Reading, rows_of
 from sonde.runs.evidence import Evidence
@@ -84,7 +85,7 @@ def _rows(run: dict[str, Any], network: Document, states: Document | None) -> It
             network.number(key, NOT_NEGATIVE)
     readings: list[Reading] = []
     for key, metric in LAYERED.items():
-        values = network.numbers(key, depth, ANY if metric == "activation_mean" else NOT_NEGATIVE)
+        values = network.numbers(key, depth, bounds_of(metric))
         readings += (Reading(metric=metric, layer=l, value=v, samples=batch) for l, v in enumerate(values, 1))
     if states is not None:
         for layer, units in enumerate(states.table(run["model"], depth + 1, width)):

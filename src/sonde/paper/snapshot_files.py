@@ -11,7 +11,8 @@ from typing import Any
 import polars as pl
 
 from sonde.errors import SondeError
-from sonde.paper.json_file import COSINE, NOT_NEGATIVE, SHARE, Document, RunValues, Sheet, Sheets
+from sonde.metrics import NOT_NEGATIVE, SHARE
+from sonde.paper.json_file import COSINE_ROUNDED, Document, RunValues, Sheet, Sheets
 from sonde.paper.provenance import Described, Provenance
 from sonde.rows import Reading, rows_of
 from sonde.runs.evidence import Evidence
@@ -113,7 +114,7 @@ def _read_log(
         readings += _layers("hidden_norm", norms, samples)
         readings += _layers("grad_norm", gradients, samples)
         if not isinstance(entry.value.get("gamma_dfa"), int | float | None):  # a number alone is of no layer
-            readings += _layers("credit_cosine", entry.numbers("gamma_dfa", layers, COSINE), samples)
+            readings += _layers("credit_cosine", entry.numbers("gamma_dfa", layers, COSINE_ROUNDED), samples)
         rows.append(rows_of(run.fields["run"], epoch, readings, steps=itertools.repeat(0)))
     run.learn(epochs=max(epochs, default=0), depth=None if layers is None else layers - 1)
 

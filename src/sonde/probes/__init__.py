@@ -2,46 +2,21 @@
 
 from collections.abc import Callable, Iterator
 
-from sonde.probes.credit import credit_cosine, credit_norm
-from sonde.probes.drift import drift
-from sonde.probes.gradients import cross_batch_cosine, grad_norm, loss, preact_grad_norm
-from sonde.probes.nudge import nudge
-from sonde.probes.rho import rho
+from sonde.metrics import TRAINED
+from sonde.probes import credit, drift, gradients, nudge, rho, signal, weights
 from sonde.probes.schedule import Schedule, epochs_of
-from sonde.probes.signal import (
-    activation_mean,
-    activation_std,
-    branch_cosine,
-    branch_ratio,
-    growth,
-    hidden_norm,
-    trace,
-)
 from sonde.probes.snapshot import DRAWS, FEW_DRAWS, Context, Redrawn, Snapshot, take
-from sonde.probes.weights import weight_alignment
 from sonde.rows import Reading
 
 Probe = Callable[[Snapshot], Iterator[Reading]]
 
+_MODULES = (gradients, signal, credit, rho, nudge, drift, weights)
+_FUNCTIONS = {name: thing for module in _MODULES for name, thing in vars(module).items() if callable(thing)}
+
 PROBES: dict[str, Probe] = {
-    "loss": loss,
-    "hidden_norm": hidden_norm,
-    "growth": growth,
-    "branch_ratio": branch_ratio,
-    "branch_cosine": branch_cosine,
-    "grad_norm": grad_norm,
-    "credit_norm": credit_norm,
-    "credit_cosine": credit_cosine,
-    "rho": rho,
-    "nudge": nudge,
-    "cross_batch_cosine": cross_batch_cosine,
-    "drift": drift,
-    "activation_mean": activation_mean,
-    "activation_std": activation_std,
-    "preact_grad_norm": preact_grad_norm,
-    "trace": trace,
-    "weight_alignment": weight_alignment,
+    metric.probe: _FUNCTIONS[metric.probe] for metric in TRAINED.values() if metric.probe
 }
+"""The probes that the table of metrics names: each is the function of that name in one of the files of this package."""
 
 __all__ = [
     "DRAWS",

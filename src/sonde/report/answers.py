@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from sonde import theory, verdicts
 from sonde.audit.audit import RecipeAudit, RuleAudit, audit
+from sonde.metrics import TRAINED
 from sonde.report.parts import Answer, Dots
 from sonde.runs.readings import Readings, RunReadings
 from sonde.spreads import paired, summarise, t_interval
@@ -126,7 +127,7 @@ def of_recipe(recipe: RecipeAudit, runs: Mapping[str, Run]) -> Answer | None:
             )
             for rule in ordered
         ],
-        axis="test accuracy",
+        axis=TRAINED["test_acc"].label,
         note="points over frozen [95 % interval]" if judged else "",
         per_cent=True,
         reference=("frozen blocks", frozen.scalar("test_acc").mean) if frozen and judged else None,
@@ -165,7 +166,7 @@ def of_settings(
             Dots(label=name, style=rule.rule, values=_accuracies(rule), note=_accuracy(rule))
             for name, rule in shown
         ],
-        axis="test accuracy",
+        axis=TRAINED["test_acc"].label,
         per_cent=True,
     )
 

@@ -14,6 +14,7 @@ import polars as pl
 
 from sonde.figures.cohort import RULES
 from sonde.figures.style import COLOR, LINE, MARKER
+from sonde.metrics import CONTROLS, TRAINED, base_of, label_of
 from sonde.report.runs import RunLine
 
 DIGITS = 6
@@ -21,7 +22,7 @@ SYMBOLS = {"o": "circle", "^": "triangle-up", "s": "square", "D": "diamond", "v"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Metric:
+class Charted:
     """A metric a reader can choose."""
 
     key: str
@@ -31,73 +32,58 @@ class Metric:
     index: str = "layer"  # what its layers count
 
 
-NETWORK = (
-    Metric(key="test_acc", label="test accuracy"),
-    Metric(key="train_acc", label="training accuracy"),
-    Metric(key="test_loss", label="test loss", log=True),
-    Metric(key="train_loss", label="training loss", log=True),
-    Metric(key="loss", label="loss of the probe batch", log=True),
-    Metric(key="state_pred_error", label="State Bridge's prediction error", log=True),
-)
-"""Measurements of the whole network; others follow under their own names."""
-
-LAYERED = (
-    Metric(key="hidden_norm", label="‖h‖, hidden state", log=True, layered=True),
-    Metric(key="grad_norm", label="‖g‖, BP gradient", log=True, layered=True),
-    Metric(key="credit_norm", label="‖a‖, credit", log=True, layered=True),
-    Metric(key="credit_cosine", label="cosine of credit and BP gradient", layered=True),
-    Metric(key="rho", label="ρ, predicted and true loss change", layered=True),
-    Metric(key="nudge[0.01]", label="loss change after a nudge, η = 0.01", layered=True),
-    Metric(key="growth", label="growth of ‖h‖ over a block", log=True, layered=True, index="block"),
-    Metric(key="branch_ratio", label="‖f‖/‖h‖ of the branch", log=True, layered=True, index="block"),
-    Metric(key="branch_cosine", label="cosine of branch and stream", layered=True, index="block"),
-    Metric(key="activation_mean", label="mean of the linear output", layered=True),
-    Metric(key="activation_std", label="spread of the linear output", log=True, layered=True),
-    Metric(key="preact_grad_norm", label="gradient at the linear output", log=True, layered=True),
-    Metric(
-        key="weight_alignment",
-        label="cosine of backward matrices and weights",
-        layered=True,
-        index="block",
-    ),
-    Metric(key="weight_ratio", label="‖V‖/‖W‖ of backward matrices", log=True, layered=True, index="block"),
-)
-"""Measurements of every layer or block."""
-
-CONTROLS = ("/null", "/bp")
-"""Measured in the same snapshot, drawn beside the rule's own value."""
+OF_FAMILIES = ("nudge[0.01]",)
+"""Of a family like drift[…] there are many: figures draw the others."""
 
 PER_STEP = ("batch_loss",)
 """Stored for every step: figures draw these."""
 
 
-FAMILIES = ("drift", "nudge", "state", "weight_alignment", "weight_ratio")
-"""Metrics with an index of which there are many, like drift[…]: figures draw these."""
+def charted(name: str) -> Charted:
+    """A name of the table of metrics, as the charts know it."""
+    metric = TRAINED[base_of(name)]
+    return Charted(
+        key=name,
+        label=label_of(name),
+        log=metric.log,
+        layered=metric.axis != "network",
+        index="block" if metric.axis == "block" else "layer",
+    )
 
 
-def offered(whole: Iterable[str], layered: Iterable[str]) -> list[Metric]:
-    """The metrics among these names, of the whole network and of its layers: known ones, controls, then strangers."""
+def known_metrics(*, layered: bool) -> list[Charted]:
+    """Those of the whole network, or of its layers and blocks, in the order of the table."""
+    names = [name for name in TRAINED if name not in PER_STEP and TRAINED[name].axis != "parameter"]
+    every = [*names, *OF_FAMILIES]
+    found = [charted(name) for name in sorted(every, key=lambda name: names.index(base_of(name)))]
+    return [one for one in found if one.layered == layered]
+
+
+def offered(whole: Iterable[str], layered: Iterable[str]) -> list[Charted]:
+    """The metrics among these names, of the whole network and of its layers: known ones, controls, then others."""
     present = {*whole, *layered}
-    known = [metric for metric in (*NETWORK, *LAYERED) if metric.key in present]
-    strangers = [
-        *_strangers(whole, {metric.key for metric in NETWORK} | set(PER_STEP), layered=False),
-        *_strangers(layered, {metric.key for metric in LAYERED}, layered=True),
+    network, layers = known_metrics(layered=False), known_metrics(layered=True)
+    known = [metric for metric in (*network, *layers) if metric.key in present]
+    others = [
+        *_others(whole, {metric.key for metric in network} | set(PER_STEP), layered=False),
+        *_others(layered, {metric.key for metric in layers}, layered=True),
     ]
     controls = [
-        Metric(key=metric.key + control, label=metric.label, layered=True)
-        for metric in (*known, *strangers)
-        for control in CONTROLS
-        if metric.key + control in present
+        Charted(key=f"{metric.key}/{control}", label=metric.label, layered=True)
+        for metric in (*known, *others)
+        for control in reversed(CONTROLS)
+        if f"{metric.key}/{control}" in present
     ]
-    return known + controls + strangers
+    return known + controls + others
 
 
-def _strangers(names: Iterable[str], known: set[str], *, layered: bool) -> list[Metric]:
-    """Measurements that have no words of their own here: their names are their words."""
+def _others(names: Iterable[str], known: set[str], *, layered: bool) -> list[Charted]:
+    """Measurements of plugins: their names are their labels."""
+    families = {metric.name for metric in TRAINED.values() if metric.index}
     return [
-        Metric(key=name, label=name.replace("_", " "), layered=layered)
+        Charted(key=name, label=label_of(name, {}), layered=layered)
         for name in sorted(set(names) - known)
-        if name.partition("[")[0] not in FAMILIES and not name.endswith(CONTROLS)
+        if base_of(name) not in families and not name.endswith(tuple(f"/{control}" for control in CONTROLS))
     ]
 
 
@@ -222,7 +208,7 @@ def _spans(marks: Sequence[int | None]) -> list[tuple[int, int, int]]:
     return found
 
 
-def _metrics(rows: pl.DataFrame) -> list[Metric]:
+def _metrics(rows: pl.DataFrame) -> list[Charted]:
     whole = pl.col("layer").is_null()
     return offered(*(rows.filter(part)["metric"].unique().to_list() for part in (whole, ~whole)))
 

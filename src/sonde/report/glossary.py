@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from sonde.explanations.by_name import EXPLANATIONS, documented
 from sonde.explanations.explanation import Explanation
 from sonde.guests import OURS
+from sonde.metrics import TRAINED, base_of
 from sonde.report.parts import Term
 
 SPELLINGS: dict[tuple[str, str], tuple[str, ...]] = {
@@ -25,16 +26,10 @@ SPELLINGS: dict[tuple[str, str], tuple[str, ...]] = {
     ("word", "interval"): ("interval",),
     ("word", "undefined"): ("undefined",),
     ("word", "epoch"): ("epoch", "epochs"),
-    ("probe", "rho"): ("ρ",),
-    ("probe", "nudge"): ("nudge", "nudge[0.01]"),
-    ("probe", "growth"): ("growth", "grows"),
-    ("probe", "credit_cosine"): ("cosine",),
-    ("probe", "hidden_norm"): ("‖h‖", "‖h_L‖"),
-    ("probe", "grad_norm"): ("‖g‖", "‖g_L‖", "BP gradient"),
-    ("probe", "credit_norm"): ("‖a‖",),
-    ("probe", "branch_ratio"): ("‖f‖/‖h‖",),
-    ("metric", "grad_per_error"): ("‖g_L‖/‖e‖",),
-    ("metric", "grad_resolution"): ("cos(g, g in float64)",),
+} | {
+    ("probe" if metric.probe == metric.name else "metric", metric.name): metric.spellings
+    for metric in TRAINED.values()
+    if metric.spellings
 }
 """As the page writes them.  Rules are written by their labels, other probes and metrics by their names."""
 
@@ -42,7 +37,7 @@ SPELLINGS: dict[tuple[str, str], tuple[str, ...]] = {
 def glossary(rules: Mapping[str, str], metrics: Iterable[str]) -> list[Term]:
     """The words above, the rules among the runs (name → label), and their metrics: each once, with what it means."""
     known = [*EXPLANATIONS, *(text for kind in ("rule", "probe") for text in documented(kind, OURS[kind]))]
-    names = {metric.partition("[")[0].partition("/")[0] for metric in metrics}
+    names = {base_of(metric) for metric in metrics}
     found = []
     for text in known:
         key = (text.kind, text.name)

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import polars as pl
 
-from sonde.report.charts import Metric
+from sonde.report.charts import Charted
 from sonde.report.runs import RunLine
 from sonde.report.watched import WatchedPart
 from sonde.runs.evidence import Evidence
@@ -120,7 +120,7 @@ class Sweep:
     runs: Sequence[str] = ()
     seeds: Sequence[int] = ()
     complete: Sequence[bool] = ()
-    metrics: Sequence[Metric] = ()
+    metrics: Sequence[Charted] = ()
     values: Mapping[str, Sequence[float | None]] = field(default_factory=dict)  # metric → value
 
 

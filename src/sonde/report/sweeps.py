@@ -7,7 +7,7 @@ from typing import Any
 import polars as pl
 
 from sonde.flat_configurations import differing, shown
-from sonde.report.charts import DIGITS, Metric, offered
+from sonde.report.charts import DIGITS, Charted, offered
 from sonde.report.parts import Sweep
 from sonde.runs.configurations import all_described
 from sonde.store.stored import Run
@@ -45,7 +45,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _ends(runs: Sequence[Run], rows: pl.DataFrame) -> tuple[list[Metric], dict[str, list[float | None]]]:
+def _ends(runs: Sequence[Run], rows: pl.DataFrame) -> tuple[list[Charted], dict[str, list[float | None]]]:
     """Metrics of the whole network, and those of layers at the last of them; null where there is no number."""
     ends = pl.DataFrame(
         [(run.id, place, run.manifest.epoch) for place, run in enumerate(runs)],

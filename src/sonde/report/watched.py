@@ -8,7 +8,8 @@ import polars as pl
 
 from sonde.diagnosis.diagnose import diagnose
 from sonde.diagnosis.of_store import signs_of
-from sonde.report.charts import Metric, index_in
+from sonde.metrics import NONFINITE, WATCHED, Metric
+from sonde.report.charts import index_in
 from sonde.report.runs import place_of
 from sonde.store.stored import Runs, WatchedRun
 
@@ -18,30 +19,9 @@ NAMES_IN_REMARK = 8
 DIGITS = 5
 
 
-MODULES = (
-    Metric(key="out_rms", label="RMS of the output", log=True),
-    Metric(key="grad_rms", label="RMS of ∂loss/∂output", log=True),
-    Metric(key="out_mean", label="mean of the output"),
-    Metric(key="out_max", label="largest output"),
-    Metric(key="dead_share", label="share of dead units"),
-    Metric(key="saturated_share", label="share of saturated entries"),
-    Metric(key="stream_step", label="‖out − in‖/‖in‖", log=True),
-    Metric(key="stream_cosine", label="cosine of input and output"),
-    Metric(key="norm_in_rms", label="RMS of a normalisation layer’s input", log=True),
-    Metric(key="masked_growth", label="growth of a normalisation layer’s input", log=True),
-    Metric(key="effective_rank", label="effective rank of the output"),
-    Metric(key="sample_cosine", label="cosine between samples"),
-    Metric(key="grad_noise", label="1 − cosine of the gradients of two halves"),
-    Metric(key="attention_entropy", label="entropy of attention"),
-    Metric(key="attention_max_logit", label="largest attention logit"),
-)
-PARAMETERS = (
-    Metric(key="update_ratio", label="‖ΔW‖/‖W‖ of a step", log=True),
-    Metric(key="weight_norm", label="‖W‖", log=True),
-    Metric(key="weight_grad_norm", label="‖∂loss/∂W‖", log=True),
-    Metric(key="grad_left", label="‖old gradient‖/‖new‖"),
-)
-LOSS = Metric(key="loss", label="loss", log=True)
+MODULES = [metric for metric in WATCHED.values() if metric.axis == "module"]
+PARAMETERS = [metric for metric in WATCHED.values() if metric.axis == "parameter"]
+LOSS = WATCHED["loss"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,11 +91,10 @@ def _part(
 
 
 def _nonfinite(rows: pl.DataFrame) -> list[str]:
-    what = {1.0: "output", 2.0: "gradient", 3.0: "loss"}
     found = rows.filter(pl.col("metric") == "nonfinite")
     return [
         f"Not finite since step {row['step']}: "
-        + (row["reason"] or f"the {what[row['value']]} of {row['module'] or 'the model'} first")
+        + (row["reason"] or f"the {NONFINITE[row['value']]} of {row['module'] or 'the model'} first")
         + "."
         for row in found.iter_rows(named=True)
     ]
@@ -154,11 +133,11 @@ def packed_run(part: WatchedPart, reasons: list[str], room: int) -> dict[str, An
     rows = part.rows.filter(pl.col("metric") != "nonfinite")
     every = rows.filter(pl.col("module").is_not_null())["step"].unique().sort().to_list()
     modules = _order(rows)
-    parameters = _names(rows, [metric.key for metric in PARAMETERS])
+    parameters = _names(rows, [metric.name for metric in PARAMETERS])
     per_step = 8 * len(modules) + 3 * len(parameters)
     steps = sampled(every, max(FEWEST_STEPS, room // max(1, per_step)))
     kept = rows.filter(pl.col("step").is_in(steps))
-    losses = rows.filter(pl.col("metric") == LOSS.key).sort("step")
+    losses = rows.filter(pl.col("metric") == LOSS.name).sort("step")
     loss_steps = sampled(losses["step"].to_list(), 2000)
     return {
         "id": part.id,
@@ -211,7 +190,7 @@ def _metrics(
     )
     found = []
     for metric in offered:
-        part = parts.get((metric.key,))
+        part = parts.get((metric.name,))
         if part is None:
             continue
         values: list[list[float | None] | None] = [None] * len(places)
@@ -228,7 +207,7 @@ def _metrics(
             else:
                 why.append((place, of_step[step], index_in(reasons, reason or "no reason was recorded")))
         if any(line is not None for line in values):
-            known = {"key": metric.key, "label": metric.label, "log": metric.log, "v": values}
+            known = {"key": metric.name, "label": metric.label, "log": metric.log, "v": values}
             found.append(known | ({"w": why} if why else {}))
     return found
 

@@ -14,13 +14,14 @@ import polars as pl
 
 from sonde.atomic import ASIDE, aside_mark, sweep
 from sonde.errors import SondeError
+from sonde.metrics import family_of
 from sonde.store import files
 from sonde.store.checksums import checksum, seal
 from sonde.store.index import FOLDER, FORMAT, LINES, NAME, PIECE, Index, Line, Piece
 from sonde.store.place import Place
 from sonde.store.run import Manifest, as_tree
 from sonde.store.stretches import Stretch, stretches
-from sonde.store.wanted import Heavy, Wanted, family_of
+from sonde.store.wanted import Heavy, Wanted
 
 ENOUGH = 100  # runs that are not in the index; below that the folders are as quick
 HEAVY = 2_000  # rows of a family in one run

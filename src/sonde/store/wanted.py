@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from sonde.metrics import family_of
+
 Heavy = tuple[str, ...]
 """Families that the index leaves out of a run."""
 
@@ -36,7 +38,3 @@ class Wanted:
     def avoids(self, heavy: Heavy) -> bool:
         """Whether none of the rows is of these families."""
         return self.nothing or not any(map(self.has, heavy))
-
-
-def family_of(metric: str) -> str:
-    return metric.partition("[")[0]

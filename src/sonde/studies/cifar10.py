@@ -7,6 +7,7 @@ from dataclasses import replace
 import polars as pl
 
 from sonde.config import RunConfig
+from sonde.metrics import TRAINED
 from sonde.models import ResidualMLP
 from sonde.rules import Backprop, CreditBridge, DirectFeedback, Rule, StateBridge
 from sonde.runs.evidence import Evidence
@@ -74,7 +75,7 @@ def accuracy_finding(runs: pl.DataFrame, readings: Readings) -> StudyFinding:
         shown={
             "rule": what["rule_label"],
             "n": str(runs.height),
-            "test accuracy": reached,
+            TRAINED["test_acc"].label: reached,
             "‖h_L‖ ÷ init": number(over["stream_change"]["mean"]) + n["stream_change"],
             "‖g_L‖ ÷ init": number(over["gradient_change"]["mean"]) + n["gradient_change"],
             "‖g_L‖/‖e‖ ÷ init": number(over["per_error_change"]["mean"]) + n["per_error_change"],

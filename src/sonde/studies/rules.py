@@ -12,6 +12,7 @@ import torch
 from sonde.config import RunConfig, name_of, parse
 from sonde.errors import SondeError
 from sonde.generators import generator
+from sonde.metrics import TRAINED
 from sonde.models import ConvNet, Model, ResidualMLP
 from sonde.rules import RULES, CreditBridge, FeedbackAlignment, Rule, StateBridge
 from sonde.runs.readings import Readings, RunReadings
@@ -122,7 +123,7 @@ def _finding(
         "network": what["label"],
         "rule": what["rule_label"],
         "n": str(runs.height),
-        "test accuracy": reached,
+        TRAINED["test_acc"].label: reached,
         "of BP's margin": "–" if what["rule"] in ("bp", "frozen") else recovered,
         "credit cosine, h_0 …": " ".join(
             "–" if math.isnan(one["mean"]) else f"{one['mean']:.2f}{own_n(one, runs.height)}"

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import polars as pl
 
 from sonde.config import RunConfig
+from sonde.metrics import TRAINED
 from sonde.models import Model, ResidualMLP, StudentNet, VitMini
 from sonde.rules import Backprop, DirectFeedback, FeedbackAlignment, Rule
 from sonde.runs.readings import Readings, RunReadings
@@ -77,7 +78,8 @@ def _finding(runs: pl.DataFrame, readings: Readings) -> StudyFinding:
             "network": what["label"],
             "rule": what["rule_label"],
             "n": str(runs.height),
-            "test accuracy": accuracy(over["test_acc"]["mean"], over["test_acc"]["std"]) + n["test_acc"],
+            TRAINED["test_acc"].label: accuracy(over["test_acc"]["mean"], over["test_acc"]["std"])
+            + n["test_acc"],
             "‖h_L‖": number(over["stream"]["mean"]) + n["stream"],
             "‖h_L‖ ÷ init": number(stream) + n["stream_change"],
             "‖g_L‖ ÷ init": number(gradient) + n["gradient_change"],

@@ -1,0 +1,50 @@
+"""One metric: what it is called, where it is measured, how it is drawn, and what its values mean."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+Axis = Literal["network", "layer", "block", "module", "parameter"]
+"""What a metric is measured of: the whole network, every state, every block; or every module or parameter tensor."""
+
+Bounds = tuple[float, float]
+UNLIMITED: Bounds = (-math.inf, math.inf)
+NOT_NEGATIVE: Bounds = (0.0, math.inf)
+SHARE: Bounds = (0.0, 1.0)
+COSINE: Bounds = (-1.0, 1.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """All that is said about a metric.  Every chart, figure, text and page takes it from here."""
+
+    name: str  # in stored rows; of a family, up to the bracket
+    label: str  # on axes and in lists
+    axis: Axis
+    scale: Literal["log", "linear"] = "linear"
+    bounds: Bounds = UNLIMITED  # between which its values can lie
+    direction: Literal["higher", "lower", "neither"] = "neither"  # which values are better
+    symbol: str = ""  # in formulas, tables and sentences
+    indexed: str = ""  # the symbol at one layer l
+    spellings: tuple[str, ...] = ()  # as pages write it, where they explain it in a tooltip
+    definition: str  # in a sentence
+    measured: str = ""  # how; of a probe's own metric the docstring of the probe says it
+    good: str  # what values look like where all is well
+    bad: str  # and where it is not
+    reference: str = ""
+    probe: str = ""  # which probe measures it
+    index: str = ""  # of a family like drift[…]: what the bracket holds
+
+    @property
+    def log(self) -> bool:
+        """Whether it is drawn on a log scale."""
+        return self.scale == "log"
+
+    def at(self, layer: str) -> str:
+        """The symbol at a layer: ‖h_L‖."""
+        return self.indexed.format(l=layer)
+
+
+def as_math(symbol: str) -> str:
+    """A symbol as matplotlib draws mathematics."""
+    return f"${symbol.replace('‖', chr(92) + '|')}$"
