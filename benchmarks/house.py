@@ -45,15 +45,8 @@ SHAPES = (
 TO_ADD = {
     "probe": {
         "src/sonde/probes/signal.py": "the function",
-        "src/sonde/probes/__init__.py": "its line in PROBES",
-        "src/sonde/explanations/good_and_bad.py": "test_explanations: what good and bad look like",
-        "src/sonde/report/charts.py": "its label, scale and axis",
-        "src/sonde/report/glossary.py": "its symbol",
-        "src/sonde/explanations/by_name.py": "its symbol",
-        "src/sonde/figures/series.py": "its bounds",
+        "src/sonde/metrics/trained.py": "all that is said about it: test_metrics",
         "src/sonde/recompute/definitions.py": "its plain definition, which the contract and equivalence tests compare",
-        "docs/hooks/pictures_trained.py": "its picture, which the site demands",
-        "tests/unit/test_probes_properties.py": "its test",
     },
     "rule": {
         "src/sonde/rules/dfa.py": "the class",

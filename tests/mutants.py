@@ -40,12 +40,35 @@ BY_HAND = "equivalence/test_backward_by_hand.py"
 BARE = "equivalence/test_training_against_a_bare_loop.py"
 RECOMPUTED = "contract/test_every_rule_and_model_is_recomputed.py -k residual_mlp-dfa"
 RULES = "unit/test_rules.py"
+METRICS = "unit/test_metrics.py"
 TRAINING = "unit/test_probes_training.py"
 TAILS = "unit/test_probes_tails.py"
 SPREADS = "unit/test_spreads.py"
 RESUMED = "contract/test_rules_on_models.py -k resumed"
 
 MUTANTS = (
+    # the table of metrics
+    Mutant(
+        "a name's control is taken for its metric",
+        "metrics/names.py",
+        'return family_of(name).partition("/")[0]',
+        "return family_of(name)",
+        METRICS,
+    ),
+    Mutant(
+        "a cosine lies between 0 and 1",
+        "metrics/metric.py",
+        "COSINE: Bounds = (-1.0, 1.0)",
+        "COSINE: Bounds = (0.0, 1.0)",
+        METRICS,
+    ),
+    Mutant(
+        "figures and diagnoses part on what vanishes",
+        "verdicts.py",
+        "if ratio < GRADIENT_VANISHED:",
+        "if ratio < 10 * GRADIENT_VANISHED:",
+        METRICS,
+    ),
     # one training step
     Mutant("credit is not divided by N", "training/step.py", "return a / samples", "return a * 1", LIMITS),
     Mutant(
