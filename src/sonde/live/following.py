@@ -19,7 +19,7 @@ from sonde.store.stored import Run, Runs, WatchedRun
 R = TypeVar("R", bound=Run | WatchedRun)
 
 
-MOST_ROWS = 1_000_000  # of all watched runs; of a run with more than its share, steps are left out
+MOST_ROWS = 300_000  # of all watched runs; of a run with more than its share, steps are left out
 FEWEST_STEPS = 12  # of a run that are kept in any case
 
 
