@@ -1,5 +1,6 @@
 """The live page beside real processes: one trains, one serves, a browser looks on, and both of them are killed."""
 
+import os
 import re
 import signal
 import subprocess
@@ -37,11 +38,16 @@ def browser() -> "Iterator[Browser]":
 
 
 @contextmanager
-def process(*words: str) -> "Iterator[subprocess.Popen[str]]":
+def process(*words: str, **surroundings: str) -> "Iterator[subprocess.Popen[str]]":
     """A process that is gone at the end, whatever happens."""
     pipe = subprocess.PIPE
     with subprocess.Popen(
-        [sys.executable, *words], stdin=pipe, stdout=pipe, stderr=pipe, text=True
+        [sys.executable, *words],
+        stdin=pipe,
+        stdout=pipe,
+        stderr=pipe,
+        text=True,
+        env=os.environ | surroundings,
     ) as started:
         try:
             yield started
@@ -51,7 +57,8 @@ def process(*words: str) -> "Iterator[subprocess.Popen[str]]":
 
 @contextmanager
 def served(runs: Path, port: int = 0) -> "Iterator[tuple[str, subprocess.Popen[str]]]":
-    with process("-m", "sonde", "live", "--runs", str(runs), "--port", str(port), "--token", TOKEN) as server:
+    words = ("-m", "sonde", "live", "--runs", str(runs), "--port", str(port))
+    with process(*words, SONDE_LIVE_TOKEN=TOKEN) as server:
         assert server.stdout is not None
         yield server.stdout.readline().strip(), server
 

@@ -2,28 +2,37 @@
 
 import http.client
 import json
+import os
+import select
+import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import Sonde
+from processes import wait_for
 from report_stores import NASTY, rename, write_run
 from sonde.cli.live import folder, live
 from sonde.errors import SondeError
 from sonde.live import feed as feeds
 from sonde.live import following as followings
 from sonde.live import page_state as page_states
+from sonde.live import server as servers
 from sonde.live.feed import Feed
 from sonde.live.following import Following
 from sonde.live.page_state import PageState
 from sonde.live.patches import patch, patched
 from sonde.live.server import Server
-from sonde.store.journal import Journal
+from sonde.store.journal import Journal, read_watched
 from sonde.studies import STUDIES
 from stores import some_rows
 
@@ -263,6 +272,118 @@ def test_a_stream_tells_the_whole_under_a_number_that_a_page_can_go_on_from(serv
     (sent,) = server.feed.after(None, 0.0)
     assert lines[2] == f"id: {sent.id}"
     connection.close()
+
+
+def connected(server: Server) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", server.server_port), timeout=60)
+
+
+def test_a_request_that_does_not_come_to_its_end_is_closed(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(servers, "PATIENCE", 0.2)
+    with connected(server) as silent, connected(server) as slow:
+        slow.sendall(b"GET /")
+        assert silent.recv(100) == b""
+        with suppress(ConnectionError):  # a byte at a time does not help
+            while not select.select([slow], [], [], 0.01)[0]:
+                slow.sendall(b"x")
+            assert slow.recv(100) == b""
+    with connected(server) as stream:  # a whole request stays, however long its answer takes
+        stream.sendall(f"GET /{TOKEN}/events HTTP/1.0\r\nHost: {server.hosts[0]}\r\n\r\n".encode())
+        seen = b""
+        while b'{"a":1}' not in seen:
+            seen += stream.recv(1000)
+        threading.Event().wait(2 * servers.PATIENCE)
+        server.feed.publish({"a": 2})
+        while b"event: patch" not in seen:
+            got = stream.recv(1000)
+            assert got, "the stream was closed"
+            seen += got
+
+
+def test_connections_are_bounded_and_those_that_end_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(servers, "MOST_CONNECTIONS", 3)
+    small = Server(0, TOKEN)
+    small.ready("the page", Feed())
+    threading.Thread(target=small.serve_forever, daemon=True).start()
+    try:
+        held = [connected(small) for _ in range(3)]
+        for one in held:
+            one.sendall(b"GET /")
+        with connected(small) as fourth:
+            assert fourth.recv(100).startswith(b"HTTP/1.0 503")
+        for one in held:
+            one.close()
+        wait_for(lambda: answer(small, f"/{TOKEN}/")[0] == 200)
+    finally:
+        small.shutdown()
+        small.server_close()
+
+
+def test_however_long_a_run_is_watched_so_many_rows_are_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(followings, "MOST_ROWS", 200)
+    about = {"label": "net", "model": "Net", "parameters": 3}
+    one, two = (Journal(tmp_path, name, about, {"started": "now"}) for name in ("one", "two"))
+    two.append(some_rows(0, run="two"), 0)
+    following = Following(tmp_path)
+    for step in range(300):
+        one.append(some_rows(step, run="one"), step)
+        if step % 50 == 49:
+            following.look()
+            rows = following.stored().rows
+            assert rows.height <= 200
+            kept = rows.filter(run="one")
+            assert {*range(10), step} <= set(kept["step"])
+            assert kept.equals(
+                read_watched(one.folder)[1].filter(pl.col("step").is_in(kept["step"].unique()))
+            )
+    assert rows.filter(run="two").height == some_rows(0).height
+    assert following.steps == {"one": 300, "two": 1}
+    page = PageState("runs", "title").made(following.stored(), following.stamps, following.steps)
+    assert {run["id"]: run["watched"] for run in page["watched"]["runs"]} == following.steps
+
+
+def test_the_token_comes_from_the_environment_and_is_on_no_command_line(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "sonde", "live", "--runs", str(tmp_path), "--open"]
+    browser = tmp_path / "browser"
+    browser.write_text(
+        f'#!/bin/sh\necho "$1" > {tmp_path}/opened.aside; mv {tmp_path}/opened.aside {tmp_path}/opened\n'
+    )
+    browser.chmod(0o755)
+    surroundings = os.environ | {"SONDE_LIVE_TOKEN": TOKEN, "BROWSER": f"{browser} %s"}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, env=surroundings, stdout=pipe, stderr=pipe, text=True) as process:
+        try:
+            assert process.stdout is not None
+            url = process.stdout.readline().strip()
+            assert url.endswith(f"/{TOKEN}/")
+            wait_for((tmp_path / "opened").exists)
+            opened = (tmp_path / "opened").read_text().strip()
+            assert TOKEN not in opened
+            file = Path(opened.removeprefix("file://"))
+            assert url in file.read_text()
+            assert file.stat().st_mode & 0o077 == 0
+            process.terminate()
+            said = process.communicate(timeout=60)[1]
+            assert "deprecated" not in said
+            assert not file.exists()
+        finally:
+            process.kill()
+
+
+def test_a_token_on_the_command_line_still_works_and_is_deprecated(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "sonde", "live", "--runs", str(tmp_path), "--token", TOKEN]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            assert process.stdout.readline().strip().endswith(f"/{TOKEN}/")
+            assert "SONDE_LIVE_TOKEN" in process.stderr.readline()
+        finally:
+            process.kill()
 
 
 def test_a_port_that_is_taken_says_so(server: Server) -> None:

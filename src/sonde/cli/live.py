@@ -1,5 +1,7 @@
 """`sonde live`."""
 
+import atexit
+import os
 import re
 import secrets
 import sys
@@ -14,6 +16,7 @@ from sonde.store.place import place
 if TYPE_CHECKING:
     from sonde.live.server import Server
 
+TOKEN = "SONDE_LIVE_TOKEN"  # an environment variable
 SHORTEST = 16  # letters of a token
 
 
@@ -38,9 +41,7 @@ def live(
         str | None,
         typer.Option(
             metavar="TEXT",
-            envvar="SONDE_LIVE_TOKEN",
-            help="The secret part of the address (default: a new one). With the port and token of before, pages that "
-            "are still open go on.",
+            help="Deprecated, since other users see it among the processes: set SONDE_LIVE_TOKEN instead.",
             show_default=False,
         ),
     ] = None,
@@ -52,17 +53,21 @@ def live(
     with [bold]sonde.watch(model, optimizer)[/bold] appears there as well. Runs say whether they are running, stalled
     or interrupted. Ctrl-C ends the page, not the runs.
 
-    Only this machine can see it, and only with the address that is printed. Nothing is written to the store. From
-    elsewhere: [bold]ssh -L PORT:127.0.0.1:PORT machine[/bold], then open the same address.
+    Only this machine can see it, and only with the address that is printed. The environment variable SONDE_LIVE_TOKEN
+    sets its secret part: with the port and token of before, pages that are still open go on. Nothing is written to the
+    store. From elsewhere: [bold]ssh -L PORT:127.0.0.1:PORT machine[/bold], then open the same address.
     """
     if runs.exists() and not runs.is_dir():
         raise SondeError(f"{runs} is a file: --runs names a folder of runs")
-    if token is not None and not re.fullmatch(rf"[A-Za-z0-9_-]{{{SHORTEST},}}", token):
-        raise SondeError(f"--token: give at least {SHORTEST} letters, digits, dashes or underscores")
+    if token is not None:
+        print(f"sonde: --token is deprecated, since other users see it: set {TOKEN} instead", file=sys.stderr)
+    token = token or os.environ.get(TOKEN) or secrets.token_urlsafe(24)
+    if not re.fullmatch(rf"[A-Za-z0-9_-]{{{SHORTEST},}}", token):
+        raise SondeError(f"{TOKEN}: give at least {SHORTEST} letters, digits, dashes or underscores")
 
     from sonde.live.server import Server
 
-    server = Server(port, token or secrets.token_urlsafe(24))
+    server = Server(port, token)
     print(server.url, flush=True)
     try:
         _serve(server, runs, open_=open_)
@@ -75,9 +80,7 @@ def live(
 
 def _serve(server: "Server", runs: Path, *, open_: bool) -> None:
     if open_:
-        import webbrowser
-
-        webbrowser.open(server.url)
+        _open(server.url)
     waiting = "" if runs.is_dir() else ", which is not there yet"
     print(
         f"sonde: following {runs}{waiting}; Ctrl-C ends the page, not the runs", file=sys.stderr, flush=True
@@ -94,3 +97,15 @@ def _serve(server: "Server", runs: Path, *, open_: bool) -> None:
     feed, state = Feed(), PageState(unicode(str(runs)), "What the runs show so far")
     server.ready(state.page, feed)
     KeepingUp(runs, feed, state).run()
+
+
+def _open(url: str) -> None:
+    """Open the page by a file that only this user can read: the address is not on the browser's command line."""
+    import tempfile
+    import webbrowser
+
+    number, name = tempfile.mkstemp(prefix="sonde-live-", suffix=".html")
+    with os.fdopen(number, "w", encoding="utf-8") as file:
+        file.write(f'<!doctype html><meta http-equiv="refresh" content="0; url={url}">')
+    atexit.register(Path(name).unlink, missing_ok=True)
+    webbrowser.open(Path(name).as_uri())

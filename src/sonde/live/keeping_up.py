@@ -42,7 +42,7 @@ class KeepingUp:
         if changed or self._thought.is_set() or not self._feed.begun:
             self._thought.clear()
             self._stored = self._following.stored()
-            self._feed.publish(self._state.made(self._stored, self._following.stamps))
+            self._feed.publish(self._state.made(self._stored, self._following.stamps, self._following.steps))
             if changed:
                 self._news.set()
         return looked

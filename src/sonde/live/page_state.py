@@ -5,7 +5,9 @@ beside, and the page has the last ones until then.
 """
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from sonde.figures.style import COLOR
@@ -52,8 +54,13 @@ class PageState:
             why = f"{type(error).__name__}: {error}".splitlines()[0]
             self._trouble = f"findings and audit are not up to date ({why})"
 
-    def made(self, stored: Runs, stamps: dict[str, str]) -> dict[str, Any]:
-        """Everything the page shows; of watched runs only those whose stamp changed are packed anew."""
+    def made(
+        self, stored: Runs, stamps: Mapping[str, str], steps: Mapping[str, int] = MappingProxyType({})
+    ) -> dict[str, Any]:
+        """Everything the page shows; of watched runs only those whose stamp changed are packed anew.
+
+        `steps`: of watched runs, how many steps were watched, where rows of some are not held.
+        """
         last = self._last
         belongs: dict[str, list[str]] = {run.id: [] for run in stored.runs}
         for section in last.sections:
@@ -70,7 +77,7 @@ class PageState:
         )
         return {
             **page_data(replace(now, watched=())),
-            "watched": self._watched(watched, stamps),
+            "watched": self._watched(watched, stamps, steps),
             "html": page_parts(now, {section.anchor: Pictures([], {}) for section in now.sections}),
             "colours": {name: COLOR[name] for name in styled(now.runs)},
             "states": _states(stored),
@@ -80,7 +87,9 @@ class PageState:
     def _contents(self, stored: Runs) -> Contents:
         return contents(stored, source=self.source, title=self.title)
 
-    def _watched(self, parts: list[WatchedPart], stamps: dict[str, str]) -> dict[str, Any]:
+    def _watched(
+        self, parts: list[WatchedPart], stamps: Mapping[str, str], steps: Mapping[str, int]
+    ) -> dict[str, Any]:
         room = max(1, MOST_VALUES // max(1, len(parts)))
         packed = {}
         for part in parts:
@@ -91,7 +100,7 @@ class PageState:
             )
         self._packed = packed
         return watched_data([]) | {
-            "runs": [run for _, run in packed.values()],
+            "runs": [run | {"watched": steps.get(id, run["watched"])} for id, (_, run) in packed.items()],
             "reasons": list(self._reasons),
         }
 

@@ -5,8 +5,10 @@ somewhere else, whose name was made to mean 127.0.0.1, asks for another.
 """
 
 import hmac
+import socket
 import sys
 import threading
+from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
@@ -18,6 +20,10 @@ if TYPE_CHECKING:
 
 HOST = "127.0.0.1"
 QUIET = 5.0  # seconds after which a stream says that it is there
+PATIENCE = 10.0  # seconds in which a request has to be complete
+UNREAD = 30.0  # seconds for which a page may leave what it is sent unread
+MOST_CONNECTIONS = 64
+FULL = b"HTTP/1.0 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n"
 RETRY = 500  # milliseconds after which a page that lost the server asks again
 
 HEADERS = {
@@ -41,6 +47,7 @@ class Server(ThreadingHTTPServer):
         self.page: str
         self.feed: Feed
         self._ready = threading.Event()
+        self._room = threading.BoundedSemaphore(MOST_CONNECTIONS)
         try:
             super().__init__((HOST, port), _Handler)
         except (OSError, OverflowError) as error:
@@ -64,9 +71,24 @@ class Server(ThreadingHTTPServer):
     def wait(self) -> None:
         self._ready.wait()
 
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """A thread for each connection, up to a limit; who comes then is told to try again."""
+        if self._room.acquire(blocking=False):
+            super().process_request(request, client_address)
+            return
+        with suppress(OSError):
+            request.sendall(FULL)
+        self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._room.release()
+
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A page that was closed is no error."""
-        if not isinstance(sys.exception(), ConnectionError):
+        """A page that was closed, or reads no more, is no error."""
+        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
             super().handle_error(request, client_address)
 
 
@@ -74,7 +96,23 @@ class _Handler(BaseHTTPRequestHandler):
     server: Server
     server_version, sys_version = "sonde", ""
 
+    def handle(self) -> None:
+        """One request; where it is not complete in time, byte by byte or not at all, the connection is closed."""
+        self.patience = threading.Timer(PATIENCE, self._hang_up)
+        self.patience.daemon = True
+        self.patience.start()
+        try:
+            super().handle()
+        finally:
+            self.patience.cancel()
+
+    def _hang_up(self) -> None:
+        with suppress(OSError):
+            self.connection.shutdown(socket.SHUT_RDWR)
+
     def do_GET(self) -> None:
+        self.patience.cancel()
+        self.connection.settimeout(UNREAD)
         token, _, rest = self.path.partition("?")[0].removeprefix("/").partition("/")
         if self.headers.get("Host", "") not in self.server.hosts:
             self._say(HTTPStatus.FORBIDDEN, f"ask for {self.server.hosts[0]}")

@@ -225,7 +225,7 @@ def watch(
     _watches[inside(model)] = weakref.ref(recorder)
     if any(spot.hidden in (COMPILED, SCRIPTED) for spot in spots):
         warn(
-            "compiled and TorchScript modules are seen from outside only: outputs and gradients inside them are undefined"
+            "compiled and TorchScript modules are seen from outside only: outputs and gradients inside are undefined"
         )
     return Watch(recorder, run, where, loss)
 
