@@ -219,6 +219,7 @@ def watch(
         scaler=scaler,
         sink=sink,
         run=run,
+        layers=layers,
     )
     _watches[inside(model)] = weakref.ref(recorder)
     if any(spot.hidden == COMPILED for spot in spots):
