@@ -1,5 +1,6 @@
 """Watched runs on the page: every value in its place, steps left out where there are too many, reasons kept."""
 
+import copy
 import json
 import re
 from pathlib import Path
@@ -76,6 +77,7 @@ def test_of_too_many_steps_the_first_ten_and_the_last_are_kept(monkeypatch: pyte
     assert run["watched"] == len(steps)
 
 
+@pytest.mark.filterwarnings("ignore::sonde.watching.watch_warning.WatchWarning")
 def test_the_report_of_a_watched_run_says_what_was_seen(tmp_path: Path, sonde: Sonde) -> None:
     torch.manual_seed(0)
     model, criterion = Transformer(), nn.CrossEntropyLoss()
@@ -86,11 +88,19 @@ def test_the_report_of_a_watched_run_says_what_was_seen(tmp_path: Path, sonde: S
             optimiser.zero_grad()
             criterion(model(x).flatten(0, 1), y.flatten()).backward()
             optimiser.step()
+            if step == 5:
+                model.head = copy.copy(model.head)
     said = sonde("report").stdout
     assert "report.html: 1 watched run, " in said
     page = (tmp_path / "report.html").read_text()
     assert "&lt;b&gt;tiny&lt;/b&gt;" in page
     assert "<b>tiny</b>" not in page
+    begun = re.search(r"begun ([^;<]*)", page)
+    assert begun is not None
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:]+\+00:00\.", begun[1].strip()), (
+        "a time, and nothing for no place"
+    )
+    assert "Replaced during training: head." in page
     assert "One parameter under several names: embed.weight, head.weight." in page
     assert "uses its weights without calling it: encoder.layers.0.self_attn.out_proj" in page
     data = json.loads(re.search(r'id="data">(.*?)</script>', page, re.S)[1])["watched"]  # type: ignore[index]

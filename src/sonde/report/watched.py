@@ -73,7 +73,7 @@ def _part(
     )
     about = [
         f"{run.about['model']} with {run.about['parameters']:,} parameters, {steps} steps",
-        f"begun {session.get('started', 'at an unknown time')} {place_of(session)}".strip(),
+        " ".join(filter(None, ["begun", session.get("started", "at an unknown time"), place_of(session)])),
     ]
     if "values" in run.about:
         about.append(f"values {run.about['values']}")
@@ -107,6 +107,7 @@ def _remarks(facts: dict[str, Any]) -> list[str]:
         "In no optimiser": [p["name"] for p in parameters if p["in_optimiser"] is False],
         "Ask for no gradient": [p["name"] for p in parameters if not p["requires_grad"]],
         "In the other mode than the model": facts.get("in_the_other_mode", []),
+        "Replaced during training": _replaced(facts),
     }
     said |= {reason.capitalize(): [n for n, r in unseen.items() if r == reason] for reason in unseen.values()}
     remarks = [f"{words}: {_listed(names)}." for words, names in said.items() if names]
@@ -114,6 +115,14 @@ def _remarks(facts: dict[str, Any]) -> list[str]:
         f"One parameter under several names: {', '.join(names)}." for names in facts.get("shared", [])
     ]
     return remarks + (["Trained in eval mode."] if facts.get("training") is False else [])
+
+
+def _replaced(facts: Mapping[str, Any]) -> list[str]:
+    """Modules that are others than in the first step, gone or new; parameters where modules stayed."""
+    found: dict[str, None] = {}
+    for known in facts.get("replaced", []):
+        found |= dict.fromkeys([*known["modules"], *known["removed"]] or known["parameters"])
+    return list(found)
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -31,8 +31,7 @@ class Attachment:
         self.suspended = False
         self._recorder = recorder
         self._spots = spots
-        self._root = next(spot for spot in spots if spot.is_root)
-        self._fast = _fast_groups(spots)
+        self.renew()
         self._loss = None if loss is None else weakref.ref(loss)
         self._names, self._parameters, self._updates = names, parameters, updates
         self._root_always = not updates.optimisers
@@ -44,6 +43,11 @@ class Attachment:
         if self._root_always:
             self._always += self._hook(self._root)
         without_hooks.leave_out()
+
+    def renew(self) -> None:
+        """Know the modules of the list as they are now."""
+        self._root = next(spot for spot in self._spots if spot.is_root)
+        self._fast = _fast_groups(self._spots)
 
     def attach(self) -> None:
         """Hear a watched step, unless it is heard already."""

@@ -11,6 +11,7 @@ import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Any
 
 import polars as pl
@@ -26,11 +27,9 @@ from sonde.watching.observations import Sheet
 from sonde.watching.outbox import Outbox
 from sonde.watching.passes import Passes
 from sonde.watching.reductions import readable
+from sonde.watching.replacements import GONE, MOST, Replacement, is_changed, renewed
 from sonde.watching.row_sinks import Sink
-from sonde.watching.spots import (
-    Spot,
-    named_parameters,
-)
+from sonde.watching.spots import Layers, Spot, named_parameters
 from sonde.watching.updates import Updates, shared
 from sonde.watching.watch_warning import warn
 from sonde.watching.watched_steps import is_costly, next_watched
@@ -55,13 +54,18 @@ class Recorder:
         scaler: Any,
         sink: Sink,
         run: str,
+        layers: Layers = None,
     ) -> None:
         self.step = 0
         self.closed = False
         self._every = every
         self._outbox = Outbox(sink, run, self._describe)
         self._process, self._thread = os.getpid(), 0
-        self._spots = list(spots)
+        self._spots, self._layers = list(spots), layers
+        self._replaced: list[Replacement] = []
+        self._gone: dict[
+            str, str
+        ] = {}  # modules that were called in the steps before → why they are not any more
         self._root = next(spot for spot in spots if spot.is_root)
         self._model = weakref.ref(model)
         self._loss = None if loss is None else weakref.ref(loss)
@@ -112,6 +116,34 @@ class Recorder:
         if watched:
             self._hooks.attach()
 
+    def _notice_replacements(self) -> None:
+        """Watch what the program has put in place of other modules and parameters, and say so."""
+        model = self._model()
+        if model is None or not is_changed(model, self._spots, self._parameters):
+            return
+        found = Replacement(self.step)
+        self._spots[:], found.modules, found.removed = renewed(model, self._spots, self._layers)
+        self._root = next(spot for spot in self._spots if spot.is_root)
+        before = {id(known()) for known in self._parameters}
+        names, self._shared = shared(named_parameters(model))
+        self._names.clear()
+        self._names.update(names)
+        self._parameters[:] = [weakref.ref(parameter) for parameter in model.parameters()]
+        self._hooks.renew()
+        held = self._updates.held()
+        found.parameters = [name for place, name in names.items() if place not in before]
+        found.not_in_optimiser = [
+            name for place, name in names.items() if name in found.parameters and place not in held
+        ] * bool(self._updates.optimisers)
+        self._gone = dict.fromkeys(found.removed, GONE)
+        self._hooks.detach()
+        self._hooks.attach()
+        if len(self._replaced) < MOST:
+            self._replaced.append(found)
+            self._outbox.add_facts({"replaced": [asdict(known) for known in self._replaced]})
+        if len(self._replaced) == 1 or found.not_in_optimiser:
+            warn(str(found))
+
     def end_step(self) -> None:
         if self._watched:
             self._outbox.add(self._sheet())
@@ -122,6 +154,7 @@ class Recorder:
 
     def _sheet(self) -> Sheet:
         calls, losses, half = self._passes.collect()
+        gone, self._gone = self._gone, {}
         unseen: dict[str, str] = {}
         if self._first.calls is None:
             self._first.calls = calls
@@ -134,7 +167,7 @@ class Recorder:
             parameters=self._updates.collect(),
             losses=losses,
             scale=self._updates.scale,
-            unseen=unseen,
+            unseen=unseen | gone,
             left=self._updates.left,
             in_eval=self._first.in_eval,
         )
@@ -173,6 +206,8 @@ class Recorder:
 
     def _begin(self, args: Any) -> None:
         """A forward pass begins; of the first, inputs and mode are noted."""
+        if self._watched and not self._begun:
+            self._notice_replacements()
         self._begun = True
         model = self._model()
         self._first.see_inputs(args)

@@ -79,16 +79,21 @@ def _is_activation(module: nn.Module) -> bool:
 
 def find_spots(model: nn.Module, layers: Layers = None) -> list[Spot]:
     """Every module by its name, those to be watched marked; a module used under two names has the first."""
-    wanted = _wanted(layers)
-    found = [
-        Spot(name, module, chosen=wanted(name, module), hidden=hidden) for name, module, hidden in walk(model)
-    ]
+    found = spots_of(model, layers)
     if layers is not None and not any(spot.chosen for spot in found):
         named = layers if isinstance(layers, str) else "it"
         raise SondeError(
             f"layers={layers!r}: no module matches {named!r}; {nearest(named, [s.name for s in found])}"
         )
     return found
+
+
+def spots_of(model: nn.Module, layers: Layers = None) -> list[Spot]:
+    """The same, whether any of them is to be watched or not."""
+    wanted = _wanted(layers)
+    return [
+        Spot(name, module, chosen=wanted(name, module), hidden=hidden) for name, module, hidden in walk(model)
+    ]
 
 
 def _wanted(layers: Layers) -> Callable[[str, nn.Module], bool | None]:

@@ -221,6 +221,7 @@ def watch(
         scaler=scaler,
         sink=sink,
         run=run,
+        layers=layers,
     )
     _watches[inside(model)] = weakref.ref(recorder)
     if any(spot.hidden in (COMPILED, SCRIPTED) for spot in spots):

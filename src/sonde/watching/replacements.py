@@ -1,0 +1,67 @@
+"""Modules and parameters that a program puts in place of others while its model is watched."""
+
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from torch import nn
+
+from sonde.watching.spots import Layers, Spot, spots_of, walk
+
+MOST = 20  # that are told; a program may replace something in every step
+GONE = "the module is no longer part of the model"
+
+
+@dataclass(slots=True)
+class Replacement:
+    """What is other than it was, by name."""
+
+    step: int
+    modules: list[str] = field(default_factory=list)  # others than before, or new
+    removed: list[str] = field(default_factory=list)
+    parameters: list[str] = field(default_factory=list)  # likewise
+    not_in_optimiser: list[str] = field(default_factory=list)  # of these, where an optimiser was given
+
+    def __str__(self) -> str:
+        parts = [
+            f"{words} {', '.join(names[:4])}{' …' if len(names) > 4 else ''}"
+            for words, names in (
+                ("new in place of others:", self.modules or self.parameters),
+                ("gone:", self.removed),
+                ("in no optimiser that was given:", self.not_in_optimiser),
+            )
+            if names
+        ]
+        return f"the model is not the one of the steps before (step {self.step}): {'; '.join(parts)}"
+
+
+def is_changed(
+    model: nn.Module, spots: Sequence[Spot], parameters: Sequence["weakref.ref[nn.Parameter]"]
+) -> bool:
+    """Whether the model holds another module or parameter than it did.
+
+    Tensors that `torch.func.functional_call` puts in the place of parameters for one call do not count.
+    """
+    modules = [module for _, module, _ in walk(model)]
+    if len(modules) != len(spots) or any(
+        spot.module() is not module for spot, module in zip(spots, modules, strict=True)
+    ):
+        return True
+    held = list(model.parameters())
+    if not all(isinstance(parameter, nn.Parameter) for parameter in held):
+        return False
+    return len(held) != len(parameters) or any(
+        known() is not parameter for known, parameter in zip(parameters, held, strict=True)
+    )
+
+
+def renewed(
+    model: nn.Module, spots: Sequence[Spot], layers: Layers
+) -> tuple[list[Spot], list[str], list[str]]:
+    """The model's modules as they are now; the names of those that are new, and of those that are gone."""
+    known = {spot.name: spot for spot in spots}
+    found = spots_of(model, layers)
+    kept = [known.get(spot.name, spot) for spot in found]
+    now = [old if old.module() is spot.module() else spot for old, spot in zip(kept, found, strict=True)]
+    fresh = [spot.name for spot in now if spot is not known.get(spot.name)]
+    return now, fresh, [name for name in known if name not in {spot.name for spot in now}]
