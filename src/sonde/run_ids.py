@@ -40,7 +40,7 @@ FIRST: dict[str, Mapping[str, Options]] = {
         "usf": CREDIT,
         "frsf": CREDIT,
         "brsf": CREDIT,
-        "kp": ("decay", *CREDIT),
+        "kp": CREDIT,  # of version 2; version 1 had a `decay`
         "mirror": ("every", "samples", "rate", *CREDIT),
         "drtp": ("per_channel", *CREDIT),
         "dkp": ("lr", "decay", "per_channel", *CREDIT),

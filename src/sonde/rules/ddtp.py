@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from sonde.checked import checked
 from sonde.rules.learner import Learner
-from sonde.rules.rule import CreditScale, Facts, Route, Rule, Signal, seeded
+from sonde.rules.rule import CreditScale, Facts, LocalRule, Route, Signal, seeded
 
 
 class Inverses:
@@ -36,7 +36,7 @@ class Inverses:
 
 @final
 @checked
-class DirectTargets(Rule):
+class DirectTargets(LocalRule):
     """A target for the last state is carried straight to every other by what inverts the way up.
 
     Meulemans et al. (2020), arXiv:2006.14331, DDTP-linear:  the target of h_L is ĥ_L = h_L − `step`·g_L, that of h_l

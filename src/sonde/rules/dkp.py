@@ -8,12 +8,12 @@ from torch import Tensor
 
 from sonde.checked import checked
 from sonde.rules.dfa import DirectFeedback, direct_feedback, gather, send
-from sonde.rules.rule import CreditScale, Facts, Matrices, Route, Rule, Signal
+from sonde.rules.rule import CreditScale, Facts, LocalRule, Matrices, Route, Rule, Signal
 
 
 @final
 @checked
-class DirectKolenPollack(Rule):
+class DirectKolenPollack(LocalRule):
     """DFA whose matrices take the step that a head on their state would take.
 
     Webster, Choi & Ahn (2021), arXiv:2107.01015:  a_l = e B_lᵀ,  B_l ← (1 − ηλ)B_l − η·mean_i h_l ⊗ e,  with η = `lr`

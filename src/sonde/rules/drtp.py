@@ -8,12 +8,12 @@ from torch import Tensor
 
 from sonde.checked import checked
 from sonde.rules.dfa import direct_feedback, send
-from sonde.rules.rule import CreditScale, Facts, Matrices, Route, Rule, Signal
+from sonde.rules.rule import CreditScale, Facts, LocalRule, Matrices, Route, Signal
 
 
 @final
 @checked
-class TargetProjection(Rule):
+class TargetProjection(LocalRule):
     """Send the target, not the error, to every state: blocks learn before the output is known.
 
     Frenkel, Lefebvre & Bol (2021), arXiv:1909.01311:  a_l = −y B_lᵀ, y the label as 0s and a 1 (or the target itself),

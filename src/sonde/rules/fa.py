@@ -12,12 +12,12 @@ from torch import Tensor
 from sonde.checked import checked
 from sonde.errors import SondeError
 from sonde.rules.layers import Backward, cast, drawn
-from sonde.rules.rule import CreditScale, Facts, Matrices, Matrix, Route, Rule, Signal
+from sonde.rules.rule import CreditScale, Facts, LocalRule, Matrices, Matrix, Route, Signal
 
 
 @final
 @checked
-class FeedbackAlignment(Rule):
+class FeedbackAlignment(LocalRule):
     """Carry the exact top gradient down through fixed random matrices.
 
     Lillicrap et al. (2016), doi:10.1038/ncomms13276.  With `level: block`, one matrix a block:  a_L = g_L,

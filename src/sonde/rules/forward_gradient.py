@@ -7,12 +7,12 @@ from annotated_types import Ge
 from torch import Tensor
 
 from sonde.checked import checked
-from sonde.rules.rule import CreditScale, Facts, Route, Rule, Signal, Stream, normal_like
+from sonde.rules.rule import CreditScale, Facts, LocalRule, Route, Signal, Stream, normal_like
 
 
 @final
 @checked
-class ForwardGradient(Rule):
+class ForwardGradient(LocalRule):
     """One forward-mode pass along a random direction of all states; no gradient is sent back.
 
     Baydin et al. (2022), arXiv:2202.08587; of states, not weights: Ren et al. (2023), arXiv:2210.03310:

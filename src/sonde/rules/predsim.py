@@ -9,7 +9,7 @@ from torch.autograd.function import once_differentiable
 
 from sonde.checked import checked
 from sonde.rules.learner import Learner
-from sonde.rules.rule import CreditScale, Facts, Route, Rule, Signal
+from sonde.rules.rule import CreditScale, Facts, LocalRule, Route, Signal
 
 
 class LocalHeads(nn.Module):
@@ -43,7 +43,7 @@ class Local:
 
 @final
 @checked
-class PredSim(Rule):
+class PredSim(LocalRule):
     """Every state has losses of its own, and no credit crosses a block.
 
     Nøkland & Eidnes (2019), arXiv:1901.06656:  a_l = ∇_{h_l} [(1 − β)·ℓ(C_l h_l, y) + β·mean((S(P_l h_l) − S(y))²)],
