@@ -1,4 +1,4 @@
-"""`credit_at`: whether a block learns from the credit of the state it makes or of the state it is given.  In float64."""
+"""`credit_at`: whether a block learns from the credit of the state it makes or of the one it is given.  In float64."""
 
 import copy
 from typing import Any
@@ -44,7 +44,7 @@ def gradients(net: nn.Module) -> dict[str, Tensor]:
 
 
 def test_every_rule_that_names_credits_has_the_option_and_no_other_has() -> None:
-    assert LOCAL == [name for name, kind in RULES.items() if issubclass(kind, LocalRule)]
+    assert [name for name, kind in RULES.items() if issubclass(kind, LocalRule)] == LOCAL
     for name, kind in RULES.items():
         assert kind().credit_at == "output", name
 
