@@ -93,6 +93,7 @@ class DirectFeedback(LocalRule):
 
     Nøkland (2016), arXiv:1609.01596:  a_l = e B_lᵀ.  With `per_channel` the positions of a map share the credit of
     their channel, and B_l is smaller by their number.
+    Not as in the paper: credit is divided by its batch RMS (`credit_scale`).
     Exact limit: with one hidden layer and B equal to the head's weight it is backprop.
     """
 

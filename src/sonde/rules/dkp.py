@@ -18,6 +18,8 @@ class DirectKolenPollack(LocalRule):
 
     Webster, Choi & Ahn (2021), arXiv:2107.01015:  a_l = e B_lᵀ,  B_l ← (1 − ηλ)B_l − η·mean_i h_l ⊗ e,  with η = `lr`
     and ηλ = `decay`.
+    Not as in the paper: credit is divided by its batch RMS (`credit_scale`); and B_l takes plain gradient steps while
+    the studies train the head with AdamW, so the two do not take the same step and need not meet.
     Exact limit: at a state that a linear head reads, with the head's rate and decay, B − W_headᵀ shrinks by 1 − ηλ
     at every step.
     """

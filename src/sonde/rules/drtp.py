@@ -18,6 +18,7 @@ class TargetProjection(LocalRule):
 
     Frenkel, Lefebvre & Bol (2021), arXiv:1909.01311:  a_l = −y B_lᵀ, y the label as 0s and a 1 (or the target itself),
     B_l ~ N(0, 1/C).  The sign is that of the error of a class that is not predicted yet, e = p − y.
+    Not as in the paper: credit is divided by its batch RMS (`credit_scale`).
     Exact limit: where every output is zero it is DFA under the squared error, times C/2.
     """
 

@@ -28,6 +28,7 @@ class FeedbackAlignment(LocalRule):
     to .07 with depth.
     Of tokens B_l acts on each; of maps it mixes channels, the same at every position, and blocks must keep the shape,
     which V need not.
+    Not as in the paper: credit is divided by its batch RMS (`credit_scale`), and the default is one matrix a block.
     Exact limits: with B_l the transposed Jacobian of block l of a linear network it is backprop; with V = W, of any.
     """
 

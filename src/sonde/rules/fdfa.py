@@ -43,6 +43,7 @@ class ForwardDirectFeedback(LocalRule):
 
     Bacho & Chu (2024), arXiv:2212.07282:  v_l ~ N(0, 1) at every state changes the output by d = Σ_l (∂z/∂h_l) v_l;
     B_l descends, with Adam, along B_l − mean_i v_l ⊗ d, and starts at zero;  a_l = e B_lᵀ.
+    Not as in the paper: credit is divided by its batch RMS (`credit_scale`).
     Exact limit: on a linear network B_l is (∂z/∂h_l)ᵀ in expectation, and with that it is backprop.
     """
 

@@ -17,6 +17,7 @@ class ForwardGradient(LocalRule):
 
     Baydin et al. (2022), arXiv:2202.08587; of states, not weights: Ren et al. (2023), arXiv:2210.03310:
     a_l = (Σ_k ⟨∇_{h_k} ℓ, v_k⟩) v_l,  v ~ N(0, 1), averaged over `directions`.
+    Not as in the paper: credit is divided by its batch RMS (`credit_scale`).
     Exact limit: its mean over draws is the exact gradient; so it is backprop as directions become many.
     """
 

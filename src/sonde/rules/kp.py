@@ -45,8 +45,8 @@ class KolenPollack(Rule):
     with the same weight decay, and the value of W is never read.  Under AdamW, and under SGD without momentum, V − W
     shrinks by 1 − ηλ at every step, η the rate and λ the `weight_decay` of the optimiser; with `weight_decay` 0 it
     stays.  The decay of `adam` goes through its moments, so there V − W need not shrink by this factor.
-    Differs from the paper: credit is divided by its batch RMS (`credit_scale`), and the studies train with AdamW, whose
-    ηλ is at most 1e-5.
+    Not as in the paper: credit is divided by its batch RMS (`credit_scale`), and the studies train with AdamW, whose ηλ
+    is at most 1e-5.
     Exact limits: with V = W it is backprop; after enough steps with λ > 0 it is, too.
     Version 1 set V to W plus a difference that had a decay of its own, 1e-3 a step: it read W, and W had no such decay.
     """

@@ -50,6 +50,8 @@ class PredSim(LocalRule):
     S the cosines between the rows of a batch, each row less its mean, y the label as 0s and a 1.  C_l and P_l (to as
     many numbers as it reads, at most `similar`) learn from the same two losses, with Adam 1e-3.  Of tokens and maps
     they read what the network's reader reads; where each token has an output of its own, each token.
+    Not as in the paper: credit is divided by its batch RMS (`credit_scale`), and C_l starts with PyTorch's default
+    weights, not at zero.
     Exact limit: with β = 0 and C_L the readout it is the exact gradient at the last state.
     """
 
