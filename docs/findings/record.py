@@ -47,10 +47,11 @@ class Form(NamedTuple):
     study: str = "audit"  # whose probes the run of our form has; they change no bit of training
 
 
+LATELY = 5  # epochs
 RAW = {"rule.input_norm": "none"}
 OF_INPUT = {"rule.credit_at": "input"}
 FORMS = (
-    Form("state_bridge", "credit at a block's input, G reads states as they are", SHORT, RAW, OF_INPUT),
+    Form("state_bridge", "credit at a block's input; both with `input_norm: none`", SHORT, RAW, OF_INPUT),
     Form("fa", "credit at a block's input", SHORT, {}, OF_INPUT),
     Form("frozen", "constant rate", 30, {}, {"optimiser.schedule": "constant"}, "rules"),
 )
@@ -139,6 +140,13 @@ def _ended(stored: Runs, config: RunConfig) -> float:
     return float(rows["value"].item()) if len(rows) else math.nan
 
 
+def _lately(stored: Runs, config: RunConfig) -> str:
+    """The least and the largest test accuracy of the last epochs: at a constant rate the last alone says little."""
+    late = pl.col("epoch") > config.epochs - LATELY
+    values = stored.rows.filter(late, run=config.id, metric="test_acc")["value"]
+    return f"{accuracy(float(values.min()))} to {accuracy(float(values.max()))}" if len(values) else "not run"  # type: ignore[arg-type]
+
+
 def _pair(form: Form) -> tuple[RunConfig, RunConfig]:
     """Our form and the record's."""
     ours = _recipe(form.rule, {"epochs": form.epochs, **form.ours}, form.study)
@@ -146,13 +154,13 @@ def _pair(form: Form) -> tuple[RunConfig, RunConfig]:
 
 
 def forms(stored: Runs) -> list[list[str]]:
-    """Rule, what the record does in another way, epochs, both accuracies, the record's own."""
+    """Rule, what the record does in another way, epochs, both accuracies, how theirs moves, the record's own."""
     rows = []
     for form in FORMS:
         ours, theirs = (_ended(stored, config) for config in _pair(form))
         recorded = f"{accuracy(RECORDED[form.rule])} (100)"
         label = label_of("rule", RULES[form.rule]())
-        cells = [accuracy(ours), _with_gain(theirs, ours), recorded]
+        cells = [accuracy(ours), _with_gain(theirs, ours), _lately(stored, _pair(form)[1]), recorded]
         rows.append([label, form.words, str(form.epochs), *cells])
     return rows
 
@@ -174,7 +182,8 @@ def explanation(stored: Runs, audited: Audit, rule: str) -> str | None:
             return (
                 f"{label_of('rule', RULES[rule]())} ends {number(above)} points above the record, and the record's "
                 f"form ({form.words}) costs {number(cost)} points after {form.epochs} epochs, n = 1: it ends at "
-                f"{accuracy(theirs)}, the record at {accuracy(RECORDED[rule])}"
+                f"{accuracy(theirs)} ({_lately(stored, _pair(form)[1])} in its last {LATELY} epochs), the record at "
+                f"{accuracy(RECORDED[rule])}"
             )
     return None
 
@@ -217,7 +226,11 @@ def record_answer(stored: Runs, audited: Audit) -> str:
             label: 100 * (_reached(stored, rule, "as it is") - _reached(stored, rule, label))
             for label in CHANGES
         }
-        changed, most = max((one for one in costs.items() if not math.isnan(one[1])), key=lambda one: one[1])
+        trained = [one for one in costs.items() if not math.isnan(one[1])]
+        if not trained:
+            beyond.append(f"{said}, and no change was trained")
+            continue
+        changed, most = max(trained, key=lambda one: one[1])
         explained = explained or most > above / 2
         cost = f"“{changed}” costs most, {number(most)}" if most > 0 else "no change costs anything"
         beyond.append(f"{said}, and of the changes {cost}")

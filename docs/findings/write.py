@@ -16,6 +16,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from record import (
     CHANGED_RULES,
+    LATELY,
     SHORT,
     above_record,
     changed_recipes,
@@ -106,6 +107,7 @@ def pages(stored: Runs) -> dict[str, str]:
         "form_runs": form_runs,
         "record_answer": record_answer,
         "SHORT": SHORT,
+        "LATELY": LATELY,
         "LONG": LONG,
         "compared": compared,
         "figures": figures,
