@@ -33,6 +33,7 @@ class Mutant(NamedTuple):
     tests: str  # below tests
 
 
+FIELD = "equivalence/test_rules_of_the_field.py"
 LIMITS = "equivalence/test_rules_in_exact_limits.py"
 BRIDGES = "equivalence/test_bridges_against_naive_twins.py"
 TWINS = "equivalence/test_probes_against_naive_twins.py"
@@ -122,6 +123,34 @@ MUTANTS = (
         BY_HAND,
     ),
     # rules
+    Mutant(
+        "a mirror forgets to subtract the means",
+        "rules/mirror.py",
+        "(y_So - y_So.mean(0)).mT, x_Si - x_Si.mean(0)",
+        "y_So.mT, x_Si",
+        f"{FIELD} -k mirror",
+    ),
+    Mutant(
+        "kp gives its matrices the weights",
+        "rules/kp.py",
+        "return cast(state.matrices, units)",
+        "return weights_of(units)",
+        f"{FIELD} -k kp",
+    ),
+    Mutant(
+        "kp's matrices are not the optimiser's",
+        "training/program.py",
+        "self.credit.parameters()",
+        "list(self.net.parameters())",
+        "contract/test_rules_on_models.py -k 'kp and residual_mlp'",
+    ),
+    Mutant(
+        "credit of the input goes one block too far",
+        "training/step.py",
+        "[credits[0], *credits[:-1]]",
+        "[credits[0], credits[0], *credits[:-2]]",
+        "equivalence/test_credit_at.py",
+    ),
     Mutant(
         "DFA's feedback is N(0, 1)",
         "rules/dfa.py",
@@ -519,7 +548,7 @@ MUTANTS = (
         "rules/fdfa.py",
         ", over_tokens=True",
         "",
-        "equivalence/test_rules_of_the_field.py",
+        FIELD,
     ),
     Mutant(
         "the band of a figure is the population's",

@@ -14,7 +14,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from record import CHANGED_RULES, SHORT, above_record, changed_recipes, changed_runs, compared, record_answer
+from record import (
+    CHANGED_RULES,
+    LATELY,
+    SHORT,
+    above_record,
+    changed_recipes,
+    changed_runs,
+    compared,
+    explanation,
+    form_runs,
+    forms,
+    record_answer,
+)
 
 from sonde.audit.audit import Audit, RecipeAudit, audit
 from sonde.audit.recipe_table import columns, lines
@@ -91,8 +103,12 @@ def pages(stored: Runs) -> dict[str, str]:
         "changed_recipes": changed_recipes,
         "changed_runs": changed_runs,
         "labels": [label_of("rule", RULES[rule]()) for rule in CHANGED_RULES],
+        "explanation": explanation,
+        "forms": forms,
+        "form_runs": form_runs,
         "record_answer": record_answer,
         "SHORT": SHORT,
+        "LATELY": LATELY,
         "LONG": LONG,
         "compared": compared,
         "figures": figures,

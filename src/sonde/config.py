@@ -281,7 +281,7 @@ def _chosen(part: str, section: Any) -> tuple[Any, dict[str, Any]]:
     if version != getattr(kind, "version", 1):
         raise SondeError(
             f"{part}.version = {version!r}: this Sonde has version {getattr(kind, 'version', 1)} of {name}, which "
-            "computes something else: train it with the Sonde that its manifest names"
+            "computes something else: use the Sonde that its manifest names"
         )
     return kind, options
 

@@ -3,7 +3,8 @@
 The id ends in the hash of a tree: of every part the options that stand in this table, whatever their values, and any
 younger option where it differs from its default.  An option that is added later stands in no line of the table, so it
 leaves all ids as they are.  A part that comes to mean something else under the same options (another default, other
-arithmetic) says `version: ClassVar[int] = 2`, and its runs get new ids.  `tests/golden/test_identity.py` holds both.
+arithmetic) says `version: ClassVar[int] = 2` and has a line in `VERSIONS`, and its runs get new ids; runs of another
+version are read, and their label says which.  `tests/golden/test_identity.py` holds both.
 
 Version 0.1.0 hashed the whole tree: this table is what that tree was made of, so its runs are recognised.
 """
@@ -40,7 +41,7 @@ FIRST: dict[str, Mapping[str, Options]] = {
         "usf": CREDIT,
         "frsf": CREDIT,
         "brsf": CREDIT,
-        "kp": ("decay", *CREDIT),
+        "kp": CREDIT,  # of version 2; version 1 had a `decay`
         "mirror": ("every", "samples", "rate", *CREDIT),
         "drtp": ("per_channel", *CREDIT),
         "dkp": ("lr", "decay", "per_channel", *CREDIT),
@@ -59,6 +60,9 @@ FIRST: dict[str, Mapping[str, Options]] = {
     },
 }
 """By part and name, the options it had when it was first released."""
+
+VERSIONS: dict[str, Mapping[str, int]] = {"rule": {"kp": 2}}
+"""By part and name, the `version` of parts that compute something else than they did at first; all others are at 1."""
 
 OPTIMISER: Options = ("name", "source", "lr", "weight_decay", "schedule")
 PROBES: Options = (
@@ -79,6 +83,13 @@ def lasting(options: Mapping[str, Any], defaults: Mapping[str, Any], first: Opti
     if first is None:
         return dict(options)
     return {key: value for key, value in options.items() if key in first or value != defaults.get(key)}
+
+
+def older_version(part: str, section: Mapping[str, Any]) -> int | None:
+    """The version of a part that a stored run has; None where it is this Sonde's, or the part is not Sonde's."""
+    version = section.get("version", 1)
+    now = VERSIONS.get(part, {}).get(str(section.get("name")), 1)
+    return None if "source" in section or version == now else int(version)
 
 
 def run_id(tree: Mapping[str, Any]) -> str:

@@ -101,6 +101,13 @@ def test_so_is_credit_that_the_positions_of_a_map_share(rule: Rule, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
+    "rule", [FeedbackAlignment(credit_at="input"), StateBridge(input_norm="none", credit_at="input")]
+)
+def test_so_is_a_rule_whose_blocks_learn_from_the_credit_of_their_input(rule: Rule, tmp_path: Path) -> None:
+    assert_all_within_tolerance(recomputed(config_of(MODELS["residual_mlp"], rule), tmp_path))
+
+
+@pytest.mark.parametrize(
     "rule",
     [
         StateBridge(side="top_gradient", input_norm="none"),

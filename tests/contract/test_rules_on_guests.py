@@ -55,7 +55,7 @@ def test_the_loss_falls_only_frozen_units_stay_and_every_probe_has_a_number_or_a
     net = assignment.net
     before = copy.deepcopy(net.blocks.state_dict())
     initial = {name: p.detach().clone() for name, p in net.named_parameters()}
-    optimiser = torch.optim.Adam(net.parameters(), lr=3e-3)
+    optimiser = torch.optim.Adam(assignment.parameters(), lr=3e-3)
     losses = []
     for _ in range(STEPS):
         optimiser.zero_grad()

@@ -56,6 +56,25 @@ def test_an_edited_row_changes_the_pages(writer: ModuleType, stored: Runs) -> No
         assert changed[name] != (FINDINGS / name).read_text()
 
 
+def test_the_differences_from_the_record_are_explained_by_runs(writer: ModuleType, stored: Runs) -> None:
+    """The record's form of a rule costs most of the difference; told the credit of its output, it does not."""
+    audited = writer.audit(writer.found(stored, "audit").stored)
+    for rule in ("state_bridge", "fa", "frozen"):
+        assert writer.explanation(stored, audited, rule) is not None, rule
+    assert writer.explanation(stored, audited, "dfa") is None, "of DFA no such run was trained"
+    bridge, fa, frozen = writer.forms(stored)
+    assert bridge[3:5] == ["49.5 %", "17.7 % (−31.8)"]
+    assert fa[3:5] == ["41.3 %", "38.2 % (−3.13)"]
+    assert frozen[3:5] == ["37.5 %", "35.1 % (−2.42)"]
+    assert len(writer.form_runs(stored).stored.runs) == 6
+
+
+def test_every_kp_run_of_the_store_is_of_todays_version(stored: Runs) -> None:
+    found = [run for run in stored.runs if run.config["rule"]["name"] == "kp"]
+    assert [run.config["rule"].get("version") for run in found] == [2, 2]
+    assert {run.about["rule_label"] for run in found} == {"KP"}
+
+
 def test_every_figure_of_a_page_is_there() -> None:
     for page in FINDINGS.glob("*.md"):
         for picture in re.findall(r"\]\((\w+\.png)\)", page.read_text()):

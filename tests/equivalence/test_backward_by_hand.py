@@ -31,6 +31,8 @@ RULES = {
     "fa": FeedbackAlignment(),
     "fa, unscaled": FeedbackAlignment(credit_scale="none"),
     "dfa": DirectFeedback(),
+    "fa, credit of the input": FeedbackAlignment(credit_at="input"),
+    "dfa, credit of the input": DirectFeedback(credit_at="input"),
 }
 CONFIGS = {
     **{
@@ -47,6 +49,7 @@ CONFIGS = {
 }
 BRIDGES = {
     "state bridge": StateBridge(hidden=32),
+    "state bridge, credit of the input": StateBridge(hidden=32, input_norm="none", credit_at="input"),
     "credit bridge": CreditBridge(warmup=0),
     "credit bridge, warming up": CreditBridge(warmup=0.5),
     "credit bridge, perturbed": CreditBridge(warmup=0, perturb=0.1),

@@ -1,6 +1,7 @@
 """Where the rules that the field compares equal backprop, or something else that is known.  All in float64."""
 
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from plain_modules import GUESTS, images
+from sonde.errors import SondeError
 from sonde.generators import generator
 from sonde.models import ConvNet, ResidualMLP, ResNet, VitMini
 from sonde.network import Network, Signature
@@ -144,43 +146,106 @@ def test_brsf_has_the_signs_of_the_weights_other_magnitudes_at_every_step_and_us
         torch.testing.assert_close(size, target[name].abs().mean(), rtol=0.01, atol=0)
 
 
+def kp_on(name: str, credit_scale: str = "none") -> tuple[CreditAssignment, Any]:
+    assignment = CreditAssignment(net_of(name), KolenPollack(credit_scale=credit_scale), sample=batch()[0])  # type: ignore[arg-type]
+    return assignment, assignment.state
+
+
+def apart(assignment: CreditAssignment) -> dict[str, Tensor]:
+    """V − W."""
+    state: Any = assignment.state
+    return {n: state.matrices[n] - w.detach() for n, w in weights_of(assignment.net.matrices()).items()}
+
+
 @pytest.mark.parametrize("name", NETS)
-def test_kp_is_backprop_when_its_matrices_have_met_the_weights(name: str) -> None:
-    net, (x, y) = net_of(name), batch()
-    expected = backprop(net, x, y)
-    assignment = CreditAssignment(net, KolenPollack(credit_scale="none"), sample=x)
-    for apart in assignment.state.matrices.values():  # type: ignore[attr-defined]
-        apart.zero_()
-    assignment.backward(x, y)
-    assert_same(gradients(net), expected)
+def test_kp_whose_matrices_have_met_the_weights_is_backprop_and_stays_so(name: str) -> None:
+    (x, y), (assignment, state) = batch(), kp_on(name)
+    for key, w in weights_of(assignment.net.matrices()).items():
+        state.matrices[key].copy_(w.detach())
+    optimiser = torch.optim.AdamW(assignment.parameters(), lr=1e-2, weight_decay=0.1)
+    for _ in range(5):
+        expected = backprop(assignment.net, x, y)
+        assignment.net.zero_grad()
+        assignment.backward(x, y)
+        assert_same(gradients(assignment.net), expected)
+        optimiser.step()
+    for difference in apart(assignment).values():
+        assert difference.abs().max() == 0
 
 
-def test_kp_is_two_matrices_that_take_the_same_step_and_decay_alike() -> None:
-    """The equation as it stands, V ← (1 − ηλ)V − η·(W's gradient), with SGD whose own decay is λ."""
-    net, (x, y) = net_of("conv_net"), batch()
-    eta, decay = 0.1, 0.3
-    rule = KolenPollack(decay=eta * decay, credit_scale="none")
-    assignment = CreditAssignment(net, rule, sample=x)
-    plain = {name: v.clone() for name, v in rule.feedback(assignment.state, net.matrices()).items()}  # type: ignore[arg-type]
-    optimiser = torch.optim.SGD(net.parameters(), lr=eta, weight_decay=decay)
-    for _ in range(300):
+OPTIMISERS: dict[str, Any] = {
+    "AdamW": partial(torch.optim.AdamW, lr=1e-2, weight_decay=3.0),
+    "SGD": partial(torch.optim.SGD, lr=1e-2, weight_decay=3.0),
+}
+
+
+@pytest.mark.parametrize("name", ["residual_mlp", "conv_net"])
+@pytest.mark.parametrize("kind", OPTIMISERS)
+def test_kp_differs_from_the_weights_by_a_factor_less_at_every_step(kind: str, name: str) -> None:
+    """Item 3: V − W = (1 − ηλ)^t (V_0 − W_0), whatever the gradients; after enough steps they have met."""
+    (x, y), (assignment, state) = batch(), kp_on(name, "rms")
+    optimiser = OPTIMISERS[kind](assignment.parameters())
+    start = apart(assignment)
+    before = {n: v.clone() for n, v in state.matrices.items()}
+    for step in range(1, 501):
         optimiser.zero_grad()
         assignment.backward(x, y)
-        for name, p in net.named_parameters():
-            if name in plain:
-                plain[name] = (1 - eta * decay) * plain[name] - eta * p.grad
         optimiser.step()
-        ours = rule.feedback(assignment.state, net.matrices())  # type: ignore[arg-type]
-        for name, v in plain.items():
-            torch.testing.assert_close(ours[name].detach(), v, rtol=1e-10, atol=1e-13)
-    for name, w in weights_of(net.matrices()).items():
-        start = net_of("conv_net").get_parameter(name).norm()
-        assert (w - plain[name]).norm() < 1e-3 * start
-    for _ in range(400):
+        if step in (1, 10, 100, 500):
+            for key, difference in apart(assignment).items():
+                torch.testing.assert_close(difference, 0.97**step * start[key], rtol=1e-9, atol=1e-14)
+    for key, difference in apart(assignment).items():
+        assert difference.norm() < 1e-6 * start[key].norm()
+        assert (state.matrices[key] - before[key]).norm() > 0.1 * before[key].norm(), "V takes W's steps"
+
+
+def test_kp_takes_the_step_of_the_equation_and_both_matrices_decay() -> None:
+    """Item 3: V ← (1 − ηλ)V − η·(gradient of W), W ← (1 − ηλ)W − η·(gradient of W), written out."""
+    (x, y), (assignment, state) = batch(), kp_on("residual_mlp")
+    eta, decay = 0.1, 0.3
+    optimiser = torch.optim.SGD(assignment.parameters(), lr=eta, weight_decay=decay)
+    for _ in range(5):
+        old = {
+            n: (w.detach().clone(), state.matrices[n].clone())
+            for n, w in weights_of(assignment.net.matrices()).items()
+        }
+        optimiser.zero_grad()
         assignment.backward(x, y)
-    for name, w in weights_of(net.matrices()).items():
-        v = rule.feedback(assignment.state, net.matrices())[name]  # type: ignore[arg-type]
-        assert (w - v).norm() < 1e-6 * net_of("conv_net").get_parameter(name).norm(), name
+        found = {n: p.grad.clone() for n, p in assignment.net.named_parameters() if p.grad is not None}
+        optimiser.step()
+        for key, w in weights_of(assignment.net.matrices()).items():
+            for now, before in zip((w.detach(), state.matrices[key]), old[key], strict=True):
+                torch.testing.assert_close(
+                    now, (1 - eta * decay) * before - eta * found[key], rtol=1e-12, atol=1e-15
+                )
+
+
+def test_kp_never_reads_the_value_of_a_weight() -> None:
+    """Item 3: with weights that are not numbers V and its gradient are what they were: no weight is transported."""
+    (x, y), (assignment, state) = batch(), kp_on("residual_mlp")
+    rule: Any = assignment.rule
+    assignment.backward(x, y)
+    expected = {n: (v.clone(), v.grad.clone()) for n, v in state.matrices.items()}
+    unknown = [
+        {n: torch.full_like(w, torch.nan) for n, w in unit.items()} for unit in assignment.net.matrices()
+    ]
+    gradients_of = [{n: w.grad for n, w in unit.items()} for unit in assignment.net.matrices()]
+    feedback, state.written = rule.feedback(state, unknown), None
+    rule.update(state, SimpleNamespace(units=unknown, gradients_of_units=gradients_of))
+    for key, (v, grad) in expected.items():
+        assert torch.equal(feedback[key], v)
+        assert torch.equal(state.matrices[key], v)
+        assert torch.equal(state.matrices[key].grad, grad)
+
+
+def test_kp_says_so_where_the_optimiser_leaves_its_matrices_out() -> None:
+    (x, y), (assignment, _) = batch(), kp_on("residual_mlp")
+    optimiser = torch.optim.Adam(assignment.net.parameters())
+    assignment.backward(x, y)
+    assignment.backward(x, y)  # gradients are gathered: nothing has moved
+    optimiser.step()
+    with pytest.raises(SondeError, match=r"assignment\.parameters\(\)"):
+        assignment.backward(x, y)
 
 
 @pytest.mark.parametrize("name", ["residual_mlp", "conv_net"])
@@ -200,6 +265,26 @@ def test_mirrors_become_the_weights_as_the_samples_become_many(name: str) -> Non
             torch.testing.assert_close(found[n].norm(), w.norm(), rtol=1e-12, atol=0)
     assert apart[1] < 0.03
     assert 5 < apart[0] / apart[1] < 20, "a hundred times the samples, a tenth of the error"
+
+
+def test_a_mirror_learns_the_covariance_of_what_went_in_and_came_out() -> None:
+    """A twin that sums over samples, each less the mean of all: with 5 samples the means are far from zero."""
+    net, (x, y) = net_of("residual_mlp"), batch()
+    rule = WeightMirror(every=1, samples=5, rate=0.5)
+    state: Any = CreditAssignment(net, rule, sample=x).state
+    noise = state.rng.clone_state()
+    expected = {}
+    for name, w in weights_of(net.matrices()).items():
+        went_in = [row.double() for row in torch.randn(5, w.shape[1], generator=noise)]
+        came_out = [w.detach() @ row for row in went_in]
+        mean_in, mean_out = (sum(rows, torch.zeros(())) / 5 for rows in (went_in, came_out))
+        v = state.backward.matrices[name].clone()
+        for one, other in zip(came_out, went_in, strict=True):
+            v += 0.5 * torch.outer(one - mean_out, other - mean_in) / 4
+        expected[name] = v * w.detach().norm() / v.norm()
+    rule.update(state, signal_of(net, x, y))
+    for name, v in expected.items():
+        torch.testing.assert_close(state.backward.matrices[name], v, rtol=1e-10, atol=1e-12)
 
 
 def test_mirrors_learn_every_so_many_steps() -> None:

@@ -46,6 +46,9 @@ CASES = {
     "dfa, penalty": RunConfig(
         model=RESIDUAL, rule=DirectFeedback(penalty=0.01), task=Digits(), batch_size=29
     ),
+    "fa, credit of the input": RunConfig(
+        model=RESIDUAL, rule=FeedbackAlignment(credit_at="input"), task=Digits(), batch_size=29
+    ),
     "frozen": RunConfig(model=RESIDUAL, rule=Frozen(), task=Digits(), batch_size=29),
     "frozen, normalised": RunConfig(
         model=RESIDUAL, rule=Frozen(credit_scale="rms"), task=Digits(), batch_size=29

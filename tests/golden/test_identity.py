@@ -14,8 +14,8 @@ from conftest import tiny_config
 from old_stores import COMMANDS, STORES, unpack
 from sonde import config as configuration
 from sonde.config import CHOICES, Optimiser, Probing, change, parse, to_tree, younger
-from sonde.rules import DirectFeedback
-from sonde.run_ids import FIRST, OPTIMISER, PROBES, RUN, lasting
+from sonde.rules import DirectFeedback, KolenPollack
+from sonde.run_ids import FIRST, OPTIMISER, PROBES, RUN, VERSIONS, lasting, older_version
 from sonde.store.run import RunFolder
 from sonde.studies import STUDIES
 from stores import without_checksums
@@ -76,6 +76,38 @@ def test_a_part_that_comes_to_mean_something_else_has_other_ids(monkeypatch: pyt
     assert parse(to_tree(after)) == after
     with pytest.raises(package.SondeError, match=r"rule.version = 1: this Sonde has version 2 of dfa"):
         parse(tree)
+
+
+def test_the_table_of_versions_is_that_of_the_parts() -> None:
+    found = {
+        part: {name: kind.version for name, kind in table.items() if getattr(kind, "version", 1) != 1}
+        for part, table in CHOICES.items()
+    }
+    assert {part: versions for part, versions in found.items() if versions} == VERSIONS
+
+
+def test_a_run_of_kp_version_1_is_read_and_shown_as_such_and_not_recomputed(
+    tmp_path: Path, sonde: Callable[..., CompletedProcess[str]]
+) -> None:
+    """Item 3: another rule under the same name may be neither continued nor mistaken for today's."""
+    before = content(unpack("kp", tmp_path / "runs"))
+    (run,) = package.load(tmp_path / "runs").runs
+    assert run.about["rule_label"] == "KP (version 1)"
+    assert run.label.endswith("KP (version 1)")
+    now = change(tiny_config(rule=KolenPollack()), {})
+    assert to_tree(now)["rule"]["version"] == 2
+    assert older_version("rule", run.config["rule"]) == 1
+    assert older_version("rule", to_tree(now)["rule"]) is None
+    assert older_version("rule", to_tree(tiny_config(rule=DirectFeedback()))["rule"]) is None
+    (described,) = json.loads(sonde("show", "--json").stdout)
+    assert described["label"].endswith("KP (version 1)")
+    sonde("audit")
+    sonde("report", "--no-figures")
+    declined = sonde("recompute", run.id, check=False)
+    assert declined.returncode == 2
+    assert declined.stderr.count("\n") == 1
+    assert "rule.version = 1" in declined.stderr
+    assert content(tmp_path / "runs") == before
 
 
 def test_what_is_left_out_is_younger_and_at_its_default() -> None:

@@ -66,6 +66,21 @@ def test_every_rule_has_its_line() -> None:
     assert LINES.keys() == RULES.keys() | {BY_LAYER}
 
 
+@pytest.mark.parametrize("name", RULES)
+def test_a_rule_that_differs_from_its_paper_says_so(name: str) -> None:
+    """Item 7: in its docstring, which `sonde explain` prints, and on the page where it differs in more than scale."""
+    rule, said = RULES[name](), " ".join((RULES[name].__doc__ or "").split())
+    has_paper = "arXiv" in said or "doi" in said
+    assert (rule.credit_scale == "none") == (name in ("bp", "frozen"))
+    assert ("`credit_scale`" in said) == (has_paper and rule.credit_scale == "rms")
+    page = (ROOT / "docs" / "rules.md.jinja").read_text()
+    differences = page.partition("## Where they differ from their papers")[2].partition("\n## ")[0]
+    assert "`credit_scale: rms`" in differences
+    assert (f"- `{name}`:" in differences) == (
+        name in ("fa", "mirror", "ddtp", "dkp", "predsim", "brsf", "kp")
+    )
+
+
 @pytest.mark.parametrize("name", list(LINES))
 def test_what_the_table_says_of_stacks_is_what_the_code_does(name: str) -> None:
     rule, _, _, stacked = LINES[name]

@@ -8,6 +8,18 @@ _WORDS = {
         "gradient at that layer's state.",
         "a_l, beside g_l; it points uphill, and what produced h_l descends along it.",
     ),
+    "credit_at": (
+        "Option of every rule that names a credit for each state: whether a block learns from the credit of its output "
+        "state (`output`, the default) or of its input state (`input`).",
+        "`rule.credit_at`: block l descends along ⟨f_l, a_{l+1}⟩ or ⟨f_l, a_l⟩. The credits are the same, so the "
+        "probes of credit are; with `input` no block learns from a_L, and all states must have one shape.",
+    ),
+    "credit_scale": (
+        "Option of every rule: `rms` divides the credit of each state by its root mean square over the batch before a "
+        "unit learns from it, `none` leaves it as the rule names it.",
+        "`rule.credit_scale`: a/(RMS(a) + 1e-6). `rms` is the default of every rule but `bp` and `frozen`; the papers "
+        "of these rules do not divide.",
+    ),
     "null": (
         "Chance: what the same measure scores when the rule's random matrices or networks are drawn anew.",
         "In the same snapshot, 4 or 20 draws; of a rule that draws nothing, a random vector; of one whose credit is "

@@ -82,7 +82,7 @@ def through_layers(sample: Sample, state: State, options: Options, steps: int) -
 
 
 def own(net: Network, state: State) -> dict[str, Tensor]:
-    """FA by layers, mirror: V is what the rule owns."""
+    """FA by layers, KP, mirror: V is what the rule owns."""
     return dict(state["matrices"])
 
 
@@ -102,11 +102,6 @@ def signed_anew(net: Network, state: State) -> dict[str, Tensor]:
         uniform = torch.tensor([abs(number) / 2**15 for number in sixteen], dtype=torch.float64)
         found[name] = math.sqrt(3) * size.double() * uniform.view(w.shape) * w.sign()
     return found
-
-
-def following(net: Network, state: State) -> dict[str, Tensor]:
-    """KP: V = W + what they still differ in."""
-    return {name: net.get_parameter(name) + apart.double() for name, apart in state["matrices"].items()}
 
 
 def back_through(sample: Sample, feedback: Mapping[str, Tensor]) -> list[Tensor]:
@@ -283,7 +278,7 @@ FEEDBACK: dict[str, Callable[[Network, State], dict[str, Tensor]]] = {
     "usf": signed,
     "frsf": signed,
     "brsf": signed_anew,
-    "kp": following,
+    "kp": own,
     "mirror": own,
 }
 """V of the rules of layers, by the names of the weights."""

@@ -41,6 +41,8 @@ class BatchMagnitudes(Rule):
 
     Liao, Leibo & Poggio (2016), arXiv:1510.05067:  V = |M| ∘ sign(W), |M| uniform between 0 and √3·s, s the standard
     deviation of W's initial entries, so that V has the size of W's initial matrix.  Magnitudes have 15 bits.
+    Not as in the paper: credit is divided by its batch RMS (`credit_scale`), and the first draw is discarded: the check
+    of the products before training takes it.
     Exact limit: in expectation it is `usf`, times √3/2.
     """
 

@@ -16,7 +16,7 @@ from sonde.errors import SondeError
 from sonde.rules.bridge import HIDDEN, InputNorm, Rows, build, normalised
 from sonde.rules.dfa import direct_feedback, send
 from sonde.rules.learner import Learner
-from sonde.rules.rule import CreditScale, Facts, Matrices, Route, Rule, Signal, normal_like
+from sonde.rules.rule import CreditScale, Facts, LocalRule, Matrices, Route, Signal, normal_like
 
 ROWS = 1024  # that V̄ reads together: what its layers hand on stays in the cache
 
@@ -64,7 +64,7 @@ class Value:
 
 @final
 @checked
-class CreditBridge(Rule):
+class CreditBridge(LocalRule):
     """V(h_l, t_l, e) learns the loss a state leads to;  a_l = ∇_h V(h_l, t_l, e).
 
     Three terms, each logged:  consistency  V(h_l) ≈ −λ log mean_K exp(−V̄(h_{l+1} + σ·noise)/λ),  V̄ the moving

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from sonde.checked import checked
 from sonde.rules.learner import Learner
-from sonde.rules.rule import CreditScale, Facts, Route, Rule, Signal, seeded
+from sonde.rules.rule import CreditScale, Facts, LocalRule, Route, Signal, seeded
 
 
 class Inverses:
@@ -36,13 +36,15 @@ class Inverses:
 
 @final
 @checked
-class DirectTargets(Rule):
+class DirectTargets(LocalRule):
     """A target for the last state is carried straight to every other by what inverts the way up.
 
     Meulemans et al. (2020), arXiv:2006.14331, DDTP-linear:  the target of h_L is ĥ_L = h_L − `step`·g_L, that of h_l
     is h_l + Q_l(ĥ_L − h_L);  a_l = h_l − target.  Q_l learns to undo: Adam 1e-3 on
     ‖Q_l (f(h_l + σε) − f(h_l)) − σε‖², f the way from h_l to h_L, σ = `noise` times the size of h_l, ε normal.  One Q_l
     learns at each step, in turn.  Of tokens and maps it is about what the network's reader reads.
+    Not as in the paper: credit is divided by its batch RMS (`credit_scale`); the target is set at h_L, not at the
+    output; Q_l is not trained before the network; and the last block learns from the exact gradient.
     Exact limit: on a linear network that can be inverted, Q_l is the inverse of the map above h_l.
     """
 

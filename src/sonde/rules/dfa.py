@@ -10,7 +10,7 @@ from annotated_types import Ge
 from torch import Tensor
 
 from sonde.checked import checked
-from sonde.rules.rule import CreditScale, Facts, Matrices, Route, Rule, Signal
+from sonde.rules.rule import CreditScale, Facts, LocalRule, Matrices, Route, Signal
 
 LARGE = 2**30  # bytes of feedback matrices that are worth a word
 
@@ -88,11 +88,12 @@ def _seen_from(e: Tensor, b_dC: Tensor, h: Tensor) -> Tensor:
 
 @final
 @checked
-class DirectFeedback(Rule):
+class DirectFeedback(LocalRule):
     """Send the output error straight to every state through a fixed random matrix.
 
     Nøkland (2016), arXiv:1609.01596:  a_l = e B_lᵀ.  With `per_channel` the positions of a map share the credit of
     their channel, and B_l is smaller by their number.
+    Not as in the paper: credit is divided by its batch RMS (`credit_scale`).
     Exact limit: with one hidden layer and B equal to the head's weight it is backprop.
     """
 

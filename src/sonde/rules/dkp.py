@@ -8,16 +8,18 @@ from torch import Tensor
 
 from sonde.checked import checked
 from sonde.rules.dfa import DirectFeedback, direct_feedback, gather, send
-from sonde.rules.rule import CreditScale, Facts, Matrices, Route, Rule, Signal
+from sonde.rules.rule import CreditScale, Facts, LocalRule, Matrices, Route, Rule, Signal
 
 
 @final
 @checked
-class DirectKolenPollack(Rule):
+class DirectKolenPollack(LocalRule):
     """DFA whose matrices take the step that a head on their state would take.
 
     Webster, Choi & Ahn (2021), openreview.net/forum?id=zgGmAx9ZcY:  a_l = e B_lᵀ,
     B_l ← (1 − ηλ)B_l − η·mean_i h_l ⊗ e,  with η = `lr` and ηλ = `decay`.
+    Not as in the paper: credit is divided by its batch RMS (`credit_scale`); and B_l takes plain gradient steps while
+    the studies train the head with AdamW, so the two do not take the same step and need not meet.
     Exact limit: at a state that a linear head reads, with the head's rate and decay, B − W_headᵀ shrinks by 1 − ηλ
     at every step.
     """

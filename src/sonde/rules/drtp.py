@@ -8,16 +8,17 @@ from torch import Tensor
 
 from sonde.checked import checked
 from sonde.rules.dfa import direct_feedback, send
-from sonde.rules.rule import CreditScale, Facts, Matrices, Route, Rule, Signal
+from sonde.rules.rule import CreditScale, Facts, LocalRule, Matrices, Route, Signal
 
 
 @final
 @checked
-class TargetProjection(Rule):
+class TargetProjection(LocalRule):
     """Send the target, not the error, to every state: blocks learn before the output is known.
 
     Frenkel, Lefebvre & Bol (2021), arXiv:1909.01311:  a_l = −y B_lᵀ, y the label as 0s and a 1 (or the target itself),
     B_l ~ N(0, 1/C).  The sign is that of the error of a class that is not predicted yet, e = p − y.
+    Not as in the paper: credit is divided by its batch RMS (`credit_scale`).
     Exact limit: where every output is zero it is DFA under the squared error, times C/2.
     """
 

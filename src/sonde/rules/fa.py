@@ -12,12 +12,12 @@ from torch import Tensor
 from sonde.checked import checked
 from sonde.errors import SondeError
 from sonde.rules.layers import Backward, cast, drawn
-from sonde.rules.rule import CreditScale, Facts, Matrices, Matrix, Route, Rule, Signal
+from sonde.rules.rule import CreditScale, Facts, LocalRule, Matrices, Matrix, Route, Signal
 
 
 @final
 @checked
-class FeedbackAlignment(Rule):
+class FeedbackAlignment(LocalRule):
     """Carry the exact top gradient down through fixed random matrices.
 
     Lillicrap et al. (2016), doi:10.1038/ncomms13276.  With `level: block`, one matrix a block:  a_L = g_L,
@@ -28,6 +28,7 @@ class FeedbackAlignment(Rule):
     to .07 with depth.
     Of tokens B_l acts on each; of maps it mixes channels, the same at every position, and blocks must keep the shape,
     which V need not.
+    Not as in the paper: credit is divided by its batch RMS (`credit_scale`), and the default is one matrix a block.
     Exact limits: with B_l the transposed Jacobian of block l of a linear network it is backprop; with V = W, of any.
     """
 

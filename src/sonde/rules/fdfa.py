@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from sonde.checked import checked
 from sonde.rules.dfa import DirectFeedback, direct_feedback, gather, send
 from sonde.rules.learner import Learner
-from sonde.rules.rule import CreditScale, Facts, Route, Rule, Signal, normal_like, seeded
+from sonde.rules.rule import CreditScale, Facts, LocalRule, Route, Rule, Signal, normal_like, seeded
 
 
 class Estimates:
@@ -38,11 +38,12 @@ class Estimates:
 
 @final
 @checked
-class ForwardDirectFeedback(Rule):
+class ForwardDirectFeedback(LocalRule):
     """DFA whose matrices learn the mean Jacobian of the output, from one forward-mode pass a step.
 
     Bacho & Chu (2024), arXiv:2212.07282:  v_l ~ N(0, 1) at every state changes the output by d = Σ_l (∂z/∂h_l) v_l;
     B_l descends, with Adam, along B_l − mean_i v_l ⊗ d, and starts at zero;  a_l = e B_lᵀ.
+    Not as in the paper: credit is divided by its batch RMS (`credit_scale`).
     Exact limit: on a linear network B_l is (∂z/∂h_l)ᵀ in expectation, and with that it is backprop.
     """
 

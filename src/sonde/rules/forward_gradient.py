@@ -7,16 +7,17 @@ from annotated_types import Ge
 from torch import Tensor
 
 from sonde.checked import checked
-from sonde.rules.rule import CreditScale, Facts, Route, Rule, Signal, Stream, normal_like
+from sonde.rules.rule import CreditScale, Facts, LocalRule, Route, Signal, Stream, normal_like
 
 
 @final
 @checked
-class ForwardGradient(Rule):
+class ForwardGradient(LocalRule):
     """One forward-mode pass along a random direction of all states; no gradient is sent back.
 
     Baydin et al. (2022), arXiv:2202.08587; of states, not weights: Ren et al. (2023), arXiv:2210.03310:
     a_l = (Σ_k ⟨∇_{h_k} ℓ, v_k⟩) v_l,  v ~ N(0, 1), averaged over `directions`.
+    Not as in the paper: credit is divided by its batch RMS (`credit_scale`).
     Exact limit: its mean over draws is the exact gradient; so it is backprop as directions become many.
     """
 

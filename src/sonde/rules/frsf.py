@@ -19,6 +19,7 @@ class FixedMagnitudes(Rule):
 
     Liao, Leibo & Poggio (2016), arXiv:1510.05067:  V = |M| ∘ sign(W), M fixed and normal, with the size
     of W's initial entries.
+    Not as in the paper: credit is divided by its batch RMS (`credit_scale`).
     Exact limit: with |M| = |W| it is backprop.
     """
 

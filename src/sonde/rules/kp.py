@@ -4,46 +4,77 @@ from collections.abc import Sequence
 from typing import Annotated, ClassVar, final
 
 import torch
-from annotated_types import Ge, Le
-from torch import Tensor
+from annotated_types import Ge
+from torch import Tensor, nn
 
 from sonde.checked import checked
+from sonde.errors import SondeError
 from sonde.rules.fa import FeedbackAlignment
 from sonde.rules.layers import Backward, cast, drawn, weights_of
 from sonde.rules.rule import CreditScale, Facts, Matrix, Route, Rule, Signal
 
 
+class Followers(Backward):
+    """V, and how often W and V were written to when they were last given a gradient."""
+
+    def __init__(self, matrices: dict[str, nn.Parameter]) -> None:
+        super().__init__(dict(matrices))
+        self.parameters = list(matrices.values())
+        self.written: tuple[int, int] | None = None
+
+    def follow(self, weights: Matrix, gradients: Matrix) -> None:
+        """Give V the gradient of W; the optimiser does the rest."""
+        written = (_writes(weights), _writes(self.matrices))
+        if self.written is not None and written[0] != self.written[0] and written[1] == self.written[1]:
+            raise SondeError(
+                "kp: the optimiser changed the weights and not the backward matrices that follow them: make it with "
+                "assignment.parameters() in place of the network's own"
+            )
+        self.written = written
+        for name, v in self.matrices.items():
+            v.grad = gradients[name].clone() if name in gradients else None
+
+
 @final
 @checked
 class KolenPollack(Rule):
-    """V starts as a draw of its own, takes every step that W takes, and both forget at the same rate: they meet.
+    """V starts as a draw of its own, takes every step that W takes, and both decay at the same rate: they meet.
 
     Kolen & Pollack (1994); Akrout et al. (2019), arXiv:1904.05391:  W ← (1 − ηλ)W + ΔW,  V ← (1 − ηλ)V + ΔW.  Both
-    ends of a connection see the same product of activity and credit, so an optimiser at each takes the same step
-    without the weights being sent.  So V − W shrinks by 1 − `decay` at every step, decay = ηλ, whatever the optimiser
-    is: it is what the rule keeps.  The studies' AdamW has ηλ = 1e-5, too little for runs of thousands of steps, so V
-    has a decay of its own.
-    Exact limits: with V = W it is backprop; after enough steps it is, too.
+    ends of a connection see the same product of activity and credit: V gets the gradient of W and an equal optimiser,
+    with the same weight decay, and the value of W is never read.  Under AdamW, and under SGD without momentum, V − W
+    shrinks by 1 − ηλ at every step, η the rate and λ the `weight_decay` of the optimiser; with `weight_decay` 0 it
+    stays.  The decay of `adam` goes through its moments, so there V − W need not shrink by this factor.
+    Not as in the paper: credit is divided by its batch RMS (`credit_scale`), and the studies train with AdamW, whose ηλ
+    is at most 1e-5.
+    Exact limits: with V = W it is backprop; after enough steps with λ > 0 it is, too.
+    Version 1 set V to W plus a difference that had a decay of its own, 1e-3 a step: it read W, and W had no such decay.
     """
 
-    decay: Annotated[float, Ge(0), Le(1)] = 1e-3
     credit_scale: CreditScale = "rms"
     penalty: Annotated[float, Ge(0)] = 0.0
 
     label: ClassVar[str] = "KP"
     route: ClassVar[Route] = "layer"
     chance: ClassVar[Rule] = FeedbackAlignment(level="layer")
+    version: ClassVar[int] = 2
 
-    def init(self, facts: Facts, rng: torch.Generator) -> Backward:
-        """V − W."""
-        start = weights_of(facts.units)
-        return Backward({name: v - start[name] for name, v in drawn(facts, rng).items()})
+    def init(self, facts: Facts, rng: torch.Generator) -> Followers:
+        return Followers(
+            {name: nn.Parameter(v, requires_grad=False) for name, v in drawn(facts, rng).items()}
+        )
 
     def feedback(self, state: Backward, units: Sequence[Matrix]) -> Matrix:
-        weights, apart = weights_of(units), cast(state.matrices, units)
-        found = torch._foreach_add(list(weights.values()), list(apart.values()))
-        return dict(zip(weights, found, strict=True))
+        return cast(state.matrices, units)
 
-    def update(self, state: Backward, signal: Signal) -> dict[str, Tensor]:
-        torch._foreach_mul_(list(state.matrices.values()), 1 - self.decay)
+    def update(self, state: Followers, signal: Signal) -> dict[str, Tensor]:
+        state.follow(weights_of(signal.units), weights_of(signal.gradients_of_units))
         return {}
+
+    def followers(self, state: Followers) -> list[nn.Parameter]:
+        return state.parameters
+
+
+def _writes(matrices: Matrix) -> int:
+    """How often they were written to: a count that PyTorch keeps, not their values."""
+    return sum(matrix._version for matrix in matrices.values())

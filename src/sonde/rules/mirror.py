@@ -42,6 +42,8 @@ class WeightMirror(Rule):
     Akrout et al. (2019), arXiv:1904.05391:  y = W x,  V ← V + rate · cov(y, x),  then V is rescaled to the norm of W;
     x are `samples` normal vectors, so that cov(y, x) is W in expectation.  A convolution's matrix has the patch it
     looks at as its input.
+    Not as in the paper: credit is divided by its batch RMS (`credit_scale`); the noise goes through W alone, without
+    bias and activation function; and V is rescaled to the norm of W, which the paper's rule does not read.
     Exact limit: V becomes W as the samples become many.
     """
 

@@ -9,7 +9,7 @@ from torch.autograd.function import once_differentiable
 
 from sonde.checked import checked
 from sonde.rules.learner import Learner
-from sonde.rules.rule import CreditScale, Facts, Route, Rule, Signal
+from sonde.rules.rule import CreditScale, Facts, LocalRule, Route, Signal
 
 
 class LocalHeads(nn.Module):
@@ -43,13 +43,15 @@ class Local:
 
 @final
 @checked
-class PredSim(Rule):
+class PredSim(LocalRule):
     """Every state has losses of its own, and no credit crosses a block.
 
     Nøkland & Eidnes (2019), arXiv:1901.06656:  a_l = ∇_{h_l} [(1 − β)·ℓ(C_l h_l, y) + β·mean((S(P_l h_l) − S(y))²)],
     S the cosines between the rows of a batch, each row less its mean, y the label as 0s and a 1.  C_l and P_l (to as
     many numbers as it reads, at most `similar`) learn from the same two losses, with Adam 1e-3.  Of tokens and maps
     they read what the network's reader reads; where each token has an output of its own, each token.
+    Not as in the paper: credit is divided by its batch RMS (`credit_scale`), and C_l starts with PyTorch's default
+    weights, not at zero.
     Exact limit: with β = 0 and C_L the readout it is the exact gradient at the last state.
     """
 

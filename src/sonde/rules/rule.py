@@ -12,13 +12,15 @@ from typing import Any, Literal, Protocol
 
 import torch
 import torch.nn.functional as F  # noqa: N812
-from torch import Tensor
+from torch import Tensor, nn
 
+from sonde.checked import checked
 from sonde.errors import SondeError
 from sonde.losses import Loss
 from sonde.readers import FLAT, Reader
 
 CreditScale = Literal["rms", "none"]
+CreditAt = Literal["output", "input"]
 
 # How credit reaches the blocks: by automatic differentiation across all of them; at each cut, as the rule says; by
 # automatic differentiation with other matrices on the way back; or across all of them to the embedding, the blocks
@@ -205,8 +207,16 @@ class Rule(Protocol):
 
     @property
     def credit_scale(self) -> CreditScale:
-        """`rms`: blocks are told a/(RMS(a) + 1e-6), RMS over the batch; `none`: a as it is."""
+        """`rms`: blocks are told a/(RMS(a) + 1e-6), RMS over the batch; `none`: a as it is.
+
+        The default `rms` is Sonde's: the papers of the rules do not divide.
+        """
         return "rms"
+
+    @property
+    def credit_at(self) -> CreditAt:
+        """Which credit block l learns from: that of its `output` state, a_{l+1}, or that of its `input` state, a_l."""
+        return "output"
 
     @property
     def penalty(self) -> float:
@@ -243,6 +253,22 @@ class Rule(Protocol):
     def update(self, state: Any, signal: Signal) -> dict[str, Tensor]:
         """Learn from the batch what the rule learns, and return what it logs, still on the device."""
         return {}
+
+    def followers(self, state: Any) -> list[nn.Parameter]:
+        """What of the state the network's optimiser changes too; `update` gives it its gradient."""
+        return []
+
+
+@checked
+class LocalRule(Rule):
+    """A rule that names a credit for every state; each unit learns from one of them.
+
+    With `credit_at: output` block l descends along ⟨f_l, a_{l+1}⟩, the credit of the state it makes.  With `input` it
+    descends along ⟨f_l, a_l⟩, the credit of the state it is given, which needs states of one shape; no block then
+    learns from a_L.  The embedding learns from a_0 either way, and the credits themselves are the same.
+    """
+
+    credit_at: CreditAt = "output"
 
 
 class Nothing:

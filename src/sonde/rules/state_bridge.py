@@ -13,7 +13,7 @@ from torch import Tensor
 from sonde.checked import checked
 from sonde.rules.bridge import HIDDEN, InputNorm, Rows, build, normalised, widths_of
 from sonde.rules.learner import Learner
-from sonde.rules.rule import CreditScale, Facts, Route, Rule, Signal
+from sonde.rules.rule import CreditScale, Facts, LocalRule, Route, Signal
 
 
 class Predictor:
@@ -40,7 +40,7 @@ class Predictor:
 
 @final
 @checked
-class StateBridge(Rule):
+class StateBridge(LocalRule):
     """G(h_l, t_l, s) predicts h_L;  a_l = ∇_{h_l} ℓ(readout(G(h_l, t_l, s)), y),  a_L = g_L.
 
     t_l = l/L; s is the output error e, or g_L.  G has `hidden_layers` hidden layers of width `hidden` and learns, at

@@ -19,6 +19,7 @@ class UniformSigns(Rule):
 
     Liao, Leibo & Poggio (2016), arXiv:1510.05067:  V = s·sign(W) in place of every weight matrix W of the blocks, s
     the standard deviation of W's initial entries.
+    Not as in the paper: credit is divided by its batch RMS (`credit_scale`).
     Exact limit: with weights that are all ±s it is backprop.
     """
 

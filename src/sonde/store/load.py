@@ -10,6 +10,7 @@ import polars as pl
 
 from sonde.errors import SondeError
 from sonde.rows import empty
+from sonde.run_ids import older_version
 from sonde.store import index, index_writer
 from sonde.store.index import Index
 from sonde.store.index_writer import Writer
@@ -222,4 +223,7 @@ def _is_watched(entry: Entry) -> bool:
 
 def _run(path: Place, entry: Entry) -> Run:
     known = entry.description
-    return Run(entry.id, known["config"], known["about"], entry.manifest, path, known.get("defaults", {}))
+    about, version = known["about"], older_version("rule", known["config"].get("rule", {}))
+    if version is not None:
+        about = about | {"rule_label": f"{about['rule_label']} (version {version})"}
+    return Run(entry.id, known["config"], about, entry.manifest, path, known.get("defaults", {}))

@@ -6,13 +6,14 @@ import torch
 from torch import Tensor, nn
 
 from sonde.criteria import Criterion, as_loss
+from sonde.errors import SondeError
 from sonde.generators import generator
 from sonde.losses import CROSS_ENTROPY, Loss
 from sonde.network import Network, survey
 from sonde.probes import Redrawn, Snapshot
 from sonde.rules import Facts, Nothing, Rule, RuleState
 from sonde.rules.rule import Matrix
-from sonde.training.step import Again, Step, backward, signal_on
+from sonde.training.step import Again, Step, backward, credit_at, signal_on
 from sonde.training.swap import check_products
 
 
@@ -20,11 +21,13 @@ class CreditAssignment:
     """Use a learning rule in a loop of one's own:
 
         assignment = CreditAssignment(net, DirectFeedback(), sample=x)
+        optimiser = torch.optim.AdamW(assignment.parameters())
         for x, y in loader:
             optimiser.zero_grad()
             assignment.backward(x, y)        # instead of loss.backward()
             optimiser.step()
 
+    Make the optimiser with `assignment.parameters()`: the network's own, and what else the rule has it change (`kp`).
     `net` is what `sonde.chain` makes of a module, or has `embed`, `blocks` and `readout` itself; where it also says
     `residual = True`, blocks return what they add to the state, otherwise they return the next state.  `loss` is any
     function of (output, y), such as `nn.CrossEntropyLoss()`.  `steps` is the length of the training, which a rule with
@@ -56,9 +59,15 @@ class CreditAssignment:
             units=_copied(self.net.matrices()) if rule.route == "layer" else [],
             names=[self.net.name_of(layer) for layer in range(self.net.depth)],
         )
+        _check_credit_at(rule, self.facts)
         self.state = rule.init(self.facts, generator(seed, "rule"))
         if rule.route == "layer":
             check_products(self.net, sample, rule.feedback(self.state, self.facts.units).keys())
+
+    def parameters(self) -> list[nn.Parameter]:
+        """What the optimiser changes: the network's parameters, then those of the rule that take its steps."""
+        followers = getattr(self.rule, "followers", None)  # a rule from elsewhere need not have any
+        return [*self.net.parameters(), *(followers(self.state) if followers else [])]
 
     def backward(self, x: Tensor, y: Tensor) -> Step:
         """Fill the gradient of every parameter the rule trains; return the mean loss, the output and the logs."""
@@ -115,3 +124,21 @@ class CreditAssignment:
 
 def _copied(units: list[dict[str, nn.Parameter]]) -> list[Matrix]:
     return [{name: p.detach().clone() for name, p in unit.items()} for unit in units]
+
+
+def _check_credit_at(rule: Rule, facts: Facts) -> None:
+    """Refuse credit of a block's input where there is none for the block, or where it has another shape."""
+    if credit_at(rule) == "output":
+        return
+    if rule.route != "local":
+        raise SondeError(
+            "rule.credit_at=input is for rules that name a credit at every state; this one carries it through every "
+            "layer: leave it at output"
+        )
+    for name, below, above in facts.transitions:
+        if below != above:
+            before, after = ("×".join(map(str, shape)) for shape in (below, above))
+            raise SondeError(
+                f"rule.credit_at=input: {name} makes states of {after} out of {before}, so the credit of its input "
+                "does not fit its output: leave it at output"
+            )

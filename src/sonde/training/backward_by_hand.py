@@ -37,7 +37,7 @@ from sonde.rules import (
     StateBridge,
 )
 from sonde.training.stacked_layers import StackedLayerNorm, StackedLinear
-from sonde.training.step import Again, Step, backward, scaled, signal_on
+from sonde.training.step import Again, Step, backward, delivered, signal_on
 
 MODELS_BY_HAND = (PlainMLP, ResMLP, ResidualMLP)
 RULES_BY_HAND = (Backprop, FeedbackAlignment, DirectFeedback, StateBridge, CreditBridge)
@@ -328,7 +328,8 @@ class StepByHand:
         top = self.readout.backward(g, rule.reads_top_gradient)
         top = None if top is None else top * samples
         signal = signal_on(Again(net, x), states, output, y, self.loss, top)
-        for unit, a in zip([self.embed, *self.blocks], rule.credits(self.state, signal), strict=True):
-            unit.backward(scaled(a, rule.credit_scale, samples, net.lead), below=False)
+        told = delivered(rule, rule.credits(self.state, signal), samples, net.lead)
+        for unit, a in zip([self.embed, *self.blocks], told, strict=True):
+            unit.backward(a, below=False)
         with torch.enable_grad():  # what a rule learns beside the network is autograd's
             return rule.update(self.state, signal)

@@ -41,7 +41,6 @@ class Program:
         if config.precision == "bf16":
             use_bf16(self.net)
         self.initial = {name: p.detach().clone() for name, p in self.net.named_parameters()}
-        self.optimiser = make_optimiser(config.optimiser, list(self.net.parameters()))
         self.order = generator(config.seed, "order")
         self.steps_per_epoch = data.steps(config.batch_size)
         sample, _ = data.test(0, 2)
@@ -55,6 +54,7 @@ class Program:
                 steps=config.epochs * self.steps_per_epoch,
                 seed=config.seed,
             )
+        self.optimiser = make_optimiser(config.optimiser, self.credit.parameters())
         self.loss = self.credit.loss
         self.backward = step_of(config, self.net, self.credit.state, self.loss)
 

@@ -18,7 +18,7 @@ from sonde.losses import Loss
 from sonde.network import Network, untraced, vector_axis
 from sonde.readers import FLAT
 from sonde.rules import Rule, RuleState, Signal
-from sonde.rules.rule import CreditScale, Matrix
+from sonde.rules.rule import CreditAt, CreditScale, Matrix
 from sonde.training.swap import swapped
 from sonde.training.tangents import tangent_of_output
 
@@ -96,20 +96,17 @@ def _layer(net: Network, rule: Rule, state: RuleState, x: Tensor, y: Tensor, los
 
 
 def _local(net: Network, rule: Rule, state: RuleState, x: Tensor, y: Tensor, loss: Loss) -> Step:
-    """No gradient crosses a cut; each unit gets the gradient of ⟨its output, â_l⟩/N."""
+    """No gradient crosses a cut; each unit gets the gradient of ⟨its output, â⟩/N, â as `delivered` says."""
     samples, again = x.shape[net.lead], Again(net, x)
 
     def signal_of(top_gradient: Tensor | None) -> Signal:
         return signal_on(again, states, output_NC.detach(), y, loss, top_gradient)
 
-    def delivered(signal: Signal) -> list[Tensor]:
-        return [scaled(a, rule.credit_scale, samples, net.lead) for a in rule.credits(state, signal)]
-
     seen: list[Signal] = []
 
     def answer(mean_gradient: Tensor) -> list[Tensor]:
         seen.append(signal_of(mean_gradient * samples))
-        return delivered(seen[0])
+        return delivered(rule, rule.credits(state, seen[0]), samples, net.lead)
 
     def hand_on(units: list[Tensor]) -> Tensor:
         again.remember()
@@ -126,7 +123,8 @@ def _local(net: Network, rule: Rule, state: RuleState, x: Tensor, y: Tensor, los
         signal = seen[0]
     else:
         signal = signal_of(None)
-        goals = [(goal, None), *zip(units, delivered(signal), strict=True)]
+        told = delivered(rule, rule.credits(state, signal), samples, net.lead)
+        goals = [(goal, None), *zip(units, told, strict=True)]
         goals = [(goal, a) for goal, a in goals if goal.requires_grad]
         torch.autograd.backward([goal for goal, _ in goals], [a for _, a in goals])
     return Step(value.detach(), output_NC.detach(), rule.update(state, signal))
@@ -138,6 +136,17 @@ def _goal(value: Tensor, rule: Rule, branches: list[Tensor], lead: int) -> Tenso
         penalties = [f.square().sum(vector_axis(f, lead)).flatten(lead).mean(-1) for f in branches]
         value = value + rule.penalty * torch.stack(penalties).sum(0)
     return value.sum() if lead else value
+
+
+def delivered(rule: Rule, credits: Sequence[Tensor], samples: int, lead: int) -> list[Tensor]:
+    """What each unit learns from, embedding first: the credit at its output or at its input, normalised, over N."""
+    told = [credits[0], *credits[:-1]] if credit_at(rule) == "input" else credits
+    return [scaled(a, rule.credit_scale, samples, lead) for a in told]
+
+
+def credit_at(rule: Rule) -> CreditAt:
+    """A rule from elsewhere need not say."""
+    return getattr(rule, "credit_at", "output")
 
 
 def scaled(a: Tensor, credit_scale: CreditScale, samples: int = 1, lead: int = 0) -> Tensor:

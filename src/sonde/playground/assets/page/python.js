@@ -58,7 +58,6 @@ function pythonOf(s) {
     ...prefixed('task', SAME_TASK[task](s)),
     ...((s.rule === 'fa' || s.rule === 'dfa') && s.credit === 'none' ? { 'rule.credit_scale': 'none' } : {}),
     ...(s.rule === 'usf' || s.rule === 'kp' ? { 'rule.credit_scale': 'none' } : {}),
-    ...(s.rule === 'kp' ? { 'rule.decay': exactly(s.rate * s.decay) } : {}),
     'optimiser.name': s.decay ? 'adamw' : 'adam',
     'optimiser.lr': s.rate,
     'optimiser.weight_decay': s.decay,
