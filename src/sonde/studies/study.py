@@ -27,7 +27,7 @@ class Gathered:
     evidence: Evidence
     left_out: dict[str, str]
     judge: Judge  # of the whole store
-    beside: Runs  # complete runs that findings need and no figure shows
+    beside: Runs  # complete runs of another recipe that the study trains, too
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ class Study:
     configs: Callable[[str, Sequence[int]], list[RunConfig]]  # (scale, seeds) → complete configurations
     findings: Callable[[Gathered], list[StudyFinding]]
     beside: Callable[[str, Sequence[int]], list[RunConfig]] = lambda scale, seeds: []
-    """Runs of another recipe, which findings need and no figure shows; trained with the study as it is."""
+    """Runs of another recipe, for findings and for figures that ask for them; trained with the study as it is."""
 
 
 class NoRuns(SondeError):
@@ -68,7 +68,7 @@ def gather(
 ) -> Gathered:
     """The stored, complete runs of the given configurations; with `guests`, those of guest rules beside them.
 
-    Runs of `beside` are handed on for findings, and are not in the evidence.
+    Runs of `beside` are handed on apart from the evidence: most figures are of the study's own runs.
     """
     wanted = {config.id: config for config in configs}
     inside = [run for run in stored.runs if run.id in wanted and run.manifest.state == "complete"]
@@ -93,7 +93,7 @@ def gather(
     more_rows = stored.rows.filter(pl.col("run").is_in([run.id for run in more_runs]))
     return Gathered(
         Runs(rows, inside),
-        Evidence(rows, runs, source),
+        Evidence(rows, runs, source, Evidence(more_rows, lines(more_runs), source) if more_runs else None),
         left_out,
         judge or Judge(stored),
         Runs(more_rows, more_runs),
