@@ -60,6 +60,12 @@ def _of_rules(name: str) -> dict[str, str]:
 
 
 FIGURES: dict[str, FigureSpec] = {
+    "loss_by_depth": FigureSpec(
+        title="Final loss against depth, of networks that can represent the identity",
+        paths={"residual": "plots/loss_by_depth"},
+        drawn_by="loss_by_depth.draw",
+        beside=True,
+    ),
     "learning_comparison": FigureSpec(
         title="What both networks learned, side by side",
         paths={"residual": "plots_micro/6_learning_comparison"},

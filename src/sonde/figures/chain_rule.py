@@ -73,7 +73,9 @@ def draw_products(ax: Axes, flow: Backward) -> None:
     for model, top in zip(MODELS, (1.0, 0.47), strict=True):
         measured = f"measured: {flow.words(model)}"
         if not math.isnan(factor := flow.theory_factor(model)):
-            measured += f"\ntheory at init: ×{number(factor, 3)} per layer"
+            start = flow.start_factor(model)
+            before = "" if math.isnan(start) else f"measured ×{number(start, 3)}, "
+            measured += f"\nat init: {before}theory ×{number(factor, 3)} per layer"
         ax.text(0, top, flow.relative[model].label, color=COLOR[model], weight="bold", va="top")
         ax.text(0.02, top - 0.19, rf"${CHAIN}{PRODUCTS[model]}$", color=INK, fontsize=9.5, va="center")
         ax.text(0, top - 0.32, measured, color=INK, fontsize=7.5, va="top", linespacing=1.4)

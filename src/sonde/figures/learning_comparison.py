@@ -43,7 +43,7 @@ def draw(evidence: Evidence) -> tuple[Figure, str]:
     footnotes(figure, notes)
     shown = (
         "Batch loss against steps; by how much the final loss (mean of the last tenth of the steps) lies below that "
-        "of the first step, both counted from the lowest that the network can reach; "
+        "of the first step, as all ratios of losses counted from the lowest that the network can reach; "
         f"gradient norm per layer {flow.when}; summary."
     )
     look = f"Look at which network learned: {'; '.join(ends.verdicts.values())}."
@@ -91,7 +91,7 @@ def table_of(ends: LossEnds, flow: Backward) -> list[tuple[str, list[str]]]:
         times = [
             times_trivial(mean, trivial, floor) for (mean, _, _), floor in zip(finals, floors, strict=True)
         ]
-        rows.append(("÷ zero's, both above", [_times(one) for one in times]))
+        rows.append(("÷ predicting zero", [_times(one) for one in times]))
     status = [
         loss_status(f, final[0], trivial, floor) for f, final, floor in zip(fell, finals, floors, strict=True)
     ]

@@ -199,10 +199,11 @@ class Backward:
 
     def theory_factor(self, model: str) -> float:
         """The same of the norms that random weights give; NaN where they are not known."""
-        if model not in self.theory or self.theory[model].size < 2:
-            return math.nan
-        first, last = self.theory[model][[0, -1]]
-        return float((first / last) ** (1 / (self.theory[model].size - 1)))
+        return _factor(self.theory[model]) if model in self.theory else math.nan
+
+    def start_factor(self, model: str) -> float:
+        """The same of the norms measured at initialisation."""
+        return _factor(self.start[model].mean) if model in self.start else math.nan
 
     def words(self, model: str) -> str:
         """What one layer and all of them together do to the gradient."""
@@ -215,6 +216,12 @@ class Backward:
     @property
     def sentence(self) -> str:
         return "; ".join(f"{line.label}: {self.words(line.key)}" for line in self.relative.lines)
+
+
+def _factor(norms: Floats) -> float:
+    """What one layer multiplies by on the way from the last norm back to the first, as a geometric mean."""
+    layers = norms.size - 1
+    return float((norms[0] / norms[-1]) ** (1 / layers)) if layers > 0 and norms[-1] > 0 else math.nan
 
 
 def backward(pair: Pair) -> Backward:

@@ -1,6 +1,6 @@
 """What a figure or a finding may rest on: tidy rows, and one line per run.  Knows no store."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import polars as pl
 
@@ -43,7 +43,7 @@ class Evidence:
     rows: pl.DataFrame
     runs: pl.DataFrame
     source: str
-    beside: "Evidence | None" = None  # of the runs that the study trains beside its own
+    beside: "Evidence | None" = field(default=None, kw_only=True)  # of the runs that the study trains beside its own
 
     def of(self, **choice: str) -> "Evidence":
         """The runs whose columns equal the choice, and their rows."""

@@ -10,6 +10,7 @@ import polars as pl
 
 from sonde.errors import SondeError
 from sonde.rows import empty
+from sonde.run_ids import rule_label
 from sonde.store import index, index_writer
 from sonde.store.index import Index
 from sonde.store.index_writer import Writer
@@ -219,4 +220,6 @@ def _is_watched(entry: Entry) -> bool:
 
 def _run(path: Place, entry: Entry) -> Run:
     known = entry.description
-    return Run(entry.id, known["config"], known["about"], entry.manifest, path, known.get("defaults", {}))
+    about = known["about"]
+    about = about | {"rule_label": rule_label(about["rule_label"], known["config"]["rule"])}
+    return Run(entry.id, known["config"], about, entry.manifest, path, known.get("defaults", {}))

@@ -229,7 +229,7 @@ def _cells(numbers: dict[str, Any], n: dict[str, str]) -> dict[str, str]:
         "final loss": number(numbers["final_loss"], 3) + spread + n["final_loss"],
         "test loss": number(numbers["test_loss"], 3) + n["test_loss"],
         "lowest": "unknown" if lowest is None else number(lowest, 3),
-        "above it, fell by": percent(numbers["loss_reduction_percent"]) + n["loss_reduction_percent"],
+        "above lowest, fell by": percent(numbers["loss_reduction_percent"]) + n["loss_reduction_percent"],
         "gradient, least … most": gradients + n["gradient_min"],
         "growth per layer: init": number(numbers["growth_per_layer_at_init"], 3)
         + n["growth_per_layer_at_init"],
