@@ -57,6 +57,8 @@ def draw(evidence: Evidence) -> tuple[Figure, str]:
         raise NoData(f"no plain_mlp or res_mlp with a linear output in {evidence.source}")
     check_recipe(runs, RECIPE, free="network, depth, weight scale and seed")
     rows = _final_losses(evidence, runs)
+    if not rows["defined"].any():
+        raise NoData(f"no defined batch_loss of the last steps in {evidence.source}")
     groups = [OfVariant(_of_variant(runs, variant), variant, evidence.source) for variant in VARIANTS]
     found = {group.variant: curves(group, _of_variant(rows, group.variant), "depth") for group in groups}
     notes = [note for lines in found.values() for note in lines.gaps(log=True, unit="depths")]

@@ -54,7 +54,11 @@ class Study:
 
 
 class NoRuns(SondeError):
-    """The store holds no complete run of the study."""
+    """The store holds no complete run of the study, but others: run → why it is not one."""
+
+    def __init__(self, message: str, left_out: Mapping[str, str]) -> None:
+        super().__init__(message)
+        self.left_out = left_out
 
 
 def gather(
@@ -87,7 +91,7 @@ def gather(
         reasons = (
             "; ".join(f"{run}: {why}" for run, why in list(left_out.items())[:3]) or "the store is empty"
         )
-        raise NoRuns(f"{source} holds no complete run of this study ({reasons})")
+        raise NoRuns(f"{source} holds no complete run of this study ({reasons})", left_out)
     runs = lines(inside)
     rows = stored.rows.join(runs.select("run"), on="run", how="semi") if left_out else stored.rows
     more_rows = stored.rows.filter(pl.col("run").is_in([run.id for run in more_runs]))
@@ -126,6 +130,9 @@ def _guests_beside(stored: Runs, configs: Sequence[RunConfig]) -> tuple[set[str]
     return alone, several
 
 
+NO_PART = "is not part of this study"
+
+
 class _Why:
     """Why a run is left out.  Seeds make no difference, so every recipe is looked at once."""
 
@@ -143,7 +150,7 @@ class _Why:
             return f"it is {run.standing.state}"
         pair = (run.config["model"]["name"], run.config["task"]["name"])
         if pair not in self.pairs:
-            return f"{pair[0]} on {pair[1]} is not part of this study"
+            return f"{pair[0]} on {pair[1]} {NO_PART}"
         recipe, seed = recipe_of(run.config), run.config["seed"]
         if recipe not in self.nearest:
             nearest = min((differences(run.config, tree) for tree in self.recipes), key=len)
