@@ -24,7 +24,24 @@ def residual_evidence(
     steps: int = 200,
     healthy: bool = False,
 ) -> Evidence:
-    """Both networks; with `healthy` the plain one behaves as the residual one does."""
+    """Both networks; with `healthy` the plain one behaves as the residual one does.  Beside them, by depth."""
+    own = _evidence(seeds, variants, depth, width, steps, healthy)
+    deeper = [_evidence(seeds, variants, one, 2, steps, healthy, "linear") for one in (2, 5)]
+    beside = Evidence(
+        pl.concat([one.rows for one in deeper]), pl.concat([one.runs for one in deeper]), "the store"
+    )
+    return Evidence(own.rows, own.runs, own.source, beside=beside)
+
+
+def _evidence(
+    seeds: tuple[int | None, ...],
+    variants: tuple[str, ...],
+    depth: int,
+    width: int,
+    steps: int,
+    healthy: bool,
+    output: str = "relu",
+) -> Evidence:
     rows: list[tuple[object, ...]] = []
     runs: list[tuple[object, ...]] = []
     for variant in variants:
@@ -32,6 +49,8 @@ def residual_evidence(
         for number, seed in enumerate(seeds):
             for model in LABELS:
                 run = f"{model}-{variant}-{'file' if seed is None else seed}"
+                run += "" if output == "relu" else f"-linear-{depth}"
+                label = LABELS[model] if output == "relu" else f"{LABELS[model]}, linear output"
                 recipe = (
                     "bp",
                     "BP",
@@ -50,7 +69,7 @@ def residual_evidence(
                     width,
                     alpha,
                 )
-                runs.append((run, LABELS[model], model, *recipe))
+                runs.append((run, label, model, *recipe))
                 residual = healthy or model == "res_mlp"
                 rows += _run_rows(
                     run, variant, residual, depth, width, steps, rng=np.random.default_rng(number)
@@ -58,7 +77,7 @@ def residual_evidence(
     return Evidence(
         pl.DataFrame(rows, schema=SCHEMA, orient="row"),
         pl.DataFrame(
-            [(*run, 1, None, None, "cls" if run[2] == "vit_mini" else "flat") for run in runs],
+            [(*run, 1, None, None, "flat", output) for run in runs],
             schema=RUNS_SCHEMA,
             orient="row",
         ),

@@ -165,7 +165,7 @@ def _evidence(rows: list[Row], runs: list[Row]) -> Evidence:
     return Evidence(
         pl.DataFrame(rows, schema=SCHEMA, orient="row"),
         pl.DataFrame(
-            [(*run, 1, None, None, "cls" if run[2] == "vit_mini" else "flat") for run in runs],
+            [(*run, 1, None, None, "cls" if run[2] == "vit_mini" else "flat", None) for run in runs],
             schema=RUNS_SCHEMA,
             orient="row",
         ),

@@ -19,7 +19,7 @@ from sonde.optimisers import GuestOptimiser
 from sonde.optimisers import Optimiser as Optimiser
 from sonde.probes import PROBES, Probe, Schedule, epochs_of
 from sonde.rules import RULES, Rule
-from sonde.run_ids import RUN, first_options, lasting, run_id
+from sonde.run_ids import IN_LABEL, RUN, first_options, lasting, run_id, with_settings
 from sonde.tasks import TASKS, Task
 
 CHOICES: dict[str, Mapping[str, type[Any]]] = {"model": MODELS, "rule": RULES, "task": TASKS}
@@ -237,8 +237,14 @@ def name_of(part: str, value: object) -> str:
 
 
 def label_of(part: str, value: Any) -> str:
-    """What figures and tables call a part: what it says itself, else its name."""
-    return str(getattr(value, "label", None) or name_of(part, value))
+    """What figures and tables call a part: what it says itself, else its name; a rule with what is not its default."""
+    label = str(getattr(value, "label", None) or name_of(part, value))
+    if part != "rule":
+        return label
+    known, said = _defaults_of(value), IN_LABEL.get(name_of(part, value), ())
+    chosen = {field.name: _json(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    other = {key: v for key, v in chosen.items() if key not in said and (key not in known or known[key] != v)}
+    return with_settings(label, other)
 
 
 def source_of(part: str, value: object) -> str | None:

@@ -11,15 +11,16 @@ Version 0.1.0 hashed the whole tree: this table is what that tree was made of, s
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
-Options = tuple[str, ...]
+Options = Collection[str]
 
 CHOSEN = ("model", "rule", "task")
 """The parts that are chosen by name, and stand in the id with it."""
 
-CREDIT: Options = ("credit_scale", "penalty")
+EXACT = {"credit_scale": "none", "penalty": 0.0}
+CREDIT = {"credit_scale": "rms", "penalty": 0.0}
 
 FIRST: dict[str, Mapping[str, Options]] = {
     "model": {
@@ -32,23 +33,25 @@ FIRST: dict[str, Mapping[str, Options]] = {
         "res_net": ("n", "d", "norm"),
     },
     "rule": {
-        "bp": CREDIT,
+        "bp": EXACT,
         "fa": CREDIT,
         "dfa": CREDIT,
-        "state_bridge": ("input_norm", "side", *CREDIT),
-        "credit_bridge": ("input_norm", "copies", "temperature", "noise", "average", "warmup", *CREDIT),
-        "frozen": CREDIT,
+        "state_bridge": {"input_norm": "layer", "side": "error"} | CREDIT,
+        "credit_bridge": {"input_norm": "layer", "copies": 8, "temperature": 0.1, "noise": 0.1}
+        | {"average": 0.995, "warmup": 0.2}
+        | CREDIT,
+        "frozen": EXACT,
         "usf": CREDIT,
         "frsf": CREDIT,
         "brsf": CREDIT,
         "kp": CREDIT,  # of version 2; version 1 had a `decay`
-        "mirror": ("every", "samples", "rate", *CREDIT),
-        "drtp": ("per_channel", *CREDIT),
-        "dkp": ("lr", "decay", "per_channel", *CREDIT),
-        "fdfa": ("lr", *CREDIT),
-        "forward_gradient": ("directions", *CREDIT),
-        "predsim": ("beta", "similar", *CREDIT),
-        "ddtp": ("step", "noise", *CREDIT),
+        "mirror": {"every": 10, "samples": 128, "rate": 0.1} | CREDIT,
+        "drtp": {"per_channel": False} | CREDIT,
+        "dkp": {"lr": 1e-2, "decay": 1e-3, "per_channel": False} | CREDIT,
+        "fdfa": {"lr": 1e-4} | CREDIT,
+        "forward_gradient": {"directions": 1} | CREDIT,
+        "predsim": {"beta": 0.99, "similar": 256} | CREDIT,
+        "ddtp": {"step": 0.1, "noise": 0.01} | CREDIT,
     },
     "task": {
         "identity": ("d", "samples", "test_samples", "steps_per_epoch"),
@@ -59,7 +62,10 @@ FIRST: dict[str, Mapping[str, Options]] = {
         "cifar10": ("augment", "subset", "test_subset"),
     },
 }
-"""By part and name, the options it had when it was first released."""
+"""By part and name, the options it had when it was first released; of rules with their defaults."""
+
+IN_LABEL = {"fa": ("level",)}
+"""By rule, the options that its own label tells."""
 
 VERSIONS: dict[str, Mapping[str, int]] = {"rule": {"kp": 2}}
 """By part and name, the `version` of parts that compute something else than they did at first; all others are at 1."""
@@ -90,6 +96,32 @@ def older_version(part: str, section: Mapping[str, Any]) -> int | None:
     version = section.get("version", 1)
     now = VERSIONS.get(part, {}).get(str(section.get("name")), 1)
     return None if "source" in section or version == now else int(version)
+
+
+def rule_label(label: str, rule: Mapping[str, Any]) -> str:
+    """What tables and figures call a stored rule: its label and what differs from its defaults.
+
+    A younger option is stored only where it differs.  A guest's defaults are not known here: its label has them since
+    it was trained.
+    """
+    name = rule["name"]
+    if "source" in rule or name not in FIRST["rule"]:
+        return label
+    known = dict(FIRST["rule"][name])  # type: ignore[call-overload]
+    other = {
+        key: v
+        for key, v in rule.items()
+        if key not in ("name", "version") and (key not in known or known[key] != v)
+    }
+    if (version := rule.get("version", 1)) != VERSIONS["rule"].get(name, 1):
+        other["version"] = version
+    return with_settings(label, {key: v for key, v in other.items() if key not in IN_LABEL.get(name, ())})
+
+
+def with_settings(label: str, settings: Mapping[str, Any]) -> str:
+    """A label with settings in brackets, once: "State Bridge (hidden_layers=1, every=4)"."""
+    told = ", ".join(f"{key}={v if isinstance(v, str) else json.dumps(v)}" for key, v in settings.items())
+    return label if not told or label.endswith(f" ({told})") else f"{label} ({told})"
 
 
 def run_id(tree: Mapping[str, Any]) -> str:

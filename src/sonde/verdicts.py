@@ -1,7 +1,9 @@
 """Words that state a result, computed from the numbers they stand on."""
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
@@ -27,6 +29,9 @@ FAILED_REDUCTION = 10.0
 
 LEARNED_REDUCTION = 50.0
 """Per cent: a loss that fell by as much, and to half the loss of the trivial answer, has been learned."""
+
+LEAST_ERROR = 0.05
+"""Per cent: a smaller standard error rounds to 0.0."""
 
 
 STREAM_GREW = 10.0
@@ -91,19 +96,54 @@ def reduction(initial: float, final: float) -> float:
     return 100 * (initial - final) / initial if initial > 0 else math.nan
 
 
-def loss_status(fell: float, final: float, trivial: float | None = None) -> str:
+def last_steps(steps: int) -> range:
+    """The last tenth of a run's steps: its final loss is the mean of their batches."""
+    return range(steps - max(1, steps // 10) + 1, steps + 1)
+
+
+@dataclass(frozen=True)
+class LossChange:
+    """First and final loss of a run, and by how many per cent it fell, counted from the lowest that it can reach."""
+
+    initial: float  # of the first batch
+    final: float  # mean of the batches of the last steps
+    final_error: float  # its standard error
+    fell: float  # NaN where either is undefined
+    fell_error: float  # its standard error, by the noise of the batches
+
+
+def loss_change(initial: float, last: Sequence[float], floor: float | None = None) -> LossChange:
+    """From the loss of the first batch and those of the last steps.
+
+    Batches differ.  How much is known from the last steps, and taken to be the same share of the first batch's loss.
+    """
+    final = statistics.fmean(last)
+    noise = statistics.stdev(last) if len(last) > 1 and math.isfinite(final) else math.nan
+    error = noise / math.sqrt(len(last))
+    first, rest = initial - (floor or 0), final - (floor or 0)
+    of_first = noise * initial / final if final > 0 else 0.0
+    fell_error = 100 * math.hypot(error, of_first * rest / first) / first if first > 0 else math.nan
+    return LossChange(initial, final, error, reduction(first, rest), fell_error)
+
+
+def loss_status(fell: float, final: float, trivial: float | None = None, floor: float | None = None) -> str:
     """Whether a network learned, in a word or two.
 
-    `fell` is the loss reduction in per cent, `final` the loss it ended with and `trivial` the loss of
-    the answer that needs no learning, where there is one.
+    `fell` is the loss reduction in per cent, `final` the loss it ended with, `trivial` the loss of the answer that
+    needs no learning and `floor` the lowest that the network can reach, where they are known.
     """
     if math.isnan(fell) or math.isnan(final):
         return "undefined"
     if fell < FAILED_REDUCTION or (trivial is not None and final >= trivial):
         return "failed to learn"
-    if fell < LEARNED_REDUCTION or (trivial is not None and final > trivial / 2):
+    if fell < LEARNED_REDUCTION or (trivial is not None and times_trivial(final, trivial, floor) > 0.5):
         return "learned little"
     return "learned"
+
+
+def times_trivial(final: float, trivial: float, floor: float | None = None) -> float:
+    """A loss ÷ that of the trivial answer, both counted from the floor."""
+    return (final - (floor or 0)) / (trivial - (floor or 0))
 
 
 def weights(variant: str) -> str:
@@ -117,19 +157,39 @@ def network(about: Mapping[str, Any]) -> str:
     return f"{about['label']}, {weights(variant)}" if variant else str(about["label"])
 
 
-def loss_verdict(fell: float, final: float, trivial: float | None = None) -> str:
-    """The status with its numbers: "learned: loss fell 99.6 %"."""
-    status = loss_status(fell, final, trivial)
+def loss_verdict(
+    fell: float,
+    final: float,
+    trivial: float | None = None,
+    floor: float | None = None,
+    error: float = math.nan,
+) -> str:
+    """The status with its numbers: "learned: loss fell 99.6 %".  `error` is the standard error of `fell`."""
+    status = loss_status(fell, final, trivial, floor)
     if status == "undefined":
         return "loss reduction undefined"
-    change = f"loss {'fell' if fell >= 0 else 'rose'} {percent(abs(fell))}"
+    change = f"{floored(floor)} {changed_by(fell, error)}"
     if trivial is None or status == "learned" or fell < FAILED_REDUCTION:
         return f"{status}: {change}"
+    times = f"×{number(times_trivial(final, trivial, floor))} that of predicting zero"
     if final >= trivial:
-        return (
-            f"{status} although its {change}: it is still ×{number(final / trivial)} that of predicting zero"
-        )
-    return f"{status}: {change}, to ×{number(final / trivial)} that of predicting zero"
+        return f"{status} although its {change}: it is still {times}"
+    return f"{status}: {change}, to {times}"
+
+
+def floored(floor: float | None) -> str:
+    """What is judged: the loss, or what of it lies above a floor that is not 0."""
+    return f"loss above its floor of {number(floor, 3)}" if floor else "loss"
+
+
+def changed_by(fell: float, error: float = math.nan) -> str:
+    """By how many per cent a loss fell or rose; that it did neither, where that is less than two standard errors."""
+    known = not math.isnan(error)
+    if known and abs(fell) < 2 * error:
+        return f"did not change by more than its batches differ ({signed(-fell, 2)} ± {number(error, 2)} %)"
+    spread = f" ± {error:.1f}" if known and error >= LEAST_ERROR else ""
+    amount = f"{abs(fell):.1f}{spread} %" if spread else percent(abs(fell))
+    return f"{'fell' if fell >= 0 else 'rose'} {amount}"
 
 
 def signal_verdict(stds: Sequence[float], input_std: float) -> str:

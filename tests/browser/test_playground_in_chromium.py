@@ -15,7 +15,7 @@ from chromium import LATENCY, Opened, chromium, missing, open_page
 from sonde.cli.playground import playground as write_playground
 from sonde.config import RunConfig, completed
 from sonde.studies.settings import settings, swept
-from sonde.theory import backward_factor, second_moments
+from sonde.theory import second_moments
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

@@ -22,6 +22,8 @@ BATCH = 29
 MODELS = {
     "plain": PlainMLP(d=32, L=3),
     "res": ResMLP(d=32, L=3, weight_scale="1/sqrt(L)"),
+    "plain, linear output": PlainMLP(d=32, L=3, output="linear"),
+    "res, linear output": ResMLP(d=32, L=3, weight_scale="1/sqrt(L)", output="linear"),
     "pre-norm": ResidualMLP(d=32, L=2, w2_std=0.3),
     "pre-norm, no terminal LN": ResidualMLP(d=32, L=2, w2_std=0.3, out_ln=False),
     "pre-norm, not residual": ResidualMLP(d=32, L=2, w2_std=0.3, residual=False),
@@ -44,7 +46,7 @@ CONFIGS = {
         f"{model}, identity": RunConfig(
             model=MODELS[model], rule=Backprop(), task=Identity(d=32, steps_per_epoch=4), batch_size=BATCH
         )
-        for model in ("plain", "res")
+        for model in ("plain", "res", "plain, linear output", "res, linear output")
     },
 }
 BRIDGES = {

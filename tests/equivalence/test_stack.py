@@ -37,6 +37,12 @@ CASES = {
         task=Identity(steps_per_epoch=STEPS),
         batch_size=64,
     ),
+    "plain, linear output": RunConfig(
+        model=PlainMLP(d=64, L=6, output="linear"),
+        rule=Backprop(),
+        task=Identity(steps_per_epoch=STEPS),
+        batch_size=64,
+    ),
     "bp": RunConfig(model=RESIDUAL, rule=Backprop(), task=Digits(), batch_size=29),
     "bp, normalised": RunConfig(
         model=RESIDUAL, rule=Backprop(credit_scale="rms"), task=Digits(), batch_size=29

@@ -6,7 +6,12 @@ import polars as pl
 import pytest
 
 from sonde.spreads import over_seeds
-from sonde.theory import INPUT_STD, backward_factor, preactivation_stds, second_moments
+from sonde.theory import (
+    INPUT_STD,
+    independent_factor,
+    preactivation_stds,
+    second_moments,
+)
 from sonde.verdicts import (
     gradient_verdict,
     loss_status,
@@ -39,8 +44,8 @@ def test_linear_outputs_spread_by_alpha_root_two_q() -> None:
 
 
 def test_the_gradient_norm_changes_by_alpha_or_root_one_plus_alpha_squared() -> None:
-    assert backward_factor(False, 0.5) == 0.5
-    assert backward_factor(True, 1.0) == pytest.approx(math.sqrt(2))
+    assert independent_factor(False, 0.5) == 0.5
+    assert independent_factor(True, 1.0) == pytest.approx(math.sqrt(2))
 
 
 def test_the_estimator_is_the_sample_standard_deviation_over_defined_seeds() -> None:

@@ -198,12 +198,12 @@ def test_the_report_takes_the_picture_of_the_file_and_draws_nothing(
     tmp_path: Path, kept: Path, drawings: list[str]
 ) -> None:
     draw_all(SMALL, tmp_path, study="residual")
-    assert len(drawings) == 10
+    assert len(drawings) == 11
     for spec in RESIDUAL.values():
         found = picture(spec, SMALL)
         assert found.images["png"] == (tmp_path / f"{spec.paths['residual']}.png").read_bytes()
         assert found.caption == (tmp_path / f"{spec.paths['residual']}.txt").read_text()
-    assert len(drawings) == 10
+    assert len(drawings) == 11
 
 
 def test_a_picture_of_anything_else_is_drawn_anew(kept: Path, drawings: list[str]) -> None:

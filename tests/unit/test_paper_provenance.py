@@ -101,7 +101,7 @@ def test_the_export_says_what_it_holds_and_what_it_lacks(original: tuple[Path, s
     assert "snapshots: 3 runs on teacher (quick scale, seed 42)" in out
     assert "results/cifar10_seed7/results_cifar10.json lacks credit_bridge of seed 7: no complete run" in err
     assert err.count("lacks") == 1
-    assert "not exported, the layout has no place for them: residual_mlp-fa-digits-s" in err
+    assert "1: the layout has no place for it" in err
 
 
 def test_the_record_holds_version_recipe_and_run_ids(exported: Path, runs: Path) -> None:
@@ -209,3 +209,36 @@ def test_files_that_were_changed_or_exchanged_are_not_labelled_as_those_that_wer
     (exported / "sonde.json").write_text("[")
     with pytest.raises(SondeError, match=r"sonde\.json is not JSON.*export again"):
         from_files(exported)
+
+
+def test_gradients_of_an_export_are_those_of_each_samples_own_loss_again(exported: Path, runs: Path) -> None:
+    """The files hold gradients of the batch mean: they are multiplied by the probe size that is recorded."""
+    read = from_files(exported)["snapshots"].rows.filter(metric="grad_norm")
+    stored = package.load(runs).rows.filter(metric="grad_norm")
+    both = read.join(stored, on=["run", "epoch", "layer"], suffix="_stored")
+    assert both.height == read.height > 0
+    assert both["value"].to_list() == pytest.approx(both["value_stored"].to_list(), rel=1e-12)
+
+
+def test_the_export_says_how_many_runs_are_in_no_file_and_why(runs: Path, tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "sonde",
+        "export",
+        "--runs",
+        str(runs),
+        "--out",
+        "E",
+        "--study",
+        "snapshots",
+    ]
+    done = subprocess.run([*command, *words()], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    everything = len(package.load(runs).runs)
+    lines = done.stderr.splitlines()
+    (head,) = (line for line in lines if line.startswith("not exported: "))
+    left, of = (int(word) for word in head.split() if word.isdigit())
+    assert of == everything
+    counted = [int(line.split(":")[0]) for line in lines if line.startswith("  ")]
+    assert sum(counted) == left > 0

@@ -303,10 +303,11 @@ def _rules(
         if not ended[key]:
             continue
         level, about = present[key], members[key][0].about
+        namesake = sum(runs[0].about["rule_label"] == about["rule_label"] for runs in members.values()) > 1
         found.append(
             RuleAudit(
                 rule=level.name,
-                label=about["rule_label"] + level.label.removeprefix(level.name),
+                label=about["rule_label"] + level.label.removeprefix(level.name) * namesake,
                 options=level.options,
                 depth=about["depth"],
                 runs=own[key],

@@ -1,7 +1,8 @@
 """The layout `paper` of `sonde export`: the JSON files that existing plotting scripts read, study by study."""
 
 import sys
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,11 +42,11 @@ def export_paper(
 
     exported: list[Exported] = []
     empty: list[NoRuns | UnknownKey] = []
+    left_out: list[Mapping[str, str]] = []
     if study is not None:
         pick(WRITERS, study, "study with a place in the paper layout,")
     for name in WRITERS if study is None else [study]:
         try:
-            tell = study is not None and not quiet
             found = from_store(
                 name,
                 runs,
@@ -53,11 +54,12 @@ def export_paper(
                 seeds=seeds,
                 changes=changes,
                 choices=choices,
-                tell=tell,
+                tell=False,
                 metrics=(),
             )
         except (NoRuns, UnknownKey) as error:
             empty.append(error)
+            left_out += [error.left_out] if isinstance(error, NoRuns) else []
             continue
         if len(found) > 1:
             raise SondeError(
@@ -66,6 +68,8 @@ def export_paper(
         (gathered,) = found.values()
         evidence = RowsInFolders(gathered.evidence.rows, gathered.evidence.runs, unicode(str(runs)), runs)
         exported.append(Exported(name, WRITERS[name](evidence), evidence.runs))
+        more = [*evidence.runs["run"], *(run.id for run in gathered.beside.runs)]
+        left_out.append(gathered.left_out | dict.fromkeys(more, NO_PLACE))
     if not exported:
         raise (
             empty[0]
@@ -92,6 +96,31 @@ def export_paper(
         print(out / path)
     for one in exported if not quiet else []:
         one.tell()
+    if not quiet:
+        _tell_left_out(left_out, {run for one in exported for run in one.written})
+
+
+NO_PLACE = "the layout has no place for it"
+MOST_REASONS = 8
+
+
+def _tell_left_out(of_studies: Sequence[Mapping[str, str]], written: Collection[str]) -> None:
+    """How many runs of the store are in no file, by reason; of several studies the one that comes closest says why."""
+    from sonde.studies.study import NO_PART
+
+    why: dict[str, str] = {}
+    for left_out in of_studies:
+        for run, reason in left_out.items():
+            if run not in written and (run not in why or why[run].endswith(NO_PART)):
+                why[run] = reason
+    if not why:
+        return
+    counts = Counter(reason.replace(NO_PART, "is in no exported study") for reason in why.values())
+    print(f"not exported: {len(why)} of {len(why) + len(written)} runs", file=sys.stderr)
+    for reason, count in counts.most_common(MOST_REASONS):
+        print(f"  {count}: {reason}", file=sys.stderr)
+    if rest := counts.most_common()[MOST_REASONS:]:
+        print(f"  {sum(count for _, count in rest)}: {len(rest)} other reasons", file=sys.stderr)
 
 
 def _json(tree: Any) -> bytes:
@@ -108,12 +137,15 @@ class Exported:
     sheets: "Sheets"
     runs: "pl.DataFrame"
 
+    @property
+    def written(self) -> set[str]:
+        return {run for sheet in self.sheets.values() for run in sheet.runs.values()}
+
     def tell(self) -> None:
-        """What was exported, and what was not."""
+        """What was exported, and which runs its files lack."""
         import polars as pl
 
-        written = {run for sheet in self.sheets.values() for run in sheet.runs.values()}
-        inside = self.runs.filter(pl.col("run").is_in(list(written)))
+        inside = self.runs.filter(pl.col("run").is_in(list(self.written)))
         for (task, scale), runs in inside.group_by("task_label", "scale", maintain_order=True):
             seeds = sorted(runs["seed"].unique())
             which = f"seed{'s' * (len(seeds) != 1)} {', '.join(map(str, seeds))}"
@@ -126,9 +158,3 @@ class Exported:
                     f"{path} lacks {lacking}: no complete run (`sonde run {self.study}` trains it)",
                     file=sys.stderr,
                 )
-        homeless = self.runs.filter(~pl.col("run").is_in(list(written)))
-        if homeless.height:
-            print(
-                f"not exported, the layout has no place for them: {', '.join(homeless['run'])}",
-                file=sys.stderr,
-            )

@@ -25,10 +25,15 @@ class FigureSpec:
     paths: Mapping[str, str]  # study → file below the output folder, without suffix
     drawn_by: str  # module of this package and function in it
     variant: str | None = None  # drawn unless another one is asked for
+    beside: bool = False  # drawn from the runs beside the study's own
     formats: tuple[str, ...] = ("png", "pdf")
 
     def select(self, evidence: Evidence, variant: str | None = None) -> Evidence:
         """What of the evidence it is drawn from."""
+        if self.beside:
+            if evidence.beside is None:
+                raise NoData(f"no runs beside those of the study in {evidence.source}")
+            return evidence.beside
         chosen = variant or self.variant
         if chosen is None:
             return evidence
@@ -55,6 +60,12 @@ def _of_rules(name: str) -> dict[str, str]:
 
 
 FIGURES: dict[str, FigureSpec] = {
+    "loss_by_depth": FigureSpec(
+        title="Final loss against depth, of networks that can represent the identity",
+        paths={"residual": "plots/loss_by_depth"},
+        drawn_by="loss_by_depth.draw",
+        beside=True,
+    ),
     "learning_comparison": FigureSpec(
         title="What both networks learned, side by side",
         paths={"residual": "plots_micro/6_learning_comparison"},

@@ -48,7 +48,7 @@ def seeds_text(group: Group) -> str:
     sharing: dict[str, list[str]] = {}
     for key, label in group.labels.items():
         seeds = group.runs.filter(pl.col(group.by) == key)["seed"].to_list()
-        text = "seed not recorded" if None in seeds else ", ".join(map(str, seeds))
+        text = "seed not recorded" if None in seeds else ", ".join(map(str, dict.fromkeys(seeds)))
         sharing.setdefault(text, []).append(label)
     if len(sharing) == 1:
         return next(iter(sharing))

@@ -1,5 +1,6 @@
 """Figure 8: the chain rule.  Measured products of per-layer factors beside the mathematics."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -21,7 +22,6 @@ PRODUCTS = {
     "plain_mlp": r"\prod_{i=1}^{L-1}\,\dfrac{\partial x_{i+1}}{\partial x_i}",
     "res_mlp": r"\prod_{i=1}^{L-1}\left(1+\dfrac{\partial f_i}{\partial x_i}\right)",
 }
-FACTORS = {"plain_mlp": "α", "res_mlp": "√(1 + α²)"}
 
 
 def draw(evidence: Evidence) -> tuple[Figure, str]:
@@ -36,21 +36,30 @@ def draw(evidence: Evidence) -> tuple[Figure, str]:
     footnotes(figure, notes)
     shown = (
         f"Left: gradient norm at each layer's linear output relative to the last layer's, {flow.when}: "
-        "the cumulative product of the measured per-layer factors from the loss backward, beside the "
-        "product of the factors random weights give at initialisation. Right: the two products."
+        f"the cumulative product of the measured per-layer factors from the loss backward{_beside(flow)}. "
+        "Right: the two products."
     )
     look = f"Look at the slopes (geometric mean over layers): {flow.sentence}."
     return figure, caption(pair, flow.relative.summary, shown, look, notes)
+
+
+def _beside(flow: Backward) -> str:
+    """What else is drawn, where it is known."""
+    return (
+        ", beside what the identity's gradient does in a wide network at initialisation"
+        if flow.theory
+        else ""
+    )
 
 
 def draw_scale(ax: Axes, flow: Backward) -> None:
     """Cumulative gradient scale from the last layer back, measured and at initialisation in theory."""
     draw_panel(ax, [replace(line, x=line.x[-1] - line.x) for line in flow.relative.lines], log=True)
     extents = flow.relative.extents(log=True)
-    for model, factor in flow.theory.items():
-        back = np.arange(flow.relative[model].x.size, dtype=np.float64)
-        product: Floats = factor**back
-        label = f"theory at init, ×{FACTORS[model]} per layer"
+    for model, norms in flow.theory.items():
+        back = np.arange(norms.size, dtype=np.float64)
+        product: Floats = norms[::-1] / norms[-1]
+        label = f"{flow.relative[model].label}, theory at init"
         ax.plot(back, product, color=COLOR[model], linewidth=1, linestyle=(0, (1, 1.2)), label=label)
         extents.append(product)
     log_axis(ax, log_limits(*extents))
@@ -65,8 +74,10 @@ def draw_products(ax: Axes, flow: Backward) -> None:
     ax.set(xlim=(0, 1), ylim=(0, 1))
     for model, top in zip(MODELS, (1.0, 0.47), strict=True):
         measured = f"measured: {flow.words(model)}"
-        if flow.theory:
-            measured += f"\ntheory at init: ×{FACTORS[model]} = ×{number(flow.theory[model], 3)} per layer"
+        if not math.isnan(factor := flow.theory_factor(model)):
+            start = flow.start_factor(model)
+            before = "" if math.isnan(start) else f"measured ×{number(start, 3)}, "
+            measured += f"\nat init: {before}theory ×{number(factor, 3)} per layer"
         ax.text(0, top, flow.relative[model].label, color=COLOR[model], weight="bold", va="top")
         ax.text(0.02, top - 0.19, rf"${CHAIN}{PRODUCTS[model]}$", color=INK, fontsize=9.5, va="center")
         ax.text(0, top - 0.32, measured, color=INK, fontsize=7.5, va="top", linespacing=1.4)

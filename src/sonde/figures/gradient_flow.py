@@ -7,8 +7,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sonde.figures.caption import caption
-from sonde.figures.marks import draw_dots, draw_theory
-from sonde.figures.pair import Backward, backward, pair_of
+from sonde.figures.marks import draw_dots, draw_rings, draw_theory
+from sonde.figures.pair import backward, pair_of
 from sonde.figures.scales import layer_axis, log_axis, log_limits
 from sonde.figures.series import Floats, Series
 from sonde.figures.style import DOUBLE, FAINT, INK, bar_panels, footnotes, legend_row, new_figure, panel_title
@@ -24,16 +24,19 @@ def draw(evidence: Evidence) -> tuple[Figure, str]:
     flow = backward(pair)
     norms = flow.norms
     words = {line.key: gradient_verdict(flow.ratio(line.key)) for line in norms.lines}
-    theory = {line.key: theory_line(flow, line) for line in norms.lines}
+    theory = {line.key: flow.theory.get(line.key, np.array([])) for line in norms.lines}
     notes = norms.gaps(log=True)
 
     figure = new_figure(DOUBLE, 3.4, pair.title(f"Gradient coming back, {flow.when}", norms.summary))
-    panels, legend = bar_panels(figure)
-    low, high = log_limits(*norms.extents(log=True), *theory.values())
+    (panels,), legend = bar_panels(figure)
+    started = [line.extent(log=True) for line in flow.start.values()]
+    low, high = log_limits(*norms.extents(log=True), *started, *theory.values())
     limits = low, high * (high / low) ** 0.08  # room for the values above the dots
     for ax, dots in zip(panels, norms.lines, strict=True):
         log_axis(ax, limits)
         draw_theory(ax, dots.x, theory[dots.key])
+        if dots.key in flow.start:
+            draw_rings(ax, flow.start[dots.key])
         draw_dots(ax, dots)
         for last in (False, True)[: dots.x.size]:
             name_end(ax, dots, theory[dots.key], limits, last=last)
@@ -47,19 +50,14 @@ def draw(evidence: Evidence) -> tuple[Figure, str]:
         f"{flow.when}."
     )
     said = "; ".join(f"{pair.labels[model]}: {verdict}" for model, verdict in words.items())
-    look = (
-        "Look from the last layer back to the first, beside the theory at initialisation, which starts at "
-        f"the measured last layer and multiplies by α (plain) or √(1 + α²) (residual) per layer. {said}."
+    beside = (
+        ", beside those at initialisation (rings) and what a wide network has there (line: the gradient of the "
+        "identity's own loss, which contains h_L and so is not independent of the stream)"
+        if flow.theory
+        else ""
     )
+    look = f"Look from the last layer back to the first{beside}. {said}."
     return figure, caption(pair, norms.summary, shown, look, notes, marks="dots")
-
-
-def theory_line(flow: Backward, dots: Series) -> Floats:
-    """The measured norm of the last layer, carried back by the factor random weights give."""
-    last = dots.shown(log=True)[-1]
-    if not flow.theory or np.isnan(last):
-        return np.array([])
-    return np.array(last * flow.theory[dots.key] ** (dots.x[-1] - dots.x))
 
 
 def name_end(ax: Axes, dots: Series, theory: Floats, limits: tuple[float, float], *, last: bool) -> None:

@@ -1,5 +1,6 @@
 """Figure 7: the gradient highway.  Every arrow is as thick as the gradient measured at its layer."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -45,7 +46,8 @@ def draw(evidence: Evidence) -> tuple[Figure, str]:
 
 
 def _heading(flow: Backward, model: str) -> str:
-    theory = f" (theory at init ×{number(flow.theory[model], 3)} per layer)" if flow.theory else ""
+    factor = flow.theory_factor(model)
+    theory = "" if math.isnan(factor) else f" (theory at init ×{number(factor, 3)} per layer)"
     return f"{flow.relative[model].label}: {gradient_status(flow.ratio(model))}, {flow.words(model)}{theory}"
 
 

@@ -16,7 +16,7 @@ from sonde.figures.style import COLOR, DOUBLE, FAINT, INK, footnotes, legend_abo
 from sonde.figures.training_loss import draw_losses
 from sonde.metrics import TRAINED
 from sonde.runs.evidence import Evidence
-from sonde.verdicts import gradient_status, loss_status, number
+from sonde.verdicts import gradient_status, loss_status, number, times_trivial
 
 
 def draw(evidence: Evidence) -> tuple[Figure, str]:
@@ -24,7 +24,8 @@ def draw(evidence: Evidence) -> tuple[Figure, str]:
     losses, flow = by_step(pair), backward(pair)
     gradients = flow.norms
     ends = loss_ends(pair, losses.rows)
-    notes = [note for line in losses.lines for note in line.gaps(log=True, unit="steps")]
+    notes = [pair.floors] if pair.floors else []
+    notes += [note for line in losses.lines for note in line.gaps(log=True, unit="steps")]
     notes += [note for line in gradients.lines for note in line.gaps(log=True, unit="layers")]
     notes += missing_seeds(pair, losses.rows) + missing_seeds(pair, gradients.rows)
 
@@ -32,7 +33,7 @@ def draw(evidence: Evidence) -> tuple[Figure, str]:
     figure = new_figure(DOUBLE, 5.0, pair.title(f"Learning compared, {flow.when}", counts))
     (loss, fell), (gradient, table) = figure.subplots(2, 2)
     draw_losses(loss, losses, pair)
-    legend_above(loss, 3)
+    legend_above(loss, 2)
     draw_reduction(fell, ends)
     draw_panel(gradient, gradients.lines, log=True)
     log_axis(gradient, log_limits(*gradients.extents(log=True)))
@@ -42,7 +43,8 @@ def draw(evidence: Evidence) -> tuple[Figure, str]:
     draw_table(table, pair, table_of(ends, flow))
     footnotes(figure, notes)
     shown = (
-        "Batch loss against steps; by how much the loss of the last step lies below that of the first; "
+        "Batch loss against steps; by how much the final loss (mean of the last tenth of the steps) lies below that "
+        "of the first step, as all ratios of losses counted from the lowest that the network can reach; "
         f"gradient norm per layer {flow.when}; summary."
     )
     look = f"Look at which network learned: {'; '.join(ends.verdicts.values())}."
@@ -67,7 +69,7 @@ def draw_reduction(ax: Axes, ends: LossEnds) -> None:
     ax.set_ylim(-0.3, 1.7)
     ax.set_yticks([])
     ax.grid(False)
-    ax.set_xlabel("loss reduction, first to last step (%)")
+    ax.set_xlabel("loss reduction above the floor, first to last steps (%)")
     ax.spines.left.set_visible(False)
 
 
@@ -76,10 +78,27 @@ def table_of(ends: LossEnds, flow: Backward) -> list[tuple[str, list[str]]]:
     trivial = ends.pair.trivial_loss
     finals = [ends.of(model, "final") for model in MODELS]
     fell = [ends.of(model, "reduction")[0] for model in MODELS]
-    rows = [("final loss", [spread(mean, std) for mean, std, _ in finals])]
+    floors = [ends.pair.floor(model) for model in MODELS]
+    errors = [ends.error(model, "final") for model in MODELS]
+    rows = [
+        (
+            "final loss",
+            [
+                spread(mean, error if n < 2 else std)
+                for (mean, std, n), error in zip(finals, errors, strict=True)
+            ],
+        )
+    ]
+    if None not in floors:
+        rows.append(("lowest possible", [number(floor, 3) for floor in floors if floor is not None]))
     if trivial is not None:
-        rows.append(("÷ predicting zero", [_times(mean / trivial) for mean, _, _ in finals]))
-    status = [loss_status(f, final[0], trivial) for f, final in zip(fell, finals, strict=True)]
+        times = [
+            times_trivial(mean, trivial, floor) for (mean, _, _), floor in zip(finals, floors, strict=True)
+        ]
+        rows.append(("÷ predicting zero", [_times(one) for one in times]))
+    status = [
+        loss_status(f, final[0], trivial, floor) for f, final, floor in zip(fell, finals, floors, strict=True)
+    ]
     return [
         *rows,
         ("layer-1 gradient", [spread(line.mean[0], line.std[0]) for line in flow.norms.lines]),

@@ -89,6 +89,13 @@ def draw_dots(ax: Axes, dots: Series) -> None:
         ax.plot(*at, "x", color=FAINT, markersize=4, label="undefined", transform=ax.get_xaxis_transform())
 
 
+def draw_rings(ax: Axes, start: Series) -> None:
+    """The values at initialisation, beside those after training."""
+    rings: dict[str, Any] = {"markersize": 2.4, "markeredgewidth": 0.5, "markerfacecolor": "white"}
+    y = start.shown(True)
+    ax.plot(start.x, y, "o", markeredgecolor=INK, linestyle="none", label="measured at init", **rings)
+
+
 def draw_theory(ax: Axes, x: Floats, theory: Floats) -> None:
     """The line random weights give, where it is known."""
     if theory.size:

@@ -4,19 +4,23 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
 import polars as pl
 
 from sonde.errors import SondeError
 from sonde.figures.caption import n_text
 from sonde.figures.cohort import check_recipe, check_replicates
-from sonde.figures.series import Curves, Series, curves
+from sonde.figures.series import Curves, Floats, Series, curves
 from sonde.runs.evidence import NO_DATA_SET, Evidence, NoData
 from sonde.spreads import over_seeds
-from sonde.theory import INPUT_SECOND_MOMENT, INPUT_STD, backward_factor
-from sonde.verdicts import loss_verdict, number, signal_verdict, weights
+from sonde.theory import INPUT_SECOND_MOMENT, INPUT_STD, backward_norms, lowest_loss
+from sonde.verdicts import last_steps, loss_change, loss_verdict, number, signal_verdict, weights
 
 MODELS = ("plain_mlp", "res_mlp")
-RECIPE = ("depth", "width", "alpha", "steps", "batch", "lr", "samples", "rule", "task", "scale", "variant")
+RECIPE = (
+    *("depth", "width", "alpha", "output", "steps", "batch", "lr", "samples"),
+    *("rule", "task", "scale", "variant"),
+)
 """What the runs of one figure must have in common; only model and seed may differ."""
 
 REGRESSION = ", regression"
@@ -51,6 +55,26 @@ class Pair:
     def trivial_loss(self) -> float | None:
         """The loss of predicting zero, where the target is the input."""
         return INPUT_SECOND_MOMENT if self.identity else None
+
+    @property
+    def linear_output(self) -> bool:
+        return self.runs["output"][0] == "linear"
+
+    def floor(self, model: str) -> float | None:
+        """The lowest loss that a network can reach, where it is known."""
+        return lowest_loss(model, str(self.runs["task"][0]), self.runs["output"][0] or "relu")
+
+    @property
+    def floors(self) -> str:
+        """What of the losses cannot be learned: a sentence, empty where there is no such floor."""
+        known = {model: self.floor(model) for model in MODELS}
+        parts = [
+            f"{self.labels[model]}: no weights bring its loss below {number(floor, 3)}, because it ends in a ReLU and "
+            "half of the targets are negative; it is judged by its loss above that floor."
+            for model, floor in known.items()
+            if floor
+        ]
+        return " ".join(parts)
 
     @property
     def loss(self) -> str:
@@ -157,7 +181,10 @@ class Backward:
 
     norms: Curves
     relative: Curves
-    theory: dict[str, float]  # factor per layer at initialisation; empty without a recorded weight scale
+    start: dict[str, Series]  # the norms at initialisation, where they are stored
+    theory: dict[
+        str, Floats
+    ]  # the norms that random weights give at layers 1 … L; empty where they are not known
 
     @property
     def when(self) -> str:
@@ -172,6 +199,14 @@ class Backward:
         layers = self.relative[model].x.size - 1
         return float(self.ratio(model) ** (1 / layers)) if layers else math.nan
 
+    def theory_factor(self, model: str) -> float:
+        """The same of the norms that random weights give; NaN where they are not known."""
+        return _factor(self.theory[model]) if model in self.theory else math.nan
+
+    def start_factor(self, model: str) -> float:
+        """The same of the norms measured at initialisation."""
+        return _factor(self.start[model].mean) if model in self.start else math.nan
+
     def words(self, model: str) -> str:
         """What one layer and all of them together do to the gradient."""
         layers = self.relative[model].x.size - 1
@@ -185,6 +220,12 @@ class Backward:
         return "; ".join(f"{line.label}: {self.words(line.key)}" for line in self.relative.lines)
 
 
+def _factor(norms: Floats) -> float:
+    """What one layer multiplies by on the way from the last norm back to the first, as a geometric mean."""
+    layers = norms.size - 1
+    return float((norms[0] / norms[-1]) ** (1 / layers)) if layers > 0 and norms[-1] > 0 else math.nan
+
+
 def backward(pair: Pair) -> Backward:
     """Of the last epoch; a norm is undefined relative to a last layer whose own is 0."""
     norms = by_layer(pair, "preact_grad_norm")
@@ -194,45 +235,83 @@ def backward(pair: Pair) -> Backward:
         value=pl.col("value") / pl.col("last"),
     )
     ratio = ratio.with_columns(value=pl.when("defined").then("value").otherwise(float("nan")))
-    factors = (
-        {m: backward_factor(m == "res_mlp", pair.alpha) for m in MODELS} if pair.alpha is not None else {}
+    return Backward(
+        norms,
+        curves(pair, ratio, "layer", range(1, pair.depth + 1)),
+        at_start(pair, "preact_grad_norm"),
+        _theory_of_gradients(pair, norms.rows),
     )
-    return Backward(norms, curves(pair, ratio, "layer", range(1, pair.depth + 1)), factors)
+
+
+def at_start(pair: Pair, metric: str) -> dict[str, Series]:
+    """A metric of layers 1 … L at initialisation, by network; files of the paper layout hold none."""
+    rows = pair.evidence.metric(metric).filter(epoch=0)
+    return {line.key: line for line in curves(pair, rows, "layer", range(1, pair.depth + 1)).lines}
+
+
+def _theory_of_gradients(pair: Pair, rows: pl.DataFrame) -> dict[str, Floats]:
+    """Of the identity, whose gradient at the output is known: 2(h_L − h_0)/(Nd) for N samples of width d."""
+    width, samples = pair.runs["width"][0], rows["samples"].max()
+    if pair.alpha is None or not pair.identity or width is None or not samples:
+        return {}
+    scale = 2 / math.sqrt(width * int(samples))  # type: ignore[call-overload]
+    return {
+        model: scale
+        * np.array(
+            backward_norms(model == "res_mlp", pair.alpha, pair.depth, linear_output=pair.linear_output)
+        )
+        for model in MODELS
+    }
 
 
 @dataclass(frozen=True)
 class LossEnds:
-    """First and last loss of both networks and the reduction in per cent, over seeds."""
+    """First and final loss of both networks and the reduction in per cent above the floor, over seeds."""
 
     pair: Pair
     summary: pl.DataFrame
 
     def of(self, model: str, quantity: str) -> tuple[float, float, int]:
-        """Mean, sample standard deviation (NaN for n < 2) and n of `initial`, `final` or `reduction`."""
+        """Mean, sample standard deviation (NaN for n < 2) and n of `initial`, `final`, `reduction` or their errors."""
         mean, std, n = self.summary.filter(model=model, quantity=quantity).select("mean", "std", "n").row(0)
         return (math.nan if mean is None else mean), (math.nan if std is None else std), n
+
+    def error(self, model: str, quantity: str) -> float:
+        """Standard error of a mean of `final` or `reduction`, by the noise of the batches of its n runs."""
+        mean, _, n = self.of(model, f"{quantity}_error")
+        return mean / math.sqrt(n) if n else math.nan
 
     @property
     def verdicts(self) -> dict[str, str]:
         """Whether each network learned, as a sentence with its numbers."""
-        trivial = self.pair.trivial_loss
         return {
             model: f"{label} "
-            + loss_verdict(self.of(model, "reduction")[0], self.of(model, "final")[0], trivial)
+            + loss_verdict(
+                self.of(model, "reduction")[0],
+                self.of(model, "final")[0],
+                self.pair.trivial_loss,
+                self.pair.floor(model),
+                self.error(model, "reduction"),
+            )
             for model, label in self.pair.labels.items()
         }
 
 
+QUANTITIES = ("initial", "final", "final_error", "reduction", "reduction_error")
+
+
 def loss_ends(pair: Pair, rows: pl.DataFrame) -> LossEnds:
-    """From every run's own ends; a run that does not reach the last step of the others has no final loss."""
-    first, last = rows["step"].min(), rows["step"].max()
-    ends = rows.group_by("model", "run", maintain_order=True).agg(
-        initial=pl.col("value").filter((pl.col("step") == first) & pl.col("defined")).first(),
-        final=pl.col("value").filter((pl.col("step") == last) & pl.col("defined")).first(),
-    )
-    fell = 100 * (pl.col("initial") - pl.col("final")) / pl.col("initial")
-    tidy = ends.with_columns(reduction=pl.when(pl.col("initial") > 0).then(fell)).unpivot(
-        ["initial", "final", "reduction"], index=["model", "run"], variable_name="quantity"
-    )
-    tidy = tidy.with_columns(defined=pl.col("value").is_not_null() & pl.col("value").is_finite())
+    """From every run's own losses; a run that lacks one of the last steps has no final loss."""
+    first, last = rows["step"].min(), last_steps(int(rows["step"].max()))  # type: ignore[arg-type]
+    found = []
+    for (model, run), of_run in rows.group_by("model", "run", maintain_order=True):
+        by_step = dict(of_run.filter("defined").select("step", "value").iter_rows())
+        ending = [by_step.get(step, math.nan) for step in last]
+        change = loss_change(by_step.get(first, math.nan), ending, pair.floor(str(model)))
+        found.append(
+            (model, run, change.initial, change.final, change.final_error, change.fell, change.fell_error)
+        )
+    ends = pl.DataFrame(found, schema=["model", "run", *QUANTITIES], orient="row")
+    tidy = ends.unpivot(QUANTITIES, index=["model", "run"], variable_name="quantity")
+    tidy = tidy.with_columns(defined=pl.col("value").is_finite())
     return LossEnds(pair, over_seeds(tidy, "model", "quantity"))

@@ -179,13 +179,16 @@ def panel_title(ax: Axes, *lines: str, width: int = 58) -> None:
     ax.set_title("\n".join(part for line in lines for part in textwrap.wrap(line, width)), color=INK)
 
 
-def bar_panels(figure: Figure) -> tuple[list[Axes], Axes]:
-    """Two panels that share their y axis, and a strip for the legend below them."""
-    grid = figure.add_gridspec(2, 2, height_ratios=(1, 0.06))
-    left = figure.add_subplot(grid[0, 0])
-    right = figure.add_subplot(grid[0, 1], sharey=left)
-    right.tick_params(labelleft=False)
-    return [left, right], figure.add_subplot(grid[1, :])
+def bar_panels(figure: Figure, rows: int = 1) -> tuple[list[list[Axes]], Axes]:
+    """Rows of two panels that share their y axis, and a strip for the legend below them."""
+    grid = figure.add_gridspec(rows + 1, 2, height_ratios=(*[1] * rows, 0.06))
+    panels: list[list[Axes]] = []
+    for row in range(rows):
+        left = figure.add_subplot(grid[row, 0])
+        right = figure.add_subplot(grid[row, 1], sharey=left)
+        right.tick_params(labelleft=False)
+        panels.append([left, right])
+    return panels, figure.add_subplot(grid[rows, :])
 
 
 def legend_row(ax: Axes, panels: Iterable[Axes], share: float = 1.0) -> None:

@@ -29,6 +29,18 @@ class ReluLayer(nn.Module):
         return torch.relu(self.linear(h_Nd))
 
 
+class LinearLayer(nn.Module):
+    """W h + b."""
+
+    def __init__(self, d: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(d, d)
+
+    def forward(self, h_Nd: Tensor) -> Tensor:
+        z_Nd: Tensor = self.linear(h_Nd)
+        return z_Nd
+
+
 @checked
 class ReluMLP(ABC):
     """Kaiming-normal weights (fan-in, ReLU) times `weight_scale`, biases zero.
@@ -36,14 +48,22 @@ class ReluMLP(ABC):
     A weight scale of 1 is the raw variant, "1/sqrt(L)" the scaled one.  With and without "+x" the draws are the
     same: both networks of a seed start from the same weights.  For classification an embedding and a linear head
     with PyTorch's default weights stand around the stack; for regression its width is that of the data.
+
+    With `output` "linear" the last layer has no ReLU.  A plain stack that ends in one has no negative outputs, so its
+    loss on targets that are has a floor (`theory.lowest_loss`).
     """
 
     d: Annotated[int, Ge(1)] = 64
     L: Annotated[int, Ge(1)] = 20
     weight_scale: float | Literal["1/sqrt(L)"] = 1.0
+    output: Literal["relu", "linear"] = "relu"
 
-    label: ClassVar[str]
+    name: ClassVar[str]
     residual: ClassVar[bool]
+
+    @property
+    def label(self) -> str:
+        return self.name if self.output == "relu" else f"{self.name}, linear output"
 
     @property
     def init_scale(self) -> float:
@@ -66,9 +86,10 @@ class ReluMLP(ABC):
     def build(self, signature: Signature, rng: torch.Generator) -> Network:
         self.check(signature)
         layers: list[nn.Module] = []
-        for _ in range(self.L):
+        for index in range(self.L):
+            linear = self.output == "linear" and index == self.L - 1
             with torch.random.fork_rng(devices=[]):
-                layer = ReluLayer(self.d)
+                layer = LinearLayer(self.d) if linear else ReluLayer(self.d)
             nn.init.kaiming_normal_(layer.linear.weight, nonlinearity="relu", generator=rng)
             layer.linear.weight.data.mul_(self.init_scale)
             nn.init.zeros_(layer.linear.bias)
@@ -87,7 +108,7 @@ class ReluMLP(ABC):
 class PlainMLP(ReluMLP):
     """Deep plain network: h_{l+1} = ReLU(W_l h_l + b_l)."""
 
-    label: ClassVar[str] = "Plain MLP"
+    name: ClassVar[str] = "Plain MLP"
     residual: ClassVar[bool] = False
 
 
@@ -96,5 +117,5 @@ class PlainMLP(ReluMLP):
 class ResMLP(ReluMLP):
     """Deep residual network: h_{l+1} = h_l + ReLU(W_l h_l + b_l)."""
 
-    label: ClassVar[str] = "Residual MLP"
+    name: ClassVar[str] = "Residual MLP"
     residual: ClassVar[bool] = True

@@ -33,7 +33,7 @@ LAYERED = {
 }
 FIRST_SEED = 42  # its files have no seed in their names
 
-STAND_IN = {"rule": "bp", "rule_label": "BP", "task": "identity", "epochs": 1}
+STAND_IN = {"rule": "bp", "rule_label": "BP", "task": "identity", "epochs": 1, "output": "relu"}
 """What the layout means where no `sonde.json` says it; that is no record, so the task has no label."""
 
 

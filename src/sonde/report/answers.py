@@ -34,26 +34,36 @@ def of_networks(gathered: Gathered, findings: Sequence[StudyFinding]) -> Answer 
     readings = Readings(gathered.evidence.rows)
     runs = {run["run"]: run for run in gathered.evidence.runs.iter_rows(named=True)}
     dots, status = [], dict[str, list[tuple[str, float]]]()
+    over_depth = [finding.sentence for finding in findings if "losses_over_trivial" in finding.numbers]
     for finding in findings:
         numbers = finding.numbers
+        if not set(finding.runs) <= runs.keys():  # of networks beside the study's
+            continue
         name = _named(numbers["network"], numbers["variant"], numbers.get("rule"))
         own = [runs[run] for run in finding.runs]
-        values = {
-            run["seed"] or 0: RunReadings(readings, run).value("batch_loss", step=run["steps"]) for run in own
-        }
-        dots.append(Dots(label=name, style=own[0]["model"], values=values, note=numbers["verdict"]))
+        values = {run["seed"] or 0: _final_loss(RunReadings(readings, run)) for run in own}
+        floor = numbers["lowest_loss"]
+        note = numbers["verdict"] + (f" (lowest {number(floor, 3)})" if floor else "")
+        dots.append(Dots(label=name, style=own[0]["model"], values=values, note=note))
         status.setdefault(numbers["verdict"], []).append((name, numbers["final_loss"]))
     if not dots:
         return None
     identity = set(gathered.evidence.runs["task"]) == {"identity"}
+    first, *others = [*over_depth, _learned(status, len(dots))]
     return Answer(
-        sentence=_learned(status, len(dots)),
+        sentence=first,
         sure=_sure_of_losses(dots, status),
+        beside=others,
         dots=sorted(dots, key=lambda one: summarise(one.values.values()).mean),
-        axis="final loss, log scale",
+        axis="final loss (mean of the last tenth of the steps), log scale",
         log=True,
         reference=("predicting zero", theory.INPUT_SECOND_MOMENT) if identity else None,
     )
+
+
+def _final_loss(run: RunReadings) -> float:
+    ending = [run.value("batch_loss", step=step) for step in verdicts.last_steps(run.run["steps"])]
+    return verdicts.loss_change(run.value("batch_loss", step=1), ending).final
 
 
 def _named(network: str, variant: str | None, rule: str | None = None) -> str:

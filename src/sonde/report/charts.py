@@ -6,7 +6,7 @@ Each value once, with six significant digits; an undefined one with its reason.
 import itertools
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -231,11 +231,19 @@ def _families(runs: Sequence[RunLine]) -> dict[str, dict[str, Any]]:
                 {"label": label, "style": model}
                 for label, model in {run.network: run.model for run in members}.items()
             ],
-            "rules": [{"label": label, "style": rules[label]} for label in order],
+            "rules": [
+                {"label": label, "style": rules[label], "turn": _turn(order[:at], rules, label)}
+                for at, label in enumerate(order)
+            ],
             "seeds": sorted({run.seed for run in members}),
             "epochs": max(run.epochs for run in members),
         }
     return families
+
+
+def _turn(before: Sequence[str], rules: Mapping[str, str], label: str) -> int:
+    """How many settings of the same rule come before this one: they share its colour."""
+    return sum(rules[other] == rules[label] for other in before)
 
 
 def _run(run: RunLine, families: dict[str, dict[str, Any]]) -> dict[str, Any]:

@@ -35,6 +35,7 @@ def _line(run: Run) -> dict[str, Any]:
         "model_alpha": model.get("alpha"),
         "input_norm": rule.get("input_norm"),
         "reader": run.about.get("reader", reader),
+        "output": model.get("output", "relu") if model["name"] in ("plain_mlp", "res_mlp") else None,
     }
 
 

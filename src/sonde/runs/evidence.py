@@ -1,6 +1,6 @@
 """What a figure or a finding may rest on: tidy rows, and one line per run.  Knows no store."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import polars as pl
 
@@ -29,6 +29,7 @@ RUNS_SCHEMA = pl.Schema(
         "model_alpha": pl.Float64,  # α of a student_net's nonlinearity; null elsewhere
         "input_norm": pl.String,  # of a bridge: layer or none; null elsewhere, and when a file does not record it
         "reader": pl.String,  # which vector of a sample is read: flat (all of it), cls, last or mean
+        "output": pl.String,  # of plain_mlp and res_mlp: relu or linear, the last layer; null elsewhere
     }
 )
 
@@ -42,6 +43,9 @@ class Evidence:
     rows: pl.DataFrame
     runs: pl.DataFrame
     source: str
+    beside: "Evidence | None" = field(
+        default=None, kw_only=True
+    )  # of the runs that the study trains beside its own
 
     def of(self, **choice: str) -> "Evidence":
         """The runs whose columns equal the choice, and their rows."""

@@ -10,7 +10,7 @@ import polars as pl
 
 from sonde.errors import SondeError
 from sonde.rows import empty
-from sonde.run_ids import older_version
+from sonde.run_ids import rule_label
 from sonde.store import index, index_writer
 from sonde.store.index import Index
 from sonde.store.index_writer import Writer
@@ -223,7 +223,6 @@ def _is_watched(entry: Entry) -> bool:
 
 def _run(path: Place, entry: Entry) -> Run:
     known = entry.description
-    about, version = known["about"], older_version("rule", known["config"].get("rule", {}))
-    if version is not None:
-        about = about | {"rule_label": f"{about['rule_label']} (version {version})"}
+    about = known["about"]
+    about = about | {"rule_label": rule_label(about["rule_label"], known["config"]["rule"])}
     return Run(entry.id, known["config"], about, entry.manifest, path, known.get("defaults", {}))

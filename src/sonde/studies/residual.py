@@ -10,7 +10,9 @@ from sonde import theory, verdicts
 from sonde.config import Optimiser, Probing, RunConfig
 from sonde.models import PlainMLP, ResMLP
 from sonde.rules import Backprop
+from sonde.runs.ended import lines
 from sonde.runs.readings import Readings, RunReadings
+from sonde.store.stored import Runs
 from sonde.studies.study import Gathered, Study, StudyFinding, means, over_runs, own_n
 from sonde.tasks import Identity
 from sonde.verdicts import number, percent
@@ -27,67 +29,147 @@ PROBES = (
 )
 
 
+OUTPUT_PROBES = Probing(
+    names=tuple(name for name in PROBES if name != "trace"), schedule="every_k", k=10, costly=(), size=64
+)
+DEPTHS = (1, 2, 5, 10, 20)
+"""Of the networks with a linear output: those whose loss has no floor, so that depth alone is compared."""
+
+
+def _config(model: PlainMLP | ResMLP, seed: int, probes: Probing) -> RunConfig:
+    return RunConfig(
+        model=model,
+        rule=Backprop(),
+        task=Identity(),
+        optimiser=Optimiser(name="adam", lr=1e-3, weight_decay=0.0, schedule="constant"),
+        probes=probes,
+        batch_size=64,
+        epochs=10,
+        seed=seed,
+        log="step",
+    )
+
+
 def configs(scale: str, seeds: Sequence[int]) -> list[RunConfig]:
     """{plain, residual} × {raw, scaled} × seeds; quick and full are the same recipe."""
+    probes = Probing(names=PROBES, costly=(), size=64)
     return [
-        RunConfig(
-            model=model(weight_scale=weight_scale),
-            rule=Backprop(),
-            task=Identity(),
-            optimiser=Optimiser(name="adam", lr=1e-3, weight_decay=0.0, schedule="constant"),
-            probes=Probing(names=PROBES, costly=(), size=64),
-            batch_size=64,
-            epochs=10,
-            seed=seed,
-            log="step",
-        )
+        _config(model(weight_scale=weight_scale), seed, probes)
         for seed in seeds
         for weight_scale in (1.0, "1/sqrt(L)")
         for model in (PlainMLP, ResMLP)
     ]
 
 
+def with_linear_output(scale: str, seeds: Sequence[int]) -> list[RunConfig]:
+    """The same with a linear last layer, at every depth; a single layer is the same network raw and scaled."""
+    return [
+        _config(model(L=depth, weight_scale=weight_scale, output="linear"), seed, OUTPUT_PROBES)
+        for seed in seeds
+        for depth in DEPTHS
+        for weight_scale in ((1.0, "1/sqrt(L)") if depth > 1 else (1.0,))
+        for model in (PlainMLP, ResMLP)
+    ]
+
+
 def findings(gathered: Gathered) -> list[StudyFinding]:
-    """One finding for each network and variant, over the seeds present; first the variant in which "+x" is enough."""
+    """First what depth does to networks that can give back their input; then the networks of L layers, one by one.
+
+    Among those the variant in which "+x" is enough comes first.
+    """
+    over_depth, deepest = _with_linear_output(gathered.beside)
     evidence = gathered.evidence
+    several = evidence.runs["rule"].n_unique() > 1
+    readings = Readings(evidence.rows)
+    own = [_finding(runs, readings, several) for runs in _kinds(evidence.runs)]
+    return [*over_depth, *deepest, *own]
+
+
+def _kinds(runs: pl.DataFrame) -> list[pl.DataFrame]:
+    """Runs that differ in nothing but the seed."""
     kinds = (
-        evidence.runs.group_by("variant", "model", "rule")
+        runs.group_by("variant", "model", "rule")
         .agg()
         .sort(pl.col("variant") != "scaled", "variant", "model", pl.col("rule") != "bp", "rule")
     )
-    several, readings = evidence.runs["rule"].n_unique() > 1, Readings(evidence.rows)
     return [
-        _finding(
-            evidence.runs.filter(*(pl.col(key).eq_missing(value) for key, value in kind.items())),
-            readings,
-            several,
-        )
+        runs.filter(*(pl.col(key).eq_missing(value) for key, value in kind.items()))
         for kind in kinds.iter_rows(named=True)
     ]
+
+
+def _with_linear_output(stored: Runs) -> tuple[list[StudyFinding], list[StudyFinding]]:
+    """A finding over all depths for each network, and one for each at the greatest depth."""
+    if not stored.runs:
+        return [], []
+    runs, readings = lines(stored.runs), Readings(stored.rows)
+    deepest = _kinds(runs.filter(pl.col("depth") == pl.col("depth").max()))
+    over_depth = [_over_depth(of_kind, runs, readings) for of_kind in deepest]
+    return over_depth, [_finding(of_kind, readings, False) for of_kind in deepest]
+
+
+def _over_depth(deepest: pl.DataFrame, runs: pl.DataFrame, readings: Readings) -> StudyFinding:
+    """How much of its loss a network keeps at every depth; a single layer belongs to both variants."""
+    what = deepest.row(0, named=True)
+    one_layer = (pl.col("depth") == 1) | (pl.col("variant") == what["variant"])
+    own = runs.filter(pl.col("model") == what["model"], one_layer).sort("depth", "seed")
+    found = {
+        depth: _finding(of_depth, readings, False)
+        for (depth,), of_depth in own.group_by("depth", maintain_order=True)
+    }
+    trivial = theory.INPUT_SECOND_MOMENT
+    losses = {depth: one.numbers["final_loss"] / trivial for depth, one in found.items()}
+    status: dict[str, list[int]] = {}
+    for depth, one in found.items():
+        status.setdefault(one.numbers["verdict"], []).append(depth)
+    said = "; ".join(f"{words} at L = {', '.join(map(str, depths))}" for words, depths in status.items())
+    shown = ", ".join(f"{number(loss)} (L = {depth})" for depth, loss in losses.items())
+    n = sorted({one.numbers["n"] for one in found.values()})
+    return StudyFinding(
+        sentence=f"{verdicts.network(what)}, by depth: {said}. Final loss ÷ that of predicting zero: {shown}.",
+        shown={},
+        numbers={
+            "network": what["label"],
+            "variant": what["variant"],
+            "n": n[0],
+            "losses_over_trivial": losses,
+            "status": {depth: one.numbers["verdict"] for depth, one in found.items()},
+        },
+        runs=tuple(own["run"]),
+        seeds=tuple(own["seed"].unique().sort()),
+    )
 
 
 def _finding(runs: pl.DataFrame, readings: Readings, several_rules: bool) -> StudyFinding:
     what = runs.row(0, named=True)
     over = over_runs(runs, readings, _measure)
+    floor = theory.lowest_loss(what["model"], what["task"], what["output"])
     numbers: dict[str, Any] = {
         "network": what["label"],
         "variant": what["variant"],
+        "depth": what["depth"],
         "n": runs.height,
         **means(over, runs.height),
         "final_loss_std": over["final_loss"]["std"],
+        "lowest_loss": floor,
         "growth_per_layer_predicted": _predicted(what),
     }
     if several_rules:
         numbers["rule"] = what["rule_label"]
     trivial = theory.INPUT_SECOND_MOMENT if what["task"] == "identity" else None
-    loss = (numbers["loss_reduction_percent"], numbers["final_loss"], trivial)
+    loss = (numbers["loss_reduction_percent"], numbers["final_loss"], trivial, floor)
     numbers["verdict"] = verdicts.loss_status(*loss)
     n = {name: own_n(summary, runs.height) for name, summary in over.items()}
-    learned = verdicts.loss_verdict(*loss) + n["loss_reduction_percent"]
+    error = numbers["loss_reduction_error"] / math.sqrt(max(1, over["loss_reduction_error"]["n"]))
+    learned = verdicts.loss_verdict(*loss, error) + n["loss_reduction_percent"]
+    if trivial is not None and numbers["verdict"] == "learned little" and numbers["test_loss"] >= trivial:
+        learned += (
+            f", on test samples ×{number(numbers['test_loss'] / trivial)}: it learned its training samples"
+        )
     gradient = verdicts.gradient_verdict(numbers["gradient_first_over_last"]) + n["gradient_first_over_last"]
     name = ", ".join(part for part in (verdicts.network(what), numbers.get("rule")) if part)
     return StudyFinding(
-        sentence=f"{name}: {learned}; {gradient}.",
+        sentence=f"{name}, L = {what['depth']}: {learned}; {gradient}.",
         shown=_cells(numbers, n),
         numbers=numbers,
         runs=tuple(runs["run"]),
@@ -99,15 +181,18 @@ def _predicted(what: dict[str, Any]) -> float:
     """Growth per layer under random weights, of the two networks and the input for which it is known."""
     if what["model"] not in ("plain_mlp", "res_mlp") or what["task"] != "identity":
         return math.nan
-    moments = theory.second_moments(what["model"] == "res_mlp", what["alpha"], what["depth"])
-    return float((moments[-1] / moments[0]) ** (1 / (2 * what["depth"])))
+    linear = what["output"] == "linear"
+    moments = theory.moments(what["model"] == "res_mlp", what["alpha"], what["depth"], linear_output=linear)
+    return float((moments[-1][0] / moments[0][0]) ** (1 / (2 * what["depth"])))
 
 
 def _measure(rows: RunReadings) -> dict[str, float]:
     """The numbers of one run; NaN where they are undefined."""
     run, value = rows.run, rows.value
     depth, last = run["depth"], run["epochs"]
-    initial, final = value("batch_loss", step=1), value("batch_loss", step=run["steps"])
+    floor = theory.lowest_loss(run["model"], run["task"], run["output"])
+    ending = [value("batch_loss", step=step) for step in verdicts.last_steps(run["steps"])]
+    change = verdicts.loss_change(value("batch_loss", step=1), ending, floor)
     gradients = [value("preact_grad_norm", epoch=last, layer=layer) for layer in range(1, depth + 1)]
     known = not any(map(math.isnan, gradients))  # least and most are of every layer, or undefined
 
@@ -117,9 +202,12 @@ def _measure(rows: RunReadings) -> dict[str, float]:
         return (top / bottom) ** (1 / depth) if bottom > 0 else math.nan
 
     return {
-        "initial_loss": initial,
-        "final_loss": final,
-        "loss_reduction_percent": verdicts.reduction(initial, final),
+        "initial_loss": change.initial,
+        "final_loss": change.final,
+        "final_loss_error": change.final_error,
+        "test_loss": value("test_loss", epoch=last),
+        "loss_reduction_percent": change.fell,
+        "loss_reduction_error": change.fell_error,
         "gradient_min": min(gradients) if known else math.nan,
         "gradient_max": max(gradients) if known else math.nan,
         "gradient_layer_1": gradients[0],
@@ -132,7 +220,9 @@ def _measure(rows: RunReadings) -> dict[str, float]:
 def _cells(numbers: dict[str, Any], n: dict[str, str]) -> dict[str, str]:
     """`n` is what a cell says of its own n, where that is not the line's."""
     gradients = f"{number(numbers['gradient_min'])} … {number(numbers['gradient_max'])}"
-    spread = "" if numbers["final_loss_std"] is None else f" ± {number(numbers['final_loss_std'])}"
+    error = numbers["final_loss_error"] if numbers["final_loss_std"] is None else numbers["final_loss_std"]
+    spread = "" if math.isnan(error) else f" ± {number(error)}"
+    lowest = numbers["lowest_loss"]
     return {
         "network": numbers["network"],
         "weights": verdicts.weights(numbers["variant"]).removeprefix("weights ")
@@ -141,8 +231,10 @@ def _cells(numbers: dict[str, Any], n: dict[str, str]) -> dict[str, str]:
         **({"rule": numbers["rule"]} if "rule" in numbers else {}),
         "n": str(numbers["n"]),
         "first loss": number(numbers["initial_loss"]) + n["initial_loss"],
-        "final loss": number(numbers["final_loss"]) + spread + n["final_loss"],
-        "loss fell by": percent(numbers["loss_reduction_percent"]) + n["loss_reduction_percent"],
+        "final loss": number(numbers["final_loss"], 3) + spread + n["final_loss"],
+        "test loss": number(numbers["test_loss"], 3) + n["test_loss"],
+        "lowest": "unknown" if lowest is None else number(lowest, 3),
+        "above lowest, fell by": percent(numbers["loss_reduction_percent"]) + n["loss_reduction_percent"],
         "gradient, least … most": gradients + n["gradient_min"],
         "growth per layer: init": number(numbers["growth_per_layer_at_init"], 3)
         + n["growth_per_layer_at_init"],
@@ -156,4 +248,5 @@ STUDY = Study(
     seeds={"quick": (42,), "full": (42,)},
     configs=configs,
     findings=findings,
+    beside=with_linear_output,
 )

@@ -27,7 +27,7 @@ class Gathered:
     evidence: Evidence
     left_out: dict[str, str]
     judge: Judge  # of the whole store
-    beside: Runs  # complete runs that findings need and no figure shows
+    beside: Runs  # complete runs of another recipe that the study trains, too
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,11 +50,15 @@ class Study:
     configs: Callable[[str, Sequence[int]], list[RunConfig]]  # (scale, seeds) → complete configurations
     findings: Callable[[Gathered], list[StudyFinding]]
     beside: Callable[[str, Sequence[int]], list[RunConfig]] = lambda scale, seeds: []
-    """Runs of another recipe, which findings need and no figure shows; trained with the study as it is."""
+    """Runs of another recipe, for findings and for figures that ask for them; trained with the study as it is."""
 
 
 class NoRuns(SondeError):
-    """The store holds no complete run of the study."""
+    """The store holds no complete run of the study, but others: run → why it is not one."""
+
+    def __init__(self, message: str, left_out: Mapping[str, str]) -> None:
+        super().__init__(message)
+        self.left_out = left_out
 
 
 def gather(
@@ -68,7 +72,7 @@ def gather(
 ) -> Gathered:
     """The stored, complete runs of the given configurations; with `guests`, those of guest rules beside them.
 
-    Runs of `beside` are handed on for findings, and are not in the evidence.
+    Runs of `beside` are handed on apart from the evidence: most figures are of the study's own runs.
     """
     wanted = {config.id: config for config in configs}
     inside = [run for run in stored.runs if run.id in wanted and run.manifest.state == "complete"]
@@ -87,13 +91,14 @@ def gather(
         reasons = (
             "; ".join(f"{run}: {why}" for run, why in list(left_out.items())[:3]) or "the store is empty"
         )
-        raise NoRuns(f"{source} holds no complete run of this study ({reasons})")
+        raise NoRuns(f"{source} holds no complete run of this study ({reasons})", left_out)
     runs = lines(inside)
     rows = stored.rows.join(runs.select("run"), on="run", how="semi") if left_out else stored.rows
     more_rows = stored.rows.filter(pl.col("run").is_in([run.id for run in more_runs]))
+    more = Evidence(more_rows, lines(more_runs), source) if more_runs else None
     return Gathered(
         Runs(rows, inside),
-        Evidence(rows, runs, source),
+        Evidence(rows, runs, source, beside=more),
         left_out,
         judge or Judge(stored),
         Runs(more_rows, more_runs),
@@ -125,6 +130,9 @@ def _guests_beside(stored: Runs, configs: Sequence[RunConfig]) -> tuple[set[str]
     return alone, several
 
 
+NO_PART = "is not part of this study"
+
+
 class _Why:
     """Why a run is left out.  Seeds make no difference, so every recipe is looked at once."""
 
@@ -142,7 +150,7 @@ class _Why:
             return f"it is {run.standing.state}"
         pair = (run.config["model"]["name"], run.config["task"]["name"])
         if pair not in self.pairs:
-            return f"{pair[0]} on {pair[1]} is not part of this study"
+            return f"{pair[0]} on {pair[1]} {NO_PART}"
         recipe, seed = recipe_of(run.config), run.config["seed"]
         if recipe not in self.nearest:
             nearest = min((differences(run.config, tree) for tree in self.recipes), key=len)

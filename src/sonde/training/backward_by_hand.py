@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from sonde.config import RunConfig
 from sonde.losses import Loss
 from sonde.models import PlainMLP, ResidualMLP, ResMLP
-from sonde.models.plain_and_res_mlp import ReluLayer
+from sonde.models.plain_and_res_mlp import LinearLayer, ReluLayer
 from sonde.models.residual_mlp import PreNormBlock
 from sonde.models.shared_layers import Embedding, Readout
 from sonde.network import Network
@@ -216,7 +216,7 @@ class NormOfReplicas:
 
 WRITTEN_OUT = (
     *(nn.Identity, nn.Linear, StackedLinear, nn.LayerNorm, StackedLayerNorm),
-    *(Embedding, ReluLayer, PreNormBlock, Readout),
+    *(Embedding, LinearLayer, ReluLayer, PreNormBlock, Readout),
 )
 
 
@@ -235,7 +235,7 @@ def _parts(module: nn.Module, x: Tensor, scratch: Scratch) -> list[Part]:
             return [Norm(module, x)]
         case StackedLayerNorm():
             return [NormOfReplicas(module, x)]
-        case Embedding():
+        case Embedding() | LinearLayer():
             return _parts(module.linear, x, scratch)
         case ReluLayer():
             (linear,) = _parts(module.linear, x, scratch)

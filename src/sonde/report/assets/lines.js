@@ -7,15 +7,19 @@ const CONTROLS = {
   '/bp': { name: 'BP’s own gradient (ceiling)', dash: '6 4' },
 };
 
-// Colour tells rules apart, or networks where there is one rule; dashes tell what colour does not.
+// Colour tells rules apart, or networks where there is one rule; dashes tell what colour does not.  Of several settings
+// of a rule, which have one colour, the second and later ones have another symbol and, of one network, another dash.
 function lookOf({ network, rule }) {
   const { networks, rules } = family();
   const key = rules.length > 1 ? rules[rule].style : networks[network].style;
   const style = data.styles[key];
+  const { turn } = rules[rule];
+  const symbols = Object.keys(SYMBOLS);
+  const own = turn ? NETWORK_DASHES[turn % NETWORK_DASHES.length] : style?.dash || SOLID;
   return {
     colour: style ? `var(--colour-${key})` : 'var(--faint)',
-    symbol: style ? style.symbol : 'circle',
-    dash: networks.length > 1 ? NETWORK_DASHES[network % NETWORK_DASHES.length] : style?.dash || SOLID,
+    symbol: symbols[(symbols.indexOf(style ? style.symbol : 'circle') + turn) % symbols.length],
+    dash: networks.length > 1 ? NETWORK_DASHES[network % NETWORK_DASHES.length] : own,
   };
 }
 

@@ -22,6 +22,28 @@ function rootMeanVariance(rows, samples, d) {
   return defined(Math.sqrt(sum / (samples * d)));
 }
 
+// Of every sample, g = A h + n with n uncorrelated with h over units, and μ the mean of n: means over samples of A², Aμ,
+// μ² and of n's mean square.
+function alongStream(g, h, samples, d) {
+  const parts = { aa: 0, am: 0, mm: 0, nn: 0 };
+  for (let n = 0; n < samples; n += 1) {
+    const over = (of) => {
+      let sum = 0;
+      for (let i = n * d; i < (n + 1) * d; i += 1) sum += of(i);
+      return sum / d;
+    };
+    const [gMean, hMean] = [over((i) => g[i]), over((i) => h[i])];
+    const variance = over((i) => (h[i] - hMean) ** 2);
+    const a = variance > 0 ? over((i) => (g[i] - gMean) * (h[i] - hMean)) / variance : 0;
+    const mu = gMean - a * hMean;
+    parts.aa += (a * a) / samples;
+    parts.am += (a * mu) / samples;
+    parts.mm += (mu * mu) / samples;
+    parts.nn += over((i) => (g[i] - a * h[i]) ** 2) / samples;
+  }
+  return parts;
+}
+
 // Mean over samples of cos(a, g) in double, without any clamp; samples in which either is zero have none.
 function meanCosine(a, g, samples, d) {
   let sum = 0;

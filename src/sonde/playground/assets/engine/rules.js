@@ -60,6 +60,13 @@ const RULES = {
   frozen: { route: 'frozen', draw: () => ({}) },
 };
 
+// The same way back with matrices that have nothing to do with W: what a rule's cosine is by chance.  A skip connection
+// hands part of the gradient on whatever the matrices are, so by layers that is far from 0.
+function chanceOf(name, network, random) {
+  const rule = { fa: RULES.fa, dfa: RULES.dfa, usf: RULES.kp, kp: RULES.kp }[name];
+  return rule ? { rule, feedback: rule.draw(network, random) } : null;
+}
+
 // a_0 … a_L of the batch on the tape into `credits`; with `train`, the gradient of every parameter the rule trains.
 function assign(network, tape, rule, feedback, credits, { train, normalise }) {
   const { depth } = network;

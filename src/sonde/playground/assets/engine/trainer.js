@@ -17,6 +17,8 @@ class Trainer {
     this.tape = new Tape(this.network, capacity);
     this.credits = states(this.network, capacity);
     this.gradients = states(this.network, PROBED);
+    this.chance = chanceOf(settings.rule, this.network, randomOf(settings.seed, 'chance'));
+    this.byChance = this.chance && states(this.network, PROBED);
     this.diverged = false;
     this.theory = this.expected();
   }
@@ -42,6 +44,7 @@ class Trainer {
     network.loss(tape, task.test.y);
     assign(network, tape, RULES.bp, {}, this.gradients, { train: false });
     if (rule !== RULES.bp) assign(network, tape, rule, feedback, this.credits, { train: false });
+    if (this.chance) assign(network, tape, this.chance.rule, this.chance.feedback, this.byChance, { train: false });
     return samples;
   }
 
@@ -59,6 +62,7 @@ class Trainer {
       gradient: byLayer((l) => rootMeanSquare(gradients[l], samples, d, false)),
       credit: byLayer((l) => rootMeanSquare(credits[l], samples, d, false)),
       cosine: byLayer((l) => meanCosine(credits[l], gradients[l], samples, d)),
+      chance: this.chance && byLayer((l) => meanCosine(this.byChance[l], gradients[l], samples, d)),
       update: byLayer((l) => updateRatio(network, optimiser, l)),
     };
   }
@@ -71,7 +75,7 @@ class Trainer {
     const mean = (of) => h.reduce((sum, value) => sum + of(value), 0) / h.length;
     const [q, m] = ends ? [mean((value) => value * value), mean((value) => value)] : [1 / 3, 0]; // of U(−1, 1)
     const top = rootMeanSquare(this.gradients[depth], samples, d, false).value;
-    return theoryOf(this.settings, { q, m, top });
+    return theoryOf(this.settings, { q, m, top, parts: alongStream(this.gradients[depth], this.tape.h[depth], samples, d) });
   }
 
   // One test sample on its way up: h_0 … h_L of sample 0, as probed last.

@@ -35,6 +35,7 @@ function linesOf(key) {
   const colour = key === 'gradient' ? RULE_COLOUR('bp') : RULE_COLOUR(settings.rule);
   const lines = frame.step > 0 && key !== 'update' ? [atFirst(first.readings[key], colour)] : [];
   if (theory[key]) lines.push(inTheory(theory[key]));
+  if (key === 'cosine' && frame.readings.chance) lines.push({ ...inTheory([]), kind: 'chance', readings: frame.readings.chance });
   if (key === 'signal') lines.push({ ...now(frame.readings.spread, colour, 1.5), kind: 'spread' });
   if (key === 'gradient' && settings.rule !== 'bp') lines.push(now(frame.readings.credit, RULE_COLOUR(settings.rule)));
   return [...lines, now(frame.readings[key], colour)];

@@ -51,7 +51,7 @@ function departureWords({ gradient: theory }, { gradient }) {
   if (!theory || gradient[0].value === null || !(theory[0] > 0)) return '';
   const ratio = gradient[0].value / theory[0];
   if (ratio > 1 / 1.5 && ratio < 1.5) return '';
-  return `At initialisation ×${briefly(ratio)} of the theory, which takes gradient and stream to be unrelated.`;
+  return `At initialisation ×${briefly(ratio)} of the theory, which is that of a wide network.`;
 }
 
 // Reasons of what is undefined, each with its layers: "layers 0–3: …".
@@ -73,11 +73,14 @@ function spans(layers) {
   return `layer${layers.length === 1 ? '' : 's'} ${words}`;
 }
 
-function cosineWords({ cosine }, rule) {
+function cosineWords({ cosine, chance }, rule) {
   if (rule === 'bp') return 'BP is what all others are compared with: 1 wherever there is a gradient.';
   const below = cosine.slice(0, -1).filter(({ value }) => value !== null).map(({ value }) => value);
   if (!below.length) return `Undefined at every layer below the last: ${cosine[0].reason || 'there is none'}.`;
-  return `Below the last layer from ${briefly(Math.min(...below))} to ${briefly(Math.max(...below))}; 0 is chance, 1 is BP.`;
+  const between = (values) => `from ${briefly(Math.min(...values))} to ${briefly(Math.max(...values))}`;
+  const random = (chance || []).slice(0, -1).filter(({ value }) => value !== null).map(({ value }) => value);
+  const beside = random.length ? `; backward matrices unrelated to W (dashed) score ${between(random)}, BP 1` : '';
+  return `Below the last layer ${between(below)}${beside}.`;
 }
 
 function updateWords({ update }) {
