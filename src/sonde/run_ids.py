@@ -22,6 +22,29 @@ CHOSEN = ("model", "rule", "task")
 EXACT = {"credit_scale": "none", "penalty": 0.0}
 CREDIT = {"credit_scale": "rms", "penalty": 0.0}
 
+RULE_DEFAULTS: dict[str, Mapping[str, Any]] = {
+    "bp": EXACT,
+    "fa": CREDIT,
+    "dfa": CREDIT,
+    "state_bridge": {"input_norm": "layer", "side": "error"} | CREDIT,
+    "credit_bridge": {"input_norm": "layer", "copies": 8, "temperature": 0.1, "noise": 0.1}
+    | {"average": 0.995, "warmup": 0.2}
+    | CREDIT,
+    "frozen": EXACT,
+    "usf": CREDIT,
+    "frsf": CREDIT,
+    "brsf": CREDIT,
+    "kp": CREDIT,  # of version 2; version 1 had a `decay`
+    "mirror": {"every": 10, "samples": 128, "rate": 0.1} | CREDIT,
+    "drtp": {"per_channel": False} | CREDIT,
+    "dkp": {"lr": 1e-2, "decay": 1e-3, "per_channel": False} | CREDIT,
+    "fdfa": {"lr": 1e-4} | CREDIT,
+    "forward_gradient": {"directions": 1} | CREDIT,
+    "predsim": {"beta": 0.99, "similar": 256} | CREDIT,
+    "ddtp": {"step": 0.1, "noise": 0.01} | CREDIT,
+}
+"""By rule, the options it had when it was first released, and their defaults."""
+
 FIRST: dict[str, Mapping[str, Options]] = {
     "model": {
         "plain_mlp": ("d", "L", "weight_scale"),
@@ -32,27 +55,7 @@ FIRST: dict[str, Mapping[str, Options]] = {
         "conv_net": ("channels", "d"),
         "res_net": ("n", "d", "norm"),
     },
-    "rule": {
-        "bp": EXACT,
-        "fa": CREDIT,
-        "dfa": CREDIT,
-        "state_bridge": {"input_norm": "layer", "side": "error"} | CREDIT,
-        "credit_bridge": {"input_norm": "layer", "copies": 8, "temperature": 0.1, "noise": 0.1}
-        | {"average": 0.995, "warmup": 0.2}
-        | CREDIT,
-        "frozen": EXACT,
-        "usf": CREDIT,
-        "frsf": CREDIT,
-        "brsf": CREDIT,
-        "kp": CREDIT,  # of version 2; version 1 had a `decay`
-        "mirror": {"every": 10, "samples": 128, "rate": 0.1} | CREDIT,
-        "drtp": {"per_channel": False} | CREDIT,
-        "dkp": {"lr": 1e-2, "decay": 1e-3, "per_channel": False} | CREDIT,
-        "fdfa": {"lr": 1e-4} | CREDIT,
-        "forward_gradient": {"directions": 1} | CREDIT,
-        "predsim": {"beta": 0.99, "similar": 256} | CREDIT,
-        "ddtp": {"step": 0.1, "noise": 0.01} | CREDIT,
-    },
+    "rule": RULE_DEFAULTS,
     "task": {
         "identity": ("d", "samples", "test_samples", "steps_per_epoch"),
         "teacher": ("inputs", "classes", "samples", "test_samples", "alpha", "L", "d"),
@@ -62,7 +65,7 @@ FIRST: dict[str, Mapping[str, Options]] = {
         "cifar10": ("augment", "subset", "test_subset"),
     },
 }
-"""By part and name, the options it had when it was first released; of rules with their defaults."""
+"""By part and name, the options it had when it was first released."""
 
 IN_LABEL = {"fa": ("level",)}
 """By rule, the options that its own label tells."""
@@ -91,13 +94,6 @@ def lasting(options: Mapping[str, Any], defaults: Mapping[str, Any], first: Opti
     return {key: value for key, value in options.items() if key in first or value != defaults.get(key)}
 
 
-def older_version(part: str, section: Mapping[str, Any]) -> int | None:
-    """The version of a part that a stored run has; None where it is this Sonde's, or the part is not Sonde's."""
-    version = section.get("version", 1)
-    now = VERSIONS.get(part, {}).get(str(section.get("name")), 1)
-    return None if "source" in section or version == now else int(version)
-
-
 def rule_label(label: str, rule: Mapping[str, Any]) -> str:
     """What tables and figures call a stored rule: its label and what differs from its defaults.
 
@@ -107,15 +103,12 @@ def rule_label(label: str, rule: Mapping[str, Any]) -> str:
     name = rule["name"]
     if "source" in rule or name not in FIRST["rule"]:
         return label
-    known = dict(FIRST["rule"][name])  # type: ignore[call-overload]
-    other = {
-        key: v
-        for key, v in rule.items()
-        if key not in ("name", "version") and (key not in known or known[key] != v)
-    }
     if (version := rule.get("version", 1)) != VERSIONS["rule"].get(name, 1):
-        other["version"] = version
-    return with_settings(label, {key: v for key, v in other.items() if key not in IN_LABEL.get(name, ())})
+        return with_settings(label, {"version": version})
+    known = RULE_DEFAULTS[name]
+    told = ("name", "version", *IN_LABEL.get(name, ()))
+    other = {key: v for key, v in rule.items() if key not in told and (key not in known or known[key] != v)}
+    return with_settings(label, other)
 
 
 def with_settings(label: str, settings: Mapping[str, Any]) -> str:
