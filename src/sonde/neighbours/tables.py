@@ -29,11 +29,14 @@ def write_parquet(stored: Runs, out: Path, on_progress: Progress) -> list[Path]:
 
 def _write(stored: Runs, out: Path, suffix: str, sink: Sink, on_progress: Progress) -> list[Path]:
     paths = [out / f"rows.{suffix}", out / f"runs.{suffix}"]
-    with set_aside(*paths) as (rows, runs):
-        # Files that are open: Polars takes no path that is not UTF-8.
-        with rows.open("wb") as of_rows, runs.open("wb") as of_runs:
-            sink(_streamed(stored, on_progress), of_rows)
-            sink(whole_lines(stored).lazy(), of_runs)
+    # Files that are open: Polars takes no path that is not UTF-8.
+    with (
+        set_aside(*paths) as (rows, runs),
+        rows.open("wb") as of_rows,
+        runs.open("wb") as of_runs,
+    ):
+        sink(_streamed(stored, on_progress), of_rows)
+        sink(whole_lines(stored).lazy(), of_runs)
     return paths
 
 
