@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import polars as pl
 from polars.io.plugins import register_io_source
@@ -13,7 +14,7 @@ from sonde.runs.frame import beside, lines, whole_lines
 from sonde.store.stored import Runs
 
 Progress = Callable[[int, int], None]
-Sink = Callable[[pl.LazyFrame, Path], object]
+Sink = Callable[[pl.LazyFrame, BinaryIO], object]
 
 
 def write_csv(stored: Runs, out: Path, on_progress: Progress) -> list[Path]:
@@ -28,9 +29,14 @@ def write_parquet(stored: Runs, out: Path, on_progress: Progress) -> list[Path]:
 
 def _write(stored: Runs, out: Path, suffix: str, sink: Sink, on_progress: Progress) -> list[Path]:
     paths = [out / f"rows.{suffix}", out / f"runs.{suffix}"]
-    with set_aside(*paths) as (rows, runs):
-        sink(_streamed(stored, on_progress), rows)
-        sink(whole_lines(stored).lazy(), runs)
+    # Files that are open: Polars takes no path that is not UTF-8.
+    with (
+        set_aside(*paths) as (rows, runs),
+        rows.open("wb") as of_rows,
+        runs.open("wb") as of_runs,
+    ):
+        sink(_streamed(stored, on_progress), of_rows)
+        sink(whole_lines(stored).lazy(), of_runs)
     return paths
 
 
