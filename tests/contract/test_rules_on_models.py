@@ -3,6 +3,7 @@
 import copy
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import safetensors.torch
@@ -118,6 +119,25 @@ def test_a_resumed_run_ends_bit_identical(model: str, rule: str) -> None:
     for name, value in whole.weights().items():
         assert torch.equal(value, second.weights()[name]), name
     assert pack(whole.state()) == pack(second.state()), "something the rule owns was not saved"
+
+
+def test_the_optimiser_of_a_run_takes_kps_matrices_along() -> None:
+    """Item 3: after an epoch of a run V − W is (1 − ηλ)^steps times what it was, and V has moved."""
+    optimiser = Optimiser(name="adamw", lr=1e-2, weight_decay=0.5, schedule="constant")
+    config = config_of(MODELS["residual_mlp"], RULES["kp"](), optimiser=optimiser, precision="float64")
+    program = program_of(config)
+    state: Any = program.credit.state
+
+    def apart() -> dict[str, torch.Tensor]:
+        return {name: v - program.net.get_parameter(name).detach() for name, v in state.matrices.items()}
+
+    start, before = apart(), {name: v.clone() for name, v in state.matrices.items()}
+    program.train_epoch(1)
+    for name, difference in apart().items():
+        torch.testing.assert_close(
+            difference, (1 - 1e-2 * 0.5) ** program.steps_per_epoch * start[name], rtol=1e-9, atol=1e-13
+        )
+        assert not torch.equal(state.matrices[name], before[name])
 
 
 @pytest.mark.parametrize("rule", [name for name in EVERY_RULE if name != "frozen"])

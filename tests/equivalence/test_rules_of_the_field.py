@@ -230,7 +230,7 @@ def test_kp_never_reads_the_value_of_a_weight() -> None:
         {n: torch.full_like(w, torch.nan) for n, w in unit.items()} for unit in assignment.net.matrices()
     ]
     gradients_of = [{n: w.grad for n, w in unit.items()} for unit in assignment.net.matrices()]
-    feedback, state.written = rule.feedback(state, unknown), None
+    feedback, state.moved = rule.feedback(state, unknown), True
     rule.update(state, SimpleNamespace(units=unknown, gradients_of_units=gradients_of))
     for key, (v, grad) in expected.items():
         assert torch.equal(feedback[key], v)
@@ -238,9 +238,10 @@ def test_kp_never_reads_the_value_of_a_weight() -> None:
         assert torch.equal(state.matrices[key].grad, grad)
 
 
-def test_kp_says_so_where_the_optimiser_leaves_its_matrices_out() -> None:
+@pytest.mark.parametrize("fused", [False, True])
+def test_kp_says_so_where_the_optimiser_leaves_its_matrices_out(fused: bool) -> None:
     (x, y), (assignment, _) = batch(), kp_on("residual_mlp")
-    optimiser = torch.optim.Adam(assignment.net.parameters())
+    optimiser = torch.optim.Adam(assignment.net.parameters(), fused=fused)
     assignment.backward(x, y)
     assignment.backward(x, y)  # gradients are gathered: nothing has moved
     optimiser.step()

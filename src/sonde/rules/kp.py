@@ -15,24 +15,31 @@ from sonde.rules.rule import CreditScale, Facts, Matrix, Route, Rule, Signal
 
 
 class Followers(Backward):
-    """V, and how often W and V were written to when they were last given a gradient."""
+    """V; and, until V was seen to move, the first W and V of the last step."""
 
     def __init__(self, matrices: dict[str, nn.Parameter]) -> None:
         super().__init__(dict(matrices))
         self.parameters = list(matrices.values())
-        self.written: tuple[int, int] | None = None
+        self.seen: tuple[Tensor, Tensor] | None = None
+        self.moved = not matrices
 
-    def follow(self, weights: Matrix, gradients: Matrix) -> None:
+    def follow(self, gradients: Matrix) -> None:
         """Give V the gradient of W; the optimiser does the rest."""
-        written = (_writes(weights), _writes(self.matrices))
-        if self.written is not None and written[0] != self.written[0] and written[1] == self.written[1]:
-            raise SondeError(
-                "kp: the optimiser changed the weights and not the backward matrices that follow them: make it with "
-                "assignment.parameters() in place of the network's own"
-            )
-        self.written = written
         for name, v in self.matrices.items():
             v.grad = gradients[name].clone() if name in gradients else None
+
+    def check(self, weights: Matrix) -> None:
+        """Refuse an optimiser that changes W and not V.  Nothing is learned from the values that are compared."""
+        name, v = next(iter(self.matrices.items()))
+        w = weights[name]
+        if self.seen is not None:
+            self.moved = not torch.equal(v, self.seen[1])
+            if not self.moved and not torch.equal(w, self.seen[0]):
+                raise SondeError(
+                    "kp: the optimiser changed the weights and not the backward matrices that follow them: make it "
+                    "with assignment.parameters() in place of the network's own"
+                )
+        self.seen = None if self.moved else (w.clone(), v.clone())
 
 
 @final
@@ -42,7 +49,7 @@ class KolenPollack(Rule):
 
     Kolen & Pollack (1994); Akrout et al. (2019), arXiv:1904.05391:  W ← (1 − ηλ)W + ΔW,  V ← (1 − ηλ)V + ΔW.  Both
     ends of a connection see the same product of activity and credit: V gets the gradient of W and an equal optimiser,
-    with the same weight decay, and the value of W is never read.  Under AdamW, and under SGD without momentum, V − W
+    with the same weight decay, and no value of W reaches it.  Under AdamW, and under SGD without momentum, V − W
     shrinks by 1 − ηλ at every step, η the rate and λ the `weight_decay` of the optimiser; with `weight_decay` 0 it
     stays.  The decay of `adam` goes through its moments, so there V − W need not shrink by this factor.
     Not as in the paper: credit is divided by its batch RMS (`credit_scale`), and the studies train with AdamW, whose ηλ
@@ -68,13 +75,10 @@ class KolenPollack(Rule):
         return cast(state.matrices, units)
 
     def update(self, state: Followers, signal: Signal) -> dict[str, Tensor]:
-        state.follow(weights_of(signal.units), weights_of(signal.gradients_of_units))
+        if not state.moved:
+            state.check(weights_of(signal.units))
+        state.follow(weights_of(signal.gradients_of_units))
         return {}
 
     def followers(self, state: Followers) -> list[nn.Parameter]:
         return state.parameters
-
-
-def _writes(matrices: Matrix) -> int:
-    """How often they were written to: a count that PyTorch keeps, not their values."""
-    return sum(matrix._version for matrix in matrices.values())
