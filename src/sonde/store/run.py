@@ -135,6 +135,14 @@ class RunFolder:
             raise SondeError(f"{path}: its configuration is that of {own!r}, not of {self.id!r}: {self.fix}")
         return known
 
+    def configuration(self) -> dict[str, Any]:
+        """The stored configuration of a trained run, as plain data."""
+        described = self.description()
+        if described.get("kind") == WATCHED:
+            raise SondeError(f"run {self.id} was watched: it has no configuration, and nothing to recompute")
+        config: dict[str, Any] = described["config"]
+        return config
+
     def verify(self, name: str, content: bytes, manifest: Manifest) -> bytes:
         """The content of a file, if it is what the manifest says; one without checksums is believed."""
         if manifest.checksums is not None and checksum(content) != manifest.checksums.get(name):

@@ -9,12 +9,13 @@ from typing import Any
 import polars as pl
 import torch
 
-from sonde.config import RunConfig, name_of, parse
+from sonde.config import RunConfig, name_of
 from sonde.errors import SondeError
 from sonde.generators import generator
 from sonde.models import ConvNet, Model, ResidualMLP
 from sonde.rules import RULES, CreditBridge, FeedbackAlignment, Rule, StateBridge
 from sonde.runs.readings import Readings, RunReadings
+from sonde.stored_configurations import read
 from sonde.studies.depth import ENOUGH, PROBES, share_of_rule
 from sonde.studies.recipes import QUICK_SEEDS, SEEDS, depth_matters
 from sonde.studies.study import Gathered, Study, StudyFinding, over_runs, own_n
@@ -81,9 +82,9 @@ class Cost:
 
     @cached_property
     def operations(self) -> float:
-        """NaN of a guest that is not known here."""
+        """NaN of a plugin that was not named in this process: a store's code is never run."""
         try:
-            config = parse(self.run.config)
+            config = read(self.run.config)
         except SondeError:
             return math.nan
         rng = generator(config.seed, "init")
