@@ -58,6 +58,6 @@ def _numbers_in(weights: bytes, where: str, fix: str) -> int:
     try:
         header = json.loads(weights[8 : 8 + int.from_bytes(weights[:8], "little")])
         said = sum(math.prod(one["shape"]) for key, one in header.items() if key != "__metadata__")
-        return min(said, len(weights))
+        return min(int(said), len(weights))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise SondeError(f"{where}: its weights cannot be read: {fix}") from None

@@ -14,6 +14,7 @@ from sonde.store import index, index_writer
 from sonde.store.index import Index
 from sonde.store.index_writer import Writer
 from sonde.store.journal import read_watched
+from sonde.store.limits import Allowance
 from sonde.store.listing import stamps, stamps_of, strangers
 from sonde.store.notices import tell
 from sonde.store.place import Place, place
@@ -156,14 +157,15 @@ class _Reading:
         self.root, self.present, self.known = root, present, known
         self.asked, self.wanted, self.writer = asked, wanted, writer
         self.indexing = index_writer.is_due(sum(id not in known.lines for id in present), len(known.lines))
+        self.allowance = Allowance(0)
         self.lock = Lock()
 
     def __call__(self, id: str) -> Entry:
         to_index = self.indexing and id not in self.known.lines
         wanted = self.wanted if id in self.asked else Wanted(metrics=())
         if not to_index:
-            return _entry(self.root / id, wanted)
-        whole = _entry(self.root / id, Wanted())
+            return self._counted(_entry(self.root / id, wanted))
+        whole = self._counted(_entry(self.root / id, Wanted()))
         if whole.manifest.state in ENDED and not _is_watched(whole):
             with self.lock:
                 told = self.writer.add(
@@ -172,6 +174,14 @@ class _Reading:
             if told or wanted.nothing:
                 return replace(whole, rows=NO_ROWS)
         return replace(whole, rows=_stretch(wanted.of(whole.rows.frame)))
+
+    def _counted(self, entry: Entry) -> Entry:
+        """The entry, unless the rows of all that were read are more than their bytes explain."""
+        with self.lock:
+            packed = sum(known.bytes for known in (entry.manifest.checksums or {}).values())
+            self.allowance.left += max(packed, index.bytes_of_rows(self.present[entry.id]))
+            self.allowance.take(entry.rows.count, entry.id)
+        return entry
 
 
 def _entry(path: Place, wanted: Wanted) -> Entry:
