@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import polars as pl
 
-from sonde.errors import SondeError
+from sonde.errors import SondeError, one_line
 from sonde.rows import empty
 from sonde.store import index, index_writer
 from sonde.store.index import Index
@@ -210,7 +210,7 @@ def _runs(root: Place, entries: Sequence[Entry]) -> Runs:
         rows,
         [_run(root / entry.id, entry) for entry in trained],
         [
-            WatchedRun(entry.id, entry.description["about"], entry.manifest, root / entry.id)
+            WatchedRun(entry.id, _about(entry.description), entry.manifest, root / entry.id)
             for entry in watched
         ],
     )
@@ -227,6 +227,14 @@ def _is_watched(entry: Entry) -> bool:
     return entry.description.get("kind") == KIND
 
 
+def _about(description: Mapping[str, Any]) -> dict[str, Any]:
+    """What readers show of a run; a label is one line."""
+    about: dict[str, Any] = description["about"]
+    if any(isinstance(value, str) and one_line(value) != value for value in about.values()):
+        return {key: one_line(value) if isinstance(value, str) else value for key, value in about.items()}
+    return about
+
+
 def _run(path: Place, entry: Entry) -> Run:
     known = entry.description
-    return Run(entry.id, known["config"], known["about"], entry.manifest, path, known.get("defaults", {}))
+    return Run(entry.id, known["config"], _about(known), entry.manifest, path, known.get("defaults", {}))

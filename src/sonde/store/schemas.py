@@ -1,5 +1,6 @@
 """What `run.json`, `manifest.json`, the facts of a watched run and an index may say; anything else is one line that names the file, the key and the fix."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from functools import cache
@@ -30,12 +31,20 @@ closed = with_config(ConfigDict(extra="forbid"))  # has these keys
 extensible = with_config(ConfigDict(extra="ignore"))  # has these keys, and maybe more
 
 
+def _printable(name: str) -> str:
+    if not name.isprintable() and re.search(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", name):
+        raise ValueError("a name has no control characters")
+    return name
+
+
 def _bare(name: str) -> str:
+    _printable(name)
     if name in ("", ".", "..") or any(mark in name for mark in "/\\\0"):
         raise ValueError("a file of the run's own folder is named without a path")
     return name
 
 
+Name = Annotated[str, AfterValidator(_printable)]
 BareName = Annotated[str, AfterValidator(_bare)]
 Count = Annotated[int, Strict(), Ge(0), Le(2**63 - 1)]
 Number = Annotated[float, Strict(), AllowInfNan(False)]
@@ -112,7 +121,7 @@ ABOUT = tuple(one.name for one in fields(TrainedAbout))
 class Named:
     """A part of a configuration that was chosen by name."""
 
-    name: str
+    name: Name
 
 
 @extensible
