@@ -4,6 +4,7 @@
 store.
 """
 
+import contextlib
 import io
 import json
 import math
@@ -28,11 +29,27 @@ from sonde.run_ids import run_id
 from sonde.store import index, index_writer
 from sonde.store.checksums import checksum, seal
 from sonde.store.journal import Journal, _chunk
-from sonde.store.run import as_tree, parquet
+from sonde.store.run import parquet
 from sonde.studies import STUDIES
 
 ODD: tuple[Any, ...] = (
-    *(None, True, -1, 0, 2**31 - 1, 2**63, 10**30, 1e308, math.nan, math.inf, -math.inf, "", "x", "\n", "=1+1"),
+    *(
+        None,
+        True,
+        -1,
+        0,
+        2**31 - 1,
+        2**63,
+        10**30,
+        1e308,
+        math.nan,
+        math.inf,
+        -math.inf,
+        "",
+        "x",
+        "\n",
+        "=1+1",
+    ),
     *([], {}, [None], {"name": None}, [[1]], {"a": {"b": [{}]}}, "\x1b[31m", "../../x", "y" * 5000, "\ud7ff"),
 )
 FACTS = {
@@ -41,11 +58,19 @@ FACTS = {
         {"name": "1", "type": "ReLU", "calls": 0, "reason": "it was not called"},
     ],
     "parameters": [
-        {"name": "0.weight", "shape": [3, 8], "requires_grad": True, "in_optimiser": True, "start": {"mean": 0.1}}
+        {
+            "name": "0.weight",
+            "shape": [3, 8],
+            "requires_grad": True,
+            "in_optimiser": True,
+            "start": {"mean": 0.1},
+        }
     ],
     "shared": [],
     "optimisers": [{"type": "Adam", "groups": [{"lr": 0.001, "weight_decay": 0, "parameters": 2}]}],
-    "inputs": [{"name": "0", "shape": [4, 8], "dtype": "float32", "mean": 0.0, "std": 1.0, "rms": 1.0, "max": 2.0}],
+    "inputs": [
+        {"name": "0", "shape": [4, 8], "dtype": "float32", "mean": 0.0, "std": 1.0, "rms": 1.0, "max": 2.0}
+    ],
     "targets": [],
     "training": True,
     "in_the_other_mode": [],
@@ -99,23 +124,32 @@ class Workshop:
 
     def grounds(self, number: int) -> Grounds:
         """An own copy of the store, and a folder of the reader's beside it."""
-        place = self.folder / f"{number:04d}"
-        shutil.rmtree(place, ignore_errors=True)
-        shutil.copytree(self.honest, place / "runs")
-        treasure = place / "treasure"
-        treasure.mkdir()
-        for name in ("thesis.tex", "rows.parquet", "metrics-3.parquet", "weights.safetensors", f"{ASIDE}mine"):
-            (treasure / name).write_text("mine")
-        mark = place / "mark"
-        payload = treasure / "payload.py"
-        payload.write_text(f"open({str(mark)!r}, 'w').close()\ndef go(*a, **k): open({str(mark)!r}, 'w').close()\nGo = go\n")
-        return Grounds(place / "runs", treasure, payload, mark)
+        grounds = grounds_in(self.folder, number)
+        shutil.copytree(self.honest, grounds.root)
+        grounds.treasure.mkdir()
+        for name in (
+            "thesis.tex",
+            "rows.parquet",
+            "metrics-3.parquet",
+            "weights.safetensors",
+            f"{ASIDE}mine",
+        ):
+            (grounds.treasure / name).write_text("mine")
+        leave = f"open({str(grounds.mark)!r}, 'w').close()"
+        grounds.payload.write_text(f"{leave}\ndef go(*a, **k): {leave}\nGo = go\n")
+        return grounds
+
+
+def grounds_in(folder: Path, number: int) -> Grounds:
+    place = folder / f"{number:04d}"
+    treasure = place / "treasure"
+    return Grounds(place / "runs", treasure, treasure / "payload.py", place / "mark")
 
 
 def watched_rows(step: int) -> pl.DataFrame:
-    lines = [
-        (NET, None, step, i, "out_rms", 1.5 + step, True, None, 4, f"{i}") for i in range(2)
-    ] + [(NET, None, step, None, "loss", 2.0 - step / 10, True, None, 4, None)]
+    lines = [(NET, None, step, i, "out_rms", 1.5 + step, True, None, 4, f"{i}") for i in range(2)] + [
+        (NET, None, step, None, "loss", 2.0 - step / 10, True, None, 4, None)
+    ]
     return pl.DataFrame(lines, schema=WATCHED, orient="row")
 
 
@@ -125,8 +159,11 @@ def hostile(workshop: Workshop, number: int, *, small: bool = False) -> tuple[Gr
     grounds = workshop.grounds(number)
     ways = [way for way, weight in WAYS.items() for _ in range(weight)]
     way = ways[number % len(ways)]
-    said = way(grounds, chance, small)
-    return grounds, f"{way.__name__}: {said}"
+    said = [way(grounds, chance, small)]
+    for _ in range(chance.choice((0, 1, 3)) if way in SEVERAL else 0):
+        with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError, IndexError):
+            said.append(way(grounds, chance, small))  # what was spoiled before may not be spoiled again
+    return grounds, f"{way.__name__}: {'; '.join(said)}"
 
 
 # Parts of a store, read and written as they are: nothing of Sonde's that checks is used.
@@ -140,7 +177,9 @@ def read_json(path: Path) -> Any:
     return json.loads(path.read_text())
 
 
-def sealed(folder: Path, contents: dict[str, bytes], change: Callable[[dict[str, Any]], None] | None = None) -> None:
+def sealed(
+    folder: Path, contents: dict[str, bytes], change: Callable[[dict[str, Any]], None] | None = None
+) -> None:
     """Files under their names, and a manifest that fits them."""
     manifest = read_json(folder / "manifest.json")
     manifest.pop("sha256", None)
@@ -158,7 +197,12 @@ def describe(folder: Path, known: dict[str, Any]) -> Path:
         id = run_id(known["config"]) if known.get("config") else known["id"]
     except (KeyError, TypeError, ValueError, AttributeError):
         id = known.get("id", folder.name)
-    bare = isinstance(id, str) and id not in ("", ".", "..") and not set("/\0") & set(id) and len(id.encode()) < 200
+    bare = (
+        isinstance(id, str)
+        and id not in ("", ".", "..")
+        and not set("/\0") & set(id)
+        and len(id.encode()) < 200
+    )
     if bare and id != folder.name:
         known["id"] = id
         rows = folder / "metrics.parquet"
@@ -187,7 +231,8 @@ def leaves(tree: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 def put(tree: Any, path: tuple[Any, ...], value: Any) -> None:
     for key in path[:-1]:
         tree = tree[key]
-    tree[path[-1]] = value
+    if isinstance(tree, dict) or path[-1] != "odd":
+        tree[path[-1]] = value
 
 
 def drop(tree: Any, path: tuple[Any, ...]) -> None:
@@ -198,8 +243,8 @@ def drop(tree: Any, path: tuple[Any, ...]) -> None:
 
 def spoil(tree: Any, chance: random.Random) -> str:
     """One place changed, removed or added."""
-    path = chance.choice(list(leaves(tree)))
-    how = chance.randrange(4)
+    path = chance.choice(list(leaves(tree)) or [("odd",)])
+    how = chance.randrange(4) if isinstance(tree, list) or path[0] in tree else 1
     if how == 0:
         drop(tree, path)
     elif how == 1:
@@ -216,7 +261,9 @@ def payload_in_configuration(grounds: Grounds, chance: random.Random, small: boo
     """Code named in a field of the configuration, under the id that follows from it."""
     folder = chance.choice([one for one in folders(grounds.root) if one.name != NET])
     known = read_json(folder / "run.json")
-    named = chance.choice((f"{grounds.payload}:go", "payload:go", "timeit:timeit", "os:system", f"{grounds.payload}"))
+    named = chance.choice(
+        (f"{grounds.payload}:go", "payload:go", "timeit:timeit", "os:system", f"{grounds.payload}")
+    )
     options = {"stmt": f"open({str(grounds.mark)!r}, 'w')", "command": f"touch {grounds.mark}", "number": 1}
     config, said = known["config"], ""
     part = chance.choice(("model", "rule", "task", "optimiser", "probes", "anywhere"))
@@ -240,7 +287,9 @@ def odd_description(grounds: Grounds, chance: random.Random, small: bool) -> str
     known = read_json(folder / "run.json")
     part = chance.choice(("about", "config", "config", "defaults", ""))
     if part == "defaults":
-        known["defaults"] = {chance.choice(("model.x", "x", "no.such", "seed", "probes.k.y")): chance.choice(ODD)}
+        known["defaults"] = {
+            chance.choice(("model.x", "x", "no.such", "seed", "probes.k.y")): chance.choice(ODD)
+        }
         said = str(known["defaults"])
     else:
         said = spoil(known[part] if part and known.get(part) else known, chance)
@@ -252,7 +301,11 @@ def odd_manifest(grounds: Grounds, chance: random.Random, small: bool) -> str:
     folder = chance.choice(folders(grounds.root))
     said = []
     inner = chance.choice(("", "sessions", "seconds"))
-    sealed(folder, {}, lambda manifest: said.append(spoil(manifest if not inner else manifest[inner] or manifest, chance)))
+    sealed(
+        folder,
+        {},
+        lambda manifest: said.append(spoil(manifest if not inner else manifest[inner] or manifest, chance)),
+    )
     return f"{folder.name}: {inner} {said[0]}"
 
 
@@ -285,9 +338,15 @@ def odd_rows(grounds: Grounds, chance: random.Random, small: bool) -> str:
     elif how == 1:
         rows = pl.concat([rows, rows])
     elif how == 2:
-        rows = rows.cast({column: pl.String}).drop(chance.choice(rows.columns)) if chance.random() < 0.5 else rows.reverse()
+        rows = (
+            rows.cast({column: pl.String}).drop(chance.choice(rows.columns))
+            if chance.random() < 0.5
+            else rows.reverse()
+        )
     else:
-        rows = rows.with_columns(pl.when(chosen).then(pl.lit(value, dtype=kind)).otherwise(pl.col(column)).alias(column))
+        rows = rows.with_columns(
+            pl.when(chosen).then(pl.lit(value, dtype=kind)).otherwise(pl.col(column)).alias(column)
+        )
     sealed(folder, {name: parquet(rows)})
     return f"{folder.name}: {column} = {str(value)[:20]!r}, {how}"
 
@@ -307,7 +366,10 @@ def odd_tensors(grounds: Grounds, chance: random.Random, small: bool) -> str:
         tensors[key] = torch.zeros(3, 5)
         content = safetensors.torch.save(tensors)
     elif how == 3:
-        content = safetensors.torch.save({"": torch.zeros(0)}, metadata={"skeleton": chance.choice(("[" * 2000, "{}", "1", '{"__tensor__": "x"}'))})
+        content = safetensors.torch.save(
+            {"": torch.zeros(0)},
+            metadata={"skeleton": chance.choice(("[" * 2000, "{}", "1", '{"__tensor__": "x"}'))},
+        )
     else:
         content = safetensors.torch.save({"x": torch.full((3,), math.nan)})
     sealed(folder, {f"{name}.safetensors": content})
@@ -319,12 +381,21 @@ def large_configuration(grounds: Grounds, chance: random.Random, small: bool) ->
     folder = next(one for one in folders(grounds.root) if (one / "weights.safetensors").exists())
     known = read_json(folder / "run.json")
     part, option = chance.choice(
-        (("model", "d"), ("model", "L"), ("task", "samples"), ("task", "d"), ("probes", "size"), ("probes", "directions"))
+        (
+            ("model", "d"),
+            ("model", "L"),
+            ("task", "samples"),
+            ("task", "d"),
+            ("probes", "size"),
+            ("probes", "directions"),
+        )
     )
     value = chance.choice((10**5, 10**7, 10**12))
     task = chance.choice(("identity", "rhm", "teacher", "parity"))
     if part == "task":
-        known["config"]["task"] = {"name": task, option: value} | ({"L": 2**31, "s": 5} if task == "rhm" else {})
+        known["config"]["task"] = {"name": task, option: value} | (
+            {"L": 2**31, "s": 5} if task == "rhm" else {}
+        )
     else:
         known["config"][part][option] = value
     describe(folder, known)
@@ -401,7 +472,9 @@ def links(grounds: Grounds, chance: random.Random, small: bool) -> str:
     else:
         (root / ".locks").mkdir(exist_ok=True)
         sign = root / ".locks" / f"{folder.name}.holder"
-        sign.write_text(chance.choice(("[" * 100_000, "{}", "[]", '{"pid": 1e400, "host": [], "since": 3}', "null")))
+        sign.write_text(
+            chance.choice(("[" * 100_000, "{}", "[]", '{"pid": 1e400, "host": [], "since": 3}', "null"))
+        )
     return f"{how}, {folder.name}"
 
 
@@ -432,9 +505,9 @@ def bombs(grounds: Grounds, chance: random.Random, small: bool) -> str:
         sealed(folder, {"metrics.parquet": parquet(_many_rows(folder.name, many))})
     elif how == 3:
         buffer = io.BytesIO()
-        pl.concat([watched_rows(9).head(1)] * 1000).with_columns(reason=pl.lit("x" * (many // 30))).write_ipc_stream(
-            buffer, compression="zstd"
-        )
+        pl.concat([watched_rows(9).head(1)] * 1000).with_columns(
+            reason=pl.lit("x" * (many // 30))
+        ).write_ipc_stream(buffer, compression="zstd")
         _journal(net, buffer.getvalue())
     elif how == 4:
         name = chance.choice(("run.json", "manifest.json"))
@@ -457,8 +530,18 @@ def bombs(grounds: Grounds, chance: random.Random, small: bool) -> str:
 
 
 def _many_rows(run: str, many: int) -> pl.DataFrame:
-    values = {"run": run, "metric": "test_acc", "value": 1.0, "defined": True, "samples": 1, "step": 1, "epoch": 1}
-    return pl.select([pl.repeat(values.get(name), many, dtype=kind).alias(name) for name, kind in SCHEMA.items()])
+    values = {
+        "run": run,
+        "metric": "test_acc",
+        "value": 1.0,
+        "defined": True,
+        "samples": 1,
+        "step": 1,
+        "epoch": 1,
+    }
+    return pl.select(
+        [pl.repeat(values.get(name), many, dtype=kind).alias(name) for name, kind in SCHEMA.items()]
+    )
 
 
 def _journal(folder: Path, content: bytes) -> None:
@@ -496,7 +579,17 @@ def odd_journal(grounds: Grounds, chance: random.Random, small: bool) -> str:
 def odd_names(grounds: Grounds, chance: random.Random, small: bool) -> str:
     """Labels and folders that would be obeyed where they are shown."""
     folder = chance.choice(folders(grounds.root))
-    name = chance.choice(("\nsonde: all is well", "=cmd|' /C calc'!A0", "@SUM(1)", "\x1b[2J", "-n", "<script>x</script>", "a" * 3000))
+    name = chance.choice(
+        (
+            "\nsonde: all is well",
+            "=cmd|' /C calc'!A0",
+            "@SUM(1)",
+            "\x1b[2J",
+            "-n",
+            "<script>x</script>",
+            "a" * 3000,
+        )
+    )
     known = read_json(folder / "run.json")
     how = chance.randrange(3)
     if how == 0:
@@ -513,7 +606,7 @@ def odd_names(grounds: Grounds, chance: random.Random, small: bool) -> str:
 
 def chosen_id(grounds: Grounds, chance: random.Random, small: bool) -> str:
     """Another configuration in the folder of a study's run, as if 40 bits had been found by trying."""
-    folder = folders(grounds.root)[0]
+    folder = chance.choice([one for one in folders(grounds.root) if one.name != NET])
     known = read_json(folder / "run.json")
     known["config"]["optimiser"]["lr"] = 0.5
     sealed(folder, {"run.json": dumped(known)})
@@ -521,6 +614,8 @@ def chosen_id(grounds: Grounds, chance: random.Random, small: bool) -> str:
 
 
 Way = Callable[[Grounds, random.Random, bool], str]
+SEVERAL = (payload_in_configuration, odd_description, odd_manifest, odd_rows, odd_names)
+"""Are done to several runs of a store, too."""
 WAYS: dict[Way, int] = {
     payload_in_configuration: 6,
     odd_description: 6,

@@ -116,7 +116,9 @@ def test_files_that_unpack_to_more_than_memory_are_refused_before(
     _, rows = folder.read()
     long = rows.head(20).with_columns(reason=pl.int_range(20).cast(pl.String) + "x" * 1_000_000)
     forge(folder, "metrics.parquet", parquet(long))
-    with pytest.raises(SondeError, match=r"metrics\.parquet unpacks to 0\.02 GB, which no run of Sonde's has"):
+    with pytest.raises(
+        SondeError, match=r"metrics\.parquet unpacks to 0\.02 GB, which no run of Sonde's has"
+    ):
         package.load(tmp_path)
     images = [{"bytes": bytes([n]) * 1_000_000, "path": "p"} for n in range(20)]
     pl.DataFrame({"img": images, "label": [1] * 20}, schema=IMAGES).write_parquet(tmp_path / "train.parquet")

@@ -256,7 +256,9 @@ def test_a_guest_is_recomputed_where_it_has_a_definition_and_named_where_it_has_
     assert not found.wrong
     (reason,) = [why for why in found.not_recomputed if "plugin" in why]
     assert "rho/null" in found.not_recomputed[reason]
-    assert "credit_cosine" not in found.not_recomputed[reason]  # the program has named it: its own code is asked
+    assert (
+        "credit_cosine" not in found.not_recomputed[reason]
+    )  # the program has named it: its own code is asked
     built = replace(CONFIG, model=sonde.guest("model", f"{files / 'funnel.py'}:funnel"))
     sonde.train(built, runs=tmp_path)
     with pytest.raises(sonde.errors.SondeError, match="network from outside"):

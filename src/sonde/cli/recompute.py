@@ -26,7 +26,9 @@ def recompute(
     ] = None,
     task: Annotated[
         str | None,
-        typer.Option(help="The run's task, where it is a plugin: file.py:Mine, data.npz.", show_default=False),
+        typer.Option(
+            help="The run's task, where it is a plugin: file.py:Mine, data.npz.", show_default=False
+        ),
     ] = None,
     rule: Annotated[
         str | None,
@@ -52,7 +54,7 @@ def recompute(
     from sonde.recompute.stored import read_end
     from sonde.store.listing import find
     from sonde.store.run import RunFolder
-    from sonde.stored_configurations import name_again
+    from sonde.stored_configs import name_again
     from sonde.training.device import one_thread
 
     folder = RunFolder(runs / find(runs, run))

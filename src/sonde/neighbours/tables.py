@@ -40,7 +40,10 @@ def _without_formulas(table: pl.LazyFrame) -> pl.LazyFrame:
     schema = table.collect_schema()
     texts = [pl.col(name) for name, kind in schema.items() if kind == pl.String]
     guarded = [
-        pl.when(one.str.contains(FORMULA) & ~one.str.contains(NUMBER)).then(pl.lit("'") + one).otherwise(one).name.keep()
+        pl.when(one.str.contains(FORMULA) & ~one.str.contains(NUMBER))
+        .then(pl.lit("'") + one)
+        .otherwise(one)
+        .name.keep()
         for one in texts
     ]
     names = {name: f"'{name}" for name in schema.names() if re.search(FORMULA, name)}

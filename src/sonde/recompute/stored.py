@@ -24,7 +24,7 @@ from sonde.recompute.setting import Credit, Setting
 from sonde.store.place import Place
 from sonde.store.run import ENDED, RunFolder
 from sonde.store.standing import standing
-from sonde.stored_configurations import read, read_without
+from sonde.stored_configs import read, read_without
 from sonde.tasks import Data
 from sonde.training.assign import CreditAssignment
 from sonde.training.program import DTYPES
@@ -103,7 +103,9 @@ def _read_end(folder: RunFolder, data_root: Place | None) -> StoredEnd:
         missing["null"] = f"stored by {version}, whose null was one random vector a sample"
     outside = "source" in tree["rule"] or tree["rule"]["name"] not in CREDITS
     rule = tree["rule"] if outside else to_tree(config)["rule"]
-    plugin = _plugin_credit(folder, description, config, net, data) if outside and "rule" not in missing else None
+    plugin = (
+        _plugin_credit(folder, description, config, net, data) if outside and "rule" not in missing else None
+    )
     if outside:
         unknown = f"no definition of the rule {rule['name']}, a plugin, is known here"
         missing["null"] = unknown

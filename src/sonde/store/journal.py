@@ -30,8 +30,8 @@ from sonde.rows import WATCHED
 from sonde.store import files
 from sonde.store.arrow_stream import rows_in
 from sonde.store.checksums import checksum
-from sonde.store.lock import Sign
 from sonde.store.limits import JSON, Allowance, refuse_rows
+from sonde.store.lock import Sign
 from sonde.store.parquet_rows import refuse_nonsense
 from sonde.store.place import Place
 from sonde.store.run import Damaged, Manifest, RunFolder, State, parquet

@@ -22,7 +22,9 @@ def read_parquet(content: bytes, what: object, fix: str) -> pl.DataFrame:
     except (pl.exceptions.PolarsError, ValueError, OverflowError) as error:
         said = (str(error).splitlines() or [""])[0]
         raise SondeError(f"{what} cannot be read ({said}): {fix}") from None
-    except BaseException as error:  # a file made to fail may end in a panic of the library, which is no Exception
+    except (
+        BaseException
+    ) as error:  # a file made to fail may end in a panic of the library, which is no Exception
         if type(error).__name__ != "PanicException":
             raise
         raise SondeError(f"{what} cannot be read (its columns make no sense): {fix}") from None

@@ -1,4 +1,7 @@
-"""What `run.json`, `manifest.json`, the facts of a watched run and an index may say; anything else is one line that names the file, the key and the fix."""
+"""What `run.json`, `manifest.json`, the facts of a watched run and an index may say.
+
+Anything else is one line that names the file, the key and the fix.
+"""
 
 import re
 from collections.abc import Callable
@@ -106,7 +109,7 @@ class TrainedAbout:
     rule_label: str
     task_label: str
     depth: Annotated[Count, Le(DEPTH)]
-    width: Number | None
+    width: Annotated[Number, Ge(0), Le(2**53)] | None
     alpha: Number | None
     steps: Count
     samples: Count

@@ -1,7 +1,7 @@
 """How large a Parquet file is once it is unpacked, from the headers of its pages: nothing is unpacked to find out.
 
-A page says how many bytes and values it becomes, and a reader takes that much memory for it.  Headers are Thrift structures in
-the compact protocol, of which this reads what it needs and skips the rest.
+A page says how many bytes and values it becomes, and a reader takes that much memory for it.  Headers are Thrift
+structures in the compact protocol, of which this reads what it needs and skips the rest.
 """
 
 import io

@@ -15,7 +15,7 @@ from sonde.generators import generator
 from sonde.models import ConvNet, Model, ResidualMLP
 from sonde.rules import RULES, CreditBridge, FeedbackAlignment, Rule, StateBridge
 from sonde.runs.readings import Readings, RunReadings
-from sonde.stored_configurations import read
+from sonde.stored_configs import read
 from sonde.studies.depth import ENOUGH, PROBES, share_of_rule
 from sonde.studies.recipes import QUICK_SEEDS, SEEDS, depth_matters
 from sonde.studies.study import Gathered, Study, StudyFinding, over_runs, own_n

@@ -23,7 +23,6 @@ from typing import Any
 from sonde import guests
 from sonde.config import CHOICES, RunConfig, parse
 from sonde.errors import SondeError
-from sonde.optimisers import Optimiser
 from sonde.probes import PROBES
 
 PROBE_LISTS = ("names", "costly")
@@ -57,7 +56,9 @@ def name_again(tree: Mapping[str, Any], part: str, reference: str) -> None:
     """Let the stored part be the plugin that the user names now; its code runs if it is the one that was stored."""
     stored = next((source or name for of, name, source in _outside(tree) if of == part), None)
     if stored is None:
-        raise SondeError(f"--{part} {reference}: the run's {part} is one of Sonde's own; leave the option out")
+        raise SondeError(
+            f"--{part} {reference}: the run's {part} is one of Sonde's own; leave the option out"
+        )
     found = str(guests.look(part, reference))
     if found != stored:
         raise SondeError(
@@ -91,7 +92,11 @@ def _how_to_name(part: str, source: str) -> str:
     where, _, stamp = source.partition("@")
     shown = where if len(where) <= 80 else f"{where[:80]}…"
     digest = f" (digest {stamp[-12:]})" if stamp else ""
-    named = {"probe": "hand it over in Python", "model": "hand it over in Python", "optimiser": "hand it over in Python"}
+    named = {
+        "probe": "hand it over in Python",
+        "model": "hand it over in Python",
+        "optimiser": "hand it over in Python",
+    }
     return f"{shown}{digest}; its code runs only if you name it again: " + named.get(
         part, f"--{part} path/to/{shown}" if ".py" in where or ".npz" in where else f"--{part} {shown}"
     )
