@@ -4,7 +4,7 @@ BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE # hundreds of processes start in the tests: what one compiles, the others use
 
 .DEFAULT_GOAL := help
-.PHONY: help demo docs findings pictures test test-cluster test-slow mutants bench bench-watch bench-cluster suite house format clean
+.PHONY: help demo docs findings pictures test test-cluster test-slow hostile mutants bench bench-watch bench-cluster suite house format clean
 
 help:             ## list the targets
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -44,6 +44,10 @@ test-cluster: .venv/.cluster ## runs on a Ray cluster and in an object store, bo
 
 test-slow: .venv/.cluster ## full-scale checks
 	$(BIN)/pytest -q -m slow
+
+hostile: .venv/.ready ## 400 stores that were made to do harm against every reading command, 2,000 flips and cuts; half an hour
+	$(BIN)/python tests/hostile/run.py
+	$(BIN)/pytest -q -m slow tests/unit/test_verify.py
 
 mutants: .venv/.ready ## plant bugs, one at a time, and name those that no test notices; a quarter of an hour
 	$(BIN)/python tests/mutants.py

@@ -29,7 +29,7 @@ def set_aside(*targets: Path, locked: bool = False) -> Iterator[list[Path]]:
         for path in aside:
             _sync(path)
         for path, target in aside.items():
-            if locked and target.is_dir():
+            if locked and target.is_dir() and not target.is_symlink():
                 _remove(target)
             path.replace(target)
         for folder in {target.parent for target in targets}:
@@ -74,7 +74,7 @@ def is_alive(process: int) -> bool:
 
 def _remove(*paths: Path) -> None:
     for path in paths:
-        if path.is_dir():
+        if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
         else:
             with suppress(OSError):  # nothing is left there, or what stands in the way was told before

@@ -19,7 +19,7 @@ from sonde.optimisers import GuestOptimiser
 from sonde.optimisers import Optimiser as Optimiser
 from sonde.probes import PROBES, Probe, Schedule, epochs_of
 from sonde.rules import RULES, Rule
-from sonde.run_ids import IN_LABEL, RUN, first_options, lasting, run_id, with_settings
+from sonde.run_ids import IN_LABEL, RUN, digest, first_options, lasting, run_id, with_settings
 from sonde.tasks import TASKS, Task
 
 CHOICES: dict[str, Mapping[str, type[Any]]] = {"model": MODELS, "rule": RULES, "task": TASKS}
@@ -140,10 +140,20 @@ class RunConfig:
         """Equal for configurations that differ in nothing but the seed."""
         return recipe_of(to_tree(self))
 
-    @cached_property
+    @property
     def id(self) -> str:
-        """Readable, and unique to the configuration: two runs share an id only if they are the same run."""
-        return run_id(to_tree(self))
+        """Readable, and the same for every run of this configuration."""
+        return self._identity[0]
+
+    @property
+    def digest(self) -> str:
+        """The whole SHA-256 of the configuration: two runs are the same run only if they share it."""
+        return self._identity[1]
+
+    @cached_property
+    def _identity(self) -> tuple[str, str]:
+        tree = to_tree(self)
+        return run_id(tree, whole := digest(tree)), whole
 
     @property
     def sources(self) -> list[str]:

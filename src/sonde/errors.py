@@ -25,8 +25,19 @@ def unicode(text: str) -> str:
     return text.encode(errors="backslashreplace").decode()
 
 
+_BREAKS = re.compile("[\n\x85\u2028\u2029]")
+
+
+def one_line(text: str) -> str:
+    """The text with its line breaks written out, so that a name from a file makes no line of its own."""
+    return _BREAKS.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
 class SondeError(Exception):
-    """A mistake in the input, the files or the surroundings; its message states the fix."""
+    """A mistake in the input, the files or the surroundings; its message is one line and states the fix."""
+
+    def __str__(self) -> str:
+        return one_line(super().__str__())
 
 
 def nearest(name: str, known: Iterable[str], listed_by: str | None = None) -> str:

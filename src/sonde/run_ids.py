@@ -117,10 +117,19 @@ def with_settings(label: str, settings: Mapping[str, Any]) -> str:
     return label if not told or label.endswith(f" ({told})") else f"{label} ({told})"
 
 
-def run_id(tree: Mapping[str, Any]) -> str:
-    """Readable, and unique to the configuration: two runs share an id only if they are the same run."""
+def run_id(tree: Mapping[str, Any], whole: str | None = None) -> str:
+    """Readable, and the same for every run of the configuration; `whole` is its digest where that is known."""
     names = "-".join(tree[part]["name"] for part in CHOSEN)
-    return f"{names}-s{tree['seed']}-{hashlib.sha256(canonical(tree).encode()).hexdigest()[:10]}"
+    return f"{names}-s{tree['seed']}-{(whole or digest(tree))[:10]}"
+
+
+def digest(tree: Mapping[str, Any]) -> str:
+    """The whole SHA-256 of a configuration, which decides what a run is.
+
+    An id has 40 bits of it: enough against chance, not against somebody who looks for another configuration that gets
+    a given id.
+    """
+    return hashlib.sha256(canonical(tree).encode()).hexdigest()
 
 
 def canonical(tree: Mapping[str, Any]) -> str:

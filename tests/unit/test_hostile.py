@@ -21,7 +21,7 @@ from sonde.cli import app
 from sonde.datasets import parquet_images
 from sonde.errors import SondeError, printable
 from sonde.rows import SCHEMA
-from sonde.store import files, index_writer, parquet_rows
+from sonde.store import files, index_writer, limits
 from sonde.store.journal import Journal
 from sonde.store.run import RunFolder, parquet
 from sonde.store.unpacked import unpacked
@@ -110,14 +110,15 @@ def test_headers_that_make_no_sense_are_an_error_and_nothing_worse() -> None:
 def test_files_that_unpack_to_more_than_memory_are_refused_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parquet_rows, "LARGEST", 10_000_000)
-    monkeypatch.setattr(parquet_rows, "SMALL", 0)
+    monkeypatch.setattr(limits, "UNPACKED", 10_000_000)
     monkeypatch.setattr(parquet_images, "LARGEST", 10_000_000)
     folder = RunFolder(tmp_path / write_run(tmp_path, CONFIGS[0]))
     _, rows = folder.read()
     long = rows.head(20).with_columns(reason=pl.int_range(20).cast(pl.String) + "x" * 1_000_000)
     forge(folder, "metrics.parquet", parquet(long))
-    with pytest.raises(SondeError, match=r"metrics\.parquet unpacks to 0\.0 GB, which no run of Sonde's has"):
+    with pytest.raises(
+        SondeError, match=r"metrics\.parquet unpacks to 0\.02 GB, which no run of Sonde's has"
+    ):
         package.load(tmp_path)
     images = [{"bytes": bytes([n]) * 1_000_000, "path": "p"} for n in range(20)]
     pl.DataFrame({"img": images, "label": [1] * 20}, schema=IMAGES).write_parquet(tmp_path / "train.parquet")

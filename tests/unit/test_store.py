@@ -12,7 +12,7 @@ from conftest import tiny_config
 from sonde.config import RunConfig, whole_tree
 from sonde.engine.ledger import Ledger
 from sonde.errors import SondeError
-from sonde.store import files, parquet_rows
+from sonde.store import files, limits
 from sonde.store.checksums import seal
 from sonde.store.lock import Held, hold
 from sonde.store.place import place
@@ -235,7 +235,7 @@ def test_rows_of_another_version_or_run_are_refused(trained: Path) -> None:
 def test_more_rows_than_memory_holds_are_refused_before_they_are_unpacked(
     trained: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parquet_rows, "MOST", 1000)
+    monkeypatch.setattr(limits, "ROWS", 1000)
     folder = RunFolder(trained)
     _, mine = folder.read()
     content = parquet(pl.concat([mine] * 20))

@@ -24,6 +24,19 @@ def recompute(
             show_default=False,
         ),
     ] = None,
+    task: Annotated[
+        str | None,
+        typer.Option(
+            help="The run's task, where it is a plugin: file.py:Mine, data.npz.", show_default=False
+        ),
+    ] = None,
+    rule: Annotated[
+        str | None,
+        typer.Option(
+            help="The run's rule, where it is a plugin: file.py:Mine; its own code computes its credit.",
+            show_default=False,
+        ),
+    ] = None,
     data_root: DataRoot = None,
     json: Json = False,
 ) -> None:
@@ -33,15 +46,21 @@ def recompute(
     a quick run, minutes for one of a full study. Ends with exit code 1 where a value differs by more than 1e-9 of
     itself (1e-6 where the network computed in float32) and by more than rounding explains. docs/recompute.md tells how
     to do it by hand.
+
+    No code of a store is run. A plugin that is needed is named again, and has to be the file that was stored.
     """
     from sonde.cli.terminal import count, print_json
     from sonde.recompute.comparison import recompute as compare
     from sonde.recompute.stored import read_end
     from sonde.store.listing import find
     from sonde.store.run import RunFolder
+    from sonde.stored_configs import name_again
     from sonde.training.device import one_thread
 
     folder = RunFolder(runs / find(runs, run))
+    for part, reference in (("task", task), ("rule", rule)):
+        if reference is not None:
+            name_again(folder.configuration(), part, reference)
     with one_thread(), count("recomputing", quiet=json) as progress:
         found = compare(read_end(folder, data_root), metric or (), progress)
     if json:

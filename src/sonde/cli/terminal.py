@@ -23,7 +23,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sonde.cli.streams import Steady
-from sonde.errors import printable
+from sonde.errors import one_line, printable
 
 RICH_LINES = 500  # of a table, at most
 
@@ -65,7 +65,7 @@ def table(title: str, columns: dict[str, str], rows: list[list[str]], wrapped: s
             no_wrap=heading != wrapped if wrapped else heading == "id",
         )
     for row in rows:
-        grid.add_row(*map(printable, row))
+        grid.add_row(*map(_cell, row))
     return grid
 
 
@@ -82,7 +82,7 @@ def print_table(title: str, columns: dict[str, str], rows: list[list[str]], wrap
         else:
             _print_blocks(to, title, list(columns), rows)
         return
-    lines = [list(map(printable, row)) for row in (list(columns), *rows)]
+    lines = [list(map(_cell, row)) for row in (list(columns), *rows)]
     widths = _widths(columns, rows)
     print(title)
     for line in lines:
@@ -103,7 +103,7 @@ def _widths(columns: Collection[str], rows: Sequence[Sequence[str]], wrapped: st
     widths = []
     for cells in zip(columns, *rows, strict=True):
         parts = [part for cell in cells for part in cell.split()] if cells[0] == wrapped else cells
-        widths.append(max(cell_len(printable(part)) for part in parts))
+        widths.append(max(cell_len(_cell(part)) for part in parts))
     return widths
 
 
@@ -112,14 +112,19 @@ def _print_blocks(to: Console, title: str, headings: list[str], rows: list[list[
     to.print(title, style="bold")
     widest = max(map(cell_len, headings[1:]), default=0)
     for row in rows:
-        to.print(row[0], style="bold", soft_wrap=True)
+        to.print(_cell(row[0]), style="bold", soft_wrap=True)
         block = Table.grid(padding=(0, 2), pad_edge=False)
         block.add_column(width=min(widest, to.width // 2) + 2)
         block.add_column(ratio=1)
         for heading, cell in zip(headings[1:], row[1:], strict=True):
             if cell:
-                block.add_row(Text(f"  {printable(heading)}", style="dim"), printable(cell))
+                block.add_row(Text(f"  {printable(heading)}", style="dim"), _cell(cell))
         to.print(block)
+
+
+def _cell(text: str) -> str:
+    """A cell is one line, whatever a name holds."""
+    return printable(one_line(text))
 
 
 def console(*, stderr: bool = False) -> Console:

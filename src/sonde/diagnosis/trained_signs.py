@@ -14,12 +14,18 @@ LAYERS = {"hidden_norm": "out_rms", "grad_norm": "grad_rms"}
 
 WHOLE = ("train_loss", *ENDS)
 
-CONSTANT_LOSS: dict[str, Callable[[Mapping[str, Any]], float]] = {
+
+def _log(classes: Any) -> float | None:
+    """Of a number of classes, as a configuration has it."""
+    return math.log(classes) if isinstance(classes, int) and classes > 0 else None
+
+
+CONSTANT_LOSS: dict[str, Callable[[Mapping[str, Any]], float | None]] = {
     "identity": lambda task: 1 / 3,  # the variance of U(−1, 1)
-    "teacher": lambda task: math.log(task["classes"]),
+    "teacher": lambda task: _log(task.get("classes")),
     "digits": lambda task: math.log(10),
     "parity": lambda task: math.log(2),
-    "rhm": lambda task: math.log(task["classes"]),
+    "rhm": lambda task: _log(task.get("classes")),
     "cifar10": lambda task: math.log(10),
 }
 """The loss of an answer that does not depend on the input, by task: the mean, or equal shares for all classes."""
@@ -28,11 +34,13 @@ CONSTANT_LOSS: dict[str, Callable[[Mapping[str, Any]], float]] = {
 def trained_signs(run: Run, rows: pl.DataFrame, audited: Audited) -> Signs:
     """What a store holds of a run.  The gradient that is stored is BP's: of another rule it says nothing here."""
     width, layers, task = run.about["width"], dict(LAYERS), run.complete_config["task"]
+    if not width:  # a network of many widths, or of none that is known: nothing per number of a state
+        layers.clear()
     if run.config["rule"]["name"] != "bp":
-        del layers["grad_norm"]
+        layers.pop("grad_norm", None)
     of_layers = rows.filter(pl.col("metric").is_in(layers)).with_columns(
         pl.col("metric").replace(layers),
-        value=pl.col("value") / math.sqrt(width),
+        value=pl.col("value") / math.sqrt(width or 1),
         module=pl.format("layer {}", "layer"),
     )
     of_run = rows.filter(pl.col("metric").is_in(WHOLE))

@@ -96,6 +96,19 @@ def known(part: str, name: str, text: str) -> Guest:
     return _found[key]
 
 
+def named(part: str, name: str, text: str) -> Guest | None:
+    """The guest of this source, if the user named it or handed it over in this process.  Nothing is imported."""
+    return _found.get((part, name or text.partition("@")[0].rpartition(":")[2].rpartition(".")[2], text))
+
+
+def look(part: str, reference: str) -> Source:
+    """The source of what a reference names, without running it."""
+    _check_part(part)
+    if (part, reference) in _registered:
+        return _registered[part, reference].source
+    return sources.look(reference)
+
+
 def of(part: str, kind: Any) -> Guest:
     """The guest that was handed over: its class or function."""
     if kind not in _by_kind:
@@ -300,6 +313,8 @@ __all__ = [
     "guests",
     "handed_over",
     "known",
+    "look",
+    "named",
     "names",
     "of",
     "receive",

@@ -8,6 +8,7 @@ data.npz@1f2e3d4c5b6a             arrays; the file stays where it is
 
 import importlib
 import importlib.metadata
+import importlib.util
 import inspect
 import sys
 import traceback
@@ -68,14 +69,33 @@ class Source:
 
 def of_file(path: Path, name: str) -> Source:
     """A thing in a file of code, read and imported now."""
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise SondeError(f"{path}: {(error.strerror or str(error)).lower()}; write file.py:{name}") from None
+    content = _bytes(path, name)
     source = Source(path.name, name, digest(content))
     _known.setdefault(source.content, content)
     _module_of_file(source, str(path))
     return source
+
+
+def look(reference: str) -> Source:
+    """The source that a reference would have, without running the code that it names."""
+    if reference.endswith(".npz"):
+        return of_data(reference)
+    where, _, name = reference.rpartition(":")
+    if where.endswith(".py"):
+        path = Path(where).expanduser()
+        return Source(path.name, name, digest(_bytes(path, name)))
+    try:
+        found = importlib.util.find_spec(where)  # runs the packages around it, which the user named
+    except (ImportError, ValueError):
+        found = None
+    if found is None or not found.origin:
+        raise SondeError(f"no module {where!r}: install it, or name a file as path/to/file.py:Name")
+    if where.partition(".")[0] == "torch":
+        return Source(where, name)
+    content, distribution = _bytes(Path(found.origin), name), _distributions().get(where.partition(".")[0])
+    if distribution is None:
+        return Source(Path(found.origin).name, name, digest(content))
+    return Source(where, name, f"{distribution}-{importlib.metadata.version(distribution)}-{digest(content)}")
 
 
 def of_data(file: str) -> Source:
@@ -163,6 +183,13 @@ def copies(sources: Iterable[Source]) -> dict[str, bytes]:
                 name = f"{Path(name).stem}-{source.stamp}.py"
             found[name] = content
     return found
+
+
+def _bytes(path: Path, name: str) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise SondeError(f"{path}: {(error.strerror or str(error)).lower()}; write file.py:{name}") from None
 
 
 def _content(source: Source) -> Carried:

@@ -1,5 +1,6 @@
 """Two tables: every row beside what its run was, and every run with its whole configuration."""
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -15,16 +16,39 @@ from sonde.store.stored import Runs
 
 Progress = Callable[[int, int], None]
 Sink = Callable[[pl.LazyFrame, BinaryIO], object]
+FORMULA = r"^[=+\-@\t\r\n]"
+NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 
 
 def write_csv(stored: Runs, out: Path, on_progress: Progress) -> list[Path]:
-    """`rows.csv` and `runs.csv`; an undefined value is NaN, an empty cell says that there is nothing to say."""
-    return _write(stored, out, "csv", pl.LazyFrame.sink_csv, on_progress)
+    """`rows.csv` and `runs.csv`; an undefined value is NaN, an empty cell says that there is nothing to say.
+
+    A text that a spreadsheet would take for a formula gets an apostrophe before it; numbers stay numbers.
+    """
+    return _write(stored, out, "csv", _sink_csv, on_progress)
 
 
 def write_parquet(stored: Runs, out: Path, on_progress: Progress) -> list[Path]:
     """`rows.parquet` and `runs.parquet`."""
     return _write(stored, out, "parquet", pl.LazyFrame.sink_parquet, on_progress)
+
+
+def _sink_csv(table: pl.LazyFrame, file: BinaryIO) -> None:
+    _without_formulas(table).sink_csv(file)
+
+
+def _without_formulas(table: pl.LazyFrame) -> pl.LazyFrame:
+    schema = table.collect_schema()
+    texts = [pl.col(name) for name, kind in schema.items() if kind == pl.String]
+    guarded = [
+        pl.when(one.str.contains(FORMULA) & ~one.str.contains(NUMBER))
+        .then(pl.lit("'") + one)
+        .otherwise(one)
+        .name.keep()
+        for one in texts
+    ]
+    names = {name: f"'{name}" for name in schema.names() if re.search(FORMULA, name)}
+    return table.with_columns(guarded).rename(names)
 
 
 def _write(stored: Runs, out: Path, suffix: str, sink: Sink, on_progress: Progress) -> list[Path]:

@@ -1,6 +1,8 @@
 """From an ended run in the store to the setting of its last snapshot."""
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -9,17 +11,23 @@ import polars as pl
 import safetensors.torch
 import torch
 
-from sonde.config import RunConfig, parse, to_tree
+from sonde.config import RunConfig, to_tree
 from sonde.errors import SondeError
 from sonde.generators import generator
 from sonde.models import MODELS
 from sonde.network import Network
+from sonde.probes.snapshot import take
+from sonde.recompute.bounds import refuse_large, refuse_large_inputs
 from sonde.recompute.credits import CREDITS, FEEDBACK, WITHOUT_STATE
 from sonde.recompute.redrawn import REDRAWN
+from sonde.recompute.sample import Sample
 from sonde.recompute.setting import Credit, Setting
 from sonde.store.place import Place
 from sonde.store.run import ENDED, RunFolder
 from sonde.store.standing import standing
+from sonde.stored_configs import read, read_without
+from sonde.tasks import Data
+from sonde.training.assign import CreditAssignment
 from sonde.training.bf16 import Bf16Linear, use_bf16
 from sonde.training.program import DTYPES
 from sonde.training.tensors import unpack
@@ -39,9 +47,37 @@ class StoredEnd:
     missing: dict[str, str]  # tensors that are not stored → why
 
 
+@contextmanager
+def fitting(folder: str, fix: str) -> Iterator[None]:
+    """Turn what goes wrong with stored tensors and options that do not fit each other into one line."""
+    try:
+        yield
+    except SondeError:
+        raise
+    except Exception as error:  # tensors of any shape, under any name, in a state of any nesting
+        said = (str(error).strip().splitlines() or [""])[0][:200]
+        raise SondeError(
+            f"run {folder} cannot be recomputed: its tensors do not fit its configuration "
+            f"({type(error).__name__}: {said}); {fix}"
+        ) from error
+
+
 def read_end(folder: RunFolder, data_root: Place | None = None) -> StoredEnd:
+    """The last epoch of a stored run, without code of its plugins; a task from outside has to be named again."""
+    with fitting(folder.id, folder.fix):
+        return _read_end(folder, data_root)
+
+
+def _read_end(folder: RunFolder, data_root: Place | None) -> StoredEnd:
+    tree = folder.configuration()
     description, (manifest, rows) = folder.description(), folder.read()
-    config = parse(description["config"])
+    if "source" in tree["model"] or tree["model"]["name"] not in MODELS:
+        raise SondeError(
+            f"run {folder.id} has a network from outside: only Sonde's own ({', '.join(MODELS)}) are recomputed"
+        )
+    if manifest.state in ENDED and manifest.epoch is not None:
+        refuse_large(tree, folder.tensors("weights"), f"run {folder.id}", folder.fix)
+    config = read_without(tree, ("rule", "optimiser", "probe"))
     if manifest.state not in ENDED or manifest.epoch is None:
         at = "nothing" if manifest.epoch is None else f"epoch {manifest.epoch}"
         stands = standing(folder.path, manifest).state
@@ -49,6 +85,9 @@ def read_end(folder: RunFolder, data_root: Place | None = None) -> StoredEnd:
             f"run {folder.id} is {stands} and has {at} of {config.epochs} epochs: resume it first"
         )
     version = manifest.sessions[-1]["environment"]["packages"]["sonde"] if manifest.sessions else "?"
+    shape, task = config.signature.shape, config.task
+    many = getattr(task, "samples", 1) + getattr(task, "test_samples", 1)
+    refuse_large_inputs(shape, many, f"run {folder.id}", folder.fix)
     missing = {
         name: f"stored by {version} without {what}"
         for name, what in (("initial", "the weights at initialisation"), ("rule", "the rule's state"))
@@ -60,19 +99,21 @@ def read_end(folder: RunFolder, data_root: Place | None = None) -> StoredEnd:
         raise SondeError(
             f"run {folder.id} was trained on the data {began}, but found {data.source}: name the first with --data-root"
         )
-    if type(config.model) not in MODELS.values():
-        raise SondeError(
-            f"run {folder.id} has a network from outside: only Sonde's own ({', '.join(MODELS)}) are recomputed"
-        )
     net = config.model.build(config.signature, generator(config.seed, "init")).to(DTYPES[config.precision])
     net.load_state_dict(safetensors.torch.load(folder.tensors("weights")))
     if "rule" in missing:
         missing["null"] = f"stored by {version}, whose null was one random vector a sample"
-    rule = to_tree(config)["rule"]
-    if rule["name"] not in CREDITS:
-        unknown = f"no definition of the rule {rule['name']}, a guest, is known here"
-        missing |= {"rule": unknown, "null": unknown}
-    state: Any = None if "rule" in missing else unpack(folder.tensors("rule"))
+    outside = "source" in tree["rule"] or tree["rule"]["name"] not in CREDITS
+    rule = tree["rule"] if outside else to_tree(config)["rule"]
+    plugin = (
+        _plugin_credit(folder, description, config, net, data) if outside and "rule" not in missing else None
+    )
+    if outside:
+        unknown = f"no definition of the rule {rule['name']}, a plugin, is known here"
+        missing["null"] = unknown
+        if plugin is None:
+            missing["rule"] = f"{unknown}; --rule file.py:{rule['name']} lets its own code compute its credit"
+    state: Any = None if "rule" in missing or outside else unpack(folder.tensors("rule"))
     if rule["name"] in WITHOUT_STATE:
         state = {}
         missing.pop("rule", None)
@@ -105,7 +146,7 @@ def read_end(folder: RunFolder, data_root: Place | None = None) -> StoredEnd:
         draws=0 if "null" in missing else _draws(config, manifest.epoch),
         epsilon=config.probes.epsilon,
         etas=config.probes.etas,
-        credit=None if state is None else credit_of(rule, state),
+        credit=plugin if state is None else credit_of(rule, state),
         redrawn=None if drawn_anew is None else redrawn,
         feedback=FEEDBACK[rule["name"]](net, state) if by_layer and state is not None else None,
         initial=initial,
@@ -122,6 +163,25 @@ def _as_trained(net: Network, precision: str) -> Network:
             if isinstance(module, Bf16Linear):
                 module.rounds = True
     return net
+
+
+def _plugin_credit(
+    folder: RunFolder, description: dict[str, Any], config: RunConfig, net: Network, data: Data
+) -> Credit | None:
+    """The credit of a rule from outside, by its own code, one sample at a time; None where nobody named it here."""
+    try:
+        rule = read(description["config"] | {"optimiser": {}, "probes": {}}).rule
+    except SondeError:
+        return None
+    x, _ = data.test(0, 2)
+    loss, steps = data.loss, description["about"]["steps"]
+    assigned = CreditAssignment(net, rule, sample=x, loss=loss, steps=steps, seed=config.seed)
+    assigned.load_state_dict(unpack(folder.tensors("rule")))
+
+    def credit(sample: Sample) -> list[torch.Tensor]:
+        return [a.double() for a in assigned.credits(take(sample.net, sample.x, sample.y[None], loss))]
+
+    return credit
 
 
 def _draws(config: RunConfig, epoch: int) -> int:

@@ -17,6 +17,7 @@ from sonde.report.parts import Contents, Section
 from sonde.report.runs import run_lines
 from sonde.report.sweeps import sweep
 from sonde.report.watched import watched_parts
+from sonde.run_ids import digest
 from sonde.store.stored import Run, Runs
 from sonde.studies import STUDIES, Study
 from sonde.studies.study import Gathered, NoRuns, gather
@@ -157,7 +158,7 @@ class _Nearest:
             ]
             self.known[key] = min(found, key=lambda entry: len(entry[0]))
         telling, name, scale, config = self.known[key]
-        if not telling and replace(config, seed=run.config["seed"]).id == run.id:
+        if not telling and replace(config, seed=run.config["seed"]).digest == digest(run.config):
             why = f" ({run.standing.why})" if run.standing.why else ""
             return f"{name} ({scale} scale) leaves it out: it is {run.standing.state}{why}"
         why = ", ".join(telling) or "its configuration is the same, but it is stored under another id"

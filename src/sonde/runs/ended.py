@@ -19,24 +19,36 @@ def lines(runs: Sequence[Run]) -> pl.DataFrame:
 
 
 def _line(run: Run) -> dict[str, Any]:
+    """A plugin's option of a known name may be of any type: it says nothing here."""
     config, model, rule = run.config, run.config["model"], run.config["rule"]
     reader = "cls" if model["name"] == "vit_mini" else "flat"  # of 0.1.0, which said nothing
+    width = run.about["width"]
     return {key: run.about[key] for key in ABOUT} | {
+        "width": None if width is None else int(width),
         "run": run.id,
         "model": model["name"],
         "rule": rule["name"],
         "task": config["task"]["name"],
-        "out_ln": model.get("out_ln"),
+        "out_ln": _if(bool, model.get("out_ln")),
         "seed": config["seed"],
         "scale": config["scale"],
         "epochs": config["epochs"],
         "batch": config["batch_size"],
-        "lr": config["optimiser"]["lr"],
-        "model_alpha": model.get("alpha"),
-        "input_norm": rule.get("input_norm"),
-        "reader": run.about.get("reader", reader),
-        "output": model.get("output", "relu") if model["name"] in ("plain_mlp", "res_mlp") else None,
+        "lr": _if(float, config["optimiser"].get("lr")),
+        "model_alpha": _if(float, model.get("alpha")),
+        "input_norm": _if(str, rule.get("input_norm")),
+        "reader": _if(str, run.about.get("reader", reader)),
+        "output": _if(str, model.get("output", "relu"))
+        if model["name"] in ("plain_mlp", "res_mlp")
+        else None,
     }
+
+
+def _if(kind: type, value: Any) -> Any:
+    """The value where it is of that type; a whole number is a number."""
+    if kind is float and type(value) is int and abs(value) < 2**53:
+        return float(value)
+    return value if type(value) is kind else None
 
 
 def complete(stored: Runs) -> tuple[list[Run], dict[str, str]]:

@@ -1,13 +1,18 @@
 """Write aside, then rename into place; a full disk or a locked folder becomes one clear error.
 
 In an object store a put is all of that: the object appears whole or not at all.
+
+A store may be sent by somebody else.  Inside it nothing is written or removed through a symbolic link, and only
+regular files are read, up to a limit.  The store's own folder may be a link: the user names it.
 """
 
 import contextlib
 import errno
+import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import BinaryIO, TypeVar
 
 from sonde.atomic import set_aside, sync_folder
 from sonde.errors import SondeError
@@ -69,6 +74,50 @@ def make_folder(path: P) -> P:
             path.mkdir(parents=True, exist_ok=True)
             sync_folder(path.parent)
     return path
+
+
+def refuse_link(path: Place) -> None:
+    """Nothing inside a store is written or removed through a symbolic link: it may lead anywhere."""
+    if isinstance(path, Path) and path.is_symlink():
+        raise SondeError(
+            f"{path} is a symbolic link: Sonde writes and removes nothing through one; put a folder in its place"
+        )
+
+
+def inner_folder(path: P) -> P:
+    """A folder that Sonde keeps inside a store, created if need be."""
+    refuse_link(path)
+    return make_folder(path)
+
+
+def read(path: Place, most: int | None = None, *, follow: bool = True) -> bytes:
+    """The content of a regular file of at most so many bytes; where a link is not to be followed, not through one."""
+    if not isinstance(path, Path):
+        return _no_more(path.read_bytes(), most, path)
+    with opened(path, follow=follow) as file:
+        size = os.fstat(file.fileno()).st_size
+        if most is not None and size > most:
+            raise SondeError(f"{path} has {size:,} bytes, and may have {most:,}: move it away")
+        return _no_more(file.read() if most is None else file.read(most + 1), most, path)
+
+
+def opened(path: Path, *, follow: bool = True) -> BinaryIO:
+    """A regular file, for reading: a device or a pipe would never end."""
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    if not follow:
+        refuse_link(path)
+        flags |= getattr(os, "O_NOFOLLOW", 0)
+    file = open(os.open(path, flags), "rb")  # noqa: SIM115
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise SondeError(f"{path} is no regular file: move it away")
+    return file
+
+
+def _no_more(content: bytes, most: int | None, path: Place) -> bytes:
+    if most is not None and len(content) > most:
+        raise SondeError(f"{path} has more than the {most:,} bytes that it may have: move it away")
+    return content
 
 
 def write(path: Place, content: bytes) -> None:

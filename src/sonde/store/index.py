@@ -9,9 +9,13 @@ is left out and read from its folder.  An ended run never changes.  A run's line
 stamps they had (time and size, or what an object store says of them); every other run is read from its folder.
 Readers write the index when enough runs are not in it, block by block; blocks whose runs are all as they were are
 taken over as they are.  Where readers may not write, they go without.
+
+An index may come with a store that somebody else wrote.  Its lines are checked as the files of a run are: by their
+schema, and an id has to be that of the configuration.  One that does not fit is not used at all.
 """
 
 import io
+import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -23,18 +27,28 @@ from pydantic_core import from_json
 
 from sonde.errors import SondeError
 from sonde.rows import SCHEMA, empty
+from sonde.run_ids import run_id
+from sonde.store import files
 from sonde.store.checksums import Checksum, checksum, is_sealed
+from sonde.store.limits import JSON, Allowance
+from sonde.store.parquet_rows import read_parquet
 from sonde.store.place import Place
-from sonde.store.run import Manifest
+from sonde.store.run import ENDED, Manifest
+from sonde.store.schemas import Contents, Trained, checked, checked_json
 from sonde.store.stretches import NO_ROWS, Stretch, stretches
 from sonde.store.wanted import Heavy, Wanted
 
 FORMAT = 2
 FOLDER, NAME = ".index", "index.json"
+OURS = re.compile(r"(rows-[0-9a-f]{16}\.pack|runs-[0-9a-f]{16}\.parquet)")
+"""How the files beside it are called."""
+UNUSABLE = (pl.exceptions.PolarsError, OSError, SondeError, ValueError, KeyError, TypeError, OverflowError)
+REBUILD = "remove the index, and the next reader writes it anew"
 LINES = pl.Schema(
     dict.fromkeys(("id", "stamp", "description", "manifest", "heavy"), pl.String) | {"block": pl.Int64}
 )
 PIECE = pl.Schema([*SCHEMA.items(), ("place", pl.UInt32)])  # a row's place in its block
+NEVER_NULL = ("run", "step", "metric", "value", "defined", "samples", "place")
 
 
 @dataclass(frozen=True)
@@ -67,6 +81,7 @@ class Index:
     lines: dict[str, Line] = field(default_factory=dict)
     blocks: list[list[Piece]] = field(default_factory=list)
     changed: tuple[str, ...] = ()  # runs whose manifest is the one that was indexed, but another file is not
+    packed: int = 0  # bytes of the files that the rows come from
 
     def has(self, run: str, wanted: Wanted) -> bool:
         """Whether the rows that are wanted of a run are in the index."""
@@ -81,10 +96,12 @@ class Index:
         by_block: dict[int, set[str]] = {}
         for run in runs:
             by_block.setdefault(self.lines[run].block, set()).add(run)
+        allowance = Allowance(self.packed)
         for block, members in sorted(by_block.items()):
             try:
                 frame = self._block(block, wanted)
-            except (pl.exceptions.PolarsError, SondeError, OSError):
+                allowance.take(frame.height, FOLDER)
+            except UNUSABLE:
                 for run in members:
                     del found[run]
                 continue
@@ -110,8 +127,8 @@ class Index:
         frames = []
         for piece in self.blocks[block]:
             if wanted.has(piece.family) and (wanted.layers or not piece.layers):
-                frame = pl.read_parquet(io.BytesIO(self._content(piece)))
-                if frame.schema != PIECE:
+                frame = read_parquet(self._content(piece), FOLDER, REBUILD)
+                if frame.schema != PIECE or any(frame[name].null_count() for name in NEVER_NULL):
                     raise SondeError("the columns of another version")
                 frames.append(wanted.of(frame))
         if len(frames) == 1:
@@ -119,11 +136,17 @@ class Index:
         return pl.concat(frames).sort("place").drop("place") if frames else empty()
 
     def _content(self, piece: Piece) -> bytes:
+        if piece.at + piece.known.bytes > self._size:
+            raise SondeError("a piece of the index is not in its pack")
         self._file.seek(piece.at)
         content = self._file.read(piece.known.bytes)
         if checksum(content) != piece.known:
             raise SondeError("a piece of the index is not what was written")
         return content
+
+    @cached_property
+    def _size(self) -> int:
+        return self._file.seek(0, io.SEEK_END)
 
     @cached_property
     def _file(self) -> BinaryIO | io.BytesIO:
@@ -140,33 +163,48 @@ def read(root: Place, present: Mapping[str, str]) -> Index:
     """The runs that the index knows as they are now; none where there is no index or it is not what was written."""
     try:
         known, lines = _lines(root)
-    except (pl.exceptions.PolarsError, OSError, SondeError, ValueError, KeyError, TypeError):
-        return Index(root)
-    current = _current(lines, present)
-    changed = lines.filter(
-        (pl.col("stamp") != _now(present)) & (_of_manifest(pl.col("stamp")) == _of_manifest(_now(present)))
-    )
-    about, states, heavies = (_values(current[name]) for name in ("description", "manifest", "heavy"))
-    found = {
-        id: Line(stamp, description, _manifest(manifest), block, tuple(heavy))
-        for id, stamp, description, manifest, block, heavy in zip(
-            current["id"], current["stamp"], about, states, current["block"], heavies, strict=True
+        current = _current(lines, present)
+        changed = lines.filter(
+            (pl.col("stamp") != _now(present))
+            & (_of_manifest(pl.col("stamp")) == _of_manifest(_now(present)))
         )
-    }
-    return Index(root, known["pack"], found, _blocks(known), tuple(changed["id"]))
+        found = _checked_lines(current, len(known.blocks))
+    except UNUSABLE:
+        return Index(root)
+    packed = sum(map(bytes_of_rows, present.values()))
+    return Index(root, known.pack, found, _blocks(known), tuple(changed["id"]), packed)
 
 
-def _blocks(known: Mapping[str, Any]) -> list[list[Piece]]:
-    return [
-        [Piece(one["family"], one["layers"], one["at"], Checksum(**one["known"])) for one in block]
-        for block in known["blocks"]
-    ]
+def _checked_lines(current: pl.DataFrame, blocks: int) -> dict[str, Line]:
+    """The lines as they have to be: of trained runs that have ended, each under the id of its configuration."""
+    described, heavies = _values(current["description"]), _values(current["heavy"])
+    checked(list[Trained], described, FOLDER, REBUILD)
+    states = _manifests(current["manifest"])
+    found = {}
+    for id, stamp, description, manifest, block, heavy in zip(
+        current["id"], current["stamp"], described, states, current["block"], heavies, strict=True
+    ):
+        fits = description["id"] == id == run_id(description["config"]) and 0 <= block < max(blocks, 1)
+        if not fits or manifest.state not in ENDED or not all(isinstance(one, str) for one in heavy):
+            raise SondeError("a line of the index is not what was written")
+        found[id] = Line(stamp, description, manifest, block, tuple(heavy))
+    return found
+
+
+def bytes_of_rows(stamp: str) -> int:
+    """The size of `metrics.parquet`, as the stamp of a run has it."""
+    size = stamp.rpartition("|")[2].rpartition("-")[2]
+    return int(size) if size.isdecimal() else 0
+
+
+def _blocks(known: Contents) -> list[list[Piece]]:
+    return [[Piece(one.family, one.layers, one.at, one.known) for one in block] for block in known.blocks]
 
 
 def refuse_damage(root: Place) -> None:
     """An error where a byte of the index is not the one that was written."""
     known, _ = _lines(root)
-    whole = Index(root, known["pack"], {}, _blocks(known))
+    whole = Index(root, known.pack, {}, _blocks(known))
     try:
         for block in range(len(whole.blocks)):
             for _ in whole.taken_over(block):
@@ -179,26 +217,26 @@ def manifests(root: Place, present: Mapping[str, str]) -> dict[str, Manifest]:
     """How the runs ended that the index knows as they are now."""
     try:
         current = _current(_lines(root)[1], present)
-    except (pl.exceptions.PolarsError, OSError, SondeError, ValueError, KeyError, TypeError):
+        return dict(zip(current["id"], _manifests(current["manifest"]), strict=True))
+    except UNUSABLE:
         return {}
-    states = _values(current["manifest"])
-    return {id: _manifest(manifest) for id, manifest in zip(current["id"], states, strict=True)}
 
 
-def _lines(root: Place) -> tuple[dict[str, Any], pl.DataFrame]:
+def _lines(root: Place) -> tuple[Contents, pl.DataFrame]:
     """What the index says of itself, and its lines; an error where either is not what was written."""
     folder = root / FOLDER
-    content = (folder / NAME).read_bytes()
+    files.refuse_link(folder)
+    content = files.read(folder / NAME, 4 * JSON)
     if not is_sealed(content):
         raise SondeError("the index is not what was written")
-    known = from_json(content)
-    if known["format"] != FORMAT:
+    known = checked(Contents, from_json(content), FOLDER, REBUILD)
+    if known.format != FORMAT:
         raise SondeError("an index of another version")
-    described = (folder / known["lines"]["file"]).read_bytes()
-    if checksum(described) != Checksum(**known["lines"]["known"]):
+    described = files.read(folder / known.lines.file)
+    if checksum(described) != known.lines.known:
         raise SondeError("the lines of the index are not what was written")
-    lines = pl.read_parquet(io.BytesIO(described))
-    if lines.schema != LINES:
+    lines = read_parquet(described, FOLDER, REBUILD)
+    if lines.schema != LINES or any(lines[name].null_count() for name in LINES):
         raise pl.exceptions.SchemaError("the columns of another version")
     return known, lines
 
@@ -222,7 +260,5 @@ def _values(texts: pl.Series) -> list[Any]:
     return values
 
 
-def _manifest(known: dict[str, Any]) -> Manifest:
-    if known["checksums"] is not None:
-        known["checksums"] = {name: Checksum(**one) for name, one in known["checksums"].items()}
-    return Manifest(**known)
+def _manifests(texts: pl.Series) -> list[Manifest]:
+    return checked_json(list[Manifest], f"[{','.join(texts)}]", FOLDER, REBUILD)

@@ -17,7 +17,7 @@ from sonde.errors import SondeError
 from sonde.metrics import family_of
 from sonde.store import files
 from sonde.store.checksums import checksum, seal
-from sonde.store.index import FOLDER, FORMAT, LINES, NAME, PIECE, Index, Line, Piece
+from sonde.store.index import FOLDER, FORMAT, LINES, NAME, OURS, PIECE, Index, Line, Piece
 from sonde.store.place import Place
 from sonde.store.run import Manifest, as_tree
 from sonde.store.stretches import Stretch, stretches
@@ -121,7 +121,7 @@ class Writer:
     def _open(self) -> BinaryIO | io.BytesIO:
         if self._target is None:
             path = self._aside()
-            folder = files.make_folder(self.old.root / FOLDER)
+            folder = files.inner_folder(self.old.root / FOLDER)
             if isinstance(folder, Path):
                 sweep(folder)
             self._target = path.open("wb") if isinstance(path, Path) else io.BytesIO()
@@ -186,7 +186,7 @@ class Writer:
         }
         files.write(folder / NAME, seal(known))
         for file in folder.iterdir():
-            if file.name not in (NAME, pack, names) and not file.name.startswith(ASIDE):
+            if file.name not in (pack, names) and OURS.fullmatch(file.name):
                 file.unlink(missing_ok=True)
 
     def _put(self, path: Place) -> None:

@@ -36,13 +36,16 @@ from sonde.atomic import sync_folder
 from sonde.errors import SondeError
 from sonde.rows import WATCHED
 from sonde.store import files
+from sonde.store.arrow_stream import rows_in
 from sonde.store.checksums import Checksum, checksum
+from sonde.store.limits import JSON, Allowance, refuse_rows
 from sonde.store.lock import Sign
 from sonde.store.notices import tell
-from sonde.store.parquet_rows import refuse_strangers
+from sonde.store.parquet_rows import refuse_nonsense
 from sonde.store.place import Place
 from sonde.store.run import Damaged, Manifest, RunFolder, State, parquet
 from sonde.store.schemas import WATCHED as KIND
+from sonde.store.schemas import Facts, checked
 
 PART = 50_000  # rows of a part: what is ever held in memory
 PAUSE = 10.0  # seconds between two puts of a journal into an object store
@@ -225,18 +228,21 @@ def read_watched(folder: RunFolder, manifest: Manifest | None = None) -> tuple[M
 
 def _rows(folder: RunFolder, manifest: Manifest, *, cut: bool = False) -> pl.DataFrame:
     parts = [file for name, file in sorted(manifest.files.items()) if name != "facts"]
-    found = [folder.table(file, manifest, WATCHED) for file in parts]
+    packed = sum(known.bytes for known in (manifest.checksums or {}).values())
+    allowance, found = Allowance(packed), list[pl.DataFrame]()
+    for file in parts:
+        found.append(folder.table(file, manifest, WATCHED))
+        allowance.take(found[-1].height, folder.path)
     journal = folder.path / journal_name(manifest)
     try:
-        content = journal.read_bytes()
+        content = files.read(journal)
     except FileNotFoundError:
         content = b""
-    found += _chunks(content, journal)
+    chunks = pl.concat([pl.DataFrame(schema=WATCHED), *_chunks(content, journal)])
     if not cut:
         verify_journal(folder, content, manifest)
-    rows = pl.concat([pl.DataFrame(schema=WATCHED), *found])
-    refuse_strangers(rows, folder.path, folder.id, folder.fix)
-    return rows
+    refuse_nonsense(chunks, folder.path, folder.id, folder.fix)
+    return pl.concat([pl.DataFrame(schema=WATCHED), *found, chunks])
 
 
 class Cut(Damaged):
@@ -266,9 +272,8 @@ def read_facts(folder: RunFolder) -> dict[str, Any]:
         if named is None:
             return {}
         path = folder.path / named
-        known = from_json(folder.verify(named, path.read_bytes(), manifest))
-        if not isinstance(known, dict):
-            raise ValueError("it holds no keys")
+        known: dict[str, Any] = from_json(folder.verify(named, files.read(path, JSON), manifest))
+        checked(Facts, known, str(path), folder.fix)
         return known
 
     try:
@@ -300,8 +305,24 @@ def _chunks(content: bytes, path: Place) -> Iterator[pl.DataFrame]:
                 f"{path} is damaged from byte {at} on: `truncate -s {at} {shlex.quote(str(path))}` keeps the rows "
                 "before it"
             )
-        yield pl.read_ipc_stream(io.BytesIO(chunk))
+        yield _rows_of(chunk, path)
         at = begin + length
+
+
+def _rows_of(chunk: bytes, path: Place) -> pl.DataFrame:
+    try:
+        refuse_rows(rows_in(chunk), len(chunk), path, "move it away")
+        rows = pl.read_ipc_stream(io.BytesIO(chunk))
+    except (pl.exceptions.PolarsError, ValueError) as error:
+        said = (str(error).splitlines() or [""])[0]
+        raise SondeError(f"{path} cannot be read ({said}): move it away to keep the rows before it") from None
+    except BaseException as error:  # as `parquet_rows.read_parquet`
+        if type(error).__name__ != "PanicException":
+            raise
+        raise SondeError(f"{path} cannot be read (its columns make no sense): move it away") from None
+    if rows.schema != WATCHED:
+        raise SondeError(f"{path} has the columns of another version: move it away")
+    return rows
 
 
 def folder_name(text: str) -> str:

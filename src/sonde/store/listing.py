@@ -52,7 +52,8 @@ def stamps_of(root: Place) -> dict[str, str]:
 def stamps(root: Place) -> dict[str, str] | None:
     """Every run of a store with the stamps of its files, in order of their ids; None where there is no store.
 
-    Any other folder is no run: whatever Sonde did not write is none of its business.
+    Any other folder is no run: whatever Sonde did not write is none of its business.  It writes no name with a line
+    break in it.
     """
     if isinstance(root, Remote):
         return _remote_stamps(root)
@@ -61,7 +62,7 @@ def stamps(root: Place) -> dict[str, str] | None:
     found = {}
     with os.scandir(str(root)) as entries:
         for entry in entries:
-            if not entry.name.startswith(".") and entry.is_dir():
+            if not entry.name.startswith(".") and entry.name.isprintable() and entry.is_dir():
                 of_files = [_stamp(f"{entry.path}/{name}") for name in STAMPED]
                 described = of_files[0] and of_files[1]
                 if described or any(_is_ours(f"{entry.path}/{name}") for name in STAMPED[:2]):
@@ -104,7 +105,7 @@ def _remote_stamps(root: Remote) -> dict[str, str] | None:
     found: dict[str, dict[str, str]] = {}
     for name, about in sorted(objects.items()):
         run, _, file = name.partition("/")
-        if file in STAMPED and not run.startswith("."):
+        if file in STAMPED and not run.startswith(".") and run.isprintable():
             found.setdefault(run, {})[file] = stamp(about)
     return {
         run: "|".join(known.get(name, "") for name in STAMPED)

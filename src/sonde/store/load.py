@@ -8,13 +8,14 @@ from typing import Any, TypeVar
 
 import polars as pl
 
-from sonde.errors import SondeError
+from sonde.errors import SondeError, one_line
 from sonde.rows import empty
 from sonde.run_ids import rule_label
 from sonde.store import index, index_writer
 from sonde.store.index import Index
 from sonde.store.index_writer import Writer
 from sonde.store.journal import read_watched
+from sonde.store.limits import Allowance
 from sonde.store.listing import stamps, stamps_of, strangers
 from sonde.store.notices import tell
 from sonde.store.partial import why_incomplete
@@ -160,14 +161,15 @@ class _Reading:
         self.root, self.present, self.known = root, present, known
         self.asked, self.wanted, self.writer = asked, wanted, writer
         self.indexing = index_writer.is_due(sum(id not in known.lines for id in present), len(known.lines))
+        self.allowance = Allowance(0)
         self.lock = Lock()
 
     def __call__(self, id: str) -> Entry:
         to_index = self.indexing and id not in self.known.lines
         wanted = self.wanted if id in self.asked else Wanted(metrics=())
         if not to_index:
-            return _entry(self.root / id, wanted)
-        whole = _entry(self.root / id, Wanted())
+            return self._counted(_entry(self.root / id, wanted))
+        whole = self._counted(_entry(self.root / id, Wanted()))
         if whole.manifest.state in ENDED and not _is_watched(whole):
             with self.lock:
                 told = self.writer.add(
@@ -176,6 +178,14 @@ class _Reading:
             if told or wanted.nothing:
                 return replace(whole, rows=NO_ROWS)
         return replace(whole, rows=_stretch(wanted.of(whole.rows.frame)))
+
+    def _counted(self, entry: Entry) -> Entry:
+        """The entry, unless the rows of all that were read are more than their bytes explain."""
+        with self.lock:
+            packed = sum(known.bytes for known in (entry.manifest.checksums or {}).values())
+            self.allowance.left += max(packed, index.bytes_of_rows(self.present[entry.id]))
+            self.allowance.take(entry.rows.count, entry.id)
+        return entry
 
 
 def _entry(path: Place, wanted: Wanted) -> Entry:
@@ -204,7 +214,7 @@ def _runs(root: Place, entries: Sequence[Entry]) -> Runs:
         rows,
         [_run(root / entry.id, entry) for entry in trained],
         [
-            WatchedRun(entry.id, entry.description["about"], entry.manifest, root / entry.id)
+            WatchedRun(entry.id, _about(entry.description), entry.manifest, root / entry.id)
             for entry in watched
         ],
     )
@@ -221,8 +231,23 @@ def _is_watched(entry: Entry) -> bool:
     return entry.description.get("kind") == KIND
 
 
+def _about(description: Mapping[str, Any]) -> dict[str, Any]:
+    """What readers show of a run; a label is one line."""
+    about: dict[str, Any] = description["about"]
+    if any(isinstance(value, str) and one_line(value) != value for value in about.values()):
+        return {key: one_line(value) if isinstance(value, str) else value for key, value in about.items()}
+    return about
+
+
 def _run(path: Place, entry: Entry) -> Run:
     known = entry.description
-    about = known["about"]
-    about = about | {"rule_label": rule_label(about["rule_label"], known["config"]["rule"])}
-    return Run(entry.id, known["config"], about, entry.manifest, path, known.get("defaults", {}))
+    about = _about(known)
+    label = one_line(rule_label(about["rule_label"], known["config"]["rule"]))
+    return Run(
+        entry.id,
+        known["config"],
+        about | {"rule_label": label},
+        entry.manifest,
+        path,
+        known.get("defaults", {}),
+    )

@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import filelock
+from pydantic_core import from_json
 
 from sonde.errors import SondeError
 from sonde.store import files
 from sonde.store.lease import ABANDONED, lease
+from sonde.store.limits import JSON
 from sonde.store.place import Place
 from sonde.store.remote import Remote
 
@@ -37,8 +39,9 @@ def hold(root: Place, run: str) -> Iterator[Callable[[], None]]:
         with lease(root / ".locks" / f"{run}.json", _me(), lambda holder: _leased(run, holder)) as beat:
             yield beat
         return
-    folder = files.make_folder(root / ".locks")
+    folder = files.inner_folder(root / ".locks")
     assert isinstance(folder, Path)
+    files.refuse_link(folder / f"{run}.lock")
     lock = filelock.FileLock(folder / f"{run}.lock")
     with files.clear_errors(folder):
         try:
@@ -62,7 +65,7 @@ class Sign:
         self._at, self._me = _signed(root, run), _me()
         self._beaten = time.monotonic()
         if isinstance(self._at, Path):
-            files.make_folder(self._at.parent)
+            files.inner_folder(self._at.parent)
         self._write()
 
     def beat(self) -> None:
@@ -110,13 +113,13 @@ def _leased(run: str, holder: dict[str, Any]) -> Held:
 
 def _who(holder: Place) -> str:
     try:
-        return _named(json.loads(holder.read_bytes()))
-    except (OSError, ValueError):
+        return _named(from_json(files.read(holder, JSON)))
+    except (OSError, ValueError, SondeError):
         return _named({})
 
 
 def _named(known: dict[str, Any]) -> str:
     try:
         return f"process {known['pid']} on {known['host']} since {known['since']}"
-    except KeyError:
+    except (KeyError, TypeError):
         return "another process"

@@ -2,6 +2,8 @@
 
 import sys
 
+from sonde.errors import one_line
+
 _told: set[str] = set()
 
 
@@ -9,4 +11,4 @@ def tell(text: str) -> None:
     """A line on the standard error, unless it was there before."""
     if text not in _told:
         _told.add(text)
-        print(f"sonde: {text}", file=sys.stderr)
+        print(f"sonde: {one_line(text)}", file=sys.stderr)

@@ -5,40 +5,52 @@ import io
 import polars as pl
 
 from sonde.errors import SondeError
+from sonde.store.limits import DEPTH, ROWS, refuse_rows, refuse_unpacked
 from sonde.store.place import Place
-from sonde.store.unpacked import unpacked
+from sonde.store.unpacked import size
 
-SMALL = 64_000  # bytes that cannot unpack to more than memory holds
-LARGEST = 1_000_000_000  # bytes of a file once it is unpacked
-MOST = 12_000_000  # rows of a run: 1.1 GB in memory
+MOST = {"epoch": 10**9, "step": 2**53, "layer": DEPTH, "samples": 2**53}
+
+
+def read_parquet(content: bytes, what: object, fix: str) -> pl.DataFrame:
+    """The table of a Parquet file, once its headers say that it is no larger than its bytes explain."""
+    try:
+        found = size(io.BytesIO(content))
+        refuse_rows(found.rows, len(content), what, fix)
+        refuse_unpacked(found.bytes, len(content), what, fix)
+        return pl.read_parquet(io.BytesIO(content), n_rows=ROWS + 1, parallel="none")
+    except (pl.exceptions.PolarsError, ValueError, OverflowError) as error:
+        said = (str(error).splitlines() or [""])[0]
+        raise SondeError(f"{what} cannot be read ({said}): {fix}") from None
+    except (
+        BaseException
+    ) as error:  # a file made to fail may end in a panic of the library, which is no Exception
+        if type(error).__name__ != "PanicException":
+            raise
+        raise SondeError(f"{what} cannot be read (its columns make no sense): {fix}") from None
 
 
 def read_table(content: bytes, path: Place, run: str, schema: pl.Schema, fix: str) -> pl.DataFrame:
     """The rows of a file of this run."""
-    try:
-        if len(content) > SMALL and (size := unpacked(io.BytesIO(content))) > LARGEST:
-            raise SondeError(f"{path} unpacks to {size / 1e9:.1f} GB, which no run of Sonde's has: {fix}")
-        rows = pl.read_parquet(io.BytesIO(content), n_rows=MOST + 1, parallel="none")
-    except (pl.exceptions.PolarsError, ValueError) as error:
-        raise SondeError(f"{path} cannot be read ({str(error).splitlines()[0]}): {fix}") from None
-    refuse_too_many(rows.height, path)
+    rows = read_parquet(content, path, fix)
     if rows.schema != schema:
         raise SondeError(f"{path} has the columns of another version: {fix}")
-    refuse_strangers(rows, path, run, fix)
+    refuse_nonsense(rows, path, run, fix)
     return rows
 
 
-def refuse_strangers(rows: pl.DataFrame, path: Place, run: str, fix: str) -> None:
-    """Rows name the run whose folder they lie in."""
+def refuse_nonsense(rows: pl.DataFrame, path: Place, run: str, fix: str) -> None:
+    """Rows name the run whose folder they lie in, and have a metric, a step, and a number or none."""
     runs = rows["run"]
     if runs.null_count() or (runs != run).any():
-        strangers = runs.filter(runs.ne_missing(run))
-        raise SondeError(f"{path} has rows of {strangers[0]!r}, but the run is {run!r}: {fix}")
-
-
-def refuse_too_many(rows: int, path: Place) -> None:
-    if rows > MOST:
-        raise SondeError(
-            f"{path} has more rows than the {MOST:,} that a run may have: measure less often, with "
-            "--set probes.schedule=log_spaced or --set log=epoch"
-        )
+        unknown = runs.filter(runs.ne_missing(run))
+        raise SondeError(f"{path} has rows of {unknown[0]!r}, but the run is {run!r}: {fix}")
+    for name in ("step", "metric", "value", "defined", "samples"):
+        if rows[name].null_count():
+            raise SondeError(f"{path} has rows without {name}: {fix}")
+    if not (rows["value"].is_finite() | ~rows["defined"]).all():
+        raise SondeError(f"{path} has rows that are defined and not finite: {fix}")
+    for name, most in MOST.items():
+        for bound in (rows[name].min(), rows[name].max()):
+            if isinstance(bound, int) and not 0 <= bound <= most:
+                raise SondeError(f"{path} has rows with {name} = {bound}: {fix}")

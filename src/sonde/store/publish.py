@@ -19,6 +19,7 @@ def publish(root: Place, out: Place, runs: Iterable[str]) -> tuple[list[str], di
     written, left_out = [], {}
     for id in runs:
         folder = RunFolder(root / id)
+        files.refuse_link(folder.path)
         manifest = folder.manifest()
         described = folder.description(manifest)
         if described.get("kind") == WATCHED:
@@ -27,7 +28,7 @@ def publish(root: Place, out: Place, runs: Iterable[str]) -> tuple[list[str], di
             left_out[id] = "it has not come to its end"
         else:
             contents = {
-                name: folder.content(name, manifest)
+                name: folder.content(name, manifest, follow=False)
                 for name in ("run.json", *described.get("guests", []), manifest.files["metrics"])
             }
             kept = replace(

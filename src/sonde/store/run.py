@@ -17,6 +17,7 @@ Whatever is read is compared with them.  0.1.0 wrote manifests of format 1, with
 
 import io
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -31,7 +32,8 @@ from sonde.rows import SCHEMA, empty
 from sonde.run_ids import run_id
 from sonde.store import files
 from sonde.store.checksums import Checksum, checksum, is_sealed, seal
-from sonde.store.parquet_rows import read_table, refuse_too_many
+from sonde.store.limits import JSON, refuse_rows
+from sonde.store.parquet_rows import read_table
 from sonde.store.place import Place
 from sonde.store.schemas import ENDED as ENDED
 from sonde.store.schemas import WATCHED, Trained, Watched, checked
@@ -42,7 +44,8 @@ R = TypeVar("R")
 
 FORMAT = 1  # of run.json
 UNSEALED, SEALED = 1, 2  # formats of manifest.json
-KINDS = (".parquet", ".safetensors")
+STATES = re.compile(r"(metrics|weights|resume|initial|rule)(-\d+)?\.(parquet|safetensors)")
+"""How the files of a state are called."""
 
 
 class Damaged(SondeError):
@@ -91,6 +94,7 @@ class RunFolder:
         manifest = replace(
             manifest, checksums={name: checksum(content) for name, content in contents.items()}
         )
+        files.refuse_link(self.path)
         files.write_folder(self.path, {**contents, "manifest.json": manifest_bytes(manifest)})
 
     def manifest(self) -> Manifest:
@@ -135,6 +139,14 @@ class RunFolder:
             raise SondeError(f"{path}: its configuration is that of {own!r}, not of {self.id!r}: {self.fix}")
         return known
 
+    def configuration(self) -> dict[str, Any]:
+        """The stored configuration of a trained run, as plain data."""
+        described = self.description()
+        if described.get("kind") == WATCHED:
+            raise SondeError(f"run {self.id} was watched: it has no configuration, and nothing to recompute")
+        config: dict[str, Any] = described["config"]
+        return config
+
     def verify(self, name: str, content: bytes, manifest: Manifest) -> bytes:
         """The content of a file, if it is what the manifest says; one without checksums is believed."""
         if manifest.checksums is not None and checksum(content) != manifest.checksums.get(name):
@@ -148,8 +160,9 @@ class RunFolder:
 
         An ended run keeps its files under their plain names; it has nothing to resume.
         """
-        refuse_too_many(rows.height, self.path)
+        files.refuse_link(self.path)
         contents = {"metrics.parquet": parquet(rows)}
+        refuse_rows(rows.height, len(contents["metrics.parquet"]), self.path, self.fix)
         contents |= {f"{name}.safetensors": content for name, content in tensors.items()}
         mark = "" if manifest.state in ENDED else f"-{manifest.epoch}"
         checksums = self.lasting(manifest)
@@ -172,13 +185,15 @@ class RunFolder:
             return {name: known for name, known in before.checksums.items() if name not in state}
         _, described = self._json(self.path / "run.json")
         names = ["run.json", *described.get("guests", [])]
-        return {name: checksum((self.path / name).read_bytes()) for name in names}
+        return {name: checksum(files.read(self.path / name)) for name in names}
 
     def put(self, manifest: Manifest) -> None:
+        files.refuse_link(self.path)
         files.write(self.path / "manifest.json", manifest_bytes(manifest))
 
     def sweep(self, manifest: Manifest) -> None:
         """Remove what no manifest names: older states and what an interrupted writer left behind."""
+        files.refuse_link(self.path)
         with files.clear_errors(self.path):
             for file in self.path.iterdir():
                 if is_left_over(file.name, manifest):
@@ -223,11 +238,11 @@ class RunFolder:
         with files.clear_errors(self.path / manifest.files[name]):
             return self.content(manifest.files[name], manifest)
 
-    def content(self, name: str, manifest: Manifest) -> bytes:
+    def content(self, name: str, manifest: Manifest, *, follow: bool = True) -> bytes:
         """The bytes of a file, if they are what the manifest says."""
         path = self.path / name
         try:
-            return self.verify(name, path.read_bytes(), manifest)
+            return self.verify(name, files.read(path, follow=follow), manifest)
         except FileNotFoundError:
             raise
         except OSError as error:
@@ -236,7 +251,7 @@ class RunFolder:
     def _json(self, path: Place) -> tuple[bytes, dict[str, Any]]:
         """The content of a JSON file, and what it says."""
         try:
-            content = path.read_bytes()
+            content = files.read(path, JSON)
             known = from_json(content)
         except FileNotFoundError:
             raise SondeError(
@@ -259,6 +274,8 @@ class RunFolder:
     def log(self, text: str) -> None:
         """Add to the run's log; an object is put anew."""
         path = self.log_path
+        files.refuse_link(self.path)
+        files.refuse_link(path)
         if not isinstance(path, Path):
             files.write(path, (self.read_log() + text).encode())
             return
@@ -268,14 +285,16 @@ class RunFolder:
     def read_log(self) -> str:
         """The run's log; empty where there is none."""
         try:
-            return self.log_path.read_bytes().decode(errors="replace")
-        except OSError:
+            return files.read(self.log_path, JSON).decode(errors="replace")
+        except (OSError, SondeError):
             return ""
 
 
 def is_left_over(name: str, manifest: Manifest) -> bool:
     """Whether a file was written for a state that is not the visible one."""
-    return name not in manifest.files.values() and (name.startswith(ASIDE) or name.endswith(KINDS))
+    return name not in manifest.files.values() and (
+        name.startswith(ASIDE) or STATES.fullmatch(name) is not None
+    )
 
 
 def as_tree(manifest: Manifest) -> dict[str, Any]:

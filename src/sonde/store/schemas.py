@@ -1,14 +1,29 @@
-"""What `run.json` and `manifest.json` may say; anything else is one line that names the file, the key and the fix."""
+"""What `run.json`, `manifest.json`, the facts of a watched run and an index may say.
 
+Anything else is one line that names the file, the key and the fix.
+"""
+
+import re
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Annotated, Any, Literal, TypeVar
 
 from annotated_types import Ge, Le
-from pydantic import AfterValidator, ConfigDict, Strict, TypeAdapter, ValidationError, with_config
+from pydantic import (
+    AfterValidator,
+    AllowInfNan,
+    BeforeValidator,
+    ConfigDict,
+    Strict,
+    TypeAdapter,
+    ValidationError,
+    with_config,
+)
 
 from sonde.errors import SondeError
 from sonde.store.checksums import Checksum
+from sonde.store.limits import DEPTH
 
 T = TypeVar("T")
 State = Literal["unfinished", "complete", "diverged", "failed"]
@@ -19,15 +34,54 @@ closed = with_config(ConfigDict(extra="forbid"))  # has these keys
 extensible = with_config(ConfigDict(extra="ignore"))  # has these keys, and maybe more
 
 
+def _printable(name: str) -> str:
+    if not name.isprintable() and re.search(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", name):
+        raise ValueError("a name has no control characters")
+    return name
+
+
 def _bare(name: str) -> str:
+    _printable(name)
     if name in ("", ".", "..") or any(mark in name for mark in "/\\\0"):
         raise ValueError("a file of the run's own folder is named without a path")
     return name
 
 
+Name = Annotated[str, AfterValidator(_printable)]
 BareName = Annotated[str, AfterValidator(_bare)]
 Count = Annotated[int, Strict(), Ge(0), Le(2**63 - 1)]
-Number = Annotated[float, Strict()]
+Number = Annotated[float, Strict(), AllowInfNan(False)]
+Tree = dict[str, Any]
+
+
+@extensible
+@dataclass(frozen=True, kw_only=True)
+class Environment:
+    """What readers rely on in what a session was made with."""
+
+    packages: dict[str, str] = field(default_factory=dict)
+    machine: Tree | None = None
+    git: Tree | None = None
+    command: list[Any] | None = None
+
+
+@extensible
+@dataclass(frozen=True, kw_only=True)
+class Session:
+    """What readers rely on in a session; the manifest keeps all of it as it is."""
+
+    started: str | None = None
+    from_epoch: Count | None = None
+    node: str | None = None
+    environment: Environment | None = None
+
+
+def _session(known: Any) -> Any:
+    _adapter(Session).validate_python(known)
+    return known
+
+
+SessionTree = Annotated[Tree, BeforeValidator(_session)]
 
 
 @closed
@@ -40,7 +94,7 @@ class Manifest:
     step: Count = 0
     files: dict[str, BareName] = field(default_factory=dict)
     seconds: dict[str, Number] = field(default_factory=dict)
-    sessions: list[dict[str, Any]] = field(default_factory=list)
+    sessions: list[SessionTree] = field(default_factory=list)
     message: str | None = None
     checksums: dict[BareName, Checksum] | None = None  # by file, run.json among them; 0.1.0 stored none
 
@@ -54,8 +108,8 @@ class TrainedAbout:
     variant: str | None
     rule_label: str
     task_label: str
-    depth: Count
-    width: Number | None
+    depth: Annotated[Count, Le(DEPTH)]
+    width: Annotated[Number, Ge(0), Le(2**53)] | None
     alpha: Number | None
     steps: Count
     samples: Count
@@ -70,7 +124,7 @@ ABOUT = tuple(one.name for one in fields(TrainedAbout))
 class Named:
     """A part of a configuration that was chosen by name."""
 
-    name: str
+    name: Name
 
 
 @extensible
@@ -122,6 +176,105 @@ class Watched:
     config: None
 
 
+Names = list[str]
+Shape = list[Count]
+
+
+@extensible
+@dataclass(frozen=True, kw_only=True)
+class ModuleFacts:
+    name: str
+    calls: Count
+    type: str = ""
+    reason: str | None = None
+    shape: Shape = field(default_factory=list)
+    input_shape: Shape = field(default_factory=list)
+    kind: str | None = None
+
+
+@extensible
+@dataclass(frozen=True, kw_only=True)
+class ParameterFacts:
+    name: str
+    shape: Shape = field(default_factory=list)
+    requires_grad: bool = True
+    in_optimiser: bool | None = None
+    start: dict[str, Number | None] = field(default_factory=dict)
+
+
+@extensible
+@dataclass(frozen=True, kw_only=True)
+class OptimiserFacts:
+    type: str
+    groups: list[Tree]
+
+
+@extensible
+@dataclass(frozen=True, kw_only=True)
+class TensorFacts:
+    name: str = ""
+    shape: Shape = field(default_factory=list)
+    dtype: str = ""
+    mean: Number | None = None
+    std: Number | None = None
+    min: Number | None = None
+    max: Number | None = None
+    rms: Number | None = None
+
+
+@extensible
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What readers rely on in what a watch saw once."""
+
+    modules: list[ModuleFacts] = field(default_factory=list)
+    parameters: list[ParameterFacts] = field(default_factory=list)
+    shared: list[Names] = field(default_factory=list)
+    optimisers: list[OptimiserFacts] = field(default_factory=list)
+    inputs: list[TensorFacts] = field(default_factory=list)
+    targets: list[TensorFacts] = field(default_factory=list)
+    training: bool | None = None
+    in_the_other_mode: Names = field(default_factory=list)
+    output_op: str | None = None
+    output_shape: Shape | None = None
+    bare_pairs: list[Any] | None = None
+    bends: bool | None = None
+    unregistered: Names | None = None
+    loss_ops: Names | None = None
+    loss_shape: Shape | None = None
+    experiments: Tree | None = None
+
+
+@extensible
+@dataclass(frozen=True, kw_only=True)
+class PieceOfIndex:
+    """Where rows of a family lie in the pack."""
+
+    family: str
+    layers: bool
+    at: Count
+    known: Checksum
+
+
+@closed
+@dataclass(frozen=True, kw_only=True)
+class LinesOfIndex:
+    file: BareName
+    known: Checksum
+
+
+@closed
+@dataclass(frozen=True, kw_only=True)
+class Contents:
+    """What an index says of itself."""
+
+    format: Count
+    pack: BareName
+    lines: LinesOfIndex
+    blocks: list[list[PieceOfIndex]]
+    sha256: str
+
+
 @cache
 def _adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
@@ -129,12 +282,19 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 def checked(kind: type[T], known: Any, where: str, fix: str) -> T:
     """What was read, as what it has to be."""
+    return _checked(kind, where, fix, lambda adapter: adapter.validate_python(known))
+
+
+def checked_json(kind: type[T], text: str, where: str, fix: str) -> T:
+    """What a JSON text says, as what it has to be."""
+    return _checked(kind, where, fix, lambda adapter: adapter.validate_json(text))
+
+
+def _checked(kind: type[T], where: str, fix: str, read: Callable[[TypeAdapter[T]], T]) -> T:
     try:
-        adapter: TypeAdapter[T] = _adapter(kind)  # type: ignore[arg-type]
-        found = adapter.validate_python(known)
+        return read(_adapter(kind))  # type: ignore[arg-type]
     except ValidationError as error:
         raise SondeError(f"{where} {_said(error)}: {fix}") from None
-    return found
 
 
 def _said(error: ValidationError) -> str:

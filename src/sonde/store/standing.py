@@ -4,7 +4,6 @@ Its manifest tells what was reached, not whether anybody goes on.  Whoever works
 (`store/lock.py`), with a beat as its loop advances; from that sign and the process it names follows the rest.
 """
 
-import json
 import os
 import platform
 import shlex
@@ -13,8 +12,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
+from pydantic_core import from_json
+
 from sonde.atomic import is_alive
+from sonde.errors import SondeError
+from sonde.store import files
 from sonde.store.lease import ABANDONED
+from sonde.store.limits import JSON
 from sonde.store.place import Place
 from sonde.store.remote import Remote
 from sonde.store.schemas import Manifest
@@ -105,17 +109,17 @@ def _sign(path: Place) -> _Sign | None:
     locks = path.parent / ".locks"
     try:
         if isinstance(locks, Remote):
-            known = json.loads((locks / f"{path.name}.json").read_bytes())
+            known = from_json(files.read(locks / f"{path.name}.json", JSON))
             renewed = _moment(known["renewed"]) if "renewed" in known else None
             beat = _moment(known.get("beat", known.get("renewed")))
         else:
             assert isinstance(locks, Path)
             holder = locks / f"{path.name}.holder"
-            known, renewed = json.loads(holder.read_bytes()), None
+            known, renewed = from_json(files.read(holder, JSON)), None
             beat = datetime.fromtimestamp(holder.stat().st_mtime, UTC)
         since = _moment(known["since"])
         return _Sign(int(known["pid"]), str(known["host"]), since, beat, renewed)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
+    except (OSError, SondeError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
         return None
 
 

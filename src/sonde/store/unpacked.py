@@ -1,34 +1,52 @@
 """How large a Parquet file is once it is unpacked, from the headers of its pages: nothing is unpacked to find out.
 
-A page says how many bytes it becomes, and a reader takes that much memory for it.  Headers are Thrift structures in
-the compact protocol, of which this reads what it needs and skips the rest.
+A page says how many bytes and values it becomes, and a reader takes that much memory for it.  Headers are Thrift
+structures in the compact protocol, of which this reads what it needs and skips the rest.
 """
 
 import io
 from collections.abc import Iterator
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 MAGIC = b"PAR1"
 _FIXED = {1: 0, 2: 0, 3: 1, 7: 8}  # bytes of a value, by its type; booleans lie in the type itself
 _VARINT, _BINARY, _LISTS, _MAP, _STRUCT = (4, 5, 6), 8, (9, 10), 11, 12
 
-ROW_GROUPS = 4  # of the file
-COLUMNS = 1  # of a row group
+ROWS, ROW_GROUPS = 3, 4  # of the file
+COLUMNS, ROWS_OF_GROUP = 1, 3  # of a row group
 ABOUT = 3  # of a column
 PACKED, DATA_AT, DICTIONARY_AT = 7, 9, 11  # of what is said about it
-PAGE_UNPACKED, PAGE_PACKED = 2, 3  # of a page
+PAGE_UNPACKED, PAGE_PACKED, DATA_PAGES = 2, 3, (5, 8)  # of a page
+VALUES = 1  # of a data page
+
+
+class Size(NamedTuple):
+    """Of a file once it is unpacked: rows by whichever header names most, and bytes of all pages together."""
+
+    rows: int
+    bytes: int
 
 
 def unpacked(file: BinaryIO | io.BytesIO) -> int:
     """Bytes of all pages together; ValueError where the file is not Parquet."""
+    return size(file).bytes
+
+
+def size(file: BinaryIO | io.BytesIO) -> Size:
+    """Rows and bytes; ValueError where the file is not Parquet."""
     try:
-        return sum(_pages(file, *column) for column in _columns(file))
+        rows, columns = _columns(file)
+        groups = [[_pages(file, *column) for column in group] for group in columns]
     except (IndexError, RecursionError, OverflowError):
         raise ValueError("its headers make no sense") from None
+    values = sum(max((one.rows for one in group), default=0) for group in groups)
+    return Size(max(rows, values), sum(one.bytes for group in groups for one in group))
 
 
-def _columns(file: BinaryIO | io.BytesIO) -> list[tuple[int, int]]:
-    """Where the pages of each column begin, and how many bytes they have."""
+def _columns(file: BinaryIO | io.BytesIO) -> tuple[int, list[list[tuple[int, int]]]]:
+    """How many rows there are, and of each row group where the pages of its columns begin and how many bytes they
+    have.
+    """
     size = file.seek(0, io.SEEK_END)
     if size < 12:
         raise ValueError("it is too short")
@@ -38,23 +56,29 @@ def _columns(file: BinaryIO | io.BytesIO) -> list[tuple[int, int]]:
     if end[4:] != MAGIC or length > size - 12:
         raise ValueError("it does not end as Parquet does")
     file.seek(size - 8 - length)
-    footer, found = _Thrift(file.read(length)), []
+    footer, said, of_groups = _Thrift(file.read(length)), 0, 0
+    found: list[list[tuple[int, int]]] = []
     for field, kind in footer.fields():
-        if field != ROW_GROUPS:
+        if field == ROWS and kind in _VARINT:
+            said = footer.number()
+        elif field != ROW_GROUPS:
             footer.skip(kind)
-            continue
-        for _ in footer.items():
-            for field, kind in footer.fields():
-                if field != COLUMNS:
-                    footer.skip(kind)
-                    continue
-                for _ in footer.items():
-                    found.append(footer.column())
-    return found
+        else:
+            for _ in footer.items():
+                columns: list[tuple[int, int]] = []
+                for field, kind in footer.fields():
+                    if field == ROWS_OF_GROUP and kind in _VARINT:
+                        of_groups += footer.number()
+                    elif field != COLUMNS:
+                        footer.skip(kind)
+                    else:
+                        columns += [footer.column() for _ in footer.items()]
+                found.append(columns)
+    return max(said, of_groups), found
 
 
-def _pages(file: BinaryIO | io.BytesIO, at: int, packed: int) -> int:
-    total, end = 0, at + packed
+def _pages(file: BinaryIO | io.BytesIO, at: int, packed: int) -> Size:
+    total, values, end = 0, 0, at + packed
     while at < end:
         file.seek(at)
         header = _Thrift(file.read(min(end - at, 1 << 20)))
@@ -62,13 +86,19 @@ def _pages(file: BinaryIO | io.BytesIO, at: int, packed: int) -> int:
         for field, kind in header.fields():
             if field in known and kind in _VARINT:
                 known[field] = header.number()
+            elif field in DATA_PAGES and kind == _STRUCT:
+                for inner, of in header.fields():
+                    if inner == VALUES and of in _VARINT:
+                        values += max(header.number(), 0)
+                    else:
+                        header.skip(of)
             else:
                 header.skip(kind)
         if min(known.values()) < 0:
             raise ValueError("a page of negative size")
         total += known[PAGE_UNPACKED]
         at += header.at + known[PAGE_PACKED]
-    return total
+    return Size(values, total)
 
 
 class _Thrift:

@@ -4,12 +4,13 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
 from sonde.atomic import ASIDE
 from sonde.errors import SondeError
-from sonde.store import index
+from sonde.store import files, index
 from sonde.store.checksums import Checksum, checksum
 from sonde.store.index import FOLDER, Index
 from sonde.store.index_writer import light
@@ -96,7 +97,7 @@ def _verify_run(folder: RunFolder, found: Verified, indexed: "_Indexed") -> None
         read_facts(folder)
     else:
         manifest, rows = folder.read(manifest)
-        indexed.compare(folder.id, manifest, rows, found)
+        indexed.compare(folder.id, described, manifest, rows, found)
     named = {"run.json", "manifest.json", "log.txt", *manifest.files.values(), *(manifest.checksums or {})}
     named |= {*described.get("guests", []), journal_name(manifest)}
     found.left_over += [
@@ -111,7 +112,7 @@ def _checksum(path: Place) -> Checksum:
     if not isinstance(path, Path):
         return checksum(path.read_bytes())
     digest, count = hashlib.sha256(), 0
-    with path.open("rb") as file:
+    with files.opened(path) as file:
         while part := file.read(AT_A_TIME):
             digest.update(part)
             count += len(part)
@@ -129,7 +130,9 @@ class _Indexed:
         for run, line in known.lines.items():
             self.members.setdefault(line.block, []).append(run)
 
-    def compare(self, run: str, manifest: Manifest, rows: pl.DataFrame, found: Verified) -> None:
+    def compare(
+        self, run: str, described: dict[str, Any], manifest: Manifest, rows: pl.DataFrame, found: Verified
+    ) -> None:
         line = self.known.lines.get(run)
         if line is None:
             return
@@ -140,6 +143,7 @@ class _Indexed:
         if (
             stretch is None
             or line.manifest != manifest
+            or line.description != described
             or not stretch.frame.slice(stretch.first, stretch.count).equals(light(rows)[0])
         ):
             found.blame(FOLDER, f"its copy of {run} is not what the run has")

@@ -9,13 +9,14 @@ from typing import Any
 import polars as pl
 import torch
 
-from sonde.config import RunConfig, name_of, parse
+from sonde.config import RunConfig, name_of
 from sonde.errors import SondeError
 from sonde.generators import generator
 from sonde.metrics import TRAINED
 from sonde.models import ConvNet, Model, ResidualMLP
 from sonde.rules import RULES, CreditBridge, FeedbackAlignment, Rule, StateBridge
 from sonde.runs.readings import Readings, RunReadings
+from sonde.stored_configs import read
 from sonde.studies.depth import ENOUGH, PROBES, named_shares, share_of_rule, told_error
 from sonde.studies.recipes import QUICK_SEEDS, SEEDS, depth_matters
 from sonde.studies.study import Gathered, Study, StudyFinding, over_runs, own_n
@@ -82,9 +83,9 @@ class Cost:
 
     @cached_property
     def operations(self) -> float:
-        """NaN of a guest that is not known here."""
+        """NaN of a plugin that was not named in this process: a store's code is never run."""
         try:
-            config = parse(self.run.config)
+            config = read(self.run.config)
         except SondeError:
             return math.nan
         rng = generator(config.seed, "init")

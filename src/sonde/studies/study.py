@@ -12,6 +12,7 @@ from sonde.audit.audit import Judge
 from sonde.config import RunConfig, to_tree
 from sonde.errors import SondeError
 from sonde.flat_configurations import differences, identity, recipe_of, without
+from sonde.run_ids import digest
 from sonde.runs.ended import lines
 from sonde.runs.evidence import Evidence
 from sonde.runs.readings import Readings, RunReadings
@@ -75,7 +76,7 @@ def gather(
     Runs of `beside` are handed on apart from the evidence: most figures are of the study's own runs.
     """
     wanted = {config.id: config for config in configs}
-    inside = [run for run in stored.runs if run.id in wanted and run.manifest.state == "complete"]
+    inside = [run for run in stored.runs if _is_one_of(run, wanted) and run.manifest.state == "complete"]
     several: dict[str, str] = {}
     if guests and inside:
         more, several = _guests_beside(stored, configs)
@@ -84,8 +85,8 @@ def gather(
     chosen, why = {run.id for run in inside}, _Why(wanted)
     left_out = {run.id: several.get(run.id) or why(run) for run in stored.runs if run.id not in chosen}
     left_out |= {run.id: WATCHED for run in stored.watched} | stored.broken
-    aside = {config.id for config in beside} - chosen
-    more_runs = [run for run in stored.runs if run.id in aside and run.manifest.state == "complete"]
+    aside = {config.id: config for config in beside if config.id not in chosen}
+    more_runs = [run for run in stored.runs if _is_one_of(run, aside) and run.manifest.state == "complete"]
     left_out = {run: why for run, why in left_out.items() if run not in {one.id for one in more_runs}}
     if not inside:
         reasons = (
@@ -103,6 +104,12 @@ def gather(
         judge or Judge(stored),
         Runs(more_rows, more_runs),
     )
+
+
+def _is_one_of(run: Run, wanted: Mapping[str, RunConfig]) -> bool:
+    """Whether a stored run is a wanted one: by its whole configuration, since somebody may choose an id."""
+    config = wanted.get(run.id)
+    return config is not None and config.digest == digest(run.config)
 
 
 def _guests_beside(stored: Runs, configs: Sequence[RunConfig]) -> tuple[set[str], dict[str, str]]:
@@ -137,7 +144,7 @@ class _Why:
     """Why a run is left out.  Seeds make no difference, so every recipe is looked at once."""
 
     def __init__(self, wanted: Mapping[str, RunConfig]) -> None:
-        self.ids = wanted.keys()
+        self.wanted = wanted
         self.seeds = {config.seed for config in wanted.values()}
         self.recipes = [
             to_tree(one) for one in {config.recipe: config for config in wanted.values()}.values()
@@ -146,7 +153,7 @@ class _Why:
         self.nearest: dict[str, str] = {}
 
     def __call__(self, run: Run) -> str:
-        if run.id in self.ids:
+        if _is_one_of(run, self.wanted):
             return f"it is {run.standing.state}"
         pair = (run.config["model"]["name"], run.config["task"]["name"])
         if pair not in self.pairs:

@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar
 
 import torch
 import torch.nn.functional as F  # noqa: N812
-from annotated_types import Ge
+from annotated_types import Ge, Le
 from torch import Tensor
 
 from sonde.checked import checked
@@ -34,7 +34,7 @@ class RandomHierarchy:
     v: Annotated[int, Ge(2)] = 8
     m: Annotated[int, Ge(1)] = 4
     s: Annotated[int, Ge(2)] = 2
-    L: Annotated[int, Ge(1)] = 3
+    L: Annotated[int, Ge(1), Le(30)] = 3
     classes: Annotated[int, Ge(2)] = 8
     samples: Annotated[int, Ge(1)] = 8_000
     test_samples: Annotated[int, Ge(1)] = 2_000

@@ -14,6 +14,7 @@ from sonde import guests
 from sonde.config import RunConfig, label_of, to_tree, younger
 from sonde.errors import SondeError
 from sonde.rows import Reading, rows_of
+from sonde.run_ids import digest
 from sonde.store.environment import describe
 from sonde.store.place import Place
 from sonde.store.run import RunFolder, State
@@ -54,7 +55,7 @@ class Session:
         if not folder.exists():
             known = about(config, self.program)
             folder.create(to_tree(config), known, younger(config), guests.copies(config.sources))
-        _check_same_data(folder, data)
+        _check_same_run(config, folder, data)
         manifest, self.rows = folder.read()
         folder.sweep(manifest)
         session: dict[str, Any] = {
@@ -136,9 +137,14 @@ class Session:
         self.rows = pl.concat([self.rows, rows])
 
 
-def _check_same_data(folder: RunFolder, data: Data) -> None:
-    """A run goes on with the samples it began with."""
-    began = folder.description()["about"].get("data")
+def _check_same_run(config: RunConfig, folder: RunFolder, data: Data) -> None:
+    """A run goes on with the configuration and the samples it began with."""
+    described = folder.description()
+    if digest(described["config"]) != config.digest:
+        raise SondeError(
+            f"{folder.path} holds a run of another configuration under this id: move it away to train it anew"
+        )
+    began = described["about"].get("data")
     if began != data.source:
         raise SondeError(
             f"run {folder.id} began with the data {began}, but found {data.source}: name the first with --data-root, "
