@@ -21,6 +21,29 @@ CHOSEN = ("model", "rule", "task")
 EXACT = {"credit_scale": "none", "penalty": 0.0}
 CREDIT = {"credit_scale": "rms", "penalty": 0.0}
 
+RULES: dict[str, dict[str, Any]] = {
+    "bp": EXACT,
+    "fa": CREDIT,
+    "dfa": CREDIT,
+    "state_bridge": {"input_norm": "layer", "side": "error"} | CREDIT,
+    "credit_bridge": {"input_norm": "layer", "copies": 8, "temperature": 0.1, "noise": 0.1}
+    | {"average": 0.995, "warmup": 0.2}
+    | CREDIT,
+    "frozen": EXACT,
+    "usf": CREDIT,
+    "frsf": CREDIT,
+    "brsf": CREDIT,
+    "kp": {"decay": 1e-3} | CREDIT,
+    "mirror": {"every": 10, "samples": 128, "rate": 0.1} | CREDIT,
+    "drtp": {"per_channel": False} | CREDIT,
+    "dkp": {"lr": 1e-2, "decay": 1e-3, "per_channel": False} | CREDIT,
+    "fdfa": {"lr": 1e-4} | CREDIT,
+    "forward_gradient": {"directions": 1} | CREDIT,
+    "predsim": {"beta": 0.99, "similar": 256} | CREDIT,
+    "ddtp": {"step": 0.1, "noise": 0.01} | CREDIT,
+}
+"""By rule, the options it had when it was first released, with their defaults."""
+
 FIRST: dict[str, Mapping[str, Options]] = {
     "model": {
         "plain_mlp": ("d", "L", "weight_scale"),
@@ -31,27 +54,7 @@ FIRST: dict[str, Mapping[str, Options]] = {
         "conv_net": ("channels", "d"),
         "res_net": ("n", "d", "norm"),
     },
-    "rule": {
-        "bp": EXACT,
-        "fa": CREDIT,
-        "dfa": CREDIT,
-        "state_bridge": {"input_norm": "layer", "side": "error"} | CREDIT,
-        "credit_bridge": {"input_norm": "layer", "copies": 8, "temperature": 0.1, "noise": 0.1}
-        | {"average": 0.995, "warmup": 0.2}
-        | CREDIT,
-        "frozen": EXACT,
-        "usf": CREDIT,
-        "frsf": CREDIT,
-        "brsf": CREDIT,
-        "kp": {"decay": 1e-3} | CREDIT,
-        "mirror": {"every": 10, "samples": 128, "rate": 0.1} | CREDIT,
-        "drtp": {"per_channel": False} | CREDIT,
-        "dkp": {"lr": 1e-2, "decay": 1e-3, "per_channel": False} | CREDIT,
-        "fdfa": {"lr": 1e-4} | CREDIT,
-        "forward_gradient": {"directions": 1} | CREDIT,
-        "predsim": {"beta": 0.99, "similar": 256} | CREDIT,
-        "ddtp": {"step": 0.1, "noise": 0.01} | CREDIT,
-    },
+    "rule": RULES,
     "task": {
         "identity": ("d", "samples", "test_samples", "steps_per_epoch"),
         "teacher": ("inputs", "classes", "samples", "test_samples", "alpha", "L", "d"),
@@ -61,7 +64,7 @@ FIRST: dict[str, Mapping[str, Options]] = {
         "cifar10": ("augment", "subset", "test_subset"),
     },
 }
-"""By part and name, the options it had when it was first released; of rules with their defaults."""
+"""By part and name, the options it had when it was first released."""
 
 VERSIONS: dict[str, int] = {}
 """Of rules whose version is not 1."""
@@ -97,10 +100,14 @@ def rule_label(label: str, rule: Mapping[str, Any]) -> str:
     it was trained.
     """
     name = rule["name"]
-    if "source" in rule or name not in FIRST["rule"]:
+    if "source" in rule or name not in RULES:
         return label
-    known = dict(FIRST["rule"][name])  # type: ignore[call-overload]
-    other = {key: v for key, v in rule.items() if key not in ("name", "version") and (key not in known or known[key] != v)}
+    known = RULES[name]
+    other = {
+        key: v
+        for key, v in rule.items()
+        if key not in ("name", "version") and (key not in known or known[key] != v)
+    }
     if (version := rule.get("version", 1)) != VERSIONS.get(name, 1):
         other["version"] = version
     return with_settings(label, {key: v for key, v in other.items() if key not in IN_LABEL.get(name, ())})

@@ -92,7 +92,7 @@ def backward_norms(
         q, m = up[layer]
         linear = linear_output and layer == depth - 1
         b = 0.0 if linear else alpha * math.sqrt(q / math.pi)
-        branch, passed = ((2.0, 1.0) if linear else (1.0, 0.5))
+        branch, passed = (2.0, 1.0) if linear else (1.0, 0.5)
         branch *= alpha**2 * q
         rest_mean = s * a * m + mean
         rest = (s * a) ** 2 * q + 2 * s * a * c * s**layer * q0 + c**2 * q0 + 2 * s * a * m * mean + square

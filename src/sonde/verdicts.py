@@ -160,7 +160,11 @@ def network(about: Mapping[str, Any]) -> str:
 
 
 def loss_verdict(
-    fell: float, final: float, trivial: float | None = None, floor: float | None = None, error: float = math.nan
+    fell: float,
+    final: float,
+    trivial: float | None = None,
+    floor: float | None = None,
+    error: float = math.nan,
 ) -> str:
     """The status with its numbers: "learned: loss fell 99.6 %".  `error` is the standard error of `fell`."""
     status = loss_status(fell, final, trivial, floor)

@@ -8,6 +8,7 @@ from typing import Any
 import polars as pl
 import pytest
 import torch
+from stored_runs import config, healthy, run, store
 
 import sonde
 from conftest import tiny_config
@@ -22,14 +23,14 @@ from sonde.network import Signature
 from sonde.report.answers import of_networks, of_recipe
 from sonde.rows import empty
 from sonde.rules import RULES, CreditBridge, FeedbackAlignment, StateBridge
-from sonde.run_ids import FIRST, VERSIONS, rule_label
+from sonde.run_ids import RULES as DEFAULTS
+from sonde.run_ids import VERSIONS, rule_label
 from sonde.store.stored import Runs
 from sonde.studies import STUDIES
 from sonde.studies.residual import DEPTHS, configs, findings, with_linear_output
 from sonde.studies.study import Gathered, gather
 from sonde.theory import backward_norms, independent_factor, lowest_loss, moments
 from sonde.verdicts import loss_change, loss_status, loss_verdict
-from stored_runs import config, healthy, run, store
 
 TRIVIAL = 1 / 3
 FLOOR = 1 / 6
@@ -84,9 +85,7 @@ def test_figures_show_the_floor_and_judge_what_lies_above_it() -> None:
     pair = pair_of(one.of(variant="raw"))
     ends = loss_ends(pair, by_step(pair).rows)
     initial, final = ends.of("plain_mlp", "initial")[0], ends.of("plain_mlp", "final")[0]
-    assert ends.of("plain_mlp", "reduction")[0] == pytest.approx(
-        100 * (initial - final) / (initial - FLOOR)
-    )
+    assert ends.of("plain_mlp", "reduction")[0] == pytest.approx(100 * (initial - final) / (initial - FLOOR))
 
 
 def test_the_study_trains_networks_without_a_floor_at_every_depth_and_keeps_its_own_runs() -> None:
@@ -104,7 +103,9 @@ def test_the_study_trains_networks_without_a_floor_at_every_depth_and_keeps_its_
 def small(one: RunConfig) -> RunConfig:
     task = replace(one.task, d=16, samples=64, steps_per_epoch=10)  # type: ignore[call-arg]
     model = replace(one.model, d=16, L=min(one.model.L, 3))
-    return replace(one, task=task, model=model, epochs=2, batch_size=16, optimiser=Optimiser(name="adam", lr=1e-2))
+    return replace(
+        one, task=task, model=model, epochs=2, batch_size=16, optimiser=Optimiser(name="adam", lr=1e-2)
+    )
 
 
 def test_the_first_sentence_is_of_networks_that_can_represent_the_identity(tmp_path: Path) -> None:
@@ -130,7 +131,9 @@ def test_the_first_sentence_is_of_networks_that_can_represent_the_identity(tmp_p
 
 
 # ── the gradient's way back ─────────────────────────────────────────────────────────────────────────
-def measured(residual: bool, alpha: float, depth: int, width: int, *, linear: bool, draws: int = 6) -> list[float]:
+def measured(
+    residual: bool, alpha: float, depth: int, width: int, *, linear: bool, draws: int = 6
+) -> list[float]:
     """Root mean square over draws, samples and units of the gradient at every linear output."""
     squares = [0.0] * depth
     for seed in range(draws):
@@ -138,13 +141,17 @@ def measured(residual: bool, alpha: float, depth: int, width: int, *, linear: bo
         x = torch.rand(32, width, generator=draw, dtype=torch.float64) * 2 - 1
         h, outputs = x, []
         for layer in range(depth):
-            weight = torch.randn(width, width, generator=draw, dtype=torch.float64) * alpha * (2 / width) ** 0.5
+            weight = (
+                torch.randn(width, width, generator=draw, dtype=torch.float64) * alpha * (2 / width) ** 0.5
+            )
             z = (h @ weight.T).requires_grad_()
             outputs.append(z)
             branch = z if linear and layer == depth - 1 else z.relu()
             h = h + branch if residual else branch
         gradients = torch.autograd.grad(((h - x) ** 2).sum() / 2, outputs)
-        squares = [total + float(g.square().mean()) / draws for total, g in zip(squares, gradients, strict=True)]
+        squares = [
+            total + float(g.square().mean()) / draws for total, g in zip(squares, gradients, strict=True)
+        ]
     return [math.sqrt(square) for square in squares]
 
 
@@ -187,12 +194,16 @@ def test_the_signal_is_drawn_before_and_after_training_and_the_theory_before() -
 # ── what a rule is called ───────────────────────────────────────────────────────────────────────────
 def test_what_differs_from_a_rules_defaults_stands_in_its_label() -> None:
     assert label_of("rule", StateBridge()) == "State Bridge"
-    assert label_of("rule", StateBridge(hidden_layers=1, every=4)) == "State Bridge (hidden_layers=1, every=4)"
+    assert (
+        label_of("rule", StateBridge(hidden_layers=1, every=4)) == "State Bridge (hidden_layers=1, every=4)"
+    )
     assert label_of("rule", CreditBridge(warmup=0, perturb=0.1)) == "Credit Bridge (warmup=0.0, perturb=0.1)"
     assert label_of("rule", FeedbackAlignment(level="layer")) == "FA by layers"
 
 
-@pytest.mark.parametrize("rule", [StateBridge(hidden_layers=1, every=4), FeedbackAlignment(level="layer"), StateBridge()])
+@pytest.mark.parametrize(
+    "rule", [StateBridge(hidden_layers=1, every=4), FeedbackAlignment(level="layer"), StateBridge()]
+)
 def test_a_stored_rule_is_called_what_its_configuration_says(rule: Any, tmp_path: Path) -> None:
     trained = tiny_config(rule=rule)
     sonde.train(trained, runs=tmp_path)
@@ -205,9 +216,8 @@ def test_a_stored_rule_is_called_what_its_configuration_says(rule: Any, tmp_path
 
 def test_the_table_of_defaults_is_that_of_the_rules() -> None:
     for name, kind in RULES.items():
-        known = dict(FIRST["rule"][name])  # type: ignore[call-overload]
         default = kind()
-        assert known == {option: getattr(default, option) for option in known}, name
+        assert DEFAULTS[name] == {option: getattr(default, option) for option in DEFAULTS[name]}, name
     assert {n: v for n, kind in RULES.items() if (v := getattr(kind, "version", 1)) != 1} == VERSIONS
     versioned = {"name": "dfa", "version": 2, "credit_scale": "rms", "penalty": 0.0}
     assert rule_label("DFA", versioned) == "DFA (version=2)"

@@ -8,9 +8,7 @@ import pytest
 from sonde.spreads import over_seeds
 from sonde.theory import (
     INPUT_STD,
-    backward_norms,
     independent_factor,
-    lowest_loss,
     preactivation_stds,
     second_moments,
 )

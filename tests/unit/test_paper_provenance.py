@@ -221,7 +221,18 @@ def test_gradients_of_an_export_are_those_of_each_samples_own_loss_again(exporte
 
 
 def test_the_export_says_how_many_runs_are_in_no_file_and_why(runs: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "sonde", "export", "--runs", str(runs), "--out", "E", "--study", "snapshots"]
+    command = [
+        sys.executable,
+        "-m",
+        "sonde",
+        "export",
+        "--runs",
+        str(runs),
+        "--out",
+        "E",
+        "--study",
+        "snapshots",
+    ]
     done = subprocess.run([*command, *words()], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     everything = len(package.load(runs).runs)

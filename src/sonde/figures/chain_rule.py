@@ -46,7 +46,9 @@ def draw(evidence: Evidence) -> tuple[Figure, str]:
 def _beside(flow: Backward) -> str:
     """What else is drawn, where it is known."""
     return (
-        ", beside what the identity's gradient does in a wide network at initialisation" if flow.theory else ""
+        ", beside what the identity's gradient does in a wide network at initialisation"
+        if flow.theory
+        else ""
     )
 
 

@@ -82,7 +82,10 @@ def table_of(ends: LossEnds, flow: Backward) -> list[tuple[str, list[str]]]:
     rows = [
         (
             "final loss",
-            [spread(mean, error if n < 2 else std) for (mean, std, n), error in zip(finals, errors, strict=True)],
+            [
+                spread(mean, error if n < 2 else std)
+                for (mean, std, n), error in zip(finals, errors, strict=True)
+            ],
         )
     ]
     if None not in floors:

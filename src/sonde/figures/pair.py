@@ -58,7 +58,7 @@ class Pair:
 
     @property
     def linear_output(self) -> bool:
-        return self.runs["output"][0] == "linear"
+        return bool(self.runs["output"][0] == "linear")
 
     def floor(self, model: str) -> float | None:
         """The lowest loss that a network can reach, where it is known."""
@@ -182,7 +182,9 @@ class Backward:
     norms: Curves
     relative: Curves
     start: dict[str, Series]  # the norms at initialisation, where they are stored
-    theory: dict[str, Floats]  # the norms that random weights give at layers 1 … L; empty where they are not known
+    theory: dict[
+        str, Floats
+    ]  # the norms that random weights give at layers 1 … L; empty where they are not known
 
     @property
     def when(self) -> str:
@@ -249,10 +251,10 @@ def at_start(pair: Pair, metric: str) -> dict[str, Series]:
 
 def _theory_of_gradients(pair: Pair, rows: pl.DataFrame) -> dict[str, Floats]:
     """Of the identity, whose gradient at the output is known: 2(h_L − h_0)/(Nd) for N samples of width d."""
-    width, samples = pair.runs["width"][0], rows["samples"].max()
-    if pair.alpha is None or not pair.identity or width is None or not samples:
+    width, samples = pair.runs["width"][0], max(rows["samples"].drop_nulls().to_list(), default=0)
+    if pair.alpha is None or not pair.identity or width is None or samples < 1:
         return {}
-    scale = 2 / math.sqrt(width * int(samples))  # type: ignore[call-overload]
+    scale = 2 / math.sqrt(width * samples)
     return {
         model: scale
         * np.array(
@@ -306,7 +308,9 @@ def loss_ends(pair: Pair, rows: pl.DataFrame) -> LossEnds:
         by_step = dict(of_run.filter("defined").select("step", "value").iter_rows())
         ending = [by_step.get(step, math.nan) for step in last]
         change = loss_change(by_step.get(first, math.nan), ending, pair.floor(str(model)))
-        found.append((model, run, change.initial, change.final, change.final_error, change.fell, change.fell_error))
+        found.append(
+            (model, run, change.initial, change.final, change.final_error, change.fell, change.fell_error)
+        )
     ends = pl.DataFrame(found, schema=["model", "run", *QUANTITIES], orient="row")
     tidy = ends.unpivot(QUANTITIES, index=["model", "run"], variable_name="quantity")
     tidy = tidy.with_columns(defined=pl.col("value").is_finite())

@@ -49,7 +49,9 @@ def draw(evidence: Evidence) -> tuple[Figure, str]:
         panels[0].set_ylabel("standard deviation")
     legend_row(legend, [ax for panels in grid for ax in panels])
     footnotes(figure, notes)
-    return figure, caption(pair, stds.summary, _shown(pair, rows), _look(pair, words, theory), notes, marks="dots")
+    return figure, caption(
+        pair, stds.summary, _shown(pair, rows), _look(pair, words, theory), notes, marks="dots"
+    )
 
 
 def draw_signal(

@@ -50,7 +50,10 @@ def contents(stored: Runs, *, source: str, title: str) -> Contents:
         watched=watched_parts(stored),
         sweep=sweep(stored.runs, stored.rows),
         glossary=glossary(
-            {run.config["rule"]["name"]: str(run.about["rule_label"]).partition(" (")[0] for run in stored.runs},
+            {
+                run.config["rule"]["name"]: str(run.about["rule_label"]).partition(" (")[0]
+                for run in stored.runs
+            },
             stored.rows["metric"].unique().to_list(),
         ),
     )

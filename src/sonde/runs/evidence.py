@@ -43,7 +43,9 @@ class Evidence:
     rows: pl.DataFrame
     runs: pl.DataFrame
     source: str
-    beside: "Evidence | None" = field(default=None, kw_only=True)  # of the runs that the study trains beside its own
+    beside: "Evidence | None" = field(
+        default=None, kw_only=True
+    )  # of the runs that the study trains beside its own
 
     def of(self, **choice: str) -> "Evidence":
         """The runs whose columns equal the choice, and their rows."""

@@ -113,7 +113,10 @@ def _over_depth(deepest: pl.DataFrame, runs: pl.DataFrame, readings: Readings) -
     what = deepest.row(0, named=True)
     one_layer = (pl.col("depth") == 1) | (pl.col("variant") == what["variant"])
     own = runs.filter(pl.col("model") == what["model"], one_layer).sort("depth", "seed")
-    found = {depth: _finding(of_depth, readings, False) for (depth,), of_depth in own.group_by("depth", maintain_order=True)}
+    found = {
+        depth: _finding(of_depth, readings, False)
+        for (depth,), of_depth in own.group_by("depth", maintain_order=True)
+    }
     trivial = theory.INPUT_SECOND_MOMENT
     losses = {depth: one.numbers["final_loss"] / trivial for depth, one in found.items()}
     status: dict[str, list[int]] = {}
@@ -160,7 +163,9 @@ def _finding(runs: pl.DataFrame, readings: Readings, several_rules: bool) -> Stu
     error = numbers["loss_reduction_error"] / math.sqrt(max(1, over["loss_reduction_error"]["n"]))
     learned = verdicts.loss_verdict(*loss, error) + n["loss_reduction_percent"]
     if trivial is not None and numbers["verdict"] == "learned little" and numbers["test_loss"] >= trivial:
-        learned += f", on test samples ×{number(numbers['test_loss'] / trivial)}: it learned its training samples"
+        learned += (
+            f", on test samples ×{number(numbers['test_loss'] / trivial)}: it learned its training samples"
+        )
     gradient = verdicts.gradient_verdict(numbers["gradient_first_over_last"]) + n["gradient_first_over_last"]
     name = ", ".join(part for part in (verdicts.network(what), numbers.get("rule")) if part)
     return StudyFinding(
