@@ -47,7 +47,7 @@ HERE = Path(__file__).parent
 STORE = HERE / "runs"
 PAGES = ("index", "residual", "audit", "record", "snapshots", "rules", "recovery")
 SHOWN = {
-    "residual": ("learning_comparison", "gradient_flow"),
+    "residual": ("loss_by_depth", "learning_comparison", "gradient_flow"),
     "audit": ("accuracy", "diagnostics"),
     "snapshots": ("snapshot_resmlp",),
     "rules": ("rules_residual_mlp",),
@@ -142,7 +142,8 @@ def found(stored: Runs, study: str, epochs: int | None = None) -> Gathered:
     configs = STUDIES[study].configs("full", seeds)
     if epochs := epochs or EPOCHS.get(study):
         configs = [change(config, {"epochs": epochs}) for config in configs]
-    return gather(stored, configs, "docs/findings/runs")
+    beside = STUDIES[study].beside("full", seeds)
+    return gather(stored, configs, "docs/findings/runs", beside=beside)
 
 
 def at_full_scale(stored: Runs) -> str:

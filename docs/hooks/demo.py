@@ -33,7 +33,8 @@ def _found(name: str, study: Study) -> str:
     parts = [f"## {name}", study.question[0].upper() + study.question[1:], command, full]
     try:
         configs = study.configs("quick", study.seeds["quick"])
-        gathered = gather(load(DEMO / "runs"), configs, "the demo")
+        beside = study.beside("quick", study.seeds["quick"])
+        gathered = gather(load(DEMO / "runs"), configs, "the demo", beside=beside)
     except SondeError:
         return "\n\n".join([*parts, "This site was built without its runs: the command says what it finds."])
     if missing := len(configs) - len(gathered.stored.runs):

@@ -101,7 +101,7 @@ def rule_label(label: str, rule: Mapping[str, Any]) -> str:
     it was trained.
     """
     name = rule["name"]
-    if "source" in rule or name not in FIRST["rule"]:
+    if "source" in rule or name not in RULE_DEFAULTS:
         return label
     if (version := rule.get("version", 1)) != VERSIONS["rule"].get(name, 1):
         return with_settings(label, {"version": version})

@@ -38,7 +38,9 @@ def stored() -> Runs:
 
 def test_the_store_is_whole_small_and_without_weights() -> None:
     assert not verify(FINDINGS / "runs").wrong
-    files = [path for path in (FINDINGS / "runs").rglob("*") if path.is_file()]
+    files = [
+        path for path in (FINDINGS / "runs").glob("[!.]*/*") if path.is_file()
+    ]  # readers may write an index
     assert {path.suffix for path in files} == {".json", ".parquet"}
     assert sum(path.stat().st_size for path in files) < MOST_BYTES
 

@@ -23,7 +23,8 @@ from sonde.network import Signature
 from sonde.report.answers import of_networks, of_recipe
 from sonde.rows import empty
 from sonde.rules import RULES, CreditBridge, FeedbackAlignment, StateBridge
-from sonde.run_ids import FIRST, VERSIONS, rule_label
+from sonde.run_ids import RULES as DEFAULTS
+from sonde.run_ids import VERSIONS, rule_label
 from sonde.store.stored import Runs
 from sonde.studies import STUDIES
 from sonde.studies.residual import DEPTHS, configs, findings, with_linear_output
@@ -215,9 +216,8 @@ def test_a_stored_rule_is_called_what_its_configuration_says(rule: Any, tmp_path
 
 def test_the_table_of_defaults_is_that_of_the_rules() -> None:
     for name, kind in RULES.items():
-        known = dict(FIRST["rule"][name])  # type: ignore[call-overload]
         default = kind()
-        assert known == {option: getattr(default, option) for option in known}, name
+        assert DEFAULTS[name] == {option: getattr(default, option) for option in DEFAULTS[name]}, name
     assert {n: v for n, kind in RULES.items() if (v := getattr(kind, "version", 1)) != 1} == VERSIONS
     versioned = {"name": "dfa", "version": 2, "credit_scale": "rms", "penalty": 0.0}
     assert rule_label("DFA", versioned) == "DFA (version=2)"

@@ -115,7 +115,7 @@ def draw_finals(ax: Axes, finals: list[Final], *, room: float, reference: Final 
         )
     if reference is not None:
         ax.axvline(reference.mean, color=FAINT, linewidth=0.8, linestyle=(0, (2, 2)), zorder=1)
-    ax.set_yticks(range(len(finals)), names)
+    ax.set_yticks(range(len(finals)), [name.replace(" (", "\n(") for name in names])
     ax.set_ylim(len(finals) - 0.5, -0.5)
     top = max(max(final.top for final in finals), 0.02)
     ax.set_xlim(0, top * (1 + room))

@@ -46,7 +46,7 @@ class OfVariant:
             self.runs[field][0] for field in ("width", "steps", "batch", "lr", "samples")
         )
         return (
-            f"1 to {self.runs['depth'].max()} layers of width {width:,}, {steps:,} steps of batch {batch:,}, "
+            f"1 to {max(self.runs['depth'].to_list())} layers of width {width:,}, {steps:,} steps of batch {batch:,}, "
             f"learning rate {lr:g}, {samples:,} training samples, {self.runs['task_label'][0]} task"
         )
 

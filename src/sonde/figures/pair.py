@@ -58,7 +58,7 @@ class Pair:
 
     @property
     def linear_output(self) -> bool:
-        return self.runs["output"][0] == "linear"
+        return bool(self.runs["output"][0] == "linear")
 
     def floor(self, model: str) -> float | None:
         """The lowest loss that a network can reach, where it is known."""
@@ -251,10 +251,10 @@ def at_start(pair: Pair, metric: str) -> dict[str, Series]:
 
 def _theory_of_gradients(pair: Pair, rows: pl.DataFrame) -> dict[str, Floats]:
     """Of the identity, whose gradient at the output is known: 2(h_L − h_0)/(Nd) for N samples of width d."""
-    width, samples = pair.runs["width"][0], rows["samples"].max()
-    if pair.alpha is None or not pair.identity or width is None or not samples:
+    width, samples = pair.runs["width"][0], max(rows["samples"].drop_nulls().to_list(), default=0)
+    if pair.alpha is None or not pair.identity or width is None or samples < 1:
         return {}
-    scale = 2 / math.sqrt(width * int(samples))  # type: ignore[call-overload]
+    scale = 2 / math.sqrt(width * samples)
     return {
         model: scale
         * np.array(

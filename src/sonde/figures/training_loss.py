@@ -33,7 +33,7 @@ def draw(evidence: Evidence) -> tuple[Figure, str]:
 
 
 def draw_losses(ax: Axes, losses: Curves, pair: Pair) -> None:
-    """Loss curves on a log axis, beside the loss of predicting zero and the lowest there can be, where they are known."""
+    """Loss curves on a log axis, beside the loss of predicting zero and the lowest possible, where they are known."""
     draw_panel(ax, losses.lines, log=True)
     extents = losses.extents(log=True)
     style: dict[str, Any] = {"linewidth": 0.8, "zorder": 1}

@@ -71,7 +71,7 @@ class Section:
     evidence: Evidence
     wanted: int  # how many runs the study has with the seeds that are stored
     left_out: Mapping[str, str]  # runs of the study that are not complete → why
-    beside: Sequence[str] = ()  # runs that findings need and no figure shows
+    beside: Sequence[str] = ()  # runs of another recipe that the study trains, too
     answer: Answer | None = None
     place: str = ""  # of runs in no study: their anchor
     figures: str = ""  # the study whose figures are drawn of them, where it is not their own

@@ -5,6 +5,7 @@ import io
 import polars as pl
 
 from sonde.errors import SondeError
+from sonde.rows import SCHEMA
 from sonde.store.limits import DEPTH, ROWS, refuse_rows, refuse_unpacked
 from sonde.store.place import Place
 from sonde.store.unpacked import size
@@ -36,6 +37,8 @@ def read_table(content: bytes, path: Place, run: str, schema: pl.Schema, fix: st
     if rows.schema != schema:
         raise SondeError(f"{path} has the columns of another version: {fix}")
     refuse_nonsense(rows, path, run, fix)
+    if schema == SCHEMA and rows["epoch"].null_count():
+        raise SondeError(f"{path} has rows without epoch: {fix}")
     return rows
 
 

@@ -96,10 +96,10 @@ def gather(
     runs = lines(inside)
     rows = stored.rows.join(runs.select("run"), on="run", how="semi") if left_out else stored.rows
     more_rows = stored.rows.filter(pl.col("run").is_in([run.id for run in more_runs]))
-    more = Evidence(more_rows, lines(more_runs), source) if more_runs else None
+    others = Evidence(more_rows, lines(more_runs), source) if more_runs else None
     return Gathered(
         Runs(rows, inside),
-        Evidence(rows, runs, source, beside=more),
+        Evidence(rows, runs, source, beside=others),
         left_out,
         judge or Judge(stored),
         Runs(more_rows, more_runs),
