@@ -23,7 +23,7 @@ from sonde.network import Signature
 from sonde.report.answers import of_networks, of_recipe
 from sonde.rows import empty
 from sonde.rules import RULES, CreditBridge, FeedbackAlignment, StateBridge
-from sonde.run_ids import RULES as DEFAULTS
+from sonde.run_ids import RULE_DEFAULTS as DEFAULTS
 from sonde.run_ids import VERSIONS, rule_label
 from sonde.store.stored import Runs
 from sonde.studies import STUDIES
