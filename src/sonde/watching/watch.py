@@ -80,7 +80,7 @@ class Watch:
                 self._recorder.give_up(error)
 
     def diagnose(self, batch: tuple[Any, Any] | None = None) -> Findings:
-        """What is wrong, where, since when, and what mends it; nothing, where nothing is.
+        """What is wrong, where, since when, and what to try; nothing, where nothing is.
 
         `batch`, a pair (x, y) as the loop sees it, allows for experiments on a copy, which settle much that rows
         cannot; the loss is the one that `sonde.watch` was given.
