@@ -302,7 +302,7 @@ def foretold_sentence(audited: Audit) -> str:
     rest = f" Not told from chance (above 0.05): {'; '.join(by_chance)}." if by_chance else ""
     of_bp = best.quantity.replace(",", " of BP's gradient,", 1)
     own = next((one.correlation for one in known if one.quantity == of_bp), None)
-    beside = "" if own is None else f" That of BP's own gradient, which no rule changes, has {number(own)}."
+    beside = "" if own is None else f" The same along BP's own gradient has {number(own)}."
     return (
         f"The closest is “{best.quantity}”: rank correlation {number(best.correlation)} over n = {best.n} rules "
         f"({best.runs} runs), by chance {best.said_chance}.{beside} Given ‖h_L‖ ÷ init, what is left of it is "

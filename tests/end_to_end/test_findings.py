@@ -1,6 +1,7 @@
 """The pages of docs/findings say what the runs beside them hold, and their commands run on that store."""
 
 import importlib
+import math
 import re
 import shlex
 import shutil
@@ -13,9 +14,13 @@ from types import ModuleType
 import polars as pl
 import pytest
 
+from sonde.audit.audit import audit
+from sonde.audit.recovery import foretelling, shares
 from sonde.store.load import load
 from sonde.store.stored import Runs
 from sonde.store.verify import verify
+from sonde.studies import STUDIES
+from sonde.verdicts import number
 
 FINDINGS = Path(__file__).parents[2] / "docs" / "findings"
 MOST_BYTES = 20_000_000
@@ -100,3 +105,44 @@ def test_a_command_of_the_pages_runs_and_trains_nothing(command: str, sonde: Com
     done = sonde(*words)
     assert "complete, loss" not in done.stdout + done.stderr, "a run was trained"
     assert {path: path.read_bytes() for path in before} == before
+
+
+def test_issue_27_item_6_the_overview_counts_how_much_of_each_study_is_there(
+    writer: ModuleType, stored: Runs
+) -> None:
+    text = (FINDINGS / "index.md").read_text()
+    for name, study in STUDIES.items():
+        wanted = {config.id for config in study.configs("full", study.seeds["full"])}
+        assert f"{name} {len(wanted & {run.id for run in stored.runs})} of {len(wanted)} runs" in text
+    fewer = Runs(stored.rows, [run for run in stored.runs if run.config["task"]["name"] != "identity"])
+    assert "Of the 5 studies, 1 (residual)" in text
+    assert "Of the 5 studies, 0 (none)" in writer.at_full_scale(fewer)
+
+
+def test_issue_27_item_6_shares_of_one_run_have_their_error_and_none_counts_twice(stored: Runs) -> None:
+    found = shares(audit(stored))
+    assert all(
+        (one.share.n == 1) != math.isnan(one.test_error) for _, rules in found for one in rules if one.share.n
+    )
+    text = (FINDINGS / "recovery.md").read_text()
+    assert "| KP | 1 | 97 ± 4 % |" in text
+    assert "≤ 2.0e-4" in text
+    dfa = [
+        one for recipe, rules in found for one in rules if one.rule == "dfa" and recipe.recipe["epochs"] == 12
+    ]
+    assert len({round(one.share.mean, 12) for one in dfa if one.share.n}) == sum(
+        one.share.n > 0 for one in dfa
+    )
+
+
+def test_issue_27_item_6_beside_the_nudge_stands_that_of_bp_and_what_the_stream_leaves_of_it(
+    writer: ModuleType, stored: Runs
+) -> None:
+    audited = audit(writer.with_accuracy(stored))
+    known = {one.quantity: one for one in foretelling(audited)}
+    nudge, of_bp = known["nudge, η = 0.01"], known["nudge of BP's gradient, η = 0.01"]
+    assert nudge.correlation == pytest.approx(-0.95, abs=0.01)
+    assert of_bp.correlation == pytest.approx(-0.88, abs=0.01)
+    assert nudge.given_stream == pytest.approx(-0.78, abs=0.03)
+    said = writer.foretold_sentence(audited)
+    assert all(number(value) in said for value in (nudge.correlation, of_bp.correlation, nudge.given_stream))

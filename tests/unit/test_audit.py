@@ -121,10 +121,7 @@ def test_a_growth_that_has_passed_is_remembered_but_does_not_fire_at_the_end() -
     for answer in answers(make, "D1"):
         assert (answer.fired, answer.first_fired, answer.since) == (False, 3, None)
     words = sentence(of_rule(audit(with_frozen("dfa", make)), "dfa"))
-    assert (
-        "‖h‖ grows 1.5× over the block that grows it most at the end, after more than 50× over a block at epoch 3"
-        in words
-    )
+    assert "‖h_L‖ is 1.8× its value at init at the end, after more than 50× over a block at epoch 3" in words
 
 
 def test_a_second_firing_counts_from_its_own_beginning() -> None:

@@ -55,5 +55,31 @@ def test_the_planted_runs_fire_what_they_are_made_for(numbers: dict[str, Any]) -
     slow, fast = sorted(
         (line for line in numbers["planted"] if line["rule"] == "DFA"), key=lambda line: line["lr"]
     )
-    assert slow["D2"] == fast["D2"] == slow["runs"]
     assert fast["D1"] == fast["runs"]
+    assert slow["D2"] == fast["D2"] == 0  # their gradient is small because ‖h_L‖ is large, and resolved
+
+
+def test_issue_27_item_2_on_cifar_10_no_question_fires_on_runs_that_learned(numbers: dict[str, Any]) -> None:
+    lines = {line["rule"]: line for line in numbers["images"]}
+    healthy = [line for line in lines.values() if line["share"] and line["share"][0] >= 0.5]
+    assert {"bp", "mirror", "kp"} <= {line["rule"] for line in healthy}
+    assert sum(line["runs"] for line in healthy) >= 20
+    for line in (*healthy, lines["frozen"]):
+        assert (line["D1"], line["D2"]) == (0, 0)
+        assert line["stream"] < numbers["thresholds"]["stream"] / 5
+    assert lines["dfa"]["D1"] == lines["dfa"]["runs"]
+    assert all(1 - line["resolution"] < 1e-9 for line in numbers["resolved"])
+
+
+def test_issue_27_item_2_where_a_question_fires_another_measure_says_the_same(
+    numbers: dict[str, Any],
+) -> None:
+    """D1: the loss does not see the growth of h_L.  D2: along the gradient of training the loss hardly falls."""
+    unseen = [change for line in numbers["planted"] for change in line["unseen"]]
+    assert len(unseen) >= 7
+    assert max(map(abs, unseen)) < 1e-3
+    limit = numbers["thresholds"]["resolution"]
+    pairs = [pair for line in numbers["rounded"] for pair in zip(line["cosines"], line["falls"], strict=True)]
+    assert {cosine < limit for cosine, _ in pairs} == {True, False}
+    for cosine, fall in pairs:
+        assert (fall < limit) == (cosine < limit)

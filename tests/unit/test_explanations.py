@@ -1,14 +1,23 @@
 """What `sonde explain` says of thresholds is what diagnoses go by; every probe says what good and bad look like."""
 
+import json
+import math
+import re
+from pathlib import Path
+
 import pytest
 
+from sonde.audit.credit_question import critical
 from sonde.diagnosis import flow_symptoms, pace_faults, task_faults, wiring_faults
 from sonde.errors import SondeError
 from sonde.explanations.by_name import EXPLANATIONS, documented, explanations
 from sonde.explanations.explanation import Explanation
 from sonde.guests import OURS
+from sonde.rules import RULES
+from sonde.store.load import load
 from sonde.watching.experiments.overfit import STEPS
 
+ROOT = Path(__file__).parents[2]
 MEASURED = {text.name: text.measured for text in EXPLANATIONS if text.kind == "diagnosis"}
 
 SAID = [
@@ -101,3 +110,49 @@ def test_an_unknown_name_gets_the_nearest_ones_and_what_lists_all_of_them() -> N
         explanations("vanishing gradients")
     with pytest.raises(SondeError, match=r"^nothing is named 'zzzz': `sonde explain` lists all names$"):
         explanations("zzzz")
+
+
+def test_issue_27_item_4_a_credit_at_chance_may_teach_and_no_text_says_otherwise() -> None:
+    """FA by layers on parity: its cosines are those of fresh draws, and it learns what frozen blocks cannot."""
+    stored = load(ROOT / "docs" / "rules-runs")
+    (run,) = [run for run in stored.runs if run.id.startswith("residual_mlp-fa-parity")]
+    end = stored.rows.filter(run=run.id, epoch=run.config["epochs"])
+    assert end.filter(metric="test_acc")["value"].item() > 0.99
+    for layer in range(4):
+        own, null, spread = (
+            end.filter(metric=f"credit_cosine{ending}", layer=layer)["value"].item()
+            for ending in ("", "/null", "/null_std")
+        )
+        assert (own - null) / (spread * math.sqrt(1 + 1 / 4)) < critical(3.0, 4)
+    (credit,) = [one for one in EXPLANATIONS if (one.kind, one.name) == ("question", "credit")]
+    assert "does not teach" not in credit.why
+    assert "D4" in credit.remedy
+
+
+def test_issue_27_item_2_no_text_calls_a_small_gradient_a_missing_one() -> None:
+    said = " ".join(str(one) for one in EXPLANATIONS)
+    for words in ("gradient that is not there", "the way back is closed"):
+        assert words not in said
+
+
+@pytest.mark.parametrize(
+    ("rule", "source"), [("frsf", "Liao, Leibo & Poggio (2016), arXiv:1510.05067"), ("dkp", "zgGmAx9ZcY")]
+)
+def test_issue_27_item_4_rules_cite_where_they_come_from(rule: str, source: str) -> None:
+    assert source in (RULES[rule].__doc__ or "")
+
+
+def test_issue_27_item_6_remedies_that_do_not_help_are_counted_where_remedies_are_shown() -> None:
+    """The page names every program that does not learn with its remedy, and no text promises that one mends it."""
+    tried: dict[str, list[float]] = {}
+    for key, entry in json.loads((ROOT / "benchmarks" / "suite.json").read_text())["remedies"].items():
+        if "after" in entry:
+            tried.setdefault(key.rpartition("/")[0], []).append(entry["after"])
+    failed = sorted(name for name, scores in tried.items() if not min(scores) >= 0.5)
+    page = (ROOT / "docs" / "diagnose.md").read_text()
+    assert f"{len(tried) - len(failed)} of {len(tried)} programs learn" in page
+    assert len(failed) == 4
+    (said,) = re.findall(r"these do not: (.*)\.", page)
+    assert said.split(", ") == failed
+    for text in (page, (ROOT / "README.md").read_text()):
+        assert "what mends it" not in text

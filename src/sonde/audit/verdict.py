@@ -120,7 +120,8 @@ def _gradient(rule: RuleAudit) -> str:
         return f"the BP gradient is not resolved at {_layers(layers)} {span(layers)} {since}: {said}"
     if value.n:
         return f"the BP gradient is resolved: {said}"
-    return f"whether training resolves the BP gradient was not measured; {said}{_free(rule)}"
+    free = "" if _hidden(rule) else _free(rule)  # said once
+    return f"whether training resolves the BP gradient was not measured; {said}{free}"
 
 
 def _free(rule: RuleAudit) -> str:

@@ -32,7 +32,7 @@ def diagnose(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Say what is wrong in a run: where, since when, on which numbers, and what mends it.
+    """Say what is wrong in a run: where, since when, on which numbers, and what to try.
 
     A watched run is judged by its rows, a run that Sonde trained by its losses, signal and gradient and by the
     questions of `sonde audit`. A run without findings is said to be fine in one line. `sonde explain NAME` says more

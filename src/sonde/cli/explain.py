@@ -17,7 +17,7 @@ def explain(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Say what a name means: what it is, how it is measured, from which number on, what mends it, who wrote of it.
+    """Say what a name means: what it is, how it is measured, from which number on, what to try, who wrote of it.
 
     Without a name, all names there are, by kind.
     """

@@ -77,7 +77,7 @@ def told_error(shares: Iterable[tuple[float, float]]) -> str:
     sure = sum(share - 2 * error >= ENOUGH for share, error in known)
     return (
         f" n = 1: ± is the standard error of the test set alone, seeds come on top; {sure} of these are above "
-        f"{ENOUGH:.0%} by two of it."
+        f"{ENOUGH:.0%} by two standard errors."
     )
 
 

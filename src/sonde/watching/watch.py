@@ -86,7 +86,7 @@ class Watch:
         self._loss = loss
 
     def diagnose(self, batch: Any = None) -> Findings:
-        """What is wrong, where, since when, and what mends it; nothing, where nothing is.
+        """What is wrong, where, since when, and what to try; nothing, where nothing is.
 
         `batch`, a pair (x, y) or an item of the loader, allows for experiments on a copy, which settle much that rows
         cannot; the loss is the one that `sonde.watch` was given, else the one that the model returns.
