@@ -16,6 +16,7 @@ from sonde.diagnosis.finding import Findings
 from sonde.diagnosis.of_store import diagnosed, of_trained
 from sonde.diagnosis.trained_signs import CONSTANT_LOSS
 from sonde.models import PlainMLP, ResMLP
+from sonde.store.load import load
 from sonde.tasks import TASKS, Identity
 
 PUBLISHED = Path(__file__).parents[2] / "docs" / "findings" / "runs"
