@@ -10,6 +10,7 @@ from sonde.errors import SondeError
 from sonde.neighbours.in_turn import UNDEFINED, Point, in_turn, steps_of, tags
 from sonde.store.stored import Run, Runs
 
+REFUSED = set("/\\#?%:;,'\"")  # signs that an id of W&B has not
 LONGEST_ID = 64
 PROJECT = "sonde"
 
@@ -24,7 +25,7 @@ def write(stored: Runs, out: Path, on_progress: Callable[[int, int], None]) -> l
             project=PROJECT,
             dir=out,
             id=run.id
-            if len(run.id) <= LONGEST_ID
+            if len(run.id) <= LONGEST_ID and not REFUSED & set(run.id)
             else hashlib.sha256(run.id.encode()).hexdigest()[:LONGEST_ID],
             name=run.id,
             job_type="watched" if not isinstance(run, Run) else "trained",
