@@ -599,7 +599,7 @@ def odd_names(grounds: Grounds, chance: random.Random, small: bool) -> str:
     elif how == 1 and known.get("config"):
         known["config"][chance.choice(("model", "rule", "task"))]["name"] = name
     else:
-        shutil.copytree(folder, folder.parent / name[:100].replace("/", "|"))
+        shutil.copytree(folder, folder.parent / name[:100].replace("/", "|"), dirs_exist_ok=True)
     describe(folder, known)
     return f"{how} {name[:20]!r}"
 

@@ -103,7 +103,7 @@ def _widths(columns: Collection[str], rows: Sequence[Sequence[str]], wrapped: st
     widths = []
     for cells in zip(columns, *rows, strict=True):
         parts = [part for cell in cells for part in cell.split()] if cells[0] == wrapped else cells
-        widths.append(max(cell_len(_cell(part)) for part in parts))
+        widths.append(max((cell_len(_cell(part)) for part in parts), default=0))
     return widths
 
 

@@ -12,6 +12,7 @@ from sonde.errors import SondeError
 from sonde.neighbours.in_turn import UNDEFINED, Point, in_turn, steps_of, tags
 from sonde.store.stored import Run, Runs
 
+REFUSED = set("/\\#?%:;,'\"")  # signs that an id of W&B has not
 LONGEST_ID = 64
 PROJECT = "sonde"
 
@@ -35,7 +36,7 @@ def _offline_runs(stored: Runs, aside: Path, on_progress: Callable[[int, int], N
             project=PROJECT,
             dir=aside,
             id=run.id
-            if len(run.id) <= LONGEST_ID
+            if len(run.id) <= LONGEST_ID and not REFUSED & set(run.id)
             else hashlib.sha256(run.id.encode()).hexdigest()[:LONGEST_ID],
             name=run.id,
             job_type="watched" if not isinstance(run, Run) else "trained",

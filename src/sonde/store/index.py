@@ -48,7 +48,7 @@ LINES = pl.Schema(
     dict.fromkeys(("id", "stamp", "description", "manifest", "heavy"), pl.String) | {"block": pl.Int64}
 )
 PIECE = pl.Schema([*SCHEMA.items(), ("place", pl.UInt32)])  # a row's place in its block
-NEVER_NULL = ("run", "step", "metric", "value", "defined", "samples", "place")
+NEVER_NULL = ("run", "epoch", "step", "metric", "value", "defined", "samples", "place")
 
 
 @dataclass(frozen=True)

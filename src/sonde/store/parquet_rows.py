@@ -48,7 +48,8 @@ def refuse_nonsense(rows: pl.DataFrame, path: Place, run: str, fix: str) -> None
     if runs.null_count() or (runs != run).any():
         unknown = runs.filter(runs.ne_missing(run))
         raise SondeError(f"{path} has rows of {unknown[0]!r}, but the run is {run!r}: {fix}")
-    for name in ("step", "metric", "value", "defined", "samples"):
+    epoch = () if "module" in rows.columns else ("epoch",)  # a watched loop has none
+    for name in ("step", "metric", "value", "defined", "samples", *epoch):
         if rows[name].null_count():
             raise SondeError(f"{path} has rows without {name}: {fix}")
     if not (rows["value"].is_finite() | ~rows["defined"]).all():

@@ -33,8 +33,9 @@ class Run:
         whole = {key: dict(v) if isinstance(v, dict) else v for key, v in self.config.items()}
         for key, default in self.defaults.items():
             part, _, option = key.partition(".")
-            section, name = (whole[part], option) if option else (whole, key)
-            section.setdefault(name, default)
+            section, name = (whole.get(part), option) if option else (whole, key)
+            if isinstance(section, dict):
+                section.setdefault(name, default)
         return whole
 
     @property
