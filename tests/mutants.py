@@ -755,6 +755,63 @@ MUTANTS = (
         "return True",
         "unit/test_recompute.py -k stored_as_undefined",
     ),
+    # a watched loop
+    Mutant(
+        "a watched step forgets all but its latest passes",
+        "watching/passes.py",
+        "if known.step != self.step or grad is None:",
+        "if known.step != self.step or grad is None or known not in self._passes:",
+        "equivalence/test_watch_pools_passes.py",
+    ),
+    Mutant(
+        "folded passes are added up as norms, not as squares",
+        "watching/pooling.py",
+        "return joined.to(exact(joined)).square().sum().sqrt().reshape(1)",
+        "return joined.to(exact(joined)).sum().reshape(1)",
+        "equivalence/test_watch_pools_passes.py",
+    ),
+    Mutant(
+        "the losses of one backward pass are averaged",
+        "watching/heard_losses.py",
+        "sums = [sum(_part(loss, read) for loss in group) / scale",
+        "sums = [sum(_part(loss, read) for loss in group) / scale / len(group)",
+        "equivalence/test_watch_losses.py",
+    ),
+    Mutant(
+        "a GradScaler's scale stays in the loss",
+        "watching/heard_losses.py",
+        "for loss in group) / scale for group",
+        "for loss in group) for group",
+        "equivalence/test_watch_losses.py -k scaler",
+    ),
+    Mutant(
+        "shares of a loss are averaged",
+        "watching/heard_losses.py",
+        "if len(by_pass) == 1 or shares:",
+        "if len(by_pass) == 1:",
+        "unit/test_integrations.py -k micro_batches",
+    ),
+    Mutant(
+        "a file of a watched model names its hooks",
+        "watching/without_hooks.py",
+        "return (*made[:2], _cleared(made[2]), *made[3:])",
+        "return made",
+        "unit/test_watched_models_are_portable.py -k pickle",
+    ),
+    Mutant(
+        "a graph is cut like a batch",
+        "watching/experiments/targets.py",
+        "return sizes.pop() if len(sizes) == 1 else None",
+        "return max(sizes, default=None)",
+        "unit/test_diagnose_batches.py -k 'graph or another_length'",
+    ),
+    Mutant(
+        "a replaced layer is not noticed",
+        "watching/replacements.py",
+        "held == _held(module) or _is_borrowed(module)",
+        "True",
+        "unit/test_watch_replacements.py",
+    ),
 )
 
 

@@ -361,6 +361,26 @@ def cell(watching: Watching) -> list[Tensor]:
     return state(model, losses=losses)
 
 
+def episode(watching: Watching) -> list[Tensor]:
+    """Eighty passes and as many losses before one backward pass; some in place, one only looked at."""
+    torch.manual_seed(0)
+    model, criterion, losses = plain_mlp(), nn.CrossEntropyLoss(), []
+    steps = torch.optim.Adam(model.parameters(), 1e-2)
+    watch = watching(model, steps, loss=criterion, every=12)
+    for step in range(STEPS):
+        x, y = vectors(step)
+        steps.zero_grad()
+        parts = [criterion(model(x[place % 10 :]), y[place % 10 :]) for place in range(80)]
+        for part in parts[::2]:
+            part *= 0.5
+        loss = torch.stack(parts[1:]).sum()
+        loss.backward()
+        steps.step()
+        losses.append(loss)
+    finish(watch)
+    return state(model, losses=losses)
+
+
 def decoder() -> nn.Module:
     return nn.Sequential(nn.Embedding(11, 16), Attention(16, 2), nn.Linear(16, 11))
 
@@ -383,4 +403,5 @@ PROGRAMS: dict[str, Callable[[Watching], list[Tensor]]] = {
     "closure": closure,
     "copied in the middle": averaged,
     "cell called many times, dicts and tuples": cell,
+    "many passes before one backward pass": episode,
 }

@@ -26,7 +26,7 @@ class HeardLoss:
     is_share: bool = False  # it was divided by the samples of all micro-batches, not by its own
     backward: int | None = None  # autograd's number of the backward pass that went through it
     weight: Tensor | None = None  # Σ ∂(what is differentiated)/∂(entries of the loss)
-    part: Tensor | None = None  # Σ (the same)·(entries of the loss)
+    part: Tensor | None = None  # Σ (the same)·(entries of the loss), where they are several
 
     def came_back(self, backward: int, grad: Tensor, entries: Tensor | None) -> None:
         """A gradient comes back to the loss; `entries` are its values where they are several."""
@@ -34,9 +34,7 @@ class HeardLoss:
             return
         self.backward = backward
         self.weight = grad.detach().sum().reshape(1)
-        self.part = (
-            self.weight * self.value if entries is None else (grad.detach() * entries).sum().reshape(1)
-        )
+        self.part = None if entries is None else (grad.detach() * entries).sum().reshape(1)
 
     def tensors(self) -> list[Tensor]:
         return [tensor for tensor in (self.value, self.weight, self.part) if tensor is not None]
@@ -62,8 +60,7 @@ def loss_of_step(
         return _mean([read(loss.value) for loss in losses]), None
     if unscaled is not None:
         return math.nan, unscaled
-    sums = [sum(read(loss.part) for loss in group if loss.part is not None) for group in by_pass.values()]
-    sums = [value / scale for value in sums]
+    sums = [sum(_part(loss, read) for loss in group) / scale for group in by_pass.values()]
     if len(by_pass) == 1 or shares:
         return sum(sums), None
     tops = [
@@ -77,6 +74,13 @@ def loss_of_step(
     if all(abs(top - 1) < CLOSE for top in tops):
         return _mean(sums), None
     return math.nan, WEIGHTED
+
+
+def _part(loss: HeardLoss, read: Callable[[Tensor], float]) -> float:
+    """What the loss adds to what is differentiated."""
+    if loss.part is not None:
+        return read(loss.part)
+    return 0.0 if loss.weight is None else read(loss.weight) * read(loss.value)
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -27,7 +27,7 @@ from sonde.watching.observations import Sheet
 from sonde.watching.outbox import Outbox
 from sonde.watching.passes import Passes
 from sonde.watching.reductions import readable
-from sonde.watching.replacements import GONE, MOST, Replacement, is_changed, renewed
+from sonde.watching.replacements import GONE, MOST, Content, Replacement, renewed
 from sonde.watching.row_sinks import Sink
 from sonde.watching.spots import Layers, Spot, named_parameters
 from sonde.watching.updates import Updates, shared
@@ -71,6 +71,7 @@ class Recorder:
         self._loss = None if loss is None else weakref.ref(loss)
         self._names, self._shared = shared(named_parameters(model))
         self._parameters = [weakref.ref(parameter) for parameter in model.parameters()]
+        self._content = Content(self._spots, self._parameters)
         self._passes = Passes(spots, self._parameters)
         self._passes.on_error = self.give_up
         self._updates = Updates(self._names, self._parameters, optimisers, scaler)
@@ -119,7 +120,7 @@ class Recorder:
     def _notice_replacements(self) -> None:
         """Watch what the program has put in place of other modules and parameters, and say so."""
         model = self._model()
-        if model is None or not is_changed(model, self._spots, self._parameters):
+        if model is None or self._content.is_as_it_was():
             return
         found = Replacement(self.step)
         self._spots[:], found.modules, found.removed = renewed(model, self._spots, self._layers)
@@ -129,6 +130,7 @@ class Recorder:
         self._names.clear()
         self._names.update(names)
         self._parameters[:] = [weakref.ref(parameter) for parameter in model.parameters()]
+        self._content = Content(self._spots, self._parameters)
         self._hooks.renew()
         held = self._updates.held()
         found.parameters = [name for place, name in names.items() if place not in before]
@@ -138,6 +140,8 @@ class Recorder:
         self._gone = dict.fromkeys(found.removed, GONE)
         self._hooks.detach()
         self._hooks.attach()
+        if not (found.modules or found.removed or found.parameters):
+            return  # a module under one more name, or a place that was empty
         if len(self._replaced) < MOST:
             self._replaced.append(found)
             self._outbox.add_facts({"replaced": [asdict(known) for known in self._replaced]})

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from torch import nn
 
-from sonde.watching.spots import Layers, Spot, spots_of, walk
+from sonde.watching.spots import Layers, Spot, spots_of
 
 MOST = 20  # that are told; a program may replace something in every step
 GONE = "the module is no longer part of the model"
@@ -35,24 +35,35 @@ class Replacement:
         return f"the model is not the one of the steps before (step {self.step}): {'; '.join(parts)}"
 
 
-def is_changed(
-    model: nn.Module, spots: Sequence[Spot], parameters: Sequence["weakref.ref[nn.Parameter]"]
-) -> bool:
-    """Whether the model holds another module or parameter than it did.
+class Content:
+    """What a model holds, in order to notice when it holds something else."""
 
-    Tensors that `torch.func.functional_call` puts in the place of parameters for one call do not count.
-    """
-    modules = [module for _, module, _ in walk(model)]
-    if len(modules) != len(spots) or any(
-        spot.module() is not module for spot, module in zip(spots, modules, strict=True)
-    ):
-        return True
-    held = list(model.parameters())
-    if not all(isinstance(parameter, nn.Parameter) for parameter in held):
-        return False
-    return len(held) != len(parameters) or any(
-        known() is not parameter for known, parameter in zip(parameters, held, strict=True)
-    )
+    def __init__(self, spots: Sequence[Spot], parameters: Sequence["weakref.ref[nn.Parameter]"]) -> None:
+        self._spots, self._parameters = list(spots), list(parameters)
+        self._held = [_held(module) for spot in spots if (module := spot.module()) is not None]
+
+    def is_as_it_was(self) -> bool:
+        """Whether every module and parameter is still there and in its place.
+
+        Tensors that `torch.func.functional_call` puts in the place of parameters for one call do not count.
+        """
+        modules = [module for spot in self._spots if (module := spot.module()) is not None]
+        if len(modules) < len(self._spots) or any(known() is None for known in self._parameters):
+            return False
+        return all(
+            held == _held(module) or _is_borrowed(module)
+            for held, module in zip(self._held, modules, strict=True)
+        )
+
+
+def _held(module: nn.Module) -> list[int]:
+    """As long as nothing of it is gone, an identity is nobody else's."""
+    return [*map(id, module._modules.values()), *map(id, module._parameters.values())]
+
+
+def _is_borrowed(module: nn.Module) -> bool:
+    there = (parameter for parameter in module._parameters.values() if parameter is not None)
+    return not all(isinstance(parameter, nn.Parameter) for parameter in there)
 
 
 def renewed(
