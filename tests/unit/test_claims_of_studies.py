@@ -218,7 +218,7 @@ def test_the_table_of_defaults_is_that_of_the_rules() -> None:
     for name, kind in RULES.items():
         default = kind()
         assert DEFAULTS[name] == {option: getattr(default, option) for option in DEFAULTS[name]}, name
-    assert {n: v for n, kind in RULES.items() if (v := getattr(kind, "version", 1)) != 1} == VERSIONS
+    assert {n: v for n, kind in RULES.items() if (v := getattr(kind, "version", 1)) != 1} == VERSIONS["rule"]
     versioned = {"name": "dfa", "version": 2, "credit_scale": "rms", "penalty": 0.0}
     assert rule_label("DFA", versioned) == "DFA (version=2)"
 
