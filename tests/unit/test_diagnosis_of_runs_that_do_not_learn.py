@@ -123,24 +123,26 @@ def test_deep_plain_networks_do_not_learn_the_identity_and_residual_ones_do(tmp_
 
 def test_published_runs_that_learned_nothing_are_told_from_those_that_did() -> None:
     findings, _ = diagnosed(PUBLISHED, None)
+    runs = load(PUBLISHED).runs
+    networks = {
+        run.id: (run.config["model"]["name"], run.config["model"].get("output", "relu")) for run in runs
+    }
     told = Counter(
-        (id.split("-")[0], one.name)
-        for id, said in findings.items()
-        for one in said
-        if one.explained_by is None
+        (*networks[id], one.name) for id, said in findings.items() for one in said if one.explained_by is None
     )
-    assert told["plain_mlp", "vanishing_gradient"] == told["plain_mlp", "not_learning"] == 3
-    assert (
-        told["res_mlp", "exploding_gradient"] == 3
-    )  # unscaled weights: a loss of 1e4, where a constant has 1/3
+    assert told["plain_mlp", "relu", "vanishing_gradient"] == told["plain_mlp", "relu", "not_learning"] == 3
+    assert told["plain_mlp", "linear", "vanishing_gradient"] == 6  # scaled weights, 10 and 20 layers
+    assert told["plain_mlp", "linear", "not_learning"] == 0
+    for output in ("relu", "linear"):  # unscaled weights, 20 layers: a loss of 1e4, where a constant has 1/3
+        assert told["res_mlp", output, "exploding_gradient"] == 3
     learned = ("-bp-cifar10", "-state_bridge-", "-kp-", "-mirror-", "-predsim-", "-frozen-")
-    of_input = {run.id for run in load(PUBLISHED).runs if run.config["rule"].get("credit_at") == "input"}
+    of_input = {run.id for run in runs if run.config["rule"].get("credit_at") == "input"}
     healthy_ids = [id for id in findings if any(part in id for part in learned) and id not in of_input]
     assert len(healthy_ids) > 6
     assert all(findings[id] == [] for id in healthy_ids)
     (bridge,) = [id for id in of_input if "-state_bridge-" in id]  # learns from the credit of the wrong state
     assert "not_learning" in {one.name for one in findings[bridge]}
-    assert sum(id.startswith("res_mlp") and not said for id, said in findings.items()) == 3
+    assert sum(networks[id] == ("res_mlp", "relu") and not said for id, said in findings.items()) == 3
 
 
 @pytest.mark.parametrize("name", sorted(TASKS.keys() - {"cifar10"}))
