@@ -1,9 +1,11 @@
 """The parts of the live page: what changed, who may ask, what is read again, and how it is sent."""
 
 import http.client
+import itertools
 import json
 import os
 import select
+import shutil
 import socket
 import subprocess
 import sys
@@ -13,7 +15,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,7 +33,9 @@ from sonde.live.following import Following
 from sonde.live.page_state import PageState
 from sonde.live.patches import patch, patched
 from sonde.live.server import Server
-from sonde.store.journal import Journal, read_watched
+from sonde.store import journal as journals
+from sonde.store.journal import Journal
+from sonde.store.run import RunFolder
 from sonde.studies import STUDIES
 from stores import some_rows
 
@@ -116,9 +119,9 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     known: list[str] = []
     before = followings.load_some
 
-    def load_some(root: Any, ids: list[str]) -> Any:
-        known.extend(ids)
-        return before(root, ids)
+    def load_some(root: Any, ids: list[str], **how: Any) -> Any:
+        known.extend(ids if how else [])  # first without rows
+        return before(root, ids, **how)
 
     monkeypatch.setattr(followings, "load_some", load_some)
     return known
@@ -324,26 +327,47 @@ def test_connections_are_bounded_and_those_that_end_make_room(monkeypatch: pytes
 def test_however_long_a_run_is_watched_so_many_rows_are_held(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(followings, "MOST_ROWS", 200)
+    monkeypatch.setattr(followings, "MOST_ROWS", 400)
+    monkeypatch.setattr(journals, "PART", 120)
     about = {"label": "net", "model": "Net", "parameters": 3}
     one, two = (Journal(tmp_path, name, about, {"started": "now"}) for name in ("one", "two"))
     two.append(some_rows(0, run="two"), 0)
     following = Following(tmp_path)
+    tables: list[str] = []
+    read = RunFolder.table
+    monkeypatch.setattr(RunFolder, "table", lambda *args: tables.append(args[1]) or read(*args))
     for step in range(300):
         one.append(some_rows(step, run="one"), step)
         if step % 50 == 49:
             following.look()
             rows = following.stored().rows
-            assert rows.height <= 200
+            assert rows.height <= 400
             kept = rows.filter(run="one")
-            assert {*range(10), step} <= set(kept["step"])
-            assert kept.equals(
-                read_watched(one.folder)[1].filter(pl.col("step").is_in(kept["step"].unique()))
-            )
+            steps = kept["step"].unique().sort().to_list()
+            assert {*range(10), step} <= set(steps)
+            strides = {later - early for early, later in itertools.pairwise(steps[:-1]) if early >= 16}
+            assert len(strides) == 1, "steps are left out evenly"
+            assert kept.height == 3 * len(steps)
+    assert len(tables) == len(set(tables)) == 7, "a part is read once"
     assert rows.filter(run="two").height == some_rows(0).height
     assert following.steps == {"one": 300, "two": 1}
     page = PageState("runs", "title").made(following.stored(), following.stamps, following.steps)
     assert {run["id"]: run["watched"] for run in page["watched"]["runs"]} == following.steps
+
+
+def test_another_run_under_the_same_name_is_read_from_its_beginning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journals, "PART", 3)
+    about = {"label": "net", "model": "Net", "parameters": 3}
+    following = Following(tmp_path)
+    for step in (0, 5):
+        made = Journal(tmp_path, "net", about, {"started": str(step)})
+        made.append(some_rows(step), step)
+        following.look()
+        assert following.stored().rows["step"].unique().to_list() == [step]
+        made.close("complete", step)
+        shutil.rmtree(tmp_path / "net")
 
 
 def test_the_token_comes_from_the_environment_and_is_on_no_command_line(tmp_path: Path) -> None:

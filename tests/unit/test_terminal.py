@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -152,3 +153,10 @@ def test_bars_are_wide_enough_to_see_on_80_columns() -> None:
         to.print(bars.get_renderable())
     drawn = to.file.getvalue()  # type: ignore[attr-defined]
     assert drawn.count("━") >= 10
+
+
+def test_a_command_called_in_a_program_leaves_its_signals_alone(sonde: Sonde) -> None:
+    names = ("SIGINT", "SIGTERM", "SIGHUP")
+    before = [signal.getsignal(getattr(signal, name)) for name in names if hasattr(signal, name)]
+    sonde("list", "rules")
+    assert [signal.getsignal(getattr(signal, name)) for name in names if hasattr(signal, name)] == before

@@ -5,7 +5,8 @@ import signal
 import sys
 import traceback
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -90,7 +91,8 @@ def sonde(
     """
 
 
-def _notice_signals() -> deque[int]:
+@contextmanager
+def _noticed_signals() -> Iterator[deque[int]]:
     """Let SIGTERM and SIGHUP do what Ctrl-C does; names the signals that came.
 
     A signal that was ignored when the command began stays so: SIGHUP after `nohup`, SIGINT in a job of a script.
@@ -101,11 +103,16 @@ def _notice_signals() -> deque[int]:
         came.append(number)
         raise KeyboardInterrupt
 
-    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
-        number = getattr(signal, name, None)
-        if number is not None and signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
-            signal.signal(number, handle)
-    return came
+    usual = signal.SIG_DFL, signal.default_int_handler
+    numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    before = {number: was for number in numbers if (was := signal.getsignal(number)) in usual}
+    for number in before:
+        signal.signal(number, handle)
+    try:
+        yield came
+    finally:
+        for number, was in before.items():
+            signal.signal(number, was)
 
 
 def main() -> None:
@@ -119,12 +126,12 @@ def main() -> None:
         sys.stdout, sys.stderr = Printable(out), Printable(error)
     else:
         sys.stdout, sys.stderr = out, error
-    came = _notice_signals()
-    try:
-        code = _run([word for word in arguments if word != "--debug"], debug)
-    except KeyboardInterrupt:
-        print("sonde: stopped; the same command resumes where it was", file=sys.stderr)
-        code = STOPPED
+    with _noticed_signals() as came:
+        try:
+            code = _run([word for word in arguments if word != "--debug"], debug)
+        except KeyboardInterrupt:
+            print("sonde: stopped; the same command resumes where it was", file=sys.stderr)
+            code = STOPPED
     if code == STOPPED and came:
         code = 128 + came[0]
     if (why := lost(out)) is not None:

@@ -30,7 +30,7 @@ RICH_LINES = 500  # of a table, at most
 
 def print_json(value: Any) -> None:
     """JSON with null for what is undefined."""
-    unicode = (sys.stdout.encoding or "").lower().replace("-", "") in ("utf8", "utf16", "utf32")
+    unicode = (sys.stdout.encoding or "utf-8").lower().replace("-", "") in ("utf8", "utf16", "utf32")
     text = json.dumps(_plain(value), indent=1, ensure_ascii=not unicode, allow_nan=False)
     if printable(text) != text:
         text = "".join(sign if printable(sign) else f"\\u{ord(sign):04x}" for sign in text)

@@ -8,19 +8,18 @@ from typing import TypeVar
 import polars as pl
 
 from sonde.errors import SondeError
-from sonde.report.watched import sampled
+from sonde.live.held_rows import HeldRows
 from sonde.rows import empty
 from sonde.store.journal import journal_name
 from sonde.store.listing import stamps
 from sonde.store.load import load_some
-from sonde.store.run import ENDED
+from sonde.store.run import ENDED, RunFolder
 from sonde.store.stored import Run, Runs, WatchedRun
 
 R = TypeVar("R", bound=Run | WatchedRun)
 
 
 MOST_ROWS = 300_000  # of all watched runs; of a run with more than its share, steps are left out
-FEWEST_STEPS = 12  # of a run that are kept in any case
 
 
 class Following:
@@ -31,7 +30,7 @@ class Following:
         self.stamps: dict[str, str] = {}  # of the runs as they were read
         self._read: dict[str, Runs] = {}  # of one run each
         self._broken: dict[str, str] = {}
-        self.steps: dict[str, int] = {}  # of watched runs: how many were watched, those left out included
+        self._held: dict[str, HeldRows] = {}  # of watched runs
         self._words: dict[str, str] = {}  # how runs that have not ended stand
 
     def look(self) -> bool:
@@ -42,14 +41,18 @@ class Following:
         for id in gone:
             self._read.pop(id, None)
             self._broken.pop(id, None)
-            self.steps.pop(id, None)
+            self._held.pop(id, None)
         for id in changed:
             self._read_again(id)
-        self._keep_within_bounds()
         self.stamps = present
         before = self._words
         self._words = {run.id: run.standing.words for run in self._open()}
         return bool(changed or gone or before != self._words)
+
+    @property
+    def steps(self) -> dict[str, int]:
+        """Of watched runs: how many steps were watched, those left out included."""
+        return {id: held.steps for id, held in self._held.items()}
 
     def stored(self) -> Runs:
         """Everything that can be read."""
@@ -60,14 +63,6 @@ class Following:
             [_afresh(run) for one in known for run in one.watched],
             dict(self._broken),
         )
-
-    def _keep_within_bounds(self) -> None:
-        """However long runs are watched, so many of their rows are held."""
-        watched = {id: known for id, known in self._read.items() if known.watched}
-        if sum(known.rows.height for known in watched.values()) > MOST_ROWS:
-            room = MOST_ROWS // len(watched)
-            for id, known in watched.items():
-                self._read[id] = replace(known, rows=thinned(known.rows, room))
 
     def _present(self) -> dict[str, str]:
         """Every run with the stamps of its files, and of the journal that a watch appends to."""
@@ -91,31 +86,25 @@ class Following:
     def _read_again(self, id: str) -> None:
         self._broken.pop(id, None)
         try:
-            self._read[id] = known = load_some(self.root, [id])
+            self._read[id] = known = self._loaded(id)
             for run in known.watched:
-                self.steps[id] = known.rows.filter(pl.col("module").is_not_null())["step"].n_unique()
                 _ = run.facts  # kept with the run: pages of many modules have many
         except SondeError as error:
             self._read.pop(id, None)
             self._broken[id] = str(error)
 
-
-def thinned(rows: pl.DataFrame, most: int) -> pl.DataFrame:
-    """About so many rows at most, of steps that `sampled` chooses; losses, which have steps of their own, apart."""
-    if rows.height <= most:
-        return rows
-    of_module = pl.col("module").is_not_null()
-    kept = [
-        which & pl.col("step").is_in(_steps(rows.filter(which), room))
-        for which, room in ((of_module, 3 * most // 4), (~of_module, most // 4))
-    ]
-    return rows.filter(kept[0] | kept[1])
-
-
-def _steps(rows: pl.DataFrame, most: int) -> list[int]:
-    steps = rows["step"].unique().sort().to_list()
-    a_step = -(-rows.height // max(1, len(steps)))
-    return sampled(steps, max(FEWEST_STEPS, most // max(1, a_step)))
+    def _loaded(self, id: str) -> Runs:
+        """A run; of a watched one, a bounded number of rows."""
+        known = load_some(self.root, [id], metrics=())
+        if not known.watched:
+            return load_some(self.root, [id]) if known.runs else known
+        (run,) = known.watched
+        held = self._held.get(id)
+        if held is None or not held.goes_on(run.manifest):
+            held = self._held[id] = HeldRows.of(run.about)
+        room = MOST_ROWS // len(self._held)
+        manifest, rows = held.read(RunFolder(run.path), run.manifest, room)
+        return replace(known, rows=rows, watched=[replace(run, manifest=manifest)])
 
 
 def every(stored: Runs) -> list[Run | WatchedRun]:

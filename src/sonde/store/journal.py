@@ -198,6 +198,11 @@ def _number(name: str) -> int:
     return int(found[1]) if found else 0
 
 
+def part_files(manifest: Manifest) -> list[str]:
+    """The parts in their order."""
+    return [file for name, file in sorted(manifest.files.items()) if name != "facts"]
+
+
 def parts_of(manifest: Manifest) -> int:
     return sum(name.startswith("metrics-") for name in manifest.files)
 
@@ -207,18 +212,20 @@ def journal_name(manifest: Manifest) -> str:
     return f"journal-{parts_of(manifest) + 1:04d}.chunks"
 
 
-def read_watched(folder: RunFolder, manifest: Manifest | None = None) -> tuple[Manifest, pl.DataFrame]:
-    """The visible rows: every part, then the journal; follows a writer that moves on meanwhile.
+def read_watched(
+    folder: RunFolder, manifest: Manifest | None = None, *, after: int = 0
+) -> tuple[Manifest, pl.DataFrame]:
+    """The visible rows: every part `after` so many, then the journal; follows a writer that moves on meanwhile.
 
     Where the journal is missing or was cut, that is told, and the rest is read.
     """
-    read = partial(_rows, folder)
+    read = partial(_rows, folder, after=after)
     while True:
         try:
             manifest, found = folder.follow(read, manifest)
         except Cut as error:
             tell(f"{error}; the rows that are left are read")
-            read = partial(_rows, folder, cut=True)
+            read = partial(_rows, folder, after=after, cut=True)
             continue
         newer = folder.manifest()
         if newer.files == manifest.files:
@@ -226,11 +233,10 @@ def read_watched(folder: RunFolder, manifest: Manifest | None = None) -> tuple[M
         manifest = newer
 
 
-def _rows(folder: RunFolder, manifest: Manifest, *, cut: bool = False) -> pl.DataFrame:
-    parts = [file for name, file in sorted(manifest.files.items()) if name != "facts"]
+def _rows(folder: RunFolder, manifest: Manifest, *, after: int, cut: bool = False) -> pl.DataFrame:
     packed = sum(known.bytes for known in (manifest.checksums or {}).values())
     allowance, found = Allowance(packed), list[pl.DataFrame]()
-    for file in parts:
+    for file in part_files(manifest)[after:]:
         found.append(folder.table(file, manifest, WATCHED))
         allowance.take(found[-1].height, folder.path)
     journal = folder.path / journal_name(manifest)

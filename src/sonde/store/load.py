@@ -106,11 +106,11 @@ def load(
     return replace(_runs(root, [entries[id] for id in present]), broken=reasons)
 
 
-def load_some(root: str | Place, ids: Iterable[str]) -> Runs:
-    """Those of these runs that are in the store."""
+def load_some(root: str | Place, ids: Iterable[str], *, metrics: Collection[str] | None = None) -> Runs:
+    """Those of these runs that are in the store; `metrics` as in `load`."""
     root = place(root)
     there = [id for id in ids if RunFolder(root / id).exists()]
-    return _runs(root, [_entry(root / id, Wanted()) for id in there])
+    return _runs(root, [_entry(root / id, Wanted(metrics=metrics)) for id in there])
 
 
 def manifests(root: Place, ids: Iterable[str]) -> dict[str, Manifest]:
