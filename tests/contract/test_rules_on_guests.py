@@ -123,5 +123,6 @@ def test_every_probe_is_here() -> None:
     families = {metric.split("[")[0].split("/")[0] for metric, _ in found}
     assert families == {"state" if name == "trace" else name for name in PROBES} | {
         "grad_per_error",
+        "grad_resolution",
         "weight_ratio",
     }

@@ -18,7 +18,7 @@ from sonde.models import MODELS, ConvNet, PlainMLP, ResNet
 from sonde.network import Network
 from sonde.probes import PROBES, Context, take
 from sonde.recompute.credits import sent_error
-from sonde.recompute.definitions import DEFINITIONS
+from sonde.recompute.definitions import DEFINITIONS, grad_resolution
 from sonde.recompute.redrawn import from_the_output
 from sonde.recompute.sample import Sample, cross_entropy, squared_error
 from sonde.recompute.setting import Setting
@@ -72,6 +72,7 @@ def test_every_probe_equals_its_naive_twin(case: str) -> None:
     readings = read(snapshot)
     setting = Setting(
         net=copy.deepcopy(net).double().eval(),
+        as_trained=lambda net: copy.deepcopy(net).float(),
         classifies=signature.classifies,
         test=lambda first, last: (x[first:last], y[first:last]),
         test_samples=len(x),
@@ -89,6 +90,7 @@ def test_every_probe_equals_its_naive_twin(case: str) -> None:
         initial=initial,
     )
     expected = {key: value for name in PROBES for key, value in DEFINITIONS[name](setting)}
+    expected |= dict(grad_resolution(setting))
     assert readings.keys() == expected.keys()
     for key, value in expected.items():
         reading = readings[key]

@@ -16,6 +16,7 @@ from sonde.studies import STUDIES
 from sonde.studies.depth import which_train_depth
 from sonde.studies.rules import Cost
 from sonde.studies.study import Gathered, gather
+from sonde.verdicts import said_share
 
 QUICK = ("audit", "cifar10", "snapshots")
 
@@ -61,7 +62,7 @@ def test_a_rule_trains_depth_where_it_recovers_most_of_what_backprop_gains_over_
     share = (reached["fa"] - reached["frozen"]) / (reached["bp"] - reached["frozen"])  # type: ignore[operator]
     assert finding.numbers["shares"]["fa"] == pytest.approx(share)
     assert finding.numbers["enough"] == [rule for rule, s in finding.numbers["shares"].items() if s >= 0.9]
-    assert f"FA {100 * share:.0f} %" in finding.sentence
+    assert f"FA {said_share(share)}" in finding.sentence
 
 
 def test_without_runs_beside_it_a_study_says_nothing_about_depth(tmp_path: Path) -> None:
