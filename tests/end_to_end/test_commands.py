@@ -55,8 +55,15 @@ def test_run_prints_findings_with_n_and_run_ids_and_a_line_per_run(study: Path) 
         assert id in printed
     networks = [f"{name} MLP, weights × {scale}" for name in ("Plain", "Residual") for scale in ("1", "1/√L")]
     for network in networks:
-        assert re.search(rf"• {network}: .*(learn).*loss (fell|rose)", printed)
-    for heading in ("final loss", "loss fell by", "gradient, least … most", "predicted", "trained"):
+        assert re.search(rf"• {network}, L = 4: .*(learn).*loss", printed)
+    for heading in (
+        "final loss",
+        "lowest",
+        "above lowest, fell by",
+        "gradient, least … most",
+        "predicted",
+        "trained",
+    ):
         assert heading in printed
     assert re.findall(r"\[(\d)/4\]", (study / "stderr").read_text()) == ["1", "2", "3", "4"]
 
@@ -104,7 +111,11 @@ def test_export_and_figures_from_files_draw_the_same_figures(study: Path, sonde:
     assert {"results.json", "results_fair.json", "sonde.json"} <= names
     sonde("figures", "--from", "export", "--out", "again", cwd=study)
     assert all((study / "again" / f"{figure}.png").exists() for figure in FIGURES)
-    for figure in FIGURES:
+    at_start = (
+        "1_signal_flow",
+        "2_gradient_flow",
+    )  # show values at initialisation, which the layout does not hold
+    for figure in (figure for figure in FIGURES if not figure.endswith(at_start)):
         from_runs, from_files = (study / out / f"{figure}.txt" for out in ("out", "again"))
         assert from_files.read_text() == from_runs.read_text()
 

@@ -93,14 +93,14 @@ def test_files_land_where_existing_scripts_expect_them(studies: Path) -> None:
 def test_a_figure_without_rows_is_skipped_with_its_reason(tmp_path: Path) -> None:
     fewer = with_rows(SMALL, SMALL.rows.filter(pl.col("metric") == "activation_std"))
     drawn = draw_all(fewer, tmp_path, study="residual")
-    assert drawn.skipped.keys() == RESIDUAL.keys() - {"activation_std", "1_signal_flow"}
+    assert drawn.skipped.keys() == RESIDUAL.keys() - {"activation_std", "1_signal_flow", "loss_by_depth"}
     assert "batch_loss" in drawn.skipped["training_loss"]
     assert files(tmp_path) == {str(path.relative_to(tmp_path)) for path in drawn.files}
 
 
 def test_a_figure_of_nothing_but_undefined_values_is_skipped(tmp_path: Path) -> None:
     drawn = draw_all(undefined_where(SMALL, pl.lit(True)), tmp_path, study="residual")
-    assert drawn.skipped.keys() == RESIDUAL.keys()
+    assert drawn.skipped.keys() == RESIDUAL.keys() - {"loss_by_depth"}
     assert "made so" in drawn.skipped["gradient_magnitude"]
     assert not files(tmp_path)
 

@@ -50,12 +50,13 @@ def draw(evidence: Evidence) -> tuple[Figure, str]:
         f"{flow.when}."
     )
     said = "; ".join(f"{pair.labels[model]}: {verdict}" for model, verdict in words.items())
-    beside = (
-        ", beside those at initialisation (rings) and what a wide network has there (line: the gradient of the "
-        "identity's own loss, which contains h_L and so is not independent of the stream)"
-        if flow.theory
-        else ""
+    rings = ["the values at initialisation (rings)"] if flow.start else []
+    theory_words = (
+        "what a wide network has at initialisation (line: the gradient of the identity's own loss, which contains h_L "
+        "and so is not independent of the stream)"
     )
+    others = rings + ([theory_words] if flow.theory else [])
+    beside = f", beside {' and '.join(others)}" if others else ""
     look = f"Look from the last layer back to the first{beside}. {said}."
     return figure, caption(pair, norms.summary, shown, look, notes, marks="dots")
 

@@ -48,8 +48,15 @@ def draw_all(
     variant: str | None = None,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Drawn:
-    """Draw the study's figures below `out`, each in its formats with its caption beside it as text."""
-    figures = figures_of(study)
+    """Draw the study's figures below `out`, each in its formats with its caption beside it as text.
+
+    Figures of the runs beside a study's own are left out where there are none: a study that is changed trains none.
+    """
+    figures = {
+        name: spec
+        for name, spec in figures_of(study).items()
+        if not (spec.beside and evidence.beside is None)
+    }
     refuse_variant(evidence, study, variant)
     if out.exists() and not out.is_dir():
         raise SondeError(f"cannot draw into {out}: it is a file; name a folder")
