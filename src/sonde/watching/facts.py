@@ -134,12 +134,13 @@ class Start:
             for parameter in model.parameters()
             if type(parameter) is nn.Parameter and parameter.numel() and not parameter.is_complex()
         }
-        many = sum(x.numel() for x in model.state_dict().values() if isinstance(x, Tensor))
+        held = (
+            dict(model.named_parameters(remove_duplicate=False))
+            | dict(model.named_buffers(remove_duplicate=False))
+        )  # and no state_dict, whose hooks may change the model: of sharded parameters they undo what a pass needs
         self.state: dict[str, Tensor] | None = None
-        if many <= KEPT:
-            self.state = {
-                name: x.detach().clone() for name, x in model.state_dict().items() if isinstance(x, Tensor)
-            }
+        if sum(x.numel() for x in held.values()) <= KEPT:
+            self.state = {name: x.detach().clone() for name, x in held.items()}
 
     def look(self, parameter: Tensor) -> dict[str, Any]:
         seen = self.looks.get(id(parameter))
