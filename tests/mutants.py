@@ -808,7 +808,7 @@ MUTANTS = (
     Mutant(
         "a replaced layer is not noticed",
         "watching/replacements.py",
-        "held == _held(module) or _is_borrowed(module)",
+        "held == self._of(module) or _is_borrowed(module)",
         "True",
         "unit/test_watch_replacements.py",
     ),

@@ -135,7 +135,10 @@ class Start:
             for parameter in model.parameters()
             if readable(parameter) is None
         }
-        held = {name: x for name, x in model.state_dict().items() if isinstance(x, Tensor)}
+        held = (
+            dict(model.named_parameters(remove_duplicate=False))
+            | dict(model.named_buffers(remove_duplicate=False))
+        )  # and no state_dict, whose hooks may change the model: of sharded parameters they undo what a pass needs
         self.state: dict[str, Tensor] | None = None
         if not any(map(is_lazy, held.values())) and sum(x.numel() for x in held.values()) <= KEPT:
             self.state = {name: x.detach().clone() for name, x in held.items()}

@@ -4,6 +4,7 @@ import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import torch
 from torch import nn
 
 from sonde.watching.spots import Layers, Spot, spots_of
@@ -39,26 +40,32 @@ class Content:
     """What a model holds, in order to notice when it holds something else."""
 
     def __init__(self, spots: Sequence[Spot], parameters: Sequence["weakref.ref[nn.Parameter]"]) -> None:
-        self._spots, self._parameters = list(spots), list(parameters)
-        self._held = [_held(module) for spot in spots if (module := spot.module()) is not None]
+        self._spots = list(spots)
+        self._parameters = [] if _is_distributed() else list(parameters)
+        self._held = [self._of(module) for spot in spots if (module := spot.module()) is not None]
 
     def is_as_it_was(self) -> bool:
         """Whether every module and parameter is still there and in its place.
 
-        Tensors that `torch.func.functional_call` puts in the place of parameters for one call do not count.
+        Tensors that `torch.func.functional_call` puts in the place of parameters for one call do not count.  Among
+        several processes parameters are not compared: sharded ones are exchanged for whole ones in every pass.
         """
         modules = [module for spot in self._spots if (module := spot.module()) is not None]
         if len(modules) < len(self._spots) or any(known() is None for known in self._parameters):
             return False
         return all(
-            held == _held(module) or _is_borrowed(module)
+            held == self._of(module) or _is_borrowed(module)
             for held, module in zip(self._held, modules, strict=True)
         )
 
+    def _of(self, module: nn.Module) -> list[int]:
+        """As long as nothing of it is gone, an identity is nobody else's."""
+        held = map(id, module._parameters.values()) if self._parameters else ()
+        return [*map(id, module._modules.values()), *held]
 
-def _held(module: nn.Module) -> list[int]:
-    """As long as nothing of it is gone, an identity is nobody else's."""
-    return [*map(id, module._modules.values()), *map(id, module._parameters.values())]
+
+def _is_distributed() -> bool:
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
 def _is_borrowed(module: nn.Module) -> bool:
