@@ -124,7 +124,7 @@ def _print_blocks(to: Console, title: str, headings: list[str], rows: list[list[
 
 def _cell(text: str) -> str:
     """A cell is one line, whatever a name holds."""
-    return printable(one_line(text))
+    return text if text.isprintable() else printable(one_line(text))
 
 
 def console(*, stderr: bool = False) -> Console:

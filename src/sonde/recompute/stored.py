@@ -16,7 +16,6 @@ from sonde.errors import SondeError
 from sonde.generators import generator
 from sonde.models import MODELS
 from sonde.network import Network
-from sonde.probes.snapshot import take
 from sonde.recompute.bounds import refuse_large, refuse_large_inputs
 from sonde.recompute.credits import CREDITS, FEEDBACK, WITHOUT_STATE
 from sonde.recompute.redrawn import REDRAWN
@@ -30,6 +29,7 @@ from sonde.tasks import Data
 from sonde.training.assign import CreditAssignment
 from sonde.training.bf16 import Bf16Linear, use_bf16
 from sonde.training.program import DTYPES
+from sonde.training.step import Again, signal_on
 from sonde.training.tensors import unpack
 
 CPU = torch.device("cpu")
@@ -179,7 +179,15 @@ def _plugin_credit(
     assigned.load_state_dict(unpack(folder.tensors("rule")))
 
     def credit(sample: Sample) -> list[torch.Tensor]:
-        return [a.double() for a in assigned.credits(take(sample.net, sample.x, sample.y[None], loss))]
+        signal = signal_on(
+            Again(sample.net, sample.x),
+            sample.states,
+            sample.output,
+            sample.y[None],
+            loss,
+            gradients=lambda: sample.gradients,
+        )
+        return [a.double() for a in rule.credits(assigned.state.double(CPU), signal)]
 
     return credit
 

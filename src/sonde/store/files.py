@@ -21,6 +21,9 @@ from sonde.store.remote import Remote
 
 P = TypeVar("P", bound=Place)
 
+READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+AT_A_TIME = 1 << 24  # bytes
+
 MARK = ".store"  # an object that shows a prefix to be in use
 
 
@@ -94,20 +97,28 @@ def read(path: Place, most: int | None = None, *, follow: bool = True) -> bytes:
     """The content of a regular file of at most so many bytes; where a link is not to be followed, not through one."""
     if not isinstance(path, Path):
         return _no_more(path.read_bytes(), most, path)
-    with opened(path, follow=follow) as file:
-        size = os.fstat(file.fileno()).st_size
-        if most is not None and size > most:
-            raise SondeError(f"{path} has {size:,} bytes, and may have {most:,}: move it away")
-        return _no_more(file.read() if most is None else file.read(most + 1), most, path)
-
-
-def opened(path: Path, *, follow: bool = True) -> BinaryIO:
-    """A regular file, for reading: a device or a pipe would never end."""
-    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     if not follow:
         refuse_link(path)
-        flags |= getattr(os, "O_NOFOLLOW", 0)
-    file = open(os.open(path, flags), "rb")  # noqa: SIM115
+    file = os.open(path, READ if follow else READ | getattr(os, "O_NOFOLLOW", 0))
+    try:
+        known = os.fstat(file)
+        if not stat.S_ISREG(known.st_mode):
+            raise SondeError(f"{path} is no regular file: move it away")
+        if most is not None and known.st_size > most:
+            raise SondeError(f"{path} has {known.st_size:,} bytes, and may have {most:,}: move it away")
+        content = os.read(file, known.st_size + 1)
+        while len(content) != known.st_size and (
+            more := os.read(file, AT_A_TIME)
+        ):  # it grows, or is very large
+            content = _no_more(content + more, most, path)
+        return content
+    finally:
+        os.close(file)
+
+
+def opened(path: Path) -> BinaryIO:
+    """A regular file, for reading: a device or a pipe would never end."""
+    file = open(os.open(path, READ), "rb")  # noqa: SIM115
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
         raise SondeError(f"{path} is no regular file: move it away")

@@ -10,14 +10,16 @@ stamps they had (time and size, or what an object store says of them); every oth
 Readers write the index when enough runs are not in it, block by block; blocks whose runs are all as they were are
 taken over as they are.  Where readers may not write, they go without.
 
-An index may come with a store that somebody else wrote.  Its lines are checked as the files of a run are: by their
-schema, and an id has to be that of the configuration.  One that does not fit is not used at all.
+An index may come with a store that somebody else wrote.  Unless this user wrote it (`own_index.py`), its lines are
+checked as the files of a run are: by their schema, and an id has to be that of the configuration.  One that does not
+fit is not used at all.  Rows are checked in any case.
 """
 
 import io
+import json
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -31,7 +33,8 @@ from sonde.run_ids import run_id
 from sonde.store import files
 from sonde.store.checksums import Checksum, checksum, is_sealed
 from sonde.store.limits import JSON, Allowance
-from sonde.store.parquet_rows import read_parquet
+from sonde.store.own_index import is_own
+from sonde.store.parquet_rows import read_parquet, refuse_odd_values
 from sonde.store.place import Place
 from sonde.store.run import ENDED, Manifest
 from sonde.store.schemas import Contents, Trained, checked, checked_json
@@ -42,13 +45,13 @@ FORMAT = 2
 FOLDER, NAME = ".index", "index.json"
 OURS = re.compile(r"(rows-[0-9a-f]{16}\.pack|runs-[0-9a-f]{16}\.parquet)")
 """How the files beside it are called."""
+SIGNED = ("format", "pack", "lines", "blocks")
 UNUSABLE = (pl.exceptions.PolarsError, OSError, SondeError, ValueError, KeyError, TypeError, OverflowError)
 REBUILD = "remove the index, and the next reader writes it anew"
 LINES = pl.Schema(
     dict.fromkeys(("id", "stamp", "description", "manifest", "heavy"), pl.String) | {"block": pl.Int64}
 )
 PIECE = pl.Schema([*SCHEMA.items(), ("place", pl.UInt32)])  # a row's place in its block
-NEVER_NULL = ("run", "epoch", "step", "metric", "value", "defined", "samples", "place")
 
 
 @dataclass(frozen=True)
@@ -128,8 +131,9 @@ class Index:
         for piece in self.blocks[block]:
             if wanted.has(piece.family) and (wanted.layers or not piece.layers):
                 frame = read_parquet(self._content(piece), FOLDER, REBUILD)
-                if frame.schema != PIECE or any(frame[name].null_count() for name in NEVER_NULL):
+                if frame.schema != PIECE or frame["run"].null_count() or frame["place"].null_count():
                     raise SondeError("the columns of another version")
+                refuse_odd_values(frame, FOLDER, REBUILD)
                 frames.append(wanted.of(frame))
         if len(frames) == 1:
             return frames[0].drop("place")
@@ -168,11 +172,31 @@ def read(root: Place, present: Mapping[str, str]) -> Index:
             (pl.col("stamp") != _now(present))
             & (_of_manifest(pl.col("stamp")) == _of_manifest(_now(present)))
         )
-        found = _checked_lines(current, len(known.blocks))
+        found = _known_lines(current) if _is_own(known) else _checked_lines(current, len(known.blocks))
     except UNUSABLE:
         return Index(root)
     packed = sum(map(bytes_of_rows, present.values()))
     return Index(root, known.pack, found, _blocks(known), tuple(changed["id"]), packed)
+
+
+def signed(known: Mapping[str, Any]) -> bytes:
+    """What of an index its writer vouches for: names, places and checksums of everything else."""
+    return json.dumps({key: known[key] for key in SIGNED}, sort_keys=True).encode()
+
+
+def _is_own(known: Contents) -> bool:
+    return is_own(signed(asdict(known)), known.own)
+
+
+def _known_lines(current: pl.DataFrame) -> dict[str, Line]:
+    """The lines of an index that this user wrote from runs that were checked."""
+    about, states, heavies = (_values(current[name]) for name in ("description", "manifest", "heavy"))
+    return {
+        id: Line(stamp, description, _manifest(manifest), block, tuple(heavy))
+        for id, stamp, description, manifest, block, heavy in zip(
+            current["id"], current["stamp"], about, states, current["block"], heavies, strict=True
+        )
+    }
 
 
 def _checked_lines(current: pl.DataFrame, blocks: int) -> dict[str, Line]:
@@ -216,8 +240,11 @@ def refuse_damage(root: Place) -> None:
 def manifests(root: Place, present: Mapping[str, str]) -> dict[str, Manifest]:
     """How the runs ended that the index knows as they are now."""
     try:
-        current = _current(_lines(root)[1], present)
-        return dict(zip(current["id"], _manifests(current["manifest"]), strict=True))
+        known, lines = _lines(root)
+        current = _current(lines, present)
+        states = current["manifest"]
+        found = list(map(_manifest, _values(states))) if _is_own(known) else _manifests(states)
+        return dict(zip(current["id"], found, strict=True))
     except UNUSABLE:
         return {}
 
@@ -258,6 +285,12 @@ def _values(texts: pl.Series) -> list[Any]:
     """What many JSON texts say, parsed at once."""
     values: list[Any] = from_json(f"[{','.join(texts)}]")
     return values
+
+
+def _manifest(known: dict[str, Any]) -> Manifest:
+    if known["checksums"] is not None:
+        known["checksums"] = {name: Checksum(**one) for name, one in known["checksums"].items()}
+    return Manifest(**known)
 
 
 def _manifests(texts: pl.Series) -> list[Manifest]:

@@ -17,7 +17,8 @@ from sonde.errors import SondeError
 from sonde.metrics import family_of
 from sonde.store import files
 from sonde.store.checksums import checksum, seal
-from sonde.store.index import FOLDER, FORMAT, LINES, NAME, OURS, PIECE, Index, Line, Piece
+from sonde.store.index import FOLDER, FORMAT, LINES, NAME, OURS, PIECE, Index, Line, Piece, signed
+from sonde.store.own_index import code_of
 from sonde.store.place import Place
 from sonde.store.run import Manifest, as_tree
 from sonde.store.stretches import Stretch, stretches
@@ -184,7 +185,7 @@ class Writer:
                 [{**vars(piece), "known": vars(piece.known)} for piece in block] for block in self._blocks
             ],
         }
-        files.write(folder / NAME, seal(known))
+        files.write(folder / NAME, seal(known | {"own": code_of(signed(known))}))
         for file in folder.iterdir():
             if file.name not in (pack, names) and OURS.fullmatch(file.name):
                 file.unlink(missing_ok=True)

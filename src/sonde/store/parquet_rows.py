@@ -2,6 +2,7 @@
 
 import io
 
+import numpy as np
 import polars as pl
 
 from sonde.errors import SondeError
@@ -43,16 +44,22 @@ def read_table(content: bytes, path: Place, run: str, schema: pl.Schema, fix: st
 
 
 def refuse_nonsense(rows: pl.DataFrame, path: Place, run: str, fix: str) -> None:
-    """Rows name the run whose folder they lie in, and have a metric, a step, and a number or none."""
+    """Rows name the run whose folder they lie in, and have what every row has."""
     runs = rows["run"]
     if runs.null_count() or (runs != run).any():
         unknown = runs.filter(runs.ne_missing(run))
         raise SondeError(f"{path} has rows of {unknown[0]!r}, but the run is {run!r}: {fix}")
+    refuse_odd_values(rows, path, fix)
+
+
+def refuse_odd_values(rows: pl.DataFrame, path: object, fix: str) -> None:
+    """Every row has a metric, a step, and a finite number or none."""
     epoch = () if "module" in rows.columns else ("epoch",)  # a watched loop has none
     for name in ("step", "metric", "value", "defined", "samples", *epoch):
         if rows[name].null_count():
             raise SondeError(f"{path} has rows without {name}: {fix}")
-    if not (rows["value"].is_finite() | ~rows["defined"]).all():
+    finite = np.isfinite(rows["value"].to_numpy())
+    if not (finite.all() or (finite | ~rows["defined"].to_numpy()).all()):
         raise SondeError(f"{path} has rows that are defined and not finite: {fix}")
     for name, most in MOST.items():
         for bound in (rows[name].min(), rows[name].max()):

@@ -13,13 +13,15 @@ from annotated_types import Ge, Le
 from pydantic import (
     AfterValidator,
     AllowInfNan,
-    BeforeValidator,
     ConfigDict,
+    GetPydanticSchema,
     Strict,
     TypeAdapter,
     ValidationError,
     with_config,
 )
+from pydantic_core import CoreSchema as Schema
+from pydantic_core import core_schema
 
 from sonde.errors import SondeError
 from sonde.store.checksums import Checksum
@@ -54,34 +56,31 @@ Number = Annotated[float, Strict(), AllowInfNan(False)]
 Tree = dict[str, Any]
 
 
-@extensible
-@dataclass(frozen=True, kw_only=True)
-class Environment:
-    """What readers rely on in what a session was made with."""
-
-    packages: dict[str, str] = field(default_factory=dict)
-    machine: Tree | None = None
-    git: Tree | None = None
-    command: list[Any] | None = None
+def _keys(**known: Schema) -> Schema:
+    """A tree in which these keys, where they are there, are so; it may have more, and stays as it is."""
+    fields = {name: core_schema.typed_dict_field(kind, required=False) for name, kind in known.items()}
+    return core_schema.typed_dict_schema(fields, extra_behavior="allow")
 
 
-@extensible
-@dataclass(frozen=True, kw_only=True)
-class Session:
-    """What readers rely on in a session; the manifest keeps all of it as it is."""
-
-    started: str | None = None
-    from_epoch: Count | None = None
-    node: str | None = None
-    environment: Environment | None = None
+def _or_null(kind: Schema) -> Schema:
+    return core_schema.nullable_schema(kind)
 
 
-def _session(known: Any) -> Any:
-    _adapter(Session).validate_python(known)
-    return known
-
-
-SessionTree = Annotated[Tree, BeforeValidator(_session)]
+_text, _tree = core_schema.str_schema(), core_schema.dict_schema(core_schema.str_schema())
+_environment = _keys(
+    packages=core_schema.dict_schema(_text, _text),
+    machine=_or_null(_tree),
+    git=_or_null(_tree),
+    command=_or_null(core_schema.list_schema()),
+)
+_session = _keys(
+    started=_or_null(_text),
+    from_epoch=_or_null(core_schema.int_schema(strict=True, ge=0, le=2**63 - 1)),
+    node=_or_null(_text),
+    environment=_or_null(_environment),
+)
+SessionTree = Annotated[Tree, GetPydanticSchema(lambda kind, handler: _session)]
+"""What readers rely on in a session; the manifest keeps all of it as it is."""
 
 
 @closed
@@ -272,6 +271,7 @@ class Contents:
     pack: BareName
     lines: LinesOfIndex
     blocks: list[list[PieceOfIndex]]
+    own: str = ""  # the code of the user who wrote it
     sha256: str
 
 

@@ -10,7 +10,7 @@ from typing import BinaryIO, NamedTuple
 
 MAGIC = b"PAR1"
 _FIXED = {1: 0, 2: 0, 3: 1, 7: 8}  # bytes of a value, by its type; booleans lie in the type itself
-_VARINT, _BINARY, _LISTS, _MAP, _STRUCT = (4, 5, 6), 8, (9, 10), 11, 12
+_VARINT, _BINARY, _LISTS, _MAP, _STRUCT = (5, 6, 4), 8, (9, 10), 11, 12
 
 ROWS, ROW_GROUPS = 3, 4  # of the file
 COLUMNS, ROWS_OF_GROUP = 1, 3  # of a row group
@@ -102,26 +102,23 @@ def _pages(file: BinaryIO | io.BytesIO, at: int, packed: int) -> Size:
 
 
 class _Thrift:
-    """A structure in the compact protocol, read from its beginning."""
+    """A structure in the compact protocol, read from its beginning; quick, for every file of rows is looked at."""
 
     def __init__(self, content: bytes) -> None:
         self.content, self.at = content, 0
 
     def fields(self) -> Iterator[tuple[int, int]]:
         """Number and type of each field; whoever asks for the next has read or skipped the value."""
-        last = 0
-        while (head := self._byte()) != 0:
+        last, content = 0, self.content
+        while head := content[self.at]:
+            self.at += 1
             last = last + (head >> 4) if head >> 4 else self.number()
             yield last, head & 15
+        self.at += 1
 
-    def items(self) -> Iterator[int]:
-        """The type of each item of a list, once for each of them."""
-        head = self._byte()
-        count = self._varint() if head >> 4 == 15 else head >> 4
-        if count > len(self.content):
-            raise ValueError("a list longer than its file")
-        for _ in range(count):
-            yield head & 15
+    def items(self) -> range:
+        """A range as long as a list, whose items follow."""
+        return range(self._list()[0])
 
     def column(self) -> tuple[int, int]:
         """Of a column: where its pages begin, and how many bytes they have."""
@@ -141,25 +138,36 @@ class _Thrift:
         return min(begin), known[PACKED]
 
     def skip(self, kind: int) -> None:
-        if kind in _FIXED:
-            self.at += _FIXED[kind]
-        elif kind in _VARINT:
-            self._varint()
+        if kind in _VARINT:
+            content, at = self.content, self.at
+            while content[at] & 128:
+                at += 1
+            self.at = at + 1
         elif kind == _BINARY:
             length = self._varint()  # before the place is taken: reading it moves on
             self.at += length
+        elif kind == _STRUCT:
+            content = self.content
+            while head := content[self.at]:
+                self.at += 1
+                if not head >> 4:
+                    self._varint()
+                self.skip(head & 15)
+            self.at += 1
+        elif kind in _FIXED:
+            self.at += _FIXED[kind]
         elif kind in _LISTS:
-            for item in self.items():
-                self.skip(3 if item in (1, 2) else item)
+            count, item = self._list()
+            item = 3 if item in (1, 2) else item
+            for _ in range(count):
+                self.skip(item)
         elif kind == _MAP:
             count = self._varint()
-            kinds = self._byte() if count else 0
+            kinds = self.content[self.at] if count else 0
+            self.at += bool(count)
             for _ in range(min(count, len(self.content))):
                 self.skip(kinds >> 4)
                 self.skip(kinds & 15)
-        elif kind == _STRUCT:
-            for _, inner in self.fields():
-                self.skip(inner)
         else:
             raise ValueError(f"a value of unknown type {kind}")
 
@@ -167,16 +175,25 @@ class _Thrift:
         value = self._varint()
         return (value >> 1) ^ -(value & 1)
 
+    def _list(self) -> tuple[int, int]:
+        """How many items follow, and of which type."""
+        head = self.content[self.at]
+        self.at += 1
+        count = self._varint() if head >> 4 == 15 else head >> 4
+        if count > len(self.content):
+            raise ValueError("a list longer than its file")
+        return count, head & 15
+
     def _varint(self) -> int:
-        value = shift = 0
-        while (byte := self._byte()) & 128:
-            value |= (byte & 127) << shift
-            shift += 7
+        content, at = self.content, self.at
+        byte = content[at]
+        value, shift = byte & 127, 7
+        while byte & 128:
             if shift > 63:
                 raise ValueError("a number of more than 64 bits")
-        return value | byte << shift
-
-    def _byte(self) -> int:
-        byte = self.content[self.at]
-        self.at += 1
-        return byte
+            at += 1
+            byte = content[at]
+            value |= (byte & 127) << shift
+            shift += 7
+        self.at = at + 1
+        return value
