@@ -109,7 +109,7 @@ def test_a_run_is_followed_from_an_empty_store_through_the_death_of_trainer_and_
         assert opened.page.evaluate("window.unmoved"), "the page was never loaded again"
         server.send_signal(signal.SIGINT)
         _, told = server.communicate()
-        assert server.returncode == 0
+        assert server.returncode == 130
         assert told.endswith("sonde: the live page ended; runs that train or are watched go on\n")
     assert asked(opened, url) == []
     opened.page.close()
