@@ -115,7 +115,7 @@ def _nonfinite(rows: pl.DataFrame) -> list[str]:
     found = rows.filter(pl.col("metric") == "nonfinite")
     return [
         f"Not finite since step {row['step']}: "
-        + (row["reason"] or f"the {what[row['value']]} of {row['module'] or 'the model'} first")
+        + (row["reason"] or f"the {what.get(row['value'], 'value')} of {row['module'] or 'the model'} first")
         + "."
         for row in found.iter_rows(named=True)
     ]
