@@ -95,12 +95,16 @@ def _command(words: list[str]) -> None:
 
 
 def _some_runs(root: Path, many: int) -> list[str]:
-    """Those with weights first: only they can be recomputed."""
+    """Those first that the honest store has not, then those with weights: only they can be recomputed."""
+    honest = root.parents[1] / "honest"
     try:
         found = present_runs(root)
     except SondeError:
         return []
-    return sorted(found, key=lambda id: (not (root / id / "weights.safetensors").exists(), id))[:many]
+    return sorted(
+        found,
+        key=lambda id: ((honest / id).exists(), not (root / id / "weights.safetensors").exists(), id),
+    )[:many]
 
 
 def _notebook(root: Path) -> None:

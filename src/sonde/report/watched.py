@@ -94,7 +94,10 @@ def _nonfinite(rows: pl.DataFrame) -> list[str]:
     found = rows.filter(pl.col("metric") == "nonfinite")
     return [
         f"Not finite since step {row['step']}: "
-        + (row["reason"] or f"the {NONFINITE[row['value']]} of {row['module'] or 'the model'} first")
+        + (
+            row["reason"]
+            or f"the {NONFINITE.get(row['value'], 'value')} of {row['module'] or 'the model'} first"
+        )
         + "."
         for row in found.iter_rows(named=True)
     ]
