@@ -75,12 +75,6 @@ def _largest(rows: pl.DataFrame) -> pl.DataFrame:
     return rows.sort("value", nulls_last=True).group_by("run", "epoch", maintain_order=True).last()
 
 
-def _relative(rows: pl.DataFrame) -> pl.DataFrame:
-    """To the value at initialisation."""
-    first = rows.filter(epoch=0).select("run", first="value")
-    return rows.join(first, on="run").with_columns(value=pl.col("value") / pl.col("first"))
-
-
 LIMITS = Thresholds()
 PICTURES: dict[str, dict[str, Trained | Ready]] = {
     "probe": {
@@ -125,13 +119,12 @@ PICTURES: dict[str, dict[str, Trained | Ready]] = {
         ),
         "gradient": Trained(
             "rules",
-            "grad_per_error",
+            "rho/bp",
             "bp",
             "dfa",
-            f"{TRAINED['grad_per_error'].symbol} ÷ at init",
-            along="epoch",
-            level=LIMITS.gradient,
-            of=_relative,
+            f"{TRAINED['rho'].symbol} of the BP gradient",
+            level=LIMITS.ceiling,
+            words=("Resolved", "Resolved, too"),
         ),
         "credit": Trained("rules", "rho", "mirror", "drtp"),
         "worth": Trained("digits", "test_acc", "bp", "drtp", frame="frozen"),

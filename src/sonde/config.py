@@ -293,10 +293,11 @@ def _chosen(part: str, section: Any) -> tuple[Any, dict[str, Any]]:
     if source is not None:
         return guests.known(part, name, str(source)).kind, options
     kind = CHOICES.get(part, {}).get(name) or guests.find(part, name).kind
-    version = options.pop("version", 1)
-    if version != getattr(kind, "version", 1):
+    now = getattr(kind, "version", 1)
+    version = options.pop("version", now)
+    if version != now:
         raise SondeError(
-            f"{part}.version = {version!r}: this Sonde has version {getattr(kind, 'version', 1)} of {name}, which "
+            f"{part}.version = {version!r}: this Sonde has version {now} of {name}, which "
             "computes something else: use the Sonde that its manifest names"
         )
     return kind, options

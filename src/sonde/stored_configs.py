@@ -33,7 +33,23 @@ def read(tree: Mapping[str, Any]) -> RunConfig:
     for part, name, source in _outside(tree):
         if guests.named(part, name, source) is None:
             raise SondeError(f"its {part} is from outside Sonde: {_how_to_name(part, source or name)}")
+    refuse_other_versions(tree)
     return parse(tree)
+
+
+def refuse_other_versions(tree: Mapping[str, Any]) -> None:
+    """A stored part that names no version is of version 1; in a user's configuration it is today's."""
+    for part, table in CHOICES.items():
+        section = tree.get(part)
+        name = section.get("name") if isinstance(section, Mapping) and "source" not in section else None
+        if not isinstance(name, str) or name not in table:
+            continue
+        stored, now = tree[part].get("version", 1), getattr(table[name], "version", 1)
+        if stored != now:
+            raise SondeError(
+                f"{part}.version = {stored!r}: this Sonde has version {now} of {name}, which computes "
+                "something else: use the Sonde that its manifest names"
+            )
 
 
 def read_without(tree: Mapping[str, Any], parts: tuple[str, ...]) -> RunConfig:
@@ -102,4 +118,4 @@ def _how_to_name(part: str, source: str) -> str:
     )
 
 
-__all__ = ["name_again", "read", "read_without"]
+__all__ = ["name_again", "read", "read_without", "refuse_other_versions"]

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
+from sonde.spreads import summarise
+
 HEALTHY_STD = 0.1
 """A layer's standard deviation below this carries a fading signal."""
 
@@ -118,7 +120,7 @@ def loss_change(initial: float, last: Sequence[float], floor: float | None = Non
     Batches differ.  How much is known from the last steps, and taken to be the same share of the first batch's loss.
     """
     final = statistics.fmean(last)
-    noise = statistics.stdev(last) if len(last) > 1 and math.isfinite(final) else math.nan
+    noise = summarise(last).std if math.isfinite(final) else math.nan
     error = noise / math.sqrt(len(last))
     first, rest = initial - (floor or 0), final - (floor or 0)
     of_first = noise * initial / final if final > 0 else 0.0

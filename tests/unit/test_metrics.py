@@ -66,7 +66,7 @@ def test_no_two_metrics_share_a_label_or_a_symbol(table: dict[str, Metric]) -> N
 def stored_names() -> Iterator[tuple[str, str | None, str]]:
     """Of every row of the published stores: its metric, where it stands and in which store."""
     for store in STORES:
-        for file in sorted(store.glob("*/*.parquet")):
+        for file in sorted(store.glob("[!.]*/*.parquet")):
             rows = pl.read_parquet(file)
             place = "module" if "module" in rows.columns else "layer"
             seen = rows.select("metric", pl.col(place).is_null().alias("whole")).unique()

@@ -70,7 +70,7 @@ def test_every_rule_has_its_line() -> None:
 def test_a_rule_that_differs_from_its_paper_says_so(name: str) -> None:
     """Item 7: in its docstring, which `sonde explain` prints, and on the page where it differs in more than scale."""
     rule, said = RULES[name](), " ".join((RULES[name].__doc__ or "").split())
-    has_paper = "arXiv" in said or "doi" in said
+    has_paper = any(word in said for word in ("arXiv", "doi", "openreview"))
     assert (rule.credit_scale == "none") == (name in ("bp", "frozen"))
     assert ("`credit_scale`" in said) == (has_paper and rule.credit_scale == "rms")
     page = (ROOT / "docs" / "rules.md.jinja").read_text()

@@ -429,7 +429,7 @@ def test_a_journal_that_is_compressed_or_nonsense_is_refused(watched: RunFolder)
 
     def forged(content: bytes) -> None:
         head = struct.pack("<II", len(content), zlib.crc32(content))
-        journal.write_bytes(head + struct.pack("<I", zlib.crc32(head)) + content)
+        forge(watched, journal.name, head + struct.pack("<I", zlib.crc32(head)) + content)
 
     buffer = io.BytesIO()
     some_rows(1).with_columns(reason=pl.lit("x" * 1_000_000)).write_ipc_stream(buffer, compression="zstd")

@@ -42,4 +42,4 @@ def test_every_metric_of_the_page_is_offered_in_the_report() -> None:
     named = {
         name for cell in re.findall(r"^\| (`.*?) \|", table, re.M) for name in re.findall(r"`(\w+)`", cell)
     }
-    assert named == {metric.key for metric in (*MODULES, *PARAMETERS, LOSS)} | {"nonfinite", "eval_share"}
+    assert named == {metric.name for metric in (*MODULES, *PARAMETERS, LOSS)} | {"nonfinite", "eval_share"}

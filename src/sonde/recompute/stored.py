@@ -24,7 +24,7 @@ from sonde.recompute.setting import Credit, Setting
 from sonde.store.place import Place
 from sonde.store.run import ENDED, RunFolder
 from sonde.store.standing import standing
-from sonde.stored_configs import read, read_without
+from sonde.stored_configs import read, read_without, refuse_other_versions
 from sonde.tasks import Data
 from sonde.training.assign import CreditAssignment
 from sonde.training.bf16 import Bf16Linear, use_bf16
@@ -75,6 +75,7 @@ def _read_end(folder: RunFolder, data_root: Place | None) -> StoredEnd:
         raise SondeError(
             f"run {folder.id} has a network from outside: only Sonde's own ({', '.join(MODELS)}) are recomputed"
         )
+    refuse_other_versions(tree)
     if manifest.state in ENDED and manifest.epoch is not None:
         refuse_large(tree, folder.tensors("weights"), f"run {folder.id}", folder.fix)
     config = read_without(tree, ("rule", "optimiser", "probe"))

@@ -8,6 +8,7 @@ import polars as pl
 
 from sonde import theory, verdicts
 from sonde.config import Optimiser, Probing, RunConfig
+from sonde.metrics import label_of
 from sonde.models import PlainMLP, ResMLP
 from sonde.rules import Backprop
 from sonde.runs.ended import lines
@@ -232,7 +233,7 @@ def _cells(numbers: dict[str, Any], n: dict[str, str]) -> dict[str, str]:
         "n": str(numbers["n"]),
         "first loss": number(numbers["initial_loss"]) + n["initial_loss"],
         "final loss": number(numbers["final_loss"], 3) + spread + n["final_loss"],
-        "test loss": number(numbers["test_loss"], 3) + n["test_loss"],
+        label_of("test_loss"): number(numbers["test_loss"], 3) + n["test_loss"],
         "lowest": "unknown" if lowest is None else number(lowest, 3),
         "above lowest, fell by": percent(numbers["loss_reduction_percent"]) + n["loss_reduction_percent"],
         "gradient, least … most": gradients + n["gradient_min"],
