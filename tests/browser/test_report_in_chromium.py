@@ -311,7 +311,9 @@ def test_paper_has_no_controls_and_keeps_the_charts(opened: Opened) -> None:
     opened.page.emulate_media(media="print")
     visible = "boxes => boxes.filter(box => box.checkVisibility()).length"
     assert opened.page.eval_on_selector_all(".controls, button:not(.term), select, input, nav", visible) == 0
-    drawn = "[...document.querySelectorAll('#stage .plot svg')].filter(box => box.checkVisibility()).length === 4"
+    drawn = (
+        "[...document.querySelectorAll('#stage .plot svg')].filter(box => box.checkVisibility()).length === 4"
+    )
     opened.page.wait_for_function(drawn)  # the charts are drawn anew for paper
     assert opened.page.eval_on_selector_all(".key", visible) == 2  # which line is which
     opened.page.emulate_media(media="screen")
