@@ -18,9 +18,9 @@ def mark_of(out: Place, layout: str) -> Place:
 
 
 def why_incomplete(root: Place) -> str | None:
-    """That a store is an export that was interrupted, or None."""
+    """That a store is an export that was interrupted, or None.  Exports are written to folders of this machine."""
     try:
-        interrupted = mark_of(root, STORE).exists()
+        interrupted = isinstance(root, Path) and mark_of(root, STORE).exists()
     except OSError:
         return None
     return (
