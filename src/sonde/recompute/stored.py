@@ -85,7 +85,8 @@ def _read_end(folder: RunFolder, data_root: Place | None) -> StoredEnd:
         raise SondeError(
             f"run {folder.id} is {stands} and has {at} of {config.epochs} epochs: resume it first"
         )
-    version = manifest.sessions[-1]["environment"]["packages"]["sonde"] if manifest.sessions else "?"
+    made = (manifest.sessions[-1].get("environment") or {}) if manifest.sessions else {}
+    version = made.get("packages", {}).get("sonde", "?")
     shape, task = config.signature.shape, config.task
     many = getattr(task, "samples", 1) + getattr(task, "test_samples", 1)
     refuse_large_inputs(shape, many, f"run {folder.id}", folder.fix)

@@ -124,14 +124,15 @@ def _options(members: Sequence[Kind], factor: str, label: Callable[[Run], str]) 
 
 
 def _session(session: dict[str, Any]) -> Session:
-    environment = session.get("environment", {})
-    machine, packages = environment.get("machine", {}), environment.get("packages", {})
+    environment = session.get("environment") or {}
+    machine, packages = environment.get("machine") or {}, environment.get("packages", {})
     git = environment.get("git")
     threads = environment.get("threads")
     where = [place_of(session), machine.get("processor"), environment.get("device")]
     made = [f"{name} {packages[name]}" for name in ("sonde", "torch") if name in packages]
     if git:
-        made.append(f"commit {str(git['commit'])[:10]}{' with uncommitted changes' * bool(git['dirty'])}")
+        changed = " with uncommitted changes" * bool(git.get("dirty"))
+        made.append(f"commit {str(git.get('commit'))[:10]}{changed}")
     return Session(
         start=start(session),
         when=str(session.get("started", "time not recorded")),
@@ -153,9 +154,9 @@ def _rule_of(run: Run) -> str:
 
 def place_of(session: Mapping[str, Any]) -> str | None:
     """The machine, with the node of a cluster as the engine named it; None where nothing was recorded."""
-    host = session.get("environment", {}).get("machine", {}).get("host")
+    host = ((session.get("environment") or {}).get("machine") or {}).get("host")
     node = session.get("node")
-    return ", ".join(part for part in (host, node and f"node {node}") if part) or None
+    return ", ".join(str(part) for part in (host, node and f"node {node}") if part) or None
 
 
 def start(session: Mapping[str, Any]) -> str:

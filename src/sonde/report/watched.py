@@ -84,7 +84,7 @@ def _part(
         state=run.standing.state,
         message=run.standing.why,
         remarks=[*_nonfinite(rows), *_remarks(facts)],
-        types={module["name"]: module["type"] for module in facts.get("modules", [])},
+        types={module["name"]: module.get("type", "") for module in facts.get("modules", [])},
         rows=rows,
         findings=findings(run, rows),
     )
@@ -105,10 +105,10 @@ def _nonfinite(rows: pl.DataFrame) -> list[str]:
 
 def _remarks(facts: dict[str, Any]) -> list[str]:
     parameters, modules = facts.get("parameters", []), facts.get("modules", [])
-    unseen = {module["name"]: module["reason"] for module in modules if not module["calls"]}
+    unseen = {m["name"]: m.get("reason") or "not called" for m in modules if not m["calls"]}
     said = {
-        "In no optimiser": [p["name"] for p in parameters if p["in_optimiser"] is False],
-        "Ask for no gradient": [p["name"] for p in parameters if not p["requires_grad"]],
+        "In no optimiser": [p["name"] for p in parameters if p.get("in_optimiser") is False],
+        "Ask for no gradient": [p["name"] for p in parameters if not p.get("requires_grad", True)],
         "In the other mode than the model": facts.get("in_the_other_mode", []),
         "Replaced during training": _replaced(facts),
     }

@@ -45,7 +45,7 @@ from sonde.store.parquet_rows import refuse_nonsense
 from sonde.store.place import Place
 from sonde.store.run import Damaged, Manifest, RunFolder, State, parquet
 from sonde.store.schemas import WATCHED as KIND
-from sonde.store.schemas import Facts, checked
+from sonde.store.schemas import Facts, checked, with_defaults
 
 PART = 50_000  # rows of a part: what is ever held in memory
 PAUSE = 10.0  # seconds between two puts of a journal into an object store
@@ -280,7 +280,7 @@ def read_facts(folder: RunFolder) -> dict[str, Any]:
         path = folder.path / named
         known: dict[str, Any] = from_json(folder.verify(named, files.read(path, JSON), manifest))
         checked(Facts, known, str(path), folder.fix)
-        return known
+        return with_defaults(known)
 
     try:
         return folder.follow(read)[1]

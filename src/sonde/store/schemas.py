@@ -5,7 +5,7 @@ Anything else is one line that names the file, the key and the fix.
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields
 from functools import cache
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -195,7 +195,7 @@ class ModuleFacts:
 @dataclass(frozen=True, kw_only=True)
 class ParameterFacts:
     name: str
-    shape: Shape = field(default_factory=list)
+    shape: Shape | None = None
     requires_grad: bool = True
     in_optimiser: bool | None = None
     start: dict[str, Number | None] = field(default_factory=dict)
@@ -203,9 +203,16 @@ class ParameterFacts:
 
 @extensible
 @dataclass(frozen=True, kw_only=True)
+class GroupFacts:
+    lr: Number | None = None
+    weight_decay: Number | None = None
+
+
+@extensible
+@dataclass(frozen=True, kw_only=True)
 class OptimiserFacts:
     type: str
-    groups: list[Tree]
+    groups: list[GroupFacts]
 
 
 @extensible
@@ -224,7 +231,7 @@ class TensorFacts:
 @extensible
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What readers rely on in what a watch saw once."""
+    """What readers rely on in what a watch saw once; `with_defaults` adds what it leaves out."""
 
     modules: list[ModuleFacts] = field(default_factory=list)
     parameters: list[ParameterFacts] = field(default_factory=list)
@@ -242,6 +249,22 @@ class Facts:
     loss_ops: Names | None = None
     loss_shape: Shape | None = None
     experiments: Tree | None = None
+
+
+def with_defaults(facts: Tree) -> Tree:
+    """Facts whose modules and parameters have every key that readers rely on."""
+    parts = {"modules": ModuleFacts, "parameters": ParameterFacts}
+    more = {key: [_defaults(kind) | one for one in facts.get(key, [])] for key, kind in parts.items()}
+    return facts | more
+
+
+@cache
+def _defaults(kind: Any) -> Tree:
+    return {one.name: _default(one) for one in fields(kind) if _default(one) is not MISSING}
+
+
+def _default(one: "Field[Any]") -> Any:
+    return one.default if one.default_factory is MISSING else one.default_factory()
 
 
 @extensible
