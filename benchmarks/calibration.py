@@ -24,19 +24,20 @@ import torch
 from jinja2 import StrictUndefined, Template
 from torch import Tensor
 
-from sonde.audit.audit import Judge, RecipeAudit, RuleAudit, RunAudit, audit
-from sonde.audit.credit_question import at_layers, critical
-from sonde.audit.questions import margin
-from sonde.audit.recovery import recovered
-from sonde.audit.thresholds import Thresholds
+from sonde.analysis.audit import Judge, RecipeAudit, RuleAudit, RunAudit, audit
+from sonde.analysis.credit_question import at_layers, critical
+from sonde.analysis.ended import complete
+from sonde.analysis.questions import margin
+from sonde.analysis.readings import Layout, MeasuredRun
+from sonde.analysis.recovery import recovered
+from sonde.analysis.thresholds import Thresholds
 from sonde.config import Optimiser, Probing, RunConfig, name_of
+from sonde.core.formatting import number, percent, said_share, signed
+from sonde.metrics.probes import DRAWS, PROBES, Context, Snapshot, take
+from sonde.metrics.probes.gradients import as_trained
+from sonde.metrics.rows import Reading
 from sonde.models import ResidualMLP
-from sonde.probes import DRAWS, PROBES, Context, Snapshot, take
-from sonde.probes.gradients import as_trained
-from sonde.rows import Reading
 from sonde.rules import Backprop, DirectFeedback, FeedbackAlignment, Frozen, Rule
-from sonde.runs.ended import complete
-from sonde.runs.readings import Layout, MeasuredRun
 from sonde.store.load import load
 from sonde.store.run import RunFolder
 from sonde.store.stored import Runs
@@ -45,7 +46,6 @@ from sonde.tasks import Digits, Task, Teacher
 from sonde.training.assign import CreditAssignment
 from sonde.training.program import Program
 from sonde.training.train import train_together
-from sonde.verdicts import number, percent, said_share, signed
 
 HERE = Path(__file__).parent
 NUMBERS = HERE / "calibration.json"
@@ -68,9 +68,7 @@ NETWORKS = 3
 CREDIT = replace(SIZES, names=(*SIZES.names, "credit_cosine"), costly=("rho",))
 
 
-def recipe(
-    task: Task, depth: int, out_ln: bool, epochs: int, rule: Rule, seed: int, probes: Probing
-) -> RunConfig:
+def recipe(task: Task, depth: int, out_ln: bool, epochs: int, rule: Rule, seed: int, probes: Probing) -> RunConfig:
     """A residual MLP of width 32 that a stack trains in seconds; probes at a few epochs."""
     return RunConfig(
         model=ResidualMLP(d=32, L=depth, out_ln=out_ln),
@@ -141,9 +139,7 @@ def count(store: Path) -> dict[str, Any]:
 def of_images(stored: Runs, thresholds: Thresholds) -> list[dict[str, Any]]:
     """Runs on CIFAR-10 by rule, those with a LayerNorm on top: how often D1 and D2 fired, and the extremes."""
     there, _ = complete(stored)
-    wanted = [
-        run for run in there if run.config["model"].get("out_ln") and run.config["task"]["name"] != "identity"
-    ]
+    wanted = [run for run in there if run.config["model"].get("out_ln") and run.config["task"]["name"] != "identity"]
     kept = Runs(stored.rows.filter(pl.col("run").is_in([run.id for run in wanted])), wanted)
     found: dict[str, list[tuple[RunAudit, float]]] = {}
     for recipe in audit(kept, thresholds).recipes:
@@ -212,9 +208,7 @@ def rounded(store: Path, recipes: Iterable[RecipeAudit]) -> list[dict[str, Any]]
             cosines.append(least.value)
             falls.append(fall(snapshot, least.layer))
         fired = sum(cosine < Thresholds().resolution for cosine in cosines)
-        found.append(
-            {"offset": offset, "runs": len(cosines), "D2": fired, "cosines": cosines, "falls": falls}
-        )
+        found.append({"offset": offset, "runs": len(cosines), "D2": fired, "cosines": cosines, "falls": falls})
     return found
 
 
@@ -286,9 +280,7 @@ def planted(store: Path, rule: RuleAudit, lr: float) -> dict[str, Any]:
         **{question: len(rule.tally(question).fired) for question in ("D1", "D2", "D3")},
         "growth": [run.answers["D1"].value for run in rule.runs],
         "stream": [run.answers["D1"].beside for run in rule.runs],
-        "unseen": [
-            unseen(store, run) for run in rule.runs if run.answers["D1"].beside > rule.thresholds.stream
-        ],
+        "unseen": [unseen(store, run) for run in rule.runs if run.answers["D1"].beside > rule.thresholds.stream],
         "resolution": [run.answers["D2"].value for run in rule.runs],
         "standings": dict(standings),
     }
@@ -418,10 +410,7 @@ def by_few(found: "Counter[str]") -> str:
     words = ("helps", "undecided", "hurts")
     return table(
         (f"mean of the other {len(SEEDS) - FEW} seeds", *words),
-        (
-            (f"{side} frozen", *(found[f"{word}, others {side}"] for word in words))
-            for side in ("above", "below")
-        ),
+        ((f"{side} frozen", *(found[f"{word}, others {side}"] for word in words)) for side in ("above", "below")),
     )
 
 
@@ -645,9 +634,7 @@ def page(known: dict[str, Any]) -> str:
         strangers=STRANGERS,
         networks=NETWORKS,
         critical=f"{critical(known['thresholds']['deviations'], DRAWS) * math.sqrt(1 + 1 / DRAWS):.2f}",
-        verdicts={
-            word: sum(line["outcome"] == word for line in lines) for word in ("helps", "hurts", "undecided")
-        },
+        verdicts={word: sum(line["outcome"] == word for line in lines) for word in ("helps", "hurts", "undecided")},
         by_few=by_few(of_recipes(lines)),
         helping=sum(line["runs"] for line in lines if line["outcome"] != "hurts"),
         memorised=memorised(lines),

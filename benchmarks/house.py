@@ -44,18 +44,18 @@ SHAPES = (
 
 TO_ADD = {
     "probe": {
-        "src/sonde/probes/signal.py": "the function",
+        "src/sonde/metrics/probes/signal.py": "the function",
         "src/sonde/metrics/trained.py": "all that is said about it: test_metrics",
-        "src/sonde/recompute/definitions.py": "its plain definition, which the contract and equivalence tests compare",
+        "src/sonde/analysis/recompute/definitions.py": "its plain definition, which tests compare",
     },
     "rule": {
         "src/sonde/rules/dfa.py": "the class",
         "src/sonde/rules/__init__.py": "its line in RULES",
-        "src/sonde/run_ids.py": "its options",
-        "src/sonde/recompute/credits.py": "its credit for one sample: contract test",
-        "src/sonde/recompute/redrawn.py": "how its null is drawn",
-        "src/sonde/figures/style.py": "colour, marker and line: test_figures_drawing",
-        "src/sonde/figures/cohort.py": "its place among the rules",
+        "src/sonde/core/run_ids.py": "its options",
+        "src/sonde/analysis/recompute/credits.py": "its credit for one sample: contract test",
+        "src/sonde/analysis/recompute/redrawn.py": "how its null is drawn",
+        "src/sonde/show/figures/style.py": "colour, marker and line: test_figures_drawing",
+        "src/sonde/show/figures/cohort.py": "its place among the rules",
         "docs/rules.md.jinja": "its section",
         "docs/rules.md": "the page",
         "docs/findings/rules.md.jinja": "its line",
@@ -64,9 +64,9 @@ TO_ADD = {
         "tests/equivalence/test_rules_in_exact_limits.py": "its exact limit",
     },
     "diagnosis": {
-        "src/sonde/diagnosis/wiring_faults.py": "the function",
-        "src/sonde/diagnosis/diagnose.py": "its line in DIAGNOSES and EXPLAINS",
-        "src/sonde/explanations/diagnoses.py": "its text",
+        "src/sonde/analysis/diagnosis/wiring_faults.py": "the function",
+        "src/sonde/analysis/diagnosis/diagnose.py": "its line in DIAGNOSES and EXPLAINS",
+        "src/sonde/analysis/explanations/diagnoses.py": "its text",
         "docs/hooks/pictures_watched.py": "its picture, which the site demands",
         "tests/faulty_programs.py": "a program that has the fault",
         "tests/unit/test_diagnosis.py": "its test",
@@ -96,9 +96,7 @@ def modules() -> Iterator[tuple[str, ast.Module]]:
 
 def rooms() -> list[str]:
     """Folders and modules right below the package."""
-    found = {
-        path.stem for path in SOURCE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()
-    }
+    found = {path.stem for path in SOURCE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
     return sorted(found - set(FREE))
 
 
@@ -110,9 +108,7 @@ def defined(tree: ast.Module) -> set[str]:
             names.add(node.name)
         elif isinstance(node, ast.Assign | ast.AnnAssign):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            names |= {
-                name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)
-            }
+            names |= {name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)}
     return {name for name in names if not name.startswith("_")}
 
 
@@ -129,9 +125,7 @@ def stating(metrics: set[str]) -> list[str]:
     """Files outside of `metrics/` in which a literal gives a metric a label, a symbol, a scale, bounds or an axis."""
     found = []
     for file, tree in modules():
-        tables = [
-            node for top in tree.body if isinstance(top, ast.Assign | ast.AnnAssign) for node in ast.walk(top)
-        ]
+        tables = [node for top in tree.body if isinstance(top, ast.Assign | ast.AnnAssign) for node in ast.walk(top)]
         calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _labels(node)]
         known = [node for node in (*tables, *calls) if isinstance(node, ast.expr) and _states(node, metrics)]
         lines = sorted({node.lineno for node in known})
@@ -145,9 +139,9 @@ def _states(node: ast.AST, metrics: set[str]) -> bool:
         pairs = [(key, value) for key, value in zip(node.keys, node.values, strict=True) if key is not None]
         named = [value for key, value in pairs if _names_metric(key, metrics)]
         spelled = [key for key, value in pairs if _is_label(key) and _names_metric(value, metrics)]
-        return any(
-            _is_label(part) or _is_constant(part) for value in named for part in ast.walk(value)
-        ) or bool(spelled)
+        return any(_is_label(part) or _is_constant(part) for value in named for part in ast.walk(value)) or bool(
+            spelled
+        )
     if isinstance(node, ast.Call):
         given = [*node.args, *(keyword.value for keyword in node.keywords)]
         return any(_names_metric(one, metrics) for one in given) and any(_is_label(one) for one in given)
@@ -242,9 +236,7 @@ def counts() -> Iterator[Count]:
     shared = shared_names()
     yield Count("top-level names in two or more files", f"{len(shared)}", "60", tuple(shared))
     stated = stating(metric_names())
-    yield Count(
-        "places that state a metric's label, bounds or axis", f"{len(stated) + 1}", "1", tuple(stated)
-    )
+    yield Count("places that state a metric's label, bounds or axis", f"{len(stated) + 1}", "1", tuple(stated))
     held = shapes()
     yield Count("shapes of a stored run", f"{len(held)}", "3", tuple(held))
     yield from of_reports()
@@ -295,9 +287,7 @@ def table(found: list[Count]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--names", action="store_true", help="what is behind the counts, too")
     chosen = parser.parse_args()
     found = list(counts())

@@ -44,9 +44,7 @@ def main() -> None:
             layers = [layer for _ in range(12) for layer in (nn.Linear(32, 32), nn.ReLU())]
             model, criterion = nn.Sequential(*layers, nn.Linear(32, 4)), nn.CrossEntropyLoss()
             optimiser = torch.optim.Adam(model.parameters(), 1e-3)
-            watch = sonde.watch(
-                model, optimiser, loss=criterion, runs=Path(folder) / "runs", name="12 layers", every=1
-            )
+            watch = sonde.watch(model, optimiser, loss=criterion, runs=Path(folder) / "runs", name="12 layers", every=1)
             x = torch.randn(512, 32)
             for _ in range(STEPS):
                 inputs = x[torch.randint(len(x), (32,))]

@@ -78,7 +78,7 @@ def worked(driven: "Browser") -> dict[str, float]:
 
 
 def measure() -> dict[str, Any]:
-    from sonde.playground.page import render
+    from sonde.show.playground.page import render
     from sonde_bench.table import machine
 
     found: dict[str, Any] = {"machine": machine(), "frames": FRAMES, "networks": {}}
@@ -87,9 +87,7 @@ def measure() -> dict[str, Any]:
         file.write_text(render())
         found["chromium"] = driven.version
         for name, place in NETWORKS.items():
-            found["networks"][name] = {
-                key: round(value, 2) for key, value in measured(driven, file, place).items()
-            }
+            found["networks"][name] = {key: round(value, 2) for key, value in measured(driven, file, place).items()}
             print(name, found["networks"][name], flush=True)
     return found
 

@@ -16,14 +16,14 @@ import numpy as np
 import torch
 
 from sonde.config import Probing, RunConfig, probe_of, whole_tree
-from sonde.datasets.cifar10 import SIDE
-from sonde.datasets.decoded import PAD, Images
-from sonde.generators import generator
-from sonde.losses import CROSS_ENTROPY
+from sonde.core.generators import generator
+from sonde.metrics.probes import DRAWS, FEW_DRAWS, PROBES, Context, epochs_of, take
 from sonde.models import ResidualMLP
 from sonde.network import Signature
-from sonde.probes import DRAWS, FEW_DRAWS, PROBES, Context, epochs_of, take
+from sonde.network.losses import CROSS_ENTROPY
 from sonde.rules import RULES
+from sonde.store.datasets.cifar10 import SIDE
+from sonde.store.datasets.decoded import PAD, Images
 from sonde.studies.audit import configs
 from sonde.studies.settings import settings, swept
 from sonde.tasks.cifar10 import Cifar10, Cifar10Data
@@ -147,9 +147,7 @@ def looking(rule: str, rounds: int, words: Sequence[str]) -> dict[str, float]:
 def main() -> None:
     torch.set_num_threads(1)
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--looking", action="store_true", help="what a run of the full audit spends, and no more"
-    )
+    parser.add_argument("--looking", action="store_true", help="what a run of the full audit spends, and no more")
     parser.add_argument("--rule", default="bp", choices=AUDITED, help="of that run")
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="of that run, as in `sonde run`"

@@ -240,9 +240,7 @@ def goals(known: dict[str, Any]) -> str:
 
     last = known["reading"][-1]
     runs = max(known["scheduling"], key=lambda line: (line["nodes"], line["runs"]))
-    asked = [
-        one for one in known["scheduling"] if (one["nodes"], one["runs"]) == (runs["nodes"], runs["runs"])
-    ]
+    asked = [one for one in known["scheduling"] if (one["nodes"], one["runs"]) == (runs["nodes"], runs["runs"])]
     return table(
         ("goal", "measured", "at most"),
         [
@@ -264,9 +262,7 @@ def goals(known: dict[str, Any]) -> str:
 def page(known: dict[str, Any]) -> str:
     first, last = known["reading"][0], known["reading"][-1]
     times = PLANNED / last["runs"]
-    template = Template(
-        (HERE / "scale.md.jinja").read_text(), undefined=StrictUndefined, keep_trailing_newline=True
-    )
+    template = Template((HERE / "scale.md.jinja").read_text(), undefined=StrictUndefined, keep_trailing_newline=True)
     text: str = template.render(
         known=known,
         goals=goals(known),
@@ -300,8 +296,7 @@ def shared(known: dict[str, Any]) -> str:
     alone = [line for line in known["scheduling"] if line["kind"] == "alone"]
     runs = max(line["runs"] for line in alone)
     few, many = (
-        pick((line for line in alone if line["runs"] == runs), key=lambda line: line["nodes"])
-        for pick in (min, max)
+        pick((line for line in alone if line["runs"] == runs), key=lambda line: line["nodes"]) for pick in (min, max)
     )
     part = many["idle"] / (many["idle"] + few["task"])
     return (

@@ -16,9 +16,9 @@ from typing import Any
 import polars as pl
 
 import sonde
-from sonde.audit.audit import METRICS
+from sonde.analysis.audit import METRICS
+from sonde.analysis.overview import SHOWN
 from sonde.config import RunConfig, to_tree
-from sonde.runs.overview import SHOWN
 from sonde.store import index
 from sonde.store.load import manifests
 from sonde.store.run import Manifest, RunFolder
@@ -48,9 +48,7 @@ def fill(root: Path, runs: int, study: str = "audit") -> None:
         there += 1
 
 
-def _copy(
-    source: RunFolder, target: RunFolder, config: RunConfig, manifest: Manifest, rows: pl.DataFrame
-) -> None:
+def _copy(source: RunFolder, target: RunFolder, config: RunConfig, manifest: Manifest, rows: pl.DataFrame) -> None:
     """Through the store's own writer, with the tensors as links to those of the source."""
     target.create(to_tree(config), source.description(manifest)["about"])
     wobble = 1 + 1e-3 * (config.seed % 97)
@@ -109,9 +107,7 @@ def measure_memory(root: Path, runs: int, study: str) -> dict[str, Any]:
     fewer = root.parent / "fewer"
     fill(fewer, runs // 10, study)
     found["fewer"] = runs // 10
-    found[f"export, {runs // 10:,} runs"] = cost(
-        "export", "--study", study, "--out", str(out), "--runs", str(fewer)
-    )
+    found[f"export, {runs // 10:,} runs"] = cost("export", "--study", study, "--out", str(out), "--runs", str(fewer))
     shutil.rmtree(out)
     return found
 

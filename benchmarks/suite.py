@@ -87,12 +87,9 @@ def ask_torchmortem(program: Any, train: Train) -> tuple[list[str], float]:
     autopsy.detach()
     report = autopsy.get_report()
     assert report is not None
-    said = sorted(
-        (one for one in report.findings if int(one.severity) >= 1), key=lambda one: -int(one.severity)
-    )
+    said = sorted((one for one in report.findings if int(one.severity) >= 1), key=lambda one: -int(one.severity))
     names = [
-        next((word for title, word in TORCHMORTEM.items() if one.title.startswith(title)), one.category)
-        for one in said
+        next((word for title, word in TORCHMORTEM.items() if one.title.startswith(title)), one.category) for one in said
     ]
     return list(dict.fromkeys(names)), time.process_time() - begun
 
@@ -103,9 +100,7 @@ def ask_torch_audit(program: Any, train: Train) -> tuple[list[str], float]:
     auditor = autopatch(program.model, optimizer=program.optimizer, every_n_steps=50, reporters=[])
     train(program, None)
     begun = time.process_time()
-    said = [
-        one for one in auditor.findings if one.severity.name not in ("INFO", "DEBUG") and not one.suppressed
-    ]
+    said = [one for one in auditor.findings if one.severity.name not in ("INFO", "DEBUG") and not one.suppressed]
     auditor.unpatch()
     said.sort(key=lambda one: one.severity.name != "ERROR")
     names = [TORCH_AUDIT.get(one.rule_id, one.rule_id) for one in said]
@@ -163,9 +158,7 @@ def remedied(program: Any, first: Any, build: Callable[[], Any]) -> Any | None:
     """The same program with the first finding's remedy; None where that takes a person."""
     groups, model = program.optimizer.param_groups, program.model
     if first.name in ("lr_too_high", "lr_too_low"):
-        factor = (
-            0.1 if first.name == "lr_too_high" else 100.0 if "100 times" in " ".join(first.evidence) else 10.0
-        )
+        factor = 0.1 if first.name == "lr_too_high" else 100.0 if "100 times" in " ".join(first.evidence) else 10.0
         for group in groups:
             group["lr"] *= factor
     elif first.name == "too_few_steps":
@@ -309,9 +302,7 @@ def tables(known: dict[str, Any], *, full: bool) -> str:
     shown = [f"| | {' | '.join(tools)} |", "|---|" + "---|" * len(tools)]
     shown += [f"| {words} | {' | '.join(get(found[tool]) for tool in tools)} |" for words, get in lines]
     asked = {tool: f"{tool} {found[tool]['asked']}" for tool in tools}
-    versions = ", ".join(
-        f"{tool} {known['versions'].get(tool, '')}".strip() for tool in tools if tool != "sonde"
-    )
+    versions = ", ".join(f"{tool} {known['versions'].get(tool, '')}".strip() for tool in tools if tool != "sonde")
     shown += ["", f"Programs times seeds: {', '.join(asked.values())}. {versions}.".replace("  ", " ")]
     if full and "sonde" in found:
         misses = [f"{name} ({many}×)" for name, many in sorted(found["sonde"]["misses"].items())]
@@ -372,9 +363,7 @@ def write() -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("suite", nargs="?", default=os.environ.get("SONDE_SUITE"))
     parser.add_argument("--tools", default=",".join(TOOLS))
     parser.add_argument("--seeds", default="0,1,2")

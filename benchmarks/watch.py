@@ -213,8 +213,7 @@ def measure(name: str, turns: int) -> dict[str, Any]:
             loop.end()
     base = seconds["plain"]
     ratios = {
-        tool: sorted(found / alone for found, alone in zip(times, base, strict=True))
-        for tool, times in seconds.items()
+        tool: sorted(found / alone for found, alone in zip(times, base, strict=True)) for tool, times in seconds.items()
     }
     return {
         "model": words,
@@ -302,13 +301,9 @@ def _cell(ratio: dict[str, float] | None) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--turns", type=int, default=9, help="rounds in which every tool has its turn")
-    parser.add_argument(
-        "--only", choices=MODELS, help="measure this model anew and keep what is known of the others"
-    )
+    parser.add_argument("--only", choices=MODELS, help="measure this model anew and keep what is known of the others")
     parser.add_argument("--peak", nargs=2, metavar=("MODEL", "TOOL"), help=argparse.SUPPRESS)
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -316,9 +311,7 @@ def main() -> None:
         print_peak(*given.peak)
         return
     results = HERE / "watch.json"
-    found: dict[str, Any] = (
-        json.loads(results.read_text()) if results.exists() else {"models": {}, "memory": {}}
-    )
+    found: dict[str, Any] = json.loads(results.read_text()) if results.exists() else {"models": {}, "memory": {}}
     for name in [given.only] if given.only else MODELS:
         found["models"][name] = measure(name, given.turns)
         found["memory"][name] = memory(name)

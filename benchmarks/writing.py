@@ -11,10 +11,10 @@ from typing import Any
 import fsspec
 
 from sonde.config import RunConfig, to_tree
-from sonde.datasets.cifar10 import Absent
+from sonde.core.errors import SondeError
 from sonde.engine.worker import train_bundle
-from sonde.errors import SondeError
 from sonde.store import lease
+from sonde.store.datasets.cifar10 import Absent
 from sonde.store.place import place
 from sonde.store.remote import Remote
 from sonde.studies import STUDIES

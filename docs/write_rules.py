@@ -15,12 +15,13 @@ from typing import Any
 import torch
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from sonde.audit.recovery import Accuracy, error_by_test_set, share_of_margin
+from sonde.analysis.readings import Readings
+from sonde.analysis.recovery import Accuracy, error_by_test_set, share_of_margin
 from sonde.config import RunConfig, name_of
+from sonde.core.formatting import accuracy, said_share
+from sonde.metrics.rows import Reading
 from sonde.models import ConvNet, Model, ResidualMLP, ResNet, VitMini
-from sonde.rows import Reading
 from sonde.rules import RULES, Backprop, Frozen, Rule, StateBridge
-from sonde.runs.readings import Readings
 from sonde.store.load import load
 from sonde.store.stored import Runs
 from sonde.studies.depth import PROBES
@@ -28,7 +29,6 @@ from sonde.studies.recipes import depth_matters
 from sonde.studies.rules import AUDITED, COMPARED, VARIED
 from sonde.tasks import RandomHierarchy
 from sonde.training.operations import operations
-from sonde.verdicts import accuracy, said_share
 
 HERE = Path(__file__).parent
 TIMES = HERE.parent / "benchmarks" / "rules" / "results.json"
@@ -81,10 +81,7 @@ class Trained:
         return said_share(found[0], error)
 
     def cosines(self, config: RunConfig, layers: int, of: str = "") -> str:
-        values = (
-            self.value(config, f"credit_cosine{of}", epoch=config.epochs, layer=layer)
-            for layer in range(layers)
-        )
+        values = (self.value(config, f"credit_cosine{of}", epoch=config.epochs, layer=layer) for layer in range(layers))
         return " ".join(f"{value:z.2f}".replace("-", "−") for value in values)
 
 
@@ -198,9 +195,7 @@ def hierarchy(trained: Trained) -> str:
 
 def margin(trained: Trained) -> str:
     bp, frozen = (trained.reached(on_hierarchy(rule)) for rule in (Backprop(), Frozen()))
-    return (
-        f"BP reaches {accuracy(bp)}, frozen blocks {accuracy(frozen)}, {100 * (bp - frozen):.0f} points less"
-    )
+    return f"BP reaches {accuracy(bp)}, frozen blocks {accuracy(frozen)}, {100 * (bp - frozen):.0f} points less"
 
 
 def inputs(task: RandomHierarchy) -> dict[str, str]:
@@ -244,9 +239,7 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def page(stores: Sequence[Runs], times: dict[str, Any]) -> str:
-    templates = Environment(
-        loader=FileSystemLoader(HERE), undefined=StrictUndefined, keep_trailing_newline=True
-    )
+    templates = Environment(loader=FileSystemLoader(HERE), undefined=StrictUndefined, keep_trailing_newline=True)
     trained = Trained(stores)
     text: str = templates.get_template("rules.md.jinja").render(
         steps=steps(times),

@@ -10,7 +10,7 @@ from pathlib import Path
 import typer
 
 from sonde.cli import app
-from sonde.errors import SondeError
+from sonde.core.errors import SondeError
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -83,9 +83,7 @@ def refused(line: str) -> str | None:
     try:
         _take_apart(shlex.split(line, comments=True)[1:])
     except (typer.Exit, Exception) as complaint:
-        extra = isinstance(complaint, SondeError) and "needs a package that is not installed" in str(
-            complaint
-        )
+        extra = isinstance(complaint, SondeError) and "needs a package that is not installed" in str(complaint)
         return None if extra else type(complaint).__name__
     return None
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import sonde
-from sonde.diagnosis.finding import Findings
+from sonde.analysis.diagnosis.finding import Findings
 
 STEPS = 120
 
@@ -205,9 +205,7 @@ def stale_gradients() -> Program:
 
 
 def wrong_mode() -> Program:
-    return of_classes(
-        nn.Sequential(nn.Linear(10, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 5)).eval()
-    )
+    return of_classes(nn.Sequential(nn.Linear(10, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 5)).eval())
 
 
 def idle_branch() -> Program:

@@ -3,13 +3,13 @@
 import torch
 
 from conftest import regression
-from sonde.generators import generator
-from sonde.losses import CROSS_ENTROPY, MEAN_SQUARED_ERROR, Loss
+from sonde.core.generators import generator
+from sonde.metrics.probes import PROBES, Snapshot
+from sonde.metrics.rows import Reading
 from sonde.models import PlainMLP, ResidualMLP, ResMLP, StudentNet, VitMini
 from sonde.models.model import Model
 from sonde.network import Network, Signature
-from sonde.probes import PROBES, Snapshot
-from sonde.rows import Reading
+from sonde.network.losses import CROSS_ENTROPY, MEAN_SQUARED_ERROR, Loss
 
 D, L = 8, 3
 IMAGE = Signature(shape=(1, 8, 8), outputs=4, classifies=True)

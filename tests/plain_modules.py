@@ -82,9 +82,7 @@ class Attention(nn.Module):
         self.fc, self.out = nn.Linear(d, 2 * d), nn.Linear(2 * d, d)
         self.returns_more = returns_more
 
-    def forward(
-        self, hidden: Tensor, mask: Tensor | None = None, *, bias: Tensor
-    ) -> Tensor | tuple[Tensor, ...]:
+    def forward(self, hidden: Tensor, mask: Tensor | None = None, *, bias: Tensor) -> Tensor | tuple[Tensor, ...]:
         q, k, v = self.qkv(self.ln1(hidden)).chunk(3, -1)
         scores = q @ k.mT / q.shape[-1] ** 0.5 + bias
         weights = scores.masked_fill(mask, -torch.inf).softmax(-1) if mask is not None else scores.softmax(-1)
@@ -108,9 +106,7 @@ class GPT(nn.Module):
         place = torch.arange(idx.shape[1], device=idx.device)
         h = self.wte(idx) + self.wpe(place)
         mask = place[:, None] < place
-        bias = (place[:, None] - place).to(h.dtype) * 0.1 + idx[:, None].to(
-            h.dtype
-        ) * 0.01  # each sample's own
+        bias = (place[:, None] - place).to(h.dtype) * 0.1 + idx[:, None].to(h.dtype) * 0.01  # each sample's own
         for block in self.h:
             out = block(h, mask, bias=bias)
             h = out[0] if isinstance(out, tuple) else out
@@ -156,7 +152,7 @@ class Guest:
             torch.manual_seed(0)
             return self.make()
 
-    def chain(self) -> "sonde.chains.Chain":
+    def chain(self) -> "sonde.network.chained.Chain":
         return sonde.chain(self.build(), units=self.units, sample=self.batch()[0])
 
 

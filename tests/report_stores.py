@@ -9,8 +9,8 @@ import numpy as np
 import polars as pl
 
 from sonde.config import RunConfig, to_tree
-from sonde.rows import SCHEMA
-from sonde.run_ids import run_id
+from sonde.core.run_ids import run_id
+from sonde.metrics.rows import SCHEMA
 from sonde.store import files
 from sonde.store.place import Place
 from sonde.store.run import Manifest, RunFolder, State
@@ -88,9 +88,7 @@ def rows(id: str, config: RunConfig, last: int) -> pl.DataFrame:
     depth, size = config.model.L, config.probes.size
     lines: list[tuple[object, ...]] = []
 
-    def add(
-        epoch: int, metric: str, value: float, layer: int | None = None, reason: str | None = None
-    ) -> None:
+    def add(epoch: int, metric: str, value: float, layer: int | None = None, reason: str | None = None) -> None:
         number = math.nan if reason else float(value)
         lines.append((id, epoch, epoch * 10, layer, metric, number, reason is None, reason, size))
 
@@ -127,9 +125,7 @@ def rows(id: str, config: RunConfig, last: int) -> pl.DataFrame:
     return pl.DataFrame(lines, schema=SCHEMA, orient="row")
 
 
-def write_study(
-    root: Path, study: str, *, scale: str = "quick", seeds: Sequence[int] = (42, 123)
-) -> list[str]:
+def write_study(root: Path, study: str, *, scale: str = "quick", seeds: Sequence[int] = (42, 123)) -> list[str]:
     """Every run of the study, complete."""
     return [write_run(root, config) for config in STUDIES[study].configs(scale, seeds)]
 

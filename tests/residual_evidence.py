@@ -6,9 +6,9 @@ from functools import cache
 import numpy as np
 import polars as pl
 
-from sonde.figures import Evidence, figures_of
-from sonde.rows import SCHEMA
-from sonde.runs.evidence import RUNS_SCHEMA
+from sonde.analysis.evidence import RUNS_SCHEMA
+from sonde.metrics.rows import SCHEMA
+from sonde.show.figures import Evidence, figures_of
 
 RESIDUAL = figures_of("residual")
 LABELS = {"plain_mlp": "Plain MLP", "res_mlp": "Residual MLP"}
@@ -27,9 +27,7 @@ def residual_evidence(
     """Both networks; with `healthy` the plain one behaves as the residual one does.  Beside them, by depth."""
     own = _evidence(seeds, variants, depth, width, steps, healthy)
     deeper = [_evidence(seeds, variants, one, 2, steps, healthy, "linear") for one in (2, 5)]
-    beside = Evidence(
-        pl.concat([one.rows for one in deeper]), pl.concat([one.runs for one in deeper]), "the store"
-    )
+    beside = Evidence(pl.concat([one.rows for one in deeper]), pl.concat([one.runs for one in deeper]), "the store")
     return Evidence(own.rows, own.runs, own.source, beside=beside)
 
 
@@ -71,9 +69,7 @@ def _evidence(
                 )
                 runs.append((run, label, model, *recipe))
                 residual = healthy or model == "res_mlp"
-                rows += _run_rows(
-                    run, variant, residual, depth, width, steps, rng=np.random.default_rng(number)
-                )
+                rows += _run_rows(run, variant, residual, depth, width, steps, rng=np.random.default_rng(number))
     return Evidence(
         pl.DataFrame(rows, schema=SCHEMA, orient="row"),
         pl.DataFrame(
@@ -98,11 +94,7 @@ def _run_rows(
         gradient = 3 * 1.4**back if residual else 0.01 * 1.01**back
     else:
         loss = 14 * np.exp(-np.linspace(0, 5.4, steps)) if residual else np.full(steps, 0.332)
-        std = (
-            np.full(depth, 0.18)
-            if residual
-            else np.fmax(0.2 * 0.22**layers, 1e-4 * 1.3**layers * (layers > 5))
-        )
+        std = np.full(depth, 0.18) if residual else np.fmax(0.2 * 0.22**layers, 1e-4 * 1.3**layers * (layers > 5))
         gradient = 0.003 * 1.03**back if residual else 0.007 * 0.19**back
     loss = loss * rng.lognormal(0, 0.02, steps)
     rows += [(run, 1, step, None, "batch_loss", float(y), True, None, 64) for step, y in enumerate(loss, 1)]

@@ -8,7 +8,7 @@ from dataclasses import replace
 import fsspec
 import polars as pl
 
-from sonde.rows import WATCHED, Reading, rows_of
+from sonde.metrics.rows import WATCHED, Reading, rows_of
 from sonde.store import files
 from sonde.store.checksums import checksum
 from sonde.store.place import place

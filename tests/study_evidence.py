@@ -6,9 +6,9 @@ import numpy as np
 import polars as pl
 
 from residual_evidence import undefined_where
-from sonde.figures import Evidence
-from sonde.rows import SCHEMA
-from sonde.runs.evidence import RUNS_SCHEMA
+from sonde.analysis.evidence import RUNS_SCHEMA
+from sonde.metrics.rows import SCHEMA
+from sonde.show.figures import Evidence
 
 SEEDS = (42, 123, 456)
 RULES = {

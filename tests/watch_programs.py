@@ -58,9 +58,7 @@ class ResidualBlock(nn.Module):
 
 
 def resnet(*, inplace: bool = False) -> nn.Module:
-    stem = nn.Sequential(
-        nn.Conv2d(3, 6, 3, padding=1, bias=False), nn.BatchNorm2d(6), nn.ReLU(inplace=inplace)
-    )
+    stem = nn.Sequential(nn.Conv2d(3, 6, 3, padding=1, bias=False), nn.BatchNorm2d(6), nn.ReLU(inplace=inplace))
     blocks = [ResidualBlock(6, inplace=inplace) for _ in range(2)]
     return nn.Sequential(stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 4))
 
@@ -115,9 +113,7 @@ class Checkpointed(nn.Module):
         super().__init__()
         self.reentrant = reentrant
         self.stem = nn.Linear(12, 12)
-        self.blocks = nn.ModuleList(
-            nn.Sequential(nn.Linear(12, 12), nn.ReLU(), nn.Dropout(0.2)) for _ in range(3)
-        )
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(12, 12), nn.ReLU(), nn.Dropout(0.2)) for _ in range(3))
         self.head = nn.Linear(12, 4)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -351,9 +347,7 @@ def cell(watching: Watching) -> list[Tensor]:
         x, y = tokens(step)
         steps.zero_grad()
         logits, more = model({"x": x})
-        loss = (
-            functional.cross_entropy(logits.flatten(0, 1), y.flatten()) + 0.01 * more["last"].square().mean()
-        )
+        loss = functional.cross_entropy(logits.flatten(0, 1), y.flatten()) + 0.01 * more["last"].square().mean()
         loss.backward()
         steps.step()
         losses.append(loss)

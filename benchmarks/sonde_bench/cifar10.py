@@ -12,12 +12,12 @@ from pathlib import Path
 import torch
 
 from sonde.config import Probing, RunConfig
-from sonde.datasets.cache import data_folder
-from sonde.datasets.cifar10 import Absent, find
+from sonde.core.errors import SondeError
 from sonde.engine.local import run_all, warm_up
-from sonde.errors import SondeError
 from sonde.models import ResidualMLP
 from sonde.rules import Backprop
+from sonde.store.datasets.cache import data_folder
+from sonde.store.datasets.cifar10 import Absent, find
 from sonde.store.place import Place
 from sonde.store.run import RunFolder
 from sonde.tasks import Cifar10
@@ -53,9 +53,7 @@ class WholeEpoch:
 
     @property
     def about(self) -> str:
-        return (
-            "a CIFAR-10 epoch with data, augmentation, logging and snapshot ÷ bare steps on prepared batches"
-        )
+        return "a CIFAR-10 epoch with data, augmentation, logging and snapshot ÷ bare steps on prepared batches"
 
     def __call__(self, options: Options) -> Iterator[Row]:
         name = f"CIFAR-10 epoch, residual_mlp d={EPOCH_MODEL.d} L={EPOCH_MODEL.L}, a step"
@@ -154,9 +152,7 @@ class Jobs:
             trained = 0.0
             with tempfile.TemporaryDirectory() as folder:
                 runs = Path(folder)
-                for outcome in run_all(
-                    configs, runs=runs, jobs=jobs, data_root=options.data_root, device="cpu"
-                ):
+                for outcome in run_all(configs, runs=runs, jobs=jobs, data_root=options.data_root, device="cpu"):
                     if outcome.state != "complete":
                         raise SondeError(f"run {outcome.run} {outcome.state}: {outcome.message}")
                     trained += RunFolder(runs / outcome.run).manifest().seconds["train"]
@@ -173,11 +169,7 @@ def _parts_of_wall_time(times: Times, spent: dict[int, list[float]]) -> list[str
     lines = []
     for jobs in (1, 2):
         walls, trained = times.seconds[str(jobs)], spent[jobs][1:]  # the first is the warm-up's
-        rest = statistics.median(
-            wall - all_runs / jobs for wall, all_runs in zip(walls, trained, strict=True)
-        )
+        rest = statistics.median(wall - all_runs / jobs for wall, all_runs in zip(walls, trained, strict=True))
         wall, train = statistics.median(walls), statistics.median(trained) / JOB_RUNS
-        lines.append(
-            f"--jobs {jobs}: {wall:.2f} s in all; training {train:.2f} s a run; the rest {rest:.2f} s"
-        )
+        lines.append(f"--jobs {jobs}: {wall:.2f} s in all; training {train:.2f} s a run; the rest {rest:.2f} s")
     return lines

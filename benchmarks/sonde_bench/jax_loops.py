@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from sonde.core.optimisers import Optimiser
 from sonde.models import Model, PlainMLP, ResidualMLP, ResMLP
 from sonde.network import Network
-from sonde.optimisers import Optimiser
 from sonde.training.optimise import BETAS, EPSILON
 
 NO_JAX = "JAX is not installed; pip install 'sonde[bench]'"

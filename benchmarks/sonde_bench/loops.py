@@ -21,10 +21,10 @@ import torch
 from torch import Tensor, nn
 
 from sonde.config import Optimiser, RunConfig
-from sonde.generators import generator
-from sonde.losses import CROSS_ENTROPY, Loss
+from sonde.core.generators import generator
 from sonde.models import Model
 from sonde.network import Network
+from sonde.network.losses import CROSS_ENTROPY, Loss
 from sonde.rules import Rule
 from sonde.store.place import Place
 from sonde.tasks import Data
@@ -106,9 +106,7 @@ def bare_backprop(net: nn.Module, batches: Batches, *, fused: bool = True) -> Ca
     return epoch
 
 
-def bare_identity(
-    net: nn.Module, x_all: Tensor, config: Optimiser, *, steps: int, batch: int
-) -> Callable[[], None]:
+def bare_identity(net: nn.Module, x_all: Tensor, config: Optimiser, *, steps: int, batch: int) -> Callable[[], None]:
     """The residual study: draw a batch, reproduce it, keep the loss of every step."""
     adam = optimiser(net.parameters(), config, fused=True)
 

@@ -55,9 +55,7 @@ def _programs(d: int, runs: int) -> list[Program]:
         RunConfig(model=ResidualMLP(d=d), rule=Backprop(), task=Digits(), batch_size=BATCH, seed=seed)
         for seed in range(runs)
     ]
-    return [
-        Program(config, config.task.load(config.seed, None, CPU, torch.float32), CPU) for config in configs
-    ]
+    return [Program(config, config.task.load(config.seed, None, CPU, torch.float32), CPU) for config in configs]
 
 
 def _each(programs: list[Program]) -> None:
@@ -88,9 +86,7 @@ class Stacked:
             yield from self._rows(chosen, options)
 
     def _rows(self, chosen: list[RunConfig], options: Options) -> Iterator[Row]:
-        programs = [
-            Program(config, config.task.load(config.seed, None, CPU, torch.float32), CPU) for config in chosen
-        ]
+        programs = [Program(config, config.task.load(config.seed, None, CPU, torch.float32), CPU) for config in chosen]
         steps = programs[0].steps_per_epoch
         products = Products(programs[0].net, chosen[0].batch_size, networks=self.seeds)
         loops = [_bare(fresh(config), config, steps) for config in chosen]

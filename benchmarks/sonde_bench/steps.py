@@ -7,8 +7,8 @@ from functools import partial
 import numpy as np
 
 from sonde.config import RunConfig
+from sonde.core.optimisers import Optimiser
 from sonde.models import Model
-from sonde.optimisers import Optimiser
 from sonde.rules import RULES, Rule
 from sonde.training.program import Program
 from sonde_bench.arithmetic import Products, flops
@@ -39,9 +39,7 @@ class Steps:
     model: Model
     shape: tuple[int, ...]
     bars: dict[str, float]  # of rule ÷ bare loop
-    rules: dict[str, Rule] = field(
-        default_factory=dict
-    )  # by the names in `bars`, where they are not as they come
+    rules: dict[str, Rule] = field(default_factory=dict)  # by the names in `bars`, where they are not as they come
     products_bar: float | None = None  # of backprop ÷ its matrix products
     peers: bool = False  # whether backprop is held against JAX and torch.compile, too
     steps: int
@@ -67,11 +65,7 @@ class Steps:
         }
         times = measure(variants, options.rounds(self.rounds), on_round=options.on_round)
         for rule, trained in programs.items():
-            limit = (
-                times.median("products")
-                * flops(trained.net, trained.config.rule, batches[0][0])
-                / products.flops
-            )
+            limit = times.median("products") * flops(trained.net, trained.config.rule, batches[0][0]) / products.flops
             profile = partial(operators, variants[rule].run, self.steps)
             yield from self._rows(times, rule, limit, profile, peers)
 
@@ -93,9 +87,7 @@ class Steps:
         return Peers(
             {
                 JAX: lambda: BatchesInJax(program.config, batches),
-                COMPILED: lambda: CompiledByTorch(
-                    fresh(program.config), lambda net: bare_backprop(net, batches)
-                ),
+                COMPILED: lambda: CompiledByTorch(fresh(program.config), lambda net: bare_backprop(net, batches)),
             },
             options,
             self.steps,
@@ -114,9 +106,7 @@ class Steps:
         if f"biotorch {rule}" in times.seconds:
             yield times.row(f"{name} ÷ BioTorch", rule, f"biotorch {rule}", limit=limit, biotorch_of=name)
         if rule == "bp" and self.products_bar is not None:
-            row = times.row(
-                f"{name} ÷ its matrix products", rule, "products", limit=limit, bar=self.products_bar
-            )
+            row = times.row(f"{name} ÷ its matrix products", rule, "products", limit=limit, bar=self.products_bar)
             yield row.explained(profile)
 
 
@@ -125,9 +115,7 @@ class BatchesInJax:
 
     def __init__(self, config: RunConfig, batches: Batches) -> None:
         assert isinstance(config.optimiser, Optimiser)
-        x_SN, y_SN = (
-            np.stack([part.numpy() for part in parts])[None] for parts in zip(*batches, strict=True)
-        )
+        x_SN, y_SN = (np.stack([part.numpy() for part in parts])[None] for parts in zip(*batches, strict=True))
         self.epoch = JaxEpoch(config.model, [fresh(config)], config.optimiser, x_SN, y_SN, classifies=True)
         self.all = np.arange(x_SN.shape[1], dtype=np.int32)[None]
 

@@ -7,9 +7,9 @@ sonde train --task noise.npz --rule dfa --epochs 12 --set model.d=256 --set mode
 import numpy as np
 from numpy.typing import NDArray
 
-from sonde.datasets.cache import data_folder
-from sonde.datasets.cifar10 import find
-from sonde.datasets.decoded import PAD, open_images
+from sonde.store.datasets.cache import data_folder
+from sonde.store.datasets.cifar10 import find
+from sonde.store.datasets.decoded import PAD, open_images
 from sonde.tasks.cifar10 import MEAN, STD
 
 LEVELS = 8  # of 255, the standard deviation of the noise

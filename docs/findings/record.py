@@ -6,14 +6,14 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
-from sonde.audit.audit import Audit, RuleAudit
+from sonde.analysis.audit import Audit, RuleAudit
 from sonde.config import RunConfig, change, label_of, name_of
+from sonde.core.formatting import accuracy, number, signed
+from sonde.core.seed_statistics import t_interval
 from sonde.rules import RULES
-from sonde.spreads import t_interval
 from sonde.store.stored import Runs
 from sonde.studies import STUDIES
 from sonde.studies.study import Gathered, gather
-from sonde.verdicts import accuracy, number, signed
 
 RECORDED = {
     "bp": 0.615,
@@ -67,8 +67,7 @@ def compared(audited: Audit) -> list[list[str]]:
         [
             rule.label,
             ", ".join(
-                f"{accuracy(one.run.at('test_acc', one.run.epochs).value)} ({one.run.seed})"
-                for one in rule.runs
+                f"{accuracy(one.run.at('test_acc', one.run.epochs).value)} ({one.run.seed})" for one in rule.runs
             ),
             accuracy(RECORDED[rule.rule]),
         ]
@@ -190,11 +189,7 @@ def explanation(stored: Runs, audited: Audit, rule: str) -> str | None:
 
 def _of_noise(stored: Runs, rule: str) -> float:
     """Test accuracy on the images of noise.py; NaN where there is no such run."""
-    of = [
-        run.id
-        for run in stored.runs
-        if (run.config["task"]["name"], run.config["rule"]["name"]) == ("noise", rule)
-    ]
+    of = [run.id for run in stored.runs if (run.config["task"]["name"], run.config["rule"]["name"]) == ("noise", rule)]
     rows = stored.rows.filter(pl.col("run").is_in(of), metric="test_acc", epoch=SHORT)
     return float(rows["value"].item()) if len(rows) else math.nan
 
@@ -222,10 +217,7 @@ def record_answer(stored: Runs, audited: Audit) -> str:
         if around.reason is None and around.low <= RECORDED[rule] <= around.high:
             within.append(said)
             continue
-        costs = {
-            label: 100 * (_reached(stored, rule, "as it is") - _reached(stored, rule, label))
-            for label in CHANGES
-        }
+        costs = {label: 100 * (_reached(stored, rule, "as it is") - _reached(stored, rule, label)) for label in CHANGES}
         trained = [one for one in costs.items() if not math.isnan(one[1])]
         if not trained:
             beyond.append(f"{said}, and no change was trained")
@@ -238,9 +230,7 @@ def record_answer(stored: Runs, audited: Audit) -> str:
     if by_form:
         parts.append(f"Explained by what the record does in another way: {'; '.join(by_form)}.")
     if within:
-        parts.append(
-            f"The 95 % interval of our mean holds the record, so seeds may be all of it: {'; '.join(within)}."
-        )
+        parts.append(f"The 95 % interval of our mean holds the record, so seeds may be all of it: {'; '.join(within)}.")
     if beyond:
         answer = (
             "One difference of recipe accounts for much of"

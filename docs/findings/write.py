@@ -28,20 +28,20 @@ from record import (
     record_answer,
 )
 
-from sonde.audit.audit import Audit, RecipeAudit, audit
-from sonde.audit.recipe_table import columns, lines
-from sonde.audit.recovery import QUANTITIES, STREAM, Recovered, foretelling, shares
-from sonde.audit.verdict import sentence
+from sonde.analysis.audit import Audit, RecipeAudit, audit
+from sonde.analysis.ended import complete
+from sonde.analysis.recipe_table import columns, lines
+from sonde.analysis.recovery import QUANTITIES, STREAM, Recovered, foretelling, shares
+from sonde.analysis.verdict import sentence
 from sonde.config import change, label_of
-from sonde.figures import FIGURES
-from sonde.figures.render import render
+from sonde.core.formatting import number, said_share
 from sonde.rules import RULES
-from sonde.runs.ended import complete
+from sonde.show.figures import FIGURES
+from sonde.show.figures.render import render
 from sonde.store.load import load
 from sonde.store.stored import Run, Runs
 from sonde.studies import STUDIES
 from sonde.studies.study import Gathered, StudyFinding, gather
-from sonde.verdicts import number, said_share
 
 HERE = Path(__file__).parent
 STORE = HERE / "runs"
@@ -130,10 +130,7 @@ def pages(stored: Runs) -> dict[str, str]:
         "with_accuracy": with_accuracy,
         "without_times": without_times,
     }
-    return {
-        f"{name}.md": templates.get_template(f"{name}.md.jinja").render(stored=stored) + "\n"
-        for name in PAGES
-    }
+    return {f"{name}.md": templates.get_template(f"{name}.md.jinja").render(stored=stored) + "\n" for name in PAGES}
 
 
 def found(stored: Runs, study: str, epochs: int | None = None) -> Gathered:
@@ -172,11 +169,7 @@ def made_on(stored: Runs) -> str:
     prints = {run.about["data"]["fingerprint"] for run in runs if run.about.get("data")}
     pixels = "".join(f" CIFAR-10 {PIXELS[of]}." for of in sorted(prints))
     counts = sorted(Counter(json.dumps(run.config | {"seed": 0}, sort_keys=True) for run in runs).values())
-    n = (
-        f"n = {counts[0]}"
-        if counts[0] == counts[-1]
-        else f"n = {counts[0]} to {counts[-1]}, as the table says"
-    )
+    n = f"n = {counts[0]}" if counts[0] == counts[-1] else f"n = {counts[0]} to {counts[-1]}, as the table says"
     return (
         f"{n} (seed{'' if len(seeds) == 1 else 's'} {', '.join(map(str, seeds))}), "
         f"{' and '.join(map(str, epochs))} epochs; {' and '.join(machines)}; PyTorch {' and '.join(torch)}.{pixels}"
@@ -232,9 +225,7 @@ def unfinished(gathered: Gathered) -> str:
     configs = study.configs("full", study.seeds["full"])
     missing = len({config.id for config in configs} - {run.id for run in gathered.stored.runs})
     whole = f"The whole study has {len(configs)} runs: six rules and three seeds."
-    return (
-        f"{whole} {missing} of them {'is' if missing == 1 else 'are'} not trained yet." if missing else whole
-    )
+    return f"{whole} {missing} of them {'is' if missing == 1 else 'are'} not trained yet." if missing else whole
 
 
 def without_times(finding: StudyFinding) -> dict[str, str]:

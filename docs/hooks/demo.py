@@ -11,9 +11,9 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from sonde.errors import SondeError
-from sonde.figures import FIGURES
-from sonde.playground.page import render
+from sonde.core.errors import SondeError
+from sonde.show.figures import FIGURES
+from sonde.show.playground.page import render
 from sonde.store.load import load
 from sonde.studies import STUDIES, Study
 from sonde.studies.study import gather
@@ -42,9 +42,7 @@ def _found(name: str, study: Study) -> str:
     for finding in study.findings(gathered):
         seeds = ", ".join(map(str, finding.seeds))
         parts.append(f"- {finding.sentence} (n = {len(finding.runs)}; seeds: {seeds})")
-    parts += [
-        f"<!-- figure: {figure} of {name} -->" for figure, spec in FIGURES.items() if name in spec.paths
-    ][:2]
+    parts += [f"<!-- figure: {figure} of {name} -->" for figure, spec in FIGURES.items() if name in spec.paths][:2]
     return "\n\n".join(parts)
 
 
@@ -87,9 +85,7 @@ def on_files(files: Files, config: MkDocsConfig, **_: Any) -> Files:
     for study in OF_DEMO:
         for name, spec in FIGURES.items():
             if study in spec.paths and (picture := _drawn(name, study)).exists():
-                files.append(
-                    File.generated(config, f"figures/{study}/{name}.png", content=picture.read_bytes())
-                )
+                files.append(File.generated(config, f"figures/{study}/{name}.png", content=picture.read_bytes()))
     files.append(File.generated(config, "demo.md", content=_here(report.exists())))
     files.append(File.generated(config, "findings.md", content=_findings()))
     return files

@@ -6,9 +6,9 @@ from typing import Any
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
-from sonde.explanations.by_name import EXPLANATIONS, documented
-from sonde.explanations.explanation import Explanation
-from sonde.guests import OURS
+from sonde.analysis.explanations.by_name import EXPLANATIONS, documented
+from sonde.analysis.explanations.explanation import Explanation
+from sonde.plugins import OURS
 
 PAGES = {
     "probe": (

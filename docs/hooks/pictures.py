@@ -16,11 +16,11 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from sonde.explanations.diagnoses import DIAGNOSES
-from sonde.figures import FIGURES
-from sonde.figures.render import picture, settle_layout
-from sonde.figures.style import house_style
+from sonde.analysis.explanations.diagnoses import DIAGNOSES
 from sonde.rules import RULES
+from sonde.show.figures import FIGURES
+from sonde.show.figures.render import picture, settle_layout
+from sonde.show.figures.style import house_style
 
 DPI = 120
 PICTURE = re.compile(r"<!-- picture: (\w+) (\w+) -->")

@@ -10,14 +10,14 @@ from typing import Any
 import polars as pl
 from matplotlib.figure import Figure
 
-from sonde.audit.thresholds import Thresholds
-from sonde.figures import Evidence
-from sonde.figures.cohort import cohort_of
-from sonde.figures.contrast import Case, Measure, draw_contrast, only
-from sonde.figures.pair import pair_of
-from sonde.figures.portrait import draw_portrait
+from sonde.analysis.ended import lines
+from sonde.analysis.thresholds import Thresholds
 from sonde.metrics import TRAINED, base_of, label_of
-from sonde.runs.ended import lines
+from sonde.show.figures import Evidence
+from sonde.show.figures.cohort import cohort_of
+from sonde.show.figures.contrast import Case, Measure, draw_contrast, only
+from sonde.show.figures.pair import pair_of
+from sonde.show.figures.portrait import draw_portrait
 from sonde.store.load import load
 
 DOCS = Path(__file__).parents[1]

@@ -7,11 +7,11 @@ from pathlib import Path
 import polars as pl
 from matplotlib.figure import Figure
 
-from sonde.diagnosis.diagnose import diagnose
-from sonde.diagnosis.of_store import signs_of
-from sonde.figures.caption import Group
-from sonde.figures.contrast import Case, Measure, draw_contrast
+from sonde.analysis.diagnosis.diagnose import diagnose
+from sonde.analysis.diagnosis.of_store import signs_of
 from sonde.metrics import WATCHED
+from sonde.show.figures.caption import Group
+from sonde.show.figures.contrast import Case, Measure, draw_contrast
 from sonde.store.load import load
 from sonde.store.stored import Runs, WatchedRun
 

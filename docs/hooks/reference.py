@@ -14,10 +14,10 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 import sonde
-from sonde import rows
+from sonde.analysis import evidence
 from sonde.cli import app
-from sonde.guests import OURS
-from sonde.runs import evidence
+from sonde.metrics import rows
+from sonde.plugins import OURS
 from sonde.store import index, schemas
 
 ROOT = Path(__file__).parents[2]
@@ -50,9 +50,7 @@ def _options(command: Any) -> Iterator[tuple[str, str, str]]:
     for one in command.params:
         if one.name in ("help", "install_completion", "show_completion") or getattr(one, "hidden", False):
             continue
-        names = (
-            [*one.opts, *one.secondary_opts] if one.param_type_name == "option" else [one.metavar or one.name]
-        )
+        names = [*one.opts, *one.secondary_opts] if one.param_type_name == "option" else [one.metavar or one.name]
         value = one.metavar if one.param_type_name == "option" and one.metavar else None
         shown = ", ".join(f"`{name}{f' {value}' if value else ''}`" for name in names)
         default = "" if one.default in (None, False, ...) or callable(one.default) else f"`{one.default}`"
@@ -109,9 +107,7 @@ def _remarks(module: Any) -> dict[str, str]:
 
 def _columns(schema: pl.Schema, module: Any) -> str:
     remarks = _remarks(module)
-    return _table(
-        ("column", "type", ""), ((f"`{n}`", f"`{t}`", remarks.get(n, "")) for n, t in schema.items())
-    )
+    return _table(("column", "type", ""), ((f"`{n}`", f"`{t}`", remarks.get(n, "")) for n, t in schema.items()))
 
 
 def _keys(kind: Any) -> str:
@@ -151,9 +147,7 @@ def _files() -> str:
 def on_files(files: Files, config: MkDocsConfig, **_: Any) -> Files:
     for name, page in (("commands", _commands()), ("python", _python()), ("files", _files())):
         files.append(File.generated(config, f"reference/{name}.md", content=page))
-    named = {
-        path for file in Path(config.docs_dir).glob("**/*.md") for path in _SOURCE.findall(file.read_text())
-    }
+    named = {path for file in Path(config.docs_dir).glob("**/*.md") for path in _SOURCE.findall(file.read_text())}
     for path in sorted(named):
         text = (ROOT / "src" / "sonde" / path).read_text()
         files.append(File.generated(config, f"source/{path}.txt", content=text))

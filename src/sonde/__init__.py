@@ -2,47 +2,51 @@
 
 from typing import TYPE_CHECKING, Any
 
+from sonde.core import moved_modules
+
 if TYPE_CHECKING:
     from sonde import models as models
-    from sonde import probes as probes
     from sonde import rules as rules
     from sonde import tasks as tasks
-    from sonde.chains import chain as chain
-    from sonde.checking.before_training import check as check
     from sonde.config import Probing as Probing
     from sonde.config import RunConfig as RunConfig
-    from sonde.errors import SondeError as SondeError
-    from sonde.guests import guest as guest
-    from sonde.guests import register as register
-    from sonde.optimisers import Optimiser as Optimiser
-    from sonde.rows import Reading as Reading
-    from sonde.stored_runs import load as load
+    from sonde.core.errors import SondeError as SondeError
+    from sonde.core.optimisers import Optimiser as Optimiser
+    from sonde.metrics import probes as probes
+    from sonde.metrics.rows import Reading as Reading
+    from sonde.network.chain import chain as chain
+    from sonde.observe.check import check as check
+    from sonde.observe.watch import watch as watch
+    from sonde.plugins import guest as guest
+    from sonde.plugins import register as register
+    from sonde.show.stored_runs import load as load
     from sonde.training.assign import CreditAssignment as CreditAssignment
     from sonde.training.train import train as train
-    from sonde.watching.watch import watch as watch
 
     __version__: str
 
 _HOME = {
     "CreditAssignment": "sonde.training.assign",
-    "Optimiser": "sonde.optimisers",
+    "Optimiser": "sonde.core.optimisers",
     "Probing": "sonde.config",
-    "Reading": "sonde.rows",
+    "Reading": "sonde.metrics.rows",
     "RunConfig": "sonde.config",
-    "SondeError": "sonde.errors",
-    "chain": "sonde.chains",
-    "check": "sonde.checking.before_training",
-    "guest": "sonde.guests",
-    "load": "sonde.stored_runs",
+    "SondeError": "sonde.core.errors",
+    "chain": "sonde.network.chain",
+    "check": "sonde.observe.check",
+    "guest": "sonde.plugins",
+    "load": "sonde.show.stored_runs",
     "models": "sonde",
-    "probes": "sonde",
-    "register": "sonde.guests",
+    "probes": "sonde.metrics",
+    "register": "sonde.plugins",
     "rules": "sonde",
     "tasks": "sonde",
     "train": "sonde.training.train",
-    "watch": "sonde.watching.watch",
+    "watch": "sonde.observe.watch",
 }
-"""Where each name lives; packages stand for themselves."""
+"""Where each name lives."""
+
+_PACKAGES = ("models", "probes", "rules", "tasks")
 
 __all__ = [
     "CreditAssignment",
@@ -73,10 +77,13 @@ def __getattr__(name: str) -> Any:
         return metadata.version("sonde")
     if name not in _HOME:
         raise AttributeError(f"module 'sonde' has no attribute {name!r}: it has {', '.join(_HOME)}")
-    if _HOME[name] == "sonde":
-        return import_module(f"sonde.{name}")
+    if name in _PACKAGES:
+        return import_module(f"{_HOME[name]}.{name}")
     return getattr(import_module(_HOME[name]), name)
 
 
 def __dir__() -> list[str]:
     return [*__all__, "__version__"]
+
+
+moved_modules.install()

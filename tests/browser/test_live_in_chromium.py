@@ -145,9 +145,7 @@ def test_a_watched_loop_of_a_thousand_modules_is_followed_step_by_step_and_its_n
 def test_the_live_page_passes_axe_with_runs_and_without(
     browser: "Browser", tmp_path: Path, width: int, scheme: str
 ) -> None:
-    axe = pytest.importorskip(
-        "axe_playwright_python.sync_playwright", reason="axe-playwright-python is not there"
-    )
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not there")
     with served(tmp_path) as (url, _):
         size = {"width": width, "height": 900}
         opened = open_page(browser, url, viewport=size, color_scheme=scheme, ready="#live")

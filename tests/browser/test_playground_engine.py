@@ -13,9 +13,9 @@ from playground_reference import Reference
 from torch import Tensor
 
 from sonde.cli.playground import playground as write_playground
-from sonde.losses import CROSS_ENTROPY
 from sonde.models import Model, PlainMLP, ResidualMLP, ResMLP, StudentNet
 from sonde.network import Signature
+from sonde.network.losses import CROSS_ENTROPY
 from sonde.rules import Backprop, DirectFeedback, FeedbackAlignment, Frozen, Rule
 from sonde.rules.rule import Matrices
 from sonde.training import step
@@ -96,9 +96,7 @@ def request(steps: int = 0, samples: int = 7, **changes: Any) -> dict[str, Any]:
     }
 
 
-def reference(
-    asked: dict[str, Any], answer: dict[str, Any]
-) -> tuple[Reference, dict[str, Tensor], Tensor, Tensor]:
+def reference(asked: dict[str, Any], answer: dict[str, Any]) -> tuple[Reference, dict[str, Tensor], Tensor, Tensor]:
     """The same network in float64, on the weights and feedback that the page exported."""
     sizes, settings = asked["sizes"], asked["settings"]
     weights = {
@@ -186,9 +184,7 @@ def test_optimisers_take_pytorch_s_steps(exchange: Exchange, optimiser: str, dec
 
 
 def test_kolen_pollack_takes_the_weights_steps_and_what_differs_decays(exchange: Exchange) -> None:
-    one = request(
-        steps=4, rule="kp", optimiser="sgd", decay=0.5, rate=0.1, task="teacher", block="two", norm="pre"
-    )
+    one = request(steps=4, rule="kp", optimiser="sgd", decay=0.5, rate=0.1, task="teacher", block="two", norm="pre")
     (answer,) = exchange([one])
     net, feedback, x, y = reference(one, answer)
     for _ in range(4):
@@ -201,9 +197,7 @@ def test_kolen_pollack_takes_the_weights_steps_and_what_differs_decays(exchange:
     start, end = answer["start"], answer["end"]
     for name, v in end["feedback"].items():
         assert off(v, feedback[name]) < CLOSE
-        apart = [
-            torch.tensor(at["weights"][name]) - torch.tensor(at["feedback"][name]) for at in (start, end)
-        ]
+        apart = [torch.tensor(at["weights"][name]) - torch.tensor(at["feedback"][name]) for at in (start, end)]
         assert apart[1].norm() == pytest.approx(0.95**4 * apart[0].norm(), rel=1e-4)
 
 
@@ -218,16 +212,12 @@ def test_a_rule_whose_matrices_are_the_weights_is_backprop(exchange: Exchange, r
         given: dict[str, Any] = {"weights": weights}
     else:
         given = {"feedback": {n: weights[n] for n in matrices}}
-    ours, bp = exchange(
-        [one | given, one | given | {"settings": one["settings"] | {"rule": "bp"}, "feedback": {}}]
-    )
+    ours, bp = exchange([one | given, one | given | {"settings": one["settings"] | {"rule": "bp"}, "feedback": {}}])
     for a, g in zip(ours["credits"], bp["gradients"], strict=True):
         assert off(a, torch.tensor(g, dtype=torch.float64)) < CLOSE
 
 
-@pytest.mark.parametrize(
-    "rule", [Backprop(), FeedbackAlignment(), DirectFeedback(), Frozen()], ids=lambda r: r.label
-)
+@pytest.mark.parametrize("rule", [Backprop(), FeedbackAlignment(), DirectFeedback(), Frozen()], ids=lambda r: r.label)
 @pytest.mark.parametrize("model", ["plain_mlp", "res_mlp", "residual_mlp", "student_net"])
 def test_where_sonde_has_the_network_its_own_step_gives_the_same_gradients(
     exchange: Exchange, model: str, rule: Rule
@@ -256,9 +246,7 @@ def test_where_sonde_has_the_network_its_own_step_gives_the_same_gradients(
     net.load_state_dict(weights)
     feedback = [torch.tensor(start["feedback"][k]).double() for k in sorted(start["feedback"], key=int)]
     x = torch.tensor(one["x"]).double().view(-1, sizes["inputs"])
-    step.backward(
-        net, rule, Matrices([b.view(d, -1) for b in feedback]), x, torch.tensor(one["y"]), CROSS_ENTROPY
-    )
+    step.backward(net, rule, Matrices([b.view(d, -1) for b in feedback]), x, torch.tensor(one["y"]), CROSS_ENTROPY)
     gradients = {n: p.grad for n, p in net.named_parameters() if p.grad is not None}
     assert gradients.keys() == answer["parameters"].keys()
     assert max(off(answer["parameters"][n], g) for n, g in gradients.items()) < CLOSE

@@ -12,10 +12,10 @@ import pytest
 import torch
 from chromium import LATENCY, Opened, chromium, missing, open_page
 
+from sonde.analysis.theory import independent_factor, second_moments
 from sonde.cli.playground import playground as write_playground
 from sonde.config import RunConfig, completed
 from sonde.studies.settings import settings, swept
-from sonde.theory import independent_factor, second_moments
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -136,14 +136,10 @@ def loss(frame: dict[str, Any]) -> float:
     return float(frame["evaluation"]["loss"])
 
 
-def test_it_is_one_file_of_at_most_a_megabyte_and_its_first_picture_comes_at_once(
-    visit: Any, path: Path
-) -> None:
+def test_it_is_one_file_of_at_most_a_megabyte_and_its_first_picture_comes_at_once(visit: Any, path: Path) -> None:
     assert path.stat().st_size <= 1_000_000
     opened = visit()
-    (after,) = opened.page.evaluate(
-        "performance.getEntriesByName('first picture').map(mark => mark.startTime)"
-    )
+    (after,) = opened.page.evaluate("performance.getEntriesByName('first picture').map(mark => mark.startTime)")
     print(f"\nfirst picture after {after / 1000:.2f} s, {path.stat().st_size / 1e3:.0f} kB")
     assert all(opened.path(chart)[-1].startswith("M") for chart in ("signal", "gradient", "cosine"))
 
@@ -194,9 +190,7 @@ def choose(visit: Any, name: str) -> Opened:
 
 def test_every_preset_gives_its_reason_in_two_sentences(visit: Any) -> None:
     opened = paused(visit())
-    assert opened.page.eval_on_selector_all("[data-preset]", "all => all.map(b => b.dataset.preset)") == [
-        *PRESETS
-    ]
+    assert opened.page.eval_on_selector_all("[data-preset]", "all => all.map(b => b.dataset.preset)") == [*PRESETS]
     for name in PRESETS:
         opened.page.click(f"[data-preset={name}]")
         assert opened.page.get_attribute(f"[data-preset={name}]", "aria-pressed") == "true"
@@ -273,14 +267,10 @@ def test_the_theory_line_is_that_of_the_figures_and_networks_start_along_it(visi
     if skip in (0, 1):
         assert theory["signal"] == pytest.approx([q**0.5 for q in second_moments(residual, alpha, depth)])
     for l in range(depth + 1):
-        assert median(values(start, "signal")[l] for start in starts) == pytest.approx(
-            theory["signal"][l], rel=0.2
-        )
+        assert median(values(start, "signal")[l] for start in starts) == pytest.approx(theory["signal"][l], rel=0.2)
         back = median(values(start, "gradient")[l] / start["theory"]["gradient"][l] for start in starts)
         assert 0.75 < back < 1.4
-    if (
-        skip == 1
-    ):  # of the identity's gradient much lies along the stream, and more comes back than (1 + α²)^½ a layer
+    if skip == 1:  # of the identity's gradient much lies along the stream, and more comes back than (1 + α²)^½ a layer
         assert theory["gradient"][0] / theory["gradient"][-1] > 2 * independent_factor(True, alpha) ** depth
 
 
@@ -383,9 +373,7 @@ def test_everything_can_be_done_with_the_keyboard(visit: Any) -> None:
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_a_phone_shows_everything_without_scrolling_sideways(visit: Any, theme: str) -> None:
-    opened = paused(
-        visit("#task=teacher&rule=dfa", viewport={"width": 390, "height": 844}, color_scheme=theme)
-    )
+    opened = paused(visit("#task=teacher&rule=dfa", viewport={"width": 390, "height": 844}, color_scheme=theme))
     page = opened.page
     page.click("#choices summary")
     page.wait_for_selector("#set-depth", state="visible")
@@ -438,9 +426,7 @@ def test_the_line_trains_the_network_of_the_page(visit: Any, model: str) -> None
     }
     batch = {"x": [0.5] * sizes["inputs"], "y": [0] if signature.classifies else [0.5] * sizes["outputs"]}
     ours = opened.page.evaluate(EXCHANGE, {"settings": settings, "sizes": sizes, **batch})
-    draws = [
-        config.model.build(signature, torch.Generator().manual_seed(seed)).state_dict() for seed in range(40)
-    ]
+    draws = [config.model.build(signature, torch.Generator().manual_seed(seed)).state_dict() for seed in range(40)]
     assert {name: list(value.shape) for name, value in draws[0].items()} == ours["shapes"]
     for name, std in ours["spread"].items():
         spread = torch.stack([draw[name] for draw in draws]).std().item()

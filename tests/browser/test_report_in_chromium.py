@@ -241,9 +241,7 @@ def test_names_that_look_like_markup_stay_text_and_execute_nothing(opened: Opene
     assert page.evaluate("document.querySelector(':target').id") == f"run-{NASTY_ID}"
     assert page.locator("img, iframe, object").count() == 0
     assert page.locator("script").count() == 2
-    assert (
-        page.locator("b").count() == 0
-    )  # complaints, a dialog among them, are looked at when the page closes
+    assert page.locator("b").count() == 0  # complaints, a dialog among them, are looked at when the page closes
 
 
 def test_dark_and_light_follow_the_system_and_the_button(browser: "Browser", report: Path) -> None:
@@ -311,9 +309,7 @@ def test_paper_has_no_controls_and_keeps_the_charts(opened: Opened) -> None:
     opened.page.emulate_media(media="print")
     visible = "boxes => boxes.filter(box => box.checkVisibility()).length"
     assert opened.page.eval_on_selector_all(".controls, button:not(.term), select, input, nav", visible) == 0
-    drawn = (
-        "[...document.querySelectorAll('#stage .plot svg')].filter(box => box.checkVisibility()).length === 4"
-    )
+    drawn = "[...document.querySelectorAll('#stage .plot svg')].filter(box => box.checkVisibility()).length === 4"
     opened.page.wait_for_function(drawn)  # the charts are drawn anew for paper
     assert opened.page.eval_on_selector_all(".key", visible) == 2  # which line is which
     opened.page.emulate_media(media="screen")

@@ -12,9 +12,9 @@ import pytest
 from chromium import Opened, chromium, missing, open_page
 
 from report_stores import NASTY, rename, write_run, write_study
+from sonde.analysis.explanations.by_name import explanations
 from sonde.cli.report import report as write_report
 from sonde.config import change
-from sonde.explanations.by_name import explanations
 from sonde.studies import STUDIES
 
 if TYPE_CHECKING:
@@ -39,9 +39,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("views") / "runs"
     ids = write_study(root, "audit")
     rename(root, ids[1], rule_label=NASTY)
-    swept = [
-        config for config in STUDIES["audit"].configs("quick", (1, 2)) if config.rule.label in ("BP", "FA")
-    ]
+    swept = [config for config in STUDIES["audit"].configs("quick", (1, 2)) if config.rule.label in ("BP", "FA")]
     for config in swept:
         for width in WIDTHS:
             write_run(root, replace(change(config, {"model.d": width}), epochs=3))
@@ -52,9 +50,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def wide(browser: "Browser", report: Path) -> Iterator[Opened]:
-    known = open_page(
-        browser, report, viewport={"width": 1400, "height": 900}, ready="#beside-chart .plot svg"
-    )
+    known = open_page(browser, report, viewport={"width": 1400, "height": 900}, ready="#beside-chart .plot svg")
     yield known
     assert known.complaints == []
     assert [url for url in known.requests if not url.startswith(("file:", "data:", "blob:"))] == []
@@ -74,12 +70,8 @@ def test_the_first_screen_has_a_sentence_a_chart_and_how_sure_for_a_study(wide: 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1400, 800, 390])
-def test_every_screen_is_quiet_and_passes_axe(
-    browser: "Browser", report: Path, width: int, scheme: str
-) -> None:
-    axe = pytest.importorskip(
-        "axe_playwright_python.sync_playwright", reason="axe-playwright-python is not there"
-    )
+def test_every_screen_is_quiet_and_passes_axe(browser: "Browser", report: Path, width: int, scheme: str) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not there")
     opened = open_page(
         browser,
         report,
@@ -98,9 +90,7 @@ def test_every_screen_is_quiet_and_passes_axe(
     opened.page.close()
 
 
-def test_a_word_is_explained_by_key_and_by_touch_as_sonde_explain_says_it(
-    browser: "Browser", report: Path
-) -> None:
+def test_a_word_is_explained_by_key_and_by_touch_as_sonde_explain_says_it(browser: "Browser", report: Path) -> None:
     opened = open_page(
         browser, report, viewport={"width": 390, "height": 800}, has_touch=True, ready=".answer .plot svg"
     )

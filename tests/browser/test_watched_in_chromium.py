@@ -9,7 +9,7 @@ from chromium import Opened, chromium, missing, open_page
 from torch import Tensor, nn
 
 from sonde.cli.report import report as write_report
-from sonde.watching.watch import watch
+from sonde.observe.watch import watch
 
 pytestmark = [
     pytest.mark.xdist_group("browser"),

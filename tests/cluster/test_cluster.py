@@ -154,9 +154,7 @@ def test_a_killed_node_loses_nothing(cluster: ThreeNodes, sonde: Sonde, tmp_path
     node, epoch = after["node"], after["from_epoch"]
     assert node != first
     assert epoch >= 3
-    assert (
-        f"sonde: run {victim}: its worker on {first} died; on {node} it goes on after epoch {epoch}\n" in told
-    )
+    assert f"sonde: run {victim}: its worker on {first} died; on {node} it goes on after epoch {epoch}\n" in told
     resumed = f"resumed after epoch {epoch} on .*, node {node}"
     assert re.search(resumed, sonde("show").stdout)
     sonde("report", "--no-figures", "--with-provenance", "--out", "report.html")
@@ -195,9 +193,7 @@ def test_ctrl_c_saves_the_epoch_and_another_engine_goes_on(
         os.killpg(process.pid, signal.SIGINT)  # what a terminal does
         told = finish(process)
     assert process.returncode == 130
-    under_way = re.search(
-        r"(\d) runs? finish(es)? (its|their) epoch and saves? it; Ctrl-C again stops at once\n", told
-    )
+    under_way = re.search(r"(\d) runs? finish(es)? (its|their) epoch and saves? it; Ctrl-C again stops at once\n", told)
     assert under_way  # none where the signal came between two runs; one that was in its last epoch completes
     stopped = re.findall(r"sonde: run \S+ unfinished on \S+/\w+: stopped\n", told)
     assert len(stopped) <= int(under_way[1])
@@ -240,9 +236,7 @@ execute([parse({to_tree(config)!r})], runs=Path("runs"), data_root=None, device=
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
     first, *rest = done.stderr.splitlines()
-    assert re.match(
-        rf"sonde: run {config.id} failed on \S+/\w+: SafetensorError: .* \(log: .*log.txt\)", first
-    )
+    assert re.match(rf"sonde: run {config.id} failed on \S+/\w+: SafetensorError: .* \(log: .*log.txt\)", first)
     log = (tmp_path / "runs" / config.id / "log.txt").read_text()
     assert re.search(r" process \d+ on .*, node \S+/\w+, resumes from epoch 0\n", log)
     assert rest[:LOG_LINES] == [f"    {line}" for line in log.splitlines()[-LOG_LINES:]]

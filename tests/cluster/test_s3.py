@@ -15,10 +15,10 @@ from cluster.s3_server import KEY, SECRET, assert_same_runs, use
 from conftest import SMALL, Sonde
 from processes import LONG, alive, wait_for
 from report_stores import write_run
-from sonde.datasets.archive import Archive
-from sonde.datasets.cifar10 import find
-from sonde.errors import SondeError
+from sonde.core.errors import SondeError
 from sonde.store import index_writer, remote
+from sonde.store.datasets.archive import Archive
+from sonde.store.datasets.cifar10 import find
 from sonde.store.lock import Held, hold
 from sonde.store.remote import Remote
 from sonde.studies import STUDIES
@@ -30,9 +30,7 @@ for needed in ("moto", "s3fs"):
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 
-def test_a_study_gives_the_same_in_a_bucket_and_in_a_folder(
-    bucket: str, sonde: Sonde, tmp_path: Path
-) -> None:
+def test_a_study_gives_the_same_in_a_bucket_and_in_a_folder(bucket: str, sonde: Sonde, tmp_path: Path) -> None:
     url = f"{bucket}/deep/prefix"
     to_url = sonde("run", "residual", *SMALL, "--runs", url, "--out", "url")
     to_folder = sonde("run", "residual", *SMALL, "--runs", "runs", "--out", "folder")
@@ -43,9 +41,7 @@ def test_a_study_gives_the_same_in_a_bucket_and_in_a_folder(
     assert not list(tmp_path.glob("s3:*"))
 
 
-def test_every_reader_says_of_a_bucket_what_it_says_of_a_folder(
-    bucket: str, sonde: Sonde, tmp_path: Path
-) -> None:
+def test_every_reader_says_of_a_bucket_what_it_says_of_a_folder(bucket: str, sonde: Sonde, tmp_path: Path) -> None:
     for config in STUDIES["audit"].configs("quick", (42, 123)) + STUDIES["cifar10"].configs("quick", (42,)):
         write_run(at(f"{bucket}/runs"), config)
         write_run(tmp_path / "runs", config)
@@ -102,9 +98,7 @@ def test_a_command_that_was_killed_resumes_at_once(bucket: str, sonde: Sonde, tm
     def leases() -> list[Remote]:
         return [at(url) / name for name in at(url).walk() if name.startswith(".locks/")]
 
-    with subprocess.Popen(
-        command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    ) as process:
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
             wait_for(lambda: furthest() >= 3, process)
         finally:
@@ -127,9 +121,7 @@ def test_a_lease_keeps_the_second_process_out(bucket: str, monkeypatch: pytest.M
         "    print('held', flush=True)\n"
         "    sys.stdin.read()\n"
     )
-    other = subprocess.Popen(
-        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+    other = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert other.stdin is not None
     assert other.stdout is not None
     assert other.stdout.readline() == "held\n"
@@ -195,9 +187,7 @@ def test_a_missing_bucket_and_a_server_that_is_away_are_one_line_each(
         package.load(f"{bucket}/runs")
 
 
-def test_no_credentials_at_all_is_one_line(
-    bucket: str, sonde: Sonde, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_credentials_at_all_is_one_line(bucket: str, sonde: Sonde, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")

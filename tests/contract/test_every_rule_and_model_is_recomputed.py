@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 
 import sonde
+from sonde.analysis.recompute.comparison import COURSE, Recomputation, recompute
+from sonde.analysis.recompute.credits import CREDITS
+from sonde.analysis.recompute.definitions import DEFINITIONS
+from sonde.analysis.recompute.stored import read_end
 from sonde.config import Optimiser, Probing, RunConfig
+from sonde.metrics.probes import PROBES
 from sonde.models import MODELS as MODEL_TABLE
 from sonde.models import ConvNet, Model, PlainMLP, ResidualMLP, ResMLP, ResNet, StudentNet, VitMini
-from sonde.probes import PROBES
-from sonde.recompute.comparison import COURSE, Recomputation, recompute
-from sonde.recompute.credits import CREDITS
-from sonde.recompute.definitions import DEFINITIONS
-from sonde.recompute.stored import read_end
 from sonde.rules import RULES, CreditBridge, DirectFeedback, FeedbackAlignment, Rule, StateBridge
 from sonde.rules.dkp import DirectKolenPollack
 from sonde.store.run import RunFolder
@@ -32,10 +32,7 @@ RULE_CASES: dict[str, Rule] = {name: rule() for name, rule in RULES.items()} | {
     "fa, level: layer": FeedbackAlignment(level="layer")
 }
 PAIRS = [
-    (model, rule)
-    for model in MODELS
-    for rule in RULE_CASES
-    if not (model in MAPS and rule in ("fa", "credit_bridge"))
+    (model, rule) for model in MODELS for rule in RULE_CASES if not (model in MAPS and rule in ("fa", "credit_bridge"))
 ]
 # Newer rules meet every network in the same code: one of vectors, one of tokens and one of maps will do.
 FEW = ("residual_mlp", "vit_mini", "conv_net")
@@ -87,9 +84,7 @@ def test_every_probe_rule_and_model_is_among_the_definitions_and_the_cases() -> 
 @pytest.mark.parametrize(
     ("model", "rule"), [(model, rule) for model, rule in PAIRS if model in FEW or rule in FIRST_RULES]
 )
-def test_a_run_of_every_rule_and_model_is_recomputed_to_the_last_digits(
-    model: str, rule: str, tmp_path: Path
-) -> None:
+def test_a_run_of_every_rule_and_model_is_recomputed_to_the_last_digits(model: str, rule: str, tmp_path: Path) -> None:
     task = IMAGES if model in MAPS else TEACHER
     assert_all_within_tolerance(recomputed(config_of(MODELS[model], RULE_CASES[rule], task), tmp_path))
 
@@ -133,9 +128,7 @@ def test_so_is_a_regression(model: str, rule: str, tmp_path: Path) -> None:
 
 
 def test_so_is_a_step_of_a_given_length_and_a_run_in_float64(tmp_path: Path) -> None:
-    probes = Probing(
-        names=("rho", "nudge", "loss"), costly=(), size=6, directions=3, epsilon=1e-3, etas=(0.5,)
-    )
+    probes = Probing(names=("rho", "nudge", "loss"), costly=(), size=6, directions=3, epsilon=1e-3, etas=(0.5,))
     config = config_of(MODELS["residual_mlp"], RULES["dfa"](), probes=probes, precision="float64")
     found = recomputed(config, tmp_path)
     assert found.worst(single=True) is None

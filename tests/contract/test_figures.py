@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from residual_evidence import residual_evidence, undefined_where, with_rows, with_runs
-from sonde.figures import FIGURES, Evidence, NoData, figures_of
+from sonde.show.figures import FIGURES, Evidence, NoData, figures_of
 from sonde.studies import STUDIES
 from study_evidence import RULES, rules_evidence, snapshot_evidence
 
@@ -29,9 +29,7 @@ EVIDENCE: dict[str, Evidence] = {
     "snapshots": snapshot_evidence(seeds=SEEDS, epochs=4),
     "cifar10": rules_evidence(seeds=SEEDS, epochs=4),
     "audit": AUDIT,
-    "rules": Evidence(
-        pl.concat([AUDIT.rows, *BACKWARD, CONV.rows]), pl.concat([AUDIT.runs, CONV.runs]), AUDIT.source
-    ),
+    "rules": Evidence(pl.concat([AUDIT.rows, *BACKWARD, CONV.rows]), pl.concat([AUDIT.runs, CONV.runs]), AUDIT.source),
 }
 ENTRIES = [(name, study) for name, spec in FIGURES.items() for study in spec.paths]
 
@@ -50,7 +48,7 @@ def test_an_entry_says_what_it_shows_who_draws_it_and_where_its_files_go(name: s
     spec = FIGURES[name]
     assert spec.title[0].isupper()
     module, function = spec.drawn_by.split(".")
-    assert callable(getattr(import_module(f"sonde.figures.{module}"), function))
+    assert callable(getattr(import_module(f"sonde.show.figures.{module}"), function))
     assert spec.formats == ("png", "pdf")
     for study, path in spec.paths.items():
         assert figures_of(study)[PurePosixPath(path).name] is spec
@@ -66,10 +64,7 @@ def test_a_figure_is_drawn_and_its_caption_says_n_seeds_recipe_and_runs(name: st
     assert n.split(" (")[0] in figure.get_suptitle().replace("\n", " ")
     assert n in caption
     assert "learning rate 0.001" in caption
-    assert (
-        any(run in caption for run in evidence.runs["run"])
-        or f"their ids are in {evidence.source}" in caption
-    )
+    assert any(run in caption for run in evidence.runs["run"]) or f"their ids are in {evidence.source}" in caption
     assert caption.count("\n") == 1 == caption.index("\n") - len(caption) + 2
     drawn = [artist for ax in figure.axes for artist in (*ax.lines, *ax.patches, *ax.images)]
     assert drawn

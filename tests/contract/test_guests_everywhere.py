@@ -14,9 +14,9 @@ import sonde as package
 from old_stores import COMMANDS, unpack
 from report_stores import write_run
 from sonde.config import parse, whole_tree
-from sonde.figures import figures_of
 from sonde.models import MODELS
 from sonde.rules import RULES
+from sonde.show.figures import figures_of
 from sonde.studies import STUDIES
 from sonde.studies.study import gather
 from sonde.tasks import TASKS
@@ -132,9 +132,7 @@ def test_a_file_that_changes_between_start_and_resume_is_refused(tmp_path: Path)
     mine.write_bytes((tmp_path / "runs" / first.id / "signs.py").read_bytes())
     assert package.train(parse(tree), runs=tmp_path / "runs").state == "complete"
     mine.write_text(mine.read_text() + "\n")
-    assert package.train(parse(tree), runs=tmp_path / "runs").state == "complete", (
-        "ended runs stand in nobody's way"
-    )
+    assert package.train(parse(tree), runs=tmp_path / "runs").state == "complete", "ended runs stand in nobody's way"
 
 
 def test_bad_guests_are_one_line_on_the_command_line_and_leave_nothing(sonde: Sonde, tmp_path: Path) -> None:

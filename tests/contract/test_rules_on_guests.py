@@ -9,22 +9,17 @@ from torch import Tensor
 
 from networks import read
 from plain_modules import GUESTS, T, V
-from sonde.errors import SondeError
-from sonde.probes import PROBES, Context, take
+from sonde.core.errors import SondeError
+from sonde.metrics.probes import PROBES, Context, take
 from sonde.rules import RULES, CreditBridge, Rule
 from sonde.training.assign import CreditAssignment
 from sonde.training.tensors import pack, unpack
 
 STEPS = 40
-RULES_HERE: dict[str, Rule] = {name: rule() for name, rule in RULES.items()} | {
-    "credit_bridge": CreditBridge(copies=2)
-}
+RULES_HERE: dict[str, Rule] = {name: rule() for name, rule in RULES.items()} | {"credit_bridge": CreditBridge(copies=2)}
 # LeNet's units change the shape of their maps, which block-level FA and Credit Bridge refuse.
 PAIRS = [
-    (guest, rule)
-    for guest in GUESTS
-    for rule in RULES
-    if not (guest == "lenet" and rule in ("fa", "credit_bridge"))
+    (guest, rule) for guest in GUESTS for rule in RULES if not (guest == "lenet" and rule in ("fa", "credit_bridge"))
 ]
 
 
@@ -48,9 +43,7 @@ def assignment_of(guest: str, rule: str) -> tuple[CreditAssignment, Tensor, Tens
 
 
 @pytest.mark.parametrize(("guest", "rule"), PAIRS)
-def test_the_loss_falls_only_frozen_units_stay_and_every_probe_has_a_number_or_a_reason(
-    guest: str, rule: str
-) -> None:
+def test_the_loss_falls_only_frozen_units_stay_and_every_probe_has_a_number_or_a_reason(guest: str, rule: str) -> None:
     assignment, x, y = assignment_of(guest, rule)
     net = assignment.net
     before = copy.deepcopy(net.blocks.state_dict())
@@ -91,9 +84,7 @@ def test_the_loss_falls_only_frozen_units_stay_and_every_probe_has_a_number_or_a
         assert found["credit_cosine/bp", layer].value == pytest.approx(1)
 
 
-@pytest.mark.parametrize(
-    ("guest", "rule"), [pair for pair in PAIRS if pair[0] in ("convnet", "vit_mean", "gpt")]
-)
+@pytest.mark.parametrize(("guest", "rule"), [pair for pair in PAIRS if pair[0] in ("convnet", "vit_mean", "gpt")])
 def test_what_a_rule_owns_is_restored_bit_for_bit(guest: str, rule: str) -> None:
     assignment, x, y = assignment_of(guest, rule)
     assignment.backward(x, y)

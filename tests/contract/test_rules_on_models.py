@@ -98,9 +98,7 @@ def test_the_loss_falls_and_only_frozen_blocks_stay(model: str, rule: str) -> No
     losses = [program.train_epoch(epoch).readings[0].value for epoch in range(1, 1 + epochs)]
     assert program.evaluate()[0].value < at_init
     assert losses[-1] < losses[0]
-    moved = {
-        name for name, value in program.net.blocks.named_parameters() if not torch.equal(value, before[name])
-    }
+    moved = {name for name, value in program.net.blocks.named_parameters() if not torch.equal(value, before[name])}
     assert moved == (set() if rule == "frozen" else set(before))
     assert all(not torch.equal(v, outside[name]) for name, v in program.net.readout.state_dict().items())
 

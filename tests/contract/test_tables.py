@@ -9,10 +9,10 @@ import pytest
 
 from conftest import tiny_config
 from sonde.config import CHOICES, label_of, parse, to_tree
-from sonde.figures import figures_of
-from sonde.guests import find
+from sonde.metrics.probes import PROBES
 from sonde.models import ResidualMLP
-from sonde.probes import PROBES
+from sonde.plugins import find
+from sonde.show.figures import figures_of
 from sonde.studies import STUDIES
 from sonde.tasks import Digits
 
@@ -23,9 +23,7 @@ ENTRIES += [(part, name, find(part, f"{FILES / file}.py:{name}").kind) for part,
 
 
 @pytest.mark.parametrize(("part", "name", "kind"), ENTRIES, ids=[f"{p}-{n}" for p, n, _ in ENTRIES])
-def test_an_entry_is_a_documented_frozen_configuration_with_defaults(
-    part: str, name: str, kind: type[Any]
-) -> None:
+def test_an_entry_is_a_documented_frozen_configuration_with_defaults(part: str, name: str, kind: type[Any]) -> None:
     entry = kind()
     assert inspect.getdoc(kind)
     assert label_of(part, entry)

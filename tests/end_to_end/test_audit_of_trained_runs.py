@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sonde.audit.audit import RuleAudit, audit
-from sonde.audit.questions import scale_free, since_init
+from sonde.analysis.audit import RuleAudit, audit
+from sonde.analysis.questions import scale_free, since_init
 from sonde.config import Probing, RunConfig
 from sonde.models import Model, ResidualMLP, VitMini
 from sonde.rules import Backprop, DirectFeedback, Frozen, Rule
@@ -16,15 +16,11 @@ from sonde.studies.recipes import classification, teacher_student
 from sonde.tasks import Teacher
 from sonde.training.train import train_together
 
-PROBES = Probing(
-    names=("hidden_norm", "growth", "grad_norm", "credit_cosine"), schedule="log_spaced", k=20, costly=()
-)
+PROBES = Probing(names=("hidden_norm", "growth", "grad_norm", "credit_cosine"), schedule="log_spaced", k=20, costly=())
 NETWORK = ResidualMLP(d=32, L=4)
 
 
-def trained(
-    runs: Path, config: RunConfig, rules: Sequence[Rule], seeds: Sequence[int]
-) -> dict[str, RuleAudit]:
+def trained(runs: Path, config: RunConfig, rules: Sequence[Rule], seeds: Sequence[int]) -> dict[str, RuleAudit]:
     for rule in rules:
         train_together([replace(config, rule=rule, seed=seed, probes=PROBES) for seed in seeds], runs=runs)
     (recipe,) = audit(load(runs)).recipes

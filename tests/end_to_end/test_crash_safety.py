@@ -43,9 +43,7 @@ def test_a_run_killed_thirty_times_ends_bit_identical_to_an_uninterrupted_one(tm
             worker.join(timeout=moments.uniform(0.0, whole_takes / 6))
         else:  # inside a run, however fast it is
             before = furthest(runs)
-            wait_for(
-                lambda worker=worker, before=before: furthest(runs) > before or worker.exitcode is not None
-            )
+            wait_for(lambda worker=worker, before=before: furthest(runs) > before or worker.exitcode is not None)
         if worker.exitcode is None:
             assert worker.pid is not None
             os.kill(worker.pid, signal.SIGKILL)
@@ -70,9 +68,7 @@ def test_a_killed_command_resumes_and_trains_nothing_twice(tmp_path: Path, sonde
     sonde("run", "residual", *LONG, "--runs", "whole", "--quiet")
     command = [sys.executable, "-m", "sonde", "run", "residual", *LONG, "--runs", "killed"]
     for kill in range(2):
-        process = subprocess.Popen(
-            command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
+        process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         wait_for(lambda kill=kill: furthest(tmp_path / "killed") >= 4 * (kill + 1))
         process.kill()  # only the command itself: its workers must not linger and hold the runs
         process.wait()
@@ -154,7 +150,7 @@ def small_disk(tmp_path: Path) -> Path:
 
 
 def test_a_full_disk_is_one_clear_error_and_what_was_complete_stays_readable(small_disk: Path) -> None:
-    from sonde.errors import SondeError
+    from sonde.core.errors import SondeError
 
     configs = [tiny_config(seed=seed, epochs=2) for seed in range(40)]
     finished: list[RunConfig] = []
@@ -164,9 +160,7 @@ def test_a_full_disk_is_one_clear_error_and_what_was_complete_stays_readable(sma
             package.train(config, runs=small_disk / "runs")
             finished.append(config)
 
-    with pytest.raises(
-        SondeError, match=r"no space left while writing .*: free some, then give the same command"
-    ):
+    with pytest.raises(SondeError, match=r"no space left while writing .*: free some, then give the same command"):
         train_all()
     assert finished
     stored = package.load(small_disk / "runs")
@@ -189,9 +183,7 @@ def test_an_unwritable_folder_is_one_clear_error(tmp_path: Path, sonde: Sonde) -
     folder = tmp_path / "locked"
     folder.mkdir()
     if os.geteuid() == 0:  # permissions do not bind root: mount it read-only instead
-        mounted = subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", str(folder)], capture_output=True
-        )
+        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", str(folder)], capture_output=True)
         if mounted.returncode != 0:
             pytest.skip("running as root, and nothing can be mounted here")
     else:

@@ -19,7 +19,7 @@ from subprocess import CompletedProcess
 import pytest
 
 from documented import DOCS, PAGES, ROOT, Block, bare, blocks, refuse_broken, refused, sonde_lines
-from sonde.watching.watch import Watch
+from sonde.observe.watch import Watch
 
 Command = Callable[..., CompletedProcess[str]]
 RUNNING = [name for name, page in PAGES.items() if blocks(page) and not name.startswith("docs/findings/")]
@@ -37,7 +37,7 @@ ELSEWHERE = {
     "sonde report * s3://*": "needs a bucket: tests/cluster has one",
     "sonde * --scale full*": "hours: docs/findings has what they found",
     "sonde export --layout tensorboard*": "needs tensorboard: tests/unit/test_export_layouts.py",
-    "from sonde.integrations.*": "needs Lightning or transformers: tests/unit/test_integrations.py",
+    "from sonde.observe.*": "needs Lightning or transformers: tests/unit/test_integrations.py",
     "accelerator = *": "needs Accelerate",
 }
 """What never runs here, by how its first line looks, and why."""
@@ -183,12 +183,7 @@ def test_what_a_page_says_to_run_runs_as_it_stands(name: str, tmp_path: Path, so
 
 @pytest.mark.parametrize("name", PAGES)
 def test_the_command_line_knows_every_command_and_option_of_a_page(name: str) -> None:
-    typed = {
-        shlex.join(bare(words))
-        for block in blocks(PAGES[name])
-        if block.kind == "sh"
-        for words in block.commands
-    }
+    typed = {shlex.join(bare(words)) for block in blocks(PAGES[name]) if block.kind == "sh" for words in block.commands}
     for line in sonde_lines(PAGES[name]):
         complaint = refused(line)
         mentioned = complaint == "MissingParameter" and line not in typed  # in a sentence, by its name alone

@@ -75,9 +75,7 @@ def test_a_run_whose_process_is_killed_is_resumed_and_ends_with_the_same_bits(tm
     assert died not in log(tmp_path / "runs", configs[1])
 
 
-def test_a_run_whose_process_dies_twice_is_marked_failed_and_the_others_go_on(
-    tmp_path: Path, sonde: Sonde
-) -> None:
+def test_a_run_whose_process_dies_twice_is_marked_failed_and_the_others_go_on(tmp_path: Path, sonde: Sonde) -> None:
     runs = tmp_path / "runs"
     words = ["run", "residual", *LONG, "--jobs", "2"]
     sonde(*words, "--runs", "whole", "--quiet")
@@ -86,9 +84,7 @@ def test_a_run_whose_process_dies_twice_is_marked_failed_and_the_others_go_on(
         done = sonde(*words, check=False)
     assert done.returncode == 1
     assert f"sonde: run {lost.id}: its process was killed (signal 9); resuming it" in done.stderr
-    failure = (
-        rf"sonde: run {lost.id} failed: its process was killed \(signal 9\) a second time.*\(log: (.*)\)"
-    )
+    failure = rf"sonde: run {lost.id} failed: its process was killed \(signal 9\) a second time.*\(log: (.*)\)"
     path = re.search(failure, done.stderr)
     assert path is not None
     assert "a second time" in (tmp_path / path[1]).read_text()

@@ -14,13 +14,13 @@ from types import ModuleType
 import polars as pl
 import pytest
 
-from sonde.audit.audit import audit
-from sonde.audit.recovery import foretelling, shares
+from sonde.analysis.audit import audit
+from sonde.analysis.recovery import foretelling, shares
+from sonde.core.formatting import number
 from sonde.store.load import load
 from sonde.store.stored import Runs
 from sonde.store.verify import verify
 from sonde.studies import STUDIES
-from sonde.verdicts import number
 
 FINDINGS = Path(__file__).parents[2] / "docs" / "findings"
 MOST_BYTES = 20_000_000
@@ -43,9 +43,7 @@ def stored() -> Runs:
 
 def test_the_store_is_whole_small_and_without_weights() -> None:
     assert not verify(FINDINGS / "runs").wrong
-    files = [
-        path for path in (FINDINGS / "runs").glob("[!.]*/*") if path.is_file()
-    ]  # readers may write an index
+    files = [path for path in (FINDINGS / "runs").glob("[!.]*/*") if path.is_file()]  # readers may write an index
     assert {path.suffix for path in files} == {".json", ".parquet"}
     assert sum(path.stat().st_size for path in files) < MOST_BYTES
 
@@ -107,9 +105,7 @@ def test_a_command_of_the_pages_runs_and_trains_nothing(command: str, sonde: Com
     assert {path: path.read_bytes() for path in before} == before
 
 
-def test_issue_27_item_6_the_overview_counts_how_much_of_each_study_is_there(
-    writer: ModuleType, stored: Runs
-) -> None:
+def test_issue_27_item_6_the_overview_counts_how_much_of_each_study_is_there(writer: ModuleType, stored: Runs) -> None:
     text = (FINDINGS / "index.md").read_text()
     for name, study in STUDIES.items():
         wanted = {config.id for config in study.configs("full", study.seeds["full"])}
@@ -121,18 +117,12 @@ def test_issue_27_item_6_the_overview_counts_how_much_of_each_study_is_there(
 
 def test_issue_27_item_6_shares_of_one_run_have_their_error_and_none_counts_twice(stored: Runs) -> None:
     found = shares(audit(stored))
-    assert all(
-        (one.share.n == 1) != math.isnan(one.test_error) for _, rules in found for one in rules if one.share.n
-    )
+    assert all((one.share.n == 1) != math.isnan(one.test_error) for _, rules in found for one in rules if one.share.n)
     text = (FINDINGS / "recovery.md").read_text()
     assert "| KP | 1 | 97 ± 4 % |" in text
     assert "≤ 2.0e-4" in text
-    dfa = [
-        one for recipe, rules in found for one in rules if one.rule == "dfa" and recipe.recipe["epochs"] == 12
-    ]
-    assert len({round(one.share.mean, 12) for one in dfa if one.share.n}) == sum(
-        one.share.n > 0 for one in dfa
-    )
+    dfa = [one for recipe, rules in found for one in rules if one.rule == "dfa" and recipe.recipe["epochs"] == 12]
+    assert len({round(one.share.mean, 12) for one in dfa if one.share.n}) == sum(one.share.n > 0 for one in dfa)
 
 
 def test_issue_27_item_6_beside_the_nudge_stands_that_of_bp_and_what_the_stream_leaves_of_it(

@@ -25,7 +25,7 @@ from torch import nn
 import sonde as package
 from processes import LONG, all_free, contents, epoch_of, folders, furthest, wait_for
 from report_stores import write_run
-from sonde.atomic import ASIDE
+from sonde.core.atomic import ASIDE
 from sonde.store.verify import verify
 from sonde.studies import STUDIES
 from watch_programs import plain_mlp, vectors
@@ -62,9 +62,7 @@ MADE = {
 """What a command has nothing to do for if it is there."""
 
 STORES = ("many", "few", "drawn", "trained")
-TOUCHED = {
-    name: words[words.index("--runs") + 1] if "--runs" in words else "few" for name, words in COMMANDS.items()
-}
+TOUCHED = {name: words[words.index("--runs") + 1] if "--runs" in words else "few" for name, words in COMMANDS.items()}
 """Which of them each command works on."""
 
 
@@ -116,9 +114,7 @@ def forked(words: list[str], place: Path) -> BaseProcess:
     context.set_forkserver_preload(command_worker.PRELOADED)
     names = ("TMPDIR", "MPLCONFIGDIR", "XDG_CACHE_HOME")
     surroundings = {name: os.environ[name] for name in names}
-    process = context.Process(
-        target=command_worker.give, args=(words, place, surroundings, place / "said.txt")
-    )
+    process = context.Process(target=command_worker.give, args=(words, place, surroundings, place / "said.txt"))
     process.start()
     return process
 
@@ -244,9 +240,7 @@ def test_commands_that_are_killed_lose_nothing_and_leave_nothing(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_command_that_is_told_to_end_says_that_it_can_be_resumed(
-    number: signal.Signals, tmp_path: Path
-) -> None:
+def test_a_command_that_is_told_to_end_says_that_it_can_be_resumed(number: signal.Signals, tmp_path: Path) -> None:
     process = start(TRAIN, tmp_path)
     wait_for(lambda: furthest(tmp_path / "trained") >= 2)
     process.send_signal(number)

@@ -59,11 +59,7 @@ def test_a_notebook_is_small_and_says_nothing_of_the_machine_that_ran_it(path: P
     text = path.read_text()
     assert len(text) < LARGEST
     assert not re.search(r"/(?:root|home|tmp|Users)/|site-packages|Traceback|execution_state", text)
-    assert all(
-        cell.outputs or not cell.source
-        for cell in nbformat.read(path, as_version=4).cells
-        if "outputs" in cell
-    )
+    assert all(cell.outputs or not cell.source for cell in nbformat.read(path, as_version=4).cells if "outputs" in cell)
 
 
 def test_there_are_notebooks() -> None:

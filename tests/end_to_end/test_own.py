@@ -13,8 +13,7 @@ import sonde as package
 
 PAGE = (Path(__file__).parents[2] / "docs" / "own.md").read_text()
 SCRIPTS = {
-    text.split(":", 1)[0].removeprefix('"""'): text
-    for text in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    text.split(":", 1)[0].removeprefix('"""'): text for text in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 }
 REFERENCES = {
     "network.py": ("--model", "network.py:narrow"),
@@ -31,9 +30,7 @@ def test_the_page_has_one_script_of_each_kind() -> None:
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_a_script_runs_as_it_stands(
-    name: str, tmp_path: Path, sonde: Callable[..., CompletedProcess[str]]
-) -> None:
+def test_a_script_runs_as_it_stands(name: str, tmp_path: Path, sonde: Callable[..., CompletedProcess[str]]) -> None:
     (tmp_path / name).write_text(SCRIPTS[name])
     done = subprocess.run(
         [sys.executable, "-W", "error", name], cwd=tmp_path, capture_output=True, text=True, timeout=240

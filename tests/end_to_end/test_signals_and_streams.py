@@ -64,9 +64,7 @@ def test_a_job_in_the_background_ends_when_it_is_told_to(whom: str, tmp_path: Pa
     assert verify(tmp_path / "trained").wrong == {}
 
 
-@pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
-)
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_the_exit_code_names_the_signal(number: signal.Signals, code: int, tmp_path: Path) -> None:
     process = start(TRAIN, tmp_path)
     wait_for(lambda: furthest(tmp_path / "trained") >= 1, process)
@@ -79,9 +77,7 @@ def test_the_exit_code_names_the_signal(number: signal.Signals, code: int, tmp_p
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_live_page_ends_with_the_code_of_the_signal(
-    number: signal.Signals, code: int, tmp_path: Path
-) -> None:
+def test_a_live_page_ends_with_the_code_of_the_signal(number: signal.Signals, code: int, tmp_path: Path) -> None:
     process = start(["live", "--runs", "none"], tmp_path)
     assert process.stderr is not None
     process.stderr.readline()  # it follows

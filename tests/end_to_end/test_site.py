@@ -13,13 +13,11 @@ pytest.importorskip("material", reason="pip install 'sonde[docs]'")
 pytest.importorskip("mkdocstrings", reason="pip install 'sonde[docs]'")
 pytest.importorskip("latex2mathml", reason="pip install 'sonde[docs]'")
 
-from sonde.explanations.by_name import EXPLANATIONS
-from sonde.guests import OURS
+from sonde.analysis.explanations.by_name import EXPLANATIONS
+from sonde.plugins import OURS
 
 ROOT = Path(__file__).parents[2]
-ASKS = re.compile(
-    r'<(?:script|img|iframe|source)[^>]*\ssrc="(?:https?:)?//|<link[^>]*href="(?:https?:)?//[^>]*>'
-)
+ASKS = re.compile(r'<(?:script|img|iframe|source)[^>]*\ssrc="(?:https?:)?//|<link[^>]*href="(?:https?:)?//[^>]*>')
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +79,7 @@ def test_every_probe_rule_question_and_diagnosis_has_a_picture_and_its_evidence(
 def test_the_reference_has_every_command_and_every_public_name(site: Path) -> None:
     import sonde
     from sonde.cli import app
-    from sonde.rows import SCHEMA
+    from sonde.metrics.rows import SCHEMA
 
     commands = (site / "reference" / "commands.html").read_text()
     for command in app.registered_commands:

@@ -16,9 +16,7 @@ from sonde.rules import Backprop, DirectFeedback, FeedbackAlignment, Rule
 from sonde.tasks import Cifar10
 
 CIFAR10 = Path(__file__).parents[2].parent / "shared" / "data" / "cifar10"
-real_images = pytest.mark.skipif(
-    not CIFAR10.is_dir(), reason="the CIFAR-10 images are not beside the project"
-)
+real_images = pytest.mark.skipif(not CIFAR10.is_dir(), reason="the CIFAR-10 images are not beside the project")
 
 
 def test_train_stores_one_run_and_shows_it(sonde: Sonde, tmp_path: Path) -> None:
@@ -63,9 +61,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("words", "message"), MISTAKES, ids=[" ".join(words) for words, _ in MISTAKES])
-def test_a_mistake_is_told_before_training_starts(
-    words: list[str], message: str, sonde: Sonde, tmp_path: Path
-) -> None:
+def test_a_mistake_is_told_before_training_starts(words: list[str], message: str, sonde: Sonde, tmp_path: Path) -> None:
     done = sonde("train", *words, check=False)
     assert done.returncode == 2
     assert message in done.stderr
@@ -79,9 +75,7 @@ def test_a_run_that_diverges_does_not_stop_the_study(sonde: Sonde, tmp_path: Pat
     states = [run.manifest.state for run in package.load(tmp_path / "runs").runs]
     assert len(states) == 8
     assert "diverged" in states
-    assert done.stderr.count("diverged: loss or weights are not finite after epoch") == states.count(
-        "diverged"
-    )
+    assert done.stderr.count("diverged: loss or weights are not finite after epoch") == states.count("diverged")
     assert "Traceback" not in done.stderr
 
 

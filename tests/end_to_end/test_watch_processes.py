@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 import sonde
-from sonde.watching.outbox import ROWS
+from sonde.observe.outbox import ROWS
 
 WORKER = Path(__file__).parent / "watch_worker.py"
 

@@ -54,9 +54,7 @@ def crash(runs: str) -> None:
 def together(runs: str) -> None:
     """One of two processes that train together; `RANK` and `STORE` say which, and where they meet."""
     rank = int(os.environ["RANK"])
-    torch.distributed.init_process_group(
-        "gloo", init_method=f"file://{os.environ['STORE']}", rank=rank, world_size=2
-    )
+    torch.distributed.init_process_group("gloo", init_method=f"file://{os.environ['STORE']}", rank=rank, world_size=2)
     kept = []
     for watching in (False, True):
         model, _ = made()
@@ -79,9 +77,7 @@ def sharded(runs: str) -> None:
     from torch.distributed.fsdp import fully_shard
 
     rank = int(os.environ["RANK"])
-    torch.distributed.init_process_group(
-        "gloo", init_method=f"file://{os.environ['STORE']}", rank=rank, world_size=2
-    )
+    torch.distributed.init_process_group("gloo", init_method=f"file://{os.environ['STORE']}", rank=rank, world_size=2)
     kept = []
     for watching in (False, True):
         model, _ = made()

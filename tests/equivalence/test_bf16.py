@@ -56,7 +56,6 @@ def test_evaluation_and_probes_are_those_of_float32() -> None:
     plain, rounding = program(CONFIG), program(replace(CONFIG, precision="bf16"))
     assert plain.evaluate() == rounding.evaluate()
     exact, rounded = (
-        [reading for reading in one.probe(0) if reading.metric != "grad_resolution"]
-        for one in (plain, rounding)
+        [reading for reading in one.probe(0) if reading.metric != "grad_resolution"] for one in (plain, rounding)
     )
     assert exact == rounded

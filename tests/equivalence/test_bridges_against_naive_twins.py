@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from networks import samples
-from sonde.generators import generator
+from sonde.core.generators import generator
 from sonde.models import Model, ResidualMLP, VitMini
 from sonde.network import Network, Signature
 from sonde.rules import CreditBridge, StateBridge

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from conftest import tiny_config
 from plain_modules import images
 from sonde.config import change, to_tree, younger
-from sonde.errors import SondeError
-from sonde.generators import generator
+from sonde.core.errors import SondeError
+from sonde.core.generators import generator
 from sonde.models import ConvNet, ResidualMLP, StudentNet
 from sonde.network import Signature
 from sonde.rules import RULES, CreditBridge, FeedbackAlignment, Rule, Signal

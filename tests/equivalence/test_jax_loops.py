@@ -8,8 +8,8 @@ import torch
 
 from sonde.cli.bench import find_benchmark
 from sonde.config import RunConfig
+from sonde.core.optimisers import Optimiser
 from sonde.models import PlainMLP, ResidualMLP, ResMLP
-from sonde.optimisers import Optimiser
 from sonde.rules import Backprop
 from sonde.tasks import Identity
 from sonde.training.program import Program
@@ -33,13 +33,10 @@ def test_seeds_of_the_residual_study_have_the_same_losses(kind: type[PlainMLP] |
         batch_size=16,
     )
     programs = [
-        Program(replace(config, seed=seed), config.task.load(seed, None, CPU, torch.float32), CPU)
-        for seed in range(3)
+        Program(replace(config, seed=seed), config.task.load(seed, None, CPU, torch.float32), CPU) for seed in range(3)
     ]
     x = np.stack([program.data.train_x.numpy() for program in programs])  # type: ignore[attr-defined]
-    epoch = JaxEpoch(
-        config.model, [program.net for program in programs], config.optimiser, x, x, classifies=False
-    )
+    epoch = JaxEpoch(config.model, [program.net for program in programs], config.optimiser, x, x, classifies=False)
     rows_RSN = np.stack(
         [torch.randint(1024, (20, 16), generator=program.order.clone_state()).numpy() for program in programs]
     )

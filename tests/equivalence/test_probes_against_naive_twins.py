@@ -12,16 +12,16 @@ from torch import Tensor, nn
 
 from conftest import regression
 from networks import NETWORKS, D, loss_of, moved, read, samples
-from sonde.generators import generator
-from sonde.losses import MEAN_SQUARED_ERROR
+from sonde.analysis.recompute.credits import sent_error
+from sonde.analysis.recompute.definitions import DEFINITIONS, grad_resolution
+from sonde.analysis.recompute.redrawn import from_the_output
+from sonde.analysis.recompute.sample import Sample, cross_entropy, squared_error
+from sonde.analysis.recompute.setting import Setting
+from sonde.core.generators import generator
+from sonde.metrics.probes import PROBES, Context, take
 from sonde.models import MODELS, ConvNet, PlainMLP, ResNet
 from sonde.network import Network
-from sonde.probes import PROBES, Context, take
-from sonde.recompute.credits import sent_error
-from sonde.recompute.definitions import DEFINITIONS, grad_resolution
-from sonde.recompute.redrawn import from_the_output
-from sonde.recompute.sample import Sample, cross_entropy, squared_error
-from sonde.recompute.setting import Setting
+from sonde.network.losses import MEAN_SQUARED_ERROR
 from sonde.rules import DirectFeedback
 from sonde.training.assign import CreditAssignment
 
@@ -162,10 +162,7 @@ def test_growth_of_a_dead_stream_is_undefined_not_zero() -> None:
 def test_a_gradient_of_1e_30_keeps_its_norm() -> None:
     net = PlainMLP(d=D, L=2, weight_scale=1e-15).build(regression(D), generator(0, "init"))
     norms = [
-        r.value
-        for r in PROBES["preact_grad_norm"](
-            take(net, torch.ones(4, D), -torch.ones(4, D), MEAN_SQUARED_ERROR)
-        )
+        r.value for r in PROBES["preact_grad_norm"](take(net, torch.ones(4, D), -torch.ones(4, D), MEAN_SQUARED_ERROR))
     ]
     assert 0 < norms[0] < 1e-14
     assert all(math.isfinite(norm) for norm in norms)

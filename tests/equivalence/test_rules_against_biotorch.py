@@ -121,9 +121,7 @@ def test_dfa_has_biotorch_s_weight_gradients(capsys: pytest.CaptureFixture[str])
         mine.load_state_dict({"weight": part.weight, "bias": part.bias})
     assignment = CreditAssignment(sonde.chain(ours, sample=x), DirectFeedback(credit_scale="none"), sample=x)
     state: Any = assignment.state
-    for b_dC, part in zip(
-        state.matrices, layers[1:], strict=True
-    ):  # at the input of every layer but the first
+    for b_dC, part in zip(state.matrices, layers[1:], strict=True):  # at the input of every layer but the first
         b_dC.copy_(part.weight_backward.T)
     assignment.backward(x, y)
     for mine, part in zip(own, layers, strict=True):

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from sonde.generators import generator
-from sonde.losses import CROSS_ENTROPY, MEAN_SQUARED_ERROR
+from sonde.core.generators import generator
 from sonde.models import Model, PlainMLP, ResidualMLP, ResMLP, StudentNet, VitMini
 from sonde.network import Network, Signature
+from sonde.network.losses import CROSS_ENTROPY, MEAN_SQUARED_ERROR
 from sonde.rules import Backprop, CreditBridge, DirectFeedback, FeedbackAlignment, Frozen, Signal, StateBridge
 from sonde.training.assign import CreditAssignment
 from sonde.training.step import exact_gradients, scaled
@@ -104,9 +104,7 @@ def test_dfa_equals_backprop_when_feedback_is_the_forward_weight() -> None:
 @pytest.mark.parametrize("residual", [False, True])
 def test_fa_equals_backprop_on_a_linear_network_with_the_true_jacobians(residual: bool) -> None:
     blocks = [nn.Linear(16, 16) for _ in range(3)]
-    net = Network(
-        nn.Sequential(nn.Flatten(), nn.Linear(64, 16)), blocks, nn.Linear(16, 10), residual=residual
-    ).double()
+    net = Network(nn.Sequential(nn.Flatten(), nn.Linear(64, 16)), blocks, nn.Linear(16, 10), residual=residual).double()
     x, y = batch()
     expected = autograd_gradients(net, x, y)
     assignment = CreditAssignment(net, FeedbackAlignment(credit_scale="none"), sample=x)
@@ -361,7 +359,7 @@ def test_a_model_of_ones_own_needs_embed_blocks_and_readout() -> None:
         losses.append(assignment.backward(x, y).loss.item())
         optimiser.step()
     assert losses[-1] < 0.8 * losses[0]
-    from sonde.errors import SondeError
+    from sonde.core.errors import SondeError
 
     with pytest.raises(SondeError, match="Linear has no embed and no blocks and no readout"):
         CreditAssignment(nn.Linear(2, 2), DirectFeedback(), sample=x)

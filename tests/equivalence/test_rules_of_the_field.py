@@ -11,8 +11,8 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from plain_modules import GUESTS, images
-from sonde.errors import SondeError
-from sonde.generators import generator
+from sonde.core.errors import SondeError
+from sonde.core.generators import generator
 from sonde.models import ConvNet, ResidualMLP, ResNet, VitMini
 from sonde.network import Network, Signature
 from sonde.rules import (
@@ -206,8 +206,7 @@ def test_kp_takes_the_step_of_the_equation_and_both_matrices_decay() -> None:
     optimiser = torch.optim.SGD(assignment.parameters(), lr=eta, weight_decay=decay)
     for _ in range(5):
         old = {
-            n: (w.detach().clone(), state.matrices[n].clone())
-            for n, w in weights_of(assignment.net.matrices()).items()
+            n: (w.detach().clone(), state.matrices[n].clone()) for n, w in weights_of(assignment.net.matrices()).items()
         }
         optimiser.zero_grad()
         assignment.backward(x, y)
@@ -215,9 +214,7 @@ def test_kp_takes_the_step_of_the_equation_and_both_matrices_decay() -> None:
         optimiser.step()
         for key, w in weights_of(assignment.net.matrices()).items():
             for now, before in zip((w.detach(), state.matrices[key]), old[key], strict=True):
-                torch.testing.assert_close(
-                    now, (1 - eta * decay) * before - eta * found[key], rtol=1e-12, atol=1e-15
-                )
+                torch.testing.assert_close(now, (1 - eta * decay) * before - eta * found[key], rtol=1e-12, atol=1e-15)
 
 
 def test_kp_never_reads_the_value_of_a_weight() -> None:
@@ -226,9 +223,7 @@ def test_kp_never_reads_the_value_of_a_weight() -> None:
     rule: Any = assignment.rule
     assignment.backward(x, y)
     expected = {n: (v.clone(), v.grad.clone()) for n, v in state.matrices.items()}
-    unknown = [
-        {n: torch.full_like(w, torch.nan) for n, w in unit.items()} for unit in assignment.net.matrices()
-    ]
+    unknown = [{n: torch.full_like(w, torch.nan) for n, w in unit.items()} for unit in assignment.net.matrices()]
     gradients_of = [{n: w.grad for n, w in unit.items()} for unit in assignment.net.matrices()]
     feedback, state.moved = rule.feedback(state, unknown), True
     rule.update(state, SimpleNamespace(units=unknown, gradients_of_units=gradients_of))
@@ -370,9 +365,7 @@ def test_dkp_with_the_head_as_its_matrix_is_backprop() -> None:
 def linear(d: int = 5, L: int = 2, outputs: int = 4) -> Network:
     torch.manual_seed(1)
     blocks = [nn.Linear(d, d) for _ in range(L)]
-    return Network(
-        nn.Sequential(nn.Flatten(), nn.Linear(64, d)), blocks, nn.Linear(d, outputs), residual=True
-    ).double()
+    return Network(nn.Sequential(nn.Flatten(), nn.Linear(64, d)), blocks, nn.Linear(d, outputs), residual=True).double()
 
 
 def jacobians(net: Network) -> list[Tensor]:

@@ -10,7 +10,7 @@ from torch import nn
 
 import sonde
 from sonde.config import Probing, RunConfig
-from sonde.errors import SondeError
+from sonde.core.errors import SondeError
 from sonde.models import PlainMLP, ResidualMLP, ResMLP, StudentNet
 from sonde.rules import Backprop, CreditBridge, DirectFeedback, FeedbackAlignment, Frozen
 from sonde.store.run import RunFolder
@@ -44,32 +44,23 @@ CASES = {
         batch_size=64,
     ),
     "bp": RunConfig(model=RESIDUAL, rule=Backprop(), task=Digits(), batch_size=29),
-    "bp, normalised": RunConfig(
-        model=RESIDUAL, rule=Backprop(credit_scale="rms"), task=Digits(), batch_size=29
-    ),
+    "bp, normalised": RunConfig(model=RESIDUAL, rule=Backprop(credit_scale="rms"), task=Digits(), batch_size=29),
     "fa": RunConfig(model=RESIDUAL, rule=FeedbackAlignment(), task=Digits(), batch_size=29),
     "dfa": RunConfig(model=RESIDUAL, rule=DirectFeedback(), task=Digits(), batch_size=29),
-    "dfa, penalty": RunConfig(
-        model=RESIDUAL, rule=DirectFeedback(penalty=0.01), task=Digits(), batch_size=29
-    ),
+    "dfa, penalty": RunConfig(model=RESIDUAL, rule=DirectFeedback(penalty=0.01), task=Digits(), batch_size=29),
     "fa, credit of the input": RunConfig(
         model=RESIDUAL, rule=FeedbackAlignment(credit_at="input"), task=Digits(), batch_size=29
     ),
     "frozen": RunConfig(model=RESIDUAL, rule=Frozen(), task=Digits(), batch_size=29),
-    "frozen, normalised": RunConfig(
-        model=RESIDUAL, rule=Frozen(credit_scale="rms"), task=Digits(), batch_size=29
-    ),
-    "student": RunConfig(
-        model=StudentNet(d=32, L=2), rule=DirectFeedback(), task=Teacher(samples=3150), batch_size=63
-    ),
+    "frozen, normalised": RunConfig(model=RESIDUAL, rule=Frozen(credit_scale="rms"), task=Digits(), batch_size=29),
+    "student": RunConfig(model=StudentNet(d=32, L=2), rule=DirectFeedback(), task=Teacher(samples=3150), batch_size=63),
 }
 
 
 def programs(config: RunConfig, seeds: range) -> list[Program]:
     configs = [replace(config, seed=seed, epochs=4) for seed in seeds]
     return [
-        Program(config, config.task.load(config.seed, None, CPU, DTYPES[config.precision]), CPU)
-        for config in configs
+        Program(config, config.task.load(config.seed, None, CPU, DTYPES[config.precision]), CPU) for config in configs
     ]
 
 
@@ -90,9 +81,7 @@ def test_initial_weights_and_data_order_are_those_of_the_run_alone(name: str) ->
     alone, together = programs(CASES[name], range(2)), programs(CASES[name], range(2))
     Stack(together)
     for one, other in zip(alone, together, strict=True):
-        assert {k: v.tolist() for k, v in one.weights().items()} == {
-            k: v.tolist() for k, v in other.weights().items()
-        }
+        assert {k: v.tolist() for k, v in one.weights().items()} == {k: v.tolist() for k, v in other.weights().items()}
         for (x, y), (x_, y_) in zip(*(p.data.batches(29, p.order) for p in (one, other)), strict=True):
             assert torch.equal(x, x_)
             assert torch.equal(y, y_)
@@ -172,9 +161,7 @@ def test_runs_at_different_epochs_meet_and_go_on_together(tmp_path: Path) -> Non
         assert stored(tmp_path / "runs", config) == stored(tmp_path / "undisturbed", config)
 
 
-def test_a_replica_that_diverges_leaves_the_others_to_go_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_replica_that_diverges_leaves_the_others_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     configs = [small(seed) for seed in (1, 2)]
     spoil = Program.__init__
 
@@ -199,9 +186,7 @@ def test_a_run_stopped_by_another_version_is_refused_by_name(tmp_path: Path) -> 
     state = unpack(folder.tensors("resume"))
     state["optimiser"] = {"state": {}, "param_groups": []}
     forge(folder, folder.manifest().files["resume"], pack(state))
-    with pytest.raises(
-        SondeError, match=r"stopped by another version, whose state has no 'steps': (re)?move"
-    ):
+    with pytest.raises(SondeError, match=r"stopped by another version, whose state has no 'steps': (re)?move"):
         train(config, runs=tmp_path)
 
 
@@ -223,8 +208,7 @@ def test_runs_whose_loss_knows_no_replicas_are_trained_one_by_one(tmp_path: Path
     for config in configs:
         train(config, runs=tmp_path / "alone", progress=False)
     stored = [
-        sonde.load(tmp_path / name).rows.sort("run", "epoch", "metric", "layer")
-        for name in ("together", "alone")
+        sonde.load(tmp_path / name).rows.sort("run", "epoch", "metric", "layer") for name in ("together", "alone")
     ]
     assert stored[0].equals(stored[1])
     assert stored[0].filter(metric="train_loss", epoch=2)["value"].n_unique() == 2

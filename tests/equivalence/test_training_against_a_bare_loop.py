@@ -10,7 +10,7 @@ import torch
 import sonde
 from conftest import tiny_config
 from sonde.config import Optimiser, Probing, RunConfig
-from sonde.generators import generator
+from sonde.core.generators import generator
 from sonde.models import PlainMLP, ResidualMLP, ResMLP
 from sonde.rules import Backprop
 from sonde.tasks import Teacher
@@ -65,9 +65,7 @@ def bare_classification(config: RunConfig) -> tuple[list[dict[str, float]], dict
     optimiser = torch.optim.AdamW(net.parameters(), lr=config.optimiser.lr, weight_decay=decay, foreach=False)
     measured = []
     for epoch in range(config.epochs):
-        optimiser.param_groups[0]["lr"] = (
-            config.optimiser.lr * (1 + math.cos(math.pi * epoch / config.epochs)) / 2
-        )
+        optimiser.param_groups[0]["lr"] = config.optimiser.lr * (1 + math.cos(math.pi * epoch / config.epochs)) / 2
         right, losses = 0, []
         for chosen in torch.randperm(data.train_samples, generator=order).split(config.batch_size):
             x, y = data.train_x[chosen], data.train_y[chosen]
@@ -81,9 +79,7 @@ def bare_classification(config: RunConfig) -> tuple[list[dict[str, float]], dict
         with torch.no_grad():
             z = net(data.test_x)
         known = {"train_acc": right / data.train_samples, "train_loss": sum(losses) / len(losses)}
-        known["test_acc"] = sum(int(a.argmax()) == int(b) for a, b in zip(z, data.test_y, strict=True)) / len(
-            z
-        )
+        known["test_acc"] = sum(int(a.argmax()) == int(b) for a, b in zip(z, data.test_y, strict=True)) / len(z)
         known["test_loss"] = torch.nn.functional.cross_entropy(z, data.test_y).item()
         measured.append(known)
     return measured, net.state_dict()

@@ -13,11 +13,11 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from plain_modules import GUESTS, ConvNet, ViT, images
-from sonde.errors import SondeError
-from sonde.generators import generator
+from sonde.core.errors import SondeError
+from sonde.core.generators import generator
+from sonde.metrics.probes import Context, take
 from sonde.models import ResidualMLP, VitMini
 from sonde.network import Signature
-from sonde.probes import Context, take
 from sonde.rules import Backprop, Rule, Signal
 from sonde.rules.rule import CreditScale, Facts, Matrix, Route, RuleState
 from sonde.training.assign import CreditAssignment
@@ -122,9 +122,7 @@ def plain(module: nn.Module, x: Tensor, y: Tensor) -> dict[str, Tensor]:
 def assert_same(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor], rtol: float = 1e-12) -> None:
     assert ours.keys() == theirs.keys()
     for name, value in theirs.items():
-        assert (ours[name] - value).norm() <= rtol * value.norm() + 1e-15, (
-            name
-        )  # a bias before BatchNorm has none
+        assert (ours[name] - value).norm() <= rtol * value.norm() + 1e-15, name  # a bias before BatchNorm has none
 
 
 def double(x: Tensor) -> Tensor:
@@ -216,9 +214,7 @@ def test_layer_feedback_with_the_weights_themselves_is_backprop(name: str) -> No
     assignment = CreditAssignment(net, rule, sample=x.double())
     assignment.backward(x.double(), y)
     assert_same(gradients(net), expected)
-    snapshot = take(
-        net, x, y, assignment.loss, Context(credits=CreditAssignment(net, rule, sample=x.double()).credits)
-    )
+    snapshot = take(net, x, y, assignment.loss, Context(credits=CreditAssignment(net, rule, sample=x.double()).credits))
     for a, g in zip(snapshot.credits or [], snapshot.gradients, strict=True):
         torch.testing.assert_close(a, g, rtol=1e-12, atol=1e-16)
 
@@ -260,16 +256,12 @@ def test_layer_feedback_replaces_the_matrix_in_the_input_s_gradient_and_nowhere_
         torch.testing.assert_close(ours[f"blocks.{layer}.w1.weight"], at_z.T @ normed, rtol=1e-12, atol=1e-16)
         (through,) = torch.autograd.grad(normed, h, at_z @ v1)
         g = g + through
-    torch.testing.assert_close(
-        ours["embed.linear.weight"], g.T @ x.double().flatten(1), rtol=1e-12, atol=1e-16
-    )
+    torch.testing.assert_close(ours["embed.linear.weight"], g.T @ x.double().flatten(1), rtol=1e-12, atol=1e-16)
 
 
 def test_kolen_pollack_brings_backward_and_forward_weights_together() -> None:
     net, (x, y) = NETS["convnet"]().double().train(), images()
-    rule = KolenPollack(
-        start=lambda w: torch.randn(w.shape, dtype=w.dtype, generator=torch.Generator().manual_seed(1))
-    )
+    rule = KolenPollack(start=lambda w: torch.randn(w.shape, dtype=w.dtype, generator=torch.Generator().manual_seed(1)))
     assignment = CreditAssignment(net, rule, sample=x.double())
     optimiser = torch.optim.SGD(net.parameters(), lr=rule.lr, weight_decay=rule.decay)
     for _ in range(400):
@@ -287,9 +279,7 @@ def test_normalised_credit_reaches_every_unit_with_the_same_size() -> None:
     for scale in (1.0, 1e3):
         with torch.no_grad():
             net.readout.out_head.weight.mul_(scale)  # type: ignore[union-attr, operator]
-        assignment = CreditAssignment(
-            net, KolenPollack(start=torch.clone, credit_scale="rms"), sample=x.double()
-        )
+        assignment = CreditAssignment(net, KolenPollack(start=torch.clone, credit_scale="rms"), sample=x.double())
         net.zero_grad()
         assignment.backward(x.double(), y)
         assert 0.1 < gradients(net)["blocks.2.w2.bias"].norm() < 10
@@ -327,9 +317,7 @@ def test_a_matrix_that_is_not_used_as_it_is_cannot_be_replaced_in_silence() -> N
     import sonde
 
     x = torch.randn(6, 8)
-    with pytest.raises(
-        SondeError, match=r"unit '1' does not use 1\.weight in one product and as it is.*leave it out"
-    ):
+    with pytest.raises(SondeError, match=r"unit '1' does not use 1\.weight in one product and as it is.*leave it out"):
         CreditAssignment(sonde.chain(module, sample=x), SignSymmetry(), sample=x)
 
 

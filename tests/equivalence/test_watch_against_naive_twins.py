@@ -96,16 +96,8 @@ def test_every_value_equals_a_recomputation_without_hooks(dtype: torch.dtype, to
         missing = {key for key in found if key[0] != "(model)"} ^ values.keys()
         assert not missing, f"step {step}: {missing}"
         for key, value in values.items():
-            scale = (
-                values.get((key[0], "out_rms"), 0.0)
-                if key[1] == "out_mean"
-                else 1.0
-                if "cosine" in key[1]
-                else 0.0
-            )
-            assert close(found[key], value, scale, tolerance), (
-                f"step {step}, {key}: {found[key]} is not {value}"
-            )
+            scale = values.get((key[0], "out_rms"), 0.0) if key[1] == "out_mean" else 1.0 if "cosine" in key[1] else 0.0
+            assert close(found[key], value, scale, tolerance), f"step {step}, {key}: {found[key]} is not {value}"
 
 
 def expected(

@@ -19,8 +19,6 @@ def test_watching_changes_no_bit(name: str, tmp_path: Path) -> None:
         warnings.simplefilter("error")
         watched = program(functools.partial(sonde.watch, runs=tmp_path))
     assert len(without) == len(watched) > 0
-    assert all(
-        torch.equal(a, b) or (a.isnan() & b.isnan()).all() for a, b in zip(without, watched, strict=True)
-    )
+    assert all(torch.equal(a, b) or (a.isnan() & b.isnan()).all() for a, b in zip(without, watched, strict=True))
     states = {run.manifest.state for run in sonde.load(tmp_path).watched}
     assert states == {"complete"}, "a watch gave up"

@@ -17,9 +17,7 @@ NEEDS_COMPILER = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ 
 BACKENDS = ["eager", pytest.param("inductor", marks=[NEEDS_COMPILER, pytest.mark.slow])]
 
 
-def run(
-    wrap: Callable[[nn.Module], tuple[nn.Module, nn.Module]], *, watched: bool
-) -> tuple[list[torch.Tensor], Any]:
+def run(wrap: Callable[[nn.Module], tuple[nn.Module, nn.Module]], *, watched: bool) -> tuple[list[torch.Tensor], Any]:
     torch._dynamo.reset()
     torch.manual_seed(0)
     called, given = wrap(plain_mlp())
@@ -58,9 +56,7 @@ def compiled(backend: str) -> dict[str, Callable[[nn.Module], tuple[nn.Module, n
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("how", compiled("eager"))
-def test_a_compiled_model_trains_the_same_bits(
-    how: str, backend: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_compiled_model_trains_the_same_bits(how: str, backend: str, capsys: pytest.CaptureFixture[str]) -> None:
     wrap = compiled(backend)[how]
     without, _ = run(wrap, watched=False)
     with warnings.catch_warnings():

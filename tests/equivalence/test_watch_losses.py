@@ -9,9 +9,7 @@ from torch import Tensor, nn
 
 import sonde
 
-Loop = Callable[
-    [nn.Module, nn.Module], float
-]  # one step up to the gradients: the loss that belongs into the row
+Loop = Callable[[nn.Module, nn.Module], float]  # one step up to the gradients: the loss that belongs into the row
 
 
 def batch(place: int) -> tuple[Tensor, Tensor]:

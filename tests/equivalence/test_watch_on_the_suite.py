@@ -31,9 +31,7 @@ def build(name: str, variant: str) -> Any:
 
 def train(name: str, variant: str, *, watched: bool) -> tuple[list[torch.Tensor], Any]:
     program = build(name, variant)
-    watch = (
-        sonde.watch(program.model, program.optimizer, loss=program.loss_fn, runs=None) if watched else None
-    )
+    watch = sonde.watch(program.model, program.optimizer, loss=program.loss_fn, runs=None) if watched else None
     for x, y in program.batches[:STEPS]:
         if program.zero_grad:
             program.optimizer.zero_grad()

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 import sonde
-from sonde.watching import pooling
-from sonde.watching.observations import Pass
+from sonde.observe import pooling
+from sonde.observe.step_record import Pass
 
 PASSES = 150  # more than twice what is kept side by side
 

@@ -14,10 +14,10 @@ from conftest import tiny_config
 from old_stores import COMMANDS, STORES, unpack
 from sonde import config as configuration
 from sonde.config import CHOICES, Optimiser, Probing, change, parse, to_tree, younger
+from sonde.config.stored import read
+from sonde.core.run_ids import FIRST, OPTIMISER, PROBES, RUN, VERSIONS, lasting
 from sonde.rules import DirectFeedback, KolenPollack
-from sonde.run_ids import FIRST, OPTIMISER, PROBES, RUN, VERSIONS, lasting
 from sonde.store.run import RunFolder
-from sonde.stored_configs import read
 from sonde.studies import STUDIES
 from stores import without_checksums
 
@@ -43,7 +43,7 @@ def test_every_part_of_0_1_0_has_its_options_in_the_table() -> None:
 
 def test_every_part_has_its_line_and_keeps_the_options_of_it() -> None:
     for part, table in CHOICES.items():
-        assert FIRST[part].keys() == table.keys(), "a new part needs a line in sonde/run_ids.py"
+        assert FIRST[part].keys() == table.keys(), "a new part needs a line in sonde/core/run_ids.py"
         for name, kind in table.items():
             assert set(FIRST[part][name]) <= {field.name for field in fields(kind)}
     assert set(OPTIMISER) - {"source"} <= {field.name for field in fields(Optimiser)}

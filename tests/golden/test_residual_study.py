@@ -68,13 +68,9 @@ def test_findings_carry_the_numbers_they_state(runs: Path) -> None:
     assert scaled.numbers["final_loss"] == pytest.approx(sum(losses[-50:]) / 50)
     assert scaled.numbers["verdict"] == "learned"
     assert found["Plain MLP", "scaled"].numbers["verdict"] == "failed to learn"
-    assert found["Residual MLP", "raw"].numbers["verdict"] == "failed to learn", (
-        "it ends far above predicting zero"
-    )
+    assert found["Residual MLP", "raw"].numbers["verdict"] == "failed to learn", "it ends far above predicting zero"
     for finding in found.values():
-        measured, predicted = (
-            finding.numbers[f"growth_per_layer_{which}"] for which in ("at_init", "predicted")
-        )
+        measured, predicted = (finding.numbers[f"growth_per_layer_{which}"] for which in ("at_init", "predicted"))
         assert measured == pytest.approx(predicted, rel=0.03)
         assert finding.seeds == (42,)
         assert len(finding.runs) == finding.numbers["n"] == 1

@@ -1,6 +1,6 @@
 """A probe from outside the package."""
 
-from sonde.rows import Reading
+from sonde.metrics.rows import Reading
 
 
 def sparsity(snapshot):

@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 
 import sonde
 from sonde.cli import Misused, app
-from sonde.errors import SondeError
-from sonde.live.following import Following
-from sonde.live.page_state import PageState
+from sonde.core.errors import SondeError
+from sonde.show.live.following import Following
+from sonde.show.live.page_state import PageState
 from sonde.store import notices
 from sonde.store.listing import present_runs
 
@@ -77,9 +77,7 @@ def _told(what: str, read: Callable[[], None]) -> list[str]:
         if isinstance(error, KeyboardInterrupt):
             raise
         where = traceback.extract_tb(error.__traceback__)[-1]
-        ours = [frame for frame in traceback.extract_tb(error.__traceback__) if "/sonde/" in frame.filename][
-            -1:
-        ]
+        ours = [frame for frame in traceback.extract_tb(error.__traceback__) if "/sonde/" in frame.filename][-1:]
         at = ours[0] if ours else where
         said = (str(error).splitlines() or [""])[0][:120]
         return [f"{what}: {type(error).__name__}: {said} ({Path(at.filename).name}:{at.lineno})"]
@@ -156,9 +154,7 @@ def guarded(grounds: Grounds) -> Iterator[list[str]]:
 
 
 def _files(folder: Path) -> dict[str, tuple[bytes, int]]:
-    return {
-        path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.iterdir() if path.is_file()
-    }
+    return {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.iterdir() if path.is_file()}
 
 
 def peak() -> int:
@@ -166,9 +162,5 @@ def peak() -> int:
     import re
     import resource
 
-    found = (
-        re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
-        if os.path.exists("/proc")
-        else []
-    )
+    found = re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text()) if os.path.exists("/proc") else []
     return int(found[0] if found else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) // 1000

@@ -23,9 +23,9 @@ import torch
 import sonde
 from conftest import tiny_config
 from report_stores import write_run
-from sonde.atomic import ASIDE
-from sonde.rows import SCHEMA, WATCHED
-from sonde.run_ids import run_id
+from sonde.core.atomic import ASIDE
+from sonde.core.run_ids import run_id
+from sonde.metrics.rows import SCHEMA, WATCHED
 from sonde.store import index, index_writer
 from sonde.store.checksums import checksum, seal
 from sonde.store.journal import Journal, _chunk
@@ -68,9 +68,7 @@ FACTS = {
     ],
     "shared": [],
     "optimisers": [{"type": "Adam", "groups": [{"lr": 0.001, "weight_decay": 0, "parameters": 2}]}],
-    "inputs": [
-        {"name": "0", "shape": [4, 8], "dtype": "float32", "mean": 0.0, "std": 1.0, "rms": 1.0, "max": 2.0}
-    ],
+    "inputs": [{"name": "0", "shape": [4, 8], "dtype": "float32", "mean": 0.0, "std": 1.0, "rms": 1.0, "max": 2.0}],
     "targets": [],
     "training": True,
     "in_the_other_mode": [],
@@ -177,9 +175,7 @@ def read_json(path: Path) -> Any:
     return json.loads(path.read_text())
 
 
-def sealed(
-    folder: Path, contents: dict[str, bytes], change: Callable[[dict[str, Any]], None] | None = None
-) -> None:
+def sealed(folder: Path, contents: dict[str, bytes], change: Callable[[dict[str, Any]], None] | None = None) -> None:
     """Files under their names, and a manifest that fits them."""
     manifest = read_json(folder / "manifest.json")
     manifest.pop("sha256", None)
@@ -197,12 +193,7 @@ def describe(folder: Path, known: dict[str, Any]) -> Path:
         id = run_id(known["config"]) if known.get("config") else known["id"]
     except (KeyError, TypeError, ValueError, AttributeError):
         id = known.get("id", folder.name)
-    bare = (
-        isinstance(id, str)
-        and id not in ("", ".", "..")
-        and not set("/\0") & set(id)
-        and len(id.encode()) < 200
-    )
+    bare = isinstance(id, str) and id not in ("", ".", "..") and not set("/\0") & set(id) and len(id.encode()) < 200
     if bare and id != folder.name:
         known["id"] = id
         rows = folder / "metrics.parquet"
@@ -261,9 +252,7 @@ def payload_in_configuration(grounds: Grounds, chance: random.Random, small: boo
     """Code named in a field of the configuration, under the id that follows from it."""
     folder = chance.choice([one for one in folders(grounds.root) if one.name != NET])
     known = read_json(folder / "run.json")
-    named = chance.choice(
-        (f"{grounds.payload}:go", "payload:go", "timeit:timeit", "os:system", f"{grounds.payload}")
-    )
+    named = chance.choice((f"{grounds.payload}:go", "payload:go", "timeit:timeit", "os:system", f"{grounds.payload}"))
     options = {"stmt": f"open({str(grounds.mark)!r}, 'w')", "command": f"touch {grounds.mark}", "number": 1}
     config, said = known["config"], ""
     part = chance.choice(("model", "rule", "task", "optimiser", "probes", "anywhere"))
@@ -287,9 +276,7 @@ def odd_description(grounds: Grounds, chance: random.Random, small: bool) -> str
     known = read_json(folder / "run.json")
     part = chance.choice(("about", "config", "config", "defaults", ""))
     if part == "defaults":
-        known["defaults"] = {
-            chance.choice(("model.x", "x", "no.such", "seed", "probes.k.y")): chance.choice(ODD)
-        }
+        known["defaults"] = {chance.choice(("model.x", "x", "no.such", "seed", "probes.k.y")): chance.choice(ODD)}
         said = str(known["defaults"])
     else:
         said = spoil(known[part] if part and known.get(part) else known, chance)
@@ -393,9 +380,7 @@ def large_configuration(grounds: Grounds, chance: random.Random, small: bool) ->
     value = chance.choice((10**5, 10**7, 10**12))
     task = chance.choice(("identity", "rhm", "teacher", "parity"))
     if part == "task":
-        known["config"]["task"] = {"name": task, option: value} | (
-            {"L": 2**31, "s": 5} if task == "rhm" else {}
-        )
+        known["config"]["task"] = {"name": task, option: value} | ({"L": 2**31, "s": 5} if task == "rhm" else {})
     else:
         known["config"][part][option] = value
     describe(folder, known)
@@ -472,9 +457,7 @@ def links(grounds: Grounds, chance: random.Random, small: bool) -> str:
     else:
         (root / ".locks").mkdir(exist_ok=True)
         sign = root / ".locks" / f"{folder.name}.holder"
-        sign.write_text(
-            chance.choice(("[" * 100_000, "{}", "[]", '{"pid": 1e400, "host": [], "since": 3}', "null"))
-        )
+        sign.write_text(chance.choice(("[" * 100_000, "{}", "[]", '{"pid": 1e400, "host": [], "since": 3}', "null")))
     return f"{how}, {folder.name}"
 
 
@@ -505,9 +488,9 @@ def bombs(grounds: Grounds, chance: random.Random, small: bool) -> str:
         sealed(folder, {"metrics.parquet": parquet(_many_rows(folder.name, many))})
     elif how == 3:
         buffer = io.BytesIO()
-        pl.concat([watched_rows(9).head(1)] * 1000).with_columns(
-            reason=pl.lit("x" * (many // 30))
-        ).write_ipc_stream(buffer, compression="zstd")
+        pl.concat([watched_rows(9).head(1)] * 1000).with_columns(reason=pl.lit("x" * (many // 30))).write_ipc_stream(
+            buffer, compression="zstd"
+        )
         _journal(net, buffer.getvalue())
     elif how == 4:
         name = chance.choice(("run.json", "manifest.json"))
@@ -539,9 +522,7 @@ def _many_rows(run: str, many: int) -> pl.DataFrame:
         "step": 1,
         "epoch": 1,
     }
-    return pl.select(
-        [pl.repeat(values.get(name), many, dtype=kind).alias(name) for name, kind in SCHEMA.items()]
-    )
+    return pl.select([pl.repeat(values.get(name), many, dtype=kind).alias(name) for name, kind in SCHEMA.items()])
 
 
 def _journal(folder: Path, content: bytes) -> None:

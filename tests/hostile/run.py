@@ -40,9 +40,7 @@ def read(folder: Path) -> None:
         grounds = grounds_in(folder, int(number))
         begin, before = time.perf_counter(), peak()
         with guarded(grounds) as found:
-            found += read_everything(
-                grounds, grounds.root.parent / "out", much=True, slow=int(number) % 20 == 0
-            )
+            found += read_everything(grounds, grounds.root.parent / "out", much=True, slow=int(number) % 20 == 0)
         if peak() > before:
             largest = (peak(), f"{number} {said}")
         if found:
@@ -56,9 +54,7 @@ def in_process(what: str, *words: str) -> str:
     surroundings = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     with tempfile.TemporaryDirectory() as here:
         command = [sys.executable, __file__, what, *words]
-        done = subprocess.run(
-            command, stdout=subprocess.PIPE, text=True, cwd=here, env=surroundings, check=True
-        )
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, cwd=here, env=surroundings, check=True)
     return done.stdout
 
 
@@ -87,9 +83,7 @@ def main() -> int:
     ran = sum("was run" in one or "imported" in one for several in faults.values() for one in several)
     changed = sum("outside" in one for several in faults.values() for one in several)
     broke = sum(map(len, faults.values())) - ran - changed
-    print(
-        f"{end - start} hostile stores: {ran} executions, {changed} with files outside changed, {broke} tracebacks"
-    )
+    print(f"{end - start} hostile stores: {ran} executions, {changed} with files outside changed, {broke} tracebacks")
     print(f"most memory: {largest[0]} MB ({largest[1]})")
     return int(bool(faults) or largest[0] > MOST)
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import polars as pl
 
-from sonde.rows import SCHEMA, empty
-from sonde.run_ids import run_id
+from sonde.core.run_ids import run_id
+from sonde.metrics.rows import SCHEMA, empty
 from sonde.store.run import Manifest, RunFolder
 from sonde.store.stored import Run, Runs
 

@@ -26,19 +26,19 @@ from stored_runs import (
 
 from conftest import tiny_config
 from old_stores import unpack
-from sonde.audit.audit import METRICS, Audit, RuleAudit, audit, read
-from sonde.audit.credit_question import critical
-from sonde.audit.questions import Answer
-from sonde.audit.recipe_table import columns, footnotes, lines
-from sonde.audit.thresholds import Thresholds
-from sonde.audit.verdict import sentence, verdict
+from sonde.analysis.audit import METRICS, Audit, RuleAudit, audit, read
+from sonde.analysis.comparison import compare
+from sonde.analysis.credit_question import critical
+from sonde.analysis.questions import Answer
+from sonde.analysis.recipe_table import columns, footnotes, lines
+from sonde.analysis.thresholds import Thresholds
+from sonde.analysis.verdict import sentence, verdict
 from sonde.cli.audit import as_json
-from sonde.compare import compare
 from sonde.config import Probing
-from sonde.errors import SondeError
+from sonde.core.errors import SondeError
+from sonde.core.seed_statistics import t_power
 from sonde.models import ResidualMLP
 from sonde.rules import DirectFeedback, Frozen
-from sonde.spreads import t_power
 from sonde.store.load import load
 from sonde.store.stored import Runs
 from sonde.tasks import Digits
@@ -52,9 +52,7 @@ def frozen(seed: int) -> dict[Key, Value]:
     zero = "every credit or gradient is zero"
     return changed(
         healthy(seed, accuracy=0.35 + 1e-3 * math.cos(seed)),
-        lambda metric, epoch, layer: (
-            zero if metric in ("credit_cosine", "rho", "nudge[0.01]") and layer else None
-        ),
+        lambda metric, epoch, layer: zero if metric in ("credit_cosine", "rho", "nudge[0.01]") and layer else None,
     )
 
 
@@ -250,11 +248,7 @@ def both(value: float) -> Make:
     return lambda seed: changed(
         healthy(seed),
         lambda m, e, l: (
-            0.0
-            if m in ("credit_cosine/null", "rho/null")
-            else value
-            if m in ("credit_cosine", "rho")
-            else None
+            0.0 if m in ("credit_cosine/null", "rho/null") else value if m in ("credit_cosine", "rho") else None
         ),
     )
 
@@ -263,9 +257,7 @@ def both(value: float) -> Make:
     ("value", "standing", "words"),
     [(0.5, "above", "above chance"), (0.01, "at", "at chance"), (-0.5, "below", "below chance")],
 )
-def test_a_layer_is_above_at_or_below_chance_and_below_is_called_below(
-    value: float, standing: str, words: str
-) -> None:
+def test_a_layer_is_above_at_or_below_chance_and_below_is_called_below(value: float, standing: str, words: str) -> None:
     found = of_rule(audit(with_frozen("dfa", both(value))), "dfa")
     assert {layer.standing for known in found.runs for layer in known.credits} == {standing}
     assert f"the credit is {words} at layers 1–4" in sentence(found)
@@ -276,9 +268,7 @@ def test_a_mean_cosine_carried_by_layer_0_does_not_pass() -> None:
     """.42 at layer 0 and nothing deeper, as DFA was recorded."""
 
     def recorded(seed: int) -> dict[Key, Value]:
-        return changed(
-            healthy(seed, cosine=0.42), lambda m, e, l: 0.002 if m == "credit_cosine" and l else None
-        )
+        return changed(healthy(seed, cosine=0.42), lambda m, e, l: 0.002 if m == "credit_cosine" and l else None)
 
     assert all(answer.fired for answer in answers(recorded, "D3"))
 
@@ -292,9 +282,7 @@ def test_an_exact_gradient_at_the_last_layer_is_not_chance_and_does_not_carry_th
     def fa(cosine: float) -> Make:
         return lambda seed: changed(
             healthy(seed),
-            lambda m, e, l: (
-                at_top.get(m) if l == DEPTH else cosine if m in ("credit_cosine", "rho") else None
-            ),
+            lambda m, e, l: at_top.get(m) if l == DEPTH else cosine if m in ("credit_cosine", "rho") else None,
         )
 
     for answer in answers(fa(0.0), "D3", rule="fa"):
@@ -321,9 +309,7 @@ def test_d3_judges_by_the_spread_over_the_draws_of_the_same_snapshot_with_studen
     def at(excess: float) -> Make:
         return lambda seed: changed(
             healthy(seed),
-            lambda m, e, l: (
-                0.0 if m == "credit_cosine/null" else excess * 0.02 if m == "credit_cosine" else None
-            ),
+            lambda m, e, l: 0.0 if m == "credit_cosine/null" else excess * 0.02 if m == "credit_cosine" else None,
         )
 
     assert all(answer.fired for answer in answers(at(0.99 * limit), "D3"))
@@ -442,10 +428,7 @@ def test_d4_is_the_paired_t_interval_over_seeds_as_compare_takes_it() -> None:
 def test_d4_says_which_share_of_frozens_errors_is_removed() -> None:
     found = accuracies((0.95, 0.95, 0.96), (0.9, 0.9, 0.92))
     assert found.margin.errors_removed == pytest.approx(0.5)
-    assert (
-        "the blocks help: +4.67 [+3.23, +6.1] points of test accuracy over frozen blocks, n = 3; "
-        in sentence(found)
-    )
+    assert "the blocks help: +4.67 [+3.23, +6.1] points of test accuracy over frozen blocks, n = 3; " in sentence(found)
     assert "50.0 % of frozen's errors removed" in sentence(found)
     assert verdict(found).startswith("none fired; D1 undefined")
 
@@ -467,8 +450,7 @@ def test_an_interval_that_holds_0_is_undecided_and_says_how_many_seeds_would_dec
     assert t_power(mean / std, needed) >= 0.8 > t_power(mean / std, needed - 1)
     said = sentence(found)
     assert (
-        "undecided: +1.33 [−3.84, +6.5] points of test accuracy over frozen blocks, n = 3: the interval holds 0"
-        in said
+        "undecided: +1.33 [−3.84, +6.5] points of test accuracy over frozen blocks, n = 3: the interval holds 0" in said
     )
     assert f"{needed} seeds would decide in 80% of studies" in said
     assert "D4 undecided" in verdict(found)
@@ -485,9 +467,7 @@ def test_issue_27_item_6_of_five_rules_of_one_table_one_that_helps_alone_is_unde
     rules = {"fa": (0.05, 3.0), "dfa": (0.0, 3.0), "usf": (0.0, 4.0), "brsf": (0.0, 5.0), "frsf": (0.0, 6.0)}
     frozen_ = of("frozen", lambda seed: healthy(seed, accuracy=0.5))
     alone = audit(store(*of("fa", reaching(*rules["fa"])), *frozen_))
-    together = audit(
-        store(*(one for rule, how in rules.items() for one in of(rule, reaching(*how))), *frozen_)
-    )
+    together = audit(store(*(one for rule, how in rules.items() for one in of(rule, reaching(*how))), *frozen_))
     first, corrected = of_rule(alone, "fa").margin, of_rule(together, "fa").margin
     assert first.interval == corrected.interval
     assert first.interval.low > 0
@@ -510,17 +490,14 @@ def test_differences_that_happen_to_be_the_same_do_not_make_the_verdict_certain(
     """Accuracies are counts: of two seeds the differences coincide now and then."""
     found = accuracies((0.6, 0.7), (0.5, 0.6))
     assert found.margin.outcome == "undecided"
-    assert "+10 points of test accuracy over frozen blocks, n = 2: all 2 values are the same" in sentence(
-        found
-    )
+    assert "+10 points of test accuracy over frozen blocks, n = 2: all 2 values are the same" in sentence(found)
 
 
 def test_with_one_seed_d4_is_undecided_and_says_why() -> None:
     found = accuracies((0.9,), (0.5,))
     assert found.margin.outcome == "undecided"
-    assert (
-        "undecided: +40 points of test accuracy over frozen blocks, n = 1: an interval needs two seeds"
-        in sentence(found)
+    assert "undecided: +40 points of test accuracy over frozen blocks, n = 1: an interval needs two seeds" in sentence(
+        found
     )
 
 
@@ -566,9 +543,7 @@ def test_each_question_says_what_is_missing(metrics: tuple[str, ...], question: 
 
 
 def test_runs_are_grouped_by_everything_but_rule_and_seed() -> None:
-    stored = store(
-        *of("bp"), *of("dfa"), *of("bp", model__out_ln=False), *of("bp", model__L=4, epochs=EPOCHS)
-    )
+    stored = store(*of("bp"), *of("dfa"), *of("bp", model__out_ln=False), *of("bp", model__L=4, epochs=EPOCHS))
     found = audit(store(*{known.id: (known, frame_of(stored, known.id)) for known in stored.runs}.values()))
     assert len(found.recipes) == 2
     assert [[known.rule for known in recipe.rules] for recipe in found.recipes] == [["bp", "dfa"], ["bp"]]
@@ -635,9 +610,7 @@ def test_a_run_that_diverged_gets_a_verdict_with_its_epoch_and_is_not_averaged()
 
 
 def test_a_rule_of_which_every_run_diverged_has_a_line_and_a_verdict() -> None:
-    found = audit(
-        store(*(run(config("dfa", seed), healthy(seed), state="diverged", epoch=seed) for seed in (3, 5)))
-    )
+    found = audit(store(*(run(config("dfa", seed), healthy(seed), state="diverged", epoch=seed) for seed in (3, 5))))
     rule = of_rule(found, "dfa")
     assert (rule.seeds, verdict(rule)) == ([], "diverged at epochs 3–5")
     assert sentence(rule) == "DFA: diverged at epochs 3–5 in 2 of 2 seeds (3, 5)"
@@ -718,9 +691,7 @@ def test_a_mean_over_layers_names_them_and_is_undefined_where_one_of_them_is() -
 
 def test_layers_are_not_pooled_as_if_they_were_seeds() -> None:
     def layered(seed: int) -> dict[Key, Value]:
-        return changed(
-            healthy(seed), lambda m, e, l: l / 10 + seed / 1e4 if m == "credit_cosine" and l else None
-        )
+        return changed(healthy(seed), lambda m, e, l: l / 10 + seed / 1e4 if m == "credit_cosine" and l else None)
 
     cosine = of_rule(audit(with_frozen("dfa", layered)), "dfa").controlled("credit_cosine").value
     means = [0.2 + seed / 1e4 for seed in SEEDS]
@@ -742,9 +713,7 @@ def test_the_audit_never_raises_whatever_is_missing_or_undefined(data: st.DataOb
         st.floats(allow_nan=True, allow_infinity=True),
         st.sampled_from([0.0, 1e-320, 1e300, -1e300, 1.0]),
     )
-    keys = st.tuples(
-        st.sampled_from(METRICS), st.integers(0, EPOCHS), st.one_of(st.none(), st.integers(0, DEPTH))
-    )
+    keys = st.tuples(st.sampled_from(METRICS), st.integers(0, EPOCHS), st.one_of(st.none(), st.integers(0, DEPTH)))
     runs = []
     for rule in data.draw(st.lists(st.sampled_from(["bp", "dfa", "fa", "frozen"]), min_size=1, unique=True)):
         for seed in data.draw(st.lists(st.sampled_from(SEEDS), min_size=1, unique=True)):
@@ -797,9 +766,7 @@ def test_trained_runs_are_audited_from_their_store(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("study", ["residual", "audit"])
-def test_an_audit_reads_what_it_needs_of_a_store_and_finds_what_all_rows_tell(
-    study: str, tmp_path: Path
-) -> None:
+def test_an_audit_reads_what_it_needs_of_a_store_and_finds_what_all_rows_tell(study: str, tmp_path: Path) -> None:
     root = unpack(study, tmp_path)
     needed, whole = read(root), load(root)
     assert set(needed.rows["metric"]) < set(whole.rows["metric"])

@@ -13,9 +13,9 @@ import typer
 from stored_runs import Key, Value, changed, config, healthy, run, store, without, write
 from typer.testing import CliRunner, Result
 
-from sonde.audit.audit import Audit, audit
-from sonde.audit.recipe_table import columns, footnotes, lines
-from sonde.audit.verdict import sentence, verdict
+from sonde.analysis.audit import Audit, audit
+from sonde.analysis.recipe_table import columns, footnotes, lines
+from sonde.analysis.verdict import sentence, verdict
 from sonde.cli.audit import audit as command
 from sonde.store.stored import Runs
 
@@ -208,6 +208,6 @@ def test_the_command_narrows_with_only(invoke: Callable[..., Result]) -> None:
 
 
 def test_audit_and_compare_need_no_torch() -> None:
-    modules = "sonde.audit.verdict, sonde.audit.recipe_table, sonde.compare, sonde.runs.readings"
+    modules = "sonde.analysis.verdict, sonde.analysis.recipe_table, sonde.analysis.comparison, sonde.analysis.readings"
     code = f"import sys, {modules}, sonde.cli.audit, sonde.cli.compare; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -141,9 +141,7 @@ def test_the_operations_of_other_rules_are_counted_as_they_run() -> None:
 
 
 def tiny(**bars: float) -> Steps:
-    return Steps(
-        label="tiny", model=PlainMLP(d=4, L=2), shape=(6,), bars=bars, products_bar=0.0, steps=1, rounds=3
-    )
+    return Steps(label="tiny", model=PlainMLP(d=4, L=2), shape=(6,), bars=bars, products_bar=0.0, steps=1, rounds=3)
 
 
 def test_a_row_above_its_bar_says_where_the_time_goes() -> None:
@@ -245,9 +243,7 @@ def test_the_command_prints_rows(sonde: Sonde) -> None:
     assert "residual_256" in done.stderr
 
 
-def test_a_folder_that_cannot_be_written_is_told_before_anything_is_measured(
-    sonde: Sonde, tmp_path: Path
-) -> None:
+def test_a_folder_that_cannot_be_written_is_told_before_anything_is_measured(sonde: Sonde, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     refused = sonde("bench", "--quick", "stacked", "--save", str(tmp_path / "file"), check=False)
     assert refused.returncode == 2

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sonde.audit.thresholds import Thresholds
+from sonde.analysis.thresholds import Thresholds
 
 ROOT = Path(__file__).parents[2]
 
@@ -52,9 +52,7 @@ def test_a_single_layer_passes_for_above_chance_about_as_rarely_as_it_should(num
 
 
 def test_the_planted_runs_fire_what_they_are_made_for(numbers: dict[str, Any]) -> None:
-    slow, fast = sorted(
-        (line for line in numbers["planted"] if line["rule"] == "DFA"), key=lambda line: line["lr"]
-    )
+    slow, fast = sorted((line for line in numbers["planted"] if line["rule"] == "DFA"), key=lambda line: line["lr"])
     assert fast["D1"] == fast["runs"]
     assert slow["D2"] == fast["D2"] == 0  # their gradient is small because ‖h_L‖ is large, and resolved
 

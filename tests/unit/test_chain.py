@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 import sonde
 from plain_modules import GUESTS, Guest, N, T, ViT, images, sequential, words
-from sonde.errors import SondeError
-from sonde.probes import Context, take
+from sonde.core.errors import SondeError
+from sonde.metrics.probes import Context, take
 from sonde.rules import DirectFeedback, FeedbackAlignment
 from sonde.training.assign import CreditAssignment
 
@@ -273,9 +273,7 @@ def test_a_model_of_transformers_is_a_chain(module: str, shape: tuple[int, ...])
         "BertForSequenceClassification": lambda: transformers.BertConfig(
             **small, vocab_size=11, max_position_embeddings=T, num_labels=4
         ),
-        "ViTForImageClassification": lambda: transformers.ViTConfig(
-            **small, image_size=8, patch_size=4, num_labels=4
-        ),
+        "ViTForImageClassification": lambda: transformers.ViTConfig(**small, image_size=8, patch_size=4, num_labels=4),
     }
     torch.manual_seed(0)
     net = getattr(transformers, module)(make[module]())

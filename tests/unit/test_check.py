@@ -11,7 +11,7 @@ from torch.nn import functional
 
 import sonde as library
 from conftest import Sonde
-from sonde.errors import SondeError
+from sonde.core.errors import SondeError
 from watch_programs import Transformer, plain_mlp, resnet, tokens
 
 
@@ -45,14 +45,10 @@ def test_nothing_is_changed() -> None:
     model = resnet()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     generator = torch.get_rng_state()
-    library.check(
-        model, torch.randn(4, 3, 8, 8, generator=torch.Generator()), torch.tensor([0, 1, 2, 3]), inits=2
-    )
+    library.check(model, torch.randn(4, 3, 8, 8, generator=torch.Generator()), torch.tensor([0, 1, 2, 3]), inits=2)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert torch.equal(torch.get_rng_state(), generator)
-    assert all(
-        parameter.grad is None and parameter.dtype == torch.float32 for parameter in model.parameters()
-    )
+    assert all(parameter.grad is None and parameter.dtype == torch.float32 for parameter in model.parameters())
     assert not any(module._forward_hooks for module in model.modules())
 
 

@@ -13,24 +13,24 @@ from stored_runs import config, healthy, run, store
 import sonde
 from conftest import tiny_config
 from residual_evidence import RESIDUAL, residual_evidence
-from sonde.audit.audit import Judge, audit
+from sonde.analysis.audit import Judge, audit
+from sonde.analysis.theory import backward_norms, independent_factor, lowest_loss, moments
 from sonde.config import Optimiser, RunConfig, label_of
-from sonde.figures import Evidence
-from sonde.figures.pair import backward, by_step, loss_ends, pair_of
-from sonde.generators import generator
+from sonde.core.formatting import loss_change, loss_status, loss_verdict
+from sonde.core.generators import generator
+from sonde.core.run_ids import RULE_DEFAULTS as DEFAULTS
+from sonde.core.run_ids import VERSIONS, rule_label
+from sonde.metrics.rows import empty
 from sonde.models import PlainMLP, ResMLP
 from sonde.network import Signature
-from sonde.report.answers import of_networks, of_recipe
-from sonde.rows import empty
 from sonde.rules import RULES, CreditBridge, FeedbackAlignment, StateBridge
-from sonde.run_ids import RULE_DEFAULTS as DEFAULTS
-from sonde.run_ids import VERSIONS, rule_label
+from sonde.show.figures import Evidence
+from sonde.show.figures.pair import backward, by_step, loss_ends, pair_of
+from sonde.show.report.answers import of_networks, of_recipe
 from sonde.store.stored import Runs
 from sonde.studies import STUDIES
 from sonde.studies.residual import DEPTHS, configs, findings, with_linear_output
 from sonde.studies.study import Gathered, gather
-from sonde.theory import backward_norms, independent_factor, lowest_loss, moments
-from sonde.verdicts import loss_change, loss_status, loss_verdict
 
 TRIVIAL = 1 / 3
 FLOOR = 1 / 6
@@ -77,9 +77,7 @@ def test_figures_show_the_floor_and_judge_what_lies_above_it() -> None:
     one = residual_evidence()
     for name in ("training_loss", "6_learning_comparison"):
         figure, caption = RESIDUAL[name].draw(one)
-        floors = [
-            line.get_ydata()[0] for line in figure.axes[0].lines if "lowest for" in str(line.get_label())
-        ]
+        floors = [line.get_ydata()[0] for line in figure.axes[0].lines if "lowest for" in str(line.get_label())]
         assert floors == [FLOOR]
         assert "0.167" in caption
     pair = pair_of(one.of(variant="raw"))
@@ -103,9 +101,7 @@ def test_the_study_trains_networks_without_a_floor_at_every_depth_and_keeps_its_
 def small(one: RunConfig) -> RunConfig:
     task = replace(one.task, d=16, samples=64, steps_per_epoch=10)  # type: ignore[call-arg]
     model = replace(one.model, d=16, L=min(one.model.L, 3))
-    return replace(
-        one, task=task, model=model, epochs=2, batch_size=16, optimiser=Optimiser(name="adam", lr=1e-2)
-    )
+    return replace(one, task=task, model=model, epochs=2, batch_size=16, optimiser=Optimiser(name="adam", lr=1e-2))
 
 
 def test_the_first_sentence_is_of_networks_that_can_represent_the_identity(tmp_path: Path) -> None:
@@ -131,9 +127,7 @@ def test_the_first_sentence_is_of_networks_that_can_represent_the_identity(tmp_p
 
 
 # ── the gradient's way back ─────────────────────────────────────────────────────────────────────────
-def measured(
-    residual: bool, alpha: float, depth: int, width: int, *, linear: bool, draws: int = 6
-) -> list[float]:
+def measured(residual: bool, alpha: float, depth: int, width: int, *, linear: bool, draws: int = 6) -> list[float]:
     """Root mean square over draws, samples and units of the gradient at every linear output."""
     squares = [0.0] * depth
     for seed in range(draws):
@@ -141,17 +135,13 @@ def measured(
         x = torch.rand(32, width, generator=draw, dtype=torch.float64) * 2 - 1
         h, outputs = x, []
         for layer in range(depth):
-            weight = (
-                torch.randn(width, width, generator=draw, dtype=torch.float64) * alpha * (2 / width) ** 0.5
-            )
+            weight = torch.randn(width, width, generator=draw, dtype=torch.float64) * alpha * (2 / width) ** 0.5
             z = (h @ weight.T).requires_grad_()
             outputs.append(z)
             branch = z if linear and layer == depth - 1 else z.relu()
             h = h + branch if residual else branch
         gradients = torch.autograd.grad(((h - x) ** 2).sum() / 2, outputs)
-        squares = [
-            total + float(g.square().mean()) / draws for total, g in zip(squares, gradients, strict=True)
-        ]
+        squares = [total + float(g.square().mean()) / draws for total, g in zip(squares, gradients, strict=True)]
     return [math.sqrt(square) for square in squares]
 
 
@@ -194,9 +184,7 @@ def test_the_signal_is_drawn_before_and_after_training_and_the_theory_before() -
 # ── what a rule is called ───────────────────────────────────────────────────────────────────────────
 def test_what_differs_from_a_rules_defaults_stands_in_its_label() -> None:
     assert label_of("rule", StateBridge()) == "State Bridge"
-    assert (
-        label_of("rule", StateBridge(hidden_layers=1, every=4)) == "State Bridge (hidden_layers=1, every=4)"
-    )
+    assert label_of("rule", StateBridge(hidden_layers=1, every=4)) == "State Bridge (hidden_layers=1, every=4)"
     assert label_of("rule", CreditBridge(warmup=0, perturb=0.1)) == "Credit Bridge (warmup=0.0, perturb=0.1)"
     assert label_of("rule", FeedbackAlignment(level="layer")) == "FA by layers"
 

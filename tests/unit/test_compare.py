@@ -16,14 +16,14 @@ from typer.testing import CliRunner, Result
 
 import sonde
 from conftest import tiny_config
+from sonde.analysis.comparison import as_option, compare
+from sonde.analysis.comparison_table import notes, title
+from sonde.analysis.narrowing import choices, keep
 from sonde.cli.compare import as_json
 from sonde.cli.compare import compare as command
-from sonde.compare import as_option, compare
-from sonde.compare.table import notes, title
 from sonde.config import Optimiser, keys, whole_tree
-from sonde.errors import SondeError
-from sonde.flat_configurations import differing, flatten
-from sonde.runs.narrowing import choices, keep
+from sonde.core.errors import SondeError
+from sonde.core.flat_configs import differing, flatten
 from sonde.store.stored import Runs
 
 Invoke = Callable[..., Result]
@@ -101,9 +101,7 @@ def test_a_100_epoch_run_is_not_compared_with_a_30_epoch_run() -> None:
 
 
 def test_every_differing_field_is_named_with_its_values() -> None:
-    other = store(
-        *(run(config("dfa", s, model__out_ln=False, optimiser__lr=0.1), values(0.6)) for s in SEEDS)
-    )
+    other = store(*(run(config("dfa", s, model__out_ln=False, optimiser__lr=0.1), values(0.6)) for s in SEEDS))
     with pytest.raises(SondeError) as refused:
         compare(joined(keep(rules(), {"rule": "bp"}), other))
     assert "model.out_ln is true in 3 runs and false in 3 runs" in str(refused.value)
@@ -235,9 +233,7 @@ def test_an_undefined_value_stays_undefined_and_says_why() -> None:
 
 
 def test_layers_are_not_pooled_as_if_they_were_seeds() -> None:
-    with pytest.raises(
-        SondeError, match="grad_norm is measured at every layer: choose one with --layer, 0 … 2"
-    ):
+    with pytest.raises(SondeError, match="grad_norm is measured at every layer: choose one with --layer, 0 … 2"):
         compare(rules(), metric="grad_norm")
     found = compare(rules(), metric="grad_norm", layer=2)
     assert [(group.summary.mean, group.summary.n) for group in found.groups] == [(2.0, 3)] * 3
@@ -360,9 +356,7 @@ def test_runs_that_were_not_made_with_the_same_code_are_named() -> None:
         return [{"environment": {"packages": {"sonde": "0.1.0", "torch": "2.9"}, "git": git}}]
 
     def found(dirty: str) -> Runs:
-        return store(
-            *(run(config(rule, 1), values(0.5), sessions=made(rule == dirty)) for rule in ("bp", "dfa"))
-        )
+        return store(*(run(config(rule, 1), values(0.5), sessions=made(rule == dirty)) for rule in ("bp", "dfa")))
 
     same, mixed = compare(found("none")), compare(found("dfa"))
     assert not any("same code" in note for note in notes(same))

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from conftest import tiny_config
 from sonde.config import Optimiser, RunConfig, change, keys, parse, to_tree
-from sonde.errors import SondeError
+from sonde.core.errors import SondeError
 from sonde.models import PlainMLP, ResidualMLP, ResMLP
 from sonde.tasks import Identity
 
@@ -22,9 +22,7 @@ from sonde.tasks import Identity
 def test_a_configuration_survives_json_with_its_id(
     d: int, L: int, weight_scale: object, model: type, seed: int, epochs: int
 ) -> None:
-    config = tiny_config(
-        model=model(d=d, L=L, weight_scale=weight_scale), task=Identity(d=d), seed=seed, epochs=epochs
-    )
+    config = tiny_config(model=model(d=d, L=L, weight_scale=weight_scale), task=Identity(d=d), seed=seed, epochs=epochs)
     again = parse(to_tree(config))
     assert again == config
     assert again.id == config.id
@@ -83,9 +81,7 @@ def test_a_number_written_as_an_integer_is_the_same_run() -> None:
         ("optimiser", 3, "optimiser: expected"),
     ],
 )
-def test_bad_keys_and_values_are_refused_by_name(
-    tiny: RunConfig, key: str, value: object, message: str
-) -> None:
+def test_bad_keys_and_values_are_refused_by_name(tiny: RunConfig, key: str, value: object, message: str) -> None:
     with pytest.raises(SondeError, match=message):
         change(tiny, {key: value})
 

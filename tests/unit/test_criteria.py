@@ -10,10 +10,10 @@ from torch import Tensor, nn
 import sonde
 from networks import read
 from plain_modules import GUESTS, T, V, images, words
-from sonde.criteria import Criterion, as_loss
-from sonde.errors import SondeError
-from sonde.losses import CROSS_ENTROPY, MEAN_SQUARED_ERROR, Loss
-from sonde.probes import Context, take
+from sonde.core.errors import SondeError
+from sonde.metrics.probes import Context, take
+from sonde.network.loss_adapter import Criterion, as_loss
+from sonde.network.losses import CROSS_ENTROPY, MEAN_SQUARED_ERROR, Loss
 from sonde.rules import RULES, Backprop, DirectFeedback
 from sonde.training.assign import CreditAssignment
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from sonde import datasets
 from sonde.cli.data import data
-from sonde.datasets.cifar10 import FOLDER, TEST, TRAIN, Absent, find
-from sonde.errors import SondeError
+from sonde.core.errors import SondeError
+from sonde.store import datasets
+from sonde.store.datasets.cifar10 import FOLDER, TEST, TRAIN, Absent, find
 
 runner = CliRunner()
 
@@ -81,5 +81,6 @@ def test_fetch_leaves_unpacked_files_as_they_are(tmp_path: Path) -> None:
 
 def test_data_sets_are_found_and_read_without_torch() -> None:
     modules = "archive, cifar10, decoded, digits, parquet_images, pickled_batches"
-    code = f"import sys; from sonde.datasets import {modules}; import sonde.cli.data; sys.exit('torch' in sys.modules)"
+    imports = f"import sys, sonde.cli.data; from sonde.store.datasets import {modules}"
+    code = f"{imports}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sonde.atomic import ASIDE
-from sonde.datasets import decoded
-from sonde.datasets.cifar10 import FOLDER, TEST, TRAIN, Source, find
-from sonde.datasets.decoded import open_images
-from sonde.errors import SondeError
+from sonde.core.atomic import ASIDE
+from sonde.core.errors import SondeError
+from sonde.store.datasets import decoded
+from sonde.store.datasets.cifar10 import FOLDER, TEST, TRAIN, Source, find
+from sonde.store.datasets.decoded import open_images
 
 
 def batch(images: int, seed: int) -> dict[bytes, Any]:

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sonde.atomic import ASIDE
-from sonde.datasets.archive import Archive, fetch
-from sonde.errors import SondeError
+from sonde.core.atomic import ASIDE
+from sonde.core.errors import SondeError
+from sonde.store.datasets.archive import Archive, fetch
 
 CONTENT = np.random.default_rng(0).bytes(1_000_000)
 ARCHIVE = Archive(name="set.tar.gz", url="", size=len(CONTENT), md5=hashlib.md5(CONTENT).hexdigest())
@@ -49,9 +49,7 @@ class Handler(BaseHTTPRequestHandler):
         body = server.content[first:]
         self.send_response(206 if first else 200)
         if first:
-            self.send_header(
-                "Content-Range", f"bytes {first}-{len(server.content) - 1}/{len(server.content)}"
-            )
+            self.send_header("Content-Range", f"bytes {first}-{len(server.content) - 1}/{len(server.content)}")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body if server.drop_after is None else body[: server.drop_after])
@@ -86,13 +84,9 @@ def test_an_archive_that_is_there_is_not_fetched_again(server: Server, tmp_path:
     assert len(server.asked) == 1
 
 
-def test_a_dropped_connection_says_how_to_go_on_and_the_next_command_resumes(
-    server: Server, tmp_path: Path
-) -> None:
+def test_a_dropped_connection_says_how_to_go_on_and_the_next_command_resumes(server: Server, tmp_path: Path) -> None:
     server.drop_after = 400_000
-    with pytest.raises(
-        SondeError, match=r"0\.4 of 1\.0 MB are there: give the same command to resume, or put"
-    ) as told:
+    with pytest.raises(SondeError, match=r"0\.4 of 1\.0 MB are there: give the same command to resume, or put") as told:
         fetch(ARCHIVE, tmp_path, url=server.url)
     assert str(tmp_path / "set.tar.gz") in str(told.value)
     assert not (tmp_path / "set.tar.gz").exists()

@@ -2,11 +2,11 @@ from pathlib import Path
 
 import pytest
 
-from sonde.datasets import DATASETS
-from sonde.datasets.archive import Archive
-from sonde.datasets.cache import cache_folder, data_folder
-from sonde.datasets.cifar10 import FOLDER, TEST, TRAIN, Absent, find, looked_for
-from sonde.errors import SondeError
+from sonde.core.errors import SondeError
+from sonde.store.datasets import DATASETS
+from sonde.store.datasets.archive import Archive
+from sonde.store.datasets.cache import cache_folder, data_folder
+from sonde.store.datasets.cifar10 import FOLDER, TEST, TRAIN, Absent, find, looked_for
 
 TINY = Archive(name="cifar-10-python.tar.gz", url="http://127.0.0.1/", size=3, md5="")
 
@@ -74,9 +74,7 @@ def test_a_root_that_does_not_exist_is_a_missing_data_set(tmp_path: Path) -> Non
         find(tmp_path / "nowhere")
 
 
-def test_the_default_root_needs_no_option_in_the_advice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_default_root_needs_no_option_in_the_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SONDE_CACHE", str(tmp_path))
     with pytest.raises(Absent, match="`sonde data fetch cifar10` downloads"):
         find(tmp_path)

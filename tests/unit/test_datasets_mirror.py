@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from sonde.datasets.archive import Archive
-from sonde.datasets.cache import CHECKSUMS, data_folder, mirror
-from sonde.datasets.cifar10 import FOLDER, TEST, TRAIN, Absent, chosen, find
-from sonde.errors import SondeError
+from sonde.core.errors import SondeError
+from sonde.store.datasets.archive import Archive
+from sonde.store.datasets.cache import CHECKSUMS, data_folder, mirror
+from sonde.store.datasets.cifar10 import FOLDER, TEST, TRAIN, Absent, chosen, find
 from sonde.store.remote import Remote
 from stores import at, memory
 
@@ -57,9 +57,7 @@ def test_only_the_form_that_a_folder_would_give_is_copied(root: Remote) -> None:
     assert chosen("sets", ["readme.txt"]) == []
 
 
-def test_what_is_copied_is_not_read_again_until_it_changes(
-    root: Remote, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_copied_is_not_read_again_until_it_changes(root: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
     put(root, TINY.name)
     first = find(root, TINY)
     with monkeypatch.context() as patch:
@@ -132,9 +130,7 @@ def test_a_file_that_arrives_wrong_is_refused(root: Remote, monkeypatch: pytest.
 
 def test_a_url_without_the_data_set_says_what_to_put_there(root: Remote) -> None:
     put(root, "readme.txt")
-    with pytest.raises(
-        Absent, match=r"^CIFAR-10 is not below memory://bucket/sets: put cifar-10-python.tar.gz there"
-    ):
+    with pytest.raises(Absent, match=r"^CIFAR-10 is not below memory://bucket/sets: put cifar-10-python.tar.gz there"):
         find(root, TINY)
 
 

@@ -12,12 +12,12 @@ import polars as pl
 import pytest
 from PIL import Image
 
-from sonde.datasets import parquet_images, pickled_batches
-from sonde.datasets.archive import Archive
-from sonde.datasets.cifar10 import FOLDER, TEST, TRAIN, Source
-from sonde.datasets.digits import read_digits
-from sonde.datasets.pickled_batches import load_arrays
-from sonde.errors import SondeError
+from sonde.core.errors import SondeError
+from sonde.store.datasets import parquet_images, pickled_batches
+from sonde.store.datasets.archive import Archive
+from sonde.store.datasets.cifar10 import FOLDER, TEST, TRAIN, Source
+from sonde.store.datasets.digits import read_digits
+from sonde.store.datasets.pickled_batches import load_arrays
 
 
 def some_images(images: int, seed: int = 0) -> tuple[np.ndarray, list[int]]:
@@ -27,9 +27,7 @@ def some_images(images: int, seed: int = 0) -> tuple[np.ndarray, list[int]]:
 
 def batch(images: int = 4, protocol: int = 2, **changes: Any) -> bytes:
     pixels, labels = some_images(images)
-    return pickle.dumps(
-        {b"data": pixels, b"labels": labels} | {k.encode(): v for k, v in changes.items()}, protocol
-    )
+    return pickle.dumps({b"data": pixels, b"labels": labels} | {k.encode(): v for k, v in changes.items()}, protocol)
 
 
 def published_batch(pixels: np.ndarray, labels: list[int]) -> bytes:
@@ -39,13 +37,7 @@ def published_batch(pixels: np.ndarray, labels: list[int]) -> bytes:
         return b"T" + struct.pack("<i", len(value)) + value
 
     minus_one = b"J" + struct.pack("<i", -1)
-    array = (
-        b"cnumpy.core.multiarray\n_reconstruct\n"
-        + b"cnumpy\nndarray\n"
-        + b"K\x00\x85"
-        + text(b"b")
-        + b"\x87R"
-    )
+    array = b"cnumpy.core.multiarray\n_reconstruct\n" + b"cnumpy\nndarray\n" + b"K\x00\x85" + text(b"b") + b"\x87R"
     dtype = b"cnumpy\ndtype\n" + text(b"u1") + b"K\x00K\x01\x87R"
     dtype += b"(K\x03" + text(b"|") + b"NNN" + minus_one + minus_one + b"K\x00tb"
     shape = b"M" + struct.pack("<H", len(pixels)) + b"M" + struct.pack("<H", 3072) + b"\x86"
@@ -84,17 +76,13 @@ class Malice:
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 def test_a_malicious_pickle_does_not_run_and_is_named(tmp_path: Path, protocol: int) -> None:
     trace = tmp_path / "trace"
-    content = (
-        batch(protocol=protocol, extra=Malice(trace)) if protocol < 5 else pickle.dumps(Malice(trace), 5)
-    )
+    content = batch(protocol=protocol, extra=Malice(trace)) if protocol < 5 else pickle.dumps(Malice(trace), 5)
     with pytest.raises(SondeError, match=r"data_batch_1 asks for (posix|nt)\.system"):
         load_arrays(content, tmp_path / "data_batch_1")
     assert not trace.exists()
 
 
-@pytest.mark.parametrize(
-    "asked", ["builtins eval", "numpy load", "numpy._core.numeric _frombuffer", "codecs open"]
-)
+@pytest.mark.parametrize("asked", ["builtins eval", "numpy load", "numpy._core.numeric _frombuffer", "codecs open"])
 def test_no_other_global_is_admitted(asked: str) -> None:
     module, name = asked.split()
     with pytest.raises(SondeError, match=f"asks for {module}.{name}"):
@@ -103,9 +91,7 @@ def test_no_other_global_is_admitted(asked: str) -> None:
 
 def test_bytes_are_only_written_in_latin1() -> None:
     with pytest.raises(SondeError, match="encode to rot13"):
-        load_arrays(
-            b"\x80\x02c_codecs\nencode\nX\x01\x00\x00\x00aX\x05\x00\x00\x00rot13\x86R.", "data_batch_1"
-        )
+        load_arrays(b"\x80\x02c_codecs\nencode\nX\x01\x00\x00\x00aX\x05\x00\x00\x00rot13\x86R.", "data_batch_1")
 
 
 def test_a_pickle_cannot_change_what_the_next_one_is_given() -> None:
@@ -197,9 +183,7 @@ def pictures(images: int) -> list[np.ndarray]:
     return list(np.random.default_rng(0).integers(0, 256, (images, 32, 32, 3), np.uint8))
 
 
-def test_parquet_of_png_gives_back_the_pixels_across_blocks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_parquet_of_png_gives_back_the_pixels_across_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parquet_images, "DECODED_AT_A_TIME", 3)
     images = pictures(7)
     file = table(tmp_path / "train.parquet", [encoded(image) for image in images], [0, 1, 2, 3, 4, 5, 9])

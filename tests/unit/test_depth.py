@@ -10,13 +10,13 @@ import pytest
 from conftest import tiny_config
 from report_stores import write_run
 from sonde.config import to_tree
-from sonde.report.answers import of_rules
+from sonde.core.formatting import said_share
+from sonde.show.report.answers import of_rules
 from sonde.store.load import load
 from sonde.studies import STUDIES
 from sonde.studies.depth import which_train_depth
 from sonde.studies.rules import Cost
 from sonde.studies.study import Gathered, gather
-from sonde.verdicts import said_share
 
 QUICK = ("audit", "cifar10", "snapshots")
 
@@ -56,8 +56,7 @@ def test_a_rule_trains_depth_where_it_recovers_most_of_what_backprop_gains_over_
     (finding,) = which_train_depth(found)
     last = found.beside.rows.filter(metric="test_acc", epoch=20)
     reached = {
-        rule: last.filter(pl.col("run").str.contains(f"-{rule}-"))["value"].mean()
-        for rule in ("bp", "fa", "frozen")
+        rule: last.filter(pl.col("run").str.contains(f"-{rule}-"))["value"].mean() for rule in ("bp", "fa", "frozen")
     }
     share = (reached["fa"] - reached["frozen"]) / (reached["bp"] - reached["frozen"])  # type: ignore[operator]
     assert finding.numbers["shares"]["fa"] == pytest.approx(share)
@@ -73,9 +72,7 @@ def test_the_reports_answer_knows_both_tasks(tmp_path: Path) -> None:
     answer = of_rules(gathered(tmp_path), [])
     assert answer is not None
     (other,) = answer.beside
-    tasks = {
-        task for task in ("digits", "parity") for said in (answer.sentence, other) if f"on {task} " in said
-    }
+    tasks = {task for task in ("digits", "parity") for said in (answer.sentence, other) if f"on {task} " in said}
     assert tasks == {"digits", "parity"}
     alone = of_rules(gathered(tmp_path / "alone", beside=False), [])
     assert alone is not None

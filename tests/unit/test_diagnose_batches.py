@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import sonde
-from sonde.errors import SondeError
-from sonde.watching.watch_warning import WatchWarning
+from sonde.core.errors import SondeError
+from sonde.observe.watch_warning import WatchWarning
 
 MANY = 300  # more samples than experiments use
 

@@ -9,13 +9,13 @@ import torch
 
 from conftest import Sonde
 from faulty_programs import FAULTY, HEALTHY, Program, lr_too_low, plain, wrong_output_activation
-from sonde.diagnosis.diagnose import DIAGNOSES, EXPLAINS, diagnose
-from sonde.diagnosis.finding import LEVELS, TEXTS, Findings
-from sonde.diagnosis.sarif import sarif
-from sonde.diagnosis.signs import Signs
-from sonde.errors import SondeError
-from sonde.explanations.by_name import EXPLANATIONS, documented, explanations
-from sonde.guests import OURS
+from sonde.analysis.diagnosis.diagnose import DIAGNOSES, EXPLAINS, diagnose
+from sonde.analysis.diagnosis.finding import LEVELS, TEXTS, Findings
+from sonde.analysis.diagnosis.sarif import sarif
+from sonde.analysis.diagnosis.signs import Signs
+from sonde.analysis.explanations.by_name import EXPLANATIONS, documented, explanations
+from sonde.core.errors import SondeError
+from sonde.plugins import OURS
 
 OF_TRAINED = {"not_learning", "growth", "gradient", "credit", "worth"}
 NOTES = {"rank_collapse", "loss_spike", "gradient_noise"}
@@ -97,9 +97,7 @@ def test_symptoms_follow_the_cause_that_explains_them() -> None:
     assert found[0].explained_by is None
     for finding in found:
         if finding.explained_by is not None:
-            assert finding.name in EXPLAINS[finding.explained_by] or finding.explained_by in {
-                f.name for f in found
-            }
+            assert finding.name in EXPLAINS[finding.explained_by] or finding.explained_by in {f.name for f in found}
 
 
 def test_a_batch_that_is_no_pair_is_refused() -> None:

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import sonde
+from sonde.analysis.diagnosis.of_store import diagnosed
 from sonde.config import RunConfig
-from sonde.diagnosis.of_store import diagnosed
 from sonde.models import PlainMLP
 from sonde.rules import Backprop
 from sonde.studies import STUDIES

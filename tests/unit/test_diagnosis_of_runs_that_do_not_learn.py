@@ -12,9 +12,9 @@ from stored_runs import DEPTH, EPOCHS, Key, Value, config, healthy, run, store
 
 from conftest import tiny_config
 from sonde import train
-from sonde.diagnosis.finding import Findings
-from sonde.diagnosis.of_store import diagnosed, of_trained
-from sonde.diagnosis.trained_signs import CONSTANT_LOSS
+from sonde.analysis.diagnosis.finding import Findings
+from sonde.analysis.diagnosis.of_store import diagnosed, of_trained
+from sonde.analysis.diagnosis.trained_signs import CONSTANT_LOSS
 from sonde.models import PlainMLP, ResMLP
 from sonde.store.load import load
 from sonde.tasks import TASKS, Identity
@@ -124,9 +124,7 @@ def test_deep_plain_networks_do_not_learn_the_identity_and_residual_ones_do(tmp_
 def test_published_runs_that_learned_nothing_are_told_from_those_that_did() -> None:
     findings, _ = diagnosed(PUBLISHED, None)
     runs = load(PUBLISHED).runs
-    networks = {
-        run.id: (run.config["model"]["name"], run.config["model"].get("output", "relu")) for run in runs
-    }
+    networks = {run.id: (run.config["model"]["name"], run.config["model"].get("output", "relu")) for run in runs}
     told = Counter(
         (*networks[id], one.name) for id, said in findings.items() for one in said if one.explained_by is None
     )

@@ -15,12 +15,12 @@ from torch import nn
 import sonde as package
 from conftest import Sonde, tiny_config
 from sonde import train
-from sonde.audit.audit import audit
-from sonde.audit.thresholds import Thresholds
-from sonde.diagnosis.finding import Findings
-from sonde.diagnosis.of_store import of_trained
-from sonde.diagnosis.sarif import sarif
-from sonde.explanations.by_name import EXPLANATIONS
+from sonde.analysis.audit import audit
+from sonde.analysis.diagnosis.finding import Findings
+from sonde.analysis.diagnosis.of_store import of_trained
+from sonde.analysis.diagnosis.sarif import sarif
+from sonde.analysis.explanations.by_name import EXPLANATIONS
+from sonde.analysis.thresholds import Thresholds
 from sonde.rules import Frozen
 from sonde.store.stored import Runs
 
@@ -98,9 +98,7 @@ def test_healthy_runs_are_silent() -> None:
 
 def test_findings_are_where_the_audit_fires_and_nowhere_else() -> None:
     stored = with_frozen(GROWN)
-    fired = {
-        one.run.id for rule in audit(stored).recipes[0].rules for one in rule.runs if one.answers["D1"].fired
-    }
+    fired = {one.run.id for rule in audit(stored).recipes[0].rules for one in rule.runs if one.answers["D1"].fired}
     findings, _ = of_trained(stored)
     assert {id for id, said in findings.items() if said} == fired != set()
 

@@ -6,9 +6,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import sonde
-from sonde.diagnosis.finding import Findings
-from sonde.watching.experiments.gates import gates
-from sonde.watching.experiments.loss_alone import compares_samples
+from sonde.analysis.diagnosis.finding import Findings
+from sonde.observe.experiments.gates import gates
+from sonde.observe.experiments.loss_alone import compares_samples
 
 
 def trained(
@@ -76,15 +76,11 @@ class PlainList(nn.Module):
 def test_modules_in_a_plain_list_are_found_unless_an_optimiser_holds_them() -> None:
     x, y = data()
     assert "not_in_optimiser" in loud(trained(PlainList(registered=False), x, y[:, None], distance, steps=12))
-    assert "not_in_optimiser" not in loud(
-        trained(PlainList(registered=True), x, y[:, None], distance, steps=12)
-    )
+    assert "not_in_optimiser" not in loud(trained(PlainList(registered=True), x, y[:, None], distance, steps=12))
     kept = PlainList(registered=False)
     held = [*kept.parameters(), *(p for layer in kept.layers for p in layer.parameters())]
     optimiser = torch.optim.Adam(held, lr=3e-3)
-    assert "not_in_optimiser" not in loud(
-        trained(kept, x, y[:, None], distance, optimiser=optimiser, steps=12)
-    )
+    assert "not_in_optimiser" not in loud(trained(kept, x, y[:, None], distance, optimiser=optimiser, steps=12))
 
 
 def test_what_comes_before_the_model_is_not_counted_among_its_parameters() -> None:

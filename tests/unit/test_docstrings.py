@@ -7,20 +7,20 @@ import re
 import pytest
 
 import sonde
-from sonde.checking.check_result import Checked
+from sonde.analysis.diagnosis.finding import Finding, Findings
+from sonde.analysis.explanations.by_name import EXPLANATIONS
 from sonde.cli import app
-from sonde.diagnosis.finding import Finding, Findings
-from sonde.explanations.by_name import EXPLANATIONS
-from sonde.figures import FIGURES
-from sonde.figures.render import Rendered
-from sonde.guests import OURS
 from sonde.models.model import Model
+from sonde.observe.check_result import Checked
+from sonde.observe.watch import Watch
+from sonde.plugins import OURS
 from sonde.rules.rule import Rule, RuleState
+from sonde.show.figures import FIGURES
+from sonde.show.figures.render import Rendered
+from sonde.show.stored_runs import StoredRuns
 from sonde.store.stored import Run, WatchedRun
-from sonde.stored_runs import StoredRuns
 from sonde.studies import STUDIES
 from sonde.tasks.task import Data, Task
-from sonde.watching.watch import Watch
 
 TABLED = [
     (f"{kind} {name}", thing)
@@ -31,7 +31,7 @@ TABLED = [
 PUBLIC = [(f"sonde.{name}", getattr(sonde, name)) for name in sonde.__all__]
 EXPORTED = [
     (f"{package.__name__}.{name}", getattr(package, name))
-    for package in (sonde.models, sonde.rules, sonde.tasks, sonde.probes)
+    for package in (sonde.models, sonde.rules, sonde.tasks, sonde.metrics.probes)
     for name in package.__all__
     if inspect.isclass(getattr(package, name)) or inspect.isfunction(getattr(package, name))
 ]
@@ -72,9 +72,7 @@ def said(kind: type, member: str) -> str:
 def test_a_public_name_has_a_docstring_of_its_own(name: str, thing: object) -> None:
     text = (thing.__doc__ or "").strip()
     assert text, f"{name} has no docstring"
-    assert not text.startswith(f"{getattr(thing, '__name__', '')}("), (
-        f"{name}: dataclass wrote that, nobody else"
-    )
+    assert not text.startswith(f"{getattr(thing, '__name__', '')}("), f"{name}: dataclass wrote that, nobody else"
 
 
 @pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: f"{kind.__module__}.{kind.__name__}")

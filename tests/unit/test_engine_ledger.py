@@ -62,9 +62,7 @@ def test_a_run_that_never_came_to_a_folder_has_no_log_but_its_output(tmp_path: P
     assert not (tmp_path / tiny.id).exists()
 
 
-def test_a_run_that_ended_before_its_process_died_is_taken_from_the_store(
-    tmp_path: Path, begun: RunConfig
-) -> None:
+def test_a_run_that_ended_before_its_process_died_is_taken_from_the_store(tmp_path: Path, begun: RunConfig) -> None:
     told = Told(tmp_path, begun)
     bundle = told.ledger.begin()
     sonde.train(begun, runs=tmp_path)

@@ -1,6 +1,6 @@
 import pytest
 
-from sonde.errors import SondeError, pick
+from sonde.core.errors import SondeError, pick
 
 
 def test_an_unknown_name_names_the_nearest() -> None:

@@ -4,8 +4,8 @@ import re
 import runpy
 from pathlib import Path
 
-from sonde.diagnosis.diagnose import diagnose
-from sonde.diagnosis.of_store import signs_of
+from sonde.analysis.diagnosis.diagnose import diagnose
+from sonde.analysis.diagnosis.of_store import signs_of
 from sonde.store.load import load
 from sonde.store.verify import verify
 

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from sonde.audit.credit_question import critical
-from sonde.diagnosis import flow_symptoms, pace_faults, task_faults, wiring_faults
-from sonde.errors import SondeError
-from sonde.explanations.by_name import EXPLANATIONS, documented, explanations
-from sonde.explanations.explanation import Explanation
-from sonde.guests import OURS
+from sonde.analysis.credit_question import critical
+from sonde.analysis.diagnosis import flow_symptoms, pace_faults, task_faults, wiring_faults
+from sonde.analysis.explanations.by_name import EXPLANATIONS, documented, explanations
+from sonde.analysis.explanations.explanation import Explanation
+from sonde.core.errors import SondeError
+from sonde.observe.experiments.overfit import STEPS
+from sonde.plugins import OURS
 from sonde.rules import RULES
 from sonde.store.load import load
-from sonde.watching.experiments.overfit import STEPS
 
 ROOT = Path(__file__).parents[2]
 MEASURED = {text.name: text.measured for text in EXPLANATIONS if text.kind == "diagnosis"}
@@ -65,9 +65,7 @@ def test_a_threshold_is_said_as_it_is_used(name: str, words: str, value: float) 
 
 
 @pytest.mark.parametrize(("name", "words", "value", "meant"), IN_WORDS)
-def test_a_threshold_in_words_is_the_one_that_is_used(
-    name: str, words: str, value: float, meant: float
-) -> None:
+def test_a_threshold_in_words_is_the_one_that_is_used(name: str, words: str, value: float, meant: float) -> None:
     assert words in MEASURED[name]
     assert value == pytest.approx(meant)
 

@@ -16,9 +16,9 @@ from test_watch_store import watched
 
 from conftest import Sonde
 from processes import wait_for
-from sonde.neighbours import LAYOUTS, writer
-from sonde.neighbours.in_turn import series_name
-from sonde.runs.frame import frame
+from sonde.analysis.frame import frame
+from sonde.show.exporters import LAYOUTS, writer
+from sonde.show.exporters.in_turn import series_name
 from sonde.store.load import load
 from sonde.store.stored import Runs
 
@@ -94,9 +94,7 @@ def test_a_run_that_cannot_be_read_blocks_no_other(
 ) -> None:
     stored = load(runs, metrics=())
     broken = stored.runs[0]
-    kept = (
-        (broken.path / "metrics.parquet").read_bytes() if (broken.path / "metrics.parquet").exists() else b""
-    )
+    kept = (broken.path / "metrics.parquet").read_bytes() if (broken.path / "metrics.parquet").exists() else b""
     (table,) = broken.path.glob("*.parquet")
     kept = table.read_bytes()
     try:
@@ -155,11 +153,7 @@ def test_mlflow_reads_what_was_exported(stored: Runs, tmp_path: Path) -> None:
     assert read.keys() == set(ids(stored))
     for one in (*stored.runs, *stored.watched):
         mine = read[one.id]
-        names = {
-            key.removeprefix("sonde.name."): series
-            for key, series in mine.data.tags.items()
-            if ".name." in key
-        }
+        names = {key.removeprefix("sonde.name."): series for key, series in mine.data.tags.items() if ".name." in key}
         found = {
             (names.get(name, name), metric.step): metric.value
             for name in mine.data.metrics
@@ -203,9 +197,7 @@ def test_wandb_wrote_what_was_exported(stored: Runs, tmp_path: Path) -> None:
     folders = export("wandb", stored, tmp_path)
     for one, folder in zip((*stored.runs, *stored.watched), folders, strict=True):
         (path,) = folder.glob("run-*.wandb")
-        wait_for(
-            lambda path=path: any(record.HasField("exit") for record in records(path))
-        )  # W&B writes by itself
+        wait_for(lambda path=path: any(record.HasField("exit") for record in records(path)))  # W&B writes by itself
         read = list(records(path))
         (described,) = (record.run for record in read if record.HasField("run"))
         assert (described.run_id, described.project) == (one.id, "sonde")
@@ -216,9 +208,7 @@ def test_wandb_wrote_what_was_exported(stored: Runs, tmp_path: Path) -> None:
             assert settings["rule"]["note"] == COMMAS
         found: dict[tuple[str, int], Any] = {}
         for record in (record.history for record in read if record.HasField("history")):
-            values = {
-                "/".join(item.nested_key) or item.key: json.loads(item.value_json) for item in record.item
-            }
+            values = {"/".join(item.nested_key) or item.key: json.loads(item.value_json) for item in record.item}
             found |= {
                 (name.removeprefix("metric/"), values["_step"]): value
                 for name, value in values.items()
@@ -237,7 +227,7 @@ def test_wandb_wrote_what_was_exported(stored: Runs, tmp_path: Path) -> None:
 def test_a_tool_that_is_not_installed_is_named_with_the_line_that_installs_it(
     layout: str, runs: Path, sonde: Sonde, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here = f"sonde.neighbours.{LAYOUTS[layout].written_by.split('.')[0]}"
+    here = f"sonde.show.exporters.{LAYOUTS[layout].written_by.split('.')[0]}"
     monkeypatch.delitem(sys.modules, here, raising=False)
     for module in [name for name in sys.modules if name.split(".")[0] == layout]:
         monkeypatch.delitem(sys.modules, module)
@@ -248,9 +238,7 @@ def test_a_tool_that_is_not_installed_is_named_with_the_line_that_installs_it(
     assert f"pip install 'sonde[{LAYOUTS[layout].extra}]'" in told.stderr
 
 
-def test_the_command_says_what_it_wrote_and_how_it_is_opened(
-    runs: Path, sonde: Sonde, tmp_path: Path
-) -> None:
+def test_the_command_says_what_it_wrote_and_how_it_is_opened(runs: Path, sonde: Sonde, tmp_path: Path) -> None:
     told = sonde("export", "--runs", str(runs), "--layout", "csv", "--only", "model.d=32", "--out", "mine")
     assert told.stdout.splitlines() == [
         "1 run in mine/rows.csv and mine/runs.csv",

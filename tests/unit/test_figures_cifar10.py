@@ -11,12 +11,12 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from residual_evidence import undefined_where, with_rows, with_runs
-from sonde.errors import SondeError
-from sonde.figures import Evidence, NoData, figures_of
-from sonde.figures.final_values import Final
-from sonde.figures.marks import SEED
-from sonde.figures.style import COLOR, FAINT
-from sonde.verdicts import accuracy, number, signed
+from sonde.core.errors import SondeError
+from sonde.core.formatting import accuracy, number, signed
+from sonde.show.figures import Evidence, NoData, figures_of
+from sonde.show.figures.final_values import Final
+from sonde.show.figures.marks import SEED
+from sonde.show.figures.style import COLOR, FAINT
 from study_evidence import RULES, cut_short, rules_evidence, without_runs
 
 KINDS = ("accuracy", "diagnostics", "feature_drift", "state_vs_credit", "summary")
@@ -86,8 +86,7 @@ def test_diagnostics_draw_the_last_epoch_with_null_and_ceiling(metric: str) -> N
         assert ceiling.tolist() == values(evidence, rule, f"{metric}/bp", 10)
     null = {tuple(one) for one in lines(ax, FAINT, dashed=True)}
     assert null == {
-        tuple(values(evidence, rule, f"{metric}/null", 10))
-        for rule in ("bp", "dfa", "state_bridge", "credit_bridge")
+        tuple(values(evidence, rule, f"{metric}/null", 10)) for rule in ("bp", "dfa", "state_bridge", "credit_bridge")
     }
     assert any(list(one.get_ydata()) == [0, 0] for one in ax.lines)
     assert "epoch 10" in title(figure)
@@ -224,9 +223,7 @@ def bars(ax: Axes) -> list[float]:
     ("kind", "panel", "rules"),
     [("summary", 0, list(RULES)), ("state_vs_credit", 1, ["dfa", "state_bridge", "credit_bridge"])],
 )
-def test_bars_are_mean_accuracies_at_the_last_epoch_with_their_values(
-    kind: str, panel: int, rules: list[str]
-) -> None:
+def test_bars_are_mean_accuracies_at_the_last_epoch_with_their_values(kind: str, panel: int, rules: list[str]) -> None:
     figure, _ = default(kind, 3, "audit")
     finals = [values(evidence_of(3, "audit"), rule, "test_acc", 10) for rule in rules]
     assert bars(figure.axes[panel]) == pytest.approx([np.mean(seeds) for seeds in finals])
@@ -244,9 +241,7 @@ def test_one_seed_has_no_spread() -> None:
 
 def test_the_summary_stands_beside_frozen_blocks() -> None:
     _, caption = default("summary", 3, "audit")
-    frozen, dfa = (
-        np.mean(values(evidence_of(3, "audit"), rule, "test_acc", 10)) for rule in ("frozen", "dfa")
-    )
+    frozen, dfa = (np.mean(values(evidence_of(3, "audit"), rule, "test_acc", 10)) for rule in ("frozen", "dfa"))
     assert "mean of the differences by seed, n = 3: BP +" in caption
     assert f"DFA {signed(100 * (dfa - frozen))}" in caption
     assert "frozen" not in default("summary", 3)[1]

@@ -7,11 +7,11 @@ import polars as pl
 import pytest
 from figure_texts import check_texts
 
-from sonde.figures import Evidence, NoData
-from sonde.figures.contrast import Case, Measure, draw_contrast
-from sonde.figures.portrait import draw_portrait
-from sonde.figures.render import settle_layout
-from sonde.figures.style import house_style
+from sonde.show.figures import Evidence, NoData
+from sonde.show.figures.contrast import Case, Measure, draw_contrast
+from sonde.show.figures.portrait import draw_portrait
+from sonde.show.figures.render import settle_layout
+from sonde.show.figures.style import house_style
 from study_evidence import RULES, rules_evidence
 
 NAN = float("nan")
@@ -52,9 +52,7 @@ CASES = [Case(title=f"A {state} one", key=state) for state in VALUES]
 
 def drawn(log: bool, cases: list[Case] = CASES, table: pl.DataFrame | None = None):  # type: ignore[no-untyped-def]
     measure = Measure(name="loss", along="step", log=log, level=50.0, level_name="threshold")
-    return draw_contrast(
-        Two(), rows() if table is None else table, cases, measure, title="Loss", shown="The loss."
-    )
+    return draw_contrast(Two(), rows() if table is None else table, cases, measure, title="Loss", shown="The loss.")
 
 
 @pytest.mark.parametrize("log", [False, True])

@@ -14,14 +14,14 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from residual_evidence import RESIDUAL, residual_evidence, undefined_where, values, with_rows, with_runs
-from sonde.errors import SondeError
-from sonde.figures import Evidence, NoData
-from sonde.figures.marks import SEED
-from sonde.figures.series import over, series
-from sonde.figures.style import COLOR, LINE, MARKER
+from sonde.core.errors import SondeError
 from sonde.metrics import TRAINED
 from sonde.models import MODELS
 from sonde.rules import RULES
+from sonde.show.figures import Evidence, NoData
+from sonde.show.figures.marks import SEED
+from sonde.show.figures.series import over, series
+from sonde.show.figures.style import COLOR, LINE, MARKER
 
 PROFILES = {
     "gradient_magnitude": "preact_grad_norm",
@@ -167,9 +167,7 @@ def test_a_layer_without_rows_is_a_gap_too(one: Evidence) -> None:
 
 def test_zero_is_not_drawn_on_a_log_axis_and_that_is_said(one: Evidence) -> None:
     zeroed = one.rows.with_columns(
-        value=pl.when(LAYER.is_in([1, 2]) & (pl.col("metric") == "preact_grad_norm"))
-        .then(0.0)
-        .otherwise("value")
+        value=pl.when(LAYER.is_in([1, 2]) & (pl.col("metric") == "preact_grad_norm")).then(0.0).otherwise("value")
     )
     figure, _ = drawn("gradient_magnitude", with_rows(one, zeroed))
     assert np.isnan(line(figure, "Plain MLP")[:2]).all()
@@ -191,8 +189,7 @@ def test_the_line_of_a_seed_has_its_values(three: Evidence) -> None:
     colour = COLOR["res_mlp"]
     found = [list(one.get_ydata()) for one in singly if to_hex(one.get_color()) == colour.lower()]
     expected = [
-        of.sort("layer")["value"].to_list()
-        for _, of in rows.sort("seed").group_by("seed", maintain_order=True)
+        of.sort("layer")["value"].to_list() for _, of in rows.sort("seed").group_by("seed", maintain_order=True)
     ]
     assert found == expected
 
@@ -227,9 +224,7 @@ def test_the_band_is_the_sample_standard_deviation(five: Evidence) -> None:
 
 def test_a_band_on_a_log_axis_stays_above_zero(five: Evidence) -> None:
     factor = pl.when(pl.col("run").str.ends_with("42")).then(1e4).otherwise(1.0)
-    figure, _ = drawn(
-        "gradient_magnitude", with_rows(five, five.rows.with_columns(value=pl.col("value") * factor))
-    )
+    figure, _ = drawn("gradient_magnitude", with_rows(five, five.rows.with_columns(value=pl.col("value") * factor)))
     for band in figure.axes[0].collections:
         assert all((path.vertices[:, 1] > 0).all() for path in band.get_paths())
     assert "drawn down to the smallest seed" in words(figure)

@@ -6,10 +6,10 @@ from figure_texts import check_texts
 from matplotlib.figure import Figure
 
 from residual_evidence import RESIDUAL, residual_evidence, undefined_where
-from sonde.figures import Evidence, FigureSpec, figures_of
-from sonde.figures.render import settle_layout
-from sonde.figures.style import DOUBLE, house_style, legend_row, new_figure
 from sonde.rules import RULES as EVERY_RULE
+from sonde.show.figures import Evidence, FigureSpec, figures_of
+from sonde.show.figures.render import settle_layout
+from sonde.show.figures.style import DOUBLE, house_style, legend_row, new_figure
 from study_evidence import RULES, crowded_rules, crowded_snapshots, rules_evidence, snapshot_evidence
 
 SNAPSHOTS, CIFAR, AUDIT = (list(figures_of(study)) for study in ("snapshots", "cifar10", "audit"))

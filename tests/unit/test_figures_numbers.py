@@ -5,14 +5,8 @@ import math
 import polars as pl
 import pytest
 
-from sonde.spreads import over_seeds
-from sonde.theory import (
-    INPUT_STD,
-    independent_factor,
-    preactivation_stds,
-    second_moments,
-)
-from sonde.verdicts import (
+from sonde.analysis.theory import INPUT_STD, independent_factor, preactivation_stds, second_moments
+from sonde.core.formatting import (
     gradient_verdict,
     loss_status,
     loss_verdict,
@@ -21,6 +15,7 @@ from sonde.verdicts import (
     reduction,
     signal_verdict,
 )
+from sonde.core.seed_statistics import over_seeds
 
 SCALED = 1 / math.sqrt(20)
 
@@ -49,9 +44,9 @@ def test_the_gradient_norm_changes_by_alpha_or_root_one_plus_alpha_squared() -> 
 
 
 def test_the_estimator_is_the_sample_standard_deviation_over_defined_seeds() -> None:
-    rows = pl.DataFrame(
-        {"layer": [1, 1, 1, 2, 2, 3], "value": [1.0, 2.0, 6.0, 5.0, math.nan, math.nan]}
-    ).with_columns(defined=pl.col("value").is_not_nan())
+    rows = pl.DataFrame({"layer": [1, 1, 1, 2, 2, 3], "value": [1.0, 2.0, 6.0, 5.0, math.nan, math.nan]}).with_columns(
+        defined=pl.col("value").is_not_nan()
+    )
     summary = over_seeds(rows, "layer").rows(named=True)
     assert summary[0] == {"layer": 1, "mean": 3.0, "std": pytest.approx(math.sqrt(7)), "n": 3, "least": 1.0}
     assert summary[1] == {"layer": 2, "mean": 5.0, "std": None, "n": 1, "least": 5.0}
@@ -93,9 +88,7 @@ def test_per_cent_never_rounds_up_to_all() -> None:
         (math.nan, 1, "undefined"),
     ],
 )
-def test_whether_it_learned_is_judged_against_predicting_zero(
-    initial: float, final: float, status: str
-) -> None:
+def test_whether_it_learned_is_judged_against_predicting_zero(initial: float, final: float, status: str) -> None:
     assert loss_status(reduction(initial, final), final, 1 / 3) == status
 
 

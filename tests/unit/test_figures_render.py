@@ -10,9 +10,9 @@ import polars as pl
 import pytest
 
 from residual_evidence import RESIDUAL, residual_evidence, undefined_where, with_rows, with_runs
-from sonde.errors import SondeError
-from sonde.figures import FIGURES, Evidence, FigureSpec, figures_of, render
-from sonde.figures.render import digest, draw_all, picture
+from sonde.core.errors import SondeError
+from sonde.show.figures import FIGURES, Evidence, FigureSpec, figures_of, render
+from sonde.show.figures.render import digest, draw_all, picture
 from study_evidence import crowded_rules, snapshot_evidence
 
 pytestmark = pytest.mark.xdist_group("figures_save")  # one worker draws them
@@ -55,8 +55,8 @@ AGAIN = """
 from pathlib import Path
 from residual_evidence import residual_evidence
 from study_evidence import crowded_rules, snapshot_evidence
-from sonde.figures import FIGURES
-from sonde.figures.render import draw_files
+from sonde.show.figures import FIGURES
+from sonde.show.figures.render import draw_files
 def draw(name, study, evidence):
     draw_files(FIGURES[name], evidence, Path(FIGURES[name].paths[study]))
 for name in ("signal_flow", "layer_transformation"):
@@ -67,9 +67,7 @@ draw("snapshot_resmlp", "snapshots", snapshot_evidence(seeds=(42, 123), epochs=3
 """
 
 
-def test_the_same_data_gives_the_same_bytes_in_another_process(
-    folder: Path, studies: Path, tmp_path: Path
-) -> None:
+def test_the_same_data_gives_the_same_bytes_in_another_process(folder: Path, studies: Path, tmp_path: Path) -> None:
     surroundings = os.environ | {"PYTHONHASHSEED": "1", "PYTHONPATH": str(Path(__file__).parents[1])}
     subprocess.run([sys.executable, "-c", AGAIN], cwd=tmp_path, env=surroundings, check=True)
     again = files(tmp_path)
@@ -155,15 +153,15 @@ def test_a_failed_write_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytes
 
 
 def test_the_table_needs_no_plotting_library() -> None:
-    check = "import sys, sonde.figures; print({'matplotlib', 'torch', 'sonde.store'} & set(sys.modules))"
+    check = "import sys, sonde.show.figures; print({'matplotlib', 'torch', 'sonde.store'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
 
 
 def test_drawing_loads_neither_torch_nor_global_plotting_state(tmp_path: Path) -> None:
     check = (
-        "import sys; from importlib import import_module; from sonde.figures import FIGURES\n"
-        "for spec in FIGURES.values(): import_module('sonde.figures.' + spec.drawn_by.split('.')[0])\n"
+        "import sys; from importlib import import_module; from sonde.show.figures import FIGURES\n"
+        "for spec in FIGURES.values(): import_module('sonde.show.figures.' + spec.drawn_by.split('.')[0])\n"
         "print({'matplotlib.pyplot', 'torch', 'sonde.store', 'sonde.training'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
@@ -236,9 +234,7 @@ def test_a_picture_drawn_by_other_code_or_libraries_is_not_taken(
     assert len(drawings) == 3
 
 
-def test_a_kept_picture_that_is_not_whole_or_not_in_its_place_is_not_taken(
-    kept: Path, drawings: list[str]
-) -> None:
+def test_a_kept_picture_that_is_not_whole_or_not_in_its_place_is_not_taken(kept: Path, drawings: list[str]) -> None:
     right = picture(TRAINING_LOSS, SMALL)
     (file,) = kept.iterdir()
     whole = file.read_bytes()

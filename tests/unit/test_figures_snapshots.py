@@ -13,11 +13,11 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from residual_evidence import undefined_where, with_rows, with_runs
-from sonde.errors import SondeError
-from sonde.figures import FIGURES, Evidence, NoData, figures_of
-from sonde.figures.marks import SEED
-from sonde.figures.style import COLOR, LINE, MARKER
-from sonde.verdicts import number
+from sonde.core.errors import SondeError
+from sonde.core.formatting import number
+from sonde.show.figures import FIGURES, Evidence, NoData, figures_of
+from sonde.show.figures.marks import SEED
+from sonde.show.figures.style import COLOR, LINE, MARKER
 from study_evidence import snapshot_evidence, without_runs
 
 NAMES = RESMLP, VIT, CROSS = "figure_snapshot_resmlp", "figure_snapshot_vit", "fig3b_crossarch_3row"
@@ -114,9 +114,7 @@ def test_a_band_is_the_sample_standard_deviation_of_two_seeds_or_more(name: str)
     assert not default(name, 1)[0].axes[0].collections
     figure, _ = default(name, 5)
     network = "ln" if name == RESMLP else "vit"
-    rows = evidence_of(5).rows.filter(
-        RUN.str.starts_with(f"{network}-bp"), metric="hidden_norm", layer=4, epoch=5
-    )
+    rows = evidence_of(5).rows.filter(RUN.str.starts_with(f"{network}-bp"), metric="hidden_norm", layer=4, epoch=5)
     mean, std = rows["value"].mean(), rows["value"].std(ddof=1)
     (corners,) = figure.axes[0].collections[0].get_paths()
     at = corners.vertices[corners.vertices[:, 0] == 5][:, 1]

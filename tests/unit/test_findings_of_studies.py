@@ -6,10 +6,10 @@ import polars as pl
 import pytest
 
 from residual_evidence import residual_evidence, undefined_where
-from sonde.audit.audit import Judge
+from sonde.analysis.audit import Judge
+from sonde.analysis.evidence import Evidence
 from sonde.cli.run import _source
-from sonde.rows import empty
-from sonde.runs.evidence import Evidence
+from sonde.metrics.rows import empty
 from sonde.store.stored import Runs
 from sonde.studies import STUDIES
 from sonde.studies.cifar10 import accuracies, prediction_against_rank
@@ -58,9 +58,7 @@ def test_a_mean_over_fewer_seeds_than_its_row_says_how_many() -> None:
     evidence = with_gradients_per_error(snapshot_evidence(networks=("ln",), epochs=5))
     gone = of_run("ln-dfa-42", "ln-dfa-123") & (pl.col("metric") == "grad_per_error")
     bp, dfa = (
-        next(
-            one for one in found("snapshots", undefined_where(evidence, gone)) if one.numbers["rule"] == rule
-        )
+        next(one for one in found("snapshots", undefined_where(evidence, gone)) if one.numbers["rule"] == rule)
         for rule in ("bp", "dfa")
     )
     assert (dfa.shown["n"], dfa.numbers["n"], dfa.numbers["per_error_change_n"]) == ("3", 3, 1)

@@ -13,11 +13,11 @@ import torch
 from test_tasks_cifar10 import fake
 
 import sonde
-from sonde import guests
+from sonde import plugins
 from sonde.config import Probing, RunConfig
-from sonde.generators import NAMES, generator
+from sonde.core.generators import NAMES, generator
+from sonde.metrics.probes import PROBES
 from sonde.models import ResidualMLP
-from sonde.probes import PROBES
 from sonde.rules import DirectFeedback, FeedbackAlignment, Rule
 from sonde.store.run import RunFolder
 from sonde.tasks import Cifar10, Digits, Identity, Parity, RandomHierarchy, Task, Teacher
@@ -50,7 +50,7 @@ def test_the_names_are_those_that_runs_draw_from(tmp_path: Path, monkeypatch: py
         asked.append(text.decode())
         return hashlib.sha256(text)
 
-    monkeypatch.setattr("sonde.generators.hashlib", SimpleNamespace(sha256=recording))
+    monkeypatch.setattr("sonde.core.generators.hashlib", SimpleNamespace(sha256=recording))
     tasks: list[Task] = [
         Identity(d=8, samples=8, test_samples=8, steps_per_epoch=1),
         Teacher(inputs=8, samples=8, test_samples=8, d=8, L=2),
@@ -59,7 +59,7 @@ def test_the_names_are_those_that_runs_draw_from(tmp_path: Path, monkeypatch: py
         RandomHierarchy(samples=8, test_samples=8),
     ]
     np.savez(tmp_path / "own.npz", x=np.ones((8, 3)), y=np.arange(8) % 2)
-    tasks.append(guests.find("task", str(tmp_path / "own.npz")).kind())
+    tasks.append(plugins.find("task", str(tmp_path / "own.npz")).kind())
     for task in tasks:
         sonde.train(config_of(task, DirectFeedback()), runs=tmp_path)
     fake(Cifar10(subset=8))

@@ -16,9 +16,9 @@ from torch import nn
 
 import sonde
 from conftest import tiny_config
-from sonde import guests
+from sonde import plugins
 from sonde.config import RunConfig, parse
-from sonde.errors import SondeError
+from sonde.core.errors import SondeError
 
 FILES = Path(__file__).parents[1] / "guest_files"
 ANOTHER = "another one that the same function made.* it becomes an option of the run, and part of its id"
@@ -119,13 +119,13 @@ def test_the_first_guest_of_a_factory_does_not_stand_in_for_the_second(
     part: str, make: Any, first: Any, second: Any
 ) -> None:
     one = make(first)
-    taken = guests.of(part, one)
-    assert guests.of(part, one) is taken
+    taken = plugins.of(part, one)
+    assert plugins.of(part, one) is taken
     with pytest.raises(SondeError, match=ANOTHER):
-        guests.of(part, make(second))
+        plugins.of(part, make(second))
     with pytest.raises(SondeError, match=ANOTHER):
         sonde.register(part, taken.name, make(second))
-    assert guests.of(part, one) is taken
+    assert plugins.of(part, one) is taken
 
 
 def test_the_guests_of_a_factory_may_have_names_of_their_own() -> None:
@@ -146,9 +146,9 @@ def test_a_function_that_takes_the_name_of_another_does_not_stand_in_for_it() ->
 
         return inner
 
-    guests.of("model", disguised(16))
+    plugins.of("model", disguised(16))
     with pytest.raises(SondeError, match=ANOTHER):
-        guests.of("model", disguised(64))
+        plugins.of("model", disguised(64))
 
 
 def plain(shape: Any, outputs: int) -> nn.Module:
@@ -179,15 +179,15 @@ def test_a_module_imported_anew_from_the_same_file_brings_the_same_guests(module
         inner = [f"{module.__name__}:{name}" for name in ("narrow", "wide")]
         return [tiny_config(rule=module.Mine()), *(tiny_config(model=m) for m in (module.network, *inner))]
 
-    guests.of("rule", module.Mine)
+    plugins.of("rule", module.Mine)
     first = [config.id for config in configs(module)]
     assert len(set(first)) == 4
     again = importlib.reload(module)
-    guests.of("rule", again.Mine)
+    plugins.of("rule", again.Mine)
     assert [config.id for config in configs(again)] == first
     del sys.modules[module.__name__]
     anew = importlib.import_module(module.__name__)
-    guests.of("rule", anew.Mine)
+    plugins.of("rule", anew.Mine)
     assert [config.id for config in configs(anew)] == first
 
 
@@ -202,16 +202,12 @@ def test_a_module_imported_anew_from_the_same_file_brings_the_same_guests(module
         ("def credits(", "def credits("[:-1]),  # no Python any more
     ],
 )
-def test_a_file_that_was_edited_after_its_import_is_refused(
-    module: ModuleType, before: str, after: str
-) -> None:
+def test_a_file_that_was_edited_after_its_import_is_refused(module: ModuleType, before: str, after: str) -> None:
     edit(module, before, after)
     if before == "class Mine":
         edit(module, "def credits(", "\n    def credits(")
-    for hand_over in (lambda: guests.of("rule", module.Mine), lambda: parse_rule(f"{module.__name__}:Mine")):
-        with pytest.raises(
-            SondeError, match="edited after Mine was imported: import it anew, or start Python"
-        ):
+    for hand_over in (lambda: plugins.of("rule", module.Mine), lambda: parse_rule(f"{module.__name__}:Mine")):
+        with pytest.raises(SondeError, match="edited after Mine was imported: import it anew, or start Python"):
             hand_over()
 
 
@@ -220,17 +216,17 @@ def parse_rule(reference: str) -> RunConfig:
 
 
 def test_an_edited_file_is_taken_in_once_it_is_imported_anew(module: ModuleType) -> None:
-    old, first = module.Mine, guests.of("rule", module.Mine).source
+    old, first = module.Mine, plugins.of("rule", module.Mine).source
     edit(module, "for g in", "for g in 2 *")
-    assert guests.of("rule", old).source == first, "taken in before the edit"
-    assert guests.of("model", module.network).source.stamp == first.stamp, "of the text that was taken in"
+    assert plugins.of("rule", old).source == first, "taken in before the edit"
+    assert plugins.of("model", module.network).source.stamp == first.stamp, "of the text that was taken in"
     importlib.reload(module)
-    second = guests.of("rule", module.Mine).source
+    second = plugins.of("rule", module.Mine).source
     assert second.stamp != first.stamp
-    (copy,) = guests.copies([str(second)]).values()
+    (copy,) = plugins.copies([str(second)]).values()
     assert b"for g in 2 *" in copy
-    assert guests.of("rule", old).source == first
-    assert b"for g in 2 *" not in next(iter(guests.copies([str(first)]).values()))
+    assert plugins.of("rule", old).source == first
+    assert b"for g in 2 *" not in next(iter(plugins.copies([str(first)]).values()))
 
 
 def test_code_that_has_run_is_still_that_of_its_file(module: ModuleType) -> None:
@@ -239,7 +235,7 @@ def test_code_that_has_run_is_still_that_of_its_file(module: ModuleType) -> None
         module.network((4,), 2)
         module.scaled(1.0)
     assert config.model.width == 8
-    assert guests.of("rule", module.Mine).name == "Mine"
+    assert plugins.of("rule", module.Mine).name == "Mine"
 
 
 SCRIPT = """
@@ -267,9 +263,7 @@ print(config().id)
 def test_a_script_may_hand_over_what_it_defines_unless_it_is_edited_meanwhile(tmp_path: Path) -> None:
     for edits in (False, True):
         (tmp_path / "script.py").write_text(SCRIPT.replace("{edits}", str(edits)))
-        done = subprocess.run(
-            [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False
-        )
+        done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
         assert done.returncode == edits, done.stderr
         assert ("script.py was edited after network was imported" in done.stderr) == edits
 

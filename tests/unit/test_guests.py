@@ -14,10 +14,10 @@ from torch import nn
 
 import sonde
 from conftest import tiny_config
-from sonde import guests
+from sonde import plugins
 from sonde.config import RunConfig, parse, to_tree
-from sonde.errors import SondeError
-from sonde.guests.source import Source
+from sonde.core.errors import SondeError
+from sonde.plugins.source import Source
 from sonde.training.program import Program
 from sonde.training.tensors import pack, unpack
 
@@ -195,9 +195,7 @@ def test_a_module_is_not_a_model_but_a_function_that_makes_it_is() -> None:
         ("Mine = 3\n", "Mine", "rule Mine is a int: it must be a class with `credits`"),
     ],
 )
-def test_a_file_that_cannot_be_taken_in_is_one_line(
-    tmp_path: Path, content: str, name: str, message: str
-) -> None:
+def test_a_file_that_cannot_be_taken_in_is_one_line(tmp_path: Path, content: str, name: str, message: str) -> None:
     at = write(tmp_path / "mine.py", content)
     with pytest.raises(SondeError, match=message) as raised:
         parse(tree(rule=f"{at}:{name}"))
@@ -230,7 +228,7 @@ def test_an_installed_package_brings_guests(tmp_path: Path, monkeypatch: pytest.
     (about / "RECORD").write_text("lab_of_signs.py,,\n")
     (about / "entry_points.txt").write_text("[sonde.rules]\nlab_signs = lab_of_signs:Signs\n")
     monkeypatch.syspath_prepend(tmp_path)
-    from sonde.guests import source
+    from sonde.plugins import source
 
     source._distributions.cache_clear()
     config = parse(tree(rule="lab_signs"))
@@ -238,8 +236,8 @@ def test_an_installed_package_brings_guests(tmp_path: Path, monkeypatch: pytest.
     (text,) = config.sources
     assert text.startswith("lab_of_signs:Signs@lab-of-signs-1.2.0-")
     assert parse(to_tree(config)) == config
-    assert "lab_signs" in guests.names("rule")
-    assert list(guests.copies([text])) == ["lab_of_signs.py"]
+    assert "lab_signs" in plugins.names("rule")
+    assert list(plugins.copies([text])) == ["lab_of_signs.py"]
     source._distributions.cache_clear()
 
 
@@ -368,9 +366,7 @@ def test_the_split_is_the_same_for_every_seed_and_loses_nothing(tmp_path: Path) 
 
 def test_a_guest_from_a_stored_run_is_asked_for_by_its_file() -> None:
     stored = tree(rule={"name": "Signs", "source": "signs.py:Signs@000000000000"})
-    with pytest.raises(
-        SondeError, match=r"signs.py:Signs@000000000000 is not known here: name the file again"
-    ):
+    with pytest.raises(SondeError, match=r"signs.py:Signs@000000000000 is not known here: name the file again"):
         parse(stored)
 
 
@@ -380,9 +376,7 @@ def test_a_function_of_a_notebook_is_known_by_its_own_lines(monkeypatch: pytest.
     monkeypatch.setitem(sys.modules, notebook.__name__, notebook)
     monkeypatch.setitem(linecache.cache, "<cell 1>", (len(cell), None, cell.splitlines(True), "<cell 1>"))
     exec(compile(cell, "<cell 1>", "exec"), notebook.__dict__)
-    assert str(guests.source.of_object(notebook.made_in_a_cell)).startswith(
-        "made_in_a_cell.py:made_in_a_cell@"
-    )
+    assert str(plugins.source.of_object(notebook.made_in_a_cell)).startswith("made_in_a_cell.py:made_in_a_cell@")
     monkeypatch.delitem(linecache.cache, "<cell 1>")
     with pytest.raises(SondeError, match="made_in_a_cell was written in no file"):
-        guests.source.of_object(notebook.made_in_a_cell)
+        plugins.source.of_object(notebook.made_in_a_cell)

@@ -16,15 +16,15 @@ from typer.testing import CliRunner
 import sonde as package
 from conftest import Sonde
 from report_stores import rename, write_run
-from sonde.atomic import ASIDE, aside_mark, sweep
 from sonde.cli import app
-from sonde.datasets import parquet_images
-from sonde.errors import SondeError, printable
-from sonde.rows import SCHEMA
+from sonde.core.atomic import ASIDE, aside_mark, sweep
+from sonde.core.errors import SondeError, printable
+from sonde.metrics.rows import SCHEMA
 from sonde.store import files, index_writer, limits
+from sonde.store.datasets import parquet_images
 from sonde.store.journal import Journal
+from sonde.store.parquet_size import unpacked
 from sonde.store.run import RunFolder, parquet
-from sonde.store.unpacked import unpacked
 from sonde.studies import STUDIES
 from stores import forge
 
@@ -116,9 +116,7 @@ def test_files_that_unpack_to_more_than_memory_are_refused_before(
     _, rows = folder.read()
     long = rows.head(20).with_columns(reason=pl.int_range(20).cast(pl.String) + "x" * 1_000_000)
     forge(folder, "metrics.parquet", parquet(long))
-    with pytest.raises(
-        SondeError, match=r"metrics\.parquet unpacks to 0\.02 GB, which no run of Sonde's has"
-    ):
+    with pytest.raises(SondeError, match=r"metrics\.parquet unpacks to 0\.02 GB, which no run of Sonde's has"):
         package.load(tmp_path)
     images = [{"bytes": bytes([n]) * 1_000_000, "path": "p"} for n in range(20)]
     pl.DataFrame({"img": images, "label": [1] * 20}, schema=IMAGES).write_parquet(tmp_path / "train.parquet")
@@ -134,8 +132,8 @@ def test_sixty_million_rows_in_a_megabyte_are_refused_in_two_gigabytes(tmp_path:
     pl.select(columns).write_parquet(tmp_path / "m.parquet", compression="zstd")
     program = f"""
 import resource, pathlib
-from sonde.errors import SondeError
-from sonde.rows import SCHEMA
+from sonde.core.errors import SondeError
+from sonde.metrics.rows import SCHEMA
 from sonde.store.parquet_rows import read_table
 path = pathlib.Path({str(tmp_path / "m.parquet")!r})
 try:
@@ -210,15 +208,13 @@ def test_a_runs_folder_that_is_removed_and_a_limit_of_file_sizes_name_a_remedy(t
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
         "files.write(pathlib.Path(sys.argv[1]), b'x' * 5000)"
     )
-    done = subprocess.run(
-        [sys.executable, "-B", "-c", program, str(tmp_path / "f")], capture_output=True, text=True
-    )
+    done = subprocess.run([sys.executable, "-B", "-c", program, str(tmp_path / "f")], capture_output=True, text=True)
     assert "would be larger than a file may be here: raise the limit (`ulimit -f unlimited`)" in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 
 def test_what_a_killed_process_left_aside_is_swept_and_nothing_else(tmp_path: Path) -> None:
-    program = "from sonde.atomic import aside_mark; print(aside_mark())"
+    program = "from sonde.core.atomic import aside_mark; print(aside_mark())"
     dead = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     left = tmp_path / f"{ASIDE}{dead.stdout.strip()}run"
     left.mkdir()

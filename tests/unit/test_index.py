@@ -11,7 +11,7 @@ import pytest
 import sonde
 from report_stores import write_run
 from sonde.config import RunConfig
-from sonde.errors import SondeError
+from sonde.core.errors import SondeError
 from sonde.store import files, index, index_writer
 from sonde.store.listing import stamps
 from sonde.store.load import manifests
@@ -93,9 +93,7 @@ def test_few_runs_need_no_index(store: Place) -> None:
     assert not (store / index.FOLDER).exists()
 
 
-def test_new_runs_are_read_from_their_folders_and_stand_in_order(
-    store: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_new_runs_are_read_from_their_folders_and_stand_in_order(store: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     ids = fill(store, CONFIGS[:5])
     sonde.load(store)
     more = fill(store, CONFIGS[5:7])
@@ -108,9 +106,7 @@ def test_new_runs_are_read_from_their_folders_and_stand_in_order(
     assert len(rows) == 1, "the rows of an older index were left behind"
 
 
-def test_a_run_that_was_trained_anew_is_not_taken_from_the_index(
-    store: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_was_trained_anew_is_not_taken_from_the_index(store: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     first = fill(store, CONFIGS[:4])[0]
     sonde.load(store)
     folder = RunFolder(store / first)
@@ -141,9 +137,7 @@ def test_unfinished_runs_are_never_in_the_index(store: Place, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("damage", ["index", "runs", "rows"])
-def test_an_index_that_cannot_be_read_is_ignored(
-    damage: str, store: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_index_that_cannot_be_read_is_ignored(damage: str, store: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(store, CONFIGS[:4])
     sonde.load(store)
     for file in list((store / index.FOLDER).iterdir()):
@@ -169,10 +163,7 @@ def test_a_file_that_changed_under_the_index_is_read_from_its_folder_and_said(
     broken = sonde.load(store).broken
     assert broken.keys() == {ids[0]}
     assert "metrics.parquet is not what was stored" in broken[ids[0]]
-    assert (
-        f"changed since its index was written, and are read from their folders: {ids[0]}"
-        in capsys.readouterr().err
-    )
+    assert f"changed since its index was written, and are read from their folders: {ids[0]}" in capsys.readouterr().err
     files.write(file, content)
     assert sonde.load(store).rows.equals(whole)
 
@@ -204,9 +195,7 @@ def test_an_index_in_many_blocks_tells_the_same(store: Place, monkeypatch: pytes
     assert len(some) == 7
 
 
-def test_a_store_that_may_not_be_written_to_is_read_all_the_same(
-    store: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_that_may_not_be_written_to_is_read_all_the_same(store: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(store, CONFIGS[:4])
 
     def refuse(*_: object) -> None:
@@ -228,9 +217,7 @@ def test_only_the_rows_asked_for_are_read(store: Place, monkeypatch: pytest.Monk
         assert sonde.load(store, layers=False).rows.equals(whole.filter(scalars))
         assert sonde.load(store, last).rows.equals(whole.filter(last))
         assert sonde.load(store, metrics=("test_acc", "nudge[0.01]")).rows.equals(whole.filter(accuracy))
-        assert sonde.load(store, last, metrics=("test_acc",), layers=False).rows.height == len(
-            sonde.load(store)
-        )
+        assert sonde.load(store, last, metrics=("test_acc",), layers=False).rows.height == len(sonde.load(store))
         assert sonde.load(store, metrics=()).rows.is_empty()
         assert len(sonde.load(store, metrics=())) == 6 + len(ids)
         if more:

@@ -35,7 +35,7 @@ def loader(batches: int) -> DataLoader[Any]:
 def test_lightning_trains_the_same_bits_and_every_step_is_seen(accumulate: int, tmp_path: Path) -> None:
     from lightning.pytorch import LightningModule, Trainer
 
-    from sonde.integrations.lightning import WatchCallback
+    from sonde.observe.lightning import WatchCallback
 
     class Lit(LightningModule):
         def __init__(self) -> None:
@@ -96,7 +96,7 @@ def test_lightning_trains_the_same_bits_and_every_step_is_seen(accumulate: int, 
 def test_transformers_trains_the_same_bits_and_the_loss_is_read_off_the_models_output(tmp_path: Path) -> None:
     from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
-    from sonde.integrations.transformers import WatchCallback
+    from sonde.observe.transformers import WatchCallback
 
     tokens = torch.randint(40, (48, 10), generator=torch.Generator().manual_seed(0))
     data = [{"input_ids": row, "labels": row} for row in tokens]
@@ -144,7 +144,7 @@ def test_transformers_trains_the_same_bits_and_the_loss_is_read_off_the_models_o
 def test_lightning_callback_takes_a_loss_for_experiments() -> None:
     from lightning.pytorch import LightningModule, Trainer
 
-    from sonde.integrations.lightning import WatchCallback
+    from sonde.observe.lightning import WatchCallback
 
     class Lit(LightningModule):
         def __init__(self) -> None:
@@ -164,9 +164,7 @@ def test_lightning_callback_takes_a_loss_for_experiments() -> None:
     torch.manual_seed(0)
     model = Lit()
     callback = WatchCallback(runs=None, loss=model.criterion)
-    quiet = dict.fromkeys(
-        ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False
-    )
+    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
     trainer = Trainer(max_epochs=1, accelerator="cpu", callbacks=[callback], **quiet)  # type: ignore[arg-type]
     batches = loader(12)
     trainer.fit(model, batches)
@@ -188,7 +186,7 @@ def test_transformers_loss_is_that_of_all_micro_batches(shared_out: bool, tmp_pa
     """With `num_items_in_batch` each micro-batch is divided by the tokens of all; without, by its own."""
     from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
-    from sonde.integrations.transformers import WatchCallback
+    from sonde.observe.transformers import WatchCallback
 
     class Own(GPT2LMHeadModel):
         accepts_loss_kwargs = shared_out
@@ -235,9 +233,7 @@ def test_accelerate_needs_nothing_but_the_line(tmp_path: Path) -> None:
 
     accelerator = Accelerator(cpu=True)
     model = plain_mlp()
-    model, optimiser, batches = accelerator.prepare(
-        model, torch.optim.SGD(model.parameters(), 0.1), loader(5)
-    )
+    model, optimiser, batches = accelerator.prepare(model, torch.optim.SGD(model.parameters(), 0.1), loader(5))
     criterion = nn.CrossEntropyLoss()
     with sonde.watch(model, optimiser, loss=criterion, runs=tmp_path, scaler=accelerator.scaler) as watch:
         for x, y in batches:
@@ -251,8 +247,8 @@ def test_accelerate_needs_nothing_but_the_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("package", "module"),
     [
-        ("lightning.pytorch", "sonde.integrations.lightning"),
-        ("transformers", "sonde.integrations.transformers"),
+        ("lightning.pytorch", "sonde.observe.lightning"),
+        ("transformers", "sonde.observe.transformers"),
     ],
 )
 def test_without_the_library_a_callback_says_how_to_get_it(
@@ -260,7 +256,7 @@ def test_without_the_library_a_callback_says_how_to_get_it(
 ) -> None:
     import sys
 
-    from sonde.errors import SondeError
+    from sonde.core.errors import SondeError
 
     for name in [name for name in sys.modules if name.split(".")[0] == package.split(".")[0]]:
         monkeypatch.delitem(sys.modules, name)

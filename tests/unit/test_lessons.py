@@ -13,12 +13,12 @@ import torch
 import sonde
 from networks import NETWORKS, loss_of, moved, read, samples
 from sonde.config import Probing, RunConfig
-from sonde.losses import CROSS_ENTROPY
+from sonde.metrics.probes import PROBES, Context, take
+from sonde.metrics.probes.over_samples import sample_norms
+from sonde.metrics.rows import undefined
 from sonde.models import ResidualMLP, VitMini
-from sonde.probes import PROBES, Context, take
-from sonde.probes.over_samples import sample_norms
-from sonde.readers import Reader
-from sonde.rows import undefined
+from sonde.network.losses import CROSS_ENTROPY
+from sonde.network.pooling import Reader
 from sonde.rules import RULES, Backprop, DirectFeedback
 from sonde.tasks import Digits
 from sonde.training.assign import CreditAssignment
@@ -125,9 +125,7 @@ def test_credit_points_uphill_and_bp_through_the_same_interface_has_cosine_one(c
 @pytest.mark.parametrize("rule", RULES)
 def test_every_rule_lowers_the_loss_of_a_toy_problem(rule: str) -> None:
     torch.set_num_threads(1)
-    config = RunConfig(
-        model=ResidualMLP(d=16, L=2), rule=RULES[rule](), task=Digits(), batch_size=64, epochs=2
-    )
+    config = RunConfig(model=ResidualMLP(d=16, L=2), rule=RULES[rule](), task=Digits(), batch_size=64, epochs=2)
     program = Program(config, config.task.load(0, None, CPU, torch.float32), CPU)
     before = program.evaluate()[0].value
     for epoch in (1, 2):

@@ -23,16 +23,16 @@ from conftest import Sonde
 from processes import wait_for
 from report_stores import NASTY, rename, write_run
 from sonde.cli.live import folder, live
-from sonde.errors import SondeError
-from sonde.live import feed as feeds
-from sonde.live import following as followings
-from sonde.live import page_state as page_states
-from sonde.live import server as servers
-from sonde.live.feed import Feed
-from sonde.live.following import Following
-from sonde.live.page_state import PageState
-from sonde.live.patches import patch, patched
-from sonde.live.server import Server
+from sonde.core.errors import SondeError
+from sonde.show.live import feed as feeds
+from sonde.show.live import following as followings
+from sonde.show.live import page_state as page_states
+from sonde.show.live import server as servers
+from sonde.show.live.feed import Feed
+from sonde.show.live.following import Following
+from sonde.show.live.page_state import PageState
+from sonde.show.live.patches import patch, patched
+from sonde.show.live.server import Server
 from sonde.store import journal as journals
 from sonde.store.journal import Journal
 from sonde.store.run import RunFolder
@@ -44,9 +44,7 @@ TOKEN = "a-token-of-the-tests"
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 9) | st.text("ab", max_size=2),
-    lambda inner: (
-        st.lists(inner, max_size=4) | st.dictionaries(st.text("xyz", max_size=1), inner, max_size=4)
-    ),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text("xyz", max_size=1), inner, max_size=4),
     max_leaves=12,
 )
 
@@ -211,9 +209,7 @@ def test_of_watched_runs_only_those_that_changed_are_packed_again(
     one.append(some_rows(0, run="one"), 0)
     packed: list[str] = []
     before = page_states.packed_run
-    monkeypatch.setattr(
-        page_states, "packed_run", lambda part, *how: packed.append(part.id) or before(part, *how)
-    )
+    monkeypatch.setattr(page_states, "packed_run", lambda part, *how: packed.append(part.id) or before(part, *how))
     for _ in range(3):
         following.look()
     page.made(following.stored(), following.stamps)
@@ -281,9 +277,7 @@ def connected(server: Server) -> socket.socket:
     return socket.create_connection(("127.0.0.1", server.server_port), timeout=60)
 
 
-def test_a_request_that_does_not_come_to_its_end_is_closed(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_request_that_does_not_come_to_its_end_is_closed(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(servers, "PATIENCE", 0.2)
     with connected(server) as silent, connected(server) as slow:
         slow.sendall(b"GET /")
@@ -324,9 +318,7 @@ def test_connections_are_bounded_and_those_that_end_make_room(monkeypatch: pytes
         small.server_close()
 
 
-def test_however_long_a_run_is_watched_so_many_rows_are_held(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_however_long_a_run_is_watched_so_many_rows_are_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(followings, "MOST_ROWS", 400)
     monkeypatch.setattr(journals, "PART", 120)
     about = {"label": "net", "model": "Net", "parameters": 3}
@@ -416,9 +408,7 @@ def test_a_port_that_is_taken_says_so(server: Server) -> None:
 
 
 def test_what_cannot_be_followed_is_said_in_a_line(tmp_path: Path) -> None:
-    with pytest.raises(
-        SondeError, match=r"live follows folders of this machine; `sonde report --runs memory"
-    ):
+    with pytest.raises(SondeError, match=r"live follows folders of this machine; `sonde report --runs memory"):
         folder("memory://bucket/runs")
     (tmp_path / "file").touch()
     with pytest.raises(SondeError, match="is a file: --runs names a folder"):

@@ -13,15 +13,14 @@ from typer.testing import CliRunner
 
 import sonde.config
 from report_stores import rows, write_run
-from sonde.audit import audit
+from sonde.analysis import audit, configurations
+from sonde.analysis.comparison import compare
 from sonde.cli import app, terminal
-from sonde.compare import compare
-from sonde.report import page
-from sonde.report.assembly import contents
-from sonde.report.charts import known_metrics
-from sonde.report.parts import AuditPart, Contents, Sweep
-from sonde.report.runs import FEWEST_RUNS, MOST_RUNS, MOST_VALUES, RunLine, listed, sample
-from sonde.runs import configurations
+from sonde.show.report import page
+from sonde.show.report.assembly import contents
+from sonde.show.report.charts import known_metrics
+from sonde.show.report.parts import AuditPart, Contents, Sweep
+from sonde.show.report.runs import FEWEST_RUNS, MOST_RUNS, MOST_VALUES, RunLine, listed, sample
 from sonde.store.load import load
 from sonde.store.stored import Runs
 from sonde.studies import STUDIES
@@ -76,18 +75,14 @@ def test_of_runs_that_measured_much_fewer_are_shown() -> None:
 def test_a_page_of_ten_thousand_runs_stays_below_fifteen_megabytes() -> None:
     config = STUDIES["audit"].configs("full", [1])[0]
     measured = rows("a", config, config.epochs)
-    lines = [
-        replace(LINE, id=f"residual_mlp-bp-cifar10-s{seed}-0123456789", seed=seed) for seed in range(10_000)
-    ]
+    lines = [replace(LINE, id=f"residual_mlp-bp-cifar10-s{seed}-0123456789", seed=seed) for seed in range(10_000)]
     shown = sample(lines, values=10_000 * measured.height)
     numbers = [0.123456] * len(lines)
     every = [*known_metrics(layered=False), *known_metrics(layered=True)]
     swept = Sweep(
         keys=["model.d", "optimiser.lr", "rule"],
         levels={"model.d": [32, 64], "optimiser.lr": [1e-3, 3e-3], "rule": ["bp", "dfa"]},
-        columns={
-            key: [seed % 2 for seed in range(len(lines))] for key in ("model.d", "optimiser.lr", "rule")
-        },
+        columns={key: [seed % 2 for seed in range(len(lines))] for key in ("model.d", "optimiser.lr", "rule")},
         runs=[line.id for line in lines],
         seeds=[line.seed for line in lines],
         complete=[True] * len(lines),

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from conftest import Sonde, tiny_config
-from sonde.errors import SondeError
+from sonde.core.errors import SondeError
 from sonde.models import ResidualMLP, ResMLP
 from sonde.tasks import Digits, Identity
 from sonde.training import memory

@@ -11,10 +11,10 @@ import polars as pl
 import pytest
 
 import sonde
-from sonde.diagnosis.flow_symptoms import vanishing_gradient
-from sonde.diagnosis.signs import Signs
-from sonde.explanations.by_name import EXPLANATIONS, documented, explanations
-from sonde.guests import OURS
+from sonde.analysis.diagnosis.flow_symptoms import vanishing_gradient
+from sonde.analysis.diagnosis.signs import Signs
+from sonde.analysis.explanations.by_name import EXPLANATIONS, documented, explanations
+from sonde.core.formatting import GRADIENT_VANISHED, gradient_status
 from sonde.metrics import (
     TRAINED,
     WATCHED,
@@ -26,11 +26,11 @@ from sonde.metrics import (
     label_of,
     symbol_of,
 )
-from sonde.probes import PROBES
-from sonde.report.charts import offered
-from sonde.report.watched import MODULES, PARAMETERS
-from sonde.rows import WATCHED as ROWS
-from sonde.verdicts import GRADIENT_VANISHED, gradient_status
+from sonde.metrics.probes import PROBES
+from sonde.metrics.rows import WATCHED as ROWS
+from sonde.plugins import OURS
+from sonde.show.report.charts import offered
+from sonde.show.report.watched import MODULES, PARAMETERS
 
 ROOT = Path(__file__).parents[2]
 SOURCE = Path(sonde.__file__).parent
@@ -197,8 +197,6 @@ def deep_run(ratio: float) -> Signs:
         for place, norm in enumerate(norms)
     ]
     losses = [{"step": step, "metric": "loss", "value": 1.0 + step, "defined": True} for step in range(200)]
-    modules = [
-        {"name": str(place), "calls": 1, "kind": "linear", "shape": [4, 1]} for place in range(len(norms))
-    ]
+    modules = [{"name": str(place), "calls": 1, "kind": "linear", "shape": [4, 1]} for place in range(len(norms))]
     rows = pl.DataFrame(gradients + losses, schema=ROWS)
     return Signs(rows=rows, facts={"modules": modules}, steps=200)

@@ -1,11 +1,11 @@
 import pytest
 
 from conftest import tiny_config
+from sonde.analysis.narrowing import choices
 from sonde.config import RunConfig, whole_tree
-from sonde.errors import SondeError
-from sonde.flat_configurations import differences
+from sonde.core.errors import SondeError
+from sonde.core.flat_configs import differences
 from sonde.models import PlainMLP
-from sonde.runs.narrowing import choices
 from sonde.studies.residual import configs
 from sonde.studies.settings import narrowed, settings, swept
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from conftest import tiny_config
 from sonde.config import Optimiser, RunConfig, change, parse, to_tree
-from sonde.errors import SondeError
+from sonde.core.errors import SondeError
 from sonde.training.program import Program
 from sonde.training.stack import stackable
 from sonde.training.tensors import pack, unpack

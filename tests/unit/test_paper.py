@@ -7,12 +7,12 @@ import pytest
 
 import sonde
 from conftest import tiny_config
-from sonde.errors import SondeError
-from sonde.figures import FIGURES, NoData
+from sonde.analysis.evidence import Evidence
+from sonde.core.errors import SondeError
 from sonde.models import PlainMLP, ResMLP
-from sonde.paper.residual_files import read_residual, residual_sheets
-from sonde.runs.evidence import Evidence
-from sonde.studies.from_files import from_files
+from sonde.show.figures import FIGURES, NoData
+from sonde.show.paper.from_files import from_files
+from sonde.show.paper.residual_files import read_residual, residual_sheets
 from sonde.studies.study import gather
 
 
@@ -64,9 +64,7 @@ def test_keys_are_exact_and_lengths_follow_the_configuration(folder: Path) -> No
             "activation_stds",
         ]
         assert len(network["loss_history"]) == 12
-        assert [len(network[key]) for key in ("gradient_norms", "activation_means", "activation_stds")] == [
-            3
-        ] * 3
+        assert [len(network[key]) for key in ("gradient_norms", "activation_means", "activation_stds")] == [3] * 3
         assert (network["initial_loss"], network["final_loss"]) == (
             network["loss_history"][0],
             network["loss_history"][-1],
@@ -142,9 +140,7 @@ def change(document: dict[str, Any], path: str, value: Any) -> None:
         ("plain_mlp.final_loss", True, r"plain_mlp\.final_loss: expected a finite number, found true"),
     ],
 )
-def test_a_malformed_file_is_an_error_naming_file_and_key(
-    folder: Path, path: str, value: Any, message: str
-) -> None:
+def test_a_malformed_file_is_an_error_naming_file_and_key(folder: Path, path: str, value: Any, message: str) -> None:
     file = folder / "results.json"
     document = json.loads(file.read_text())
     change(document, path, value)
@@ -173,9 +169,7 @@ def test_an_undefined_value_stops_the_export_naming_run_epoch_and_metric(evidenc
         defined=pl.col("defined") & ~broken,
         reason=pl.when(broken).then(pl.lit("one value")).otherwise("reason"),
     )
-    with pytest.raises(
-        SondeError, match=rf"run {run}, epoch 3, metric activation_std: undefined \(one value\)"
-    ):
+    with pytest.raises(SondeError, match=rf"run {run}, epoch 3, metric activation_std: undefined \(one value\)"):
         residual_sheets(Evidence(rows, evidence.runs, "runs"))["results.json"].content()
 
 
@@ -220,9 +214,7 @@ def of_rules(evidence: Evidence, *rules: str) -> Evidence:
 
 
 @pytest.mark.parametrize("rules", [("bp", "mine"), ("bp", "mine", "yours"), ("mine",)])
-def test_the_files_hold_the_runs_of_bp_or_of_the_only_rule_there_is(
-    evidence: Evidence, rules: tuple[str, ...]
-) -> None:
+def test_the_files_hold_the_runs_of_bp_or_of_the_only_rule_there_is(evidence: Evidence, rules: tuple[str, ...]) -> None:
     expected, found = residual_sheets(evidence), residual_sheets(of_rules(evidence, *rules))
     assert found.keys() == expected.keys()
     for name, sheet in found.items():

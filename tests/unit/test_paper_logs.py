@@ -10,13 +10,13 @@ import pytest
 from matplotlib.patches import Rectangle
 
 import sonde
+from sonde.analysis.evidence import Evidence
 from sonde.config import RunConfig, change
-from sonde.errors import SondeError
-from sonde.figures import figures_of
-from sonde.paper import READERS, WRITERS
-from sonde.runs.evidence import Evidence
+from sonde.core.errors import SondeError
+from sonde.show.figures import figures_of
+from sonde.show.paper import READERS, WRITERS
+from sonde.show.paper.from_files import from_files
 from sonde.studies import STUDIES
-from sonde.studies.from_files import from_files
 from sonde.studies.study import gather
 
 pytestmark = pytest.mark.xdist_group("paper_logs")  # one worker trains the studies
@@ -89,14 +89,10 @@ def test_every_file_has_its_exact_place_and_keys(folder: Path) -> None:
     assert "blocks.0.w1.weight" in cifar["dfa"]["drift"]
 
 
-def test_gradients_in_the_files_are_those_of_the_batch_mean_loss(
-    evidence: dict[str, Evidence], folder: Path
-) -> None:
+def test_gradients_in_the_files_are_those_of_the_batch_mean_loss(evidence: dict[str, Evidence], folder: Path) -> None:
     runs = evidence["snapshots"].runs.filter(model="residual_mlp", rule="bp", out_ln=True, seed=42)
     stored = evidence["snapshots"].rows.filter(run=runs["run"][0], metric="grad_norm", epoch=2).sort("layer")
-    log = json.loads((folder / "results/snapshot_evolution_v2/snapshot_evolution_s42.json").read_text())[
-        "bp_log"
-    ]
+    log = json.loads((folder / "results/snapshot_evolution_v2/snapshot_evolution_s42.json").read_text())["bp_log"]
     assert log[2]["bp_grad_norms_per_sample_med"] == [value / 16 for value in stored["value"]]
 
 
@@ -109,11 +105,7 @@ def test_what_is_written_is_read_back(study: str, evidence: dict[str, Evidence],
         rows = of.rows.join(of.runs, on="run").filter(pl.col("defined"))
         if study == "snapshots":  # the layout has no place for FA on the network with a terminal LayerNorm
             rows = rows.filter(
-                ~(
-                    (pl.col("rule") == "fa")
-                    & pl.col("out_ln").fill_null(False)
-                    & (pl.col("model") == "residual_mlp")
-                )
+                ~((pl.col("rule") == "fa") & pl.col("out_ln").fill_null(False) & (pl.col("model") == "residual_mlp"))
             )
         keys = ["model", "rule", "out_ln", "seed", "metric", "epoch", "layer", "value", "probe_size"]
         found = {}
@@ -209,9 +201,7 @@ def change_file(folder: Path, name: str, old: str, new: str) -> None:
         ("cifar10/results_cifar10.json", '"42"', '"first"', r"first: expected a seed"),
     ],
 )
-def test_a_malformed_file_names_file_and_key(
-    folder: Path, name: str, old: str, new: str, message: str
-) -> None:
+def test_a_malformed_file_names_file_and_key(folder: Path, name: str, old: str, new: str, message: str) -> None:
     change_file(folder, name, old, new)
     with pytest.raises(SondeError, match=rf"{name.split('/')[1]}: {message}"):
         from_files(folder)
@@ -241,9 +231,7 @@ def test_gamma_that_is_one_number_or_missing_stops_nothing(folder: Path, gamma: 
 
 
 def test_null_is_undefined_in_diagnostics(folder: Path) -> None:
-    change_file(
-        folder, "cifar10/results_cifar10.json", '"perturbation_rho": [', '"perturbation_rho": [null, '
-    )
+    change_file(folder, "cifar10/results_cifar10.json", '"perturbation_rho": [', '"perturbation_rho": [null, ')
     with pytest.raises(SondeError, match="expected 3 values, found 4"):
         from_files(folder)
     file = folder / "results/cifar10/results_cifar10.json"
@@ -274,9 +262,7 @@ def drawn(study: str, name: str, evidence: Evidence) -> list[list[list[float]]]:
     panels = []
     for ax in figure.axes:
         lines = [line.get_xydata().tolist() for line in ax.lines if len(line.get_xydata())]
-        bars = [
-            [patch.get_width(), patch.get_height()] for patch in ax.patches if isinstance(patch, Rectangle)
-        ]
+        bars = [[patch.get_width(), patch.get_height()] for patch in ax.patches if isinstance(patch, Rectangle)]
         panels.append([*lines, bars])
     return panels
 

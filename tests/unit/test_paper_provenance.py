@@ -14,10 +14,10 @@ from matplotlib.text import Text
 import sonde as package
 from conftest import Sonde
 from sonde.config import change
-from sonde.errors import SondeError
-from sonde.figures import figures_of
+from sonde.core.errors import SondeError
+from sonde.show.figures import figures_of
+from sonde.show.paper.from_files import from_files
 from sonde.studies import STUDIES
-from sonde.studies.from_files import from_files
 
 pytestmark = pytest.mark.xdist_group("paper_provenance")  # one worker trains the studies
 
@@ -69,9 +69,7 @@ def said(folder: Path) -> dict[str, tuple[str, str]]:
     return found
 
 
-def test_figures_of_exported_quick_runs_name_digits_and_quick_scale_and_the_runs(
-    exported: Path, runs: Path
-) -> None:
+def test_figures_of_exported_quick_runs_name_digits_and_quick_scale_and_the_runs(exported: Path, runs: Path) -> None:
     ids = {run.id for run in package.load(runs).runs}
     for name, (drawn, caption) in said(exported).items():
         assert "digits" in drawn, name
@@ -131,9 +129,7 @@ def test_a_study_that_is_not_recorded_has_no_label_beside_one_that_is(
         assert ("digits" in drawn + caption) != unknown
 
 
-def test_a_second_export_keeps_what_is_said_of_the_files_of_the_first(
-    runs: Path, sonde: Sonde, tmp_path: Path
-) -> None:
+def test_a_second_export_keeps_what_is_said_of_the_files_of_the_first(runs: Path, sonde: Sonde, tmp_path: Path) -> None:
     for study in ("cifar10", "snapshots"):
         sonde("export", "--runs", str(runs), "--out", "E", "--study", study, *words())
     assert all("quick scale" in caption for _, caption in said(tmp_path / "E").values())
@@ -198,9 +194,7 @@ def test_files_that_were_changed_or_exchanged_are_not_labelled_as_those_that_wer
     file = exported / CIFAR
     content = file.read_text()
     file.write_text(content.replace("0.", "0.0", 1))
-    with pytest.raises(
-        SondeError, match=r"results_cifar10\.json is not the file that was exported: export again"
-    ):
+    with pytest.raises(SondeError, match=r"results_cifar10\.json is not the file that was exported: export again"):
         from_files(exported)
     file.write_text(content)
     shutil.copytree(exported / "results/cifar10", exported / "results/cifar10_seed9")

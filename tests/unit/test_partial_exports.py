@@ -9,8 +9,8 @@ import pytest
 
 from report_stores import write_run
 from sonde.cli.export import export
-from sonde.errors import SondeError
-from sonde.neighbours import LAYOUTS, store_without_weights, tables
+from sonde.core.errors import SondeError
+from sonde.show.exporters import LAYOUTS, store_without_weights, tables
 from sonde.store import notices
 from sonde.store.load import load
 from sonde.store.partial import mark_of, marked
@@ -103,7 +103,11 @@ def test_what_a_killed_export_left_aside_is_removed(runs: Path, tmp_path: Path) 
 def dead_aside(out: Path, name: str) -> Path:
     """A file as a process left it that is no more."""
     made = subprocess.run(
-        [sys.executable, "-c", "from sonde.atomic import ASIDE, aside_mark; print(ASIDE + aside_mark())"],
+        [
+            sys.executable,
+            "-c",
+            "from sonde.core.atomic import ASIDE, aside_mark; print(ASIDE + aside_mark())",
+        ],
         capture_output=True,
         text=True,
         check=True,

@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 from sonde.cli import app
 from sonde.cli.playground import playground
-from sonde.errors import SondeError
-from sonde.playground.page import ENGINE, PAGE, RULE_COLOR, render
+from sonde.core.errors import SondeError
+from sonde.show.playground.page import ENGINE, PAGE, RULE_COLOR, render
 
 
 def test_the_command_writes_one_file_and_says_its_size(tmp_path: Path) -> None:
@@ -36,7 +36,7 @@ def test_the_page_is_the_same_each_time_and_names_nothing_outside_itself() -> No
 
 @pytest.mark.parametrize(("folder", "joined"), [("engine", ENGINE), ("page", PAGE)])
 def test_every_script_of_a_folder_is_joined_once(folder: str, joined: tuple[str, ...]) -> None:
-    files = resources.files("sonde.playground") / "assets" / folder
+    files = resources.files("sonde.show.playground") / "assets" / folder
     assert sorted(file.name for file in files.iterdir()) == sorted(f"{name}.js" for name in joined)
 
 

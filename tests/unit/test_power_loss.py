@@ -10,10 +10,10 @@ import pytest
 
 from conftest import tiny_config
 from report_stores import about
-from sonde.atomic import set_aside
 from sonde.config import to_tree
-from sonde.rows import SCHEMA
-from sonde.run_ids import run_id
+from sonde.core.atomic import set_aside
+from sonde.core.run_ids import run_id
+from sonde.metrics.rows import SCHEMA
 from sonde.store.journal import Journal, read_watched
 from sonde.store.run import Manifest, RunFolder, State
 from sonde.store.verify import verify
@@ -32,9 +32,7 @@ class Disk:
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.root = root
         self.files: dict[int, bytes] = {}  # by inode
-        self.folders: dict[
-            int, dict[str, tuple[int, bool]]
-        ] = {}  # inode → name → inode, and whether it is a folder
+        self.folders: dict[int, dict[str, tuple[int, bool]]] = {}  # inode → name → inode, and whether it is a folder
         self.held: list[int] = []  # an inode that is open is not given to another file
         self.really = os.fsync
         monkeypatch.setattr(os, "fsync", self.fsync)

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from networks import NETWORKS, loss_of, moved, read, samples
+from sonde.metrics.probes import Context, Snapshot, take
 from sonde.models import ResidualMLP
 from sonde.network import Signature
-from sonde.probes import Context, Snapshot, take
 from sonde.rules import RULES, CreditBridge, DirectFeedback
 from sonde.training.assign import CreditAssignment
 from sonde.training.step import Again, signal_on

@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from networks import NETWORKS, loss_of, moved, read, samples
-from sonde.generators import generator
-from sonde.losses import CROSS_ENTROPY, MEAN_SQUARED_ERROR
+from sonde.core.generators import generator
+from sonde.metrics.probes import Context, take
+from sonde.metrics.probes.null import draws, over_draws
+from sonde.metrics.rows import Reading, undefined
 from sonde.models import PlainMLP, ResidualMLP
 from sonde.network import Signature
-from sonde.probes import Context, take
-from sonde.probes.null import draws, over_draws
-from sonde.rows import Reading, undefined
+from sonde.network.losses import CROSS_ENTROPY, MEAN_SQUARED_ERROR
 from sonde.rules import RULES, CreditBridge, DirectFeedback, Rule
 from sonde.rules.dkp import DirectKolenPollack
 from sonde.training.assign import CreditAssignment
@@ -129,9 +129,7 @@ def test_samples_without_an_error_do_not_count_and_without_any_it_is_undefined()
     y[:2] += 1
     reading = read(take(net, x, y, MEAN_SQUARED_ERROR), "grad_norm")["grad_per_error", 2]
     assert (reading.defined, reading.samples) == (True, 2)
-    reading = read(take(net, x, net(x.double()).detach(), MEAN_SQUARED_ERROR), "grad_norm")[
-        "grad_per_error", 2
-    ]
+    reading = read(take(net, x, net(x.double()).detach(), MEAN_SQUARED_ERROR), "grad_norm")["grad_per_error", 2]
     assert not reading.defined
     assert "the output error is zero" in (reading.reason or "")
 
@@ -140,9 +138,7 @@ def raised(offset: float, *, double: bool = False, bf16: bool = False) -> dict[i
     """`grad_resolution` by layer of a network whose stream has a constant added, which every LayerNorm takes out."""
     net, _ = moved(ResidualMLP(d=8, L=2, w2_std=0.3), IMAGE)
     with torch.no_grad():
-        next(p for name, p in net.named_parameters() if name.endswith("embed.1.bias") or p.ndim == 1).add_(
-            offset
-        )
+        next(p for name, p in net.named_parameters() if name.endswith("embed.1.bias") or p.ndim == 1).add_(offset)
     if double:
         net.double()
     if bf16:

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from conftest import regression
 from networks import loss_of, read
+from sonde.metrics.probes import Context, Snapshot, take
+from sonde.metrics.probes.over_samples import cosines, rms, sample_norms
+from sonde.metrics.probes.rho import pearson
+from sonde.metrics.rows import Reading
 from sonde.models import PlainMLP, ResidualMLP, ResMLP, StudentNet, VitMini
 from sonde.models.model import Model
 from sonde.network import Signature
-from sonde.probes import Context, Snapshot, take
-from sonde.probes.over_samples import cosines, rms, sample_norms
-from sonde.probes.rho import pearson
-from sonde.rows import Reading
 from sonde.rules import RULES
 from sonde.training.assign import CreditAssignment
 
@@ -45,9 +45,7 @@ def test_a_cosine_is_the_exact_one_at_any_scale_and_undefined_of_zero(
     pairs: list[tuple[float, float]], p: int, q: int
 ) -> None:
     a, b = [x * 10.0**p for x, _ in pairs], [y * 10.0**q for _, y in pairs]
-    (found,) = cosines(
-        torch.tensor([a], dtype=torch.float64), torch.tensor([b], dtype=torch.float64)
-    ).tolist()
+    (found,) = cosines(torch.tensor([a], dtype=torch.float64), torch.tensor([b], dtype=torch.float64)).tolist()
     if not any(a) or not any(b):
         assert math.isnan(found)
         return
@@ -76,9 +74,7 @@ def test_a_correlation_is_the_exact_one_and_undefined_without_spread(
         return
     mean_x, mean_y = (sum(map(Fraction, v), Fraction(0)) / len(v) for v in (x, y))
     dx, dy = [Fraction(v) - mean_x for v in x], [Fraction(v) - mean_y for v in y]
-    spread = math.sqrt(
-        min(sum(v * v for v in d) / max(map(Fraction, map(abs, w))) ** 2 for d, w in ((dx, x), (dy, y)))
-    )
+    spread = math.sqrt(min(sum(v * v for v in d) / max(map(Fraction, map(abs, w))) ** 2 for d, w in ((dx, x), (dy, y))))
     if math.isnan(found):
         assert spread < 1e-14
         return
@@ -177,9 +173,7 @@ def test_no_probe_raises_or_gives_a_number_that_does_not_exist(data: st.DataObje
                 if nudge.defined:
                     assert a.any()
                     floor = 1.0 if snapshot.loss.classifies else 0.0
-                    assert abs(nudge.value) > 2**-52 * max(
-                        floor, statistics.fmean(snapshot.losses_N.tolist())
-                    )
+                    assert abs(nudge.value) > 2**-52 * max(floor, statistics.fmean(snapshot.losses_N.tolist()))
     for block in range(snapshot.depth):
         f, h = snapshot.branches[block], snapshot.states[block]
         below, above = found["hidden_norm", block], found["hidden_norm", block + 1]

@@ -9,12 +9,12 @@ import torch
 
 from networks import NETWORKS, loss_of, moved, read, samples
 from sonde.config import Optimiser, RunConfig
-from sonde.losses import CROSS_ENTROPY
+from sonde.metrics.probes import Context, Snapshot, take
+from sonde.metrics.probes.over_samples import median, sample_norms
+from sonde.metrics.probes.rho import pearson
 from sonde.models import PlainMLP, ResidualMLP, ResMLP, StudentNet, VitMini
 from sonde.network import Network
-from sonde.probes import Context, Snapshot, take
-from sonde.probes.over_samples import median, sample_norms
-from sonde.probes.rho import pearson
+from sonde.network.losses import CROSS_ENTROPY
 from sonde.rules import Backprop
 from sonde.tasks import Digits
 from sonde.training.program import Program
@@ -34,9 +34,7 @@ MODELS = {
 @cache
 def trained(model: str) -> Program:
     torch.set_num_threads(1)
-    config = RunConfig(
-        model=MODELS[model], rule=Backprop(), task=Digits(), epochs=3, optimiser=Optimiser(lr=3e-3)
-    )
+    config = RunConfig(model=MODELS[model], rule=Backprop(), task=Digits(), epochs=3, optimiser=Optimiser(lr=3e-3))
     cpu = torch.device("cpu")
     program = Program(config, config.task.load(0, None, cpu, torch.float32), cpu)
     for epoch in range(1, 4):
@@ -118,7 +116,7 @@ def test_chunks_do_not_change_what_is_measured(monkeypatch: pytest.MonkeyPatch) 
     snapshot = take(net, *samples(signature, 5), loss_of(signature))
     before = [r.value for r in read(snapshot, "rho", "nudge").values() if r.defined]
     for rows in (1, 60, 10**6):
-        monkeypatch.setattr("sonde.probes.tails.ROWS", rows)
+        monkeypatch.setattr("sonde.metrics.probes.tails.ROWS", rows)
         after = [r.value for r in read(snapshot, "rho", "nudge").values() if r.defined]
         assert after == pytest.approx(before, rel=1e-9, abs=1e-13)
 

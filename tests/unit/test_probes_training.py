@@ -14,17 +14,15 @@ from polars.testing import assert_frame_equal
 
 import sonde
 from sonde.config import Probing, RunConfig
+from sonde.metrics.probes import PROBES, Schedule, epochs_of
 from sonde.models import ResidualMLP, ResMLP, VitMini
-from sonde.probes import PROBES, Schedule, epochs_of
 from sonde.rules import RULES, Backprop, CreditBridge
 from sonde.tasks import Digits, Identity, Task
 from sonde.training.program import Program
 from sonde.training.tensors import pack
 
 CPU = torch.device("cpu")
-EVERYTHING = Probing(
-    names=tuple(name for name in PROBES if name != "trace"), costly=(), size=16, directions=3
-)
+EVERYTHING = Probing(names=tuple(name for name in PROBES if name != "trace"), costly=(), size=16, directions=3)
 SMALL = RunConfig(
     model=ResidualMLP(d=8, L=2), rule=Backprop(), task=Digits(), probes=EVERYTHING, batch_size=256, epochs=3
 )
@@ -57,14 +55,10 @@ def test_a_run_that_stops_and_resumes_reads_the_same_to_the_last_bit(rule: str, 
     drift = whole.filter(pl.col("metric").str.starts_with("drift["))
     assert set(drift.filter(epoch=0, defined=True)["value"]) == {0.0}
     assert drift.filter(epoch=3, metric="drift[blocks.0.w1.weight]")["value"].item() > 0
-    assert drift.filter(metric="drift[blocks.0.w2.bias]")["reason"].unique().to_list() == [
-        "the initial tensor is zero"
-    ]
+    assert drift.filter(metric="drift[blocks.0.w2.bias]")["reason"].unique().to_list() == ["the initial tensor is zero"]
 
 
-@pytest.mark.parametrize(
-    "task", [Digits(), Identity(d=8, samples=32, test_samples=40)], ids=["digits", "identity"]
-)
+@pytest.mark.parametrize("task", [Digits(), Identity(d=8, samples=32, test_samples=40)], ids=["digits", "identity"])
 def test_probes_look_at_the_first_test_samples(task: Task) -> None:
     probing = Probing(names=("loss", "trace"), costly=(), size=5)
     model = ResidualMLP(d=8, L=2) if task.classifies else ResMLP(d=8, L=2)

@@ -69,9 +69,7 @@ def test_a_run_that_has_not_ended_is_left_out_and_said(tmp_path: Path) -> None:
     assert publish(runs, tmp_path / "again", [id]) == ([], {id: "it has not come to its end"})
 
 
-def test_export_writes_a_store_that_commands_read_and_refuses_a_folder_in_use(
-    tmp_path: Path, sonde: Sonde
-) -> None:
+def test_export_writes_a_store_that_commands_read_and_refuses_a_folder_in_use(tmp_path: Path, sonde: Sonde) -> None:
     config = tiny_config(epochs=2)
     train(config, runs=tmp_path / "runs")
     said = sonde("export", "--layout", "runs", "--out", "shared").stdout

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from sonde.readers import Reader, ReaderName
+from sonde.network.pooling import Reader, ReaderName
 
 SHAPES = {"vectors": (3, 7), "tokens": (3, 4, 7), "maps": (3, 5, 2, 6)}
 PAIRS: list[tuple[ReaderName, str]] = [
@@ -15,9 +15,7 @@ PAIRS: list[tuple[ReaderName, str]] = [
 
 
 @pytest.mark.parametrize(("name", "kind"), PAIRS)
-def test_what_is_read_moves_by_what_it_is_moved_by_and_credit_is_the_adjoint(
-    name: ReaderName, kind: str
-) -> None:
+def test_what_is_read_moves_by_what_it_is_moved_by_and_credit_is_the_adjoint(name: ReaderName, kind: str) -> None:
     reader, shape = Reader(name), SHAPES[kind]
     rng = torch.Generator().manual_seed(0)
     h, a = (torch.randn(shape, generator=rng, dtype=torch.float64) for _ in range(2))

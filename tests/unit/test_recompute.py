@@ -12,13 +12,13 @@ import safetensors.torch
 import torch
 
 import sonde
-import sonde.errors
-import sonde.generators
+import sonde.core.errors
+import sonde.core.generators
 from conftest import Sonde, tiny_config
+from sonde.analysis.recompute.comparison import recompute
+from sonde.analysis.recompute.stored import read_end
 from sonde.config import Optimiser, Probing, RunConfig
 from sonde.models import ResidualMLP
-from sonde.recompute.comparison import recompute
-from sonde.recompute.stored import read_end
 from sonde.rules import Backprop, DirectFeedback, StateBridge
 from sonde.store.listing import find
 from sonde.store.run import RunFolder, parquet
@@ -140,9 +140,7 @@ def test_a_run_without_the_rules_state_says_what_cannot_be_recomputed_and_why(fo
         *(f"nudge[{eta}]" for eta in (0.001, 0.01, 0.1)),
     }
     null = reasons[f"stored by {sonde.__version__}, whose null was one random vector a sample"]
-    assert set(null) == {
-        f"{metric}/{end}" for metric in ("credit_cosine", "rho") for end in ("null", "null_std")
-    }
+    assert set(null) == {f"{metric}/{end}" for metric in ("credit_cosine", "rho") for end in ("null", "null_std")}
     agreeing = {line.metric for line in found.lines if line.verdict == "agrees"}
     assert {"grad_norm", "grad_per_error", "credit_cosine/bp", "nudge[0.01]/null", "test_loss"} <= agreeing
 
@@ -183,14 +181,12 @@ def test_an_ended_run_holds_its_initial_weights_and_its_rule_however_often_it_st
             assert stored.tensors(name) == whole.tensors(name)
         assert not recompute(read_end(stored)).wrong
     initial = safetensors.torch.load(whole.tensors("initial"))
-    again = config.model.build(config.signature, sonde.generators.generator(config.seed, "init"))
+    again = config.model.build(config.signature, sonde.core.generators.generator(config.seed, "init"))
     assert all(torch.equal(value, initial[name]) for name, value in again.named_parameters())
     assert unpack(whole.tensors("rule")).keys() == {"net", "optimiser", "steps"}
 
 
-def test_the_command_prints_a_table_and_ends_with_1_where_something_differs(
-    folder: RunFolder, sonde: Sonde
-) -> None:
+def test_the_command_prints_a_table_and_ends_with_1_where_something_differs(folder: RunFolder, sonde: Sonde) -> None:
     done = sonde("recompute", CONFIG.id[:16])
     assert f"{CONFIG.id}, epoch 2" in done.stdout
     assert "largest relative difference, float64: " in done.stdout
@@ -234,7 +230,7 @@ def test_a_run_is_found_by_the_beginning_of_its_id(tmp_path: Path) -> None:
     assert find(tmp_path, "plain-1") == "plain-1"
     assert find(tmp_path, "r") == "res-1"
     with pytest.raises(
-        sonde.errors.SondeError, match=r"2 runs in .* begin with 'pl': plain-1, plain-12; give more"
+        sonde.core.errors.SondeError, match=r"2 runs in .* begin with 'pl': plain-1, plain-12; give more"
     ):
         find(tmp_path, "pl")
 
@@ -243,7 +239,7 @@ def test_an_unfinished_run_is_to_be_resumed_first(tmp_path: Path) -> None:
     config: RunConfig = CONFIG
     sonde.train(config, runs=tmp_path, should_stop=lambda: True)
     with pytest.raises(
-        sonde.errors.SondeError, match="is interrupted and has epoch 0 of 2 epochs: resume it first"
+        sonde.core.errors.SondeError, match="is interrupted and has epoch 0 of 2 epochs: resume it first"
     ):
         read_end(RunFolder(tmp_path / config.id))
 
@@ -256,10 +252,8 @@ def test_a_guest_is_recomputed_where_it_has_a_definition_and_named_where_it_has_
     assert not found.wrong
     (reason,) = [why for why in found.not_recomputed if "plugin" in why]
     assert "rho/null" in found.not_recomputed[reason]
-    assert (
-        "credit_cosine" not in found.not_recomputed[reason]
-    )  # the program has named it: its own code is asked
+    assert "credit_cosine" not in found.not_recomputed[reason]  # the program has named it: its own code is asked
     built = replace(CONFIG, model=sonde.guest("model", f"{files / 'funnel.py'}:funnel"))
     sonde.train(built, runs=tmp_path)
-    with pytest.raises(sonde.errors.SondeError, match="network from outside"):
+    with pytest.raises(sonde.core.errors.SondeError, match="network from outside"):
         read_end(RunFolder(tmp_path / built.id))

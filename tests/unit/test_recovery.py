@@ -9,8 +9,8 @@ import pytest
 from scipy.stats import rankdata, spearmanr
 from stored_runs import DEPTH, EPOCHS, SAMPLES, Key, Value, config, healthy, run, store
 
-from sonde.audit.audit import audit
-from sonde.audit.recovery import (
+from sonde.analysis.audit import audit
+from sonde.analysis.recovery import (
     FEW,
     QUANTITIES,
     SHUFFLES,
@@ -22,7 +22,7 @@ from sonde.audit.recovery import (
     recovered,
     share_of_margin,
 )
-from sonde.audit.recovery import shares as of_recipes
+from sonde.analysis.recovery import shares as of_recipes
 from sonde.store.stored import Runs
 
 SEEDS = (42, 123, 456)
@@ -54,9 +54,7 @@ def test_the_share_is_that_of_each_seeds_own_margin() -> None:
     assert list(found) == OTHERS
     for rule, one in found.items():
         for seed, share in one.by_seed.items():
-            own, best, least = (
-                measured(name, seed)["test_acc", EPOCHS, None] for name in (rule, "bp", "frozen")
-            )
+            own, best, least = (measured(name, seed)["test_acc", EPOCHS, None] for name in (rule, "bp", "frozen"))
             assert share == pytest.approx((own - best) / (best - least) + 1, rel=1e-9)
         assert one.share.n == 3
         assert one.share.mean == pytest.approx((RULES[rule] - 0.5) / 0.4, abs=1e-9)
@@ -88,9 +86,7 @@ def test_a_seed_at_which_backprop_loses_counts_in_the_mean_and_has_no_share_of_i
 
 
 def measured_at(stored: Runs, rule: str, seed: int) -> float:
-    (known,) = [
-        one for one in stored.runs if one.config["rule"]["name"] == rule and one.config["seed"] == seed
-    ]
+    (known,) = [one for one in stored.runs if one.config["rule"]["name"] == rule and one.config["seed"] == seed]
     (value,) = stored.rows.filter(run=known.id, metric="test_acc", epoch=EPOCHS)["value"]
     return float(value)
 
@@ -136,10 +132,7 @@ def test_backprop_that_is_not_above_frozen_blocks_has_no_margin_to_share() -> No
 def test_the_rank_correlation_is_that_of_scipy_over_all_rules_but_the_yardsticks() -> None:
     stored = runs()
     found = shares(stored)
-    cosines = [
-        sum(measured(rule, seed)["credit_cosine", EPOCHS, 1] for seed in SEEDS) / len(SEEDS)
-        for rule in OTHERS
-    ]
+    cosines = [sum(measured(rule, seed)["credit_cosine", EPOCHS, 1] for seed in SEEDS) / len(SEEDS) for rule in OTHERS]
     one = of("cosine", stored)
     assert (one.n, one.runs) == (len(OTHERS), len(OTHERS) * len(SEEDS))
     assert one.correlation == pytest.approx(
@@ -152,9 +145,7 @@ def _every_order(ours: list[float], theirs: list[float]) -> float:
     """How many of all orders correlate as strongly, in the direction that is found, twice: either one counts."""
     own = spearmanr(ours, theirs).statistic
     drawn = [spearmanr(order, theirs).statistic for order in itertools.permutations(ours)]
-    return (
-        2 * min(sum(one >= own - 1e-9 for one in drawn), sum(one <= own + 1e-9 for one in drawn)) / len(drawn)
-    )
+    return 2 * min(sum(one >= own - 1e-9 for one in drawn), sum(one <= own + 1e-9 for one in drawn)) / len(drawn)
 
 
 def test_more_seeds_of_the_same_rules_make_chance_no_rarer() -> None:
@@ -210,10 +201,7 @@ def test_issue_27_item_6_a_chance_that_no_shuffle_reached_is_an_upper_limit() ->
     names = [f"rule{n}" for n in range(12)]
     reached = {rule: 0.55 + 0.02 * n for n, rule in enumerate(names)} | {"bp": 0.9, "frozen": 0.5}
     stored = store(
-        *(
-            run(config(rule, 42), healthy(42, accuracy=value, cosine=value / 2))
-            for rule, value in reached.items()
-        )
+        *(run(config(rule, 42), healthy(42, accuracy=value, cosine=value / 2)) for rule, value in reached.items())
     )
     one = of("cosine", stored)
     assert one.correlation == pytest.approx(1)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sonde.errors import SondeError
+from sonde.core.errors import SondeError
 from sonde.store import files, remote
 from sonde.store.place import place
 from sonde.store.remote import Remote
@@ -142,9 +142,7 @@ def test_a_request_that_fails_for_a_passing_reason_is_made_again(
 def test_after_so_many_tries_there_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     system = Flaky(*[ConnectionResetError("http://host/a?X-Amz-Signature=abc reset")] * 99)
-    with pytest.raises(
-        SondeError, match=r"s3://b/a: no answer in 8 tries \(http://host/a\?… reset\); give the"
-    ):
+    with pytest.raises(SondeError, match=r"s3://b/a: no answer in 8 tries \(http://host/a\?… reset\); give the"):
         Remote("s3://b/a", system).read_bytes()
     assert system.asked == remote.TRIES
 

@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 from report_stores import NASTY, NASTY_ID, NASTY_TREE, STUDENT, rename, write_run, write_study
 from sonde.cli.report import report
 from sonde.config import change
-from sonde.errors import SondeError
-from sonde.report.page import aside, duration, findings_table, lead, overhead
-from sonde.report.pictures import pictures
+from sonde.core.errors import SondeError
+from sonde.show.report.page import aside, duration, findings_table, lead, overhead
+from sonde.show.report.pictures import pictures
 from sonde.studies import STUDIES
 
 app = typer.Typer()
@@ -149,9 +149,7 @@ def test_only_the_pages_own_script_and_style_may_run_and_nothing_is_fetched(page
         assert f"{kind}-src 'sha256-{code}'" in policy
     assert policy.startswith("default-src 'none';")
     assert "unsafe" not in policy
-    sources = [
-        value for _, attributes in page.tags for key, value in attributes.items() if key in ("src", "href")
-    ]
+    sources = [value for _, attributes in page.tags for key, value in attributes.items() if key in ("src", "href")]
     assert all(value is not None and value.startswith(("#", "data:")) for value in sources)
     assert not re.search(r"@import|url\(", page.styles[0])
 
@@ -192,8 +190,8 @@ def test_figures_are_inside_the_page_with_caption_and_alternative_text(tmp_path:
     runs = tmp_path / "runs"
     write_study(runs, "audit", seeds=(42,))
     import sonde
-    from sonde.report.assembly import contents
-    from sonde.report.page import render
+    from sonde.show.report.assembly import contents
+    from sonde.show.report.page import render
 
     found = contents(sonde.load(runs), source="runs", title="t")
     (section,) = found.sections
@@ -212,7 +210,7 @@ def test_a_figure_that_cannot_be_drawn_is_named_with_the_reason(tmp_path: Path) 
     runs = tmp_path / "runs"
     write_study(runs, "audit", seeds=(42,))
     import sonde
-    from sonde.report.assembly import contents
+    from sonde.show.report.assembly import contents
 
     (section,) = contents(sonde.load(runs), source="runs", title="t").sections
     skipped = pictures(section.evidence, "snapshots").skipped

@@ -8,12 +8,12 @@ import pytest
 import report_stores
 import sonde
 from report_stores import write_run, write_study
+from sonde.analysis.explanations.by_name import explanations
 from sonde.config import change
-from sonde.explanations.by_name import explanations
-from sonde.report.assembly import contents
-from sonde.report.page import answers_data
-from sonde.report.parts import Answer, Contents
-from sonde.report.sweeps import sweep
+from sonde.show.report.assembly import contents
+from sonde.show.report.page import answers_data
+from sonde.show.report.parts import Answer, Contents
+from sonde.show.report.sweeps import sweep
 from sonde.studies import STUDIES
 
 
@@ -96,9 +96,7 @@ def test_recipes_of_one_title_are_told_apart_by_what_differs(tmp_path: Path) -> 
             write_run(tmp_path, replace(change(config, {"optimiser.lr": lr}), epochs=3))
     tables = found(tmp_path).audit.tables
     assert [table.title for table in tables] == ["ResMLP on digits"] * 2
-    assert {table.about for table in tables} == {
-        f"d = 64, L = 4, 3 epochs, optimiser.lr = {lr}" for lr in (0.01, 0.02)
-    }
+    assert {table.about for table in tables} == {f"d = 64, L = 4, 3 epochs, optimiser.lr = {lr}" for lr in (0.01, 0.02)}
 
 
 def test_own_runs_have_figures_and_stay_out_of_the_findings(tmp_path: Path) -> None:
@@ -133,10 +131,8 @@ def test_every_word_of_the_glossary_is_what_sonde_explain_says(tmp_path: Path) -
 
 
 def test_an_undefined_value_of_an_answer_is_null_and_never_a_number() -> None:
-    from sonde.report.parts import Dots, Opening
+    from sonde.show.report.parts import Dots, Opening
 
-    told = Answer(
-        sentence="s", sure="n = 1", dots=[Dots(label="a", style="bp", values={1: float("nan")})], axis="x"
-    )
+    told = Answer(sentence="s", sure="n = 1", dots=[Dots(label="a", style="bp", values={1: float("nan")})], axis="x")
     (data,) = answers_data([Opening(id="a", answer=told, about="", more="audit")])
     assert data["dots"][0]["values"] == [(1, None)]

@@ -9,20 +9,17 @@ import pytest
 
 import sonde
 from report_stores import NASTY, write_run, write_study
-from sonde.report.assembly import contents
-from sonde.report.charts import DIGITS, _Tables, as_script, chart_data, offered, series, styled
-from sonde.report.parts import Contents
-from sonde.rows import SCHEMA
+from sonde.metrics.rows import SCHEMA
+from sonde.show.report.assembly import contents
+from sonde.show.report.charts import DIGITS, _Tables, as_script, chart_data, offered, series, styled
+from sonde.show.report.parts import Contents
 from sonde.studies import STUDIES
 
 Line = tuple[int, int | None, float, str | None, int]
 
 
 def table(*lines: Line, run: str = "a", metric: str = "credit_cosine") -> pl.DataFrame:
-    rows = [
-        (run, epoch, epoch, layer, metric, value, why is None, why, n)
-        for epoch, layer, value, why, n in lines
-    ]
+    rows = [(run, epoch, epoch, layer, metric, value, why is None, why, n) for epoch, layer, value, why, n in lines]
     return pl.DataFrame(rows, schema=SCHEMA, orient="row")
 
 

@@ -11,10 +11,10 @@ import torch
 from torch import nn
 
 from conftest import Sonde
-from sonde.report import watched as reporting
-from sonde.report.watched import WatchedPart, sampled, watched_data
-from sonde.rows import WATCHED
-from sonde.watching.watch import watch
+from sonde.metrics.rows import WATCHED
+from sonde.observe.watch import watch
+from sonde.show.report import watched as reporting
+from sonde.show.report.watched import WatchedPart, sampled, watched_data
 from watch_programs import Transformer, tokens
 
 
@@ -77,7 +77,7 @@ def test_of_too_many_steps_the_first_ten_and_the_last_are_kept(monkeypatch: pyte
     assert run["watched"] == len(steps)
 
 
-@pytest.mark.filterwarnings("ignore::sonde.watching.watch_warning.WatchWarning")
+@pytest.mark.filterwarnings("ignore::sonde.observe.watch_warning.WatchWarning")
 def test_the_report_of_a_watched_run_says_what_was_seen(tmp_path: Path, sonde: Sonde) -> None:
     torch.manual_seed(0)
     model, criterion = Transformer(), nn.CrossEntropyLoss()
@@ -97,9 +97,7 @@ def test_the_report_of_a_watched_run_says_what_was_seen(tmp_path: Path, sonde: S
     assert "<b>tiny</b>" not in page
     begun = re.search(r"begun ([^;<]*)", page)
     assert begun is not None
-    assert re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:]+\+00:00\.", begun[1].strip()), (
-        "a time, and nothing for no place"
-    )
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:]+\+00:00\.", begun[1].strip()), "a time, and nothing for no place"
     assert "Replaced during training: head." in page
     assert "One parameter under several names: embed.weight, head.weight." in page
     assert "uses its weights without calling it: encoder.layers.0.self_attn.out_proj" in page

@@ -3,7 +3,7 @@ import math
 
 import pytest
 
-from sonde.rows import SCHEMA, Reading, rows_of, undefined
+from sonde.metrics.rows import SCHEMA, Reading, rows_of, undefined
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])

@@ -15,7 +15,7 @@ import torch
 
 from sonde.cli.bench import find_benchmark
 from sonde.config import RunConfig
-from sonde.errors import SondeError
+from sonde.core.errors import SondeError
 from sonde.models import ConvNet, ResidualMLP
 from sonde.network import Signature
 from sonde.rules import RULES, FeedbackAlignment, Rule
@@ -76,9 +76,7 @@ def test_a_rule_that_differs_from_its_paper_says_so(name: str) -> None:
     page = (ROOT / "docs" / "rules.md.jinja").read_text()
     differences = page.partition("## Where they differ from their papers")[2].partition("\n## ")[0]
     assert "`credit_scale: rms`" in differences
-    assert (f"- `{name}`:" in differences) == (
-        name in ("fa", "mirror", "ddtp", "dkp", "predsim", "brsf", "kp")
-    )
+    assert (f"- `{name}`:" in differences) == (name in ("fa", "mirror", "ddtp", "dkp", "predsim", "brsf", "kp"))
 
 
 @pytest.mark.parametrize("name", list(LINES))
@@ -139,9 +137,7 @@ def test_the_page_is_the_one_of_the_stored_runs_and_times(
     assert (ROOT / "docs" / "rules.md").read_text() == writer["page"](stores, times), message
 
 
-def test_an_edited_time_changes_the_page(
-    writer: dict[str, Any], stores: list[Runs], times: dict[str, Any]
-) -> None:
+def test_an_edited_time_changes_the_page(writer: dict[str, Any], stores: list[Runs], times: dict[str, Any]) -> None:
     before = writer["page"](stores, times)
     for row in times["rows"]:
         row["ratio"] = 9.87
@@ -162,9 +158,7 @@ def test_an_edited_row_of_a_run_changes_the_page(
     assert changed.count("12.3 %") > (ROOT / "docs" / "rules.md").read_text().count("12.3 %")
 
 
-def test_a_run_that_is_not_there_is_asked_for_by_its_name(
-    writer: dict[str, Any], times: dict[str, Any]
-) -> None:
+def test_a_run_that_is_not_there_is_asked_for_by_its_name(writer: dict[str, Any], times: dict[str, Any]) -> None:
     with pytest.raises(LookupError, match="train it"):
         writer["page"]([], times)
 

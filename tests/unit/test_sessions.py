@@ -1,4 +1,4 @@
-from sonde.report.runs import place_of, start
+from sonde.show.report.runs import place_of, start
 
 MACHINE = {"environment": {"machine": {"host": "gauss"}}}
 

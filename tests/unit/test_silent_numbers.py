@@ -11,11 +11,11 @@ from torch import Tensor, nn
 import sonde
 from networks import read
 from plain_modules import GPT, GUESTS, ConvNet, LeNet, T, ViT, images, words
-from sonde.criteria import Criterion
-from sonde.errors import SondeError
-from sonde.losses import MEAN_SQUARED_ERROR, Loss
+from sonde.core.errors import SondeError
+from sonde.metrics.probes import Context, Snapshot, take
 from sonde.network import Network
-from sonde.probes import Context, Snapshot, take
+from sonde.network.loss_adapter import Criterion
+from sonde.network.losses import MEAN_SQUARED_ERROR, Loss
 from sonde.rules import (
     RULES,
     Backprop,
@@ -53,9 +53,7 @@ def test_fa_on_maps_mixes_channels_not_the_width_of_the_image() -> None:
 
 def test_fa_on_maps_of_linear_units_with_their_own_jacobians_is_backprop() -> None:
     units = [nn.Conv2d(3, 3, 1) for _ in range(2)]
-    net = Network(
-        nn.Conv2d(1, 3, 3), units, nn.Sequential(nn.Flatten(), nn.Linear(108, 4)), residual=False
-    ).double()
+    net = Network(nn.Conv2d(1, 3, 3), units, nn.Sequential(nn.Flatten(), nn.Linear(108, 4)), residual=False).double()
     x, y = images()
     F.cross_entropy(net(x.double()), y).backward()
     expected = {name: p.grad.clone() for name, p in net.named_parameters()}  # type: ignore[union-attr]
@@ -99,9 +97,7 @@ def test_dfa_on_maps_sends_each_sample_its_own_error_whatever_the_size_of_the_ba
 def test_dfa_says_when_its_matrices_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sonde.rules.dfa.LARGE", 1000)
     assignment, _, _ = conv_chain()
-    with pytest.warns(
-        UserWarning, match=r"matrices of dfa take .* GiB; of maps, per_channel=True takes less"
-    ):
+    with pytest.warns(UserWarning, match=r"matrices of dfa take .* GiB; of maps, per_channel=True takes less"):
         direct_feedback(assignment.facts, torch.Generator())
 
 
@@ -125,9 +121,7 @@ def test_a_token_that_the_readout_does_not_read_has_no_gradient_rather_than_one_
     x, y = images()
     net = sonde.chain(ViT("last"), ["encoder.layers.*"], sample=x, reader="cls")
     assignment = CreditAssignment(net, DirectFeedback(), sample=x)
-    found = read(
-        snapshot(assignment, x, y), "grad_norm", "credit_norm", "credit_cosine", "rho", "hidden_norm"
-    )
+    found = read(snapshot(assignment, x, y), "grad_norm", "credit_norm", "credit_cosine", "rho", "hidden_norm")
     top = {metric: reading for (metric, layer), reading in found.items() if layer == 2}
     for metric, reading in top.items():
         if metric != "hidden_norm":
@@ -163,9 +157,7 @@ def test_samples_that_see_each_other_in_eval_mode_cannot_be_measured_one_by_one(
     )
     assignment = CreditAssignment(sonde.chain(module), Backprop(), sample=x)
     assignment.backward(x, y)
-    with pytest.raises(
-        SondeError, match=r"unit '1' to '2' lets samples see each other in eval mode.*running"
-    ):
+    with pytest.raises(SondeError, match=r"unit '1' to '2' lets samples see each other in eval mode.*running"):
         take(assignment.net, x, y, assignment.loss)
 
 
@@ -248,9 +240,7 @@ def test_a_block_of_a_module_with_parts_that_returns_a_tuple_is_refused_by_name(
         ),
     ],
 )
-def test_a_state_that_is_neither_vector_nor_tokens_nor_map_is_refused_by_name(
-    make: object, message: str
-) -> None:
+def test_a_state_that_is_neither_vector_nor_tokens_nor_map_is_refused_by_name(make: object, message: str) -> None:
     net = Network(nn.Linear(8, 8), [make()], nn.Identity(), residual=False)  # type: ignore[operator]
     with pytest.raises(SondeError, match=message):
         CreditAssignment(net, Backprop(), sample=torch.randn(8, 8))
@@ -271,9 +261,7 @@ class Swapped(nn.Module):
 def test_linear_outputs_keep_the_number_of_their_layer() -> None:
     x, y = images()
     net = sonde.chain(LeNet(), ["pool1", "conv2", "pool2", "fc1"], sample=x)
-    found = read(
-        take(net, x, y, nn.CrossEntropyLoss()), "activation_mean", "activation_std", "preact_grad_norm"
-    )
+    found = read(take(net, x, y, nn.CrossEntropyLoss()), "activation_mean", "activation_std", "preact_grad_norm")
     for metric in ("activation_mean", "activation_std", "preact_grad_norm"):
         assert [found[metric, layer].defined for layer in (1, 2, 3, 4)] == [False, True, False, True]
         assert found[metric, 1].reason == "the block runs no linear map and no convolution"
@@ -302,9 +290,7 @@ def test_rho_of_the_gradient_is_one_whatever_is_read() -> None:
 def test_maps_have_no_tokens_to_read() -> None:
     x, _ = images()
     net = sonde.chain(ConvNet(), ["stages.*"], sample=x, reader="cls")
-    with pytest.raises(
-        SondeError, match=r"reader 'cls' is for tokens, but h_0 is a map of shape 6×8×8: choose"
-    ):
+    with pytest.raises(SondeError, match=r"reader 'cls' is for tokens, but h_0 is a map of shape 6×8×8: choose"):
         CreditAssignment(net, Backprop(), sample=x)
 
 

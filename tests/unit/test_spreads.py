@@ -12,7 +12,7 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sonde.spreads import (
+from sonde.core.seed_statistics import (
     Summary,
     holm,
     median,
@@ -31,12 +31,12 @@ SPREADS = {
     "std", "var", "stdev", "pstdev", "variance", "pvariance", "nanstd", "nanvar", "std_mean", "var_mean", "sem",
 }  # fmt: skip
 MEASUREMENTS = {
-    "probes/signal.py",  # the spread of a layer's units, which is what is measured
+    "metrics/probes/signal.py",  # the spread of a layer's units, which is what is measured
     "tasks/arrays.py",  # standardises inputs
     "tasks/digits.py",  # standardises pixels
-    "watching/experiments/settle.py",  # standardises targets
-    "watching/experiments/targets.py",  # standardises inputs, and notes the spread of targets
-    "watching/facts.py",  # the spread of an input's numbers, which is what is noted
+    "observe/experiments/run_experiments.py",  # standardises targets
+    "observe/experiments/targets.py",  # standardises inputs, and notes the spread of targets
+    "observe/facts.py",  # the spread of an input's numbers, which is what is noted
 }
 
 
@@ -55,8 +55,8 @@ def spreads_in(code: str) -> set[str]:
 def test_no_other_module_computes_a_spread() -> None:
     for file in SOURCE.rglob("*.py"):
         name = file.relative_to(SOURCE).as_posix()
-        if name != "spreads.py" and name not in MEASUREMENTS:
-            assert not spreads_in(file.read_text()), f"{name}: use sonde.spreads"
+        if name != "core/seed_statistics.py" and name not in MEASUREMENTS:
+            assert not spreads_in(file.read_text()), f"{name}: use sonde.core.seed_statistics"
 
 
 @pytest.mark.parametrize(
@@ -132,9 +132,7 @@ def test_the_interval_equals_scipys(values: list[float]) -> None:
 @pytest.mark.parametrize("freedom", [1, 2, 3, 10, 200])
 @pytest.mark.parametrize("probability", [0.5, 0.9, 0.975, 0.995])
 def test_quantiles_equal_scipys(freedom: int, probability: float) -> None:
-    assert t_quantile(probability, freedom) == pytest.approx(
-        scipy.stats.t.ppf(probability, freedom), abs=1e-12
-    )
+    assert t_quantile(probability, freedom) == pytest.approx(scipy.stats.t.ppf(probability, freedom), abs=1e-12)
 
 
 def test_an_interval_of_one_seed_is_undefined_with_a_reason() -> None:

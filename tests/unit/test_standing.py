@@ -13,15 +13,15 @@ import torch
 from torch import nn
 
 from conftest import tiny_config
-from sonde.store import standing as standings
+from sonde.observe.watch import watch
+from sonde.store import status as standings
 from sonde.store.journal import Journal
 from sonde.store.load import load
 from sonde.store.lock import Sign, hold
 from sonde.store.place import Place, place
 from sonde.store.schemas import Manifest
-from sonde.store.standing import SILENT, UNSEEN, Standing, standing
+from sonde.store.status import SILENT, UNSEEN, Standing, standing
 from sonde.training.train import train
-from sonde.watching.watch import watch
 
 SESSION = {"from_epoch": None, "environment": {"command": ["sonde", "run", "residual", "--runs", "my runs"]}}
 BEGUN = Manifest(sessions=[SESSION])
@@ -167,6 +167,4 @@ def test_a_watched_run_is_running_until_it_is_closed(tmp_path: Path) -> None:
 def test_a_watched_run_that_was_left_has_no_command_to_resume_it(tmp_path: Path) -> None:
     Journal(tmp_path, "net", {"label": "net", "model": "Net", "parameters": 3}, {"started": "now"})
     (tmp_path / ".locks" / "net.holder").unlink()
-    assert load(tmp_path).watched[0].standing == Standing(
-        "interrupted", "its process is gone; what was written stays"
-    )
+    assert load(tmp_path).watched[0].standing == Standing("interrupted", "its process is gone; what was written stays")

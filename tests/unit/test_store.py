@@ -10,14 +10,14 @@ import pytest
 import sonde
 from conftest import tiny_config
 from sonde.config import RunConfig, whole_tree
+from sonde.core.errors import SondeError
 from sonde.engine.ledger import Ledger
-from sonde.errors import SondeError
 from sonde.store import files, limits
 from sonde.store.checksums import seal
+from sonde.store.cleanup import sweep_ended
 from sonde.store.lock import Held, hold
 from sonde.store.place import place
 from sonde.store.run import Manifest, RunFolder, parquet
-from sonde.store.sweeping import sweep_ended
 from sonde.store.verify import verify
 from stores import assert_a_reader_sees_whole_states, forge, memory, rows, without_checksums
 
@@ -28,9 +28,7 @@ def trained(tmp_path: Path, tiny: RunConfig) -> Path:
     return tmp_path / "runs" / tiny.id
 
 
-def test_a_run_folder_holds_configuration_environment_rows_and_weights(
-    trained: Path, tiny: RunConfig
-) -> None:
+def test_a_run_folder_holds_configuration_environment_rows_and_weights(trained: Path, tiny: RunConfig) -> None:
     assert sorted(file.name for file in trained.iterdir()) == [
         "initial.safetensors",
         "manifest.json",
@@ -62,9 +60,7 @@ def test_what_is_complete_is_not_trained_again(trained: Path, tiny: RunConfig) -
     assert {file.name: file.stat().st_mtime_ns for file in trained.iterdir()} == before
 
 
-def test_a_state_is_invisible_until_its_manifest_is_in_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_state_is_invisible_until_its_manifest_is_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = RunFolder(tmp_path / "r")
     folder.create({}, {})
     folder.commit(Manifest(epoch=1), rows(1), {"weights": b"one"})
@@ -191,9 +187,7 @@ def test_a_forged_description_is_refused_in_one_line(trained: Path, change: Any,
         ({"sessions": {}}, r"has sessions = \{\}"),
     ],
 )
-def test_a_forged_manifest_is_refused_in_one_line(
-    trained: Path, change: dict[str, Any], message: str
-) -> None:
+def test_a_forged_manifest_is_refused_in_one_line(trained: Path, change: dict[str, Any], message: str) -> None:
     path = trained / "manifest.json"
     known = json.loads(path.read_text()) | change
     del known["sha256"]
@@ -246,9 +240,7 @@ def test_more_rows_than_memory_holds_are_refused_before_they_are_unpacked(
         folder.commit(folder.manifest(), pl.concat([mine] * 20), {})
 
 
-def test_a_flipped_bit_in_the_state_of_an_interrupted_run_stops_the_resume(
-    tmp_path: Path, tiny: RunConfig
-) -> None:
+def test_a_flipped_bit_in_the_state_of_an_interrupted_run_stops_the_resume(tmp_path: Path, tiny: RunConfig) -> None:
     sonde.train(tiny, runs=tmp_path, should_stop=lambda: True)
     for file in sorted((tmp_path / tiny.id).iterdir()):
         if file.name == "log.txt":
@@ -286,9 +278,7 @@ def test_a_store_that_is_a_file_or_absent_says_so(tmp_path: Path, tiny: RunConfi
         sonde.load(tmp_path / "absent")
 
 
-def _hold(
-    root: str, ready: "multiprocessing.synchronize.Event", stop: "multiprocessing.synchronize.Event"
-) -> None:
+def _hold(root: str, ready: "multiprocessing.synchronize.Event", stop: "multiprocessing.synchronize.Event") -> None:
     with hold(Path(root), "r"):
         ready.set()
         stop.wait(60)
@@ -311,9 +301,7 @@ def test_the_second_process_is_told_who_holds_the_run(tmp_path: Path) -> None:
         pass
 
 
-def test_a_failed_write_leaves_the_old_file_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.json"
     files.write(path, b"old")
     monkeypatch.setattr("os.fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
@@ -324,9 +312,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(
 
 
 def test_a_run_that_diverges_keeps_its_rows_and_says_so(tmp_path: Path) -> None:
-    config = tiny_config(
-        epochs=3, optimiser=__import__("sonde.config", fromlist=["Optimiser"]).Optimiser(lr=1e30)
-    )
+    config = tiny_config(epochs=3, optimiser=__import__("sonde.config", fromlist=["Optimiser"]).Optimiser(lr=1e30))
     manifest = sonde.train(config, runs=tmp_path)
     assert manifest.state == "diverged"
     assert "not finite" in str(manifest.message)
@@ -337,9 +323,7 @@ def test_a_run_that_diverges_keeps_its_rows_and_says_so(tmp_path: Path) -> None:
     assert json.loads((tmp_path / config.id / "manifest.json").read_text())["state"] == "diverged"
 
 
-def test_a_copied_run_is_refused_and_blocks_no_other(
-    trained: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_copied_run_is_refused_and_blocks_no_other(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     copy = trained.with_name(f"{trained.name}-copy")
     shutil.copytree(trained, copy)
     stored = sonde.load(trained.parent)

@@ -15,7 +15,7 @@ import sonde
 from report_stores import write_run
 from sonde.cli import app
 from sonde.config import RunConfig
-from sonde.errors import SondeError
+from sonde.core.errors import SondeError
 from sonde.store import lease
 from sonde.store.lock import Held, hold
 from sonde.store.remote import Remote
@@ -56,9 +56,7 @@ def test_the_same_run_comes_out_in_a_folder_and_in_an_object_store(
     assert epochs == []
 
 
-def test_a_run_stopped_after_every_epoch_ends_bit_identical(
-    store: Remote, tiny: RunConfig, tmp_path: Path
-) -> None:
+def test_a_run_stopped_after_every_epoch_ends_bit_identical(store: Remote, tiny: RunConfig, tmp_path: Path) -> None:
     for _ in range(tiny.epochs + 1):
         manifest = sonde.train(tiny, runs=str(store), should_stop=lambda: True)
     assert manifest.state == "complete"
@@ -129,9 +127,7 @@ def test_a_run_without_its_manifest_does_not_exist(store: Remote) -> None:
     assert len(sonde.load(store)) == 0
 
 
-def test_a_reader_beside_a_writer_always_sees_one_whole_state(
-    store: Remote, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reader_beside_a_writer_always_sees_one_whole_state(store: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
     put = Remote.put
 
     def slowly(self: Remote, content: bytes) -> None:
@@ -143,9 +139,7 @@ def test_a_reader_beside_a_writer_always_sees_one_whole_state(
 
 
 def test_a_store_that_is_not_there_says_so(store: Remote) -> None:
-    with pytest.raises(
-        SondeError, match=r"^memory://bucket/runs does not exist: `sonde run STUDY --runs memory"
-    ):
+    with pytest.raises(SondeError, match=r"^memory://bucket/runs does not exist: `sonde run STUDY --runs memory"):
         sonde.load(store)
 
 
@@ -169,9 +163,7 @@ def left_behind(store: Remote, **about: object) -> Remote:
     return lease_of_another
 
 
-def test_a_lease_is_taken_over_when_it_was_not_renewed(
-    store: Remote, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lease_is_taken_over_when_it_was_not_renewed(store: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease, "TAKEOVER_PAUSE", 0.0)
     old = (datetime.now(UTC) - timedelta(seconds=lease.ABANDONED + 1)).isoformat()
     for about in ({"renewed": old}, {"renewed": "nonsense"}):
@@ -198,9 +190,7 @@ def test_a_lease_of_a_dead_process_of_this_host_is_taken_over_at_once(
         pass
 
 
-def test_of_two_that_take_over_at_once_the_last_holds_it(
-    store: Remote, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_two_that_take_over_at_once_the_last_holds_it(store: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
     left_behind(store, renewed="nonsense")
     monkeypatch.setattr("time.sleep", lambda seconds: left_behind(store, host="faster"))
     with pytest.raises(Held, match="on faster"), hold(store, "r"):

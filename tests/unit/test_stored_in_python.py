@@ -13,10 +13,10 @@ from test_watch_store import watched
 
 import sonde
 from conftest import tiny_config
-from sonde.diagnosis.finding import Finding, Findings
-from sonde.errors import SondeError
-from sonde.figures.render import Rendered
-from sonde.stored_runs import StoredRuns
+from sonde.analysis.diagnosis.finding import Finding, Findings
+from sonde.core.errors import SondeError
+from sonde.show.figures.render import Rendered
+from sonde.show.stored_runs import StoredRuns
 from sonde.training.progress_line import ProgressLine
 from sonde.training.session import Progress
 
@@ -146,9 +146,7 @@ def test_hostile_names_stay_text_in_everything_a_notebook_shows() -> None:
         for rule in ("bp", "dfa")
     ]
     stored = StoredRuns(store(*runs), HOSTILE)
-    finding = Finding(
-        name="nan_origin", level="certain", modules=(HOSTILE,), evidence=(HOSTILE,), explained_by=HOSTILE
-    )
+    finding = Finding(name="nan_origin", level="certain", modules=(HOSTILE,), evidence=(HOSTILE,), explained_by=HOSTILE)
     shown = [stored, stored.compare(), stored.audit(), Findings([finding]), Rendered(HOSTILE, {"png": b""})]
     for one in shown:
         page = one._repr_html_()
@@ -174,9 +172,7 @@ def test_a_figure_of_several_recipes_is_refused_and_only_keeps_one(tmp_path: Pat
     with pytest.raises(SondeError, match=r"differ in width \(32 and 64\)"):
         stored.figure("accuracy")
     alone = stored.only("model.d=32")
-    assert (
-        alone.figure("accuracy").images == alone.figure("audit_accuracy").images
-    )  # as `sonde list figures` has it
+    assert alone.figure("accuracy").images == alone.figure("audit_accuracy").images  # as `sonde list figures` has it
     with pytest.raises(SondeError, match="unknown figure 'acuracy': did you mean 'accuracy'"):
         stored.figure("acuracy")
     with pytest.raises(SondeError, match="figure 'crossarch' cannot be drawn: "):

@@ -8,11 +8,11 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from sonde.datasets.cifar10 import find
-from sonde.datasets.decoded import Images, open_images
-from sonde.errors import SondeError
-from sonde.generators import generator
-from sonde.losses import CROSS_ENTROPY
+from sonde.core.errors import SondeError
+from sonde.core.generators import generator
+from sonde.network.losses import CROSS_ENTROPY
+from sonde.store.datasets.cifar10 import find
+from sonde.store.datasets.decoded import Images, open_images
 from sonde.tasks.cifar10 import MEAN, STD, Cifar10, Cifar10Data, mirror
 
 pytestmark = pytest.mark.xdist_group("cifar10")  # one worker decodes the images

@@ -3,9 +3,9 @@ import sys
 import pytest
 import torch
 
-from sonde.datasets.digits import read_digits
-from sonde.generators import generator
-from sonde.losses import CROSS_ENTROPY
+from sonde.core.generators import generator
+from sonde.network.losses import CROSS_ENTROPY
+from sonde.store.datasets.digits import read_digits
 from sonde.tasks.digits import Digits
 from sonde.tasks.samples import Samples
 

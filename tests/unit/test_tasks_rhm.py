@@ -9,10 +9,10 @@ import torch
 
 import sonde
 from sonde.config import Probing
-from sonde.errors import SondeError
-from sonde.generators import generator
-from sonde.losses import CROSS_ENTROPY
+from sonde.core.errors import SondeError
+from sonde.core.generators import generator
 from sonde.models import ResidualMLP
+from sonde.network.losses import CROSS_ENTROPY
 from sonde.rules import Backprop, Frozen, Rule
 from sonde.store.load import load as load_runs
 from sonde.studies.recipes import depth_matters
@@ -118,9 +118,7 @@ def test_rules_and_samples_depend_on_the_seed_and_only_on_it() -> None:
         ({"v": 4096, "s": 3}, "choose fewer"),
     ],
 )
-def test_rules_that_there_cannot_be_are_refused_before_anything_is_trained(
-    options: dict[str, int], fix: str
-) -> None:
+def test_rules_that_there_cannot_be_are_refused_before_anything_is_trained(options: dict[str, int], fix: str) -> None:
     with pytest.raises(SondeError, match=fix):
         RandomHierarchy(**options).prepare(None, lambda done, total: None)  # type: ignore[arg-type]
 

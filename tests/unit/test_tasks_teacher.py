@@ -2,8 +2,8 @@ import pytest
 import torch
 from torch import nn
 
-from sonde.generators import generator
-from sonde.losses import CROSS_ENTROPY
+from sonde.core.generators import generator
+from sonde.network.losses import CROSS_ENTROPY
 from sonde.tasks.samples import Samples
 from sonde.tasks.teacher import Teacher
 
@@ -58,9 +58,7 @@ def test_the_teacher_equals_a_plain_pytorch_network(alpha: float) -> None:
     h_Nd = nn.functional.linear(x_Ni, embed)
     for block in range(3):
         w1, w2 = (
-            torch.randn(
-                7, 7, dtype=torch.float64, generator=generator(seed, f"teacher/blocks.{block}.{name}")
-            )
+            torch.randn(7, 7, dtype=torch.float64, generator=generator(seed, f"teacher/blocks.{block}.{name}"))
             for name in ("w1", "w2")
         )
         z_Nd = nn.functional.linear(h_Nd, w1 / 7**0.5)

@@ -34,9 +34,7 @@ def write_runs(root: Path, *configs: dict[str, Any]) -> Path:
 
 
 def narrow(monkeypatch: pytest.MonkeyPatch, screen: io.StringIO, width: int) -> None:
-    to = PrintableConsole(
-        file=screen, width=width, force_terminal=True, no_color=True, highlight=False, markup=False
-    )
+    to = PrintableConsole(file=screen, width=width, force_terminal=True, no_color=True, highlight=False, markup=False)
     monkeypatch.setattr(terminal, "console", lambda stderr=False: to)
 
 
@@ -130,14 +128,10 @@ def test_a_run_that_diverges_ends_with_code_1(sonde: Sonde) -> None:
 def test_a_study_says_first_on_which_task_it_trains_instead(sonde: Sonde) -> None:
     done = sonde("run", "cifar10", "--only", "rule=nothing", check=False)
     assert done.stderr.startswith("sonde: cifar10, quick scale, on digits in place of CIFAR-10")
-    assert not sonde("run", "residual", "--only", "rule=nothing", check=False).stderr.startswith(
-        "sonde: resid"
-    )
+    assert not sonde("run", "residual", "--only", "rule=nothing", check=False).stderr.startswith("sonde: resid")
 
 
-@pytest.mark.parametrize(
-    "words", [["run", "residual", "--foo"], ["run"], ["fly"], ["compare", "--epoch", "x"]]
-)
+@pytest.mark.parametrize("words", [["run", "residual", "--foo"], ["run"], ["fly"], ["compare", "--epoch", "x"]])
 def test_a_mistyped_command_is_one_line(words: list[str], sonde: Sonde) -> None:
     done = sonde(*words, check=False)
     assert done.returncode == 2

@@ -22,22 +22,22 @@ from typer.testing import CliRunner
 import sonde as package
 from conftest import tiny_config
 from report_stores import rename, write_run
-from sonde import stored_configs
-from sonde.atomic import ASIDE, set_aside
 from sonde.cli import app
+from sonde.config import stored as stored_configs
 from sonde.config import to_tree
-from sonde.errors import SondeError, one_line
-from sonde.live.following import Following
-from sonde.live.page_state import PageState
-from sonde.rows import SCHEMA
-from sonde.run_ids import digest, run_id
+from sonde.core.atomic import ASIDE, set_aside
+from sonde.core.errors import SondeError, one_line
+from sonde.core.run_ids import digest, run_id
+from sonde.metrics.rows import SCHEMA
+from sonde.show.live.following import Following
+from sonde.show.live.page_state import PageState
 from sonde.store import index, index_writer, parquet_rows
 from sonde.store.checksums import checksum, seal
 from sonde.store.journal import Journal, _chunk
 from sonde.store.load import load
 from sonde.store.lock import hold
+from sonde.store.parquet_size import size
 from sonde.store.run import RunFolder, parquet
-from sonde.store.unpacked import size
 from sonde.store.verify import verify
 from sonde.studies import STUDIES
 from sonde.studies.study import gather
@@ -127,10 +127,7 @@ def test_no_reading_command_runs_what_a_configuration_names(payload: Path, tmp_p
     for words in (
         *(["show"], ["show", "--json"], ["audit"], ["compare"], ["recovery"], ["diagnose"], ["verify"]),
         *(["report", "--no-figures", "--out", f"{out}/r.html"], ["explain", "bp"]),
-        *(
-            ["export", "--layout", layout, "--out", f"{out}/{layout}"]
-            for layout in ("csv", "parquet", "runs", "paper")
-        ),
+        *(["export", "--layout", layout, "--out", f"{out}/{layout}"] for layout in ("csv", "parquet", "runs", "paper")),
     ):
         done = invoke(*words, *([] if words[0] == "explain" else ["--runs", str(root)]))
         assert done.exception is None or isinstance(done.exception, SondeError | SystemExit), words
@@ -179,8 +176,7 @@ def test_recompute_takes_a_plugin_from_the_command_line_only(tmp_path: Path, son
     half = json.loads(sonde_process("recompute", run, "--task", "data.npz", "--json").stdout)
     whole = sonde_process("recompute", run, "--task", "data.npz", "--rule", "signs.py:Signs", "--json")
     verdicts = [
-        {line["metric"]: line["verdict"] for line in found["metrics"]}
-        for found in (half, json.loads(whole.stdout))
+        {line["metric"]: line["verdict"] for line in found["metrics"]} for found in (half, json.loads(whole.stdout))
     ]
     assert [one["credit_cosine"] for one in verdicts] == ["not recomputed", "agrees"]
     (tmp_path / "signs.py").write_text((tmp_path / "signs.py").read_text() + "\nopen('mark', 'w').close()\n")
@@ -383,14 +379,10 @@ def test_rows_and_bytes_are_known_from_headers() -> None:
 
 def many_rows(run: str, many: int) -> pl.DataFrame:
     values = {"run": run, "metric": "m", "value": 1.0, "defined": True, "samples": 1, "step": 1, "epoch": 1}
-    return pl.select(
-        [pl.repeat(values.get(name), many, dtype=kind).alias(name) for name, kind in SCHEMA.items()]
-    )
+    return pl.select([pl.repeat(values.get(name), many, dtype=kind).alias(name) for name, kind in SCHEMA.items()])
 
 
-def test_a_few_bytes_that_become_gigabytes_are_not_decoded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_few_bytes_that_become_gigabytes_are_not_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = RunFolder(tmp_path / write_run(tmp_path, CONFIGS[0]))
     _, rows = folder.read()
     long = parquet(rows.head(2).with_columns(reason=pl.lit("x" * 80_000_000)))
@@ -554,12 +546,7 @@ def test_no_cell_of_a_table_begins_a_formula(tmp_path: Path) -> None:
     forge(folder, "metrics.parquet", parquet(rows.with_columns(**odd)))
     tree = to_tree(CONFIGS[1]) | {"scale": "+1+cmd|' /C calc'!A0", "log": "\tx"}
     write_run(tmp_path / "runs", CONFIGS[1], tree=tree)
-    assert (
-        invoke(
-            "export", "--layout", "csv", "--runs", str(tmp_path / "runs"), "--out", str(tmp_path)
-        ).exit_code
-        == 0
-    )
+    assert invoke("export", "--layout", "csv", "--runs", str(tmp_path / "runs"), "--out", str(tmp_path)).exit_code == 0
     numbers = 0
     for name in ("rows.csv", "runs.csv"):
         with (tmp_path / name).open(newline="") as file:

@@ -16,8 +16,8 @@ from conftest import tiny_config
 from old_stores import unpack
 from report_stores import write_run
 from sonde.cli import app
-from sonde.errors import SondeError
-from sonde.rows import WATCHED
+from sonde.core.errors import SondeError
+from sonde.metrics.rows import WATCHED
 from sonde.store import index, index_writer, journal
 from sonde.store.journal import Journal
 from sonde.store.place import place
@@ -32,10 +32,7 @@ def watched(root: Path, name: str, steps: int, *, close: bool) -> None:
     about = {"label": name, "model": "Net", "parameters": 3}
     writing = Journal(place(str(root)), name, about, {"started": "now"})
     for step in range(steps):
-        rows = [
-            (name, None, step, layer, "out_rms", 1.5 + step, True, None, 4, f"layer {layer}")
-            for layer in range(3)
-        ]
+        rows = [(name, None, step, layer, "out_rms", 1.5 + step, True, None, 4, f"layer {layer}") for layer in range(3)]
         writing.append(pl.DataFrame(rows, schema=WATCHED, orient="row"), step)
     writing.facts({"modules": [{"name": "layer 0", "calls": 2}]})
     if close:

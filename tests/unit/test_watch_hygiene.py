@@ -19,9 +19,9 @@ import torch
 from torch import Tensor, nn
 
 import sonde
-from sonde.errors import SondeError
-from sonde.watching import outbox
-from sonde.watching.watch_warning import WatchWarning
+from sonde.core.errors import SondeError
+from sonde.observe import outbox
+from sonde.observe.watch_warning import WatchWarning
 from watch_programs import Frozen, ResidualBlock, Transformer, plain_mlp, resnet, tokens, vectors
 
 
@@ -153,9 +153,7 @@ def test_an_exception_inside_a_module_is_the_users_own_and_the_next_step_is_read
     out.square().mean().backward()
     optimiser.step()
     found = watch.rows.filter(module="2", metric="out_rms", step=0)
-    assert found["value"].item() == pytest.approx(
-        float(out.detach().double().square().mean().sqrt()), rel=1e-5
-    )
+    assert found["value"].item() == pytest.approx(float(out.detach().double().square().mean().sqrt()), rel=1e-5)
     watch.close()
 
 
@@ -208,7 +206,7 @@ def test_what_goes_wrong_in_the_watch_is_one_warning_and_training_goes_on(
         raise ValueError("a mistake of ours")
 
     watch = sonde.watch(model, optimiser, runs=None)
-    monkeypatch.setattr("sonde.watching.reductions.norms", broken)
+    monkeypatch.setattr("sonde.observe.reductions.norms", broken)
     with pytest.warns(WatchWarning, match="gave up in step 0.*a mistake of ours") as said:
         train(model, optimiser, 3)
     assert len(said) == 1
@@ -221,7 +219,7 @@ def test_a_warning_never_becomes_an_exception_in_the_loop(
 ) -> None:
     model, optimiser = made()
     watch = sonde.watch(model, optimiser, runs=None)
-    monkeypatch.setattr("sonde.watching.reductions.norms", lambda x: 1 / 0)
+    monkeypatch.setattr("sonde.observe.reductions.norms", lambda x: 1 / 0)
     train(model, optimiser, 2)  # warnings are errors in these tests
     assert "gave up" in capsys.readouterr().err
     watch.close()
@@ -363,7 +361,7 @@ def test_an_evaluation_of_a_transformer_goes_the_faster_way_and_the_next_step_is
 
 
 def test_memory_does_not_grow_with_the_number_of_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sonde.watching.row_sinks.MOST", 2_000)
+    monkeypatch.setattr("sonde.observe.row_sinks.MOST", 2_000)
     model, optimiser = made()
     watch = sonde.watch(model, optimiser, runs=None, every=1)
     heights = []

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import sonde
-from sonde.diagnosis.finding import Findings
-from sonde.diagnosis.pace_faults import over_regularised
-from sonde.diagnosis.signs import Signs
-from sonde.rows import WATCHED
-from sonde.watching.reductions import halves
+from sonde.analysis.diagnosis.finding import Findings
+from sonde.analysis.diagnosis.pace_faults import over_regularised
+from sonde.analysis.diagnosis.signs import Signs
+from sonde.metrics.rows import WATCHED
+from sonde.observe.reductions import halves
 
 STEPS = 60
 
@@ -229,9 +229,7 @@ def test_a_check_reads_sparse_gradients() -> None:
 
 @pytest.mark.parametrize("places", [5, 3, 40])
 @pytest.mark.parametrize("kind", ["maps", "tokens", "tokens turned", "tokens made flat", "images", "grids"])
-def test_the_loss_of_chance_is_that_of_as_many_classes_as_the_loss_tells_apart(
-    kind: str, places: int
-) -> None:
+def test_the_loss_of_chance_is_that_of_as_many_classes_as_the_loss_tells_apart(kind: str, places: int) -> None:
     torch.manual_seed(0)
     make: dict[str, tuple[nn.Module, Tensor]] = {
         "maps": (nn.Conv1d(2, 3, 1), torch.randn(4, 2, places)),

@@ -20,9 +20,7 @@ def test_the_table_of_costs_is_the_measured_one() -> None:
     found = json.loads((ROOT / "benchmarks" / "watch.json").read_text())
     for page in benchmark.PAGES:
         text = page.read_text()
-        assert benchmark.placed(text, benchmark.table(found)) == text, (
-            f"{page.name}: run benchmarks/watch.py again"
-        )
+        assert benchmark.placed(text, benchmark.table(found)) == text, f"{page.name}: run benchmarks/watch.py again"
 
 
 def test_the_programs_of_the_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,10 +34,8 @@ def test_the_programs_of_the_page_run(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_every_metric_of_the_page_is_offered_in_the_report() -> None:
-    from sonde.report.watched import LOSS, MODULES, PARAMETERS
+    from sonde.show.report.watched import LOSS, MODULES, PARAMETERS
 
     table = PAGE.split("## What is recorded")[1].split("## ")[0]
-    named = {
-        name for cell in re.findall(r"^\| (`.*?) \|", table, re.M) for name in re.findall(r"`(\w+)`", cell)
-    }
+    named = {name for cell in re.findall(r"^\| (`.*?) \|", table, re.M) for name in re.findall(r"`(\w+)`", cell)}
     assert named == {metric.name for metric in (*MODULES, *PARAMETERS, LOSS)} | {"nonfinite", "eval_share"}

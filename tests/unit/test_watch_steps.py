@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import sonde
-from sonde.watching.watched_steps import is_costly, is_watched, next_watched
+from sonde.observe.schedule import is_costly, is_watched, next_watched
 from watch_programs import Cell, Checkpointed, Recurrent, Transformer, plain_mlp, tokens, vectors
 
 
@@ -80,9 +80,7 @@ def test_micro_batches_of_a_step_are_pooled() -> None:
     for step in range(2):
         mine = outputs[3 * step : 3 * step + 3]
         assert value(watch, "4", "out_rms", step) == pytest.approx(rms(*mine), rel=1e-5)
-        assert value(watch, "4", "grad_rms", step) == pytest.approx(
-            rms(*(out.grad for out in mine)), rel=1e-5
-        )
+        assert value(watch, "4", "grad_rms", step) == pytest.approx(rms(*(out.grad for out in mine)), rel=1e-5)
         assert value(watch, "0.weight", "weight_grad_norm", step) == pytest.approx(norms[step], rel=1e-5)
     assert rows(watch, "4", "out_rms", 0)["samples"].item() == 30
 
@@ -208,9 +206,7 @@ def test_gradients_are_freed_of_the_scale_of_a_grad_scaler(given: bool) -> None:
     scaler.update()
     twin.square().mean().backward()
     assert value(watch, "4", "grad_rms") == pytest.approx(rms(twin.grad), rel=1e-5)
-    assert value(watch, "4.bias", "weight_grad_norm") == pytest.approx(
-        float(twin.grad.sum(0).norm()), rel=1e-5
-    )
+    assert value(watch, "4.bias", "weight_grad_norm") == pytest.approx(float(twin.grad.sum(0).norm()), rel=1e-5)
 
 
 def test_under_float16_and_an_unknown_scale_gradients_are_undefined() -> None:
@@ -242,9 +238,7 @@ def test_what_a_checkpoint_computes_again_counts_once(reentrant: bool) -> None:
         found.append(watch.rows.filter(pl.col("metric") != "grad_noise"))
         assert all(module["calls"] == 1 for module in watch.facts["modules"])
     assert found[0].drop("value", "reason").equals(found[1].drop("value", "reason"))
-    assert found[0]["value"].fill_nan(0).to_list() == pytest.approx(
-        found[1]["value"].fill_nan(0).to_list(), rel=1e-4
-    )
+    assert found[0]["value"].fill_nan(0).to_list() == pytest.approx(found[1]["value"].fill_nan(0).to_list(), rel=1e-4)
 
 
 def plain_forward(model: Any, x: Tensor) -> Tensor:
@@ -478,9 +472,7 @@ def test_attention_of_the_module_is_that_of_the_function() -> None:
     assert value(watch, "(model)", "attention_entropy") == pytest.approx(float(entropy), rel=1e-5)
 
 
-def test_rows_that_have_waited_long_enough_are_written(
-    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_that_have_waited_long_enough_are_written(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     model = nn.Linear(2, 1)
     optimiser = torch.optim.SGD(model.parameters(), 0.1)
     watch = sonde.watch(model, optimiser, runs=tmp_path)
@@ -495,7 +487,7 @@ def test_rows_that_have_waited_long_enough_are_written(
     for _ in range(4):
         step()
     assert stored() == 0, "a few rows wait"
-    monkeypatch.setattr("sonde.watching.outbox.SECONDS", 0.0)
+    monkeypatch.setattr("sonde.observe.outbox.SECONDS", 0.0)
     watch._recorder.flush()
     step()
     assert stored() == 4

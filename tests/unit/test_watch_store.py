@@ -10,8 +10,9 @@ import torch
 from torch import nn
 
 from conftest import Sonde, tiny_config
-from sonde.errors import SondeError
-from sonde.rows import SCHEMA
+from sonde.core.errors import SondeError
+from sonde.metrics.rows import SCHEMA
+from sonde.observe.watch import watch
 from sonde.store import journal as journals
 from sonde.store import notices
 from sonde.store.journal import Journal, folder_name, read_watched
@@ -20,15 +21,12 @@ from sonde.store.place import place
 from sonde.store.run import RunFolder
 from sonde.store.verify import verify
 from sonde.training.train import train
-from sonde.watching.watch import watch
 from stores import some_rows
 from watch_programs import plain_mlp, vectors
 
 
 def made(where: Path | str, name: str = "net") -> Journal:
-    return Journal(
-        place(str(where)), name, {"label": name, "model": "Net", "parameters": 3}, {"started": "now"}
-    )
+    return Journal(place(str(where)), name, {"label": name, "model": "Net", "parameters": 3}, {"started": "now"})
 
 
 def watched(runs: Path, steps: int = 12, name: str | None = None) -> str:
@@ -93,9 +91,7 @@ def test_a_flipped_bit_anywhere_in_the_journal_is_refused_with_a_way_to_keep_the
 
 
 @pytest.mark.parametrize("harm", ["deleted", "emptied", "cut"])
-def test_a_journal_that_lost_rows_is_noticed(
-    harm: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_journal_that_lost_rows_is_noticed(harm: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     journal = made(tmp_path)
     for step in range(3):
         journal.append(some_rows(step), step)
@@ -177,9 +173,7 @@ def test_load_knows_watched_runs_beside_trained_ones(tmp_path: Path) -> None:
     assert set(losses["metric"]) == {"loss"}
 
 
-def test_a_watched_run_is_left_out_by_name_where_a_configuration_is_needed(
-    tmp_path: Path, sonde: Sonde
-) -> None:
+def test_a_watched_run_is_left_out_by_name_where_a_configuration_is_needed(tmp_path: Path, sonde: Sonde) -> None:
     for seed in (1, 2):
         train(tiny_config(seed=seed), runs=tmp_path / "runs")
     id = watched(tmp_path / "runs")

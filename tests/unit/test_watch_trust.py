@@ -15,11 +15,11 @@ from torch import nn
 
 import sonde
 from processes import wait_for
-from sonde.errors import SondeError
+from sonde.core.errors import SondeError
+from sonde.observe import outbox
+from sonde.observe.watch_warning import WatchWarning
 from sonde.store.journal import Journal, read_watched
 from sonde.store.run import RunFolder
-from sonde.watching import outbox
-from sonde.watching.watch_warning import WatchWarning
 from watch_programs import vectors
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
@@ -39,9 +39,7 @@ def traced() -> nn.Module:
 
 @pytest.mark.parametrize("with_optimiser", [True, False])
 @pytest.mark.parametrize("make", [lazy, scripted, traced])
-def test_lazy_and_torchscript_modules_can_be_watched(
-    make: Callable[[], nn.Module], with_optimiser: bool
-) -> None:
+def test_lazy_and_torchscript_modules_can_be_watched(make: Callable[[], nn.Module], with_optimiser: bool) -> None:
     model = make()
     optimiser = torch.optim.SGD(model.parameters(), 0.1)
     watch = sonde.watch(model, *[optimiser] * with_optimiser, runs=None)
@@ -152,9 +150,7 @@ def _settled() -> list[threading.Thread]:
     return threading.enumerate()
 
 
-def test_after_a_full_disk_close_writes_what_was_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_after_a_full_disk_close_writes_what_was_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, optimiser = made()
     watch = sonde.watch(model, optimiser, runs=tmp_path)
     train(model, optimiser, 2)

@@ -32,13 +32,11 @@ from sonde.cli.show import show
 from sonde.cli.streams import lost, steady_streams
 from sonde.cli.train import train
 from sonde.cli.verify import verify
-from sonde.errors import SondeError
+from sonde.core.errors import SondeError
 
 STOPPED = 128 + signal.SIGINT  # exit code
 
-Misused: Any = typer.BadParameter.__bases__[
-    0
-]  # whatever is wrong with a command line, in all versions of typer
+Misused: Any = typer.BadParameter.__bases__[0]  # whatever is wrong with a command line, in all versions of typer
 
 app = typer.Typer(
     name="sonde",

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sonde.audit.thresholds import Thresholds
+from sonde.analysis.thresholds import Thresholds
 from sonde.cli.options import Json, Only, RunsFolder
 
 if TYPE_CHECKING:
-    from sonde.audit.audit import Audit, RecipeAudit, RuleAudit, RunAudit
+    from sonde.analysis.audit import Audit, RecipeAudit, RuleAudit, RunAudit
 
 DEFAULT = Thresholds()
 LEGEND = "D1 scale, D2 gradient, D3 credit, D4 blocks: what each asks is said at the end."
@@ -51,10 +51,10 @@ def audit(
     Runs of one recipe stand together, whatever their rule and seed.
     How often each question fires on healthy runs: docs/calibration.md.
     """
-    from sonde.audit.audit import audit as ask
-    from sonde.audit.audit import read
+    from sonde.analysis.audit import audit as ask
+    from sonde.analysis.audit import read
+    from sonde.analysis.narrowing import choices, keep
     from sonde.cli.terminal import print_json
-    from sonde.runs.narrowing import choices, keep
 
     thresholds = Thresholds(
         growth=growth,
@@ -76,7 +76,7 @@ def audit(
 
 
 def _print(audited: "Audit") -> None:
-    from sonde.audit.recipe_table import SPREAD
+    from sonde.analysis.recipe_table import SPREAD
     from sonde.cli.terminal import console
 
     to = console()
@@ -91,8 +91,8 @@ def _print(audited: "Audit") -> None:
 
 
 def _print_recipe(recipe: "RecipeAudit") -> None:
-    from sonde.audit.recipe_table import columns, footnotes, lines
-    from sonde.audit.verdict import sentence
+    from sonde.analysis.recipe_table import columns, footnotes, lines
+    from sonde.analysis.verdict import sentence
     from sonde.cli.terminal import console, print_table
 
     to = console()
@@ -114,8 +114,8 @@ def as_json(audited: "Audit") -> list[dict[str, Any]]:
 
 
 def _rule_as_json(recipe: "RecipeAudit", rule: "RuleAudit") -> dict[str, Any]:
-    from sonde.audit.audit import QUESTIONS
-    from sonde.audit.verdict import sentence, verdict
+    from sonde.analysis.audit import QUESTIONS
+    from sonde.analysis.verdict import sentence, verdict
 
     return {
         "recipe": recipe.title,
@@ -140,8 +140,7 @@ def _rule_as_json(recipe: "RecipeAudit", rule: "RuleAudit") -> dict[str, Any]:
         "gradient_resolution": asdict(rule.value("D2")),
         "points_over_frozen": asdict(rule.margin.points),
         **{metric: asdict(mean) for metric, mean in rule.measures.items()},
-        "questions": {question: _tally(rule, question) for question in QUESTIONS}
-        | {"D4": asdict(rule.margin)},
+        "questions": {question: _tally(rule, question) for question in QUESTIONS} | {"D4": asdict(rule.margin)},
         "by_run": [_run(run) for run in rule.runs],
     }
 
@@ -166,8 +165,7 @@ def _run(audited: "RunAudit") -> dict[str, Any]:
         "run": audited.run.id,
         "seed": audited.run.seed,
         "questions": {
-            question: {name: getattr(answer, name) for name in ANSWER}
-            for question, answer in audited.answers.items()
+            question: {name: getattr(answer, name) for name in ANSWER} for question, answer in audited.answers.items()
         },
         "credit": [
             {**layer._asdict(), "cosine": layer.cosine._asdict(), "rho": layer.rho._asdict()}

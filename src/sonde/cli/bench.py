@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sonde.cli.options import DataRoot, Json
-from sonde.errors import SondeError
+from sonde.core.errors import SondeError
 
 if TYPE_CHECKING:
     from sonde_bench import Row
@@ -18,12 +18,8 @@ def bench(
     names: Annotated[
         list[str] | None, typer.Argument(help="Only these: `--list` names them.", show_default=False)
     ] = None,
-    list_names: Annotated[
-        bool, typer.Option("--list", help="Name the benchmarks and measure nothing.")
-    ] = False,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="A tenth of the rounds: seconds, and rough.")
-    ] = False,
+    list_names: Annotated[bool, typer.Option("--list", help="Name the benchmarks and measure nothing.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="A tenth of the rounds: seconds, and rough.")] = False,
     data_root: DataRoot = None,
     save: Annotated[
         Path | None,
@@ -38,7 +34,7 @@ def bench(
     find_benchmark()
 
     from sonde.cli.terminal import console, count, print_json, table
-    from sonde.errors import pick
+    from sonde.core.errors import pick
     from sonde.store import files
     from sonde.training.device import one_thread
     from sonde_bench import BENCHES, Options

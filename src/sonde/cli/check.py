@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sonde.cli.options import Json
-from sonde.errors import SondeError, nearest
+from sonde.core.errors import SondeError, nearest
 
 if TYPE_CHECKING:
-    from sonde.checking.check_result import Checked
+    from sonde.observe.check_result import Checked
 
 Where = Annotated[
     str,
@@ -39,9 +39,7 @@ def check(
     ] = 1,
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out", metavar="FILE", help="Save the picture: .png, .pdf or .svg.", show_default=False
-        ),
+        typer.Option("--out", metavar="FILE", help="Save the picture: .png, .pdf or .svg.", show_default=False),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -50,7 +48,7 @@ def check(
     The model stays as it is: one batch goes forward and back through a copy in float64, and with a loss other copies
     are trained for fifty steps, to find what is wrong.
     """
-    from sonde.checking.before_training import check as look
+    from sonde.observe.check import check as look
 
     given = function_of(make, "make")()
     model, *rest = given if isinstance(given, tuple) else (given,)

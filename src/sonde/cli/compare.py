@@ -9,7 +9,7 @@ import typer
 from sonde.cli.options import Json, Only, RunsFolder
 
 if TYPE_CHECKING:
-    from sonde.compare import Comparison
+    from sonde.analysis.comparison import Comparison
 
 
 def compare(
@@ -26,9 +26,7 @@ def compare(
     ] = None,
     baseline: Annotated[
         str | None,
-        typer.Option(
-            metavar="LEVEL", help="Subtract this level (default: bp, else the first).", show_default=False
-        ),
+        typer.Option(metavar="LEVEL", help="Subtract this level (default: bp, else the first).", show_default=False),
     ] = None,
     only: Only = None,
     unmatched: Annotated[
@@ -41,9 +39,9 @@ def compare(
 
     Runs that differ in anything else but the seed are refused, and the fields named.
     """
+    from sonde.analysis.comparison import compare as pair_up
+    from sonde.analysis.narrowing import choices, keep
     from sonde.cli.terminal import print_json
-    from sonde.compare import compare as pair_up
-    from sonde.runs.narrowing import choices, keep
     from sonde.store.load import load
 
     stored = keep(load(runs), choices(only or []))
@@ -66,8 +64,8 @@ def compare(
 
 
 def _print(comparison: "Comparison", *, ids: bool) -> None:
+    from sonde.analysis import comparison_table as table
     from sonde.cli.terminal import console, print_table
-    from sonde.compare import table
 
     to = console()
     print_table(table.title(comparison), table.columns(comparison), table.level_lines(comparison))

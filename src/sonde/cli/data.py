@@ -8,7 +8,7 @@ import typer
 from sonde.cli.options import DataRoot, Json, Quiet
 
 if TYPE_CHECKING:
-    from sonde.datasets import Dataset
+    from sonde.store.datasets import Dataset
 
 data = typer.Typer(name="data", help="Fetch data sets and say where they are.", no_args_is_help=True)
 
@@ -24,10 +24,10 @@ def fetch(
     A download that was interrupted resumes where it was.
     """
     from sonde.cli.terminal import count
-    from sonde.datasets import DATASETS
-    from sonde.datasets.archive import fetch as download
-    from sonde.datasets.cache import data_folder
-    from sonde.errors import SondeError, pick
+    from sonde.core.errors import SondeError, pick
+    from sonde.store.datasets import DATASETS
+    from sonde.store.datasets.archive import fetch as download
+    from sonde.store.datasets.cache import data_folder
 
     dataset, root = pick(DATASETS, name, "data set"), data_folder(data_root)
     if not isinstance(root, Path):
@@ -52,10 +52,10 @@ def path(
 ) -> None:
     """Say where data sets are and in which form; exit code 2 if one is not there."""
     from sonde.cli.terminal import print_json
-    from sonde.datasets import DATASETS
-    from sonde.datasets.cache import data_folder
-    from sonde.datasets.cifar10 import FORMS, Absent
-    from sonde.errors import pick
+    from sonde.core.errors import pick
+    from sonde.store.datasets import DATASETS
+    from sonde.store.datasets.cache import data_folder
+    from sonde.store.datasets.cifar10 import FORMS, Absent
 
     root = data_folder(data_root)
     chosen = DATASETS if name is None else {name: pick(DATASETS, name, "data set")}
@@ -79,7 +79,7 @@ def path(
 
 def _unpacked(dataset: "Dataset", root: Path) -> Path | None:
     """The official files where they are unpacked already; the other forms do not make the archive needless."""
-    from sonde.errors import SondeError
+    from sonde.core.errors import SondeError
 
     try:
         source = dataset.find(root)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from sonde.cli.options import Json, RunsFolder
-from sonde.errors import SondeError
+from sonde.core.errors import SondeError
 
 if TYPE_CHECKING:
-    from sonde.diagnosis.finding import Findings
+    from sonde.analysis.diagnosis.finding import Findings
 
 
 def diagnose(
@@ -22,9 +22,7 @@ def diagnose(
     runs: RunsFolder = Path("runs"),
     fail_on: Annotated[
         Literal["likely", "certain"] | None,
-        typer.Option(
-            "--fail-on", help="Exit code 1 where a finding is at least so sure.", show_default=False
-        ),
+        typer.Option("--fail-on", help="Exit code 1 where a finding is at least so sure.", show_default=False),
     ] = None,
     sarif: Annotated[
         Path | None,
@@ -39,8 +37,8 @@ def diagnose(
     about a finding.
     What a store cannot tell, experiments on a copy can: in the training script, watch.diagnose(batch=(x, y)).
     """
+    from sonde.analysis.diagnosis.of_store import diagnosed
     from sonde.cli.terminal import console, print_json
-    from sonde.diagnosis.of_store import diagnosed
 
     found, left_out = diagnosed(runs, run)
     for id, why in left_out.items():
@@ -61,7 +59,7 @@ def diagnose(
 
 
 def _is_as_sure(findings: "Findings", level: str) -> bool:
-    from sonde.diagnosis.finding import LEVELS
+    from sonde.analysis.diagnosis.finding import LEVELS
 
     worst = findings.worst()
     return worst is not None and LEVELS.index(worst) >= LEVELS.index(level)
@@ -69,8 +67,8 @@ def _is_as_sure(findings: "Findings", level: str) -> bool:
 
 def _write_sarif(to: Path, found: "dict[str, Findings]") -> None:
     from sonde import __version__
-    from sonde.atomic import sweep
-    from sonde.diagnosis.sarif import sarif
+    from sonde.analysis.diagnosis.sarif import sarif
+    from sonde.core.atomic import sweep
     from sonde.store import files
 
     if to.is_dir():

@@ -36,9 +36,9 @@ def execute(
 
     `options` are those of the engine, None where none was given.
     """
-    from sonde.atomic import sweep
     from sonde.cli.terminal import console, count
     from sonde.config import label_of
+    from sonde.core.atomic import sweep
     from sonde.store import files
     from sonde.training.device import resolve_device
     from sonde.training.memory import refuse_too_large
@@ -108,11 +108,7 @@ def _say_how_it_ended(outcome: Outcome, runs: Place) -> None:
 
 
 def _say_stopping(running: int) -> None:
-    finish = (
-        "1 run finishes its epoch and saves"
-        if running == 1
-        else f"{running} runs finish their epoch and save"
-    )
+    finish = "1 run finishes its epoch and saves" if running == 1 else f"{running} runs finish their epoch and save"
     _say(f"{finish} it; Ctrl-C again stops at once")
 
 
@@ -153,9 +149,7 @@ class _Lines:
             self.ended += 1
             loss = f", loss {self.losses[event.run]:.4g}" if event.run in self.losses else ""
             spent = time.monotonic() - self.begin
-            line = (
-                f"[{self.ended}/{self.runs}] {event.run} {_how_it_ended(event.outcome)}{loss} ({spent:.1f} s)"
-            )
+            line = f"[{self.ended}/{self.runs}] {event.run} {_how_it_ended(event.outcome)}{loss} ({spent:.1f} s)"
             self.console.print(line, soft_wrap=True)
 
 
@@ -193,9 +187,7 @@ class _Bars:
 def _rich_bars(console: Console) -> Progress:
     """Where the terminal is narrow, numbers and bars stay and the note is cut; a run is named without its hash."""
     return Progress(
-        TextColumn(
-            "{task.description}", table_column=Column(no_wrap=True, max_width=28, overflow="ellipsis")
-        ),
+        TextColumn("{task.description}", table_column=Column(no_wrap=True, max_width=28, overflow="ellipsis")),
         BarColumn(bar_width=None, table_column=Column(min_width=14, max_width=30, ratio=1)),
         MofNCompleteColumn(table_column=Column(min_width=6, no_wrap=True)),
         TimeRemainingColumn(compact=True, table_column=Column(min_width=5, no_wrap=True)),

@@ -23,9 +23,9 @@ def explain(
     """
     from dataclasses import asdict
 
+    from sonde.analysis.explanations.by_name import EXPLANATIONS, documented, explanations
     from sonde.cli.terminal import console, print_json
-    from sonde.explanations.by_name import EXPLANATIONS, documented, explanations
-    from sonde.guests import OURS
+    from sonde.plugins import OURS
 
     known = [*EXPLANATIONS, *(text for kind, table in OURS.items() for text in documented(kind, table))]
     to = console()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from sonde.cli.options import Only, OutFolder, Quiet, RunsFolder, Seeds, Set, seeds_of
-from sonde.errors import SondeError
+from sonde.core.errors import SondeError
 
 if TYPE_CHECKING:
     from sonde.store.place import Place
@@ -32,9 +32,7 @@ def export(
     out: OutFolder = Path("export"),
     scale: Annotated[
         Literal["quick", "full"] | None,
-        typer.Option(
-            help="Of the study, or of all of them in the layout paper (default: quick).", show_default=False
-        ),
+        typer.Option(help="Of the study, or of all of them in the layout paper (default: quick).", show_default=False),
     ] = None,
     seeds: Seeds = None,
     set: Set = None,
@@ -51,8 +49,8 @@ def export(
 
     [bold]sonde export --layout parquet --only task=digits[/bold]
     """
-    from sonde.errors import pick
-    from sonde.neighbours import LAYOUTS
+    from sonde.core.errors import pick
+    from sonde.show.exporters import LAYOUTS
 
     pick({PAPER: PAPER, **LAYOUTS}, layout, "layout")
     if layout == PAPER:
@@ -70,9 +68,7 @@ def export(
         )
         return
     if study is None and (scale or seeds or set):
-        raise SondeError(
-            "--scale, --seeds and --set are of a study: add --study NAME, or use --only KEY=VALUE"
-        )
+        raise SondeError("--scale, --seeds and --set are of a study: add --study NAME, or use --only KEY=VALUE")
     if study is None:
         stored = _chosen(runs, only or [])
     else:
@@ -82,7 +78,7 @@ def export(
 
 def _chosen(runs: "Place", only: list[str]) -> "Runs":
     """All runs, watched ones too, or those with the wanted values; without their rows."""
-    from sonde.runs.narrowing import choices, keep
+    from sonde.analysis.narrowing import choices, keep
     from sonde.store.load import load
 
     stored = keep(load(runs, metrics=()), choices(only))
@@ -104,16 +100,14 @@ def _of_study(
     from sonde.cli.study_evidence import from_store
     from sonde.store.stored import Runs
 
-    found = from_store(
-        study, runs, scale=scale, seeds=seeds, changes=changes, choices=only, tell=not quiet, metrics=()
-    )
+    found = from_store(study, runs, scale=scale, seeds=seeds, changes=changes, choices=only, tell=not quiet, metrics=())
     together = {run.id: run for gathered in found.values() for run in gathered.stored.runs}
     return Runs(next(iter(found.values())).stored.rows, list(together.values()))
 
 
 def _write(stored: "Runs", layout: str, out: Path, quiet: bool) -> None:
     from sonde.cli.terminal import count
-    from sonde.neighbours import LAYOUTS, writer
+    from sonde.show.exporters import LAYOUTS, writer
     from sonde.store import files
     from sonde.store.partial import marked
 

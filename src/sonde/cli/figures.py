@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sonde.cli.options import Only, OutFolder, Quiet, RunsFolder, Scale, Seeds, Set, seeds_of
-from sonde.errors import SondeError
+from sonde.core.errors import SondeError
 
 if TYPE_CHECKING:
-    from sonde.figures import Evidence
-    from sonde.figures.render import Drawn
+    from sonde.show.figures import Evidence
+    from sonde.show.figures.render import Drawn
 
 
 def figures(
@@ -22,9 +22,7 @@ def figures(
     runs: RunsFolder = Path("runs"),
     source: Annotated[
         Path | None,
-        typer.Option(
-            "--from", metavar="DIR", help="Draw from files in the paper layout instead.", show_default=False
-        ),
+        typer.Option("--from", metavar="DIR", help="Draw from files in the paper layout instead.", show_default=False),
     ] = None,
     out: OutFolder = Path("out"),
     variant: Annotated[
@@ -42,20 +40,18 @@ def figures(
 ) -> None:
     """Draw a study's figures from stored runs, or from files in the paper layout."""
     from sonde.cli.study_evidence import from_store
-    from sonde.errors import pick
-    from sonde.figures import figures_of
+    from sonde.core.errors import pick
+    from sonde.show.figures import figures_of
     from sonde.studies import STUDIES
 
     if study is not None:
         pick(STUDIES, study, "study")
     if source is not None:
-        from sonde.studies.from_files import from_files
+        from sonde.show.paper.from_files import from_files
 
         read = from_files(source)
         if study is not None and study not in read:
-            raise SondeError(
-                f"{source} holds no file of the {study} study; there are files of {', '.join(read)}"
-            )
+            raise SondeError(f"{source} holds no file of the {study} study; there are files of {', '.join(read)}")
         for name, evidence in read.items():
             if study in (None, name):
                 draw(evidence, out, study=name, variant=variant, quiet=quiet)
@@ -70,12 +66,10 @@ def figures(
             print(f"{study} has no figures: `sonde report --runs {runs}` shows its findings")
 
 
-def draw(
-    evidence: "Evidence", out: Path, *, study: str, variant: str | None = None, quiet: bool = False
-) -> "Drawn":
+def draw(evidence: "Evidence", out: Path, *, study: str, variant: str | None = None, quiet: bool = False) -> "Drawn":
     """Draw a study's figures and say where they are, and which could not be drawn."""
     from sonde.cli.terminal import count
-    from sonde.figures.render import draw_all
+    from sonde.show.figures.render import draw_all
 
     with count("drawing figures", quiet=quiet) as on_progress:
         drawn = draw_all(evidence, out, study=study, variant=variant, on_progress=on_progress)

@@ -40,8 +40,7 @@ def _configured(part: str) -> list[dict[str, Any]]:
     from sonde.config import defaults
 
     return [
-        {"name": name, "about": _first_paragraph(entry), "options": defaults(entry)}
-        for name, entry in _present(part)
+        {"name": name, "about": _first_paragraph(entry), "options": defaults(entry)} for name, entry in _present(part)
     ]
 
 
@@ -50,7 +49,7 @@ def _probes() -> list[dict[str, Any]]:
 
 
 def _present(part: str) -> Iterator[tuple[str, Any]]:
-    from sonde.guests import OURS, guests
+    from sonde.plugins import OURS, guests
 
     yield from OURS[part].items()
     for guest in guests(part):
@@ -64,7 +63,7 @@ def _studies() -> list[dict[str, Any]]:
 
 
 def _figures() -> list[dict[str, Any]]:
-    from sonde.figures import listed
+    from sonde.show.figures import listed
 
     return [
         {"name": name, "about": figure.title, "study": study, "path": figure.paths[study]}

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sonde.errors import SondeError, unicode
+from sonde.core.errors import SondeError, unicode
 from sonde.store.place import place
 
 if TYPE_CHECKING:
-    from sonde.live.server import Server
+    from sonde.show.live.server import Server
 
 TOKEN = "SONDE_LIVE_TOKEN"  # an environment variable
 SHORTEST = 16  # letters of a token
@@ -31,9 +31,9 @@ def folder(named: str | Path) -> Path:
 
 
 def live(
-    runs: Annotated[
-        Path, typer.Option("--runs", metavar="DIR", parser=folder, help="The folder of runs.")
-    ] = Path("runs"),
+    runs: Annotated[Path, typer.Option("--runs", metavar="DIR", parser=folder, help="The folder of runs.")] = Path(
+        "runs"
+    ),
     port: Annotated[
         int, typer.Option(metavar="N", min=0, max=65535, help="The port to serve at; 0 takes a free one.")
     ] = 0,
@@ -65,7 +65,7 @@ def live(
     if not re.fullmatch(rf"[A-Za-z0-9_-]{{{SHORTEST},}}", token):
         raise SondeError(f"{TOKEN}: give at least {SHORTEST} letters, digits, dashes or underscores")
 
-    from sonde.live.server import Server
+    from sonde.show.live.server import Server
 
     server = Server(port, token)
     print(server.url, flush=True)
@@ -82,17 +82,15 @@ def _serve(server: "Server", runs: Path, *, open_: bool) -> None:
     if open_:
         _open(server.url)
     waiting = "" if runs.is_dir() else ", which is not there yet"
-    print(
-        f"sonde: following {runs}{waiting}; Ctrl-C ends the page, not the runs", file=sys.stderr, flush=True
-    )
+    print(f"sonde: following {runs}{waiting}; Ctrl-C ends the page, not the runs", file=sys.stderr, flush=True)
 
     from threading import Thread
 
     Thread(target=server.serve_forever, daemon=True).start()
 
-    from sonde.live.feed import Feed
-    from sonde.live.keeping_up import KeepingUp
-    from sonde.live.page_state import PageState
+    from sonde.show.live.feed import Feed
+    from sonde.show.live.page_state import PageState
+    from sonde.show.live.store_poller import KeepingUp
 
     feed, state = Feed(), PageState(unicode(str(runs)), "What the runs show so far")
     server.ready(state.page, feed)

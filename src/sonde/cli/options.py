@@ -6,22 +6,18 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from sonde.errors import SondeError, pick
+from sonde.core.errors import SondeError, pick
 from sonde.store.place import Place, place
 
 if TYPE_CHECKING:
     from sonde.config import RunConfig
 
-Study = Annotated[
-    str, typer.Argument(help="Which study: `sonde list studies` names them.", show_default=False)
-]
+Study = Annotated[str, typer.Argument(help="Which study: `sonde list studies` names them.", show_default=False)]
 Scale = Annotated[
     Literal["quick", "full"],
     typer.Option(help="quick: minutes on a laptop, no download; full: CIFAR-10, hours or days."),
 ]
-Seeds = Annotated[
-    str | None, typer.Option(help="Seeds, separated by commas: 42,123,456.", show_default=False)
-]
+Seeds = Annotated[str | None, typer.Option(help="Seeds, separated by commas: 42,123,456.", show_default=False)]
 Set = Annotated[
     list[str] | None,
     typer.Option(
@@ -34,15 +30,11 @@ Set = Annotated[
 ]
 Only = Annotated[
     list[str] | None,
-    typer.Option(
-        "--only", metavar="KEY=VALUE", help="Keep runs with this value: model=res_mlp.", show_default=False
-    ),
+    typer.Option("--only", metavar="KEY=VALUE", help="Keep runs with this value: model=res_mlp.", show_default=False),
 ]
 RunsFolder = Annotated[
     Place,
-    typer.Option(
-        "--runs", metavar="DIR", parser=place, help="The folder of runs, or a URL: s3://bucket/prefix."
-    ),
+    typer.Option("--runs", metavar="DIR", parser=place, help="The folder of runs, or a URL: s3://bucket/prefix."),
 ]
 OutFolder = Annotated[Path, typer.Option("--out", metavar="DIR", help="Where the files are written.")]
 DataRoot = Annotated[
@@ -85,9 +77,7 @@ CpusPerRun = Annotated[
 ]
 GpusPerRun = Annotated[
     float | None,
-    typer.Option(
-        min=0, metavar="N", help="With --engine ray: GPUs for a run (default: 0).", show_default=False
-    ),
+    typer.Option(min=0, metavar="N", help="With --engine ray: GPUs for a run (default: 0).", show_default=False),
 ]
 Device = Annotated[Literal["auto", "cpu", "cuda", "mps"], typer.Option(help="Where to compute.")]
 
@@ -99,9 +89,7 @@ def seeds_of(text: str | None) -> list[int] | None:
     try:
         seeds = [int(word) for word in text.split(",")]
     except ValueError:
-        raise SondeError(
-            f"--seeds {text!r}: write whole numbers separated by commas, for example 42,123"
-        ) from None
+        raise SondeError(f"--seeds {text!r}: write whole numbers separated by commas, for example 42,123") from None
     if min(seeds) < 0:
         raise SondeError(f"--seeds {text!r}: a seed is 0 or more")
     return list(dict.fromkeys(seeds))
@@ -111,8 +99,8 @@ def configurations(
     study: str, *, scale: str, seeds: Sequence[int] | None, changes: Sequence[str], choices: Sequence[str]
 ) -> "dict[str, list[RunConfig]]":
     """The study's runs, changed and narrowed, by the values that are swept; one group without a name where none are."""
+    from sonde.analysis.narrowing import choices as chosen_by
     from sonde.config import whole_tree
-    from sonde.runs.narrowing import choices as chosen_by
     from sonde.studies import STUDIES
     from sonde.studies.settings import in_groups, narrowed, settings
 

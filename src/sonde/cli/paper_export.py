@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sonde.errors import SondeError, unicode
+from sonde.core.errors import SondeError, unicode
 from sonde.store.place import Place
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from sonde.paper.json_file import Sheets
+    from sonde.show.paper.json_file import Sheets
 
 
 def export_paper(
@@ -30,11 +30,11 @@ def export_paper(
     """Beside the layout's files, sonde.json records what it has no place for."""
     import polars as pl
 
-    from sonde.atomic import set_aside, sweep
     from sonde.cli.stored_rows import RowsInFolders
     from sonde.cli.study_evidence import from_store
-    from sonde.errors import pick
-    from sonde.paper import WRITERS, provenance
+    from sonde.core.atomic import set_aside, sweep
+    from sonde.core.errors import pick
+    from sonde.show.paper import WRITERS, provenance
     from sonde.store import files
     from sonde.store.partial import marked
     from sonde.studies.settings import UnknownKey
@@ -62,20 +62,14 @@ def export_paper(
             left_out += [error.left_out] if isinstance(error, NoRuns) else []
             continue
         if len(found) > 1:
-            raise SondeError(
-                f"--set: a file holds one recipe; export {' and '.join(found)} one after the other"
-            )
+            raise SondeError(f"--set: a file holds one recipe; export {' and '.join(found)} one after the other")
         (gathered,) = found.values()
         evidence = RowsInFolders(gathered.evidence.rows, gathered.evidence.runs, unicode(str(runs)), runs)
         exported.append(Exported(name, WRITERS[name](evidence), evidence.runs))
         more = [*evidence.runs["run"], *(run.id for run in gathered.beside.runs)]
         left_out.append(gathered.left_out | dict.fromkeys(more, NO_PLACE))
     if not exported:
-        raise (
-            empty[0]
-            if study
-            else SondeError(f"nothing to export: {'; '.join(str(error) for error in empty)}")
-        )
+        raise (empty[0] if study else SondeError(f"nothing to export: {'; '.join(str(error) for error in empty)}"))
     sheets = {path: sheet for one in exported for path, sheet in one.sheets.items()}
     described = pl.concat([one.runs for one in exported])
     for path in [*sheets, provenance.NAME]:
@@ -86,9 +80,7 @@ def export_paper(
         set_aside(*(out / path for path in [*sheets, provenance.NAME])) as aside,
     ):
         digests = {}
-        for at, (path, sheet) in zip(
-            aside, sheets.items(), strict=False
-        ):  # one after the other: memory for one
+        for at, (path, sheet) in zip(aside, sheets.items(), strict=False):  # one after the other: memory for one
             digests[path] = provenance.digest(content := _json(sheet.content()))
             at.write_bytes(content)
         aside[-1].write_bytes(_json(provenance.record(out, sheets, digests, described)))

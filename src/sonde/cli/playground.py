@@ -6,13 +6,11 @@ from typing import Annotated
 import typer
 
 from sonde.cli.options import Quiet
-from sonde.errors import SondeError
+from sonde.core.errors import SondeError
 
 
 def playground(
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The file to write.")] = Path(
-        "playground.html"
-    ),
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The file to write.")] = Path("playground.html"),
     quiet: Quiet = False,
 ) -> None:
     """Write one HTML file in which networks are built and trained, and each layer is read live.
@@ -22,8 +20,8 @@ def playground(
     if out.is_dir():
         raise SondeError(f"{out} is a folder: name a file, for example --out {out / 'playground.html'}")
 
-    from sonde.atomic import sweep
-    from sonde.playground.page import render
+    from sonde.core.atomic import sweep
+    from sonde.show.playground.page import render
     from sonde.store import files
 
     sweep(files.make_folder(out.parent))

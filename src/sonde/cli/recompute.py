@@ -8,13 +8,11 @@ import typer
 from sonde.cli.options import DataRoot, Json, RunsFolder
 
 if TYPE_CHECKING:
-    from sonde.recompute.comparison import Line, Recomputation
+    from sonde.analysis.recompute.comparison import Line, Recomputation
 
 
 def recompute(
-    run: Annotated[
-        str, typer.Argument(metavar="RUN", help="Its id, or how no other begins: `sonde show` lists them.")
-    ],
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Its id, or how no other begins: `sonde show` lists them.")],
     runs: RunsFolder = Path("runs"),
     metric: Annotated[
         list[str] | None,
@@ -26,9 +24,7 @@ def recompute(
     ] = None,
     task: Annotated[
         str | None,
-        typer.Option(
-            help="The run's task, where it is a plugin: file.py:Mine, data.npz.", show_default=False
-        ),
+        typer.Option(help="The run's task, where it is a plugin: file.py:Mine, data.npz.", show_default=False),
     ] = None,
     rule: Annotated[
         str | None,
@@ -49,12 +45,12 @@ def recompute(
 
     No code of a store is run. A plugin that is needed is named again, and has to be the file that was stored.
     """
+    from sonde.analysis.recompute.comparison import recompute as compare
+    from sonde.analysis.recompute.stored import read_end
     from sonde.cli.terminal import count, print_json
-    from sonde.recompute.comparison import recompute as compare
-    from sonde.recompute.stored import read_end
+    from sonde.config.stored import name_again
     from sonde.store.listing import find
     from sonde.store.run import RunFolder
-    from sonde.stored_configs import name_again
     from sonde.training.device import one_thread
 
     folder = RunFolder(runs / find(runs, run))
@@ -90,9 +86,7 @@ def _print(found: "Recomputation") -> None:
     for reason, metrics in found.not_recomputed.items():
         to.print(f"not recomputed: {', '.join(metrics)} ({reason})", soft_wrap=True)
     if any(line.verdict == "rounding" for line in found.lines):
-        to.print(
-            "rounding: moving every weight by its last bit changes these values as much.", soft_wrap=True
-        )
+        to.print("rounding: moving every weight by its last bit changes these values as much.", soft_wrap=True)
 
 
 def _cells(line: "Line") -> list[str]:

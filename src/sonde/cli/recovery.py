@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from sonde.cli.options import Json, Only, RunsFolder
 
 if TYPE_CHECKING:
-    from sonde.audit.audit import Audit
-    from sonde.audit.recovery import Foretells, Recovered
+    from sonde.analysis.audit import Audit
+    from sonde.analysis.recovery import Foretells, Recovered
 
 
 def recovery(runs: RunsFolder = Path("runs"), only: Only = None, json: Json = False) -> None:
@@ -20,11 +20,11 @@ def recovery(runs: RunsFolder = Path("runs"), only: Only = None, json: Json = Fa
 
     Below it, over all rules: the rank correlation of each quantity of the audit with the share.
     """
-    from sonde.audit.audit import audit, read
-    from sonde.audit.recovery import foretelling
-    from sonde.audit.recovery import shares as of_recipes
+    from sonde.analysis.audit import audit, read
+    from sonde.analysis.narrowing import choices, keep
+    from sonde.analysis.recovery import foretelling
+    from sonde.analysis.recovery import shares as of_recipes
     from sonde.cli.terminal import print_json
-    from sonde.runs.narrowing import choices, keep
 
     audited = audit(keep(read(runs), choices(only or [])))
     shares = {recipe.title: rules for recipe, rules in of_recipes(audited)}
@@ -35,9 +35,7 @@ def recovery(runs: RunsFolder = Path("runs"), only: Only = None, json: Json = Fa
         _print(shares, foretold)
 
 
-def _as_json(
-    audited: "Audit", shares: "dict[str, list[Recovered]]", foretold: "list[Foretells]"
-) -> dict[str, Any]:
+def _as_json(audited: "Audit", shares: "dict[str, list[Recovered]]", foretold: "list[Foretells]") -> dict[str, Any]:
     configs = {recipe.title: recipe.recipe for recipe in audited.recipes}
     return {
         "recipes": [
@@ -50,7 +48,7 @@ def _as_json(
 
 def _print(shares: "dict[str, list[Recovered]]", foretold: "list[Foretells]") -> None:
     from sonde.cli.terminal import console, print_table
-    from sonde.verdicts import number
+    from sonde.core.formatting import number
 
     to = console()
     sides = {"rule": "left", "n": "right", "of BP's margin": "right", "95 % interval": "left"}
@@ -92,7 +90,7 @@ def _print(shares: "dict[str, list[Recovered]]", foretold: "list[Foretells]") ->
 
 
 def _line(one: "Recovered") -> list[str]:
-    from sonde.verdicts import said_share
+    from sonde.core.formatting import said_share
 
     if not one.share.n:
         return [one.label, "0", "undefined", one.share.reason or ""]

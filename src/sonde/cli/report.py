@@ -8,14 +8,12 @@ from typing import Annotated
 import typer
 
 from sonde.cli.options import Quiet, RunsFolder
-from sonde.errors import SondeError, unicode
+from sonde.core.errors import SondeError, unicode
 
 
 def report(
     runs: RunsFolder = Path("runs"),
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The file to write.")] = Path(
-        "report.html"
-    ),
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The file to write.")] = Path("report.html"),
     figures: Annotated[bool, typer.Option(help="Draw the studies' figures into the report.")] = True,
     title: Annotated[str, typer.Option(metavar="TEXT", help="The report's title.")] = "What the runs show",
     with_provenance: Annotated[
@@ -35,12 +33,12 @@ def report(
     if out.is_dir():
         raise SondeError(f"{out} is a folder: name a file, for example --out {out / 'report.html'}")
 
-    from sonde.atomic import sweep
     from sonde.cli.terminal import count
-    from sonde.figures import figures_of
-    from sonde.report.assembly import contents
-    from sonde.report.page import render
-    from sonde.report.pictures import Pictures, pictures
+    from sonde.core.atomic import sweep
+    from sonde.show.figures import figures_of
+    from sonde.show.report.assembly import contents
+    from sonde.show.report.page import render
+    from sonde.show.report.pictures import Pictures, pictures
     from sonde.store import files
     from sonde.store.load import load
     from sonde.store.stored import without_machines

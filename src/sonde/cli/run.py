@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sonde.cli import options
-from sonde.errors import unicode
+from sonde.core.errors import unicode
 
 if TYPE_CHECKING:
     from sonde.studies import StudyFinding
@@ -119,7 +119,7 @@ def _say_first(study: str, scale: str, *, changed: bool, whole: bool) -> None:
 
 
 def _print_findings(label: str, findings: "list[StudyFinding]") -> None:
-    from sonde.audit.thresholds import Thresholds
+    from sonde.analysis.thresholds import Thresholds
     from sonde.cli.terminal import console, print_table
 
     to = console()

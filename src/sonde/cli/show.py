@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from sonde.cli.options import Json, RunsFolder
 
 if TYPE_CHECKING:
-    from sonde.store.standing import Standing
+    from sonde.store.status import Standing
     from sonde.store.stored import Runs
 
 OF_WATCHED = ("loss", "nonfinite")
@@ -18,8 +18,8 @@ def show(runs: RunsFolder = Path("runs"), json: Json = False) -> None:
     """List stored runs: what each is, how far it came, its last metrics."""
     import polars as pl
 
+    from sonde.analysis.overview import SHOWN
     from sonde.cli.terminal import print_json
-    from sonde.runs.overview import SHOWN
     from sonde.store.load import load
 
     last = pl.col("step") == pl.col("step").max().over("run", "metric")
@@ -32,15 +32,13 @@ def show(runs: RunsFolder = Path("runs"), json: Json = False) -> None:
     if stored.runs or not stored.watched:
         print_runs(stored, f"{len(stored) or 'no'} run{'s' * (len(stored) != 1)} in {runs}")
     if stored.watched:
-        print_watched(
-            stored, f"{len(stored.watched)} watched run{'s' * (len(stored.watched) != 1)} in {runs}"
-        )
+        print_watched(stored, f"{len(stored.watched)} watched run{'s' * (len(stored.watched) != 1)} in {runs}")
 
 
 def describe(stored: "Runs") -> list[dict[str, Any]]:
     """What a program wants to know of each run; undefined metrics are NaN here."""
-    from sonde.report.runs import place_of
-    from sonde.runs.overview import last_metrics
+    from sonde.analysis.overview import last_metrics
+    from sonde.show.report.runs import place_of
 
     metrics = last_metrics(stored)
     return [
@@ -68,9 +66,9 @@ def print_runs(stored: "Runs", title: str) -> None:
     """A table of runs with the last value of the metrics that say most; where it is narrow, with short ids
     and fewer of those metrics.
     """
+    from sonde.analysis.overview import SHOWN, last_metrics, last_value, untold
     from sonde.cli.terminal import fits, print_table
-    from sonde.report.runs import start
-    from sonde.runs.overview import SHOWN, last_metrics, last_value, untold
+    from sonde.show.report.runs import start
 
     if not stored.runs:
         print(title)
@@ -135,9 +133,7 @@ def describe_watched(stored: "Runs") -> list[dict[str, Any]]:
             "model": run.about["model"],
             "parameters": run.about["parameters"],
             "modules": sum(module["calls"] > 0 for module in run.facts.get("modules", [])),
-            "step": run.manifest.step
-            if run.manifest.state in ("complete", "failed")
-            else last[run.id]["step"],
+            "step": run.manifest.step if run.manifest.state in ("complete", "failed") else last[run.id]["step"],
             "state": run.standing.state,
             "message": run.standing.why,
             "metrics": {"loss": last[run.id]["loss"]},
@@ -149,8 +145,8 @@ def describe_watched(stored: "Runs") -> list[dict[str, Any]]:
 
 def print_watched(stored: "Runs", title: str) -> None:
     """A table of watched runs; a run under way tells the step it was last seen at."""
+    from sonde.analysis.overview import last_value
     from sonde.cli.terminal import print_table
-    from sonde.runs.overview import last_value
 
     watched = describe_watched(stored)
     columns = {"id": "left", "model": "left", "parameters": "right", "modules": "right", "step": "right"}
@@ -182,9 +178,7 @@ def _last_of_watched(stored: "Runs") -> dict[str, dict[str, Any]]:
         mine = stored.rows.filter(pl.col("run") == run.id)
         losses = mine.filter(pl.col("metric") == "loss").sort("step")
         broken = mine.filter(pl.col("metric") == "nonfinite")
-        where = [
-            f"{module or '?'}, step {step}" for module, step in broken.select("module", "step").iter_rows()
-        ]
+        where = [f"{module or '?'}, step {step}" for module, step in broken.select("module", "step").iter_rows()]
         last[run.id] = {
             "step": mine["step"].max(),
             "loss": losses["value"][-1] if losses.height else None,

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from sonde.runs.evidence import Evidence
+from sonde.analysis.evidence import Evidence
 from sonde.store.place import Place
 from sonde.store.run import RunFolder
 

@@ -54,9 +54,7 @@ def steady_streams() -> tuple[Steady, Steady]:
             else:
                 os.set_inheritable(nowhere, True)
     streams = zip((sys.stdout, sys.stderr), (1, 2), strict=True)
-    out, error = (
-        stream or os.fdopen(number, "w", encoding="utf-8", closefd=False) for stream, number in streams
-    )
+    out, error = (stream or os.fdopen(number, "w", encoding="utf-8", closefd=False) for stream, number in streams)
     return Steady(out), Steady(error)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from sonde.cli.options import beside, configurations
-from sonde.errors import SondeError, unicode
+from sonde.core.errors import SondeError, unicode
 from sonde.store.place import Place
 
 if TYPE_CHECKING:
@@ -41,9 +41,7 @@ def from_store(
     aside = beside(study, scale=scale, seeds=seeds, changes=(), choices=())
     found = {}
     for label, wanted in groups.items():
-        found[label] = gather(
-            stored, wanted, unicode(str(runs)), guests=not (changes or choices), beside=aside
-        )
+        found[label] = gather(stored, wanted, unicode(str(runs)), guests=not (changes or choices), beside=aside)
     if tell:
         _tell(found, stored.broken)
     return found

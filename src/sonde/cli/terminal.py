@@ -23,7 +23,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sonde.cli.streams import Steady
-from sonde.errors import one_line, printable
+from sonde.core.errors import one_line, printable
 
 RICH_LINES = 500  # of a table, at most
 
@@ -132,9 +132,7 @@ def console(*, stderr: bool = False) -> Console:
     stream = sys.stderr if stderr else sys.stdout
     file = getattr(stream, "unfiltered", stream)
     found = PrintableConsole(file=file, highlight=False, markup=False)
-    return (
-        found if found.is_terminal else PrintableConsole(file=file, highlight=False, markup=False, width=400)
-    )
+    return found if found.is_terminal else PrintableConsole(file=file, highlight=False, markup=False, width=400)
 
 
 class PrintableConsole(Console):

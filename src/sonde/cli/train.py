@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from sonde.cli import options
-from sonde.errors import SondeError
+from sonde.core.errors import SondeError
 
 
 def train(
@@ -17,14 +17,10 @@ def train(
     task: Annotated[
         str, typer.Option(help="Which task: `sonde list tasks`, or yours: file.py:Mine, data.npz.")
     ] = "digits",
-    rule: Annotated[
-        str, typer.Option(help="Which learning rule: `sonde list rules`, or yours: file.py:Mine.")
-    ] = "bp",
+    rule: Annotated[str, typer.Option(help="Which learning rule: `sonde list rules`, or yours: file.py:Mine.")] = "bp",
     seed: Annotated[
         int | None,
-        typer.Option(
-            min=0, help="Every random draw of the run follows from it (default: 42).", show_default=False
-        ),
+        typer.Option(min=0, help="Every random draw of the run follows from it (default: 42).", show_default=False),
     ] = None,
     seeds: options.Seeds = None,
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the training samples.")] = 10,

@@ -17,7 +17,7 @@ def verify(runs: RunsFolder = Path("runs"), json: Json = False) -> None:
     from dataclasses import asdict
 
     from sonde.cli.terminal import print_json
-    from sonde.errors import one_line
+    from sonde.core.errors import one_line
     from sonde.store.verify import verify as check
 
     found = check(runs)
@@ -28,9 +28,7 @@ def verify(runs: RunsFolder = Path("runs"), json: Json = False) -> None:
             for complaint in complaints:
                 print(one_line(f"wrong: {what}: {complaint}"), file=sys.stderr)
         for left in found.left_over:
-            print(
-                one_line(f"left over: {left} (it belongs to no state, and may be removed)"), file=sys.stderr
-            )
+            print(one_line(f"left over: {left} (it belongs to no state, and may be removed)"), file=sys.stderr)
         old = len(found.without_checksums)
         said = "everything is what was stored"
         if old:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+from sonde.core.errors import SondeError, pick
 from sonde.engine import cluster, local
 from sonde.engine.messages import Event, Outcome
-from sonde.errors import SondeError, pick
 
 if TYPE_CHECKING:
     from sonde.config import RunConfig

@@ -4,17 +4,15 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from sonde.core.errors import SondeError
 from sonde.engine.messages import Event, Outcome, first_ctrl_c
-from sonde.errors import SondeError
 
 if TYPE_CHECKING:
     from sonde.config import RunConfig
     from sonde.engine.ledger import Bundle, Ledger
     from sonde.store.place import Place
 
-MOST_SUBMITTED = (
-    10_000  # tasks at a time: each takes 7 kB of the driver's memory, and time of every look at them
-)
+MOST_SUBMITTED = 10_000  # tasks at a time: each takes 7 kB of the driver's memory, and time of every look at them
 TASK_RETRIES = 3  # of a task whose node or process died
 HEAD_NODE = {"node:__internal_head__": 0.001}  # the node without which there is no cluster
 CTRL_C_EVERY = 0.2  # seconds, between two looks at Ctrl-C
@@ -62,9 +60,7 @@ def run_all(
         cluster_nodes.check(ray, runs, cpus_per_run, gpus_per_run)
         slots = cluster_nodes.slots(ray, cpus_per_run, gpus_per_run)
         if slots == 0:
-            on_notice(
-                f"no node has {cpus_per_run:g} CPUs and {gpus_per_run:g} GPUs for a run: waiting for one to join"
-            )
+            on_notice(f"no node has {cpus_per_run:g} CPUs and {gpus_per_run:g} GPUs for a run: waiting for one to join")
         ledger.waiting.extend(bundle(left, jobs=max(slots, 1), pays=stackable))
         tasks = Tasks(
             ray,
@@ -107,20 +103,18 @@ class Tasks:
         self.order = (runs, data_root, device)
         self.train = ray.remote(cluster_task.train).options(**size, max_retries=TASK_RETRIES)
         always = {"max_restarts": -1, "max_task_retries": -1}
-        self.mailbox = (
-            ray.remote(cluster_task.Mailbox).options(num_cpus=0, resources=HEAD_NODE, **always).remote()
-        )
+        self.mailbox = ray.remote(cluster_task.Mailbox).options(num_cpus=0, resources=HEAD_NODE, **always).remote()
         self.post = self.mailbox.take.remote()
 
     def submit(self) -> bool:
         """Give Ray what waits; whether anything is under way."""
-        from sonde import guests
+        from sonde import plugins
         from sonde.config import to_tree
 
         while self.ledger.waiting and not self.ledger.stopping and len(self.under_way) < MOST_SUBMITTED:
             bundle = self.ledger.waiting.popleft()
             trees = [to_tree(config) for config in bundle]
-            carried = guests.carried(source for config in bundle for source in config.sources)
+            carried = plugins.carried(source for config in bundle for source in config.sources)
             task = self.train.remote(trees, carried, *self.order, self.mailbox, sys.argv)
             self.under_way[task] = bundle
         return bool(self.under_way)
@@ -163,10 +157,7 @@ class Tasks:
             how = "its task was cancelled"
         except self.ray.exceptions.RayTaskError as error:
             message = f"{type(error.cause).__name__}: {error.cause}"
-            answers = [
-                Outcome(run=config.id, state="failed", message=message, detail=str(error))
-                for config in bundle
-            ]
+            answers = [Outcome(run=config.id, state="failed", message=message, detail=str(error)) for config in bundle]
         except self.ray.exceptions.RayError as error:
             node = self.where.get(bundle[0].id, "a node")
             how = f"its worker on {node} died, the last of {TASK_RETRIES + 1} ({type(error).__name__})"

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from sonde import __version__
-from sonde.errors import SondeError, installation
+from sonde.core.errors import SondeError, installation
 from sonde.store import files
 from sonde.store.place import Place, absolute
 
@@ -33,9 +33,7 @@ def require() -> Any:
         import ray
         import ray.util
     except ImportError:
-        raise SondeError(
-            f"--engine ray needs the package ray, which is not installed: {installation('ray')}"
-        ) from None
+        raise SondeError(f"--engine ray needs the package ray, which is not installed: {installation('ray')}") from None
     return ray
 
 
@@ -81,8 +79,7 @@ def _connect(ray: Any, address: str) -> None:
                 "so export RAY_AUTH_MODE=token and have its ~/.ray/auth_token or RAY_AUTH_TOKEN here"
             ) from error
         raise SondeError(
-            f"no Ray cluster at --address {address} ({_said(error)}): "
-            "`ray start --head` or --address local starts one"
+            f"no Ray cluster at --address {address} ({_said(error)}): `ray start --head` or --address local starts one"
         ) from error
 
 
@@ -160,9 +157,7 @@ def _asked(ray: Any, mark: str, cpus: float, gpus: float) -> dict[str, Answer]:
             there = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
             name = f"node {node['NodeManagerAddress']}/{node['NodeID'][:8]}"
             asked[task.options(num_cpus=0, scheduling_strategy=there).remote(mark)] = name
-    answered, silent = (
-        ray.wait(list(asked), num_returns=len(asked), timeout=ANSWER_TIMEOUT) if asked else ([], [])
-    )
+    answered, silent = ray.wait(list(asked), num_returns=len(asked), timeout=ANSWER_TIMEOUT) if asked else ([], [])
     if silent:
         raise SondeError(f"{asked[silent[0]]} does not answer: take it out of the cluster")
     answers = {}

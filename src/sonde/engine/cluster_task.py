@@ -51,7 +51,7 @@ def train(
     The code of their guests was `carried` here.  A task that Ray starts again, after a node has died, finds what the
     first had committed and goes on from there.
     """
-    from sonde import guests
+    from sonde import plugins
     from sonde.config import parse
     from sonde.engine.worker import train_bundle
     from sonde.store.place import place
@@ -59,7 +59,7 @@ def train(
 
     sys.argv = command  # a run's manifest names it
     here, stop = _here(), _stop(mailbox)
-    guests.receive(carried)
+    plugins.receive(carried)
     bundle = tuple(parse(tree) for tree in trees)
     unsent: list[Event] = []
     outcomes: list[Outcome] = []

@@ -8,15 +8,15 @@ from contextlib import suppress
 from dataclasses import replace
 
 from sonde.config import RunConfig
+from sonde.core.errors import SondeError
 from sonde.engine.log import RunLog
 from sonde.engine.messages import Event, Outcome
-from sonde.errors import SondeError
+from sonde.store.cleanup import sweep_ended
 from sonde.store.load import manifests
 from sonde.store.lock import hold
 from sonde.store.place import Place
 from sonde.store.run import ENDED, Manifest, RunFolder
-from sonde.store.sweeping import sweep_ended
-from sonde.training.changed_guests import refuse_changed
+from sonde.training.changed_plugins import refuse_changed
 
 Bundle = tuple[RunConfig, ...]  # what a worker is given: runs that are trained together
 MOST_IN_BUNDLE = 16  # runs in a bundle: what is lost together, and in memory together

@@ -17,7 +17,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sonde.atomic import ASIDE, aside_mark, sweep
+from sonde.core.atomic import ASIDE, aside_mark, sweep
 from sonde.engine.log import ProcessOutput
 from sonde.engine.messages import Event, Outcome, first_ctrl_c
 
@@ -137,7 +137,7 @@ def run_all(
 
 
 def _start(bundle: "Bundle", runs: "Place", data_root: "Place | None", device: str) -> _Worker:
-    from sonde import guests
+    from sonde import plugins
     from sonde.config import to_tree
     from sonde.engine.worker import work
 
@@ -145,7 +145,7 @@ def _start(bundle: "Bundle", runs: "Place", data_root: "Place | None", device: s
     ours, theirs = context.Pipe()
     output = ProcessOutput()
     trees = [to_tree(config) for config in bundle]
-    carried = guests.carried(source for config in bundle for source in config.sources)
+    carried = plugins.carried(source for config in bundle for source in config.sources)
     where = (str(runs), None if data_root is None else str(data_root), device)
     order = (theirs, output.path, trees, carried, *where)
     process = context.Process(target=work, args=order, name=bundle[0].id)  # type: ignore[attr-defined]

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sonde.errors import SondeError
+from sonde.core.errors import SondeError
 
 if TYPE_CHECKING:
     from sonde.store.run import RunFolder

@@ -13,12 +13,12 @@ from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from sonde import guests
+from sonde import plugins
 from sonde.config import parse
+from sonde.core.errors import SondeError
 from sonde.engine.ledger import Bundle
 from sonde.engine.log import RunLog, redirect
 from sonde.engine.messages import Event, Outcome
-from sonde.errors import SondeError
 from sonde.store.lock import Held
 from sonde.store.place import Place, place
 from sonde.store.run import ENDED, Manifest, RunFolder
@@ -96,9 +96,7 @@ def train_bundle(
         fail(f"{type(error).__name__}: {error}", traceback.format_exc())
 
 
-def _patiently(
-    train: Callable[[], list[Manifest]], patience: float, should_stop: Callable[[], bool]
-) -> list[Manifest]:
+def _patiently(train: Callable[[], list[Manifest]], patience: float, should_stop: Callable[[], bool]) -> list[Manifest]:
     end = time.monotonic() + patience
     while True:
         try:
@@ -122,7 +120,7 @@ def work(
     pipe: Connection,
     output: str,
     trees: list[dict[str, Any]],
-    carried: dict[str, guests.Carried],
+    carried: dict[str, plugins.Carried],
     runs: str,
     data_root: str | None,
     device: str,
@@ -148,7 +146,7 @@ def work(
         except OSError:  # nobody listens any more
             os._exit(1)
 
-    guests.receive(carried)
+    plugins.receive(carried)
     train_bundle(
         tuple(parse(tree) for tree in trees),
         runs=place(runs),

@@ -44,9 +44,7 @@ def label_of(name: str, table: Mapping[str, Metric] = TRAINED) -> str:
         return name.replace("_", " ")
     if index is None:
         return metric.label
-    return (
-        f"{metric.label}, {metric.index} = {index}" if len(metric.index) == 1 else f"{metric.label}, {index}"
-    )
+    return f"{metric.label}, {metric.index} = {index}" if len(metric.index) == 1 else f"{metric.label}, {index}"
 
 
 def symbol_of(name: str) -> str:

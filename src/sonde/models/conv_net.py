@@ -7,8 +7,8 @@ import torch.nn.functional as F  # noqa: N812
 from annotated_types import Ge, MinLen
 from torch import Tensor, nn
 
-from sonde.checked import checked
-from sonde.errors import SondeError
+from sonde.core.errors import SondeError
+from sonde.core.validated import checked
 from sonde.models.shared_layers import Readout, default_init
 from sonde.network import Network, Signature
 
@@ -73,9 +73,7 @@ class ConvNet:
         colours, height, width = signature.shape
         positions = height * width // 4**self.L
         with default_init(rng):
-            stages = [
-                Convolution(a, b) for a, b in zip((colours, *self.channels), self.channels, strict=False)
-            ]
+            stages = [Convolution(a, b) for a, b in zip((colours, *self.channels), self.channels, strict=False)]
             hidden = Hidden(self.channels[-1] * positions, self.d)
             readout = Readout(self.d, signature.outputs, out_ln=False)
         return Network(stages[0], [*stages[1:], hidden], readout, residual=False)

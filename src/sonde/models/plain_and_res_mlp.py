@@ -12,8 +12,8 @@ import torch
 from annotated_types import Ge
 from torch import Tensor, nn
 
-from sonde.checked import checked
-from sonde.errors import SondeError
+from sonde.core.errors import SondeError
+from sonde.core.validated import checked
 from sonde.models.shared_layers import Embedding, Readout, default_init
 from sonde.network import Network, Signature
 

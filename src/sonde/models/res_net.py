@@ -8,8 +8,8 @@ import torch.nn.functional as F  # noqa: N812
 from annotated_types import Ge
 from torch import Tensor, nn
 
-from sonde.checked import checked
-from sonde.errors import SondeError
+from sonde.core.errors import SondeError
+from sonde.core.validated import checked
 from sonde.models.shared_layers import default_init
 from sonde.network import Network, Signature
 
@@ -101,9 +101,7 @@ class ResNet:
                 f"{'×'.join(map(str, shape))}: choose digits, parity or cifar10, or another model"
             )
         if self.norm == "group" and self.d % min(GROUPS, self.d):
-            raise SondeError(
-                f"model.d = {self.d} channels cannot be normalised in {GROUPS} groups: choose {GROUPS}"
-            )
+            raise SondeError(f"model.d = {self.d} channels cannot be normalised in {GROUPS} groups: choose {GROUPS}")
 
     def build(self, signature: Signature, rng: torch.Generator) -> Network:
         self.check(signature)

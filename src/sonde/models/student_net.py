@@ -6,7 +6,7 @@ import torch
 from annotated_types import Ge, Le
 from torch import Tensor, nn
 
-from sonde.checked import checked
+from sonde.core.validated import checked
 from sonde.models.shared_layers import Embedding, Readout, default_init
 from sonde.network import Network, Signature
 

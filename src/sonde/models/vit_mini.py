@@ -8,11 +8,11 @@ import torch.nn.functional as F  # noqa: N812
 from annotated_types import Ge
 from torch import Tensor, nn
 
-from sonde.checked import checked
-from sonde.errors import SondeError
+from sonde.core.errors import SondeError
+from sonde.core.validated import checked
 from sonde.models.shared_layers import Readout, default_init
 from sonde.network import Network, Signature
-from sonde.readers import ReaderName
+from sonde.network.pooling import ReaderName
 
 
 class PatchEmbedding(nn.Module):

@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, final
 from annotated_types import Ge
 from torch import Tensor
 
-from sonde.checked import checked
+from sonde.core.validated import checked
 from sonde.rules.rule import CreditScale, Nothing, Route, Rule, Signal
 
 

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from sonde.readers import Reader
+from sonde.network.pooling import Reader
 from sonde.rules.rule import Facts
 
 InputNorm = Literal["layer", "none"]

@@ -8,7 +8,7 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from sonde.checked import checked
+from sonde.core.validated import checked
 from sonde.rules.fa import FeedbackAlignment
 from sonde.rules.layers import Backward, cast, sizes, weights_of
 from sonde.rules.rule import CreditScale, Facts, Matrix, Route, Rule, seeded
@@ -59,10 +59,7 @@ class BatchMagnitudes(Rule):
     def feedback(self, state: DrawnMagnitudes, units: Sequence[Matrix]) -> Matrix:
         weights, scale = weights_of(units), cast(state.scale.matrices, units)
         draw = Magnitudes(max((w.numel() for w in weights.values()), default=0), state.rng)
-        return {
-            name: w.sign().mul_(draw(w)).mul_(scale[name] * (math.sqrt(3) / MOST))
-            for name, w in weights.items()
-        }
+        return {name: w.sign().mul_(draw(w)).mul_(scale[name] * (math.sqrt(3) / MOST)) for name, w in weights.items()}
 
 
 MOST = 2**15

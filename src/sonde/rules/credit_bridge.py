@@ -11,8 +11,8 @@ import torch
 from annotated_types import Ge, Gt, Le, Lt
 from torch import Tensor, nn
 
-from sonde.checked import checked
-from sonde.errors import SondeError
+from sonde.core.errors import SondeError
+from sonde.core.validated import checked
 from sonde.rules.bridge import HIDDEN, InputNorm, Rows, build, normalised
 from sonde.rules.dfa import direct_feedback, send
 from sonde.rules.learner import Learner

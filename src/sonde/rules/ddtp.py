@@ -6,7 +6,7 @@ import torch
 from annotated_types import Ge, Gt
 from torch import Tensor, nn
 
-from sonde.checked import checked
+from sonde.core.validated import checked
 from sonde.rules.learner import Learner
 from sonde.rules.rule import CreditScale, Facts, LocalRule, Route, Signal, seeded
 
@@ -65,10 +65,7 @@ class DirectTargets(LocalRule):
         reader, below = signal.reader, signal.states[:-1]
         with torch.no_grad():
             move_ND = self.step * reader.credit(signal.top_gradient)
-            credits = [
-                reader.spread(learner.net(move_ND), h)
-                for learner, h in zip(state.learners, below, strict=True)
-            ]
+            credits = [reader.spread(learner.net(move_ND), h) for learner, h in zip(state.learners, below, strict=True)]
         return [*credits, self.step * signal.top_gradient]
 
     def update(self, state: Inverses, signal: Signal) -> dict[str, Tensor]:

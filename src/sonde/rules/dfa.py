@@ -9,7 +9,7 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from sonde.checked import checked
+from sonde.core.validated import checked
 from sonde.rules.rule import CreditScale, Facts, LocalRule, Matrices, Route, Signal
 
 LARGE = 2**30  # bytes of feedback matrices that are worth a word

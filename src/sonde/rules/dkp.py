@@ -6,7 +6,7 @@ import torch
 from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
-from sonde.checked import checked
+from sonde.core.validated import checked
 from sonde.rules.dfa import DirectFeedback, direct_feedback, gather, send
 from sonde.rules.rule import CreditScale, Facts, LocalRule, Matrices, Route, Rule, Signal
 

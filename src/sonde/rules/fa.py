@@ -9,8 +9,8 @@ import torch.nn.functional as F  # noqa: N812
 from annotated_types import Ge
 from torch import Tensor
 
-from sonde.checked import checked
-from sonde.errors import SondeError
+from sonde.core.errors import SondeError
+from sonde.core.validated import checked
 from sonde.rules.layers import Backward, cast, drawn
 from sonde.rules.rule import CreditScale, Facts, LocalRule, Matrices, Matrix, Route, Signal
 

@@ -6,7 +6,7 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from sonde.checked import checked
+from sonde.core.validated import checked
 from sonde.rules.rule import CreditScale, Facts, LocalRule, Route, Signal, Stream, normal_like
 
 

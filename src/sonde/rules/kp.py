@@ -7,8 +7,8 @@ import torch
 from annotated_types import Ge
 from torch import Tensor, nn
 
-from sonde.checked import checked
-from sonde.errors import SondeError
+from sonde.core.errors import SondeError
+from sonde.core.validated import checked
 from sonde.rules.fa import FeedbackAlignment
 from sonde.rules.layers import Backward, cast, drawn, weights_of
 from sonde.rules.rule import CreditScale, Facts, Matrix, Route, Rule, Signal
@@ -67,9 +67,7 @@ class KolenPollack(Rule):
     version: ClassVar[int] = 2
 
     def init(self, facts: Facts, rng: torch.Generator) -> Followers:
-        return Followers(
-            {name: nn.Parameter(v, requires_grad=False) for name, v in drawn(facts, rng).items()}
-        )
+        return Followers({name: nn.Parameter(v, requires_grad=False) for name, v in drawn(facts, rng).items()})
 
     def feedback(self, state: Backward, units: Sequence[Matrix]) -> Matrix:
         return cast(state.matrices, units)

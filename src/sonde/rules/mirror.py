@@ -7,7 +7,7 @@ import torch
 from annotated_types import Ge, Gt
 from torch import Tensor
 
-from sonde.checked import checked
+from sonde.core.validated import checked
 from sonde.rules.fa import FeedbackAlignment
 from sonde.rules.layers import Backward, cast, drawn, weights_of
 from sonde.rules.rule import CreditScale, Facts, Matrix, Route, Rule, Signal, seeded
@@ -69,9 +69,7 @@ class WeightMirror(Rule):
                 v_oi, w_oi = state.backward.matrices[name].flatten(1), w.flatten(1)
                 x_Si = torch.randn(self.samples, w_oi.shape[1], generator=state.rng).to(w)
                 y_So = x_Si @ w_oi.mT
-                v_oi.addmm_(
-                    (y_So - y_So.mean(0)).mT, x_Si - x_Si.mean(0), alpha=self.rate / (self.samples - 1)
-                )
+                v_oi.addmm_((y_So - y_So.mean(0)).mT, x_Si - x_Si.mean(0), alpha=self.rate / (self.samples - 1))
                 v_oi.mul_(w.norm() / v_oi.norm().clamp_min(torch.finfo(v_oi.dtype).tiny))
         state.steps += 1
         return {}

@@ -7,7 +7,7 @@ from annotated_types import Ge, Le
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from sonde.checked import checked
+from sonde.core.validated import checked
 from sonde.rules.learner import Learner
 from sonde.rules.rule import CreditScale, Facts, LocalRule, Route, Signal
 

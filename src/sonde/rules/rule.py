@@ -14,10 +14,10 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from sonde.checked import checked
-from sonde.errors import SondeError
-from sonde.losses import Loss
-from sonde.readers import FLAT, Reader
+from sonde.core.errors import SondeError
+from sonde.core.validated import checked
+from sonde.network.losses import Loss
+from sonde.network.pooling import FLAT, Reader
 
 CreditScale = Literal["rms", "none"]
 CreditAt = Literal["output", "input"]

@@ -10,7 +10,7 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from sonde.checked import checked
+from sonde.core.validated import checked
 from sonde.rules.bridge import HIDDEN, InputNorm, Rows, build, normalised, widths_of
 from sonde.rules.learner import Learner
 from sonde.rules.rule import CreditScale, Facts, LocalRule, Route, Signal
@@ -66,9 +66,7 @@ class StateBridge(LocalRule):
     def init(self, facts: Facts, rng: torch.Generator) -> Predictor:
         widths = widths_of(facts)
         more = 1 + (math.prod(facts.output_shape) if self.side == "error" else widths[-1])
-        return Predictor(
-            Learner(build(widths[:-1], more, [self.hidden] * self.hidden_layers, widths[-1], facts, rng))
-        )
+        return Predictor(Learner(build(widths[:-1], more, [self.hidden] * self.hidden_layers, widths[-1], facts, rng)))
 
     def credits(self, state: Predictor, signal: Signal) -> list[Tensor]:
         below, top, reader = signal.states[:-1], signal.states[-1], signal.reader

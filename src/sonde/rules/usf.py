@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, final
 import torch
 from annotated_types import Ge
 
-from sonde.checked import checked
+from sonde.core.validated import checked
 from sonde.rules.fa import FeedbackAlignment
 from sonde.rules.layers import Backward, cast, sizes, weights_of
 from sonde.rules.rule import CreditScale, Facts, Matrix, Route, Rule

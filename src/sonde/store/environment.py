@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from sonde.errors import unicode
+from sonde.core.errors import unicode
 
 PACKAGES = ("sonde", "torch", "numpy", "polars", "safetensors")
 
@@ -51,9 +51,7 @@ def _git() -> dict[str, Any] | None:
 
     def git(*words: str) -> str | None:
         try:
-            done = subprocess.run(
-                ["git", "-C", str(here), *words], capture_output=True, text=True, timeout=10
-            )
+            done = subprocess.run(["git", "-C", str(here), *words], capture_output=True, text=True, timeout=10)
         except (OSError, subprocess.TimeoutExpired):
             return None
         return done.stdout.strip() if done.returncode == 0 else None

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
-from sonde.atomic import set_aside, sync_folder
-from sonde.errors import SondeError
+from sonde.core.atomic import set_aside, sync_folder
+from sonde.core.errors import SondeError
 from sonde.store.place import Place
 from sonde.store.remote import Remote
 
@@ -107,9 +107,7 @@ def read(path: Place, most: int | None = None, *, follow: bool = True) -> bytes:
         if most is not None and known.st_size > most:
             raise SondeError(f"{path} has {known.st_size:,} bytes, and may have {most:,}: move it away")
         content = os.read(file, known.st_size + 1)
-        while len(content) != known.st_size and (
-            more := os.read(file, AT_A_TIME)
-        ):  # it grows, or is very large
+        while len(content) != known.st_size and (more := os.read(file, AT_A_TIME)):  # it grows, or is very large
             content = _no_more(content + more, most, path)
         return content
     finally:

@@ -27,19 +27,19 @@ from typing import Any, BinaryIO
 import polars as pl
 from pydantic_core import from_json
 
-from sonde.errors import SondeError
-from sonde.rows import SCHEMA, empty
-from sonde.run_ids import run_id
+from sonde.core.errors import SondeError
+from sonde.core.run_ids import run_id
+from sonde.metrics.rows import SCHEMA, empty
 from sonde.store import files
 from sonde.store.checksums import Checksum, checksum, is_sealed
 from sonde.store.limits import JSON, Allowance
 from sonde.store.own_index import is_own
 from sonde.store.parquet_rows import read_parquet, refuse_odd_values
 from sonde.store.place import Place
+from sonde.store.row_query import Heavy, Wanted
+from sonde.store.row_slices import NO_ROWS, Stretch, stretches
 from sonde.store.run import ENDED, Manifest
 from sonde.store.schemas import Contents, Trained, checked, checked_json
-from sonde.store.stretches import NO_ROWS, Stretch, stretches
-from sonde.store.wanted import Heavy, Wanted
 
 FORMAT = 2
 FOLDER, NAME = ".index", "index.json"
@@ -48,9 +48,7 @@ OURS = re.compile(r"(rows-[0-9a-f]{16}\.pack|runs-[0-9a-f]{16}\.parquet)")
 SIGNED = ("format", "pack", "lines", "blocks")
 UNUSABLE = (pl.exceptions.PolarsError, OSError, SondeError, ValueError, KeyError, TypeError, OverflowError)
 REBUILD = "remove the index, and the next reader writes it anew"
-LINES = pl.Schema(
-    dict.fromkeys(("id", "stamp", "description", "manifest", "heavy"), pl.String) | {"block": pl.Int64}
-)
+LINES = pl.Schema(dict.fromkeys(("id", "stamp", "description", "manifest", "heavy"), pl.String) | {"block": pl.Int64})
 PIECE = pl.Schema([*SCHEMA.items(), ("place", pl.UInt32)])  # a row's place in its block
 
 
@@ -117,9 +115,7 @@ class Index:
             return self
         self.close()
         blocks = {self.lines[run].block for run in runs}
-        return replace(
-            self, lines={run: line for run, line in self.lines.items() if line.block not in blocks}
-        )
+        return replace(self, lines={run: line for run, line in self.lines.items() if line.block not in blocks})
 
     def taken_over(self, block: int) -> Iterator[tuple[Piece, bytes]]:
         """The pieces of a block as they are; an error where one is damaged."""
@@ -169,8 +165,7 @@ def read(root: Place, present: Mapping[str, str]) -> Index:
         known, lines = _lines(root)
         current = _current(lines, present)
         changed = lines.filter(
-            (pl.col("stamp") != _now(present))
-            & (_of_manifest(pl.col("stamp")) == _of_manifest(_now(present)))
+            (pl.col("stamp") != _now(present)) & (_of_manifest(pl.col("stamp")) == _of_manifest(_now(present)))
         )
         found = _known_lines(current) if _is_own(known) else _checked_lines(current, len(known.blocks))
     except UNUSABLE:

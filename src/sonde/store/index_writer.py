@@ -12,17 +12,17 @@ from typing import Any, BinaryIO
 import numpy as np
 import polars as pl
 
-from sonde.atomic import ASIDE, aside_mark, sweep
-from sonde.errors import SondeError
+from sonde.core.atomic import ASIDE, aside_mark, sweep
+from sonde.core.errors import SondeError
 from sonde.metrics import family_of
 from sonde.store import files
 from sonde.store.checksums import checksum, seal
 from sonde.store.index import FOLDER, FORMAT, LINES, NAME, OURS, PIECE, Index, Line, Piece, signed
 from sonde.store.own_index import code_of
 from sonde.store.place import Place
+from sonde.store.row_query import Heavy, Wanted
+from sonde.store.row_slices import Stretch, stretches
 from sonde.store.run import Manifest, as_tree
-from sonde.store.stretches import Stretch, stretches
-from sonde.store.wanted import Heavy, Wanted
 
 ENOUGH = 100  # runs that are not in the index; below that the folders are as quick
 HEAVY = 2_000  # rows of a family in one run
@@ -83,9 +83,7 @@ class Writer:
         self._failed = False
         self._mark = aside_mark()
 
-    def add(
-        self, run: str, stamp: str, description: dict[str, Any], manifest: Manifest, rows: pl.DataFrame
-    ) -> bool:
+    def add(self, run: str, stamp: str, description: dict[str, Any], manifest: Manifest, rows: pl.DataFrame) -> bool:
         """Take an ended run that was read from its folder; whether the rows wanted of it will be in `found`."""
         rows, heavy = light(rows)
         self.fresh[run] = Line(stamp, description, manifest, len(self._blocks), heavy)
@@ -181,9 +179,7 @@ class Writer:
             "format": FORMAT,
             "pack": pack,
             "lines": {"file": names, "known": vars(checksum(described))},
-            "blocks": [
-                [{**vars(piece), "known": vars(piece.known)} for piece in block] for block in self._blocks
-            ],
+            "blocks": [[{**vars(piece), "known": vars(piece.known)} for piece in block] for block in self._blocks],
         }
         files.write(folder / NAME, seal(known | {"own": code_of(signed(known))}))
         for file in folder.iterdir():
@@ -214,8 +210,7 @@ class Writer:
                 continue
             try:
                 pieces = [
-                    self._append(piece.family, piece.layers, content)
-                    for piece, content in self.old.taken_over(block)
+                    self._append(piece.family, piece.layers, content) for piece, content in self.old.taken_over(block)
                 ]
             except (SondeError, OSError):
                 continue

@@ -32,9 +32,9 @@ from typing import Any
 import polars as pl
 from pydantic_core import from_json
 
-from sonde.atomic import sync_folder
-from sonde.errors import SondeError
-from sonde.rows import WATCHED
+from sonde.core.atomic import sync_folder
+from sonde.core.errors import SondeError
+from sonde.metrics.rows import WATCHED
 from sonde.store import files
 from sonde.store.arrow_stream import rows_in
 from sonde.store.checksums import Checksum, checksum
@@ -91,9 +91,7 @@ class Journal:
             self._digest.update(content)
             self._rows += rows.height
             if self._rows >= PART:
-                with contextlib.suppress(
-                    OSError, SondeError
-                ):  # the journal has them; the next fold takes all
+                with contextlib.suppress(OSError, SondeError):  # the journal has them; the next fold takes all
                     self._fold(replace(self.manifest, step=step))
             elif isinstance(path, Path) and not self._known:
                 with contextlib.suppress(OSError, SondeError):

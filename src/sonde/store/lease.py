@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
-from sonde.atomic import is_alive
-from sonde.errors import SondeError
+from sonde.core.atomic import is_alive
+from sonde.core.errors import SondeError
 from sonde.store.remote import Remote
 
 RENEWED = 20.0  # seconds between renewals
@@ -25,9 +25,7 @@ TAKEOVER_PAUSE = 1.0  # seconds after which two that take over at once see who c
 
 
 @contextmanager
-def lease(
-    at: Remote, me: dict[str, Any], held: Callable[[dict[str, Any]], SondeError]
-) -> Iterator[Callable[[], None]]:
+def lease(at: Remote, me: dict[str, Any], held: Callable[[dict[str, Any]], SondeError]) -> Iterator[Callable[[], None]]:
     """Hold the object `at`, or raise what `held` makes of its holder; a beat is told with the next renewal."""
     mine = _Lease(at, me)
     mine.take(held)

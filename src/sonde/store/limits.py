@@ -4,7 +4,7 @@ What is read from a file may be as large as the file's own bytes explain, and a 
 hardly repeat, and a few bytes that become gigabytes were made to.  Sizes come from headers, before anything is decoded.
 """
 
-from sonde.errors import SondeError
+from sonde.core.errors import SondeError
 
 ROWS = 12_000_000  # of a run: 1.1 GB in memory
 UNPACKED = 1_000_000_000  # bytes of a file of rows once it is unpacked

@@ -5,7 +5,7 @@ import os
 from collections.abc import Collection
 from pathlib import Path
 
-from sonde.errors import SondeError, nearest
+from sonde.core.errors import SondeError, nearest
 from sonde.store import files
 from sonde.store.place import Place, place
 from sonde.store.remote import Remote, stamp
@@ -33,9 +33,7 @@ def find(root: str | Place, name: str) -> str:
     if not ids:
         raise SondeError(f"{root} holds no runs: `sonde run STUDY --runs {root}` makes them")
     close = nearest(name, ids) if len(ids) <= 8 or difflib.get_close_matches(name, ids, 1, 0.5) else None
-    raise SondeError(
-        f"no run in {root} begins with {name!r}: {close or f'`sonde show` lists the {len(ids)}'}"
-    )
+    raise SondeError(f"no run in {root} begins with {name!r}: {close or f'`sonde show` lists the {len(ids)}'}")
 
 
 def stamps_of(root: Place) -> dict[str, str]:
@@ -75,10 +73,7 @@ def strangers(root: Place, present: Collection[str]) -> int:
     if isinstance(root, Remote):
         return 0
     with os.scandir(str(root)) as entries:
-        return sum(
-            entry.name not in present and not entry.name.startswith(".") and entry.is_dir()
-            for entry in entries
-        )
+        return sum(entry.name not in present and not entry.name.startswith(".") and entry.is_dir() for entry in entries)
 
 
 def _is_ours(path: str) -> bool:

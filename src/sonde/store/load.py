@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 import polars as pl
 
-from sonde.errors import SondeError, one_line
-from sonde.rows import empty
-from sonde.run_ids import rule_label
+from sonde.core.errors import SondeError, one_line
+from sonde.core.run_ids import rule_label
+from sonde.metrics.rows import empty
 from sonde.store import index, index_writer
 from sonde.store.index import Index
 from sonde.store.index_writer import Writer
@@ -21,11 +21,11 @@ from sonde.store.notices import tell
 from sonde.store.partial import why_incomplete
 from sonde.store.place import Place, place
 from sonde.store.remote import Remote, Unreachable
+from sonde.store.row_query import Wanted
+from sonde.store.row_slices import NO_ROWS, Stretch, joined
 from sonde.store.run import ENDED, Manifest, RunFolder
 from sonde.store.schemas import WATCHED as KIND
 from sonde.store.stored import Run, Runs, WatchedRun
-from sonde.store.stretches import NO_ROWS, Stretch, joined
-from sonde.store.wanted import Wanted
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -69,9 +69,7 @@ def load(
     known = index.read(root, present)
     if known.changed:
         told = ", ".join(known.changed[:3]) + (", …" if len(known.changed) > 3 else "")
-        tell(
-            f"{root} has runs that changed since its index was written, and are read from their folders: {told}"
-        )
+        tell(f"{root} has runs that changed since its index was written, and are read from their folders: {told}")
     asked = present if of is None else set(of)
     indexed = [id for id in present if id in asked and known.has(id, wanted)]
     found = known.rows(indexed, wanted)
@@ -119,9 +117,7 @@ def manifests(root: Place, ids: Iterable[str]) -> dict[str, Manifest]:
     wanted = {id: present[id] for id in ids if id in present}
     known = index.manifests(root, wanted)
     fresh = [id for id in wanted if id not in known]
-    return known | dict(
-        zip(fresh, _each(root, lambda id: RunFolder(root / id).manifest(), fresh), strict=True)
-    )
+    return known | dict(zip(fresh, _each(root, lambda id: RunFolder(root / id).manifest(), fresh), strict=True))
 
 
 def _each(root: Place, read: Callable[[T], R], wanted: Sequence[T]) -> list[R]:
@@ -172,9 +168,7 @@ class _Reading:
         whole = self._counted(_entry(self.root / id, Wanted()))
         if whole.manifest.state in ENDED and not _is_watched(whole):
             with self.lock:
-                told = self.writer.add(
-                    id, self.present[id], whole.description, whole.manifest, whole.rows.frame
-                )
+                told = self.writer.add(id, self.present[id], whole.description, whole.manifest, whole.rows.frame)
             if told or wanted.nothing:
                 return replace(whole, rows=NO_ROWS)
         return replace(whole, rows=_stretch(wanted.of(whole.rows.frame)))
@@ -213,10 +207,7 @@ def _runs(root: Place, entries: Sequence[Entry]) -> Runs:
     return Runs(
         rows,
         [_run(root / entry.id, entry) for entry in trained],
-        [
-            WatchedRun(entry.id, _about(entry.description), entry.manifest, root / entry.id)
-            for entry in watched
-        ],
+        [WatchedRun(entry.id, _about(entry.description), entry.manifest, root / entry.id) for entry in watched],
     )
 
 

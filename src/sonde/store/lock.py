@@ -13,7 +13,7 @@ from typing import Any
 import filelock
 from pydantic_core import from_json
 
-from sonde.errors import SondeError
+from sonde.core.errors import SondeError
 from sonde.store import files
 from sonde.store.lease import ABANDONED, lease
 from sonde.store.limits import JSON
@@ -106,9 +106,7 @@ def _held(run: str, who: str) -> Held:
 
 
 def _leased(run: str, holder: dict[str, Any]) -> Held:
-    return Held(
-        f"{_held(run, _named(holder))}; the hold of a process that died ends within {ABANDONED:.0f} s"
-    )
+    return Held(f"{_held(run, _named(holder))}; the hold of a process that died ends within {ABANDONED:.0f} s")
 
 
 def _who(holder: Place) -> str:

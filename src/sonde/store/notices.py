@@ -2,7 +2,7 @@
 
 import sys
 
-from sonde.errors import one_line
+from sonde.core.errors import one_line
 
 _told: set[str] = set()
 

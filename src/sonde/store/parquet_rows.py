@@ -5,11 +5,11 @@ import io
 import numpy as np
 import polars as pl
 
-from sonde.errors import SondeError
-from sonde.rows import SCHEMA
+from sonde.core.errors import SondeError
+from sonde.metrics.rows import SCHEMA
 from sonde.store.limits import DEPTH, ROWS, refuse_rows, refuse_unpacked
+from sonde.store.parquet_size import size
 from sonde.store.place import Place
-from sonde.store.unpacked import size
 
 MOST = {"epoch": 10**9, "step": 2**53, "layer": DEPTH, "samples": 2**53}
 
@@ -24,9 +24,7 @@ def read_parquet(content: bytes, what: object, fix: str) -> pl.DataFrame:
     except (pl.exceptions.PolarsError, ValueError, OverflowError) as error:
         said = (str(error).splitlines() or [""])[0]
         raise SondeError(f"{what} cannot be read ({said}): {fix}") from None
-    except (
-        BaseException
-    ) as error:  # a file made to fail may end in a panic of the library, which is no Exception
+    except BaseException as error:  # a file made to fail may end in a panic of the library, which is no Exception
         if type(error).__name__ != "PanicException":
             raise
         raise SondeError(f"{what} cannot be read (its columns make no sense): {fix}") from None

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from sonde.atomic import sweep
-from sonde.errors import SondeError
+from sonde.core.atomic import sweep
+from sonde.core.errors import SondeError
 from sonde.store import files
 from sonde.store.place import Place
 
@@ -42,9 +42,7 @@ def marked(out: Path, layout: str, *, alone: bool = False, run_by_run: bool = Fa
     with files.clear_errors(out):
         sweep(out)
         if alone and not mark.exists() and any(out.iterdir()):
-            raise SondeError(
-                f"{out} is not empty: --layout {layout} needs a folder of its own, choose another --out"
-            )
+            raise SondeError(f"{out} is not empty: --layout {layout} needs a folder of its own, choose another --out")
     files.write(
         mark,
         f"An export ({layout}) is being written here, or was interrupted: this folder does not hold all of it.\n"

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol, Self
 
-from sonde.errors import SondeError
+from sonde.core.errors import SondeError
 
 
 class Place(Protocol):

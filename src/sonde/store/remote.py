@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any, TypeVar
 
-from sonde.errors import SondeError, installation
+from sonde.core.errors import SondeError, installation
 
 T = TypeVar("T")
 

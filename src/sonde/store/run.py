@@ -26,10 +26,10 @@ from typing import Any, TypeVar
 import polars as pl
 from pydantic_core import from_json
 
-from sonde.atomic import ASIDE
-from sonde.errors import SondeError
-from sonde.rows import SCHEMA, empty
-from sonde.run_ids import run_id
+from sonde.core.atomic import ASIDE
+from sonde.core.errors import SondeError
+from sonde.core.run_ids import run_id
+from sonde.metrics.rows import SCHEMA, empty
 from sonde.store import files
 from sonde.store.checksums import Checksum, checksum, is_sealed, seal
 from sonde.store.limits import JSON, refuse_rows
@@ -86,14 +86,10 @@ class RunFolder:
         known = {"about": about, "config": config, "defaults": defaults or {}, "guests": list(guests)}
         self.begin(known, Manifest(), guests)
 
-    def begin(
-        self, known: Mapping[str, Any], manifest: Manifest, beside: Mapping[str, bytes] | None = None
-    ) -> None:
+    def begin(self, known: Mapping[str, Any], manifest: Manifest, beside: Mapping[str, bytes] | None = None) -> None:
         """The folder with its description, other files that stay, and its first manifest."""
         contents = {**(beside or {}), "run.json": _json({"format": FORMAT, "id": self.id, **known})}
-        manifest = replace(
-            manifest, checksums={name: checksum(content) for name, content in contents.items()}
-        )
+        manifest = replace(manifest, checksums={name: checksum(content) for name, content in contents.items()})
         files.refuse_link(self.path)
         files.write_folder(self.path, {**contents, "manifest.json": manifest_bytes(manifest)})
 
@@ -126,9 +122,7 @@ class RunFolder:
         content, known = self._json(path)
         self.verify("run.json", content, manifest or self.manifest())
         if known["format"] != FORMAT:
-            raise SondeError(
-                f"{path}: format is {known['format']!r}, this version reads {FORMAT}; {self.fix}"
-            )
+            raise SondeError(f"{path}: format is {known['format']!r}, this version reads {FORMAT}; {self.fix}")
         if known.get("id") != self.id:
             raise SondeError(f"{path}: id is {known.get('id')!r}, but the folder is {self.id!r}: {self.fix}")
         if known.get("kind") == WATCHED:
@@ -150,9 +144,7 @@ class RunFolder:
     def verify(self, name: str, content: bytes, manifest: Manifest) -> bytes:
         """The content of a file, if it is what the manifest says; one without checksums is believed."""
         if manifest.checksums is not None and checksum(content) != manifest.checksums.get(name):
-            raise Damaged(
-                f"{self.path / name} is not what was stored (its SHA-256 or size is another): {self.fix}"
-            )
+            raise Damaged(f"{self.path / name} is not what was stored (its SHA-256 or size is another): {self.fix}")
         return content
 
     def commit(self, manifest: Manifest, rows: pl.DataFrame, tensors: Mapping[str, bytes]) -> Manifest:
@@ -220,9 +212,7 @@ class RunFolder:
                     if isinstance(error, Damaged):
                         raise
                     missing = self.path / Path(str(error.filename or error)).name
-                    raise SondeError(
-                        f"{missing} is missing, though manifest.json names it: {self.fix}"
-                    ) from None
+                    raise SondeError(f"{missing} is missing, though manifest.json names it: {self.fix}") from None
                 manifest = newer
 
     def table(self, name: str, manifest: Manifest, schema: pl.Schema) -> pl.DataFrame:
@@ -262,9 +252,7 @@ class RunFolder:
         except ValueError as error:
             raise Damaged(f"{path} is not JSON ({error}): {self.fix}") from None
         if not isinstance(known, dict) or "format" not in known:
-            raise SondeError(
-                f"{path} has no key 'format': Sonde did not write it, or it is damaged; {self.fix}"
-            )
+            raise SondeError(f"{path} has no key 'format': Sonde did not write it, or it is damaged; {self.fix}")
         return content, known
 
     @property
@@ -292,9 +280,7 @@ class RunFolder:
 
 def is_left_over(name: str, manifest: Manifest) -> bool:
     """Whether a file was written for a state that is not the visible one."""
-    return name not in manifest.files.values() and (
-        name.startswith(ASIDE) or STATES.fullmatch(name) is not None
-    )
+    return name not in manifest.files.values() and (name.startswith(ASIDE) or STATES.fullmatch(name) is not None)
 
 
 def as_tree(manifest: Manifest) -> dict[str, Any]:

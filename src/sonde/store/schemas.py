@@ -23,7 +23,7 @@ from pydantic import (
 from pydantic_core import CoreSchema as Schema
 from pydantic_core import core_schema
 
-from sonde.errors import SondeError
+from sonde.core.errors import SondeError
 from sonde.store.checksums import Checksum
 from sonde.store.limits import DEPTH
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import polars as pl
 
+from sonde.core.formatting import network
 from sonde.store.journal import read_facts
 from sonde.store.place import Place
 from sonde.store.run import Manifest, RunFolder
-from sonde.store.standing import Standing, standing
-from sonde.verdicts import network
+from sonde.store.status import Standing, standing
 
 WATCHED = "it was watched: it has no configuration"  # why a run is in no comparison, audit or study
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import polars as pl
 
-from sonde.atomic import ASIDE
-from sonde.errors import SondeError
+from sonde.core.atomic import ASIDE
+from sonde.core.errors import SondeError
 from sonde.store import files, index
 from sonde.store.checksums import Checksum, checksum
 from sonde.store.index import FOLDER, Index
@@ -18,10 +18,10 @@ from sonde.store.journal import journal_name, read_facts, read_watched, verify_j
 from sonde.store.listing import stamps_of
 from sonde.store.partial import why_incomplete
 from sonde.store.place import Place, place
+from sonde.store.row_query import Wanted
+from sonde.store.row_slices import Stretch
 from sonde.store.run import Damaged, Manifest, RunFolder
 from sonde.store.schemas import WATCHED
-from sonde.store.stretches import Stretch
-from sonde.store.wanted import Wanted
 
 AT_A_TIME = 1 << 20  # bytes
 
@@ -35,9 +35,7 @@ class Verified:
     bytes: int = 0
     indexed: int = 0
     without_checksums: list[str] = field(default_factory=list)
-    wrong: dict[str, list[str]] = field(
-        default_factory=dict
-    )  # run, or the index → what is wrong and what helps
+    wrong: dict[str, list[str]] = field(default_factory=dict)  # run, or the index → what is wrong and what helps
     left_over: list[str] = field(default_factory=list)  # files that belong to nothing
 
     def blame(self, what: str, said: str) -> None:
@@ -101,9 +99,7 @@ def _verify_run(folder: RunFolder, found: Verified, indexed: "_Indexed") -> None
     named = {"run.json", "manifest.json", "log.txt", *manifest.files.values(), *(manifest.checksums or {})}
     named |= {*described.get("guests", []), journal_name(manifest)}
     found.left_over += [
-        str(file)
-        for file in folder.path.iterdir()
-        if file.name not in named and folder.manifest() == manifest
+        str(file) for file in folder.path.iterdir() if file.name not in named and folder.manifest() == manifest
     ]
 
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from sonde.audit.audit import audit
-from sonde.audit.recipe_table import columns, lines
-from sonde.audit.verdict import sentence, verdict
+from sonde.analysis.audit import audit
+from sonde.analysis.recipe_table import columns, lines
+from sonde.analysis.verdict import sentence, verdict
 from sonde.config import RunConfig
 from sonde.models import ResidualMLP
 from sonde.rules import Backprop, CreditBridge, DirectFeedback, FeedbackAlignment, Frozen, Rule, StateBridge

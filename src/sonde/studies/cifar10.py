@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import polars as pl
 
+from sonde.analysis.evidence import Evidence
+from sonde.analysis.readings import Readings, RunReadings
 from sonde.config import RunConfig
+from sonde.core.formatting import accuracy, gradient_change, number, stream_verdict
 from sonde.metrics import TRAINED
 from sonde.models import ResidualMLP
 from sonde.rules import Backprop, CreditBridge, DirectFeedback, Rule, StateBridge
-from sonde.runs.evidence import Evidence
-from sonde.runs.readings import Readings, RunReadings
 from sonde.studies.depth import on_parity, which_train_depth
 from sonde.studies.recipes import QUICK_SEEDS, SEEDS, classification
 from sonde.studies.study import (
@@ -24,7 +25,6 @@ from sonde.studies.study import (
     own_n,
     stream_and_gradient,
 )
-from sonde.verdicts import accuracy, gradient_change, number, stream_verdict
 
 RULES: tuple[Rule, ...] = (Backprop(), DirectFeedback(), StateBridge(), CreditBridge())
 

@@ -5,17 +5,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import polars as pl
 
-from sonde.audit.recovery import Accuracy, error_by_test_set, share_of_margin
+from sonde.analysis.ended import lines
+from sonde.analysis.readings import Readings
+from sonde.analysis.recovery import Accuracy, error_by_test_set, share_of_margin
 from sonde.config import Probing, RunConfig
+from sonde.core.formatting import percent, said_share
+from sonde.core.seed_statistics import paired, summarise
+from sonde.metrics.rows import Reading
 from sonde.models import ResidualMLP
-from sonde.rows import Reading
 from sonde.rules import Backprop, Frozen, Rule
-from sonde.runs.ended import lines
-from sonde.runs.readings import Readings
-from sonde.spreads import paired, summarise
 from sonde.studies.recipes import depth_matters
 from sonde.studies.study import Gathered, StudyFinding
-from sonde.verdicts import percent, said_share
 
 ENOUGH = 0.9  # of backprop's margin over frozen blocks
 PROBES = Probing(
@@ -33,11 +33,7 @@ def on_parity(rules: Sequence[Rule]) -> Callable[[str, Sequence[int]], list[RunC
     def configs(scale: str, seeds: Sequence[int]) -> list[RunConfig]:
         if scale == "full":
             return []
-        return [
-            depth_matters(model, rule, scale=scale, seed=seed, probes=PROBES)
-            for seed in seeds
-            for rule in asked
-        ]
+        return [depth_matters(model, rule, scale=scale, seed=seed, probes=PROBES) for seed in seeds for rule in asked]
 
     return configs
 

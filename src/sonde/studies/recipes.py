@@ -11,9 +11,7 @@ SEEDS = (42, 123, 456)
 QUICK_SEEDS = (42, 123)
 
 
-def classification(
-    model: Model, rule: Rule, *, scale: str, seed: int, epochs: int | None = None
-) -> RunConfig:
+def classification(model: Model, rule: Rule, *, scale: str, seed: int, epochs: int | None = None) -> RunConfig:
     """AdamW 1e-3, weight decay 0.01, cosine: CIFAR-10 with batch 128 for 100 epochs; quick: digits, 32, 20."""
     full = scale == "full"
     task: Task = Cifar10() if full else Digits()

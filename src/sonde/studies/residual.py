@@ -6,17 +6,18 @@ from typing import Any
 
 import polars as pl
 
-from sonde import theory, verdicts
+from sonde.analysis import theory
+from sonde.analysis.ended import lines
+from sonde.analysis.readings import Readings, RunReadings
 from sonde.config import Optimiser, Probing, RunConfig
+from sonde.core import formatting as verdicts
+from sonde.core.formatting import number, percent
 from sonde.metrics import label_of
 from sonde.models import PlainMLP, ResMLP
 from sonde.rules import Backprop
-from sonde.runs.ended import lines
-from sonde.runs.readings import Readings, RunReadings
 from sonde.store.stored import Runs
 from sonde.studies.study import Gathered, Study, StudyFinding, means, over_runs, own_n
 from sonde.tasks import Identity
-from sonde.verdicts import number, percent
 
 PROBES = (
     "loss",
@@ -115,8 +116,7 @@ def _over_depth(deepest: pl.DataFrame, runs: pl.DataFrame, readings: Readings) -
     one_layer = (pl.col("depth") == 1) | (pl.col("variant") == what["variant"])
     own = runs.filter(pl.col("model") == what["model"], one_layer).sort("depth", "seed")
     found = {
-        depth: _finding(of_depth, readings, False)
-        for (depth,), of_depth in own.group_by("depth", maintain_order=True)
+        depth: _finding(of_depth, readings, False) for (depth,), of_depth in own.group_by("depth", maintain_order=True)
     }
     trivial = theory.INPUT_SECOND_MOMENT
     losses = {depth: one.numbers["final_loss"] / trivial for depth, one in found.items()}
@@ -164,9 +164,7 @@ def _finding(runs: pl.DataFrame, readings: Readings, several_rules: bool) -> Stu
     error = numbers["loss_reduction_error"] / math.sqrt(max(1, over["loss_reduction_error"]["n"]))
     learned = verdicts.loss_verdict(*loss, error) + n["loss_reduction_percent"]
     if trivial is not None and numbers["verdict"] == "learned little" and numbers["test_loss"] >= trivial:
-        learned += (
-            f", on test samples ×{number(numbers['test_loss'] / trivial)}: it learned its training samples"
-        )
+        learned += f", on test samples ×{number(numbers['test_loss'] / trivial)}: it learned its training samples"
     gradient = verdicts.gradient_verdict(numbers["gradient_first_over_last"]) + n["gradient_first_over_last"]
     name = ", ".join(part for part in (verdicts.network(what), numbers.get("rule")) if part)
     return StudyFinding(
@@ -226,9 +224,7 @@ def _cells(numbers: dict[str, Any], n: dict[str, str]) -> dict[str, str]:
     lowest = numbers["lowest_loss"]
     return {
         "network": numbers["network"],
-        "weights": verdicts.weights(numbers["variant"]).removeprefix("weights ")
-        if numbers["variant"]
-        else "–",
+        "weights": verdicts.weights(numbers["variant"]).removeprefix("weights ") if numbers["variant"] else "–",
         **({"rule": numbers["rule"]} if "rule" in numbers else {}),
         "n": str(numbers["n"]),
         "first loss": number(numbers["initial_loss"]) + n["initial_loss"],
@@ -237,8 +233,7 @@ def _cells(numbers: dict[str, Any], n: dict[str, str]) -> dict[str, str]:
         "lowest": "unknown" if lowest is None else number(lowest, 3),
         "above lowest, fell by": percent(numbers["loss_reduction_percent"]) + n["loss_reduction_percent"],
         "gradient, least … most": gradients + n["gradient_min"],
-        "growth per layer: init": number(numbers["growth_per_layer_at_init"], 3)
-        + n["growth_per_layer_at_init"],
+        "growth per layer: init": number(numbers["growth_per_layer_at_init"], 3) + n["growth_per_layer_at_init"],
         "predicted": number(numbers["growth_per_layer_predicted"], 3),
         "trained": number(numbers["growth_per_layer_trained"], 3) + n["growth_per_layer_trained"],
     }

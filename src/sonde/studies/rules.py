@@ -9,19 +9,19 @@ from typing import Any
 import polars as pl
 import torch
 
+from sonde.analysis.readings import Readings, RunReadings
 from sonde.config import RunConfig, name_of
-from sonde.errors import SondeError
-from sonde.generators import generator
+from sonde.config.stored import read
+from sonde.core.errors import SondeError
+from sonde.core.formatting import accuracy, number, said_share
+from sonde.core.generators import generator
 from sonde.metrics import TRAINED
 from sonde.models import ConvNet, Model, ResidualMLP
 from sonde.rules import RULES, CreditBridge, FeedbackAlignment, Rule, StateBridge
-from sonde.runs.readings import Readings, RunReadings
-from sonde.stored_configs import read
 from sonde.studies.depth import ENOUGH, PROBES, named_shares, share_of_rule, told_error
 from sonde.studies.recipes import QUICK_SEEDS, SEEDS, depth_matters
 from sonde.studies.study import Gathered, Study, StudyFinding, over_runs, own_n
 from sonde.training.operations import operations
-from sonde.verdicts import accuracy, number, said_share
 
 VARIED: dict[str, Rule] = {
     "fa": FeedbackAlignment(level="layer"),
@@ -102,9 +102,7 @@ def _measure(rows: RunReadings) -> dict[str, float]:
     }
 
 
-def _finding(
-    network: pl.DataFrame, runs: pl.DataFrame, readings: Readings, costs: dict[str, Cost]
-) -> StudyFinding:
+def _finding(network: pl.DataFrame, runs: pl.DataFrame, readings: Readings, costs: dict[str, Cost]) -> StudyFinding:
     what = runs.row(0, named=True)
     over = over_runs(runs, readings, _measure)
     share, error = share_of_rule(network, runs, readings)
@@ -116,9 +114,7 @@ def _finding(
     time = _ratio([costs[run].seconds for run in own], [costs[run].seconds for run in reference])
     counted = costs[own[0]].clock == "processor"
     took = "of the processor's time" if counted else "as long by the clock, whatever else the machine did"
-    reached = accuracy(over["test_acc"]["mean"], over["test_acc"]["std"]) + own_n(
-        over["test_acc"], runs.height
-    )
+    reached = accuracy(over["test_acc"]["mean"], over["test_acc"]["std"]) + own_n(over["test_acc"], runs.height)
     recovered = said_share(share, error)
     shown = {
         "network": what["label"],
@@ -127,8 +123,7 @@ def _finding(
         TRAINED["test_acc"].label: reached,
         "of BP's margin": "–" if what["rule"] in ("bp", "frozen") else recovered,
         "credit cosine, h_0 …": " ".join(
-            "–" if math.isnan(one["mean"]) else f"{one['mean']:.2f}{own_n(one, runs.height)}"
-            for one in by_layer
+            "–" if math.isnan(one["mean"]) else f"{one['mean']:.2f}{own_n(one, runs.height)}" for one in by_layer
         ),
         "arithmetic ÷ BP": number(arithmetic),
         f"{'processor' if counted else 'wall'} time ÷ BP": number(time),
@@ -165,9 +160,7 @@ def _ratio(ours: list[float], theirs: list[float]) -> float:
 
 def _depth(label: str, of_rule: list[StudyFinding]) -> list[StudyFinding]:
     """Which rules train depth: those that recover most of what BP gains over frozen blocks."""
-    others = [
-        f for f in of_rule if f.numbers["rule"] not in ("bp", "frozen") and f.numbers["share"] is not None
-    ]
+    others = [f for f in of_rule if f.numbers["rule"] not in ("bp", "frozen") and f.numbers["share"] is not None]
     if not others:
         return []
 

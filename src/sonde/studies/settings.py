@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
+from sonde.analysis.narrowing import only
 from sonde.config import SECTIONS, RunConfig, changed, keys, options, parse
-from sonde.errors import SondeError, nearest
-from sonde.flat_configurations import shown
-from sonde.runs.narrowing import only
+from sonde.core.errors import SondeError, nearest
+from sonde.core.flat_configs import shown
 
 Tree = Mapping[str, Any]
 EXAMPLE = "write key=value, for example --set model.L=10"
@@ -77,9 +77,7 @@ def in_groups(trees: Iterable[Tree], wanted: Sequence[Setting]) -> dict[str, lis
     telling = {setting.key for setting in wanted if len(setting.values) > 1 and setting.key != "rule"}
     present: set[str] = set()
     labelled = [
-        (_label(chosen, telling), _with(tree, dict(chosen), present))
-        for tree in trees
-        for chosen in product(*given)
+        (_label(chosen, telling), _with(tree, dict(chosen), present)) for tree in trees for chosen in product(*given)
     ]
     for setting in wanted:
         if setting.adds:

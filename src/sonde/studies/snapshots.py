@@ -4,11 +4,12 @@ from collections.abc import Sequence
 
 import polars as pl
 
+from sonde.analysis.readings import Readings, RunReadings
 from sonde.config import RunConfig
+from sonde.core.formatting import accuracy, gradient_change, number, stream_verdict
 from sonde.metrics import TRAINED
 from sonde.models import Model, ResidualMLP, StudentNet, VitMini
 from sonde.rules import Backprop, DirectFeedback, FeedbackAlignment, Rule
-from sonde.runs.readings import Readings, RunReadings
 from sonde.studies.depth import on_parity, which_train_depth
 from sonde.studies.recipes import QUICK_SEEDS, SEEDS, classification, teacher_student
 from sonde.studies.study import (
@@ -21,7 +22,6 @@ from sonde.studies.study import (
     own_n,
     stream_and_gradient,
 )
-from sonde.verdicts import accuracy, gradient_change, number, stream_verdict
 
 RULES: tuple[Rule, ...] = (Backprop(), FeedbackAlignment(), DirectFeedback())
 
@@ -52,9 +52,7 @@ def findings(gathered: Gathered) -> list[StudyFinding]:
     evidence = gathered.evidence
     kinds = evidence.runs.select("label", "rule").unique(maintain_order=True).sort("label")
     readings = Readings(evidence.rows)
-    found = [
-        _finding(evidence.runs.filter(label=label, rule=rule), readings) for label, rule in kinds.iter_rows()
-    ]
+    found = [_finding(evidence.runs.filter(label=label, rule=rule), readings) for label, rule in kinds.iter_rows()]
     return [*which_train_depth(gathered), *found, *_terminal_norm(found)]
 
 
@@ -78,8 +76,7 @@ def _finding(runs: pl.DataFrame, readings: Readings) -> StudyFinding:
             "network": what["label"],
             "rule": what["rule_label"],
             "n": str(runs.height),
-            TRAINED["test_acc"].label: accuracy(over["test_acc"]["mean"], over["test_acc"]["std"])
-            + n["test_acc"],
+            TRAINED["test_acc"].label: accuracy(over["test_acc"]["mean"], over["test_acc"]["std"]) + n["test_acc"],
             "‖h_L‖": number(over["stream"]["mean"]) + n["stream"],
             "‖h_L‖ ÷ init": number(stream) + n["stream_change"],
             "‖g_L‖ ÷ init": number(gradient) + n["gradient_change"],

@@ -8,15 +8,15 @@ from typing import Any
 
 import polars as pl
 
-from sonde.audit.audit import Judge
+from sonde.analysis.audit import Judge
+from sonde.analysis.ended import lines
+from sonde.analysis.evidence import Evidence
+from sonde.analysis.readings import Readings, RunReadings
 from sonde.config import RunConfig, to_tree
-from sonde.errors import SondeError
-from sonde.flat_configurations import differences, identity, recipe_of, without
-from sonde.run_ids import digest
-from sonde.runs.ended import lines
-from sonde.runs.evidence import Evidence
-from sonde.runs.readings import Readings, RunReadings
-from sonde.spreads import over_seeds
+from sonde.core.errors import SondeError
+from sonde.core.flat_configs import differences, identity, recipe_of, without
+from sonde.core.run_ids import digest
+from sonde.core.seed_statistics import over_seeds
 from sonde.store.stored import WATCHED, Run, Runs
 
 
@@ -89,9 +89,7 @@ def gather(
     more_runs = [run for run in stored.runs if _is_one_of(run, aside) and run.manifest.state == "complete"]
     left_out = {run: why for run, why in left_out.items() if run not in {one.id for one in more_runs}}
     if not inside:
-        reasons = (
-            "; ".join(f"{run}: {why}" for run, why in list(left_out.items())[:3]) or "the store is empty"
-        )
+        reasons = "; ".join(f"{run}: {why}" for run, why in list(left_out.items())[:3]) or "the store is empty"
         raise NoRuns(f"{source} holds no complete run of this study ({reasons})", left_out)
     runs = lines(inside)
     rows = stored.rows.join(runs.select("run"), on="run", how="semi") if left_out else stored.rows
@@ -117,9 +115,7 @@ def _guests_beside(stored: Runs, configs: Sequence[RunConfig]) -> tuple[set[str]
 
     A guest that changed, or was trained with several options, is several rules of one name.
     """
-    strangers = [
-        run for run in stored.runs if "source" in run.config["rule"] and run.manifest.state == "complete"
-    ]
+    strangers = [run for run in stored.runs if "source" in run.config["rule"] and run.manifest.state == "complete"]
     recipes = {identity(without(to_tree(config), ("rule",))) for config in configs} if strangers else set()
     of_rule: dict[str, dict[str, list[str]]] = {}
     for run in strangers:
@@ -146,9 +142,7 @@ class _Why:
     def __init__(self, wanted: Mapping[str, RunConfig]) -> None:
         self.wanted = wanted
         self.seeds = {config.seed for config in wanted.values()}
-        self.recipes = [
-            to_tree(one) for one in {config.recipe: config for config in wanted.values()}.values()
-        ]
+        self.recipes = [to_tree(one) for one in {config.recipe: config for config in wanted.values()}.values()]
         self.pairs = {(tree["model"]["name"], tree["task"]["name"]) for tree in self.recipes}
         self.nearest: dict[str, str] = {}
 

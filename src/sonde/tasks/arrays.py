@@ -15,11 +15,11 @@ from annotated_types import Ge, Gt, Lt
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sonde.errors import SondeError
-from sonde.generators import generator
-from sonde.losses import CROSS_ENTROPY, MEAN_SQUARED_ERROR
+from sonde.core.errors import SondeError
+from sonde.core.generators import generator
+from sonde.core.signatures import configuration, digest, options_of, taken
+from sonde.network.losses import CROSS_ENTROPY, MEAN_SQUARED_ERROR
 from sonde.store.place import Place, place
-from sonde.strangers import configuration, digest, options_of, taken
 from sonde.tasks.samples import Samples
 from sonde.tasks.task import Data
 
@@ -145,9 +145,7 @@ def _read_npz(task: Npz) -> Arrays:
         raise SondeError(f"{task.file} has changed since this command began: give the command again")
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as stored:
-            found = {
-                name: _array(stored, name, task.file) for name in stored.files if name in (*SPLIT, *WHOLE)
-            }
+            found = {name: _array(stored, name, task.file) for name in stored.files if name in (*SPLIT, *WHOLE)}
             others = [name for name in stored.files if name not in found]
     except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
         raise SondeError(f"{task.file} is no .npz file ({error}): write it with numpy.savez") from None
@@ -162,9 +160,7 @@ def read_npz(file: str) -> bytes:
     try:
         return place(file).read_bytes()
     except FileNotFoundError:
-        raise SondeError(
-            f"{file} is not there: name an .npz file, on a cluster one that every node sees"
-        ) from None
+        raise SondeError(f"{file} is not there: name an .npz file, on a cluster one that every node sees") from None
     except OSError as error:
         raise SondeError(f"{file}: {error.strerror or error}") from None
 
@@ -251,18 +247,14 @@ def _split(x: NDArray[Any], y: NDArray[Any], test: float, where: str) -> dict[st
     """The same samples for testing whatever the seed."""
     held = round(test * len(x))
     if not 0 < held < len(x):
-        raise SondeError(
-            f"{where}: task.test = {test:g} of {len(x)} samples leaves none to train or to test with"
-        )
+        raise SondeError(f"{where}: task.test = {test:g} of {len(x)} samples leaves none to train or to test with")
     order = torch.randperm(len(x), generator=generator(0, "arrays/split")).numpy()
     return dict(zip(SPLIT, (x[order[held:]], y[order[held:]], x[order[:held]], y[order[:held]]), strict=True))
 
 
 def _classes(y_train: NDArray[Any], y_test: NDArray[Any], where: str, wanted: int | None) -> int:
     if math.prod(y_train.shape[1:]) != 1 or y_train.ndim != 1:
-        raise SondeError(
-            f"{where}: y_train has the shape {y_train.shape}: labels are one whole number for each sample"
-        )
+        raise SondeError(f"{where}: y_train has the shape {y_train.shape}: labels are one whole number for each sample")
     highest = int(y_train.max())
     classes = max(highest + 1, 2) if wanted is None else wanted
     for name, label_N in (("y_train", y_train), ("y_test", y_test)):

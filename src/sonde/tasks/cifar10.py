@@ -10,13 +10,13 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sonde.checked import checked
-from sonde.datasets.cache import data_folder
-from sonde.datasets.cifar10 import CLASSES, SIDE, find
-from sonde.datasets.decoded import PAD, Images, open_images
-from sonde.errors import SondeError
-from sonde.generators import generator
-from sonde.losses import CROSS_ENTROPY, Loss
+from sonde.core.errors import SondeError
+from sonde.core.generators import generator
+from sonde.core.validated import checked
+from sonde.network.losses import CROSS_ENTROPY, Loss
+from sonde.store.datasets.cache import data_folder
+from sonde.store.datasets.cifar10 import CLASSES, SIDE, find
+from sonde.store.datasets.decoded import PAD, Images, open_images
 from sonde.store.place import Place
 from sonde.tasks.task import Data
 
@@ -126,7 +126,5 @@ def mirror(pixels_NCHW: NDArray[np.uint8], mirrored_N: NDArray[np.bool_]) -> Non
 
 def _at_most(wanted: int | None, there: int, key: str) -> int:
     if wanted is not None and wanted > there:
-        raise SondeError(
-            f"task.{key} is {wanted:,}, but there are {there:,} images: choose at most that many"
-        )
+        raise SondeError(f"task.{key} is {wanted:,}, but there are {there:,} images: choose at most that many")
     return there if wanted is None else wanted

@@ -6,9 +6,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from sonde.checked import checked
-from sonde.datasets.digits import read_digits
-from sonde.generators import generator
+from sonde.core.generators import generator
+from sonde.core.validated import checked
+from sonde.store.datasets.digits import read_digits
 from sonde.store.place import Place
 from sonde.tasks.samples import Samples
 from sonde.tasks.task import Data

@@ -7,9 +7,9 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from sonde.checked import checked
-from sonde.generators import generator
-from sonde.losses import MEAN_SQUARED_ERROR, Loss
+from sonde.core.generators import generator
+from sonde.core.validated import checked
+from sonde.network.losses import MEAN_SQUARED_ERROR, Loss
 from sonde.store.place import Place
 from sonde.tasks.task import Data
 

@@ -8,9 +8,9 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from sonde.checked import checked
-from sonde.errors import SondeError
-from sonde.generators import generator
+from sonde.core.errors import SondeError
+from sonde.core.generators import generator
+from sonde.core.validated import checked
 from sonde.store.place import Place
 from sonde.tasks.samples import Samples
 from sonde.tasks.task import Data
@@ -56,6 +56,4 @@ class Parity:
 
     def _refuse_nonsense(self) -> None:
         if self.relevant > self.bits:
-            raise SondeError(
-                f"task.relevant = {self.relevant} of task.bits = {self.bits}: choose at most {self.bits}"
-            )
+            raise SondeError(f"task.relevant = {self.relevant} of task.bits = {self.bits}: choose at most {self.bits}")

@@ -8,9 +8,9 @@ import torch.nn.functional as F  # noqa: N812
 from annotated_types import Ge, Le
 from torch import Tensor
 
-from sonde.checked import checked
-from sonde.errors import SondeError
-from sonde.generators import generator
+from sonde.core.errors import SondeError
+from sonde.core.generators import generator
+from sonde.core.validated import checked
 from sonde.store.place import Place
 from sonde.tasks.samples import Samples
 from sonde.tasks.task import Data

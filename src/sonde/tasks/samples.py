@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from sonde.losses import CROSS_ENTROPY, Loss
+from sonde.network.losses import CROSS_ENTROPY, Loss
 
 
 class Samples:

@@ -6,7 +6,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from sonde.losses import Loss
+from sonde.network.losses import Loss
 from sonde.store.place import Place
 
 

@@ -7,8 +7,8 @@ import torch
 from annotated_types import Ge, Le
 from torch import Tensor
 
-from sonde.checked import checked
-from sonde.generators import generator
+from sonde.core.generators import generator
+from sonde.core.validated import checked
 from sonde.store.place import Place
 from sonde.tasks.samples import Samples
 from sonde.tasks.task import Data

@@ -5,12 +5,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sonde.criteria import Criterion, as_loss
-from sonde.errors import SondeError
-from sonde.generators import generator
-from sonde.losses import CROSS_ENTROPY, Loss
+from sonde.core.errors import SondeError
+from sonde.core.generators import generator
+from sonde.metrics.probes import Redrawn, Snapshot
 from sonde.network import Network, survey
-from sonde.probes import Redrawn, Snapshot
+from sonde.network.loss_adapter import Criterion, as_loss
+from sonde.network.losses import CROSS_ENTROPY, Loss
 from sonde.rules import Facts, Nothing, Rule, RuleState
 from sonde.rules.rule import Matrix
 from sonde.training.step import Again, Step, backward, credit_at, signal_on

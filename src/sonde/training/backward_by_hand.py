@@ -20,13 +20,13 @@ import torch
 from torch import Tensor, nn
 
 from sonde.config import RunConfig
-from sonde.losses import Loss
+from sonde.core.optimisers import Optimiser
 from sonde.models import PlainMLP, ResidualMLP, ResMLP
 from sonde.models.plain_and_res_mlp import LinearLayer, ReluLayer
 from sonde.models.residual_mlp import PreNormBlock
 from sonde.models.shared_layers import Embedding, Readout
 from sonde.network import Network
-from sonde.optimisers import Optimiser
+from sonde.network.losses import Loss
 from sonde.rules import (
     Backprop,
     CreditBridge,
@@ -60,9 +60,7 @@ def by_hand(config: RunConfig) -> bool:
     )
 
 
-def step_of(
-    config: RunConfig, net: Network, state: RuleState, loss: Loss
-) -> Callable[[Tensor, Tensor], Step]:
+def step_of(config: RunConfig, net: Network, state: RuleState, loss: Loss) -> Callable[[Tensor, Tensor], Step]:
     """What fills the gradients of a run's network on a batch, whatever they were."""
     if by_hand(config):
         return StepByHand(net, config.rule, state, loss)
@@ -320,9 +318,7 @@ class StepByHand:
             assert credit is not None
             credit = unit.backward(credit, below)
 
-    def _at_cuts(
-        self, g: Tensor, x: Tensor, y: Tensor, states: list[Tensor], output: Tensor
-    ) -> dict[str, Tensor]:
+    def _at_cuts(self, g: Tensor, x: Tensor, y: Tensor, states: list[Tensor], output: Tensor) -> dict[str, Tensor]:
         """To every unit the credit that the rule names."""
         net, rule, samples = self.net, self.rule, x.shape[self.net.lead]
         top = self.readout.backward(g, rule.reads_top_gradient)

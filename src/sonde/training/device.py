@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import torch
 
-from sonde.errors import SondeError
+from sonde.core.errors import SondeError
 
 
 def resolve_device(name: str) -> torch.device:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sonde.losses import Loss
-from sonde.rows import Reading
+from sonde.metrics.rows import Reading
+from sonde.network.losses import Loss
 from sonde.training.step import Step
 
 
@@ -55,14 +55,9 @@ class EpochLog:
             hits = self.loss.hits(torch.cat(self.outputs, self.lead), torch.cat(self.labels, self.lead))
             hits_RN = hits.view(len(losses_RS), -1)
             labels = hits_RN.shape[1]
-            means["train_acc"] = [
-                count / labels if labels else math.nan for count in hits_RN.sum(-1).tolist()
-            ]
+            means["train_acc"] = [count / labels if labels else math.nan for count in hits_RN.sum(-1).tolist()]
         rows = [dict(zip(means, values, strict=True)) for values in zip(*means.values(), strict=True)]
-        return [
-            Epoch(losses, self.sizes, self._readings(row))
-            for losses, row in zip(losses_RS, rows, strict=True)
-        ]
+        return [Epoch(losses, self.sizes, self._readings(row)) for losses, row in zip(losses_RS, rows, strict=True)]
 
     def _by_batch(self, values: list[Tensor]) -> Tensor:
         """What every batch left, in float64: R×S of R replicas and S batches."""

@@ -6,8 +6,8 @@ from dataclasses import fields, replace
 import torch
 
 from sonde.config import RunConfig
-from sonde.errors import SondeError
-from sonde.generators import generator
+from sonde.core.errors import SondeError
+from sonde.core.generators import generator
 
 DEEP, WIDE = 1_000, 1_024  # networks below both are not looked at
 PER_WEIGHT = 4 * 3 + 8  # bytes: the weight, its gradient, its start, and a copy in float64 that is measured

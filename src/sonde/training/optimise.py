@@ -6,8 +6,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from sonde.errors import SondeError
-from sonde.optimisers import GuestOptimiser, Optimiser
+from sonde.core.errors import SondeError
+from sonde.core.optimisers import GuestOptimiser, Optimiser
 
 BETAS = (0.9, 0.999)
 EPSILON = 1e-8

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from sonde.config import RunConfig, probe_of
-from sonde.errors import SondeError
-from sonde.generators import GlobalDraws, generator
-from sonde.models.guest_model import network_of
+from sonde.core.errors import SondeError
+from sonde.core.generators import GlobalDraws, generator
+from sonde.core.optimisers import GuestOptimiser, Optimiser
+from sonde.metrics.probes import DRAWS, FEW_DRAWS, Context, Snapshot, take
+from sonde.metrics.rows import Reading
+from sonde.models.plugin_model import network_of
 from sonde.network import vector_axis
-from sonde.optimisers import GuestOptimiser, Optimiser
-from sonde.probes import DRAWS, FEW_DRAWS, Context, Snapshot, take
-from sonde.rows import Reading
 from sonde.tasks import Data
 from sonde.training.assign import CreditAssignment
 from sonde.training.backward_by_hand import step_of
@@ -79,9 +79,7 @@ class Program:
     def evaluate(self) -> list[Reading]:
         """Mean loss and, for classification, accuracy over the whole test set."""
         data, samples = self.data, self.data.test_samples
-        total = torch.zeros(
-            (), device=self.device, dtype=torch.float32 if self.device.type == "mps" else torch.float64
-        )
+        total = torch.zeros((), device=self.device, dtype=torch.float32 if self.device.type == "mps" else torch.float64)
         correct, labels = torch.zeros((), device=self.device, dtype=torch.int64), 0
         self.net.eval()
         with self.draws:

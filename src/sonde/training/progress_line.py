@@ -4,7 +4,7 @@ import sys
 from types import TracebackType
 from typing import Any, Self, TextIO
 
-from sonde.errors import printable
+from sonde.core.errors import printable
 from sonde.training.session import Progress
 
 WIDTH = 24  # of the bar

@@ -10,11 +10,11 @@ import polars as pl
 import safetensors.torch
 import torch
 
-from sonde import guests
+from sonde import plugins
 from sonde.config import RunConfig, label_of, to_tree, younger
-from sonde.errors import SondeError
-from sonde.rows import Reading, rows_of
-from sonde.run_ids import digest
+from sonde.core.errors import SondeError
+from sonde.core.run_ids import digest
+from sonde.metrics.rows import Reading, rows_of
 from sonde.store.environment import describe
 from sonde.store.place import Place
 from sonde.store.run import RunFolder, State
@@ -54,7 +54,7 @@ class Session:
         self.program = Program(config, data, device)
         if not folder.exists():
             known = about(config, self.program)
-            folder.create(to_tree(config), known, younger(config), guests.copies(config.sources))
+            folder.create(to_tree(config), known, younger(config), plugins.copies(config.sources))
         _check_same_run(config, folder, data)
         manifest, self.rows = folder.read()
         folder.sweep(manifest)

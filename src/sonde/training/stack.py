@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 import torch
 
 from sonde.config import RunConfig
-from sonde.losses import CROSS_ENTROPY, MEAN_SQUARED_ERROR
+from sonde.core.optimisers import Optimiser
 from sonde.models import PlainMLP, ResidualMLP, ResMLP, StudentNet
-from sonde.optimisers import Optimiser
+from sonde.network.losses import CROSS_ENTROPY, MEAN_SQUARED_ERROR
 from sonde.rules import Backprop, DirectFeedback, FeedbackAlignment, Frozen, RuleState
 from sonde.rules.rule import Matrices, Nothing
 from sonde.training.backward_by_hand import step_of

@@ -74,11 +74,7 @@ class StackedLinear(nn.Module):
 
     def forward(self, x_RNi: Tensor) -> Tensor:
         assert self.weight is not None
-        out = (
-            torch.bmm(x_RNi, self.weight)
-            if self.bias is None
-            else torch.baddbmm(self.bias, x_RNi, self.weight)
-        )
+        out = torch.bmm(x_RNi, self.weight) if self.bias is None else torch.baddbmm(self.bias, x_RNi, self.weight)
         return out if self.outputs == out.shape[-1] else out[..., : self.outputs]
 
 

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from sonde.generators import global_state
-from sonde.losses import Loss
+from sonde.core.generators import global_state
 from sonde.network import Network, untraced, vector_axis
-from sonde.readers import FLAT
+from sonde.network.losses import Loss
+from sonde.network.pooling import FLAT
 from sonde.rules import Rule, RuleState, Signal
 from sonde.rules.rule import CreditAt, CreditScale, Matrix
 from sonde.training.swap import swapped

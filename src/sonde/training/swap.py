@@ -15,8 +15,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from sonde.errors import SondeError
-from sonde.generators import put_back
+from sonde.core.errors import SondeError
+from sonde.core.generators import put_back
 from sonde.network import Network, samples
 
 

@@ -9,7 +9,7 @@ from sonde.store import files
 from sonde.store.lock import hold
 from sonde.store.place import Place, place
 from sonde.store.run import ENDED, Manifest, RunFolder
-from sonde.training.changed_guests import refuse_changed
+from sonde.training.changed_plugins import refuse_changed
 from sonde.training.device import one_thread, resolve_device
 from sonde.training.epoch import Epoch
 from sonde.training.progress_line import ProgressLine

@@ -1,0 +1,1 @@
+"""What stored runs say: readings, comparisons, the audit, diagnoses, recovery, recomputation."""

@@ -1,0 +1,326 @@
+"""What a diagnosis goes by: of a watched run its rows, the facts of its first step and results of experiments; of a
+trained run its rows by epoch and the answers of its audit.
+"""
+
+import math
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import polars as pl
+
+from sonde.analysis.audit import RuleAudit, RunAudit
+
+EARLY = 10  # steps that are all looked at
+FEW = 100  # steps; a run that took fewer may be short rather than wrong
+FAILED = 0.1  # of the way from a constant answer to the lowest loss: a run that came less far failed
+ENDS = ("train_acc", "test_acc", "test_loss")  # of a trained run, beside the loss that it is trained by
+OF_MAPS = frozenset({"NllLossNd", "NllLoss2D", "NllLoss2d"})  # with the classes at axis 1
+CLASSES = OF_MAPS | {"NllLoss", "LogSoftmax"}
+BINARY = frozenset({"BinaryCrossEntropy", "BinaryCrossEntropyWithLogits"})
+DISTANCES = frozenset({"MseLoss", "SmoothL1Loss", "HuberLoss", "L1Loss"})
+PLAIN = frozenset(
+    {"View", "UnsafeView", "Reshape", "ReshapeAlias", "Transpose", "Permute", "Squeeze", "Clone", "Alias"}
+)
+"""Operations of a loss, as autograd names them."""
+LINEAR = ("Addmm", "Mm", "Convolution", "Linear", "MkldnnLinear")
+"""Operations that multiply by weights."""
+HAS_NO_GRADIENT = "the parameter has no gradient"  # a row's reason
+WEIGHTED = (
+    "linear",
+    "convolution",
+    "recurrent",
+    "attention",
+)  # kinds of modules that multiply their input by weights
+
+
+@dataclass(frozen=True, kw_only=True)
+class Audited:
+    """A run that Sonde trained, as the audit sees it."""
+
+    rule: RuleAudit  # over all seeds
+    run: RunAudit | None  # None: it diverged
+    diverged: int | None = None  # after which epoch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Signs:
+    """One run.  Questions that several diagnoses ask are answered here, once."""
+
+    rows: pl.DataFrame  # step, module, metric, value, defined, reason, …
+    facts: Mapping[str, Any]
+    steps: int  # that were taken
+    trials: Mapping[str, Any] | None = None  # what experiments on a copy found
+    audited: Audited | None = None  # of a trained run, whose layers stand for modules
+    epochs: Mapping[int, int] = field(default_factory=dict)  # of a trained run: step → epoch
+
+    @property
+    def length(self) -> str:
+        """How long the run was, in words."""
+        if self.audited is None:
+            return f"{self.steps} steps"
+        return f"{self.audited.diverged if self.audited.run is None else self.audited.run.run.epochs} epochs"
+
+    def when(self, step: int) -> str:
+        """A time, in words: the step, or the epoch of a trained run."""
+        return f"step {step}" if self.audited is None else f"epoch {self.epochs[step]}"
+
+    @property
+    def at_first(self) -> str:
+        """The beginning, in words: a trained run is first looked at before its first step."""
+        return "In the first steps" if self.audited is None else "At initialisation"
+
+    # Rows
+
+    @cached_property
+    def _by_metric(self) -> dict[str, dict[str | None, dict[int, float]]]:
+        found: dict[str, dict[str | None, dict[int, float]]] = {}
+        known = self.rows.filter(pl.col("defined")).select("metric", "module", "step", "value")
+        for metric, module, step, value in known.iter_rows():
+            found.setdefault(metric, {}).setdefault(module, {})[step] = value
+        return found
+
+    def series(self, metric: str) -> dict[str, dict[int, float]]:
+        """module → step → value, of what is defined."""
+        return {name: steps for name, steps in self._by_metric.get(metric, {}).items() if name is not None}
+
+    def of_run(self, metric: str) -> dict[int, float]:
+        """step → value of a metric of the whole run."""
+        return self._by_metric.get(metric, {}).get(None, {})
+
+    def at(self, metric: str, module: str, step: int = 0) -> float | None:
+        return self._by_metric.get(metric, {}).get(module, {}).get(step)
+
+    @cached_property
+    def watched(self) -> list[int]:
+        """Steps with measurements of modules."""
+        there = self.rows.filter(pl.col("module").is_not_null())["step"].unique().sort()
+        return there.to_list()
+
+    # Facts
+
+    @cached_property
+    def modules(self) -> list[dict[str, Any]]:
+        """Those that were called, in the order in which they returned."""
+        return [module for module in self.facts.get("modules", []) if module["calls"]]
+
+    @cached_property
+    def leaves(self) -> list[dict[str, Any]]:
+        """Those that contain no other that was called."""
+        names = [module["name"] for module in self.modules]
+        return [
+            m
+            for m in self.modules
+            if m["name"] != "(model)" and not any(other.startswith(f"{m['name']}.") for other in names)
+        ]
+
+    @cached_property
+    def depth(self) -> list[tuple[str, float]]:
+        """Modules with weights, or states of a trained run, in order; and √(numbers of a sample there)."""
+        if self.audited is not None:
+            return [(name, math.sqrt(self.facts["width"])) for name in self.facts["states"]]
+        return [
+            (m["name"], math.sqrt(max(1, math.prod(m["shape"][1:]))))
+            for m in self.leaves
+            if m.get("kind") in WEIGHTED and m["shape"]
+        ]
+
+    @cached_property
+    def parameters(self) -> list[dict[str, Any]]:
+        return list(self.facts.get("parameters", []))
+
+    def owner(self, parameter: str) -> str:
+        """The module that a parameter belongs to."""
+        return parameter.rpartition(".")[0] or "(model)"
+
+    @cached_property
+    def kinds(self) -> dict[str, str | None]:
+        return {module["name"]: module.get("kind") for module in self.modules}
+
+    @cached_property
+    def without_gradient(self) -> set[str]:
+        """Parameters that had no gradient in any watched step; one that is not finite is a gradient."""
+        never = (pl.col("reason") == HAS_NO_GRADIENT).fill_null(False).all()
+        known = self.rows.filter(pl.col("metric") == "weight_grad_norm").group_by("module").agg(never)
+        return {module for module, had_none in known.iter_rows() if had_none}
+
+    # The loss
+
+    @cached_property
+    def losses(self) -> dict[int, float]:
+        return dict(sorted(self.of_run("loss").items()))
+
+    @property
+    def _fewest(self) -> int:
+        """Losses to average: those of steps scatter, that of an epoch is a mean."""
+        return 3 if self.audited is None else 1
+
+    @cached_property
+    def first_loss(self) -> float | None:
+        """The mean of the first three steps; of the first alone where the next ones throw it off."""
+        known = list(self.losses.values())[: self._fewest]
+        if not known:
+            return None
+        mean = statistics.fmean(known)
+        return known[0] if abs(mean) > 2 * abs(known[0]) > 0 else mean
+
+    @cached_property
+    def last_loss(self) -> float | None:
+        """The mean of the last tenth, three steps at least."""
+        known = list(self.losses.values())
+        return statistics.fmean(known[-max(self._fewest, len(known) // 10) :]) if known else None
+
+    @cached_property
+    def fell(self) -> float | None:
+        """By which share of its size the loss fell."""
+        if self.first_loss is None or self.last_loss is None or self.first_loss == 0:
+            return None
+        return (self.first_loss - self.last_loss) / abs(self.first_loss)
+
+    @cached_property
+    def loss_of_chance(self) -> float | None:
+        """What a constant answer scores, as the task of a trained run says; of a watched one equal shares for all
+        classes, where the operations of the loss show a plain cross-entropy.
+        """
+        if self.audited is not None:
+            known: float | None = self.facts["constant_loss"]
+            return known
+        shape, ops = self.facts.get("output_shape") or [], set(self.facts.get("loss_ops") or [])
+        if not shape or not ops or self.first_loss is None:
+            return None
+        named, binary = ops & CLASSES, ops & BINARY
+        if not (named or binary) or ops - CLASSES - BINARY - PLAIN or (named and len(shape) < 2):
+            return None
+        classes = 2 if binary else self._classes
+        if classes is None:
+            return None
+        many = math.prod(shape) if binary else math.prod(shape) // classes
+        one = math.log(classes)
+        summed = abs(self.first_loss - many * one) < 0.3 * many * one
+        return (many * one if summed and many > 3 else one) or None
+
+    @property
+    def _classes(self) -> int | None:
+        """How many classes a cross-entropy tells apart: the axis of the output that the loss takes for them.
+
+        As it is (samples × classes × …), or as the loss sees it (places × classes); where neither is known, the one
+        axis that the targets lack.
+        """
+        shape, ops = self.facts["output_shape"], set(self.facts["loss_ops"])
+        if len(shape) == 2:
+            return int(shape[-1])
+        if ops & OF_MAPS and not ops & {"Transpose", "Permute"}:
+            return int(shape[1])
+        in_loss = self.facts.get("loss_shape") or []
+        if len(in_loss) > 1 and math.prod(in_loss) == math.prod(shape):
+            return int(in_loss[1])
+        targets = [known["shape"] for known in self.facts.get("targets") or []][:1]
+        fitting = {shape[axis] for axis in (1, -1) if targets == [[*shape[:axis], *shape[axis:][1:]]]}
+        return int(fitting.pop()) if len(fitting) == 1 else None
+
+    @cached_property
+    def is_distance(self) -> bool:
+        """Whether the operations of the loss are those of a mean distance from numbers, and nothing else."""
+        ops = set(self.facts.get("loss_ops") or [])
+        of_numbers = bool(ops & DISTANCES) or ops >= {"Mean", "Abs", "Sub"}
+        return of_numbers and not ops - DISTANCES - PLAIN - {"Mean", "Abs", "Sub", "Expand"}
+
+    @cached_property
+    def moved(self) -> float | None:
+        """How far the steps carried weight matrices, in their own norms: the median of mean ‖ΔW‖/‖W‖ × steps."""
+        matrices = {p["name"] for p in self.parameters if len(p["shape"] or []) > 1}
+        known = [
+            statistics.fmean(steps.values())
+            for name, steps in self.series("update_ratio").items()
+            if name in matrices and steps
+        ]
+        return statistics.median(known) * self.steps if known else None
+
+    @cached_property
+    def broke(self) -> int | None:
+        """The first step in which something was not finite."""
+        if self.audited is not None:
+            return None if self.audited.diverged is None else self.steps
+        found = self.rows.filter(pl.col("metric") == "nonfinite")["step"]
+        return None if found.is_empty() else int(found.min())  # type: ignore[arg-type]
+
+    # Experiments
+
+    def trial(self, *path: str) -> Any:
+        """A result, or None where it was not asked for or has no answer."""
+        found: Any = self.trials
+        for key in path:
+            if not isinstance(found, Mapping):
+                return None
+            found = found.get(key)
+        return found
+
+    def score_of(self, loss: float | None) -> float | None:
+        """Where a loss on the batch stands: 0 is the best constant answer, 1 the lowest loss there is."""
+        trivial, floor = self.trial("loss", "trivial"), self.trial("loss", "floor")
+        if loss is None or trivial is None or floor is None or not trivial - floor > 1e-9 * max(1.0, abs(trivial)):
+            return None
+        return float((trivial - loss) / (trivial - floor))
+
+    @cached_property
+    def score(self) -> float | None:
+        """How far the run came, from a constant answer (0) to the lowest loss (1).
+
+        On the batch of the experiments, or in its last steps if that is less; without experiments by the logged
+        loss, where that of a constant is known.
+        """
+        if self.steps == 0:  # before training, fifty steps on the batch stand for the run
+            return self.fit("1")
+        on_batch, at_end = self.trial("score"), self.score_of(self.last_loss)
+        if on_batch is None and self.trials is None and self.loss_of_chance and self.last_loss is not None:
+            return max(1 - self.last_loss / self.loss_of_chance, self._by_samples)
+        if on_batch is None or at_end is None or not self._same_loss:
+            return None if on_batch is None else float(on_batch)
+        if on_batch >= 0.5 and (self.fell or 0.0) >= 0.5:  # the batch is harder or easier than the last ones
+            return float(on_batch)
+        return min(float(on_batch), at_end)
+
+    @property
+    def _by_samples(self) -> float:
+        """The same of a trained run by its test samples and by the share of right answers: dropout, or answers that are
+        too bold, make a loss high without it.
+        """
+        if self.audited is None or self.loss_of_chance is None:
+            return -math.inf
+        chance = math.exp(-self.loss_of_chance)
+        ends = {metric: known[max(known)] for metric in ENDS if (known := self.of_run(metric))}
+        reached = [(ends[metric] - chance) / (1 - chance) for metric in ("train_acc", "test_acc") if metric in ends]
+        return max([*reached, 1 - ends.get("test_loss", math.inf) / self.loss_of_chance])
+
+    @property
+    def _same_loss(self) -> bool:
+        """Whether the loss that was logged is the one of the experiments: they agree on the first step."""
+        logged, found = self.losses.get(0), self.trial("loss_start")
+        return logged is not None and found is not None and abs(logged - found) <= 0.3 * max(abs(logged), abs(found))
+
+    def fit(self, name: str) -> float | None:
+        """The score that fifty steps on the batch reach in one of the fits; −∞ where they diverge."""
+        known = self.trial("fits", name)
+        if known is None or "failed" in known:
+            return None
+        return -math.inf if known["last"] is None else self.score_of(known["last"])
+
+    @property
+    def learned(self) -> bool | None:
+        """Whether the run learned: half of the way to the lowest loss; without experiments, a loss that halved."""
+        if self.broke is not None:
+            return False
+        if self.score is not None:
+            return self.score >= 0.5
+        return None if self.fell is None else self.fell >= 0.5
+
+    @property
+    def failed(self) -> bool:
+        """Whether it is sure that the run learned nearly nothing."""
+        if self.broke is not None:
+            return True
+        if self.score is not None:
+            return self.score < FAILED
+        return self.fell is not None and self.fell < FAILED

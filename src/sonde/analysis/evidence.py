@@ -1,0 +1,63 @@
+"""What a figure or a finding may rest on: tidy rows, and one line per run.  Knows no store."""
+
+from dataclasses import dataclass, field
+
+import polars as pl
+
+RUNS_SCHEMA = pl.Schema(
+    {
+        "run": pl.String,
+        "label": pl.String,  # of the network, derived from its configuration
+        "model": pl.String,
+        "rule": pl.String,
+        "rule_label": pl.String,
+        "task": pl.String,  # null, as label and scale are, when a file does not record it
+        "task_label": pl.String,
+        "out_ln": pl.Boolean,  # terminal LayerNorm on or off; null where the network has no such choice
+        "variant": pl.String,  # raw or scaled for the residual study; null where it has no meaning
+        "seed": pl.Int64,  # null when a file does not record it
+        "scale": pl.String,
+        "epochs": pl.Int64,
+        "steps": pl.Int64,
+        "batch": pl.Int64,
+        "lr": pl.Float64,
+        "samples": pl.Int64,  # training samples
+        "depth": pl.Int64,
+        "width": pl.Int64,
+        "alpha": pl.Float64,  # weight scale; null where it has no meaning
+        "probe_size": pl.Int64,  # samples of a snapshot; 1 where gradients are those of the batch-mean loss already
+        "model_alpha": pl.Float64,  # α of a student_net's nonlinearity; null elsewhere
+        "input_norm": pl.String,  # of a bridge: layer or none; null elsewhere, and when a file does not record it
+        "reader": pl.String,  # which vector of a sample is read: flat (all of it), cls, last or mean
+        "output": pl.String,  # of plain_mlp and res_mlp: relu or linear, the last layer; null elsewhere
+    }
+)
+
+NO_DATA_SET = "data set not recorded"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Tidy rows (`sonde.metrics.rows.SCHEMA`), the runs they belong to, and where they were read."""
+
+    rows: pl.DataFrame
+    runs: pl.DataFrame
+    source: str
+    beside: "Evidence | None" = field(default=None, kw_only=True)  # of the runs that the study trains beside its own
+
+    def of(self, **choice: str) -> "Evidence":
+        """The runs whose columns equal the choice, and their rows."""
+        runs = self.runs.filter(**choice) if choice else self.runs
+        return Evidence(self.rows.join(runs.select("run"), on="run", how="semi"), runs, self.source)
+
+    def rows_of(self, run: str) -> pl.DataFrame:
+        """The rows of one run."""
+        return self.rows.filter(run=run)
+
+    def metric(self, name: str) -> pl.DataFrame:
+        """Rows of one metric beside the description of their run; undefined values stay NaN."""
+        return self.rows.filter(metric=name).join(self.runs, on="run", how="inner", suffix="_of_run")
+
+
+class NoData(Exception):
+    """The rows a figure needs are not there; the message says which."""

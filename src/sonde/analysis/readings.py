@@ -1,0 +1,250 @@
+"""What stored runs measured, looked up in their rows: a reading of many runs at once, or all readings of each run."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from sonde.metrics.rows import Reading, undefined
+from sonde.store.stored import Run
+
+WHOLE = -1
+"""Stands for the layer of a measurement of the whole network."""
+
+Key = tuple[str, int, int | None]
+"""Metric, epoch and layer."""
+
+
+class Readings:
+    """Rows of many runs.  Runs are asked the same things, so each is looked up for all of them at once."""
+
+    def __init__(self, rows: pl.DataFrame) -> None:
+        self.rows = rows
+        self._of_metric: dict[str, pl.DataFrame] = {}
+        self._looked_up: dict[tuple[object, ...], dict[str, Reading]] = {}
+
+    def at(self, metric: str, **where: int) -> dict[str, Reading]:
+        """Run → reading, of the runs that took it; undefined where there are several at one place."""
+        key = (metric, *where.items())
+        if key not in self._looked_up:
+            if metric not in self._of_metric:
+                self._of_metric[metric] = _known(self.rows.filter(metric=metric))
+            here = self._of_metric[metric].filter(**where)
+            found: dict[str, Reading] = {}
+            for run, value, reason, samples in here.select("run", "value", "reason", "samples").iter_rows():
+                several = f"{metric} has several values there" if run in found else reason
+                found[run] = Reading(metric=metric, value=value, samples=samples, reason=several)
+            self._looked_up[key] = found
+        return self._looked_up[key]
+
+
+class RunReadings:
+    """One run's readings; a value that is not there or undefined is NaN."""
+
+    def __init__(self, readings: Readings, run: dict[str, Any]) -> None:
+        self.readings, self.run = readings, run
+
+    def value(self, metric: str, **where: int) -> float:
+        reading = self.readings.at(metric, **where).get(self.run["run"])
+        return math.nan if reading is None else reading.value
+
+    def change(self, metric: str, **where: int) -> float:
+        """The value after the last epoch relative to initialisation."""
+        before, after = (self.value(metric, epoch=epoch, **where) for epoch in (0, self.run["epochs"]))
+        return after / before if before > 0 else math.nan
+
+
+class Layout:
+    """Where each reading stands among those of a run; what is asked of it is known for all runs that share it."""
+
+    def __init__(self, keys: Iterable[Key]) -> None:
+        self.positions = {key: position for position, key in enumerate(keys)}
+        self._epochs: dict[tuple[str, Sequence[int | None]], list[int]] = {}
+        self._across: dict[tuple[str, int, Sequence[int]], slice | list[int | None]] = {}
+        self._gaps: dict[tuple[str, int, Sequence[int]], Reading | None] = {}
+
+    def epochs(self, metric: str, layers: Sequence[int | None]) -> list[int]:
+        """The epochs at which it was measured at any of the layers."""
+        key = (metric, layers)
+        if key not in self._epochs:
+            epochs = {epoch for name, epoch, layer in self.positions if name == metric and layer in layers}
+            self._epochs[key] = sorted(epochs)
+        return self._epochs[key]
+
+    def across(self, metric: str, epoch: int, layers: Sequence[int]) -> slice | list[int | None]:
+        """Its positions at one epoch, layer by layer; None where it was not measured, a slice where they follow."""
+        key = (metric, epoch, layers)
+        if key not in self._across:
+            places = [self.positions.get((metric, epoch, layer)) for layer in layers]
+            first = places[0] if places and places[0] is not None else 0
+            run = slice(first, first + len(places))
+            self._across[key] = run if places == list(range(run.start, run.stop)) else places
+        return self._across[key]
+
+    def gap(self, metric: str, epoch: int, layers: Sequence[int]) -> Reading | None:
+        """Why a mean over the layers is undefined in every run, where it was not measured at the first of them."""
+        key = (metric, epoch, layers)
+        if key not in self._gaps:
+            measured = (metric, epoch, layers[0]) in self.positions
+            why = f"layer {layers[0]}: {not_measured(metric, epoch)}"
+            self._gaps[key] = None if measured else undefined(metric, why)
+        return self._gaps[key]
+
+
+def not_measured(metric: str, epoch: int) -> str:
+    return f"{metric} was not measured at epoch {epoch}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredRun:
+    """One run with all it measured, by metric, epoch and layer."""
+
+    id: str
+    seed: int
+    rule: str
+    depth: int
+    epochs: int
+    layout: Layout = field(repr=False)  # shared by runs that measured the same things
+    values: NDArray[np.float64] = field(repr=False)  # in the order of the layout; NaN where undefined
+    reasons: Mapping[int, str] = field(repr=False)  # by place in that order, of those that are undefined
+    samples: NDArray[np.int64] = field(repr=False)
+
+    def at(self, metric: str, epoch: int, layer: int | None = None) -> Reading:
+        """The reading, or an undefined one that says it was not taken."""
+        n = self.layout.positions.get((metric, epoch, layer))
+        if n is None:
+            return undefined(metric, not_measured(metric, epoch), layer=layer)
+        return Reading(
+            metric=metric,
+            value=self.values.item(n),
+            samples=self.samples.item(n),
+            layer=layer,
+            reason=self.reasons.get(n),
+        )
+
+    def across(self, metric: str, epoch: int, layers: Sequence[int]) -> list[float]:
+        """The values of one epoch, layer by layer; NaN where undefined, and `at` knows why."""
+        places = self.layout.across(metric, epoch, layers)
+        if isinstance(places, slice):
+            values: list[float] = self.values[places].tolist()
+            return values
+        return [math.nan if n is None else self.values.item(n) for n in places]
+
+    def epochs_of(self, metric: str, layers: Sequence[int | None] = (None,)) -> list[int]:
+        """The epochs at which it was measured at any of the layers."""
+        return self.layout.epochs(metric, layers)
+
+    @property
+    def layers(self) -> range:
+        """1 … L, the states that leave a block."""
+        return range(1, self.depth + 1)
+
+    @property
+    def deep(self) -> range:
+        """1 … L−1: neither the embedding's state nor the one that some rules give the exact gradient."""
+        return range(1, self.depth)
+
+    def mean(self, metric: str, epoch: int, layers: Sequence[int]) -> Reading:
+        """Over the layers; undefined where one of them is, for an average covers the layers it names."""
+        if not layers:
+            return undefined(metric, "there is no layer between the first and the last state")
+        if gap := self.layout.gap(metric, epoch, layers):
+            return gap
+        values = self.across(metric, epoch, layers)
+        for layer, value in zip(layers, values, strict=True):
+            if math.isnan(value):
+                return undefined(metric, f"layer {layer}: {self.at(metric, epoch, layer).reason}")
+        return Reading(metric=metric, value=math.fsum(value / len(layers) for value in values), samples=0)
+
+
+def measured(rows: pl.DataFrame, runs: Sequence[Run], metrics: Sequence[str]) -> dict[str, MeasuredRun]:
+    """Run id → the run with all its readings of these metrics."""
+    known = _by_run(rows, metrics)
+    stretches = known["run"].rle().struct.unnest()
+    ends = stretches["len"].cum_sum()
+    spans = dict(zip(stretches["value"], zip(ends - stretches["len"], ends, strict=True), strict=True))
+    layouts, reasons = _Layouts(known), _Reasons(known["reason"])
+    values, samples = known["value"].to_numpy(), known["samples"].to_numpy()
+    by_id = {}
+    for run in runs:
+        span = slice(*spans.get(run.id, (0, 0)))
+        by_id[run.id] = MeasuredRun(
+            id=run.id,
+            seed=run.config["seed"],
+            rule=run.config["rule"]["name"],
+            depth=run.about["depth"],
+            epochs=run.config["epochs"],
+            layout=layouts.of(span),
+            values=values[span],
+            reasons=reasons.of(span),
+            samples=samples[span],
+        )
+    return by_id
+
+
+def _known(rows: pl.DataFrame | pl.LazyFrame) -> pl.DataFrame:
+    """NaN where a value is undefined or not finite, with the reason for it."""
+    defined = (pl.col("defined") & pl.col("value").is_finite()).fill_null(False)
+    reason = pl.when(pl.col("reason") == "").then(None).otherwise("reason")
+    return (
+        rows.lazy()
+        .with_columns(
+            value=pl.when(defined).then("value").otherwise(math.nan),
+            reason=pl.when(~defined).then(reason.fill_null("no reason was recorded")),
+            samples=pl.col("samples").fill_null(0),
+        )
+        .collect()
+    )
+
+
+def _by_run(rows: pl.DataFrame, metrics: Sequence[str]) -> pl.DataFrame:
+    """The readings of these metrics, those of a run together."""
+    wanted = rows.lazy().filter(pl.col("metric").is_in(metrics))
+    known = _known(
+        wanted.select(
+            "run",
+            "epoch",
+            pl.col("metric").cast(pl.Enum(metrics)),
+            pl.col("layer").fill_null(WHOLE),
+            "value",
+            "defined",
+            "reason",
+            "samples",
+        )
+    )
+    scattered = known["run"].rle().len() > known["run"].n_unique()
+    return known.sort("run", maintain_order=True) if scattered else known
+
+
+class _Reasons:
+    """Why readings are undefined: few of them are."""
+
+    def __init__(self, reasons: pl.Series) -> None:
+        self.places = reasons.is_not_null().arg_true().to_numpy()
+        self.texts = reasons.drop_nulls().to_list()
+
+    def of(self, span: slice) -> dict[int, str]:
+        first, last = np.searchsorted(self.places, (span.start, span.stop)).tolist()
+        places = self.places[first:last] - span.start
+        return dict(zip(places.tolist(), self.texts[first:last], strict=True))
+
+
+class _Layouts:
+    """The layout of every run, made once for all that have the same."""
+
+    def __init__(self, known: pl.DataFrame) -> None:
+        self.keys = known.select("metric", "epoch", "layer")
+        metric, epoch, layer = self.keys
+        self.columns = [metric.to_physical().to_numpy(), epoch.to_numpy(), layer.to_numpy()]
+        self.made: dict[tuple[bytes, ...], Layout] = {}
+
+    def of(self, span: slice) -> Layout:
+        code = tuple(column[span].tobytes() for column in self.columns)
+        if code not in self.made:
+            keys = self.keys[span].iter_rows()
+            self.made[code] = Layout((m, e, None if layer == WHOLE else layer) for m, e, layer in keys)
+        return self.made[code]

@@ -1,0 +1,259 @@
+"""Stored values of a run's last epoch beside what the definitions say."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import polars as pl
+
+from sonde.analysis.recompute.definitions import DEFINITIONS, Definition, Key, evaluation, grad_resolution
+from sonde.analysis.recompute.numbers import Value
+from sonde.analysis.recompute.setting import Setting
+from sonde.analysis.recompute.stored import StoredEnd, shaken
+from sonde.core.errors import SondeError, nearest
+
+EXACT = 1e-9  # relative, of what is computed in float64
+SINGLE = 1e-6  # of sums over a network that computes in float32
+EPS64, EPS32 = 2.0**-52, 2.0**-23
+ROUNDINGS = 10  # differences up to so many times what the last bit of every weight changes are rounding
+
+ON_THE_WAY = "measured during the epoch, of which only the end is stored"
+
+# What belongs to the steps of the epoch: from its end nobody can say what it was on the way.
+COURSE = (
+    "train_loss",
+    "train_acc",
+    "batch_loss",
+    "state_pred_error",
+    "credit_consistency",
+    "credit_change",
+    "credit_terminal_value",
+    "credit_terminal_gradient",
+    "ddtp_inverse_error",
+)
+# What cannot be said without a tensor that older versions did not store.
+NEEDS = {
+    "drift": "initial",
+    **dict.fromkeys(("credit_norm", "credit_cosine", "rho", "nudge"), "rule"),
+}
+
+
+class Difference(NamedTuple):
+    """One stored value, and the same recomputed; NaN is undefined."""
+
+    metric: str
+    layer: int | None
+    stored: float
+    samples: int
+    found: Value
+    single: bool
+    rounding: float
+
+    @property
+    def number(self) -> float:
+        number = self.found.number
+        return math.nan if number is None or not math.isfinite(number) else number
+
+    @property
+    def absolute(self) -> float:
+        both = (self.stored, self.number)
+        return abs(self.stored - self.number) if not any(map(math.isnan, both)) else 0.0
+
+    @property
+    def relative(self) -> float:
+        """To the value; of a mean whose terms cancel, to their size."""
+        return self.absolute / max(abs(self.stored), abs(self.number), self.found.terms) if self.absolute else 0.0
+
+    @property
+    def close(self) -> bool:
+        return self.relative <= (SINGLE if self.single else EXACT)
+
+    @property
+    def words(self) -> str:
+        at = self.metric if self.layer is None else f"{self.metric} at layer {self.layer}"
+        said = [_word(self.stored, self.samples), _word(self.number, self.found.samples)]
+        return f"{at}: stored {said[0]}, by its definition {said[1]}"
+
+    @property
+    def agrees(self) -> bool:
+        if math.isnan(self.stored) or math.isnan(self.number):
+            return math.isnan(self.stored) == math.isnan(self.number) or self.found.either
+        same_samples = self.samples == self.found.samples
+        return same_samples and (self.close or self.absolute <= max(self.rounding, self.found.rounding))
+
+
+@dataclass(frozen=True)
+class Line:
+    """All stored values of a metric."""
+
+    metric: str
+    values: int
+    undefined: int
+    single: bool = False
+    worst: Difference | None = None  # by relative difference
+    largest: float = 0.0  # absolute difference
+    wrong: Difference | None = None  # the first that does not agree
+    reason: str | None = None  # why it was not recomputed
+
+    @property
+    def verdict(self) -> str:
+        if self.reason is not None:
+            return "not recomputed"
+        if self.wrong is not None:
+            return "differs"
+        return "agrees" if self.worst is None or self.worst.close else "rounding"
+
+
+@dataclass(frozen=True)
+class Recomputation:
+    """A run's last epoch, metric by metric."""
+
+    run: str
+    epoch: int
+    lines: list[Line]
+
+    @property
+    def wrong(self) -> bool:
+        return any(line.wrong is not None for line in self.lines)
+
+    @property
+    def not_recomputed(self) -> dict[str, list[str]]:
+        """Reason → metrics."""
+        found: dict[str, list[str]] = {}
+        for line in self.lines:
+            if line.reason is not None:
+                found.setdefault(line.reason, []).append(line.metric)
+        return found
+
+    def worst(self, *, single: bool) -> Difference | None:
+        """The largest relative difference among metrics of one precision."""
+        known = [line.worst for line in self.lines if line.worst is not None and line.single == single]
+        return max(known, key=lambda difference: difference.relative, default=None)
+
+
+def recompute(
+    end: StoredEnd,
+    metrics: Sequence[str] = (),
+    on_progress: Callable[[int, int], None] = lambda done, of: None,
+) -> Recomputation:
+    """Recompute what is stored, or those of these names: `rho`, `rho/null`, `nudge[0.01]`, `drift`."""
+    rows = end.rows.filter(pl.col("metric").is_in(_chosen(end.rows["metric"].unique(), metrics)))
+    groups = rows.partition_by("metric", maintain_order=True, as_dict=True)
+    wanted = dict.fromkeys(_definition_of(str(metric)) for (metric,) in groups)
+    found: dict[str, list[Difference]] = {}
+    definitions = [name for name in wanted if name in TABLE]
+    for done, name in enumerate(definitions):
+        on_progress(done, len(definitions))
+        for difference in _differences(name, end, rows):
+            found.setdefault(_line_of(difference.metric), []).append(difference)
+    stored: dict[str, list[pl.DataFrame]] = {}
+    for (metric,), group in groups.items():
+        stored.setdefault(_line_of(str(metric)), []).append(group)
+    lines = [_line(name, pl.concat(frames), found.get(name, []), end) for name, frames in stored.items()]
+    return Recomputation(end.id, end.epoch, lines)
+
+
+# Metrics that another definition gives.
+MEASURED_WITH = {
+    "state": "trace",
+    "weight_ratio": "weight_alignment",
+    "grad_per_error": "grad_norm",
+    "test_loss": "evaluation",
+    "test_acc": "evaluation",
+}
+
+TABLE: dict[str, Definition] = {
+    **DEFINITIONS,
+    "evaluation": evaluation,
+    "grad_resolution": grad_resolution,
+}
+IN_SINGLE = ("evaluation", "grad_resolution")
+"""What runs in the precision of training."""
+
+
+def _chosen(there: Iterable[str], wanted: Sequence[str]) -> list[str]:
+    names = sorted(there)
+    if not wanted:
+        return names
+    chosen = []
+    for want in wanted:
+        some = [name for name in names if want in (name, _base(name), _definition_of(name))]
+        if not some:
+            known = {_base(name) for name in names} | set(names)
+            raise SondeError(f"no metric {want!r} was measured at the last epoch: {nearest(want, known)}")
+        chosen += some
+    return chosen
+
+
+def _base(metric: str) -> str:
+    """`nudge[0.01]/bp` → `nudge`."""
+    return metric.split("/")[0].split("[")[0]
+
+
+def _definition_of(metric: str) -> str:
+    base = _base(metric)
+    return MEASURED_WITH.get(base, base)
+
+
+def _line_of(metric: str) -> str:
+    """Parameters and units share a line."""
+    base = _base(metric)
+    return f"{base}[…]" if "[" in metric and base != "nudge" else metric
+
+
+def _differences(name: str, end: StoredEnd, rows: pl.DataFrame) -> list[Difference]:
+    """Of all values that a definition speaks of; where some are large, with the rounding measured."""
+    found = _found(name, end.setting)
+    single = name in IN_SINGLE and end.config.precision != "float64"
+    columns = rows.select("metric", "layer", "value", "samples")
+    pairs = [
+        Difference(metric, layer, value, samples, found[metric, layer], single, 0.0)
+        for metric, layer, value, samples in columns.iter_rows()
+        if (metric, layer) in found
+    ]
+    if all(pair.agrees for pair in pairs):
+        return pairs
+    again = _found(name, shaken(end.setting, EPS32 if single else EPS64))
+    return [pair._replace(rounding=_rounding(pair.number, again.get((pair.metric, pair.layer)))) for pair in pairs]
+
+
+def _found(name: str, setting: Setting) -> dict[Key, Value]:
+    return dict(TABLE[name](setting))
+
+
+def _rounding(number: float, again: Value | None) -> float:
+    if again is None or again.number is None:
+        return 0.0
+    change = ROUNDINGS * abs(number - again.number)
+    return change if math.isfinite(change) else 0.0
+
+
+def _line(name: str, stored: pl.DataFrame, found: list[Difference], end: StoredEnd) -> Line:
+    undefined = stored.filter(~pl.col("defined")).height
+    if not found:
+        return Line(name, stored.height, undefined, reason=_why_not(name, end))
+    if len(found) < stored.height:
+        known = {(difference.metric, difference.layer) for difference in found}
+        others = [key for key in stored.select("metric", "layer").iter_rows() if key not in known]
+        raise SondeError(f"run {end.id} stores {others[0]}, which its network does not have")
+    return Line(
+        name,
+        stored.height,
+        undefined,
+        found[0].single,
+        worst=max(found, key=lambda difference: difference.relative),
+        largest=max(difference.absolute for difference in found),
+        wrong=next((difference for difference in found if not difference.agrees), None),
+    )
+
+
+def _why_not(name: str, end: StoredEnd) -> str:
+    if name in COURSE:
+        return ON_THE_WAY
+    missing = end.missing.get("null" if "/null" in name else NEEDS.get(_base(name), ""))
+    return missing or "this version has no definition of it"
+
+
+def _word(value: float, samples: int) -> str:
+    return "undefined" if math.isnan(value) else f"{value:.12g} (n = {samples})"

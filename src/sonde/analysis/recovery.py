@@ -1,0 +1,272 @@
+"""What of backprop's margin over frozen blocks a rule recovers, and which of the audit's quantities goes with it."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from sonde.analysis.audit import CONTROLLED, NUDGE, Audit, RecipeAudit, RuleAudit, RunAudit
+from sonde.analysis.questions import scale_free, since_init
+from sonde.core.flat_configs import identity
+from sonde.core.formatting import number
+from sonde.core.seed_statistics import Interval, Summary, summarise, t_interval
+from sonde.metrics import symbol_of
+
+FEW = 5  # rules: fewer have no rank correlation worth a number
+SHUFFLES = 9999
+CONFIDENCE = 0.95
+YARDSTICKS = ("bp", "frozen")
+"""Of the share, 1 and 0."""
+
+LOOKING = ("probes.", "log")
+"""Keys of a recipe that say what is looked at, not what is trained."""
+
+STREAM = "‖h_L‖ ÷ init"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recovered:
+    """A rule's share of backprop's margin over frozen blocks: (rule − frozen) ÷ (bp − frozen), means over seeds."""
+
+    rule: str
+    label: str
+    by_seed: dict[int, float]  # where backprop is above frozen blocks
+    without: dict[int, str]  # seeds that have no share of their own, and why
+    share: Summary
+    interval: Interval
+    test_error: float  # of one seed's share: standard error of three accuracies on a finite test set; else NaN
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accuracy:
+    """A share of right answers, and of how many test samples."""
+
+    value: float
+    samples: int
+
+    @property
+    def variance(self) -> float:
+        """Binomial."""
+        return self.value * (1 - self.value) / self.samples if self.samples else math.nan
+
+
+def error_by_test_set(rule: Accuracy, bp: Accuracy, frozen: Accuracy) -> float:
+    """The standard error of (rule − frozen) ÷ (bp − frozen) from the test samples alone.
+
+    The three accuracies are taken as independent.  With R the share,
+    √(var(rule) + R² var(bp) + (1 − R)² var(frozen)) ÷ (bp − frozen).  What another seed changes comes on top.
+    """
+    margin = bp.value - frozen.value
+    if not margin > 0:
+        return math.nan
+    share = (rule.value - frozen.value) / margin
+    variance = rule.variance + share**2 * bp.variance + (1 - share) ** 2 * frozen.variance
+    return math.sqrt(variance) / margin
+
+
+def recovered(recipe: RecipeAudit, confidence: float = CONFIDENCE) -> list[Recovered]:
+    """Every rule of a recipe but the two yardsticks, the largest share first; those without one last."""
+    return sorted((one for one, _ in _pairs(recipe, confidence)), key=_rank)
+
+
+def _rank(one: Recovered) -> tuple[bool, float]:
+    return one.share.n == 0, -one.share.mean if one.share.n else 0.0
+
+
+def _pairs(recipe: RecipeAudit, confidence: float) -> list[tuple[Recovered, RuleAudit]]:
+    best, frozen = ([rule for rule in recipe.rules if rule.rule == name] for name in YARDSTICKS)
+    return [
+        (_recovered(rule, best, frozen, confidence), rule)
+        for rule in recipe.rules
+        if rule.rule not in YARDSTICKS and rule.runs
+    ]
+
+
+def _recovered(rule: RuleAudit, best: Sequence[RuleAudit], frozen: Sequence[RuleAudit], confidence: float) -> Recovered:
+    margin = best[0].margin.by_seed if len(best) == 1 else {}
+    why = (
+        "there is no backprop of this recipe"
+        if not best
+        else f"there are {len(best)} backprops of this recipe"
+        if len(best) > 1
+        else None
+    )
+    shares, without = {}, dict(rule.margin.without)
+    for seed, points in rule.margin.by_seed.items():
+        if seed not in margin:
+            without[seed] = why or "backprop has no margin at this seed"
+        elif margin[seed] <= 0:
+            without[seed] = "backprop is not above frozen blocks"
+        else:
+            shares[seed] = points / margin[seed]
+    unpaired = None if rule.margin.by_seed else rule.margin.reason
+    reason = unpaired or next(iter(without.values()), "there is no run to pair")
+    around = share_of_margin(rule.margin.by_seed, margin)
+    return Recovered(
+        rule=rule.rule,
+        label=rule.label,
+        by_seed=shares,
+        without=without,
+        share=summarise(around, reason),
+        interval=t_interval(around, confidence),
+        test_error=_error_of_one(rule, *best, *frozen) if len(around) == 1 else math.nan,
+    )
+
+
+def _error_of_one(*rules: RuleAudit) -> float:
+    """Of the seed that all three have; NaN where they share none or several."""
+    seeds = set.intersection(*({one.run.seed for one in rule.runs} for rule in rules))
+    if len(seeds) != 1 or len(rules) != 1 + len(YARDSTICKS):
+        return math.nan
+    read = (one.run.at("test_acc", one.run.epochs) for rule in rules for one in rule.runs if one.run.seed in seeds)
+    return error_by_test_set(*(Accuracy(value=one.value, samples=one.samples) for one in read))
+
+
+def share_of_margin(gained: Mapping[int, float], margin: Mapping[int, float]) -> list[float]:
+    """A value for each seed that has both; their mean is the mean gain over the mean margin, their spread its error.
+
+    A ratio of means, so that a seed with a small margin does not count for more than the others: with R the ratio,
+    R + (gain − R margin) ÷ mean margin.  Nothing where there is no margin.
+    """
+    seeds = sorted(gained.keys() & margin.keys())
+    base = summarise(margin[seed] for seed in seeds)
+    if not base.n or base.mean <= 0:
+        return []
+    ratio = summarise(gained[seed] for seed in seeds).mean / base.mean
+    return [ratio + (gained[seed] - ratio * margin[seed]) / base.mean for seed in seeds]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Foretells:
+    """The rank correlation of a quantity with the share that a rule recovers, over rules."""
+
+    quantity: str
+    correlation: float  # Spearman's; NaN where undefined, and `reason` says why
+    chance: float  # how often shuffled rules correlate as strongly, in either direction
+    least: float  # the smallest chance that so many shuffles can find; 0 where all orders were tried
+    given_stream: float  # the same correlation once the ranks of ‖h_L‖ ÷ init are taken out of both sides
+    n: int  # rules that have both; one of two recipes counts twice
+    runs: int  # that they are means over
+    reason: str | None = None
+
+    @property
+    def said_chance(self) -> str:
+        """A chance as small as shuffles can find is an upper limit."""
+        return f"{'≤ ' * (self.chance <= self.least)}{number(self.chance)}"
+
+
+def shares(audited: Audit) -> list[tuple[RecipeAudit, list[Recovered]]]:
+    """What each rule recovers, recipe by recipe; a training counts once, however many probes looked at it."""
+    kept = _distinct(audited)
+    return [
+        (recipe, [one for one, rule in pairs if (recipe.title, rule.label) in kept])
+        for recipe in audited.recipes
+        for pairs in [sorted(_pairs(recipe, CONFIDENCE), key=lambda pair: _rank(pair[0]))]
+    ]
+
+
+def _distinct(audited: Audit) -> set[tuple[str, str]]:
+    """Recipe and rule of every training; of one that stands in two recipes, that with more rules to compare."""
+    found: dict[str, tuple[str, str]] = {}
+    for recipe in sorted(audited.recipes, key=lambda recipe: -len(recipe.rules)):
+        trained = {key: value for key, value in recipe.recipe.items() if not key.startswith(LOOKING)}
+        for rule in recipe.rules:
+            found.setdefault(identity(trained | rule.options | {"seeds": rule.seeds}), (recipe.title, rule.label))
+    return set(found.values())
+
+
+def foretelling(audited: Audit) -> list[Foretells]:
+    """Each quantity over all rules of all recipes, the strongest first.
+
+    A rule is one point, its mean over seeds: runs of one rule resemble each other, and shuffled one by one they would
+    make chance look rarer than it is.  Runs that differ in their probes alone are one training.
+    """
+    kept = _distinct(audited)
+    pairs = [
+        pair
+        for recipe in audited.recipes
+        for pair in _pairs(recipe, CONFIDENCE)
+        if pair[0].share.n and (recipe.title, pair[1].label) in kept
+    ]
+    found = [_foretells(name, of, pairs) for name, of in QUANTITIES.items()]
+    return sorted(found, key=lambda one: (one.reason is not None, -abs(one.correlation)))
+
+
+def _mean(metric: str) -> Callable[[RunAudit], float]:
+    return lambda one: one.run.mean(metric, one.run.epochs, one.run.deep).value
+
+
+def _above_chance(one: RunAudit) -> float:
+    """The share of layers at which cosine and ρ both are; NaN where D3 was not asked or left a layer open."""
+    layers = one.credits
+    if not layers or any(layer.standing is None for layer in layers):
+        return math.nan
+    return sum(layer.standing in ("above", "given") for layer in layers) / len(layers)
+
+
+QUANTITIES: dict[str, Callable[[RunAudit], float]] = {
+    "D1, largest growth over a block": lambda one: one.answers["D1"].value,
+    STREAM: lambda one: since_init(one.run, one.run.epochs, "hidden_norm").value,
+    "‖g_L‖·‖h_L‖/‖e‖ ÷ init": lambda one: scale_free(one.run, one.run.epochs).value,
+    "D2, cos(g, g in float64)": lambda one: one.answers["D2"].value,
+    "D3, share of layers above chance": _above_chance,
+    **{symbol_of(metric): _mean(metric) for metric in CONTROLLED},
+    symbol_of(NUDGE).replace(",", " of BP's gradient,"): _mean(f"{NUDGE}/bp"),
+}
+"""Of a run at its end; those of the credit are means over layers 1 … L−1."""
+
+
+def _foretells(name: str, of: Callable[[RunAudit], float], pairs: Sequence[tuple[Recovered, RuleAudit]]) -> Foretells:
+    over_runs = [
+        (summarise(map(of, rule.runs)), one.share.mean, summarise(map(QUANTITIES[STREAM], rule.runs)).mean)
+        for one, rule in pairs
+    ]
+    known = [(over.mean, share) for over, share, _ in over_runs if over.n]
+    n, runs = len(known), sum(over.n for over, _, _ in over_runs)
+    reason = None
+    if n < FEW:
+        reason = f"{n} rule{'' if n == 1 else 's'} with both: {FEW} are needed"
+    elif any(len(set(side)) == 1 for side in zip(*known, strict=True)):
+        reason = "all rules have the same value"
+    correlation, chance = (math.nan, math.nan) if reason else _rank_correlation(*zip(*known, strict=True))
+    streams = [(over.mean, share, top) for over, share, top in over_runs if over.n and math.isfinite(top)]
+    partial = math.nan if reason or name == STREAM else _partial(*map(list, zip(*streams, strict=True)))
+    return Foretells(
+        quantity=name,
+        correlation=correlation,
+        chance=chance,
+        least=2 / (SHUFFLES + 1) if math.factorial(n) > SHUFFLES else 0.0,
+        given_stream=partial,
+        n=n,
+        runs=runs,
+        reason=reason,
+    )
+
+
+def _partial(*sides: Sequence[float]) -> float:
+    """Spearman's correlation of two sides once the ranks of a third are taken out of both."""
+    import numpy as np
+    from scipy.stats import rankdata  # type: ignore[import-untyped]
+
+    if len(sides) != 3 or len(sides[0]) < FEW or any(len(set(side)) == 1 for side in sides):
+        return math.nan
+    (_, xy, xz), (_, _, yz), _ = np.corrcoef([rankdata(side) for side in sides])
+    rest = (1 - xz**2) * (1 - yz**2)
+    return float((xy - xz * yz) / math.sqrt(rest)) if rest > 1e-12 else math.nan
+
+
+def _rank_correlation(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, float]:
+    """Spearman's, and how often shuffled pairs correlate as strongly."""
+    import numpy as np
+    from scipy.stats import permutation_test, rankdata
+
+    mine, other = (rankdata(side) - (len(side) + 1) / 2 for side in (ours, theirs))
+    length = float(np.sqrt((mine @ mine) * (other @ other)))
+    test = permutation_test(
+        (mine,),
+        lambda shuffled, axis: (shuffled * other).sum(axis) / length,
+        permutation_type="pairings",
+        vectorized=True,
+        n_resamples=SHUFFLES,
+        rng=0,
+    )
+    return float(test.statistic), float(test.pvalue)

@@ -1,0 +1,265 @@
+"""The verdict on a rule in words, short and as a sentence, computed from the answers it stands on.
+
+Numbers are those of the table: of all the seeds of the rule, and n is said where it is less.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+
+from sonde.analysis.audit import QUESTIONS, RuleAudit, Tally
+from sonde.analysis.credit_question import MEASURES, LayerCredit, span
+from sonde.analysis.questions import Answer
+from sonde.analysis.thresholds import Thresholds
+from sonde.core.formatting import number, percent, signed
+from sonde.core.seed_statistics import POWER, Summary
+
+STANDINGS = {"above": "above chance", "at": "at chance", "below": "below chance"}
+
+
+def sentence(rule: RuleAudit) -> str:
+    """What became of the scale, the BP gradient, the credit and the blocks."""
+    asked = (_scale(rule), _gradient(rule), _credit(rule)) if rule.runs else ()
+    clauses = (_diverged(rule), *asked, _margin(rule), _left_out(rule))
+    return f"{rule.label}: {'; '.join(clause for clause in clauses if clause)}"
+
+
+def verdict(rule: RuleAudit) -> str:
+    """The questions that fired, in how many seeds, and those that stay open."""
+    tallies = {question: rule.tally(question) for question in QUESTIONS} if rule.runs else {}
+    fired = [_short_diverged(rule)] if rule.diverged else []
+    fired += [
+        question if len(tally.fired) == tally.n else f"{question} ({len(tally.fired)} of {tally.n})"
+        for question, tally in tallies.items()
+        if tally.fired
+    ]
+    open_ = [f"{question} {_open(tally)}" for question, tally in tallies.items() if tally.undefined]
+    if rule.margin.outcome == "hurts":
+        fired.append("D4 hurts")
+    elif rule.runs and rule.margin.asked and rule.margin.outcome != "helps":
+        open_.append(f"D4 {rule.margin.outcome or 'undefined'}")
+    if not fired and not open_:
+        return "baseline" if rule.rule == "frozen" else "healthy"
+    return "; ".join(part for part in (", ".join(fired) or "none fired", ", ".join(open_)) if part)
+
+
+def _open(tally: Tally) -> str:
+    word = "not evidence" if (tally.reason or "").startswith("not evidence") else "undefined"
+    return word if len(tally.undefined) == tally.n else f"{word} ({len(tally.undefined)} of {tally.n})"
+
+
+def _short_diverged(rule: RuleAudit) -> str:
+    n = len(rule.runs) + len(rule.diverged)
+    share = "" if len(rule.diverged) == n else f" ({len(rule.diverged)} of {n})"
+    return f"diverged at {_epochs(one.epoch for one in rule.diverged)}{share}"
+
+
+def _diverged(rule: RuleAudit) -> str:
+    if not rule.diverged:
+        return ""
+    n, seeds = len(rule.runs) + len(rule.diverged), [one.seed for one in rule.diverged]
+    rest = ", whose numbers are not in what follows" if rule.runs else ""
+    return (
+        f"diverged at {_epochs(one.epoch for one in rule.diverged)} in {len(seeds)} of {n} "
+        f"seed{'s' * (n > 1)} ({', '.join(map(str, seeds))}){rest}"
+    )
+
+
+def _scale(rule: RuleAudit) -> str:
+    tally, value, limits = rule.tally("D1"), rule.value("D1"), rule.thresholds
+    if not value.n:
+        return f"the growth of ‖h‖ is undefined ({tally.reason})"
+    text = f"‖h‖ grows {number(value.mean)}× over the block that grows it most{said_n(value, rule)}"
+    top = rule.stream()
+    if top.n:
+        text += f", and ‖h_L‖ is {number(top.mean)}× its value at init{said_n(top, rule)}"
+    if tally.fired:
+        where = f"{_grown(tally, limits)} {_from(tally.fired.values())}{_share(tally, tally.fired)}"
+        return f"{text}: {where}{_hidden(rule)}"
+    once = [a.first_fired for a in tally.clear.values() if a.first_fired is not None]
+    if not once:
+        return text
+    looks = [a.at(epoch) for a in tally.clear.values() for epoch in once]
+    passed = [f"{limits.growth:g}× over a block"] * any(look and look.layers for look in looks)
+    passed += [f"{limits.stream:g}× init"] * any(look and look.beside > limits.stream for look in looks)
+    return f"{text} at the end, after more than {' and '.join(passed)} at epoch {min(once)}"
+
+
+def _grown(tally: Tally, limits: Thresholds) -> str:
+    """What of the two grew beyond its limit, in any of the seeds in which the question fired."""
+    blocks = sorted({block for answer in tally.fired.values() for block in answer.layers})
+    where = f"block{'s' * (len(blocks) > 1)} {span(blocks)}"
+    parts = [f"more than {limits.growth:g}× over {where}"] if blocks else []
+    if any(answer.beside > limits.stream for answer in tally.fired.values()):
+        parts.append(f"‖h_L‖ more than {limits.stream:g}× init")
+    return " and ".join(parts)
+
+
+def _hidden(rule: RuleAudit) -> str:
+    """Whether the loss sees the growth of h_L: where something normalises h_L, g_L falls as ‖h_L‖ grows."""
+    free, top = rule.scale_free(), rule.stream()
+    if not free.n or not top.mean > rule.thresholds.stream or free.mean > math.sqrt(top.mean):
+        return ""
+    return f"; what follows h_L normalises it and hides the growth from the loss{_free(rule)}"
+
+
+def _gradient(rule: RuleAudit) -> str:
+    tally, value, ceiling = rule.tally("D2"), rule.value("D2"), rule.beside("D2")
+    if not (tally.fired or tally.clear):
+        return f"whether the BP gradient is resolved is undefined ({tally.reason})"
+    parts = []
+    if value.n:
+        least = f"{number(value.mean)}{said_n(value, rule)}"
+        parts.append(f"in the precision of training it has a cosine of {least} with the one in float64")
+    if ceiling.n:
+        parts.append(f"in float64 its ρ is {number(ceiling.mean)}{said_n(ceiling, rule)}")
+    said = f"{', and '.join(parts)}, where least"
+    if tally.fired:
+        layers = sorted({layer for answer in tally.fired.values() for layer in answer.layers})
+        since = f"{_from(tally.fired.values())}{_share(tally, tally.fired)}"
+        return f"the BP gradient is not resolved at {_layers(layers)} {span(layers)} {since}: {said}"
+    if value.n:
+        return f"the BP gradient is resolved: {said}"
+    free = "" if _hidden(rule) else _free(rule)  # said once
+    return f"whether training resolves the BP gradient was not measured; {said}{free}"
+
+
+def _free(rule: RuleAudit) -> str:
+    free = rule.scale_free()
+    if not free.n:
+        return ""
+    return f", and ‖g_L‖·‖h_L‖/‖e‖ is {number(free.mean)} of its value at init{said_n(free, rule)}"
+
+
+def _credit(rule: RuleAudit) -> str:
+    if rule.rule == "bp":
+        return "its credit is the gradient itself"
+    if rule.rule == "frozen":
+        return rule.runs[0].answers["D3"].reason or ""
+    tally = rule.tally("D3")
+    if not (tally.fired or tally.clear):
+        return f"whether the credit is better than chance is undefined ({tally.reason})"
+    judged = {one.run.seed: one.credits for one in rule.runs if one.run.seed not in tally.undefined}
+    parts = _standings(judged)
+    text = f"the credit is {', '.join(parts)}{_numbers(rule)}"
+    if tally.fired:
+        text += f"; not above chance everywhere {_from(tally.fired.values())}{_share(tally, tally.fired)}"
+    if tally.undefined:
+        text += f"; undefined{_share(tally, tally.undefined)} ({tally.reason})"
+    return text
+
+
+def _standings(judged: dict[int, list[LayerCredit]]) -> list[str]:
+    """Where the layers stand: those above chance, at it and below it, those of which the measures disagree."""
+    layers = [layer for credits in judged.values() for layer in credits]
+    n = len(judged)
+
+    def where(chosen: Iterable[int]) -> str:
+        seeds = Counter(chosen)
+        groups = {count: sorted(one for one in seeds if seeds[one] == count) for count in seeds.values()}
+        said = [
+            f"{_layers(group)} {span(group)}{'' if count == n else f' ({count} of {n} seeds)'}"
+            for count, group in sorted(groups.items(), reverse=True)
+        ]
+        return " and ".join(said)
+
+    standings = [
+        f"{words} at {where(layer.layer for layer in layers if layer.standing == standing)}"
+        for standing, words in STANDINGS.items()
+        if any(layer.standing == standing for layer in layers)
+    ]
+    given = [layer for layer in layers if layer.standing == "given"]
+    if given:
+        exact = all(abs(layer.cosine.value - 1) <= 1e-9 for layer in given)
+        what = "the exact gradient" if exact else "independent of what the rule draws"
+        standings.append(f"{what} at {where(layer.layer for layer in given)}")
+    for cosine, rho in dict.fromkeys((c.cosine.side, c.rho.side) for c in layers if c.standing == "disagree"):
+        at = where(c.layer for c in layers if (c.cosine.side, c.rho.side) == (cosine, rho))
+        sides = (STANDINGS.get(side or "", str(side)) for side in (cosine, rho))
+        standings.append("{} by cosine but {} by ρ at {}".format(*sides, at))
+    unread = [layer for layer in layers if layer.standing is None]
+    if unread:
+        what = "not evidence" if all(layer.barred for layer in unread) else "undefined"
+        standings.append(f"{what} at {where(layer.layer for layer in unread)}")
+    return standings
+
+
+def _numbers(rule: RuleAudit) -> str:
+    """The deep means beside those of chance, with the layers they cover: those of the table."""
+    parts = []
+    for metric, name in MEASURES.items():
+        mean = rule.measures[metric]
+        if mean.value.n and mean.null.n:
+            chance = f"{number(mean.null.mean, 1)} by chance"
+            parts.append(f"{name} {number(mean.value.mean)}{said_n(mean.value, rule)} against {chance}")
+    layers = tuple(range(1, rule.depth))
+    return f" (mean over {_layers(layers)} {span(layers)}: {', '.join(parts)})" if parts else ""
+
+
+def _margin(rule: RuleAudit) -> str:
+    margin = rule.margin
+    if not margin.asked:
+        return "it is the baseline"
+    if not rule.runs:
+        return ""
+    if margin.outcome is None:
+        return f"whether the blocks help is undefined ({margin.reason})"
+    n = margin.points.n
+    said = f"{points(rule)} points of test accuracy over frozen blocks, n = {n}"
+    if margin.outcome == "undecided":
+        return f"whether the blocks help is undecided: {said}: {margin.reason}{_needed(rule)}"
+    share = margin.errors_removed
+    removed = ""
+    if not math.isnan(share):
+        words = "of frozen's errors removed" if share >= 0 else "added to frozen's errors"
+        removed = f"; {percent(100 * abs(share))} {words}"
+    return f"the blocks {'help' if margin.outcome == 'helps' else 'hurt'}: {said}{removed}"
+
+
+def points(rule: RuleAudit) -> str:
+    """The margin with its interval: "+1.64 [+1.09, +2.19]"."""
+    margin = rule.margin
+    if not margin.points.n:
+        return "undefined"
+    interval = margin.interval
+    between = "" if interval.reason else f" [{signed(interval.low)}, {signed(interval.high)}]"
+    return f"{signed(margin.points.mean) if margin.points.mean else '0'}{between}"
+
+
+def _needed(rule: RuleAudit) -> str:
+    margin = rule.margin
+    if margin.points.n < 2 or margin.interval.reason is not None:
+        return ""
+    if margin.seeds_needed is None:
+        return ", and with this mean and spread no number of seeds would decide"
+    return f"; were mean and spread the true ones, {margin.seeds_needed} seeds would decide in {POWER:.0%} of studies"
+
+
+def _left_out(rule: RuleAudit) -> str:
+    n = len(rule.left_out)
+    return f"{n} more run{'s' if n > 1 else ''} did not complete" if n else ""
+
+
+def said_n(summary: Summary, rule: RuleAudit) -> str:
+    """n, where it is not that of the rule."""
+    return "" if summary.n == len(rule.runs) else f" (n = {summary.n})"
+
+
+def _from(answers: Iterable[Answer]) -> str:
+    epochs = sorted({answer.since for answer in answers if answer.since is not None})
+    return "from init on" if epochs == [0] else f"from {_epochs(epochs)}"
+
+
+def _epochs(epochs: Iterable[int]) -> str:
+    ordered = sorted(set(epochs))
+    return f"epoch {ordered[0]}" if len(ordered) == 1 else f"epochs {ordered[0]}–{ordered[-1]}"
+
+
+def _share(tally: Tally, seeds: Collection[int]) -> str:
+    if len(seeds) == tally.n:
+        return ""
+    return f" in {len(seeds)} of {tally.n} seeds ({', '.join(map(str, sorted(seeds)))})"
+
+
+def _layers(layers: Sequence[int]) -> str:
+    return "layer" if len(layers) == 1 else "layers"

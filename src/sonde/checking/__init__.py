@@ -1,1 +1,0 @@
-"""A look at a model before it is trained."""

@@ -1,0 +1,77 @@
+"""How weights are changed: Adam, AdamW and SGD by name, any other class of `torch.optim` as a guest."""
+
+import dataclasses
+import inspect
+from abc import ABC
+from typing import Annotated, Any, ClassVar, Literal
+
+from annotated_types import Ge, Gt, Lt
+
+from sonde.core.errors import SondeError
+from sonde.core.signatures import configuration, option
+from sonde.core.validated import checked
+
+Rate = Annotated[float, Gt(0)]
+RateSchedule = Literal["constant", "cosine"]
+
+NOT_OPTIONS = ("self", "params", "lr", "foreach", "fused", "capturable", "differentiable", "maximize")
+"""Parameters of an optimiser's class that say how it computes, not what; and the rate, which follows the schedule."""
+
+
+@checked
+class Optimiser:
+    """Adam, AdamW (decoupled weight decay) or SGD with momentum; a constant rate, or a cosine to zero over the epochs.
+
+    SGD adds the weight decay to the gradient, as `torch.optim.SGD` does.
+    """
+
+    name: Literal["adam", "adamw", "sgd"] = "adamw"
+    lr: Rate = 1e-3
+    weight_decay: Annotated[float, Ge(0)] = 0.01
+    schedule: RateSchedule = "cosine"
+    momentum: Annotated[float, Ge(0), Lt(1)] = 0.0  # of sgd
+    nesterov: bool = False  # of sgd
+
+    def refuse_nonsense(self) -> None:
+        """Raise where an option has no meaning beside another."""
+        if self.name != "sgd" and (self.momentum or self.nesterov):
+            raise SondeError(
+                f"optimiser.{'momentum' if self.momentum else 'nesterov'} is an option of sgd, not of {self.name}: "
+                "set optimiser.name=sgd, or leave it out"
+            )
+        if self.nesterov and not self.momentum:
+            raise SondeError("optimiser.nesterov needs a momentum: set optimiser.momentum=0.9")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GuestOptimiser(ABC):
+    """A class with the interface of `torch.optim`; its keyword parameters are the options."""
+
+    lr: Rate = 1e-3
+    schedule: RateSchedule = "cosine"
+
+    kind: ClassVar[type[Any]]
+
+    @property
+    def keywords(self) -> dict[str, Any]:
+        """What its class is made with beside the rate."""
+        ours = GuestOptimiser.__dataclass_fields__
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in ours}
+
+
+def guest_optimiser(name: str, kind: type[Any]) -> type[GuestOptimiser]:
+    """The configuration of an optimiser's class."""
+    closure = inspect.signature(kind.step).parameters.get("closure")
+    if closure is not None and closure.default is closure.empty:
+        raise SondeError(f"{name} computes the loss several times a step, which no rule can: choose another optimiser")
+    options = []
+    for parameter in inspect.signature(kind).parameters.values():
+        if parameter.name in NOT_OPTIONS or parameter.kind in (
+            parameter.VAR_POSITIONAL,
+            parameter.VAR_KEYWORD,
+        ):
+            continue
+        if parameter.default is parameter.empty:
+            raise SondeError(f"{name}: give its parameter {parameter.name} a default, it becomes an option")
+        options.append(option(parameter.name, parameter.default))
+    return configuration(name, options, GuestOptimiser, kind, kind=kind)

@@ -1,1 +1,0 @@
-"""Callbacks for training loops that other libraries own."""

@@ -1,0 +1,47 @@
+"""How the matrices that credit goes back through compare with the weights."""
+
+import math
+from collections.abc import Iterator
+
+from torch import Tensor
+
+from sonde.metrics.probes.over_samples import cosines, rms
+from sonde.metrics.probes.snapshot import Snapshot
+from sonde.metrics.rows import Reading, undefined
+
+NO_MATRICES = "the rule replaces no weight matrix of this block on the way back"
+ZERO = "one of the matrices is zero or not finite"
+
+
+def weight_alignment(snapshot: Snapshot) -> Iterator[Reading]:
+    """cos(V, W) of every weight matrix W of the blocks and the matrix V in its place on the way back, as
+    `weight_alignment[name]`; beside it ‖V‖/‖W‖ as `weight_ratio[name]`; and of each the mean over the matrices of
+    a block, without a name.
+
+    Undefined where a rule replaces no matrix, and where V or W is zero.
+    """
+    feedback = snapshot.context.feedback
+    found = {} if feedback is None else feedback(snapshot)
+    for block, unit in enumerate(snapshot.net.matrices()):
+        pairs = {name: (found[name], w.detach()) for name, w in unit.items() if name in found}
+        for metric, measure in (("weight_alignment", _cosine), ("weight_ratio", _ratio)):
+            values = {name: measure(v, w) for name, (v, w) in pairs.items()}
+            for name, value in values.items():
+                yield _reading(f"{metric}[{name}]", block, value)
+            mean = sum(values.values()) / len(values) if values else None
+            yield _reading(metric, block, mean)
+
+
+def _cosine(v: Tensor, w: Tensor) -> float:
+    return cosines(v.reshape(1, -1), w.reshape(1, -1)).item()
+
+
+def _ratio(v: Tensor, w: Tensor) -> float:
+    return rms(v) / rms(w) if rms(w) > 0 else math.nan
+
+
+def _reading(metric: str, block: int, value: float | None) -> Reading:
+    """No sample has a part in it."""
+    if value is None or not math.isfinite(value):
+        return undefined(metric, NO_MATRICES if value is None else ZERO, layer=block)
+    return Reading(metric=metric, layer=block, value=value, samples=0)

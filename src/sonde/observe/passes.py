@@ -1,0 +1,328 @@
+"""The forward and backward passes of the step under way: what each module's call is read for, and when."""
+
+import itertools
+import sys
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sonde.observe import attention, reductions
+from sonde.observe.facts import first_float
+from sonde.observe.heard_losses import HeardLoss, differentiated
+from sonde.observe.hooks import Back, BackToLoss, backward_pass
+from sonde.observe.pooling import pool
+from sonde.observe.step_record import (
+    BY_KEYWORD,
+    IN_PLACE,
+    NEEDS_NONE,
+    NO_GRADIENT,
+    VIEW,
+    Call,
+    Gradient,
+    Key,
+    Output,
+    Pass,
+    Stream,
+)
+from sonde.observe.watched_modules import COMPILED, Spot
+
+CALLS = 32  # of one module in a pass; those beyond are not read
+KEPT = 64  # passes that wait for a backward pass; older ones are kept by the graph that it would go through
+
+AMBIGUOUS = "recomputed in a checkpoint, where its calls cannot be told apart"
+NO_BACKWARD = f"more than {KEPT} forward passes, and no gradient came back to any"
+
+
+class Passes:
+    """What a watched step has seen so far."""
+
+    def __init__(self, spots: Sequence[Spot], parameters: Sequence["weakref.ref[nn.Parameter]"]) -> None:
+        self.on_error: Any = None  # what to do with an exception in a tensor's hook
+        self._parameters = parameters
+        self._handles: list[Any] = []
+        self._passes: list[Pass] = []  # the latest
+        self._reached: list[Pass] = []  # those that a gradient came back to, not yet pooled
+        self._listens = not any(spot.hidden == COMPILED for spot in spots)
+        self.start(0, costly=False)
+
+    def start(self, step: int, *, costly: bool) -> None:
+        """A new step; nothing is left of the one before."""
+        self.close()
+        self.step, self._costly = step, costly
+        self.heard_backward = False
+        self._passes = []
+        self._begun = 0  # how many there were
+        self._reached = []
+        self._task: int | None = None  # the latest backward pass
+        self._pooled: dict[Key, Call] = {}
+        self._losses: list[HeardLoss] = []
+        self._half = False
+        self._stack: list[tuple[Spot, Tensor | None, int]] = []
+        self._current: Pass | None = None
+        self._in_attention = 0
+
+    def close(self) -> None:
+        """Hear nothing more."""
+        attention.leave(self.heard_attention)
+        of_passes = (known.handles for known in (*self._passes, *self._reached))
+        for handle in itertools.chain(self._handles, *of_passes):
+            handle.remove()
+        self._handles = []
+        self.step = -1
+
+    @property
+    def inside(self) -> bool:
+        """Whether a module is under way."""
+        return bool(self._stack)
+
+    @property
+    def empty(self) -> bool:
+        """Whether the step has seen no pass."""
+        return not self._passes and not self._reached and not self._pooled
+
+    def abandon(self) -> None:
+        """Forget a pass that never came to its end."""
+        if self._stack and self._current in self._passes:
+            self._passes.remove(self._current)
+        self._stack, self._in_attention = [], 0
+
+    def collect(self) -> tuple[list[Call], list[HeardLoss], bool]:
+        """Calls, losses, and whether float16 took part: of the passes that a gradient came back to, else of all."""
+        self._pool_done()
+        if not self._pooled:
+            for known in self._passes:
+                self._pool(known)
+            if self._begun > KEPT:
+                for call in self._pooled.values():
+                    call.outputs, call.reason = (), NO_BACKWARD
+        return list(self._pooled.values()), differentiated(self._losses), self._half
+
+    def _pool_done(self) -> None:
+        """Pool the passes that a gradient came back to, in their order."""
+        if not self._reached:
+            return
+        for known in sorted(self._reached, key=lambda known: known.number):
+            self._pool(known)
+        self._reached = []
+        self._passes = [known for known in self._passes if known.backward is None]
+
+    def _pool(self, known: Pass) -> None:
+        self._handles += known.handles
+        known.handles = []
+        self._half |= known.half
+        for key, call in known.calls.items():
+            there = self._pooled.get(key)
+            if there is None:
+                self._pooled[key] = call
+            elif there is not call:
+                pool(there, call)
+
+    # Forward
+
+    def enter(self, spot: Spot, args: Any) -> None:
+        """A module is called."""
+        if not self._stack:
+            self._begin(spot)
+        self._in_attention += spot.is_attention
+        first = next((arg for arg in args if isinstance(arg, Tensor)), None)
+        self._stack.append((spot, first, -1 if first is None or first.is_inference() else first._version))
+
+    def _begin(self, spot: Spot) -> None:
+        """A pass of the whole model is a new one; a call of a part belongs to the last, if that is still open."""
+        last = self._passes[-1] if self._passes else None
+        if spot.is_root or last is None or last.backward is not None:
+            self._pool_done()
+            del self._passes[: max(0, len(self._passes) - KEPT + 1)]
+            self._begun += 1
+            last = Pass(self.step, self._begun, costly=self._costly and not self._passes and not self._pooled)
+            self._passes.append(last)
+        self._current = last
+        if self._listens:
+            attention.listen(self.heard_attention)
+
+    def leave(self, spot: Spot, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        """A module has returned; or an exception has left it, which shows in there being no output."""
+        if not self._stack or self._stack[-1][0] is not spot:
+            return
+        _, first, version = self._stack.pop()
+        self._in_attention -= spot.is_attention
+        known = self._current
+        if not self._stack:
+            attention.leave(self.heard_attention)
+        if known is None:
+            return
+        if output is None and sys.exc_info()[0] is not None:
+            if not self._stack and known in self._passes:
+                self._passes.remove(known)
+            return
+        number = known.counts.get(spot.name, 0)
+        known.counts[spot.name] = number + 1
+        if number >= CALLS:
+            return
+        out = first_float(output)
+        by_keyword = first is None
+        if by_keyword:
+            first = next((value for value in kwargs.values() if isinstance(value, Tensor)), None)
+        same = out is not None and first is not None and first.is_floating_point() and first.shape == out.shape
+        if spot.chosen is None:
+            spot.chosen = same or spot.is_root
+        if not spot.chosen and not spot.is_root:
+            return
+        call = Call(spot, number, input_shape=() if first is None else tuple(first.shape))
+        known.calls[call.key] = call
+        if spot.units is not None:
+            known.units = spot.units
+        self._read(known, call, out)
+        if call.outputs and same and first is not None:
+            changed = not first.is_inference() and first._version != version
+            reason = BY_KEYWORD if by_keyword else IN_PLACE if changed else reductions.readable(first)
+            self._compare(known, call, first, out, reason)
+        if call.outputs and spot.normalises and first is not None and reductions.readable(first) is None:
+            call.inputs = (self._input(known, first),)
+        if isinstance(module, nn.MultiheadAttention):
+            found = attention.of_module(module, args, kwargs)
+            call.attention = () if found is None else (found,)
+        if known.attention:
+            call.attention = (*call.attention, *known.attention.pop(call.key, ()))
+
+    def _read(self, known: Pass, call: Call, out: Tensor | None) -> None:
+        """What the module returned."""
+        call.reason = "the module returned no floating-point tensor" if out is None else reductions.readable(out)
+        if out is None or call.reason is not None:
+            return
+        call.shape = tuple(out.shape)
+        known.half |= out.dtype == torch.float16
+        x = out.detach()
+        seen = None if out.is_inference() else known.known(out)
+        summary, gradient = seen or (Output(reductions.norms(x), x.numel()), None)
+        if gradient is None:
+            gradient = self._hear(known, out)
+            if not out.is_inference():
+                known.remember(out, summary, gradient)
+        call.outputs, call.gradients = (summary,), (gradient,)
+        axis = _unit_axis(x, known.units)
+        if call.spot.activation and x.dim():
+            bounds = reductions.unit_bounds(x, axis, never_negative=call.spot.never_negative)
+            call.unit_bounds = (bounds,)
+            summary.tops = bounds[1]
+            if call.spot.bounds is not None:
+                call.at_bounds = (reductions.at_bounds(x, call.spot.bounds),)
+        summary.sums = reductions.sums(x) if summary.sums is None else summary.sums
+        summary.tops = reductions.tops(x) if summary.tops is None else summary.tops
+        if known.costly and x.dim() > 1:
+            call.gram = reductions.gram(x, axis)
+
+    def _hear(self, known: Pass, out: Tensor) -> Gradient:
+        """Listen for the gradient that comes back to this tensor."""
+        if not out.requires_grad:
+            return Gradient(NEEDS_NONE)
+        gradient = Gradient(VIEW if out._is_view() else NO_GRADIENT)
+        hook: Any = out.register_hook
+        known.handles.append(hook(Back(self, known, gradient)))
+        return gradient
+
+    def _compare(self, known: Pass, call: Call, first: Tensor, out: Tensor | None, reason: str | None) -> None:
+        call.stream_reason = reason
+        if reason is None and out is not None:
+            before = self._input(known, first)
+            steps, dots = reductions.against_input(first.detach(), out.detach())
+            call.streams = (Stream(steps, dots, before.norms, call.outputs[0].norms),)
+
+    def _input(self, known: Pass, first: Tensor) -> Output:
+        """What was read off the tensor when it was another module's output, or is read now."""
+        seen = None if first.is_inference() else known.known(first)
+        if seen is not None:
+            return seen[0]
+        summary = Output(reductions.norms(first.detach()), first.numel())
+        if not first.is_inference():
+            known.remember(first, summary, None)
+        return summary
+
+    def heard_attention(
+        self, query: Tensor, key: Tensor, mask: Tensor | None, is_causal: bool, scale: float | None
+    ) -> None:
+        """`scaled_dot_product_attention` was called; it belongs to the innermost module under way."""
+        known = self._current
+        if not self._stack or self._in_attention or known is None or backward_pass() != -1:
+            return
+        if reductions.readable(query) is not None or query.dim() < 3:
+            return
+        spot = self._stack[-1][0]
+        number = known.counts.get(spot.name, 0)
+        try:
+            found = attention.read(query, key, mask, is_causal, scale)
+            known.attention.setdefault((spot.name, number), []).append(found)
+        except Exception as error:
+            self.on_error(error)
+
+    def heard_loss(self, loss: Tensor, *, is_share: bool) -> None:
+        """A loss; whether it is part of what the step differentiates is known when a gradient comes back to it."""
+        if not self._passes:
+            return
+        heard = HeardLoss(loss.detach().mean().reshape(1), is_share)
+        self._losses.append(heard)
+        if loss.requires_grad:
+            hook: Any = loss.register_hook
+            entries = None if loss.numel() == 1 else loss.detach().clone()
+            self._handles.append(hook(BackToLoss(self, heard, entries)))
+
+    # Backward
+
+    def heard_gradient(self, known: Pass, gradient: Gradient, grad: Tensor | None) -> None:
+        """A gradient comes back to an output of this pass."""
+        if known.step != self.step or grad is None:
+            return
+        self.heard_backward = True
+        if known.backward is None:
+            self._begin_backward(known)
+        gradient.fired += 1
+        if gradient.fired > 1 or reductions.readable(grad) is not None:
+            return
+        grad = grad.detach()
+        gradient.norms, gradient.entries = reductions.norms(grad), grad.numel()
+        gradient.samples = gradient.norms.numel()
+        if known.costly and grad.dim() > 1 and len(grad) > 1:
+            gradient.halves = reductions.halves(grad)
+
+    def _begin_backward(self, known: Pass) -> None:
+        """Where gradients were cleared without a step, what came before does not belong to this step."""
+        known.backward = backward_pass()
+        self._reached.append(known)
+        if known.backward == self._task:
+            return
+        self._task = known.backward
+        there = (parameter() for parameter in self._parameters)
+        if any(parameter.grad is not None for parameter in there if parameter is not None):
+            return
+        self._reached = [one for one in self._reached if one.backward == known.backward]
+        self._passes = [one for one in self._passes if one.backward in (None, known.backward)]
+        self._losses = [one for one in self._losses if one.backward in (None, known.backward)]
+        self._pooled = {}
+
+    def recomputed(self, spot: Spot, output: Any) -> None:
+        """A module is called again in a backward pass: its output was read, but its gradient may come only now."""
+        task = backward_pass()
+        waiting = [known for known in self._passes if known.backward in (None, task)]
+        calls = [(known, call) for known in waiting for call in known.calls.values() if call.spot is spot]
+        asleep = [call for _, call in calls if call.gradients and call.gradients[-1].reason == NEEDS_NONE]
+        out = first_float(output)
+        if not asleep or out is None or not out.requires_grad or reductions.readable(out) is not None:
+            return
+        if len(calls) > 1:
+            for call in asleep:
+                call.gradients = (Gradient(AMBIGUOUS),)
+            return
+        known, call = calls[0]
+        call.gradients = (self._hear(known, out),)
+
+
+def _unit_axis(x: Tensor, units: int | None) -> int:
+    """Where the units are: the last axis, channels of maps."""
+    if x.dim() < 3:
+        return -1
+    if units is None:
+        return 1 if x.dim() > 3 else -1
+    return units

@@ -1,0 +1,327 @@
+"""`sonde.watch`: one line before a training loop."""
+
+import atexit
+import sys
+import weakref
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any, Self
+
+import polars as pl
+import torch
+from torch import nn
+
+from sonde.analysis.diagnosis.finding import Findings
+from sonde.analysis.diagnosis.signs import Signs
+from sonde.core.errors import SondeError
+from sonde.observe.recorder import Recorder
+from sonde.observe.row_sinks import Memory, Sink, Stored
+from sonde.observe.watch_warning import warn
+from sonde.observe.watched_modules import COMPILED, SCRIPTED, Layers, find_spots, inside, named_parameters
+from sonde.store.environment import describe
+from sonde.store.journal import Journal, folder_name
+from sonde.store.place import Place, place
+
+_watches: "weakref.WeakKeyDictionary[nn.Module, weakref.ref[Recorder]]" = weakref.WeakKeyDictionary()
+_exiting = False
+
+TARGETS = ("labels", "label", "targets", "target")  # by which names they are in a mapping
+
+
+def _note_exit() -> None:
+    global _exiting
+    _exiting = True
+
+
+class Watch:
+    """A model under observation; made by `sonde.watch`."""
+
+    def __init__(
+        self,
+        recorder: Recorder | None,
+        run: str,
+        where: Place | None,
+        loss: Callable[..., Any] | None = None,
+    ) -> None:
+        self._recorder = recorder
+        self._loss = loss
+        self.id = run  # of the run
+        self.runs = where  # the store, or None
+        self._end = None if recorder is None else weakref.finalize(self, _dropped, recorder)
+        atexit.unregister(_note_exit)
+        atexit.register(_note_exit)  # last in, so that it is known when the end of the process calls `_dropped`
+
+    @property
+    def rows(self) -> pl.DataFrame:
+        """One measurement a row: run, step, module, metric, value, defined, reason and more."""
+        return _nothing() if self._recorder is None else self._recorder.rows()
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What was seen in the first step: modules in order of execution, parameters, inputs, mode."""
+        if self._recorder is None:
+            return {}
+        if not self._recorder.closed:
+            self._recorder.flush()
+        return self._recorder.facts
+
+    @property
+    def step(self) -> int:
+        """How many steps have been seen."""
+        return 0 if self._recorder is None else self._recorder.step
+
+    def log(self, loss: float | torch.Tensor) -> None:
+        """Record the loss of the step under way, or of the one that has just ended."""
+        if self._recorder is not None and not self._recorder.closed:
+            try:
+                self._recorder.log(loss)
+            except Exception as error:
+                self._recorder.give_up(error)
+
+    def experiment_with(self, loss: Callable[..., Any] | None) -> None:
+        """Take this loss of (output, y) for the experiments of a diagnosis; what is recorded stays as it is."""
+        self._loss = loss
+
+    def diagnose(self, batch: Any = None) -> Findings:
+        """What is wrong, where, since when, and what to try; nothing, where nothing is.
+
+        `batch`, a pair (x, y) or an item of the loader, allows for experiments on a copy, which settle much that rows
+        cannot; the loss is the one that `sonde.watch` was given, else the one that the model returns.
+        """
+        from sonde.analysis.diagnosis.diagnose import diagnose
+
+        return diagnose(self.signs(batch))
+
+    def signs(self, batch: Any = None) -> Signs:
+        """What a diagnosis goes by: rows, facts and, where a batch (x, y) is given, experiments on a copy."""
+        recorder = self._recorder
+        if recorder is None:
+            return Signs(rows=_nothing(), facts={}, steps=0)
+        rows, known = self.rows, self.facts
+        trials = known.get("experiments")
+        if batch is not None:
+            found = self._trials(recorder, batch, rows, known)
+            if found is not None:
+                trials = found
+                recorder.add_facts({"experiments": trials})
+        return Signs(rows=rows, facts=known, steps=recorder.step, trials=trials)
+
+    def _trials(
+        self, recorder: Recorder, batch: Any, rows: pl.DataFrame, known: dict[str, Any]
+    ) -> dict[str, Any] | None:
+        from sonde.observe.experiments.overfit import recipe
+        from sonde.observe.experiments.returned import own_loss
+        from sonde.observe.experiments.run_experiments import settle
+
+        x, y = _inputs_and_targets(batch)
+        model = recorder.model
+        if model is None:
+            warn("experiments need the model: keep it as long as the watch. Findings are those of the rows alone")
+            return None
+        names, optimisers = recorder.trained
+        so_far = Signs(rows=rows, facts=known, steps=recorder.step)
+        unfelt = {p["name"] for p in known.get("parameters", []) if p["requires_grad"]} & so_far.without_gradient
+        try:
+            with recorder.not_listening():
+                return settle(
+                    model,
+                    self._loss or own_loss,
+                    x,
+                    y,
+                    facts=known,
+                    start=None if recorder.start is None else recorder.start.state,
+                    optimisers=recipe(optimisers, names, known),
+                    unfelt=sorted(unfelt),
+                    last_loss=so_far.last_loss,
+                )
+        except Exception as error:
+            why = str(error) if isinstance(error, SondeError) else f"{type(error).__name__}: {error}"
+            why = why.splitlines()[0]
+            warn(f"experiments on this batch cannot run, findings are those of the rows alone ({why})")
+            return None
+
+    def close(self) -> None:
+        """Write what is left and take every hook away; what was recorded stays readable."""
+        if self._recorder is not None:
+            self._recorder.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._recorder is None:
+            return
+        if kind is None or issubclass(kind, KeyboardInterrupt):
+            self._recorder.close()
+        else:
+            self._recorder.close("failed", f"{kind.__name__}: {error}".splitlines()[0])
+
+    def __repr__(self) -> str:
+        if self._recorder is None:
+            return "<sonde.watch: inactive, the process of rank 0 watches>"
+        state = "closed" if self._recorder.closed else "watching"
+        where = "in memory" if self.runs is None else f"in {self.runs / self.id}"
+        return f"<sonde.watch {self.id}: {state}, {self.step} steps, rows {where}>"
+
+
+def watch(
+    model: nn.Module,
+    *optimizers: torch.optim.Optimizer,
+    loss: Callable[..., Any] | None = None,
+    runs: str | Place | None = "runs",
+    name: str | None = None,
+    layers: Layers = None,
+    every: int = 25,
+    scaler: Any = None,
+    provenance: bool = False,
+) -> Watch:
+    """Record what happens in the modules of a model while it is trained; training itself is not changed by a bit.
+
+    Steps 0–9 and every 25th (`every`) are looked at; a step ends with the optimiser's.  `loss`: a module is recorded
+    by itself.  `runs`: the store, or None to keep rows in memory.  `layers`: a pattern ("encoder.*"), several, or a
+    function of name and module.  `scaler`: the GradScaler, where one is in use.  `provenance`: store the name of the
+    machine and the arguments of the program, which may hold secrets, too.  Keep what is returned in a variable:
+    watching ends when it is closed, collected, or the same model is watched again.
+    """
+    _check(model, every)
+    known = [_inner(optimizer) for optimizer in optimizers]
+    _check_optimisers(model, known)
+    spots = find_spots(model, layers)
+    known_before = _watches.pop(inside(model), None)
+    before = None if known_before is None else known_before()
+    if before is not None:
+        before.close()
+    if _rank() != 0:
+        return Watch(None, "", None)
+    title = next(spot.type for spot in spots if spot.is_root)
+    about = {
+        "label": name or title,
+        "model": title,
+        "parameters": sum(_size(parameter) for parameter in model.parameters()),
+        "every": every,
+        "loss": None if loss is None else getattr(loss, "__name__", type(loss).__name__),
+        **_share(),
+    }
+    sink, run, where = _sink(runs, name or title, about, every, model, provenance)
+    recorder = Recorder(
+        model,
+        known,
+        spots,
+        loss=loss if isinstance(loss, nn.Module) else None,
+        every=every,
+        scaler=scaler,
+        sink=sink,
+        run=run,
+        layers=layers,
+    )
+    _watches[inside(model)] = weakref.ref(recorder)
+    if any(spot.hidden in (COMPILED, SCRIPTED) for spot in spots):
+        warn("compiled and TorchScript modules are seen from outside only: outputs and gradients inside are undefined")
+    return Watch(recorder, run, where, loss)
+
+
+def _sink(
+    runs: str | Place | None,
+    name: str,
+    about: dict[str, Any],
+    every: int,
+    model: nn.Module,
+    provenance: bool,
+) -> tuple[Sink, str, Place | None]:
+    if runs is None:
+        return Memory(every), folder_name(name), None
+    where = place(runs)
+    device = str(next(model.parameters()).device)
+    started = datetime.now(UTC)
+    session = {
+        "started": started.isoformat(timespec="seconds"),
+        "environment": describe(torch.get_num_threads(), device, provenance=provenance),
+    }
+    journal = Journal(where, f"{folder_name(name)}-{started:%Y%m%d-%H%M%S}", about, session)
+    return Stored(journal, every), journal.id, where
+
+
+def _inputs_and_targets(batch: Any) -> tuple[Any, Any]:
+    """x and y of a batch as a loader gives it."""
+    if isinstance(batch, Mapping):
+        return dict(batch), next((batch[name] for name in TARGETS if name in batch), None)
+    if not isinstance(batch, tuple | list) or len(batch) < 2:
+        raise SondeError(
+            f"diagnose(batch=…): {type(batch).__name__} is neither a pair (x, y) nor a mapping: give (x, y), with a "
+            "tuple x for several arguments of the model"
+        )
+    *inputs, targets = batch
+    return inputs[0] if len(inputs) == 1 else tuple(inputs), targets
+
+
+def _check(model: Any, every: Any) -> None:
+    if not isinstance(model, nn.Module):
+        raise SondeError(f"watch(model, …): expected a torch.nn.Module, got {type(model).__name__}")
+    if next(model.parameters(), None) is None:
+        raise SondeError(f"{type(model).__name__} has no parameters: there is nothing to watch")
+    if not isinstance(every, int) or every < 1:
+        raise SondeError(f"every={every!r}: expected a whole number of steps, 1 or more")
+
+
+def _inner(optimizer: Any) -> torch.optim.Optimizer:
+    """The optimiser that a wrapper (of Accelerate, for one) calls."""
+    while isinstance(inner := getattr(optimizer, "optimizer", None), torch.optim.Optimizer):
+        optimizer = inner
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise SondeError(
+            f"watch(model, *optimizers): {type(optimizer).__name__} is not a torch.optim.Optimizer; leave it out, and "
+            "a step ends with the next forward pass after a backward pass"
+        )
+    return optimizer
+
+
+def _check_optimisers(model: nn.Module, optimisers: list[torch.optim.Optimizer]) -> None:
+    own = {id(parameter) for _, parameter in named_parameters(model)}
+    for optimiser in optimisers:
+        held = {id(parameter) for group in optimiser.param_groups for parameter in group["params"]}
+        if not held & own:
+            raise SondeError(
+                f"{type(optimiser).__name__} holds no parameter of this {type(model).__name__}: give the optimiser "
+                "that was made from its parameters()"
+            )
+
+
+def _rank() -> int:
+    distributed = torch.distributed
+    return distributed.get_rank() if distributed.is_available() and distributed.is_initialized() else 0
+
+
+def _share() -> dict[str, Any]:
+    """Among several processes: whose values these are."""
+    distributed = torch.distributed
+    if not (distributed.is_available() and distributed.is_initialized()) or distributed.get_world_size() == 1:
+        return {}
+    return {
+        "rank": 0,
+        "world": distributed.get_world_size(),
+        "values": "of rank 0, on its own part of the batch",
+    }
+
+
+def _size(parameter: torch.Tensor) -> int:
+    return 0 if isinstance(parameter, nn.parameter.UninitializedParameter) else parameter.numel()
+
+
+def _nothing() -> pl.DataFrame:
+    from sonde.metrics.rows import WATCHED
+
+    return pl.DataFrame(schema=WATCHED)
+
+
+def _dropped(recorder: Recorder) -> None:
+    """The handle is gone: at the end of the process, of a function, or because nobody kept it."""
+    if recorder.step == 0 and not recorder.closed and not recorder.facts:
+        warn("the watch ended before the first step: keep it in a variable, `watch = sonde.watch(model, optimizer)`")
+    crash = getattr(sys, "last_value", None)
+    if _exiting and crash is not None and not hasattr(sys, "ps1"):
+        recorder.close("failed", f"{type(crash).__name__}: {crash}".splitlines()[0])
+    else:
+        recorder.close()

@@ -1,0 +1,196 @@
+"""The modules of a model: how they are named, which are watched, and what their kind makes worth reading."""
+
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from fnmatch import fnmatchcase
+
+import torch
+from torch import nn
+
+from sonde.core.errors import SondeError, nearest
+
+WHOLE = "(model)"  # the name of the model itself
+COMPILED = "the module is compiled: what happens inside is not seen"
+FROZEN = "frozen and in eval mode, where a hook would change the way PyTorch computes it"
+SCRIPTED = "the module is TorchScript: what happens inside is not seen"
+WITHIN_ATTENTION = "MultiheadAttention uses its weights without calling it"
+
+Layers = str | Iterable[str] | Callable[[str, nn.Module], bool] | None
+
+_TRANSPARENT = ("_checkpoint_wrapped_module", "_fsdp_wrapped_module")
+_BOUNDS: tuple[tuple[type[nn.Module], tuple[float, float]], ...] = (
+    (nn.Tanh, (-1.0, 1.0)),
+    (nn.Sigmoid, (0.0, 1.0)),
+    (nn.Softmax, (0.0, 1.0)),
+    (nn.Softmax2d, (0.0, 1.0)),
+)
+_NEVER_NEGATIVE = (nn.ReLU, nn.ReLU6, nn.Sigmoid, nn.Softmax, nn.Softmax2d, nn.Softplus)
+_NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
+_MAPS = (nn.modules.conv._ConvNd, nn.modules.batchnorm._NormBase, nn.GroupNorm)
+_LAST = (
+    nn.Linear,
+    nn.Bilinear,
+    nn.LayerNorm,
+    nn.Embedding,
+    nn.EmbeddingBag,
+    nn.RNNBase,
+    nn.MultiheadAttention,
+)
+
+_KINDS: dict[str, tuple[type[nn.Module], ...]] = {
+    "linear": (nn.Linear, nn.Bilinear),
+    "convolution": (nn.modules.conv._ConvNd,),
+    "embedding": (nn.Embedding, nn.EmbeddingBag),
+    "recurrent": (nn.RNNBase, nn.RNNCellBase),
+    "attention": (nn.MultiheadAttention,),
+    "dropout": (nn.modules.dropout._DropoutNd,),
+}
+
+
+class Spot:
+    """A module that may be watched, and what is known of it before it is called."""
+
+    def __init__(self, name: str, module: nn.Module, *, chosen: bool | None, hidden: str | None) -> None:
+        self.name = name
+        self.module = weakref.ref(module)
+        self.type = str(getattr(module, "original_name", type(module).__name__))  # of TorchScript, what it was
+        self.chosen = chosen  # None: decided by the shapes of its first call
+        self.hidden = hidden  # why its calls cannot be seen
+        self.silent: str | None = None  # why they are not to be seen as long as the model is as it is
+        self.is_root = name == WHOLE
+        self.activation = _is_activation(module)
+        self.bounds = next((bounds for kind, bounds in _BOUNDS if isinstance(module, kind)), None)
+        self.never_negative = isinstance(module, _NEVER_NEGATIVE)
+        self.normalises = isinstance(module, _NORMS) or self.type.endswith("Norm")
+        self.is_attention = isinstance(module, nn.MultiheadAttention)
+        self.kind = next((word for word, kinds in _KINDS.items() if isinstance(module, kinds)), None)
+        self.kind = "activation" if self.activation else "norm" if self.normalises else self.kind
+        self.drops = float(getattr(module, "p", 0.0)) if self.kind == "dropout" else 0.0
+        # Where the units of its output, and of activations after it, are: -1 the last axis, 1 channels.
+        self.units = 1 if isinstance(module, _MAPS) else -1 if isinstance(module, _LAST) else None
+
+
+def _is_activation(module: nn.Module) -> bool:
+    known = any(kind.__module__ == "torch.nn.modules.activation" for kind in type(module).__mro__)
+    return known and not isinstance(module, nn.MultiheadAttention)
+
+
+def find_spots(model: nn.Module, layers: Layers = None) -> list[Spot]:
+    """Every module by its name, those to be watched marked; a module used under two names has the first."""
+    found = spots_of(model, layers)
+    if layers is not None and not any(spot.chosen for spot in found):
+        named = layers if isinstance(layers, str) else "it"
+        raise SondeError(f"layers={layers!r}: no module matches {named!r}; {nearest(named, [s.name for s in found])}")
+    return found
+
+
+def spots_of(model: nn.Module, layers: Layers = None) -> list[Spot]:
+    """The same, whether any of them is to be watched or not."""
+    wanted = _wanted(layers)
+    return [Spot(name, module, chosen=wanted(name, module), hidden=hidden) for name, module, hidden in walk(model)]
+
+
+def _wanted(layers: Layers) -> Callable[[str, nn.Module], bool | None]:
+    if layers is None:
+        return lambda name, module: True if any(_own_parameters(module)) or _is_activation(module) else None
+    if callable(layers):
+        return lambda name, module: bool(layers(name, module))
+    patterns = [layers] if isinstance(layers, str) else list(layers)
+    return lambda name, module: any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def walk(model: nn.Module) -> Iterator[tuple[str, nn.Module, str | None]]:
+    """Name, module and why its calls are not seen, without the wrappers of compiling and distributing."""
+    yield from _walk(model, WHOLE, None, set())
+
+
+def _walk(
+    module: nn.Module, name: str, hidden: str | None, seen: set[int]
+) -> Iterator[tuple[str, nn.Module, str | None]]:
+    module = inside(module)
+    if id(module) in seen:
+        return
+    seen.add(id(module))
+    if isinstance(module, torch.jit.ScriptModule):
+        yield name, module, SCRIPTED
+        return
+    if getattr(module, "_compiled_call_impl", None) is not None:
+        hidden = COMPILED
+    yield name, module, hidden
+    content = contents(module)
+    if content is not module:
+        seen.add(id(content))
+        hidden = COMPILED
+    if isinstance(content, nn.MultiheadAttention):
+        hidden = hidden or WITHIN_ATTENTION
+    for part, child in content.named_children():
+        yield from _walk(child, part if name == WHOLE else f"{name}.{part}", hidden, seen)
+
+
+def inside(module: nn.Module) -> nn.Module:
+    """The module that DistributedDataParallel, DataParallel or a checkpoint wrapper calls."""
+    while True:
+        if isinstance(module, nn.parallel.DistributedDataParallel | nn.DataParallel):
+            module = module.module
+            continue
+        held = [module._modules[part] for part in _TRANSPARENT if part in module._modules]
+        if not held or held[0] is None:
+            return module
+        module = held[0]
+
+
+def contents(module: nn.Module) -> nn.Module:
+    """The module that a wrapper of torch.compile stands for; else the module itself."""
+    if isinstance(module, torch.jit.ScriptModule):
+        return module
+    inner = module._modules.get("_orig_mod")
+    return module if inner is None else inner
+
+
+def named_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """Every name of every parameter: one that is shared comes under each of its names."""
+    for name, module, _ in walk(model):
+        for part, parameter in _own_parameters(contents(module)):
+            if parameter is not None:
+                yield part if name == WHOLE else f"{name}.{part}", parameter
+
+
+def _own_parameters(module: nn.Module) -> Iterable[tuple[str, nn.Parameter | None]]:
+    """Those that the walk does not find in a submodule; TorchScript is not walked into."""
+    if isinstance(module, torch.jit.ScriptModule):
+        return module.named_parameters()
+    return module._parameters.items()
+
+
+def is_lazy(parameter: torch.Tensor) -> bool:
+    """Whether a parameter, as of LazyLinear, has no shape before the first forward pass."""
+    return isinstance(parameter, nn.parameter.UninitializedParameter)
+
+
+def mode_matters(model: nn.Module) -> list[nn.Module]:
+    """Modules that act in another way in training, in parts of the model that learn: dropout, batch statistics."""
+    found: list[nn.Module] = []
+
+    def visit(module: nn.Module, learns: bool) -> None:
+        parameters = list(module.parameters())
+        learns = any(parameter.requires_grad for parameter in parameters) if parameters else learns
+        drops = isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0
+        counts = (
+            isinstance(module, nn.modules.batchnorm._NormBase) and getattr(module, "running_mean", None) is not None
+        )
+        if learns and (drops or counts):
+            found.append(module)
+        for child in module.children():
+            visit(child, learns)
+
+    visit(model, True)
+    return found
+
+
+def goes_fast(module: nn.Module) -> bool:
+    """Whether PyTorch may compute this encoder layer in one kernel, as long as nothing is hooked to it."""
+    return (
+        isinstance(module, nn.TransformerEncoderLayer)
+        and not module.training
+        and not any(parameter.requires_grad for parameter in module.parameters())
+    )

@@ -1,0 +1,82 @@
+"""Stored runs one after the other, as formats of single series want them: names, points, configuration, times."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import polars as pl
+
+from sonde.core.errors import SondeError
+from sonde.store.journal import read_watched
+from sonde.store.notices import tell
+from sonde.store.run import RunFolder
+from sonde.store.stored import Run, Runs, WatchedRun
+
+UNDEFINED = "undefined"
+"""What the reasons of undefined values stand under."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One row of a series: a value, or the reason why there is none."""
+
+    series: str
+    step: int
+    value: float
+    reason: str | None
+
+
+def in_turn(
+    stored: Runs, on_progress: Callable[[int, int], None] = lambda done, total: None
+) -> Iterator[tuple[Run | WatchedRun, pl.DataFrame]]:
+    """Every run with its rows, of which one run's are in memory; a run that cannot be read is told and left out."""
+    runs: list[Run | WatchedRun] = [*stored.runs, *stored.watched]
+    for done, run in enumerate(runs):
+        on_progress(done, len(runs))
+        read = RunFolder.read if isinstance(run, Run) else read_watched
+        try:
+            _, rows = read(RunFolder(run.path))
+        except SondeError as error:
+            tell(f"left out: {run.id} ({error})")
+            continue
+        yield run, rows
+    on_progress(len(runs), len(runs))
+
+
+def steps_of(rows: pl.DataFrame) -> Iterator[tuple[int, int | None, list[Point]]]:
+    """Step, epoch and all that was measured then, in the order of steps."""
+    names = [name for name in ("step", "epoch", "metric", "layer", "module", "value", "reason") if name in rows.columns]
+    here: list[Point] = []
+    at: tuple[int, int | None] | None = None
+    for row in rows.sort("step", "epoch", maintain_order=True).select(names).iter_rows(named=True):
+        if at is not None and at != (row["step"], row["epoch"]):
+            yield *at, here
+            here = []
+        at = row["step"], row["epoch"]
+        series = series_name(row["metric"], row["layer"], row.get("module"))
+        here.append(Point(series, row["step"], row["value"], row["reason"]))
+    if at is not None:
+        yield *at, here
+
+
+def series_name(metric: str, layer: int | None, module: str | None) -> str:
+    """`test_acc`, `hidden_norm/layer_3`, `out_rms/encoder.0`: tools group by what stands before the stroke."""
+    place = module if module is not None else None if layer is None else f"layer_{layer}"
+    return metric if place is None else f"{metric}/{place}"
+
+
+def tags(run: Run | WatchedRun) -> dict[str, str]:
+    """What is known of a run beside its configuration."""
+    known: dict[str, Any] = {"run": run.id, "label": run.label, "state": run.standing.state}
+    known |= {"epoch": run.manifest.epoch, "step": run.manifest.step, "message": run.manifest.message}
+    return {key: str(value) for key, value in known.items() if value is not None}
+
+
+def started(run: Run | WatchedRun) -> float:
+    """When the first session began, in seconds; rows have no times of their own.  0 where it is not recorded."""
+    when = next((session.get("started") for session in run.manifest.sessions), None)
+    try:
+        return datetime.fromisoformat(str(when)).timestamp()
+    except ValueError:
+        return 0.0

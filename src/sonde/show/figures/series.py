@@ -1,0 +1,239 @@
+"""The statistic of every figure: mean, spread and n over seeds, along layers, steps or epochs.
+
+What is undefined is a gap, what a log axis cannot show is said.
+"""
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from sonde.core.seed_statistics import over_seeds
+from sonde.metrics import UNLIMITED, Bounds, bounds_of
+from sonde.show.figures.caption import Group, missing_seeds, span
+
+Floats = npt.NDArray[np.float64]
+FEW = 5  # seeds; fewer are drawn one by one, and no band claims to know their spread
+
+
+@dataclass(frozen=True)
+class Series:
+    """Summary of one network or rule along layers, steps or epochs; NaN where there is no value."""
+
+    key: str  # the network or rule: its colour, marker and line style
+    label: str
+    x: Floats
+    mean: Floats
+    std: Floats
+    n: npt.NDArray[np.int64]
+    least: Floats  # smallest value of any seed
+    seeds: tuple[Floats, ...] = ()  # the values of each
+    possible: Bounds = UNLIMITED  # between which its values must lie
+
+    @property
+    def few(self) -> bool:
+        """Whether its seeds are drawn one by one, instead of a band."""
+        return bool(self.seeds) and 2 <= int(self.n.max(initial=0)) < FEW
+
+    def shown(self, log: bool) -> Floats:
+        """The means an axis can show."""
+        return np.where(self.mean > 0, self.mean, np.nan) if log else self.mean
+
+    def band(self, log: bool) -> tuple[Floats, Floats]:
+        """Mean − and + sample standard deviation as far as values can lie there, NaN for n < 2.
+
+        On a log axis a lower edge that is not above 0 ends at the smallest seed instead, and none goes
+        below the smallest positive value of the line.
+        """
+        spread = np.where(self.n >= 2, self.std, np.nan)
+        low = np.maximum(self.shown(log) - spread, self.possible[0])
+        high = np.minimum(self.shown(log) + spread, self.possible[1])
+        if log:
+            smallest = np.min(self.least[self.least > 0], initial=np.inf)
+            low = np.where(low <= 0, self.least, low)
+            low = np.where(np.isnan(low), low, np.fmax(low, smallest))
+        return low, high
+
+    def extent(self, log: bool) -> Floats:
+        """Everything an axis has to contain."""
+        beside = self.shown_seeds(log) if self.few else self.band(log)
+        return np.concatenate([self.shown(log), *beside])
+
+    def shown_seeds(self, log: bool) -> list[Floats]:
+        """The values of each seed that an axis can show."""
+        return [np.where(values > 0, values, np.nan) if log else values for values in self.seeds]
+
+    def gaps(self, *, log: bool, unit: str) -> list[str]:
+        """What of it is not drawn, and why."""
+        notes = []
+        undefined, unshown = int(np.isnan(self.mean).sum()), self.mean[self.mean <= 0]
+        if undefined:
+            notes.append(f"{self.label}: {undefined} of {self.mean.size} {unit} undefined, left as gaps.")
+        if log and unshown.size:
+            what = "exactly 0" if not unshown.any() else "not above 0"
+            verb = "is" if unshown.size == 1 else "are"
+            notes.append(
+                f"{self.label}: {unshown.size} of {self.mean.size} {unit} {verb} {what} "
+                "and cannot be shown on a log axis."
+            )
+        if log and not self.few and (self.shown(True) - np.where(self.n >= 2, self.std, np.nan) <= 0).any():
+            notes.append(
+                f"{self.label}: where mean − s.d. is not above 0, the spread is drawn down to the smallest seed."
+            )
+        return notes
+
+
+def over(rows: pl.DataFrame, by: str, along: str, grid: Iterable[int] | None = None) -> pl.DataFrame:
+    """Mean, spread and n over seeds for everything with rows, at every point of the grid; no rows there is n = 0.
+
+    Without a grid each line reaches from its first row to its last, and a point that only others have is a gap.
+    """
+    if grid is None:
+        ends = rows.group_by(by).agg(first=pl.col(along).min(), last=pl.col(along).max())
+        points = ends.join(rows.select(along).unique(), how="cross")
+        points = points.filter(pl.col(along).is_between(pl.col("first"), pl.col("last"))).select(by, along)
+    else:
+        column = pl.DataFrame({along: list(grid)}, schema={along: pl.Int64})
+        points = rows.select(pl.col(by).unique()).join(column, how="cross")
+    full = points.join(over_seeds(rows, by, along), on=[by, along], how="left")
+    return full.with_columns(pl.col("n").fill_null(0)).sort(by, along)
+
+
+@dataclass(frozen=True)
+class Curves:
+    """One quantity of a figure's runs: its rows, their summary, and a line for everything that has rows."""
+
+    group: Group
+    rows: pl.DataFrame
+    summary: pl.DataFrame
+    lines: list[Series]
+
+    def __getitem__(self, key: str) -> Series:
+        return next(line for line in self.lines if line.key == key)
+
+    def extents(self, *, log: bool) -> list[Floats]:
+        return [line.extent(log) for line in self.lines]
+
+    def gaps(self, *, log: bool, unit: str = "layers") -> list[str]:
+        """What is not drawn, and why, and the seeds without a value."""
+        notes = [note for line in self.lines for note in line.gaps(log=log, unit=unit)]
+        return notes + missing_seeds(self.group, self.rows)
+
+
+def curves(group: Group, rows: pl.DataFrame, along: str, grid: Iterable[int] | None = None) -> Curves:
+    """The lines of a group in the order of its labels."""
+    summary = over(rows, group.by, along, grid)
+    present = set(summary[group.by])
+    named = rows["metric"].unique() if "metric" in rows.columns else ()
+    bounds = {bounds_of(name) for name in named}
+    possible = bounds.pop() if len(bounds) == 1 else UNLIMITED
+    lines = []
+    for key, label in group.labels.items():
+        if key in present:
+            line = series(summary.filter(pl.col(group.by) == key), key, label, along)
+            seeds = _by_seed(rows.filter(pl.col(group.by) == key), along, line.x)
+            lines.append(replace(line, seeds=seeds, possible=_unless_beyond(possible, seeds)))
+    return Curves(group, rows, summary, lines)
+
+
+def _by_seed(rows: pl.DataFrame, along: str, x: Floats) -> tuple[Floats, ...]:
+    """The values of each seed along the line, NaN where it has none."""
+    place = {at: index for index, at in enumerate(x.tolist())}
+    found: dict[int, Floats] = {}
+    known = rows.filter(pl.col("defined") & pl.col("value").is_finite()).sort("seed", along)
+    for seed, at, value in known.select("seed", along, "value").iter_rows():
+        if at in place:
+            found.setdefault(seed, np.full(x.size, np.nan))[place[at]] = value
+    return tuple(found.values())
+
+
+def _unless_beyond(possible: Bounds, seeds: Sequence[Floats]) -> Bounds:
+    """A value that lies beyond shows that the metric is on another scale: nothing is cut off then."""
+    beyond = any(np.nanmin(values) < possible[0] or np.nanmax(values) > possible[1] for values in seeds)
+    return UNLIMITED if beyond else possible
+
+
+def series(summary: pl.DataFrame, key: str, label: str, along: str) -> Series:
+    """The summary of one line as arrays."""
+    part = summary.sort(along)
+    x, mean, std, least = (
+        part[name].cast(pl.Float64).fill_null(np.nan).to_numpy() for name in (along, "mean", "std", "least")
+    )
+    return Series(key=key, label=label, x=x, mean=mean, std=std, n=part["n"].to_numpy(), least=least)
+
+
+def point(
+    key: str,
+    label: str,
+    x: float,
+    mean: float,
+    std: float,
+    n: int,
+    possible: Bounds = UNLIMITED,
+) -> Series:
+    """A line of one point; its mean and spread are NaN where there are none."""
+    at, value, spread, least = (np.array([number], dtype=np.float64) for number in (x, mean, std, np.nan))
+    return Series(key=key, label=label, x=at, mean=value, std=spread, n=np.array([n]), least=least, possible=possible)
+
+
+def with_n(lines: Sequence[Series]) -> dict[str, str]:
+    """What the legend calls each line: with its n where the lines stand on different numbers of seeds."""
+    spans = {
+        key: span(int(n) for line in lines if line.key == key for n in line.n)
+        for key in dict.fromkeys(line.key for line in lines)
+    }
+    labels = {line.key: line.label for line in lines}
+    if len(set(spans.values())) <= 1:
+        return labels
+    return {key: f"{label} (n = {spans[key]})" for key, label in labels.items()}
+
+
+def line_notes(lines: Sequence[Series], *, log: bool, unit: str = "epochs") -> list[str]:
+    """Gaps, lines that start late or end early, and n that changes along the way."""
+    if not lines:
+        return []
+    first, last = min(line.x[0] for line in lines), max(line.x[-1] for line in lines)
+    notes = []
+    for line in lines:
+        notes += line.gaps(log=log, unit=unit)
+        if line.x[0] > first:
+            notes.append(f"{line.label}: starts at {unit[:-1]} {line.x[0]:.0f}.")
+        if line.x[-1] < last:
+            notes.append(f"{line.label}: ends at {unit[:-1]} {line.x[-1]:.0f}.")
+        notes += _changing_n(line, unit)
+    return notes
+
+
+def _changing_n(line: Series, unit: str) -> list[str]:
+    there = line.n > 0
+    x, n = line.x[there], line.n[there]
+    starts = np.flatnonzero(np.r_[True, n[1:] != n[:-1]]) if n.size else np.array([], dtype=np.int64)
+    if starts.size < 2:
+        return []
+    if starts.size > 3:
+        return [f"{line.label}: n varies between {n.min()} and {n.max()} along the line."]
+    parts = [f"{n[at]} up to {unit[:-1]} {x[after - 1]:.0f}" for at, after in itertools.pairwise(starts)]
+    return [f"{line.label}: n = {', '.join(parts)}, {n[-1]} after."]
+
+
+def common_epoch(rows: pl.DataFrame) -> int | None:
+    """The last epoch at which every run has every metric it has at all."""
+    held = rows.select("run", "metric", "epoch").unique()
+    wanted = held.select("run", "metric").unique().height
+    shared = held.group_by("epoch").len().filter(pl.col("len") == wanted)["epoch"].to_list()
+    return int(max(shared)) if shared else None
+
+
+def latest(rows: pl.DataFrame, epoch: int | None) -> tuple[pl.DataFrame, list[str]]:
+    """The rows of one epoch, the last where none is given, and a note where that is not the whole story."""
+    last = max(rows["epoch"].to_list())
+    chosen = rows.filter(pl.col("epoch") == (last if epoch is None else epoch))
+    runs, lacking = rows["run"].n_unique(), rows["run"].n_unique() - chosen["run"].n_unique()
+    if lacking:
+        return chosen, [f"{lacking} of {runs} runs have no values at epoch {last}."]
+    if epoch is not None and last > epoch:
+        return chosen, [f"Epoch {epoch} is the last that every run has; some have values up to epoch {last}."]
+    return chosen, []

@@ -1,0 +1,160 @@
+"""Serve the page to this machine and to nobody else.
+
+It listens on 127.0.0.1.  Whoever asks has to know the token, and to ask for this very host and port: a page of
+somewhere else, whose name was made to mean 127.0.0.1, asks for another.
+"""
+
+import hmac
+import socket
+import sys
+import threading
+from contextlib import suppress
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any
+
+from sonde.core.errors import SondeError
+
+if TYPE_CHECKING:
+    from sonde.show.live.feed import Feed
+
+HOST = "127.0.0.1"
+QUIET = 5.0  # seconds after which a stream says that it is there
+PATIENCE = 10.0  # seconds in which a request has to be complete
+UNREAD = 30.0  # seconds for which a page may leave what it is sent unread
+MOST_CONNECTIONS = 64
+FULL = b"HTTP/1.0 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n"
+RETRY = 500  # milliseconds after which a page that lost the server asks again
+
+HEADERS = {
+    "Cache-Control": "no-store",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+
+
+class Server(ThreadingHTTPServer):
+    """Waits for `ready` before it answers, so that its address is known at once."""
+
+    daemon_threads = True
+    request_queue_size = 64
+
+    def __init__(self, port: int, token: str) -> None:
+        self.token = token
+        self.page: str
+        self.feed: Feed
+        self._ready = threading.Event()
+        self._room = threading.BoundedSemaphore(MOST_CONNECTIONS)
+        try:
+            super().__init__((HOST, port), _Handler)
+        except (OSError, OverflowError) as error:
+            said = getattr(error, "strerror", None) or error
+            raise SondeError(f"port {port} cannot be had ({said}): name another, or none for a free one") from None
+
+    @property
+    def url(self) -> str:
+        return f"http://{HOST}:{self.server_port}/{self.token}/"
+
+    @property
+    def hosts(self) -> tuple[str, str]:
+        return f"{HOST}:{self.server_port}", f"localhost:{self.server_port}"
+
+    def ready(self, page: str, feed: "Feed") -> None:
+        self.page, self.feed = page, feed
+        self._ready.set()
+
+    def wait(self) -> None:
+        self._ready.wait()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """A thread for each connection, up to a limit; who comes then is told to try again."""
+        if self._room.acquire(blocking=False):
+            super().process_request(request, client_address)
+            return
+        with suppress(OSError):
+            request.sendall(FULL)
+        self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._room.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A page that was closed, or reads no more, is no error."""
+        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
+            super().handle_error(request, client_address)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Server
+    server_version, sys_version = "sonde", ""
+
+    def handle(self) -> None:
+        """One request; where it is not complete in time, byte by byte or not at all, the connection is closed."""
+        self.patience = threading.Timer(PATIENCE, self._hang_up)
+        self.patience.daemon = True
+        self.patience.start()
+        try:
+            super().handle()
+        finally:
+            self.patience.cancel()
+
+    def _hang_up(self) -> None:
+        with suppress(OSError):
+            self.connection.shutdown(socket.SHUT_RDWR)
+
+    def do_GET(self) -> None:
+        self.patience.cancel()
+        self.connection.settimeout(UNREAD)
+        token, _, rest = self.path.partition("?")[0].removeprefix("/").partition("/")
+        if self.headers.get("Host", "") not in self.server.hosts:
+            self._say(HTTPStatus.FORBIDDEN, f"ask for {self.server.hosts[0]}")
+        elif not hmac.compare_digest(token.encode(), self.server.token.encode()):
+            self._say(HTTPStatus.FORBIDDEN, "open the whole address that `sonde live` printed: it ends in a token")
+        elif rest == "" and self.path.partition("?")[0].endswith("/"):
+            self.server.wait()
+            self._send(HTTPStatus.OK, "text/html", self.server.page)
+        elif rest == "events":
+            self.server.wait()
+            self._stream()
+        else:
+            self._say(HTTPStatus.NOT_FOUND, "nothing is here: the address ends in a slash after the token")
+
+    def _stream(self) -> None:
+        """What changed, as it changes, until the page is closed; a page that comes back says what it knows."""
+        known = self.headers.get("Last-Event-ID")
+        self._head(HTTPStatus.OK, "text/event-stream")
+        self._write(f"retry: {RETRY}\n\n")
+        while True:
+            for sent in self.server.feed.after(known, QUIET):
+                known = sent.id
+                self._write(f"id: {sent.id}\nevent: {sent.kind}\ndata: {sent.text}\n\n")
+            self._write(":\n\n")
+
+    def _write(self, text: str) -> None:
+        self.wfile.write(text.encode())
+        self.wfile.flush()
+
+    def _say(self, status: HTTPStatus, text: str) -> None:
+        self._send(status, "text/plain", f"sonde live: {text}\n")
+
+    def _send(self, status: HTTPStatus, kind: str, text: str) -> None:
+        self._head(status, kind, len(text.encode()))
+        self._write(text)
+
+    def _head(self, status: HTTPStatus, kind: str, length: int | None = None) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", f"{kind}; charset=utf-8")
+        if length is not None:
+            self.send_header("Content-Length", str(length))
+        for name, value in HEADERS.items():
+            self.send_header(name, value)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass

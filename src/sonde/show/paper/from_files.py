@@ -1,0 +1,61 @@
+"""Evidence of every study from files in the paper layout.
+
+The layout holds no hidden states, so for a residual file that has none beside it the networks are rebuilt at
+initialisation from the file's own configuration; the rows say so by their epoch, 0, and the run by the seed it was
+drawn with, `states_seed`.
+"""
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import torch
+
+from sonde.analysis.evidence import Evidence
+from sonde.core.errors import SondeError
+from sonde.core.generators import generator
+from sonde.metrics.probes import PROBES, take
+from sonde.metrics.rows import rows_of
+from sonde.models import PlainMLP, ResMLP
+from sonde.network import Signature
+from sonde.show.paper import READERS
+from sonde.tasks import Identity
+
+SEED = 42  # the layout does not record one
+
+
+def from_files(folder: Path) -> dict[str, Evidence]:
+    """Study → what the files of a folder say of it; a folder with none of them is an error."""
+    if not folder.is_dir():
+        raise SondeError(f"{folder} is not a folder: --from names one with files of the paper layout in it")
+    read = {study: reader(folder) for study, reader in READERS.items()}
+    found = {study: evidence for study, evidence in read.items() if evidence is not None}
+    if not found:
+        raise SondeError(
+            f"{folder} holds no file of the paper layout: expected results.json, results_fair.json, "
+            f"results/snapshot_*/*.json or results/cifar10*/results_cifar10.json"
+        )
+    if "residual" in found:
+        found["residual"] = _with_states(found["residual"])
+    return found
+
+
+def _with_states(evidence: Evidence) -> Evidence:
+    traced = evidence.rows.filter(pl.col("metric").str.starts_with("state["))["run"].unique()
+    missing = ~pl.col("run").is_in(traced.to_list()) & (pl.col("task") == "identity")
+    runs = evidence.runs.with_columns(states_seed=pl.when(missing).then(pl.col("seed").fill_null(SEED)))
+    drawn = runs.filter(pl.col("states_seed").is_not_null()).iter_rows(named=True)
+    return Evidence(pl.concat([evidence.rows, *map(_states_at_init, drawn)]), runs, evidence.source)
+
+
+def _states_at_init(run: dict[str, Any]) -> pl.DataFrame:
+    seed = run["states_seed"]
+    kind = PlainMLP if run["model"] == "plain_mlp" else ResMLP
+    model = kind(d=run["width"], L=run["depth"], weight_scale=1.0 if run["variant"] == "raw" else "1/sqrt(L)")
+    task = Identity(d=run["width"])
+    data = task.load(seed, None, torch.device("cpu"), torch.float32)
+    signature = Signature(shape=task.shape, outputs=task.outputs, classifies=task.classifies)
+    net = model.build(signature, generator(seed, "init"))
+    snapshot = take(net, *data.test(0, 1), data.loss)
+    return rows_of(run["run"], 0, PROBES["trace"](snapshot), steps=itertools.repeat(0))

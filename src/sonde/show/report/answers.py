@@ -1,0 +1,333 @@
+"""What a study answers, at a glance: a sentence, the values behind it by network or rule, and how sure it is."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from sonde.analysis import theory
+from sonde.analysis.audit import RecipeAudit, RuleAudit, audit
+from sonde.analysis.readings import Readings, RunReadings
+from sonde.core import formatting as verdicts
+from sonde.core.formatting import accuracy, number, percent, signed
+from sonde.core.seed_statistics import paired, summarise, t_interval
+from sonde.metrics import TRAINED
+from sonde.show.report.parts import Answer, Dots
+from sonde.store.stored import Run
+from sonde.studies.study import Gathered, StudyFinding
+
+HARDLY = 5.0
+"""Points of BP over frozen blocks: where there are fewer, depth hardly matters, and no rule can show much."""
+
+LACKING = "whether depth earns it takes runs with frozen blocks beside them"
+
+MOST_LISTED = 5  # names in a sentence
+MOST_SETTINGS = 12  # lines of a chart
+
+
+def answer(study: str, gathered: Gathered, findings: Sequence[StudyFinding]) -> Answer | None:
+    """The study's answer; None where its runs hold none."""
+    return ANSWERS.get(study, of_rules)(gathered, findings)
+
+
+# ── which networks learned ──────────────────────────────────────────────────────────────────────────
+def of_networks(gathered: Gathered, findings: Sequence[StudyFinding]) -> Answer | None:
+    """The loss of every network at its end, beside that of the answer that needs no learning."""
+    readings = Readings(gathered.evidence.rows)
+    runs = {run["run"]: run for run in gathered.evidence.runs.iter_rows(named=True)}
+    dots, status = [], dict[str, list[tuple[str, float]]]()
+    over_depth = [finding.sentence for finding in findings if "losses_over_trivial" in finding.numbers]
+    for finding in findings:
+        numbers = finding.numbers
+        if not set(finding.runs) <= runs.keys():  # of networks beside the study's
+            continue
+        name = _named(numbers["network"], numbers["variant"], numbers.get("rule"))
+        own = [runs[run] for run in finding.runs]
+        values = {run["seed"] or 0: _final_loss(RunReadings(readings, run)) for run in own}
+        floor = numbers["lowest_loss"]
+        note = numbers["verdict"] + (f" (lowest {number(floor, 3)})" if floor else "")
+        dots.append(Dots(label=name, style=own[0]["model"], values=values, note=note))
+        status.setdefault(numbers["verdict"], []).append((name, numbers["final_loss"]))
+    if not dots:
+        return None
+    identity = set(gathered.evidence.runs["task"]) == {"identity"}
+    first, *others = [*over_depth, _learned(status, len(dots))]
+    return Answer(
+        sentence=first,
+        sure=_sure_of_losses(dots, status),
+        beside=others,
+        dots=sorted(dots, key=lambda one: summarise(one.values.values()).mean),
+        axis="final loss (mean of the last tenth of the steps), log scale",
+        log=True,
+        reference=("predicting zero", theory.INPUT_SECOND_MOMENT) if identity else None,
+    )
+
+
+def _final_loss(run: RunReadings) -> float:
+    ending = [run.value("batch_loss", step=step) for step in verdicts.last_steps(run.run["steps"])]
+    return verdicts.loss_change(run.value("batch_loss", step=1), ending).final
+
+
+def _named(network: str, variant: str | None, rule: str | None = None) -> str:
+    with_ = f"{network} with {verdicts.weights(variant)}" if variant else network
+    return ", ".join(part for part in (with_, rule) if part)
+
+
+def _learned(status: Mapping[str, list[tuple[str, float]]], n: int) -> str:
+    learned = [name for name, _ in status.get("learned", [])]
+    rest = [f"{len(some)} {words}" for words, some in status.items() if words != "learned"]
+    if n == 1:
+        ((words, ((name, _),)),) = status.items()
+        return f"{name} {words}."
+    if not learned:
+        return f"None of {n} networks learned: {', '.join(rest)}."
+    if len(learned) == n:
+        return f"All {n} networks learned."
+    only = "Only " * (len(learned) == 1)
+    return f"{only}{_listed(learned)} learned; of the {n - len(learned)} others {_listed(rest)}."
+
+
+def _sure_of_losses(dots: Sequence[Dots], status: Mapping[str, list[tuple[str, float]]]) -> str:
+    n = sorted({len(one.values) for one in dots})
+    learned = [loss for _, loss in status.get("learned", [])]
+    others = [loss for words, some in status.items() if words != "learned" for _, loss in some]
+    gap = ""
+    if learned and others and 0 < max(learned) < min(others):
+        gap = f"; the others end at {number(min(others) / max(learned))} times its loss or more"
+        gap = gap if len(learned) == 1 else gap.replace("its loss", "the loss of those that learned")
+    if n == [1]:
+        return f"n = 1 seed each: there is no interval, and another seed may tell otherwise{gap}."
+    return f"n = {_span(n)} seeds each, every one of them a dot{gap}."
+
+
+# ── which rules train depth ─────────────────────────────────────────────────────────────────────────
+def of_rules(gathered: Gathered, findings: Sequence[StudyFinding]) -> Answer | None:
+    """Test accuracies by rule beside that of frozen blocks; of several recipes the one in which depth matters most."""
+    both = [runs for runs in (gathered.stored, gathered.beside) if runs.runs]
+    recipes = [recipe for runs in both for recipe in audit(runs, judge=gathered.judge).recipes]
+    known = {run.id: run for runs in both for run in runs.runs}
+    answers = [(_gain(recipe), found) for recipe in recipes if (found := of_recipe(recipe, known)) is not None]
+    if not answers:
+        return None
+    (_, first), *others = sorted(answers, key=lambda entry: -entry[0])
+    beside = [f"{found.sentence} {found.sure}" for _, found in others]
+    return replace(first, beside=beside)
+
+
+def of_recipe(recipe: RecipeAudit, runs: Mapping[str, Run]) -> Answer | None:
+    """Of the rules that were run with one recipe; None where none of them has an accuracy."""
+    rules = [rule for rule in recipe.rules if rule.runs and rule.scalar("test_acc").n]
+    if not rules:
+        return None
+    about = runs[rules[0].ids[0]].about
+    where = f"With {about['label']} on {about['task_label']}"
+    frozen = next((rule for rule in rules if rule.rule == "frozen"), None)
+    judged = [rule for rule in rules if rule.margin.asked and rule.margin.points.n]
+    ordered = sorted(rules, key=lambda rule: -rule.scalar("test_acc").mean)
+    sentence, sure = _depth(where, judged) if judged else _ranking(where, ordered)
+    return Answer(
+        sentence=sentence,
+        sure=sure,
+        dots=[
+            Dots(
+                label=rule.label,
+                style=rule.rule,
+                values=_accuracies(rule),
+                note=_note(rule, bool(judged)),
+            )
+            for rule in ordered
+        ],
+        axis=TRAINED["test_acc"].label,
+        note="points over frozen [95 % interval]" if judged else "",
+        per_cent=True,
+        reference=("frozen blocks", frozen.scalar("test_acc").mean) if frozen and judged else None,
+    )
+
+
+def of_settings(recipes: Sequence[RecipeAudit], names: Sequence[str], runs: Mapping[str, Run]) -> Answer | None:
+    """Of recipes that differ in some keys: the most accurate, each called by what differs."""
+    several = len({rule.label for recipe in recipes for rule in recipe.rules}) > 1
+    found = [
+        (f"{name}, {rule.label}" if several else name, rule)
+        for name, recipe in zip(names, recipes, strict=True)
+        for rule in recipe.rules
+        if rule.runs and rule.scalar("test_acc").n
+    ]
+    if not found:
+        return None
+    found.sort(key=lambda entry: -entry[1].scalar("test_acc").mean)
+    about = runs[found[0][1].ids[0]].about
+    (best, first), (worst, last) = found[0], found[-1]
+    shown = found[:MOST_SETTINGS]
+    n = sorted({rule.scalar("test_acc").n for _, rule in found})
+    sentence = f"On {about['task_label']} the best of {len(found)} settings is {best}: {_accuracy(first)}"
+    sentence += f"; the last is {worst}: {_accuracy(last)}." if len(found) > 1 else "."
+    sure = f"n = {_span(n)} seed{'s' * (n != [1])} each"
+    if len(found) > 1:
+        sure += f"; {best} over {found[1][0]}: {_difference(first, found[1][1])}"
+    if len(shown) < len(found):
+        sure += f". The chart has the first {len(shown)}; the sweep below has all"
+    return Answer(
+        sentence=sentence,
+        sure=f"{sure}.",
+        dots=[
+            Dots(label=name, style=rule.rule, values=_accuracies(rule), note=_accuracy(rule)) for name, rule in shown
+        ],
+        axis=TRAINED["test_acc"].label,
+        per_cent=True,
+    )
+
+
+def _accuracies(rule: RuleAudit) -> dict[int, float]:
+    return {one.run.seed: one.run.at("test_acc", one.run.epochs).value for one in rule.runs}
+
+
+def _accuracy(rule: RuleAudit) -> str:
+    known = rule.scalar("test_acc")
+    return accuracy(known.mean, known.std)
+
+
+def _difference(first: RuleAudit, second: RuleAudit) -> str:
+    """Of their accuracies, paired by seed, with its interval."""
+    gaps = [100 * gap for gap in paired(_accuracies(first), _accuracies(second)).differences.values()]
+    interval = t_interval(gaps)
+    if interval.reason:
+        return f"there is no interval ({interval.reason})"
+    return f"{signed(summarise(gaps).mean)} points [{signed(interval.low)}, {signed(interval.high)}], 95 % interval"
+
+
+def _gain(recipe: RecipeAudit) -> float:
+    """Of BP over frozen blocks, in points."""
+    bp = next((rule.margin.points.mean for rule in recipe.rules if rule.rule == "bp"), math.nan)
+    return -math.inf if math.isnan(bp) else bp
+
+
+def _note(rule: RuleAudit, judged: bool) -> str:
+    if not judged:
+        return _accuracy(rule)
+    if rule.rule == "frozen":
+        return "baseline"
+    points, interval = rule.margin.points, rule.margin.interval
+    between = "" if interval.reason else f" [{_tenths(interval.low)}, {_tenths(interval.high)}]"
+    return f"{_tenths(points.mean)}{between}" if points.n else "undefined"
+
+
+def _tenths(points: float) -> str:
+    """With its sign and one digit: so they stand below one another."""
+    return f"{points:+.1f}".replace("-", "−")
+
+
+def _depth(where: str, rules: Sequence[RuleAudit]) -> tuple[str, str]:
+    """Which rules train depth: those whose blocks are worth more than frozen ones, by the interval over seeds."""
+    by = {
+        outcome: [rule for rule in rules if rule.margin.outcome == outcome]
+        for outcome in ("helps", "undecided", "hurts")
+    }
+    bp = next((rule for rule in rules if rule.rule == "bp"), None)
+    trained, hurt = by["helps"], by["hurts"]
+    lead = f"{where} "
+    if trained:
+        lead += f"{_with_points(trained)} train{'s' * (len(trained) == 1)} depth"
+    else:
+        lead += "no rule is shown to train depth"
+    clauses = [lead]
+    if bp is not None and bp.margin.points.mean < HARDLY:
+        gain = f"only {_tenths(bp.margin.points.mean)} points from" if bp.margin.points.mean > 0 else "not above"
+        clauses.append(f"depth hardly matters there: BP itself is {gain} blocks that never learn")
+    if hurt:
+        verb = "does" if len(hurt) == 1 else "do"
+        clauses.append(f"{_with_points(hurt)} {verb} worse than blocks that never learn")
+    return "; ".join(clauses) + ".", _sure_of_points(rules, by["undecided"])
+
+
+def _with_points(rules: Sequence[RuleAudit]) -> str:
+    return _listed([f"{rule.label} ({_tenths(rule.margin.points.mean)})" for rule in rules])
+
+
+def _sure_of_points(rules: Sequence[RuleAudit], undecided: Sequence[RuleAudit]) -> str:
+    n = sorted({rule.margin.points.n for rule in rules})
+    seeds = f"n = {_span(n)} seed{'s' * (n != [1])}"
+    if n == [1]:
+        return f"{seeds}: there is no interval, so nothing is decided; two seeds or more decide."
+    confidence = f"{100 * rules[0].thresholds.confidence:g} %"
+    decided = f"{seeds}. A rule counts where the {confidence} interval of its points over frozen blocks excludes 0"
+    if not undecided:
+        return f"{decided}: so it does for every rule."
+    known = [rule.margin.seeds_needed for rule in undecided if rule.margin.seeds_needed is not None]
+    needed = f"; {max(known)} seeds would decide, were mean and spread to stay" if known else ""
+    are = "is" if len(undecided) == 1 else "are"
+    return f"{decided}. {_with_points(undecided)} {are} undecided{needed}."
+
+
+def _ranking(where: str, ordered: Sequence[RuleAudit]) -> tuple[str, str]:
+    """Without frozen blocks beside them: which rule is the most accurate, and by how much."""
+
+    def said(rule: RuleAudit) -> str:
+        return f"{rule.label} reaches {accuracy(rule.scalar('test_acc').mean)}"
+
+    first, *rest = ordered
+    n = sorted({rule.scalar("test_acc").n for rule in ordered})
+    seeds = f"n = {_span(n)} seed{'s' * (n != [1])}"
+    if not rest:
+        return (
+            f"{where} {said(first)}.",
+            f"{seeds}{_spread(first)}; whether depth earns it takes frozen blocks beside it.",
+        )
+    sentence = f"{where} {said(first)}, {rest[0].label} {accuracy(rest[0].scalar('test_acc').mean)}"
+    if len(rest) > 1:
+        sentence += f", and {rest[-1].label}, the last of {len(ordered)}, {accuracy(rest[-1].scalar('test_acc').mean)}"
+    return f"{sentence}.", (f"{seeds}; {first.label} over {rest[0].label}: {_difference(first, rest[0])}; {LACKING}.")
+
+
+def _spread(rule: RuleAudit) -> str:
+    known = rule.scalar("test_acc")
+    return "" if math.isnan(known.std) else f", standard deviation {percent(100 * known.std)}"
+
+
+# ── what became of stream and gradient ──────────────────────────────────────────────────────────────
+def of_streams(gathered: Gathered, findings: Sequence[StudyFinding]) -> Answer | None:
+    """How much the residual stream grew in every network under every rule."""
+    readings = Readings(gathered.evidence.rows)
+    runs = {run["run"]: run for run in gathered.evidence.runs.iter_rows(named=True)}
+    kept = [finding for finding in findings if "stream_change" in finding.numbers]
+    dots = []
+    for finding in kept:
+        own = [runs[run] for run in finding.runs]
+        values = {run["seed"] or 0: RunReadings(readings, run).change("hidden_norm", layer=run["depth"]) for run in own}
+        name = f"{finding.numbers['network']}, {finding.numbers['rule_label']}"
+        dots.append(Dots(label=name, style=finding.numbers["rule"], values=values))
+    if not dots:
+        return None
+    grown = [one.label for one in dots if summarise(one.values.values()).mean > verdicts.STREAM_GREW]
+    n = sorted({len(one.values) for one in dots})
+    return Answer(
+        sentence=(
+            f"‖h_L‖ grows more than {verdicts.STREAM_GREW:g} times in {len(grown)} of {len(dots)} networks and rules"
+            + (f" ({_listed(grown)})" if grown else "")
+            + "."
+        ),
+        sure=f"n = {_span(n)} seed{'s' * (n != [1])} each, every one of them a dot; the limits are of their means.",
+        dots=dots,
+        axis="‖h_L‖ after training ÷ init, log scale",
+        log=True,
+        reference=(f"{verdicts.STREAM_GREW:g} times", verdicts.STREAM_GREW),
+    )
+
+
+def _listed(names: Iterable[str]) -> str:
+    names = list(names)
+    if len(names) > MOST_LISTED:
+        return f"{', '.join(names[: MOST_LISTED - 1])} and {len(names) - MOST_LISTED + 1} more"
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def _span(numbers: Sequence[int]) -> str:
+    return str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]}–{numbers[-1]}"
+
+
+ANSWERS: dict[str, Callable[[Gathered, Sequence[StudyFinding]], Answer | None]] = {
+    "residual": of_networks,
+    "snapshots": of_streams,
+    "audit": of_rules,
+    "cifar10": of_rules,
+    "rules": of_rules,
+}

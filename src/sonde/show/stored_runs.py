@@ -1,0 +1,217 @@
+"""A store as a program or a notebook has it: rows, a frame, comparisons, the audit, figures by name."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from sonde.analysis.ended import complete, lines, refuse_none
+from sonde.analysis.evidence import Evidence, NoData
+from sonde.analysis.frame import frame
+from sonde.analysis.narrowing import choices, keep
+from sonde.analysis.overview import SHOWN, last_metrics, last_value, untold
+from sonde.core import html_parts
+from sonde.core.errors import SondeError, installation, pick, unicode
+from sonde.store.load import load as read
+from sonde.store.place import Place
+from sonde.store.stored import Run, Runs, WatchedRun
+
+if TYPE_CHECKING:
+    import pandas
+
+    from sonde.analysis.audit import Audit
+    from sonde.analysis.comparison import Comparison
+    from sonde.analysis.thresholds import Thresholds
+    from sonde.show.figures.render import Rendered
+
+MOST_LINES = 100  # of runs that a notebook shows
+
+
+@dataclass(frozen=True, repr=False)
+class StoredRuns:
+    """What `sonde.load` returns."""
+
+    store: Runs
+    source: str  # where it was read
+
+    @property
+    def rows(self) -> pl.DataFrame:
+        """One measurement a row; with a column `module` where runs were watched."""
+        return self.store.rows
+
+    @property
+    def runs(self) -> list[Run]:
+        """The runs that Sonde trained."""
+        return self.store.runs
+
+    @property
+    def watched(self) -> list[WatchedRun]:
+        """The runs of other loops."""
+        return self.store.watched
+
+    @property
+    def broken(self) -> dict[str, str]:
+        """Runs that cannot be read: id → why."""
+        return self.store.broken
+
+    @property
+    def configs(self) -> dict[str, dict[str, Any]]:
+        """Each run's complete configuration."""
+        return self.store.configs
+
+    def __len__(self) -> int:
+        return len(self.store)
+
+    def __getitem__(self, id: str) -> Run:
+        return self.store[id]
+
+    def only(self, *wanted: str) -> "StoredRuns":
+        """The runs that have these values, written as for `--only`: `stored.only("task=parity", "model.d=64")`."""
+        return StoredRuns(keep(self.store, choices(wanted)), self.source)
+
+    def frame(self) -> pl.DataFrame:
+        """Every row beside its run's model, rule, task, seed and state, and each key in which the runs differ."""
+        return frame(self.store)
+
+    def to_pandas(self) -> "pandas.DataFrame":
+        """The frame for pandas."""
+        try:
+            import pandas  # noqa: F401
+            import pyarrow  # noqa: F401
+        except ImportError as missing:
+            raise SondeError(f"to_pandas() needs {missing.name}: {installation('pandas')}") from None
+        return self.frame().to_pandas()
+
+    def audit(self, thresholds: "Thresholds | None" = None) -> "Audit":
+        """The four questions of `sonde audit`, asked of every run."""
+        from sonde.analysis.audit import audit
+
+        return audit(self.store, thresholds)
+
+    def compare(
+        self,
+        factor: str = "rule",
+        metric: str = "test_acc",
+        *,
+        layer: int | None = None,
+        epoch: int | None = None,
+        baseline: str | None = None,
+        unmatched: bool = False,
+    ) -> "Comparison":
+        """Levels of one factor, paired by seed, as `sonde compare` has them."""
+        from sonde.analysis.comparison import compare
+
+        return compare(
+            self.store,
+            factor=factor,
+            metric=metric,
+            layer=layer,
+            epoch=epoch,
+            baseline=baseline,
+            unmatched=unmatched,
+        )
+
+    def figure(self, name: str, variant: str | None = None) -> "Rendered":
+        """One figure of the complete runs, by its name in `sonde list figures`; a notebook shows it.
+
+        Runs of several recipes are refused by the keys in which they differ: `only` keeps those of one.
+        """
+        from sonde.show.figures import FIGURES, listed
+        from sonde.show.figures.render import render
+
+        spec = pick({name: spec for _, name, spec in listed()} | FIGURES, name, "figure")
+        runs, left_out = complete(self.store)
+        refuse_none(runs, left_out)
+        ids = [run.id for run in runs]
+        evidence = Evidence(self.rows.filter(pl.col("run").is_in(ids)), lines(runs), self.source)
+        try:
+            return render(spec, evidence, variant)
+        except NoData as missing:
+            raise SondeError(f"figure {name!r} cannot be drawn: {missing}") from None
+
+    def __repr__(self) -> str:
+        return f"<{self._summary()}, {self.rows.height:,} rows>"
+
+    def _summary(self) -> str:
+        states: dict[str, int] = {}
+        for run in self.runs:
+            states[run.standing.state] = states.get(run.standing.state, 0) + 1
+        said = ", ".join(f"{count} {state}" for state, count in states.items())
+        parts = [f"{len(self)} run{'s' * (len(self) != 1)}{f' ({said})' if said else ''}"]
+        if self.watched:
+            many = f"{len(self.watched)} watched run{'s' * (len(self.watched) != 1)}"
+            parts = [*parts, many] if self.runs else [many]
+        parts += [f"{len(self.broken)} that cannot be read"] * bool(self.broken)
+        return f"{', '.join(parts)} in {self.source}"
+
+    def _repr_html_(self) -> str:
+        parts = [] if self.runs or self.watched else [html_parts.small(self._summary())]
+        if self.runs:
+            parts.append(self._trained())
+        if self.watched:
+            parts.append(self._watched())
+        if (more := max(len(self.runs), len(self.watched)) - MOST_LINES) > 0:
+            parts.append(html_parts.small(f"and {more:,} more"))
+        parts.append(html_parts.listing(f"cannot be read: {run} ({why})" for run, why in self.broken.items()))
+        return "".join(parts)
+
+    def _trained(self) -> str:
+        metrics, keys = last_metrics(self.store), untold(self.store)
+        keys.pop("task", None)  # it has a column of its own
+        names = [name for name in SHOWN if any(name in known for known in metrics.values())]
+        columns = {"run": "left", "label": "left", "task": "left"} | dict.fromkeys(keys, "right")
+        columns |= {"seed": "right", "epochs": "right", "state": "left"} | dict.fromkeys(names, "right")
+        shown = [
+            [
+                run.id,
+                run.label,
+                str(run.about["task_label"]),
+                *(values[run.id] for values in keys.values()),
+                str(run.config["seed"]),
+                f"{'–' if run.manifest.epoch is None else run.manifest.epoch}/{run.config['epochs']}",
+                run.standing.state,
+                *(last_value(metrics[run.id].get(name)) for name in names),
+            ]
+            for run in self.runs[:MOST_LINES]
+        ]
+        return html_parts.table(columns, shown, self._summary())
+
+    def _watched(self) -> str:
+        columns = {
+            "watched run": "left",
+            "model": "left",
+            "parameters": "right",
+            "steps": "right",
+            "state": "left",
+        }
+        shown = [
+            [
+                run.id,
+                run.label,
+                f"{run.about['parameters']:,}",
+                "–" if run.manifest.step is None else str(run.manifest.step),
+                run.standing.state,
+            ]
+            for run in self.watched[:MOST_LINES]
+        ]
+        return html_parts.table(columns, shown, "" if self.runs else self._summary())
+
+
+def load(
+    root: str | Place = "runs",
+    where: pl.Expr | None = None,
+    *,
+    metrics: Collection[str] | None = None,
+    layers: bool = True,
+    of: Collection[str] | None = None,
+) -> StoredRuns:
+    """Every run of a store.  `load("runs").frame()` has one measurement a row beside its rule, seed and more.
+
+    `metrics` and `of` name the metrics and the runs whose rows are wanted, and `layers=False` leaves out those of
+    single layers; a store of many runs is read the faster for it, and in less memory.  `metrics=()` reads no rows.
+    `where` keeps the rows of which it is true; windows in it are over run and metric.
+
+    A run that cannot be read is left out, told and named in `.broken`; it is an error where there is no other.
+    """
+    return StoredRuns(read(root, where, metrics=metrics, layers=layers, of=of), unicode(str(root)))

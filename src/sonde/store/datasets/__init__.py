@@ -1,0 +1,22 @@
+"""Data sets on disk: found, fetched, checked and decoded.  NumPy only, no torch."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sonde.store.datasets import cifar10
+from sonde.store.datasets.archive import Archive
+from sonde.store.place import Place
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dataset:
+    """A data set that has to be fetched once: its archive, how to find it, and where that looks."""
+
+    archive: Archive
+    find: Callable[[Place], cifar10.Source]
+    looked_for: Callable[[Place], list[Place]]
+
+
+DATASETS = {
+    "cifar10": Dataset(archive=cifar10.ARCHIVE, find=cifar10.find, looked_for=cifar10.looked_for),
+}
