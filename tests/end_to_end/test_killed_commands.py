@@ -32,9 +32,11 @@ from watch_programs import plain_mlp, vectors
 
 pytestmark = pytest.mark.timeout(3600)
 
+SINGLE = ["--seeds", "1,2", "--set", "model.d=16", "--runs", "single", "--quiet"]
 TRAIN = ["run", "residual", *LONG, "--runs", "trained", "--quiet"]
 COMMANDS = {
     "run": [word.replace("epochs=40", "epochs=12") for word in TRAIN],
+    "train": [*("train", "--model", "residual_mlp", "--task", "digits", "--rule", "dfa", "--epochs", "6"), *SINGLE],
     "show": ["show", "--runs", "many"],  # writes the index
     "verify": ["verify", "--runs", "many"],
     "report": ["report", "--runs", "few", "--out", "page/report.html", "--no-figures", "--quiet"],
@@ -51,6 +53,7 @@ for layout in ("csv", "parquet", "paper", *(name for name, tool in TOOLS.items()
     ]
 MADE = {
     "run": ["trained"],
+    "train": ["single"],
     "show": ["many/.index"],
     "verify": [],
     "report": ["page"],
@@ -61,7 +64,8 @@ MADE = {
 } | {name: [words[words.index("--out") + 1]] for name, words in COMMANDS.items() if name.startswith("export")}
 """What a command has nothing to do for if it is there."""
 
-STORES = ("many", "few", "drawn", "trained")
+TRAINED = ("trained", "single")
+STORES = ("many", "few", "drawn", "trained", "single")
 TOUCHED = {name: words[words.index("--runs") + 1] if "--runs" in words else "few" for name, words in COMMANDS.items()}
 """Which of them each command works on."""
 
@@ -151,7 +155,7 @@ def killed(begin: Begin, name: str, place: Path, after: float) -> bool:
             os.killpg(process.pid, signal.SIGKILL)
         os.kill(process.pid, signal.SIGKILL)  # it may have had no session of its own yet
         exit_code(process, None)
-        wait_for(lambda: all_free(place / "trained"))  # its workers end by themselves
+        wait_for(lambda: all(all_free(place / store) for store in TRAINED))  # its workers end by themselves
     else:
         assert code == 0
     return code is None
@@ -163,7 +167,7 @@ def forget(name: str, place: Path) -> None:
 
 
 def trained(place: Path) -> dict[str, dict[str, bytes]]:
-    return {folder.name: contents(folder) for folder in folders(place / "trained")}
+    return {folder.name: contents(folder) for store in TRAINED for folder in folders(place / store)}
 
 
 def assert_nothing_wrong(place: Path, stores: Iterable[str] = STORES) -> None:
@@ -202,15 +206,17 @@ def kill_often(kills: int, names: list[str], begin: Begin, place: Path) -> None:
         name = names[kill % len(names)]
         while not killed(begin, name, place, chance.uniform(0, seconds[name])):
             seconds[name] *= 0.9
-            if name == "run":
-                assert trained(place) == whole
-                reached.clear()
+            if TOUCHED[name] in TRAINED:
+                there = trained(place)
+                for run in (folder.name for folder in folders(place / TOUCHED[name])):
+                    assert there[run] == whole[run]
+                    reached.pop(run, None)
             forget(name, place)
         assert_nothing_wrong(place, [TOUCHED[name]])
         out = place / MADE[name][0] if name in exports else place
         if name in exports and out.exists() and not list(out.glob("INCOMPLETE-*")):
             assert exported(name, place) in (0, exports[name]), "a partial export looks complete"
-        now = {folder.name: epoch_of(folder) for folder in folders(place / "trained")}
+        now = {folder.name: epoch_of(folder) for store in TRAINED for folder in folders(place / store)}
         assert all(now[run] >= epoch for run, epoch in reached.items()), "an epoch was lost"
         reached |= now
     for name in names:
