@@ -166,8 +166,8 @@ def forget(name: str, place: Path) -> None:
         shutil.rmtree(place / made, ignore_errors=True)
 
 
-def trained(place: Path) -> dict[str, dict[str, bytes]]:
-    return {folder.name: contents(folder) for store in TRAINED for folder in folders(place / store)}
+def trained(place: Path, *stores: str) -> dict[str, dict[str, bytes]]:
+    return {folder.name: contents(folder) for store in stores or TRAINED for folder in folders(place / store)}
 
 
 def assert_nothing_wrong(place: Path, stores: Iterable[str] = STORES) -> None:
@@ -207,9 +207,8 @@ def kill_often(kills: int, names: list[str], begin: Begin, place: Path) -> None:
         while not killed(begin, name, place, chance.uniform(0, seconds[name])):
             seconds[name] *= 0.9
             if TOUCHED[name] in TRAINED:
-                there = trained(place)
-                for run in (folder.name for folder in folders(place / TOUCHED[name])):
-                    assert there[run] == whole[run]
+                for run, files in trained(place, TOUCHED[name]).items():
+                    assert files == whole[run]
                     reached.pop(run, None)
             forget(name, place)
         assert_nothing_wrong(place, [TOUCHED[name]])
