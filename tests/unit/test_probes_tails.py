@@ -10,8 +10,7 @@ import torch
 from networks import NETWORKS, loss_of, moved, read, samples
 from sonde.config import Optimiser, RunConfig
 from sonde.metrics.probes import Context, Snapshot, take
-from sonde.metrics.probes.over_samples import median, sample_norms
-from sonde.metrics.probes.rho import pearson
+from sonde.metrics.reductions import median, pearson, sample_norms
 from sonde.models import PlainMLP, ResidualMLP, ResMLP, StudentNet, VitMini
 from sonde.network import Network
 from sonde.network.losses import CROSS_ENTROPY
@@ -116,7 +115,7 @@ def test_chunks_do_not_change_what_is_measured(monkeypatch: pytest.MonkeyPatch) 
     snapshot = take(net, *samples(signature, 5), loss_of(signature))
     before = [r.value for r in read(snapshot, "rho", "nudge").values() if r.defined]
     for rows in (1, 60, 10**6):
-        monkeypatch.setattr("sonde.metrics.probes.tails.ROWS", rows)
+        monkeypatch.setattr("sonde.metrics.probes.perturbation._VECTORS", rows)
         after = [r.value for r in read(snapshot, "rho", "nudge").values() if r.defined]
         assert after == pytest.approx(before, rel=1e-9, abs=1e-13)
 

@@ -352,6 +352,7 @@ _TABLE = (
     ),
     Metric(
         name="state",
+        aliases=("state_values",),
         label="hidden state h",
         axis="layer",
         symbol="h",

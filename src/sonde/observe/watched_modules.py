@@ -1,7 +1,8 @@
-"""The modules of a model: how they are named, which are watched, and what their kind makes worth reading."""
+"""The modules of a model: their names, which are watched, what is read of each kind, and which were replaced."""
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 import torch
@@ -14,6 +15,7 @@ COMPILED = "the module is compiled: what happens inside is not seen"
 FROZEN = "frozen and in eval mode, where a hook would change the way PyTorch computes it"
 SCRIPTED = "the module is TorchScript: what happens inside is not seen"
 WITHIN_ATTENTION = "MultiheadAttention uses its weights without calling it"
+GONE = "the module is no longer part of the model"
 
 Layers = str | Iterable[str] | Callable[[str, nn.Module], bool] | None
 
@@ -47,7 +49,7 @@ _KINDS: dict[str, tuple[type[nn.Module], ...]] = {
 }
 
 
-class Spot:
+class WatchedModule:
     """A module that may be watched, and what is known of it before it is called."""
 
     def __init__(self, name: str, module: nn.Module, *, chosen: bool | None, hidden: str | None) -> None:
@@ -56,7 +58,7 @@ class Spot:
         self.type = str(getattr(module, "original_name", type(module).__name__))  # of TorchScript, what it was
         self.chosen = chosen  # None: decided by the shapes of its first call
         self.hidden = hidden  # why its calls cannot be seen
-        self.silent: str | None = None  # why they are not to be seen as long as the model is as it is
+        self.skipped: str | None = None  # why it gets no hooks while the model is as it is
         self.is_root = name == WHOLE
         self.activation = _is_activation(module)
         self.bounds = next((bounds for kind, bounds in _BOUNDS if isinstance(module, kind)), None)
@@ -75,22 +77,24 @@ def _is_activation(module: nn.Module) -> bool:
     return known and not isinstance(module, nn.MultiheadAttention)
 
 
-def find_spots(model: nn.Module, layers: Layers = None) -> list[Spot]:
+def find_modules(model: nn.Module, layers: Layers = None) -> list[WatchedModule]:
     """Every module by its name, those to be watched marked; a module used under two names has the first."""
-    found = spots_of(model, layers)
-    if layers is not None and not any(spot.chosen for spot in found):
+    found = _modules_of(model, layers)
+    if layers is not None and not any(watched.chosen for watched in found):
         named = layers if isinstance(layers, str) else "it"
         raise SondeError(f"layers={layers!r}: no module matches {named!r}; {nearest(named, [s.name for s in found])}")
     return found
 
 
-def spots_of(model: nn.Module, layers: Layers = None) -> list[Spot]:
-    """The same, whether any of them is to be watched or not."""
-    wanted = _wanted(layers)
-    return [Spot(name, module, chosen=wanted(name, module), hidden=hidden) for name, module, hidden in walk(model)]
+def _modules_of(model: nn.Module, layers: Layers) -> list[WatchedModule]:
+    chosen = _chosen(layers)
+    return [
+        WatchedModule(name, module, chosen=chosen(name, module), hidden=hidden)
+        for name, module, hidden in _walk(model, WHOLE, None, set())
+    ]
 
 
-def _wanted(layers: Layers) -> Callable[[str, nn.Module], bool | None]:
+def _chosen(layers: Layers) -> Callable[[str, nn.Module], bool | None]:
     if layers is None:
         return lambda name, module: True if any(_own_parameters(module)) or _is_activation(module) else None
     if callable(layers):
@@ -99,15 +103,11 @@ def _wanted(layers: Layers) -> Callable[[str, nn.Module], bool | None]:
     return lambda name, module: any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def walk(model: nn.Module) -> Iterator[tuple[str, nn.Module, str | None]]:
-    """Name, module and why its calls are not seen, without the wrappers of compiling and distributing."""
-    yield from _walk(model, WHOLE, None, set())
-
-
 def _walk(
     module: nn.Module, name: str, hidden: str | None, seen: set[int]
 ) -> Iterator[tuple[str, nn.Module, str | None]]:
-    module = inside(module)
+    """Name, module and why its calls are not seen, without the wrappers of compiling and distributing."""
+    module = unwrapped(module)
     if id(module) in seen:
         return
     seen.add(id(module))
@@ -117,7 +117,7 @@ def _walk(
     if getattr(module, "_compiled_call_impl", None) is not None:
         hidden = COMPILED
     yield name, module, hidden
-    content = contents(module)
+    content = uncompiled(module)
     if content is not module:
         seen.add(id(content))
         hidden = COMPILED
@@ -127,7 +127,7 @@ def _walk(
         yield from _walk(child, part if name == WHOLE else f"{name}.{part}", hidden, seen)
 
 
-def inside(module: nn.Module) -> nn.Module:
+def unwrapped(module: nn.Module) -> nn.Module:
     """The module that DistributedDataParallel, DataParallel or a checkpoint wrapper calls."""
     while True:
         if isinstance(module, nn.parallel.DistributedDataParallel | nn.DataParallel):
@@ -139,7 +139,7 @@ def inside(module: nn.Module) -> nn.Module:
         module = held[0]
 
 
-def contents(module: nn.Module) -> nn.Module:
+def uncompiled(module: nn.Module) -> nn.Module:
     """The module that a wrapper of torch.compile stands for; else the module itself."""
     if isinstance(module, torch.jit.ScriptModule):
         return module
@@ -147,10 +147,10 @@ def contents(module: nn.Module) -> nn.Module:
     return module if inner is None else inner
 
 
-def named_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+def all_named_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     """Every name of every parameter: one that is shared comes under each of its names."""
-    for name, module, _ in walk(model):
-        for part, parameter in _own_parameters(contents(module)):
+    for name, module, _ in _walk(model, WHOLE, None, set()):
+        for part, parameter in _own_parameters(uncompiled(module)):
             if parameter is not None:
                 yield part if name == WHOLE else f"{name}.{part}", parameter
 
@@ -167,8 +167,8 @@ def is_lazy(parameter: torch.Tensor) -> bool:
     return isinstance(parameter, nn.parameter.UninitializedParameter)
 
 
-def mode_matters(model: nn.Module) -> list[nn.Module]:
-    """Modules that act in another way in training, in parts of the model that learn: dropout, batch statistics."""
+def modules_with_modes(model: nn.Module) -> list[nn.Module]:
+    """Modules that train and eval mode change, in parts of the model that learn: dropout, batch statistics."""
     found: list[nn.Module] = []
 
     def visit(module: nn.Module, learns: bool) -> None:
@@ -187,10 +187,82 @@ def mode_matters(model: nn.Module) -> list[nn.Module]:
     return found
 
 
-def goes_fast(module: nn.Module) -> bool:
+def has_fast_path(module: nn.Module) -> bool:
     """Whether PyTorch may compute this encoder layer in one kernel, as long as nothing is hooked to it."""
     return (
         isinstance(module, nn.TransformerEncoderLayer)
         and not module.training
         and not any(parameter.requires_grad for parameter in module.parameters())
     )
+
+
+@dataclass(slots=True)
+class Replacement:
+    """Modules and parameters that replaced others while the model was watched, by name."""
+
+    step: int
+    modules: list[str] = field(default_factory=list)  # others than before, or new
+    removed: list[str] = field(default_factory=list)
+    parameters: list[str] = field(default_factory=list)  # likewise
+    not_in_optimiser: list[str] = field(default_factory=list)  # of these, where an optimiser was given
+
+    def __str__(self) -> str:
+        parts = [
+            f"{words} {', '.join(names[:4])}{' …' if len(names) > 4 else ''}"
+            for words, names in (
+                ("new in place of others:", self.modules or self.parameters),
+                ("gone:", self.removed),
+                ("in no optimiser that was given:", self.not_in_optimiser),
+            )
+            if names
+        ]
+        return f"the model is not the one of the steps before (step {self.step}): {'; '.join(parts)}"
+
+
+class ModelContent:
+    """The identities of a model's modules and parameters, to notice when they are replaced."""
+
+    def __init__(self, modules: Sequence[WatchedModule], parameters: Sequence["weakref.ref[nn.Parameter]"]) -> None:
+        self._modules = list(modules)
+        self._parameters = [] if _is_distributed() else list(parameters)
+        self._held = [self._of(module) for watched in modules if (module := watched.module()) is not None]
+
+    def is_unchanged(self) -> bool:
+        """Whether every module and parameter is still there and in its place.
+
+        Tensors that `torch.func.functional_call` puts in the place of parameters for one call do not count.  Among
+        several processes parameters are not compared: sharded ones are exchanged for whole ones in every pass.
+        """
+        modules = [module for watched in self._modules if (module := watched.module()) is not None]
+        if len(modules) < len(self._modules) or any(known() is None for known in self._parameters):
+            return False
+        return all(
+            held == self._of(module) or _is_borrowed(module) for held, module in zip(self._held, modules, strict=True)
+        )
+
+    def _of(self, module: nn.Module) -> list[int]:
+        """Identities, which are unique as long as nothing of the module is freed."""
+        held = map(id, module._parameters.values()) if self._parameters else ()
+        return [*map(id, module._modules.values()), *held]
+
+
+def _is_distributed() -> bool:
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
+
+
+def _is_borrowed(module: nn.Module) -> bool:
+    there = (parameter for parameter in module._parameters.values() if parameter is not None)
+    return not all(isinstance(parameter, nn.Parameter) for parameter in there)
+
+
+def renewed(
+    model: nn.Module, modules: Sequence[WatchedModule], layers: Layers
+) -> tuple[list[WatchedModule], list[str], list[str]]:
+    """The model's modules as they are now; the names of those that are new, and of those that are gone."""
+    known = {watched.name: watched for watched in modules}
+    now = []
+    for found in _modules_of(model, layers):
+        old = known.get(found.name, found)
+        now.append(old if old.module() is found.module() else found)
+    fresh = [watched.name for watched in now if watched is not known.get(watched.name)]
+    return now, fresh, [name for name in known if name not in {watched.name for watched in now}]

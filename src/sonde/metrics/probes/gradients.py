@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from sonde.core.generators import put_back
-from sonde.metrics.probes.over_samples import cosines, median_of_all, median_of_defined, rms, sample_norms
 from sonde.metrics.probes.signal import NO_LINEAR
 from sonde.metrics.probes.snapshot import Snapshot
+from sonde.metrics.reductions import cosines, median_of_all, median_of_defined, rms, sample_norms
 from sonde.metrics.rows import Reading, undefined
 from sonde.network import leaf_at
 
