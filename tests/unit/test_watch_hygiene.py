@@ -360,7 +360,7 @@ def test_an_evaluation_of_a_transformer_goes_the_faster_way_and_the_next_step_is
 
 
 def test_memory_does_not_grow_with_the_number_of_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sonde.observe.row_writer.MOST_ROWS", 2_000)
+    monkeypatch.setattr("sonde.observe.row_writer.MOST_ROWS_IN_MEMORY", 2_000)
     model, optimiser = made()
     watch = sonde.watch(model, optimiser, runs=None, every=1)
     heights = []

@@ -19,7 +19,7 @@ from torch import Tensor
 from sonde.metrics.rows import Reading, undefined
 
 Vector = NDArray[np.float64]
-Numbers = TypeVar("Numbers", Tensor, Vector)
+_Numbers = TypeVar("_Numbers", Tensor, Vector)
 
 _CHUNK = 1 << 18  # entries of a temporary
 _ROWS = 64  # samples or tokens whose directions are compared
@@ -140,7 +140,7 @@ def rms_of_sum(squares: float, entries: int) -> float:
     return math.sqrt(mean) if mean >= 0 else math.nan
 
 
-def cosine(dots: Numbers, a: Numbers, b: Numbers) -> Numbers:
+def cosine_of(dots: _Numbers, a: _Numbers, b: _Numbers) -> _Numbers:
     """⟨a, b⟩/(‖a‖‖b‖), from products and norms; never clamped."""
     return dots / (a * b)
 
@@ -164,7 +164,7 @@ def cosines(a_Nd: Tensor | VectorsWithNorms, b_Nd: Tensor | VectorsWithNorms) ->
     """cos(a, b) of each sample; NaN where a vector is zero or not finite."""
     a, b = (v if isinstance(v, VectorsWithNorms) else with_norms(v) for v in (a_Nd, b_Nd))
     dots_N: Tensor = torch.linalg.vecdot(a.vectors_Nd, b.vectors_Nd)
-    return cosine(dots_N, a.norms_N, b.norms_N)
+    return cosine_of(dots_N, a.norms_N, b.norms_N)
 
 
 def pearson(x_JM: Tensor, y_M: Tensor) -> list[float]:
@@ -270,7 +270,7 @@ def mean_cosine(gram_NN: Vector) -> tuple[float, int]:
 # Over samples, as readings
 
 
-def median(values_N: Tensor) -> float:
+def sample_median(values_N: Tensor) -> float:
     """The middle value, or the mean of the two middle values."""
     ordered = values_N.sort().values
     n = len(ordered)
@@ -283,7 +283,7 @@ def median_of_all(metric: str, values_N: Tensor, layer: int | None = None) -> Re
     if finite < n:
         reason = f"not finite for {n - finite} of {n} samples"
         return undefined(metric, reason, layer=layer, samples=finite)
-    return Reading(metric=metric, layer=layer, value=median(values_N), samples=n)
+    return Reading(metric=metric, layer=layer, value=sample_median(values_N), samples=n)
 
 
 def median_of_defined(metric: str, values_N: Tensor, layer: int | None, otherwise: str) -> Reading:
@@ -291,7 +291,7 @@ def median_of_defined(metric: str, values_N: Tensor, layer: int | None, otherwis
     defined = values_N[~values_N.isnan()]
     if not len(defined):
         return undefined(metric, otherwise, layer=layer)
-    return Reading(metric=metric, layer=layer, value=median(defined), samples=len(defined))
+    return Reading(metric=metric, layer=layer, value=sample_median(defined), samples=len(defined))
 
 
 def mean_of_defined(metric: str, values_N: Tensor, layer: int | None, otherwise: str) -> Reading:

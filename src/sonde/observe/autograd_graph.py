@@ -11,14 +11,14 @@ from torch import Tensor, nn
 
 from sonde.analysis.diagnosis.signs import LINEAR
 
-MOST = 4000  # nodes that are looked at
-LEAF = "AccumulateGrad"
-THROUGH = (
+_MOST_NODES = 4000  # nodes that are looked at
+_LEAF = "AccumulateGrad"
+_THROUGH = (
     "View", "UnsafeView", "Reshape", "ReshapeAlias", "Squeeze", "Unsqueeze", "Transpose", "Permute", "T", "Select",
     "Slice", "Clone", "ToCopy", "Alias", "Expand", "Index", "Unbind", "Flatten", "AsStrided",
 )  # fmt: skip
-AFFINE = (
-    *THROUGH,
+_AFFINE = (
+    *_THROUGH,
     "NativeBatchNorm",
     "MkldnnBatchNorm",
     "NativeDropout",
@@ -31,7 +31,7 @@ AFFINE = (
 """Operations that leave two linear layers as one; a product or a sum only where the other operand is constant."""
 
 
-def kind(node: Any) -> str:
+def _kind(node: Any) -> str:
     """`AddmmBackward0` is an Addmm."""
     return str(node.name()).split("::")[-1].rstrip("0123456789").removesuffix("Backward")
 
@@ -47,7 +47,7 @@ def _parents(node: Any) -> list[Any]:
 
 def _nodes(start: Any) -> Iterator[Any]:
     seen, waiting = {start}, [start]
-    while waiting and len(seen) < MOST:
+    while waiting and len(seen) < _MOST_NODES:
         node = waiting.pop(0)
         yield node
         for parent in _parents(node):
@@ -60,12 +60,12 @@ def operations_since(loss: Tensor, output: int) -> list[str]:
     """The operations between the model's output and the loss, from the loss backwards."""
     if loss.grad_fn is None:
         return []
-    return [kind(node) for node in _nodes(loss.grad_fn) if kind(node) != LEAF and int(node._sequence_nr()) > output]
+    return [_kind(node) for node in _nodes(loss.grad_fn) if _kind(node) != _LEAF and int(node._sequence_nr()) > output]
 
 
 def largest_shape(loss: Tensor, output: int) -> list[int]:
     """The shape of the largest tensor between the model's output and the loss, where this version of torch tells."""
-    nodes = [] if loss.grad_fn is None else [n for n in _nodes(loss.grad_fn) if kind(n) != LEAF]
+    nodes = [] if loss.grad_fn is None else [n for n in _nodes(loss.grad_fn) if _kind(n) != _LEAF]
     shapes = [
         [int(size) for size in known.shape]
         for node in nodes
@@ -82,40 +82,40 @@ def unregistered(output: Tensor, inputs: Iterable[Tensor], known: Collection[int
     """
     if output.grad_fn is None or any(given.grad_fn is not None for given in inputs):
         return []
-    leaves = [node.variable for node in _nodes(output.grad_fn) if kind(node) == LEAF]
+    leaves = [node.variable for node in _nodes(output.grad_fn) if _kind(node) == _LEAF]
     return [list(leaf.shape) for leaf in leaves if isinstance(leaf, nn.Parameter) and id(leaf) not in known]
 
 
 def last_operation(output: Tensor) -> str | None:
     """What gave the output its values: views of them are looked through."""
     node = output.grad_fn
-    while node is not None and kind(node) in THROUGH:
+    while node is not None and _kind(node) in _THROUGH:
         node = next(iter(_parents(node)), None)
-    return None if node is None else kind(node)
+    return None if node is None else _kind(node)
 
 
 def _layer(node: Any, names: Mapping[int, str]) -> tuple[str, int, int] | None:
     """Name of the weight, inputs and outputs of a dense linear operation."""
-    if kind(node) not in LINEAR or getattr(node, "_saved_groups", 1) != 1:
+    if _kind(node) not in LINEAR or getattr(node, "_saved_groups", 1) != 1:
         return None
     for parent in _parents(node):
         leaf = parent
-        while leaf is not None and kind(leaf) in ("T", "Transpose"):
+        while leaf is not None and _kind(leaf) in ("T", "Transpose"):
             leaf = next(iter(_parents(leaf)), None)
-        if leaf is not None and kind(leaf) == LEAF and leaf.variable.dim() >= 2:
+        if leaf is not None and _kind(leaf) == _LEAF and leaf.variable.dim() >= 2:
             shape = leaf.variable.shape
             return names.get(id(leaf.variable), "?"), int(shape[1:].numel()), int(shape[0])
     return None
 
 
 def _below(node: Any, is_end: Callable[[Any], bool]) -> Any:
-    """The first node of some kind on the way back, if nothing on the way bends it."""
+    """The first node of some _kind on the way back, if nothing on the way bends it."""
     weights = True
     while node is not None:
         inputs = [parent for parent in _parents(node) if _depends(parent)]
         if not weights and is_end(node):
             return node
-        if not weights and (kind(node) not in AFFINE or len(inputs) != 1):
+        if not weights and (_kind(node) not in _AFFINE or len(inputs) != 1):
             return None
         weights, node = False, inputs[0] if len(inputs) == 1 else None
     return None
@@ -123,11 +123,11 @@ def _below(node: Any, is_end: Callable[[Any], bool]) -> Any:
 
 def _depends(node: Any) -> bool:
     """Whether a node carries more than a parameter."""
-    while kind(node) in ("T", "Transpose", "Expand"):
+    while _kind(node) in ("T", "Transpose", "Expand"):
         node = next(iter(_parents(node)), None)
         if node is None:
             return False
-    return kind(node) != LEAF
+    return _kind(node) != _LEAF
 
 
 def bare_pairs(output: Tensor, names: Mapping[int, str]) -> list[list[str]]:
@@ -154,4 +154,4 @@ def bends(output: Tensor) -> bool:
     """Whether anything but linear operations with parameters, and affine ones, leads to the output."""
     if output.grad_fn is None:
         return True
-    return any(kind(node) not in (*LINEAR, *AFFINE, LEAF) for node in _nodes(output.grad_fn))
+    return any(_kind(node) not in (*LINEAR, *_AFFINE, _LEAF) for node in _nodes(output.grad_fn))

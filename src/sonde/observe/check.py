@@ -13,7 +13,7 @@ from sonde.analysis.diagnosis.diagnose import diagnose
 from sonde.analysis.diagnosis.finding import Findings
 from sonde.analysis.diagnosis.signs import Signs
 from sonde.core.errors import SondeError
-from sonde.observe.experiments.copies import Loss, cast, copied, generators_kept, reset, run
+from sonde.observe.experiments.copies import OutputLoss, cast_tensors, copied, generators_kept, reset, run_model
 from sonde.observe.experiments.run_experiments import run_experiments
 from sonde.observe.facts import first_float
 from sonde.observe.precheck import Band, Precheck
@@ -26,7 +26,7 @@ def check(
     model: nn.Module,
     x: Any,
     y: Any = None,
-    loss: Loss | None = None,
+    loss: OutputLoss | None = None,
     *,
     inits: int = 1,
     layers: Layers = None,
@@ -75,7 +75,7 @@ def _about_band(kept: int, many: int) -> list[str]:
     return [f"{kept} of {many} parameters are the same in all fresh initialisations: {why}"]
 
 
-def _findings(model: nn.Module, x: Any, y: Any, loss: Loss | None, seen: Recorder) -> Findings:
+def _findings(model: nn.Module, x: Any, y: Any, loss: OutputLoss | None, seen: Recorder) -> Findings:
     """The diagnosis of rows and experiments; fifty steps of Adam stand for the training that has not begun."""
     if loss is None:
         return Findings()
@@ -98,7 +98,7 @@ def _findings(model: nn.Module, x: Any, y: Any, loss: Loss | None, seen: Recorde
     return diagnose(Signs(rows=seen.rows(), facts=facts, steps=0, trials=trials))
 
 
-def _loss_and_name(y: Any, loss: Loss | None) -> tuple[Loss | None, str]:
+def _loss_and_name(y: Any, loss: OutputLoss | None) -> tuple[OutputLoss | None, str]:
     if loss is not None:
         return loss, getattr(loss, "__name__", type(loss).__name__)
     if y is None:
@@ -124,7 +124,7 @@ def _measure(
     model: nn.Module,
     x: Any,
     y: Any,
-    loss: Loss | None,
+    loss: OutputLoss | None,
     layers: Layers,
     precision: torch.dtype = torch.float64,
 ) -> tuple[Recorder, torch.dtype, str | None]:
@@ -139,15 +139,17 @@ def _measure(
         return _pass(model, x, y, loss, layers, torch.float32), torch.float32, note
 
 
-def _pass(model: nn.Module, x: Any, y: Any, loss: Loss | None, layers: Layers, precision: torch.dtype) -> Recorder:
+def _pass(
+    model: nn.Module, x: Any, y: Any, loss: OutputLoss | None, layers: Layers, precision: torch.dtype
+) -> Recorder:
     twin = copied(model, precision)
     recorder = Recorder(
         twin, [], find_modules(twin, layers), loss=None, every=1, scaler=None, sink=MemorySink(1), run="check"
     )
     try:
         with torch.enable_grad():
-            out = run(twin, cast(x, precision))
-            value = None if loss is None else loss(out, cast(y, precision))
+            out = run_model(twin, cast_tensors(x, precision))
+            value = None if loss is None else loss(out, cast_tensors(y, precision))
             if value is not None:
                 recorder.log(value)
                 if not value.requires_grad:
@@ -160,7 +162,7 @@ def _pass(model: nn.Module, x: Any, y: Any, loss: Loss | None, layers: Layers, p
 
 
 def _fresh(
-    model: nn.Module, x: Any, y: Any, loss: Loss | None, layers: Layers, inits: int, precision: torch.dtype
+    model: nn.Module, x: Any, y: Any, loss: OutputLoss | None, layers: Layers, inits: int, precision: torch.dtype
 ) -> Iterator[pl.DataFrame]:
     """The same measurements of fresh initialisations, with seeds 0, 1, …"""
     for seed in range(inits):

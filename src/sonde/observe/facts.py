@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from sonde.metrics.reductions import readable, root_mean_square
 from sonde.observe import autograd_graph
-from sonde.observe.step_record import Call
+from sonde.observe.step_record import ModuleCall
 from sonde.observe.updates import Updates
 from sonde.observe.watched_modules import WatchedModule, is_lazy, modules_with_modes, uncompiled, unwrapped
 
@@ -50,7 +50,7 @@ def first_float(value: Any) -> Tensor | None:
     return scalar
 
 
-class TensorFacts:
+class TensorStatistics:
     """Statistics of a tensor, on its device until they are read."""
 
     def __init__(self, name: str, x: Tensor) -> None:
@@ -87,16 +87,16 @@ def finite_or_none(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def tensor_facts(value: Any) -> list[TensorFacts]:
+def tensor_statistics(value: Any) -> list[TensorStatistics]:
     """Statistics of the first few tensors of an input."""
     first = itertools.islice(tensors(value), _MOST_TENSORS)
-    return [TensorFacts(name or "0", tensor) for name, tensor in first if type(tensor) is Tensor]
+    return [TensorStatistics(name or "0", tensor) for name, tensor in first if type(tensor) is Tensor]
 
 
-def _modules(modules: Iterable[WatchedModule], calls: Sequence[Call]) -> list[dict[str, Any]]:
+def _modules(modules: Iterable[WatchedModule], calls: Sequence[ModuleCall]) -> list[dict[str, Any]]:
     """Those that were called, in order of execution; then those that were not, with the reason."""
     counts: dict[str, int] = {}
-    firsts: dict[str, Call] = {}
+    firsts: dict[str, ModuleCall] = {}
     for call in calls:
         counts[call.watched.name] = counts.get(call.watched.name, 0) + 1
         firsts.setdefault(call.watched.name, call)
@@ -120,7 +120,7 @@ def _modules(modules: Iterable[WatchedModule], calls: Sequence[Call]) -> list[di
     ]
 
 
-def not_called(modules: Iterable[WatchedModule], calls: Sequence[Call]) -> dict[str, str]:
+def not_called(modules: Iterable[WatchedModule], calls: Sequence[ModuleCall]) -> dict[str, str]:
     """The modules that would have been watched, had they been called, and why they were not."""
     called = {call.watched.name for call in calls}
     missed = NEVER_CALLED if calls else NO_CALL
@@ -202,12 +202,12 @@ class FirstStep:
     """Facts of the first step, recorded as it runs.  The share of modules in eval mode is of every watched step."""
 
     def __init__(self, names: Mapping[int, str], updates: Updates) -> None:
-        self.calls: list[Call] | None = None
+        self.calls: list[ModuleCall] | None = None
         self.start: InitialParameters | None = None
         self.graph: dict[str, Any] = {}
         self.in_eval: tuple[float, int] | None = None
         self._names, self._updates = names, updates
-        self._tensors: dict[str, list[TensorFacts]] = {}
+        self._tensors: dict[str, list[TensorStatistics]] = {}
         self._mode: dict[str, Any] = {}
         self._with_modes: list[weakref.ref[nn.Module]] | None = None  # modules for which the mode matters
         self._output_made = -1  # autograd's number of the operation that made the latest output
@@ -215,11 +215,11 @@ class FirstStep:
     def record_inputs(self, given: Any) -> None:
         """The arguments of the model, by place or, if there are none, by name."""
         if not self._tensors.get("inputs"):
-            self._tensors["inputs"] = tensor_facts(given)
+            self._tensors["inputs"] = tensor_statistics(given)
 
     def record_targets(self, given: Any) -> None:
         if "targets" not in self._tensors:
-            self._tensors["targets"] = tensor_facts(given)
+            self._tensors["targets"] = tensor_statistics(given)
 
     def record_modes(self, model: nn.Module, modules: Sequence[WatchedModule]) -> None:
         """Before a watched pass."""

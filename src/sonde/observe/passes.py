@@ -19,13 +19,13 @@ from sonde.observe.step_record import (
     NEEDS_NONE,
     NO_GRADIENT,
     VIEW,
-    Call,
+    CallKey,
     Gradient,
-    Key,
+    ModuleCall,
     Output,
     Pass,
     RecordedLoss,
-    Stream,
+    StreamNorms,
     backward_pass,
     differentiated,
     pool,
@@ -65,7 +65,7 @@ class Passes:
         self._begun = 0  # how many there were
         self._reached = []
         self._task: int | None = None  # the latest backward pass
-        self._pooled: dict[Key, Call] = {}
+        self._pooled: dict[CallKey, ModuleCall] = {}
         self._losses: list[RecordedLoss] = []
         self._half = False
         self._stack: list[tuple[WatchedModule, Tensor | None, int]] = []
@@ -97,7 +97,7 @@ class Passes:
             self._passes.remove(self._current)
         self._stack, self._in_attention = [], 0
 
-    def collect(self) -> tuple[list[Call], list[RecordedLoss], bool]:
+    def collect(self) -> tuple[list[ModuleCall], list[RecordedLoss], bool]:
         """Calls, losses, and whether float16 took part: of the passes that a gradient came back to, else of all."""
         self._pool_done()
         if not self._pooled:
@@ -179,7 +179,7 @@ class Passes:
             watched.chosen = same or watched.is_root
         if not watched.chosen and not watched.is_root:
             return
-        call = Call(watched, number, input_shape=() if first is None else tuple(first.shape))
+        call = ModuleCall(watched, number, input_shape=() if first is None else tuple(first.shape))
         known.calls[call.key] = call
         if watched.units is not None:
             known.units = watched.units
@@ -196,7 +196,7 @@ class Passes:
         if known.attention:
             call.attention = (*call.attention, *known.attention.pop(call.key, ()))
 
-    def _read(self, known: Pass, call: Call, out: Tensor | None) -> None:
+    def _read(self, known: Pass, call: ModuleCall, out: Tensor | None) -> None:
         """What the module returned."""
         call.reason = "the module returned no floating-point tensor" if out is None else reductions.readable(out)
         if out is None or call.reason is not None:
@@ -232,12 +232,12 @@ class Passes:
         known.handles.append(register(Hook(self._on_error, self.record_gradient, known, gradient)))
         return gradient
 
-    def _compare(self, known: Pass, call: Call, first: Tensor, out: Tensor | None, reason: str | None) -> None:
+    def _compare(self, known: Pass, call: ModuleCall, first: Tensor, out: Tensor | None, reason: str | None) -> None:
         call.stream_reason = reason
         if reason is None and out is not None:
             before = self._input(known, first)
             steps, dots = reductions.against_input(first.detach(), out.detach())
-            call.streams = (Stream(steps, dots, before.norms, call.outputs[0].norms),)
+            call.streams = (StreamNorms(steps, dots, before.norms, call.outputs[0].norms),)
 
     def _input(self, known: Pass, first: Tensor) -> Output:
         """What was read off the tensor when it was another module's output, or is read now."""

@@ -22,11 +22,11 @@ from sonde.metrics.reductions import readable
 from sonde.observe import facts, warn
 from sonde.observe.hooks import Hook, Hooks
 from sonde.observe.passes import Passes
-from sonde.observe.row_writer import RowWriter, Sink
+from sonde.observe.row_writer import RowSink, RowWriter
 from sonde.observe.step_record import StepRecord, backward_pass, is_costly, next_watched
 from sonde.observe.updates import Updates, names_of
 from sonde.observe.watched_modules import (
-    GONE,
+    REMOVED,
     Layers,
     ModelContent,
     Replacement,
@@ -53,7 +53,7 @@ class Recorder:
         loss: nn.Module | None,
         every: int,
         scaler: Any,
-        sink: Sink,
+        sink: RowSink,
         run: str,
         layers: Layers = None,
     ) -> None:
@@ -133,7 +133,7 @@ class Recorder:
         found.not_in_optimiser = [
             name for place, name in names.items() if name in found.parameters and place not in held
         ] * bool(self._updates.optimisers)
-        self._gone = dict.fromkeys(found.removed, GONE)
+        self._gone = dict.fromkeys(found.removed, REMOVED)
         self._hooks.detach()
         self._hooks.attach()
         if not (found.modules or found.removed or found.parameters):

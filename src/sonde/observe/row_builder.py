@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from sonde.analysis.diagnosis.signs import HAS_NO_GRADIENT
-from sonde.metrics.reductions import Vector, cosine, effective_rank, mean_cosine, rms_of_sum
+from sonde.metrics.reductions import Vector, cosine_of, effective_rank, mean_cosine, rms_of_sum
 from sonde.metrics.rows import WATCHED
-from sonde.observe.step_record import NO_GRADIENT, TWICE, Call, Key, Output, StepRecord, loss_of_step
+from sonde.observe.step_record import NO_GRADIENT, TWICE, CallKey, ModuleCall, Output, StepRecord, loss_of_step
 from sonde.observe.updates import ParameterNorms
 
 _NO_STEP = "no optimiser that was given holds the parameter"
@@ -80,11 +80,11 @@ def _joined(parts: Sequence[Vector]) -> Vector:
 class _Streams:
     """Medians over samples of ‖out − in‖/‖in‖ and cos(in, out)."""
 
-    def __init__(self, calls: Iterable[Call], values: _Values) -> None:
+    def __init__(self, calls: Iterable[ModuleCall], values: _Values) -> None:
         """Of the calls of one pass without a zero among their norms, those of one length at once."""
         self._values = values
         self._known: dict[int, tuple[_Median, _Median]] = {}
-        by_length: dict[int, list[Call]] = {}
+        by_length: dict[int, list[ModuleCall]] = {}
         for call in calls:
             if len(call.streams) == 1:
                 stream = call.streams[0]
@@ -95,14 +95,14 @@ class _Streams:
                 np.concatenate([values(getattr(call.streams[0], part)) for call in group]).reshape(-1, length)
                 for part in ("steps", "dots", "inputs", "outputs")
             )
-            medians = _medians(steps / ins), _medians(cosine(dots, ins, outs))
+            medians = _medians(steps / ins), _medians(cosine_of(dots, ins, outs))
             for call, step, turn in zip(group, *medians, strict=True):
                 self._known[id(call)] = (step, length, None), (turn, length, None)
 
-    def __call__(self, call: Call) -> tuple[_Median, _Median]:
+    def __call__(self, call: ModuleCall) -> tuple[_Median, _Median]:
         return self._known.get(id(call)) or self._alone(call)
 
-    def _alone(self, call: Call) -> tuple[_Median, _Median]:
+    def _alone(self, call: ModuleCall) -> tuple[_Median, _Median]:
         """Where passes were pooled, or an input or output is zero."""
         steps, dots, ins, outs = (
             _joined([self._values(getattr(stream, part)) for stream in call.streams])
@@ -136,8 +136,8 @@ class RowBuilder:
 
     def __init__(self, run: str) -> None:
         self.run = run
-        self.order: dict[Key, int] = {}
-        self.start: dict[Key, float] = {}  # RMS of a normalisation layer's input at step 0
+        self.order: dict[CallKey, int] = {}
+        self.start: dict[CallKey, float] = {}  # RMS of a normalisation layer's input at step 0
         self.nonfinite_seen = False
         self.last_finite: int | None = None
         self.masked: list[str] = []  # calls whose output held −∞, in the last step that has calls
@@ -161,7 +161,7 @@ class RowBuilder:
         return pl.DataFrame([pl.Series(name, known[name], kind) for name, kind in WATCHED.items()])
 
 
-def _call_name(key: Key) -> str:
+def _call_name(key: CallKey) -> str:
     """The module's name; its second call in a pass is `name#2`."""
     module, number = key
     return module if number == 0 else f"{module}#{number + 1}"
@@ -206,7 +206,7 @@ class _StepRows:
     def _number(self, tensor: Tensor) -> float:
         return float(self.values(tensor)[0])
 
-    def _call(self, call: Call) -> float:
+    def _call(self, call: ModuleCall) -> float:
         """The rows of a call; what of its output is not finite: NaN or ∞ before −∞, 0 where everything is."""
         self._at(_call_name(call.key), self.builder.order.setdefault(call.key, len(self.builder.order)))
         if not call.outputs:
@@ -238,7 +238,7 @@ class _StepRows:
         squares = sum(self.values.square(output.norms) for output in outputs)
         return rms_of_sum(squares, sum(output.entries for output in outputs))
 
-    def _units(self, call: Call, samples: int, entries: int) -> None:
+    def _units(self, call: ModuleCall, samples: int, entries: int) -> None:
         if call.unit_bounds:
             units = {high.numel() for _, high in call.unit_bounds}
             if len(units) > 1:
@@ -249,7 +249,7 @@ class _StepRows:
             count = sum(self.values.total(part) for part in call.at_bounds)
             self.add("saturated_share", count / entries, samples)
 
-    def _dead(self, call: Call) -> int:
+    def _dead(self, call: ModuleCall) -> int:
         """Units whose smallest and largest value are both zero."""
         low, high = call.unit_bounds[0]
         if len(call.unit_bounds) == 1 and low is high:
@@ -257,7 +257,7 @@ class _StepRows:
         lows, highs = ([self.values(pair[side]) for pair in call.unit_bounds] for side in (0, 1))
         return int(np.count_nonzero((np.max(highs, axis=0) == 0) & (np.min(lows, axis=0) == 0)))
 
-    def _gradient(self, call: Call) -> None:
+    def _gradient(self, call: ModuleCall) -> None:
         came = [(g, g.norms) for g in call.gradients if g.norms is not None]
         samples = sum(gradient.samples for gradient, _ in came)
         reason = None
@@ -280,7 +280,7 @@ class _StepRows:
             none = "the gradient of half the batch is zero" if length == 0 else None
             self.add("grad_noise", 1 - dot / length if length else math.nan, samples, none)
 
-    def _stream(self, call: Call) -> None:
+    def _stream(self, call: ModuleCall) -> None:
         if call.stream_reason is not None:
             for metric in ("stream_step", "stream_cosine"):
                 self.add(metric, math.nan, 0, call.stream_reason)
@@ -289,7 +289,7 @@ class _StepRows:
             self.add("stream_step", *step)
             self.add("stream_cosine", *cosine)
 
-    def _growth(self, call: Call, samples: int) -> None:
+    def _growth(self, call: ModuleCall, samples: int) -> None:
         start, value = self.builder.start, self._rms(call.inputs)
         first = start.setdefault(call.key, value) if self.record.step == 0 else start.get(call.key)
         if first is None:
@@ -313,7 +313,7 @@ class _StepRows:
         mean, count = mean_cosine(gram)
         self.add("sample_cosine", mean, count, "fewer than two samples are not zero" if count < 2 else None)
 
-    def _is_finite(self, call: Call) -> bool:
+    def _is_finite(self, call: ModuleCall) -> bool:
         norms = [gradient.norms for gradient in call.gradients if gradient.norms is not None]
         return all(math.isfinite(self.values.total(norm)) for norm in norms)
 

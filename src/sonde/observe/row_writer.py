@@ -22,13 +22,13 @@ from sonde.observe.step_record import FIRST_STEPS, RecordedLoss, StepRecord
 from sonde.store.journal import Journal, read_watched
 from sonde.store.run import State
 
-MOST_ROWS = 1_000_000  # in memory; then every other watched step is dropped
+MOST_ROWS_IN_MEMORY = 1_000_000  # in memory; then every other watched step is dropped
 WAITING_ROWS = 200  # that wait at most before they are written
 WAITING_SECONDS = 10.0  # for which they wait at most
 _LOOK_SECONDS = 1.0  # between two looks of the thread
 
 
-class Sink(ABC):
+class RowSink(ABC):
     """Takes rows as they come."""
 
     @abstractmethod
@@ -52,7 +52,7 @@ class Sink(ABC):
         """Write how the run ended."""
 
 
-class MemorySink(Sink):
+class MemorySink(RowSink):
     """Keeps rows in memory, at most a million of them."""
 
     def __init__(self, every: int) -> None:
@@ -63,7 +63,7 @@ class MemorySink(Sink):
     def append(self, rows: pl.DataFrame, step: int) -> None:
         self._frames.append(self._thinned(rows) if self.stride > 1 else rows)
         self._many += self._frames[-1].height
-        while self._many > MOST_ROWS:
+        while self._many > MOST_ROWS_IN_MEMORY:
             self.stride *= 2
             kept = self._thinned(pl.concat(self._frames))
             if kept.height == self._many:
@@ -78,7 +78,7 @@ class MemorySink(Sink):
         return pl.concat([pl.DataFrame(schema=WATCHED), *self._frames])
 
 
-class StoreSink(Sink):
+class StoreSink(RowSink):
     """Appends rows to a store; keeps them in memory once the store cannot be written any more."""
 
     def __init__(self, journal: Journal, every: int) -> None:
@@ -136,7 +136,7 @@ class StoreSink(Sink):
 class RowWriter:
     """Holds the records that wait to be written, and the facts."""
 
-    def __init__(self, sink: Sink, run: str, describe: Callable[[], dict[str, Any] | None]) -> None:
+    def __init__(self, sink: RowSink, run: str, describe: Callable[[], dict[str, Any] | None]) -> None:
         self.facts: dict[str, Any] = {}
         self._described = False  # whether they hold what the first step showed
         self._sink, self._builder, self._describe = sink, RowBuilder(run), describe

@@ -18,7 +18,7 @@ from sonde.metrics.reductions import exact_dtype
 from sonde.observe.updates import ParameterNorms
 from sonde.observe.watched_modules import WatchedModule
 
-Key = tuple[str, int]  # module, number of its call in the pass
+CallKey = tuple[str, int]  # module, number of its call in the pass
 
 backward_pass = torch._C._current_graph_task_id  # the number of the backward pass under way; -1 outside
 
@@ -168,7 +168,7 @@ class Gradient:
 
 
 @dataclass(slots=True)
-class Stream:
+class StreamNorms:
     """Output against input, sample by sample."""
 
     steps: Tensor
@@ -178,7 +178,7 @@ class Stream:
 
 
 @dataclass(slots=True)
-class Call:
+class ModuleCall:
     """One call of one module; the calls of a step's passes are pooled in the lists."""
 
     watched: WatchedModule
@@ -189,7 +189,7 @@ class Call:
     outputs: Sequence[Output] = ()
     gradients: Sequence[Gradient] = ()
     inputs: Sequence[Output] = ()  # of a normalisation layer
-    streams: Sequence[Stream] = ()
+    streams: Sequence[StreamNorms] = ()
     stream_reason: str | None = None  # why input and output are not compared, where their shapes agree
     unit_bounds: Sequence[tuple[Tensor, Tensor]] = ()
     at_bounds: Sequence[Tensor] = ()
@@ -197,7 +197,7 @@ class Call:
     attention: Sequence[tuple[Tensor, Tensor]] = ()
 
     @property
-    def key(self) -> Key:
+    def key(self) -> CallKey:
         return self.watched.name, self.number
 
 
@@ -207,12 +207,12 @@ class Pass:
     def __init__(self, step: int, number: int, *, costly: bool) -> None:
         self.step, self.number = step, number
         self.costly = costly  # whether what takes longer is read as well
-        self.calls: dict[Key, Call] = {}  # in the order in which they returned
+        self.calls: dict[CallKey, ModuleCall] = {}  # in the order in which they returned
         self.counts: dict[str, int] = {}
         self.backward: int | None = None  # the autograd engine's number of the backward pass that came through it
         self.handles: list[Any] = []  # of the hooks on its outputs
         self.half = False  # whether anything was computed in float16
-        self.attention: dict[Key, list[tuple[Tensor, Tensor]]] = {}  # of calls that have not returned
+        self.attention: dict[CallKey, list[tuple[Tensor, Tensor]]] = {}  # of calls that have not returned
         self.units: int | None = None  # where the units of the last layer are
         self._seen: dict[int, tuple[weakref.ref[Tensor], int, Output, Gradient | None]] = {}
 
@@ -232,7 +232,7 @@ class StepRecord:
     """Everything that one watched step recorded, still on the device."""
 
     step: int
-    calls: list[Call] = field(default_factory=list)
+    calls: list[ModuleCall] = field(default_factory=list)
     parameters: list[ParameterNorms] = field(default_factory=list)
     losses: list[RecordedLoss] = field(default_factory=list)
     scale: Tensor | None = None  # of the loss, by a GradScaler
@@ -272,7 +272,7 @@ class StepRecord:
 # Pooling
 
 
-def pool(call: Call, later: Call) -> None:
+def pool(call: ModuleCall, later: ModuleCall) -> None:
     """Add what a later pass of the same step recorded."""
     for name in ("outputs", "gradients", "inputs", "streams", "unit_bounds", "at_bounds"):
         setattr(call, name, (*getattr(call, name), *getattr(later, name)))
@@ -282,7 +282,7 @@ def pool(call: Call, later: Call) -> None:
         _fold(call)
 
 
-def _fold(call: Call) -> None:
+def _fold(call: ModuleCall) -> None:
     call.outputs, call.inputs = _folded_outputs(call.outputs), _folded_outputs(call.inputs)
     call.gradients = _folded_gradients(call.gradients)
     call.at_bounds = (_joint_sum(call.at_bounds),) if call.at_bounds else ()
@@ -344,7 +344,7 @@ def _folded_bounds(parts: Sequence[tuple[Tensor, Tensor]]) -> Sequence[tuple[Ten
     return found
 
 
-def _joined_streams(streams: Sequence[Stream]) -> Stream:
-    return Stream(
+def _joined_streams(streams: Sequence[StreamNorms]) -> StreamNorms:
+    return StreamNorms(
         *(torch.cat([getattr(stream, part) for stream in streams]) for part in ("steps", "dots", "inputs", "outputs"))
     )

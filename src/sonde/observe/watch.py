@@ -18,7 +18,7 @@ from sonde.core.errors import SondeError
 from sonde.metrics.rows import WATCHED
 from sonde.observe import warn
 from sonde.observe.recorder import Recorder
-from sonde.observe.row_writer import MemorySink, Sink, StoreSink
+from sonde.observe.row_writer import MemorySink, RowSink, StoreSink
 from sonde.observe.watched_modules import COMPILED, SCRIPTED, Layers, all_named_parameters, find_modules, unwrapped
 from sonde.store.environment import describe
 from sonde.store.journal import Journal, folder_name
@@ -231,7 +231,7 @@ def _sink(
     every: int,
     model: nn.Module,
     provenance: bool,
-) -> tuple[Sink, str, Place | None]:
+) -> tuple[RowSink, str, Place | None]:
     if runs is None:
         return MemorySink(every), folder_name(name), None
     where = place(runs)

@@ -10,12 +10,12 @@ from torch import nn
 
 from sonde.core.errors import SondeError, nearest
 
-WHOLE = "(model)"  # the name of the model itself
+WHOLE_MODEL = "(model)"  # the name of the model itself
 COMPILED = "the module is compiled: what happens inside is not seen"
 FROZEN = "frozen and in eval mode, where a hook would change the way PyTorch computes it"
 SCRIPTED = "the module is TorchScript: what happens inside is not seen"
 WITHIN_ATTENTION = "MultiheadAttention uses its weights without calling it"
-GONE = "the module is no longer part of the model"
+REMOVED = "the module is no longer part of the model"
 
 Layers = str | Iterable[str] | Callable[[str, nn.Module], bool] | None
 
@@ -59,7 +59,7 @@ class WatchedModule:
         self.chosen = chosen  # None: decided by the shapes of its first call
         self.hidden = hidden  # why its calls cannot be seen
         self.skipped: str | None = None  # why it gets no hooks while the model is as it is
-        self.is_root = name == WHOLE
+        self.is_root = name == WHOLE_MODEL
         self.activation = _is_activation(module)
         self.bounds = next((bounds for kind, bounds in _BOUNDS if isinstance(module, kind)), None)
         self.never_negative = isinstance(module, _NEVER_NEGATIVE)
@@ -90,7 +90,7 @@ def _modules_of(model: nn.Module, layers: Layers) -> list[WatchedModule]:
     chosen = _chosen(layers)
     return [
         WatchedModule(name, module, chosen=chosen(name, module), hidden=hidden)
-        for name, module, hidden in _walk(model, WHOLE, None, set())
+        for name, module, hidden in _walk(model, WHOLE_MODEL, None, set())
     ]
 
 
@@ -124,7 +124,7 @@ def _walk(
     if isinstance(content, nn.MultiheadAttention):
         hidden = hidden or WITHIN_ATTENTION
     for part, child in content.named_children():
-        yield from _walk(child, part if name == WHOLE else f"{name}.{part}", hidden, seen)
+        yield from _walk(child, part if name == WHOLE_MODEL else f"{name}.{part}", hidden, seen)
 
 
 def unwrapped(module: nn.Module) -> nn.Module:
@@ -149,10 +149,10 @@ def uncompiled(module: nn.Module) -> nn.Module:
 
 def all_named_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     """Every name of every parameter: one that is shared comes under each of its names."""
-    for name, module, _ in _walk(model, WHOLE, None, set()):
+    for name, module, _ in _walk(model, WHOLE_MODEL, None, set()):
         for part, parameter in _own_parameters(uncompiled(module)):
             if parameter is not None:
-                yield part if name == WHOLE else f"{name}.{part}", parameter
+                yield part if name == WHOLE_MODEL else f"{name}.{part}", parameter
 
 
 def _own_parameters(module: nn.Module) -> Iterable[tuple[str, nn.Parameter | None]]:

@@ -94,7 +94,7 @@ def _predict_and_measure(
         predictions_NKJ = torch.bmm(steps_KNd.transpose(0, 1), a_JNd.permute(1, 2, 0))
         predicted_NKJ[:, first : first + size] = predictions_NKJ
         for some_kNd in torch.split(steps_KNd, together):
-            changed.append(changes(snapshot, layer, snapshot.reader.moved(h, some_kNd)))
+            changed.append(loss_changes(snapshot, layer, snapshot.reader.moved(h, some_kNd)))
     return predicted_NKJ.permute(2, 1, 0), torch.cat(changed)
 
 
@@ -170,7 +170,7 @@ def _nudged(snapshot: Snapshot, layer: int, a: Tensor) -> Tensor | str:
     if not 0 < size < float("inf"):
         return "the credit is zero" if size == 0 else "the credit is not finite"
     h, unit = snapshot.states[layer], a / (size + 1e-6)
-    return changes(snapshot, layer, torch.stack([h - eta * unit for eta in snapshot.context.etas]))
+    return loss_changes(snapshot, layer, torch.stack([h - eta * unit for eta in snapshot.context.etas]))
 
 
 def _mean_change(metric: str, layer: int, changes_N: Tensor, resolution_N: Tensor) -> Reading:
@@ -191,7 +191,7 @@ def copies_a_pass(h: Tensor) -> int:
 
 
 @torch.no_grad()
-def changes(snapshot: Snapshot, layer: int, moved: Tensor) -> Tensor:
+def loss_changes(snapshot: Snapshot, layer: int, moved: Tensor) -> Tensor:
     """ℓ(moved h_l) − ℓ(h_l) of every sample, M×N, for M copies of a moved state, M×(its shape)."""
     net, y = snapshot.net, snapshot.y
     parts = []
@@ -218,7 +218,7 @@ def _resolution(snapshot: Snapshot, layer: int) -> Tensor:
     h = snapshot.states[layer]
     signs = torch.randint(2, h.shape, generator=snapshot.rng(f"last bit/{layer}")).to(h) * 2 - 1
     eps = torch.finfo(h.dtype).eps
-    measured_N = changes(snapshot, layer, (h + h * (eps * signs))[None])[0].abs()
+    measured_N = loss_changes(snapshot, layer, (h + h * (eps * signs))[None])[0].abs()
     size_N = snapshot.losses_N.abs().clamp_min(snapshot.loss.floor)
     error_NC = snapshot.loss.error(snapshot.output_NC, snapshot.y)
     pairs = [(error_NC, snapshot.output_NC)]

@@ -16,7 +16,7 @@ from sonde.metrics.reductions import root_mean_square
 from sonde.observe.facts import tensors
 from sonde.observe.watched_modules import uncompiled, unwrapped
 
-Loss = Callable[[Any, Any], Tensor]
+OutputLoss = Callable[[Any, Any], Tensor]
 
 OptimiserRecipes = Sequence[tuple[type[torch.optim.Optimizer], list[dict[str, Any]]]]
 """Classes and parameter groups; in a group, `params` are names of parameters."""
@@ -59,7 +59,7 @@ def map_tensors(change: Callable[[Tensor], Tensor], value: Any) -> Any:
     return value
 
 
-def cast(value: Any, precision: torch.dtype | None) -> Any:
+def cast_tensors(value: Any, precision: torch.dtype | None) -> Any:
     """Copies of tensors, floating-point ones in this precision."""
 
     def change(x: Tensor) -> Tensor:
@@ -87,7 +87,7 @@ def standardised(value: Any) -> Any:
     return map_tensors(change, value)
 
 
-def run(model: nn.Module, x: Any) -> Any:
+def run_model(model: nn.Module, x: Any) -> Any:
     """The model's output.  A mapping is its keyword arguments, a tuple its arguments; anything else is one argument."""
     if isinstance(x, Mapping):
         return model(**x)
@@ -206,7 +206,7 @@ def _rebuilt(model: nn.Module, optimisers: OptimiserRecipes, rate: float) -> lis
 
 
 def fit(
-    model: nn.Module, optimisers: OptimiserRecipes, loss: Loss, x: Any, y: Any, *, rate: float = 1.0
+    model: nn.Module, optimisers: OptimiserRecipes, loss: OutputLoss, x: Any, y: Any, *, rate: float = 1.0
 ) -> dict[str, Any]:
     """Train the model for fifty steps on one batch, with learning rates times `rate`; its losses."""
     walks = _rebuilt(model, optimisers, rate)
@@ -215,7 +215,7 @@ def fit(
     moved = [p for walk in walks for group in walk.param_groups for p in group["params"] if p.requires_grad]
     with torch.enable_grad():
         for _ in range(FIT_STEPS):
-            value = loss(run(model, x), y)
+            value = loss(run_model(model, x), y)
             losses.append(float(value.detach().double().mean()))
             if not math.isfinite(losses[-1]):
                 break

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from sonde.core.errors import SondeError
 from sonde.metrics.reductions import root_mean_square
-from sonde.observe.experiments.copies import Loss
+from sonde.observe.experiments.copies import OutputLoss
 from sonde.observe.facts import first_float, tensors
 
 _STEPS = 150
@@ -34,7 +34,7 @@ _REFUSALS = (RuntimeError, ValueError, TypeError, IndexError, AssertionError)
 """What a loss raises for arguments that it does not take."""
 
 
-def probe_loss(loss: Loss, output: Tensor, y: Any, operation: str | None, kind: str) -> dict[str, Any]:
+def probe_loss(loss: OutputLoss, output: Tensor, y: Any, operation: str | None, kind: str) -> dict[str, Any]:
     """All that is asked of a loss; a question that it cannot be asked is left out."""
     found: dict[str, Any] = {}
     into = _RANGES.get(operation or "", _any)
@@ -62,7 +62,7 @@ def probe_loss(loss: Loss, output: Tensor, y: Any, operation: str | None, kind: 
     return found
 
 
-def compares_samples(loss: Loss, output: Tensor, y: Any) -> bool:
+def compares_samples(loss: OutputLoss, output: Tensor, y: Any) -> bool:
     """Whether it is all the same to a loss which output is which: one of distances between samples, not of classes."""
     if output.dim() < 2 or output.shape[-1] < 2:
         return False
@@ -89,7 +89,7 @@ def _scale(output: Tensor, y: Any) -> float:
 class _Questions:
     """Questions about a loss, answered by calling it with outputs of our own."""
 
-    def __init__(self, loss: Loss, output: Tensor, y: Any, scale: float, operation: str | None) -> None:
+    def __init__(self, loss: OutputLoss, output: Tensor, y: Any, scale: float, operation: str | None) -> None:
         self.ends_linear = operation in ("Addmm", "Mm", "Linear", "Add")  # then classes come last
         self.loss, self.output, self.y, self.scale = loss, output.detach(), y, scale
         self.rng = torch.Generator().manual_seed(0)
@@ -259,7 +259,7 @@ def _asks_for_another(answer: float) -> bool:
 class ReturnedLoss:
     """The loss of (what the model returned, y); where it takes no tuple or mapping, of the first tensor in it."""
 
-    def __init__(self, loss: Loss, returned: Any, y: Any) -> None:
+    def __init__(self, loss: OutputLoss, returned: Any, y: Any) -> None:
         self._loss, self._returned = _copied_loss(loss), returned
         self._whole = isinstance(returned, Tensor) or self._takes(returned, y)
 
@@ -315,7 +315,7 @@ def own_loss(returned: Any, y: Any) -> Tensor:
     return loss
 
 
-def _copied_loss(loss: Loss) -> Loss:
+def _copied_loss(loss: OutputLoss) -> OutputLoss:
     """A copy of a loss that is a module, whose own parameters and buffers experiments would change."""
     try:
         return copy.deepcopy(loss) if isinstance(loss, nn.Module) else loss

@@ -11,16 +11,16 @@ from torch import Tensor, nn
 from sonde.metrics.reductions import pearson
 from sonde.observe import autograd_graph
 from sonde.observe.experiments.copies import (
-    Loss,
     OptimiserRecipes,
+    OutputLoss,
     attempt,
-    cast,
+    cast_tensors,
     copied,
     describe_targets,
     fit,
     generators_kept,
     reset,
-    run,
+    run_model,
     sample_count,
     set_modes,
     standardised,
@@ -28,7 +28,7 @@ from sonde.observe.experiments.copies import (
 )
 from sonde.observe.experiments.losses import ReturnedLoss, compares_samples, probe_loss
 from sonde.observe.experiments.traced_pass import gate_saturation, traced
-from sonde.observe.facts import finite_or_none, first_float, tensor_facts, tensors
+from sonde.observe.facts import finite_or_none, first_float, tensor_statistics, tensors
 
 _SAMPLES = 128  # of a batch that are used
 _LEARNED = 0.5  # of the way from the trivial to the lowest loss: no fits are needed where a run came as far
@@ -36,7 +36,7 @@ _LEARNED = 0.5  # of the way from the trivial to the lowest loss: no fits are ne
 
 def run_experiments(
     model: nn.Module,
-    loss: Loss,
+    loss: OutputLoss,
     x: Any,
     y: Any,
     *,
@@ -71,7 +71,7 @@ def _for_json(value: Any) -> Any:
 @dataclass
 class _Experiments:
     model: nn.Module
-    given_loss: Loss
+    given_loss: OutputLoss
     x: Any
     y: Any
     facts: Mapping[str, Any]
@@ -81,13 +81,13 @@ class _Experiments:
     last_loss: float | None  # of the run
 
     def __post_init__(self) -> None:
-        self.x, self.y = cast(self.x, None), cast(self.y, None)
+        self.x, self.y = cast_tensors(self.x, None), cast_tensors(self.y, None)
         self.samples = sample_count(self.x, self.y)
         begin = self.twin()
         if self.samples is not None and self.samples > _SAMPLES:
             self.cut(begin, self.samples)
         with torch.enable_grad():
-            self.loss = ReturnedLoss(self.given_loss, run(begin, self.x), self.y)
+            self.loss = ReturnedLoss(self.given_loss, run_model(begin, self.x), self.y)
         torch.manual_seed(0)
 
     def cut(self, model: nn.Module, many: int) -> None:
@@ -95,7 +95,7 @@ class _Experiments:
         places = _sample_places(many)
         x, y = take_samples(self.x, places, many), take_samples(self.y, places, many)
         try:
-            run(model, x)
+            run_model(model, x)
         except Exception:
             return
         self.x, self.y, self.samples = x, y, _SAMPLES
@@ -115,10 +115,10 @@ class _Experiments:
 
     def all(self, without_gradient: Sequence[str]) -> dict[str, Any]:
         found: dict[str, Any] = {"samples": self.samples, "start_kept": self.start is not None}
-        found["inputs"] = [one.read() for one in tensor_facts(self.x)]
+        found["inputs"] = [one.read() for one in tensor_statistics(self.x)]
         now, begin = self.twin(begin=False), self.twin()
         with torch.enable_grad():
-            returned = run(begin, self.x)
+            returned = run_model(begin, self.x)
         output = first_float(returned)
         alone = output is not None and self.loss.depends_on_output(output, self.y)
         found["targets"] = describe_targets(self.y, output)
@@ -151,7 +151,7 @@ class _Experiments:
         found["relation"] = attempt(self.relation) if found["targets"]["kind"] == "real" else None
         if any(isinstance(module, nn.RNNBase) for module in self.model.modules()):
             found["over_time"] = attempt(self.over_time)
-            found["gates"] = gate_saturation(self.twin(), lambda twin: run(twin, self.x))
+            found["gates"] = gate_saturation(self.twin(), lambda twin: run_model(twin, self.x))
         found["score"] = _score(found, found["loss_now"])
         at_end = _score(found, self.last_loss)
         if found["score"] is None or min(found["score"], _LEARNED if at_end is None else at_end) < _LEARNED:
@@ -171,7 +171,7 @@ class _Experiments:
         torch.manual_seed(0)
         kept = {name: x.detach().clone() for name, x in model.named_buffers()}
         with torch.no_grad():
-            value = float(self.loss(run(model, self.x), self.y).double().mean())
+            value = float(self.loss(run_model(model, self.x), self.y).double().mean())
             for name, buffer in model.named_buffers():
                 buffer.copy_(kept[name])
         return finite_or_none(value)
@@ -298,7 +298,7 @@ class _Experiments:
                 module.register_forward_pre_hook(record)
                 break
         with torch.enable_grad():
-            value = self.loss(run(model, self.x), self.y)
+            value = self.loss(run_model(model, self.x), self.y)
         if not seen or not value.requires_grad:
             return {}
         (grad,) = torch.autograd.grad(value.mean(), seen[0][0], allow_unused=True)
