@@ -810,7 +810,7 @@ MUTANTS = (
     Mutant(
         "a replaced layer is not noticed",
         "observe/watched_modules.py",
-        "held == self._of(module) or _is_borrowed(module)",
+        "held == self._identities(module) or _is_borrowed(module)",
         "True",
         "unit/test_watch_replacements.py",
     ),

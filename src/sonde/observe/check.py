@@ -19,7 +19,7 @@ from sonde.observe.facts import first_float
 from sonde.observe.precheck import Band, Precheck
 from sonde.observe.recorder import Recorder
 from sonde.observe.row_writer import MemorySink
-from sonde.observe.watched_modules import Layers, find_modules, uncompiled, unwrapped
+from sonde.observe.watched_modules import Layers, WatchedModel, uncompiled, unwrapped
 
 
 def check(
@@ -144,7 +144,7 @@ def _pass(
 ) -> Recorder:
     twin = copied(model, precision)
     recorder = Recorder(
-        twin, [], find_modules(twin, layers), loss=None, every=1, scaler=None, sink=MemorySink(1), run="check"
+        WatchedModel(twin, layers), [], loss=None, every=1, scaler=None, sink=MemorySink(1), run="check"
     )
     try:
         with torch.enable_grad():

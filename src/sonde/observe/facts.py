@@ -13,7 +13,14 @@ from sonde.metrics.reductions import readable, root_mean_square
 from sonde.observe import autograd_graph
 from sonde.observe.step_record import ModuleCall
 from sonde.observe.updates import Updates
-from sonde.observe.watched_modules import WatchedModule, is_lazy, modules_with_modes, uncompiled, unwrapped
+from sonde.observe.watched_modules import (
+    WatchedModel,
+    WatchedModule,
+    is_lazy,
+    modules_with_modes,
+    uncompiled,
+    unwrapped,
+)
 
 NEVER_CALLED = "never called"
 NO_CALL = "it is compiled, or called in a way that hooks do not hear"
@@ -201,12 +208,12 @@ def _is_plain(value: Any) -> bool:
 class FirstStep:
     """Facts of the first step, recorded as it runs.  The share of modules in eval mode is of every watched step."""
 
-    def __init__(self, names: Mapping[int, str], updates: Updates) -> None:
+    def __init__(self, model: WatchedModel, updates: Updates) -> None:
         self.calls: list[ModuleCall] | None = None
         self.start: InitialParameters | None = None
         self.graph: dict[str, Any] = {}
         self.in_eval: tuple[float, int] | None = None
-        self._names, self._updates = names, updates
+        self._model, self._updates = model, updates
         self._tensors: dict[str, list[TensorStatistics]] = {}
         self._mode: dict[str, Any] = {}
         self._with_modes: list[weakref.ref[nn.Module]] | None = None  # modules for which the mode matters
@@ -221,10 +228,10 @@ class FirstStep:
         if "targets" not in self._tensors:
             self._tensors["targets"] = tensor_statistics(given)
 
-    def record_modes(self, model: nn.Module, modules: Sequence[WatchedModule]) -> None:
+    def record_modes(self, model: nn.Module) -> None:
         """Before a watched pass."""
         if not self._mode:
-            self._mode = _modes(model, modules)
+            self._mode = _modes(model, self._model.modules)
         if self.start is None:
             self.start = InitialParameters(uncompiled(unwrapped(model)))
             self._with_modes = [weakref.ref(module) for module in modules_with_modes(model)]
@@ -239,12 +246,12 @@ class FirstStep:
             self.graph = {
                 "output_op": autograd_graph.last_operation(out),
                 "output_shape": list(out.shape),
-                "bare_pairs": autograd_graph.bare_pairs(out, self._names),
+                "bare_pairs": autograd_graph.bare_pairs(out, self._model.names),
                 "bends": autograd_graph.bends(out),
                 "unregistered": autograd_graph.unregistered(
                     out,
                     (tensor for _, tensor in tensors(given)),
-                    {*self._names, *self._updates.held()},
+                    {*self._model.names, *self._updates.held()},
                 ),
             }
 
@@ -256,17 +263,17 @@ class FirstStep:
         self.graph["loss_shape"] = autograd_graph.largest_shape(loss, self._output_made)
         return True
 
-    def facts(self, modules: Sequence[WatchedModule], model: nn.Module | None, shared: Any) -> dict[str, Any] | None:
+    def facts(self) -> dict[str, Any] | None:
         """All of it, as soon as the step is over; None before that."""
         if self.calls is None:
             return None
         calls, self.calls = self.calls, []
-        optimisers = self._updates.optimisers
+        model, optimisers = self._model.model(), self._updates.optimisers
         held = self._updates.held() if optimisers else None
         return {
-            "modules": _modules(modules, calls),
-            "parameters": [] if model is None else _parameters(self._names, model, held, self.start),
-            "shared": shared,
+            "modules": _modules(self._model.modules, calls),
+            "parameters": [] if model is None else _parameters(self._model.names, model, held, self.start),
+            "shared": self._model.shared,
             "optimisers": [_optimiser(optimiser) for optimiser in optimisers],
             "inputs": [one.read() for one in self._tensors.get("inputs", [])],
             "targets": [one.read() for one in self._tensors.get("targets", [])],

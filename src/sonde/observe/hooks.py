@@ -5,7 +5,7 @@ compile them.  While a watch is open, `nn.Module` leaves them out of copies, fil
 """
 
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from sonde.observe.updates import Updates
-from sonde.observe.watched_modules import COMPILED, FROZEN, WatchedModule, has_fast_path, is_lazy
+from sonde.observe.watched_modules import COMPILED, FROZEN, WatchedModel, WatchedModule, has_fast_path, is_lazy
 
 if TYPE_CHECKING:
     from sonde.observe.recorder import Recorder
@@ -51,22 +51,11 @@ class ModuleHook(Hook):
 class Hooks:
     """All hooks of a recorder.  Without an optimiser, the model's own hooks stay and tell where a step ends."""
 
-    def __init__(
-        self,
-        recorder: "Recorder",
-        modules: Sequence[WatchedModule],
-        *,
-        loss: nn.Module | None,
-        names: Mapping[int, str],
-        parameters: Sequence[weakref.ref[nn.Parameter]],
-        updates: Updates,
-    ) -> None:
-        self._recorder = recorder
+    def __init__(self, recorder: "Recorder", model: WatchedModel, loss: nn.Module | None, updates: Updates) -> None:
+        self._recorder, self._model, self._updates = recorder, model, updates
         self._suspended = False
-        self._modules = modules
-        self.renew()
+        self._fast = _fast_groups(model.modules)
         self._loss = None if loss is None else weakref.ref(loss)
-        self._names, self._parameters, self._updates = names, parameters, updates
         self._root_always = not updates.optimisers
         self._of_step: list[Any] = []
         self._always: list[Any] = [
@@ -74,16 +63,17 @@ class Hooks:
             for index, optimiser in enumerate(updates.optimisers)
         ]
         if self._root_always:
-            self._always += self._on_module(self._root)
+            self._always += self._on_module(model.root)
         _leave_out_of_copies()
 
     def _hook(self, to: Callable[..., None], *known: Any) -> Hook:
         return Hook(self._recorder.give_up, to, *known)
 
     def renew(self) -> None:
-        """Take the list of modules as it is now."""
-        self._root = next(watched for watched in self._modules if watched.is_root)
-        self._fast = _fast_groups(self._modules)
+        """Hook the modules as they are now."""
+        self._fast = _fast_groups(self._model.modules)
+        self.detach()
+        self.attach()
 
     def attach(self) -> None:
         """Add the hooks of a watched step, unless they are there."""
@@ -99,15 +89,16 @@ class Hooks:
         for index, optimiser in enumerate(self._updates.optimisers):
             before = self._hook(recorder.before_optimiser_step, index)
             self._of_step.append(optimiser.register_step_pre_hook(before))
-        if recorder.step > 0 and not any(watched.hidden == COMPILED for watched in self._modules):
+        if recorder.step > 0 and not any(watched.hidden == COMPILED for watched in self._model.modules):
             for name, sampled in self._updates.sampled():
                 adding = self._hook(recorder.before_accumulation, name, weakref.ref(sampled))
                 self._of_step.append(sampled.register_hook(adding))  # type: ignore[no-untyped-call]
         if self._root_always:
-            for parameter in (known() for known in self._parameters):
-                if parameter is not None and not is_lazy(parameter) and parameter.requires_grad:
+            for parameter in self._model.parameters:
+                if not is_lazy(parameter) and parameter.requires_grad:
                     register: Any = parameter.register_post_accumulate_grad_hook
-                    self._of_step.append(register(self._hook(recorder.after_accumulation, self._names[id(parameter)])))
+                    added = self._hook(recorder.after_accumulation, self._model.names[id(parameter)])
+                    self._of_step.append(register(added))
 
     def detach(self) -> None:
         """Remove the hooks of a watched step."""
@@ -121,7 +112,7 @@ class Hooks:
             return
         self.detach()
         self._suspended = True
-        self._of_step = [] if self._root_always else self._on_module(self._root)
+        self._of_step = [] if self._root_always else self._on_module(self._model.root)
 
     def resume(self) -> None:
         """After such an evaluation."""
@@ -143,10 +134,10 @@ class Hooks:
             module = layer.module()
             for watched in inner:
                 watched.skipped = FROZEN if module is not None and has_fast_path(module) else None
-        hooked = self._root if self._root_always else None
+        hooked = self._model.root if self._root_always else None
         return [
             watched
-            for watched in self._modules
+            for watched in self._model.modules
             if (watched.chosen is not False or watched.is_root) and watched.skipped is None and watched is not hooked
         ]
 

@@ -2,8 +2,7 @@
 
 import itertools
 import sys
-import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -30,7 +29,7 @@ from sonde.observe.step_record import (
     differentiated,
     pool,
 )
-from sonde.observe.watched_modules import COMPILED, WatchedModule
+from sonde.observe.watched_modules import COMPILED, WatchedModel, WatchedModule
 
 _CALLS = 32  # of one module in a pass; those beyond are not read
 _KEPT = 64  # passes that wait for a backward pass; older ones are kept alive by their autograd graph
@@ -42,18 +41,13 @@ _NO_BACKWARD = f"more than {_KEPT} forward passes, and no gradient came back to 
 class Passes:
     """What a watched step has recorded so far."""
 
-    def __init__(
-        self,
-        modules: Sequence[WatchedModule],
-        parameters: Sequence["weakref.ref[nn.Parameter]"],
-        on_error: Callable[[Exception], None],
-    ) -> None:
+    def __init__(self, model: WatchedModel, on_error: Callable[[Exception], None]) -> None:
         self._on_error = on_error  # for exceptions in a tensor's hook
-        self._parameters = parameters
+        self._model = model
         self._handles: list[Any] = []
         self._passes: list[Pass] = []  # the latest
         self._reached: list[Pass] = []  # those that a gradient came back to, not yet pooled
-        self._reads_attention = not any(watched.hidden == COMPILED for watched in modules)
+        self._reads_attention = not any(watched.hidden == COMPILED for watched in model.modules)
         self.start(0, costly=False)
 
     def start(self, step: int, *, costly: bool) -> None:
@@ -302,8 +296,7 @@ class Passes:
         if known.backward == self._task:
             return
         self._task = known.backward
-        there = (parameter() for parameter in self._parameters)
-        if any(parameter.grad is not None for parameter in there if parameter is not None):
+        if any(parameter.grad is not None for parameter in self._model.parameters):
             return
         self._reached = [one for one in self._reached if one.backward == known.backward]
         self._passes = [one for one in self._passes if one.backward in (None, known.backward)]

@@ -24,16 +24,8 @@ from sonde.observe.hooks import Hook, Hooks
 from sonde.observe.passes import Passes
 from sonde.observe.row_writer import RowSink, RowWriter
 from sonde.observe.step_record import StepRecord, backward_pass, is_costly, next_watched
-from sonde.observe.updates import Updates, names_of
-from sonde.observe.watched_modules import (
-    REMOVED,
-    Layers,
-    ModelContent,
-    Replacement,
-    WatchedModule,
-    all_named_parameters,
-    renewed,
-)
+from sonde.observe.updates import Updates
+from sonde.observe.watched_modules import REMOVED, Replacement, WatchedModel, WatchedModule
 from sonde.store.run import State
 
 _SHARED_OUT = "num_items_in_batch"  # with it, a model of transformers divides by the samples of all micro-batches
@@ -46,33 +38,25 @@ class Recorder:
 
     def __init__(
         self,
-        model: nn.Module,
+        model: WatchedModel,
         optimisers: Sequence[torch.optim.Optimizer],
-        modules: Sequence[WatchedModule],
         *,
         loss: nn.Module | None,
         every: int,
         scaler: Any,
         sink: RowSink,
         run: str,
-        layers: Layers = None,
     ) -> None:
         self.step = 0
         self.closed = False
         self._every = every
-        self._writer = RowWriter(sink, run, self._describe)
         self._process, self._thread = os.getpid(), 0
-        self._modules, self._layers = list(modules), layers
         self._replaced: list[Replacement] = []
         self._gone: dict[str, str] = {}  # modules that were called in the steps before → why they are not any more
-        self._root = next(watched for watched in modules if watched.is_root)
-        self._model = weakref.ref(model)
+        self._model = model
         self._loss = None if loss is None else weakref.ref(loss)
-        self._names, self._shared = names_of(all_named_parameters(model))
-        self._parameters = [weakref.ref(parameter) for parameter in model.parameters()]
-        self._content = ModelContent(self._modules, self._parameters)
-        self._passes = Passes(modules, self._parameters, self.give_up)
-        self._updates = Updates(self._names, self._parameters, optimisers, scaler)
+        self._passes = Passes(model, self.give_up)
+        self._updates = Updates(model, optimisers, scaler)
         self._steps_alone = not optimisers  # a step ends with the next forward pass after a backward pass
 
         self._watched = False  # whether the step under way is
@@ -83,15 +67,9 @@ class Recorder:
         self._late: bool | None = None  # whether losses are logged after the optimiser's step
         self._loss_recorded_in = -1  # the last step in which the loss module was called
 
-        self._first = facts.FirstStep(self._names, self._updates)
-        self._hooks = Hooks(
-            self,
-            self._modules,
-            loss=loss,
-            names=self._names,
-            parameters=self._parameters,
-            updates=self._updates,
-        )
+        self._first = facts.FirstStep(model, self._updates)
+        self._writer = RowWriter(sink, run, self._first.facts)
+        self._hooks = Hooks(self, model, loss, self._updates)
         try:
             self._start_step()
         except Exception as error:
@@ -115,27 +93,16 @@ class Recorder:
 
     def _notice_replacements(self) -> None:
         """Watch modules and parameters that the program has replaced, and warn about them."""
-        model = self._model()
-        if model is None or self._content.is_unchanged():
+        model = self._model.model()
+        if model is None or self._model.is_unchanged():
             return
-        found = Replacement(self.step)
-        self._modules[:], found.modules, found.removed = renewed(model, self._modules, self._layers)
-        self._root = next(watched for watched in self._modules if watched.is_root)
-        before = {id(known()) for known in self._parameters}
-        names, self._shared = names_of(all_named_parameters(model))
-        self._names.clear()
-        self._names.update(names)
-        self._parameters[:] = [weakref.ref(parameter) for parameter in model.parameters()]
-        self._content = ModelContent(self._modules, self._parameters)
-        self._hooks.renew()
-        held = self._updates.held()
-        found.parameters = [name for place, name in names.items() if place not in before]
-        found.not_in_optimiser = [
-            name for place, name in names.items() if name in found.parameters and place not in held
-        ] * bool(self._updates.optimisers)
+        found = self._model.renew(model, self.step)
+        if self._updates.optimisers:
+            held = self._updates.held()
+            free = {name for place, name in self._model.names.items() if place not in held}
+            found.not_in_optimiser = [name for name in found.parameters if name in free]
         self._gone = dict.fromkeys(found.removed, REMOVED)
-        self._hooks.detach()
-        self._hooks.attach()
+        self._hooks.renew()
         if not (found.modules or found.removed or found.parameters):
             return  # a module under one more name, or a place that was empty
         if len(self._replaced) < _MOST_REPLACEMENTS:
@@ -159,7 +126,7 @@ class Recorder:
         unseen: dict[str, str] = {}
         if self._first.calls is None:
             self._first.calls = calls
-            unseen = facts.not_called(self._modules, calls)
+            unseen = facts.not_called(self._model.modules, calls)
             if not calls:
                 warn(f"no call of the model was seen in step {self.step}: {facts.NO_CALL}")
         record = StepRecord(
@@ -206,10 +173,10 @@ class Recorder:
         if self._watched and not self._begun:
             self._notice_replacements()
         self._begun = True
-        model = self._model()
+        model = self._model.model()
         self._first.record_inputs(args)
         if self._watched and model is not None:
-            self._first.record_modes(model, self._modules)
+            self._first.record_modes(model)
 
     def after_call(self, watched: WatchedModule, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         """A module has returned."""
@@ -295,7 +262,7 @@ class Recorder:
 
     def log(self, loss: Any) -> None:
         """Record a loss that the user logs; after the optimiser's step it still belongs to that step."""
-        if self._watched and self._root.hidden is None:
+        if self._watched and self._model.root.hidden is None:
             self._late = not self._begun
         elif self._late is None:
             self._late = self.step > 0
@@ -327,13 +294,13 @@ class Recorder:
 
     @property
     def model(self) -> nn.Module | None:
-        """The model, as long as somebody holds it."""
-        return self._model()
+        """The model, as long as it exists."""
+        return self._model.model()
 
     @property
     def trained(self) -> tuple[Mapping[int, str], list[torch.optim.Optimizer]]:
         """Names of parameters by identity, and the optimisers."""
-        return self._names, self._updates.optimisers
+        return self._model.names, self._updates.optimisers
 
     @property
     def start(self) -> facts.InitialParameters | None:
@@ -350,10 +317,6 @@ class Recorder:
 
     def flush(self) -> None:
         self._writer.flush(self.step)
-
-    def _describe(self) -> dict[str, Any] | None:
-        """The facts of the first step, as soon as that is over."""
-        return self._first.facts(self._modules, self._model(), self._shared)
 
     def rows(self) -> pl.DataFrame:
         return self._writer.rows(self.step)

@@ -2,7 +2,7 @@
 
 import sys
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from sonde.metrics.reductions import readable, tensor_norms
+from sonde.observe.watched_modules import WatchedModel
 
 _SAMPLED = 2  # parameters of an optimiser that are read for stale gradients
 
@@ -85,14 +86,6 @@ def _dense(grad: Tensor) -> Tensor:
     return grad.coalesce().values() if grad.is_sparse else grad
 
 
-def names_of(names: Iterable[tuple[str, Tensor]]) -> tuple[dict[int, str], list[list[str]]]:
-    """The first name of each parameter by identity, and the names of those that have several."""
-    known: dict[int, list[str]] = {}
-    for name, parameter in names:
-        known.setdefault(id(parameter), []).append(name)
-    return {place: found[0] for place, found in known.items()}, [found for found in known.values() if len(found) > 1]
-
-
 def _members(optimiser: torch.optim.Optimizer) -> Iterator[Any]:
     return (p for group in optimiser.param_groups for p in group["params"])
 
@@ -100,15 +93,9 @@ def _members(optimiser: torch.optim.Optimizer) -> Iterator[Any]:
 class Updates:
     """The parameters in the step under way, around the steps of the optimisers; without any, at the backward pass."""
 
-    def __init__(
-        self,
-        names: Mapping[int, str],
-        parameters: Sequence["weakref.ref[nn.Parameter]"],
-        optimisers: Sequence[torch.optim.Optimizer],
-        scaler: Any,
-    ) -> None:
+    def __init__(self, model: WatchedModel, optimisers: Sequence[torch.optim.Optimizer], scaler: Any) -> None:
         self.scaler = scaler
-        self._names, self._parameters = names, parameters
+        self._model = model
         self._optimisers = [weakref.ref(optimiser) for optimiser in optimisers]
         self._awaited = set(range(len(optimisers)))
         self.start()
@@ -135,8 +122,8 @@ class Updates:
         """An optimiser is about to step.  With a closure, gradients come during the step."""
         if not self._held:
             self.record_rest()
-        members = (p for p in _members(optimiser) if id(p) in self._names)
-        watched = _AroundStep((self._names[id(p)], p) for p in members)
+        members = (p for p in _members(optimiser) if id(p) in self._model.names)
+        watched = _AroundStep((self._model.names[id(p)], p) for p in members)
         found = watched.before(keep=True)
         own = getattr(optimiser, "grad_scale", None)
         found.scaled = isinstance(own, Tensor)
@@ -175,8 +162,8 @@ class Updates:
         found = []
         for optimiser in self.optimisers:
             members = [p for p in _members(optimiser) if type(p) is nn.Parameter and p.requires_grad]
-            known = sorted((p for p in members if id(p) in self._names), key=lambda p: p.numel())
-            found += [(self._names[id(p)], p) for p in known[:_SAMPLED]]
+            known = sorted((p for p in members if id(p) in self._model.names), key=lambda p: p.numel())
+            found += [(self._model.names[id(p)], p) for p in known[:_SAMPLED]]
         return found
 
     def before_accumulation(self, name: str, parameter: Tensor, grad: Tensor) -> None:
@@ -193,8 +180,8 @@ class Updates:
     def record_rest(self) -> None:
         """Norms of the parameters that no optimiser holds."""
         held = self.held()
-        present = (parameter for parameter in (known() for known in self._parameters) if parameter is not None)
-        rest = [(self._names[id(p)], p) for p in present if id(p) not in held and id(p) in self._names]
+        names = self._model.names
+        rest = [(names[id(p)], p) for p in self._model.parameters if id(p) not in held and id(p) in names]
         if rest:
             watched = _AroundStep(rest)
             self._rest = watched.before(keep=False)

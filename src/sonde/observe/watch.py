@@ -19,7 +19,7 @@ from sonde.metrics.rows import WATCHED
 from sonde.observe import warn
 from sonde.observe.recorder import Recorder
 from sonde.observe.row_writer import MemorySink, RowSink, StoreSink
-from sonde.observe.watched_modules import COMPILED, SCRIPTED, Layers, all_named_parameters, find_modules, unwrapped
+from sonde.observe.watched_modules import COMPILED, SCRIPTED, Layers, WatchedModel, unwrapped
 from sonde.store.environment import describe
 from sonde.store.journal import Journal, folder_name
 from sonde.store.place import Place, place
@@ -189,15 +189,15 @@ def watch(
     """
     _check(model, every)
     known = [_inner(optimizer) for optimizer in optimizers]
-    _check_optimisers(model, known)
-    modules = find_modules(model, layers)
+    watched = WatchedModel(model, layers)
+    _check_optimisers(watched, type(model).__name__, known)
     known_before = _watches.pop(unwrapped(model), None)
     before = None if known_before is None else known_before()
     if before is not None:
         before.close()
     if _rank() != 0:
         return Watch(None, "", None)
-    title = next(watched.type for watched in modules if watched.is_root)
+    title = watched.root.type
     about = {
         "label": name or title,
         "model": title,
@@ -208,18 +208,16 @@ def watch(
     }
     sink, run, where = _sink(runs, name or title, about, every, model, provenance)
     recorder = Recorder(
-        model,
+        watched,
         known,
-        modules,
         loss=loss if isinstance(loss, nn.Module) else None,
         every=every,
         scaler=scaler,
         sink=sink,
         run=run,
-        layers=layers,
     )
     _watches[unwrapped(model)] = weakref.ref(recorder)
-    if any(watched.hidden in (COMPILED, SCRIPTED) for watched in modules):
+    if any(module.hidden in (COMPILED, SCRIPTED) for module in watched.modules):
         warn("compiled and TorchScript modules are seen from outside only: outputs and gradients inside are undefined")
     return Watch(recorder, run, where, loss)
 
@@ -279,13 +277,12 @@ def _inner(optimizer: Any) -> torch.optim.Optimizer:
     return optimizer
 
 
-def _check_optimisers(model: nn.Module, optimisers: list[torch.optim.Optimizer]) -> None:
-    own = {id(parameter) for _, parameter in all_named_parameters(model)}
+def _check_optimisers(model: WatchedModel, name: str, optimisers: list[torch.optim.Optimizer]) -> None:
     for optimiser in optimisers:
         held = {id(parameter) for group in optimiser.param_groups for parameter in group["params"]}
-        if not held & own:
+        if not held & model.names.keys():
             raise SondeError(
-                f"{type(optimiser).__name__} holds no parameter of this {type(model).__name__}: give the optimiser "
+                f"{type(optimiser).__name__} holds no parameter of this {name}: give the optimiser "
                 "that was made from its parameters()"
             )
 

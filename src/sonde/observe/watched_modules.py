@@ -1,7 +1,7 @@
 """The modules of a model: their names, which are watched, what is read of each kind, and which were replaced."""
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
@@ -147,7 +147,7 @@ def uncompiled(module: nn.Module) -> nn.Module:
     return module if inner is None else inner
 
 
-def all_named_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+def _named_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     """Every name of every parameter: one that is shared comes under each of its names."""
     for name, module, _ in _walk(model, WHOLE_MODEL, None, set()):
         for part, parameter in _own_parameters(uncompiled(module)):
@@ -219,13 +219,29 @@ class Replacement:
         return f"the model is not the one of the steps before (step {self.step}): {'; '.join(parts)}"
 
 
-class ModelContent:
-    """The identities of a model's modules and parameters, to notice when they are replaced."""
+class WatchedModel:
+    """The modules and parameters of a model as they are now, to notice when the program replaces some of them."""
 
-    def __init__(self, modules: Sequence[WatchedModule], parameters: Sequence["weakref.ref[nn.Parameter]"]) -> None:
-        self._modules = list(modules)
-        self._parameters = [] if _is_distributed() else list(parameters)
-        self._held = [self._of(module) for watched in modules if (module := watched.module()) is not None]
+    def __init__(self, model: nn.Module, layers: Layers = None) -> None:
+        self.model, self._layers = weakref.ref(model), layers
+        self._read(model, find_modules(model, layers))
+
+    def _read(self, model: nn.Module, modules: list[WatchedModule]) -> None:
+        self.modules = modules
+        self.root = next(watched for watched in modules if watched.is_root)
+        names: dict[int, list[str]] = {}
+        for name, parameter in _named_parameters(model):
+            names.setdefault(id(parameter), []).append(name)
+        self.names = {place: known[0] for place, known in names.items()}  # first name of each parameter, by identity
+        self.shared = [known for known in names.values() if len(known) > 1]  # names of one and the same parameter
+        self._parameters = [weakref.ref(parameter) for parameter in model.parameters()]
+        self._compares_parameters = not (torch.distributed.is_available() and torch.distributed.is_initialized())
+        self._held = [self._identities(module) for watched in modules if (module := watched.module()) is not None]
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """The parameters that still exist."""
+        return [parameter for known in self._parameters if (parameter := known()) is not None]
 
     def is_unchanged(self) -> bool:
         """Whether every module and parameter is still there and in its place.
@@ -233,36 +249,37 @@ class ModelContent:
         Tensors that `torch.func.functional_call` puts in the place of parameters for one call do not count.  Among
         several processes parameters are not compared: sharded ones are exchanged for whole ones in every pass.
         """
-        modules = [module for watched in self._modules if (module := watched.module()) is not None]
-        if len(modules) < len(self._modules) or any(known() is None for known in self._parameters):
+        modules = [module for watched in self.modules if (module := watched.module()) is not None]
+        gone = self._compares_parameters and any(known() is None for known in self._parameters)
+        if gone or len(modules) < len(self.modules):
             return False
         return all(
-            held == self._of(module) or _is_borrowed(module) for held, module in zip(self._held, modules, strict=True)
+            held == self._identities(module) or _is_borrowed(module)
+            for held, module in zip(self._held, modules, strict=True)
         )
 
-    def _of(self, module: nn.Module) -> list[int]:
-        """Identities, which are unique as long as nothing of the module is freed."""
-        held = map(id, module._parameters.values()) if self._parameters else ()
+    def _identities(self, module: nn.Module) -> list[int]:
+        """Of what the module holds; unique as long as nothing of it is freed."""
+        held = map(id, module._parameters.values()) if self._compares_parameters else ()
         return [*map(id, module._modules.values()), *held]
 
-
-def _is_distributed() -> bool:
-    return torch.distributed.is_available() and torch.distributed.is_initialized()
+    def renew(self, model: nn.Module, step: int) -> Replacement:
+        """Read the model again, and return what is new and what is gone."""
+        known = {watched.name: watched for watched in self.modules}
+        before = {id(parameter) for parameter in self.parameters}
+        now = []
+        for found in _modules_of(model, self._layers):
+            old = known.get(found.name, found)
+            now.append(old if old.module() is found.module() else found)
+        self._read(model, now)
+        return Replacement(
+            step,
+            modules=[watched.name for watched in now if watched is not known.get(watched.name)],
+            removed=[name for name in known if name not in {watched.name for watched in now}],
+            parameters=[name for place, name in self.names.items() if place not in before],
+        )
 
 
 def _is_borrowed(module: nn.Module) -> bool:
     there = (parameter for parameter in module._parameters.values() if parameter is not None)
     return not all(isinstance(parameter, nn.Parameter) for parameter in there)
-
-
-def renewed(
-    model: nn.Module, modules: Sequence[WatchedModule], layers: Layers
-) -> tuple[list[WatchedModule], list[str], list[str]]:
-    """The model's modules as they are now; the names of those that are new, and of those that are gone."""
-    known = {watched.name: watched for watched in modules}
-    now = []
-    for found in _modules_of(model, layers):
-        old = known.get(found.name, found)
-        now.append(old if old.module() is found.module() else found)
-    fresh = [watched.name for watched in now if watched is not known.get(watched.name)]
-    return now, fresh, [name for name in known if name not in {watched.name for watched in now}]
