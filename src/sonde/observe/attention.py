@@ -66,8 +66,8 @@ def read_attention(
 ) -> tuple[Tensor, Tensor]:
     """Mean entropy of the attention weights, and largest logit, of each of the first samples.
 
-    q, k of shape (N, heads, length, width) or without heads; entropies are averaged over heads and queries that may
-    look at anything.
+    q, k of shape (N, heads, length, width) or without heads; entropies are averaged over heads and over queries
+    that are not masked everywhere.
     """
     with torch.no_grad(), torch.autocast(query.device.type, enabled=False):
         query, key = query[:_SAMPLES].detach(), key[:_SAMPLES].detach()
@@ -85,7 +85,7 @@ def read_attention(
 
 
 def _logits(query: Tensor, key: Tensor, mask: Tensor | None, is_causal: bool) -> Iterator[Tensor]:
-    """Logits of a few samples at a time; −∞ where a query must not look."""
+    """Logits of a few samples at a time; −∞ where a key is masked."""
     rows, columns = query.shape[-2], key.shape[-2]
     every = max(1, math.prod(query.shape[1:-1]) * columns)
     many = max(1, _AT_ONCE // every)
@@ -146,7 +146,7 @@ def read_module(
 
 
 def _mask(given: dict[str, Any], batch: int, heads: int) -> Tensor | None:
-    """Both masks of `nn.MultiheadAttention` as one that is added: −∞ where a query must not look."""
+    """Both masks of `nn.MultiheadAttention` as one that is added: −∞ where a key is masked."""
     found: Tensor | None = None
     attention, padding = given.get("attn_mask"), given.get("key_padding_mask")
     if attention is not None:

@@ -1,6 +1,6 @@
-"""What the graph that autograd keeps tells of a model and its loss: which operations, in which order.
+"""Reads the autograd graph of an output or a loss: which operations there are, and in which order.
 
-Nothing is kept of the graph itself; nodes are told apart by the number that autograd gives them.
+No node is kept; an operation is identified by its sequence number.
 """
 
 import math
@@ -36,7 +36,7 @@ def _kind(node: Any) -> str:
     return str(node.name()).split("::")[-1].rstrip("0123456789").removesuffix("Backward")
 
 
-def sequence(x: Tensor | None) -> int | None:
+def sequence_number(x: Tensor | None) -> int | None:
     """The number of the operation that made a tensor."""
     return None if x is None or x.grad_fn is None else int(x.grad_fn._sequence_nr())
 
@@ -64,7 +64,7 @@ def operations_since(loss: Tensor, output: int) -> list[str]:
 
 
 def largest_shape(loss: Tensor, output: int) -> list[int]:
-    """The shape of the largest tensor between the model's output and the loss, where this version of torch tells."""
+    """The shape of the largest tensor between the model's output and the loss, where this version of torch has it."""
     nodes = [] if loss.grad_fn is None else [n for n in _nodes(loss.grad_fn) if _kind(n) != _LEAF]
     shapes = [
         [int(size) for size in known.shape]
@@ -78,7 +78,7 @@ def largest_shape(loss: Tensor, output: int) -> list[int]:
 def unregistered(output: Tensor, inputs: Iterable[Tensor], known: Collection[int]) -> list[list[int]]:
     """Shapes of the parameters that an output depends on and that are none of these.
 
-    None are told where the inputs have a graph of their own: what is before the model is nobody's fault.
+    None where the inputs have a graph of their own, which may hold parameters of its own.
     """
     if output.grad_fn is None or any(given.grad_fn is not None for given in inputs):
         return []
@@ -87,7 +87,7 @@ def unregistered(output: Tensor, inputs: Iterable[Tensor], known: Collection[int
 
 
 def last_operation(output: Tensor) -> str | None:
-    """What gave the output its values: views of them are looked through."""
+    """The operation that computed the output's values, below views of them."""
     node = output.grad_fn
     while node is not None and _kind(node) in _THROUGH:
         node = next(iter(_parents(node)), None)
@@ -109,20 +109,20 @@ def _layer(node: Any, names: Mapping[int, str]) -> tuple[str, int, int] | None:
 
 
 def _below(node: Any, is_end: Callable[[Any], bool]) -> Any:
-    """The first node of some _kind on the way back, if nothing on the way bends it."""
-    weights = True
+    """The first such node on the way back, if all operations before it are affine."""
+    first = True
     while node is not None:
         inputs = [parent for parent in _parents(node) if _depends(parent)]
-        if not weights and is_end(node):
+        if not first and is_end(node):
             return node
-        if not weights and (_kind(node) not in _AFFINE or len(inputs) != 1):
+        if not first and (_kind(node) not in _AFFINE or len(inputs) != 1):
             return None
-        weights, node = False, inputs[0] if len(inputs) == 1 else None
+        first, node = False, inputs[0] if len(inputs) == 1 else None
     return None
 
 
 def _depends(node: Any) -> bool:
-    """Whether a node carries more than a parameter."""
+    """Whether a node depends on more than a parameter."""
     while _kind(node) in ("T", "Transpose", "Expand"):
         node = next(iter(_parents(node)), None)
         if node is None:
@@ -150,7 +150,7 @@ def bare_pairs(output: Tensor, names: Mapping[int, str]) -> list[list[str]]:
     return found
 
 
-def bends(output: Tensor) -> bool:
+def is_nonlinear(output: Tensor) -> bool:
     """Whether anything but linear operations with parameters, and affine ones, leads to the output."""
     if output.grad_fn is None:
         return True

@@ -128,7 +128,7 @@ def _modules(modules: Iterable[WatchedModule], calls: Sequence[ModuleCall]) -> l
 
 
 def not_called(modules: Iterable[WatchedModule], calls: Sequence[ModuleCall]) -> dict[str, str]:
-    """The modules that would have been watched, had they been called, and why they were not."""
+    """The chosen modules that were not called, and why."""
     called = {call.watched.name for call in calls}
     missed = NEVER_CALLED if calls else NO_CALL
     return {
@@ -216,20 +216,21 @@ class FirstStep:
         self._model, self._updates = model, updates
         self._tensors: dict[str, list[TensorStatistics]] = {}
         self._mode: dict[str, Any] = {}
-        self._with_modes: list[weakref.ref[nn.Module]] | None = None  # modules for which the mode matters
+        self._with_modes: list[weakref.ref[nn.Module]] | None = None  # modules that the mode changes
         self._output_made = -1  # autograd's number of the operation that made the latest output
 
     def record_inputs(self, given: Any) -> None:
-        """The arguments of the model, by place or, if there are none, by name."""
+        """Record the arguments of the model: by position or, if there are none, by name."""
         if not self._tensors.get("inputs"):
             self._tensors["inputs"] = tensor_statistics(given)
 
     def record_targets(self, given: Any) -> None:
+        """Record the second argument of the loss."""
         if "targets" not in self._tensors:
             self._tensors["targets"] = tensor_statistics(given)
 
     def record_modes(self, model: nn.Module) -> None:
-        """Before a watched pass."""
+        """Record modes, and at first the initial parameters, before a watched pass."""
         if not self._mode:
             self._mode = _modes(model, self._model.modules)
         if self.start is None:
@@ -240,14 +241,14 @@ class FirstStep:
             self.in_eval = 1 - sum(flags) / len(flags), len(flags)
 
     def record_output(self, out: Tensor, given: Any) -> None:
-        """What the model returned, of a watched pass, and what it was given."""
-        self._output_made = autograd_graph.sequence(out) or -1
+        """Record the graph of the model's output; `given` are its arguments."""
+        self._output_made = autograd_graph.sequence_number(out) or -1
         if "output_op" not in self.graph:
             self.graph = {
                 "output_op": autograd_graph.last_operation(out),
                 "output_shape": list(out.shape),
                 "bare_pairs": autograd_graph.bare_pairs(out, self._model.names),
-                "bends": autograd_graph.bends(out),
+                "bends": autograd_graph.is_nonlinear(out),
                 "unregistered": autograd_graph.unregistered(
                     out,
                     (tensor for _, tensor in tensors(given)),

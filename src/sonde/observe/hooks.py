@@ -49,7 +49,7 @@ class ModuleHook(Hook):
 
 
 class Hooks:
-    """All hooks of a recorder.  Without an optimiser, the model's own hooks stay and tell where a step ends."""
+    """All hooks of a recorder.  Without an optimiser, the root's hooks stay, to find where a step ends."""
 
     def __init__(self, recorder: "Recorder", model: WatchedModel, loss: nn.Module | None, updates: Updates) -> None:
         self._recorder, self._model, self._updates = recorder, model, updates

@@ -26,7 +26,7 @@ class _Values:
     """The numbers of many short tensors, in one transfer from each device; sums over each are taken in one go."""
 
     def __init__(self, tensors: Iterable[Tensor]) -> None:
-        self._kept = {id(tensor): tensor for tensor in tensors}  # as long as it is kept, its identity is its own
+        self._kept = {id(tensor): tensor for tensor in tensors}  # kept, so that identities stay unique
         by_device: dict[torch.device, list[Tensor]] = {}
         for tensor in self._kept.values():
             if tensor.numel():
@@ -147,7 +147,7 @@ class RowBuilder:
         """The rows of several steps, after one transfer from the device."""
         values = _Values(tensor for record in records for tensor in record.tensors())
         lines: list[tuple[object, ...]] = []
-        with np.errstate(all="ignore"):  # what is not a number becomes a row that says so
+        with np.errstate(all="ignore"):  # a value that is not finite becomes a row with its reason
             streams = _Streams((call for record in records for call in record.calls), values)
             for record in records:
                 lines += _StepRows(self, record, values, streams).lines
@@ -364,7 +364,7 @@ class _StepRows:
         broken = [name for name, worst in outputs.items() if not worst < math.inf]
         if gradients or not loss:
             broken = [name for name, worst in outputs.items() if worst != 0]
-            if not self.record.calls and self.builder.called == self.record.step:  # a loss that is told later
+            if not self.record.calls and self.builder.called == self.record.step:  # a loss that is logged later
                 broken = self.builder.masked
         if weights and loss and not broken and not gradients:
             self.builder.last_finite = self.record.step

@@ -25,7 +25,7 @@ from sonde.store.run import State
 MOST_ROWS_IN_MEMORY = 1_000_000  # in memory; then every other watched step is dropped
 WAITING_ROWS = 200  # that wait at most before they are written
 WAITING_SECONDS = 10.0  # for which they wait at most
-_LOOK_SECONDS = 1.0  # between two looks of the thread
+_CHECK_SECONDS = 1.0  # between two checks of the thread
 
 
 class RowSink(ABC):
@@ -40,7 +40,7 @@ class RowSink(ABC):
         """All rows that were taken."""
 
     def heartbeat(self) -> None:  # noqa: B027
-        """Tell that the run goes on."""
+        """Note that the run goes on."""
 
     def sync(self) -> None:  # noqa: B027
         """Bring what was written to the disk."""
@@ -162,7 +162,7 @@ class RowWriter:
     def _write_waiting(self) -> None:
         """Run until the watch is closed.  An error here is raised again at the next flush of the loop."""
         synced = time.monotonic()
-        while not self._over.wait(_LOOK_SECONDS):
+        while not self._over.wait(_CHECK_SECONDS):
             with suppress(Exception), self._lock:
                 now = time.monotonic()
                 if self._deadline and now >= self._deadline and self._described and not _captures_graphs():

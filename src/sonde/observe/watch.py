@@ -51,7 +51,7 @@ class Watch:
         self.runs = where  # the store, or None
         self._end = None if recorder is None else weakref.finalize(self, _dropped, recorder)
         atexit.unregister(_note_exit)
-        atexit.register(_note_exit)  # last in, so that it is known when the end of the process calls `_dropped`
+        atexit.register(_note_exit)  # registered last, so that it runs before the finalizers that call `_dropped`
 
     @property
     def rows(self) -> pl.DataFrame:
@@ -60,7 +60,7 @@ class Watch:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What was seen in the first step: modules in order of execution, parameters, inputs, mode."""
+        """Facts of the first step: modules in order of execution, parameters, inputs, modes."""
         if self._recorder is None:
             return {}
         if not self._recorder.closed:
@@ -69,7 +69,7 @@ class Watch:
 
     @property
     def step(self) -> int:
-        """How many steps have been seen."""
+        """The number of steps so far."""
         return 0 if self._recorder is None else self._recorder.step
 
     def log(self, loss: float | torch.Tensor) -> None:
@@ -143,7 +143,7 @@ class Watch:
             return None
 
     def close(self) -> None:
-        """Write what is left and take every hook away; what was recorded stays readable."""
+        """Write what is left and remove every hook; what was recorded stays readable."""
         if self._recorder is not None:
             self._recorder.close()
 
@@ -181,7 +181,7 @@ def watch(
 ) -> Watch:
     """Record what happens in the modules of a model while it is trained; training itself is not changed by a bit.
 
-    Steps 0–9 and every 25th (`every`) are looked at; a step ends with the optimiser's.  `loss`: a module is recorded
+    Steps 0–9 and every 25th (`every`) are recorded; a step ends with the optimiser's.  `loss`: a module is recorded
     by itself.  `runs`: the store, or None to keep rows in memory.  `layers`: a pattern ("encoder.*"), several, or a
     function of name and module.  `scaler`: the GradScaler, where one is in use.  `provenance`: store the name of the
     machine and the arguments of the program, which may hold secrets, too.  Keep what is returned in a variable:
@@ -309,7 +309,7 @@ def _size(parameter: torch.Tensor) -> int:
 
 
 def _dropped(recorder: Recorder) -> None:
-    """The handle is gone: at the end of the process, of a function, or because nobody kept it."""
+    """Close the recorder of a handle that was freed, at the end of the process or before."""
     if recorder.step == 0 and not recorder.closed and not recorder.facts:
         warn("the watch ended before the first step: keep it in a variable, `watch = sonde.watch(model, optimizer)`")
     crash = getattr(sys, "last_value", None)

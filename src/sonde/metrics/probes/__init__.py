@@ -34,7 +34,7 @@ __all__ = [
 
 
 def epochs_of(schedule: Schedule, k: int, epochs: int) -> set[int]:
-    """The epochs of a run at which to look; 0 is the initialisation.
+    """The epochs of a run at which probes measure; 0 is the initialisation.
 
     `every_k` takes the multiples of k, `log_spaced` the powers of k; both also the first and the last epoch, 0 and
     `epochs`.  `final` takes the last alone.

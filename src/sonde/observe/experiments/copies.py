@@ -176,14 +176,18 @@ def optimiser_recipes(
     optimisers: Sequence[torch.optim.Optimizer], names: Mapping[int, str], facts: Mapping[str, Any]
 ) -> OptimiserRecipes:
     """How to make the same optimisers for a copy, with the rates of the first step."""
+    first_rates = {
+        (place, number): group["lr"]
+        for place, optimiser in enumerate(facts.get("optimisers", []))
+        for number, group in enumerate(optimiser["groups"])
+        if "lr" in group
+    }
     made = []
     for place, known in enumerate(optimisers):
         groups = []
-        told = facts.get("optimisers", [])
         for number, group in enumerate(known.param_groups):
-            first = told[place]["groups"][number] if place < len(told) and number < len(told[place]["groups"]) else {}
             options = {key: value for key, value in group.items() if key not in ("params", "initial_lr")}
-            options["lr"] = first.get("lr", options.get("lr"))
+            options["lr"] = first_rates.get((place, number), options.get("lr"))
             members = [names[id(p)] for p in group["params"] if id(p) in names]
             groups.append({**options, "params": members})
         made.append((type(known), groups))

@@ -35,7 +35,7 @@ _REFUSALS = (RuntimeError, ValueError, TypeError, IndexError, AssertionError)
 
 
 def probe_loss(loss: OutputLoss, output: Tensor, y: Any, operation: str | None, kind: str) -> dict[str, Any]:
-    """All that is asked of a loss; a question that it cannot be asked is left out."""
+    """Properties of a loss, by calling it with free outputs; those that cannot be measured are left out."""
     found: dict[str, Any] = {}
     into = _RANGES.get(operation or "", _any)
     scale = _scale(output, y)
@@ -63,7 +63,7 @@ def probe_loss(loss: OutputLoss, output: Tensor, y: Any, operation: str | None, 
 
 
 def compares_samples(loss: OutputLoss, output: Tensor, y: Any) -> bool:
-    """Whether it is all the same to a loss which output is which: one of distances between samples, not of classes."""
+    """Whether permuting the outputs changes nothing: a loss of distances between samples, not of classes."""
     if output.dim() < 2 or output.shape[-1] < 2:
         return False
     z = torch.randn(output.shape, generator=torch.Generator().manual_seed(0)).to(output)
@@ -109,25 +109,24 @@ class _Questions:
         return float(self.loss(z, self.y if y is None else y).detach().double().mean())
 
     def ranges(self, own: Callable[[Tensor], Tensor]) -> list[Callable[[Tensor], Tensor]]:
-        """What outputs to let the loss choose from: any, if it is made for any; else the model's, or probabilities."""
+        """Ranges of outputs to minimise over: any, if the loss is made for any; else the model's, or probabilities."""
         best, runs_away = self.lowest(_any, constant=False)
-        if runs_away:  # the loss falls without end: it is made for outputs of some range, as the model has
+        if runs_away:  # the loss is not bounded below: it is made for outputs of a range, as the model has
             return [own]
         beyond = own is not _any and best < 0 <= self.lowest(own, constant=False)[0]  # as for log p of p > 1
         if best < math.inf and not beyond:
             return [_any, own]
-        return [own, *(one for one in (_RANGES["Sigmoid"], _RANGES["Softmax"]) if self.tells_apart(one))]
+        return [own, *(one for one in (_RANGES["Sigmoid"], _RANGES["Softmax"]) if self.prefers_own_answers(one))]
 
-    def tells_apart(self, into: Callable[[Tensor], Tensor]) -> bool:
+    def prefers_own_answers(self, into: Callable[[Tensor], Tensor]) -> bool:
         """Whether an answer for each sample is better than one for all, by a fifth of what there is to gain."""
         (all_alike, _), (each, _) = (self.lowest(into, constant=constant) for constant in (True, False))
         start = self.value(into(torch.full_like(self.output, 0.5))) if each < math.inf else math.inf
         return each < all_alike < math.inf and all_alike - each >= 0.2 * (start - each)
 
     def lowest(self, into: Callable[[Tensor], Tensor], *, constant: bool) -> tuple[float, bool]:
-        """The lowest loss over outputs of one's own choice, for each sample or one for all; infinite if it has none.
-
-        And whether it goes on falling as they grow.
+        """The lowest loss over free outputs, one per sample or one for all (∞ if there is none), and whether it goes on
+        falling as they grow.
         """
         shape = list(self.output.shape)
         if constant:
@@ -142,7 +141,7 @@ class _Questions:
             try:
                 value = self.loss(into(u).expand_as(self.output), self.y)
             except (RuntimeError, ValueError, IndexError):
-                return math.inf, False  # these outputs are not for this loss
+                return math.inf, False  # the loss does not take these outputs
             losses.append(float(value.detach()))
             walk.zero_grad()
             torch.autograd.backward(value, inputs=[u])  # the loss may hold parameters of the run
@@ -155,7 +154,7 @@ class _Questions:
         return best, min(ends) < best - 0.05 * abs(losses[0] - best)
 
     def ignores_pairing(self) -> bool | None:
-        """Whether it is all the same to the loss which target belongs to which sample, though not what they are."""
+        """Whether the loss depends on the targets, but not on which sample each belongs to."""
         if not isinstance(self.y, Tensor) or self.y.dim() == 0 or len(self.y) < 4:
             return None
         if bool((self.y == self.y[:1]).all()) or len(self.y) != len(self.output):
@@ -167,7 +166,7 @@ class _Questions:
         return same and abs(self.value(z, self.y[:1].expand_as(self.y)) - here) > 1e-5 * abs(here)
 
     def is_over_the_batch(self, kind: str) -> bool | None:
-        """Whether a class may be raised for all samples at once without a change, as if samples competed for it."""
+        """Whether adding to one class for all samples changes nothing: a softmax over the batch in place of classes."""
         if kind not in ("classes", "one-hot") or self.output.dim() not in (2, 3) or len(self.output) < 4:
             return None
         if self.output.dim() == 3 and (not isinstance(self.y, Tensor) or self.y.shape != self.output.shape[:2]):

@@ -147,7 +147,7 @@ class _Experiments:
         found["traced_start"] = traced(begin, lambda: self.value(begin))
         found["traced_now"] = traced(now, lambda: self.value(now))
         found["unfelt"] = [name for name in without_gradient if self.matters(name)]
-        found["neighbours"] = self.neighbours(found["targets"]["kind"])
+        found["neighbours"] = self.nearest_inputs(found["targets"]["kind"])
         found["relation"] = attempt(self.relation) if found["targets"]["kind"] == "real" else None
         if any(isinstance(module, nn.RNNBase) for module in self.model.modules()):
             found["over_time"] = attempt(self.over_time)
@@ -160,7 +160,7 @@ class _Experiments:
 
     def operations_after(self, output: Tensor, returned: Any) -> list[str]:
         """What the loss makes of the output."""
-        made = autograd_graph.sequence(output)
+        made = autograd_graph.sequence_number(output)
         if made is None:
             return []
         with torch.enable_grad():
@@ -242,10 +242,10 @@ class _Experiments:
         places = _sample_places(len(x))
         return x[places], take_samples(self.y, places, len(x))
 
-    def neighbours(self, kind: str) -> dict[str, float] | None:
+    def nearest_inputs(self, kind: str) -> dict[str, float] | None:
         """How often the nearest other input has the same class, and how often any other one has.
 
-        Asked of vectors and images: two sequences may mean the same without being near.
+        Of vectors and images only: two sequences may mean the same without being near.
         """
         x, y = self.some_pairs((2, 4))
         if kind == "one-hot" and isinstance(y, Tensor):
@@ -265,8 +265,8 @@ class _Experiments:
         }
 
     def relation(self) -> dict[str, float]:
-        """What other samples tell of a target: the correlation with that of the nearest input, and with the value
-        of a line (ridge regression) through all the others.
+        """How well other samples predict a target: the correlation with the target of the nearest input, and with a
+        ridge regression on all the others.
         """
         x, y = self.some_pairs(None)
         if x is None or len(y) != len(x) or y.numel() != len(x) or len(x) < 24:

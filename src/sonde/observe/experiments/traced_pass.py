@@ -61,7 +61,7 @@ class _ReadOperations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         inputs = [x for x in args if isinstance(x, Tensor) and x.is_floating_point()]
         masked = any(bool(x.isinf().any()) and not bool(x.isnan().any()) for x in inputs)
         if masked and not bool(out.isnan().any()):
-            return  # what was masked on purpose passes through
+            return  # −∞ of a mask
         first = inputs[0] if inputs else out
         self.first_broken = {
             "operation": name.strip("_"),
@@ -82,7 +82,7 @@ class _ReadOperations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if name == "_softmax" and out.dim() >= 3 and out.shape[-1] > 1 and self.where:
             logits = args[0]
             finite = logits[logits.isfinite()]
-            open_rows = logits.isfinite().sum(-1) > 1  # those that may look at more than one place
+            open_rows = logits.isfinite().sum(-1) > 1  # with more than one key that is not masked
             sharp = (out.amax(-1) > 0.99)[open_rows]
             self.attention.append(
                 {
