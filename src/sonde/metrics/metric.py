@@ -26,7 +26,7 @@ NULL_STD = "/null_std"
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """All that is said about a metric.  Every chart, figure, text and page takes it from here."""
+    """The description of a metric, which every chart, figure, text and page uses."""
 
     name: str  # in stored rows; of a family, up to the bracket
     aliases: tuple[str, ...] = ()  # other names by which a reader can ask for it
@@ -40,8 +40,8 @@ class Metric:
     spellings: tuple[str, ...] = ()  # as pages write it, where they explain it in a tooltip
     definition: str  # in a sentence
     measured: str = ""  # how; of a probe's own metric the docstring of the probe says it
-    good: str  # what values look like where all is well
-    bad: str  # and where it is not
+    good: str  # typical values of a healthy run
+    bad: str  # and of one with a fault
     reference: str = ""
     probe: str = ""  # which probe measures it
     index: str = ""  # of a family like drift[…]: what the bracket holds

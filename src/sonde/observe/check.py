@@ -128,7 +128,7 @@ def _measure(
     layers: Layers,
     precision: torch.dtype = torch.float64,
 ) -> tuple[Recorder, torch.dtype, str | None]:
-    """One forward and backward pass of a copy; in single precision where the model insists on it."""
+    """One forward and backward pass of a copy; in float32 if the model does not run in float64."""
     try:
         return _pass(model, x, y, loss, layers, precision), precision, None
     except RuntimeError as error:

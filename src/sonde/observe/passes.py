@@ -51,7 +51,7 @@ class Passes:
         self.start(0, costly=False)
 
     def start(self, step: int, *, costly: bool) -> None:
-        """A new step; nothing is left of the one before."""
+        """Start a step, and forget the one before."""
         self.close()
         self.step, self._costly = step, costly
         self.backward_seen = False
@@ -77,16 +77,16 @@ class Passes:
 
     @property
     def inside(self) -> bool:
-        """Whether a module is under way."""
+        """Whether a module is running."""
         return bool(self._stack)
 
     @property
     def empty(self) -> bool:
-        """Whether the step has seen no pass."""
+        """Whether the step has no pass."""
         return not self._passes and not self._reached and not self._pooled
 
     def abandon(self) -> None:
-        """Forget a pass that never came to its end."""
+        """Forget a pass that did not end."""
         if self._stack and self._current in self._passes:
             self._passes.remove(self._current)
         self._stack, self._in_attention = [], 0
@@ -146,7 +146,7 @@ class Passes:
             attention.add_listener(self.record_attention)
 
     def after_call(self, watched: WatchedModule, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        """A module has returned; or an exception has left it, which shows in there being no output."""
+        """A module has returned, or has raised an exception: then it has no output."""
         if not self._stack or self._stack[-1][0] is not watched:
             return
         _, first, version = self._stack.pop()
@@ -191,7 +191,7 @@ class Passes:
             call.attention = (*call.attention, *known.attention.pop(call.key, ()))
 
     def _read(self, known: Pass, call: ModuleCall, out: Tensor | None) -> None:
-        """What the module returned."""
+        """Read the output of the module."""
         call.reason = "the module returned no floating-point tensor" if out is None else reductions.readable(out)
         if out is None or call.reason is not None:
             return
@@ -234,7 +234,7 @@ class Passes:
             call.streams = (StreamNorms(steps, dots, before.norms, call.outputs[0].norms),)
 
     def _input(self, known: Pass, first: Tensor) -> Output:
-        """What was read off the tensor when it was another module's output, or is read now."""
+        """What was read of the tensor as another module's output; else read it now."""
         seen = None if first.is_inference() else known.known(first)
         if seen is not None:
             return seen[0]
@@ -246,7 +246,7 @@ class Passes:
     def record_attention(
         self, query: Tensor, key: Tensor, mask: Tensor | None, is_causal: bool, scale: float | None
     ) -> None:
-        """`scaled_dot_product_attention` was called; it belongs to the innermost module under way."""
+        """`scaled_dot_product_attention` was called, by the innermost module that is running."""
         known = self._current
         if not self._stack or self._in_attention or known is None or backward_pass() != -1:
             return
@@ -261,7 +261,7 @@ class Passes:
             self._on_error(error)
 
     def record_loss(self, loss: Tensor, *, is_share: bool) -> None:
-        """A loss; whether it is part of what the step differentiates is known when a gradient comes back to it."""
+        """Record a loss.  It counts if a gradient comes back to it."""
         if not self._passes:
             return
         recorded = RecordedLoss(loss.detach().mean().reshape(1), is_share)
@@ -290,7 +290,7 @@ class Passes:
             gradient.halves = reductions.halves(grad)
 
     def _begin_backward(self, known: Pass) -> None:
-        """Where gradients were cleared without a step, what came before does not belong to this step."""
+        """If gradients were cleared without a step, drop what came before: it is not part of this step."""
         known.backward = backward_pass()
         self._reached.append(known)
         if known.backward == self._task:
@@ -304,7 +304,7 @@ class Passes:
         self._pooled = {}
 
     def record_recomputed(self, watched: WatchedModule, output: Any) -> None:
-        """A module is called again in a backward pass: its output was read, but its gradient may come only now."""
+        """A module is called again in a backward pass (checkpointing), and its gradient may come only now."""
         task = backward_pass()
         waiting = [known for known in self._passes if known.backward in (None, task)]
         calls = [(known, call) for known in waiting for call in known.calls.values() if call.watched is watched]

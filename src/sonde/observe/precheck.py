@@ -67,7 +67,7 @@ class Precheck:
 
     @property
     def modules(self) -> list[str]:
-        """Those that were called, in order of execution."""
+        """The modules that were called, in order of execution."""
         there = self.rows.filter(pl.col("layer").is_not_null()).sort("layer")
         return there["module"].unique(maintain_order=True).to_list()
 
@@ -97,7 +97,7 @@ class Precheck:
 
     @property
     def remarks(self) -> list[str]:
-        """What is plainly wrong or worth knowing, in words."""
+        """Remarks about values that are zero, missing or not finite, as sentences."""
         return [*self.notes, *_not_finite(self.rows), *_silent(self.rows), *_without_gradient(self)]
 
     def figure(self) -> Figure:
@@ -106,13 +106,13 @@ class Precheck:
 
     @property
     def title(self) -> str:
-        """Which model, when, and its loss."""
+        """The model and its loss."""
         value = self.loss_value
         loss = self.loss if value is None else f"{self.loss}, {number(value, 4)}"
         return f"{self.model} at initialisation; loss: {loss}"
 
     def words(self) -> list[str]:
-        """What stands below the table."""
+        """The lines below the table: findings and remarks."""
         fine = "nothing is zero or not finite"
         if self.loss_value is not None:
             fine = f"every parameter has a gradient; {fine}"
@@ -140,7 +140,7 @@ class Precheck:
         )
 
     def shown(self) -> list[list[str]]:
-        """Headings and lines as text; columns that say nothing are left out."""
+        """Headings and lines of the table as text, without empty columns."""
         table = self.table
         kept = [heading for heading in _COLUMNS if table[heading].is_not_null().any()]
         lines = [["module", "type", "shape", *kept]]
@@ -219,7 +219,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _leaf_modules(precheck: Precheck) -> list[str]:
-    """Modules in order of execution, without those that only hold others."""
+    """Modules in order of execution, without containers of others."""
     names = [name for name in precheck.modules if name != "(model)"]
     return [name for name in names if not any(other.startswith(f"{name}.") for other in names)] or precheck.modules
 

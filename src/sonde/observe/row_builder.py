@@ -81,7 +81,7 @@ class _Streams:
     """Medians over samples of ‖out − in‖/‖in‖ and cos(in, out)."""
 
     def __init__(self, calls: Iterable[ModuleCall], values: _Values) -> None:
-        """Of the calls of one pass without a zero among their norms, those of one length at once."""
+        """Calls of one pass without a zero among their norms are computed together, those of one length at once."""
         self._values = values
         self._known: dict[int, tuple[_Median, _Median]] = {}
         by_length: dict[int, list[ModuleCall]] = {}
@@ -196,7 +196,7 @@ class _StepRows:
         self.lines.append((self.record.step, self.place, metric, value, reason is None, reason, samples, self.name))
 
     def _loss(self) -> bool:
-        """Whether the loss is finite, where there is one."""
+        """Add the row of the loss; whether it is finite or there is none."""
         losses = self.record.losses
         if losses:
             value, reason = loss_of_step(losses, self._number, self.scale, self.record.unscaled_reason)
@@ -207,7 +207,7 @@ class _StepRows:
         return float(self.values(tensor)[0])
 
     def _call(self, call: ModuleCall) -> float:
-        """The rows of a call; what of its output is not finite: NaN or ∞ before −∞, 0 where everything is."""
+        """Add the rows of a call; return NaN, ∞ or −∞ if its output holds one, else 0."""
         self._at(_call_name(call.key), self.builder.order.setdefault(call.key, len(self.builder.order)))
         if not call.outputs:
             self.add("out_rms", math.nan, 0, call.reason)
@@ -318,7 +318,7 @@ class _StepRows:
         return all(math.isfinite(self.values.total(norm)) for norm in norms)
 
     def _parameters(self, known: ParameterNorms) -> bool:
-        """The rows of an optimiser's parameters; whether every weight is finite."""
+        """Add the rows of an optimiser's parameters; whether every weight is finite."""
         weights = self.values(known.weights)
         came = [] if known.gradients is None else self.values(known.gradients).tolist()
         gradients = dict(zip(known.with_gradient, came, strict=True))
@@ -343,7 +343,7 @@ class _StepRows:
         return bool(np.isfinite(weights).all())
 
     def _stale(self) -> None:
-        """Gradients that were there before the step's own came: ‖old‖/‖new‖, the smallest of its backward passes."""
+        """Add stale gradients: ‖old‖/‖new‖, the smallest of the step's backward passes; and the share in eval mode."""
         for name, arrivals in self.record.stale.items():
             pairs = [self.values(arrival) for arrival in arrivals]
             ratios = [old / new for old, new in pairs if new > 0]
@@ -354,7 +354,7 @@ class _StepRows:
             self._at(None, None).add("eval_share", share, many)
 
     def _nonfinite(self, outputs: Mapping[str, float], gradients: Sequence[str], *, weights: bool, loss: bool) -> None:
-        """A row for the first thing that is not finite: outputs in order of execution, gradients from the end.
+        """Add a row for the first thing that is not finite: outputs in order of execution, gradients from the end.
 
         An output of −∞ may be a mask: it counts where the step's loss or a gradient is not finite.
         """

@@ -29,7 +29,7 @@ TWICE = "a second backward pass went through this output in one step"
 IN_PLACE = "the module changes its input in place"
 BY_KEYWORD = "its input came by keyword, where a change in place would not be noticed"
 
-FIRST_STEPS = 10  # steps that are all looked at: most failures show there
+FIRST_STEPS = 10  # steps that are all watched: most failures show there
 _RARELY = 1024  # watched steps between two costly ones, at most
 
 _SIDE_BY_SIDE = 64
@@ -48,7 +48,7 @@ _AMBIGUOUS_WEIGHTS = (
 
 
 def is_watched(step: int, every: int) -> bool:
-    """Steps 0–9, then every 25th or whatever `every` says."""
+    """Steps 0–9, and the multiples of `every`."""
     return step < FIRST_STEPS or step % every == 0
 
 
@@ -58,7 +58,7 @@ def next_watched(step: int, every: int) -> int:
 
 
 def is_costly(step: int, every: int) -> bool:
-    """Step 0, and the watched steps number 1, 4, 16, 64, … after it: 25, 100, 400, 1600, …; never very far apart."""
+    """Step 0, the watched steps number 1, 4, 16, 64, … after it (25, 100, 400, 1600, …), and every 1024th."""
     number, rest = divmod(step, every)
     if rest:
         return False
@@ -96,14 +96,14 @@ class RecordedLoss:
 
 
 def differentiated(losses: Sequence[RecordedLoss]) -> list[RecordedLoss]:
-    """Those that a backward pass went through; all, where none did."""
+    """The losses that a backward pass went through; all of them if it went through none."""
     return [loss for loss in losses if loss.backward is not None] or list(losses)
 
 
 def loss_of_step(
     losses: Sequence[RecordedLoss], read: Callable[[Tensor], float], scale: float, unscaled: str | None
 ) -> tuple[float, str | None]:
-    """The loss and why there is none; `scale` is the factor that a GradScaler put into the weights."""
+    """The loss, or NaN and the reason; `scale` is the factor that a GradScaler put into the weights."""
     if all(loss.backward is None for loss in losses):
         return _mean([read(loss.value) for loss in losses]), None
     by_pass: dict[int | None, list[RecordedLoss]] = {}
@@ -131,7 +131,7 @@ def loss_of_step(
 
 
 def _weighted(loss: RecordedLoss, read: Callable[[Tensor], float]) -> float:
-    """What the loss adds to what is differentiated."""
+    """The term of the loss in the sum that is differentiated."""
     if loss.part is not None:
         return read(loss.part)
     return 0.0 if loss.weight is None else read(loss.weight) * read(loss.value)
@@ -169,7 +169,7 @@ class Gradient:
 
 @dataclass(slots=True)
 class StreamNorms:
-    """Output against input, sample by sample."""
+    """‖out − in‖, ⟨in, out⟩, ‖in‖ and ‖out‖ of each sample."""
 
     steps: Tensor
     dots: Tensor
@@ -220,7 +220,7 @@ class Pass:
         self._seen[id(x)] = weakref.ref(x), x._version, output, gradient
 
     def known(self, x: Tensor) -> tuple[Output, Gradient | None] | None:
-        """What was read off this very tensor, if it is still what it was; no gradient where it was only an input."""
+        """What was read of this tensor, if it has not changed since; no gradient if it was an input only."""
         found = self._seen.get(id(x))
         if found is None or found[0]() is not x or found[1] != x._version:
             return None

@@ -140,7 +140,7 @@ def unwrapped(module: nn.Module) -> nn.Module:
 
 
 def uncompiled(module: nn.Module) -> nn.Module:
-    """The module that a wrapper of torch.compile stands for; else the module itself."""
+    """The module that torch.compile wraps; else the module itself."""
     if isinstance(module, torch.jit.ScriptModule):
         return module
     inner = module._modules.get("_orig_mod")
@@ -156,7 +156,7 @@ def _named_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
 
 
 def _own_parameters(module: nn.Module) -> Iterable[tuple[str, nn.Parameter | None]]:
-    """Those that the walk does not find in a submodule; TorchScript is not walked into."""
+    """The parameters of the module itself; of TorchScript, which is not walked into, all of them."""
     if isinstance(module, torch.jit.ScriptModule):
         return module.named_parameters()
     return module._parameters.items()
@@ -259,7 +259,7 @@ class WatchedModel:
         )
 
     def _identities(self, module: nn.Module) -> list[int]:
-        """Of what the module holds; unique as long as nothing of it is freed."""
+        """Identities of submodules and parameters, which are unique as long as none is freed."""
         held = map(id, module._parameters.values()) if self._compares_parameters else ()
         return [*map(id, module._modules.values()), *held]
 

@@ -186,7 +186,7 @@ def _mean_change(metric: str, layer: int, changes_N: Tensor, resolution_N: Tenso
 
 
 def copies_a_pass(h: Tensor) -> int:
-    """How many copies of a state pass through the tail together."""
+    """How many copies of a state pass through the rest of the network together."""
     return max(1, _VECTORS // h.select(vector_axis(h), 0).numel())
 
 
@@ -229,7 +229,7 @@ def _resolution(snapshot: Snapshot, layer: int) -> Tensor:
 
 
 def unresolved(change: float, resolution_N: Tensor) -> str | None:
-    """Why changes of this size say nothing, or None if they do."""
+    """Why changes of this size are below rounding, or None if they are not."""
     least = _MARGIN * rms(resolution_N)
     if change > least:
         return None

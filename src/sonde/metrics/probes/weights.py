@@ -22,7 +22,7 @@ def drift(snapshot: Snapshot) -> Iterator[Reading]:
         length = rms(start)
         if length > 0:
             value = rms(parameter - start) / length
-            yield Reading(metric=metric, value=value, samples=0)  # no sample has a part in it
+            yield Reading(metric=metric, value=value, samples=0)  # of weights, not of samples
         else:
             yield undefined(metric, "the initial tensor is zero")
 
@@ -59,7 +59,7 @@ def _ratio(v: Tensor, w: Tensor) -> float:
 
 
 def _reading(metric: str, block: int, value: float | None) -> Reading:
-    """No sample has a part in it."""
+    """A reading of weights, with 0 samples."""
     if value is None or not math.isfinite(value):
         return undefined(metric, NO_MATRICES if value is None else ZERO, layer=block)
     return Reading(metric=metric, layer=block, value=value, samples=0)

@@ -79,7 +79,7 @@ def _any(u: Tensor) -> Tensor:
 
 
 def _scale(output: Tensor, y: Any) -> float:
-    """The size of numbers to move outputs by: theirs, and that of targets of the same kind."""
+    """The scale of outputs: the larger RMS of outputs and floating-point targets, at least 1."""
     sizes = [float(root_mean_square(output.detach().double()))]
     if isinstance(y, Tensor) and y.is_floating_point():
         sizes.append(float(root_mean_square(y.double())))
@@ -119,7 +119,7 @@ class _Questions:
         return [own, *(one for one in (_RANGES["Sigmoid"], _RANGES["Softmax"]) if self.prefers_own_answers(one))]
 
     def prefers_own_answers(self, into: Callable[[Tensor], Tensor]) -> bool:
-        """Whether an answer for each sample is better than one for all, by a fifth of what there is to gain."""
+        """Whether one answer per sample is better than one for all, by a fifth of the possible gain."""
         (all_alike, _), (each, _) = (self.lowest(into, constant=constant) for constant in (True, False))
         start = self.value(into(torch.full_like(self.output, 0.5))) if each < math.inf else math.inf
         return each < all_alike < math.inf and all_alike - each >= 0.2 * (start - each)
@@ -196,7 +196,7 @@ class _Questions:
         return float((toward[there] < 0).double().mean()) if bool(there.any()) else None
 
     def is_unbounded(self, kind: str) -> bool | None:
-        """Whether a loss of classes falls for ever, in proportion, as the right output grows."""
+        """Whether a loss of classes falls linearly, without bound, as the right output grows."""
         if kind != "classes" or self.output.dim() != 2 or not isinstance(self.y, Tensor) or self.y.dim() != 1:
             return None
         right = torch.zeros_like(self.output).scatter_(1, self.y[:, None].long(), 1.0)
@@ -212,7 +212,7 @@ class _Questions:
         return abs(second) > 1e-9 and abs(third) < 1e-6 * abs(second)
 
     def is_improper(self, into: Callable[[Tensor], Tensor], kind: str) -> bool | None:
-        """Whether three ones in ten ask for an answer other than their share or its logit."""
+        """Whether the best answer for 30 % ones is neither 0.3 nor its logit."""
         if kind == "classes":
             return self._is_improper_for_classes(into)
         if kind not in ("binary", "labels") or not isinstance(self.y, Tensor) or self.y.shape != self.output.shape:
@@ -293,7 +293,7 @@ class ReturnedLoss:
         return self._loss(_with(self._returned, z) if self._whole else z, y)
 
     def depends_on_output(self, output: Tensor, y: Any) -> bool:
-        """Whether another output means another loss; a loss that the model has computed itself stays the same."""
+        """Whether the loss changes with the output; a loss that the model has computed itself does not."""
         if isinstance(self._returned, Tensor):
             return True
         z, rng = output.detach(), torch.Generator().manual_seed(0)

@@ -101,7 +101,7 @@ class _Experiments:
         self.x, self.y, self.samples = x, y, _SAMPLES
 
     def twin(self, *, begin: bool = True) -> nn.Module:
-        """A copy with the weights of the first step (where they were kept: else fresh ones), or with those of now."""
+        """A copy with the weights of the first step (fresh ones if these were not kept), or with the present ones."""
         made = copied(self.model)
         for parameter in made.parameters():
             parameter.grad = None
@@ -159,7 +159,7 @@ class _Experiments:
         return found
 
     def operations_after(self, output: Tensor, returned: Any) -> list[str]:
-        """What the loss makes of the output."""
+        """The operations between the output and the loss."""
         made = autograd_graph.sequence_number(output)
         if made is None:
             return []
@@ -189,7 +189,7 @@ class _Experiments:
         return after is None or abs(after - before) > 1e-6 * max(1.0, abs(before))
 
     def fits(self, found: Mapping[str, Any]) -> dict[str, Any]:
-        """Fifty steps on the batch: at three rates, and with one thing changed at a time."""
+        """Train copies for fifty steps on the batch: at several learning rates, and with one thing changed at a time."""
         y = self.y
 
         def at(
@@ -220,7 +220,7 @@ class _Experiments:
     def other_rates(
         self, found: Mapping[str, Any], own: Mapping[str, Any], at: Callable[[float], dict[str, Any]]
     ) -> dict[str, Any]:
-        """A tenth and ten times the rate; and as much again where that leaves it open."""
+        """Fits at a tenth and ten times the rate; at a hundredth and a hundred times where these do not learn."""
         made = {"0.1": at(0.1), "10": at(10.0)}
         middle, low, high = (self.reached(found, known) for known in (own, made["0.1"], made["10"]))
         if max(low, middle) < _LEARNED:
@@ -234,7 +234,9 @@ class _Experiments:
         return -math.inf if reached is None else reached
 
     def some_pairs(self, axes: Sequence[int] | None) -> tuple[Tensor | None, Any]:
-        """The first input of numbers with so many axes (None: two or more), and the targets; at most 128 of each."""
+        """The first floating-point input with one of these numbers of axes (None: two or more), and the targets; at most
+        128 samples.
+        """
         known = (t for _, t in tensors(self.x) if t.is_floating_point() and t.layout == torch.strided)
         x = next((t for t in known if (t.dim() > 1 if axes is None else t.dim() in axes)), None)
         if x is None or not isinstance(self.y, Tensor) or len(x) <= _SAMPLES:
@@ -314,13 +316,13 @@ def _sample_places(many: int) -> Tensor:
 
 
 def _correlation(a: Tensor, b: Tensor) -> float:
-    """Pearson's; 0 where one side has no spread."""
+    """Pearson's correlation; 0 where one side has no spread."""
     (found,) = pearson(a[None], b)
     return 0.0 if math.isnan(found) else found
 
 
 def _score(trials: Mapping[str, Any], value: float | None) -> float | None:
-    """Where a loss stands between that of the best constant answer (0) and the lowest there is (1)."""
+    """The position of a loss between that of the best constant answer (0) and the lowest possible (1)."""
     known = trials.get("loss", {})
     trivial, floor = known.get("trivial"), known.get("floor")
     if value is None or trivial is None or floor is None or not trivial - floor > 1e-9 * max(1.0, abs(trivial)):
