@@ -121,7 +121,7 @@ def test_meta_tensors_do_not_end_the_watch() -> None:
 
 
 def test_rows_reach_the_disk_while_no_step_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_writer, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(row_writer, "_CHECK_SECONDS", 0.01)
     monkeypatch.setattr(row_writer, "WAITING_SECONDS", 0.05)
     monkeypatch.setattr(row_writer, "WAITING_ROWS", 10**9)
     model, optimiser = made()

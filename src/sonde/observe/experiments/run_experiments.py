@@ -189,7 +189,7 @@ class _Experiments:
         return after is None or abs(after - before) > 1e-6 * max(1.0, abs(before))
 
     def fits(self, found: Mapping[str, Any]) -> dict[str, Any]:
-        """Train copies for fifty steps on the batch: at several learning rates, and with one thing changed at a time."""
+        """Train copies for fifty steps on the batch: at several learning rates, and with one change at a time."""
         y = self.y
 
         def at(
@@ -234,9 +234,7 @@ class _Experiments:
         return -math.inf if reached is None else reached
 
     def some_pairs(self, axes: Sequence[int] | None) -> tuple[Tensor | None, Any]:
-        """The first floating-point input with one of these numbers of axes (None: two or more), and the targets; at most
-        128 samples.
-        """
+        """The first floating-point input with so many axes (None: two or more), and the targets, of 128 samples."""
         known = (t for _, t in tensors(self.x) if t.is_floating_point() and t.layout == torch.strided)
         x = next((t for t in known if (t.dim() > 1 if axes is None else t.dim() in axes)), None)
         if x is None or not isinstance(self.y, Tensor) or len(x) <= _SAMPLES:
