@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 import sonde
-from sonde.observe.outbox import ROWS
+from sonde.observe.row_writer import WAITING_ROWS
 
 WORKER = Path(__file__).parent / "watch_worker.py"
 
@@ -36,7 +36,7 @@ def test_a_kill_loses_no_more_than_the_rows_that_were_waiting(tmp_path: Path) ->
     stored = sonde.load(tmp_path)
     assert stored.watched[0].manifest.state == "unfinished"
     per_step = stored.rows.filter(pl.col("step") == 3).height
-    assert per_step > ROWS, "every step is written as it ends"
+    assert per_step > WAITING_ROWS, "every step is written as it ends"
     assert set(range(told)) <= set(stored.rows["step"].to_list())
     assert stored.watched[0].facts["modules"]
 

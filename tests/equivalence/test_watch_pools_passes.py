@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import sonde
-from sonde.observe import pooling
+from sonde.observe import step_record
 from sonde.observe.step_record import Pass
 
 PASSES = 150  # more than twice what is kept side by side
@@ -98,8 +98,8 @@ def test_what_is_pooled_does_not_grow_with_the_number_of_passes() -> None:
     watch = sonde.watch(model, optimiser, runs=None)
     micro_batches(model, [x.float() for x in inputs(500)])
     calls = watch._recorder._passes._pooled.values()
-    assert max(len(call.outputs) for call in calls) <= pooling.SIDE_BY_SIDE
-    assert max(len(call.streams) for call in calls) <= pooling.SIDE_BY_SIDE
+    assert max(len(call.outputs) for call in calls) <= step_record._SIDE_BY_SIDE
+    assert max(len(call.streams) for call in calls) <= step_record._SIDE_BY_SIDE
     watch.close()
 
 
@@ -121,7 +121,7 @@ def test_passes_whose_graph_is_gone_are_let_go() -> None:
 
 
 def test_a_median_of_more_samples_than_are_kept_is_undefined(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pooling, "SAMPLES", 100)
+    monkeypatch.setattr(step_record, "_SAMPLES", 100)
     model = Net()
     optimiser = torch.optim.SGD(model.parameters(), 0.1)
     watch = sonde.watch(model, optimiser, runs=None)

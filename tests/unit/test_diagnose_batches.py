@@ -12,7 +12,7 @@ from torch.nn import functional
 
 import sonde
 from sonde.core.errors import SondeError
-from sonde.observe.watch_warning import WatchWarning
+from sonde.observe import WatchWarning
 
 MANY = 300  # more samples than experiments use
 

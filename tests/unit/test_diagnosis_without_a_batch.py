@@ -7,8 +7,8 @@ from torch.nn import functional
 
 import sonde
 from sonde.analysis.diagnosis.finding import Findings
-from sonde.observe.experiments.gates import gates
-from sonde.observe.experiments.loss_alone import compares_samples
+from sonde.observe.experiments.losses import compares_samples
+from sonde.observe.experiments.traced_pass import gate_saturation
 
 
 def trained(
@@ -127,7 +127,7 @@ def test_gates_are_those_of_a_cell_that_is_computed_step_by_step(kind: type[nn.L
             at_bound = (chosen.sigmoid() < 0.01) | (chosen.sigmoid() > 0.99)
             shares.append(at_bound.double().mean())
             h = out[:, place]
-    found = gates(layer, lambda model: model(x))
+    found = gate_saturation(layer, lambda model: model(x))
     assert found is not None
     assert found["saturated"] == pytest.approx(float(torch.stack(shares).mean()), abs=0.02)
     assert found["saturated"] > 0.3

@@ -11,7 +11,7 @@ from sonde.analysis.diagnosis.finding import Finding, Findings
 from sonde.analysis.explanations.by_name import EXPLANATIONS
 from sonde.cli import app
 from sonde.models.model import Model
-from sonde.observe.check_result import Checked
+from sonde.observe.precheck import Precheck as Checked
 from sonde.observe.watch import Watch
 from sonde.plugins import OURS
 from sonde.rules.rule import Rule, RuleState

@@ -12,7 +12,7 @@ from sonde.analysis.diagnosis import flow_symptoms, pace_faults, task_faults, wi
 from sonde.analysis.explanations.by_name import EXPLANATIONS, documented, explanations
 from sonde.analysis.explanations.explanation import Explanation
 from sonde.core.errors import SondeError
-from sonde.observe.experiments.overfit import STEPS
+from sonde.observe.experiments.copies import FIT_STEPS
 from sonde.plugins import OURS
 from sonde.rules import RULES
 from sonde.store.load import load
@@ -53,8 +53,8 @@ IN_WORDS = [
     ("saturated_units", "Half of a hidden layer's outputs", flow_symptoms.SATURATED, 0.5),
     ("masked_growth", "grow a hundredfold", wiring_faults.GREW, 100.0),
     ("attention_collapse", "nine of ten", wiring_faults.ONE_HOT, 0.9),
-    ("too_few_steps", "fifty steps", STEPS, 50),
-    ("lr_too_low", "fifty steps", STEPS, 50),
+    ("too_few_steps", "fifty steps", FIT_STEPS, 50),
+    ("lr_too_low", "fifty steps", FIT_STEPS, 50),
 ]
 
 

@@ -14,7 +14,7 @@ import sonde
 from networks import NETWORKS, loss_of, moved, read, samples
 from sonde.config import Probing, RunConfig
 from sonde.metrics.probes import PROBES, Context, take
-from sonde.metrics.probes.over_samples import sample_norms
+from sonde.metrics.reductions import sample_norms
 from sonde.metrics.rows import undefined
 from sonde.models import ResidualMLP, VitMini
 from sonde.network.losses import CROSS_ENTROPY

@@ -16,6 +16,7 @@ from sonde.analysis.diagnosis.signs import Signs
 from sonde.analysis.explanations.by_name import EXPLANATIONS, documented, explanations
 from sonde.core.formatting import GRADIENT_VANISHED, gradient_status
 from sonde.metrics import (
+    ALIASES,
     TRAINED,
     WATCHED,
     Metric,
@@ -24,13 +25,16 @@ from sonde.metrics import (
     family_of,
     index_of,
     label_of,
+    stored_name,
     symbol_of,
 )
 from sonde.metrics.probes import PROBES
 from sonde.metrics.rows import WATCHED as ROWS
+from sonde.metrics.rows import Reading, rows_of
 from sonde.plugins import OURS
 from sonde.show.report.charts import offered
 from sonde.show.report.watched import MODULES, PARAMETERS
+from sonde.store.row_query import Wanted
 
 ROOT = Path(__file__).parents[2]
 SOURCE = Path(sonde.__file__).parent
@@ -116,6 +120,19 @@ def test_names_have_an_index_and_a_control() -> None:
     assert label_of("drift[head.weight]") == f"{TRAINED['drift'].label}, head.weight"
     assert label_of("share_of_zeros") == "share of zeros"
     assert bounds_of("share_of_zeros") == (-math.inf, math.inf)
+
+
+def test_a_metric_can_be_asked_for_by_its_alias() -> None:
+    assert ALIASES == {"stale_gradient": "grad_left", "state_values": "state"}
+    assert stored_name("stale_gradient") == "grad_left"
+    assert stored_name("state_values[3]") == "state[3]"
+    assert stored_name("nudge[0.01]/bp") == "nudge[0.01]/bp"
+    assert not {*ALIASES} & {*TRAINED, *WATCHED, *PROBES}
+    for alias, name in ALIASES.items():
+        assert ("metric", name) in {(text.kind, text.name) for text in explanations(alias)}
+    rows = rows_of("one", 0, [Reading(metric="state[3]", layer=1, value=0.5, samples=1)], steps=[0])
+    assert Wanted(metrics=["state_values[3]"]).of(rows).equals(rows)
+    assert Wanted(metrics=["state_values[2]"]).of(rows).is_empty()
 
 
 def test_charts_offer_what_the_table_says() -> None:

@@ -9,7 +9,7 @@ import torch
 from networks import NETWORKS, loss_of, moved, read, samples
 from sonde.core.generators import generator
 from sonde.metrics.probes import Context, take
-from sonde.metrics.probes.null import draws, over_draws
+from sonde.metrics.probes.credit import draws, over_draws
 from sonde.metrics.rows import Reading, undefined
 from sonde.models import PlainMLP, ResidualMLP
 from sonde.network import Signature

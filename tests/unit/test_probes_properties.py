@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from conftest import regression
 from networks import loss_of, read
 from sonde.metrics.probes import Context, Snapshot, take
-from sonde.metrics.probes.over_samples import cosines, rms, sample_norms
-from sonde.metrics.probes.rho import pearson
+from sonde.metrics.reductions import cosines, pearson, rms, sample_norms
 from sonde.metrics.rows import Reading
 from sonde.models import PlainMLP, ResidualMLP, ResMLP, StudentNet, VitMini
 from sonde.models.model import Model

@@ -10,8 +10,7 @@ import torch
 from networks import NETWORKS, loss_of, moved, read, samples
 from sonde.config import Optimiser, RunConfig
 from sonde.metrics.probes import Context, Snapshot, take
-from sonde.metrics.probes.over_samples import median, sample_norms
-from sonde.metrics.probes.rho import pearson
+from sonde.metrics.reductions import pearson, sample_median, sample_norms
 from sonde.models import PlainMLP, ResidualMLP, ResMLP, StudentNet, VitMini
 from sonde.network import Network
 from sonde.network.losses import CROSS_ENTROPY
@@ -48,7 +47,7 @@ def at_norm(model: str, norm: float, context: Context | None = None) -> Snapshot
     x, y = program.data.test(0, 64)
     net: Network = copy.deepcopy(program.net)
     with torch.no_grad():
-        factor = norm / median(sample_norms(program.net.reader.read(net.embed(x))))  # type: ignore[union-attr]
+        factor = norm / sample_median(sample_norms(program.net.reader.read(net.embed(x))))  # type: ignore[union-attr]
         for p in net.embed.parameters():
             p.mul_(factor)
     return take(net, x, y, CROSS_ENTROPY, context)
@@ -116,7 +115,7 @@ def test_chunks_do_not_change_what_is_measured(monkeypatch: pytest.MonkeyPatch) 
     snapshot = take(net, *samples(signature, 5), loss_of(signature))
     before = [r.value for r in read(snapshot, "rho", "nudge").values() if r.defined]
     for rows in (1, 60, 10**6):
-        monkeypatch.setattr("sonde.metrics.probes.tails.ROWS", rows)
+        monkeypatch.setattr("sonde.metrics.probes.perturbation._VECTORS", rows)
         after = [r.value for r in read(snapshot, "rho", "nudge").values() if r.defined]
         assert after == pytest.approx(before, rel=1e-9, abs=1e-13)
 

@@ -77,7 +77,7 @@ def test_of_too_many_steps_the_first_ten_and_the_last_are_kept(monkeypatch: pyte
     assert run["watched"] == len(steps)
 
 
-@pytest.mark.filterwarnings("ignore::sonde.observe.watch_warning.WatchWarning")
+@pytest.mark.filterwarnings("ignore::sonde.observe.WatchWarning")
 def test_the_report_of_a_watched_run_says_what_was_seen(tmp_path: Path, sonde: Sonde) -> None:
     torch.manual_seed(0)
     model, criterion = Transformer(), nn.CrossEntropyLoss()

@@ -20,8 +20,7 @@ from torch import Tensor, nn
 
 import sonde
 from sonde.core.errors import SondeError
-from sonde.observe import outbox
-from sonde.observe.watch_warning import WatchWarning
+from sonde.observe import WatchWarning, row_writer
 from watch_programs import Frozen, ResidualBlock, Transformer, plain_mlp, resnet, tokens, vectors
 
 
@@ -206,7 +205,7 @@ def test_what_goes_wrong_in_the_watch_is_one_warning_and_training_goes_on(
         raise ValueError("a mistake of ours")
 
     watch = sonde.watch(model, optimiser, runs=None)
-    monkeypatch.setattr("sonde.observe.reductions.norms", broken)
+    monkeypatch.setattr("sonde.metrics.reductions.norms", broken)
     with pytest.warns(WatchWarning, match="gave up in step 0.*a mistake of ours") as said:
         train(model, optimiser, 3)
     assert len(said) == 1
@@ -219,7 +218,7 @@ def test_a_warning_never_becomes_an_exception_in_the_loop(
 ) -> None:
     model, optimiser = made()
     watch = sonde.watch(model, optimiser, runs=None)
-    monkeypatch.setattr("sonde.observe.reductions.norms", lambda x: 1 / 0)
+    monkeypatch.setattr("sonde.metrics.reductions.norms", lambda x: 1 / 0)
     train(model, optimiser, 2)  # warnings are errors in these tests
     assert "gave up" in capsys.readouterr().err
     watch.close()
@@ -361,14 +360,14 @@ def test_an_evaluation_of_a_transformer_goes_the_faster_way_and_the_next_step_is
 
 
 def test_memory_does_not_grow_with_the_number_of_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sonde.observe.row_sinks.MOST", 2_000)
+    monkeypatch.setattr("sonde.observe.row_writer.MOST_ROWS_IN_MEMORY", 2_000)
     model, optimiser = made()
     watch = sonde.watch(model, optimiser, runs=None, every=1)
     heights = []
     for _ in range(12):
         train(model, optimiser, 20)
         heights.append(watch.rows.height)
-    assert max(heights) <= 2_000 + outbox.ROWS + 200
+    assert max(heights) <= 2_000 + row_writer.WAITING_ROWS + 200
     steps = watch.rows["step"].unique().to_list()
     assert set(range(10)) <= set(steps)
     assert max(steps) > 200

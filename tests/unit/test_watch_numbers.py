@@ -13,8 +13,8 @@ import sonde
 from sonde.analysis.diagnosis.finding import Findings
 from sonde.analysis.diagnosis.pace_faults import over_regularised
 from sonde.analysis.diagnosis.signs import Signs
+from sonde.metrics.reductions import halves
 from sonde.metrics.rows import WATCHED
-from sonde.observe.reductions import halves
 
 STEPS = 60
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import sonde
-from sonde.observe.watch_warning import WatchWarning
+from sonde.observe import WatchWarning
 from watch_programs import plain_mlp, vectors
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import sonde
-from sonde.observe.schedule import is_costly, is_watched, next_watched
+from sonde.observe.step_record import is_costly, is_watched, next_watched
 from watch_programs import Cell, Checkpointed, Recurrent, Transformer, plain_mlp, tokens, vectors
 
 
@@ -487,7 +487,7 @@ def test_rows_that_have_waited_long_enough_are_written(tmp_path: Any, monkeypatc
     for _ in range(4):
         step()
     assert stored() == 0, "a few rows wait"
-    monkeypatch.setattr("sonde.observe.outbox.SECONDS", 0.0)
+    monkeypatch.setattr("sonde.observe.row_writer.WAITING_SECONDS", 0.0)
     watch._recorder.flush()
     step()
     assert stored() == 4

@@ -16,8 +16,7 @@ from torch import nn
 import sonde
 from processes import wait_for
 from sonde.core.errors import SondeError
-from sonde.observe import outbox
-from sonde.observe.watch_warning import WatchWarning
+from sonde.observe import WatchWarning, row_writer
 from sonde.store.journal import Journal, read_watched
 from sonde.store.run import RunFolder
 from watch_programs import vectors
@@ -122,9 +121,9 @@ def test_meta_tensors_do_not_end_the_watch() -> None:
 
 
 def test_rows_reach_the_disk_while_no_step_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outbox, "LOOK", 0.01)
-    monkeypatch.setattr(outbox, "SECONDS", 0.05)
-    monkeypatch.setattr(outbox, "ROWS", 10**9)
+    monkeypatch.setattr(row_writer, "_CHECK_SECONDS", 0.01)
+    monkeypatch.setattr(row_writer, "WAITING_SECONDS", 0.05)
+    monkeypatch.setattr(row_writer, "WAITING_ROWS", 10**9)
     model, optimiser = made()
     watch = sonde.watch(model, optimiser, runs=tmp_path)
     train(model, optimiser, 5)

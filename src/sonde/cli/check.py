@@ -12,7 +12,7 @@ from sonde.cli.options import Json
 from sonde.core.errors import SondeError, nearest
 
 if TYPE_CHECKING:
-    from sonde.observe.check_result import Checked
+    from sonde.observe.precheck import Precheck
 
 Where = Annotated[
     str,
@@ -68,7 +68,7 @@ def check(
         _print(found, out)
 
 
-def _print_json(found: "Checked") -> None:
+def _print_json(found: "Precheck") -> None:
     from sonde.cli.terminal import print_json
 
     known: dict[str, Any] = {"model": found.model, "loss": found.loss_value, "remarks": found.remarks}
@@ -76,7 +76,7 @@ def _print_json(found: "Checked") -> None:
     print_json(known | {"table": found.table.to_dicts(), "facts": found.facts})
 
 
-def _print(found: "Checked", out: Path | None) -> None:
+def _print(found: "Precheck", out: Path | None) -> None:
     from sonde.cli.terminal import console, print_table
 
     heading, *lines = found.shown()
@@ -90,7 +90,7 @@ def _print(found: "Checked", out: Path | None) -> None:
         to.print(f"The picture is {out}", style="dim", soft_wrap=True)
 
 
-def _save(found: "Checked", out: Path) -> None:
+def _save(found: "Precheck", out: Path) -> None:
     from sonde.store import files
 
     if out.suffix not in (".png", ".pdf", ".svg"):

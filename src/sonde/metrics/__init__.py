@@ -1,17 +1,32 @@
 """Every metric that a stored row can hold, described once.
 
-`TRAINED` has those of runs that Sonde trained, by name, `WATCHED` those of watched steps; `loss` is in both.  To add
-one is to add an object to `trained.py` or `watched.py`.  Names, labels, axes, scales and bounds stand nowhere else.
+`TRAINED` has the metrics of runs that Sonde trained, by name, `WATCHED` those of watched steps; `loss` is in both.  To
+add a metric, add an object to `trained.py` or `watched.py`.  Names, labels, axes, scales and bounds stand nowhere else.
+The table needs no torch; `reductions.py` has what is computed from tensors, `probes` what is measured of a snapshot.
 """
 
 from collections.abc import Mapping
 
-from sonde.metrics.metric import COSINE, NOT_NEGATIVE, SHARE, UNLIMITED, Axis, Bounds, Metric, as_math
-from sonde.metrics.names import CONTROLS, NULL_STD, base_of, family_of, index_of
+from sonde.metrics.metric import (
+    CONTROLS,
+    COSINE,
+    NOT_NEGATIVE,
+    NULL_STD,
+    SHARE,
+    UNLIMITED,
+    Axis,
+    Bounds,
+    Metric,
+    as_math,
+    base_of,
+    family_of,
+    index_of,
+)
 from sonde.metrics.trained import TRAINED
 from sonde.metrics.watched import NONFINITE, WATCHED
 
 __all__ = [
+    "ALIASES",
     "CONTROLS",
     "COSINE",
     "NONFINITE",
@@ -30,8 +45,18 @@ __all__ = [
     "family_of",
     "index_of",
     "label_of",
+    "stored_name",
     "symbol_of",
 ]
+
+ALIASES = {alias: metric.name for metric in (*WATCHED.values(), *TRAINED.values()) for alias in metric.aliases}
+"""Other names of metrics → their names in stored rows."""
+
+
+def stored_name(name: str) -> str:
+    """The name in stored rows of a metric that may be asked for by an alias: `state_values[3]` is `state[3]`."""
+    base = base_of(name)
+    return ALIASES.get(base, base) + name.removeprefix(base)
 
 
 def label_of(name: str, table: Mapping[str, Metric] = TRAINED) -> str:

@@ -1,4 +1,8 @@
-"""One metric: what it is called, where it is measured, how it is drawn, and what its values mean."""
+"""One metric: its name, where it is measured, how it is drawn, and what its values mean.
+
+A stored row has the name of a metric (`credit_cosine`), of a member of a family (`nudge[0.01]`), of a control
+(`rho/null`), or of a control of a member (`nudge[0.01]/bp`).
+"""
 
 import math
 from dataclasses import dataclass
@@ -13,12 +17,19 @@ NOT_NEGATIVE: Bounds = (0.0, math.inf)
 SHARE: Bounds = (0.0, 1.0)
 COSINE: Bounds = (-1.0, 1.0)
 
+CONTROLS = {"bp": "ceiling (BP gradient)", "null": "null (chance)"}
+"""Measured beside a metric in the same snapshot, as `metric/control`, with their labels."""
+
+NULL_STD = "/null_std"
+"""The standard deviation of the null over draws."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """All that is said about a metric.  Every chart, figure, text and page takes it from here."""
+    """The description of a metric, which every chart, figure, text and page uses."""
 
     name: str  # in stored rows; of a family, up to the bracket
+    aliases: tuple[str, ...] = ()  # other names by which a reader can ask for it
     label: str  # on axes and in lists
     axis: Axis
     scale: Literal["log", "linear"] = "linear"
@@ -29,8 +40,8 @@ class Metric:
     spellings: tuple[str, ...] = ()  # as pages write it, where they explain it in a tooltip
     definition: str  # in a sentence
     measured: str = ""  # how; of a probe's own metric the docstring of the probe says it
-    good: str  # what values look like where all is well
-    bad: str  # and where it is not
+    good: str  # typical values of a healthy run
+    bad: str  # and of one with a fault
     reference: str = ""
     probe: str = ""  # which probe measures it
     index: str = ""  # of a family like drift[…]: what the bracket holds
@@ -48,3 +59,19 @@ class Metric:
 def as_math(symbol: str) -> str:
     """A symbol as matplotlib draws mathematics."""
     return f"${symbol.replace('‖', chr(92) + '|')}$"
+
+
+def family_of(name: str) -> str:
+    """The name up to the bracket: all `drift[…]` are one family."""
+    return name.partition("[")[0]
+
+
+def base_of(name: str) -> str:
+    """The metric behind a name: without index and without control."""
+    return family_of(name).partition("/")[0]
+
+
+def index_of(name: str) -> str | None:
+    """What the bracket holds; None where there is none."""
+    _, bracket, rest = name.partition("[")
+    return rest.rpartition("]")[0] if bracket else None

@@ -65,7 +65,7 @@ _TABLE = (
         scale="log",
         direction="lower",
         probe="loss",
-        definition="Mean loss over the samples that the probes look at.",
+        definition="Mean loss over the samples of the probe batch.",
         good="it falls from epoch to epoch and ends well below that of a constant answer.",
         bad="it stays where a constant answer stands, rises, or is not finite.",
     ),
@@ -352,6 +352,7 @@ _TABLE = (
     ),
     Metric(
         name="state",
+        aliases=("state_values",),
         label="hidden state h",
         axis="layer",
         symbol="h",

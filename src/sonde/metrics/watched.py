@@ -35,7 +35,7 @@ _TABLE = (
         scale="log",
         bounds=NOT_NEGATIVE,
         definition="Root mean square of ∂loss/∂output at a module's output.",
-        measured="The loss as it was reduced, freed of a GradScaler's scale; heard by a hook on the tensor.",
+        measured="The loss as it was reduced, without a GradScaler's scale; read by a hook on the tensor.",
         good="the same order of magnitude at every module.",
         bad="a thousandth at the first modules of what it is at the last, or exactly 0.",
     ),
@@ -211,6 +211,7 @@ _TABLE = (
     ),
     Metric(
         name="grad_left",
+        aliases=("stale_gradient",),
         label="‖old gradient‖/‖new‖",
         axis="parameter",
         bounds=NOT_NEGATIVE,

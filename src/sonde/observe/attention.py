@@ -1,7 +1,7 @@
 """Attention as it is computed: entropy of its weights and its largest logit, of a few samples.
 
-`scaled_dot_product_attention` is a function, which no hook of a module sees: while a pass is watched, a listener
-stands in its place and hands every call on unchanged.
+`scaled_dot_product_attention` is a function, which no hook of a module sees.  While a pass is watched, a wrapper
+replaces it, which calls it unchanged and then passes its arguments to the listeners.
 """
 
 import functools
@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-SAMPLES = 8
-AT_ONCE = 1 << 22  # logits of a temporary
+_SAMPLES = 8
+_AT_ONCE = 1 << 22  # logits of a temporary
 
 Listener = Callable[[Tensor, Tensor, Tensor | None, bool, float | None], None]
 
@@ -22,25 +22,26 @@ _listeners: list[Listener] = []
 _original: Any = None
 
 
-def listen(listener: Listener) -> None:
-    """Hear every call of `scaled_dot_product_attention` until `leave`."""
+def add_listener(listener: Listener) -> None:
+    """Call the listener at every call of `scaled_dot_product_attention`, until `remove_listener`."""
     global _original
     if listener in _listeners:
         return
     if not _listeners:
         _original = functional.scaled_dot_product_attention
-        functional.scaled_dot_product_attention = _heard(_original)
+        functional.scaled_dot_product_attention = _with_listeners(_original)
     _listeners.append(listener)
 
 
-def leave(listener: Listener) -> None:
+def remove_listener(listener: Listener) -> None:
+    """Stop calling the listener; the last one puts the original function back."""
     if listener in _listeners:
         _listeners.remove(listener)
         if not _listeners:
             functional.scaled_dot_product_attention = _original
 
 
-def _heard(original: Any) -> Any:
+def _with_listeners(original: Any) -> Any:
     @functools.wraps(original)
     def scaled_dot_product_attention(
         query: Tensor,
@@ -60,16 +61,16 @@ def _heard(original: Any) -> Any:
     return scaled_dot_product_attention
 
 
-def read(
+def read_attention(
     query: Tensor, key: Tensor, mask: Tensor | None, is_causal: bool, scale: float | None
 ) -> tuple[Tensor, Tensor]:
     """Mean entropy of the attention weights, and largest logit, of each of the first samples.
 
-    q, k of shape (N, heads, length, width) or without heads; entropies are averaged over heads and queries that may
-    look at anything.
+    q, k of shape (N, heads, length, width) or without heads; entropies are averaged over heads and over queries
+    that are not masked everywhere.
     """
     with torch.no_grad(), torch.autocast(query.device.type, enabled=False):
-        query, key = query[:SAMPLES].detach(), key[:SAMPLES].detach()
+        query, key = query[:_SAMPLES].detach(), key[:_SAMPLES].detach()
         if query.dtype not in (torch.float32, torch.float64):
             query, key = query.float(), key.float()
         if query.dim() == 4 and key.shape[1] != query.shape[1]:  # grouped queries
@@ -84,14 +85,14 @@ def read(
 
 
 def _logits(query: Tensor, key: Tensor, mask: Tensor | None, is_causal: bool) -> Iterator[Tensor]:
-    """Logits of a few samples at a time; −∞ where a query must not look."""
+    """Logits of a few samples at a time; −∞ where a key is masked."""
     rows, columns = query.shape[-2], key.shape[-2]
     every = max(1, math.prod(query.shape[1:-1]) * columns)
-    many = max(1, AT_ONCE // every)
+    many = max(1, _AT_ONCE // every)
     causal = torch.ones(rows, columns, dtype=torch.bool, device=query.device).tril() if is_causal else None
     shape = (*query.shape[:-1], columns)
     if mask is not None and mask.dim() == len(shape) and mask.shape[0] > 1:
-        mask = mask[:SAMPLES]
+        mask = mask[:_SAMPLES]
     for start in range(0, query.shape[0], many):
         logits = query[start : start + many] @ key[start : start + many].transpose(-1, -2)
         part = mask
@@ -110,10 +111,10 @@ def _entropy(logits: Tensor) -> tuple[Tensor, Tensor]:
     return entropy.nanmean(1), logits.flatten(1).amax(1)
 
 
-def of_module(
+def read_module(
     module: nn.MultiheadAttention, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Tensor, Tensor] | None:
-    """What a call of `nn.MultiheadAttention` attends to; None where its weights are of another make."""
+    """The same of a call of `nn.MultiheadAttention`; None where its keys have a bias or zeros of their own."""
     names = ("query", "key", "value", "key_padding_mask", "need_weights", "attn_mask")
     given = dict(zip(names, args, strict=False)) | kwargs
     query, key = given["query"], given["key"]
@@ -125,7 +126,7 @@ def of_module(
         elif not module.batch_first:
             query, key = query.transpose(0, 1), key.transpose(0, 1)
         batch = query.shape[0]
-        query, key = query[:SAMPLES].detach(), key[:SAMPLES].detach()
+        query, key = query[:_SAMPLES].detach(), key[:_SAMPLES].detach()
         width = module.embed_dim
         if module._qkv_same_embed_dim:
             of_query, of_key = module.in_proj_weight.detach()[: 2 * width].chunk(2)
@@ -141,19 +142,19 @@ def of_module(
             for x, weight, b in ((query, of_query, bias_query), (key, of_key, bias_key))
         )
         mask = _mask(given, batch, heads)
-        return read(q, k, mask, False, None)
+        return read_attention(q, k, mask, False, None)
 
 
 def _mask(given: dict[str, Any], batch: int, heads: int) -> Tensor | None:
-    """Both masks of `nn.MultiheadAttention` as one that is added: −∞ where a query must not look."""
+    """Both masks of `nn.MultiheadAttention` as one that is added: −∞ where a key is masked."""
     found: Tensor | None = None
     attention, padding = given.get("attn_mask"), given.get("key_padding_mask")
     if attention is not None:
         found = _added(attention)
         if found.dim() == 3:
-            found = found.view(batch, heads, *found.shape[1:])[:SAMPLES]
+            found = found.view(batch, heads, *found.shape[1:])[:_SAMPLES]
     if padding is not None:
-        blocked = _added(padding[None] if padding.dim() == 1 else padding)[:SAMPLES, None, None]
+        blocked = _added(padding[None] if padding.dim() == 1 else padding)[:_SAMPLES, None, None]
         found = blocked if found is None else found + blocked
     return found
 

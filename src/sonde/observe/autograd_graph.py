@@ -1,6 +1,6 @@
-"""What the graph that autograd keeps tells of a model and its loss: which operations, in which order.
+"""Reads the autograd graph of an output or a loss: which operations there are, and in which order.
 
-Nothing is kept of the graph itself; nodes are told apart by the number that autograd gives them.
+No node is kept; an operation is identified by its sequence number.
 """
 
 import math
@@ -11,14 +11,14 @@ from torch import Tensor, nn
 
 from sonde.analysis.diagnosis.signs import LINEAR
 
-MOST = 4000  # nodes that are looked at
-LEAF = "AccumulateGrad"
-THROUGH = (
+_MOST_NODES = 4000  # nodes that are looked at
+_LEAF = "AccumulateGrad"
+_THROUGH = (
     "View", "UnsafeView", "Reshape", "ReshapeAlias", "Squeeze", "Unsqueeze", "Transpose", "Permute", "T", "Select",
     "Slice", "Clone", "ToCopy", "Alias", "Expand", "Index", "Unbind", "Flatten", "AsStrided",
 )  # fmt: skip
-AFFINE = (
-    *THROUGH,
+_AFFINE = (
+    *_THROUGH,
     "NativeBatchNorm",
     "MkldnnBatchNorm",
     "NativeDropout",
@@ -31,12 +31,12 @@ AFFINE = (
 """Operations that leave two linear layers as one; a product or a sum only where the other operand is constant."""
 
 
-def kind(node: Any) -> str:
+def _kind(node: Any) -> str:
     """`AddmmBackward0` is an Addmm."""
     return str(node.name()).split("::")[-1].rstrip("0123456789").removesuffix("Backward")
 
 
-def sequence(x: Tensor | None) -> int | None:
+def sequence_number(x: Tensor | None) -> int | None:
     """The number of the operation that made a tensor."""
     return None if x is None or x.grad_fn is None else int(x.grad_fn._sequence_nr())
 
@@ -47,7 +47,7 @@ def _parents(node: Any) -> list[Any]:
 
 def _nodes(start: Any) -> Iterator[Any]:
     seen, waiting = {start}, [start]
-    while waiting and len(seen) < MOST:
+    while waiting and len(seen) < _MOST_NODES:
         node = waiting.pop(0)
         yield node
         for parent in _parents(node):
@@ -60,12 +60,12 @@ def operations_since(loss: Tensor, output: int) -> list[str]:
     """The operations between the model's output and the loss, from the loss backwards."""
     if loss.grad_fn is None:
         return []
-    return [kind(node) for node in _nodes(loss.grad_fn) if kind(node) != LEAF and int(node._sequence_nr()) > output]
+    return [_kind(node) for node in _nodes(loss.grad_fn) if _kind(node) != _LEAF and int(node._sequence_nr()) > output]
 
 
 def largest_shape(loss: Tensor, output: int) -> list[int]:
-    """The shape of the largest tensor between the model's output and the loss, where this version of torch tells."""
-    nodes = [] if loss.grad_fn is None else [n for n in _nodes(loss.grad_fn) if kind(n) != LEAF]
+    """The shape of the largest tensor between the model's output and the loss, where this version of torch has it."""
+    nodes = [] if loss.grad_fn is None else [n for n in _nodes(loss.grad_fn) if _kind(n) != _LEAF]
     shapes = [
         [int(size) for size in known.shape]
         for node in nodes
@@ -78,56 +78,56 @@ def largest_shape(loss: Tensor, output: int) -> list[int]:
 def unregistered(output: Tensor, inputs: Iterable[Tensor], known: Collection[int]) -> list[list[int]]:
     """Shapes of the parameters that an output depends on and that are none of these.
 
-    None are told where the inputs have a graph of their own: what is before the model is nobody's fault.
+    None where the inputs have a graph of their own, which may hold parameters of its own.
     """
     if output.grad_fn is None or any(given.grad_fn is not None for given in inputs):
         return []
-    leaves = [node.variable for node in _nodes(output.grad_fn) if kind(node) == LEAF]
+    leaves = [node.variable for node in _nodes(output.grad_fn) if _kind(node) == _LEAF]
     return [list(leaf.shape) for leaf in leaves if isinstance(leaf, nn.Parameter) and id(leaf) not in known]
 
 
 def last_operation(output: Tensor) -> str | None:
-    """What gave the output its values: views of them are looked through."""
+    """The operation that computed the output's values, below views of them."""
     node = output.grad_fn
-    while node is not None and kind(node) in THROUGH:
+    while node is not None and _kind(node) in _THROUGH:
         node = next(iter(_parents(node)), None)
-    return None if node is None else kind(node)
+    return None if node is None else _kind(node)
 
 
 def _layer(node: Any, names: Mapping[int, str]) -> tuple[str, int, int] | None:
     """Name of the weight, inputs and outputs of a dense linear operation."""
-    if kind(node) not in LINEAR or getattr(node, "_saved_groups", 1) != 1:
+    if _kind(node) not in LINEAR or getattr(node, "_saved_groups", 1) != 1:
         return None
     for parent in _parents(node):
         leaf = parent
-        while leaf is not None and kind(leaf) in ("T", "Transpose"):
+        while leaf is not None and _kind(leaf) in ("T", "Transpose"):
             leaf = next(iter(_parents(leaf)), None)
-        if leaf is not None and kind(leaf) == LEAF and leaf.variable.dim() >= 2:
+        if leaf is not None and _kind(leaf) == _LEAF and leaf.variable.dim() >= 2:
             shape = leaf.variable.shape
             return names.get(id(leaf.variable), "?"), int(shape[1:].numel()), int(shape[0])
     return None
 
 
 def _below(node: Any, is_end: Callable[[Any], bool]) -> Any:
-    """The first node of some kind on the way back, if nothing on the way bends it."""
-    weights = True
+    """The first such node on the way back, if all operations before it are affine."""
+    first = True
     while node is not None:
         inputs = [parent for parent in _parents(node) if _depends(parent)]
-        if not weights and is_end(node):
+        if not first and is_end(node):
             return node
-        if not weights and (kind(node) not in AFFINE or len(inputs) != 1):
+        if not first and (_kind(node) not in _AFFINE or len(inputs) != 1):
             return None
-        weights, node = False, inputs[0] if len(inputs) == 1 else None
+        first, node = False, inputs[0] if len(inputs) == 1 else None
     return None
 
 
 def _depends(node: Any) -> bool:
-    """Whether a node carries more than a parameter."""
-    while kind(node) in ("T", "Transpose", "Expand"):
+    """Whether a node depends on more than a parameter."""
+    while _kind(node) in ("T", "Transpose", "Expand"):
         node = next(iter(_parents(node)), None)
         if node is None:
             return False
-    return kind(node) != LEAF
+    return _kind(node) != _LEAF
 
 
 def bare_pairs(output: Tensor, names: Mapping[int, str]) -> list[list[str]]:
@@ -150,8 +150,8 @@ def bare_pairs(output: Tensor, names: Mapping[int, str]) -> list[list[str]]:
     return found
 
 
-def bends(output: Tensor) -> bool:
+def is_nonlinear(output: Tensor) -> bool:
     """Whether anything but linear operations with parameters, and affine ones, leads to the output."""
     if output.grad_fn is None:
         return True
-    return any(kind(node) not in (*LINEAR, *AFFINE, LEAF) for node in _nodes(output.grad_fn))
+    return any(_kind(node) not in (*LINEAR, *_AFFINE, _LEAF) for node in _nodes(output.grad_fn))

@@ -1,4 +1,4 @@
-"""`sonde.check`: one look at a model at its initialisation, on a copy, before any training."""
+"""`sonde.check`: measure a model at its initialisation, on a copy, before any training."""
 
 import copy
 from collections.abc import Iterator
@@ -13,25 +13,25 @@ from sonde.analysis.diagnosis.diagnose import diagnose
 from sonde.analysis.diagnosis.finding import Findings
 from sonde.analysis.diagnosis.signs import Signs
 from sonde.core.errors import SondeError
-from sonde.observe.check_result import Band, Checked
-from sonde.observe.experiments.copies import Loss, cast, copied, generators_kept, reset, run
-from sonde.observe.experiments.run_experiments import settle
+from sonde.observe.experiments.copies import OutputLoss, cast_tensors, copied, generators_kept, reset, run_model
+from sonde.observe.experiments.run_experiments import run_experiments
 from sonde.observe.facts import first_float
+from sonde.observe.precheck import Band, Precheck
 from sonde.observe.recorder import Recorder
-from sonde.observe.row_sinks import Memory
-from sonde.observe.watched_modules import Layers, contents, find_spots, inside
+from sonde.observe.row_writer import MemorySink
+from sonde.observe.watched_modules import Layers, WatchedModel, uncompiled, unwrapped
 
 
 def check(
     model: nn.Module,
     x: Any,
     y: Any = None,
-    loss: Loss | None = None,
+    loss: OutputLoss | None = None,
     *,
     inits: int = 1,
     layers: Layers = None,
-) -> Checked:
-    """What a batch makes of a model before training: signal and gradient by depth, in float64, on a copy.
+) -> Precheck:
+    """Measure a model before training: signal and gradient by depth, of one batch, in float64, on a copy.
 
     `loss(model(x), y)` is differentiated; without a loss, whole-numbered targets get the cross-entropy and others the
     squared error, and without targets there is no gradient.  With `inits=20` the same is done for 20 fresh
@@ -44,26 +44,26 @@ def check(
         raise SondeError(f"{type(model).__name__} has no parameters: there is nothing to check")
     if inits < 1:
         raise SondeError(f"inits={inits}: expected a whole number, 1 or more")
-    criterion, words = _criterion(y, loss)
+    loss, words = _loss_and_name(y, loss)
     with generators_kept():
-        seen, precision, note = _look(model, x, y, criterion, layers)
+        seen, precision, note = _measure(model, x, y, loss, layers)
         kept, many = _kept(model) if inits > 1 else 0, sum(1 for _ in model.parameters())
         is_banded = inits > 1 and kept < many
-        fresh = list(_fresh(model, x, y, criterion, layers, inits, precision)) if is_banded else []
-    return Checked(
-        model=type(contents(inside(model))).__name__,
+        fresh = list(_fresh(model, x, y, loss, layers, inits, precision)) if is_banded else []
+    return Precheck(
+        model=type(uncompiled(unwrapped(model))).__name__,
         rows=seen.rows(),
         facts=seen.facts,
         loss=words,
         notes=[*([note] if note else []), *_about_band(kept, many)],
         band=Band.over(fresh) if fresh else None,
-        findings=_findings(model, x, y, criterion, seen),
+        findings=_findings(model, x, y, loss, seen),
     )
 
 
 def _kept(model: nn.Module) -> int:
-    """How many parameters no module knows how to draw anew."""
-    return len(reset(copy.deepcopy(contents(inside(model)))))
+    """How many parameters no module can draw anew."""
+    return len(reset(copy.deepcopy(uncompiled(unwrapped(model)))))
 
 
 def _about_band(kept: int, many: int) -> list[str]:
@@ -75,8 +75,8 @@ def _about_band(kept: int, many: int) -> list[str]:
     return [f"{kept} of {many} parameters are the same in all fresh initialisations: {why}"]
 
 
-def _findings(model: nn.Module, x: Any, y: Any, loss: Loss | None, seen: Recorder) -> Findings:
-    """What rows and experiments tell; fifty steps of Adam stand for the training that has not begun."""
+def _findings(model: nn.Module, x: Any, y: Any, loss: OutputLoss | None, seen: Recorder) -> Findings:
+    """The diagnosis of rows and experiments; fifty steps of Adam stand for the training that has not begun."""
     if loss is None:
         return Findings()
     known = copied(model).state_dict()
@@ -84,7 +84,7 @@ def _findings(model: nn.Module, x: Any, y: Any, loss: Loss | None, seen: Recorde
     adam = (torch.optim.Adam, [{"params": named, "lr": 1e-3}])
     facts = seen.facts
     without = Signs(rows=seen.rows(), facts=facts, steps=0).without_gradient
-    trials = settle(
+    trials = run_experiments(
         model,
         loss,
         x,
@@ -92,13 +92,13 @@ def _findings(model: nn.Module, x: Any, y: Any, loss: Loss | None, seen: Recorde
         facts=facts,
         start=known,
         optimisers=[adam],
-        unfelt=sorted(without & set(named)),
+        without_gradient=sorted(without & set(named)),
         rates=False,
     )
     return diagnose(Signs(rows=seen.rows(), facts=facts, steps=0, trials=trials))
 
 
-def _criterion(y: Any, loss: Loss | None) -> tuple[Loss | None, str]:
+def _loss_and_name(y: Any, loss: OutputLoss | None) -> tuple[OutputLoss | None, str]:
     if loss is not None:
         return loss, getattr(loss, "__name__", type(loss).__name__)
     if y is None:
@@ -106,29 +106,29 @@ def _criterion(y: Any, loss: Loss | None) -> tuple[Loss | None, str]:
     if not isinstance(y, Tensor):
         raise SondeError("targets that are not one tensor need a loss: check(model, x, y, loss)")
     if y.is_floating_point():
-        return lambda out, y: functional.mse_loss(_whole(out), y), "squared error, as none was given"
+        return lambda out, y: functional.mse_loss(_output_tensor(out), y), "squared error, as none was given"
     return (
-        lambda out, y: functional.cross_entropy(_whole(out).flatten(0, -2), y.flatten()),
+        lambda out, y: functional.cross_entropy(_output_tensor(out).flatten(0, -2), y.flatten()),
         "cross-entropy, as none was given",
     )
 
 
-def _whole(out: Any) -> Tensor:
+def _output_tensor(out: Any) -> Tensor:
     found = first_float(out)
     if found is None or found.dim() < 1:
         raise SondeError("the model returns nothing that a loss could be guessed for: give loss=")
     return found
 
 
-def _look(
+def _measure(
     model: nn.Module,
     x: Any,
     y: Any,
-    loss: Loss | None,
+    loss: OutputLoss | None,
     layers: Layers,
     precision: torch.dtype = torch.float64,
 ) -> tuple[Recorder, torch.dtype, str | None]:
-    """One forward and backward pass of a copy; in single precision where the model insists on it."""
+    """One forward and backward pass of a copy; in float32 if the model does not run in float64."""
     try:
         return _pass(model, x, y, loss, layers, precision), precision, None
     except RuntimeError as error:
@@ -139,15 +139,17 @@ def _look(
         return _pass(model, x, y, loss, layers, torch.float32), torch.float32, note
 
 
-def _pass(model: nn.Module, x: Any, y: Any, loss: Loss | None, layers: Layers, precision: torch.dtype) -> Recorder:
+def _pass(
+    model: nn.Module, x: Any, y: Any, loss: OutputLoss | None, layers: Layers, precision: torch.dtype
+) -> Recorder:
     twin = copied(model, precision)
     recorder = Recorder(
-        twin, [], find_spots(twin, layers), loss=None, every=1, scaler=None, sink=Memory(1), run="check"
+        WatchedModel(twin, layers), [], loss=None, every=1, scaler=None, sink=MemorySink(1), run="check"
     )
     try:
         with torch.enable_grad():
-            out = run(twin, cast(x, precision))
-            value = None if loss is None else loss(out, cast(y, precision))
+            out = run_model(twin, cast_tensors(x, precision))
+            value = None if loss is None else loss(out, cast_tensors(y, precision))
             if value is not None:
                 recorder.log(value)
                 if not value.requires_grad:
@@ -160,11 +162,11 @@ def _pass(model: nn.Module, x: Any, y: Any, loss: Loss | None, layers: Layers, p
 
 
 def _fresh(
-    model: nn.Module, x: Any, y: Any, loss: Loss | None, layers: Layers, inits: int, precision: torch.dtype
+    model: nn.Module, x: Any, y: Any, loss: OutputLoss | None, layers: Layers, inits: int, precision: torch.dtype
 ) -> Iterator[pl.DataFrame]:
-    """The same look at fresh initialisations, seeds 0, 1, …"""
+    """The same measurements of fresh initialisations, with seeds 0, 1, …"""
     for seed in range(inits):
-        twin = copy.deepcopy(contents(inside(model)))
+        twin = copy.deepcopy(uncompiled(unwrapped(model)))
         torch.manual_seed(seed)
         reset(twin)
-        yield _look(twin, x, y, loss, layers, precision)[0].rows()
+        yield _measure(twin, x, y, loss, layers, precision)[0].rows()

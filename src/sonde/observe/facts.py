@@ -1,24 +1,35 @@
-"""What is seen once: modules in order of execution, parameters, inputs and targets, mode, optimisers."""
+"""What is recorded once: modules in order of execution, parameters, inputs, targets, modes, optimisers, the graph."""
 
+import itertools
 import math
+import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from sonde.observe.reductions import readable
-from sonde.observe.step_record import Call
-from sonde.observe.watched_modules import Spot, is_lazy
+from sonde.metrics.reductions import readable, root_mean_square
+from sonde.observe import autograd_graph
+from sonde.observe.step_record import ModuleCall
+from sonde.observe.updates import Updates
+from sonde.observe.watched_modules import (
+    WatchedModel,
+    WatchedModule,
+    is_lazy,
+    modules_with_modes,
+    uncompiled,
+    unwrapped,
+)
 
 NEVER_CALLED = "never called"
 NO_CALL = "it is compiled, or called in a way that hooks do not hear"
-MOST = 8  # tensors of an input that are described
-GLANCED = (
+_MOST_TENSORS = 8  # of an input that are described
+_STATISTICS = (
     *("mean", "std", "min", "max", "not_finite_share", "rms", "whole_share"),
     *("feature_offset", "feature_std_max", "feature_std_min"),
 )
-KEPT = 1 << 20  # numbers of a model whose first weights are kept for experiments
+_KEPT_NUMBERS = 1 << 20  # a model up to this size has its first weights kept for experiments
 
 
 def tensors(value: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
@@ -46,8 +57,8 @@ def first_float(value: Any) -> Tensor | None:
     return scalar
 
 
-class Glance:
-    """Statistics of a tensor, still on its device."""
+class TensorStatistics:
+    """Statistics of a tensor, on its device until they are read."""
 
     def __init__(self, name: str, x: Tensor) -> None:
         self.name, self.shape, self.dtype = name, list(x.shape), str(x.dtype).removeprefix("torch.")
@@ -55,7 +66,7 @@ class Glance:
         if readable(x) is None:
             x = x.detach()
             y = x.float() if x.device.type == "mps" else x.double()
-            broken, rms = (~y.isfinite()).to(y.dtype).mean(), y.square().mean().sqrt()
+            broken, rms = (~y.isfinite()).to(y.dtype).mean(), root_mean_square(y)
             whole = (y == y.round()).to(y.dtype).mean()
             of_all = [y.mean(), y.std(correction=0), y.min(), y.max(), broken, rms, whole]
             self.numbers = torch.stack([*of_all, *_by_feature(y)])
@@ -63,7 +74,8 @@ class Glance:
     def read(self) -> dict[str, Any]:
         known: dict[str, Any] = {"name": self.name, "shape": self.shape, "dtype": self.dtype}
         if self.numbers is not None:
-            known |= {name: plain(value) for name, value in zip(GLANCED, self.numbers.tolist(), strict=True)}
+            values = map(finite_or_none, self.numbers.tolist())
+            known |= dict(zip(_STATISTICS, values, strict=True))
         return known
 
 
@@ -77,74 +89,79 @@ def _by_feature(y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return offsets.max(), stds.max(), torch.where(varies, stds, torch.inf).min()
 
 
-def plain(value: float) -> float | None:
-    """JSON knows no infinity."""
+def finite_or_none(value: float) -> float | None:
+    """For JSON, which has no infinity."""
     return value if math.isfinite(value) else None
 
 
-def glances(value: Any) -> list[Glance]:
-    return [Glance(name or "0", tensor) for name, tensor in list(tensors(value))[:MOST] if type(tensor) is Tensor]
+def tensor_statistics(value: Any) -> list[TensorStatistics]:
+    """Statistics of the first few tensors of an input."""
+    first = itertools.islice(tensors(value), _MOST_TENSORS)
+    return [TensorStatistics(name or "0", tensor) for name, tensor in first if type(tensor) is Tensor]
 
 
-def modules(spots: Iterable[Spot], calls: Sequence[Call]) -> list[dict[str, Any]]:
+def _modules(modules: Iterable[WatchedModule], calls: Sequence[ModuleCall]) -> list[dict[str, Any]]:
     """Those that were called, in order of execution; then those that were not, with the reason."""
     counts: dict[str, int] = {}
-    firsts: dict[str, Call] = {}
+    firsts: dict[str, ModuleCall] = {}
     for call in calls:
-        counts[call.spot.name] = counts.get(call.spot.name, 0) + 1
-        firsts.setdefault(call.spot.name, call)
+        counts[call.watched.name] = counts.get(call.watched.name, 0) + 1
+        firsts.setdefault(call.watched.name, call)
     known = [
         {
             "name": name,
-            "type": call.spot.type,
+            "type": call.watched.type,
             "calls": counts[name],
             "shape": list(call.shape),
             "input_shape": list(call.input_shape),
-            "kind": call.spot.kind,
-            "bounds": call.spot.bounds,
-            "drops": call.spot.drops,
+            "kind": call.watched.kind,
+            "bounds": call.watched.bounds,
+            "drops": call.watched.drops,
         }
         for name, call in firsts.items()
     ]
-    types = {spot.name: spot.type for spot in spots}
+    types = {watched.name: watched.type for watched in modules}
     return known + [
         {"name": name, "type": types[name], "calls": 0, "reason": reason}
-        for name, reason in unseen(spots, calls).items()
+        for name, reason in not_called(modules, calls).items()
     ]
 
 
-def unseen(spots: Iterable[Spot], calls: Sequence[Call]) -> dict[str, str]:
-    """The modules that would have been watched, had they been called, and why they were not."""
-    called = {call.spot.name for call in calls}
+def not_called(modules: Iterable[WatchedModule], calls: Sequence[ModuleCall]) -> dict[str, str]:
+    """The chosen modules that were not called, and why."""
+    called = {call.watched.name for call in calls}
     missed = NEVER_CALLED if calls else NO_CALL
     return {
-        spot.name: spot.hidden or spot.silent or missed for spot in spots if spot.chosen and spot.name not in called
+        watched.name: watched.hidden or watched.skipped or missed
+        for watched in modules
+        if watched.chosen and watched.name not in called
     }
 
 
-class Start:
-    """The parameters before the first step: what each looks like, and a copy of them if the model is small."""
+class InitialParameters:
+    """The parameters before the first step: statistics of each, and a copy of them if the model is small."""
 
     def __init__(self, model: nn.Module) -> None:
-        self.looks: dict[int, Tensor] = {
-            id(parameter): _looks(parameter.detach()) for parameter in model.parameters() if readable(parameter) is None
+        self._statistics: dict[int, Tensor] = {
+            id(p): _weight_statistics(p.detach()) for p in model.parameters() if readable(p) is None
         }
         held = dict(model.named_parameters(remove_duplicate=False)) | dict(
             model.named_buffers(remove_duplicate=False)
         )  # and no state_dict, whose hooks may change the model: of sharded parameters they undo what a pass needs
         self.state: dict[str, Tensor] | None = None
-        if not any(map(is_lazy, held.values())) and sum(x.numel() for x in held.values()) <= KEPT:
+        if not any(map(is_lazy, held.values())) and sum(x.numel() for x in held.values()) <= _KEPT_NUMBERS:
             self.state = {name: x.detach().clone() for name, x in held.items()}
 
-    def look(self, parameter: Tensor) -> dict[str, Any]:
-        seen = self.looks.get(id(parameter))
+    def statistics(self, parameter: Tensor) -> dict[str, Any]:
+        """Mean, spread, largest entry and spread over rows of one of them."""
+        seen = self._statistics.get(id(parameter))
         if seen is None:
             return {}
         values = zip(("mean", "std", "max", "row_spread"), seen.tolist(), strict=True)
-        return {name: plain(value) for name, value in values}
+        return {name: finite_or_none(value) for name, value in values}
 
 
-def _looks(weight: Tensor) -> Tensor:
+def _weight_statistics(weight: Tensor) -> Tensor:
     """Mean, spread and largest entry; and the largest difference between the first unit's weights and another's."""
     x = weight.float()
     rows = x.reshape(x.shape[0], -1) if x.dim() > 1 else x.reshape(1, -1)
@@ -152,8 +169,8 @@ def _looks(weight: Tensor) -> Tensor:
     return torch.stack([x.mean(), x.std(correction=0), x.abs().max(), apart])
 
 
-def parameters(
-    names: Mapping[int, str], model: nn.Module, held: Iterable[int] | None, start: Start | None = None
+def _parameters(
+    names: Mapping[int, str], model: nn.Module, held: Iterable[int] | None, start: InitialParameters | None = None
 ) -> list[dict[str, Any]]:
     """Each parameter: shape, whether it asks for gradients, is in an optimiser (None: none given), how it begins."""
     kept = None if held is None else set(held)
@@ -166,13 +183,13 @@ def parameters(
                 "shape": shape,
                 "requires_grad": parameter.requires_grad,
                 "in_optimiser": None if kept is None else id(parameter) in kept,
-                "start": {} if start is None else start.look(parameter),
+                "start": {} if start is None else start.statistics(parameter),
             }
         )
     return found
 
 
-def optimiser(known: torch.optim.Optimizer) -> dict[str, Any]:
+def _optimiser(known: torch.optim.Optimizer) -> dict[str, Any]:
     """Its kind and the options of its groups, as plain values."""
     groups = [
         {key: value for key, value in group.items() if key != "params" and _is_plain(value)}
@@ -186,3 +203,88 @@ def _is_plain(value: Any) -> bool:
     if isinstance(value, list | tuple):
         return all(_is_plain(inner) for inner in value)
     return value is None or isinstance(value, str | bool | int) or (isinstance(value, float) and math.isfinite(value))
+
+
+class FirstStep:
+    """Facts of the first step, recorded as it runs.  The share of modules in eval mode is of every watched step."""
+
+    def __init__(self, model: WatchedModel, updates: Updates) -> None:
+        self.calls: list[ModuleCall] | None = None
+        self.start: InitialParameters | None = None
+        self.graph: dict[str, Any] = {}
+        self.in_eval: tuple[float, int] | None = None
+        self._model, self._updates = model, updates
+        self._tensors: dict[str, list[TensorStatistics]] = {}
+        self._mode: dict[str, Any] = {}
+        self._with_modes: list[weakref.ref[nn.Module]] | None = None  # modules that the mode changes
+        self._output_made = -1  # autograd's number of the operation that made the latest output
+
+    def record_inputs(self, given: Any) -> None:
+        """Record the arguments of the model: by position or, if there are none, by name."""
+        if not self._tensors.get("inputs"):
+            self._tensors["inputs"] = tensor_statistics(given)
+
+    def record_targets(self, given: Any) -> None:
+        """Record the second argument of the loss."""
+        if "targets" not in self._tensors:
+            self._tensors["targets"] = tensor_statistics(given)
+
+    def record_modes(self, model: nn.Module) -> None:
+        """Record modes, and at first the initial parameters, before a watched pass."""
+        if not self._mode:
+            self._mode = _modes(model, self._model.modules)
+        if self.start is None:
+            self.start = InitialParameters(uncompiled(unwrapped(model)))
+            self._with_modes = [weakref.ref(module) for module in modules_with_modes(model)]
+        flags = [module.training for module in (known() for known in self._with_modes or []) if module is not None]
+        if flags:
+            self.in_eval = 1 - sum(flags) / len(flags), len(flags)
+
+    def record_output(self, out: Tensor, given: Any) -> None:
+        """Record the graph of the model's output; `given` are its arguments."""
+        self._output_made = autograd_graph.sequence_number(out) or -1
+        if "output_op" not in self.graph:
+            self.graph = {
+                "output_op": autograd_graph.last_operation(out),
+                "output_shape": list(out.shape),
+                "bare_pairs": autograd_graph.bare_pairs(out, self._model.names),
+                "bends": autograd_graph.is_nonlinear(out),
+                "unregistered": autograd_graph.unregistered(
+                    out,
+                    (tensor for _, tensor in tensors(given)),
+                    {*self._model.names, *self._updates.held()},
+                ),
+            }
+
+    def record_loss(self, loss: Tensor) -> bool:
+        """Record the operations between the latest output and the loss; whether they were not yet known."""
+        if self._output_made < 0 or "loss_ops" in self.graph:
+            return False
+        self.graph["loss_ops"] = autograd_graph.operations_since(loss, self._output_made)
+        self.graph["loss_shape"] = autograd_graph.largest_shape(loss, self._output_made)
+        return True
+
+    def facts(self) -> dict[str, Any] | None:
+        """All of it, as soon as the step is over; None before that."""
+        if self.calls is None:
+            return None
+        calls, self.calls = self.calls, []
+        model, optimisers = self._model.model(), self._updates.optimisers
+        held = self._updates.held() if optimisers else None
+        return {
+            "modules": _modules(self._model.modules, calls),
+            "parameters": [] if model is None else _parameters(self._model.names, model, held, self.start),
+            "shared": self._model.shared,
+            "optimisers": [_optimiser(optimiser) for optimiser in optimisers],
+            "inputs": [one.read() for one in self._tensors.get("inputs", [])],
+            "targets": [one.read() for one in self._tensors.get("targets", [])],
+            **self._mode,
+            **self.graph,
+        }
+
+
+def _modes(model: nn.Module, modules: Sequence[WatchedModule]) -> dict[str, Any]:
+    """Training or evaluation, and the modules that are in the other one."""
+    known = [(watched.name, watched.module()) for watched in modules]
+    other = [name for name, module in known if module is not None and module.training != model.training]
+    return {"training": model.training, "in_the_other_mode": other}

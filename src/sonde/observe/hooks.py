@@ -1,169 +1,223 @@
-"""The hooks of a watch.  Whatever goes wrong in one stays in it; `without_hooks` keeps them out of copies and files."""
+"""The hooks of a watch: some stay for as long as it is open, those on modules and parameters for watched steps only.
+
+Hooks are part of a module's state: a pickled model would name classes of this package, and TorchScript would try to
+compile them.  While a watch is open, `nn.Module` leaves them out of copies, files and scripts.
+"""
 
 import weakref
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
+
+from sonde.observe.updates import Updates
+from sonde.observe.watched_modules import COMPILED, FROZEN, WatchedModel, WatchedModule, has_fast_path, is_lazy
 
 if TYPE_CHECKING:
-    from sonde.observe.heard_losses import HeardLoss
-    from sonde.observe.passes import Passes
     from sonde.observe.recorder import Recorder
-    from sonde.observe.step_record import Gradient, Pass
-    from sonde.observe.watched_modules import Spot
-
-backward_pass = torch._C._current_graph_task_id  # the number of the backward pass under way; -1 outside
 
 
 class Hook:
-    """A hook on a module."""
+    """Calls `to(*known, *args)`.  An exception ends the watch and never reaches the training loop."""
 
-    def __init__(self, recorder: "Recorder") -> None:
-        self.recorder = recorder
+    def __init__(self, on_error: Callable[[Exception], None], to: Callable[..., None], *known: Any) -> None:
+        self.on_error, self.to, self.known = on_error, to, known
+
+    def __call__(self, *args: Any) -> None:
+        try:
+            self.to(*self.known, *args)
+        except Exception as error:
+            self.on_error(error)
 
     def __reduce__(self) -> Any:
         """For modules that copy or pickle themselves: a function that does nothing and that every Python has."""
         return getattr, (nullcontext(), "__exit__")
 
 
-class Enter(Hook):
-    """A module is called."""
+class ModuleHook(Hook):
+    """A hook on a module, which does nothing while torch.compile traces the module."""
 
-    def __init__(self, recorder: "Recorder", spot: "Spot") -> None:
-        super().__init__(recorder)
-        self.spot = spot
-
-    def __call__(self, module: nn.Module, args: Any) -> None:
+    def __call__(self, *args: Any) -> None:
         if torch.compiler.is_compiling():
             return
         try:
-            self.recorder.enter(self.spot, module, args)
+            self.to(*self.known, *args)
         except Exception as error:
-            self.recorder.give_up(error)
+            self.on_error(error)
 
 
-class Leave(Hook):
-    """A module returns, or is left by an exception."""
+class Hooks:
+    """All hooks of a recorder.  Without an optimiser, the root's hooks stay, to find where a step ends."""
 
-    def __init__(self, recorder: "Recorder", spot: "Spot") -> None:
-        super().__init__(recorder)
-        self.spot = spot
+    def __init__(self, recorder: "Recorder", model: WatchedModel, loss: nn.Module | None, updates: Updates) -> None:
+        self._recorder, self._model, self._updates = recorder, model, updates
+        self._suspended = False
+        self._fast = _fast_groups(model.modules)
+        self._loss = None if loss is None else weakref.ref(loss)
+        self._root_always = not updates.optimisers
+        self._of_step: list[Any] = []
+        self._always: list[Any] = [
+            optimiser.register_step_post_hook(self._hook(recorder.after_optimiser_step, index))
+            for index, optimiser in enumerate(updates.optimisers)
+        ]
+        if self._root_always:
+            self._always += self._on_module(model.root)
+        _leave_out_of_copies()
 
-    def __call__(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        if torch.compiler.is_compiling():
+    def _hook(self, to: Callable[..., None], *known: Any) -> Hook:
+        return Hook(self._recorder.give_up, to, *known)
+
+    def renew(self) -> None:
+        """Hook the modules as they are now."""
+        self._fast = _fast_groups(self._model.modules)
+        self.detach()
+        self.attach()
+
+    def attach(self) -> None:
+        """Add the hooks of a watched step, unless they are there."""
+        if self._of_step:
             return
-        try:
-            self.recorder.leave(self.spot, module, args, kwargs, output)
-        except Exception as error:
-            self.recorder.give_up(error)
+        recorder = self._recorder
+        for watched in self._to_hook():
+            self._of_step += self._on_module(watched)
+        loss = None if self._loss is None else self._loss()
+        if loss is not None:
+            hook = ModuleHook(recorder.give_up, recorder.after_loss_call)
+            self._of_step.append(loss.register_forward_hook(hook))
+        for index, optimiser in enumerate(self._updates.optimisers):
+            before = self._hook(recorder.before_optimiser_step, index)
+            self._of_step.append(optimiser.register_step_pre_hook(before))
+        if recorder.step > 0 and not any(watched.hidden == COMPILED for watched in self._model.modules):
+            for name, sampled in self._updates.sampled():
+                adding = self._hook(recorder.before_accumulation, name, weakref.ref(sampled))
+                self._of_step.append(sampled.register_hook(adding))  # type: ignore[no-untyped-call]
+        if self._root_always:
+            for parameter in self._model.parameters:
+                if not is_lazy(parameter) and parameter.requires_grad:
+                    register: Any = parameter.register_post_accumulate_grad_hook
+                    added = self._hook(recorder.after_accumulation, self._model.names[id(parameter)])
+                    self._of_step.append(register(added))
 
+    def detach(self) -> None:
+        """Remove the hooks of a watched step."""
+        for handle in self._of_step:
+            handle.remove()
+        self._of_step = []
 
-class LeaveLoss(Hook):
-    """The loss module returns."""
-
-    def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
-        if torch.compiler.is_compiling():
+    def suspend(self) -> None:
+        """Before an evaluation that PyTorch computes another way with hooks: keep those of the root only."""
+        if not self._fast:
             return
-        try:
-            self.recorder.heard_loss(args, output)
-        except Exception as error:
-            self.recorder.give_up(error)
+        self.detach()
+        self._suspended = True
+        self._of_step = [] if self._root_always else self._on_module(self._model.root)
+
+    def resume(self) -> None:
+        """After such an evaluation."""
+        if self._suspended:
+            self._suspended = False
+            self.detach()
+            self.attach()
+
+    def remove(self) -> None:
+        """Leave no hook."""
+        self.detach()
+        for handle in self._always:
+            handle.remove()
+        _put_into_copies()
+
+    def _to_hook(self) -> list[WatchedModule]:
+        """The modules to hook in this step; not those that PyTorch computes another way without hooks."""
+        for layer, inner in self._fast:
+            module = layer.module()
+            for watched in inner:
+                watched.skipped = FROZEN if module is not None and has_fast_path(module) else None
+        hooked = self._model.root if self._root_always else None
+        return [
+            watched
+            for watched in self._model.modules
+            if (watched.chosen is not False or watched.is_root) and watched.skipped is None and watched is not hooked
+        ]
+
+    def _on_module(self, watched: WatchedModule) -> list[Any]:
+        module, recorder = watched.module(), self._recorder
+        if module is None or watched.hidden is not None:
+            return []
+        before = ModuleHook(recorder.give_up, recorder.before_call, watched)
+        after = ModuleHook(recorder.give_up, recorder.after_call, watched)
+        return [
+            module.register_forward_pre_hook(before),
+            module.register_forward_hook(after, with_kwargs=True, always_call=True),
+        ]
 
 
-class Accumulated(Hook):
-    """A parameter has its gradient."""
-
-    def __init__(self, recorder: "Recorder", name: str) -> None:
-        super().__init__(recorder)
-        self.name = name
-
-    def __call__(self, parameter: Tensor) -> None:
-        try:
-            self.recorder.accumulated(self.name, parameter)
-        except Exception as error:
-            self.recorder.give_up(error)
+def _fast_groups(modules: Sequence[WatchedModule]) -> list[tuple[WatchedModule, list[WatchedModule]]]:
+    """Encoder layers, each with everything inside it."""
+    return [
+        (layer, [one for one in modules if one is layer or layer.is_root or one.name.startswith(f"{layer.name}.")])
+        for layer in modules
+        if isinstance(layer.module(), nn.TransformerEncoderLayer)
+    ]
 
 
-class Arriving:
-    """On a parameter: a gradient is about to be added to it."""
+# Copies, pickles and scripts without hooks
 
-    def __init__(self, recorder: "Recorder", name: str, parameter: Tensor) -> None:
-        self.recorder, self.name, self.parameter = recorder, name, weakref.ref(parameter)
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+_MARKS = ("_with_kwargs", "_always_called")  # of hooks, by the same keys
 
-    def __call__(self, grad: Tensor) -> None:
-        try:
-            self.recorder.arriving(self.name, self.parameter(), grad)
-        except Exception as error:
-            self.recorder.give_up(error)
+_open_watches = 0
 
 
-class Back:
-    """On a tensor: a gradient comes back to it."""
-
-    def __init__(self, passes: "Passes", of: "Pass", gradient: "Gradient") -> None:
-        self.passes, self.of, self.gradient = passes, of, gradient
-
-    def __call__(self, grad: Tensor) -> None:
-        try:
-            self.passes.heard_gradient(self.of, self.gradient, grad)
-        except Exception as error:
-            self.passes.on_error(error)
+def _leave_out_of_copies() -> None:
+    """Leave the hooks of watches out, until `_put_into_copies` is called as often."""
+    global _open_watches
+    _open_watches += 1
+    if _open_watches == 1:
+        patched: Any = nn.Module
+        patched.__reduce_ex__, patched.__prepare_scriptable__ = _reduce, _prepare
 
 
-class BackToLoss:
-    """On a loss: a gradient comes back to it."""
-
-    def __init__(self, passes: "Passes", loss: "HeardLoss", entries: Tensor | None) -> None:
-        self.passes, self.loss, self.entries = passes, loss, entries
-
-    def __call__(self, grad: Tensor) -> None:
-        try:
-            self.loss.came_back(backward_pass(), grad, self.entries)
-        except Exception as error:
-            self.passes.on_error(error)
+def _put_into_copies() -> None:
+    global _open_watches
+    _open_watches -= 1
+    if _open_watches == 0:
+        del nn.Module.__reduce_ex__, nn.Module.__prepare_scriptable__  # type: ignore[attr-defined]
 
 
-class Marks:
-    """On the model's output: a backward pass has begun."""
-
-    def __init__(self, recorder: "Recorder") -> None:
-        self.recorder = recorder
-
-    def __call__(self, grad: Tensor) -> None:
-        try:
-            self.recorder.heard_backward()
-        except Exception as error:
-            self.recorder.give_up(error)
+def _reduce(module: nn.Module, protocol: Any) -> Any:
+    """What pickle and `copy` take: what `__getstate__` or `__reduce__` of the module's class return, without hooks."""
+    made = super(nn.Module, module).__reduce_ex__(protocol)
+    if isinstance(made, tuple) and len(made) > 2 and isinstance(made[2], dict):
+        return (*made[:2], _cleared(made[2]), *made[3:])
+    return made
 
 
-class Stepping:
-    """An optimiser is about to step."""
-
-    def __init__(self, recorder: "Recorder", index: int) -> None:
-        self.recorder, self.index = recorder, index
-
-    def __call__(self, optimiser: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        try:
-            self.recorder.stepping(self.index, optimiser, _has_closure(args, kwargs))
-        except Exception as error:
-            self.recorder.give_up(error)
+def _prepare(module: nn.Module) -> nn.Module:
+    """What TorchScript compiles: the module itself, or one without our hooks that shares everything else."""
+    if isinstance(module, torch.jit.ScriptModule) or not any(_is_hooked(part) for part in module.modules()):
+        return module
+    twin = object.__new__(type(module))
+    twin.__dict__.update(_cleared(module.__dict__))
+    twin.__dict__["_modules"] = module._modules.copy()
+    return twin
 
 
-class Stepped:
-    """An optimiser has stepped."""
-
-    def __init__(self, recorder: "Recorder", index: int) -> None:
-        self.recorder, self.index = recorder, index
-
-    def __call__(self, optimiser: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        try:
-            self.recorder.stepped(self.index, _has_closure(args, kwargs))
-        except Exception as error:
-            self.recorder.give_up(error)
+def _is_hooked(module: nn.Module) -> bool:
+    return any(isinstance(hook, Hook) for name in _HOOKS for hook in getattr(module, name).values())
 
 
-def _has_closure(args: Any, kwargs: Any) -> bool:
-    """The arguments of a hook of an optimiser begin with the optimiser itself."""
-    return (args[1] if len(args) > 1 else kwargs.get("closure")) is not None
+def _cleared(state: dict[str, Any]) -> dict[str, Any]:
+    """The state of a module without our hooks; the same object where there are none."""
+    for name in _HOOKS:
+        hooks = state.get(name, {})
+        ours = {key for key, hook in hooks.items() if isinstance(hook, Hook)}
+        if ours:
+            names = [known for known in (name, *(name + mark for mark in _MARKS)) if known in state]
+            state = state | {known: _without(state[known], ours) for known in names}
+    return state
+
+
+def _without(hooks: Any, ours: set[int]) -> Any:
+    return type(hooks)((key, hook) for key, hook in hooks.items() if key not in ours)

@@ -1,72 +1,74 @@
-"""The forward and backward passes of the step under way: what each module's call is read for, and when."""
+"""Records the forward and backward passes of the step under way: what is read of each module's call, and when."""
 
 import itertools
 import sys
-import weakref
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from sonde.observe import attention, reductions
+from sonde.metrics import reductions
+from sonde.observe import attention
 from sonde.observe.facts import first_float
-from sonde.observe.heard_losses import HeardLoss, differentiated
-from sonde.observe.hooks import Back, BackToLoss, backward_pass
-from sonde.observe.pooling import pool
+from sonde.observe.hooks import Hook
 from sonde.observe.step_record import (
     BY_KEYWORD,
     IN_PLACE,
     NEEDS_NONE,
     NO_GRADIENT,
     VIEW,
-    Call,
+    CallKey,
     Gradient,
-    Key,
+    ModuleCall,
     Output,
     Pass,
-    Stream,
+    RecordedLoss,
+    StreamNorms,
+    backward_pass,
+    differentiated,
+    pool,
 )
-from sonde.observe.watched_modules import COMPILED, Spot
+from sonde.observe.watched_modules import COMPILED, WatchedModel, WatchedModule
 
-CALLS = 32  # of one module in a pass; those beyond are not read
-KEPT = 64  # passes that wait for a backward pass; older ones are kept by the graph that it would go through
+_CALLS = 32  # of one module in a pass; those beyond are not read
+_KEPT = 64  # passes that wait for a backward pass; older ones are kept alive by their autograd graph
 
-AMBIGUOUS = "recomputed in a checkpoint, where its calls cannot be told apart"
-NO_BACKWARD = f"more than {KEPT} forward passes, and no gradient came back to any"
+_AMBIGUOUS = "recomputed in a checkpoint, where its calls cannot be told apart"
+_NO_BACKWARD = f"more than {_KEPT} forward passes, and no gradient came back to any"
 
 
 class Passes:
-    """What a watched step has seen so far."""
+    """What a watched step has recorded so far."""
 
-    def __init__(self, spots: Sequence[Spot], parameters: Sequence["weakref.ref[nn.Parameter]"]) -> None:
-        self.on_error: Any = None  # what to do with an exception in a tensor's hook
-        self._parameters = parameters
+    def __init__(self, model: WatchedModel, on_error: Callable[[Exception], None]) -> None:
+        self._on_error = on_error  # for exceptions in a tensor's hook
+        self._model = model
         self._handles: list[Any] = []
         self._passes: list[Pass] = []  # the latest
         self._reached: list[Pass] = []  # those that a gradient came back to, not yet pooled
-        self._listens = not any(spot.hidden == COMPILED for spot in spots)
+        self._reads_attention = not any(watched.hidden == COMPILED for watched in model.modules)
         self.start(0, costly=False)
 
     def start(self, step: int, *, costly: bool) -> None:
-        """A new step; nothing is left of the one before."""
+        """Start a step, and forget the one before."""
         self.close()
         self.step, self._costly = step, costly
-        self.heard_backward = False
+        self.backward_seen = False
         self._passes = []
         self._begun = 0  # how many there were
         self._reached = []
         self._task: int | None = None  # the latest backward pass
-        self._pooled: dict[Key, Call] = {}
-        self._losses: list[HeardLoss] = []
+        self._pooled: dict[CallKey, ModuleCall] = {}
+        self._losses: list[RecordedLoss] = []
         self._half = False
-        self._stack: list[tuple[Spot, Tensor | None, int]] = []
+        self._stack: list[tuple[WatchedModule, Tensor | None, int]] = []
         self._current: Pass | None = None
         self._in_attention = 0
 
     def close(self) -> None:
-        """Hear nothing more."""
-        attention.leave(self.heard_attention)
+        """Remove every hook and listener."""
+        attention.remove_listener(self.record_attention)
         of_passes = (known.handles for known in (*self._passes, *self._reached))
         for handle in itertools.chain(self._handles, *of_passes):
             handle.remove()
@@ -75,29 +77,29 @@ class Passes:
 
     @property
     def inside(self) -> bool:
-        """Whether a module is under way."""
+        """Whether a module is running."""
         return bool(self._stack)
 
     @property
     def empty(self) -> bool:
-        """Whether the step has seen no pass."""
+        """Whether the step has no pass."""
         return not self._passes and not self._reached and not self._pooled
 
     def abandon(self) -> None:
-        """Forget a pass that never came to its end."""
+        """Forget a pass that did not end."""
         if self._stack and self._current in self._passes:
             self._passes.remove(self._current)
         self._stack, self._in_attention = [], 0
 
-    def collect(self) -> tuple[list[Call], list[HeardLoss], bool]:
+    def collect(self) -> tuple[list[ModuleCall], list[RecordedLoss], bool]:
         """Calls, losses, and whether float16 took part: of the passes that a gradient came back to, else of all."""
         self._pool_done()
         if not self._pooled:
             for known in self._passes:
                 self._pool(known)
-            if self._begun > KEPT:
+            if self._begun > _KEPT:
                 for call in self._pooled.values():
-                    call.outputs, call.reason = (), NO_BACKWARD
+                    call.outputs, call.reason = (), _NO_BACKWARD
         return list(self._pooled.values()), differentiated(self._losses), self._half
 
     def _pool_done(self) -> None:
@@ -122,74 +124,74 @@ class Passes:
 
     # Forward
 
-    def enter(self, spot: Spot, args: Any) -> None:
+    def before_call(self, watched: WatchedModule, args: Any) -> None:
         """A module is called."""
         if not self._stack:
-            self._begin(spot)
-        self._in_attention += spot.is_attention
+            self._begin(watched)
+        self._in_attention += watched.is_attention
         first = next((arg for arg in args if isinstance(arg, Tensor)), None)
-        self._stack.append((spot, first, -1 if first is None or first.is_inference() else first._version))
+        self._stack.append((watched, first, -1 if first is None or first.is_inference() else first._version))
 
-    def _begin(self, spot: Spot) -> None:
+    def _begin(self, watched: WatchedModule) -> None:
         """A pass of the whole model is a new one; a call of a part belongs to the last, if that is still open."""
         last = self._passes[-1] if self._passes else None
-        if spot.is_root or last is None or last.backward is not None:
+        if watched.is_root or last is None or last.backward is not None:
             self._pool_done()
-            del self._passes[: max(0, len(self._passes) - KEPT + 1)]
+            del self._passes[: max(0, len(self._passes) - _KEPT + 1)]
             self._begun += 1
             last = Pass(self.step, self._begun, costly=self._costly and not self._passes and not self._pooled)
             self._passes.append(last)
         self._current = last
-        if self._listens:
-            attention.listen(self.heard_attention)
+        if self._reads_attention:
+            attention.add_listener(self.record_attention)
 
-    def leave(self, spot: Spot, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        """A module has returned; or an exception has left it, which shows in there being no output."""
-        if not self._stack or self._stack[-1][0] is not spot:
+    def after_call(self, watched: WatchedModule, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        """A module has returned, or has raised an exception: then it has no output."""
+        if not self._stack or self._stack[-1][0] is not watched:
             return
         _, first, version = self._stack.pop()
-        self._in_attention -= spot.is_attention
+        self._in_attention -= watched.is_attention
         known = self._current
         if not self._stack:
-            attention.leave(self.heard_attention)
+            attention.remove_listener(self.record_attention)
         if known is None:
             return
         if output is None and sys.exc_info()[0] is not None:
             if not self._stack and known in self._passes:
                 self._passes.remove(known)
             return
-        number = known.counts.get(spot.name, 0)
-        known.counts[spot.name] = number + 1
-        if number >= CALLS:
+        number = known.counts.get(watched.name, 0)
+        known.counts[watched.name] = number + 1
+        if number >= _CALLS:
             return
         out = first_float(output)
         by_keyword = first is None
         if by_keyword:
             first = next((value for value in kwargs.values() if isinstance(value, Tensor)), None)
         same = out is not None and first is not None and first.is_floating_point() and first.shape == out.shape
-        if spot.chosen is None:
-            spot.chosen = same or spot.is_root
-        if not spot.chosen and not spot.is_root:
+        if watched.chosen is None:
+            watched.chosen = same or watched.is_root
+        if not watched.chosen and not watched.is_root:
             return
-        call = Call(spot, number, input_shape=() if first is None else tuple(first.shape))
+        call = ModuleCall(watched, number, input_shape=() if first is None else tuple(first.shape))
         known.calls[call.key] = call
-        if spot.units is not None:
-            known.units = spot.units
+        if watched.units is not None:
+            known.units = watched.units
         self._read(known, call, out)
         if call.outputs and same and first is not None:
             changed = not first.is_inference() and first._version != version
             reason = BY_KEYWORD if by_keyword else IN_PLACE if changed else reductions.readable(first)
             self._compare(known, call, first, out, reason)
-        if call.outputs and spot.normalises and first is not None and reductions.readable(first) is None:
+        if call.outputs and watched.normalises and first is not None and reductions.readable(first) is None:
             call.inputs = (self._input(known, first),)
         if isinstance(module, nn.MultiheadAttention):
-            found = attention.of_module(module, args, kwargs)
+            found = attention.read_module(module, args, kwargs)
             call.attention = () if found is None else (found,)
         if known.attention:
             call.attention = (*call.attention, *known.attention.pop(call.key, ()))
 
-    def _read(self, known: Pass, call: Call, out: Tensor | None) -> None:
-        """What the module returned."""
+    def _read(self, known: Pass, call: ModuleCall, out: Tensor | None) -> None:
+        """Read the output of the module."""
         call.reason = "the module returned no floating-point tensor" if out is None else reductions.readable(out)
         if out is None or call.reason is not None:
             return
@@ -199,40 +201,40 @@ class Passes:
         seen = None if out.is_inference() else known.known(out)
         summary, gradient = seen or (Output(reductions.norms(x), x.numel()), None)
         if gradient is None:
-            gradient = self._hear(known, out)
+            gradient = self._expect_gradient(known, out)
             if not out.is_inference():
                 known.remember(out, summary, gradient)
         call.outputs, call.gradients = (summary,), (gradient,)
         axis = _unit_axis(x, known.units)
-        if call.spot.activation and x.dim():
-            bounds = reductions.unit_bounds(x, axis, never_negative=call.spot.never_negative)
+        if call.watched.activation and x.dim():
+            bounds = reductions.unit_bounds(x, axis, never_negative=call.watched.never_negative)
             call.unit_bounds = (bounds,)
-            summary.tops = bounds[1]
-            if call.spot.bounds is not None:
-                call.at_bounds = (reductions.at_bounds(x, call.spot.bounds),)
+            summary.maxima = bounds[1]
+            if call.watched.bounds is not None:
+                call.at_bounds = (reductions.at_bounds(x, call.watched.bounds),)
         summary.sums = reductions.sums(x) if summary.sums is None else summary.sums
-        summary.tops = reductions.tops(x) if summary.tops is None else summary.tops
+        summary.maxima = reductions.maxima(x) if summary.maxima is None else summary.maxima
         if known.costly and x.dim() > 1:
             call.gram = reductions.gram(x, axis)
 
-    def _hear(self, known: Pass, out: Tensor) -> Gradient:
-        """Listen for the gradient that comes back to this tensor."""
+    def _expect_gradient(self, known: Pass, out: Tensor) -> Gradient:
+        """Hook the tensor, to record the gradient that comes back to it."""
         if not out.requires_grad:
             return Gradient(NEEDS_NONE)
         gradient = Gradient(VIEW if out._is_view() else NO_GRADIENT)
-        hook: Any = out.register_hook
-        known.handles.append(hook(Back(self, known, gradient)))
+        register: Any = out.register_hook
+        known.handles.append(register(Hook(self._on_error, self.record_gradient, known, gradient)))
         return gradient
 
-    def _compare(self, known: Pass, call: Call, first: Tensor, out: Tensor | None, reason: str | None) -> None:
+    def _compare(self, known: Pass, call: ModuleCall, first: Tensor, out: Tensor | None, reason: str | None) -> None:
         call.stream_reason = reason
         if reason is None and out is not None:
             before = self._input(known, first)
             steps, dots = reductions.against_input(first.detach(), out.detach())
-            call.streams = (Stream(steps, dots, before.norms, call.outputs[0].norms),)
+            call.streams = (StreamNorms(steps, dots, before.norms, call.outputs[0].norms),)
 
     def _input(self, known: Pass, first: Tensor) -> Output:
-        """What was read off the tensor when it was another module's output, or is read now."""
+        """What was read of the tensor as another module's output; else read it now."""
         seen = None if first.is_inference() else known.known(first)
         if seen is not None:
             return seen[0]
@@ -241,41 +243,41 @@ class Passes:
             known.remember(first, summary, None)
         return summary
 
-    def heard_attention(
+    def record_attention(
         self, query: Tensor, key: Tensor, mask: Tensor | None, is_causal: bool, scale: float | None
     ) -> None:
-        """`scaled_dot_product_attention` was called; it belongs to the innermost module under way."""
+        """`scaled_dot_product_attention` was called, by the innermost module that is running."""
         known = self._current
         if not self._stack or self._in_attention or known is None or backward_pass() != -1:
             return
         if reductions.readable(query) is not None or query.dim() < 3:
             return
-        spot = self._stack[-1][0]
-        number = known.counts.get(spot.name, 0)
+        watched = self._stack[-1][0]
+        number = known.counts.get(watched.name, 0)
         try:
-            found = attention.read(query, key, mask, is_causal, scale)
-            known.attention.setdefault((spot.name, number), []).append(found)
+            found = attention.read_attention(query, key, mask, is_causal, scale)
+            known.attention.setdefault((watched.name, number), []).append(found)
         except Exception as error:
-            self.on_error(error)
+            self._on_error(error)
 
-    def heard_loss(self, loss: Tensor, *, is_share: bool) -> None:
-        """A loss; whether it is part of what the step differentiates is known when a gradient comes back to it."""
+    def record_loss(self, loss: Tensor, *, is_share: bool) -> None:
+        """Record a loss.  It counts if a gradient comes back to it."""
         if not self._passes:
             return
-        heard = HeardLoss(loss.detach().mean().reshape(1), is_share)
-        self._losses.append(heard)
+        recorded = RecordedLoss(loss.detach().mean().reshape(1), is_share)
+        self._losses.append(recorded)
         if loss.requires_grad:
-            hook: Any = loss.register_hook
+            register: Any = loss.register_hook
             entries = None if loss.numel() == 1 else loss.detach().clone()
-            self._handles.append(hook(BackToLoss(self, heard, entries)))
+            self._handles.append(register(Hook(self._on_error, recorded.record_weight, entries)))
 
     # Backward
 
-    def heard_gradient(self, known: Pass, gradient: Gradient, grad: Tensor | None) -> None:
+    def record_gradient(self, known: Pass, gradient: Gradient, grad: Tensor | None) -> None:
         """A gradient comes back to an output of this pass."""
         if known.step != self.step or grad is None:
             return
-        self.heard_backward = True
+        self.backward_seen = True
         if known.backward is None:
             self._begin_backward(known)
         gradient.fired += 1
@@ -288,35 +290,34 @@ class Passes:
             gradient.halves = reductions.halves(grad)
 
     def _begin_backward(self, known: Pass) -> None:
-        """Where gradients were cleared without a step, what came before does not belong to this step."""
+        """If gradients were cleared without a step, drop what came before: it is not part of this step."""
         known.backward = backward_pass()
         self._reached.append(known)
         if known.backward == self._task:
             return
         self._task = known.backward
-        there = (parameter() for parameter in self._parameters)
-        if any(parameter.grad is not None for parameter in there if parameter is not None):
+        if any(parameter.grad is not None for parameter in self._model.parameters):
             return
         self._reached = [one for one in self._reached if one.backward == known.backward]
         self._passes = [one for one in self._passes if one.backward in (None, known.backward)]
         self._losses = [one for one in self._losses if one.backward in (None, known.backward)]
         self._pooled = {}
 
-    def recomputed(self, spot: Spot, output: Any) -> None:
-        """A module is called again in a backward pass: its output was read, but its gradient may come only now."""
+    def record_recomputed(self, watched: WatchedModule, output: Any) -> None:
+        """A module is called again in a backward pass (checkpointing), and its gradient may come only now."""
         task = backward_pass()
         waiting = [known for known in self._passes if known.backward in (None, task)]
-        calls = [(known, call) for known in waiting for call in known.calls.values() if call.spot is spot]
-        asleep = [call for _, call in calls if call.gradients and call.gradients[-1].reason == NEEDS_NONE]
+        calls = [(known, call) for known in waiting for call in known.calls.values() if call.watched is watched]
+        waiting_calls = [call for _, call in calls if call.gradients and call.gradients[-1].reason == NEEDS_NONE]
         out = first_float(output)
-        if not asleep or out is None or not out.requires_grad or reductions.readable(out) is not None:
+        if not waiting_calls or out is None or not out.requires_grad or reductions.readable(out) is not None:
             return
         if len(calls) > 1:
-            for call in asleep:
-                call.gradients = (Gradient(AMBIGUOUS),)
+            for call in waiting_calls:
+                call.gradients = (Gradient(_AMBIGUOUS),)
             return
         known, call = calls[0]
-        call.gradients = (self._hear(known, out),)
+        call.gradients = (self._expect_gradient(known, out),)
 
 
 def _unit_axis(x: Tensor, units: int | None) -> int:

@@ -1,8 +1,8 @@
-"""Follows a training loop step by step, and changes nothing in it.
+"""Records a training loop step by step, and changes nothing in it.
 
 Nothing is read from the device before a flush.  Modules have hooks in watched steps only; in between, an optimiser's
-own hook counts steps and does nothing else.  Gradients are heard by hooks on tensors: hooks on modules for that
-purpose break modules that work in place.
+own hook counts steps and does nothing else.  Gradients are recorded by hooks on tensors: backward hooks on modules
+break modules that work in place.
 """
 
 import os
@@ -18,78 +18,58 @@ import polars as pl
 import torch
 from torch import Tensor, nn
 
-from sonde.observe import facts
-from sonde.observe.attachment import Attachment
-from sonde.observe.first_step import FirstStep
-from sonde.observe.hooks import Marks, backward_pass
-from sonde.observe.outbox import Outbox
+from sonde.metrics.reductions import readable
+from sonde.observe import facts, warn
+from sonde.observe.hooks import Hook, Hooks
 from sonde.observe.passes import Passes
-from sonde.observe.reductions import readable
-from sonde.observe.replacements import GONE, MOST, Content, Replacement, renewed
-from sonde.observe.row_sinks import Sink
-from sonde.observe.schedule import is_costly, next_watched
-from sonde.observe.step_record import Sheet
-from sonde.observe.updates import Updates, shared
-from sonde.observe.watch_warning import warn
-from sonde.observe.watched_modules import Layers, Spot, named_parameters
+from sonde.observe.row_writer import RowSink, RowWriter
+from sonde.observe.step_record import StepRecord, backward_pass, is_costly, next_watched
+from sonde.observe.updates import Updates
+from sonde.observe.watched_modules import REMOVED, Replacement, WatchedModel, WatchedModule
 from sonde.store.run import State
 
-SHARED_OUT = "num_items_in_batch"  # with it, a model of transformers divides by the samples of all micro-batches
-UNKNOWN_SCALE = "computed in float16 under an unknown scale of the loss: give scaler="
+_SHARED_OUT = "num_items_in_batch"  # with it, a model of transformers divides by the samples of all micro-batches
+_MOST_REPLACEMENTS = 20  # in the facts; a program may replace something in every step
+_UNKNOWN_SCALE = "computed in float16 under an unknown scale of the loss: give scaler="
 
 
 class Recorder:
-    """All of a watch but the handle that the user holds."""
+    """All of a watch but the handle that the user has."""
 
     def __init__(
         self,
-        model: nn.Module,
+        model: WatchedModel,
         optimisers: Sequence[torch.optim.Optimizer],
-        spots: Sequence[Spot],
         *,
         loss: nn.Module | None,
         every: int,
         scaler: Any,
-        sink: Sink,
+        sink: RowSink,
         run: str,
-        layers: Layers = None,
     ) -> None:
         self.step = 0
         self.closed = False
         self._every = every
-        self._outbox = Outbox(sink, run, self._describe)
         self._process, self._thread = os.getpid(), 0
-        self._spots, self._layers = list(spots), layers
         self._replaced: list[Replacement] = []
         self._gone: dict[str, str] = {}  # modules that were called in the steps before → why they are not any more
-        self._root = next(spot for spot in spots if spot.is_root)
-        self._model = weakref.ref(model)
+        self._model = model
         self._loss = None if loss is None else weakref.ref(loss)
-        self._names, self._shared = shared(named_parameters(model))
-        self._parameters = [weakref.ref(parameter) for parameter in model.parameters()]
-        self._content = Content(self._spots, self._parameters)
-        self._passes = Passes(spots, self._parameters)
-        self._passes.on_error = self.give_up
-        self._updates = Updates(self._names, self._parameters, optimisers, scaler)
+        self._passes = Passes(model, self.give_up)
+        self._updates = Updates(model, optimisers, scaler)
         self._steps_alone = not optimisers  # a step ends with the next forward pass after a backward pass
 
         self._watched = False  # whether the step under way is
         self._next = 0
         self._begun = False  # whether the step has seen a forward pass
         self._backward_seen = False
-        self._experimenting = False  # what is called is then no part of the run
+        self._experimenting = False  # what is called then is no part of the run
         self._late: bool | None = None  # whether losses are logged after the optimiser's step
-        self._heard_loss_in = -1  # the last step in which the loss module was heard
+        self._loss_recorded_in = -1  # the last step in which the loss module was called
 
-        self._first = FirstStep(self._names, self._updates)
-        self._hooks = Attachment(
-            self,
-            self._spots,
-            loss=loss,
-            names=self._names,
-            parameters=self._parameters,
-            updates=self._updates,
-        )
+        self._first = facts.FirstStep(model, self._updates)
+        self._writer = RowWriter(sink, run, self._first.facts)
+        self._hooks = Hooks(self, model, loss, self._updates)
         try:
             self._start_step()
         except Exception as error:
@@ -98,10 +78,10 @@ class Recorder:
     # Steps
 
     def _start_step(self) -> None:
-        """Be all ears if the step that begins is a watched one, and deaf otherwise."""
+        """Attach hooks if the step that begins is a watched one; remove them otherwise."""
         watched = self.step == self._next
         self._updates.start()
-        self._passes.heard_backward = False
+        self._passes.backward_seen = False
         if watched:
             self._next = next_watched(self.step, self._every)
             self._passes.start(self.step, costly=is_costly(self.step, self._every))
@@ -112,203 +92,198 @@ class Recorder:
             self._hooks.attach()
 
     def _notice_replacements(self) -> None:
-        """Watch what the program has put in place of other modules and parameters, and say so."""
-        model = self._model()
-        if model is None or self._content.is_as_it_was():
+        """Watch modules and parameters that the program has replaced, and warn about them."""
+        model = self._model.model()
+        if model is None or self._model.is_unchanged():
             return
-        found = Replacement(self.step)
-        self._spots[:], found.modules, found.removed = renewed(model, self._spots, self._layers)
-        self._root = next(spot for spot in self._spots if spot.is_root)
-        before = {id(known()) for known in self._parameters}
-        names, self._shared = shared(named_parameters(model))
-        self._names.clear()
-        self._names.update(names)
-        self._parameters[:] = [weakref.ref(parameter) for parameter in model.parameters()]
-        self._content = Content(self._spots, self._parameters)
+        found = self._model.renew(model, self.step)
+        if self._updates.optimisers:
+            held = self._updates.held()
+            free = {name for place, name in self._model.names.items() if place not in held}
+            found.not_in_optimiser = [name for name in found.parameters if name in free]
+        self._gone = dict.fromkeys(found.removed, REMOVED)
         self._hooks.renew()
-        held = self._updates.held()
-        found.parameters = [name for place, name in names.items() if place not in before]
-        found.not_in_optimiser = [
-            name for place, name in names.items() if name in found.parameters and place not in held
-        ] * bool(self._updates.optimisers)
-        self._gone = dict.fromkeys(found.removed, GONE)
-        self._hooks.detach()
-        self._hooks.attach()
         if not (found.modules or found.removed or found.parameters):
             return  # a module under one more name, or a place that was empty
-        if len(self._replaced) < MOST:
+        if len(self._replaced) < _MOST_REPLACEMENTS:
             self._replaced.append(found)
-            self._outbox.add_facts({"replaced": [asdict(known) for known in self._replaced]})
+            self._writer.add_facts({"replaced": [asdict(known) for known in self._replaced]})
         if len(self._replaced) == 1 or found.not_in_optimiser:
             warn(str(found))
 
     def end_step(self) -> None:
+        """End the step: pass on its record if it is a watched one, and start the next."""
         if self._watched:
-            self._outbox.add(self._sheet())
+            self._writer.add(self._record())
         self._begun = self._backward_seen = False
         self.step += 1
         self._start_step()
-        self._outbox.maybe_flush(self.step)
+        self._writer.maybe_flush(self.step)
 
-    def _sheet(self) -> Sheet:
+    def _record(self) -> StepRecord:
         calls, losses, half = self._passes.collect()
         gone, self._gone = self._gone, {}
         unseen: dict[str, str] = {}
         if self._first.calls is None:
             self._first.calls = calls
-            unseen = facts.unseen(self._spots, calls)
+            unseen = facts.not_called(self._model.modules, calls)
             if not calls:
                 warn(f"no call of the model was seen in step {self.step}: {facts.NO_CALL}")
-        sheet = Sheet(
+        record = StepRecord(
             self.step,
-            calls=[call for call in calls if call.spot.chosen],
+            calls=[call for call in calls if call.watched.chosen],
             parameters=self._updates.collect(),
             losses=losses,
             scale=self._updates.scale,
             unseen=unseen | gone,
-            left=self._updates.left,
+            stale=self._updates.stale,
             in_eval=self._first.in_eval,
         )
-        if half and sheet.scale is None and self._updates.scaler is None:
-            sheet.unscaled_reason = UNKNOWN_SCALE
-        return sheet
+        if half and record.scale is None and self._updates.scaler is None:
+            record.unscaled_reason = _UNKNOWN_SCALE
+        return record
 
-    # What the hooks hear
+    # What the hooks call
 
-    def enter(self, spot: Spot, module: nn.Module, args: Any) -> None:
-        """A module is called; in an evaluation, in a backward pass or in another thread that is no concern of ours."""
-        if self._experimenting or backward_pass() != -1 or module is not spot.module():
+    def before_call(self, watched: WatchedModule, module: nn.Module, args: Any) -> None:
+        """A module is called.  Calls in an evaluation, in a backward pass or in another thread are not recorded."""
+        if self._experimenting or backward_pass() != -1 or module is not watched.module():
             return
-        if spot.is_root and self._passes.inside and not _calls_itself(module):
+        if watched.is_root and self._passes.inside and not _calls_itself(module):
             self._passes.abandon()  # a pass that was interrupted
         if not self._passes.inside:
-            if spot.is_root:
+            if watched.is_root:
                 self._hooks.resume()
             if not torch.is_grad_enabled():
-                if spot.is_root and self._watched:
+                if watched.is_root and self._watched:
                     self._hooks.suspend()
                 return
             if _is_transforming():
                 return
             self._thread = self._thread or threading.get_ident()
             if self._thread == threading.get_ident():
-                if self._steps_alone and spot.is_root and (self._backward_seen or self._passes.heard_backward):
+                if self._steps_alone and watched.is_root and (self._backward_seen or self._passes.backward_seen):
                     self.end_step()
                 self._begin(args)
         if self._watched and self._thread == threading.get_ident():
-            self._passes.enter(spot, args)
+            self._passes.before_call(watched, args)
 
     def _begin(self, args: Any) -> None:
         """A forward pass begins; of the first, inputs and mode are noted."""
         if self._watched and not self._begun:
             self._notice_replacements()
         self._begun = True
-        model = self._model()
-        self._first.see_inputs(args)
+        model = self._model.model()
+        self._first.record_inputs(args)
         if self._watched and model is not None:
-            self._first.see_mode(model, self._spots)
+            self._first.record_modes(model)
 
-    def leave(self, spot: Spot, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+    def after_call(self, watched: WatchedModule, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         """A module has returned."""
         if self._experimenting:
             return
         if backward_pass() != -1:
-            self._passes.recomputed(spot, output)
+            self._passes.record_recomputed(watched, output)
             return
         if self._thread and self._thread != threading.get_ident():
             return
         if self._passes.inside:
-            self._passes.leave(spot, module, args, kwargs, output)
-        if not spot.is_root or self._passes.inside:
+            self._passes.after_call(watched, module, args, kwargs, output)
+        if not watched.is_root or self._passes.inside:
             return
         self._hooks.resume()
         if torch.is_grad_enabled():
-            self._first.see_inputs(kwargs)
+            self._first.record_inputs(kwargs)
             if isinstance(output, Mapping) and self._loss is None:
-                self._hear_loss(output.get("loss"), is_share=kwargs.get(SHARED_OUT) is not None)
+                self._record_loss(output.get("loss"), is_share=kwargs.get(_SHARED_OUT) is not None)
             out = facts.first_float(output)
             if self._watched and out is not None and out.requires_grad:
-                self._first.see_output(out, (args, kwargs))
+                self._first.record_output(out, (args, kwargs))
             if self._steps_alone:
-                self._mark(output, out)
+                self._hook_outputs(output, out)
 
-    def _mark(self, output: Any, first: Tensor | None) -> None:
-        """Hear a backward pass from whichever tensor of the output it comes.
+    def _hook_outputs(self, output: Any, first: Tensor | None) -> None:
+        """Hook every tensor of the output, to notice a backward pass from any of them.
 
-        Of parameters that are handed out, the first only: they keep their hooks.
+        Of parameters in the output, hook the first only: they keep their hooks.
         """
         for _, tensor in facts.tensors(output):
             is_made = tensor.grad_fn is not None or tensor is first
             if tensor.is_floating_point() and tensor.requires_grad and is_made:
-                hook: Any = tensor.register_hook
-                hook(Marks(self))
+                register: Any = tensor.register_hook
+                register(Hook(self.give_up, self.on_backward))
 
-    def heard_backward(self) -> None:
+    def on_backward(self, grad: Tensor) -> None:
         """A backward pass came through the model's output."""
         self._backward_seen = True
         if self._watched:
-            self._updates.heard_backward()
+            self._updates.on_backward()
 
-    def stepping(self, index: int, optimiser: torch.optim.Optimizer, has_closure: bool) -> None:
+    def before_optimiser_step(self, index: int, optimiser: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        """An optimiser is about to step."""
         if self._watched:
-            self._updates.stepping(index, optimiser, has_closure=has_closure)
+            self._updates.before_step(index, optimiser, has_closure=_has_closure(args, kwargs))
 
-    def stepped(self, index: int, has_closure: bool) -> None:
+    def after_optimiser_step(self, index: int, optimiser: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        """An optimiser has stepped, which may end the step."""
         if self.closed:
             return
         if self._watched:
-            moved = self._updates.stepped(index, has_closure=has_closure)
+            moved = self._updates.after_step(index, has_closure=_has_closure(args, kwargs))
             if not moved and self._passes.empty:
                 return  # an optimiser that was called before there was anything to do
-        if self._updates.ends(index):
+        if self._updates.ends_step(index):
             self.end_step()
 
-    def arriving(self, name: str, parameter: Tensor | None, grad: Tensor) -> None:
-        if self._watched and parameter is not None:
-            self._updates.arriving(name, parameter, grad)
+    def before_accumulation(self, name: str, parameter: "weakref.ref[Tensor]", grad: Tensor) -> None:
+        """A gradient is about to be added to a parameter's."""
+        there = parameter()
+        if self._watched and there is not None:
+            self._updates.before_accumulation(name, there, grad)
 
-    def accumulated(self, name: str, parameter: Tensor) -> None:
+    def after_accumulation(self, name: str, parameter: Tensor) -> None:
+        """A parameter has its gradient."""
         if self._watched:
-            self._updates.accumulated(name, parameter)
+            self._updates.after_accumulation(name, parameter)
 
-    def heard_loss(self, args: Any, output: Any) -> None:
+    def after_loss_call(self, module: nn.Module, args: Any, output: Any) -> None:
         """The loss module was called."""
         if self._experimenting or not self._watched or not torch.is_grad_enabled() or backward_pass() != -1:
             return
         if len(args) > 1:
-            self._first.see_targets(args[1])
-        self._hear_loss(facts.first_float(output))
+            self._first.record_targets(args[1])
+        self._record_loss(facts.first_float(output))
 
-    def _hear_loss(self, loss: Any, *, is_share: bool = False) -> None:
+    def _record_loss(self, loss: Any, *, is_share: bool = False) -> None:
         if self._watched and isinstance(loss, Tensor) and loss.is_floating_point() and readable(loss) is None:
-            self._passes.heard_loss(loss, is_share=is_share)
-            self._heard_loss_in = self.step
+            self._passes.record_loss(loss, is_share=is_share)
+            self._loss_recorded_in = self.step
             self._note_graph(loss)
 
     def log(self, loss: Any) -> None:
-        """A loss that the user tells; after the optimiser's step it still belongs to that step."""
-        if self._watched and self._root.hidden is None:
+        """Record a loss that the user logs; after the optimiser's step it still belongs to that step."""
+        if self._watched and self._model.root.hidden is None:
             self._late = not self._begun
         elif self._late is None:
             self._late = self.step > 0
         step = self.step - 1 if self._late and self.step > 0 else self.step
-        if step == self._heard_loss_in:
+        if step == self._loss_recorded_in:
             return
         if isinstance(loss, Tensor):
             if loss.is_meta:
                 warn("a loss on the device meta has no value: it is not recorded")
                 return
             self._note_graph(loss)
-        self._outbox.log(loss, step, self.step)
+        self._writer.log(loss, step, self.step)
 
     def _note_graph(self, loss: Tensor) -> None:
-        """The loss of the latest output; what it is made of is in the facts if the first step tells."""
-        if self.step <= 1 and self._first.see_loss(loss) and self.facts:
-            self._outbox.add_facts(self._first.graph)
+        """Add the operations of the loss to the facts, if they are seen in the first steps."""
+        if self.step <= 1 and self._first.record_loss(loss) and self.facts:
+            self._writer.add_facts(self._first.graph)
 
     @contextmanager
-    def not_listening(self) -> Iterator[None]:
-        """What is called inside is an experiment, and no part of the run."""
+    def paused(self) -> Iterator[None]:
+        """Record nothing: what is called inside is an experiment, and no part of the run."""
         self._experimenting = True
         try:
             yield
@@ -319,52 +294,49 @@ class Recorder:
 
     @property
     def model(self) -> nn.Module | None:
-        """The model, as long as somebody holds it."""
-        return self._model()
+        """The model, as long as it exists."""
+        return self._model.model()
 
     @property
     def trained(self) -> tuple[Mapping[int, str], list[torch.optim.Optimizer]]:
         """Names of parameters by identity, and the optimisers."""
-        return self._names, self._updates.optimisers
+        return self._model.names, self._updates.optimisers
 
     @property
-    def start(self) -> facts.Start | None:
+    def start(self) -> facts.InitialParameters | None:
         """The parameters before the first step."""
         return self._first.start
 
     @property
     def facts(self) -> dict[str, Any]:
-        return self._outbox.facts
+        """What was recorded once."""
+        return self._writer.facts
 
     def add_facts(self, more: dict[str, Any]) -> None:
-        self._outbox.add_facts(more)
+        self._writer.add_facts(more)
 
     def flush(self) -> None:
-        self._outbox.flush(self.step)
-
-    def _describe(self) -> dict[str, Any] | None:
-        """What was seen in the first step, as soon as that is over."""
-        return self._first.tell(self._spots, self._model(), self._shared)
+        self._writer.flush(self.step)
 
     def rows(self) -> pl.DataFrame:
-        return self._outbox.rows(self.step)
+        return self._writer.rows(self.step)
 
     # The end
 
     def close(self, state: State = "complete", message: str | None = None) -> None:
-        """Leave nothing behind but rows."""
+        """Remove every hook, and write what is left."""
         if self.closed or os.getpid() != self._process:
             return
         self.closed = True
         self._hooks.remove()
         self._passes.close()
         try:
-            self._outbox.close(state, self.step, message)
+            self._writer.close(state, self.step, message)
         except Exception as error:
             warn(f"the watch could not write its last rows ({type(error).__name__}: {error})")
 
     def give_up(self, error: Exception) -> None:
-        """Something went wrong in the watch: say so once, and leave training alone."""
+        """After an error in the watch: close it with one warning, and let training go on."""
         if self.closed:
             return
         try:
@@ -390,3 +362,8 @@ def _is_transforming() -> bool:
     if torch._C._functorch.peek_interpreter_stack() is not None or torch._C._get_tracing_state() is not None:
         return True
     return torch.cuda._initialized and torch.cuda.is_current_stream_capturing()
+
+
+def _has_closure(args: Any, kwargs: Any) -> bool:
+    """The arguments of a hook of an optimiser begin with the optimiser itself."""
+    return (args[1] if len(args) > 1 else kwargs.get("closure")) is not None

@@ -1,17 +1,26 @@
-"""What was seen in a step: the calls of modules in a forward pass, the gradients that came back, weights and losses."""
+"""What a watched step records: calls of modules, the gradients that come back, parameters and losses.
 
+Passes of one step are pooled.  Up to 64 calls of a module are kept side by side; more are folded into one: sums of
+squares, sums, maxima and counts, so that memory does not grow with their number.  Medians need every sample, and are
+undefined beyond 65,536 of them.
+"""
+
+import math
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from sonde.observe.heard_losses import HeardLoss
-from sonde.observe.updates import Parameters
-from sonde.observe.watched_modules import Spot
+from sonde.metrics.reductions import exact_dtype
+from sonde.observe.updates import ParameterNorms
+from sonde.observe.watched_modules import WatchedModule
 
-Key = tuple[str, int]  # module, number of its call in the pass
+CallKey = tuple[str, int]  # module, number of its call in the pass
+
+backward_pass = torch._C._current_graph_task_id  # the number of the backward pass under way; -1 outside
 
 NO_GRADIENT = "no gradient came back to this output"
 NEEDS_NONE = "nothing that leads to this output asks for a gradient"
@@ -20,19 +29,133 @@ TWICE = "a second backward pass went through this output in one step"
 IN_PLACE = "the module changes its input in place"
 BY_KEYWORD = "its input came by keyword, where a change in place would not be noticed"
 
+FIRST_STEPS = 10  # steps that are all watched: most failures show there
+_RARELY = 1024  # watched steps between two costly ones, at most
+
+_SIDE_BY_SIDE = 64
+_SAMPLES = 1 << 16  # whose ratios are kept for a median
+
+_MANY_SAMPLES = f"the median of more than {_SAMPLES:,} samples is not kept"
+_CLOSE = 1e-3  # two weights are equal
+
+_AMBIGUOUS_WEIGHTS = (
+    "several losses in each of several backward passes, weighted in a way that does not tell the loss of the step: "
+    "give a function as loss=, and watch.log(loss)"
+)
+
+
+# Which steps are watched
+
+
+def is_watched(step: int, every: int) -> bool:
+    """Steps 0–9, and the multiples of `every`."""
+    return step < FIRST_STEPS or step % every == 0
+
+
+def next_watched(step: int, every: int) -> int:
+    """The first watched step after this one."""
+    return step + 1 if step + 1 < FIRST_STEPS else step // every * every + every
+
+
+def is_costly(step: int, every: int) -> bool:
+    """Step 0, the watched steps number 1, 4, 16, 64, … after it (25, 100, 400, 1600, …), and every 1024th."""
+    number, rest = divmod(step, every)
+    if rest:
+        return False
+    power_of_four = number > 0 and number & (number - 1) == 0 and number.bit_length() % 2 == 1
+    return number % _RARELY == 0 or power_of_four
+
+
+# Losses
+
+
+@dataclass(slots=True, eq=False)
+class RecordedLoss:
+    """One call of a loss, or a loss that the user logged.
+
+    A backward pass through a loss shows the weight w with which it was differentiated.  Losses of one backward pass are
+    parts of one sum, Σ w·loss; those of several backward passes are micro-batches, and are averaged.
+    """
+
+    value: Tensor  # its mean, a vector of one
+    is_share: bool = False  # it was divided by the samples of all micro-batches, not by its own
+    backward: int | None = None  # autograd's number of the backward pass that went through it
+    weight: Tensor | None = None  # Σ ∂(what is differentiated)/∂(entries of the loss)
+    part: Tensor | None = None  # Σ (the same)·(entries of the loss), where they are several
+
+    def record_weight(self, entries: Tensor | None, grad: Tensor) -> None:
+        """A gradient comes back to the loss; `entries` are its values where they are several."""
+        if self.backward is not None:
+            return
+        self.backward = backward_pass()
+        self.weight = grad.detach().sum().reshape(1)
+        self.part = None if entries is None else (grad.detach() * entries).sum().reshape(1)
+
+    def tensors(self) -> list[Tensor]:
+        return [tensor for tensor in (self.value, self.weight, self.part) if tensor is not None]
+
+
+def differentiated(losses: Sequence[RecordedLoss]) -> list[RecordedLoss]:
+    """The losses that a backward pass went through; all of them if it went through none."""
+    return [loss for loss in losses if loss.backward is not None] or list(losses)
+
+
+def loss_of_step(
+    losses: Sequence[RecordedLoss], read: Callable[[Tensor], float], scale: float, unscaled: str | None
+) -> tuple[float, str | None]:
+    """The loss, or NaN and the reason; `scale` is the factor that a GradScaler put into the weights."""
+    if all(loss.backward is None for loss in losses):
+        return _mean([read(loss.value) for loss in losses]), None
+    by_pass: dict[int | None, list[RecordedLoss]] = {}
+    for loss in losses:
+        by_pass.setdefault(loss.backward, []).append(loss)
+    shares = any(loss.is_share for loss in losses)
+    alone = not shares and all(len(group) == 1 for group in by_pass.values())
+    if alone and (len(losses) == 1 or unscaled is not None):
+        return _mean([read(loss.value) for loss in losses]), None
+    if unscaled is not None:
+        return math.nan, unscaled
+    sums = [sum(_weighted(loss, read) for loss in group) / scale for group in by_pass.values()]
+    if len(by_pass) == 1 or shares:
+        return sum(sums), None
+    tops = [
+        max(abs(read(loss.weight)) for loss in group if loss.weight is not None) / scale for group in by_pass.values()
+    ]
+    if abs(sum(tops) - 1) < _CLOSE:  # the weights share one loss out to the micro-batches
+        return sum(sums), None
+    if alone:
+        return _mean([read(loss.value) for loss in losses]), None
+    if all(abs(top - 1) < _CLOSE for top in tops):
+        return _mean(sums), None
+    return math.nan, _AMBIGUOUS_WEIGHTS
+
+
+def _weighted(loss: RecordedLoss, read: Callable[[Tensor], float]) -> float:
+    """The term of the loss in the sum that is differentiated."""
+    if loss.part is not None:
+        return read(loss.part)
+    return 0.0 if loss.weight is None else read(loss.weight) * read(loss.value)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+# One step
+
 
 class Output:
-    """One tensor that a module returned or took: vectors over its samples."""
+    """A tensor that a module returned or took: vectors over its samples."""
 
-    __slots__ = ("entries", "norms", "samples", "sums", "tops")
+    __slots__ = ("entries", "maxima", "norms", "samples", "sums")
 
-    def __init__(self, norms: Tensor, entries: int, sums: Tensor | None = None, tops: Tensor | None = None) -> None:
+    def __init__(self, norms: Tensor, entries: int, sums: Tensor | None = None, maxima: Tensor | None = None) -> None:
         self.norms, self.entries, self.samples = norms, entries, norms.shape[0]
-        self.sums, self.tops = sums, tops
+        self.sums, self.maxima = sums, maxima
 
 
 class Gradient:
-    """What came back to one tensor."""
+    """The gradient of one tensor."""
 
     __slots__ = ("entries", "fired", "halves", "norms", "reason", "samples")
 
@@ -45,8 +168,8 @@ class Gradient:
 
 
 @dataclass(slots=True)
-class Stream:
-    """Output against input, sample by sample."""
+class StreamNorms:
+    """‖out − in‖, ⟨in, out⟩, ‖in‖ and ‖out‖ of each sample."""
 
     steps: Tensor
     dots: Tensor
@@ -55,10 +178,10 @@ class Stream:
 
 
 @dataclass(slots=True)
-class Call:
+class ModuleCall:
     """One call of one module; the calls of a step's passes are pooled in the lists."""
 
-    spot: Spot
+    watched: WatchedModule
     number: int
     reason: str | None = None  # why its output cannot be read
     shape: tuple[int, ...] = ()
@@ -66,7 +189,7 @@ class Call:
     outputs: Sequence[Output] = ()
     gradients: Sequence[Gradient] = ()
     inputs: Sequence[Output] = ()  # of a normalisation layer
-    streams: Sequence[Stream] = ()
+    streams: Sequence[StreamNorms] = ()
     stream_reason: str | None = None  # why input and output are not compared, where their shapes agree
     unit_bounds: Sequence[tuple[Tensor, Tensor]] = ()
     at_bounds: Sequence[Tensor] = ()
@@ -74,8 +197,8 @@ class Call:
     attention: Sequence[tuple[Tensor, Tensor]] = ()
 
     @property
-    def key(self) -> Key:
-        return self.spot.name, self.number
+    def key(self) -> CallKey:
+        return self.watched.name, self.number
 
 
 class Pass:
@@ -84,12 +207,12 @@ class Pass:
     def __init__(self, step: int, number: int, *, costly: bool) -> None:
         self.step, self.number = step, number
         self.costly = costly  # whether what takes longer is read as well
-        self.calls: dict[Key, Call] = {}  # in the order in which they returned
+        self.calls: dict[CallKey, ModuleCall] = {}  # in the order in which they returned
         self.counts: dict[str, int] = {}
         self.backward: int | None = None  # the autograd engine's number of the backward pass that came through it
         self.handles: list[Any] = []  # of the hooks on its outputs
         self.half = False  # whether anything was computed in float16
-        self.attention: dict[Key, list[tuple[Tensor, Tensor]]] = {}  # of calls that have not returned
+        self.attention: dict[CallKey, list[tuple[Tensor, Tensor]]] = {}  # of calls that have not returned
         self.units: int | None = None  # where the units of the last layer are
         self._seen: dict[int, tuple[weakref.ref[Tensor], int, Output, Gradient | None]] = {}
 
@@ -97,7 +220,7 @@ class Pass:
         self._seen[id(x)] = weakref.ref(x), x._version, output, gradient
 
     def known(self, x: Tensor) -> tuple[Output, Gradient | None] | None:
-        """What was read off this very tensor, if it is still what it was; no gradient where it was only an input."""
+        """What was read of this tensor, if it has not changed since; no gradient if it was an input only."""
         found = self._seen.get(id(x))
         if found is None or found[0]() is not x or found[1] != x._version:
             return None
@@ -105,28 +228,28 @@ class Pass:
 
 
 @dataclass(slots=True)
-class Sheet:
-    """Everything one watched step left behind, still on the device."""
+class StepRecord:
+    """Everything that one watched step recorded, still on the device."""
 
     step: int
-    calls: list[Call] = field(default_factory=list)
-    parameters: list[Parameters] = field(default_factory=list)
-    losses: list[HeardLoss] = field(default_factory=list)
+    calls: list[ModuleCall] = field(default_factory=list)
+    parameters: list[ParameterNorms] = field(default_factory=list)
+    losses: list[RecordedLoss] = field(default_factory=list)
     scale: Tensor | None = None  # of the loss, by a GradScaler
     unscaled_reason: str | None = None  # why gradients cannot be believed
     unseen: dict[str, str] = field(default_factory=dict)  # modules that were not called → why
-    left: dict[str, list[Tensor]] = field(default_factory=dict)  # norms of old and new gradient of a few parameters
+    stale: dict[str, list[Tensor]] = field(default_factory=dict)  # norms of old and new gradient of a few parameters
     in_eval: tuple[float, int] | None = None  # share in eval mode of the modules that act differently in it
 
     @property
-    def expected(self) -> int:
+    def expected_rows(self) -> int:
         """About how many rows it makes."""
         return 6 * len(self.calls) + 3 * sum(len(p.names) for p in self.parameters) + len(self.losses)
 
     def tensors(self) -> Iterable[Tensor]:
         for call in self.calls:
             for seen in (*call.outputs, *call.inputs):
-                yield from (t for t in (seen.norms, seen.sums, seen.tops) if t is not None)
+                yield from (t for t in (seen.norms, seen.sums, seen.maxima) if t is not None)
             for gradient in call.gradients:
                 yield from (t for t in (gradient.norms, gradient.halves) if t is not None)
             for stream in call.streams:
@@ -140,7 +263,88 @@ class Sheet:
             yield from (t for t in (known.weights, known.gradients, known.updates) if t is not None)
         for loss in self.losses:
             yield from loss.tensors()
-        for arrivals in self.left.values():
+        for arrivals in self.stale.values():
             yield from arrivals
         if self.scale is not None:
             yield self.scale
+
+
+# Pooling
+
+
+def pool(call: ModuleCall, later: ModuleCall) -> None:
+    """Add what a later pass of the same step recorded."""
+    for name in ("outputs", "gradients", "inputs", "streams", "unit_bounds", "at_bounds"):
+        setattr(call, name, (*getattr(call, name), *getattr(later, name)))
+    call.reason = call.reason or later.reason
+    call.stream_reason = call.stream_reason or later.stream_reason
+    if max(len(call.outputs), len(call.gradients)) > _SIDE_BY_SIDE:
+        _fold(call)
+
+
+def _fold(call: ModuleCall) -> None:
+    call.outputs, call.inputs = _folded_outputs(call.outputs), _folded_outputs(call.inputs)
+    call.gradients = _folded_gradients(call.gradients)
+    call.at_bounds = (_joint_sum(call.at_bounds),) if call.at_bounds else ()
+    call.unit_bounds = _folded_bounds(call.unit_bounds)
+    if call.streams:
+        call.streams = (_joined_streams(call.streams),)
+        if call.streams[0].steps.numel() > _SAMPLES:
+            call.streams, call.stream_reason = (), call.stream_reason or _MANY_SAMPLES
+
+
+def _folded_outputs(parts: Sequence[Output]) -> Sequence[Output]:
+    if not parts:
+        return ()
+    sums = [part.sums for part in parts if part.sums is not None]
+    maxima = [part.maxima for part in parts if part.maxima is not None]
+    folded = Output(
+        _joint_norm([part.norms for part in parts]),
+        sum(part.entries for part in parts),
+        _joint_sum(sums) if sums else None,
+        torch.cat([part.reshape(-1) for part in maxima]).amax().reshape(1) if maxima else None,
+    )
+    folded.samples = sum(part.samples for part in parts)
+    return (folded,)
+
+
+def _folded_gradients(parts: Sequence[Gradient]) -> Sequence[Gradient]:
+    folded = Gradient(next((part.reason for part in parts if part.reason), None))
+    folded.fired = max((part.fired for part in parts), default=0)
+    came = [(part, part.norms) for part in parts if part.norms is not None]
+    if came:
+        folded.norms = _joint_norm([norms for _, norms in came])
+        folded.entries = sum(part.entries for part, _ in came)
+        folded.samples = sum(part.samples for part, _ in came)
+        folded.halves = next((part.halves for part, _ in came if part.halves is not None), None)
+    return (folded,)
+
+
+def _joint_norm(norms: Sequence[Tensor]) -> Tensor:
+    """√(Σ‖·‖²), a vector of one."""
+    joined = torch.cat(list(norms))
+    return joined.to(exact_dtype(joined)).square().sum().sqrt().reshape(1)
+
+
+def _joint_sum(parts: Sequence[Tensor]) -> Tensor:
+    joined = torch.cat(list(parts))
+    return joined.to(exact_dtype(joined)).sum().reshape(1)
+
+
+def _folded_bounds(parts: Sequence[tuple[Tensor, Tensor]]) -> Sequence[tuple[Tensor, Tensor]]:
+    """Smallest and largest value of each unit; one pair for each number of units that occurs."""
+    by_size: dict[int, list[tuple[Tensor, Tensor]]] = {}
+    for pair in parts:
+        by_size.setdefault(pair[1].numel(), []).append(pair)
+    found = []
+    for pairs in by_size.values():
+        high = torch.stack([pair[1] for pair in pairs]).amax(0)
+        never_negative = all(low is top for low, top in pairs)
+        found.append((high if never_negative else torch.stack([pair[0] for pair in pairs]).amin(0), high))
+    return found
+
+
+def _joined_streams(streams: Sequence[StreamNorms]) -> StreamNorms:
+    return StreamNorms(
+        *(torch.cat([getattr(stream, part) for stream in streams]) for part in ("steps", "dots", "inputs", "outputs"))
+    )

@@ -15,10 +15,11 @@ from torch import nn
 from sonde.analysis.diagnosis.finding import Findings
 from sonde.analysis.diagnosis.signs import Signs
 from sonde.core.errors import SondeError
+from sonde.metrics.rows import WATCHED
+from sonde.observe import warn
 from sonde.observe.recorder import Recorder
-from sonde.observe.row_sinks import Memory, Sink, Stored
-from sonde.observe.watch_warning import warn
-from sonde.observe.watched_modules import COMPILED, SCRIPTED, Layers, find_spots, inside, named_parameters
+from sonde.observe.row_writer import MemorySink, RowSink, StoreSink
+from sonde.observe.watched_modules import COMPILED, SCRIPTED, Layers, WatchedModel, unwrapped
 from sonde.store.environment import describe
 from sonde.store.journal import Journal, folder_name
 from sonde.store.place import Place, place
@@ -26,7 +27,7 @@ from sonde.store.place import Place, place
 _watches: "weakref.WeakKeyDictionary[nn.Module, weakref.ref[Recorder]]" = weakref.WeakKeyDictionary()
 _exiting = False
 
-TARGETS = ("labels", "label", "targets", "target")  # by which names they are in a mapping
+_TARGETS = ("labels", "label", "targets", "target")  # by which names they are in a mapping
 
 
 def _note_exit() -> None:
@@ -50,16 +51,16 @@ class Watch:
         self.runs = where  # the store, or None
         self._end = None if recorder is None else weakref.finalize(self, _dropped, recorder)
         atexit.unregister(_note_exit)
-        atexit.register(_note_exit)  # last in, so that it is known when the end of the process calls `_dropped`
+        atexit.register(_note_exit)  # registered last, so that it runs before the finalizers that call `_dropped`
 
     @property
     def rows(self) -> pl.DataFrame:
         """One measurement a row: run, step, module, metric, value, defined, reason and more."""
-        return _nothing() if self._recorder is None else self._recorder.rows()
+        return pl.DataFrame(schema=WATCHED) if self._recorder is None else self._recorder.rows()
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What was seen in the first step: modules in order of execution, parameters, inputs, mode."""
+        """Facts of the first step: modules in order of execution, parameters, inputs, modes."""
         if self._recorder is None:
             return {}
         if not self._recorder.closed:
@@ -68,7 +69,7 @@ class Watch:
 
     @property
     def step(self) -> int:
-        """How many steps have been seen."""
+        """The number of steps so far."""
         return 0 if self._recorder is None else self._recorder.step
 
     def log(self, loss: float | torch.Tensor) -> None:
@@ -80,13 +81,13 @@ class Watch:
                 self._recorder.give_up(error)
 
     def experiment_with(self, loss: Callable[..., Any] | None) -> None:
-        """Take this loss of (output, y) for the experiments of a diagnosis; what is recorded stays as it is."""
+        """Use this loss of (output, y) for the experiments of a diagnosis; what is recorded does not change."""
         self._loss = loss
 
     def diagnose(self, batch: Any = None) -> Findings:
         """What is wrong, where, since when, and what to try; nothing, where nothing is.
 
-        `batch`, a pair (x, y) or an item of the loader, allows for experiments on a copy, which settle much that rows
+        `batch`, a pair (x, y) or an item of the loader, allows for experiments on a copy, which find much that rows
         cannot; the loss is the one that `sonde.watch` was given, else the one that the model returns.
         """
         from sonde.analysis.diagnosis.diagnose import diagnose
@@ -94,25 +95,25 @@ class Watch:
         return diagnose(self.signs(batch))
 
     def signs(self, batch: Any = None) -> Signs:
-        """What a diagnosis goes by: rows, facts and, where a batch (x, y) is given, experiments on a copy."""
+        """The input of a diagnosis: rows, facts and, with a batch (x, y), the results of experiments on a copy."""
         recorder = self._recorder
         if recorder is None:
-            return Signs(rows=_nothing(), facts={}, steps=0)
+            return Signs(rows=pl.DataFrame(schema=WATCHED), facts={}, steps=0)
         rows, known = self.rows, self.facts
         trials = known.get("experiments")
         if batch is not None:
-            found = self._trials(recorder, batch, rows, known)
+            found = self._experiments(recorder, batch, rows, known)
             if found is not None:
                 trials = found
                 recorder.add_facts({"experiments": trials})
         return Signs(rows=rows, facts=known, steps=recorder.step, trials=trials)
 
-    def _trials(
+    def _experiments(
         self, recorder: Recorder, batch: Any, rows: pl.DataFrame, known: dict[str, Any]
     ) -> dict[str, Any] | None:
-        from sonde.observe.experiments.overfit import recipe
-        from sonde.observe.experiments.returned import own_loss
-        from sonde.observe.experiments.run_experiments import settle
+        from sonde.observe.experiments.copies import optimiser_recipes
+        from sonde.observe.experiments.losses import own_loss
+        from sonde.observe.experiments.run_experiments import run_experiments
 
         x, y = _inputs_and_targets(batch)
         model = recorder.model
@@ -121,18 +122,18 @@ class Watch:
             return None
         names, optimisers = recorder.trained
         so_far = Signs(rows=rows, facts=known, steps=recorder.step)
-        unfelt = {p["name"] for p in known.get("parameters", []) if p["requires_grad"]} & so_far.without_gradient
+        without = {p["name"] for p in known.get("parameters", []) if p["requires_grad"]} & so_far.without_gradient
         try:
-            with recorder.not_listening():
-                return settle(
+            with recorder.paused():
+                return run_experiments(
                     model,
                     self._loss or own_loss,
                     x,
                     y,
                     facts=known,
                     start=None if recorder.start is None else recorder.start.state,
-                    optimisers=recipe(optimisers, names, known),
-                    unfelt=sorted(unfelt),
+                    optimisers=optimiser_recipes(optimisers, names, known),
+                    without_gradient=sorted(without),
                     last_loss=so_far.last_loss,
                 )
         except Exception as error:
@@ -142,7 +143,7 @@ class Watch:
             return None
 
     def close(self) -> None:
-        """Write what is left and take every hook away; what was recorded stays readable."""
+        """Write what is left and remove every hook; what was recorded stays readable."""
         if self._recorder is not None:
             self._recorder.close()
 
@@ -180,7 +181,7 @@ def watch(
 ) -> Watch:
     """Record what happens in the modules of a model while it is trained; training itself is not changed by a bit.
 
-    Steps 0–9 and every 25th (`every`) are looked at; a step ends with the optimiser's.  `loss`: a module is recorded
+    Steps 0–9 and every 25th (`every`) are recorded; a step ends with the optimiser's.  `loss`: a module is recorded
     by itself.  `runs`: the store, or None to keep rows in memory.  `layers`: a pattern ("encoder.*"), several, or a
     function of name and module.  `scaler`: the GradScaler, where one is in use.  `provenance`: store the name of the
     machine and the arguments of the program, which may hold secrets, too.  Keep what is returned in a variable:
@@ -188,15 +189,15 @@ def watch(
     """
     _check(model, every)
     known = [_inner(optimizer) for optimizer in optimizers]
-    _check_optimisers(model, known)
-    spots = find_spots(model, layers)
-    known_before = _watches.pop(inside(model), None)
+    watched = WatchedModel(model, layers)
+    _check_optimisers(watched, type(model).__name__, known)
+    known_before = _watches.pop(unwrapped(model), None)
     before = None if known_before is None else known_before()
     if before is not None:
         before.close()
     if _rank() != 0:
         return Watch(None, "", None)
-    title = next(spot.type for spot in spots if spot.is_root)
+    title = watched.root.type
     about = {
         "label": name or title,
         "model": title,
@@ -207,18 +208,16 @@ def watch(
     }
     sink, run, where = _sink(runs, name or title, about, every, model, provenance)
     recorder = Recorder(
-        model,
+        watched,
         known,
-        spots,
         loss=loss if isinstance(loss, nn.Module) else None,
         every=every,
         scaler=scaler,
         sink=sink,
         run=run,
-        layers=layers,
     )
-    _watches[inside(model)] = weakref.ref(recorder)
-    if any(spot.hidden in (COMPILED, SCRIPTED) for spot in spots):
+    _watches[unwrapped(model)] = weakref.ref(recorder)
+    if any(module.hidden in (COMPILED, SCRIPTED) for module in watched.modules):
         warn("compiled and TorchScript modules are seen from outside only: outputs and gradients inside are undefined")
     return Watch(recorder, run, where, loss)
 
@@ -230,9 +229,9 @@ def _sink(
     every: int,
     model: nn.Module,
     provenance: bool,
-) -> tuple[Sink, str, Place | None]:
+) -> tuple[RowSink, str, Place | None]:
     if runs is None:
-        return Memory(every), folder_name(name), None
+        return MemorySink(every), folder_name(name), None
     where = place(runs)
     device = str(next(model.parameters()).device)
     started = datetime.now(UTC)
@@ -241,13 +240,13 @@ def _sink(
         "environment": describe(torch.get_num_threads(), device, provenance=provenance),
     }
     journal = Journal(where, f"{folder_name(name)}-{started:%Y%m%d-%H%M%S}", about, session)
-    return Stored(journal, every), journal.id, where
+    return StoreSink(journal, every), journal.id, where
 
 
 def _inputs_and_targets(batch: Any) -> tuple[Any, Any]:
     """x and y of a batch as a loader gives it."""
     if isinstance(batch, Mapping):
-        return dict(batch), next((batch[name] for name in TARGETS if name in batch), None)
+        return dict(batch), next((batch[name] for name in _TARGETS if name in batch), None)
     if not isinstance(batch, tuple | list) or len(batch) < 2:
         raise SondeError(
             f"diagnose(batch=…): {type(batch).__name__} is neither a pair (x, y) nor a mapping: give (x, y), with a "
@@ -278,13 +277,12 @@ def _inner(optimizer: Any) -> torch.optim.Optimizer:
     return optimizer
 
 
-def _check_optimisers(model: nn.Module, optimisers: list[torch.optim.Optimizer]) -> None:
-    own = {id(parameter) for _, parameter in named_parameters(model)}
+def _check_optimisers(model: WatchedModel, name: str, optimisers: list[torch.optim.Optimizer]) -> None:
     for optimiser in optimisers:
         held = {id(parameter) for group in optimiser.param_groups for parameter in group["params"]}
-        if not held & own:
+        if not held & model.names.keys():
             raise SondeError(
-                f"{type(optimiser).__name__} holds no parameter of this {type(model).__name__}: give the optimiser "
+                f"{type(optimiser).__name__} holds no parameter of this {name}: give the optimiser "
                 "that was made from its parameters()"
             )
 
@@ -295,7 +293,7 @@ def _rank() -> int:
 
 
 def _share() -> dict[str, Any]:
-    """Among several processes: whose values these are."""
+    """Which process the values are of, where there are several."""
     distributed = torch.distributed
     if not (distributed.is_available() and distributed.is_initialized()) or distributed.get_world_size() == 1:
         return {}
@@ -310,14 +308,8 @@ def _size(parameter: torch.Tensor) -> int:
     return 0 if isinstance(parameter, nn.parameter.UninitializedParameter) else parameter.numel()
 
 
-def _nothing() -> pl.DataFrame:
-    from sonde.metrics.rows import WATCHED
-
-    return pl.DataFrame(schema=WATCHED)
-
-
 def _dropped(recorder: Recorder) -> None:
-    """The handle is gone: at the end of the process, of a function, or because nobody kept it."""
+    """Close the recorder of a handle that was freed, at the end of the process or before."""
     if recorder.step == 0 and not recorder.closed and not recorder.facts:
         warn("the watch ended before the first step: keep it in a variable, `watch = sonde.watch(model, optimizer)`")
     crash = getattr(sys, "last_value", None)

@@ -1,7 +1,8 @@
-"""The modules of a model: how they are named, which are watched, and what their kind makes worth reading."""
+"""The modules of a model: their names, which are watched, what is read of each kind, and which were replaced."""
 
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 import torch
@@ -9,11 +10,12 @@ from torch import nn
 
 from sonde.core.errors import SondeError, nearest
 
-WHOLE = "(model)"  # the name of the model itself
+WHOLE_MODEL = "(model)"  # the name of the model itself
 COMPILED = "the module is compiled: what happens inside is not seen"
 FROZEN = "frozen and in eval mode, where a hook would change the way PyTorch computes it"
 SCRIPTED = "the module is TorchScript: what happens inside is not seen"
 WITHIN_ATTENTION = "MultiheadAttention uses its weights without calling it"
+REMOVED = "the module is no longer part of the model"
 
 Layers = str | Iterable[str] | Callable[[str, nn.Module], bool] | None
 
@@ -47,7 +49,7 @@ _KINDS: dict[str, tuple[type[nn.Module], ...]] = {
 }
 
 
-class Spot:
+class WatchedModule:
     """A module that may be watched, and what is known of it before it is called."""
 
     def __init__(self, name: str, module: nn.Module, *, chosen: bool | None, hidden: str | None) -> None:
@@ -56,8 +58,8 @@ class Spot:
         self.type = str(getattr(module, "original_name", type(module).__name__))  # of TorchScript, what it was
         self.chosen = chosen  # None: decided by the shapes of its first call
         self.hidden = hidden  # why its calls cannot be seen
-        self.silent: str | None = None  # why they are not to be seen as long as the model is as it is
-        self.is_root = name == WHOLE
+        self.skipped: str | None = None  # why it gets no hooks while the model is as it is
+        self.is_root = name == WHOLE_MODEL
         self.activation = _is_activation(module)
         self.bounds = next((bounds for kind, bounds in _BOUNDS if isinstance(module, kind)), None)
         self.never_negative = isinstance(module, _NEVER_NEGATIVE)
@@ -75,22 +77,24 @@ def _is_activation(module: nn.Module) -> bool:
     return known and not isinstance(module, nn.MultiheadAttention)
 
 
-def find_spots(model: nn.Module, layers: Layers = None) -> list[Spot]:
+def find_modules(model: nn.Module, layers: Layers = None) -> list[WatchedModule]:
     """Every module by its name, those to be watched marked; a module used under two names has the first."""
-    found = spots_of(model, layers)
-    if layers is not None and not any(spot.chosen for spot in found):
+    found = _modules_of(model, layers)
+    if layers is not None and not any(watched.chosen for watched in found):
         named = layers if isinstance(layers, str) else "it"
         raise SondeError(f"layers={layers!r}: no module matches {named!r}; {nearest(named, [s.name for s in found])}")
     return found
 
 
-def spots_of(model: nn.Module, layers: Layers = None) -> list[Spot]:
-    """The same, whether any of them is to be watched or not."""
-    wanted = _wanted(layers)
-    return [Spot(name, module, chosen=wanted(name, module), hidden=hidden) for name, module, hidden in walk(model)]
+def _modules_of(model: nn.Module, layers: Layers) -> list[WatchedModule]:
+    chosen = _chosen(layers)
+    return [
+        WatchedModule(name, module, chosen=chosen(name, module), hidden=hidden)
+        for name, module, hidden in _walk(model, WHOLE_MODEL, None, set())
+    ]
 
 
-def _wanted(layers: Layers) -> Callable[[str, nn.Module], bool | None]:
+def _chosen(layers: Layers) -> Callable[[str, nn.Module], bool | None]:
     if layers is None:
         return lambda name, module: True if any(_own_parameters(module)) or _is_activation(module) else None
     if callable(layers):
@@ -99,15 +103,11 @@ def _wanted(layers: Layers) -> Callable[[str, nn.Module], bool | None]:
     return lambda name, module: any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def walk(model: nn.Module) -> Iterator[tuple[str, nn.Module, str | None]]:
-    """Name, module and why its calls are not seen, without the wrappers of compiling and distributing."""
-    yield from _walk(model, WHOLE, None, set())
-
-
 def _walk(
     module: nn.Module, name: str, hidden: str | None, seen: set[int]
 ) -> Iterator[tuple[str, nn.Module, str | None]]:
-    module = inside(module)
+    """Name, module and why its calls are not seen, without the wrappers of compiling and distributing."""
+    module = unwrapped(module)
     if id(module) in seen:
         return
     seen.add(id(module))
@@ -117,17 +117,17 @@ def _walk(
     if getattr(module, "_compiled_call_impl", None) is not None:
         hidden = COMPILED
     yield name, module, hidden
-    content = contents(module)
+    content = uncompiled(module)
     if content is not module:
         seen.add(id(content))
         hidden = COMPILED
     if isinstance(content, nn.MultiheadAttention):
         hidden = hidden or WITHIN_ATTENTION
     for part, child in content.named_children():
-        yield from _walk(child, part if name == WHOLE else f"{name}.{part}", hidden, seen)
+        yield from _walk(child, part if name == WHOLE_MODEL else f"{name}.{part}", hidden, seen)
 
 
-def inside(module: nn.Module) -> nn.Module:
+def unwrapped(module: nn.Module) -> nn.Module:
     """The module that DistributedDataParallel, DataParallel or a checkpoint wrapper calls."""
     while True:
         if isinstance(module, nn.parallel.DistributedDataParallel | nn.DataParallel):
@@ -139,24 +139,24 @@ def inside(module: nn.Module) -> nn.Module:
         module = held[0]
 
 
-def contents(module: nn.Module) -> nn.Module:
-    """The module that a wrapper of torch.compile stands for; else the module itself."""
+def uncompiled(module: nn.Module) -> nn.Module:
+    """The module that torch.compile wraps; else the module itself."""
     if isinstance(module, torch.jit.ScriptModule):
         return module
     inner = module._modules.get("_orig_mod")
     return module if inner is None else inner
 
 
-def named_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+def _named_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     """Every name of every parameter: one that is shared comes under each of its names."""
-    for name, module, _ in walk(model):
-        for part, parameter in _own_parameters(contents(module)):
+    for name, module, _ in _walk(model, WHOLE_MODEL, None, set()):
+        for part, parameter in _own_parameters(uncompiled(module)):
             if parameter is not None:
-                yield part if name == WHOLE else f"{name}.{part}", parameter
+                yield part if name == WHOLE_MODEL else f"{name}.{part}", parameter
 
 
 def _own_parameters(module: nn.Module) -> Iterable[tuple[str, nn.Parameter | None]]:
-    """Those that the walk does not find in a submodule; TorchScript is not walked into."""
+    """The parameters of the module itself; of TorchScript, which is not walked into, all of them."""
     if isinstance(module, torch.jit.ScriptModule):
         return module.named_parameters()
     return module._parameters.items()
@@ -167,8 +167,8 @@ def is_lazy(parameter: torch.Tensor) -> bool:
     return isinstance(parameter, nn.parameter.UninitializedParameter)
 
 
-def mode_matters(model: nn.Module) -> list[nn.Module]:
-    """Modules that act in another way in training, in parts of the model that learn: dropout, batch statistics."""
+def modules_with_modes(model: nn.Module) -> list[nn.Module]:
+    """Modules that train and eval mode change, in parts of the model that learn: dropout, batch statistics."""
     found: list[nn.Module] = []
 
     def visit(module: nn.Module, learns: bool) -> None:
@@ -187,10 +187,99 @@ def mode_matters(model: nn.Module) -> list[nn.Module]:
     return found
 
 
-def goes_fast(module: nn.Module) -> bool:
+def has_fast_path(module: nn.Module) -> bool:
     """Whether PyTorch may compute this encoder layer in one kernel, as long as nothing is hooked to it."""
     return (
         isinstance(module, nn.TransformerEncoderLayer)
         and not module.training
         and not any(parameter.requires_grad for parameter in module.parameters())
     )
+
+
+@dataclass(slots=True)
+class Replacement:
+    """Modules and parameters that replaced others while the model was watched, by name."""
+
+    step: int
+    modules: list[str] = field(default_factory=list)  # others than before, or new
+    removed: list[str] = field(default_factory=list)
+    parameters: list[str] = field(default_factory=list)  # likewise
+    not_in_optimiser: list[str] = field(default_factory=list)  # of these, where an optimiser was given
+
+    def __str__(self) -> str:
+        parts = [
+            f"{words} {', '.join(names[:4])}{' …' if len(names) > 4 else ''}"
+            for words, names in (
+                ("new in place of others:", self.modules or self.parameters),
+                ("gone:", self.removed),
+                ("in no optimiser that was given:", self.not_in_optimiser),
+            )
+            if names
+        ]
+        return f"the model is not the one of the steps before (step {self.step}): {'; '.join(parts)}"
+
+
+class WatchedModel:
+    """The modules and parameters of a model as they are now, to notice when the program replaces some of them."""
+
+    def __init__(self, model: nn.Module, layers: Layers = None) -> None:
+        self.model, self._layers = weakref.ref(model), layers
+        self._read(model, find_modules(model, layers))
+
+    def _read(self, model: nn.Module, modules: list[WatchedModule]) -> None:
+        self.modules = modules
+        self.root = next(watched for watched in modules if watched.is_root)
+        names: dict[int, list[str]] = {}
+        for name, parameter in _named_parameters(model):
+            names.setdefault(id(parameter), []).append(name)
+        self.names = {place: known[0] for place, known in names.items()}  # first name of each parameter, by identity
+        self.shared = [known for known in names.values() if len(known) > 1]  # names of one and the same parameter
+        self._parameters = [weakref.ref(parameter) for parameter in model.parameters()]
+        self._compares_parameters = not (torch.distributed.is_available() and torch.distributed.is_initialized())
+        self._held = [self._identities(module) for watched in modules if (module := watched.module()) is not None]
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """The parameters that still exist."""
+        return [parameter for known in self._parameters if (parameter := known()) is not None]
+
+    def is_unchanged(self) -> bool:
+        """Whether every module and parameter is still there and in its place.
+
+        Tensors that `torch.func.functional_call` puts in the place of parameters for one call do not count.  Among
+        several processes parameters are not compared: sharded ones are exchanged for whole ones in every pass.
+        """
+        modules = [module for watched in self.modules if (module := watched.module()) is not None]
+        gone = self._compares_parameters and any(known() is None for known in self._parameters)
+        if gone or len(modules) < len(self.modules):
+            return False
+        return all(
+            held == self._identities(module) or _is_borrowed(module)
+            for held, module in zip(self._held, modules, strict=True)
+        )
+
+    def _identities(self, module: nn.Module) -> list[int]:
+        """Identities of submodules and parameters, which are unique as long as none is freed."""
+        held = map(id, module._parameters.values()) if self._compares_parameters else ()
+        return [*map(id, module._modules.values()), *held]
+
+    def renew(self, model: nn.Module, step: int) -> Replacement:
+        """Read the model again, and return what is new and what is gone."""
+        known = {watched.name: watched for watched in self.modules}
+        before = {id(parameter) for parameter in self.parameters}
+        now = []
+        for found in _modules_of(model, self._layers):
+            old = known.get(found.name, found)
+            now.append(old if old.module() is found.module() else found)
+        self._read(model, now)
+        return Replacement(
+            step,
+            modules=[watched.name for watched in now if watched is not known.get(watched.name)],
+            removed=[name for name in known if name not in {watched.name for watched in now}],
+            parameters=[name for place, name in self.names.items() if place not in before],
+        )
+
+
+def _is_borrowed(module: nn.Module) -> bool:
+    there = (parameter for parameter in module._parameters.values() if parameter is not None)
+    return not all(isinstance(parameter, nn.Parameter) for parameter in there)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from sonde.metrics import family_of
+from sonde.metrics import family_of, stored_name
 
 Heavy = tuple[str, ...]
 """Families that the index leaves out of a run."""
@@ -19,6 +19,11 @@ class Wanted:
     metrics: Collection[str] | None = None  # None: all
     layers: bool = True  # whether measurements of single layers are wanted, beside those of the whole network
     where: pl.Expr | None = None
+
+    def __post_init__(self) -> None:
+        """Metrics may be asked for by their aliases."""
+        if self.metrics is not None:
+            object.__setattr__(self, "metrics", frozenset(map(stored_name, self.metrics)))
 
     @property
     def nothing(self) -> bool:

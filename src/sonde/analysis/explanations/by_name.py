@@ -12,7 +12,7 @@ from sonde.analysis.explanations.diagnoses import DIAGNOSES
 from sonde.analysis.explanations.explanation import Explanation
 from sonde.analysis.explanations.words import WORDS
 from sonde.core.errors import SondeError, nearest
-from sonde.metrics import TRAINED, WATCHED, Metric
+from sonde.metrics import ALIASES, TRAINED, WATCHED, Metric
 
 
 def _of_metric(metric: Metric) -> Explanation:
@@ -45,9 +45,11 @@ def _as_key(name: str) -> str:
     return name.replace("-", "_").replace(" ", "_").casefold()
 
 
-SYMBOLS = {"chance": "null"} | {
-    _as_key(metric.symbol): metric.name for metric in (*WATCHED.values(), *TRAINED.values()) if metric.symbol
-}
+SYMBOLS = (
+    {"chance": "null"}
+    | ALIASES
+    | {_as_key(metric.symbol): metric.name for metric in (*WATCHED.values(), *TRAINED.values()) if metric.symbol}
+)
 """Other ways to ask for a name."""
 
 

@@ -1,16 +1,19 @@
 """Probes, chosen by name: each turns a snapshot into readings."""
 
 from collections.abc import Callable, Iterator
+from typing import Literal, assert_never
 
 from sonde.metrics import TRAINED
-from sonde.metrics.probes import credit, drift, gradients, nudge, rho, signal, weights
-from sonde.metrics.probes.schedule import Schedule, epochs_of
+from sonde.metrics.probes import credit, gradients, perturbation, signal, weights
 from sonde.metrics.probes.snapshot import DRAWS, FEW_DRAWS, Context, Redrawn, Snapshot, take
 from sonde.metrics.rows import Reading
 
+Schedule = Literal["every_epoch", "every_k", "log_spaced", "final"]
+"""At which epochs probes measure."""
+
 Probe = Callable[[Snapshot], Iterator[Reading]]
 
-_MODULES = (gradients, signal, credit, rho, nudge, drift, weights)
+_MODULES = (gradients, signal, credit, perturbation, weights)
 _FUNCTIONS = {name: thing for module in _MODULES for name, thing in vars(module).items() if callable(thing)}
 
 PROBES: dict[str, Probe] = {metric.probe: _FUNCTIONS[metric.probe] for metric in TRAINED.values() if metric.probe}
@@ -28,3 +31,23 @@ __all__ = [
     "epochs_of",
     "take",
 ]
+
+
+def epochs_of(schedule: Schedule, k: int, epochs: int) -> set[int]:
+    """The epochs of a run at which probes measure; 0 is the initialisation.
+
+    `every_k` takes the multiples of k, `log_spaced` the powers of k; both also the first and the last epoch, 0 and
+    `epochs`.  `final` takes the last alone.
+    """
+    match schedule:
+        case "every_epoch":
+            return set(range(epochs + 1))
+        case "every_k":
+            return {*range(0, epochs + 1, k), epochs}
+        case "log_spaced":
+            powers = {k**n for n in range(epochs.bit_length()) if k**n <= epochs}
+            return {0, *powers, epochs}
+        case "final":
+            return {epochs}
+        case _:
+            assert_never(schedule)

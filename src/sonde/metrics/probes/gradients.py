@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from sonde.core.generators import put_back
-from sonde.metrics.probes.over_samples import cosines, median_of_all, median_of_defined, rms, sample_norms
 from sonde.metrics.probes.signal import NO_LINEAR
 from sonde.metrics.probes.snapshot import Snapshot
+from sonde.metrics.reductions import cosines, median_of_all, median_of_defined, rms, sample_norms
 from sonde.metrics.rows import Reading, undefined
 from sonde.network import leaf_at
 
@@ -96,8 +96,8 @@ def preact_grad_norm(snapshot: Snapshot) -> Iterator[Reading]:
         yield Reading(metric="preact_grad_norm", layer=layer, value=norm, samples=snapshot.samples)
 
 
-BATCH = 128
-BATCHES = 8
+_BATCH = 128
+_BATCHES = 8
 
 
 def cross_batch_cosine(snapshot: Snapshot) -> Iterator[Reading]:
@@ -106,24 +106,24 @@ def cross_batch_cosine(snapshot: Snapshot) -> Iterator[Reading]:
     Where there are fewer samples, over as many such batches as there are.
     """
     metric, layer = "cross_batch_cosine", snapshot.depth // 2
-    available = min(BATCHES, snapshot.context.test_samples // BATCH)
+    available = min(_BATCHES, snapshot.context.test_samples // _BATCH)
     if snapshot.context.test is None or available < 2:
-        yield undefined(metric, f"fewer than two batches of {BATCH} test samples", layer=layer)
+        yield undefined(metric, f"fewer than two batches of {_BATCH} test samples", layer=layer)
         return
     means = []
-    for first in range(0, available * BATCH, BATCH):
-        mean_d = _gradient(snapshot, layer, *snapshot.context.test(first, first + BATCH)).mean(0)
+    for first in range(0, available * _BATCH, _BATCH):
+        mean_d = _gradient(snapshot, layer, *snapshot.context.test(first, first + _BATCH)).mean(0)
         if mean_d.isfinite().all() and mean_d.any():
             means.append(mean_d)
     if len(means) < 2:
         why = "fewer than two batches have a gradient that is finite and not zero"
         reason = snapshot.unread[layer] or why
-        yield undefined(metric, reason, layer=layer, samples=len(means) * BATCH)
+        yield undefined(metric, reason, layer=layer, samples=len(means) * _BATCH)
         return
     means_Bd = torch.stack(means)
     one, other = torch.triu_indices(len(means), len(means), offset=1)
     value = cosines(means_Bd[one], means_Bd[other]).mean().item()
-    yield Reading(metric=metric, layer=layer, value=value, samples=len(means) * BATCH)
+    yield Reading(metric=metric, layer=layer, value=value, samples=len(means) * _BATCH)
 
 
 def _gradient(snapshot: Snapshot, layer: int, x: Tensor, y: Tensor) -> Tensor:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import torch
 
-from sonde.metrics.probes.over_samples import cosines, median_of_all, median_of_defined, sample_norms
 from sonde.metrics.probes.snapshot import Snapshot
+from sonde.metrics.reductions import cosines, median_of_all, median_of_defined, sample_norms
 from sonde.metrics.rows import Reading, undefined
 
 

@@ -1,4 +1,4 @@
-"""One look at the network: a double-precision copy evaluated on the probe batch.
+"""A snapshot of the network: a double-precision copy evaluated on the probe batch.
 
 N samples, d width, C outputs, L blocks.  The copy leaves the network, its gradients, its mode and every generator
 as they were.  The forward pass runs once and the gradient comes back once; all probes share them.
@@ -21,17 +21,17 @@ from sonde.network.losses import Loss
 from sonde.network.pooling import Reader
 
 DRAWS = 20
-"""How often chance is drawn where credit is judged: with ρ."""
+"""Draws of the null at epochs where ρ is measured."""
 
 FEW_DRAWS = 4
-"""And where the cosine alone is measured, at every epoch."""
+"""Draws of the null at epochs where the cosine alone is measured."""
 
 Redrawn = Callable[["Snapshot", torch.Generator], Sequence[Tensor]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Context:
-    """What probes may know beside the network and the batch; what is not given, they call undefined."""
+    """What probes may use beside the network and the batch; metrics that need what is not given are undefined."""
 
     credits: Callable[["Snapshot"], Sequence[Tensor]] | None = None  # the rule's a_0 … a_L
     feedback: Callable[["Snapshot"], Mapping[str, Tensor]] | None = None  # V by the names of the weights it replaces
@@ -68,7 +68,7 @@ class Snapshot:
 
     @property
     def samples(self) -> int:
-        """N, how many samples were looked at."""
+        """N, the number of samples."""
         return len(self.losses_N)
 
     @property
@@ -78,7 +78,7 @@ class Snapshot:
 
     @property
     def reader(self) -> Reader:
-        """Which vector of a sample is looked at."""
+        """Which vector of a sample is read."""
         assert self.net.reader is not None
         return self.net.reader
 
@@ -86,8 +86,8 @@ class Snapshot:
     def unread(self) -> list[str | None]:
         """Why nothing can be said of the gradient at what is read of each state, or None where something can.
 
-        A gradient of exactly zero at what is read beside one that is not zero elsewhere is no small gradient: the
-        output does not depend on what is read.
+        A gradient that is exactly zero at what is read, and not elsewhere, is not a small gradient: the output does not
+        depend on what is read.
         """
         reads = [bool(self.reader.credit(g).any()) or not bool(g.any()) for g in self.gradients]
         return [None if seen else "the readout does not read this token" for seen in reads]

@@ -1,13 +1,31 @@
-"""How the matrices that credit goes back through compare with the weights."""
+"""Parameters: how far each tensor moved, and how the matrices that carry credit back compare with the weights."""
 
 import math
 from collections.abc import Iterator
 
 from torch import Tensor
 
-from sonde.metrics.probes.over_samples import cosines, rms
 from sonde.metrics.probes.snapshot import Snapshot
+from sonde.metrics.reductions import cosines, rms
 from sonde.metrics.rows import Reading, undefined
+
+
+def drift(snapshot: Snapshot) -> Iterator[Reading]:
+    """‖W − W_init‖/‖W_init‖ of every parameter tensor, as `drift[name]`; undefined where W_init is zero."""
+    initial = snapshot.context.initial
+    for name, parameter in snapshot.net.named_parameters():
+        metric = f"drift[{name}]"
+        if initial is None:
+            yield undefined(metric, "the initial weights are not known")
+            continue
+        start = initial[name].to(parameter.device).double()
+        length = rms(start)
+        if length > 0:
+            value = rms(parameter - start) / length
+            yield Reading(metric=metric, value=value, samples=0)  # of weights, not of samples
+        else:
+            yield undefined(metric, "the initial tensor is zero")
+
 
 NO_MATRICES = "the rule replaces no weight matrix of this block on the way back"
 ZERO = "one of the matrices is zero or not finite"
@@ -41,7 +59,7 @@ def _ratio(v: Tensor, w: Tensor) -> float:
 
 
 def _reading(metric: str, block: int, value: float | None) -> Reading:
-    """No sample has a part in it."""
+    """A reading of weights, with 0 samples."""
     if value is None or not math.isfinite(value):
         return undefined(metric, NO_MATRICES if value is None else ZERO, layer=block)
     return Reading(metric=metric, layer=block, value=value, samples=0)

@@ -1,1 +1,1 @@
-"""Cheap tests on a copy of a model, where what was recorded cannot tell.  The model itself is never touched."""
+"""Short experiments on copies of a model, for what recorded rows cannot show.  The model itself is not changed."""

@@ -1,7 +1,9 @@
-"""Copies of a model and its batch: in another precision, with the weights it began with, with fresh ones."""
+"""Copies of a model and its batch: in another precision, with first or fresh weights, trained for a few steps."""
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,16 +12,24 @@ from torch import Tensor, nn
 
 from sonde.core.errors import SondeError
 from sonde.core.generators import put_back
+from sonde.metrics.reductions import root_mean_square
 from sonde.observe.facts import tensors
-from sonde.observe.watched_modules import contents, inside
+from sonde.observe.watched_modules import uncompiled, unwrapped
 
-Loss = Callable[[Any, Any], Tensor]
+OutputLoss = Callable[[Any, Any], Tensor]
+
+OptimiserRecipes = Sequence[tuple[type[torch.optim.Optimizer], list[dict[str, Any]]]]
+"""Classes and parameter groups; in a group, `params` are names of parameters."""
+
+FIT_STEPS = 50
+_FEWEST_STEPS = 10
+_FIT_SECONDS = 1.0  # of one fit; a large model gets fewer steps
 
 
 def copied(model: nn.Module, precision: torch.dtype | None = None) -> nn.Module:
     """A copy, in this precision and on a device that has it; its gradients are cleared."""
     try:
-        source = contents(inside(model))
+        source = uncompiled(unwrapped(model))
         twin = copy.deepcopy(source, _computed(source))
     except Exception as error:
         raise SondeError(
@@ -37,27 +47,51 @@ def _computed(model: nn.Module) -> dict[int, Any]:
     return {id(known): known.detach().clone() for known in kept if known.grad_fn is not None}
 
 
-def cast(value: Any, precision: torch.dtype | None) -> Any:
-    """Copies of tensors, floating-point ones in this precision; everything else as it is."""
+def map_tensors(change: Callable[[Tensor], Tensor], value: Any) -> Any:
+    """Nested tuples, lists and mappings with every tensor changed, and everything else as it is."""
     if isinstance(value, Tensor):
-        value = value.detach().clone()
-        return value.to(precision) if precision is not None and value.is_floating_point() else value
+        return change(value)
     if isinstance(value, Mapping):
-        return {key: cast(inner, precision) for key, inner in value.items()}
+        return {key: map_tensors(change, inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        inner = [cast(one, precision) for one in value]
+        inner = [map_tensors(change, one) for one in value]
         return inner if isinstance(value, list) else tuple(inner)
     return value
 
 
-def arguments(x: Any) -> tuple[Any, ...]:
-    """A tuple is several arguments; anything else is one."""
-    return x if isinstance(x, tuple) else (x,)
+def cast_tensors(value: Any, precision: torch.dtype | None) -> Any:
+    """Copies of tensors, floating-point ones in this precision."""
+
+    def change(x: Tensor) -> Tensor:
+        x = x.detach().clone()
+        return x.to(precision) if precision is not None and x.is_floating_point() else x
+
+    return map_tensors(change, value)
 
 
-def run(model: nn.Module, x: Any) -> Any:
-    """The model's output; a mapping is its keyword arguments."""
-    return model(**x) if isinstance(x, Mapping) else model(*arguments(x))
+def take_samples(value: Any, places: Tensor, many: int) -> Any:
+    """The samples at these places, of every tensor that has `many` along its first axis."""
+    return map_tensors(lambda x: x[places] if x.dim() and x.shape[0] == many else x, value)
+
+
+def standardised(value: Any) -> Any:
+    """Floating-point tensors with mean 0 and spread 1 in each feature (of maps and sequences: in each channel)."""
+
+    def change(x: Tensor) -> Tensor:
+        if not x.is_floating_point() or x.dim() < 2 or x.layout != torch.strided:
+            return x
+        axes = [0] if x.dim() == 2 else [axis for axis in range(x.dim()) if axis != (1 if x.dim() > 3 else x.dim() - 1)]
+        spread = x.std(axes, correction=0, keepdim=True)
+        return (x - x.mean(axes, keepdim=True)) / torch.where(spread > 0, spread, 1.0)
+
+    return map_tensors(change, value)
+
+
+def run_model(model: nn.Module, x: Any) -> Any:
+    """The model's output.  A mapping is its keyword arguments, a tuple its arguments; anything else is one argument."""
+    if isinstance(x, Mapping):
+        return model(**x)
+    return model(*x) if isinstance(x, tuple) else model(x)
 
 
 def reset(model: nn.Module) -> list[str]:
@@ -91,3 +125,126 @@ def generators_kept(seed: int | None = None) -> Iterator[None]:
         if seed is not None:
             torch.manual_seed(seed)
         yield
+
+
+# Targets
+
+
+def describe_targets(y: Any, outputs: Tensor | None) -> dict[str, Any]:
+    """`kind`: classes (whole numbers that name one), one-hot, labels (several may hold), binary, real, or none."""
+    if not isinstance(y, Tensor) or not y.numel() or y.is_complex():
+        return {"kind": "none"}
+    flat = y.detach().double()
+    known: dict[str, Any] = {
+        "shape": list(y.shape),
+        "mean": float(flat.mean()),
+        "std": float(flat.std(correction=0)),
+        "min": float(flat.min()),
+        "max": float(flat.max()),
+        "rms": float(root_mean_square(flat)),
+        "distinct": len(set(flat.flatten().tolist())),
+    }
+    return known | {"kind": _kind_of_targets(y, flat, outputs)}
+
+
+def _kind_of_targets(y: Tensor, flat: Tensor, outputs: Tensor | None) -> str:
+    if not y.is_floating_point():
+        named = outputs is None or (outputs.dim() == y.dim() + 1)
+        return "classes" if named else "binary" if flat.max() <= 1 and flat.min() >= 0 else "real"
+    if not bool(((flat == 0) | (flat == 1)).all()):
+        return "real"
+    if y.dim() < 2 or y.shape[-1] == 1:
+        return "binary"
+    if y.dim() == 2 and bool((flat.sum(-1) == 1).all()):
+        return "one-hot"
+    return "labels" if y.dim() == 2 and y.shape[-1] <= y.shape[0] else "real"
+
+
+def sample_count(x: Any, y: Any) -> int | None:
+    """How many samples a batch has: the first axis of its tensors; None where these differ."""
+    known = [tensor for _, tensor in tensors((x, y)) if tensor.layout != torch.strided or tensor.dim()]
+    if any(tensor.layout != torch.strided for tensor in known):
+        return None
+    sizes = {len(tensor) for tensor in known}
+    return sizes.pop() if len(sizes) == 1 else None
+
+
+# Fits
+
+
+def optimiser_recipes(
+    optimisers: Sequence[torch.optim.Optimizer], names: Mapping[int, str], facts: Mapping[str, Any]
+) -> OptimiserRecipes:
+    """How to make the same optimisers for a copy, with the rates of the first step."""
+    first_rates = {
+        (place, number): group["lr"]
+        for place, optimiser in enumerate(facts.get("optimisers", []))
+        for number, group in enumerate(optimiser["groups"])
+        if "lr" in group
+    }
+    made = []
+    for place, known in enumerate(optimisers):
+        groups = []
+        for number, group in enumerate(known.param_groups):
+            options = {key: value for key, value in group.items() if key not in ("params", "initial_lr")}
+            options["lr"] = first_rates.get((place, number), options.get("lr"))
+            members = [names[id(p)] for p in group["params"] if id(p) in names]
+            groups.append({**options, "params": members})
+        made.append((type(known), groups))
+    return made
+
+
+def _rebuilt(model: nn.Module, optimisers: OptimiserRecipes, rate: float) -> list[torch.optim.Optimizer]:
+    known = dict(model.named_parameters(remove_duplicate=False))
+    made = []
+    for kind, groups in optimisers:
+        own = []
+        for group in groups:
+            lr = group["lr"] * rate
+            own.append({**group, "params": [known[name] for name in group["params"] if name in known], "lr": lr})
+        own = [group for group in own if group["params"]]
+        if own:
+            build: Any = kind
+            made.append(build(own, lr=own[0]["lr"]))
+    return made
+
+
+def fit(
+    model: nn.Module, optimisers: OptimiserRecipes, loss: OutputLoss, x: Any, y: Any, *, rate: float = 1.0
+) -> dict[str, Any]:
+    """Train the model for fifty steps on one batch, with learning rates times `rate`; its losses."""
+    walks = _rebuilt(model, optimisers, rate)
+    losses: list[float] = []
+    begun = time.process_time()
+    moved = [p for walk in walks for group in walk.param_groups for p in group["params"] if p.requires_grad]
+    with torch.enable_grad():
+        for _ in range(FIT_STEPS):
+            value = loss(run_model(model, x), y)
+            losses.append(float(value.detach().double().mean()))
+            if not math.isfinite(losses[-1]):
+                break
+            for walk in walks:
+                walk.zero_grad()
+            if moved:  # and nothing else: the loss may hold parameters of the run
+                torch.autograd.backward(value, inputs=moved)
+            for walk in walks:
+                walk.step()
+            if time.process_time() - begun > _FIT_SECONDS and len(losses) >= _FEWEST_STEPS:
+                break
+    tail = losses[-5:]
+    return {
+        "first": losses[0],
+        "last": sum(tail) / len(tail) if all(map(math.isfinite, tail)) else None,
+        "lowest": min((one for one in losses if math.isfinite(one)), default=None),
+        "highest": max((one for one in losses if math.isfinite(one)), default=None),
+        "steps": len(losses),
+        "rate": rate,
+    }
+
+
+def attempt(question: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """The result of an experiment, or why it failed."""
+    try:
+        return question()
+    except Exception as error:
+        return {"failed": f"{type(error).__name__}: {error}".splitlines()[0]}

@@ -1,97 +1,107 @@
-"""All experiments on one batch: plain numbers, from which a diagnosis takes what it needs."""
+"""All experiments on one batch.  They return plain numbers, from which a diagnosis takes what it needs."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from sonde.metrics.reductions import pearson
 from sonde.observe import autograd_graph
-from sonde.observe import facts as looks
-from sonde.observe.experiments.copies import Loss, cast, copied, generators_kept, reset, run, set_modes
-from sonde.observe.experiments.gates import gates
-from sonde.observe.experiments.loss_alone import compares_samples, probe_loss
-from sonde.observe.experiments.overfit import Optimisers, attempt, fit
-from sonde.observe.experiments.returned import ReturnedLoss
-from sonde.observe.experiments.targets import describe_targets, samples, standardised, taken
-from sonde.observe.experiments.traced_pass import trace
+from sonde.observe.experiments.copies import (
+    OptimiserRecipes,
+    OutputLoss,
+    attempt,
+    cast_tensors,
+    copied,
+    describe_targets,
+    fit,
+    generators_kept,
+    reset,
+    run_model,
+    sample_count,
+    set_modes,
+    standardised,
+    take_samples,
+)
+from sonde.observe.experiments.losses import ReturnedLoss, compares_samples, probe_loss
+from sonde.observe.experiments.traced_pass import gate_saturation, traced
+from sonde.observe.facts import finite_or_none, first_float, tensor_statistics, tensors
 
-SAMPLES = 128  # of a batch that are used
-LEARNED = 0.5  # of the way from the trivial to the lowest loss: no fits are needed where a run came as far
+_SAMPLES = 128  # of a batch that are used
+_LEARNED = 0.5  # of the way from the trivial to the lowest loss: no fits are needed where a run came as far
 
 
-def settle(
+def run_experiments(
     model: nn.Module,
-    loss: Loss,
+    loss: OutputLoss,
     x: Any,
     y: Any,
     *,
     facts: Mapping[str, Any],
     start: Mapping[str, Tensor] | None,
-    optimisers: Optimisers,
-    unfelt: Sequence[str] = (),
+    optimisers: OptimiserRecipes,
+    without_gradient: Sequence[str] = (),
     rates: bool = True,
     last_loss: float | None = None,
 ) -> dict[str, Any]:
-    """What copies tell of a model, its loss and a batch; `unfelt` names parameters without gradient.
+    """Train and trace copies of a model on one batch; what they show of the model, its loss and the batch, for JSON.
 
-    Without `rates`, the optimiser is a stand-in of which other rates say nothing.
+    `start` are the weights of the first step, `without_gradient` names of parameters, `last_loss` is the run's.
+    Without `rates`, the optimiser is a stand-in, and no other learning rates are tried.  Random generators are left
+    as they were.
     """
     with generators_kept(0):
-        found: dict[str, Any] = _plain(
-            _Bench(model, loss, x, y, facts, start, optimisers, rates, last_loss).all(unfelt)
-        )
+        experiments = _Experiments(model, loss, x, y, facts, start, optimisers, rates, last_loss)
+        found: dict[str, Any] = _for_json(experiments.all(without_gradient))
         return found
 
 
-def _plain(value: Any) -> Any:
-    """What JSON can hold: None for what is not finite."""
+def _for_json(value: Any) -> Any:
+    """None for what is not finite."""
     if isinstance(value, dict):
-        return {key: _plain(inner) for key, inner in value.items()}
+        return {key: _for_json(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+        return [_for_json(inner) for inner in value]
+    return finite_or_none(value) if isinstance(value, float) else value
 
 
-class _Bench:
-    def __init__(
-        self,
-        model: nn.Module,
-        loss: Loss,
-        x: Any,
-        y: Any,
-        facts: Mapping[str, Any],
-        start: Mapping[str, Tensor] | None,
-        optimisers: Optimisers,
-        rates: bool,
-        last_loss: float | None,
-    ) -> None:
-        self.last_loss = last_loss  # of the run
-        self.rates = rates
-        self.model = model
-        self.facts, self.start, self.optimisers = facts, start, optimisers
-        self.x, self.y = cast(x, None), cast(y, None)
-        self.samples = samples(self.x, self.y)
+@dataclass
+class _Experiments:
+    model: nn.Module
+    given_loss: OutputLoss
+    x: Any
+    y: Any
+    facts: Mapping[str, Any]
+    start: Mapping[str, Tensor] | None  # weights of the first step
+    optimisers: OptimiserRecipes
+    rates: bool
+    last_loss: float | None  # of the run
+
+    def __post_init__(self) -> None:
+        self.x, self.y = cast_tensors(self.x, None), cast_tensors(self.y, None)
+        self.samples = sample_count(self.x, self.y)
         begin = self.twin()
-        if self.samples is not None and self.samples > SAMPLES:
+        if self.samples is not None and self.samples > _SAMPLES:
             self.cut(begin, self.samples)
         with torch.enable_grad():
-            self.loss = ReturnedLoss(loss, run(begin, self.x), self.y)
+            self.loss = ReturnedLoss(self.given_loss, run_model(begin, self.x), self.y)
         torch.manual_seed(0)
 
     def cut(self, model: nn.Module, many: int) -> None:
-        """Go on with some samples, if that is a batch for the model, too."""
-        places = _some(many)
-        x, y = taken(self.x, places, many), taken(self.y, places, many)
+        """Use some of the samples only, if the model takes such a batch, too."""
+        places = _sample_places(many)
+        x, y = take_samples(self.x, places, many), take_samples(self.y, places, many)
         try:
-            run(model, x)
+            run_model(model, x)
         except Exception:
             return
-        self.x, self.y, self.samples = x, y, SAMPLES
+        self.x, self.y, self.samples = x, y, _SAMPLES
 
     def twin(self, *, begin: bool = True) -> nn.Module:
-        """A copy with the weights of the first step (where they were kept: else fresh ones), or with those of now."""
+        """A copy with the weights of the first step (fresh ones if these were not kept), or with the present ones."""
         made = copied(self.model)
         for parameter in made.parameters():
             parameter.grad = None
@@ -103,13 +113,13 @@ class _Bench:
         set_modes(made, self.facts)
         return made
 
-    def all(self, unfelt: Sequence[str]) -> dict[str, Any]:
+    def all(self, without_gradient: Sequence[str]) -> dict[str, Any]:
         found: dict[str, Any] = {"samples": self.samples, "start_kept": self.start is not None}
-        found["inputs"] = [glance.read() for glance in looks.glances(self.x)]
+        found["inputs"] = [one.read() for one in tensor_statistics(self.x)]
         now, begin = self.twin(begin=False), self.twin()
         with torch.enable_grad():
-            returned = run(begin, self.x)
-        output = looks.first_float(returned)
+            returned = run_model(begin, self.x)
+        output = first_float(returned)
         alone = output is not None and self.loss.depends_on_output(output, self.y)
         found["targets"] = describe_targets(self.y, output)
         if (
@@ -134,23 +144,23 @@ class _Bench:
                 found["loss"] = probe_loss(self.loss.of_output, output, self.y, operation, kind)
         found["loss_now"] = self.value(now)
         found["loss_start"] = self.value(begin)
-        found["traced_start"] = trace(begin, lambda: self.value(begin))
-        found["traced_now"] = trace(now, lambda: self.value(now))
-        found["unfelt"] = [name for name in unfelt if self.matters(name)]
-        found["neighbours"] = self.neighbours(found["targets"]["kind"])
+        found["traced_start"] = traced(begin, lambda: self.value(begin))
+        found["traced_now"] = traced(now, lambda: self.value(now))
+        found["unfelt"] = [name for name in without_gradient if self.matters(name)]
+        found["neighbours"] = self.nearest_inputs(found["targets"]["kind"])
         found["relation"] = attempt(self.relation) if found["targets"]["kind"] == "real" else None
         if any(isinstance(module, nn.RNNBase) for module in self.model.modules()):
             found["over_time"] = attempt(self.over_time)
-            found["gates"] = gates(self.twin(), lambda twin: run(twin, self.x))
-        found["score"] = score(found, found["loss_now"])
-        at_end = score(found, self.last_loss)
-        if found["score"] is None or min(found["score"], LEARNED if at_end is None else at_end) < LEARNED:
+            found["gates"] = gate_saturation(self.twin(), lambda twin: run_model(twin, self.x))
+        found["score"] = _score(found, found["loss_now"])
+        at_end = _score(found, self.last_loss)
+        if found["score"] is None or min(found["score"], _LEARNED if at_end is None else at_end) < _LEARNED:
             found["fits"] = self.fits(found)
         return found
 
     def operations_after(self, output: Tensor, returned: Any) -> list[str]:
-        """What the loss makes of the output."""
-        made = autograd_graph.sequence(output)
+        """The operations between the output and the loss."""
+        made = autograd_graph.sequence_number(output)
         if made is None:
             return []
         with torch.enable_grad():
@@ -161,13 +171,13 @@ class _Bench:
         torch.manual_seed(0)
         kept = {name: x.detach().clone() for name, x in model.named_buffers()}
         with torch.no_grad():
-            value = float(self.loss(run(model, self.x), self.y).double().mean())
+            value = float(self.loss(run_model(model, self.x), self.y).double().mean())
             for name, buffer in model.named_buffers():
                 buffer.copy_(kept[name])
-        return value if math.isfinite(value) else None
+        return finite_or_none(value)
 
     def matters(self, name: str) -> bool:
-        """Whether the loss changes with a parameter that gets no gradient: then its path is cut."""
+        """Whether the loss changes with a parameter that gets no gradient: then autograd misses the path to it."""
         model = self.twin()
         before = self.value(model)
         known = dict(model.named_parameters(remove_duplicate=False))
@@ -179,7 +189,7 @@ class _Bench:
         return after is None or abs(after - before) > 1e-6 * max(1.0, abs(before))
 
     def fits(self, found: Mapping[str, Any]) -> dict[str, Any]:
-        """Fifty steps on the batch: at three rates, and with one thing changed at a time."""
+        """Train copies for fifty steps on the batch: at several learning rates, and with one change at a time."""
         y = self.y
 
         def at(
@@ -195,12 +205,12 @@ class _Bench:
             return attempt(question)
 
         made = {"1": at(1.0)}
-        if not self.rates and self.reached(found, made["1"]) >= LEARNED:
+        if not self.rates and self.reached(found, made["1"]) >= _LEARNED:
             return made
         if self.rates:
             made |= self.other_rates(found, made["1"], at)
         made["fresh"] = at(1.0, change=reset)
-        if any(t.is_floating_point() for _, t in looks.tensors(self.x)):
+        if any(t.is_floating_point() for _, t in tensors(self.x)):
             made["standardised"] = at(1.0, x=standardised(self.x))
         if found["targets"]["kind"] == "real" and isinstance(y, Tensor) and y.dim() > 0 and y.is_floating_point():
             spread = y.std(correction=0)
@@ -210,32 +220,32 @@ class _Bench:
     def other_rates(
         self, found: Mapping[str, Any], own: Mapping[str, Any], at: Callable[[float], dict[str, Any]]
     ) -> dict[str, Any]:
-        """A tenth and ten times the rate; and as much again where that leaves it open."""
+        """Fits at a tenth and ten times the rate; at a hundredth and a hundred times where these do not learn."""
         made = {"0.1": at(0.1), "10": at(10.0)}
         middle, low, high = (self.reached(found, known) for known in (own, made["0.1"], made["10"]))
-        if max(low, middle) < LEARNED:
+        if max(low, middle) < _LEARNED:
             made["0.01"] = at(0.01)
-        if LEARNED > high > max(low, middle):
+        if _LEARNED > high > max(low, middle):
             made["100"] = at(100.0)
         return made
 
     def reached(self, found: Mapping[str, Any], known: Mapping[str, Any]) -> float:
-        reached = score(found, known.get("last"))
+        reached = _score(found, known.get("last"))
         return -math.inf if reached is None else reached
 
     def some_pairs(self, axes: Sequence[int] | None) -> tuple[Tensor | None, Any]:
-        """The first input of numbers with so many axes (None: two or more), and the targets; at most 128 of each."""
-        known = (t for _, t in looks.tensors(self.x) if t.is_floating_point() and t.layout == torch.strided)
+        """The first floating-point input with so many axes (None: two or more), and the targets, of 128 samples."""
+        known = (t for _, t in tensors(self.x) if t.is_floating_point() and t.layout == torch.strided)
         x = next((t for t in known if (t.dim() > 1 if axes is None else t.dim() in axes)), None)
-        if x is None or not isinstance(self.y, Tensor) or len(x) <= SAMPLES:
+        if x is None or not isinstance(self.y, Tensor) or len(x) <= _SAMPLES:
             return x, self.y
-        places = _some(len(x))
-        return x[places], taken(self.y, places, len(x))
+        places = _sample_places(len(x))
+        return x[places], take_samples(self.y, places, len(x))
 
-    def neighbours(self, kind: str) -> dict[str, float] | None:
+    def nearest_inputs(self, kind: str) -> dict[str, float] | None:
         """How often the nearest other input has the same class, and how often any other one has.
 
-        Asked of vectors and images: two sequences may mean the same without being near.
+        Of vectors and images only: two sequences may mean the same without being near.
         """
         x, y = self.some_pairs((2, 4))
         if kind == "one-hot" and isinstance(y, Tensor):
@@ -255,8 +265,8 @@ class _Bench:
         }
 
     def relation(self) -> dict[str, float]:
-        """What other samples tell of a target: the correlation with that of the nearest input, and with the value
-        of a line (ridge regression) through all the others.
+        """How well other samples predict a target: the correlation with the target of the nearest input, and with a
+        ridge regression on all the others.
         """
         x, y = self.some_pairs(None)
         if x is None or len(y) != len(x) or y.numel() != len(x) or len(x) < 24:
@@ -276,7 +286,7 @@ class _Bench:
         """‖∂loss/∂x_t‖ at the first and the last place of the sequence that a recurrent module reads."""
         model, seen = self.twin(), []
 
-        def hear(module: nn.RNNBase, args: Any) -> Any:
+        def record(module: nn.RNNBase, args: Any) -> Any:
             if not isinstance(args[0], Tensor) or args[0].dim() != 3:
                 return None
             x = args[0].detach().requires_grad_()
@@ -285,10 +295,10 @@ class _Bench:
 
         for module in model.modules():
             if isinstance(module, nn.RNNBase):
-                module.register_forward_pre_hook(hear)
+                module.register_forward_pre_hook(record)
                 break
         with torch.enable_grad():
-            value = self.loss(run(model, self.x), self.y)
+            value = self.loss(run_model(model, self.x), self.y)
         if not seen or not value.requires_grad:
             return {}
         (grad,) = torch.autograd.grad(value.mean(), seen[0][0], allow_unused=True)
@@ -298,19 +308,19 @@ class _Bench:
         return {"first": float(ends[0].norm()), "last": float(ends[-1].norm()), "length": len(ends)}
 
 
-def _some(many: int) -> Tensor:
-    """Places of samples, drawn once and for all."""
-    return torch.randperm(many, generator=torch.Generator().manual_seed(0))[:SAMPLES].sort().values
+def _sample_places(many: int) -> Tensor:
+    """Places of some samples: the same draw for every batch of this size."""
+    return torch.randperm(many, generator=torch.Generator().manual_seed(0))[:_SAMPLES].sort().values
 
 
 def _correlation(a: Tensor, b: Tensor) -> float:
-    a, b = a - a.mean(), b - b.mean()
-    size = float(a.norm() * b.norm())
-    return float(a @ b) / size if size > 0 else 0.0
+    """Pearson's correlation; 0 where one side has no spread."""
+    (found,) = pearson(a[None], b)
+    return 0.0 if math.isnan(found) else found
 
 
-def score(trials: Mapping[str, Any], value: float | None) -> float | None:
-    """Where a loss stands between that of the best constant answer (0) and the lowest there is (1)."""
+def _score(trials: Mapping[str, Any], value: float | None) -> float | None:
+    """The position of a loss between that of the best constant answer (0) and the lowest possible (1)."""
     known = trials.get("loss", {})
     trivial, floor = known.get("trivial"), known.get("floor")
     if value is None or trivial is None or floor is None or not trivial - floor > 1e-9 * max(1.0, abs(trivial)):

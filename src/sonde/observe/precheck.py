@@ -1,4 +1,4 @@
-"""What a check found, as text, as a table and as a picture."""
+"""The result of `sonde.check`, as text, as a table and as a figure."""
 
 import html
 import io
@@ -8,15 +8,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import polars as pl
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sonde.analysis.diagnosis.finding import Findings
 from sonde.analysis.diagnosis.signs import Signs
 from sonde.core import html_parts
 from sonde.core.formatting import number
+from sonde.metrics import WATCHED
+from sonde.show.figures.style import BLUE, DOUBLE, FAINT, VERMILLION, footnotes, house_style, new_figure
 
-NAMED = 6  # modules or parameters that a sentence names
-COLUMNS = {
+_NAMED = 6  # modules or parameters that a sentence names
+_TICKS = 24  # modules that are named on an axis
+_COLUMNS = {
     "signal": "out_rms",
     "gradient": "grad_rms",
     "dead": "dead_share",
@@ -24,6 +28,8 @@ COLUMNS = {
     "step": "stream_step",
 }
 """Headings of the table, and the metrics under them."""
+
+_PANELS = (("out_rms", BLUE), ("grad_rms", VERMILLION))
 
 
 @dataclass(frozen=True)
@@ -48,8 +54,8 @@ class Band:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Checked:
-    """One look at a model.  Prints as a table by depth; a notebook shows the picture as well."""
+class Precheck:
+    """A model at its initialisation.  Prints as a table by depth; a notebook shows the figure as well."""
 
     model: str
     rows: pl.DataFrame
@@ -61,7 +67,7 @@ class Checked:
 
     @property
     def modules(self) -> list[str]:
-        """Those that were called, in order of execution."""
+        """The modules that were called, in order of execution."""
         there = self.rows.filter(pl.col("layer").is_not_null()).sort("layer")
         return there["module"].unique(maintain_order=True).to_list()
 
@@ -79,9 +85,9 @@ class Checked:
                 "type": fact.get("type"),
                 "shape": "×".join(map(str, fact.get("shape", []))),
             }
-            lines.append(line | {heading: values.get((name, metric)) for heading, metric in COLUMNS.items()})
+            lines.append(line | {heading: values.get((name, metric)) for heading, metric in _COLUMNS.items()})
         schema = {"module": pl.String, "type": pl.String, "shape": pl.String}
-        return pl.DataFrame(lines, schema=schema | dict.fromkeys(COLUMNS, pl.Float64))
+        return pl.DataFrame(lines, schema=schema | dict.fromkeys(_COLUMNS, pl.Float64))
 
     @property
     def loss_value(self) -> float | None:
@@ -91,24 +97,22 @@ class Checked:
 
     @property
     def remarks(self) -> list[str]:
-        """What is plainly wrong or worth knowing, in words."""
+        """Remarks about values that are zero, missing or not finite, as sentences."""
         return [*self.notes, *_not_finite(self.rows), *_silent(self.rows), *_without_gradient(self)]
 
     def figure(self) -> Figure:
         """Signal and gradient by depth, with the band over initialisations where there is one."""
-        from sonde.observe.depth_figure import draw_profile
-
         return draw_profile(self)
 
     @property
     def title(self) -> str:
-        """Which model, when, and its loss."""
+        """The model and its loss."""
         value = self.loss_value
         loss = self.loss if value is None else f"{self.loss}, {number(value, 4)}"
         return f"{self.model} at initialisation; loss: {loss}"
 
     def words(self) -> list[str]:
-        """What stands below the table."""
+        """The lines below the table: findings and remarks."""
         fine = "nothing is zero or not finite"
         if self.loss_value is not None:
             fine = f"every parameter has a gradient; {fine}"
@@ -136,9 +140,9 @@ class Checked:
         )
 
     def shown(self) -> list[list[str]]:
-        """Headings and lines as text; columns that say nothing are left out."""
+        """Headings and lines of the table as text, without empty columns."""
         table = self.table
-        kept = [heading for heading in COLUMNS if table[heading].is_not_null().any()]
+        kept = [heading for heading in _COLUMNS if table[heading].is_not_null().any()]
         lines = [["module", "type", "shape", *kept]]
         for line in table.iter_rows(named=True):
             cells = [self._cell(line["module"], heading, line[heading]) for heading in kept]
@@ -150,7 +154,7 @@ class Checked:
             return "–"
         if heading in ("dead", "saturated"):
             return f"{100 * value:.0f} %"
-        band = None if self.band is None else self.band.of(module, COLUMNS[heading])
+        band = None if self.band is None else self.band.of(module, _COLUMNS[heading])
         text = number(value, 3)
         return text if band is None else f"{text} ({number(band[0])}–{number(band[1])})"
 
@@ -184,31 +188,96 @@ def _silent(rows: pl.DataFrame) -> list[str]:
     for metric, what in (("out_rms", "output"), ("grad_rms", "gradient that comes back")):
         zero = rows.filter((pl.col("metric") == metric) & pl.col("defined") & (pl.col("value") == 0))
         if not zero.is_empty():
-            remarks.append(f"the {what} is exactly zero at {listed(zero['module'].to_list())}")
+            remarks.append(f"the {what} is exactly zero at {_listed(zero['module'].to_list())}")
     return remarks
 
 
-def _without_gradient(checked: Checked) -> list[str]:
+def _without_gradient(precheck: Precheck) -> list[str]:
     remarks = []
-    known = checked.facts.get("parameters", [])
-    if checked.loss_value is not None and math.isfinite(checked.loss_value):
-        without = Signs(rows=checked.rows, facts=checked.facts, steps=0).without_gradient
+    known = precheck.facts.get("parameters", [])
+    if precheck.loss_value is not None and math.isfinite(precheck.loss_value):
+        without = Signs(rows=precheck.rows, facts=precheck.facts, steps=0).without_gradient
         wanting = [p["name"] for p in known if p["requires_grad"] and p["name"] in without]
         if wanting:
-            remarks.append(f"no gradient reaches {listed(wanting)}")
+            remarks.append(f"no gradient reaches {_listed(wanting)}")
     frozen = [p["name"] for p in known if not p["requires_grad"]]
     if frozen:
-        remarks.append(f"{len(frozen)} of {len(known)} parameters ask for no gradient: {listed(frozen)}")
-    unseen = [module for module in checked.facts.get("modules", []) if not module["calls"]]
+        remarks.append(f"{len(frozen)} of {len(known)} parameters ask for no gradient: {_listed(frozen)}")
+    unseen = [module for module in precheck.facts.get("modules", []) if not module["calls"]]
     for reason in dict.fromkeys(module["reason"] for module in unseen):
         names = [module["name"] for module in unseen if module["reason"] == reason]
-        remarks.append(f"{reason}: {listed(names)}")
-    if checked.facts.get("training") is False:
+        remarks.append(f"{reason}: {_listed(names)}")
+    if precheck.facts.get("training") is False:
         remarks.append("the model is in eval mode")
     return remarks
 
 
-def listed(names: Sequence[str]) -> str:
+def _listed(names: Sequence[str]) -> str:
     """The first few names, and how many more there are."""
-    shown = ", ".join(names[:NAMED])
-    return shown if len(names) <= NAMED else f"{shown} and {len(names) - NAMED} more"
+    shown = ", ".join(names[:_NAMED])
+    return shown if len(names) <= _NAMED else f"{shown} and {len(names) - _NAMED} more"
+
+
+def _leaf_modules(precheck: Precheck) -> list[str]:
+    """Modules in order of execution, without containers of others."""
+    names = [name for name in precheck.modules if name != "(model)"]
+    return [name for name in names if not any(other.startswith(f"{name}.") for other in names)] or precheck.modules
+
+
+def profile_rows(precheck: Precheck, metric: str) -> pl.DataFrame:
+    """place, module, value, low, high; null where undefined."""
+    names = _leaf_modules(precheck)
+    found = precheck.rows.filter((pl.col("metric") == metric) & pl.col("defined")).select("module", "value")
+    base = pl.DataFrame({"place": range(len(names)), "module": names}, schema={"place": pl.Int64, "module": pl.String})
+    line = base.join(found, on="module", how="left", maintain_order="left")
+    if precheck.band is None:
+        return line.with_columns(low=pl.lit(None, pl.Float64), high=pl.lit(None, pl.Float64))
+    band = precheck.band.rows.filter(pl.col("metric") == metric).select("module", "low", "high")
+    return line.join(band, on="module", how="left", maintain_order="left")
+
+
+def draw_profile(precheck: Precheck) -> Figure:
+    """Two panels, one below the other, over the modules in order of execution."""
+    with house_style():
+        figure = new_figure(DOUBLE, 4.2, f"{precheck.model} at initialisation")
+        upper, lower = figure.subplots(2, 1, sharex=True)
+        for ax, (metric, colour) in zip((upper, lower), _PANELS, strict=True):
+            _draw_panel(ax, profile_rows(precheck, metric), WATCHED[metric].label, colour)
+        _name_ticks(lower, _leaf_modules(precheck))
+        notes = [f"Loss: {precheck.loss}."]
+        if precheck.band is not None:
+            notes.append(f"Band: smallest to largest of {precheck.band.inits} fresh initialisations.")
+        footnotes(figure, notes)
+    return figure
+
+
+def _draw_panel(ax: Axes, line: pl.DataFrame, label: str, colour: str) -> None:
+    """One metric by depth; on a logarithmic scale, where zero and undefined are gaps."""
+    there = line.filter(pl.col("value") > 0)
+    ax.set_ylabel(label)
+    if there.is_empty():
+        ax.text(0.5, 0.5, "undefined or zero everywhere", transform=ax.transAxes, ha="center", color=FAINT)
+        return
+    values = [value if value and value > 0 else float("nan") for value in line["value"].to_list()]
+    ax.plot(line["place"].to_list(), values, color=colour, marker="o")
+    band = line.filter((pl.col("low") > 0) & pl.col("high").is_not_null())
+    if not band.is_empty():
+        ax.fill_between(
+            band["place"].to_list(),
+            band["low"].to_list(),
+            band["high"].to_list(),
+            color=colour,
+            alpha=0.2,
+            lw=0,
+        )
+    ax.set_yscale("log")
+
+
+def _name_ticks(ax: Axes, names: list[str]) -> None:
+    every = -(-len(names) // _TICKS)
+    places = list(range(0, len(names), every))
+    ax.set_xticks(places, [_short(names[place]) for place in places], rotation=45, ha="right")
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 28 else f"…{name[-27:]}"

@@ -1,20 +1,24 @@
-"""The loss by itself: what outputs it asks for, with any output at its disposal and with those the model can give.
+"""The loss by itself: which outputs it asks for, among any outputs and among those that the model can give.
 
 N samples, C outputs.  The loss is a function of (output, y); everything here is differentiated with respect to free
 outputs, never to weights.
 """
 
+import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from sonde.observe.experiments.copies import Loss
+from sonde.core.errors import SondeError
+from sonde.metrics.reductions import root_mean_square
+from sonde.observe.experiments.copies import OutputLoss
+from sonde.observe.facts import first_float, tensors
 
-STEPS = 150
-RANGES: dict[str, Callable[[Tensor], Tensor]] = {
+_STEPS = 150
+_RANGES: dict[str, Callable[[Tensor], Tensor]] = {
     "Softmax": lambda u: u.softmax(-1),
     "LogSoftmax": lambda u: u.log_softmax(-1),
     "Sigmoid": torch.sigmoid,
@@ -26,12 +30,16 @@ RANGES: dict[str, Callable[[Tensor], Tensor]] = {
 """Output activations by the name of their operation, as maps from free numbers to what they can give."""
 
 
-def probe_loss(loss: Loss, output: Tensor, y: Any, operation: str | None, kind: str) -> dict[str, Any]:
-    """All that is asked of a loss; a question that it cannot be asked is left out."""
+_REFUSALS = (RuntimeError, ValueError, TypeError, IndexError, AssertionError)
+"""What a loss raises for arguments that it does not take."""
+
+
+def probe_loss(loss: OutputLoss, output: Tensor, y: Any, operation: str | None, kind: str) -> dict[str, Any]:
+    """Properties of a loss, by calling it with free outputs; those that cannot be measured are left out."""
     found: dict[str, Any] = {}
-    into = RANGES.get(operation or "", _any)
+    into = _RANGES.get(operation or "", _any)
     scale = _scale(output, y)
-    ask = _Ask(loss, output, y, scale, operation)
+    ask = _Questions(loss, output, y, scale, operation)
     with torch.enable_grad():
         maps = ask.ranges(into)
         found |= ask.number("trivial", lambda: min(ask.lowest(one, constant=True)[0] for one in maps))
@@ -42,26 +50,26 @@ def probe_loss(loss: Loss, output: Tensor, y: Any, operation: str | None, kind: 
             ("over_the_batch", lambda: ask.is_over_the_batch(kind)),
             ("pushes_away", lambda: ask.pushes_away(kind)),
             ("is_quadratic", ask.is_quadratic),
-            ("unbounded", lambda: None if operation in RANGES else ask.is_unbounded(kind)),
+            ("unbounded", lambda: None if operation in _RANGES else ask.is_unbounded(kind)),
             ("is_improper", lambda: ask.is_improper(into, kind)),
         ):
             try:
                 answer = question()
-            except (RuntimeError, ValueError, TypeError, IndexError, AssertionError):
+            except _REFUSALS:
                 continue
             if answer is not None:
                 found[name] = answer
     return found
 
 
-def compares_samples(loss: Loss, output: Tensor, y: Any) -> bool:
-    """Whether it is all the same to a loss which output is which: one of distances between samples, not of classes."""
+def compares_samples(loss: OutputLoss, output: Tensor, y: Any) -> bool:
+    """Whether permuting the outputs changes nothing: a loss of distances between samples, not of classes."""
     if output.dim() < 2 or output.shape[-1] < 2:
         return False
     z = torch.randn(output.shape, generator=torch.Generator().manual_seed(0)).to(output)
     try:
         here, turned = (float(loss(one, y).detach().double().mean()) for one in (z, z.roll(1, -1)))
-    except (RuntimeError, ValueError, TypeError, IndexError, AssertionError):
+    except _REFUSALS:
         return False
     return abs(here - turned) <= 1e-6 * abs(here)
 
@@ -71,15 +79,17 @@ def _any(u: Tensor) -> Tensor:
 
 
 def _scale(output: Tensor, y: Any) -> float:
-    """The size of numbers to move outputs by: theirs, and that of targets of the same kind."""
-    sizes = [float(output.detach().double().square().mean().sqrt())]
+    """The scale of outputs: the larger RMS of outputs and floating-point targets, at least 1."""
+    sizes = [float(root_mean_square(output.detach().double()))]
     if isinstance(y, Tensor) and y.is_floating_point():
-        sizes.append(float(y.double().square().mean().sqrt()))
+        sizes.append(float(root_mean_square(y.double())))
     return max([1.0, *(size for size in sizes if math.isfinite(size))])
 
 
-class _Ask:
-    def __init__(self, loss: Loss, output: Tensor, y: Any, scale: float, operation: str | None) -> None:
+class _Questions:
+    """Questions about a loss, answered by calling it with outputs of our own."""
+
+    def __init__(self, loss: OutputLoss, output: Tensor, y: Any, scale: float, operation: str | None) -> None:
         self.ends_linear = operation in ("Addmm", "Mm", "Linear", "Add")  # then classes come last
         self.loss, self.output, self.y, self.scale = loss, output.detach(), y, scale
         self.rng = torch.Generator().manual_seed(0)
@@ -87,7 +97,7 @@ class _Ask:
     def number(self, name: str, question: Callable[[], float]) -> dict[str, float]:
         try:
             value = question()
-        except (RuntimeError, ValueError, TypeError, IndexError, AssertionError):
+        except _REFUSALS:
             return {}
         return {name: value} if math.isfinite(value) else {}
 
@@ -99,25 +109,24 @@ class _Ask:
         return float(self.loss(z, self.y if y is None else y).detach().double().mean())
 
     def ranges(self, own: Callable[[Tensor], Tensor]) -> list[Callable[[Tensor], Tensor]]:
-        """What outputs to let the loss choose from: any, if it is made for any; else the model's, or probabilities."""
+        """Ranges of outputs to minimise over: any, if the loss is made for any; else the model's, or probabilities."""
         best, runs_away = self.lowest(_any, constant=False)
-        if runs_away:  # the loss falls without end: it is made for outputs of some range, as the model has
+        if runs_away:  # the loss is not bounded below: it is made for outputs of a range, as the model has
             return [own]
         beyond = own is not _any and best < 0 <= self.lowest(own, constant=False)[0]  # as for log p of p > 1
         if best < math.inf and not beyond:
             return [_any, own]
-        return [own, *(one for one in (RANGES["Sigmoid"], RANGES["Softmax"]) if self.tells_apart(one))]
+        return [own, *(one for one in (_RANGES["Sigmoid"], _RANGES["Softmax"]) if self.prefers_own_answers(one))]
 
-    def tells_apart(self, into: Callable[[Tensor], Tensor]) -> bool:
-        """Whether an answer for each sample is better than one for all, by a fifth of what there is to gain."""
+    def prefers_own_answers(self, into: Callable[[Tensor], Tensor]) -> bool:
+        """Whether one answer per sample is better than one for all, by a fifth of the possible gain."""
         (all_alike, _), (each, _) = (self.lowest(into, constant=constant) for constant in (True, False))
         start = self.value(into(torch.full_like(self.output, 0.5))) if each < math.inf else math.inf
         return each < all_alike < math.inf and all_alike - each >= 0.2 * (start - each)
 
     def lowest(self, into: Callable[[Tensor], Tensor], *, constant: bool) -> tuple[float, bool]:
-        """The lowest loss over outputs of one's own choice, for each sample or one for all; infinite if it has none.
-
-        And whether it goes on falling as they grow.
+        """The lowest loss over free outputs, one per sample or one for all (∞ if there is none), and whether it goes on
+        falling as they grow.
         """
         shape = list(self.output.shape)
         if constant:
@@ -127,12 +136,12 @@ class _Ask:
         u = (0.5 + 0.01 * torch.randn(shape, generator=self.rng)).to(self.output).requires_grad_()
         walk = torch.optim.Adam([u], lr=0.2 * self.scale)
         losses: list[float] = []
-        for step in range(STEPS):
-            walk.param_groups[0]["lr"] = 0.2 * self.scale * (1 - step / STEPS)
+        for step in range(_STEPS):
+            walk.param_groups[0]["lr"] = 0.2 * self.scale * (1 - step / _STEPS)
             try:
                 value = self.loss(into(u).expand_as(self.output), self.y)
             except (RuntimeError, ValueError, IndexError):
-                return math.inf, False  # these outputs are not for this loss
+                return math.inf, False  # the loss does not take these outputs
             losses.append(float(value.detach()))
             walk.zero_grad()
             torch.autograd.backward(value, inputs=[u])  # the loss may hold parameters of the run
@@ -145,7 +154,7 @@ class _Ask:
         return best, min(ends) < best - 0.05 * abs(losses[0] - best)
 
     def ignores_pairing(self) -> bool | None:
-        """Whether it is all the same to the loss which target belongs to which sample, though not what they are."""
+        """Whether the loss depends on the targets, but not on which sample each belongs to."""
         if not isinstance(self.y, Tensor) or self.y.dim() == 0 or len(self.y) < 4:
             return None
         if bool((self.y == self.y[:1]).all()) or len(self.y) != len(self.output):
@@ -157,7 +166,7 @@ class _Ask:
         return same and abs(self.value(z, self.y[:1].expand_as(self.y)) - here) > 1e-5 * abs(here)
 
     def is_over_the_batch(self, kind: str) -> bool | None:
-        """Whether a class may be raised for all samples at once without a change, as if samples competed for it."""
+        """Whether adding to one class for all samples changes nothing: a softmax over the batch in place of classes."""
         if kind not in ("classes", "one-hot") or self.output.dim() not in (2, 3) or len(self.output) < 4:
             return None
         if self.output.dim() == 3 and (not isinstance(self.y, Tensor) or self.y.shape != self.output.shape[:2]):
@@ -187,7 +196,7 @@ class _Ask:
         return float((toward[there] < 0).double().mean()) if bool(there.any()) else None
 
     def is_unbounded(self, kind: str) -> bool | None:
-        """Whether a loss of classes falls for ever, in proportion, as the right output grows."""
+        """Whether a loss of classes falls linearly, without bound, as the right output grows."""
         if kind != "classes" or self.output.dim() != 2 or not isinstance(self.y, Tensor) or self.y.dim() != 1:
             return None
         right = torch.zeros_like(self.output).scatter_(1, self.y[:, None].long(), 1.0)
@@ -203,7 +212,7 @@ class _Ask:
         return abs(second) > 1e-9 and abs(third) < 1e-6 * abs(second)
 
     def is_improper(self, into: Callable[[Tensor], Tensor], kind: str) -> bool | None:
-        """Whether three ones in ten ask for an answer other than their share or its logit."""
+        """Whether the best answer for 30 % ones is neither 0.3 nor its logit."""
         if kind == "classes":
             return self._is_improper_for_classes(into)
         if kind not in ("binary", "labels") or not isinstance(self.y, Tensor) or self.y.shape != self.output.shape:
@@ -212,7 +221,7 @@ class _Ask:
         y = (torch.arange(many) % 10 < 3).to(self.y).reshape(-1, *[1] * (self.y.dim() - 1))
         y = y.expand(-1, *self.y.shape[1:]).contiguous()
         grid = torch.linspace(-6, 6, 241, dtype=torch.float64)
-        answers = [float(into(t[None, None])) if into is not RANGES["Softmax"] else float(t.sigmoid()) for t in grid]
+        answers = [float(into(t[None, None])) if into is not _RANGES["Softmax"] else float(t.sigmoid()) for t in grid]
         losses = [float(self.loss(torch.full_like(y, answer), y).detach()) for answer in answers]
         if not all(map(math.isfinite, losses)):
             return None
@@ -241,3 +250,94 @@ class _Ask:
 def _asks_for_another(answer: float) -> bool:
     """Whether an answer is neither three in ten nor its logit."""
     return min(abs(answer - 0.3), abs(answer - math.log(0.3 / 0.7))) > 0.1
+
+
+# What the model returned, and its loss
+
+
+class ReturnedLoss:
+    """The loss of (what the model returned, y); where it takes no tuple or mapping, of the first tensor in it."""
+
+    def __init__(self, loss: OutputLoss, returned: Any, y: Any) -> None:
+        self._loss, self._returned = _copied_loss(loss), returned
+        self._whole = isinstance(returned, Tensor) or self._takes(returned, y)
+
+    def _takes(self, returned: Any, y: Any) -> bool:
+        try:
+            self._loss(returned, y)
+        except SondeError:
+            raise
+        except Exception as error:
+            return self._takes_first(returned, y, error)
+        return True
+
+    def _takes_first(self, returned: Any, y: Any, error: Exception) -> bool:
+        first = first_float(returned)
+        try:
+            if first is not None:
+                self._loss(first, y)
+                return False
+        except Exception:
+            pass
+        kind, why = type(returned).__name__, f"{type(error).__name__}: {error}".splitlines()[0]
+        raise SondeError(
+            f"the loss takes neither the {kind} that the model returns nor the first tensor in it ({why}): "
+            "give loss= a function of (output, y)"
+        ) from error
+
+    def __call__(self, returned: Any, y: Any) -> Tensor:
+        return self._loss(returned if self._whole else first_float(returned), y)
+
+    def of_output(self, z: Tensor, y: Any) -> Tensor:
+        """The loss with this tensor as the model's output, and everything else that it returned as it was."""
+        return self._loss(_with(self._returned, z) if self._whole else z, y)
+
+    def depends_on_output(self, output: Tensor, y: Any) -> bool:
+        """Whether the loss changes with the output; a loss that the model has computed itself does not."""
+        if isinstance(self._returned, Tensor):
+            return True
+        z, rng = output.detach(), torch.Generator().manual_seed(0)
+        moved = z + torch.randn(z.shape, generator=rng).to(z)
+        with torch.no_grad():
+            return not torch.equal(self.of_output(z, y), self.of_output(moved, y))
+
+
+def own_loss(returned: Any, y: Any) -> Tensor:
+    """The loss that a model computes itself: `loss` of a mapping, or a scalar beside the output of a tuple."""
+    if isinstance(returned, Mapping):
+        found = [returned.get("loss")]
+    else:
+        found = [tensor for _, tensor in tensors(returned) if tensor.dim() == 0]
+    loss = next((one for one in found if isinstance(one, Tensor) and one.is_floating_point()), None)
+    if loss is None:
+        raise SondeError("the model returns no loss for this batch: give loss=, or a batch with targets in it")
+    return loss
+
+
+def _copied_loss(loss: OutputLoss) -> OutputLoss:
+    """A copy of a loss that is a module, whose own parameters and buffers experiments would change."""
+    try:
+        return copy.deepcopy(loss) if isinstance(loss, nn.Module) else loss
+    except Exception:
+        return loss
+
+
+def _with(returned: Any, z: Tensor) -> Any:
+    """What the model returned, with another tensor in place of its output."""
+    return _replaced(returned, first_float(returned), z)
+
+
+def _replaced(value: Any, old: Tensor | None, new: Tensor) -> Any:
+    if value is old:
+        return new
+    if isinstance(value, Mapping):
+        made: Any = copy.copy(value)
+        for key, inner in value.items():
+            if any(tensor is old for _, tensor in tensors(inner)):
+                made[key] = _replaced(inner, old, new)
+        return made
+    if isinstance(value, list | tuple):
+        inner = [_replaced(one, old, new) for one in value]
+        make: Callable[..., Any] = type(value)
+        return make(*inner) if hasattr(value, "_fields") else make(inner)
+    return value

@@ -1,4 +1,7 @@
-"""Does credit foretell the loss?  N samples, d width, K directions, J draws."""
+"""How the loss changes when a state is moved: ρ correlates it with what credit predicts, a nudge follows the credit.
+
+N samples, d width, K directions, J draws, E step sizes, M moved copies of a state.
+"""
 
 import itertools
 import math
@@ -7,16 +10,17 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from sonde.metrics.probes.credit import NO_RULE
-from sonde.metrics.probes.null import draws, over_draws
-from sonde.metrics.probes.over_samples import rms, sample_norms
+from sonde.metrics.probes.credit import NO_RULE, draws, over_draws, random_vectors
 from sonde.metrics.probes.snapshot import Snapshot
-from sonde.metrics.probes.tails import changes, copies_a_pass, resolution, unresolved
+from sonde.metrics.reductions import pearson, rms, sample_norms
 from sonde.metrics.rows import Reading, undefined
+from sonde.network import tiled, vector_axis
 
 RELATIVE_EPSILON = 1e-3
-BYTES = 2**27  # of draws that are kept at a time
-STEPS = 2**21  # numbers in the steps that are predicted together
+_BYTES = 2**27  # of draws that are kept at a time
+_NUMBERS = 2**21  # in the steps that are predicted together
+_VECTORS = 1024  # that pass through the rest of the network together: their states stay in the cache
+_MARGIN = 10  # changes this many times larger than their rounding error lose half a percent of a correlation
 
 
 def rho(snapshot: Snapshot) -> Iterator[Reading]:
@@ -59,7 +63,7 @@ def _chance(snapshot: Snapshot) -> Iterator[tuple[int, list[Tensor]]]:
     sizes = [snapshot.context.draws * snapshot.samples * width * number for width in widths]
     layers = list(range(snapshot.depth + 1))
     while layers:
-        fit = max(1, sum(total <= BYTES for total in itertools.accumulate(sizes[layer] for layer in layers)))
+        fit = max(1, sum(total <= _BYTES for total in itertools.accumulate(sizes[layer] for layer in layers)))
         together, layers = layers[:fit], layers[fit:]
         found = [[credits[layer] for layer in together] for credits in draws(snapshot)]
         for place, layer in enumerate(together):
@@ -81,7 +85,7 @@ def _predict_and_measure(
     h, directions = snapshot.states[layer], snapshot.context.directions
     _, samples, d = a_JNd.shape
     together = copies_a_pass(h)
-    size = max(together, min(directions, STEPS // (samples * d)))
+    size = max(together, min(directions, _NUMBERS // (samples * d)))
     buffer_KNd = a_JNd.new_empty(size, samples, d)
     predicted_NKJ = a_JNd.new_empty(samples, directions, len(a_JNd))
     changed = []
@@ -90,7 +94,7 @@ def _predict_and_measure(
         predictions_NKJ = torch.bmm(steps_KNd.transpose(0, 1), a_JNd.permute(1, 2, 0))
         predicted_NKJ[:, first : first + size] = predictions_NKJ
         for some_kNd in torch.split(steps_KNd, together):
-            changed.append(changes(snapshot, layer, snapshot.reader.moved(h, some_kNd)))
+            changed.append(loss_changes(snapshot, layer, snapshot.reader.moved(h, some_kNd)))
     return predicted_NKJ.permute(2, 1, 0), torch.cat(changed)
 
 
@@ -135,16 +139,98 @@ def _correlate(
     return found
 
 
-def pearson(x_JM: Tensor, y_M: Tensor) -> list[float]:
-    """The correlation of each row with y; NaN where one side has no spread beyond rounding."""
-    x_JM, y_M = _deviations(x_JM), _deviations(y_M[None])[0]
-    found: list[float] = ((x_JM * y_M).mean(-1)).tolist()
-    return found
+def nudge(snapshot: Snapshot) -> Iterator[Reading]:
+    """Mean change of loss after h_l ← h_l − η·â_l, as `nudge[η]`; beside it BP's gradient `/bp` and, as `/null`, one
+    random vector a sample, whatever the rule draws.
+
+    â = a/(RMS(a) + 1e-6), RMS over the whole tensor, as training normalises credit: a credit far below 1e-6 moves
+    the state by less than η.
+    """
+    candidates = {**snapshot.candidates, "/null": random_vectors(snapshot, snapshot.rng("null"))}
+    for layer in range(snapshot.depth + 1):
+        resolution_N = resolution(snapshot, layer)
+        # Under bp the rule's credit is the gradient: one measurement serves both.
+        measured: dict[int, Tensor | str] = {id(None): NO_RULE}
+        for ending, credits in candidates.items():
+            a = None if credits is None else credits[layer]
+            if a is not None and id(a) not in measured:
+                measured[id(a)] = _nudged(snapshot, layer, a)
+            found = measured[id(a)]
+            for index, eta in enumerate(snapshot.context.etas):
+                metric = f"nudge[{eta:g}]{ending}"
+                if isinstance(found, str):
+                    yield undefined(metric, found, layer=layer)
+                else:
+                    yield _mean_change(metric, layer, found[index], resolution_N)
 
 
-def _deviations(values_JM: Tensor) -> Tensor:
-    """Each row less its mean, over its standard deviation; NaN where that is rounding."""
-    scaled_JM = values_JM / values_JM.abs().amax(-1, keepdim=True)
-    centred_JM = scaled_JM - scaled_JM.mean(-1, keepdim=True)
-    size_J1 = centred_JM.square().mean(-1, keepdim=True).sqrt()
-    return centred_JM / torch.where(size_J1 > 4 * torch.finfo(size_J1.dtype).eps, size_J1, torch.nan)
+def _nudged(snapshot: Snapshot, layer: int, a: Tensor) -> Tensor | str:
+    """The change of every sample's loss at every η, E×N, or why there is none."""
+    size = rms(a)
+    if not 0 < size < float("inf"):
+        return "the credit is zero" if size == 0 else "the credit is not finite"
+    h, unit = snapshot.states[layer], a / (size + 1e-6)
+    return loss_changes(snapshot, layer, torch.stack([h - eta * unit for eta in snapshot.context.etas]))
+
+
+def _mean_change(metric: str, layer: int, changes_N: Tensor, resolution_N: Tensor) -> Reading:
+    finite, n = int(changes_N.isfinite().sum()), len(changes_N)
+    if finite < n:
+        reason = f"the change of loss is not finite in {n - finite} of {n} samples"
+        return undefined(metric, reason, layer=layer, samples=finite)
+    mean = changes_N.mean().item()
+    too_small = unresolved(abs(mean), resolution_N)
+    if too_small:
+        return undefined(metric, too_small, layer=layer, samples=n)
+    return Reading(metric=metric, layer=layer, value=mean, samples=n)
+
+
+def copies_a_pass(h: Tensor) -> int:
+    """How many copies of a state pass through the rest of the network together."""
+    return max(1, _VECTORS // h.select(vector_axis(h), 0).numel())
+
+
+@torch.no_grad()
+def loss_changes(snapshot: Snapshot, layer: int, moved: Tensor) -> Tensor:
+    """ℓ(moved h_l) − ℓ(h_l) of every sample, M×N, for M copies of a moved state, M×(its shape)."""
+    net, y = snapshot.net, snapshot.y
+    parts = []
+    for copies in torch.split(moved, copies_a_pass(moved[0])):
+        output = net.tail(copies.flatten(0, 1), layer, snapshot.x).output
+        losses = snapshot.loss.per_sample(output, tiled(y, len(copies)))
+        parts.append(losses.view(len(copies), -1) - snapshot.losses_N)
+    return torch.cat(parts)
+
+
+def resolution(snapshot: Snapshot, layer: int) -> Tensor:
+    """By how much rounding may change each sample's loss: a bound to first order, plus a measurement.
+
+    eps · (ℓ + Σ|e||z| + Σ_{k ≥ l} Σ|g_k||h_k|): states and output are rounded once each.  A cross-entropy is the
+    logarithm of a sum of at least 1, and so resolves no less than eps.  Where a block or the readout cancels large
+    numbers the gradient itself may be rounding; so every entry of h_l is also moved by its last bit, up or down.
+    """
+    if layer not in snapshot.resolutions:
+        snapshot.resolutions[layer] = _resolution(snapshot, layer)
+    return snapshot.resolutions[layer]
+
+
+def _resolution(snapshot: Snapshot, layer: int) -> Tensor:
+    h = snapshot.states[layer]
+    signs = torch.randint(2, h.shape, generator=snapshot.rng(f"last bit/{layer}")).to(h) * 2 - 1
+    eps = torch.finfo(h.dtype).eps
+    measured_N = loss_changes(snapshot, layer, (h + h * (eps * signs))[None])[0].abs()
+    size_N = snapshot.losses_N.abs().clamp_min(snapshot.loss.floor)
+    error_NC = snapshot.loss.error(snapshot.output_NC, snapshot.y)
+    pairs = [(error_NC, snapshot.output_NC)]
+    pairs += zip(snapshot.gradients[layer:], snapshot.states[layer:], strict=True)
+    for slope, value in pairs:
+        size_N = size_N + (slope * value).abs().flatten(1).sum(-1)
+    return eps * size_N + measured_N
+
+
+def unresolved(change: float, resolution_N: Tensor) -> str | None:
+    """Why changes of this size are below rounding, or None if they are not."""
+    least = _MARGIN * rms(resolution_N)
+    if change > least:
+        return None
+    return f"a loss change of {change:.1e} is below what float64 resolves here, {least:.1e}"
