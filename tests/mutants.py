@@ -673,14 +673,14 @@ MUTANTS = (
     # what figures, files and recompute say
     Mutant(
         "a bar shows the first epoch",
-        "show/figures/final_values.py",
+        "show/figures/panels.py",
         'epoch = max(rows["epoch"].to_list())',
         'epoch = min(rows["epoch"].to_list())',
         "unit/test_figures_cifar10.py -k last_epoch",
     ),
     Mutant(
         "the points against frozen blocks have the wrong sign",
-        "show/figures/summary.py",
+        "show/figures/accuracy.py",
         'paired(by_seed[final.rule], by_seed["frozen"])',
         'paired(by_seed["frozen"], by_seed[final.rule])',
         "unit/test_figures_cifar10.py -k frozen",

@@ -16,7 +16,7 @@ from residual_evidence import undefined_where, with_rows, with_runs
 from sonde.core.errors import SondeError
 from sonde.core.formatting import number
 from sonde.show.figures import FIGURES, Evidence, NoData, figures_of
-from sonde.show.figures.marks import SEED
+from sonde.show.figures.marks import SEED_LINE
 from sonde.show.figures.style import COLOR, LINE, MARKER
 from study_evidence import snapshot_evidence, without_runs
 
@@ -52,7 +52,7 @@ def heading(figure: Figure, panel: int) -> str:
 
 
 def line(figure: Figure, panel: int, rule: str) -> np.ndarray:
-    drawn_lines = [one for one in figure.axes[panel].lines if one.get_label() != SEED]
+    drawn_lines = [one for one in figure.axes[panel].lines if one.get_label() != SEED_LINE]
     (found,) = [one for one in drawn_lines if one.get_color() == COLOR[rule]]
     return np.asarray(found.get_ydata(), dtype=float)
 
@@ -298,7 +298,7 @@ def test_a_repeated_seed_is_not_another_sample() -> None:
         drawn(VIT, with_runs(three, three.runs.with_columns(seed=pl.lit(42, dtype=pl.Int64))))
 
 
-def test_a_strangers_rule_is_drawn_in_a_colour_that_follows_from_its_name() -> None:
+def test_a_plugin_rule_is_drawn_in_a_colour_that_follows_from_its_name() -> None:
     evidence = evidence_of(1).of(model="vit_mini", rule="dfa")
     runs = evidence.runs.with_columns(rule=pl.lit("novel"), rule_label=pl.lit("Novel"))
     figure, _ = FIGURES["summary"].draw(with_runs(evidence, runs))
@@ -307,13 +307,13 @@ def test_a_strangers_rule_is_drawn_in_a_colour_that_follows_from_its_name() -> N
     assert COLOR["novel"] not in {COLOR[rule] for rule in ("bp", "fa", "dfa")}
 
 
-def test_looks_of_strangers_follow_from_their_names() -> None:
-    names = [f"stranger{number}" for number in range(60)]
-    for looks in (COLOR, MARKER, LINE):
-        assert [looks[name] for name in names] == [looks[name] for name in names]
-        assert {looks[name] for name in names} == set(looks.spare), "a look that nobody gets"
-        assert "stranger1" not in looks, "looking must not make it one of ours"
-    assert not set(COLOR.spare) & set(COLOR.values()), "a stranger would be taken for one of ours"
+def test_styles_of_plugins_follow_from_their_names() -> None:
+    names = [f"plugin{number}" for number in range(60)]
+    for style in (COLOR, MARKER, LINE):
+        assert [style[name] for name in names] == [style[name] for name in names]
+        assert {style[name] for name in names} == set(style.spare), "a style that no name gets"
+        assert "plugin1" not in style, "a lookup must not add an entry"
+    assert not set(COLOR.spare) & set(COLOR.values()), "a plugin would look like a rule of Sonde's own"
 
 
 norms = st.floats(1e-30, 1e30) | st.just(0.0) | st.just(math.nan)
