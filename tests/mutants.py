@@ -715,7 +715,7 @@ MUTANTS = (
     ),
     Mutant(
         "probe size is ignored when an export is read",
-        "show/paper/snapshot_files.py",
+        "show/paper/log_files.py",
         'size = run.fields["probe_size"] or 1',
         "size = 1",
         "unit/test_paper_provenance.py -k own_loss_again",
@@ -736,7 +736,7 @@ MUTANTS = (
     ),
     Mutant(
         "exported gradients are per sample",
-        "show/paper/snapshot_files.py",
+        "show/paper/log_files.py",
         "[norm / samples for norm",
         "[norm for norm",
         "unit/test_paper_logs.py",

@@ -68,7 +68,8 @@ draw("snapshot_resmlp", "snapshots", snapshot_evidence(seeds=(42, 123), epochs=3
 
 
 def test_the_same_data_gives_the_same_bytes_in_another_process(folder: Path, studies: Path, tmp_path: Path) -> None:
-    surroundings = os.environ | {"PYTHONHASHSEED": "1", "PYTHONPATH": str(Path(__file__).parents[1])}
+    path = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
+    surroundings = os.environ | {"PYTHONHASHSEED": "1", "PYTHONPATH": path}
     subprocess.run([sys.executable, "-c", AGAIN], cwd=tmp_path, env=surroundings, check=True)
     again = files(tmp_path)
     assert len(again) == 15
