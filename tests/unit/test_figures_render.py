@@ -175,7 +175,7 @@ TRAINING_LOSS = FIGURES["training_loss"]
 @pytest.fixture
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where pictures are kept."""
-    monkeypatch.setattr(render, "cache_folder", lambda: tmp_path / "kept")
+    monkeypatch.setattr(render, "picture_cache", lambda: tmp_path / "kept")
     return tmp_path / "kept"
 
 

@@ -17,6 +17,7 @@ from sonde.show.figures.caption import caption, merge_notes, missing_seeds, n_te
 from sonde.show.figures.groups import Cohort, cohort_of
 from sonde.show.figures.marks import draw_bars, say_empty
 from sonde.show.figures.panels import ACCURACY, Final, Finals, Quantity, changes_of, finals_of, grid_of
+from sonde.show.figures.scales import PERCENT, epoch_axis, linear_limits, log_axis, log_limits
 from sonde.show.figures.series import Series, line_notes, point, series_of
 from sonde.show.figures.style import (
     COLOR,
@@ -24,14 +25,9 @@ from sonde.show.figures.style import (
     DOUBLE,
     FAINT,
     INK,
-    PERCENT,
-    epoch_axis,
     fine_print,
     legend_above,
     legend_row,
-    linear_limits,
-    log_axis,
-    log_limits,
     new_figure,
     panel_grid,
     panel_title,

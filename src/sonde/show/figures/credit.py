@@ -17,26 +17,28 @@ from sonde.metrics import CONTROLS, TRAINED, base_of, label_of
 from sonde.show.figures.caption import caption, merge_notes, missing_seeds, n_text
 from sonde.show.figures.groups import Cohort, cohort_of
 from sonde.show.figures.marks import draw_panel, say_empty
+from sonde.show.figures.scales import (
+    FLATTENED,
+    epoch_axis,
+    layer_axis,
+    linear_limits,
+    log_axis,
+    log_limits,
+    signed_ticks,
+    wide_scale,
+)
 from sonde.show.figures.series import Curves, Series, common_epoch, curves, latest, line_notes, with_n
 from sonde.show.figures.style import (
     COLOR,
     COLUMN,
     DOUBLE,
     FAINT,
-    FLATTENED,
-    epoch_axis,
     fine_print,
-    layer_axis,
     legend_row,
-    linear_limits,
-    log_axis,
-    log_limits,
     new_figure,
     panel_grid,
     panel_title,
-    signed_ticks,
     unbroken,
-    wide_scale,
 )
 
 _ETA = "0.01"  # the step of the nudge that is drawn
@@ -275,7 +277,7 @@ def draw_rules_alignment(evidence: Evidence) -> tuple[Figure, str]:
         ", ".join(f"{line.label} {line.mean[0]:z.2f} to {line.mean[-1]:z.2f}" for line in one.lines)
         for one in shown.values()
     )
-    look = f"Look at which V finds W: {found}. Sizes, of which several lie on one another: {sizes}."
+    look = f"Look at which V finds W: {found}. Sizes (several lines lie on one another): {sizes}."
     return figure, caption(present, counts, text, look, notes)
 
 

@@ -220,7 +220,7 @@ class Pair(_EvidenceGroup):
         known = {model: self.floor(model) for model in PAIR_MODELS}
         return [
             f"{self.labels[model]}: no weights bring its loss below {number(floor, 3)}, because it ends in a ReLU and "
-            "half of the targets are negative; it is judged by its loss above that floor."
+            "half of the targets are negative; what counts is its loss above that floor."
             for model, floor in known.items()
             if floor
         ]

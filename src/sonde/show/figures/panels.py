@@ -15,8 +15,8 @@ from sonde.metrics import SHARE, TRAINED, as_math
 from sonde.show.figures.caption import merge_notes, missing_seeds
 from sonde.show.figures.groups import Cohort, JoinedCohorts, join_cohorts, line_key, with_lines
 from sonde.show.figures.marks import draw_panel
+from sonde.show.figures.scales import epoch_axis
 from sonde.show.figures.series import Curves, Floats, Series, curves, line_notes, with_n
-from sonde.show.figures.style import epoch_axis
 
 _HELD = 1.5
 """A quantity that changes by less than this factor, up or down, holds."""
@@ -24,11 +24,7 @@ _HELD = 1.5
 BATCH_MEAN_LOSS = "batch-mean loss"
 """Every panel draws the gradient of this loss, as the paper layout stores it."""
 
-_POOLING = {
-    "cls": "of the CLS token",
-    "last": "of the last token",
-    "mean": "of the mean over tokens or positions",
-}
+_POOLING = {"cls": "of the CLS token", "last": "of the last token", "mean": "of the mean over tokens or positions"}
 
 
 @dataclass(frozen=True)
@@ -284,10 +280,7 @@ class Grid:
 
 
 def grid_of(
-    cohorts: Sequence[Cohort],
-    quantities: Sequence[Quantity],
-    rules: Sequence[str] = (),
-    absent: Sequence[str] = (),
+    cohorts: Sequence[Cohort], quantities: Sequence[Quantity], rules: Sequence[str] = (), absent: Sequence[str] = ()
 ) -> Grid:
     """The panels of every network; NoData if nothing at all can be drawn.
 
@@ -329,7 +322,7 @@ def cohorts_of(choices: Sequence[Callable[[], Cohort]]) -> tuple[list[Cohort], l
 
 
 def probe_text(panels: Sequence[Panel]) -> str:
-    """Over which samples the norms are medians, of which loss the gradient is, and what epoch 0 is."""
+    """The samples that norms are medians over, the loss whose gradient is drawn, and what epoch 0 is."""
     rows = pl.concat([p.rows.select("samples") for p in panels if p.quantity.layer is not None])
     sizes = sorted({size for size in rows["samples"].drop_nulls() if size > 0})
     many = "–".join(f"{size:,}" for size in dict.fromkeys([*sizes[:1], *sizes[-1:]]))

@@ -173,14 +173,14 @@ def _code_digest() -> str:
     return hashed.hexdigest()
 
 
-def cache_folder() -> Path:
+def picture_cache() -> Path:
     """The folder of the cached pictures; it may be deleted at any time."""
     return Path(platformdirs.user_cache_dir("sonde", appauthor=False)) / "figures"
 
 
 def _read_cached(key: str) -> Rendered | None:
     """A cached picture; None if there is none, or if its file is damaged."""
-    path = cache_folder() / key
+    path = picture_cache() / key
     try:
         checksum, _, content = path.read_bytes().partition(b"\n")
         os.utime(path)  # the least recently used are deleted first
@@ -193,7 +193,7 @@ def _read_cached(key: str) -> Rendered | None:
 def _write_cached(key: str, rendered: Rendered) -> None:
     """Cache a picture and delete the oldest; nothing happens if the folder cannot be written."""
     content = rendered.caption.encode() + b"\0" + rendered.images["png"]
-    folder = cache_folder()
+    folder = picture_cache()
     with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
         sweep(folder)

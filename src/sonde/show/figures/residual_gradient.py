@@ -18,6 +18,7 @@ from sonde.metrics import TRAINED
 from sonde.show.figures.caption import caption
 from sonde.show.figures.groups import PAIR_MODELS, Pair, at_start, by_layer, moment, pair_of
 from sonde.show.figures.marks import draw_dots, draw_panel, draw_rings, draw_theory
+from sonde.show.figures.scales import layer_axis, log_axis, log_limits
 from sonde.show.figures.series import Curves, Floats, Series, curves
 from sonde.show.figures.style import (
     COLOR,
@@ -25,11 +26,8 @@ from sonde.show.figures.style import (
     FAINT,
     INK,
     footnotes,
-    layer_axis,
     legend_above,
     legend_row,
-    log_axis,
-    log_limits,
     new_figure,
     panel_grid,
     panel_title,

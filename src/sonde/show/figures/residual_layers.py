@@ -20,6 +20,15 @@ from sonde.show.figures.caption import caption, seeds_text
 from sonde.show.figures.groups import PAIR_MODELS, Pair, at_start, by_layer, moment, pair_of
 from sonde.show.figures.marks import draw_dots, draw_panel, draw_theory
 from sonde.show.figures.residual_gradient import backward_flow
+from sonde.show.figures.scales import (
+    layer_axis,
+    log_axis,
+    log_limits,
+    signed_ticks,
+    symlog_ticks,
+    wide_scale,
+    wide_threshold,
+)
 from sonde.show.figures.series import Floats, Series
 from sonde.show.figures.style import (
     COLOR,
@@ -30,18 +39,11 @@ from sonde.show.figures.style import (
     MARKER,
     SINGLE_PANEL,
     footnotes,
-    layer_axis,
     legend_above,
     legend_row,
-    log_axis,
-    log_limits,
     new_figure,
     panel_grid,
     panel_title,
-    signed_ticks,
-    symlog_ticks,
-    wide_scale,
-    wide_threshold,
 )
 
 _AT_START = "at initialisation"

@@ -30,6 +30,7 @@ from sonde.show.figures.caption import caption, missing_seeds, n_text
 from sonde.show.figures.groups import PAIR_MODELS, Pair, by_step, check_recipe, pair_of
 from sonde.show.figures.marks import draw_bars, draw_panel
 from sonde.show.figures.residual_gradient import BackwardFlow, backward_flow
+from sonde.show.figures.scales import layer_axis, log_axis, log_limits
 from sonde.show.figures.series import Curves, curves, point
 from sonde.show.figures.style import (
     COLOR,
@@ -38,11 +39,8 @@ from sonde.show.figures.style import (
     INK,
     SINGLE_PANEL,
     footnotes,
-    layer_axis,
     legend_above,
     legend_row,
-    log_axis,
-    log_limits,
     new_figure,
     panel_grid,
     panel_title,

@@ -26,16 +26,13 @@ from sonde.show.figures.panels import (
     grid_of,
     probe_text,
 )
+from sonde.show.figures.scales import PERCENT, linear_limits, log_axis, log_limits
 from sonde.show.figures.style import (
     DOUBLE,
     INK,
-    PERCENT,
     SERIF_PARAMS,
     fine_print,
     legend_row,
-    linear_limits,
-    log_axis,
-    log_limits,
     new_figure,
     panel_grid,
     panel_title,
