@@ -199,11 +199,13 @@ def panel_grid(
     With `share_y` the panels of a row share the y axis, and only the left one labels it.
     """
     layout = figure.add_gridspec(rows + 1, columns, height_ratios=(*[1] * rows, legend))
-    grid: list[list[Axes]] = [[] for _ in range(rows)]
-    for column in range(columns):
-        for row, panels in enumerate(grid):
-            panels.append(figure.add_subplot(layout[row, column], sharey=panels[0] if share_y and column else None))
-            panels[column].tick_params(labelleft=not (share_y and column))
+    grid: list[list[Axes]] = []
+    for row in range(rows):
+        left = figure.add_subplot(layout[row, 0])
+        shared = left if share_y else None
+        grid.append([left, *(figure.add_subplot(layout[row, at], sharey=shared) for at in range(1, columns))])
+        for ax in grid[row][1:]:
+            ax.tick_params(labelleft=not share_y)
     return grid, figure.add_subplot(layout[rows, :])
 
 
