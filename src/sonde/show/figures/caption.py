@@ -15,15 +15,24 @@ class Group(Protocol):
     """The runs of a figure and the lines they make."""
 
     @property
-    def runs(self) -> pl.DataFrame: ...
+    def runs(self) -> pl.DataFrame:
+        """The runs, with the columns `run`, `seed` and the one that `by` names."""
+
     @property
-    def by(self) -> str: ...  # the column of the runs that has the lines' keys
+    def by(self) -> str:
+        """The column of the runs that has the keys of the lines."""
+
     @property
-    def labels(self) -> Mapping[str, str]: ...  # key → label of every line
+    def labels(self) -> Mapping[str, str]:
+        """The label of every line, by key."""
+
     @property
-    def recipe(self) -> str: ...  # what the runs have in common
+    def recipe(self) -> str:
+        """What the runs have in common."""
+
     @property
-    def source(self) -> str: ...  # where the runs were read
+    def source(self) -> str:
+        """Where the runs were read."""
 
 
 def count_range(counts: Iterable[int]) -> str:

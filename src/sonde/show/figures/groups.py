@@ -84,10 +84,12 @@ class Cohort(_EvidenceGroup):
 
     @property
     def network(self) -> str:
+        """The label of the network."""
         return str(self.runs["label"][0])
 
     @property
     def task(self) -> str:
+        """The label of the task, or that it is not recorded."""
         return self.runs["task_label"][0] or NO_DATA_SET
 
     @property
@@ -105,6 +107,7 @@ class Cohort(_EvidenceGroup):
 
     @property
     def recipe(self) -> str:
+        """Network, size and training recipe."""
         return f"{self.network}: {self.training}"
 
     @property
@@ -255,6 +258,7 @@ class Pair(_EvidenceGroup):
         return name if self.alpha is None else f"{name} (α = {number(self.alpha, 3)})"
 
     def title(self, what: str, summary: pl.DataFrame) -> str:
+        """A figure's title: what it shows, the weights and n."""
         return f"{what}, {self.weights}, {n_text(self, summary)}"
 
 

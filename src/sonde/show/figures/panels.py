@@ -65,9 +65,11 @@ class Finals:
 
     @property
     def words(self) -> str:
+        """All rules in a line: "BP 59.2 ± 0.4 %, DFA 31.0 ± 0.2 %"."""
         return ", ".join(f"{final.label} {final.words}" for final in self.rules)
 
     def of(self, rule: str) -> Final | None:
+        """The value of a rule; None if no seed has one."""
         return next((final for final in self.rules if final.rule == rule and final.n), None)
 
 
@@ -107,10 +109,12 @@ class Change:
 
     @property
     def when(self) -> str:
+        """For example: "init to epoch 100"."""
         return f"{'init' if self.first == 0 else f'epoch {self.first}'} to epoch {self.last}"
 
     @property
     def words(self) -> str:
+        """For example: "BP grows ×12"."""
         if math.isnan(self.ratio):
             return f"{self.label} undefined"
         verb = "grows" if self.ratio >= _HELD else "falls to" if self.ratio <= 1 / _HELD else "holds"
@@ -168,6 +172,7 @@ class Quantity:
 
     @property
     def log(self) -> bool:
+        """Whether it is drawn on a log axis."""
         return TRAINED[self.metric].log
 
 
@@ -187,14 +192,17 @@ class Panel:
 
     @property
     def rows(self) -> pl.DataFrame:
+        """The rows of the quantity."""
         return self.curves.rows
 
     @property
     def lines(self) -> list[Series]:
+        """A line for every rule with rows."""
         return self.curves.lines
 
     @property
     def changes(self) -> str:
+        """By what factor each rule's quantity changed over training."""
         return change_words(changes_of(self.cohort, self.rows))
 
     @property
@@ -209,6 +217,7 @@ class Panel:
         return f"{what}, {self.changes}"
 
     def extents(self) -> list[Floats]:
+        """Every value that the y axis has to contain."""
         return self.curves.extents(log=self.quantity.log)
 
     def notes(self, *, alone: bool) -> list[str]:
@@ -254,10 +263,12 @@ class Grid:
 
     @property
     def panels(self) -> list[Panel]:
+        """All panels, row by row."""
         return [panel for row in self.rows for panel in row]
 
     @property
     def lines(self) -> list[Series]:
+        """The lines of all panels."""
         return [line for panel in self.panels for line in panel.lines]
 
     @property
@@ -268,10 +279,12 @@ class Grid:
 
     @property
     def names(self) -> dict[str, str]:
+        """The labels in the legend, by rule."""
         return with_n(self.lines)
 
     @property
     def sentences(self) -> str:
+        """What the rows of every panel say."""
         return "; ".join(panel.sentence for panel in self.panels)
 
     def extents(self, column: int) -> list[Floats]:

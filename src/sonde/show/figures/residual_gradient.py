@@ -59,6 +59,7 @@ class BackwardFlow:
 
     @property
     def when(self) -> str:
+        """When the norms were measured."""
         return moment(self.norms.rows)
 
     def ratio(self, model: str) -> float:
@@ -78,6 +79,7 @@ class BackwardFlow:
 
     @property
     def sentence(self) -> str:
+        """What the layers do to the gradient of each network."""
         return "; ".join(f"{line.label}: {self.words(line.key)}" for line in self.relative.lines)
 
 

@@ -115,6 +115,7 @@ class Curves:
         return next(line for line in self.lines if line.key == key)
 
     def extents(self, *, log: bool) -> list[Floats]:
+        """Every value that the axis has to contain, per line."""
         return [line.extent(log) for line in self.lines]
 
     def gaps(self, *, log: bool, unit: str = "layers") -> list[str]:

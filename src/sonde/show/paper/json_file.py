@@ -52,6 +52,7 @@ class Document:
 
     @classmethod
     def read(cls, path: Path, remedy: str = "") -> "Document":
+        """Read a file; refuse one that is not a JSON object."""
         try:
             return cls(path, json.loads(path.read_text(encoding="utf-8")), remedy=remedy)
         except OSError as error:
@@ -60,33 +61,40 @@ class Document:
             raise SondeError(f"{path} is not JSON: {error}{remedy and f'; {remedy}'}") from None
 
     def error(self, key: str, problem: str) -> SondeError:
+        """An error that names the file, the key and the problem."""
         return SondeError(f"{self.path}: {key}: {problem}{self.remedy and f'; {self.remedy}'}")
 
     def get(self, key: str) -> Any:
+        """The value of a key, which must be there."""
         if key not in self.value:
             close = nearest(key, self.value) if self.value else "the object is empty"
             raise self.error(self._name(key), f"missing ({close})")
         return self.value[key]
 
     def section(self, key: str) -> "Document":
+        """The object under a key."""
         return Document(self.path, self.get(key), self._name(key), self.remedy)
 
     def sections(self, key: str) -> list["Document"]:
+        """The list of objects under a key."""
         value = self.get(key)
         if not isinstance(value, list):
             raise self.error(self._name(key), f"expected a list, found {_kind(value)}")
         return [Document(self.path, item, f"{self._name(key)}[{i}]", self.remedy) for i, item in enumerate(value)]
 
     def text(self, key: str) -> str:
+        """The text under a key."""
         value = self.get(key)
         if not isinstance(value, str):
             raise self.error(self._name(key), f"expected a text, found {_kind(value)}")
         return value
 
     def number(self, key: str, within: Bounds = UNLIMITED) -> float:
+        """The finite number under a key."""
         return self._finite(self.get(key), self._name(key), within)
 
     def count(self, key: str, least: int = 1) -> int:
+        """The whole number under a key."""
         value = self.get(key)
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             problem = f"expected a whole number of at least {least}, found {_kind(value)}"
@@ -94,6 +102,7 @@ class Document:
         return value
 
     def numbers(self, key: str, length: int | None = None, within: Bounds = UNLIMITED) -> list[float]:
+        """The list of finite numbers under a key."""
         return self._numbers(self.get(key), self._name(key), length, within)
 
     def nullable(self, key: str, length: int | None = None, within: Bounds = UNLIMITED) -> list[float | None]:
@@ -103,6 +112,7 @@ class Document:
         return [None if item is None else self._finite(item, f"{name}[{i}]", within) for i, item in enumerate(value)]
 
     def table(self, key: str, rows: int, columns: int) -> list[list[float]]:
+        """The list of equally long lists of numbers under a key."""
         value = self.get(key)
         self._check_length(value, self._name(key), rows)
         return [self._numbers(row, f"{self._name(key)}[{i}]", columns) for i, row in enumerate(value)]
