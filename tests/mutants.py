@@ -675,14 +675,14 @@ MUTANTS = (
     # what figures, files and recompute say
     Mutant(
         "a bar shows the first epoch",
-        "show/figures/final_values.py",
+        "show/figures/panels.py",
         'epoch = max(rows["epoch"].to_list())',
         'epoch = min(rows["epoch"].to_list())',
         "unit/test_figures_cifar10.py -k last_epoch",
     ),
     Mutant(
         "the points against frozen blocks have the wrong sign",
-        "show/figures/summary.py",
+        "show/figures/accuracy.py",
         'paired(by_seed[final.rule], by_seed["frozen"])',
         'paired(by_seed["frozen"], by_seed[final.rule])',
         "unit/test_figures_cifar10.py -k frozen",
@@ -717,7 +717,7 @@ MUTANTS = (
     ),
     Mutant(
         "probe size is ignored when an export is read",
-        "show/paper/snapshot_files.py",
+        "show/paper/log_files.py",
         'size = run.fields["probe_size"] or 1',
         "size = 1",
         "unit/test_paper_provenance.py -k own_loss_again",
@@ -738,7 +738,7 @@ MUTANTS = (
     ),
     Mutant(
         "exported gradients are per sample",
-        "show/paper/snapshot_files.py",
+        "show/paper/log_files.py",
         "[norm / samples for norm",
         "[norm for norm",
         "unit/test_paper_logs.py",

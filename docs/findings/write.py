@@ -37,7 +37,7 @@ from sonde.config import change, label_of
 from sonde.core.formatting import number, said_share
 from sonde.rules import RULES
 from sonde.show.figures import FIGURES
-from sonde.show.figures.render import render
+from sonde.show.figures.render import render_figure
 from sonde.store.load import load
 from sonde.store.stored import Run, Runs
 from sonde.studies import STUDIES
@@ -74,7 +74,7 @@ def write() -> None:
     for study, names in SHOWN.items():
         evidence = found(load(STORE), study).evidence
         for name in names:
-            drawn = render(FIGURES[name], evidence, None, ("png",))
+            drawn = render_figure(FIGURES[name], evidence, None, ("png",))
             (HERE / f"{study}_{name}.png").write_bytes(drawn.images["png"])
 
 
@@ -82,7 +82,7 @@ def figures(study: str, stored: Runs) -> str:
     """The page's figures with their captions."""
     evidence = found(stored, study).evidence
     shown = [
-        f"![{FIGURES[name].title}]({study}_{name}.png)\n\n{render(FIGURES[name], evidence, None, ('png',)).caption}"
+        f"![{FIGURES[name].title}]({study}_{name}.png)\n\n{render_figure(FIGURES[name], evidence).caption}"
         for name in SHOWN[study]
     ]
     return "\n\n".join(shown)

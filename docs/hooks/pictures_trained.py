@@ -14,10 +14,8 @@ from sonde.analysis.ended import lines
 from sonde.analysis.thresholds import Thresholds
 from sonde.metrics import TRAINED, base_of, label_of
 from sonde.show.figures import Evidence
-from sonde.show.figures.cohort import cohort_of
-from sonde.show.figures.contrast import Case, Measure, draw_contrast, only
-from sonde.show.figures.pair import pair_of
-from sonde.show.figures.portrait import draw_portrait
+from sonde.show.figures.contrast import Case, Measure, draw_contrast, draw_portrait, keep_lines
+from sonde.show.figures.groups import cohort_of, pair_of
 from sonde.store.load import load
 
 DOCS = Path(__file__).parents[1]
@@ -153,7 +151,7 @@ def draw_trained(what: Trained) -> tuple[Figure, str]:
     evidence = evidence.of(variant="scaled") if what.study == "residual" else evidence
     group: Any = pair_of(evidence) if what.study == "residual" else cohort_of(evidence)
     keys = (what.good, what.bad)
-    group = only(group, keys)
+    group = keep_lines(group, keys)
     rows = what.of(group.evidence.metric(what.metric))
     last = pl.col("epoch") == pl.col("epoch").max()
     beside: dict[str, pl.DataFrame] = {}

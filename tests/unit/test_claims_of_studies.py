@@ -25,7 +25,9 @@ from sonde.models import PlainMLP, ResMLP
 from sonde.network import Signature
 from sonde.rules import RULES, CreditBridge, FeedbackAlignment, StateBridge
 from sonde.show.figures import Evidence
-from sonde.show.figures.pair import backward, by_step, loss_ends, pair_of
+from sonde.show.figures.groups import by_step, pair_of
+from sonde.show.figures.residual_gradient import backward_flow
+from sonde.show.figures.residual_loss import loss_ends
 from sonde.show.report.answers import of_networks, of_recipe
 from sonde.store.stored import Runs
 from sonde.studies import STUDIES
@@ -167,9 +169,9 @@ def test_an_independent_gradient_is_another_one() -> None:
 
 def test_the_line_of_the_theory_is_drawn_for_the_identity_alone() -> None:
     one = residual_evidence()
-    assert backward(pair_of(one.of(variant="scaled"))).theory.keys() == {"plain_mlp", "res_mlp"}
+    assert backward_flow(pair_of(one.of(variant="scaled"))).theory.keys() == {"plain_mlp", "res_mlp"}
     other = Evidence(one.rows, one.runs.with_columns(task=pl.lit("digits")), one.source)
-    assert backward(pair_of(other.of(variant="scaled"))).theory == {}
+    assert backward_flow(pair_of(other.of(variant="scaled"))).theory == {}
 
 
 def test_the_signal_is_drawn_before_and_after_training_and_the_theory_before() -> None:

@@ -11,7 +11,7 @@ from sonde.analysis.diagnosis.finding import Finding, Findings
 from sonde.analysis.explanations.by_name import EXPLANATIONS
 from sonde.cli import app
 from sonde.models.model import Model
-from sonde.observe.precheck import Precheck as Checked
+from sonde.observe.precheck import Precheck
 from sonde.observe.watch import Watch
 from sonde.plugins import OURS
 from sonde.rules.rule import Rule, RuleState
@@ -38,7 +38,7 @@ EXPORTED = [
 
 
 NAMES = [name for name, _ in PUBLIC + TABLED + EXPORTED]
-RETURNED = [StoredRuns, Run, WatchedRun, Watch, Checked, Findings, Finding, Rendered]
+RETURNED = [StoredRuns, Run, WatchedRun, Watch, Precheck, Findings, Finding, Rendered]
 """What the public functions give back, or what is in it."""
 SHOWN = [thing for _, thing in PUBLIC + TABLED + EXPORTED if inspect.isclass(thing)]
 CLASSES = list(dict.fromkeys([*SHOWN, *RETURNED]))

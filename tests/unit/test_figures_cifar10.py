@@ -14,8 +14,8 @@ from residual_evidence import undefined_where, with_rows, with_runs
 from sonde.core.errors import SondeError
 from sonde.core.formatting import accuracy, number, signed
 from sonde.show.figures import Evidence, NoData, figures_of
-from sonde.show.figures.final_values import Final
-from sonde.show.figures.marks import SEED
+from sonde.show.figures.marks import SEED_LINE
+from sonde.show.figures.panels import Final
 from sonde.show.figures.style import COLOR, FAINT
 from study_evidence import RULES, cut_short, rules_evidence, without_runs
 
@@ -50,7 +50,7 @@ def title(figure: Figure) -> str:
 
 def lines(ax: Axes, color: str, *, dashed: bool = False) -> list[np.ndarray]:
     """Lines with data in a colour: the rule's own, or its thin ceiling."""
-    found = [one for one in ax.lines if one.get_label() != SEED]
+    found = [one for one in ax.lines if one.get_label() != SEED_LINE]
     found = [one for one in found if one.get_color() == color and (one.get_linewidth() < 1) == dashed]
     return [np.asarray(one.get_ydata(), dtype=float) for one in found if len(one.get_ydata()) > 2]
 
@@ -72,7 +72,7 @@ def test_accuracy_draws_every_epoch_of_training(metric: str) -> None:
     assert not ax.collections
     few = default("accuracy", 3)[0].axes[0]
     assert not few.collections
-    assert sum(one.get_label() == SEED for one in few.lines) == 4 * 3
+    assert sum(one.get_label() == SEED_LINE for one in few.lines) == 4 * 3
 
 
 @pytest.mark.parametrize("metric", METRICS)

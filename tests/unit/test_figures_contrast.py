@@ -8,9 +8,8 @@ import pytest
 from figure_texts import check_texts
 
 from sonde.show.figures import Evidence, NoData
-from sonde.show.figures.contrast import Case, Measure, draw_contrast
-from sonde.show.figures.portrait import draw_portrait
-from sonde.show.figures.render import settle_layout
+from sonde.show.figures.contrast import Case, Measure, draw_contrast, draw_portrait
+from sonde.show.figures.render import fix_layout
 from sonde.show.figures.style import house_style
 from study_evidence import RULES, rules_evidence
 
@@ -125,5 +124,5 @@ def test_a_portrait_of_a_rule_without_runs_is_refused() -> None:
 def test_words_neither_leave_the_figure_nor_overlap() -> None:
     for figure, _ in (drawn(log=True), draw_portrait(rules_evidence(rules=tuple(RULES), depth=4), "dfa")):
         with house_style():
-            settle_layout(figure)
+            fix_layout(figure)
             check_texts(figure)

@@ -18,10 +18,12 @@ from sonde.core.errors import SondeError
 from sonde.metrics import TRAINED
 from sonde.models import MODELS
 from sonde.rules import RULES
-from sonde.show.figures import Evidence, NoData
-from sonde.show.figures.marks import SEED
-from sonde.show.figures.series import over, series
-from sonde.show.figures.style import COLOR, LINE, MARKER
+from sonde.show.figures import FIGURES, Evidence, NoData
+from sonde.show.figures.groups import cohort_of
+from sonde.show.figures.marks import SEED_LINE
+from sonde.show.figures.series import over, series_of
+from sonde.show.figures.style import COLOR, LINE, MARKER, RULE_ORDER
+from study_evidence import rules_evidence
 
 PROFILES = {
     "gradient_magnitude": "preact_grad_norm",
@@ -179,13 +181,13 @@ def test_a_band_needs_five_seeds_and_fewer_are_drawn_one_by_one(name: str) -> No
     for seeds, bands, singly in ((1, 0, 0), (3, 0, 6), (5, 2, 0)):
         ax = default(name, seeds)[0].axes[0]
         assert len(ax.collections) == bands
-        assert sum(one.get_label() == SEED for one in ax.lines) == singly
+        assert sum(one.get_label() == SEED_LINE for one in ax.lines) == singly
 
 
 def test_the_line_of_a_seed_has_its_values(three: Evidence) -> None:
     figure, _ = drawn("activation_std", three)
     rows = three.of(variant="raw").metric("activation_std").filter(model="res_mlp", epoch=10)
-    singly = [one for one in figure.axes[0].lines if one.get_label() == SEED]
+    singly = [one for one in figure.axes[0].lines if one.get_label() == SEED_LINE]
     colour = COLOR["res_mlp"]
     found = [list(one.get_ydata()) for one in singly if to_hex(one.get_color()) == colour.lower()]
     expected = [
@@ -205,7 +207,7 @@ def test_a_band_ends_where_values_cannot_lie() -> None:
             "defined": True,
         }
     )
-    line = series(over(rows, "rule", "layer"), "dfa", "DFA", "layer")
+    line = series_of(over(rows, "rule", "layer"), "dfa", "DFA", "layer")
     assert line.band(log=False)[1][0] > 1
     assert replace(line, possible=TRAINED["credit_cosine"].bounds).band(log=False)[1][0] == 1
 
@@ -311,12 +313,30 @@ def test_a_caption_says_when_the_seed_is_unknown() -> None:
 
 
 def test_models_and_rules_are_told_apart_by_colour_and_rules_by_marker_and_line() -> None:
-    assert COLOR.keys() == MARKER.keys() == LINE.keys() == {*MODELS, *RULES, "healthy", "faulty"}
-    for group in (MODELS, RULES):
+    named = COLOR.keys()
+    assert named == MARKER.keys() == LINE.keys() >= {*MODELS, "healthy", "faulty"}
+    assert named <= {*MODELS, *RULES, "healthy", "faulty"}, "a style of something that is gone"
+    of_rules = named & RULES.keys()
+    for group in (MODELS.keys(), of_rules):
         assert len({to_hex(COLOR[name]) for name in group}) == len(group)
-    assert len({(MARKER[rule], str(LINE[rule])) for rule in RULES}) == len(RULES)
-    first_six = ["bp", "fa", "dfa", "state_bridge", "credit_bridge", "frozen"]
-    assert len({MARKER[rule] for rule in first_six}) == len(first_six)
+    assert len({(MARKER[rule], str(LINE[rule])) for rule in of_rules}) == len(of_rules) >= 17
+    assert set(RULE_ORDER) <= of_rules
+    assert len({MARKER[rule] for rule in RULE_ORDER}) == len(RULE_ORDER)
+
+
+def test_a_rule_that_no_table_names_has_a_style_and_a_place_by_its_name() -> None:
+    """A new rule of Sonde's own needs no edit in the figures."""
+    evidence = rules_evidence(seeds=(42,), epochs=2, rules=("bp", "frozen", "fa", "dfa"), depth=2)
+    new = {"fa": "zebra", "dfa": "aardvark"}
+    named = pl.col("rule").replace(new)
+    runs = evidence.runs.with_columns(rule=named, rule_label=named)
+    cohort = cohort_of(with_runs(evidence, runs))
+    assert list(cohort.labels) == ["bp", "frozen", "aardvark", "zebra"]
+    for rule in new.values():
+        assert COLOR[rule] not in COLOR.values()
+    figure, _ = FIGURES["accuracy"].draw(with_runs(evidence, runs))
+    colours = {one.get_label(): one.get_color() for one in figure.axes[1].lines}
+    assert {rule: colours[rule] for rule in new.values()} == {rule: COLOR[rule] for rule in new.values()}
 
 
 numbers = st.floats(1e-30, 1e30) | st.just(0.0)

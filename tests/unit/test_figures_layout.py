@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from residual_evidence import RESIDUAL, residual_evidence, undefined_where
 from sonde.rules import RULES as EVERY_RULE
 from sonde.show.figures import Evidence, FigureSpec, figures_of
-from sonde.show.figures.render import settle_layout
+from sonde.show.figures.render import fix_layout
 from sonde.show.figures.style import DOUBLE, house_style, legend_row, new_figure
 from study_evidence import RULES, crowded_rules, crowded_snapshots, rules_evidence, snapshot_evidence
 
@@ -36,7 +36,7 @@ STUDIES = {
 def check(spec: FigureSpec, evidence: Evidence) -> None:
     figure, _ = spec.draw(evidence)
     with house_style():
-        settle_layout(figure)
+        fix_layout(figure)
         check_texts(figure)
 
 
@@ -73,7 +73,7 @@ def test_a_legend_of_every_rule_stays_within_its_share_of_the_figure(share: floa
         for rule in EVERY_RULE.values():
             panel.plot([0, 1], [0, 1], label=rule().label)
         legend_row(below, [panel], share)
-        settle_layout(figure)
+        fix_layout(figure)
         legend = below.get_legend()
         assert legend is not None
         assert legend.get_window_extent().width <= share * figure.bbox.width

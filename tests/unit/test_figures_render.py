@@ -12,7 +12,7 @@ import pytest
 from residual_evidence import RESIDUAL, residual_evidence, undefined_where, with_rows, with_runs
 from sonde.core.errors import SondeError
 from sonde.show.figures import FIGURES, Evidence, FigureSpec, figures_of, render
-from sonde.show.figures.render import digest, draw_all, picture
+from sonde.show.figures.render import cached_picture, draw_all, picture_digest
 from study_evidence import crowded_rules, snapshot_evidence
 
 pytestmark = pytest.mark.xdist_group("figures_save")  # one worker draws them
@@ -68,7 +68,8 @@ draw("snapshot_resmlp", "snapshots", snapshot_evidence(seeds=(42, 123), epochs=3
 
 
 def test_the_same_data_gives_the_same_bytes_in_another_process(folder: Path, studies: Path, tmp_path: Path) -> None:
-    surroundings = os.environ | {"PYTHONHASHSEED": "1", "PYTHONPATH": str(Path(__file__).parents[1])}
+    path = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
+    surroundings = os.environ | {"PYTHONHASHSEED": "1", "PYTHONPATH": path}
     subprocess.run([sys.executable, "-c", AGAIN], cwd=tmp_path, env=surroundings, check=True)
     again = files(tmp_path)
     assert len(again) == 15
@@ -174,7 +175,7 @@ TRAINING_LOSS = FIGURES["training_loss"]
 @pytest.fixture
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where pictures are kept."""
-    monkeypatch.setattr(render, "kept_in", lambda: tmp_path / "kept")
+    monkeypatch.setattr(render, "picture_cache", lambda: tmp_path / "kept")
     return tmp_path / "kept"
 
 
@@ -198,14 +199,14 @@ def test_the_report_takes_the_picture_of_the_file_and_draws_nothing(
     draw_all(SMALL, tmp_path, study="residual")
     assert len(drawings) == 11
     for spec in RESIDUAL.values():
-        found = picture(spec, SMALL)
+        found = cached_picture(spec, SMALL)
         assert found.images["png"] == (tmp_path / f"{spec.paths['residual']}.png").read_bytes()
         assert found.caption == (tmp_path / f"{spec.paths['residual']}.txt").read_text()
     assert len(drawings) == 11
 
 
 def test_a_picture_of_anything_else_is_drawn_anew(kept: Path, drawings: list[str]) -> None:
-    picture(TRAINING_LOSS, SMALL)
+    cached_picture(TRAINING_LOSS, SMALL)
     last = pl.int_range(pl.len()) == pl.len() - 1
     value = pl.when(last & (pl.col("metric") != "")).then(1e-300).otherwise("value")
     others = [
@@ -216,52 +217,52 @@ def test_a_picture_of_anything_else_is_drawn_anew(kept: Path, drawings: list[str
     ]
     for changed in others:
         before = len(drawings)
-        picture(FIGURES["layer_transformation"], changed)
+        cached_picture(FIGURES["layer_transformation"], changed)
         assert len(drawings) == before + 1
-    picture(FIGURES["gradient_magnitude"], SMALL)
-    picture(TRAINING_LOSS, SMALL)
-    assert drawings.count("training_loss.draw") == 1
+    cached_picture(FIGURES["gradient_magnitude"], SMALL)
+    cached_picture(TRAINING_LOSS, SMALL)
+    assert drawings.count(TRAINING_LOSS.drawn_by) == 1
 
 
 def test_a_picture_drawn_by_other_code_or_libraries_is_not_taken(
     kept: Path, drawings: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    picture(TRAINING_LOSS, SMALL)
-    for what, other in (("_code", lambda: "edited"), ("DPI", 151)):
+    cached_picture(TRAINING_LOSS, SMALL)
+    for what, other in (("_code_digest", lambda: "edited"), ("DPI", 151)):
         with monkeypatch.context() as changed:
             changed.setattr(render, what, other)
-            picture(TRAINING_LOSS, SMALL)
+            cached_picture(TRAINING_LOSS, SMALL)
     assert len(drawings) == 3
 
 
 def test_a_kept_picture_that_is_not_whole_or_not_in_its_place_is_not_taken(kept: Path, drawings: list[str]) -> None:
-    right = picture(TRAINING_LOSS, SMALL)
+    right = cached_picture(TRAINING_LOSS, SMALL)
     (file,) = kept.iterdir()
     whole = file.read_bytes()
-    other = digest(FIGURES["activation_mean"], SMALL.of(variant="raw"))
+    other = picture_digest(FIGURES["activation_mean"], SMALL.of(variant="raw"))
     for content in (whole[:-1], whole[:40], b"", whole.replace(b"Training loss", b"Draining loss")):
         file.write_bytes(content)
-        assert picture(TRAINING_LOSS, SMALL) == right
+        assert cached_picture(TRAINING_LOSS, SMALL) == right
     (kept / other).write_bytes(whole)
-    assert picture(FIGURES["activation_mean"], SMALL).caption != right.caption
+    assert cached_picture(FIGURES["activation_mean"], SMALL).caption != right.caption
     assert len(drawings) == 6
 
 
 def test_only_so_many_pictures_are_kept_and_the_last_used_stay(
     kept: Path, drawings: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(render, "MOST_KEPT", 2)
+    monkeypatch.setattr(render, "MOST_CACHED", 2)
     for age, name in enumerate(("training_loss", "activation_mean")):
-        picture(FIGURES[name], SMALL)
-        os.utime(kept / digest(FIGURES[name], SMALL.of(variant="raw")), (age, age))
-    picture(TRAINING_LOSS, SMALL)  # used again
-    picture(FIGURES["activation_std"], SMALL)
+        cached_picture(FIGURES[name], SMALL)
+        os.utime(kept / picture_digest(FIGURES[name], SMALL.of(variant="raw")), (age, age))
+    cached_picture(TRAINING_LOSS, SMALL)  # used again
+    cached_picture(FIGURES["activation_std"], SMALL)
     assert len(list(kept.iterdir())) == 2
-    picture(TRAINING_LOSS, SMALL)
-    assert drawings.count("training_loss.draw") == 1
+    cached_picture(TRAINING_LOSS, SMALL)
+    assert drawings.count(TRAINING_LOSS.drawn_by) == 1
 
 
 def test_where_nothing_can_be_kept_figures_are_drawn_all_the_same(kept: Path, drawings: list[str]) -> None:
     kept.touch()
-    assert picture(TRAINING_LOSS, SMALL) == picture(TRAINING_LOSS, SMALL)
+    assert cached_picture(TRAINING_LOSS, SMALL) == cached_picture(TRAINING_LOSS, SMALL)
     assert len(drawings) == 2

@@ -16,7 +16,7 @@ from residual_evidence import undefined_where, with_rows, with_runs
 from sonde.core.errors import SondeError
 from sonde.core.formatting import number
 from sonde.show.figures import FIGURES, Evidence, NoData, figures_of
-from sonde.show.figures.marks import SEED
+from sonde.show.figures.marks import SEED_LINE
 from sonde.show.figures.style import COLOR, LINE, MARKER
 from study_evidence import snapshot_evidence, without_runs
 
@@ -52,7 +52,7 @@ def heading(figure: Figure, panel: int) -> str:
 
 
 def line(figure: Figure, panel: int, rule: str) -> np.ndarray:
-    drawn_lines = [one for one in figure.axes[panel].lines if one.get_label() != SEED]
+    drawn_lines = [one for one in figure.axes[panel].lines if one.get_label() != SEED_LINE]
     (found,) = [one for one in drawn_lines if one.get_color() == COLOR[rule]]
     return np.asarray(found.get_ydata(), dtype=float)
 
@@ -67,8 +67,8 @@ def test_the_panels_draw_the_stream_and_the_gradient_at_h2(rule: str) -> None:
     evidence, (figure, _) = evidence_of(1), default(RESMLP, 1)
     panels = [
         ("ln", "hidden_norm", 4),
-        ("no_ln", "hidden_norm", 4),
         ("ln", "grad_norm", 2),
+        ("no_ln", "hidden_norm", 4),
         ("no_ln", "grad_norm", 2),
     ]
     for place, (network, metric, layer) in enumerate(panels):
@@ -106,7 +106,7 @@ def test_ranges_are_shared_where_rows_are_to_be_compared() -> None:
     figure, _ = default(CROSS, 3)
     assert len({ax.get_ylim() for ax in figure.axes[1::3]}) == 1
     figure, _ = default(RESMLP, 3)
-    assert figure.axes[0].get_ylim() == figure.axes[1].get_ylim() != figure.axes[2].get_ylim()
+    assert figure.axes[0].get_ylim() == figure.axes[2].get_ylim() != figure.axes[1].get_ylim()
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -139,7 +139,7 @@ def test_a_caption_names_its_runs_or_how_many_they_are_and_where() -> None:
 
 @pytest.mark.parametrize(
     ("name", "panel", "run", "layer"),
-    [(RESMLP, 2, "ln-dfa-42", 2), (VIT, 1, "vit-dfa-42", 2), (CROSS, 1, "vit-dfa-42", 4)],
+    [(RESMLP, 1, "ln-dfa-42", 2), (VIT, 1, "vit-dfa-42", 2), (CROSS, 1, "vit-dfa-42", 4)],
 )
 def test_axis_and_caption_say_the_same_loss_whose_gradient_is_drawn(
     name: str, panel: int, run: str, layer: int
@@ -171,7 +171,7 @@ def test_growth_is_computed_per_run_and_then_over_seeds() -> None:
         said.append(f"{label} grows ×{number(ratios.mean())}")
     assert f"init to epoch 10: {', '.join(said)}" in heading(figure, 0)
     assert f"ResMLP, ‖h_L‖, init to epoch 10: {', '.join(said)}" in caption
-    assert "DFA falls to ×1." in heading(figure, 2)
+    assert "DFA falls to ×1." in heading(figure, 1)
 
 
 def test_a_rule_that_behaves_as_bp_is_described_as_bp_is() -> None:
@@ -298,7 +298,7 @@ def test_a_repeated_seed_is_not_another_sample() -> None:
         drawn(VIT, with_runs(three, three.runs.with_columns(seed=pl.lit(42, dtype=pl.Int64))))
 
 
-def test_a_strangers_rule_is_drawn_in_a_colour_that_follows_from_its_name() -> None:
+def test_a_plugin_rule_is_drawn_in_a_colour_that_follows_from_its_name() -> None:
     evidence = evidence_of(1).of(model="vit_mini", rule="dfa")
     runs = evidence.runs.with_columns(rule=pl.lit("novel"), rule_label=pl.lit("Novel"))
     figure, _ = FIGURES["summary"].draw(with_runs(evidence, runs))
@@ -307,13 +307,13 @@ def test_a_strangers_rule_is_drawn_in_a_colour_that_follows_from_its_name() -> N
     assert COLOR["novel"] not in {COLOR[rule] for rule in ("bp", "fa", "dfa")}
 
 
-def test_looks_of_strangers_follow_from_their_names() -> None:
-    names = [f"stranger{number}" for number in range(60)]
-    for looks in (COLOR, MARKER, LINE):
-        assert [looks[name] for name in names] == [looks[name] for name in names]
-        assert {looks[name] for name in names} == set(looks.spare), "a look that nobody gets"
-        assert "stranger1" not in looks, "looking must not make it one of ours"
-    assert not set(COLOR.spare) & set(COLOR.values()), "a stranger would be taken for one of ours"
+def test_styles_of_plugins_follow_from_their_names() -> None:
+    names = [f"plugin{number}" for number in range(60)]
+    for style in (COLOR, MARKER, LINE):
+        assert [style[name] for name in names] == [style[name] for name in names]
+        assert {style[name] for name in names} == set(style.spare), "a style that no name gets"
+        assert "plugin1" not in style, "a lookup must not add an entry"
+    assert not set(COLOR.spare) & set(COLOR.values()), "a plugin would look like a rule of Sonde's own"
 
 
 norms = st.floats(1e-30, 1e30) | st.just(0.0) | st.just(math.nan)

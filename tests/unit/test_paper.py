@@ -12,7 +12,7 @@ from sonde.core.errors import SondeError
 from sonde.models import PlainMLP, ResMLP
 from sonde.show.figures import FIGURES, NoData
 from sonde.show.paper.from_files import from_files
-from sonde.show.paper.residual_files import read_residual, residual_sheets
+from sonde.show.paper.residual_files import read_residual, residual_files
 from sonde.studies.study import gather
 
 
@@ -32,8 +32,8 @@ def evidence(tmp_path_factory: pytest.TempPathFactory) -> Evidence:
 
 @pytest.fixture
 def folder(evidence: Evidence, tmp_path: Path) -> Path:
-    for name, sheet in residual_sheets(evidence).items():
-        (tmp_path / name).write_text(json.dumps(sheet.content()))
+    for name, file in residual_files(evidence).items():
+        (tmp_path / name).write_text(json.dumps(file.content()))
     return tmp_path
 
 
@@ -170,12 +170,12 @@ def test_an_undefined_value_stops_the_export_naming_run_epoch_and_metric(evidenc
         reason=pl.when(broken).then(pl.lit("one value")).otherwise("reason"),
     )
     with pytest.raises(SondeError, match=rf"run {run}, epoch 3, metric activation_std: undefined \(one value\)"):
-        residual_sheets(Evidence(rows, evidence.runs, "runs"))["results.json"].content()
+        residual_files(Evidence(rows, evidence.runs, "runs"))["results.json"].content()
 
 
 def test_half_a_pair_is_not_exported(evidence: Evidence) -> None:
     with pytest.raises(SondeError, match="lacks a complete run of res_mlp"):
-        residual_sheets(evidence.of(model="plain_mlp"))
+        residual_files(evidence.of(model="plain_mlp"))
 
 
 def test_a_file_without_the_history_of_its_loss_gives_every_figure_that_does_not_need_it(
@@ -215,16 +215,16 @@ def of_rules(evidence: Evidence, *rules: str) -> Evidence:
 
 @pytest.mark.parametrize("rules", [("bp", "mine"), ("bp", "mine", "yours"), ("mine",)])
 def test_the_files_hold_the_runs_of_bp_or_of_the_only_rule_there_is(evidence: Evidence, rules: tuple[str, ...]) -> None:
-    expected, found = residual_sheets(evidence), residual_sheets(of_rules(evidence, *rules))
+    expected, found = residual_files(evidence), residual_files(of_rules(evidence, *rules))
     assert found.keys() == expected.keys()
-    for name, sheet in found.items():
-        assert sheet.content() == expected[name].content()
-        assert all(run.endswith(f"-{rules[0]}") for run in sheet.runs.values())
+    for name, file in found.items():
+        assert file.content() == expected[name].content()
+        assert all(run.endswith(f"-{rules[0]}") for run in file.runs.values())
 
 
 def test_of_several_rules_without_bp_none_is_written_as_the_networks(evidence: Evidence) -> None:
     with pytest.raises(SondeError, match=r"hold one rule, and the runs have mine and yours: choose one"):
-        residual_sheets(of_rules(evidence, "mine", "yours"))
+        residual_files(of_rules(evidence, "mine", "yours"))
 
 
 def test_a_figure_of_states_that_no_file_holds_says_with_which_seed_they_were_drawn(folder: Path) -> None:

@@ -12,7 +12,7 @@ from sonde.core.errors import SondeError
 
 if TYPE_CHECKING:
     from sonde.show.figures import Evidence
-    from sonde.show.figures.render import Drawn
+    from sonde.show.figures.render import DrawnFigures
 
 
 def figures(
@@ -66,7 +66,9 @@ def figures(
             print(f"{study} has no figures: `sonde report --runs {runs}` shows its findings")
 
 
-def draw(evidence: "Evidence", out: Path, *, study: str, variant: str | None = None, quiet: bool = False) -> "Drawn":
+def draw(
+    evidence: "Evidence", out: Path, *, study: str, variant: str | None = None, quiet: bool = False
+) -> "DrawnFigures":
     """Draw a study's figures and say where they are, and which could not be drawn."""
     from sonde.cli.terminal import count
     from sonde.show.figures.render import draw_all

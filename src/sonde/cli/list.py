@@ -63,11 +63,11 @@ def _studies() -> list[dict[str, Any]]:
 
 
 def _figures() -> list[dict[str, Any]]:
-    from sonde.show.figures import listed
+    from sonde.show.figures import figures_by_study
 
     return [
         {"name": name, "about": figure.title, "study": study, "path": figure.paths[study]}
-        for study, name, figure in listed()
+        for study, name, figure in figures_by_study()
     ]
 
 

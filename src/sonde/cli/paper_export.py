@@ -13,7 +13,7 @@ from sonde.store.place import Place
 if TYPE_CHECKING:
     import polars as pl
 
-    from sonde.show.paper.json_file import Sheets
+    from sonde.show.paper.json_file import JsonFiles
 
 
 def export_paper(
@@ -34,7 +34,7 @@ def export_paper(
     from sonde.cli.study_evidence import from_store
     from sonde.core.atomic import set_aside, sweep
     from sonde.core.errors import pick
-    from sonde.show.paper import WRITERS, provenance
+    from sonde.show.paper import WRITERS, json_file
     from sonde.store import files
     from sonde.store.partial import marked
     from sonde.studies.settings import UnknownKey
@@ -72,19 +72,19 @@ def export_paper(
         raise (empty[0] if study else SondeError(f"nothing to export: {'; '.join(str(error) for error in empty)}"))
     sheets = {path: sheet for one in exported for path, sheet in one.sheets.items()}
     described = pl.concat([one.runs for one in exported])
-    for path in [*sheets, provenance.NAME]:
+    for path in [*sheets, json_file.RECORD_NAME]:
         sweep(files.make_folder((out / path).parent))
     with (
         marked(out, "paper"),
         files.clear_errors(out),
-        set_aside(*(out / path for path in [*sheets, provenance.NAME])) as aside,
+        set_aside(*(out / path for path in [*sheets, json_file.RECORD_NAME])) as aside,
     ):
         digests = {}
         for at, (path, sheet) in zip(aside, sheets.items(), strict=False):  # one after the other: memory for one
-            digests[path] = provenance.digest(content := _json(sheet.content()))
+            digests[path] = json_file.content_digest(content := _json(sheet.content()))
             at.write_bytes(content)
-        aside[-1].write_bytes(_json(provenance.record(out, sheets, digests, described)))
-    for path in [*sheets, provenance.NAME] if not quiet else []:
+        aside[-1].write_bytes(_json(json_file.record(out, sheets, digests, described)))
+    for path in [*sheets, json_file.RECORD_NAME] if not quiet else []:
         print(out / path)
     for one in exported if not quiet else []:
         one.tell()
@@ -126,7 +126,7 @@ class Exported:
     """A study's files and the runs that were there for them."""
 
     study: str
-    sheets: "Sheets"
+    sheets: "JsonFiles"
     runs: "pl.DataFrame"
 
     @property

@@ -117,16 +117,16 @@ class StoredRuns:
 
         Runs of several recipes are refused by the keys in which they differ: `only` keeps those of one.
         """
-        from sonde.show.figures import FIGURES, listed
-        from sonde.show.figures.render import render
+        from sonde.show.figures import FIGURES, figures_by_study
+        from sonde.show.figures.render import render_figure
 
-        spec = pick({name: spec for _, name, spec in listed()} | FIGURES, name, "figure")
+        spec = pick({name: spec for _, name, spec in figures_by_study()} | FIGURES, name, "figure")
         runs, left_out = complete(self.store)
         refuse_none(runs, left_out)
         ids = [run.id for run in runs]
         evidence = Evidence(self.rows.filter(pl.col("run").is_in(ids)), lines(runs), self.source)
         try:
-            return render(spec, evidence, variant)
+            return render_figure(spec, evidence, variant)
         except NoData as missing:
             raise SondeError(f"figure {name!r} cannot be drawn: {missing}") from None
 

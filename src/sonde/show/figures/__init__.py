@@ -1,6 +1,13 @@
-"""Figures drawn from tidy rows: one entry each, however many studies use it.
+"""Figures drawn from tidy rows, by name.
 
-The table imports no plotting library; drawing does.
+A figure is a function from evidence to a drawing and a caption: rows → summary → artists.  `FIGURES` names it once,
+with its file in each of its studies.  This module imports no plotting library; drawing does.  No module here imports
+torch.
+
+The functions are in one file per family: `residual_loss`, `residual_layers`, `residual_gradient`, `snapshots`,
+`accuracy` and `credit`; `contrast` has the pictures of the documentation.  They share a small grammar after seaborn's
+Stat and Mark: `groups` (which runs a figure compares), `series` (mean, standard deviation and n over seeds), `marks`
+and `panels` (what is drawn), `scales` (axes), `style` and `caption`.  `render` writes files.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,17 +26,17 @@ __all__ = ["FIGURES", "Evidence", "FigureSpec", "NoData", "figures_of"]
 
 @dataclass(frozen=True, kw_only=True)
 class FigureSpec:
-    """A figure: its title, where each of its studies has it, and the function that draws it."""
+    """A figure: its title, its file in each of its studies, and the function that draws it."""
 
     title: str
     paths: Mapping[str, str]  # study → file below the output folder, without suffix
     drawn_by: str  # module of this package and function in it
-    variant: str | None = None  # drawn unless another one is asked for
+    variant: str | None = None  # the variant that is drawn by default
     beside: bool = False  # drawn from the runs beside the study's own
     formats: tuple[str, ...] = ("png", "pdf")
 
     def select(self, evidence: Evidence, variant: str | None = None) -> Evidence:
-        """What of the evidence it is drawn from."""
+        """The part of the evidence that it is drawn from."""
         if self.beside:
             if evidence.beside is None:
                 raise NoData(f"no runs beside those of the study in {evidence.source}")
@@ -43,7 +50,7 @@ class FigureSpec:
         return selected
 
     def draw(self, evidence: Evidence, variant: str | None = None) -> tuple["Figure", str]:
-        """The figure in the house style, and its caption; NoData where its rows are missing."""
+        """The figure in the house style, and its caption; NoData if its rows are missing."""
         from sonde.show.figures.style import house_style
 
         module, function = self.drawn_by.split(".")
@@ -55,7 +62,7 @@ class FigureSpec:
 
 
 def _of_rules(name: str) -> dict[str, str]:
-    """Of one network under several rules, which two studies train."""
+    """The paths of a figure that two studies share, both of one network under several rules."""
     return {"cifar10": f"report/cifar_{name}", "audit": f"report/audit_{name}"}
 
 
@@ -63,134 +70,134 @@ FIGURES: dict[str, FigureSpec] = {
     "loss_by_depth": FigureSpec(
         title="Final loss against depth, of networks that can represent the identity",
         paths={"residual": "plots/loss_by_depth"},
-        drawn_by="loss_by_depth.draw",
+        drawn_by="residual_loss.draw_loss_by_depth",
         beside=True,
     ),
     "learning_comparison": FigureSpec(
         title="What both networks learned, side by side",
         paths={"residual": "plots_micro/6_learning_comparison"},
-        drawn_by="learning_comparison.draw",
+        drawn_by="residual_loss.draw_learning_comparison",
         variant="scaled",
     ),
     "signal_flow": FigureSpec(
         title="The signal going up: spread at the input and at every layer",
         paths={"residual": "plots_micro/1_signal_flow"},
-        drawn_by="signal_flow.draw",
+        drawn_by="residual_layers.draw_signal_flow",
         variant="scaled",
     ),
     "gradient_flow": FigureSpec(
         title="The gradient coming back: its norm at every layer",
         paths={"residual": "plots_micro/2_gradient_flow"},
-        drawn_by="gradient_flow.draw",
+        drawn_by="residual_gradient.draw_gradient_flow",
         variant="scaled",
     ),
     "highway_concept": FigureSpec(
         title="The gradient highway, drawn with the measured factors",
         paths={"residual": "plots_micro/3_highway_concept"},
-        drawn_by="highway_concept.draw",
+        drawn_by="residual_gradient.draw_highway_concept",
         variant="scaled",
     ),
     "chain_rule": FigureSpec(
         title="The chain rule: cumulative gradient scale from the loss backward",
         paths={"residual": "plots_micro/4_chain_rule"},
-        drawn_by="chain_rule.draw",
+        drawn_by="residual_gradient.draw_chain_rule",
         variant="scaled",
     ),
     "layer_transformation": FigureSpec(
         title="One input vector on its way through both networks",
         paths={"residual": "plots_micro/5_layer_transformation"},
-        drawn_by="layer_transformation.draw",
+        drawn_by="residual_layers.draw_layer_transformation",
         variant="scaled",
     ),
     "training_loss": FigureSpec(
         title="Training loss against steps, plain and residual",
         paths={"residual": "plots/training_loss"},
-        drawn_by="training_loss.draw",
+        drawn_by="residual_loss.draw_training_loss",
         variant="raw",
     ),
     "gradient_magnitude": FigureSpec(
         title="Gradient norm against depth, plain and residual",
         paths={"residual": "plots/gradient_magnitude"},
-        drawn_by="depth_profiles.gradient_magnitude",
+        drawn_by="residual_layers.draw_gradient_magnitude",
         variant="raw",
     ),
     "activation_mean": FigureSpec(
         title="Mean of the linear outputs against depth, plain and residual",
         paths={"residual": "plots/activation_mean"},
-        drawn_by="depth_profiles.activation_mean",
+        drawn_by="residual_layers.draw_activation_mean",
         variant="raw",
     ),
     "activation_std": FigureSpec(
         title="Spread of the linear outputs against depth, plain and residual",
         paths={"residual": "plots/activation_std"},
-        drawn_by="depth_profiles.activation_std",
+        drawn_by="residual_layers.draw_activation_std",
         variant="raw",
     ),
     "snapshot_resmlp": FigureSpec(
         title="The residual stream and the BP gradient over epochs, with and without terminal LN",
         paths={"snapshots": "results/figures/figure_snapshot_resmlp"},
-        drawn_by="stream_and_gradient.resmlp",
+        drawn_by="snapshots.draw_snapshot_resmlp",
     ),
     "snapshot_vit": FigureSpec(
         title="The residual stream and the BP gradient over epochs, vision transformer",
         paths={"snapshots": "results/figures/figure_snapshot_vit"},
-        drawn_by="stream_and_gradient.vit",
+        drawn_by="snapshots.draw_snapshot_vit",
     ),
     "crossarch": FigureSpec(
         title="Three architectures under three rules: stream, gradient and accuracy",
         paths={"snapshots": "paper/figures/fig3b_crossarch_3row"},
-        drawn_by="crossarch.draw",
+        drawn_by="snapshots.draw_crossarch",
     ),
     "accuracy": FigureSpec(
         title="Train and test accuracy over epochs, per rule",
         paths=_of_rules("accuracy"),
-        drawn_by="accuracy.draw",
+        drawn_by="accuracy.draw_accuracy",
     ),
     "diagnostics": FigureSpec(
         title="Credit against the BP gradient, layer by layer, beside null and ceiling",
         paths=_of_rules("diagnostics"),
-        drawn_by="diagnostics.draw",
+        drawn_by="credit.draw_diagnostics",
     ),
     "feature_drift": FigureSpec(
         title="How far the weights of each block moved, per rule",
         paths=_of_rules("feature_drift"),
-        drawn_by="feature_drift.draw",
+        drawn_by="credit.draw_feature_drift",
     ),
     "state_vs_credit": FigureSpec(
         title="State Bridge's prediction error beside the accuracy it buys",
         paths=_of_rules("state_vs_credit"),
-        drawn_by="state_vs_credit.draw",
+        drawn_by="accuracy.draw_state_vs_credit",
     ),
     "summary": FigureSpec(
         title="Test accuracy at the end of training, all rules",
         paths=_of_rules("summary"),
-        drawn_by="summary.draw",
+        drawn_by="accuracy.draw_summary",
     ),
     "rules_residual_mlp": FigureSpec(
         title="Test accuracy at the end of training, every rule on a residual MLP",
         paths={"rules": "report/rules_residual_mlp"},
-        drawn_by="rules.draw_residual_mlp",
+        drawn_by="accuracy.draw_rules_residual_mlp",
     ),
     "rules_conv_net": FigureSpec(
         title="Test accuracy at the end of training, every rule on a ConvNet",
         paths={"rules": "report/rules_conv_net"},
-        drawn_by="rules.draw_conv_net",
+        drawn_by="accuracy.draw_rules_conv_net",
     ),
     "rules_credit": FigureSpec(
         title="Credit against the BP gradient, layer by layer, every rule on a residual MLP",
         paths={"rules": "report/rules_credit"},
-        drawn_by="rules.draw_credit",
+        drawn_by="credit.draw_rules_credit",
     ),
     "rules_alignment": FigureSpec(
         title="Backward matrices against the weights over epochs",
         paths={"rules": "report/rules_alignment"},
-        drawn_by="rules.draw_alignment",
+        drawn_by="credit.draw_rules_alignment",
     ),
 }
 
 
-def listed() -> Iterator[tuple[str, str, FigureSpec]]:
-    """Study, name of the file and figure, of every figure of every study."""
+def figures_by_study() -> Iterator[tuple[str, str, FigureSpec]]:
+    """Study, file name and figure, for every figure of every study."""
     for study in dict.fromkeys(study for spec in FIGURES.values() for study in spec.paths):
         for name, spec in figures_of(study).items():
             yield study, name, spec

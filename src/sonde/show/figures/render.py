@@ -1,7 +1,7 @@
-"""Render figures, the same way for files and for the report, and keep the pictures for whoever asks next.
+"""Render figures, the same way for files and for the report, and cache the pictures.
 
-A picture is kept under a digest of all it was drawn from: the rows and runs, the figure, the source code of this
-package and the libraries that draw.  So one that is found is the one that would be drawn.
+The cache key is a digest of everything a picture is drawn from: the rows and runs, the figure, the source code of this
+package and the versions of the libraries that draw.  So a picture found in the cache is the one that would be drawn.
 """
 
 import hashlib
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 DPI = 150
-MOST_KEPT = 400  # pictures, of about 100 kB each
-LIBRARIES = ("matplotlib", "numpy", "polars")
+MOST_CACHED = 400  # pictures, of about 100 kB each
+_LIBRARIES = ("matplotlib", "numpy", "polars")
 
 
 @dataclass(frozen=True)
-class Drawn:
+class DrawnFigures:
     """The files written, and the figures that could not be drawn with the reason."""
 
     files: list[Path]
@@ -47,13 +47,13 @@ def draw_all(
     study: str,
     variant: str | None = None,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
-) -> Drawn:
-    """Draw the study's figures below `out`, each in its formats with its caption beside it as text.
+) -> DrawnFigures:
+    """Draw the study's figures below `out`, each in its formats, with its caption in a text file.
 
-    Figures of the runs beside a study's own are left out where there are none: a study that is changed trains none.
+    Figures of the runs beside a study's own are left out if there are no such runs: a changed study trains none.
     """
     figures = {name: spec for name, spec in figures_of(study).items() if not (spec.beside and evidence.beside is None)}
-    refuse_variant(evidence, study, variant)
+    _check_variant(evidence, study, variant)
     if out.exists() and not out.is_dir():
         raise SondeError(f"cannot draw into {out}: it is a file; name a folder")
     files: list[Path] = []
@@ -66,11 +66,11 @@ def draw_all(
         except NoData as missing:
             stale = any(target.with_name(f"{target.name}.{suffix}").exists() for suffix in spec.formats)
             skipped[name] = f"{missing}" + "; the file already there is older" * stale
-    return Drawn(files, skipped)
+    return DrawnFigures(files, skipped)
 
 
-def refuse_variant(evidence: Evidence, study: str, variant: str | None) -> None:
-    """A variant that no run has is an error, not a study without figures."""
+def _check_variant(evidence: Evidence, study: str, variant: str | None) -> None:
+    """Refuse a variant that no run has."""
     variants = set(evidence.runs["variant"].drop_nulls())
     if variant is not None and variant not in variants:
         there = nearest(variant, variants) if variants else f"the runs of {study} have no variants, leave it out"
@@ -78,8 +78,8 @@ def refuse_variant(evidence: Evidence, study: str, variant: str | None) -> None:
 
 
 def draw_files(spec: FigureSpec, evidence: Evidence, target: Path, *, variant: str | None = None) -> list[Path]:
-    """Draw one figure and put its files in place, whole or not at all; NoData where its rows are missing."""
-    rendered = render(spec, evidence, variant, spec.formats)
+    """Draw one figure and write its files, all or none of them; NoData if its rows are missing."""
+    rendered = render_figure(spec, evidence, variant, spec.formats)
     contents = {**rendered.images, "txt": rendered.caption.encode()}
     files = [target.with_name(f"{target.name}.{suffix}") for suffix in contents]
     try:
@@ -109,28 +109,28 @@ class Rendered:
         return html_parts.picture(self.images["png"], self.caption) + html_parts.small(self.caption)
 
 
-def picture(spec: FigureSpec, evidence: Evidence) -> Rendered:
-    """The PNG image: the one that was kept when the same was drawn before, else a new one."""
-    return _kept(digest(spec, spec.select(evidence))) or render(spec, evidence)
+def cached_picture(spec: FigureSpec, evidence: Evidence) -> Rendered:
+    """The PNG image, from the cache if the same was drawn before."""
+    return _read_cached(picture_digest(spec, spec.select(evidence))) or render_figure(spec, evidence)
 
 
-def render(
+def render_figure(
     spec: FigureSpec, evidence: Evidence, variant: str | None = None, formats: Sequence[str] = ("png",)
 ) -> Rendered:
-    """Draw a figure in each format, all with one layout, and keep its PNG image."""
+    """Draw a figure in each format, all with one layout, and cache its PNG image."""
     from sonde.show.figures.style import house_style
 
     figure, caption = spec.draw(evidence, variant)
     with house_style():
-        settle_layout(figure)
+        fix_layout(figure)
         rendered = Rendered(caption, {suffix: _image(figure, suffix) for suffix in formats})
     if "png" in formats:
-        _keep(digest(spec, spec.select(evidence, variant)), rendered)
+        _write_cached(picture_digest(spec, spec.select(evidence, variant)), rendered)
     return rendered
 
 
-def settle_layout(figure: "Figure") -> None:
-    """Compute the layout once, so that every format shares it."""
+def fix_layout(figure: "Figure") -> None:
+    """Compute the layout and switch the layout engine off, so that every format has the same layout."""
     engine = figure.get_layout_engine()
     if engine is not None:
         engine.execute(figure)
@@ -152,57 +152,57 @@ def _image(figure: "Figure", suffix: str) -> bytes:
     return image.getvalue()
 
 
-def digest(spec: FigureSpec, selected: Evidence) -> str:
-    """Of everything that a picture depends on."""
-    hashed = hashlib.sha256(f"{_code()} {spec.drawn_by} {DPI} {selected.source}".encode())
+def picture_digest(spec: FigureSpec, selected: Evidence) -> str:
+    """A digest of everything that a picture depends on."""
+    hashed = hashlib.sha256(f"{_code_digest()} {spec.drawn_by} {DPI} {selected.source}".encode())
     for table in (selected.rows, selected.runs):
-        content = io.BytesIO()  # older strings lie in one piece: the same values are the same bytes
+        content = io.BytesIO()  # the oldest level stores strings in one piece: equal values give equal bytes
         table.rechunk().write_ipc(content, compat_level=pl.CompatLevel.oldest())
         hashed.update(content.getbuffer())
     return hashed.hexdigest()
 
 
 @cache
-def _code() -> str:
-    """Of every module of Sonde, so that none that has a say in a figure can be forgotten, and of what it draws with."""
+def _code_digest() -> str:
+    """A digest of every module of Sonde, because any may affect a figure, and of the versions of the libraries."""
     package = Path(sonde.__file__).parent
-    hashed = hashlib.sha256(" ".join(map(importlib.metadata.version, LIBRARIES)).encode())
+    hashed = hashlib.sha256(" ".join(map(importlib.metadata.version, _LIBRARIES)).encode())
     for path in sorted(package.rglob("*.py")):
         hashed.update(f"{path.relative_to(package).as_posix()} {path.stat().st_size}\n".encode())
         hashed.update(path.read_bytes())
     return hashed.hexdigest()
 
 
-def kept_in() -> Path:
-    """The folder of the pictures that are kept; it may be deleted at any time."""
+def picture_cache() -> Path:
+    """The folder of the cached pictures; it may be deleted at any time."""
     return Path(platformdirs.user_cache_dir("sonde", appauthor=False)) / "figures"
 
 
-def _kept(key: str) -> Rendered | None:
-    """A picture that is whole, else None."""
-    path = kept_in() / key
+def _read_cached(key: str) -> Rendered | None:
+    """A cached picture; None if there is none, or if its file is damaged."""
+    path = picture_cache() / key
     try:
-        seal, _, content = path.read_bytes().partition(b"\n")
-        os.utime(path)  # the oldest go first
+        checksum, _, content = path.read_bytes().partition(b"\n")
+        os.utime(path)  # the least recently used are deleted first
     except OSError:
         return None
     caption, _, image = content.partition(b"\0")
-    return Rendered(caption.decode(), {"png": image}) if seal == _seal(key, content) else None
+    return Rendered(caption.decode(), {"png": image}) if checksum == _checksum(key, content) else None
 
 
-def _keep(key: str, rendered: Rendered) -> None:
-    """Whole or not at all; where there is no room or no right to write, nothing is kept."""
+def _write_cached(key: str, rendered: Rendered) -> None:
+    """Cache a picture and delete the oldest; nothing happens if the folder cannot be written."""
     content = rendered.caption.encode() + b"\0" + rendered.images["png"]
-    folder = kept_in()
+    folder = picture_cache()
     with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
         sweep(folder)
         with set_aside(folder / key) as (aside,):
-            aside.write_bytes(_seal(key, content) + b"\n" + content)
+            aside.write_bytes(_checksum(key, content) + b"\n" + content)
         oldest_last = sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
-        for path in oldest_last[MOST_KEPT:]:
+        for path in oldest_last[MOST_CACHED:]:
             path.unlink()
 
 
-def _seal(key: str, content: bytes) -> bytes:
+def _checksum(key: str, content: bytes) -> bytes:
     return hashlib.sha256(key.encode() + content).hexdigest().encode()

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis, YAxis
+from matplotlib.axis import Axis
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator, PercentFormatter
 
 from sonde.core.formatting import number
@@ -12,18 +12,17 @@ from sonde.show.figures.series import Floats, Series
 
 PERCENT = PercentFormatter(1, decimals=0, symbol=" %")
 
-SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 FLATTENED = 30.0
-"""Largest magnitudes of two networks further apart than this do not fit on one linear axis."""
+"""If the largest magnitudes of two networks differ by more than this factor, they do not fit on one linear axis."""
 
 
-def linear_limits(*values: Floats, room: float = 0.06) -> tuple[float, float]:
+def linear_limits(*values: Floats) -> tuple[float, float]:
     """Limits of a linear axis that contain every value."""
     every = _finite(*values)
     if not every.size:
         return 0.0, 1.0
     low, high = float(every.min()), float(every.max())
-    margin = room * (high - low) or 0.05
+    margin = 0.06 * (high - low) or 0.05
     return low - margin, high + margin
 
 
@@ -44,9 +43,9 @@ def _finite(*values: Floats) -> Floats:
 
 
 def log_axis(ax: Axes, limits: tuple[float, float], *, mathtext: bool = False) -> None:
-    """A log y axis with few, plain labels: whole decades, or round numbers where it spans less.
+    """Make the y axis logarithmic, with few labels: whole decades, or round numbers if it spans less than three.
 
-    With `mathtext` powers are set as mathematics, for fonts that lack superscript characters.
+    With `mathtext` powers are set as mathematics, for fonts that lack superscript characters.  That is slower.
     """
     ax.set_yscale("log")
     ax.set_ylim(*limits)
@@ -59,13 +58,13 @@ def log_axis(ax: Axes, limits: tuple[float, float], *, mathtext: bool = False) -
         ticks = _round_numbers(limits)
     ax.yaxis.set_major_locator(FixedLocator(ticks))
     ax.yaxis.set_minor_locator(NullLocator())
-    power = _power_as_math if mathtext else power_of_ten
+    power = _power_as_math if mathtext else _power_of_ten
     ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: power(value) if decades else number(value)))
 
 
-def power_of_ten(value: float) -> str:
-    """10⁻¹², in plain characters: much faster to draw than mathematics."""
-    return "10" + str(round(np.log10(value))).translate(SUPERSCRIPT)
+def _power_of_ten(value: float) -> str:
+    """10⁻¹²."""
+    return "10" + str(round(np.log10(value))).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
 
 
 def _power_as_math(value: float) -> str:
@@ -84,7 +83,7 @@ def _round_numbers(limits: tuple[float, float]) -> list[float]:
 
 
 def wide_threshold(groups: list[Floats]) -> float | None:
-    """Where a symmetric-log axis ends being linear, or None where a linear axis serves every group."""
+    """The magnitude up to which a symmetric-log axis is linear, or None if a linear axis serves every group."""
     sizes = [float(np.nanmax(np.abs(group), initial=0)) for group in groups]
     small, large = min(sizes), max(sizes)
     if small == 0 or large / small <= FLATTENED:
@@ -93,41 +92,38 @@ def wide_threshold(groups: list[Floats]) -> float | None:
 
 
 def wide_scale(axis: Axis, groups: list[Floats], *, least: float = 0.0) -> float | None:
-    """Linear, or symmetric-log with marked decades where the groups differ too much in size.
+    """Make an axis linear, or symmetric-log if the groups differ too much in size.
 
-    Returns the magnitude up to which a symmetric-log axis is linear; it is not below `least`.
+    Returns the magnitude up to which a symmetric-log axis is linear, which is at least `least`; None if it is linear.
     """
+    name = "y" if axis is axis.axes.yaxis else "x"
+    set_scale, set_limits = (getattr(axis.axes, f"set_{name}{what}") for what in ("scale", "lim"))
     threshold = wide_threshold(groups)
     if threshold is not None and least > threshold:
         threshold = float(10 ** np.ceil(np.log10(least)))
     every = _finite(*groups)
     low, high = (float(every.min()), float(every.max())) if every.size else (-1.0, 1.0)
-    if threshold is not None and max(-low, high) <= threshold:
-        threshold = None
-    if threshold is None:
+    if threshold is None or max(-low, high) <= threshold:
         room = 0.06 * (high - low) or 0.06 * abs(high) or 1.0
-        _limit(axis, low - room, high + room)
+        set_limits(low - room, high + room)
         return None
-    scale = "set_yscale" if isinstance(axis, YAxis) else "set_xscale"
-    getattr(axis.axes, scale)("symlog", linthresh=threshold)
-    _limit(
-        axis,
-        3 * low if low < -threshold else low - 0.4 * threshold,
-        3 * high if high > threshold else high + 0.4 * threshold,
+    set_scale("symlog", linthresh=threshold)
+    set_limits(
+        3 * low if low < -threshold else low - 0.4 * threshold, 3 * high if high > threshold else high + 0.4 * threshold
     )
     axis.set_major_locator(FixedLocator(symlog_ticks(2 * min(low, 0), 2 * max(high, 0), threshold)))
     axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(signed())
+    axis.set_major_formatter(signed_ticks())
     return threshold
 
 
-def signed() -> FuncFormatter:
-    """Short numbers with the minus sign the other axes have."""
+def signed_ticks() -> FuncFormatter:
+    """Format ticks as short numbers, with the minus sign that matplotlib's own ticks have."""
     return FuncFormatter(lambda value, _: ("−" if value < 0 else "") + number(abs(value)))
 
 
 def symlog_ticks(low: float, high: float, threshold: float) -> list[float]:
-    """Zero and whole decades from the threshold outward, few enough to be read."""
+    """Zero and whole decades from the threshold outward, at most five on each side."""
     first, last = round(np.log10(threshold)), int(np.floor(np.log10(max(-low, high, threshold))))
     stride = -(-(last - first + 1) // 5)
     decades = [10.0**power for power in range(first, last + 1, stride)]
@@ -135,15 +131,8 @@ def symlog_ticks(low: float, high: float, threshold: float) -> list[float]:
     return [tick for tick in ticks if low <= tick <= high]
 
 
-def _limit(axis: Axis, low: float, high: float) -> None:
-    if isinstance(axis, YAxis):
-        axis.axes.set_ylim(low, high)
-    else:
-        axis.axes.set_xlim(low, high)
-
-
 def layer_axis(ax: Axes, depth: int, first: int = 1, zero: str = "input") -> None:
-    """Ticks at the first, the last and round layers between; `zero` is what layer 0 is called."""
+    """Put ticks at the first layer, the last and round ones between; `zero` is the label of layer 0."""
     stride = max(5 * round(depth / 20), 1) if depth > 10 else 1
     inner = [at for at in range(stride, depth, stride) if at > first and depth - at >= 0.4 * stride]
     ticks = sorted({first, *inner, depth})
@@ -152,7 +141,7 @@ def layer_axis(ax: Axes, depth: int, first: int = 1, zero: str = "input") -> Non
 
 
 def epoch_axis(ax: Axes, lines: Sequence[Series]) -> None:
-    """Whole epochs from the first to the last, with room for the markers."""
+    """Show whole epochs from the first to the last of the lines, with room for the markers."""
     first, last = min(line.x[0] for line in lines), max(line.x[-1] for line in lines)
     room = 0.03 * (last - first) or 0.5
     ax.set_xlim(first - room, last + room)

@@ -1,6 +1,6 @@
-"""The statistic of every figure: mean, spread and n over seeds, along layers, steps or epochs.
+"""The statistics of every figure: mean, standard deviation and n over seeds, along layers, steps or epochs.
 
-What is undefined is a gap, what a log axis cannot show is said.
+An undefined value is a gap in the line, and a note names what a log axis cannot show.
 """
 
 import itertools
@@ -13,15 +13,14 @@ import polars as pl
 
 from sonde.core.seed_statistics import over_seeds
 from sonde.metrics import UNLIMITED, Bounds, bounds_of
-from sonde.show.figures.caption import Group, missing_seeds, span
+from sonde.show.figures.caption import FEW_SEEDS, Group, count_range, missing_seeds
 
 Floats = npt.NDArray[np.float64]
-FEW = 5  # seeds; fewer are drawn one by one, and no band claims to know their spread
 
 
 @dataclass(frozen=True)
 class Series:
-    """Summary of one network or rule along layers, steps or epochs; NaN where there is no value."""
+    """One line of a figure: a network or rule along layers, steps or epochs; NaN where there is no value."""
 
     key: str  # the network or rule: its colour, marker and line style
     label: str
@@ -30,23 +29,23 @@ class Series:
     std: Floats
     n: npt.NDArray[np.int64]
     least: Floats  # smallest value of any seed
-    seeds: tuple[Floats, ...] = ()  # the values of each
-    possible: Bounds = UNLIMITED  # between which its values must lie
+    seeds: tuple[Floats, ...] = ()  # the values of each seed
+    possible: Bounds = UNLIMITED  # its values lie within
 
     @property
     def few(self) -> bool:
-        """Whether its seeds are drawn one by one, instead of a band."""
-        return bool(self.seeds) and 2 <= int(self.n.max(initial=0)) < FEW
+        """Whether each seed is drawn as a line, because they are too few for a band."""
+        return bool(self.seeds) and 2 <= int(self.n.max(initial=0)) < FEW_SEEDS
 
     def shown(self, log: bool) -> Floats:
-        """The means an axis can show."""
+        """The means that an axis can show."""
         return np.where(self.mean > 0, self.mean, np.nan) if log else self.mean
 
     def band(self, log: bool) -> tuple[Floats, Floats]:
-        """Mean − and + sample standard deviation as far as values can lie there, NaN for n < 2.
+        """Mean − and + sample standard deviation, clipped to the possible values; NaN for n < 2.
 
-        On a log axis a lower edge that is not above 0 ends at the smallest seed instead, and none goes
-        below the smallest positive value of the line.
+        On a log axis a lower edge that is not above 0 is moved up to the smallest seed, and no edge lies below the
+        smallest positive value of the line.
         """
         spread = np.where(self.n >= 2, self.std, np.nan)
         low = np.maximum(self.shown(log) - spread, self.possible[0])
@@ -58,7 +57,7 @@ class Series:
         return low, high
 
     def extent(self, log: bool) -> Floats:
-        """Everything an axis has to contain."""
+        """Every value that the axis has to contain."""
         beside = self.shown_seeds(log) if self.few else self.band(log)
         return np.concatenate([self.shown(log), *beside])
 
@@ -67,7 +66,7 @@ class Series:
         return [np.where(values > 0, values, np.nan) if log else values for values in self.seeds]
 
     def gaps(self, *, log: bool, unit: str) -> list[str]:
-        """What of it is not drawn, and why."""
+        """Notes on the points that are not drawn, and why."""
         notes = []
         undefined, unshown = int(np.isnan(self.mean).sum()), self.mean[self.mean <= 0]
         if undefined:
@@ -87,9 +86,10 @@ class Series:
 
 
 def over(rows: pl.DataFrame, by: str, along: str, grid: Iterable[int] | None = None) -> pl.DataFrame:
-    """Mean, spread and n over seeds for everything with rows, at every point of the grid; no rows there is n = 0.
+    """Mean, standard deviation and n over seeds for every value of `by`, at every point of the grid.
 
-    Without a grid each line reaches from its first row to its last, and a point that only others have is a gap.
+    A point without rows has n = 0.  Without a grid each line reaches from its first row to its last, and a point that
+    only other lines have is a gap.
     """
     if grid is None:
         ends = rows.group_by(by).agg(first=pl.col(along).min(), last=pl.col(along).max())
@@ -104,7 +104,7 @@ def over(rows: pl.DataFrame, by: str, along: str, grid: Iterable[int] | None = N
 
 @dataclass(frozen=True)
 class Curves:
-    """One quantity of a figure's runs: its rows, their summary, and a line for everything that has rows."""
+    """One quantity of a group of runs: its rows, their summary, and a line for each network or rule with rows."""
 
     group: Group
     rows: pl.DataFrame
@@ -115,10 +115,11 @@ class Curves:
         return next(line for line in self.lines if line.key == key)
 
     def extents(self, *, log: bool) -> list[Floats]:
+        """Every value that the axis has to contain, per line."""
         return [line.extent(log) for line in self.lines]
 
     def gaps(self, *, log: bool, unit: str = "layers") -> list[str]:
-        """What is not drawn, and why, and the seeds without a value."""
+        """Notes on the points that are not drawn, and on seeds without a value."""
         notes = [note for line in self.lines for note in line.gaps(log=log, unit=unit)]
         return notes + missing_seeds(self.group, self.rows)
 
@@ -133,9 +134,9 @@ def curves(group: Group, rows: pl.DataFrame, along: str, grid: Iterable[int] | N
     lines = []
     for key, label in group.labels.items():
         if key in present:
-            line = series(summary.filter(pl.col(group.by) == key), key, label, along)
+            line = series_of(summary.filter(pl.col(group.by) == key), key, label, along)
             seeds = _by_seed(rows.filter(pl.col(group.by) == key), along, line.x)
-            lines.append(replace(line, seeds=seeds, possible=_unless_beyond(possible, seeds)))
+            lines.append(replace(line, seeds=seeds, possible=_unless_exceeded(possible, seeds)))
     return Curves(group, rows, summary, lines)
 
 
@@ -150,13 +151,13 @@ def _by_seed(rows: pl.DataFrame, along: str, x: Floats) -> tuple[Floats, ...]:
     return tuple(found.values())
 
 
-def _unless_beyond(possible: Bounds, seeds: Sequence[Floats]) -> Bounds:
-    """A value that lies beyond shows that the metric is on another scale: nothing is cut off then."""
-    beyond = any(np.nanmin(values) < possible[0] or np.nanmax(values) > possible[1] for values in seeds)
-    return UNLIMITED if beyond else possible
+def _unless_exceeded(possible: Bounds, seeds: Sequence[Floats]) -> Bounds:
+    """No bounds if a value exceeds them: the metric is on another scale then, and no band is clipped."""
+    exceeded = any(np.nanmin(values) < possible[0] or np.nanmax(values) > possible[1] for values in seeds)
+    return UNLIMITED if exceeded else possible
 
 
-def series(summary: pl.DataFrame, key: str, label: str, along: str) -> Series:
+def series_of(summary: pl.DataFrame, key: str, label: str, along: str) -> Series:
     """The summary of one line as arrays."""
     part = summary.sort(along)
     x, mean, std, least = (
@@ -165,24 +166,16 @@ def series(summary: pl.DataFrame, key: str, label: str, along: str) -> Series:
     return Series(key=key, label=label, x=x, mean=mean, std=std, n=part["n"].to_numpy(), least=least)
 
 
-def point(
-    key: str,
-    label: str,
-    x: float,
-    mean: float,
-    std: float,
-    n: int,
-    possible: Bounds = UNLIMITED,
-) -> Series:
-    """A line of one point; its mean and spread are NaN where there are none."""
+def point(key: str, label: str, x: float, mean: float, std: float, n: int, possible: Bounds = UNLIMITED) -> Series:
+    """A line of one point; its mean and standard deviation may be NaN."""
     at, value, spread, least = (np.array([number], dtype=np.float64) for number in (x, mean, std, np.nan))
     return Series(key=key, label=label, x=at, mean=value, std=spread, n=np.array([n]), least=least, possible=possible)
 
 
 def with_n(lines: Sequence[Series]) -> dict[str, str]:
-    """What the legend calls each line: with its n where the lines stand on different numbers of seeds."""
+    """The label of each line in the legend, by key; with its n if the lines have different numbers of seeds."""
     spans = {
-        key: span(int(n) for line in lines if line.key == key for n in line.n)
+        key: count_range(int(n) for line in lines if line.key == key for n in line.n)
         for key in dict.fromkeys(line.key for line in lines)
     }
     labels = {line.key: line.label for line in lines}
@@ -192,7 +185,7 @@ def with_n(lines: Sequence[Series]) -> dict[str, str]:
 
 
 def line_notes(lines: Sequence[Series], *, log: bool, unit: str = "epochs") -> list[str]:
-    """Gaps, lines that start late or end early, and n that changes along the way."""
+    """Notes on gaps, on lines that start late or end early, and on n that changes along a line."""
     if not lines:
         return []
     first, last = min(line.x[0] for line in lines), max(line.x[-1] for line in lines)
@@ -228,7 +221,7 @@ def common_epoch(rows: pl.DataFrame) -> int | None:
 
 
 def latest(rows: pl.DataFrame, epoch: int | None) -> tuple[pl.DataFrame, list[str]]:
-    """The rows of one epoch, the last where none is given, and a note where that is not the whole story."""
+    """The rows of one epoch, by default the last, and a note if some runs have none there or later ones."""
     last = max(rows["epoch"].to_list())
     chosen = rows.filter(pl.col("epoch") == (last if epoch is None else epoch))
     runs, lacking = rows["run"].n_unique(), rows["run"].n_unique() - chosen["run"].n_unique()

@@ -1,4 +1,7 @@
-"""How every figure looks.  A model or a rule keeps its colour, marker and line style everywhere."""
+"""How every figure looks: colours, markers, fonts, titles and legends.
+
+A model or a rule keeps its colour, marker and line style everywhere.
+"""
 
 import hashlib
 import textwrap
@@ -20,11 +23,15 @@ BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
 BLUE, VERMILLION, PURPLE, GREY = "#0072B2", "#D55E00", "#CC79A7", "#8C8C8C"
 
 
-class Looks(dict[str, Any]):
-    """By name; a stranger's follows from its name alone, so it is the same in every figure and every report."""
+class Style(dict[str, Any]):
+    """A colour, marker or line style for every name.
 
-    def __init__(self, ours: dict[str, Any], spare: Sequence[Any]) -> None:
-        super().__init__(ours)
+    A name that is not in the table gets one of `spare`, chosen by a hash of the name: it is the same in every figure
+    and every report.  So a new rule or a plugin needs no entry.
+    """
+
+    def __init__(self, known: dict[str, Any], spare: Sequence[Any]) -> None:
+        super().__init__(known)
         self.spare = spare
 
     def __missing__(self, name: str) -> Any:
@@ -32,8 +39,8 @@ class Looks(dict[str, Any]):
         return self.spare[int.from_bytes(digest[:8], "big") % len(self.spare)]
 
 
-# Models and rules are never told apart in one panel, so the two halves may share hues.
-KNOWN: dict[str, tuple[str, str, Any]] = {  # colour, marker, line
+# One panel shows either models or rules, so a model and a rule may share a colour.
+_KNOWN: dict[str, tuple[str, str, Any]] = {  # colour, marker, line
     "plain_mlp": (VERMILLION, "s", (0, (4, 1.2))),
     "res_mlp": (BLUE, "o", "-"),
     "residual_mlp": (GREEN, "o", "-"),
@@ -45,7 +52,7 @@ KNOWN: dict[str, tuple[str, str, Any]] = {  # colour, marker, line
     "state_bridge": (GREEN, "D", (0, (1, 1))),
     "credit_bridge": (PURPLE, "v", (0, (5, 1, 1, 1, 1, 1))),
     "frozen": (GREY, "x", (0, (2, 2))),
-    # All of the field at once are more than the palette has: like families, like hues.
+    # More rules than the palette has colours: rules of one kind have similar colours.
     "usf": (ORANGE, "P", "-"),
     "frsf": ("#DDAA33", "P", (0, (4, 1.2))),
     "brsf": ("#BB7700", "P", (0, (1, 1))),
@@ -64,17 +71,20 @@ KNOWN: dict[str, tuple[str, str, Any]] = {  # colour, marker, line
     "faulty": (VERMILLION, "s", (0, (4, 1.2))),
 }
 
-# Strangers get hues that none of ours has, from Tol's bright and muted palettes; also colour-blind safe.
-HUES = ("#882255", "#332288", "#999933", "#44AA99", "#AA3377", "#806000", "#4477AA", "#117733")
-DASHES = ("-", (0, (6, 1)), (0, (3, 1)), (0, (1, 1.5)), (0, (6, 1, 1, 1)), (0, (3, 1, 1, 1, 1, 1)))
-COLOR = Looks({name: color for name, (color, _, _) in KNOWN.items()}, HUES)
-MARKER = Looks({name: marker for name, (_, marker, _) in KNOWN.items()}, ("o", "^", "s", "D", "v"))
-LINE = Looks({name: line for name, (_, _, line) in KNOWN.items()}, DASHES)
+# Colours that no name above has, from Tol's bright and muted palettes; also colour-blind safe.
+_SPARE_COLOURS = ("#882255", "#332288", "#999933", "#44AA99", "#AA3377", "#806000", "#4477AA", "#117733")
+_SPARE_LINES = ("-", (0, (6, 1)), (0, (3, 1)), (0, (1, 1.5)), (0, (6, 1, 1, 1)), (0, (3, 1, 1, 1, 1, 1)))
+COLOR = Style({name: color for name, (color, _, _) in _KNOWN.items()}, _SPARE_COLOURS)
+MARKER = Style({name: marker for name, (_, marker, _) in _KNOWN.items()}, ("o", "^", "s", "D", "v"))
+LINE = Style({name: line for name, (_, _, line) in _KNOWN.items()}, _SPARE_LINES)
+
+RULE_ORDER = ("bp", "fa", "dfa", "state_bridge", "credit_bridge", "frozen")
+"""The rules that come first in every legend; all others follow by name."""
 
 INK, FAINT = "#222222", "#6B6B6B"
-COLUMN, SINGLE, DOUBLE = 3.5, 4.8, 7.2  # widths in inches
+COLUMN, SINGLE_PANEL, DOUBLE = 3.5, 4.8, 7.2  # widths in inches
 
-STYLE: "dict[RcKeyType, Any]" = {
+RC_PARAMS: "dict[RcKeyType, Any]" = {
     "font.family": "DejaVu Sans",
     "font.size": 8,
     "axes.titlesize": 8,
@@ -111,7 +121,7 @@ STYLE: "dict[RcKeyType, Any]" = {
     "mathtext.fontset": "dejavusans",
 }
 
-SERIF: "dict[RcKeyType, Any]" = {
+SERIF_PARAMS: "dict[RcKeyType, Any]" = {
     "font.family": ["STIXGeneral", "DejaVu Serif"],
     "mathtext.fontset": "stix",
     "font.size": 9,
@@ -124,20 +134,20 @@ SERIF: "dict[RcKeyType, Any]" = {
     "grid.linestyle": ":",
     "grid.color": "#C8C8C8",
 }
-"""What a figure in the style of a paper changes."""
+"""What a figure in the style of a paper sets differently."""
 
 
 @contextmanager
 def house_style() -> Iterator[None]:
-    """Matplotlib's defaults plus the house style, whatever the user's own settings are."""
+    """Use matplotlib's defaults plus `RC_PARAMS`, and ignore the user's own settings."""
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
-        matplotlib.rcParams.update(STYLE)
+        matplotlib.rcParams.update(RC_PARAMS)
         yield
 
 
 def new_figure(width: float, height: float, title: str) -> Figure:
-    """An empty figure with its title at the top left; the layout keeps room for everything."""
+    """Create an empty figure with constrained layout; a long title is broken at its commas."""
     figure = Figure(figsize=(width, height), layout="constrained")
     lines = [""]
     for part in title.split(", "):
@@ -151,50 +161,58 @@ def new_figure(width: float, height: float, title: str) -> Figure:
 
 
 def footnotes(figure: Figure, notes: Iterable[str]) -> None:
-    """Small print below the panels, one line per note."""
+    """Write small print below the panels, each note on its own lines."""
     width = int(figure.get_figwidth() * 21)
-    lines = [line for note in dict.fromkeys(notes) for line in textwrap.wrap(note, width)]
-    if lines:
-        figure.supxlabel("\n".join(lines), x=0.012, ha="left", fontsize=6.5, color=FAINT)
+    _write_below(figure, [line for note in dict.fromkeys(notes) for line in textwrap.wrap(note, width)])
 
 
 def fine_print(figure: Figure, notes: Iterable[str]) -> None:
-    """Small print below the panels in one paragraph; the figure grows by what it takes."""
+    """Write small print below the panels in one paragraph, and make the figure higher by what it takes."""
     text = unbroken(" ".join(note[0].upper() + note[1:] for note in dict.fromkeys(notes) if note))
     lines = textwrap.wrap(text, int(figure.get_figwidth() * 19))
-    if lines:
-        figure.supxlabel("\n".join(lines), x=0.012, ha="left", fontsize=6.5, color=FAINT)
+    _write_below(figure, lines)
     figure.set_figheight(figure.get_figheight() + 0.125 * len(lines))
 
 
+def _write_below(figure: Figure, lines: list[str]) -> None:
+    if lines:
+        figure.supxlabel("\n".join(lines), x=0.012, ha="left", fontsize=6.5, color=FAINT)
+
+
 def unbroken(text: str) -> str:
-    """The same text with numbers, signs and units held together when it is wrapped."""
+    """Replace the spaces around signs and units, so that wrapping keeps a number with them."""
     for sign in ("=", "±"):
         text = text.replace(f" {sign} ", f"\u00a0{sign}\u00a0")
     return text.replace(" %", "\u00a0%").replace(" ×", "\u00a0×")
 
 
 def panel_title(ax: Axes, *lines: str, width: int = 58) -> None:
-    """What a panel shows and what it says, each on its own lines."""
+    """Set the title of a panel; each line is wrapped at `width` letters."""
     ax.set_title("\n".join(part for line in lines for part in textwrap.wrap(line, width)), color=INK)
 
 
-def bar_panels(figure: Figure, rows: int = 1) -> tuple[list[list[Axes]], Axes]:
-    """Rows of two panels that share their y axis, and a strip for the legend below them."""
-    grid = figure.add_gridspec(rows + 1, 2, height_ratios=(*[1] * rows, 0.06))
-    panels: list[list[Axes]] = []
+def panel_grid(
+    figure: Figure, rows: int, columns: int, *, legend: float = 0.06, share_y: bool = False
+) -> tuple[list[list[Axes]], Axes]:
+    """Create rows of panels and a strip below them for the legend, `legend` of a panel high.
+
+    With `share_y` the panels of a row share the y axis, and only the left one labels it.
+    """
+    layout = figure.add_gridspec(rows + 1, columns, height_ratios=(*[1] * rows, legend))
+    grid: list[list[Axes]] = []
     for row in range(rows):
-        left = figure.add_subplot(grid[row, 0])
-        right = figure.add_subplot(grid[row, 1], sharey=left)
-        right.tick_params(labelleft=False)
-        panels.append([left, right])
-    return panels, figure.add_subplot(grid[rows, :])
+        left = figure.add_subplot(layout[row, 0])
+        shared = left if share_y else None
+        grid.append([left, *(figure.add_subplot(layout[row, at], sharey=shared) for at in range(1, columns))])
+        for ax in grid[row][1:]:
+            ax.tick_params(labelleft=not share_y)
+    return grid, figure.add_subplot(layout[rows, :])
 
 
 def legend_row(ax: Axes, panels: Iterable[Axes], share: float = 1.0) -> None:
-    """One legend for several panels in an empty panel of its own, every label once, in as few rows as fit.
+    """Draw one legend for several panels into an empty panel: each label once, in as few rows as fit.
 
-    `share` is how much of the figure's width the legend has.
+    `share` is the part of the figure's width that the legend may take.
     """
     handles: dict[str, Artist] = {}
     for panel in panels:
@@ -204,16 +222,8 @@ def legend_row(ax: Axes, panels: Iterable[Axes], share: float = 1.0) -> None:
     inches = share * ax.get_figure(root=True).get_figwidth()  # type: ignore[union-attr]
     lengths = [len(label) for label in handles]
     fitting = (n for n in range(len(lengths), 1, -1) if _legend_width(lengths, n) <= inches)
-    ax.legend(
-        list(handles.values()),
-        list(handles),
-        loc="center",
-        ncols=next(fitting, 1),
-        borderpad=0,
-        borderaxespad=0,
-        handlelength=2.2,
-        columnspacing=1.8,
-    )
+    style: dict[str, Any] = {"borderpad": 0, "borderaxespad": 0, "handlelength": 2.2, "columnspacing": 1.8}
+    ax.legend(list(handles.values()), list(handles), loc="center", ncols=next(fitting, 1), **style)
 
 
 def _legend_width(lengths: list[int], columns: int) -> float:
@@ -222,13 +232,6 @@ def _legend_width(lengths: list[int], columns: int) -> float:
 
 
 def legend_above(ax: Axes, columns: int = 4) -> None:
-    """A legend in a row above the panel, where it covers no data."""
-    ax.legend(
-        loc="lower left",
-        bbox_to_anchor=(0, 1),
-        ncols=columns,
-        borderaxespad=0.2,
-        borderpad=0.2,
-        handlelength=2.4,
-        columnspacing=1.4,
-    )
+    """Draw the legend in a row above the panel, where it covers no data."""
+    style: dict[str, Any] = {"borderpad": 0.2, "borderaxespad": 0.2, "handlelength": 2.4, "columnspacing": 1.4}
+    ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=columns, **style)

@@ -1,8 +1,7 @@
 """Evidence of every study from files in the paper layout.
 
-The layout holds no hidden states, so for a residual file that has none beside it the networks are rebuilt at
-initialisation from the file's own configuration; the rows say so by their epoch, 0, and the run by the seed it was
-drawn with, `states_seed`.
+The layout holds no hidden states.  If a residual file has none beside it, its networks are built at initialisation from
+the file's own configuration.  Such rows have epoch 0, and the run's column `states_seed` is the seed of the weights.
 """
 
 import itertools
@@ -20,13 +19,12 @@ from sonde.metrics.rows import rows_of
 from sonde.models import PlainMLP, ResMLP
 from sonde.network import Signature
 from sonde.show.paper import READERS
+from sonde.show.paper.residual_files import FIRST_SEED
 from sonde.tasks import Identity
-
-SEED = 42  # the layout does not record one
 
 
 def from_files(folder: Path) -> dict[str, Evidence]:
-    """Study → what the files of a folder say of it; a folder with none of them is an error."""
+    """The evidence of each study from the files of a folder; a folder with none of them is an error."""
     if not folder.is_dir():
         raise SondeError(f"{folder} is not a folder: --from names one with files of the paper layout in it")
     read = {study: reader(folder) for study, reader in READERS.items()}
@@ -44,7 +42,7 @@ def from_files(folder: Path) -> dict[str, Evidence]:
 def _with_states(evidence: Evidence) -> Evidence:
     traced = evidence.rows.filter(pl.col("metric").str.starts_with("state["))["run"].unique()
     missing = ~pl.col("run").is_in(traced.to_list()) & (pl.col("task") == "identity")
-    runs = evidence.runs.with_columns(states_seed=pl.when(missing).then(pl.col("seed").fill_null(SEED)))
+    runs = evidence.runs.with_columns(states_seed=pl.when(missing).then(pl.col("seed").fill_null(FIRST_SEED)))
     drawn = runs.filter(pl.col("states_seed").is_not_null()).iter_rows(named=True)
     return Evidence(pl.concat([evidence.rows, *map(_states_at_init, drawn)]), runs, evidence.source)
 

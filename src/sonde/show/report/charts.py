@@ -13,8 +13,7 @@ from typing import Any
 import polars as pl
 
 from sonde.metrics import CONTROLS, TRAINED, base_of, label_of
-from sonde.show.figures.cohort import RULES
-from sonde.show.figures.style import COLOR, LINE, MARKER
+from sonde.show.figures.style import COLOR, LINE, MARKER, RULE_ORDER
 from sonde.show.report.runs import RunLine
 
 DIGITS = 6
@@ -215,7 +214,9 @@ def _families(runs: Sequence[RunLine]) -> dict[str, dict[str, Any]]:
     families: dict[str, dict[str, Any]] = {}
     for title, members in sorted(groups.items(), key=lambda item: -len(item[1])):
         rules = {run.rule_label: run.rule for run in members}
-        order = sorted(rules, key=lambda label: RULES.index(rules[label]) if rules[label] in RULES else len(RULES))
+        order = sorted(
+            rules, key=lambda label: RULE_ORDER.index(rules[label]) if rules[label] in RULE_ORDER else len(RULE_ORDER)
+        )
         families[title] = {
             "place": len(families),
             "title": title,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sonde.core.errors import SondeError
 from sonde.show.figures import Evidence, FigureSpec, NoData, figures_of
-from sonde.show.figures.render import DPI, picture
+from sonde.show.figures.render import DPI, cached_picture
 
 SHOWN = 100  # pixels of the page per inch: crisp on dense screens, legible on others
 COLOURS = 128  # of the palette: a third of the bytes, and lines and letters look the same
@@ -46,7 +46,7 @@ def pictures(evidence: Evidence, study: str, on_figure: Callable[[], None] = lam
 
 
 def _picture(name: str, spec: FigureSpec, evidence: Evidence) -> Picture:
-    rendered = picture(spec, evidence)
+    rendered = cached_picture(spec, evidence)
 
     from PIL import Image
 
