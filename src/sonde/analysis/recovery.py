@@ -4,23 +4,21 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from sonde.analysis.audit import CONTROLLED, NUDGE, Audit, RecipeAudit, RuleAudit, RunAudit
+from sonde.analysis.audit import CONTROLLED, NUDGE_METRIC, STREAM_LABEL, Audit, RecipeAudit, RuleAudit, RunAudit
 from sonde.analysis.questions import scale_free, since_init
 from sonde.core.flat_configs import identity
 from sonde.core.formatting import number
 from sonde.core.seed_statistics import Interval, Summary, summarise, t_interval
 from sonde.metrics import symbol_of
 
-FEW = 5  # rules: fewer have no rank correlation worth a number
+FEWEST_RULES = 5  # rules: fewer have no rank correlation worth a number
 SHUFFLES = 9999
-CONFIDENCE = 0.95
-YARDSTICKS = ("bp", "frozen")
+_CONFIDENCE = 0.95
+_YARDSTICKS = ("bp", "frozen")
 """Of the share, 1 and 0."""
 
-LOOKING = ("probes.", "log")
+_OBSERVATION_KEYS = ("probes.", "log")
 """Keys of a recipe that say what is looked at, not what is trained."""
-
-STREAM = "‖h_L‖ ÷ init"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +61,7 @@ def error_by_test_set(rule: Accuracy, bp: Accuracy, frozen: Accuracy) -> float:
     return math.sqrt(variance) / margin
 
 
-def recovered(recipe: RecipeAudit, confidence: float = CONFIDENCE) -> list[Recovered]:
+def recovered(recipe: RecipeAudit, confidence: float = _CONFIDENCE) -> list[Recovered]:
     """Every rule of a recipe but the two yardsticks, the largest share first; those without one last."""
     return sorted((one for one, _ in _pairs(recipe, confidence)), key=_rank)
 
@@ -73,11 +71,11 @@ def _rank(one: Recovered) -> tuple[bool, float]:
 
 
 def _pairs(recipe: RecipeAudit, confidence: float) -> list[tuple[Recovered, RuleAudit]]:
-    best, frozen = ([rule for rule in recipe.rules if rule.rule == name] for name in YARDSTICKS)
+    best, frozen = ([rule for rule in recipe.rules if rule.rule == name] for name in _YARDSTICKS)
     return [
         (_recovered(rule, best, frozen, confidence), rule)
         for rule in recipe.rules
-        if rule.rule not in YARDSTICKS and rule.runs
+        if rule.rule not in _YARDSTICKS and rule.runs
     ]
 
 
@@ -115,7 +113,7 @@ def _recovered(rule: RuleAudit, best: Sequence[RuleAudit], frozen: Sequence[Rule
 def _error_of_one(*rules: RuleAudit) -> float:
     """Of the seed that all three have; NaN where they share none or several."""
     seeds = set.intersection(*({one.run.seed for one in rule.runs} for rule in rules))
-    if len(seeds) != 1 or len(rules) != 1 + len(YARDSTICKS):
+    if len(seeds) != 1 or len(rules) != 1 + len(_YARDSTICKS):
         return math.nan
     read = (one.run.at("test_acc", one.run.epochs) for rule in rules for one in rule.runs if one.run.seed in seeds)
     return error_by_test_set(*(Accuracy(value=one.value, samples=one.samples) for one in read))
@@ -136,7 +134,7 @@ def share_of_margin(gained: Mapping[int, float], margin: Mapping[int, float]) ->
 
 
 @dataclass(frozen=True, kw_only=True)
-class Foretells:
+class RankCorrelation:
     """The rank correlation of a quantity with the share that a rule recovers, over rules."""
 
     quantity: str
@@ -154,13 +152,13 @@ class Foretells:
         return f"{'≤ ' * (self.chance <= self.least)}{number(self.chance)}"
 
 
-def shares(audited: Audit) -> list[tuple[RecipeAudit, list[Recovered]]]:
+def recovery_by_recipe(audited: Audit) -> list[tuple[RecipeAudit, list[Recovered]]]:
     """What each rule recovers, recipe by recipe; a training counts once, however many probes looked at it."""
     kept = _distinct(audited)
     return [
         (recipe, [one for one, rule in pairs if (recipe.title, rule.label) in kept])
         for recipe in audited.recipes
-        for pairs in [sorted(_pairs(recipe, CONFIDENCE), key=lambda pair: _rank(pair[0]))]
+        for pairs in [sorted(_pairs(recipe, _CONFIDENCE), key=lambda pair: _rank(pair[0]))]
     ]
 
 
@@ -168,13 +166,13 @@ def _distinct(audited: Audit) -> set[tuple[str, str]]:
     """Recipe and rule of every training; of one that stands in two recipes, that with more rules to compare."""
     found: dict[str, tuple[str, str]] = {}
     for recipe in sorted(audited.recipes, key=lambda recipe: -len(recipe.rules)):
-        trained = {key: value for key, value in recipe.recipe.items() if not key.startswith(LOOKING)}
+        trained = {key: value for key, value in recipe.recipe.items() if not key.startswith(_OBSERVATION_KEYS)}
         for rule in recipe.rules:
             found.setdefault(identity(trained | rule.options | {"seeds": rule.seeds}), (recipe.title, rule.label))
     return set(found.values())
 
 
-def foretelling(audited: Audit) -> list[Foretells]:
+def rank_correlations(audited: Audit) -> list[RankCorrelation]:
     """Each quantity over all rules of all recipes, the strongest first.
 
     A rule is one point, its mean over seeds: runs of one rule resemble each other, and shuffled one by one they would
@@ -184,10 +182,10 @@ def foretelling(audited: Audit) -> list[Foretells]:
     pairs = [
         pair
         for recipe in audited.recipes
-        for pair in _pairs(recipe, CONFIDENCE)
+        for pair in _pairs(recipe, _CONFIDENCE)
         if pair[0].share.n and (recipe.title, pair[1].label) in kept
     ]
-    found = [_foretells(name, of, pairs) for name, of in QUANTITIES.items()]
+    found = [_rank_correlation_of(name, of, pairs) for name, of in RECOVERY_QUANTITIES.items()]
     return sorted(found, key=lambda one: (one.reason is not None, -abs(one.correlation)))
 
 
@@ -203,34 +201,40 @@ def _above_chance(one: RunAudit) -> float:
     return sum(layer.standing in ("above", "given") for layer in layers) / len(layers)
 
 
-QUANTITIES: dict[str, Callable[[RunAudit], float]] = {
+RECOVERY_QUANTITIES: dict[str, Callable[[RunAudit], float]] = {
     "D1, largest growth over a block": lambda one: one.answers["D1"].value,
-    STREAM: lambda one: since_init(one.run, one.run.epochs, "hidden_norm").value,
+    STREAM_LABEL: lambda one: since_init(one.run, one.run.epochs, "hidden_norm").value,
     "‖g_L‖·‖h_L‖/‖e‖ ÷ init": lambda one: scale_free(one.run, one.run.epochs).value,
     "D2, cos(g, g in float64)": lambda one: one.answers["D2"].value,
     "D3, share of layers above chance": _above_chance,
     **{symbol_of(metric): _mean(metric) for metric in CONTROLLED},
-    symbol_of(NUDGE).replace(",", " of BP's gradient,"): _mean(f"{NUDGE}/bp"),
+    symbol_of(NUDGE_METRIC).replace(",", " of BP's gradient,"): _mean(f"{NUDGE_METRIC}/bp"),
 }
 """Of a run at its end; those of the credit are means over layers 1 … L−1."""
 
 
-def _foretells(name: str, of: Callable[[RunAudit], float], pairs: Sequence[tuple[Recovered, RuleAudit]]) -> Foretells:
+def _rank_correlation_of(
+    name: str, of: Callable[[RunAudit], float], pairs: Sequence[tuple[Recovered, RuleAudit]]
+) -> RankCorrelation:
     over_runs = [
-        (summarise(map(of, rule.runs)), one.share.mean, summarise(map(QUANTITIES[STREAM], rule.runs)).mean)
+        (
+            summarise(map(of, rule.runs)),
+            one.share.mean,
+            summarise(map(RECOVERY_QUANTITIES[STREAM_LABEL], rule.runs)).mean,
+        )
         for one, rule in pairs
     ]
     known = [(over.mean, share) for over, share, _ in over_runs if over.n]
     n, runs = len(known), sum(over.n for over, _, _ in over_runs)
     reason = None
-    if n < FEW:
-        reason = f"{n} rule{'' if n == 1 else 's'} with both: {FEW} are needed"
+    if n < FEWEST_RULES:
+        reason = f"{n} rule{'' if n == 1 else 's'} with both: {FEWEST_RULES} are needed"
     elif any(len(set(side)) == 1 for side in zip(*known, strict=True)):
         reason = "all rules have the same value"
     correlation, chance = (math.nan, math.nan) if reason else _rank_correlation(*zip(*known, strict=True))
     streams = [(over.mean, share, top) for over, share, top in over_runs if over.n and math.isfinite(top)]
-    partial = math.nan if reason or name == STREAM else _partial(*map(list, zip(*streams, strict=True)))
-    return Foretells(
+    partial = math.nan if reason or name == STREAM_LABEL else _partial(*map(list, zip(*streams, strict=True)))
+    return RankCorrelation(
         quantity=name,
         correlation=correlation,
         chance=chance,
@@ -247,7 +251,7 @@ def _partial(*sides: Sequence[float]) -> float:
     import numpy as np
     from scipy.stats import rankdata  # type: ignore[import-untyped]
 
-    if len(sides) != 3 or len(sides[0]) < FEW or any(len(set(side)) == 1 for side in sides):
+    if len(sides) != 3 or len(sides[0]) < FEWEST_RULES or any(len(set(side)) == 1 for side in sides):
         return math.nan
     (_, xy, xz), (_, _, yz), _ = np.corrcoef([rankdata(side) for side in sides])
     rest = (1 - xz**2) * (1 - yz**2)

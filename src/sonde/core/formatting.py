@@ -1,8 +1,8 @@
-"""Words that state a result, computed from the numbers they stand on."""
+"""Numbers, ranges and lists as text; thresholds of signal, gradient and loss, and the words that go by them."""
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -146,6 +146,23 @@ def loss_status(fell: float, final: float, trivial: float | None = None, floor: 
 def times_trivial(final: float, trivial: float, floor: float | None = None) -> float:
     """A loss ÷ that of the trivial answer, both counted from the floor."""
     return (final - (floor or 0)) / (trivial - (floor or 0))
+
+
+def listed(values: Iterable[object], most: int | None = None, *, last: str = " and ") -> str:
+    """Values with commas: "a, b and c".  Of more than `most`, the first ones and how many more: "a, b and 3 more"."""
+    words = [str(value) for value in values]
+    if most is not None and len(words) > most:
+        return f"{', '.join(words[:most])} and {len(words) - most} more"
+    return last.join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+
+
+def number_range(numbers: Sequence[int]) -> str:
+    """Whole numbers in order: "1–4" where they follow each other, else "1, 3"."""
+    if not numbers:
+        return "none"
+    if len(numbers) > 1 and list(numbers) == list(range(numbers[0], numbers[-1] + 1)):
+        return f"{numbers[0]}–{numbers[-1]}"
+    return ", ".join(map(str, numbers))
 
 
 def weights(variant: str) -> str:

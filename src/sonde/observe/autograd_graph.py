@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from sonde.analysis.diagnosis.signs import LINEAR
+from sonde.analysis.diagnosis.run_evidence import LINEAR_OPS
 
 MOST = 4000  # nodes that are looked at
 LEAF = "AccumulateGrad"
@@ -96,7 +96,7 @@ def last_operation(output: Tensor) -> str | None:
 
 def _layer(node: Any, names: Mapping[int, str]) -> tuple[str, int, int] | None:
     """Name of the weight, inputs and outputs of a dense linear operation."""
-    if kind(node) not in LINEAR or getattr(node, "_saved_groups", 1) != 1:
+    if kind(node) not in LINEAR_OPS or getattr(node, "_saved_groups", 1) != 1:
         return None
     for parent in _parents(node):
         leaf = parent
@@ -154,4 +154,4 @@ def bends(output: Tensor) -> bool:
     """Whether anything but linear operations with parameters, and affine ones, leads to the output."""
     if output.grad_fn is None:
         return True
-    return any(kind(node) not in (*LINEAR, *AFFINE, LEAF) for node in _nodes(output.grad_fn))
+    return any(kind(node) not in (*LINEAR_OPS, *AFFINE, LEAF) for node in _nodes(output.grad_fn))

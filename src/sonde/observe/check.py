@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from sonde.analysis.diagnosis.diagnose import diagnose
 from sonde.analysis.diagnosis.finding import Findings
-from sonde.analysis.diagnosis.signs import Signs
+from sonde.analysis.diagnosis.run_evidence import RunEvidence
 from sonde.core.errors import SondeError
 from sonde.observe.check_result import Band, Checked
 from sonde.observe.experiments.copies import Loss, cast, copied, generators_kept, reset, run
@@ -83,7 +83,7 @@ def _findings(model: nn.Module, x: Any, y: Any, loss: Loss | None, seen: Recorde
     named = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
     adam = (torch.optim.Adam, [{"params": named, "lr": 1e-3}])
     facts = seen.facts
-    without = Signs(rows=seen.rows(), facts=facts, steps=0).without_gradient
+    without = RunEvidence(rows=seen.rows(), facts=facts, steps=0).without_gradient
     trials = settle(
         model,
         loss,
@@ -95,7 +95,7 @@ def _findings(model: nn.Module, x: Any, y: Any, loss: Loss | None, seen: Recorde
         unfelt=sorted(without & set(named)),
         rates=False,
     )
-    return diagnose(Signs(rows=seen.rows(), facts=facts, steps=0, trials=trials))
+    return diagnose(RunEvidence(rows=seen.rows(), facts=facts, steps=0, trials=trials))
 
 
 def _criterion(y: Any, loss: Loss | None) -> tuple[Loss | None, str]:

@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 from torch import Tensor
 
-from sonde.analysis.diagnosis.signs import HAS_NO_GRADIENT
+from sonde.analysis.diagnosis.run_evidence import HAS_NO_GRADIENT
 from sonde.metrics.rows import WATCHED
 from sonde.observe.heard_losses import loss_of_step
 from sonde.observe.step_record import NO_GRADIENT, TWICE, Call, Key, Output, Sheet

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sonde.analysis.diagnosis.run_evidence import loss_score
 from sonde.observe import autograd_graph
 from sonde.observe import facts as looks
 from sonde.observe.experiments.copies import Loss, cast, copied, generators_kept, reset, run, set_modes
@@ -142,8 +143,8 @@ class _Bench:
         if any(isinstance(module, nn.RNNBase) for module in self.model.modules()):
             found["over_time"] = attempt(self.over_time)
             found["gates"] = gates(self.twin(), lambda twin: run(twin, self.x))
-        found["score"] = score(found, found["loss_now"])
-        at_end = score(found, self.last_loss)
+        found["score"] = loss_score(found, found["loss_now"])
+        at_end = loss_score(found, self.last_loss)
         if found["score"] is None or min(found["score"], LEARNED if at_end is None else at_end) < LEARNED:
             found["fits"] = self.fits(found)
         return found
@@ -220,7 +221,7 @@ class _Bench:
         return made
 
     def reached(self, found: Mapping[str, Any], known: Mapping[str, Any]) -> float:
-        reached = score(found, known.get("last"))
+        reached = loss_score(found, known.get("last"))
         return -math.inf if reached is None else reached
 
     def some_pairs(self, axes: Sequence[int] | None) -> tuple[Tensor | None, Any]:
@@ -307,12 +308,3 @@ def _correlation(a: Tensor, b: Tensor) -> float:
     a, b = a - a.mean(), b - b.mean()
     size = float(a.norm() * b.norm())
     return float(a @ b) / size if size > 0 else 0.0
-
-
-def score(trials: Mapping[str, Any], value: float | None) -> float | None:
-    """Where a loss stands between that of the best constant answer (0) and the lowest there is (1)."""
-    known = trials.get("loss", {})
-    trivial, floor = known.get("trivial"), known.get("floor")
-    if value is None or trivial is None or floor is None or not trivial - floor > 1e-9 * max(1.0, abs(trivial)):
-        return None
-    return float((trivial - value) / (trivial - floor))

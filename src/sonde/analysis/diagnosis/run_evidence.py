@@ -1,10 +1,12 @@
-"""What a diagnosis goes by: of a watched run its rows, the facts of its first step and results of experiments; of a
-trained run its rows by epoch and the answers of its audit.
+"""What diagnoses read of a run.
+
+Of a watched run: rows, facts of the first step, results of experiments.  Of a trained run: rows by epoch, in which
+layers stand for modules, and the answers of the audit.
 """
 
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -12,28 +14,72 @@ from typing import Any
 import polars as pl
 
 from sonde.analysis.audit import RuleAudit, RunAudit
+from sonde.metrics import NONFINITE
+from sonde.store.stored import Run, WatchedRun
 
 EARLY = 10  # steps that are all looked at
-FEW = 100  # steps; a run that took fewer may be short rather than wrong
+FEWEST_STEPS = 100  # steps; a run that took fewer may be short rather than wrong
 FAILED = 0.1  # of the way from a constant answer to the lowest loss: a run that came less far failed
-ENDS = ("train_acc", "test_acc", "test_loss")  # of a trained run, beside the loss that it is trained by
-OF_MAPS = frozenset({"NllLossNd", "NllLoss2D", "NllLoss2d"})  # with the classes at axis 1
-CLASSES = OF_MAPS | {"NllLoss", "LogSoftmax"}
-BINARY = frozenset({"BinaryCrossEntropy", "BinaryCrossEntropyWithLogits"})
-DISTANCES = frozenset({"MseLoss", "SmoothL1Loss", "HuberLoss", "L1Loss"})
-PLAIN = frozenset(
+_END_METRICS = ("train_acc", "test_acc", "test_loss")  # of a trained run, beside the loss that it is trained by
+_MAP_LOSSES = frozenset({"NllLossNd", "NllLoss2D", "NllLoss2d"})  # with the classes at axis 1
+CLASS_LOSSES = _MAP_LOSSES | {"NllLoss", "LogSoftmax"}
+BINARY_LOSSES = frozenset({"BinaryCrossEntropy", "BinaryCrossEntropyWithLogits"})
+_DISTANCE_LOSSES = frozenset({"MseLoss", "SmoothL1Loss", "HuberLoss", "L1Loss"})
+_SHAPE_OPS = frozenset(
     {"View", "UnsafeView", "Reshape", "ReshapeAlias", "Transpose", "Permute", "Squeeze", "Clone", "Alias"}
 )
 """Operations of a loss, as autograd names them."""
-LINEAR = ("Addmm", "Mm", "Convolution", "Linear", "MkldnnLinear")
+LINEAR_OPS = ("Addmm", "Mm", "Convolution", "Linear", "MkldnnLinear")
 """Operations that multiply by weights."""
 HAS_NO_GRADIENT = "the parameter has no gradient"  # a row's reason
-WEIGHTED = (
-    "linear",
-    "convolution",
-    "recurrent",
-    "attention",
-)  # kinds of modules that multiply their input by weights
+WEIGHTED_KINDS = ("linear", "convolution", "recurrent", "attention")
+"""Kinds of modules that multiply their input by weights."""
+
+
+_LAYER_METRICS = {"hidden_norm": "out_rms", "grad_norm": "grad_rms"}
+"""Norms of a sample at a state, and what they are per number of it."""
+
+_RUN_METRICS = ("train_loss", *_END_METRICS)
+TRAINED_METRICS = (*_RUN_METRICS, *_LAYER_METRICS)
+"""What the diagnoses of a trained run read beside the rows of its audit."""
+
+
+def _log_classes(classes: Any) -> float | None:
+    """Of a number of classes, as a configuration has it."""
+    return math.log(classes) if isinstance(classes, int) and classes > 0 else None
+
+
+CONSTANT_LOSS: dict[str, Callable[[Mapping[str, Any]], float | None]] = {
+    "identity": lambda task: 1 / 3,  # the variance of U(−1, 1)
+    "teacher": lambda task: _log_classes(task.get("classes")),
+    "digits": lambda task: math.log(10),
+    "parity": lambda task: math.log(2),
+    "rhm": lambda task: _log_classes(task.get("classes")),
+    "cifar10": lambda task: math.log(10),
+}
+"""The loss of an answer that does not depend on the input, by task: the mean, or equal shares for all classes."""
+
+
+def loss_score(trials: Mapping[str, Any], loss: float | None) -> float | None:
+    """How far a loss on the batch of the experiments came, from the best constant answer (0) to the lowest loss (1).
+
+    None where the experiments do not know both of these, or where they are equal.
+    """
+    known = trials.get("loss")
+    known = known if isinstance(known, Mapping) else {}
+    trivial, floor = known.get("trivial"), known.get("floor")
+    if loss is None or trivial is None or floor is None or not trivial - floor > 1e-9 * max(1.0, abs(trivial)):
+        return None
+    return float((trivial - loss) / (trivial - floor))
+
+
+def describe_nonfinite(module: str | None, value: float, reason: str | None) -> str:
+    """What a row of the metric `nonfinite` says, as a clause."""
+    if reason is not None:
+        return f"a value is not finite: {reason}"
+    if module is None:
+        return "the loss is not finite, though every output is"
+    return f"the {NONFINITE.get(value, 'output')} of {module} is the first that is not finite"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +92,8 @@ class Audited:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Signs:
-    """One run.  Questions that several diagnoses ask are answered here, once."""
+class RunEvidence:
+    """Rows, facts, results of experiments and audit of one run; computes what several diagnoses ask for."""
 
     rows: pl.DataFrame  # step, module, metric, value, defined, reason, …
     facts: Mapping[str, Any]
@@ -124,7 +170,7 @@ class Signs:
         return [
             (m["name"], math.sqrt(max(1, math.prod(m["shape"][1:]))))
             for m in self.leaves
-            if m.get("kind") in WEIGHTED and m["shape"]
+            if m.get("kind") in WEIGHTED_KINDS and m["shape"]
         ]
 
     @cached_property
@@ -190,8 +236,8 @@ class Signs:
         shape, ops = self.facts.get("output_shape") or [], set(self.facts.get("loss_ops") or [])
         if not shape or not ops or self.first_loss is None:
             return None
-        named, binary = ops & CLASSES, ops & BINARY
-        if not (named or binary) or ops - CLASSES - BINARY - PLAIN or (named and len(shape) < 2):
+        named, binary = ops & CLASS_LOSSES, ops & BINARY_LOSSES
+        if not (named or binary) or ops - CLASS_LOSSES - BINARY_LOSSES - _SHAPE_OPS or (named and len(shape) < 2):
             return None
         classes = 2 if binary else self._classes
         if classes is None:
@@ -211,7 +257,7 @@ class Signs:
         shape, ops = self.facts["output_shape"], set(self.facts["loss_ops"])
         if len(shape) == 2:
             return int(shape[-1])
-        if ops & OF_MAPS and not ops & {"Transpose", "Permute"}:
+        if ops & _MAP_LOSSES and not ops & {"Transpose", "Permute"}:
             return int(shape[1])
         in_loss = self.facts.get("loss_shape") or []
         if len(in_loss) > 1 and math.prod(in_loss) == math.prod(shape):
@@ -224,8 +270,8 @@ class Signs:
     def is_distance(self) -> bool:
         """Whether the operations of the loss are those of a mean distance from numbers, and nothing else."""
         ops = set(self.facts.get("loss_ops") or [])
-        of_numbers = bool(ops & DISTANCES) or ops >= {"Mean", "Abs", "Sub"}
-        return of_numbers and not ops - DISTANCES - PLAIN - {"Mean", "Abs", "Sub", "Expand"}
+        of_numbers = bool(ops & _DISTANCE_LOSSES) or ops >= {"Mean", "Abs", "Sub"}
+        return of_numbers and not ops - _DISTANCE_LOSSES - _SHAPE_OPS - {"Mean", "Abs", "Sub", "Expand"}
 
     @cached_property
     def moved(self) -> float | None:
@@ -259,10 +305,7 @@ class Signs:
 
     def score_of(self, loss: float | None) -> float | None:
         """Where a loss on the batch stands: 0 is the best constant answer, 1 the lowest loss there is."""
-        trivial, floor = self.trial("loss", "trivial"), self.trial("loss", "floor")
-        if loss is None or trivial is None or floor is None or not trivial - floor > 1e-9 * max(1.0, abs(trivial)):
-            return None
-        return float((trivial - loss) / (trivial - floor))
+        return loss_score(self.trials or {}, loss)
 
     @cached_property
     def score(self) -> float | None:
@@ -290,7 +333,7 @@ class Signs:
         if self.audited is None or self.loss_of_chance is None:
             return -math.inf
         chance = math.exp(-self.loss_of_chance)
-        ends = {metric: known[max(known)] for metric in ENDS if (known := self.of_run(metric))}
+        ends = {metric: known[max(known)] for metric in _END_METRICS if (known := self.of_run(metric))}
         reached = [(ends[metric] - chance) / (1 - chance) for metric in ("train_acc", "test_acc") if metric in ends]
         return max([*reached, 1 - ends.get("test_loss", math.inf) / self.loss_of_chance])
 
@@ -324,3 +367,39 @@ class Signs:
         if self.score is not None:
             return self.score < FAILED
         return self.fell is not None and self.fell < FAILED
+
+
+def evidence_of_trained(run: Run, rows: pl.DataFrame, audited: Audited) -> RunEvidence:
+    """What a store holds of a run.  The gradient that is stored is BP's: of another rule it says nothing here."""
+    width, layers, task = run.about["width"], dict(_LAYER_METRICS), run.complete_config["task"]
+    if not width:  # a network of many widths, or of none that is known: nothing per number of a state
+        layers.clear()
+    if run.config["rule"]["name"] != "bp":
+        layers.pop("grad_norm", None)
+    of_layers = rows.filter(pl.col("metric").is_in(layers)).with_columns(
+        pl.col("metric").replace(layers),
+        value=pl.col("value") / math.sqrt(width or 1),
+        module=pl.format("layer {}", "layer"),
+    )
+    of_run = rows.filter(pl.col("metric").is_in(_RUN_METRICS))
+    is_loss = (pl.col("metric") == "train_loss") | ((pl.col("metric") == "test_loss") & (pl.col("epoch") == 0))
+    losses = of_run.filter(is_loss).with_columns(metric=pl.lit("loss"))
+    constant = CONSTANT_LOSS.get(task["name"])
+    return RunEvidence(
+        rows=pl.concat([of_layers, of_run, losses], how="diagonal"),
+        facts={
+            "width": width,
+            "states": of_layers.sort("layer")["module"].unique(maintain_order=True).to_list(),
+            "constant_loss": None if constant is None else constant(task),
+        },
+        steps=run.about["steps"] if audited.diverged is None else int(str(rows["step"].max() or 0)),
+        audited=audited,
+        epochs=dict(rows.select("step", "epoch").unique().iter_rows()),
+    )
+
+
+def evidence_of_watched(run: WatchedRun, rows: pl.DataFrame) -> RunEvidence:
+    """What a store holds of a watched run."""
+    own = rows.filter(pl.col("run") == run.id)
+    steps = max(run.manifest.step or 0, 0 if own.is_empty() else int(str(own["step"].max())) + 1)
+    return RunEvidence(rows=own, facts=run.facts, steps=steps, trials=run.facts.get("experiments"))
