@@ -64,6 +64,7 @@ TO_ADD = {
     "diagnosis": {
         "src/sonde/analysis/diagnosis/network_faults.py": "the function, its text, what it explains and its place",
         "tests/faulty_programs.py": "a program that has the fault, which test_diagnosis runs",
+        "docs/examples/runs": "its run, for the picture: python docs/examples/train.py",
     },
 }
 """What a contract demands of somebody who adds one: file → what for.  A file that is gone is not counted."""

@@ -221,7 +221,7 @@ def test_an_older_store_answers_d2_from_the_ceiling_and_says_what_was_not_measur
     assert "‖g_L‖·‖h_L‖/‖e‖ is 0.92 of its value at init" in words
     for answer in answers(lacking("grad_resolution", "rho"), "D2"):
         assert answer.fired is None
-        assert "train it anew" in (answer.reason or "")
+        assert "train the run again" in (answer.reason or "")
 
 
 # D3
@@ -339,7 +339,7 @@ def test_a_null_that_was_not_drawn_as_the_rule_draws_leaves_d3_undefined() -> No
 
     for answer in answers(older, "D3"):
         assert answer.fired is None
-        assert "not drawn as the rule draws: train it anew" in (answer.reason or "")
+        assert "not drawn as the rule draws: train the run again" in (answer.reason or "")
 
 
 @pytest.mark.parametrize("ceiling", [0.31, "below what float64 resolves"])

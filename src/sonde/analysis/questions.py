@@ -88,9 +88,9 @@ class Look(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class AuditAnswer:
-    """What the last look found, which decides, and all looks in the order of epochs, which say since when."""
+    """The result of the last look, which decides, and all looks in the order of epochs, which tell since when."""
 
-    epoch: int | None = None  # None: nobody could look, and `reason` says why
+    epoch: int | None = None  # None: there is no look, and `reason` says why
     value: float = math.nan
     fired: bool | None = None
     reason: str | None = None
@@ -155,15 +155,15 @@ def ask_scale(run: MeasuredRun, thresholds: Thresholds) -> AuditAnswer:
 def ask_gradient(run: MeasuredRun, thresholds: Thresholds) -> AuditAnswer:
     """D2: the least cosine, over layers, of the BP gradient in training's precision with that in float64.
 
-    Beside it ρ of BP's gradient in float64, the ceiling.  Runs of earlier versions have the ceiling alone: they are
-    judged by it, and the cosine stays undefined.
+    ρ of BP's gradient in float64, the ceiling, is the second quantity.  Runs of earlier versions have only the ceiling:
+    it decides for them, and the cosine is undefined.
     """
     layers = range(run.depth + 1)
     resolved = run.epochs_of(_RESOLUTION, layers)
     epochs = sorted({*resolved, *run.epochs_of(_CEILING, layers)})
     return _answer(
         [_resolution(run, epoch, layers, thresholds) for epoch in epochs],
-        f"neither {_RESOLUTION} nor {_CEILING} was measured: train it anew",
+        f"neither {_RESOLUTION} nor {_CEILING} was measured: train the run again",
     )
 
 
@@ -211,7 +211,7 @@ class Margin:
     """Test accuracy over frozen blocks of the same recipe and seed, in points, at the last epoch."""
 
     asked: bool = True  # False: the question does not arise, and `reason` says why
-    outcome: MarginOutcome | None = None  # None: there is nothing to judge, and `reason` says why
+    outcome: MarginOutcome | None = None  # None: undefined, and `reason` says why
     reason: str | None = None  # why it is undecided or undefined
     by_seed: dict[int, float]
     without: dict[int, str]  # seeds that have no difference, and why
@@ -241,36 +241,35 @@ def margin_over_frozen(
         for seed, reason in pairs.without.items()
         if seed in own
     }
-    over_seeds, interval = summarise(points.values()), t_interval(points.values(), confidence)
-
-    def found(outcome: MarginOutcome | None, reason: str | None = None, *, asked: bool = True) -> Margin:
-        return Margin(
-            asked=asked,
-            outcome=outcome,
-            reason=reason,
-            by_seed=points,
-            without=without,
-            points=summarise(points.values(), reason or "no value is defined"),
-            interval=interval,
-            errors_removed=_errors_removed([own[seed] for seed in points], [base[seed] for seed in points]),
-            chance=t_chance(points.values()),
-            adjusted=t_chance(points.values()),
-            seeds_needed=seeds_to_decide(over_seeds, confidence) if outcome == "undecided" else None,
-        )
-
+    interval = t_interval(points.values(), confidence)
+    outcome: MarginOutcome | None = None
+    reason: str | None = None
     if rule == "frozen":
-        return found(None, "it is the baseline", asked=False)
-    if not frozen:
-        return found(None, next(iter(why.values()), why_none) if len(why) == len(own) > 0 else why_none)
-    if not points:
-        return found(None, next(iter(without.values()), "there is no run to pair"))
-    if interval.reason is not None:
-        return found("undecided", interval.reason)
-    if interval.low > 0:
-        return found("helps")
-    if interval.high < 0:
-        return found("hurts")
-    return found("undecided", "the interval holds 0")
+        reason = "it is the baseline"
+    elif not frozen:
+        reason = next(iter(why.values()), why_none) if len(why) == len(own) > 0 else why_none
+    elif not points:
+        reason = next(iter(without.values()), "there is no run to pair")
+    elif interval.low > 0:
+        outcome = "helps"
+    elif interval.high < 0:
+        outcome = "hurts"
+    else:
+        outcome, reason = "undecided", interval.reason or "the interval holds 0"
+    over_seeds, chance = summarise(points.values(), reason or "no value is defined"), t_chance(points.values())
+    return Margin(
+        asked=rule != "frozen",
+        outcome=outcome,
+        reason=reason,
+        by_seed=points,
+        without=without,
+        points=over_seeds,
+        interval=interval,
+        errors_removed=_errors_removed([own[seed] for seed in points], [base[seed] for seed in points]),
+        chance=chance,
+        adjusted=chance,
+        seeds_needed=seeds_to_decide(over_seeds, confidence) if outcome == "undecided" else None,
+    )
 
 
 def corrected_margins(margins: Mapping[str, Margin], confidence: float) -> dict[str, Margin]:
@@ -382,45 +381,41 @@ def _look(epoch: int, found: Sequence[LayerCredit]) -> Look:
 def _layer(run: MeasuredRun, epoch: int, layer: int, thresholds: Thresholds) -> LayerCredit:
     cosine, rho = (_measure(run, metric, epoch, layer, thresholds) for metric in CREDIT_MEASURES)
     ceiling = run.at("rho/bp", epoch, layer)
+    gap = next((m for m in (cosine, rho) if m.reason is not None), None)
     standing: ChanceSide | Literal["disagree"] | None = None
+    reason: str | None = None
+    of_bp = "not evidence: ρ of BP's own gradient is"
     if ceiling.reason is not None:
-        reason = f"not evidence: ρ of BP's own gradient is undefined at layer {layer} ({ceiling.reason})"
+        reason = f"{of_bp} undefined at layer {layer} ({ceiling.reason})"
     elif ceiling.value < thresholds.ceiling:
-        reason = (
-            f"not evidence: ρ of BP's own gradient is {number(ceiling.value)} at layer {layer}, "
-            f"below {thresholds.ceiling:g}"
-        )
-    else:
-        gap = next((m for m in (cosine, rho) if m.reason is not None), None)
-        if gap is None:
-            standing = cosine.side if cosine.side == rho.side else "disagree"
-            return LayerCredit(layer, ceiling.value, cosine, rho, standing, None)
+        reason = f"{of_bp} {number(ceiling.value)} at layer {layer}, below {thresholds.ceiling:g}"
+    elif gap is not None:
         reason = f"{CREDIT_MEASURES[gap.metric]} at layer {layer}: {gap.reason}"
+    else:
+        standing = cosine.side if cosine.side == rho.side else "disagree"
     return LayerCredit(layer, ceiling.value, cosine, rho, standing, reason)
 
 
 def _measure(run: MeasuredRun, metric: str, epoch: int, layer: int, thresholds: Thresholds) -> CreditMeasure:
     own, null, std = (run.at(f"{metric}{ending}", epoch, layer) for ending in ("", "/null", "/null_std"))
+    draws, above, excess = std.samples, own.value - null.value, math.nan
+    side: ChanceSide | None = None
     reason = own.reason or null.reason
     if reason is None and std.reason is not None:
         drawn = run.epochs_of(f"{metric}/null_std", (layer,))
-        old = "its null is one random vector a sample, not drawn as the rule draws: train it anew"
+        old = "its null is one random vector a sample, not drawn as the rule draws: train the run again"
         reason = std.reason if drawn else old
-    draws = std.samples
     if reason is None and draws < 2:
         reason = f"{metric}/null_std does not say from how many draws"
-    if reason is not None:
-        return CreditMeasure(metric, own.value, null.value, std.value, draws, math.nan, None, reason)
-    above = own.value - null.value
-    if std.value <= _EXACT and abs(above) <= _EXACT:
-        return CreditMeasure(metric, own.value, null.value, std.value, draws, 0.0, "given", None)
-    excess = above / (std.value * math.sqrt(1 + 1 / draws)) if std.value > 0 else math.copysign(math.inf, above)
-    if math.isnan(excess) or not math.isfinite(above):
-        why = "overflow: the excess over the null is infinite"
-        return CreditMeasure(metric, own.value, null.value, std.value, draws, math.nan, None, why)
-    limit = critical_t(thresholds.deviations, draws)
-    side: ChanceSide = "above" if excess > limit else "below" if excess < -limit else "at"
-    return CreditMeasure(metric, own.value, null.value, std.value, draws, excess, side, None)
+    if reason is None and std.value <= _EXACT and abs(above) <= _EXACT:
+        excess, side = 0.0, "given"
+    elif reason is None:
+        excess = above / (std.value * math.sqrt(1 + 1 / draws)) if std.value > 0 else math.copysign(math.inf, above)
+        limit = critical_t(thresholds.deviations, draws)
+        side = "above" if excess > limit else "below" if excess < -limit else "at"
+        if math.isnan(excess) or not math.isfinite(above):
+            excess, side, reason = math.nan, None, "overflow: the excess over the null is infinite"
+    return CreditMeasure(metric, own.value, null.value, std.value, draws, excess, side, reason)
 
 
 @lru_cache
