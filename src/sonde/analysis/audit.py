@@ -1,4 +1,4 @@
-"""Audit a store: its complete runs by recipe, by rule within each recipe, and by seed within each rule."""
+"""Audit a store: complete runs are grouped by recipe, then by rule, then by seed."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ QUESTIONS = {"D1": ask_scale, "D2": ask_gradient, "D3": ask_credit}
 NUDGE_METRIC = "nudge[0.01]"
 STREAM_LABEL = "‖h_L‖ ÷ init"
 CONTROLLED = ("credit_cosine", "rho", NUDGE_METRIC)
-"""Metrics that are measured beside a ceiling, `…/bp`, and a null, `…/null`; two of them with its spread over draws."""
+"""Metrics that have a ceiling, `…/bp`, and a null, `…/null`; all but the nudge also have `…/null_std`."""
 
 AUDIT_METRICS = (
     "growth",
@@ -48,31 +48,31 @@ AUDIT_METRICS = (
     "train_acc",
     *(f"{metric}{control}" for metric in CONTROLLED for control in ("", "/bp", "/null", "/null_std")),
 )
-"""All that an audit reads."""
+"""The metrics that an audit reads."""
 
-_MOST_RULES = 4  # rules that the short form names
+_MOST_RULES = 4  # rules that `repr` names
 
 _BESIDES = ("rule", "seed")
-"""In these, runs of one recipe may differ."""
+"""Keys in which runs of one recipe may differ."""
 
 
 def read_for_audit(root: str | Place) -> Runs:
-    """A store with the rows that an audit asks for."""
+    """Load a store with the rows that an audit reads."""
     return load(root, metrics=AUDIT_METRICS)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunAudit:
-    """One run's answers."""
+    """The answers of one run."""
 
     run: MeasuredRun
     answers: dict[str, AuditAnswer]
-    credits: list[LayerCredit]  # when D3 was last asked; none where credit is trivial
+    credits: list[LayerCredit]  # at the epoch of D3's answer; empty for bp and frozen
 
 
 @dataclass(frozen=True, kw_only=True)
 class Diverged:
-    """A run that came to no end: its loss or weights were not finite after an epoch."""
+    """A run whose loss or weights were not finite after an epoch."""
 
     run: str
     seed: int
@@ -81,7 +81,7 @@ class Diverged:
 
 @dataclass(frozen=True, kw_only=True)
 class Tally:
-    """One question over seeds.  There is no vote: it fired in k of n seeds, and the sentence says so."""
+    """The answers to one question by seed; the sentence says in how many of n seeds it fired."""
 
     fired: dict[int, AuditAnswer]
     clear: dict[int, AuditAnswer]
@@ -94,7 +94,7 @@ class Tally:
 
     @property
     def reason(self) -> str | None:
-        """Why it is undefined, where it is."""
+        """Why it is undefined in the first seed in which it is."""
         return next((answer.reason for answer in self.undefined.values()), None)
 
 
@@ -120,7 +120,7 @@ class RuleAudit:
     runs: list[RunAudit]  # in the order of seeds
     margin: Margin  # D4
     diverged: list[Diverged]  # in the order of seeds
-    left_out: dict[str, str]  # runs of this rule and recipe that have not come to their end
+    left_out: dict[str, str]  # runs of this rule and recipe that did not complete: run → why
     thresholds: Thresholds
 
     @property
@@ -133,7 +133,7 @@ class RuleAudit:
 
     @property
     def ended(self) -> list[str]:
-        """All runs the verdict stands on: those whose numbers it has, and those that diverged."""
+        """Ids of the runs behind the verdict: complete ones and those that diverged."""
         return [*self.ids, *(one.run for one in self.diverged)]
 
     def tally(self, question: str) -> Tally:
@@ -150,11 +150,11 @@ class RuleAudit:
         )
 
     def value(self, question: str) -> Summary:
-        """The question's quantity at the end, over seeds."""
+        """The quantity of the question at the last epoch, over seeds."""
         return summarise_known([one.answers[question] for one in self.runs])
 
     def beside(self, question: str) -> Summary:
-        """The question's second quantity at the end, over seeds."""
+        """The second quantity of the question at the last epoch, over seeds."""
         return summarise(one.answers[question].beside for one in self.runs)
 
     def stream(self) -> Summary:
@@ -170,7 +170,7 @@ class RuleAudit:
         return summarise_known([one.run.at(metric, one.run.epochs) for one in self.runs])
 
     def controlled(self, metric: str) -> Controlled:
-        """A measure of the credit at the last epoch: its mean over layers 1 … L−1, beside null and ceiling."""
+        """A measure of the credit at the last epoch, with null and ceiling: means over layers 1 … L−1."""
         runs = [one.run for one in self.runs]
         of = {
             control: summarise_known([run.mean(metric + control, run.epochs, run.deep) for run in runs])
@@ -186,7 +186,7 @@ class RuleAudit:
 
 @dataclass(frozen=True, kw_only=True)
 class RecipeAudit:
-    """The rules that were run with one recipe."""
+    """The rules that were trained with one recipe."""
 
     title: str
     recipe: Flat  # what the runs share
@@ -196,7 +196,7 @@ class RecipeAudit:
 
 @dataclass(frozen=True, kw_only=True)
 class Audit:
-    """Every recipe, and the runs that are left out: run → why."""
+    """The audit of every recipe, and the runs that are left out: run → why."""
 
     recipes: list[RecipeAudit]
     left_out: dict[str, str]
@@ -224,7 +224,7 @@ class Audit:
 
 
 class AuditCache:
-    """Answers of one store.  Studies share runs with the whole store: what was asked once is not asked again."""
+    """Caches the answers of the runs of one store, which several audits share."""
 
     def __init__(self, stored: Runs) -> None:
         self.stored = stored
@@ -235,7 +235,7 @@ class AuditCache:
         return measured(self.stored.rows, complete(self.stored)[0], AUDIT_METRICS)
 
     def run(self, id: str, thresholds: Thresholds) -> RunAudit:
-        """The questions asked of a run."""
+        """The answers of a run, computed once for each set of thresholds."""
         if (id, thresholds) not in self.answered:
             run = self.measured[id]
             answers = {name: ask(run, thresholds) for name, ask in QUESTIONS.items()}
@@ -246,9 +246,9 @@ class AuditCache:
 
 
 def audit(stored: Runs, thresholds: Thresholds | None = None, cache: AuditCache | None = None) -> Audit:
-    """Ask the four questions of every run that has ended; `judge` knows the store of which these are all runs or some.
+    """Ask the four questions of every run that ended.  A `cache` of a larger store may be shared between audits.
 
-    Of a run that diverged it says when; its numbers are not averaged with those of the others.
+    A run that diverged is listed with its epoch; its numbers are in no average.
     """
     thresholds, cache = thresholds or Thresholds(), cache or AuditCache(stored)
     runs, left_out = complete(stored)
@@ -278,7 +278,7 @@ def audit(stored: Runs, thresholds: Thresholds | None = None, cache: AuditCache 
 
 
 def _name(kind: Kind) -> str:
-    """What a recipe is, in few words."""
+    """A short title of a recipe."""
     about, epochs = kind.runs[0].about, kind.flat["epochs"]
     return f"{network(about)} on {about['task_label']}, d = {about['width']}, L = {about['depth']}, {epochs} epochs"
 
@@ -286,7 +286,7 @@ def _name(kind: Kind) -> str:
 def _rules(
     kinds: Sequence[Kind], cache: AuditCache, left_out: dict[str, str], thresholds: Thresholds
 ) -> list[RuleAudit]:
-    """Kinds of one recipe differ in the rule, so each is a rule with its options."""
+    """The audit of each rule, with its options, of one recipe."""
     present = levels([kind.flat for kind in kinds], "rule")
     members = {
         identity(options_of(kind.flat, "rule")): sorted(kind.runs, key=lambda run: run.config["seed"]) for kind in kinds

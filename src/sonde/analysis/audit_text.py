@@ -1,6 +1,6 @@
-"""The verdict on a rule in words, short and as a sentence, computed from the answers it stands on.
+"""The audit as text: a verdict and a sentence for each rule, and a table with footnotes for each recipe.
 
-Numbers are those of the table: of all the seeds of the rule, and n is said where it is less.
+Numbers are means over all seeds of the rule; n is stated where it is less.
 """
 
 import math
@@ -27,14 +27,14 @@ _CHANCE_WORDS = {"above": "above chance", "at": "at chance", "below": "below cha
 
 
 def sentence(rule: RuleAudit) -> str:
-    """What became of the scale, the BP gradient, the credit and the blocks."""
+    """A sentence on scale, BP gradient, credit and blocks."""
     asked = (_scale(rule), _gradient(rule), _credit(rule)) if rule.runs else ()
     clauses = (_diverged(rule), *asked, _margin(rule), _left_out(rule))
     return f"{rule.label}: {'; '.join(clause for clause in clauses if clause)}"
 
 
 def verdict(rule: RuleAudit) -> str:
-    """The questions that fired, in how many seeds, and those that stay open."""
+    """The questions that fired, with the number of seeds, and those that are undefined or undecided."""
     tallies = {question: rule.tally(question) for question in QUESTIONS} if rule.runs else {}
     fired = [_short_diverged(rule)] if rule.diverged else []
     fired += [
@@ -95,7 +95,7 @@ def _scale(rule: RuleAudit) -> str:
 
 
 def _grown(tally: Tally, limits: Thresholds) -> str:
-    """What of the two grew beyond its limit, in any of the seeds in which the question fired."""
+    """Which limits of D1 were exceeded in the seeds in which it fired."""
     blocks = sorted({block for answer in tally.fired.values() for block in answer.layers})
     where = f"block{'s' * (len(blocks) > 1)} {number_range(blocks)}"
     parts = [f"more than {limits.growth:g}× over {where}"] if blocks else []
@@ -105,7 +105,7 @@ def _grown(tally: Tally, limits: Thresholds) -> str:
 
 
 def _hidden(rule: RuleAudit) -> str:
-    """Whether the loss sees the growth of h_L: where something normalises h_L, g_L falls as ‖h_L‖ grows."""
+    """A clause where normalisation hides the growth of h_L from the loss: then g_L falls as ‖h_L‖ grows."""
     free, top = rule.scale_free(), rule.stream()
     if not free.n or not top.mean > rule.thresholds.stream or free.mean > math.sqrt(top.mean):
         return ""
@@ -129,7 +129,7 @@ def _gradient(rule: RuleAudit) -> str:
         return f"the BP gradient is not resolved at {_layers(layers)} {number_range(layers)} {since}: {said}"
     if value.n:
         return f"the BP gradient is resolved: {said}"
-    free = "" if _hidden(rule) else _free(rule)  # said once
+    free = "" if _hidden(rule) else _free(rule)  # stated once
     return f"whether training resolves the BP gradient was not measured; {said}{free}"
 
 
@@ -148,8 +148,8 @@ def _credit(rule: RuleAudit) -> str:
     tally = rule.tally("D3")
     if not (tally.fired or tally.clear):
         return f"whether the credit is better than chance is undefined ({tally.reason})"
-    judged = {one.run.seed: one.credits for one in rule.runs if one.run.seed not in tally.undefined}
-    parts = _standings(judged)
+    answered = {one.run.seed: one.credits for one in rule.runs if one.run.seed not in tally.undefined}
+    parts = _chance_clauses(answered)
     text = f"the credit is {', '.join(parts)}{_numbers(rule)}"
     if tally.fired:
         text += f"; not above chance everywhere {_from(tally.fired.values())}{_share(tally, tally.fired)}"
@@ -158,10 +158,10 @@ def _credit(rule: RuleAudit) -> str:
     return text
 
 
-def _standings(judged: dict[int, list[LayerCredit]]) -> list[str]:
-    """Where the layers stand: those above chance, at it and below it, those of which the measures disagree."""
-    layers = [layer for credits in judged.values() for layer in credits]
-    n = len(judged)
+def _chance_clauses(answered: dict[int, list[LayerCredit]]) -> list[str]:
+    """Layers above, at and below chance, those at which cosine and ρ disagree, and those that are undefined."""
+    layers = [layer for credits in answered.values() for layer in credits]
+    n = len(answered)
 
     def where(chosen: Iterable[int]) -> str:
         seeds = Counter(chosen)
@@ -172,7 +172,7 @@ def _standings(judged: dict[int, list[LayerCredit]]) -> list[str]:
         ]
         return " and ".join(said)
 
-    standings = [
+    clauses = [
         f"{words} at {where(layer.layer for layer in layers if layer.standing == standing)}"
         for standing, words in _CHANCE_WORDS.items()
         if any(layer.standing == standing for layer in layers)
@@ -181,20 +181,20 @@ def _standings(judged: dict[int, list[LayerCredit]]) -> list[str]:
     if given:
         exact = all(abs(layer.cosine.value - 1) <= 1e-9 for layer in given)
         what = "the exact gradient" if exact else "independent of what the rule draws"
-        standings.append(f"{what} at {where(layer.layer for layer in given)}")
+        clauses.append(f"{what} at {where(layer.layer for layer in given)}")
     for cosine, rho in dict.fromkeys((c.cosine.side, c.rho.side) for c in layers if c.standing == "disagree"):
         at = where(c.layer for c in layers if (c.cosine.side, c.rho.side) == (cosine, rho))
         sides = (_CHANCE_WORDS.get(side or "", str(side)) for side in (cosine, rho))
-        standings.append("{} by cosine but {} by ρ at {}".format(*sides, at))
+        clauses.append("{} by cosine but {} by ρ at {}".format(*sides, at))
     unread = [layer for layer in layers if layer.standing is None]
     if unread:
         what = "not evidence" if all(layer.barred for layer in unread) else "undefined"
-        standings.append(f"{what} at {where(layer.layer for layer in unread)}")
-    return standings
+        clauses.append(f"{what} at {where(layer.layer for layer in unread)}")
+    return clauses
 
 
 def _numbers(rule: RuleAudit) -> str:
-    """The deep means beside those of chance, with the layers they cover: those of the table."""
+    """Means over layers 1 … L−1 beside their nulls, as in the table."""
     parts = []
     for metric, name in CREDIT_MEASURES.items():
         mean = rule.measures[metric]
@@ -250,7 +250,7 @@ def _left_out(rule: RuleAudit) -> str:
 
 
 def said_n(summary: Summary, rule: RuleAudit) -> str:
-    """n, where it is not that of the rule."""
+    """n, if it differs from the number of runs of the rule."""
     return "" if summary.n == len(rule.runs) else f" (n = {summary.n})"
 
 
@@ -275,7 +275,7 @@ def _layers(layers: Sequence[int]) -> str:
 
 
 _BARRED = "†"
-"""Marks a cosine that is not evidence because BP's own gradient does not foretell the loss."""
+"""Marks a cosine that is not evidence, because BP's own gradient does not predict the loss."""
 
 AUDIT_SPREAD = "± is the sample standard deviation over seeds (ddof 1)."
 _RESOLUTION = "cos(g, g in float64)"
@@ -284,7 +284,7 @@ _CREDIT = {name if name == NUDGE_METRIC else TRAINED[name].symbol: name for name
 
 
 def audit_columns(recipe: RecipeAudit) -> dict[str, str]:
-    """Headings, each left or right; averages over layers name them."""
+    """Headings, each left or right; those of averages name the layers."""
     layers = number_range(range(1, recipe.rules[0].depth))
     credit = (f"{name}, layers {layers} (null, BP)" for name in _CREDIT)
     headings = ("test acc.", _GROWTH, STREAM_LABEL, _RESOLUTION, *credit, "points over frozen")
@@ -292,12 +292,12 @@ def audit_columns(recipe: RecipeAudit) -> dict[str, str]:
 
 
 def audit_rows(recipe: RecipeAudit) -> list[list[str]]:
-    """One line per rule."""
+    """One row for each rule."""
     return [_line(rule) for rule in recipe.rules]
 
 
 def audit_footnotes(recipe: RecipeAudit) -> list[str]:
-    """What the averages are, why a value is undefined, which cosines are not evidence, what code made the runs."""
+    """Notes on averages, undefined values, cosines that are not evidence, and the code that made the runs."""
     confidence = recipe.rules[0].thresholds.confidence
     notes = [
         "cosine, ρ, nudge: the rule's mean over the layers named (by chance, of BP's gradient); chance is drawn "
@@ -327,12 +327,12 @@ def audit_footnotes(recipe: RecipeAudit) -> list[str]:
 
 
 def _barred(rule: RuleAudit) -> list[str | None]:
-    """Why the rule's cosine is not evidence, for every layer and seed at which it is not."""
+    """Reasons why the cosine is not evidence, for each layer and seed at which it is not."""
     return [layer.reason for run in rule.runs for layer in run.credits if layer.barred]
 
 
 def _undefined(rule: RuleAudit) -> dict[str, list[str]]:
-    """Reason → what is undefined for that reason."""
+    """Reason → columns that are undefined for that reason."""
     means = {name: rule.measures[metric] for name, metric in _CREDIT.items()}
     summaries = {
         TRAINED["test_acc"].label: rule.scalar("test_acc"),
@@ -378,7 +378,7 @@ def _controlled(mean: Controlled, rule: RuleAudit) -> str:
 
 
 def _spread(summary: Summary, rule: RuleAudit) -> str:
-    """mean ± sample standard deviation over seeds; n where it is not that of the line."""
+    """mean ± sample standard deviation over seeds; n where it differs from that of the row."""
     deviation = "" if math.isnan(summary.std) else f" ± {number(summary.std, 1)}"
     return number(summary.mean) + deviation + _n(summary, rule)
 

@@ -1,4 +1,4 @@
-"""Paired comparison: levels of one factor, in runs that agree in everything else but the seed."""
+"""Paired comparison of the levels of one factor, over runs that differ in nothing else but the seed."""
 
 import json
 import shlex
@@ -57,7 +57,7 @@ class Difference:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """What was compared, every group with its n and runs, and the differences against the baseline."""
+    """The groups of a comparison with their runs, and the differences from the baseline."""
 
     factor: str
     metric: str
@@ -209,7 +209,7 @@ def _refuse_unknown(metric: str, rows: pl.DataFrame) -> None:
         raise SondeError(f"--metric {metric}: no run has it: {nearest(metric, names)}")
 
 
-_MOST_KEYS = 3  # keys of a mismatch; more tell nobody what to do
+_MOST_KEYS = 3  # keys that an error message names
 
 
 def _mismatch(factor: str, fields: dict[str, dict[str, int]], flats: Sequence[Flat]) -> str:
@@ -231,7 +231,7 @@ def _mismatch(factor: str, fields: dict[str, dict[str, int]], flats: Sequence[Fl
 
 
 def _agreeing(factor: str, fields: Sequence[str], flats: Sequence[Flat]) -> dict[str, Any] | None:
-    """The fewest keys, with values, that keep a comparison: the largest there is; None where there is none."""
+    """The fewest keys, with values, that keep the largest comparable group of runs; None where there is none."""
     alike: dict[str, list[Flat]] = {}
     for flat in flats:
         alike.setdefault(identity(without(flat, (factor, "seed"))), []).append(flat)
@@ -247,13 +247,13 @@ def _agreeing(factor: str, fields: Sequence[str], flats: Sequence[Flat]) -> dict
         kept_by = {key: [flat for flat in others if key in flat and flat[key] == ours[key]] for key in keys}
         best = min(kept_by, key=lambda key: len(kept_by[key]), default=None)
         if best is None or len(kept_by[best]) == len(others):
-            return None  # nothing that --only can say tells them apart
+            return None  # --only cannot tell them apart
         chosen[best], others = ours[best], kept_by[best]
     return chosen
 
 
 def as_option(key: str, value: Any) -> str:
-    """As it is typed into a shell; text that would be read as something else is quoted for it."""
+    """A choice as an option for a shell; text that JSON would read as another type is quoted."""
     text = shown(value)
     if isinstance(value, str) and choices([f"{key}={text}"])[key] != value:
         text = json.dumps(value)
@@ -261,7 +261,7 @@ def as_option(key: str, value: Any) -> str:
 
 
 def _epochs(runs: Sequence[Run], epoch: int | None) -> dict[str, int]:
-    """Run id → the epoch at which it is read: the one that was asked for, or its last."""
+    """Run id → the epoch to read: the one that was asked for, or the last."""
     ends = {run.id: run.config["epochs"] if run.manifest.epoch is None else run.manifest.epoch for run in runs}
     if epoch is None:
         return ends
@@ -272,7 +272,7 @@ def _epochs(runs: Sequence[Run], epoch: int | None) -> dict[str, int]:
 
 
 def _readings(rows: pl.DataFrame, epochs: Mapping[str, int], *, metric: str, layer: int | None) -> dict[str, Reading]:
-    """Run id → what it measured at its epoch."""
+    """Run id → its reading at its epoch."""
     of_metric = rows.filter(pl.col("run").is_in(list(epochs)), metric=metric)
     readings = Readings(_of_layer(of_metric, metric, layer))
     counts = {(run, epoch): n for run, epoch, n in readings.rows.group_by("run", "epoch").len().iter_rows()}

@@ -13,7 +13,7 @@ from sonde.core.errors import SondeError, nearest
 from sonde.metrics import TRAINED, WATCHED, Metric
 
 _MEASURED_KINDS = ("diagnosis", "metric", "probe", "question")
-"""The kinds of things that are measured; of the others the same text says how they are made."""
+"""Kinds whose `measured` says how they are measured; for others it gives details."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,9 +23,9 @@ class Explanation:
     name: str
     kind: str  # diagnosis, metric, probe, question, rule, model, task, optimiser or word
     short: str  # one sentence: what it is
-    measured: str = ""  # how, and from which number on; or how it is made
-    good: str = ""  # what values look like where all is well
-    bad: str = ""  # and where it is not
+    measured: str = ""  # how it is measured, with thresholds; or details
+    good: str = ""  # what healthy values look like
+    bad: str = ""  # what faulty values look like
     why: str = ""  # why it hurts, or matters
     remedy: str = ""
     reference: str = ""
@@ -167,7 +167,7 @@ def _of_metric(metric: Metric) -> Explanation:
 
 
 _METRIC_OF_PROBE = {metric.probe: metric for metric in reversed(TRAINED.values()) if metric.probe}
-"""What each probe measures; of several metrics the first."""
+"""The first metric of each probe."""
 
 _METRICS = tuple(
     _of_metric(metric)
@@ -205,7 +205,7 @@ _FORMER_NAMES = {one.former_name: one.name for one in DIAGNOSES.values() if one.
 
 
 def documented(kind: str, table: Mapping[str, Any]) -> list[Explanation]:
-    """Things whose docstring is their explanation: rules, probes, models, tasks; optimisers share their class's.
+    """Explanations from docstrings: of rules, probes, models, tasks and optimisers.
 
     What a probe of the package measures is said by the table of metrics, and how by its docstring.
     """

@@ -36,13 +36,13 @@ from sonde.metrics.rows import Reading, undefined
 
 @dataclass(frozen=True, kw_only=True)
 class Thresholds:
-    """The defaults are those of docs/calibration.md."""
+    """When each question fires.  docs/calibration.md says how often the defaults err."""
 
     growth: float = 50.0  # D1 fires above: ‖h‖ after a block over ‖h‖ before it
     stream: float = 300.0  # D1 fires above: ‖h_L‖ over its value at init
     resolution: float = 0.9  # D2 fires below: cosine of the gradient in training's precision with float64's
-    deviations: float = 3.0  # D3 fires unless credit exceeds the null by more than so many of its s.d.
-    ceiling: float = 0.9  # of BP's own ρ: below it D2 fires, and D3 does not read the credit
+    deviations: float = 3.0  # D3 fires unless the credit exceeds the null by more than this many standard deviations
+    ceiling: float = 0.9  # ρ of BP's gradient: below it D2 fires, and D3 does not read the credit
     confidence: float = 0.95  # of D4's interval
 
     def __post_init__(self) -> None:
@@ -81,9 +81,9 @@ class Look(NamedTuple):
     value: float  # NaN where undefined
     fired: bool | None  # None: it cannot be answered, and `reason` says why
     reason: str | None = None
-    layers: tuple[int, ...] = ()  # the blocks or layers at which it fired
+    layers: tuple[int, ...] = ()  # blocks or layers at which it fired
     note: str | None = None  # what the answer rests on
-    beside: float = math.nan  # a second quantity: of D1 ‖h_L‖ ÷ init, of D2 the least ρ of BP's gradient
+    beside: float = math.nan  # a second quantity; D1: ‖h_L‖ ÷ init, D2: the least ρ of BP's gradient
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +107,7 @@ class AuditAnswer:
 
     @property
     def since(self) -> int | None:
-        """The epoch from which it fired whenever it could be answered, up to the end; None where it does not."""
+        """The epoch since which every defined look fired; None where the last did not fire."""
         if not self.fired:
             return None
         since = None
@@ -122,7 +122,7 @@ class AuditAnswer:
 
 
 def _answer(looks: Sequence[Look], missing: str) -> AuditAnswer:
-    """The looks, or what is missing when there are none."""
+    """An answer from looks, or from what is missing if there are none."""
     return AuditAnswer(**looks[-1]._asdict(), looks=tuple(looks)) if looks else AuditAnswer(reason=missing)
 
 
@@ -195,7 +195,7 @@ def since_init(run: MeasuredRun, epoch: int, metric: str) -> Reading:
 
 
 def scale_free(run: MeasuredRun, epoch: int) -> Reading:
-    """‖g_L‖·‖h_L‖/‖e‖ relative to init, of medians over samples: what remains when LayerNorm divides g_L by ‖h_L‖."""
+    """‖g_L‖·‖h_L‖/‖e‖ relative to init, from medians over samples.  A LayerNorm on top does not change it."""
     per_error, top = (since_init(run, epoch, metric) for metric in ("grad_per_error", "hidden_norm"))
     if reason := per_error.reason or top.reason:
         return undefined("grad_per_error", reason, layer=run.depth)
@@ -217,11 +217,11 @@ class Margin:
     without: dict[int, str]  # seeds that have no difference, and why
     points: Summary
     interval: Interval
-    errors_removed: float = math.nan  # the share of frozen's errors, over the same seeds; negative: added
-    chance: float = math.nan  # of a mean this far from 0, two-sided, by the t test of this rule alone
+    errors_removed: float = math.nan  # share of the errors of frozen blocks, over the same seeds; negative: added
+    chance: float = math.nan  # p value of the two-sided t test of this rule alone
     adjusted: float = math.nan  # the same after Holm's correction
-    tests: int = 1  # of the recipe, which are corrected together
-    seeds_needed: int | None = None  # for a power of 80 %, were mean and spread the true ones
+    tests: int = 1  # number of tests that are corrected together
+    seeds_needed: int | None = None  # for a power of 80 %, if mean and spread are the true ones
 
 
 def margin_over_frozen(
@@ -231,7 +231,7 @@ def margin_over_frozen(
     why_none: str,
     confidence: float,
 ) -> Margin:
-    """D4: the paired t interval of accuracy − frozen's: it helps above 0, hurts below, and is undecided across it."""
+    """D4: the paired t interval of the accuracy over frozen blocks.  Above 0: helps; below: hurts; else undecided."""
     own, why = _accuracies({run.seed: run for run in runs})
     base, why_base = _accuracies(frozen)
     pairs = paired(own, base)
@@ -273,7 +273,7 @@ def margin_over_frozen(
 
 
 def corrected_margins(margins: Mapping[str, Margin], confidence: float) -> dict[str, Margin]:
-    """The margins of one recipe by Holm's correction: of many rules one helps or hurts by chance."""
+    """The margins of one recipe after Holm's correction, because one of many rules helps or hurts by chance."""
     tested = {key: one.chance for key, one in margins.items() if one.outcome and math.isfinite(one.chance)}
     adjusted, level = holm(tested), (1 - confidence) / max(1, len(tested))
     found = dict(margins)
@@ -289,7 +289,7 @@ def corrected_margins(margins: Mapping[str, Margin], confidence: float) -> dict[
 
 
 def _accuracies(runs: Mapping[int, MeasuredRun]) -> tuple[dict[int, float], dict[int, str]]:
-    """Test accuracy at the last epoch by seed, and why it is undefined where it is."""
+    """Test accuracy at the last epoch by seed; and seed → why it is undefined."""
     readings = {seed: run.at("test_acc", run.epochs) for seed, run in runs.items()}
     values = {seed: reading.value for seed, reading in readings.items()}
     return values, {seed: reading.reason for seed, reading in readings.items() if reading.reason}
@@ -301,14 +301,14 @@ def _errors_removed(own: Sequence[float], base: Sequence[float]) -> float:
 
 
 CREDIT_MEASURES = {name: TRAINED[name].symbol for name in ("credit_cosine", "rho")}
-_EXACT = 1e-9  # what does not scatter and does not differ by more does not depend on the draw
+_EXACT = 1e-9  # a smaller spread and difference means that the credit does not depend on the draw
 
 ChanceSide = Literal["above", "at", "below", "given"]
-"""Of chance; `given` where credit does not depend on what the rule draws, as FA's exact gradient at the top."""
+"""Position relative to chance; `given`: the credit does not depend on what the rule draws, as FA's at the top."""
 
 
 class CreditMeasure(NamedTuple):
-    """One measure of the credit at one layer, beside chance."""
+    """One measure of the credit at one layer, and its null."""
 
     metric: str
     value: float
@@ -321,26 +321,25 @@ class CreditMeasure(NamedTuple):
 
 
 class LayerCredit(NamedTuple):
-    """The credit of one layer: where both measures put it, or that they disagree."""
+    """The credit of one layer, by cosine and by ρ."""
 
     layer: int
     ceiling: float  # ρ of BP's own gradient
     cosine: CreditMeasure
     rho: CreditMeasure
     standing: ChanceSide | Literal["disagree"] | None
-    reason: str | None  # why there is no standing
+    reason: str | None  # why `standing` is None
 
     @property
     def barred(self) -> bool:
-        """Whether BP's gradient is no reference here."""
+        """Whether BP's gradient is not a valid reference at this layer."""
         return (self.reason or "").startswith("not evidence")
 
 
 def ask_credit(run: MeasuredRun, thresholds: Thresholds) -> AuditAnswer:
-    """The smallest excess over the null; fires where a layer is not above it by cosine and by ρ.
+    """D3: the smallest excess over the null; fires where a layer is not above it by both cosine and ρ.
 
-    One layer is enough: one good layer cannot carry the others.  ρ of BP's gradient, the ceiling, decides whether
-    a layer may be read.
+    One such layer is enough.  A layer is not read where ρ of BP's gradient, the ceiling, is too low.
     """
     if run.rule == "frozen":
         return AuditAnswer(reason=f"no credit is assigned to layers {number_range(run.layers)}", asked=False)
@@ -420,5 +419,5 @@ def _measure(run: MeasuredRun, metric: str, epoch: int, layer: int, thresholds: 
 
 @lru_cache
 def critical_t(deviations: float, draws: int) -> float:
-    """The quantile of Student's t that is as rare as so many standard deviations of a normal variable."""
+    """The quantile of Student's t with the probability of this many standard deviations of a normal variable."""
     return -t_quantile(NormalDist().cdf(-deviations), draws - 1)

@@ -1,4 +1,4 @@
-"""What of backprop's margin over frozen blocks a rule recovers, and which of the audit's quantities goes with it."""
+"""The share of backprop's margin over frozen blocks that a rule recovers, and which quantities correlate with it."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -11,14 +11,14 @@ from sonde.core.formatting import number
 from sonde.core.seed_statistics import Interval, Summary, summarise, t_interval
 from sonde.metrics import symbol_of
 
-FEWEST_RULES = 5  # rules: fewer have no rank correlation worth a number
+FEWEST_RULES = 5  # rules that a rank correlation needs
 SHUFFLES = 9999
 _CONFIDENCE = 0.95
 _YARDSTICKS = ("bp", "frozen")
-"""Of the share, 1 and 0."""
+"""The rules whose shares are 1 and 0."""
 
 _OBSERVATION_KEYS = ("probes.", "log")
-"""Keys of a recipe that say what is looked at, not what is trained."""
+"""Keys of a recipe that change what is measured, not what is trained."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,19 +31,19 @@ class Recovered:
     without: dict[int, str]  # seeds that have no share of their own, and why
     share: Summary
     interval: Interval
-    test_error: float  # of one seed's share: standard error of three accuracies on a finite test set; else NaN
+    test_error: float  # of the share of a single seed, from the finite test set; else NaN
 
 
 @dataclass(frozen=True, kw_only=True)
 class Accuracy:
-    """A share of right answers, and of how many test samples."""
+    """An accuracy and the number of its test samples."""
 
     value: float
     samples: int
 
     @property
     def variance(self) -> float:
-        """Binomial."""
+        """Binomial variance."""
         return self.value * (1 - self.value) / self.samples if self.samples else math.nan
 
 
@@ -51,7 +51,7 @@ def error_by_test_set(rule: Accuracy, bp: Accuracy, frozen: Accuracy) -> float:
     """The standard error of (rule − frozen) ÷ (bp − frozen) from the test samples alone.
 
     The three accuracies are taken as independent.  With R the share,
-    √(var(rule) + R² var(bp) + (1 − R)² var(frozen)) ÷ (bp − frozen).  What another seed changes comes on top.
+    √(var(rule) + R² var(bp) + (1 − R)² var(frozen)) ÷ (bp − frozen).  The variance over seeds is not included.
     """
     margin = bp.value - frozen.value
     if not margin > 0:
@@ -62,7 +62,7 @@ def error_by_test_set(rule: Accuracy, bp: Accuracy, frozen: Accuracy) -> float:
 
 
 def recovered(recipe: RecipeAudit, confidence: float = _CONFIDENCE) -> list[Recovered]:
-    """Every rule of a recipe but the two yardsticks, the largest share first; those without one last."""
+    """Every rule of a recipe except bp and frozen, the largest share first; those without a share last."""
     return sorted((one for one, _ in _pairs(recipe, confidence)), key=_rank)
 
 
@@ -111,7 +111,7 @@ def _recovered(rule: RuleAudit, best: Sequence[RuleAudit], frozen: Sequence[Rule
 
 
 def _error_of_one(*rules: RuleAudit) -> float:
-    """Of the seed that all three have; NaN where they share none or several."""
+    """The error of the seed that all three share; NaN where they share none or several."""
     seeds = set.intersection(*({one.run.seed for one in rule.runs} for rule in rules))
     if len(seeds) != 1 or len(rules) != 1 + len(_YARDSTICKS):
         return math.nan
@@ -120,7 +120,7 @@ def _error_of_one(*rules: RuleAudit) -> float:
 
 
 def share_of_margin(gained: Mapping[int, float], margin: Mapping[int, float]) -> list[float]:
-    """A value for each seed that has both; their mean is the mean gain over the mean margin, their spread its error.
+    """One value for each seed that has both.  Their mean is mean gain ÷ mean margin, and their spread is its error.
 
     A ratio of means, so that a seed with a small margin does not count for more than the others: with R the ratio,
     R + (gain − R margin) ÷ mean margin.  Nothing where there is no margin.
@@ -140,20 +140,20 @@ class RankCorrelation:
     quantity: str
     correlation: float  # Spearman's; NaN where undefined, and `reason` says why
     chance: float  # how often shuffled rules correlate as strongly, in either direction
-    least: float  # the smallest chance that so many shuffles can find; 0 where all orders were tried
-    given_stream: float  # the same correlation once the ranks of ‖h_L‖ ÷ init are taken out of both sides
+    least: float  # the smallest chance that this number of shuffles can find; 0 where all orders were tried
+    given_stream: float  # partial correlation, given the ranks of ‖h_L‖ ÷ init
     n: int  # rules that have both; one of two recipes counts twice
-    runs: int  # that they are means over
+    runs: int  # behind these means
     reason: str | None = None
 
     @property
     def said_chance(self) -> str:
-        """A chance as small as shuffles can find is an upper limit."""
+        """The chance as text; ≤ where no shuffle reached the correlation."""
         return f"{'≤ ' * (self.chance <= self.least)}{number(self.chance)}"
 
 
 def recovery_by_recipe(audited: Audit) -> list[tuple[RecipeAudit, list[Recovered]]]:
-    """What each rule recovers, recipe by recipe; a training counts once, however many probes looked at it."""
+    """The shares of all rules by recipe.  Runs that differ only in what is measured count once."""
     kept = _distinct(audited)
     return [
         (recipe, [one for one, rule in pairs if (recipe.title, rule.label) in kept])
@@ -163,7 +163,7 @@ def recovery_by_recipe(audited: Audit) -> list[tuple[RecipeAudit, list[Recovered
 
 
 def _distinct(audited: Audit) -> set[tuple[str, str]]:
-    """Recipe and rule of every training; of one that stands in two recipes, that with more rules to compare."""
+    """Recipe and rule of every distinct training; one that belongs to two recipes counts in the one with more rules."""
     found: dict[str, tuple[str, str]] = {}
     for recipe in sorted(audited.recipes, key=lambda recipe: -len(recipe.rules)):
         trained = {key: value for key, value in recipe.recipe.items() if not key.startswith(_OBSERVATION_KEYS)}
@@ -173,10 +173,10 @@ def _distinct(audited: Audit) -> set[tuple[str, str]]:
 
 
 def rank_correlations(audited: Audit) -> list[RankCorrelation]:
-    """Each quantity over all rules of all recipes, the strongest first.
+    """The rank correlation of each quantity over all rules of all recipes, the strongest first.
 
-    A rule is one point, its mean over seeds: runs of one rule resemble each other, and shuffled one by one they would
-    make chance look rarer than it is.  Runs that differ in their probes alone are one training.
+    A rule is one point, its mean over seeds: its runs are not independent, and shuffling them one by one would
+    underestimate the chance.  Runs that differ only in their probes are one training.
     """
     kept = _distinct(audited)
     pairs = [
@@ -194,7 +194,7 @@ def _mean(metric: str) -> Callable[[RunAudit], float]:
 
 
 def _above_chance(one: RunAudit) -> float:
-    """The share of layers at which cosine and ρ both are; NaN where D3 was not asked or left a layer open."""
+    """The share of layers at which cosine and ρ are above chance; NaN where D3 is undefined at a layer."""
     layers = one.credits
     if not layers or any(layer.standing is None for layer in layers):
         return math.nan
@@ -210,7 +210,7 @@ RECOVERY_QUANTITIES: dict[str, Callable[[RunAudit], float]] = {
     **{symbol_of(metric): _mean(metric) for metric in CONTROLLED},
     symbol_of(NUDGE_METRIC).replace(",", " of BP's gradient,"): _mean(f"{NUDGE_METRIC}/bp"),
 }
-"""Of a run at its end; those of the credit are means over layers 1 … L−1."""
+"""Quantities of a run at its last epoch; those of the credit are means over layers 1 … L−1."""
 
 
 def _rank_correlation_of(
@@ -247,7 +247,7 @@ def _rank_correlation_of(
 
 
 def _partial(*sides: Sequence[float]) -> float:
-    """Spearman's correlation of two sides once the ranks of a third are taken out of both."""
+    """Spearman's partial correlation of two sides, given a third."""
     import numpy as np
     from scipy.stats import rankdata  # type: ignore[import-untyped]
 
@@ -259,7 +259,7 @@ def _partial(*sides: Sequence[float]) -> float:
 
 
 def _rank_correlation(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, float]:
-    """Spearman's, and how often shuffled pairs correlate as strongly."""
+    """Spearman's correlation, and how often shuffled pairs correlate as strongly."""
     import numpy as np
     from scipy.stats import permutation_test, rankdata
 

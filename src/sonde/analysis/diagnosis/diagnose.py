@@ -50,7 +50,7 @@ def diagnose(evidence: RunEvidence) -> Findings:
         name: replace(finding, epoch=evidence.epochs.get(finding.step)) if finding.epoch is None else finding
         for name, finding in found.items()
     }
-    if evidence.steps == 0:  # before training nothing can be said of its pace
+    if evidence.steps == 0:  # before training there is no pace
         found = {
             name: one for name, one in found.items() if not DIAGNOSES[name].is_pace or name == "missing_activation"
         }
@@ -81,7 +81,7 @@ def diagnose(evidence: RunEvidence) -> Findings:
 
 
 def _cause(name: str, found: Mapping[str, Finding]) -> str | None:
-    """The finding that explains this one: the surest, else the first in the table."""
+    """The name of the finding that explains this one: the one of the highest level, then the first in the table."""
     causes = [cause for cause, one in DIAGNOSES.items() if cause in found and name in one.explains]
     causes = [cause for cause in causes if found[cause].level != "note"]
     surest = max(causes, key=lambda cause: LEVELS.index(found[cause].level), default=None)
@@ -89,7 +89,7 @@ def _cause(name: str, found: Mapping[str, Finding]) -> str | None:
 
 
 def diagnose_store(root: Place, name: str | None) -> tuple[dict[str, Findings], dict[str, str]]:
-    """Findings of one run, or of every one, by id; and the runs that cannot be diagnosed: run → why.
+    """Findings of one run, or of all runs, by id; and the runs that cannot be diagnosed: run → why.
 
     A trained run is compared with those of its recipe, so all of them are read.
     """
@@ -117,14 +117,14 @@ def diagnose_store(root: Place, name: str | None) -> tuple[dict[str, Findings], 
 
 
 def _read_trained(root: Place) -> Runs:
-    """The store with the rows of an audit, and those that tell whether a run learned and what reached its layers."""
+    """The store with the rows of an audit and those that the other diagnoses of trained runs read."""
     stored, also = read_for_audit(root), TRAINED_METRICS
     rows = stored.rows.filter(~pl.col("metric").is_in(also))
     return replace(stored, rows=pl.concat([rows, load(root, metrics=also).rows], how="diagonal"))
 
 
 def diagnose_trained(stored: Runs) -> tuple[dict[str, Findings], dict[str, str]]:
-    """Findings of the runs that Sonde trained, and why the others have none."""
+    """Findings of the runs that Sonde trained, by id; and run → why it has none."""
     audited = audit(stored)
     found: dict[str, Findings] = {}
     runs = {run.id: run for run in stored.runs}

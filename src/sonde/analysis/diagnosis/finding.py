@@ -19,15 +19,15 @@ _SARIF_LEVELS = {"note": "note", "likely": "warning", "certain": "error"}
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One thing that is wrong: where, since when, on which numbers that rests, why it hurts and what to try."""
+    """One thing that is wrong: where, since when, the numbers that show it, why it hurts and what to try."""
 
     name: str
     level: str  # note, likely or certain
     modules: tuple[str, ...] = ()
-    step: int = 0  # the first in which it shows
-    epoch: int | None = None  # the same of a run that was measured by epochs
-    evidence: tuple[str, ...] = ()  # the numbers, in words
-    explained_by: str | None = None  # the finding of which this is a symptom
+    step: int = 0  # the first that shows it
+    epoch: int | None = None  # the first that shows it, in a run that is measured by epochs
+    evidence: tuple[str, ...] = ()  # sentences with the numbers
+    explained_by: str | None = None  # the finding that causes this one
 
     @property
     def diagnosis(self) -> "Diagnosis":
@@ -68,11 +68,11 @@ class Finding:
 
     @property
     def level_with_label(self) -> str:
-        """The level; after the label, such as D1, where the diagnosis has one."""
+        """The level, after the label (D1) of a question of the audit."""
         return ", ".join(part for part in (self.diagnosis.label, self.level) if part)
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it as plain values, as `sonde diagnose --json` prints it."""
+        """The finding as plain values, as `sonde diagnose --json` prints it."""
         known = {"name": self.name, "level": self.level, "modules": list(self.modules), "step": self.step}
         known["epoch"] = self.epoch
         known |= {"short": self.short, "evidence": list(self.evidence), "explained_by": self.explained_by}
@@ -122,7 +122,7 @@ class Findings(list[Finding]):
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """A function that looks for one fault, all that is said about the fault, and what the fault explains.
+    """A function that finds one fault, the texts about the fault, and the symptoms that it explains.
 
     To add one: write the function and its `Diagnosis` in a module of this folder, in the module's table.
     """
@@ -134,12 +134,12 @@ class Diagnosis:
     remedy: str  # what to try
     reference: str
     explains: frozenset[str] = frozenset()  # diagnoses that are symptoms of this one
-    hides_pace: bool = False  # while it is there, nothing can be said of rates and steps
+    hides_pace: bool = False  # while it is found, findings about rates and steps are dropped
     is_pace: bool = False  # about rates and steps
-    label: str | None = None  # of a question of the audit: D1 … D4
-    former_name: str | None = None  # an older name, which `sonde explain` and stored findings may use
-    good: str = ""  # what values look like where all is well
-    bad: str = ""  # and where it is not
+    label: str | None = None  # D1 … D4 for the questions of the audit
+    former_name: str | None = None  # `sonde explain`, stored findings and SARIF suppressions may use it
+    good: str = ""  # what healthy values look like
+    bad: str = ""  # what faulty values look like
 
     @property
     def name(self) -> str:

@@ -10,16 +10,16 @@ from sonde.analysis.diagnosis.run_evidence import EARLY, WEIGHTED_KINDS, RunEvid
 from sonde.core.formatting import GRADIENT_VANISHED, number
 
 EXPLODED = 1e3
-_DEEP = 4  # layers over which a gradient may fade; over fewer it must be all but zero
+_DEEP = 4  # layers; in a network with fewer, the threshold is squared
 SATURATED_SHARE = 0.5
 COLLAPSED_RANK = 1.5
-SPIKE, SPIKE_WINDOW = 10.0, 20  # times the median of so many steps before it
+SPIKE, SPIKE_WINDOW = 10.0, 20  # times the median of this many steps before it
 NOISY = 0.9  # 1 − cosine of the gradients of two halves of a batch
 DEAD_SHARE, DIED_SHARE = 0.9, 0.8  # share of units at the end; the same where they were alive at the start
 
 
 def nan_origin(s: RunEvidence) -> Finding | None:
-    """The first thing that is not finite."""
+    """The first value that is not finite."""
     if s.audited is not None and s.audited.diverged is not None:
         said = f"The loss or a weight was not finite after epoch {s.audited.diverged}, and training stopped."
         return found("nan_origin", "certain", said, epoch=s.audited.diverged)
@@ -40,13 +40,13 @@ def nan_origin(s: RunEvidence) -> Finding | None:
 
 
 def _flow(s: RunEvidence, step: int) -> tuple[str, float, str, float] | None:
-    """The first and the last layer whose gradient is known in a step, with its norm there."""
+    """The first and the last layer whose gradient is known in a step, each with the norm of its gradient."""
     norms = [(name, root * value) for name, root in s.depth if (value := s.at("grad_rms", name, step)) is not None]
     return (*norms[0], *norms[-1]) if len(norms) > 1 else None
 
 
 def vanishing_gradient(s: RunEvidence) -> Finding | None:
-    """A gradient that is lost on its way back, or over time, in a run that failed."""
+    """A gradient that shrinks over depth or time, in a run that failed."""
     if not s.failed:
         return None
     flows = {step: flow for step in s.watched if step < EARLY and (flow := _flow(s, step)) is not None}
@@ -82,7 +82,7 @@ def vanishing_gradient(s: RunEvidence) -> Finding | None:
         ends = s.series("grad_rms").get(name, {})
         step = min((step for step in ends if ends[step] == late[-1][1][1]), default=late[0][0])
         said = (
-            f"In the last three looks the gradient at {name} is {number(late[-1][1][1])}, at {late[-1][1][2]} "
+            f"In the last three measurements the gradient at {name} is {number(late[-1][1][1])}, at {late[-1][1][2]} "
             f"{number(late[-1][1][3])}."
         )
         return found("vanishing_gradient", "certain", said, modules=[name], step=step)
@@ -98,7 +98,7 @@ def exploding_gradient(s: RunEvidence) -> Finding | None:
     if outputs:
         base = max(min(inputs, outputs[0][1]) if inputs else outputs[0][1], 1e-6)
         name, top = max(outputs, key=lambda one: one[1])
-        beyond = s.trials is None and top > 10 * EXPLODED * base  # whatever the loss has come down from
+        beyond = s.trials is None and top > 10 * EXPLODED * base  # however far the loss fell
         if (top > EXPLODED * base and top > EXPLODED / 10 and s.failed) or (beyond and top > EXPLODED):
             said = f"The signal grows from {number(base)} to {number(top)} at {name} in {s.when(0)}."
             return found("exploding_gradient", "likely", said, modules=[name])
@@ -202,7 +202,7 @@ def dead_units(s: RunEvidence) -> Finding | None:
 
 
 def rank_collapse(s: RunEvidence) -> Finding | None:
-    """Outputs of one direction for all samples; a note."""
+    """Outputs that point in one direction for all samples; a note."""
     if not s.failed:
         return None
     flat = {}
@@ -238,7 +238,7 @@ def loss_spike(s: RunEvidence) -> Finding | None:
 
 
 def gradient_noise(s: RunEvidence) -> Finding | None:
-    """Halves of the batch that disagree, while the loss no longer falls; a note."""
+    """Gradients of two halves of a batch that disagree while the loss does not fall; a note."""
     noise = s.series("grad_noise").get("(model)", {})
     later = [value for step, value in noise.items() if step > 0]
     if len(later) < 2 or min(later) < NOISY or s.learned is not False or (s.fell or 0.0) > 0.1:

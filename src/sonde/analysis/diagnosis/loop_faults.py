@@ -1,4 +1,4 @@
-"""Faults of the training loop: parameters that do not learn, gradients that stay, the wrong mode."""
+"""Faults of the training loop: parameters that do not learn, gradients that are not cleared, the wrong mode."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -8,12 +8,12 @@ from sonde.analysis.diagnosis.finding import FLOW, Diagnosis, Finding, found
 from sonde.analysis.diagnosis.run_evidence import RunEvidence
 from sonde.core.formatting import listed, number
 
-_TOLD = 16  # entries from which a distribution can be told
-_ENOUGH = 3  # watched steps in which it must show
+_TOLD = 16  # entries that are needed to recognise a distribution
+_ENOUGH = 3  # watched steps that must show it
 
 
 def looks_fresh(parameter: Mapping[str, Any]) -> bool:
-    """Whether a parameter looks as a common initialisation leaves it, which training does not.
+    """Whether the values of a parameter look like those of a common initialisation, untrained.
 
     Uniform: its largest entry is √3 times its spread.  Standard normal, as of embeddings.  A bias of zeros.
     """
@@ -33,14 +33,14 @@ def looks_fresh(parameter: Mapping[str, Any]) -> bool:
 
 
 def share_fresh(parameters: list[dict[str, Any]]) -> float:
-    """Of the entries of these parameters that can be told, the share that looks freshly drawn."""
+    """The share of entries of these parameters that look freshly initialised."""
     weights = [p for p in parameters if len(p["shape"] or []) > 1] or parameters
     total = sum(math.prod(p["shape"] or [0]) for p in weights)
     return sum(math.prod(p["shape"]) for p in weights if looks_fresh(p)) / total if total else 0.0
 
 
 def is_tiny(parameters: list[dict[str, Any]]) -> bool:
-    """Whether no weight matrix has enough entries to tell whether it was freshly drawn."""
+    """Whether every weight matrix is too small to recognise an initialisation."""
     return all(math.prod(p["shape"] or [0]) < _TOLD for p in parameters if len(p["shape"] or []) > 1)
 
 
@@ -77,7 +77,7 @@ def not_in_optimiser(s: RunEvidence) -> Finding | None:
 
 
 def frozen_parameters(s: RunEvidence) -> Finding | None:
-    """Parameters that ask for no gradient though they were never trained."""
+    """Parameters with requires_grad False that look untrained."""
     frozen = [p for p in s.parameters if not p["requires_grad"] and math.prod(p["shape"] or [0]) > 0]
     fresh = [p for p in frozen if looks_fresh(p) or len(p["shape"]) == 1]
     weights = [p for p in fresh if len(p["shape"]) > 1]
@@ -89,7 +89,7 @@ def frozen_parameters(s: RunEvidence) -> Finding | None:
 
 
 def detached_graph(s: RunEvidence) -> Finding | None:
-    """Parameters that ask for gradients and never get one, though their modules run."""
+    """Parameters with requires_grad True that never get a gradient, though their modules run."""
     grads, called = s.series("weight_grad_norm"), {module["name"] for module in s.modules}
     never = [
         p
@@ -121,7 +121,7 @@ def detached_graph(s: RunEvidence) -> Finding | None:
 
 
 def stale_gradients(s: RunEvidence) -> Finding | None:
-    """Old gradients that are still there when new ones arrive."""
+    """Gradients that are added to old ones, which were not cleared."""
     by_step: dict[int, float] = {}
     for steps in s.series("grad_left").values():
         for step, value in steps.items():

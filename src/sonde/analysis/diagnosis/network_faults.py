@@ -16,9 +16,9 @@ IDLE_GRADIENT = 1e-7  # of the other modules' gradients
 INPUT_GREW = 100.0  # the input of normalisation layers, over depth or steps
 ONE_HOT_SHARE = 0.9  # share of queries that attend to one place
 ONE_HOT_AT_START = 0.5  # the same at the start, where attention of a healthy network is spread
-LARGE_LOGIT = 30.0  # from which softmax differs from one-hot by less than e⁻³⁰
+LARGE_LOGIT = 30.0  # a softmax differs from one-hot by less than e⁻³⁰ there
 LARGE_GAIN, SMALL_GAIN = 3.0, 0.2  # spread of weights times √inputs; common initialisations: 0.5 to 1.5
-_FAR_OFF = -10.0  # a first loss this many times the distance from trivial to lowest loss above the trivial one
+_FAR_OFF = -10.0  # score of a first loss that is far above that of a constant answer
 DEAD_AT_START = 0.9  # share of a layer's units
 _FADED = 0.01  # signal at the last hidden layer relative to the first
 
@@ -89,7 +89,7 @@ def masked_growth(s: RunEvidence) -> Finding | None:
 
 
 def attention_collapse(s: RunEvidence) -> Finding | None:
-    """Attention that looks at one place from the start, or in the end of a run that failed."""
+    """Attention to one place from the start, or at the end of a run that failed."""
     for when, level in (("traced_start", "certain"), ("traced_now", "likely")):
         heard = [one for one in s.trial(when, "attention") or [] if (one["max_logit"] or 0.0) >= LARGE_LOGIT]
         sharp = [
@@ -118,7 +118,7 @@ def attention_collapse(s: RunEvidence) -> Finding | None:
 
 
 def gain(parameter: Mapping[str, Any]) -> float | None:
-    """Spread of a weight matrix times √inputs: what a layer multiplies the size of its input by, about."""
+    """Spread of a weight matrix times √inputs: about the factor by which a layer scales its input."""
     shape, start = parameter["shape"] or [], parameter.get("start") or {}
     if len(shape) < 2 or start.get("std") is None:
         return None
@@ -145,7 +145,7 @@ def bad_init(s: RunEvidence) -> Finding | None:
 
 
 def _shut_from_the_start(s: RunEvidence) -> Finding | None:
-    """Biases that keep the units of a layer off for every input, in the first step already."""
+    """Biases that keep the units of a layer at zero for every input in step 0."""
     if not s.failed:
         return None
     order = [m["name"] for m in s.leaves]
@@ -163,7 +163,7 @@ def _shut_from_the_start(s: RunEvidence) -> Finding | None:
 
 
 def _wrong_scale(s: RunEvidence, layers: list[str], weights: list[dict[str, Any]]) -> Finding | None:
-    """Most weights too large or too small, and a signal, a first loss or default weights that show it."""
+    """Weights that are mostly too large or too small, confirmed by signal, first loss or a fit from default weights."""
     gains = {p["name"]: known for p in weights if (known := gain(p)) is not None and known > 0}
     large = [name for name, known in gains.items() if known > LARGE_GAIN]
     small = [name for name, known in gains.items() if known < SMALL_GAIN]
@@ -250,7 +250,7 @@ def unnormalised_target(s: RunEvidence) -> Finding | None:
 
 
 def _far_targets(s: RunEvidence) -> Finding | None:
-    """From rows: a first distance that is much larger than the first outputs is the size of the targets."""
+    """From rows: a first loss that is much larger than the first outputs shows large targets."""
     last = s.leaves[-1]["name"] if s.leaves else ""
     size, loss = s.at("out_rms", "(model)") or s.at("out_rms", last), s.losses.get(0)
     if not s.is_distance or loss is None or size is None or loss <= 0:
@@ -263,7 +263,7 @@ def _far_targets(s: RunEvidence) -> Finding | None:
 
 
 def _gain(s: RunEvidence, fit: str, words: str) -> list[str]:
-    """A sentence where one batch is learned with this change and not without it."""
+    """A sentence, if one batch is learned with this change and not without it."""
     with_it, without = s.fit(fit), s.fit("1")
     if with_it is None or without is None or with_it < 0.5 or with_it - max(without, 0.0) < 0.2:
         return []

@@ -1,4 +1,4 @@
-"""Faults that show in how far a run comes: rate, number of steps, penalties, missing activations."""
+"""Faults that limit how far a run comes: rate, number of steps, penalties, missing activations."""
 
 import math
 import statistics
@@ -9,34 +9,25 @@ from sonde.analysis.diagnosis.loop_faults import is_tiny, share_fresh
 from sonde.analysis.diagnosis.run_evidence import EARLY, FEWEST_STEPS, WEIGHTED_KINDS, RunEvidence
 from sonde.core.formatting import number
 
-_BETTER = 0.3  # of the way to the lowest loss, that another rate must come further in fifty steps
+_BETTER = 0.3  # score that another rate must gain in fifty steps
 LARGE_STEP, OUTRAGEOUS = 0.3, 1.0  # ‖ΔW‖/‖W‖
-NEARLY_UNMOVED, FAR_MOVED = 0.1, 0.5  # way of the weights in their norms: nearly where they began; well away from it
-SLOW_STEP = 1e-3  # ‖ΔW‖/‖W‖ of a step: with less, a short run is slow rather than short
-LOSS_GREW = 10.0  # a loss
+NEARLY_UNMOVED, FAR_MOVED = 0.1, 0.5  # how far the weights moved, in their norms
+SLOW_STEP = 1e-3  # ‖ΔW‖/‖W‖ of a step: below it a run of few steps is slow, not short
+LOSS_GREW = 10.0  # times the first loss
 WEIGHTS_SHRUNK = 1 / 3  # of the initial norm
-WEIGHTS_GONE = 0.1  # of the initial norm: whatever the loss says
-DECAY_SHARE = 0.5  # of a step's change that weight decay may make up
-FURTHER = 0.2
+WEIGHTS_GONE = 0.1  # of the initial norm: whatever the loss is
+DECAY_SHARE = 0.5  # share of a step's change that comes from weight decay
+FURTHER = 0.2  # score that fifty steps on one batch must gain
 
 
 def _step_size(s: RunEvidence) -> float | None:
     """The median over weight matrices of the largest ‖ΔW‖/‖W‖ of the first ten steps."""
-    matrices = _matrices(s)
-    ratios = []
-    for name, steps in s.series("update_ratio").items():
-        early = [value for step, value in steps.items() if step < EARLY]
-        if name in matrices and early:
-            ratios.append(max(early))
-    return statistics.median(ratios) if ratios else None
-
-
-def _matrices(s: RunEvidence) -> set[str]:
-    return {p["name"] for p in s.parameters if len(p["shape"] or []) > 1}
+    early = [[value for step, value in steps.items() if step < EARLY] for steps in s.update_ratios]
+    return statistics.median(largest) if (largest := [max(values) for values in early if values]) else None
 
 
 def lr_too_high(s: RunEvidence) -> Finding | None:
-    """Steps that overshoot."""
+    """Steps that are too large."""
     breaks_by_itself = s.trial("traced_start", "first_broken") is not None
     if s.learned or breaks_by_itself:
         return None
@@ -67,10 +58,7 @@ def lr_too_high(s: RunEvidence) -> Finding | None:
         for name, steps in s.series("dead_share").items()
         if steps[min(steps)] < 0.5 and steps[max(steps)] >= 0.9 and len(steps) > 3
     ]
-    fastest = max(
-        (max(steps.values()) for name, steps in s.series("update_ratio").items() if name in _matrices(s)),
-        default=0.0,
-    )
+    fastest = max((max(steps.values()) for steps in s.update_ratios), default=0.0)
     if died and fastest >= LARGE_STEP / 3 and stuck:
         said = (
             f"Units that were alive died while weights changed by up to {number(100 * fastest)} % "
@@ -86,7 +74,7 @@ def lr_too_high(s: RunEvidence) -> Finding | None:
 
 
 def lr_too_low(s: RunEvidence) -> Finding | None:
-    """Steps that lead nowhere."""
+    """Steps that are too small."""
     if not s.failed or s.broke is not None:
         return None
     own = s.fit("1")
@@ -100,7 +88,7 @@ def lr_too_low(s: RunEvidence) -> Finding | None:
                 f"at {name} times it."
             )
             return found("lr_too_low", "likely", said)
-    begun = share_fresh(s.parameters) > 0.5 or is_tiny(s.parameters)  # what was trained before may take small steps
+    begun = share_fresh(s.parameters) > 0.5 or is_tiny(s.parameters)  # fine-tuning may take small steps
     still_falls = _is_short(s) and (s.fell or 0.0) > 0.01
     if begun and s.moved is not None and s.moved < NEARLY_UNMOVED and flows(s) and not still_falls:
         said = f"All {s.steps} steps together move weights by {number(s.moved)} of their norm, and the loss stays."
@@ -109,17 +97,17 @@ def lr_too_low(s: RunEvidence) -> Finding | None:
 
 
 def flows(s: RunEvidence) -> bool:
-    """Whether signal and gradient come through, so that a rate can be blamed."""
+    """Whether signal and gradient reach all layers, so that the rate may be the cause."""
     return all(find(s) is None for find in (vanishing_gradient, dead_units, saturated_units))
 
 
 def _is_short(s: RunEvidence) -> bool:
-    """Fewer steps than a run needs, of a size that could lead somewhere."""
+    """Whether the run has few steps, of a sensible size."""
     return s.steps < FEWEST_STEPS and s.moved is not None and s.moved > SLOW_STEP * s.steps
 
 
 def too_few_steps(s: RunEvidence) -> Finding | None:
-    """A short run that one batch shows could go on."""
+    """A short run whose batch can be learned further."""
     own = s.fit("1")
     if s.steps >= FEWEST_STEPS or s.learned or s.broke is not None:
         return None
@@ -136,7 +124,7 @@ def too_few_steps(s: RunEvidence) -> Finding | None:
 
 
 def _falls_still(s: RunEvidence) -> Finding | None:
-    """From rows alone: few steps of a sensible size, and a loss that was still falling at the end."""
+    """From rows: few steps of a sensible size, and a loss that was falling at the end."""
     losses = list(s.losses.values())
     if not len(losses) >= 6 or not _is_short(s) or not flows(s) or not 0.01 < (s.fell or 0.0) < 0.5:
         return None
@@ -150,7 +138,7 @@ def _falls_still(s: RunEvidence) -> Finding | None:
 
 
 def over_regularised(s: RunEvidence) -> Finding | None:
-    """Weights that shrink away, or dropout that leaves nothing, in a run that did not learn."""
+    """Weights that decay, or too much dropout, in a run that did not learn."""
     if s.learned and s.trials is not None:
         return None
     layers = {m["name"] for m in s.leaves if m.get("kind") in WEIGHTED_KINDS}
@@ -200,20 +188,13 @@ def _pulled(s: RunEvidence) -> float | None:
         if o["type"] in ("AdamW", "SGD", "Lion")
         or (o["type"] in ("NAdam", "RAdam") and group.get("decoupled_weight_decay"))
     ]
-    matrices = _matrices(s)
-    later = [
-        value
-        for name, steps in s.series("update_ratio").items()
-        if name in matrices
-        for step, value in steps.items()
-        if step >= EARLY
-    ]
+    later = [value for steps in s.update_ratios for step, value in steps.items() if step >= EARLY]
     usual = statistics.median(later) if later else 0.0
     return max(pulls) / usual if pulls and usual > 0 else None
 
 
 def missing_activation(s: RunEvidence) -> Finding | None:
-    """Weight matrices in a row, in a run that failed."""
+    """Consecutive weight matrices without a non-linearity, in a run that failed."""
     pairs = s.facts.get("bare_pairs") or []
     layers = [m for m in s.leaves if m.get("kind") in WEIGHTED_KINDS]
     whole = len(pairs) >= len(layers) - 1 or (not s.facts.get("bends", True) and len(layers) > 2)

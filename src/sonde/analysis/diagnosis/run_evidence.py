@@ -17,10 +17,10 @@ from sonde.analysis.audit import RuleAudit, RunAudit
 from sonde.metrics import NONFINITE
 from sonde.store.stored import Run, WatchedRun
 
-EARLY = 10  # steps that are all looked at
-FEWEST_STEPS = 100  # steps; a run that took fewer may be short rather than wrong
-FAILED = 0.1  # of the way from a constant answer to the lowest loss: a run that came less far failed
-_END_METRICS = ("train_acc", "test_acc", "test_loss")  # of a trained run, beside the loss that it is trained by
+EARLY = 10  # the first steps, which are all measured
+FEWEST_STEPS = 100  # a run of fewer steps may be short, not faulty
+FAILED = 0.1  # score below which a run failed
+_END_METRICS = ("train_acc", "test_acc", "test_loss")  # of a trained run, besides the training loss
 _MAP_LOSSES = frozenset({"NllLossNd", "NllLoss2D", "NllLoss2d"})  # with the classes at axis 1
 CLASS_LOSSES = _MAP_LOSSES | {"NllLoss", "LogSoftmax"}
 BINARY_LOSSES = frozenset({"BinaryCrossEntropy", "BinaryCrossEntropyWithLogits"})
@@ -37,7 +37,7 @@ WEIGHTED_KINDS = ("linear", "convolution", "recurrent", "attention")
 
 
 _LAYER_METRICS = {"hidden_norm": "out_rms", "grad_norm": "grad_rms"}
-"""Norms of a sample at a state, and what they are per number of it."""
+"""Norms of a state, and the metrics that they become when divided by √width."""
 
 _RUN_METRICS = ("train_loss", *_END_METRICS)
 TRAINED_METRICS = (*_RUN_METRICS, *_LAYER_METRICS)
@@ -45,7 +45,7 @@ TRAINED_METRICS = (*_RUN_METRICS, *_LAYER_METRICS)
 
 
 def _log_classes(classes: Any) -> float | None:
-    """Of a number of classes, as a configuration has it."""
+    """log(classes), if a configuration has a valid number."""
     return math.log(classes) if isinstance(classes, int) and classes > 0 else None
 
 
@@ -57,7 +57,7 @@ CONSTANT_LOSS: dict[str, Callable[[Mapping[str, Any]], float | None]] = {
     "rhm": lambda task: _log_classes(task.get("classes")),
     "cifar10": lambda task: math.log(10),
 }
-"""The loss of an answer that does not depend on the input, by task: the mean, or equal shares for all classes."""
+"""The loss of a constant answer by task: the mean of the targets, or equal probabilities for all classes."""
 
 
 def loss_score(trials: Mapping[str, Any], loss: float | None) -> float | None:
@@ -97,25 +97,25 @@ class RunEvidence:
 
     rows: pl.DataFrame  # step, module, metric, value, defined, reason, …
     facts: Mapping[str, Any]
-    steps: int  # that were taken
-    trials: Mapping[str, Any] | None = None  # what experiments on a copy found
-    audited: Audited | None = None  # of a trained run, whose layers stand for modules
+    steps: int  # optimiser steps of the run
+    trials: Mapping[str, Any] | None = None  # results of experiments on a copy of the model
+    audited: Audited | None = None  # of a trained run; its layers stand for modules
     epochs: Mapping[int, int] = field(default_factory=dict)  # of a trained run: step → epoch
 
     @property
     def length(self) -> str:
-        """How long the run was, in words."""
+        """The length of the run as text."""
         if self.audited is None:
             return f"{self.steps} steps"
         return f"{self.audited.diverged if self.audited.run is None else self.audited.run.run.epochs} epochs"
 
     def when(self, step: int) -> str:
-        """A time, in words: the step, or the epoch of a trained run."""
+        """A time as text: the step, or the epoch of a trained run."""
         return f"step {step}" if self.audited is None else f"epoch {self.epochs[step]}"
 
     @property
     def at_first(self) -> str:
-        """The beginning, in words: a trained run is first looked at before its first step."""
+        """The beginning as text: a trained run is first measured before its first step."""
         return "In the first steps" if self.audited is None else "At initialisation"
 
     # Rows
@@ -129,7 +129,7 @@ class RunEvidence:
         return found
 
     def series(self, metric: str) -> dict[str, dict[int, float]]:
-        """module → step → value, of what is defined."""
+        """module → step → value, where defined."""
         return {name: steps for name, steps in self._by_metric.get(metric, {}).items() if name is not None}
 
     def of_run(self, metric: str) -> dict[int, float]:
@@ -149,12 +149,12 @@ class RunEvidence:
 
     @cached_property
     def modules(self) -> list[dict[str, Any]]:
-        """Those that were called, in the order in which they returned."""
+        """Modules that were called, in the order in which they returned."""
         return [module for module in self.facts.get("modules", []) if module["calls"]]
 
     @cached_property
     def leaves(self) -> list[dict[str, Any]]:
-        """Those that contain no other that was called."""
+        """Modules that contain no other called module."""
         names = [module["name"] for module in self.modules]
         return [
             m
@@ -164,7 +164,7 @@ class RunEvidence:
 
     @cached_property
     def depth(self) -> list[tuple[str, float]]:
-        """Modules with weights, or states of a trained run, in order; and √(numbers of a sample there)."""
+        """Modules with weights, or states of a trained run, in order, each with √(numbers per sample)."""
         if self.audited is not None:
             return [(name, math.sqrt(self.facts["width"])) for name in self.facts["states"]]
         return [
@@ -182,12 +182,18 @@ class RunEvidence:
         return parameter.rpartition(".")[0] or "(model)"
 
     @cached_property
+    def update_ratios(self) -> list[dict[int, float]]:
+        """step → ‖ΔW‖/‖W‖ of each weight matrix."""
+        matrices = {p["name"] for p in self.parameters if len(p["shape"] or []) > 1}
+        return [steps for name, steps in self.series("update_ratio").items() if name in matrices]
+
+    @cached_property
     def kinds(self) -> dict[str, str | None]:
         return {module["name"]: module.get("kind") for module in self.modules}
 
     @cached_property
     def without_gradient(self) -> set[str]:
-        """Parameters that had no gradient in any watched step; one that is not finite is a gradient."""
+        """Parameters that had no gradient in any watched step; a gradient that is not finite counts as one."""
         never = (pl.col("reason") == HAS_NO_GRADIENT).fill_null(False).all()
         known = self.rows.filter(pl.col("metric") == "weight_grad_norm").group_by("module").agg(never)
         return {module for module, had_none in known.iter_rows() if had_none}
@@ -200,12 +206,12 @@ class RunEvidence:
 
     @property
     def _fewest(self) -> int:
-        """Losses to average: those of steps scatter, that of an epoch is a mean."""
+        """How many losses to average at least: 3 of steps, 1 of epochs, which are means already."""
         return 3 if self.audited is None else 1
 
     @cached_property
     def first_loss(self) -> float | None:
-        """The mean of the first three steps; of the first alone where the next ones throw it off."""
+        """The mean of the first three steps; the first alone where the mean is more than twice as large."""
         known = list(self.losses.values())[: self._fewest]
         if not known:
             return None
@@ -220,7 +226,7 @@ class RunEvidence:
 
     @cached_property
     def fell(self) -> float | None:
-        """By which share of its size the loss fell."""
+        """The relative decrease of the loss."""
         if self.first_loss is None or self.last_loss is None or self.first_loss == 0:
             return None
         return (self.first_loss - self.last_loss) / abs(self.first_loss)
@@ -249,7 +255,7 @@ class RunEvidence:
 
     @property
     def _classes(self) -> int | None:
-        """How many classes a cross-entropy tells apart: the axis of the output that the loss takes for them.
+        """The number of classes of a cross-entropy: the size of the class axis of the output.
 
         As it is (samples × classes × …), or as the loss sees it (places × classes); where neither is known, the one
         axis that the targets lack.
@@ -268,20 +274,15 @@ class RunEvidence:
 
     @cached_property
     def is_distance(self) -> bool:
-        """Whether the operations of the loss are those of a mean distance from numbers, and nothing else."""
+        """Whether the loss consists of the operations of a mean distance only."""
         ops = set(self.facts.get("loss_ops") or [])
         of_numbers = bool(ops & _DISTANCE_LOSSES) or ops >= {"Mean", "Abs", "Sub"}
         return of_numbers and not ops - _DISTANCE_LOSSES - _SHAPE_OPS - {"Mean", "Abs", "Sub", "Expand"}
 
     @cached_property
     def moved(self) -> float | None:
-        """How far the steps carried weight matrices, in their own norms: the median of mean ‖ΔW‖/‖W‖ × steps."""
-        matrices = {p["name"] for p in self.parameters if len(p["shape"] or []) > 1}
-        known = [
-            statistics.fmean(steps.values())
-            for name, steps in self.series("update_ratio").items()
-            if name in matrices and steps
-        ]
+        """How far weight matrices moved, in their norms: the median of mean ‖ΔW‖/‖W‖ × steps."""
+        known = [statistics.fmean(steps.values()) for steps in self.update_ratios if steps]
         return statistics.median(known) * self.steps if known else None
 
     @cached_property
@@ -295,7 +296,7 @@ class RunEvidence:
     # Experiments
 
     def trial(self, *path: str) -> Any:
-        """A result, or None where it was not asked for or has no answer."""
+        """A result of the experiments by its path of keys, or None."""
         found: Any = self.trials
         for key in path:
             if not isinstance(found, Mapping):
@@ -304,7 +305,7 @@ class RunEvidence:
         return found
 
     def score_of(self, loss: float | None) -> float | None:
-        """Where a loss on the batch stands: 0 is the best constant answer, 1 the lowest loss there is."""
+        """`loss_score` of a loss on the batch of the experiments."""
         return loss_score(self.trials or {}, loss)
 
     @cached_property
@@ -339,12 +340,12 @@ class RunEvidence:
 
     @property
     def _same_loss(self) -> bool:
-        """Whether the loss that was logged is the one of the experiments: they agree on the first step."""
+        """Whether the logged loss is that of the experiments: they agree on the first step."""
         logged, found = self.losses.get(0), self.trial("loss_start")
         return logged is not None and found is not None and abs(logged - found) <= 0.3 * max(abs(logged), abs(found))
 
     def fit(self, name: str) -> float | None:
-        """The score that fifty steps on the batch reach in one of the fits; −∞ where they diverge."""
+        """The score after fifty steps on the batch in one of the fits; −∞ where they diverge."""
         known = self.trial("fits", name)
         if known is None or "failed" in known:
             return None
@@ -352,7 +353,7 @@ class RunEvidence:
 
     @property
     def learned(self) -> bool | None:
-        """Whether the run learned: half of the way to the lowest loss; without experiments, a loss that halved."""
+        """Whether the score is at least 0.5; without a score, whether the loss halved."""
         if self.broke is not None:
             return False
         if self.score is not None:
@@ -361,7 +362,7 @@ class RunEvidence:
 
     @property
     def failed(self) -> bool:
-        """Whether it is sure that the run learned nearly nothing."""
+        """Whether the run certainly learned almost nothing."""
         if self.broke is not None:
             return True
         if self.score is not None:
@@ -370,9 +371,9 @@ class RunEvidence:
 
 
 def evidence_of_trained(run: Run, rows: pl.DataFrame, audited: Audited) -> RunEvidence:
-    """What a store holds of a run.  The gradient that is stored is BP's: of another rule it says nothing here."""
+    """The evidence of a trained run in a store.  The stored gradient is BP's, so it is read only for runs by BP."""
     width, layers, task = run.about["width"], dict(_LAYER_METRICS), run.complete_config["task"]
-    if not width:  # a network of many widths, or of none that is known: nothing per number of a state
+    if not width:  # several widths, or an unknown one
         layers.clear()
     if run.config["rule"]["name"] != "bp":
         layers.pop("grad_norm", None)
@@ -399,7 +400,7 @@ def evidence_of_trained(run: Run, rows: pl.DataFrame, audited: Audited) -> RunEv
 
 
 def evidence_of_watched(run: WatchedRun, rows: pl.DataFrame) -> RunEvidence:
-    """What a store holds of a watched run."""
+    """The evidence of a watched run in a store."""
     own = rows.filter(pl.col("run") == run.id)
     steps = max(run.manifest.step or 0, 0 if own.is_empty() else int(str(own["step"].max())) + 1)
     return RunEvidence(rows=own, facts=run.facts, steps=steps, trials=run.facts.get("experiments"))

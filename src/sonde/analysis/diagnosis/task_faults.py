@@ -4,10 +4,10 @@ from sonde.analysis.diagnosis.finding import FLOW, Diagnosis, Finding, found
 from sonde.analysis.diagnosis.run_evidence import BINARY_LOSSES, CLASS_LOSSES, LINEAR_OPS, RunEvidence
 from sonde.core.formatting import number
 
-SEVERAL_SAMPLES = 16  # samples from which a batch of one answer says something
-OUT_OF_REACH = 0.1  # of the way from the trivial to the lowest loss, that the output's range must not cost
-OUT_OF_BOUNDS = 4.0  # squared distance that numbers between −1 and 1 can have
-BELOW_ZERO = -2.0  # of a cross-entropy, beyond what a bonus could take off
+SEVERAL_SAMPLES = 16  # samples of a batch in which equal targets are a fault
+OUT_OF_REACH = 0.1  # score that the range of the output may cost
+OUT_OF_BOUNDS = 4.0  # the largest squared distance of numbers between −1 and 1
+BELOW_ZERO = -2.0  # a cross-entropy below this is wrong
 _PAIRWISE_OPS = frozenset(
     {"T", "Transpose", "Mm", "Bmm", "Cdist"}
 )  # operations of losses that compare samples on purpose
@@ -26,7 +26,7 @@ def wrong_label_shape(s: RunEvidence) -> Finding | None:
 
 
 def _broadcasts(s: RunEvidence) -> Finding | None:
-    """From the operations of the loss: one output a sample became as many as there are samples, each way."""
+    """From the operations of the loss: N outputs became N×N numbers."""
     shape, largest = s.facts.get("output_shape") or [], s.facts.get("loss_shape") or []
     ops = set(s.facts.get("loss_ops") or [])
     if len(shape) != 2 or shape[1] != 1 or shape[0] < 2 or s.learned or ops & _PAIRWISE_OPS:
@@ -38,7 +38,7 @@ def _broadcasts(s: RunEvidence) -> Finding | None:
 
 
 def wrong_loss(s: RunEvidence) -> Finding | None:
-    """A loss that asks for other answers than the targets."""
+    """A loss whose minimum is not at the targets."""
     kind = s.trial("targets", "kind")
     if s.trials is None:
         return _below_zero(s)
@@ -88,7 +88,7 @@ def wrong_loss(s: RunEvidence) -> Finding | None:
 
 
 def _below_zero(s: RunEvidence) -> Finding | None:
-    """From rows: a cross-entropy far below zero has the wrong sign, or was given no logarithms."""
+    """From rows: a cross-entropy far below zero has the wrong sign, or gets no log-probabilities."""
     ops = set(s.facts.get("loss_ops") or [])
     if not ops & (CLASS_LOSSES | BINARY_LOSSES) or s.last_loss is None or s.last_loss > BELOW_ZERO:
         return None
@@ -98,7 +98,7 @@ def _below_zero(s: RunEvidence) -> Finding | None:
 
 
 def wrong_output_activation(s: RunEvidence) -> Finding | None:
-    """A last activation that cannot give what the loss asks for; that of an encoder need not, which a head follows."""
+    """A last activation that cannot reach the minimum of the loss.  A model that a linear head follows is not asked."""
     if {*(s.facts.get("loss_ops") or []), *(s.trial("output", "operations_after") or [])} & {*LINEAR_OPS}:
         return None
     operation = str(s.trial("output", "operation") or s.facts.get("output_op") or "")
@@ -140,7 +140,7 @@ def wrong_output_activation(s: RunEvidence) -> Finding | None:
 
 
 def _out_of_bounds(s: RunEvidence, operation: str) -> str:
-    """A distance that outputs between −1 and 1 could not have from targets of their range."""
+    """A sentence, if the loss is a distance that outputs and targets between −1 and 1 cannot have."""
     if operation not in ("Softmax", "Sigmoid", "Tanh") or not s.is_distance or s.trials is not None:
         return ""
     if s.last_loss is None or s.last_loss <= OUT_OF_BOUNDS:
@@ -152,7 +152,7 @@ def _out_of_bounds(s: RunEvidence, operation: str) -> str:
 
 
 def wrong_labels(s: RunEvidence) -> Finding | None:
-    """Targets that are constant, or that have nothing to do with the inputs."""
+    """Targets that are constant, or unrelated to the inputs."""
     targets = s.trial("targets") or next(iter(s.facts.get("targets", [])), None) or {}
     samples = s.trial("samples") or next(iter(targets.get("shape") or [0]), 0)
     outputs = s.trial("output", "shape") or s.facts.get("output_shape") or []
@@ -179,7 +179,7 @@ def wrong_labels(s: RunEvidence) -> Finding | None:
 
 
 def _unrelated_numbers(s: RunEvidence) -> Finding | None:
-    """Numbers that neither a nearest input nor a straight line foretells, though they are learned by heart."""
+    """Numeric targets that the batch memorises, but that neither the nearest input nor a linear fit predicts."""
     near = s.trial("relation")
     alone = max((known for known in (s.fit("1"), s.fit("10")) if known is not None), default=None)
     if not near or "n" not in near or alone is None or s.score is None or s.steps < 100:

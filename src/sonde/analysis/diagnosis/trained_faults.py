@@ -13,7 +13,7 @@ from sonde.core.formatting import number
 
 
 def not_learning(s: RunEvidence) -> Finding | None:
-    """A loss that ends where one constant answer stands.  Frozen blocks are there to be compared with, not to learn."""
+    """A loss that ends near that of a constant answer.  Frozen blocks are a baseline and are not asked."""
     if s.audited is None or s.audited.run is None or s.audited.rule.rule == "frozen":
         return None
     if s.steps < FEWEST_STEPS or s.loss_of_chance is None or s.last_loss is None or not s.failed:
@@ -37,7 +37,7 @@ def _fired(s: RunEvidence, question: str) -> AuditAnswer | None:
 
 
 def _level(answer: AuditAnswer) -> str:
-    """Certain where it fired whenever it was asked from some epoch on, and at two epochs at least."""
+    """Certain, if every look since some epoch fired, and there are at least two."""
     since = answer.since
     asked = [look for look in answer.looks if since is not None and look.epoch >= since and look.fired]
     return "certain" if len(asked) > 1 else "likely"
@@ -60,7 +60,7 @@ def state_explosion(s: RunEvidence) -> Finding | None:
 
 
 def gradient_collapse(s: RunEvidence) -> Finding | None:
-    """A BP gradient that the precision of training does not resolve, or that does not foretell the loss."""
+    """A BP gradient that the precision of training does not resolve, or that does not predict the loss."""
     answer = _fired(s, "D2")
     if answer is None or s.audited is None:
         return None
@@ -159,13 +159,12 @@ TRAINED_FAULTS = (
         label="D2",
         former_name="gradient",
         short=(
-            "D2, does training's precision resolve the BP gradient? Here it does not, or the gradient foretells no "
-            "loss."
+            "D2, does training's precision resolve the BP gradient? Here it does not, or the gradient predicts no loss."
         ),
         measured=_fires("D2"),
         why=(
             "Where rounding is as large as the gradient, steps follow rounding; and where the exact gradient does not "
-            "foretell the loss, agreement of a credit with it says little."
+            "predict the loss, agreement of a credit with it says little."
         ),
         remedy=(
             "Train in a higher precision, or keep states and outputs at a size at which differences survive rounding."

@@ -1,4 +1,4 @@
-"""Stored values of a run's last epoch beside what the definitions say."""
+"""Compare the stored values of a run's last epoch with the values by definition."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -12,14 +12,14 @@ from sonde.analysis.recompute.sample import Recomputed, SnapshotInputs
 from sonde.analysis.recompute.stored import LastEpoch, shaken
 from sonde.core.errors import SondeError, nearest
 
-FLOAT64_TOLERANCE = 1e-9  # relative, of what is computed in float64
-FLOAT32_TOLERANCE = 1e-6  # of sums over a network that computes in float32
+FLOAT64_TOLERANCE = 1e-9  # relative, for values that are computed in float64
+FLOAT32_TOLERANCE = 1e-6  # for values that are computed in float32
 _EPS64, _EPS32 = 2.0**-52, 2.0**-23
-_ROUNDINGS = 10  # differences up to so many times what the last bit of every weight changes are rounding
+_ROUNDINGS = 10  # a difference up to this many times the effect of the last bit of every weight is rounding
 
 _DURING_EPOCH = "measured during the epoch, of which only the end is stored"
 
-# What belongs to the steps of the epoch: from its end nobody can say what it was on the way.
+# Metrics of the steps of an epoch, which cannot be recomputed from its end.
 MEASURED_DURING_EPOCH = (
     "train_loss",
     "train_acc",
@@ -31,7 +31,7 @@ MEASURED_DURING_EPOCH = (
     "credit_terminal_gradient",
     "ddtp_inverse_error",
 )
-# What cannot be said without a tensor that older versions did not store.
+# Metrics that need a tensor that older versions did not store.
 _NEEDS = {
     "drift": "initial",
     **dict.fromkeys(("credit_norm", "credit_cosine", "rho", "nudge"), "rule"),
@@ -39,7 +39,7 @@ _NEEDS = {
 
 
 class ValueDifference(NamedTuple):
-    """One stored value, and the same recomputed; NaN is undefined."""
+    """One stored value and the recomputed one; NaN is undefined."""
 
     metric: str
     layer: int | None
@@ -61,7 +61,7 @@ class ValueDifference(NamedTuple):
 
     @property
     def relative(self) -> float:
-        """To the value; of a mean whose terms cancel, to their size."""
+        """The difference relative to the value; to the size of its terms, where these cancel."""
         return self.absolute / max(abs(self.stored), abs(self.number), self.found.terms) if self.absolute else 0.0
 
     @property
@@ -84,7 +84,7 @@ class ValueDifference(NamedTuple):
 
 @dataclass(frozen=True)
 class MetricComparison:
-    """All stored values of a metric."""
+    """The comparison of all stored values of a metric."""
 
     metric: str
     values: int
@@ -106,7 +106,7 @@ class MetricComparison:
 
 @dataclass(frozen=True)
 class Recomputation:
-    """A run's last epoch, metric by metric."""
+    """The comparison of a run's last epoch, by metric."""
 
     run: str
     epoch: int
@@ -136,7 +136,7 @@ def recompute(
     metrics: Sequence[str] = (),
     on_progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> Recomputation:
-    """Recompute what is stored, or those of these names: `rho`, `rho/null`, `nudge[0.01]`, `drift`."""
+    """Recompute all stored metrics, or those with these names: `rho`, `rho/null`, `nudge[0.01]`, `drift`."""
     rows = end.rows.filter(pl.col("metric").is_in(_chosen(end.rows["metric"].unique(), metrics)))
     groups = rows.partition_by("metric", maintain_order=True, as_dict=True)
     wanted = dict.fromkeys(_definition_of(str(metric)) for (metric,) in groups)
@@ -153,7 +153,7 @@ def recompute(
     return Recomputation(end.folder.id, end.inputs.epoch, lines)
 
 
-# Metrics that another definition gives.
+# Metrics that the definition of another probe yields.
 _MEASURED_WITH = {
     "state": "trace",
     "weight_ratio": "weight_alignment",
@@ -163,7 +163,7 @@ _MEASURED_WITH = {
 }
 
 _IN_TRAINING_PRECISION = ("evaluation", "grad_resolution")
-"""What runs in the precision of training."""
+"""Definitions that run in the precision of training."""
 
 
 def _chosen(there: Iterable[str], wanted: Sequence[str]) -> list[str]:
@@ -191,13 +191,13 @@ def _definition_of(metric: str) -> str:
 
 
 def _line_of(metric: str) -> str:
-    """Parameters and units share a line."""
+    """The name of the comparison: parameters and units of a metric share one."""
     base = _base(metric)
     return f"{base}[…]" if "[" in metric and base != "nudge" else metric
 
 
 def _differences(name: str, end: LastEpoch, rows: pl.DataFrame) -> list[ValueDifference]:
-    """Of all values that a definition speaks of; where some are large, with the rounding measured."""
+    """The differences of all values that a definition yields; if some do not agree, with the effect of rounding."""
     found = _found(name, end.inputs)
     single = name in _IN_TRAINING_PRECISION and end.config.precision != "float64"
     columns = rows.select("metric", "layer", "value", "samples")

@@ -13,24 +13,24 @@ from torch import Tensor, nn
 from sonde.analysis.recompute.sample import Sample, first_token, norm, squared_error
 from sonde.network import Network
 
-RuleState = Mapping[str, Any]
-RuleOptions = Mapping[str, Any]  # of the rule's configuration
-RuleCredit = Callable[[Sample, RuleState, RuleOptions, int], list[Tensor]]
-"""a_0 … a_L of one sample; the number is that of the optimiser steps of the whole run."""
+_State = Mapping[str, Any]
+_Options = Mapping[str, Any]  # of the rule's configuration
+_CreditOfRule = Callable[[Sample, _State, _Options, int], list[Tensor]]
+"""Returns a_0 … a_L of one sample.  The last argument is the number of optimiser steps of the run."""
 
 
-def _gradient(sample: Sample, state: RuleState, options: RuleOptions, steps: int) -> list[Tensor]:
+def _gradient(sample: Sample, state: _State, options: _Options, steps: int) -> list[Tensor]:
     """BP: a_l = g_l."""
     return sample.gradients
 
 
-def _gradient_at_the_embedding(sample: Sample, state: RuleState, options: RuleOptions, steps: int) -> list[Tensor]:
+def _gradient_at_the_embedding(sample: Sample, state: _State, options: _Options, steps: int) -> list[Tensor]:
     """Frozen blocks: a_0 = g_0, and nothing above."""
     return [sample.gradients[0], *(torch.zeros_like(h) for h in sample.states[1:])]
 
 
-def _carried_down(sample: Sample, state: RuleState, options: RuleOptions, steps: int) -> list[Tensor]:
-    """FA: a_L = g_L, a_l = a_{l+1} B_lᵀ; of tokens, each by itself.  By layers: V in the place of every W."""
+def _carried_down(sample: Sample, state: _State, options: _Options, steps: int) -> list[Tensor]:
+    """FA: a_L = g_L, a_l = a_{l+1} B_lᵀ, for each token.  With `level: layer`, V replaces every W."""
     if options.get("level", "block") == "layer":
         return _through_layers(sample, state, options, steps)
     credits = [sample.gradients[-1]]
@@ -39,7 +39,7 @@ def _carried_down(sample: Sample, state: RuleState, options: RuleOptions, steps:
     return credits
 
 
-def _sent_error(sample: Sample, state: RuleState, options: RuleOptions, steps: int) -> list[Tensor]:
+def _sent_error(sample: Sample, state: _State, options: _Options, steps: int) -> list[Tensor]:
     """DFA, DKP: a_l = e B_lᵀ; each of T tokens gets it divided by √T; a map's numbers, or its channels, have a row."""
     return _sent(sample.error, state["matrices"], sample)
 
@@ -57,7 +57,7 @@ def _sent(e_1C: Tensor, matrices: Iterable[Tensor], sample: Sample) -> list[Tens
     return credits
 
 
-def _sent_target(sample: Sample, state: RuleState, options: RuleOptions, steps: int) -> list[Tensor]:
+def _sent_target(sample: Sample, state: _State, options: _Options, steps: int) -> list[Tensor]:
     """DRTP: a_l = −y B_lᵀ."""
     return _sent(-_target(sample), state["matrices"], sample)
 
@@ -71,27 +71,27 @@ def _target(sample: Sample) -> Tensor:
     return y_1C
 
 
-def _sent_through_learned(sample: Sample, state: RuleState, options: RuleOptions, steps: int) -> list[Tensor]:
+def _sent_through_learned(sample: Sample, state: _State, options: _Options, steps: int) -> list[Tensor]:
     """FDFA: a_l = e B_lᵀ."""
     return _sent(sample.error, [state["net"][str(l)] for l in range(len(sample.states))], sample)
 
 
-def _through_layers(sample: Sample, state: RuleState, options: RuleOptions, steps: int) -> list[Tensor]:
-    """A rule of layers: V in the place of every W."""
+def _through_layers(sample: Sample, state: _State, options: _Options, steps: int) -> list[Tensor]:
+    """Rules of layers: V replaces every W on the way back."""
     return _back_through(sample, FEEDBACK[options["name"]](sample.net, state))
 
 
-def _own(net: Network, state: RuleState) -> dict[str, Tensor]:
-    """FA by layers, KP, mirror: V is what the rule owns."""
+def _own(net: Network, state: _State) -> dict[str, Tensor]:
+    """FA by layers, KP, mirror: V is the state of the rule."""
     return dict(state["matrices"])
 
 
-def _signed(net: Network, state: RuleState) -> dict[str, Tensor]:
+def _signed(net: Network, state: _State) -> dict[str, Tensor]:
     """uSF, frSF: V = M ∘ sign(W), M a number or a matrix."""
     return {name: m * net.get_parameter(name).sign() for name, m in state["matrices"].items()}
 
 
-def _signed_anew(net: Network, state: RuleState) -> dict[str, Tensor]:
+def _signed_anew(net: Network, state: _State) -> dict[str, Tensor]:
     """brSF: V = |M| ∘ sign(W), |M| uniform between 0 and √3·s: of 64 random bits, four numbers of 16."""
     rng, found = torch.Generator(), {}
     rng.set_state(state["rng"])
@@ -105,7 +105,7 @@ def _signed_anew(net: Network, state: RuleState) -> dict[str, Tensor]:
 
 
 def _back_through(sample: Sample, feedback: Mapping[str, Tensor]) -> list[Tensor]:
-    """a_L = g_L, carried down through the blocks, V standing for W: y = W x goes up, its slope is V."""
+    """a_L = g_L, propagated back through the blocks with V in place of W: the forward pass uses W, its gradient V."""
     credits = [sample.gradients[-1]]
     for layer in reversed(range(len(sample.net.blocks))):
         block, h = sample.net.blocks[layer], sample.states[layer].clone().requires_grad_()
@@ -131,13 +131,13 @@ def _back_through(sample: Sample, feedback: Mapping[str, Tensor]) -> list[Tensor
 
 
 def _moved_by(part: Any, v: Tensor, x: Tensor) -> Tensor:
-    """V x, as the part multiplies: a linear map or a convolution."""
+    """V x, by a linear map or a convolution."""
     if isinstance(part, nn.Conv2d):
         return nn.functional.conv2d(x, v, None, part.stride, part.padding)
     return x @ v.T
 
 
-def _along_random_directions(sample: Sample, state: RuleState, options: RuleOptions, steps: int) -> list[Tensor]:
+def _along_random_directions(sample: Sample, state: _State, options: _Options, steps: int) -> list[Tensor]:
     """Forward gradient: a_l = mean over directions of (Σ_k ⟨g_k, v_k⟩) v_l; v normal, drawn for the whole batch."""
     rng, samples = torch.Generator(), len(sample.batch)
     rng.set_state(state["rng"])
@@ -149,7 +149,7 @@ def _along_random_directions(sample: Sample, state: RuleState, options: RuleOpti
     return credits
 
 
-def _slope_of_local_losses(sample: Sample, state: RuleState, options: RuleOptions, steps: int) -> list[Tensor]:
+def _slope_of_local_losses(sample: Sample, state: _State, options: _Options, steps: int) -> list[Tensor]:
     """predsim: N times the gradient of (1 − β)·mean loss of C_l h + β·mean of (S(P_l h) − S(y))² over all pairs."""
     net, beta, batch = state["net"], options["beta"], sample.batch
     labels = [_centred(_target(one)) for one in batch]
@@ -169,12 +169,12 @@ def _slope_of_local_losses(sample: Sample, state: RuleState, options: RuleOption
 
 
 def _centred(row_1D: Tensor) -> Tensor:
-    """Less its mean, of length 1."""
+    """Centred and normalised."""
     row_1D = row_1D - row_1D.mean()
     return row_1D / (torch.sqrt((row_1D**2).sum()) + 1e-8)
 
 
-def _carried_by_inverses(sample: Sample, state: RuleState, options: RuleOptions, steps: int) -> list[Tensor]:
+def _carried_by_inverses(sample: Sample, state: _State, options: _Options, steps: int) -> list[Tensor]:
     """DDTP: a_l = Q_l (step·g_L); a_L = step·g_L."""
     top = options["step"] * sample.gradients[-1]
     credits = []
@@ -183,7 +183,7 @@ def _carried_by_inverses(sample: Sample, state: RuleState, options: RuleOptions,
     return [*credits, top]
 
 
-def _through_predicted_end(sample: Sample, state: RuleState, options: RuleOptions, steps: int) -> list[Tensor]:
+def _through_predicted_end(sample: Sample, state: _State, options: _Options, steps: int) -> list[Tensor]:
     """State Bridge: a_l = ∇_{h_l} ℓ(readout(G(h_l, l/L, s)), y); a_L = g_L."""
     top = sample.gradients[-1]
     s_1S = sample.error
@@ -200,8 +200,8 @@ def _through_predicted_end(sample: Sample, state: RuleState, options: RuleOption
     return [*credits, top]
 
 
-def _slope_of_value(sample: Sample, state: RuleState, options: RuleOptions, steps: int) -> list[Tensor]:
-    """Credit Bridge: a_l = ∇_h V(h_l, l/L, e); as long as it warms up, DFA's, or none.  Perturbed, a_L = g_L."""
+def _slope_of_value(sample: Sample, state: _State, options: _Options, steps: int) -> list[Tensor]:
+    """Credit Bridge: a_l = ∇_h V(h_l, l/L, e); during warm-up DFA's credit, or none.  With `perturb`, a_L = g_L."""
     if state["steps"] < math.ceil(options["warmup"] * steps):
         if options.get("warmup_by", "dfa") == "nothing":
             return [torch.zeros_like(h) for h in sample.states]
@@ -219,11 +219,11 @@ def _slope_of_value(sample: Sample, state: RuleState, options: RuleOptions, step
 
 
 def _bridge(
-    weights: Mapping[str, Tensor], h_1d: Tensor, t: float, s_1S: Tensor, options: RuleOptions, layer: int = 0
+    weights: Mapping[str, Tensor], h_1d: Tensor, t: float, s_1S: Tensor, options: _Options, layer: int = 0
 ) -> Tensor:
     """A bridge's network: linear maps with GELU between them, on the state (normalised or not), t = l/L and s.
 
-    Where states have widths of their own, the first map is the layer's own.
+    Where the widths of states differ, each layer has its own first map.
     """
     if options["input_norm"] == "layer":
         centred = h_1d - h_1d.mean()
@@ -241,7 +241,7 @@ def _bridge(
 
 
 def _on_first_token(a_1d: Tensor, h: Tensor) -> Tensor:
-    """Credit in the shape of its state: tokens that were not read get none."""
+    """Credit in the shape of its state; tokens that are not read get zero."""
     if h.ndim != 3:
         return a_1d.view(h.shape)
     a = torch.zeros_like(h)
@@ -249,7 +249,7 @@ def _on_first_token(a_1d: Tensor, h: Tensor) -> Tensor:
     return a
 
 
-CREDITS: dict[str, RuleCredit] = {
+CREDITS: dict[str, _CreditOfRule] = {
     "bp": _gradient,
     "fa": _carried_down,
     "usf": _through_layers,
@@ -268,7 +268,7 @@ CREDITS: dict[str, RuleCredit] = {
     "credit_bridge": _slope_of_value,
     "frozen": _gradient_at_the_embedding,
 }
-FEEDBACK: dict[str, Callable[[Network, RuleState], dict[str, Tensor]]] = {
+FEEDBACK: dict[str, Callable[[Network, _State], dict[str, Tensor]]] = {
     "fa": _own,
     "usf": _signed,
     "frsf": _signed,
@@ -277,24 +277,24 @@ FEEDBACK: dict[str, Callable[[Network, RuleState], dict[str, Tensor]]] = {
     "mirror": _own,
 }
 """V of the rules of layers, by the names of the weights."""
-WITHOUT_STATE = ("bp", "frozen")  # what they send follows from the network alone
+WITHOUT_STATE = ("bp", "frozen")  # their credit follows from the network alone
 
 
-Redrawn = tuple[dict[str, Any], RuleState]
-"""Whose equation sends it, by the options that differ from the rule's own; and what that rule owns."""
-Redraw = Callable[[RuleState, torch.Generator, Mapping[str, Tensor]], Redrawn]
-"""From the state at the end, a generator, and the blocks' matrices at initialisation, in their order."""
+_Redrawn = tuple[dict[str, Any], _State]
+"""Options of the rule whose equation applies, where they differ from the rule's own; and its new state."""
+_Redraw = Callable[[_State, torch.Generator, Mapping[str, Tensor]], _Redrawn]
+"""Arguments: the state at the end, a generator, and the matrices of the blocks at initialisation, in order."""
 
 
-def _between_states(state: RuleState, rng: torch.Generator, initial: Mapping[str, Tensor]) -> Redrawn:
+def _between_states(state: _State, rng: torch.Generator, initial: Mapping[str, Tensor]) -> _Redrawn:
     """FA: B_l ~ N(0, 1/d), d the width above; by layers, V with the size of W's initial entries."""
     if isinstance(state["matrices"], Mapping):
         return _between_layers(state, rng, initial)
     return {}, {"matrices": [torch.randn(b.shape, generator=rng) / b.shape[1] ** 0.5 for b in state["matrices"]]}
 
 
-def _between_layers(state: RuleState, rng: torch.Generator, initial: Mapping[str, Tensor]) -> Redrawn:
-    """A rule of layers: matrices that know nothing of W, as FA draws them."""
+def _between_layers(state: _State, rng: torch.Generator, initial: Mapping[str, Tensor]) -> _Redrawn:
+    """Rules of layers: random matrices, independent of W, as FA draws them."""
     matrices = {}
     for name, w in initial.items():
         size = norm(w.double().flatten().tolist()) / w.numel() ** 0.5
@@ -302,13 +302,13 @@ def _between_layers(state: RuleState, rng: torch.Generator, initial: Mapping[str
     return {"name": "fa", "level": "layer"}, {"matrices": matrices}
 
 
-def _from_the_output(state: RuleState, rng: torch.Generator, initial: Mapping[str, Tensor]) -> Redrawn:
+def _from_the_output(state: _State, rng: torch.Generator, initial: Mapping[str, Tensor]) -> _Redrawn:
     """DFA and DRTP: B_l ~ N(0, 1/C)."""
     return {}, {"matrices": _drawn_feedback([b.shape for b in state["matrices"]], rng)}
 
 
-def _blind_from_the_output(state: RuleState, rng: torch.Generator, initial: Mapping[str, Tensor]) -> Redrawn:
-    """Rules that learn DFA's matrices: DFA, whose matrices stay."""
+def _blind_from_the_output(state: _State, rng: torch.Generator, initial: Mapping[str, Tensor]) -> _Redrawn:
+    """Rules that learn DFA's matrices: DFA with fixed matrices."""
     matrices = state["matrices"] if "matrices" in state else state["net"].values()
     return {"name": "dfa"}, {"matrices": _drawn_feedback([b.shape for b in matrices], rng)}
 
@@ -317,7 +317,7 @@ def _drawn_feedback(shapes: list[torch.Size], rng: torch.Generator) -> list[Tens
     return [torch.randn(shape, generator=rng) * shape[1] ** -0.5 for shape in shapes]
 
 
-def _local_heads(state: RuleState, rng: torch.Generator, initial: Mapping[str, Tensor]) -> Redrawn:
+def _local_heads(state: _State, rng: torch.Generator, initial: Mapping[str, Tensor]) -> _Redrawn:
     """predsim: other heads, then other maps."""
     net = state["net"]
     with torch.random.fork_rng(devices=[]):
@@ -331,19 +331,19 @@ def _local_heads(state: RuleState, rng: torch.Generator, initial: Mapping[str, T
     return {}, {"net": fresh}
 
 
-def _inverses(state: RuleState, rng: torch.Generator, initial: Mapping[str, Tensor]) -> Redrawn:
+def _inverses(state: _State, rng: torch.Generator, initial: Mapping[str, Tensor]) -> _Redrawn:
     """DDTP: Q_l ~ N(0, 1/D), D numbers of the last state."""
     shapes = [learner["net"]["weight"].shape for learner in state["learners"]]
     drawn = [torch.empty(shape).normal_(std=shape[1] ** -0.5, generator=rng) for shape in shapes]
     return {}, {"learners": [{"net": {"weight": q}} for q in drawn]}
 
 
-def _predictor(state: RuleState, rng: torch.Generator, initial: Mapping[str, Tensor]) -> Redrawn:
+def _predictor(state: _State, rng: torch.Generator, initial: Mapping[str, Tensor]) -> _Redrawn:
     """State Bridge: another network."""
     return {}, {"net": _default_weights(state["net"], rng)}
 
 
-def _value(state: RuleState, rng: torch.Generator, initial: Mapping[str, Tensor]) -> Redrawn:
+def _value(state: _State, rng: torch.Generator, initial: Mapping[str, Tensor]) -> _Redrawn:
     """Credit Bridge at the same step: another network, a seed for its noise, other matrices for the warm-up."""
     net = _default_weights(state["value"]["net"], rng)
     torch.randint(2**62, (1,), generator=rng)
@@ -352,7 +352,7 @@ def _value(state: RuleState, rng: torch.Generator, initial: Mapping[str, Tensor]
 
 
 def _default_weights(like: Mapping[str, Tensor], rng: torch.Generator) -> dict[str, Tensor]:
-    """PyTorch's default weights of linear maps of these sizes, from a seed that is drawn."""
+    """PyTorch's default weights of linear layers of these sizes, from a seed that is drawn."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(int(torch.randint(2**62, (1,), generator=rng)))
         fresh: dict[str, Tensor] = {}
@@ -364,12 +364,12 @@ def _default_weights(like: Mapping[str, Tensor], rng: torch.Generator) -> dict[s
 
 
 def _place(name: str) -> tuple[str, int]:
-    """Where a layer stands among those that were built: entries before layers, each by its number."""
+    """The sort key of a layer in the order of construction: entries before layers, each by number."""
     kind, number = name.split(".")
     return kind, int(number)
 
 
-REDRAWN: dict[str, Redraw] = {
+REDRAWN: dict[str, _Redraw] = {
     "fa": _between_states,
     **dict.fromkeys(("usf", "frsf", "brsf", "kp", "mirror"), _between_layers),
     "dfa": _from_the_output,

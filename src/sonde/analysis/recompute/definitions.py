@@ -35,9 +35,9 @@ MetricKey = tuple[str, int | None]
 Definition = Callable[[SnapshotInputs], Iterator[tuple[MetricKey, Recomputed]]]
 
 _EPS = math.ulp(1)
-_MARGIN = 10  # times what rounding may change a loss: changes below that say nothing
+_MARGIN = 10  # times the effect of rounding on a loss: smaller changes are undefined
 _BATCH, _BATCHES = 128, 8  # of cross_batch_cosine
-_LEAD = 1e-5  # of the largest output: what float32 cannot tell apart
+_LEAD = 1e-5  # of the largest output: smaller differences are rounding in float32
 
 
 def _loss(inputs: SnapshotInputs) -> Iterator[tuple[MetricKey, Recomputed]]:
@@ -71,14 +71,14 @@ def _branch_ratio(inputs: SnapshotInputs) -> Iterator[tuple[MetricKey, Recompute
 def _branch_cosine(inputs: SnapshotInputs) -> Iterator[tuple[MetricKey, Recomputed]]:
     """Median over samples of cos(f_l, h_l), of residual blocks."""
     for l in range(inputs.depth):
-        samples = inputs.samples if inputs.net.residual else []  # a branch alone may have another shape
+        samples = inputs.samples if inputs.net.residual else []  # without a skip, a branch may change the shape
         cosines = [cosine(vector_of(s.branches[l]), vector_of(s.states[l])) for s in samples]
         defined = [c for c in cosines if c is not None]
         yield ("branch_cosine", l), _median_of_defined(defined)
 
 
 def _grad_norm(inputs: SnapshotInputs) -> Iterator[tuple[MetricKey, Recomputed]]:
-    """Median over samples of ‖g_l‖, g_l = ∂ℓ_i/∂h_l; and of ‖g_L‖/‖e‖ where there is an error."""
+    """Median over samples of ‖g_l‖, g_l = ∂ℓ_i/∂h_l; and of ‖g_L‖/‖e‖ where e is not 0."""
     for l in range(inputs.depth + 1):
         yield ("grad_norm", l), _median([norm(vector_of(s.gradients[l])) for s in inputs.samples])
     sizes = [(norm(vector_of(s.gradients[-1])), norm(entries(s.error))) for s in inputs.samples]
@@ -87,7 +87,7 @@ def _grad_norm(inputs: SnapshotInputs) -> Iterator[tuple[MetricKey, Recomputed]]
 
 
 def _grad_resolution(inputs: SnapshotInputs) -> Iterator[tuple[MetricKey, Recomputed]]:
-    """cos over the whole batch of g_l in the arithmetic of training and g_l in float64."""
+    """Cosine, over the whole batch, of g_l in the arithmetic of training with g_l in float64."""
     for l in range(inputs.depth + 1):
         rounded, exact = (
             [number for s in samples for number in vector_of(s.gradients[l])]
@@ -103,7 +103,7 @@ def _credit_norm(inputs: SnapshotInputs) -> Iterator[tuple[MetricKey, Recomputed
 
 
 def _credit_cosine(inputs: SnapshotInputs) -> Iterator[tuple[MetricKey, Recomputed]]:
-    """Mean over samples of cos(a_l, g_l), for the rule's credit, the gradient itself and chance."""
+    """Mean over samples of cos(a_l, g_l), for the rule's credit, the gradient itself and the null."""
     for ending, credits in inputs.candidates.items():
         for l, of_layer in enumerate(credits or []):
             yield (f"credit_cosine{ending}", l), _mean_cosine(inputs, l, of_layer)
@@ -120,7 +120,7 @@ def _mean_cosine(inputs: SnapshotInputs, layer: int, credits: list[Tensor]) -> R
 
 
 def _over_draws(metric: str, layer: int, drawn: list[Recomputed]) -> Iterator[tuple[MetricKey, Recomputed]]:
-    """Mean and sample standard deviation over the draws of chance that have a value."""
+    """Mean and sample standard deviation over the defined draws of the null."""
     if not drawn:
         return
     known = [value for value in drawn if value.number is not None]
@@ -178,7 +178,7 @@ def _rho(inputs: SnapshotInputs) -> Iterator[tuple[MetricKey, Recomputed]]:
 def _correlate(
     steps_NKd: list[Tensor], changes_NK: list[list[float]], rounded: list[float], credits: list[Tensor]
 ) -> Recomputed:
-    """Over the samples that were moved and whose predictions and changes are finite."""
+    """The correlation over the samples that moved and whose predictions and changes are finite."""
     predicted_NK = [entries((step_Kd * first_token(a)).sum(-1)) for a, step_Kd in zip(credits, steps_NKd, strict=True)]
     moved_N = [bool((step_Kd != 0).any()) for step_Kd in steps_NKd]
     used = [i for i, moved in enumerate(moved_N) if moved and finite(predicted_NK[i]) and finite(changes_NK[i])]
@@ -194,7 +194,7 @@ def _correlate(
 
 
 def _resolved(value: Recomputed, change: float, rounded: list[float]) -> Recomputed:
-    """Undefined where the change of loss that it comes from is not well above its rounding error."""
+    """The value, undefined where the change of loss is not well above its rounding error."""
     least = _MARGIN * root_mean_square(rounded)
     if value.number is None or change > 2 * least:
         return value
@@ -202,7 +202,7 @@ def _resolved(value: Recomputed, change: float, rounded: list[float]) -> Recompu
 
 
 def _rounding(inputs: SnapshotInputs, layer: int) -> list[float]:
-    """By how much rounding may change the loss of each sample, reached from h_l.
+    """The effect of rounding on the loss of each sample, computed from h_l.
 
     eps·(ℓ + Σ|e z| + Σ_{k ≥ l} Σ|g_k h_k|), a cross entropy counting as at least 1; plus the change of loss when
     every entry of h_l is moved by its last bit, up or down.
@@ -249,8 +249,7 @@ def _drift(inputs: SnapshotInputs) -> Iterator[tuple[MetricKey, Recomputed]]:
 
 
 def _weight_alignment(inputs: SnapshotInputs) -> Iterator[tuple[MetricKey, Recomputed]]:
-    """cos(V, W) and ‖V‖/‖W‖ of every matrix W of the blocks that a rule replaces by V on the way back; and their
-    mean over each block."""
+    """cos(V, W) and ‖V‖/‖W‖ of every matrix W that a rule replaces by V on the way back; and means over blocks."""
     for l in range(inputs.depth):
         found: dict[str, list[float | None]] = {"weight_alignment": [], "weight_ratio": []}
         for name, v in (inputs.feedback or {}).items():
@@ -272,7 +271,7 @@ def _activation_mean(inputs: SnapshotInputs) -> Iterator[tuple[MetricKey, Recomp
 
 
 def _activation_std(inputs: SnapshotInputs) -> Iterator[tuple[MetricKey, Recomputed]]:
-    """Its sample standard deviation."""
+    """Sample standard deviation over batch and units of the block's linear output, layers 1 … L."""
     for l, values in enumerate(_linear_outputs(inputs), start=1):
         middle, n = mean(values), len(values)
         std = norm([value - middle for value in values]) / math.sqrt(n - 1) if n > 1 else None
@@ -293,7 +292,7 @@ def _preact_grad_norm(inputs: SnapshotInputs) -> Iterator[tuple[MetricKey, Recom
 
 
 def _trace(inputs: SnapshotInputs) -> Iterator[tuple[MetricKey, Recomputed]]:
-    """Every unit of the first probe sample at every layer."""
+    """The value of every unit for the first probe sample, at every layer."""
     for l, h in enumerate(inputs.samples[0].states):
         for unit, value in enumerate(entries(h)):
             yield (f"state[{unit}]", l), Recomputed(value, 1)

@@ -20,11 +20,11 @@ Numbers = Sequence[float]
 
 
 class Recomputed(NamedTuple):
-    """A metric's number, None where it is undefined, and from how many samples it was computed.
+    """The number of a metric, None where undefined, and its number of samples.
 
-    `terms` is the mean size of what a mean was taken of: where they cancel, that is what rounding is relative to.
-    `either` marks a number so near to what the arithmetic resolves that it may as well be undefined; `rounding` is
-    by how much rounding alone may change it, where the definition knows.
+    `terms` is the mean size of the terms of a mean; rounding is relative to it where they cancel.  `either` marks a
+    number at the limit of the arithmetic, which may be stored as undefined.  `rounding` is the effect of rounding,
+    where the definition knows it.
     """
 
     number: float | None
@@ -56,7 +56,7 @@ def finite_median(values: Numbers) -> float:
 
 
 def norm(a: Numbers) -> float:
-    """√Σa², of the largest and the smallest numbers too."""
+    """√Σa², without overflow or underflow."""
     return math.hypot(*a)
 
 
@@ -73,7 +73,7 @@ def cosine(a: Numbers, b: Numbers) -> float | None:
 
 
 def correlation(x: Numbers, y: Numbers) -> tuple[float, float] | None:
-    """Pearson's, and the mean size of the products it is the mean of.
+    """Pearson's correlation, and the mean size of the products in it.
 
     None where one side has no spread beyond the rounding of its largest entry.
     """
@@ -101,13 +101,13 @@ def squared_error(z_KC: Tensor, y: Tensor) -> Tensor:
 
 
 def cross_entropy(z_KC: Tensor, y: Tensor) -> Tensor:
-    """log Σ_c exp z_c − z_y of K outputs for one label; the largest output is taken out of the sum."""
+    """log Σ_c exp z_c − z_y of K outputs for one label; the largest output is subtracted first."""
     z_KC = z_KC - z_KC.detach().max(-1, keepdim=True).values
     return torch.log(torch.exp(z_KC).sum(-1)) - z_KC[:, int(y)]
 
 
 def first_token(h: Tensor) -> Tensor:
-    """The vector 1×d that is read of a sample; of 1×T×d tokens, the first (CLS); of a map, all numbers."""
+    """The vector 1×d of a state: of 1×T×d tokens the first (CLS), of a map all numbers."""
     return h[:, 0] if h.ndim == 3 else h.flatten(1)
 
 
@@ -133,8 +133,8 @@ class Sample:
 
     def __init__(self, net: Network, x: Tensor, y: Tensor, loss: SampleLoss) -> None:
         self.net, self.x, self.y, self.sample_loss = net, x[None], y, loss
-        self.batch: list[Sample] = [self]  # the samples it was probed with, in order
-        self.place = 0  # its own among them
+        self.batch: list[Sample] = [self]  # the probe batch, in order
+        self.place = 0  # its position in the batch
         h = net.embed(self.x).detach().requires_grad_()
         states, branches = [h], []
         for block in net.blocks:
@@ -162,14 +162,14 @@ class Sample:
         return e_1C
 
     def losses_from(self, layer: int, h: Tensor) -> list[float]:
-        """The losses of copies of this sample whose h_l is each of these."""
+        """The losses of copies of this sample with these values of h_l."""
         with torch.no_grad():
             for block in list(self.net.blocks)[layer:]:
                 h = h + block(h) if self.net.residual else block(h)
             return entries(self.sample_loss(self.net.readout(h), self.y))
 
     def moved(self, layer: int, step_d: Tensor) -> Tensor:
-        """h_l with its vector (of tokens the first, of a map everything) moved."""
+        """A copy of h_l with a step added to its vector (`first_token`)."""
         h = self.states[layer].clone()
         first_token(h)[0].add_(step_d)
         return h
@@ -179,7 +179,7 @@ class Sample:
         return norm(vector) / math.sqrt(len(vector))
 
     def linear(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """The output of each block's first linear map or convolution, cut from the graph, and the gradient there."""
+        """The detached output of each block's first linear map or convolution, and the gradient at it."""
         for block in self.net.blocks:
             first = next((part for part in block.modules() if isinstance(part, nn.Linear | nn.Conv2d)), None)
             if first is None:
@@ -201,12 +201,12 @@ class Sample:
 
 SampleCredit = Callable[[Sample], list[Tensor]]
 Credits = list[list[Tensor]]
-"""Of every layer, and there of every sample."""
+"""Credits by layer, then by sample."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SnapshotInputs:
-    """A network in float64 and what its definitions need beside it."""
+    """A network in float64 and all other inputs of the definitions."""
 
     net: Network
     as_trained: Callable[[Network], Network]  # the same network in the arithmetic of training
@@ -217,12 +217,12 @@ class SnapshotInputs:
     seed: int
     epoch: int
     directions: int  # of rho
-    draws: int  # of chance, for cosine and rho
+    draws: int  # of the null of cosine and rho
     epsilon: float | None  # of rho; None: 1e-3 × RMS(h_l) of each sample
     etas: Sequence[float]  # of nudge
     credit: SampleCredit | None = None  # the rule's a_0 … a_L
-    redrawn: Callable[[torch.Generator], SampleCredit] | None = None  # the same had the rule drawn anew, if it draws
-    feedback: Mapping[str, Tensor] | None = None  # V by the name of the weight that it replaces
+    redrawn: Callable[[torch.Generator], SampleCredit] | None = None  # the credit after the rule's state is drawn again
+    feedback: Mapping[str, Tensor] | None = None  # V by the name of the weight W that it replaces
     initial: Mapping[str, Tensor] | None = None  # the weights at initialisation
 
     @property
@@ -265,12 +265,12 @@ class SnapshotInputs:
 
     @cached_property
     def candidates(self) -> dict[str, Credits | None]:
-        """The rule's credit and its ceiling, by the ending of their metrics' names."""
+        """The rule's credit and its ceiling, by the suffix of their metrics."""
         return {"": self.credits, "/bp": _by_layer([sample.gradients for sample in self.samples])}
 
     @cached_property
     def chance(self) -> list[Credits]:
-        """What chance sends in credit's place, drawn as the rule draws; the vectors that are read, one a sample."""
+        """The null: credits whose state is drawn again, or random vectors for rules without a state."""
         return [self._drawn(generator(self.seed, f"probe/null/{self.epoch}/{k}")) for k in range(self.draws)]
 
     def _drawn(self, rng: torch.Generator) -> Credits:
@@ -285,7 +285,7 @@ class SnapshotInputs:
 
 
 def normal(samples: int, states: Sequence[Tensor], rng: torch.Generator) -> Credits:
-    """Normal numbers in the shape of every state, drawn layer by layer for all samples at once."""
+    """Normal numbers in the shape of every state, drawn by layer for all samples at once."""
     drawn = [torch.randn(samples, *h.shape[1:], generator=rng).double() for h in states]
     return [[a[None] for a in of_layer] for of_layer in drawn]
 

@@ -50,12 +50,12 @@ class LastEpoch:
 
 @contextmanager
 def _fitting(folder: str, fix: str) -> Iterator[None]:
-    """Turn what goes wrong with stored tensors and options that do not fit each other into one line."""
+    """Raise one SondeError for any exception that stored tensors and options cause when they do not fit."""
     try:
         yield
     except SondeError:
         raise
-    except Exception as error:  # tensors of any shape, under any name, in a state of any nesting
+    except Exception as error:  # stored tensors may have any shape, name and nesting
         said = (str(error).strip().splitlines() or [""])[0][:200]
         raise SondeError(
             f"run {folder} cannot be recomputed: its tensors do not fit its configuration "
@@ -64,7 +64,7 @@ def _fitting(folder: str, fix: str) -> Iterator[None]:
 
 
 def read_last_epoch(folder: RunFolder, data_root: Place | None = None) -> LastEpoch:
-    """The last epoch of a stored run, without code of its plugins; a task from outside has to be named again."""
+    """Read the last epoch of a stored run.  No stored code runs: a plugin has to be named again."""
     with _fitting(folder.id, folder.fix):
         return _read_last_epoch(folder, data_root)
 
@@ -154,7 +154,7 @@ def _read_last_epoch(folder: RunFolder, data_root: Place | None) -> LastEpoch:
 
 
 def _as_trained(net: Network, precision: str) -> Network:
-    """In eval mode, in the dtype of the trained weights, with products in bfloat16 where training has them."""
+    """A copy in the dtype of training, with bfloat16 products where training has them."""
     net = copy.deepcopy(net).to(DTYPES[precision])
     if precision == "bf16":
         use_bf16(net)
@@ -167,7 +167,7 @@ def _as_trained(net: Network, precision: str) -> Network:
 def _plugin_credit(
     folder: RunFolder, description: dict[str, Any], config: RunConfig, net: Network, data: Data
 ) -> SampleCredit | None:
-    """The credit of a rule from outside, by its own code, one sample at a time; None where nobody named it here."""
+    """The credit of a plugin rule by its own code, one sample at a time; None where the plugin is not known."""
     try:
         rule = read(description["config"] | {"optimiser": {}, "probes": {}}).rule
     except SondeError:
@@ -192,12 +192,12 @@ def _plugin_credit(
 
 
 def _draws(config: RunConfig, epoch: int) -> int:
-    """How often chance was drawn: more often where ρ was measured."""
+    """How often the null was drawn: more often where ρ was measured."""
     return 20 if "rho" in config.probes.due(epoch, config.epochs) else 4
 
 
 def shaken(inputs: SnapshotInputs, eps: float) -> SnapshotInputs:
-    """The same with every weight moved by its last bit, up or down: what rounding may do to a metric."""
+    """A copy with every weight moved by its last bit, up or down, which shows the effect of rounding."""
     net, rng = copy.deepcopy(inputs.net), torch.Generator().manual_seed(0)
     with torch.no_grad():
         for p in net.parameters():
@@ -205,8 +205,8 @@ def shaken(inputs: SnapshotInputs, eps: float) -> SnapshotInputs:
     return replace(inputs, net=net)
 
 
-_FREE = 50_000_000  # weights that may be built whatever is stored: 400 MB in float64
-_WEIGHTS = 64  # times the stored ones, at most
+_FREE = 50_000_000  # weights that are always allowed: 400 MB in float64
+_WEIGHTS = 64  # at most this many times the stored weights
 _SAMPLES = 200_000_000  # numbers of all inputs of a task
 _STEPS = 1_000_000  # epochs of a schedule, directions of a probe
 
@@ -230,7 +230,7 @@ def _refuse_large(tree: Any, weights: bytes, where: str, fix: str) -> None:
 
 
 def _refuse_large_inputs(shape: tuple[int, ...], samples: int, where: str, fix: str) -> None:
-    """The same of a shape that follows from the options."""
+    """Raise where the inputs of a task would be too large."""
     _bound(math.prod(shape) * samples, _SAMPLES, "task", where, fix)
 
 
@@ -240,7 +240,7 @@ def _bound(asked: Any, most: int, part: str, where: str, fix: str) -> None:
 
 
 def _whole(section: Any) -> dict[str, int]:
-    """The whole numbers of a section; of a list, the largest."""
+    """The integer options of a section; the largest of a list."""
     found = {}
     for key, value in section.items() if isinstance(section, dict) else ():
         numbers = [one for one in (value if isinstance(value, list) else [value]) if type(one) is int]
