@@ -235,4 +235,4 @@ def explanations(name: str, known: Iterable[Explanation] = EXPLANATIONS) -> list
     if not found:
         every = {text.name for text in known} | {one.label.casefold() for one in DIAGNOSES.values() if one.label}
         raise SondeError(f"nothing is named {name!r}: {nearest(wanted, every, 'sonde explain')}")
-    return sorted(found, key=lambda text: text.kind != "word")  # what it is, before what is asked of it
+    return sorted(found, key=lambda text: (text.name == _FORMER_NAMES.get(wanted), text.kind != "word"))

@@ -49,7 +49,7 @@ def _first_names(names: Iterable[str]) -> str:
 
 
 def _owners(s: RunEvidence, parameters: list[dict[str, Any]]) -> list[str]:
-    return list(dict.fromkeys(s.owner(p["name"]) for p in parameters))
+    return [s.owner(p["name"]) for p in parameters]
 
 
 def not_in_optimiser(s: RunEvidence) -> Finding | None:
