@@ -235,7 +235,7 @@ def unnormalised_input(s: RunEvidence) -> Finding | None:
 
 def unnormalised_target(s: RunEvidence) -> Finding | None:
     """Regression targets that are large, in a run that failed."""
-    targets = s.trial("targets") or next(iter(s.facts.get("targets", [])), None) or {}
+    targets = s.targets
     more = _gain(s, "scaled targets", "standardised targets")
     if not (s.failed or (more and not s.learned)):
         return None

@@ -174,6 +174,16 @@ class RunEvidence:
         ]
 
     @cached_property
+    def loss_ops(self) -> frozenset[str]:
+        """Operations of the loss, as autograd names them."""
+        return frozenset(self.facts.get("loss_ops") or [])
+
+    @property
+    def targets(self) -> Mapping[str, Any]:
+        """Statistics of the targets, from experiments or from the first step; empty where they were not seen."""
+        return self.trial("targets") or next(iter(self.facts.get("targets", [])), None) or {}
+
+    @cached_property
     def parameters(self) -> list[dict[str, Any]]:
         return list(self.facts.get("parameters", []))
 
@@ -239,7 +249,7 @@ class RunEvidence:
         if self.audited is not None:
             known: float | None = self.facts["constant_loss"]
             return known
-        shape, ops = self.facts.get("output_shape") or [], set(self.facts.get("loss_ops") or [])
+        shape, ops = self.facts.get("output_shape") or [], self.loss_ops
         if not shape or not ops or self.first_loss is None:
             return None
         named, binary = ops & CLASS_LOSSES, ops & BINARY_LOSSES
@@ -260,7 +270,7 @@ class RunEvidence:
         As it is (samples × classes × …), or as the loss sees it (places × classes); where neither is known, the one
         axis that the targets lack.
         """
-        shape, ops = self.facts["output_shape"], set(self.facts["loss_ops"])
+        shape, ops = self.facts["output_shape"], self.loss_ops
         if len(shape) == 2:
             return int(shape[-1])
         if ops & _MAP_LOSSES and not ops & {"Transpose", "Permute"}:
@@ -275,7 +285,7 @@ class RunEvidence:
     @cached_property
     def is_distance(self) -> bool:
         """Whether the loss consists of the operations of a mean distance only."""
-        ops = set(self.facts.get("loss_ops") or [])
+        ops = self.loss_ops
         of_numbers = bool(ops & _DISTANCE_LOSSES) or ops >= {"Mean", "Abs", "Sub"}
         return of_numbers and not ops - _DISTANCE_LOSSES - _SHAPE_OPS - {"Mean", "Abs", "Sub", "Expand"}
 

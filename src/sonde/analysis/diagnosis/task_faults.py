@@ -28,7 +28,7 @@ def wrong_label_shape(s: RunEvidence) -> Finding | None:
 def _broadcasts(s: RunEvidence) -> Finding | None:
     """From the operations of the loss: N outputs became N×N numbers."""
     shape, largest = s.facts.get("output_shape") or [], s.facts.get("loss_shape") or []
-    ops = set(s.facts.get("loss_ops") or [])
+    ops = s.loss_ops
     if len(shape) != 2 or shape[1] != 1 or shape[0] < 2 or s.learned or ops & _PAIRWISE_OPS:
         return None
     if largest != [shape[0], shape[0]]:
@@ -89,7 +89,7 @@ def wrong_loss(s: RunEvidence) -> Finding | None:
 
 def _below_zero(s: RunEvidence) -> Finding | None:
     """From rows: a cross-entropy far below zero has the wrong sign, or gets no log-probabilities."""
-    ops = set(s.facts.get("loss_ops") or [])
+    ops = s.loss_ops
     if not ops & (CLASS_LOSSES | BINARY_LOSSES) or s.last_loss is None or s.last_loss > BELOW_ZERO:
         return None
     raw = "NllLoss" in ops and not ops & {"LogSoftmax", "Log"} and s.facts.get("output_op") not in ("LogSoftmax", "Log")
@@ -99,7 +99,7 @@ def _below_zero(s: RunEvidence) -> Finding | None:
 
 def wrong_output_activation(s: RunEvidence) -> Finding | None:
     """A last activation that cannot reach the minimum of the loss.  A model that a linear head follows is not asked."""
-    if {*(s.facts.get("loss_ops") or []), *(s.trial("output", "operations_after") or [])} & {*LINEAR_OPS}:
+    if (s.loss_ops | {*(s.trial("output", "operations_after") or [])}) & {*LINEAR_OPS}:
         return None
     operation = str(s.trial("output", "operation") or s.facts.get("output_op") or "")
     floor, trivial, reach = (s.trial("loss", key) for key in ("floor", "trivial", "floor_in_range"))
@@ -115,7 +115,7 @@ def wrong_output_activation(s: RunEvidence) -> Finding | None:
     beyond = _out_of_bounds(s, operation)
     if beyond:
         return found("wrong_output_activation", "certain", beyond, modules=modules)
-    shape, after = s.facts.get("output_shape") or [], s.facts.get("loss_ops") or []
+    shape, after = s.facts.get("output_shape") or [], s.loss_ops
     own = "LogSoftmax" in after
     said = ""
     if s.trial("output", "sums_over_batch"):
@@ -153,7 +153,7 @@ def _out_of_bounds(s: RunEvidence, operation: str) -> str:
 
 def wrong_labels(s: RunEvidence) -> Finding | None:
     """Targets that are constant, or unrelated to the inputs."""
-    targets = s.trial("targets") or next(iter(s.facts.get("targets", [])), None) or {}
+    targets = s.targets
     samples = s.trial("samples") or next(iter(targets.get("shape") or [0]), 0)
     outputs = s.trial("output", "shape") or s.facts.get("output_shape") or []
     if samples >= SEVERAL_SAMPLES and targets.get("std") == 0:
