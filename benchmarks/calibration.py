@@ -24,13 +24,11 @@ import torch
 from jinja2 import StrictUndefined, Template
 from torch import Tensor
 
-from sonde.analysis.audit import Judge, RecipeAudit, RuleAudit, RunAudit, audit
-from sonde.analysis.credit_question import at_layers, critical
+from sonde.analysis.audit import AuditCache, RecipeAudit, RuleAudit, RunAudit, audit
 from sonde.analysis.ended import complete
-from sonde.analysis.questions import margin
+from sonde.analysis.questions import Thresholds, credit_at_layers, critical_t, margin_over_frozen
 from sonde.analysis.readings import Layout, MeasuredRun
 from sonde.analysis.recovery import recovered
-from sonde.analysis.thresholds import Thresholds
 from sonde.config import Optimiser, Probing, RunConfig, name_of
 from sonde.core.formatting import number, percent, said_share, signed
 from sonde.metrics.probes import DRAWS, PROBES, Context, Snapshot, take
@@ -115,7 +113,7 @@ def count(store: Path) -> dict[str, Any]:
     """Everything the page says, from the runs of the store."""
     small = store / "small"
     stored = load(small)
-    judge, thresholds = Judge(stored), Thresholds()
+    judge, thresholds = AuditCache(stored), Thresholds()
     recipes = audit(stored, thresholds, judge).recipes
     return {
         "when": f"{datetime.now(UTC):%Y-%m-%d}",
@@ -229,7 +227,7 @@ def of(recipe: RecipeAudit, rule: str) -> RuleAudit | None:
     return next((known for known in recipe.rules if known.rule == rule), None)
 
 
-def healthy(recipe: RecipeAudit, judge: Judge) -> dict[str, Any]:
+def healthy(recipe: RecipeAudit, judge: AuditCache) -> dict[str, Any]:
     """BP of one recipe: how often each question fired, the extremes, and D4 over all seeds and over few."""
     bp, frozen = of(recipe, "bp"), of(recipe, "frozen")
     assert bp is not None
@@ -263,9 +261,9 @@ def of_few(bp: RuleAudit, base: dict[int, MeasuredRun]) -> "Counter[str]":
     """D4 of every choice of a few seeds, and what the mean of the other seeds says, which had no part in it."""
     found: Counter[str] = Counter()
     for some in itertools.combinations(bp.runs, FEW):
-        verdict = margin("bp", [run.run for run in some], base, "", bp.thresholds.confidence)
+        verdict = margin_over_frozen("bp", [run.run for run in some], base, "", bp.thresholds.confidence)
         others = [run.run for run in bp.runs if run not in some]
-        truth = margin("bp", others, base, "", bp.thresholds.confidence).points.mean
+        truth = margin_over_frozen("bp", others, base, "", bp.thresholds.confidence).points.mean
         found[f"{verdict.outcome}, others {'above' if truth > 0 else 'below'}"] += 1
     return found
 
@@ -326,7 +324,7 @@ def judged(store: Path, run: str, rule: Rule) -> "Counter[str]":
             math.sqrt(one / (snapshot.states[0].shape[-1] * len(x)) + other / (context.directions * len(x)))
             for one, other in ((1, 0), (1, 1))
         ]
-        for layer in at_layers(as_run(readings, snapshot.depth), 1, Thresholds()):
+        for layer in credit_at_layers(as_run(readings, snapshot.depth), 1, Thresholds()):
             if layer.standing == "given":
                 continue
             counts["layers"] += 1
@@ -633,7 +631,7 @@ def page(known: dict[str, Any]) -> str:
         draws=DRAWS,
         strangers=STRANGERS,
         networks=NETWORKS,
-        critical=f"{critical(known['thresholds']['deviations'], DRAWS) * math.sqrt(1 + 1 / DRAWS):.2f}",
+        critical=f"{critical_t(known['thresholds']['deviations'], DRAWS) * math.sqrt(1 + 1 / DRAWS):.2f}",
         verdicts={word: sum(line["outcome"] == word for line in lines) for word in ("helps", "hurts", "undecided")},
         by_few=by_few(of_recipes(lines)),
         helping=sum(line["runs"] for line in lines if line["outcome"] != "hurts"),

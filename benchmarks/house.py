@@ -35,9 +35,8 @@ SHAPES = (
         "Kind",
         "Entry",
         "WatchedPart",
-        "StoredEnd",
     ),
-    *("RunValues", "Signs", "RunAudit", "RunFolder", "Manifest"),
+    *("RunValues", "RunEvidence", "RunFolder", "Manifest"),
     "store/index.py:Line",
 )
 """Classes that hold one stored run, or a part of one, under a shape of their own; with a file where others share it."""
@@ -52,8 +51,7 @@ TO_ADD = {
         "src/sonde/rules/dfa.py": "the class",
         "src/sonde/rules/__init__.py": "its line in RULES",
         "src/sonde/core/run_ids.py": "its options",
-        "src/sonde/analysis/recompute/credits.py": "its credit for one sample: contract test",
-        "src/sonde/analysis/recompute/redrawn.py": "how its null is drawn",
+        "src/sonde/analysis/recompute/credits.py": "its credit for one sample and its null: contract test",
         "src/sonde/show/figures/style.py": "colour, marker and line: test_figures_drawing",
         "src/sonde/show/figures/cohort.py": "its place among the rules",
         "docs/rules.md.jinja": "its section",
@@ -64,12 +62,9 @@ TO_ADD = {
         "tests/equivalence/test_rules_in_exact_limits.py": "its exact limit",
     },
     "diagnosis": {
-        "src/sonde/analysis/diagnosis/wiring_faults.py": "the function",
-        "src/sonde/analysis/diagnosis/diagnose.py": "its line in DIAGNOSES and EXPLAINS",
-        "src/sonde/analysis/explanations/diagnoses.py": "its text",
-        "docs/hooks/pictures_watched.py": "its picture, which the site demands",
-        "tests/faulty_programs.py": "a program that has the fault",
-        "tests/unit/test_diagnosis.py": "its test",
+        "src/sonde/analysis/diagnosis/network_faults.py": "the function, its text, what it explains and its place",
+        "tests/faulty_programs.py": "a program that has the fault, which test_diagnosis runs",
+        "docs/examples/runs": "its run, for the picture: python docs/examples/train.py",
     },
 }
 """What a contract demands of somebody who adds one: file → what for.  A file that is gone is not counted."""

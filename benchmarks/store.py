@@ -16,7 +16,7 @@ from typing import Any
 import polars as pl
 
 import sonde
-from sonde.analysis.audit import METRICS
+from sonde.analysis.audit import AUDIT_METRICS
 from sonde.analysis.overview import SHOWN
 from sonde.config import RunConfig, to_tree
 from sonde.store import index
@@ -141,7 +141,7 @@ def _repeat(root: Path, short: RunConfig, long: RunConfig) -> None:
     (root / "long").mkdir(parents=True, exist_ok=True)
     manifest, rows = source.read()
     target.create(to_tree(long), source.description()["about"])
-    last = rows.filter(pl.col("metric").is_in([*METRICS, *SHOWN]), epoch=short.epochs).drop("epoch")
+    last = rows.filter(pl.col("metric").is_in([*AUDIT_METRICS, *SHOWN]), epoch=short.epochs).drop("epoch")
     epochs = pl.DataFrame({"epoch": range(long.epochs + 1)}, schema={"epoch": pl.Int64})
     wobble = 1 + 1e-6 * pl.col("epoch")  # no value of a run is that of the epoch before
     many = epochs.join(last, how="cross").with_columns(pl.lit(long.id).alias("run"), pl.col("value") * wobble)

@@ -617,7 +617,7 @@ MUTANTS = (
     ),
     Mutant(
         "D3 passes a credit below chance",
-        "analysis/credit_question.py",
+        "analysis/questions.py",
         'layer.standing in ("at", "below", "disagree")',
         'layer.standing in ("at", "disagree")',
         "unit/test_audit.py",
@@ -746,8 +746,8 @@ MUTANTS = (
     Mutant(
         "recompute forgives a thousandth",
         "analysis/recompute/comparison.py",
-        "EXACT = 1e-9",
-        "EXACT = 1e-3",
+        "FLOAT64_TOLERANCE = 1e-9",
+        "FLOAT64_TOLERANCE = 1e-3",
         "unit/test_recompute.py -k 'hundred_millionth or other_feedback'",
     ),
     Mutant(

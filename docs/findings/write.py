@@ -28,11 +28,10 @@ from record import (
     record_answer,
 )
 
-from sonde.analysis.audit import Audit, RecipeAudit, audit
+from sonde.analysis.audit import STREAM_LABEL, Audit, RecipeAudit, audit
+from sonde.analysis.audit_text import audit_columns, audit_rows, sentence
 from sonde.analysis.ended import complete
-from sonde.analysis.recipe_table import columns, lines
-from sonde.analysis.recovery import QUANTITIES, STREAM, Recovered, foretelling, shares
-from sonde.analysis.verdict import sentence
+from sonde.analysis.recovery import RECOVERY_QUANTITIES, Recovered, rank_correlations, recovery_by_recipe
 from sonde.config import change, label_of
 from sonde.core.formatting import number, said_share
 from sonde.rules import RULES
@@ -98,8 +97,8 @@ def pages(stored: Runs) -> dict[str, str]:
         "above_record": above_record,
         "at_full_scale": at_full_scale,
         "audit": audit,
-        "QUANTITIES": QUANTITIES,
-        "columns": columns,
+        "quantities": RECOVERY_QUANTITIES,
+        "columns": audit_columns,
         "changed_recipes": changed_recipes,
         "changed_runs": changed_runs,
         "labels": [label_of("rule", RULES[rule]()) for rule in CHANGED_RULES],
@@ -118,7 +117,7 @@ def pages(stored: Runs) -> dict[str, str]:
         "hours": hours,
         "hours_of_all": hours_of_all,
         "in_order": in_order,
-        "lines": lines,
+        "lines": audit_rows,
         "made_on": made_on,
         "rows_of": rows_of,
         "sentence": sentence,
@@ -252,7 +251,7 @@ def title(recipe: RecipeAudit) -> str:
 
 def with_shares(audited: Audit) -> list[tuple[RecipeAudit, list[Recovered]]]:
     """The recipes of which a rule can be compared with its backprop and its frozen blocks."""
-    return [(recipe, rules) for recipe, rules in shares(audited) if any(one.share.n for one in rules)]
+    return [(recipe, rules) for recipe, rules in recovery_by_recipe(audited) if any(one.share.n for one in rules)]
 
 
 def shares_of(rules: Sequence[Recovered]) -> list[list[str]]:
@@ -277,15 +276,15 @@ def foretold(audited: Audit) -> list[list[str]]:
             f"{one.n} ({one.runs})",
             "undefined" if one.reason else number(one.correlation),
             one.reason or one.said_chance,
-            "–" if one.quantity == STREAM else number(one.given_stream),
+            "–" if one.quantity == STREAM_LABEL else number(one.given_stream),
         ]
-        for one in foretelling(audited)
+        for one in rank_correlations(audited)
     ]
 
 
 def foretold_sentence(audited: Audit) -> str:
     """The strongest, in words; and those that are not told from chance."""
-    known = [one for one in foretelling(audited) if one.reason is None]
+    known = [one for one in rank_correlations(audited) if one.reason is None]
     if not known:
         return "No quantity has enough rules for a rank correlation."
     best = known[0]

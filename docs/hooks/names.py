@@ -6,8 +6,7 @@ from typing import Any
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
-from sonde.analysis.explanations.by_name import EXPLANATIONS, documented
-from sonde.analysis.explanations.explanation import Explanation
+from sonde.analysis.explanations import EXPLANATIONS, Explanation, documented
 from sonde.plugins import OURS
 
 PAGES = {

@@ -16,7 +16,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from sonde.analysis.explanations.diagnoses import DIAGNOSES
+from sonde.analysis.explanations import EXPLANATIONS
 from sonde.rules import RULES
 from sonde.show.figures import FIGURES
 from sonde.show.figures.render import cached_picture, fix_layout
@@ -37,7 +37,7 @@ def _png(figure: Figure) -> bytes:
 
 
 def _draw(kind: str, name: str) -> Drawn:
-    if kind == "diagnosis" and name in pictures_watched.PICTURES:
+    if kind == "diagnosis" and pictures_watched.has_picture(name):
         figure, caption = pictures_watched.draw_watched(name)
     elif kind == "rule":
         figure, caption = pictures_trained.draw_rule(name)
@@ -53,7 +53,12 @@ NAMES = {
     "probe": tuple(pictures_trained.PICTURES["probe"]),
     "rule": tuple(RULES),
     "question": tuple(pictures_trained.PICTURES["question"]),
-    "diagnosis": tuple(text.name for text in DIAGNOSES),
+    "diagnosis": tuple(
+        text.name
+        for text in EXPLANATIONS
+        if text.kind == "diagnosis"
+        and (text.name in pictures_trained.PICTURES["diagnosis"] or pictures_watched.has_picture(text.name))
+    ),
 }
 _drawn: dict[tuple[str, str], Drawn] = {}
 

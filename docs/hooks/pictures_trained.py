@@ -11,7 +11,7 @@ import polars as pl
 from matplotlib.figure import Figure
 
 from sonde.analysis.ended import lines
-from sonde.analysis.thresholds import Thresholds
+from sonde.analysis.questions import Thresholds
 from sonde.metrics import TRAINED, base_of, label_of
 from sonde.show.figures import Evidence
 from sonde.show.figures.contrast import Case, Measure, draw_contrast, draw_portrait, keep_lines
@@ -105,7 +105,7 @@ PICTURES: dict[str, dict[str, Trained | Ready]] = {
     },
     "diagnosis": {"not_learning": Trained("residual", "train_loss", "res_mlp", "plain_mlp")},
     "question": {
-        "growth": Trained(
+        "state_explosion": Trained(
             "audit",
             "growth",
             "bp",
@@ -115,7 +115,7 @@ PICTURES: dict[str, dict[str, Trained | Ready]] = {
             level=LIMITS.growth,
             of=_largest,
         ),
-        "gradient": Trained(
+        "gradient_collapse": Trained(
             "rules",
             "rho/bp",
             "bp",
@@ -124,8 +124,8 @@ PICTURES: dict[str, dict[str, Trained | Ready]] = {
             level=LIMITS.ceiling,
             words=("Resolved", "Resolved, too"),
         ),
-        "credit": Trained("rules", "rho", "mirror", "drtp"),
-        "worth": Trained("digits", "test_acc", "bp", "drtp", frame="frozen"),
+        "credit_at_chance": Trained("rules", "rho", "mirror", "drtp"),
+        "blocks_hurt": Trained("digits", "test_acc", "bp", "drtp", frame="frozen"),
     },
 }
 """A probe without a line here has no picture."""

@@ -8,7 +8,7 @@ import polars as pl
 from matplotlib.figure import Figure
 
 from sonde.analysis.diagnosis.diagnose import diagnose
-from sonde.analysis.diagnosis.of_store import signs_of
+from sonde.analysis.diagnosis.run_evidence import evidence_of_watched
 from sonde.metrics import WATCHED
 from sonde.show.figures.caption import Group
 from sonde.show.figures.contrast import Case, Measure, draw_contrast
@@ -40,12 +40,9 @@ def _loss(good: str, *, log: bool = False, bad: str | None = None) -> Watched:
     return Watched("loss", good, log=log, bad=bad)
 
 
-PICTURES = {
+_PICTURES = {
     "nan_origin": _loss("regression"),
     "wrong_label_shape": _loss("regression"),
-    "wrong_loss": _loss("plain"),
-    "wrong_output_activation": _loss("plain"),
-    "wrong_labels": _loss("plain"),
     "detached_graph": Watched("weight_grad_norm", "checkers", "place"),
     "not_in_optimiser": Watched("update_ratio", "plain", "place"),
     "frozen_parameters": Watched("update_ratio", "checkers", "place"),
@@ -60,7 +57,6 @@ PICTURES = {
     "attention_collapse": Watched("attention_entropy", "attention"),
     "over_regularised": Watched("weight_norm", "plain", module="0.weight"),
     "lr_too_high": Watched("update_ratio", "plain", module="2.weight", log=True),
-    "too_few_steps": _loss("plain"),
     "lr_too_low": Watched("update_ratio", "plain", module="2.weight", log=True),
     "saturated_units": Watched("saturated_share", "tanh", "place", at=0),
     "dead_units": Watched("dead_share", "plain", "place"),
@@ -70,6 +66,17 @@ PICTURES = {
     "loss_spike": _loss("plain", log=True, bad="stale_gradients"),
     "gradient_noise": Watched("grad_noise", "plain", module="(model)", bad="vanishing_gradient"),
 }
+"""Pictures that are not the default: the loss of the faulty program beside that of the program `plain`."""
+
+
+def _picture(diagnosis: str) -> Watched:
+    return _PICTURES.get(diagnosis) or _loss("plain")
+
+
+def has_picture(diagnosis: str) -> bool:
+    """Whether docs/examples/runs holds the faulty program: the one chosen above, or that of the diagnosis' name."""
+    faulty = _picture(diagnosis).bad or diagnosis
+    return any(run.label == faulty for run in _examples().watched)
 
 
 @dataclass(frozen=True)
@@ -100,7 +107,7 @@ def _examples() -> Runs:
 
 
 def draw_watched(diagnosis: str) -> tuple[Figure, str]:
-    what = PICTURES[diagnosis]
+    what = _picture(diagnosis)
     runs = {"healthy": _run(what.good), "faulty": _run(what.bad or diagnosis)}
     stored = _examples().rows.filter(metric=what.metric).with_columns(seed=pl.lit(0, pl.Int64))
     parts, cases, moments = [], [], set()
@@ -144,6 +151,6 @@ def draw_watched(diagnosis: str) -> tuple[Figure, str]:
 
 def _said(diagnosis: str, run: WatchedRun) -> str:
     """What `sonde diagnose` says of the faulty one."""
-    found = diagnose(signs_of(run, _examples().rows))
+    found = diagnose(evidence_of_watched(run, _examples().rows))
     finding = next(one for one in found if one.name == diagnosis)
     return f"`sonde diagnose` of the faulty one, {finding.level}: {' '.join(finding.evidence)}"

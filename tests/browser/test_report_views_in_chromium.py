@@ -12,7 +12,7 @@ import pytest
 from chromium import Opened, chromium, missing, open_page
 
 from report_stores import NASTY, rename, write_run, write_study
-from sonde.analysis.explanations.by_name import explanations
+from sonde.analysis.explanations import explanations
 from sonde.cli.report import report as write_report
 from sonde.config import change
 from sonde.studies import STUDIES

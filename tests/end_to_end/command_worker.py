@@ -13,7 +13,7 @@ PRELOADED = [
     "matplotlib.backends.backend_pdf",
     "sonde.analysis.audit",
     "sonde.engine.worker",
-    "sonde.analysis.diagnosis.of_store",
+    "sonde.analysis.diagnosis.diagnose",
     "sonde.show.figures.render",
     "sonde.show.exporters.tables",
     "sonde.show.report.page",

@@ -15,7 +15,7 @@ import polars as pl
 import pytest
 
 from sonde.analysis.audit import audit
-from sonde.analysis.recovery import foretelling, shares
+from sonde.analysis.recovery import rank_correlations, recovery_by_recipe
 from sonde.core.formatting import number
 from sonde.store.load import load
 from sonde.store.stored import Runs
@@ -116,7 +116,7 @@ def test_issue_27_item_6_the_overview_counts_how_much_of_each_study_is_there(wri
 
 
 def test_issue_27_item_6_shares_of_one_run_have_their_error_and_none_counts_twice(stored: Runs) -> None:
-    found = shares(audit(stored))
+    found = recovery_by_recipe(audit(stored))
     assert all((one.share.n == 1) != math.isnan(one.test_error) for _, rules in found for one in rules if one.share.n)
     text = (FINDINGS / "recovery.md").read_text()
     assert "| KP | 1 | 97 ± 4 % |" in text
@@ -129,7 +129,7 @@ def test_issue_27_item_6_beside_the_nudge_stands_that_of_bp_and_what_the_stream_
     writer: ModuleType, stored: Runs
 ) -> None:
     audited = audit(writer.with_accuracy(stored))
-    known = {one.quantity: one for one in foretelling(audited)}
+    known = {one.quantity: one for one in rank_correlations(audited)}
     nudge, of_bp = known["nudge, η = 0.01"], known["nudge of BP's gradient, η = 0.01"]
     assert nudge.correlation == pytest.approx(-0.95, abs=0.01)
     assert of_bp.correlation == pytest.approx(-0.88, abs=0.01)

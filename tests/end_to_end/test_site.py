@@ -13,7 +13,7 @@ pytest.importorskip("material", reason="pip install 'sonde[docs]'")
 pytest.importorskip("mkdocstrings", reason="pip install 'sonde[docs]'")
 pytest.importorskip("latex2mathml", reason="pip install 'sonde[docs]'")
 
-from sonde.analysis.explanations.by_name import EXPLANATIONS
+from sonde.analysis.explanations import EXPLANATIONS
 from sonde.plugins import OURS
 
 ROOT = Path(__file__).parents[2]

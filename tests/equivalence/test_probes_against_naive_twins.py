@@ -12,11 +12,9 @@ from torch import Tensor, nn
 
 from conftest import regression
 from networks import NETWORKS, D, loss_of, moved, read, samples
-from sonde.analysis.recompute.credits import sent_error
-from sonde.analysis.recompute.definitions import DEFINITIONS, grad_resolution
-from sonde.analysis.recompute.redrawn import from_the_output
-from sonde.analysis.recompute.sample import Sample, cross_entropy, squared_error
-from sonde.analysis.recompute.setting import Setting
+from sonde.analysis.recompute.credits import CREDITS, REDRAWN
+from sonde.analysis.recompute.definitions import DEFINITIONS
+from sonde.analysis.recompute.sample import Sample, SnapshotInputs, cross_entropy, squared_error
 from sonde.core.generators import generator
 from sonde.metrics.probes import PROBES, Context, take
 from sonde.models import MODELS, ConvNet, PlainMLP, ResNet
@@ -70,7 +68,7 @@ def test_every_probe_equals_its_naive_twin(case: str) -> None:
     )
     snapshot = take(net, x[:N], y[:N], loss, context)
     readings = read(snapshot)
-    setting = Setting(
+    setting = SnapshotInputs(
         net=copy.deepcopy(net).double().eval(),
         as_trained=lambda net: copy.deepcopy(net).float(),
         classifies=signature.classifies,
@@ -83,14 +81,14 @@ def test_every_probe_equals_its_naive_twin(case: str) -> None:
         draws=5,
         epsilon=None,
         etas=(0.001, 0.01, 0.1),
-        credit=lambda sample: sent_error(sample, assignment.state_dict(), {}, 1),
+        credit=lambda sample: CREDITS["dfa"](sample, assignment.state_dict(), {}, 1),
         redrawn=lambda rng: partial(
-            sent_error, state=from_the_output(assignment.state_dict(), rng, {})[1], options={}, steps=1
+            CREDITS["dfa"], state=REDRAWN["dfa"](assignment.state_dict(), rng, {})[1], options={}, steps=1
         ),
         initial=initial,
     )
     expected = {key: value for name in PROBES for key, value in DEFINITIONS[name](setting)}
-    expected |= dict(grad_resolution(setting))
+    expected |= dict(DEFINITIONS["grad_resolution"](setting))
     assert readings.keys() == expected.keys()
     for key, value in expected.items():
         reading = readings[key]

@@ -26,13 +26,10 @@ from stored_runs import (
 
 from conftest import tiny_config
 from old_stores import unpack
-from sonde.analysis.audit import METRICS, Audit, RuleAudit, audit, read
+from sonde.analysis.audit import AUDIT_METRICS, Audit, RuleAudit, audit, read_for_audit
+from sonde.analysis.audit_text import audit_columns, audit_footnotes, audit_rows, sentence, verdict
 from sonde.analysis.comparison import compare
-from sonde.analysis.credit_question import critical
-from sonde.analysis.questions import Answer
-from sonde.analysis.recipe_table import columns, footnotes, lines
-from sonde.analysis.thresholds import Thresholds
-from sonde.analysis.verdict import sentence, verdict
+from sonde.analysis.questions import AuditAnswer, Thresholds, critical_t
 from sonde.cli.audit import as_json
 from sonde.config import Probing
 from sonde.core.errors import SondeError
@@ -69,7 +66,7 @@ def of_rule(found: Audit, rule: str) -> RuleAudit:
     return one
 
 
-def answers(make: Make, question: str, rule: str = "dfa", **thresholds: float) -> list[Answer]:
+def answers(make: Make, question: str, rule: str = "dfa", **thresholds: float) -> list[AuditAnswer]:
     found = audit(with_frozen(rule, make), Thresholds(**thresholds))
     return [known.answers[question] for known in of_rule(found, rule).runs]
 
@@ -224,7 +221,7 @@ def test_an_older_store_answers_d2_from_the_ceiling_and_says_what_was_not_measur
     assert "‖g_L‖·‖h_L‖/‖e‖ is 0.92 of its value at init" in words
     for answer in answers(lacking("grad_resolution", "rho"), "D2"):
         assert answer.fired is None
-        assert "train it anew" in (answer.reason or "")
+        assert "train the run again" in (answer.reason or "")
 
 
 # D3
@@ -328,7 +325,7 @@ def test_students_t_keeps_a_false_excess_as_rare_with_few_draws_as_it_is_of_a_no
     for _ in range(trials):
         own, *others = (rng.gauss(0, 1) for _ in range(draws + 1))
         mean, std = statistics.fmean(others), statistics.stdev(others)
-        exceeded += (own - mean) / (std * math.sqrt(1 + 1 / draws)) > critical(2.0, draws)
+        exceeded += (own - mean) / (std * math.sqrt(1 + 1 / draws)) > critical_t(2.0, draws)
         naive += own - mean > 2 * std
     assert exceeded / trials == pytest.approx(0.0228, abs=0.004)
     assert naive / trials > 0.06
@@ -342,7 +339,7 @@ def test_a_null_that_was_not_drawn_as_the_rule_draws_leaves_d3_undefined() -> No
 
     for answer in answers(older, "D3"):
         assert answer.fired is None
-        assert "not drawn as the rule draws: train it anew" in (answer.reason or "")
+        assert "not drawn as the rule draws: train the run again" in (answer.reason or "")
 
 
 @pytest.mark.parametrize("ceiling", [0.31, "below what float64 resolves"])
@@ -356,11 +353,11 @@ def test_the_ceiling_decides_whether_the_credit_may_be_read_at_all(ceiling: Valu
         assert early is not None
         assert early.fired is False
     found = audit(with_frozen("dfa", make))
-    at = list(columns(found.recipes[0])).index("cosine, layers 1–3 (null, BP)")
+    at = list(audit_columns(found.recipes[0])).index("cosine, layers 1–3 (null, BP)")
     d2 = "none fired; D2 undefined, D3 not evidence" if isinstance(ceiling, str) else "D2; D3 not evidence"
     assert verdict(of_rule(found, "dfa")) == d2
-    assert lines(found.recipes[0])[0][at].endswith("†")
-    assert any("DFA: † not evidence: ρ of BP's own gradient" in note for note in footnotes(found.recipes[0]))
+    assert audit_rows(found.recipes[0])[0][at].endswith("†")
+    assert any("DFA: † not evidence: ρ of BP's own gradient" in note for note in audit_footnotes(found.recipes[0]))
     if not isinstance(ceiling, str):
         assert not any(answer.fired is None for answer in answers(make, "D3", ceiling=0.3))
 
@@ -511,7 +508,7 @@ def test_without_a_frozen_baseline_of_this_recipe_d4_is_undefined_and_unpaired_s
     assert (partly.margin.points.n, partly.margin.outcome) == (2, "helps")
     assert partly.margin.without == {456: "it has no partner in the baseline"}
     assert "n = 2" in sentence(partly)
-    assert any("seed 456 is not paired with frozen" in note for note in footnotes(found.recipes[0]))
+    assert any("seed 456 is not paired with frozen" in note for note in audit_footnotes(found.recipes[0]))
 
 
 def test_several_frozen_baselines_are_not_averaged() -> None:
@@ -614,9 +611,9 @@ def test_a_rule_of_which_every_run_diverged_has_a_line_and_a_verdict() -> None:
     rule = of_rule(found, "dfa")
     assert (rule.seeds, verdict(rule)) == ([], "diverged at epochs 3–5")
     assert sentence(rule) == "DFA: diverged at epochs 3–5 in 2 of 2 seeds (3, 5)"
-    (line,) = lines(found.recipes[0])
+    (line,) = audit_rows(found.recipes[0])
     assert line[:3] == ["DFA", "0", "undefined"]
-    assert any("no run came to its end" in note for note in footnotes(found.recipes[0]))
+    assert any("no run came to its end" in note for note in audit_footnotes(found.recipes[0]))
     assert as_json(found)[0]["diverged"][0]["epoch"] == 3
 
 
@@ -636,7 +633,7 @@ def test_sentence_and_table_quote_the_same_seeds() -> None:
         return replace("growth", 200.0)(seed) if seed == 123 else healthy(seed)
 
     found = audit(with_frozen("dfa", one_of_three))
-    line = dict(zip(columns(found.recipes[0]), lines(found.recipes[0])[0], strict=True))
+    line = dict(zip(audit_columns(found.recipes[0]), audit_rows(found.recipes[0])[0], strict=True))
     assert line["largest growth over a block"].startswith("68 ±")
     assert "‖h‖ grows 68× over the block that grows it most" in sentence(of_rule(found, "dfa"))
 
@@ -661,7 +658,7 @@ def made(version: str, commit: str, dirty: bool = False) -> list[dict]:
 def test_runs_of_several_versions_commits_or_dirty_trees_are_named() -> None:
     def found(*sessions: list[dict]) -> list[str]:
         runs = (run(config("dfa", seed), healthy(seed), sessions=made) for seed, made in enumerate(sessions))
-        return footnotes(audit(store(*runs)).recipes[0])
+        return audit_footnotes(audit(store(*runs)).recipes[0])
 
     one, other = made("0.1.0", "a1b2"), made("0.2.0", "a1b2")
     assert not any("same code" in note or "uncommitted" in note for note in found(one, one))
@@ -682,7 +679,7 @@ def test_a_mean_over_layers_names_them_and_is_undefined_where_one_of_them_is() -
     found = audit(with_frozen("dfa"))
     cosine = of_rule(found, "dfa").controlled("credit_cosine")
     assert cosine.layers == (1, 2, 3)
-    assert "cosine, layers 1–3 (null, BP)" in columns(found.recipes[0])
+    assert "cosine, layers 1–3 (null, BP)" in audit_columns(found.recipes[0])
     gap = audit(with_frozen("dfa", replace("credit_cosine", "a norm is zero", layers=(2,))))
     cosine = of_rule(gap, "dfa").controlled("credit_cosine")
     assert (cosine.value.n, cosine.value.reason) == (0, "layer 2: a norm is zero")
@@ -713,20 +710,22 @@ def test_the_audit_never_raises_whatever_is_missing_or_undefined(data: st.DataOb
         st.floats(allow_nan=True, allow_infinity=True),
         st.sampled_from([0.0, 1e-320, 1e300, -1e300, 1.0]),
     )
-    keys = st.tuples(st.sampled_from(METRICS), st.integers(0, EPOCHS), st.one_of(st.none(), st.integers(0, DEPTH)))
+    keys = st.tuples(
+        st.sampled_from(AUDIT_METRICS), st.integers(0, EPOCHS), st.one_of(st.none(), st.integers(0, DEPTH))
+    )
     runs = []
     for rule in data.draw(st.lists(st.sampled_from(["bp", "dfa", "fa", "frozen"]), min_size=1, unique=True)):
         for seed in data.draw(st.lists(st.sampled_from(SEEDS), min_size=1, unique=True)):
             noise = data.draw(st.dictionaries(keys, values, max_size=12))
-            dropped = data.draw(st.sets(st.sampled_from(METRICS)))
+            dropped = data.draw(st.sets(st.sampled_from(AUDIT_METRICS)))
             start = healthy(seed) if data.draw(st.booleans()) else {}
             kept = {key: value for key, value in start.items() if key[0] not in dropped}
             runs.append(run(config(rule, seed), kept | noise))
     found = audit(store(*runs))
     assert len(as_json(found)) == sum(len(recipe.rules) for recipe in found.recipes)
     for recipe in found.recipes:
-        assert all(len(line) == len(columns(recipe)) for line in lines(recipe))
-        footnotes(recipe)
+        assert all(len(line) == len(audit_columns(recipe)) for line in audit_rows(recipe))
+        audit_footnotes(recipe)
         for rule in recipe.rules:
             assert sentence(rule)
             assert not any(word in f"{sentence(rule)} {verdict(rule)}" for word in ("nan", "inf ", "None"))
@@ -768,6 +767,6 @@ def test_trained_runs_are_audited_from_their_store(tmp_path: Path) -> None:
 @pytest.mark.parametrize("study", ["residual", "audit"])
 def test_an_audit_reads_what_it_needs_of_a_store_and_finds_what_all_rows_tell(study: str, tmp_path: Path) -> None:
     root = unpack(study, tmp_path)
-    needed, whole = read(root), load(root)
+    needed, whole = read_for_audit(root), load(root)
     assert set(needed.rows["metric"]) < set(whole.rows["metric"])
     assert repr(as_json(audit(needed))) == repr(as_json(audit(whole)))

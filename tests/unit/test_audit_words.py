@@ -14,8 +14,7 @@ from stored_runs import Key, Value, changed, config, healthy, run, store, withou
 from typer.testing import CliRunner, Result
 
 from sonde.analysis.audit import Audit, audit
-from sonde.analysis.recipe_table import columns, footnotes, lines
-from sonde.analysis.verdict import sentence, verdict
+from sonde.analysis.audit_text import audit_columns, audit_footnotes, audit_rows, sentence, verdict
 from sonde.cli.audit import audit as command
 from sonde.store.stored import Runs
 
@@ -132,7 +131,7 @@ def test_verdicts_list_what_fired_and_what_stays_open() -> None:
 
 def test_the_table_has_a_column_for_every_number_and_says_undefined() -> None:
     recipe = audit(stored()).recipes[0]
-    table = [dict(zip(columns(recipe), line, strict=True)) for line in lines(recipe)]
+    table = [dict(zip(audit_columns(recipe), line, strict=True)) for line in audit_rows(recipe)]
     bp, dfa, baseline = table
     assert (bp["rule"], bp["n"], dfa["largest growth over a block"]) == ("BP", "3", "1900 ± 0")
     assert re.fullmatch(r"8\d\.\d\d ± 0\.0\d %", bp["test acc."])
@@ -143,13 +142,13 @@ def test_the_table_has_a_column_for_every_number_and_says_undefined() -> None:
     )
     assert dfa["points over frozen"] == "−4.23 [−4.3, −4.16]"
     assert baseline["cosine, layers 1–3 (null, BP)"] == "undefined"
-    notes = footnotes(recipe)
+    notes = audit_footnotes(recipe)
     assert any("DFA: ρ undefined: layer 1: differences are below" in note for note in notes)
     assert any("frozen: cosine, ρ, nudge[0.01] undefined: no credit is assigned" in note for note in notes)
 
 
 def test_one_seed_has_no_spread_and_three_do() -> None:
-    one = dict(zip(columns(r := audit(stored(seeds=(42,))).recipes[0]), lines(r)[0], strict=True))
+    one = dict(zip(audit_columns(r := audit(stored(seeds=(42,))).recipes[0]), audit_rows(r)[0], strict=True))
     assert one["n"] == "1"
     assert "±" not in "".join(one.values())
 
@@ -208,6 +207,6 @@ def test_the_command_narrows_with_only(invoke: Callable[..., Result]) -> None:
 
 
 def test_audit_and_compare_need_no_torch() -> None:
-    modules = "sonde.analysis.verdict, sonde.analysis.recipe_table, sonde.analysis.comparison, sonde.analysis.readings"
+    modules = "sonde.analysis.audit_text, sonde.analysis.comparison, sonde.analysis.readings"
     code = f"import sys, {modules}, sonde.cli.audit, sonde.cli.compare; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

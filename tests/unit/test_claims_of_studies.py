@@ -13,7 +13,7 @@ from stored_runs import config, healthy, run, store
 import sonde
 from conftest import tiny_config
 from residual_evidence import RESIDUAL, residual_evidence
-from sonde.analysis.audit import Judge, audit
+from sonde.analysis.audit import AuditCache, audit
 from sonde.analysis.theory import backward_norms, independent_factor, lowest_loss, moments
 from sonde.config import Optimiser, RunConfig, label_of
 from sonde.core.formatting import loss_change, loss_status, loss_verdict
@@ -244,7 +244,7 @@ def test_networks_are_ordered_by_their_mean_and_not_by_their_first_seed() -> Non
     lower = pl.when((pl.col("metric") == "batch_loss") & first).then(1e-6).otherwise("value")
     lowered = Evidence(evidence.rows.with_columns(value=lower), evidence.runs, evidence.source)
     nothing = Runs(empty(), [])
-    gathered = Gathered(nothing, lowered, {}, Judge(nothing), nothing)
+    gathered = Gathered(nothing, lowered, {}, AuditCache(nothing), nothing)
     answer = of_networks(gathered, STUDIES["residual"].findings(gathered))
     assert answer is not None
     assert [dots.style for dots in answer.dots] == ["res_mlp", "plain_mlp"]

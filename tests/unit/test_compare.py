@@ -17,7 +17,6 @@ from typer.testing import CliRunner, Result
 import sonde
 from conftest import tiny_config
 from sonde.analysis.comparison import as_option, compare
-from sonde.analysis.comparison_table import notes, title
 from sonde.analysis.narrowing import choices, keep
 from sonde.cli.compare import as_json
 from sonde.cli.compare import compare as command
@@ -97,7 +96,7 @@ def test_a_100_epoch_run_is_not_compared_with_a_30_epoch_run() -> None:
     found = compare(stored, unmatched=True)
     assert not found.matched
     assert found.differing == {"epochs": {"100": 3, "30": 3}}
-    assert "UNMATCHED" in title(found)
+    assert "UNMATCHED" in found.title()
 
 
 def test_every_differing_field_is_named_with_its_values() -> None:
@@ -210,7 +209,7 @@ def test_seed_42_values_are_never_labelled_as_three_seeds() -> None:
     assert dfa.interval.reason == "an interval needs two seeds or more: one value has no spread"
     assert math.isnan(dfa.interval.low)
     assert dfa.without == {123: "the baseline alone has it", 456: "the baseline alone has it"}
-    assert "dfa − bp: seed 123 is not paired: the baseline alone has it" in notes(found)
+    assert "dfa − bp: seed 123 is not paired: the baseline alone has it" in found.notes()
 
 
 def test_without_a_seed_in_common_the_difference_is_undefined() -> None:
@@ -229,7 +228,7 @@ def test_an_undefined_value_stays_undefined_and_says_why() -> None:
     found = compare(stored)
     assert found.differences[0].summary.n == 2
     assert found.differences[0].without == {42: "a value is undefined"}
-    assert "dfa, seed 42: undefined: the loss is infinite" in notes(found)
+    assert "dfa, seed 42: undefined: the loss is infinite" in found.notes()
 
 
 def test_layers_are_not_pooled_as_if_they_were_seeds() -> None:
@@ -253,7 +252,7 @@ def test_an_epoch_is_one_that_every_run_reached() -> None:
 
 def test_epochs_may_be_the_factor_and_are_printed() -> None:
     stored = store(*(run(config("bp", s, epochs=e), values(e / 100, e)) for e in (5, 10) for s in SEEDS))
-    assert title(compare(stored, factor="epochs")) == "test_acc by epochs, epochs 5, 10"
+    assert compare(stored, factor="epochs").title() == "test_acc by epochs, epochs 5, 10"
 
 
 @pytest.mark.parametrize(
@@ -359,8 +358,8 @@ def test_runs_that_were_not_made_with_the_same_code_are_named() -> None:
         return store(*(run(config(rule, 1), values(0.5), sessions=made(rule == dirty)) for rule in ("bp", "dfa")))
 
     same, mixed = compare(found("none")), compare(found("dfa"))
-    assert not any("same code" in note for note in notes(same))
-    (said,) = [note for note in notes(mixed) if "same code" in note]
+    assert not any("same code" in note for note in same.notes())
+    (said,) = [note for note in mixed.notes() if "same code" in note]
     assert "sonde 0.1.0 (commit a1b2c3d4e5 with uncommitted changes), torch 2.9 (1 run)" in said
     assert [len(runs) for runs in as_json(mixed)["made_with"].values()] == [1, 1]
 

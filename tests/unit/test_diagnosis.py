@@ -9,15 +9,14 @@ import torch
 
 from conftest import Sonde
 from faulty_programs import FAULTY, HEALTHY, Program, lr_too_low, plain, wrong_output_activation
-from sonde.analysis.diagnosis.diagnose import DIAGNOSES, EXPLAINS, diagnose
-from sonde.analysis.diagnosis.finding import LEVELS, TEXTS, Findings
-from sonde.analysis.diagnosis.sarif import sarif
-from sonde.analysis.diagnosis.signs import Signs
-from sonde.analysis.explanations.by_name import EXPLANATIONS, documented, explanations
+from sonde.analysis.diagnosis.diagnose import DIAGNOSES, diagnose
+from sonde.analysis.diagnosis.finding import LEVELS, Findings, sarif
+from sonde.analysis.diagnosis.run_evidence import RunEvidence
+from sonde.analysis.explanations import EXPLANATIONS, documented, explanations
 from sonde.core.errors import SondeError
 from sonde.plugins import OURS
 
-OF_TRAINED = {"not_learning", "growth", "gradient", "credit", "worth"}
+OF_TRAINED = {"not_learning", "state_explosion", "gradient_collapse", "credit_at_chance", "blocks_hurt"}
 NOTES = {"rank_collapse", "loss_spike", "gradient_noise"}
 
 
@@ -49,11 +48,11 @@ def test_a_healthy_program_has_no_finding(name: str) -> None:
 
 
 def test_every_diagnosis_has_a_program_a_text_and_a_place_among_causes() -> None:
-    assert DIAGNOSES.keys() == FAULTY.keys() | NOTES | OF_TRAINED == TEXTS.keys()
-    assert EXPLAINS.keys() <= DIAGNOSES.keys()
-    assert {symptom for symptoms in EXPLAINS.values() for symptom in symptoms} <= DIAGNOSES.keys()
-    for text in TEXTS.values():
-        assert all((text.short, text.measured, text.why, text.remedy, text.reference))
+    assert DIAGNOSES.keys() == FAULTY.keys() | NOTES | OF_TRAINED
+    assert {symptom for one in DIAGNOSES.values() for symptom in one.explains} <= DIAGNOSES.keys()
+    assert DIAGNOSES.keys() == {text.name for text in EXPLANATIONS if text.kind in ("diagnosis", "question")}
+    for one in DIAGNOSES.values():
+        assert all((one.short, one.measured, one.why, one.remedy, one.reference))
 
 
 def _renamed(path: str) -> str:
@@ -74,7 +73,7 @@ def test_names_of_modules_do_not_matter(name: str) -> None:
     )
     trials = dict(evidence.trials or {})
     trials["unfelt"] = [_renamed(one) for one in trials["unfelt"]]
-    other = Signs(rows=rows, facts=facts, steps=evidence.steps, trials=trials)
+    other = RunEvidence(rows=rows, facts=facts, steps=evidence.steps, trials=trials)
     assert [one.name for one in diagnose(other)] == [one.name for one in diagnose(evidence)]
 
 
@@ -95,9 +94,11 @@ def test_experiments_leave_the_model_the_batch_and_the_generators_alone() -> Non
 def test_symptoms_follow_the_cause_that_explains_them() -> None:
     found = made("over_regularised").diagnosed()
     assert found[0].explained_by is None
+    names = {finding.name for finding in found}
     for finding in found:
-        if finding.explained_by is not None:
-            assert finding.name in EXPLAINS[finding.explained_by] or finding.explained_by in {f.name for f in found}
+        cause = finding.explained_by
+        if cause is not None:
+            assert finding.name in DIAGNOSES[cause].explains or cause in names
 
 
 def test_a_batch_that_is_no_pair_is_refused() -> None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import sonde
-from sonde.analysis.diagnosis.of_store import diagnosed
+from sonde.analysis.diagnosis.diagnose import diagnose_store
 from sonde.config import RunConfig
 from sonde.models import PlainMLP
 from sonde.rules import Backprop
@@ -111,7 +111,7 @@ def healthy(study: str) -> list[RunConfig]:
 def found_in(configs: list[RunConfig], runs: Path) -> dict[str, Any]:
     for config in configs:
         sonde.train(config, runs=runs)
-    findings, left_out = diagnosed(runs, None)
+    findings, left_out = diagnose_store(runs, None)
     assert left_out == {}
     assert len(findings) == len(configs)
     return {run: list(said) for run, said in findings.items() if said}

@@ -12,9 +12,9 @@ from stored_runs import DEPTH, EPOCHS, Key, Value, config, healthy, run, store
 
 from conftest import tiny_config
 from sonde import train
+from sonde.analysis.diagnosis.diagnose import diagnose_store, diagnose_trained
 from sonde.analysis.diagnosis.finding import Findings
-from sonde.analysis.diagnosis.of_store import diagnosed, of_trained
-from sonde.analysis.diagnosis.trained_signs import CONSTANT_LOSS
+from sonde.analysis.diagnosis.run_evidence import CONSTANT_LOSS
 from sonde.models import PlainMLP, ResMLP
 from sonde.store.load import load
 from sonde.tasks import TASKS, Identity
@@ -44,7 +44,7 @@ VANISHED: dict[Key, Value] = {
 
 def found(values: Mapping[Key, Value], rule: str = "bp", steps: int = 1000, **changes: Any) -> Findings:
     """Of one run of the digits."""
-    (findings,) = of_trained(store(run(config(rule, **changes), values, steps=steps)))[0].values()
+    (findings,) = diagnose_trained(store(run(config(rule, **changes), values, steps=steps)))[0].values()
     return findings
 
 
@@ -107,7 +107,7 @@ def test_a_signal_that_explodes_over_depth_explains_it_for_every_rule() -> None:
 
 def test_a_loss_that_grew_before_the_run_diverged_is_a_rate_too_high() -> None:
     values = losses(2.4, 400.0, accuracy=0.1)
-    (lost,) = of_trained(store(run(config(), values, steps=1000, state="diverged", epoch=EPOCHS)))[0].values()
+    (lost,) = diagnose_trained(store(run(config(), values, steps=1000, state="diverged", epoch=EPOCHS)))[0].values()
     assert names(lost) == [("lr_too_high", None), ("nan_origin", "lr_too_high")]
 
 
@@ -116,13 +116,13 @@ def test_deep_plain_networks_do_not_learn_the_identity_and_residual_ones_do(tmp_
         task = Identity(d=16, samples=128, test_samples=32, steps_per_epoch=50)
         made = model(d=16, L=20, weight_scale="1/sqrt(L)")
         train(tiny_config(model=made, task=task, epochs=4, batch_size=32), runs=tmp_path)
-    said = {id.partition("-")[0]: names(findings) for id, findings in diagnosed(tmp_path, None)[0].items()}
+    said = {id.partition("-")[0]: names(findings) for id, findings in diagnose_store(tmp_path, None)[0].items()}
     assert said["plain_mlp"][:2] == [("vanishing_gradient", None), ("not_learning", "vanishing_gradient")]
     assert said["res_mlp"] == []
 
 
 def test_published_runs_that_learned_nothing_are_told_from_those_that_did() -> None:
-    findings, _ = diagnosed(PUBLISHED, None)
+    findings, _ = diagnose_store(PUBLISHED, None)
     runs = load(PUBLISHED).runs
     networks = {run.id: (run.config["model"]["name"], run.config["model"].get("output", "relu")) for run in runs}
     told = Counter(

@@ -16,11 +16,10 @@ import sonde as package
 from conftest import Sonde, tiny_config
 from sonde import train
 from sonde.analysis.audit import audit
-from sonde.analysis.diagnosis.finding import Findings
-from sonde.analysis.diagnosis.of_store import of_trained
-from sonde.analysis.diagnosis.sarif import sarif
-from sonde.analysis.explanations.by_name import EXPLANATIONS
-from sonde.analysis.thresholds import Thresholds
+from sonde.analysis.diagnosis.diagnose import diagnose_trained
+from sonde.analysis.diagnosis.finding import Finding, Findings, sarif
+from sonde.analysis.explanations import EXPLANATIONS, explanations
+from sonde.analysis.questions import Thresholds
 from sonde.rules import Frozen
 from sonde.store.stored import Runs
 
@@ -47,7 +46,7 @@ def with_frozen(change: dict[str, float], *, accuracy: float = 0.9, since: int =
 
 
 def found(stored: Runs, rule: str = "dfa") -> list[Findings]:
-    findings, left_out = of_trained(stored)
+    findings, left_out = diagnose_trained(stored)
     assert left_out == {}
     return [one for id, one in findings.items() if f"-{rule}-" in id]
 
@@ -55,10 +54,10 @@ def found(stored: Runs, rule: str = "dfa") -> list[Findings]:
 @pytest.mark.parametrize(
     ("change", "name", "modules", "number"),
     [
-        (GROWN, "growth", tuple(f"block {block}" for block in range(1, DEPTH)), "117×"),
-        (HIGH, "growth", (f"layer {DEPTH}",), "1.0e4×"),
-        (ROUNDED, "gradient", LAYERS, "0.005"),
-        (AT_CHANCE, "credit", LAYERS, f"{DEPTH} of {DEPTH}"),
+        (GROWN, "state_explosion", tuple(f"block {block}" for block in range(1, DEPTH)), "117×"),
+        (HIGH, "state_explosion", (f"layer {DEPTH}",), "1.0e4×"),
+        (ROUNDED, "gradient_collapse", LAYERS, "0.005"),
+        (AT_CHANCE, "credit_at_chance", LAYERS, f"{DEPTH} of {DEPTH}"),
     ],
 )
 def test_what_the_audit_fires_is_a_finding_with_layers_epoch_and_numbers(
@@ -66,7 +65,7 @@ def test_what_the_audit_fires_is_a_finding_with_layers_epoch_and_numbers(
 ) -> None:
     for (finding,) in found(with_frozen(change)):
         assert (finding.name, finding.level, finding.modules) == (name, "certain", modules)
-        assert finding.epoch == (5 if name == "credit" else 2)
+        assert finding.epoch == (5 if name == "credit_at_chance" else 2)
         assert number in " ".join(finding.evidence)
         assert f"since epoch {finding.epoch}" in str(finding)
         assert all((finding.why, finding.remedy, finding.reference))
@@ -79,15 +78,15 @@ def test_a_question_that_fired_at_the_last_epoch_alone_is_likely() -> None:
 
 def test_blocks_that_hurt_are_a_finding_of_every_seed() -> None:
     for (finding,) in found(with_frozen({}, accuracy=0.2)):
-        assert (finding.name, finding.level) == ("worth", "likely")
+        assert (finding.name, finding.level) == ("blocks_hurt", "likely")
         assert "−20" in finding.evidence[0]
         assert "n = 3" in finding.evidence[0]
 
 
 def test_an_exploded_stream_explains_a_gradient_that_is_not_resolved() -> None:
     for growth, gradient in found(with_frozen(GROWN | ROUNDED)):
-        assert (growth.name, growth.explained_by) == ("growth", None)
-        assert (gradient.name, gradient.explained_by) == ("gradient", "growth")
+        assert (growth.name, growth.explained_by) == ("state_explosion", None)
+        assert (gradient.name, gradient.explained_by) == ("gradient_collapse", "state_explosion")
 
 
 def test_healthy_runs_are_silent() -> None:
@@ -99,36 +98,56 @@ def test_healthy_runs_are_silent() -> None:
 def test_findings_are_where_the_audit_fires_and_nowhere_else() -> None:
     stored = with_frozen(GROWN)
     fired = {one.run.id for rule in audit(stored).recipes[0].rules for one in rule.runs if one.answers["D1"].fired}
-    findings, _ = of_trained(stored)
+    findings, _ = diagnose_trained(stored)
     assert {id for id, said in findings.items() if said} == fired != set()
 
 
 def test_a_run_that_diverged_says_when_and_one_that_has_not_ended_is_left_out() -> None:
     lost = run(config("dfa", 7), healthy(7), state="diverged", epoch=6)
     going = run(config("dfa", 8), healthy(8), state="unfinished", epoch=3)
-    findings, left_out = of_trained(store(lost, going))
+    findings, left_out = diagnose_trained(store(lost, going))
     ((finding,),) = findings.values()
     assert (finding.name, finding.level, finding.epoch) == ("nan_origin", "certain", 6)
     assert list(left_out) == [going[0].id]
 
 
 def test_sarif_names_layers_and_epoch() -> None:
-    findings, _ = of_trained(with_frozen(GROWN))
+    findings, _ = diagnose_trained(with_frozen(GROWN))
     first, *_ = sarif(findings, "1")["runs"][0]["results"]
-    assert first["ruleId"] == "growth"
+    assert first["ruleId"] == "state_explosion"
     assert first["properties"]["epoch"] == 2
     assert first["locations"][0]["logicalLocations"][0]["fullyQualifiedName"].endswith("/block 1")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "label"),
+    [
+        ("growth", "state_explosion", "D1"),
+        ("gradient", "gradient_collapse", "D2"),
+        ("credit", "credit_at_chance", "D3"),
+        ("worth", "blocks_hurt", "D4"),
+    ],
+)
+def test_old_names_of_diagnoses_are_understood(old: str, new: str, label: str) -> None:
+    assert [text.name for text in explanations(old) if text.kind == "question"] == [new]
+    assert [text.name for text in explanations(label)] == [new]
+    stored, current = Finding(name=old, level="likely"), Finding(name=new, level="likely")
+    assert (stored.short, stored.remedy) == (current.short, current.remedy)
+    assert f"{new} ({label}, likely)" in str(current)
+    assert (current.as_dict()["former_name"], current.as_dict()["label"]) == (old, label)
+    (rule,) = sarif({"run": Findings([current])}, "1")["runs"][0]["tool"]["driver"]["rules"]
+    assert rule["deprecatedIds"] == [old]
 
 
 def test_the_explanations_say_the_thresholds_of_the_audit() -> None:
     said = {text.name: text.measured for text in EXPLANATIONS if text.kind == "question"}
     limits = Thresholds()
-    assert f"{limits.growth:g}×" in said["growth"]
-    assert f"{limits.stream:g}×" in said["growth"]
-    assert f"below {limits.resolution:g} at a layer" in said["gradient"]
-    assert f"by {limits.deviations:g} standard deviations" in said["credit"]
-    assert f"below {limits.ceiling:g}" in said["credit"]
-    assert f"{100 * limits.confidence:g} %" in said["worth"]
+    assert f"{limits.growth:g}×" in said["state_explosion"]
+    assert f"{limits.stream:g}×" in said["state_explosion"]
+    assert f"below {limits.resolution:g} at a layer" in said["gradient_collapse"]
+    assert f"by {limits.deviations:g} standard deviations" in said["credit_at_chance"]
+    assert f"below {limits.ceiling:g}" in said["credit_at_chance"]
+    assert f"{100 * limits.confidence:g} %" in said["blocks_hurt"]
 
 
 def test_a_store_of_trained_runs_is_diagnosed_from_the_command_line(tmp_path: Path, sonde: Sonde) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 import sonde
 from sonde.analysis.diagnosis.finding import Finding, Findings
-from sonde.analysis.explanations.by_name import EXPLANATIONS
+from sonde.analysis.explanations import EXPLANATIONS
 from sonde.cli import app
 from sonde.models.model import Model
 from sonde.observe.precheck import Precheck

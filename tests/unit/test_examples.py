@@ -5,7 +5,7 @@ import runpy
 from pathlib import Path
 
 from sonde.analysis.diagnosis.diagnose import diagnose
-from sonde.analysis.diagnosis.of_store import signs_of
+from sonde.analysis.diagnosis.run_evidence import evidence_of_watched
 from sonde.store.load import load
 from sonde.store.verify import verify
 
@@ -26,5 +26,5 @@ def test_the_store_has_every_program_and_healthy_ones_have_no_finding_above_a_no
     assert sorted(run.label for run in stored.watched) == sorted({**programs["GOOD"], **programs["BAD"]})
     assert len(stored.runs) == len(programs["DIGITS"]) * len(programs["SEEDS"])
     for run in stored.watched:
-        found = [one.name for one in diagnose(signs_of(run, stored.rows)) if one.level != "note"]
+        found = [one.name for one in diagnose(evidence_of_watched(run, stored.rows)) if one.level != "note"]
         assert bool(found) == (run.label in programs["BAD"]), run.label

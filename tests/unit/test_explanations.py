@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from sonde.analysis.credit_question import critical
-from sonde.analysis.diagnosis import flow_symptoms, pace_faults, task_faults, wiring_faults
-from sonde.analysis.explanations.by_name import EXPLANATIONS, documented, explanations
-from sonde.analysis.explanations.explanation import Explanation
+from sonde.analysis.diagnosis import flow_symptoms, network_faults, pace_faults, task_faults
+from sonde.analysis.explanations import EXPLANATIONS, Explanation, documented, explanations
+from sonde.analysis.questions import critical_t
 from sonde.core.errors import SondeError
 from sonde.observe.experiments.copies import FIT_STEPS
 from sonde.plugins import OURS
@@ -21,38 +20,41 @@ ROOT = Path(__file__).parents[2]
 MEASURED = {text.name: text.measured for text in EXPLANATIONS if text.kind == "diagnosis"}
 
 SAID = [
-    ("idle_branch", "below {} of the others'", wiring_faults.IDLE),
-    ("bad_init", "above {}", wiring_faults.LARGE_GAIN),
-    ("bad_init", "below {}", wiring_faults.SMALL_GAIN),
-    ("bad_init", "{} % of a layer's units off", 100 * wiring_faults.DEAD_AT_START),
-    ("attention_collapse", "above {}", wiring_faults.LOGIT),
-    ("unnormalised_input", "RMS above {}", task_faults.LARGE),
-    ("unnormalised_input", "more than {}", task_faults.UNLIKE),
-    ("unnormalised_input", "RMS below {}", task_faults.SMALL),
-    ("unnormalised_target", "RMS above {}", task_faults.LARGE),
+    ("idle_branch", "below {} of the others'", network_faults.IDLE_GRADIENT),
+    ("bad_init", "above {}", network_faults.LARGE_GAIN),
+    ("bad_init", "below {}", network_faults.SMALL_GAIN),
+    ("bad_init", "{} % of a layer's units off", 100 * network_faults.DEAD_AT_START),
+    ("attention_collapse", "above {}", network_faults.LARGE_LOGIT),
+    ("unnormalised_input", "RMS above {}", network_faults.LARGE_RMS),
+    ("unnormalised_input", "more than {}", network_faults.UNLIKE_SPREADS),
+    ("unnormalised_input", "RMS below {}", network_faults.SMALL_RMS),
+    ("unnormalised_target", "RMS above {}", network_faults.LARGE_RMS),
     ("wrong_loss", "ends below −{}", -task_faults.BELOW_ZERO),
-    ("wrong_labels", "batch of {} or more", task_faults.SEVERAL),
+    ("wrong_labels", "batch of {} or more", task_faults.SEVERAL_SAMPLES),
     ("wrong_output_activation", "{} % of the way", 100 * task_faults.OUT_OF_REACH),
     ("wrong_output_activation", "above {} from outputs", task_faults.OUT_OF_BOUNDS),
     ("lr_too_high", "more than {} % of their norm", 100 * pace_faults.LARGE_STEP),
-    ("lr_too_low", "by less than {} of", pace_faults.NEAR),
-    ("lr_too_low", "by more than {} of it", pace_faults.FAR),
-    ("too_few_steps", "Fewer than {} steps", pace_faults.FEW),
-    ("too_few_steps", "steps above {} of the weights", pace_faults.SLOW),
-    ("over_regularised", "below {} of it", pace_faults.GONE),
-    ("over_regularised", "more than {} of what a step changes", pace_faults.PULL),
-    ("dead_units", "units {} are zero", flow_symptoms.DEAD),
-    ("dead_units", "({}, if they", flow_symptoms.DIED),
+    ("lr_too_low", "by less than {} of", pace_faults.NEARLY_UNMOVED),
+    ("lr_too_low", "by more than {} of it", pace_faults.FAR_MOVED),
+    ("too_few_steps", "Fewer than {} steps", pace_faults.FEWEST_STEPS),
+    ("too_few_steps", "steps above {} of the weights", pace_faults.SLOW_STEP),
+    ("over_regularised", "below {} of it", pace_faults.WEIGHTS_GONE),
+    ("over_regularised", "more than {} of what a step changes", pace_faults.DECAY_SHARE),
+    ("dead_units", "units {} are zero", flow_symptoms.DEAD_SHARE),
+    ("dead_units", "({}, if they", flow_symptoms.DIED_SHARE),
     ("exploding_gradient", "more than {} over depth", flow_symptoms.EXPLODED),
+    ("too_few_steps", "come {} of the way further", pace_faults.FURTHER),
+    ("over_regularised", "below {} of their initial norm", round(pace_faults.WEIGHTS_SHRUNK, 2)),
+    ("lr_too_high", "the loss grows {}-fold", pace_faults.LOSS_GREW),
+    ("lr_too_high", "by more than {} times their norm", pace_faults.OUTRAGEOUS),
+    ("saturated_units", "{} % of a hidden layer's outputs", 100 * flow_symptoms.SATURATED_SHARE),
+    ("masked_growth", "grow {}-fold", network_faults.INPUT_GREW),
+    ("attention_collapse", "later, {} %", 100 * network_faults.ONE_HOT_SHARE),
+    ("rank_collapse", "falls below {}", flow_symptoms.COLLAPSED_RANK),
+    ("loss_spike", "A loss {} times the median", flow_symptoms.SPIKE),
+    ("gradient_noise", "above {}", flow_symptoms.NOISY),
 ]
 IN_WORDS = [
-    ("too_few_steps", "come a fifth of the way further", pace_faults.FURTHER, 0.2),
-    ("over_regularised", "below a third of their initial norm", pace_faults.SHRUNK, 1 / 3),
-    ("lr_too_high", "the loss grows tenfold", pace_faults.GREW, 10.0),
-    ("lr_too_high", "by more than their norm", pace_faults.OUTRAGEOUS, 1.0),
-    ("saturated_units", "Half of a hidden layer's outputs", flow_symptoms.SATURATED, 0.5),
-    ("masked_growth", "grow a hundredfold", wiring_faults.GREW, 100.0),
-    ("attention_collapse", "nine of ten", wiring_faults.ONE_HOT, 0.9),
     ("too_few_steps", "fifty steps", FIT_STEPS, 50),
     ("lr_too_low", "fifty steps", FIT_STEPS, 50),
 ]
@@ -60,7 +62,7 @@ IN_WORDS = [
 
 @pytest.mark.parametrize(("name", "words", "value"), SAID)
 def test_a_threshold_is_said_as_it_is_used(name: str, words: str, value: float) -> None:
-    shown = f"{value:g}".replace("1e-07", "1e-7").replace("0.001", "1e-3")
+    shown = f"{value:g}".replace("1e-07", "1e-7")
     assert words.format(shown) in MEASURED[name]
 
 
@@ -121,8 +123,8 @@ def test_issue_27_item_4_a_credit_at_chance_may_teach_and_no_text_says_otherwise
             end.filter(metric=f"credit_cosine{ending}", layer=layer)["value"].item()
             for ending in ("", "/null", "/null_std")
         )
-        assert (own - null) / (spread * math.sqrt(1 + 1 / 4)) < critical(3.0, 4)
-    (credit,) = [one for one in EXPLANATIONS if (one.kind, one.name) == ("question", "credit")]
+        assert (own - null) / (spread * math.sqrt(1 + 1 / 4)) < critical_t(3.0, 4)
+    (credit,) = [one for one in EXPLANATIONS if (one.kind, one.name) == ("question", "credit_at_chance")]
     assert "does not teach" not in credit.why
     assert "D4" in credit.remedy
 

@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from residual_evidence import residual_evidence, undefined_where
-from sonde.analysis.audit import Judge
+from sonde.analysis.audit import AuditCache
 from sonde.analysis.evidence import Evidence
 from sonde.cli.run import _source
 from sonde.metrics.rows import empty
@@ -21,7 +21,7 @@ PER_ERROR = "‖g_L‖/‖e‖ ÷ init"
 
 
 def found(study: str, evidence: Evidence) -> list[StudyFinding]:
-    return STUDIES[study].findings(Gathered(NOTHING, evidence, {}, Judge(NOTHING), NOTHING))
+    return STUDIES[study].findings(Gathered(NOTHING, evidence, {}, AuditCache(NOTHING), NOTHING))
 
 
 def of_run(*runs: str) -> pl.Expr:

@@ -12,8 +12,8 @@ import pytest
 
 import sonde
 from sonde.analysis.diagnosis.flow_symptoms import vanishing_gradient
-from sonde.analysis.diagnosis.signs import Signs
-from sonde.analysis.explanations.by_name import EXPLANATIONS, documented, explanations
+from sonde.analysis.diagnosis.run_evidence import RunEvidence
+from sonde.analysis.explanations import EXPLANATIONS, documented, explanations
 from sonde.core.formatting import GRADIENT_VANISHED, gradient_status
 from sonde.metrics import (
     ALIASES,
@@ -206,7 +206,7 @@ def test_a_gradient_vanishes_at_one_threshold_for_figures_and_diagnoses() -> Non
         assert (vanishing_gradient(deep_run(ratio)) is not None) == vanishes
 
 
-def deep_run(ratio: float) -> Signs:
+def deep_run(ratio: float) -> RunEvidence:
     """A run of five layers whose loss rose, and whose gradient falls to a share of it on its way back."""
     norms = [ratio, *[1.0] * 4]
     gradients = [
@@ -216,4 +216,4 @@ def deep_run(ratio: float) -> Signs:
     losses = [{"step": step, "metric": "loss", "value": 1.0 + step, "defined": True} for step in range(200)]
     modules = [{"name": str(place), "calls": 1, "kind": "linear", "shape": [4, 1]} for place in range(len(norms))]
     rows = pl.DataFrame(gradients + losses, schema=ROWS)
-    return Signs(rows=rows, facts={"modules": modules}, steps=200)
+    return RunEvidence(rows=rows, facts={"modules": modules}, steps=200)

@@ -16,7 +16,7 @@ import sonde.core.errors
 import sonde.core.generators
 from conftest import Sonde, tiny_config
 from sonde.analysis.recompute.comparison import recompute
-from sonde.analysis.recompute.stored import read_end
+from sonde.analysis.recompute.stored import read_last_epoch
 from sonde.config import Optimiser, Probing, RunConfig
 from sonde.models import ResidualMLP
 from sonde.rules import Backprop, DirectFeedback, StateBridge
@@ -68,7 +68,7 @@ def at_layer_1(metric: str) -> pl.Expr:
 )
 def test_a_value_that_is_off_by_a_hundred_millionth_differs(folder: RunFolder, metric: str) -> None:
     off = pl.when(at_layer_1(metric)).then(pl.col("value") + 1e-8).otherwise("value")
-    found = recompute(read_end(edited(folder, lambda rows: rows.with_columns(value=off))))
+    found = recompute(read_last_epoch(edited(folder, lambda rows: rows.with_columns(value=off))))
     wrong = [line.wrong for line in found.lines if line.wrong is not None]
     assert [(one.metric, one.layer) for one in wrong] == [(metric, 1)]
     assert wrong[0].absolute == pytest.approx(1e-8, rel=1e-3)
@@ -80,7 +80,7 @@ def test_a_value_stored_as_undefined_or_of_other_samples_differs(folder: RunFold
         pl.when(at_layer_1("rho")).then(False).otherwise("defined").alias("defined"),
         pl.when(at_layer_1("credit_cosine")).then(7).otherwise("samples").alias("samples"),
     ]
-    found = recompute(read_end(edited(folder, lambda rows: rows.with_columns(undefined))))
+    found = recompute(read_last_epoch(edited(folder, lambda rows: rows.with_columns(undefined))))
     wrong = {line.metric: line.wrong.words for line in found.lines if line.wrong is not None}
     assert wrong.keys() == {"rho", "credit_cosine"}
     assert wrong["rho"].startswith("rho at layer 1: stored undefined, by its definition ")
@@ -92,7 +92,7 @@ def test_other_weights_than_the_measured_ones_are_noticed(folder: RunFolder) -> 
     weights = safetensors.torch.load(folder.tensors("weights"))
     weights["blocks.1.w2.weight"][0, 0] += 1e-5
     forge(folder, "weights.safetensors", safetensors.torch.save(weights))
-    wrong = {line.metric for line in recompute(read_end(folder)).lines if line.wrong is not None}
+    wrong = {line.metric for line in recompute(read_last_epoch(folder)).lines if line.wrong is not None}
     assert {"loss", "grad_norm", "credit_cosine", "rho", "drift[…]"} <= wrong
 
 
@@ -101,7 +101,7 @@ def test_other_feedback_than_that_which_trained_is_noticed(folder: RunFolder) ->
     other = replace(CONFIG, seed=7)
     sonde.train(other, runs=folder.path.parent)
     forge(folder, "rule.safetensors", (folder.path.parent / other.id / "rule.safetensors").read_bytes())
-    wrong = {line.metric for line in recompute(read_end(folder)).lines if line.wrong is not None}
+    wrong = {line.metric for line in recompute(read_last_epoch(folder)).lines if line.wrong is not None}
     assert {"credit_norm", "credit_cosine", "rho"} <= wrong
     assert not any(metric.endswith(("/bp", "/null")) or metric == "grad_norm" for metric in wrong)
 
@@ -109,7 +109,7 @@ def test_other_feedback_than_that_which_trained_is_noticed(folder: RunFolder) ->
 def test_what_is_measured_during_the_epoch_is_named_and_not_recomputed(tmp_path: Path) -> None:
     config = replace(CONFIG, rule=StateBridge(), log="step")
     sonde.train(config, runs=tmp_path)
-    found = recompute(read_end(RunFolder(tmp_path / config.id)))
+    found = recompute(read_last_epoch(RunFolder(tmp_path / config.id)))
     assert found.not_recomputed == {
         "measured during the epoch, of which only the end is stored": [
             "batch_loss",
@@ -129,7 +129,7 @@ def forget(folder: RunFolder, *names: str) -> RunFolder:
 
 
 def test_a_run_without_the_rules_state_says_what_cannot_be_recomputed_and_why(folder: RunFolder) -> None:
-    found = recompute(read_end(forget(folder, "initial", "rule")))
+    found = recompute(read_last_epoch(forget(folder, "initial", "rule")))
     reasons = found.not_recomputed
     assert reasons[f"stored by {sonde.__version__} without the weights at initialisation"] == ["drift[…]"]
     credit = reasons[f"stored by {sonde.__version__} without the rule's state"]
@@ -148,14 +148,14 @@ def test_a_run_without_the_rules_state_says_what_cannot_be_recomputed_and_why(fo
 def test_bp_owns_nothing_and_is_recomputed_without_a_state(tmp_path: Path) -> None:
     config = replace(CONFIG, rule=Backprop())
     sonde.train(config, runs=tmp_path)
-    found = recompute(read_end(forget(RunFolder(tmp_path / config.id), "rule")))
+    found = recompute(read_last_epoch(forget(RunFolder(tmp_path / config.id), "rule")))
     assert {"credit_cosine", "rho"} <= {line.metric for line in found.lines if line.verdict == "agrees"}
 
 
 def test_undefined_stays_undefined_in_a_run_that_diverged(tmp_path: Path) -> None:
     config = replace(CONFIG, optimiser=Optimiser(lr=1e38))
     assert sonde.train(config, runs=tmp_path).state == "diverged"
-    found = recompute(read_end(RunFolder(tmp_path / config.id)))
+    found = recompute(read_last_epoch(RunFolder(tmp_path / config.id)))
     assert not found.wrong, [line.wrong.words for line in found.lines if line.wrong is not None]
     assert {line.undefined for line in found.lines if line.metric in ("rho", "loss", "grad_norm")} == {1, 3}
 
@@ -179,7 +179,7 @@ def test_an_ended_run_holds_its_initial_weights_and_its_rule_however_often_it_st
         }
         for name in ("weights", "initial", "rule"):
             assert stored.tensors(name) == whole.tensors(name)
-        assert not recompute(read_end(stored)).wrong
+        assert not recompute(read_last_epoch(stored)).wrong
     initial = safetensors.torch.load(whole.tensors("initial"))
     again = config.model.build(config.signature, sonde.core.generators.generator(config.seed, "init"))
     assert all(torch.equal(value, initial[name]) for name, value in again.named_parameters())
@@ -241,14 +241,14 @@ def test_an_unfinished_run_is_to_be_resumed_first(tmp_path: Path) -> None:
     with pytest.raises(
         sonde.core.errors.SondeError, match="is interrupted and has epoch 0 of 2 epochs: resume it first"
     ):
-        read_end(RunFolder(tmp_path / config.id))
+        read_last_epoch(RunFolder(tmp_path / config.id))
 
 
 def test_a_guest_is_recomputed_where_it_has_a_definition_and_named_where_it_has_none(tmp_path: Path) -> None:
     files = Path(__file__).parents[1] / "guest_files"
     ruled = replace(CONFIG, rule=sonde.guest("rule", f"{files / 'signs.py'}:Signs"))
     sonde.train(ruled, runs=tmp_path)
-    found = recompute(read_end(RunFolder(tmp_path / ruled.id)))
+    found = recompute(read_last_epoch(RunFolder(tmp_path / ruled.id)))
     assert not found.wrong
     (reason,) = [why for why in found.not_recomputed if "plugin" in why]
     assert "rho/null" in found.not_recomputed[reason]
@@ -256,4 +256,4 @@ def test_a_guest_is_recomputed_where_it_has_a_definition_and_named_where_it_has_
     built = replace(CONFIG, model=sonde.guest("model", f"{files / 'funnel.py'}:funnel"))
     sonde.train(built, runs=tmp_path)
     with pytest.raises(sonde.core.errors.SondeError, match="network from outside"):
-        read_end(RunFolder(tmp_path / built.id))
+        read_last_epoch(RunFolder(tmp_path / built.id))

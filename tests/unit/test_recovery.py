@@ -11,18 +11,18 @@ from stored_runs import DEPTH, EPOCHS, SAMPLES, Key, Value, config, healthy, run
 
 from sonde.analysis.audit import audit
 from sonde.analysis.recovery import (
-    FEW,
-    QUANTITIES,
+    FEWEST_RULES,
+    RECOVERY_QUANTITIES,
     SHUFFLES,
     Accuracy,
-    Foretells,
+    RankCorrelation,
     Recovered,
     error_by_test_set,
-    foretelling,
+    rank_correlations,
     recovered,
     share_of_margin,
 )
-from sonde.analysis.recovery import shares as of_recipes
+from sonde.analysis.recovery import recovery_by_recipe as of_recipes
 from sonde.store.stored import Runs
 
 SEEDS = (42, 123, 456)
@@ -44,8 +44,8 @@ def shares(stored: Runs) -> dict[str, Recovered]:
     return {one.rule: one for one in recovered(recipe)}
 
 
-def of(quantity: str, stored: Runs) -> Foretells:
-    (one,) = [one for one in foretelling(audit(stored)) if one.quantity == quantity]
+def of(quantity: str, stored: Runs) -> RankCorrelation:
+    (one,) = [one for one in rank_correlations(audit(stored)) if one.quantity == quantity]
     return one
 
 
@@ -156,7 +156,7 @@ def test_a_quantity_that_never_differs_or_has_few_rules_has_no_correlation() -> 
     same = of("D1, largest growth over a block", runs())
     assert (math.isnan(same.correlation), same.reason) == (True, "all rules have the same value")
     few = of("cosine", runs(("bp", "frozen", "fa")))
-    assert (few.n, few.runs, few.reason) == (1, 3, f"1 rule with both: {FEW} are needed")
+    assert (few.n, few.runs, few.reason) == (1, 3, f"1 rule with both: {FEWEST_RULES} are needed")
 
 
 def test_the_spread_of_backprops_margin_counts_in_the_interval() -> None:
@@ -214,7 +214,7 @@ def test_issue_27_item_6_a_chance_that_no_shuffle_reached_is_an_upper_limit() ->
 
 def test_issue_27_item_6_no_correlation_is_made_of_differences_of_1e_8() -> None:
     """ρ of BP's own gradient is 1 everywhere but for rounding."""
-    assert not any("ρ of BP" in quantity for quantity in QUANTITIES)
+    assert not any("ρ of BP" in quantity for quantity in RECOVERY_QUANTITIES)
 
 
 def test_the_correlation_given_the_stream_is_the_partial_rank_correlation() -> None:

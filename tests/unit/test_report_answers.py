@@ -8,7 +8,7 @@ import pytest
 import report_stores
 import sonde
 from report_stores import write_run, write_study
-from sonde.analysis.explanations.by_name import explanations
+from sonde.analysis.explanations import explanations
 from sonde.config import change
 from sonde.show.report.assembly import contents
 from sonde.show.report.page import answers_data

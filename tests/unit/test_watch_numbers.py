@@ -12,7 +12,7 @@ from torch.nn import functional
 import sonde
 from sonde.analysis.diagnosis.finding import Findings
 from sonde.analysis.diagnosis.pace_faults import over_regularised
-from sonde.analysis.diagnosis.signs import Signs
+from sonde.analysis.diagnosis.run_evidence import RunEvidence
 from sonde.metrics.reductions import halves
 from sonde.metrics.rows import WATCHED
 
@@ -257,9 +257,9 @@ def test_the_loss_of_chance_is_that_of_as_many_classes_as_the_loss_tells_apart(k
     assert watch.signs().loss_of_chance == pytest.approx(math.log(3))
 
 
-def signs(rows: list[dict[str, Any]], facts: dict[str, Any], steps: int = 200) -> Signs:
+def signs(rows: list[dict[str, Any]], facts: dict[str, Any], steps: int = 200) -> RunEvidence:
     known = [{"defined": True, "samples": 1} | row for row in rows]
-    return Signs(rows=pl.DataFrame(known, schema=WATCHED), facts=facts, steps=steps)
+    return RunEvidence(rows=pl.DataFrame(known, schema=WATCHED), facts=facts, steps=steps)
 
 
 @pytest.mark.parametrize(("targets", "classes"), [([4, 200], 3), ([4, 3], 200), ([800], None), (None, None)])

@@ -1,4 +1,4 @@
-"""Audit a store: its complete runs by recipe, by rule within each recipe, and by seed within each rule."""
+"""Audit a store: complete runs are grouped by recipe, then by rule, then by seed."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -6,21 +6,23 @@ from functools import cached_property
 from typing import Any
 
 from sonde.analysis.configurations import Kind, kinds
-from sonde.analysis.credit_question import LayerCredit, at_layers, credit
 from sonde.analysis.ended import by_seed, complete, made_with, refuse_none
 from sonde.analysis.levels import Level, levels, options_of
 from sonde.analysis.questions import (
-    Answer,
+    AuditAnswer,
+    LayerCredit,
     Margin,
-    corrected,
-    gradient,
-    margin,
-    scale,
+    Thresholds,
+    ask_credit,
+    ask_gradient,
+    ask_scale,
+    corrected_margins,
+    credit_at_layers,
+    margin_over_frozen,
     scale_free,
     since_init,
 )
 from sonde.analysis.readings import MeasuredRun, measured
-from sonde.analysis.thresholds import Thresholds
 from sonde.core import html_parts
 from sonde.core.flat_configs import Flat, identity, told_apart, without
 from sonde.core.formatting import network
@@ -29,14 +31,15 @@ from sonde.store.load import load
 from sonde.store.place import Place
 from sonde.store.stored import Run, Runs
 
-QUESTIONS = {"D1": scale, "D2": gradient, "D3": credit}
-"""Asked of every run; D4, the margin, is asked of the rule."""
+QUESTIONS = {"D1": ask_scale, "D2": ask_gradient, "D3": ask_credit}
+"""Asked of every run; D4, the margin over frozen blocks, is asked of the rule."""
 
-NUDGE = "nudge[0.01]"
-CONTROLLED = ("credit_cosine", "rho", NUDGE)
-"""Metrics that are measured beside a ceiling, `…/bp`, and a null, `…/null`; two of them with its spread over draws."""
+NUDGE_METRIC = "nudge[0.01]"
+STREAM_LABEL = "‖h_L‖ ÷ init"
+CONTROLLED = ("credit_cosine", "rho", NUDGE_METRIC)
+"""Metrics that have a ceiling, `…/bp`, and a null, `…/null`; all but the nudge also have `…/null_std`."""
 
-METRICS = (
+AUDIT_METRICS = (
     "growth",
     "hidden_norm",
     "grad_per_error",
@@ -45,31 +48,31 @@ METRICS = (
     "train_acc",
     *(f"{metric}{control}" for metric in CONTROLLED for control in ("", "/bp", "/null", "/null_std")),
 )
-"""All that an audit reads."""
+"""The metrics that an audit reads."""
 
-MOST_SAID = 4  # rules that the short form names
+_MOST_RULES = 4  # rules that `repr` names
 
-BESIDES = ("rule", "seed")
-"""In these, runs of one recipe may differ."""
+_BESIDES = ("rule", "seed")
+"""Keys in which runs of one recipe may differ."""
 
 
-def read(root: str | Place) -> Runs:
-    """A store with the rows that an audit asks for."""
-    return load(root, metrics=METRICS)
+def read_for_audit(root: str | Place) -> Runs:
+    """Load a store with the rows that an audit reads."""
+    return load(root, metrics=AUDIT_METRICS)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunAudit:
-    """One run's answers."""
+    """The answers of one run."""
 
     run: MeasuredRun
-    answers: dict[str, Answer]
-    credits: list[LayerCredit]  # when D3 was last asked; none where credit is trivial
+    answers: dict[str, AuditAnswer]
+    credits: list[LayerCredit]  # at the epoch of D3's answer; empty for bp and frozen
 
 
 @dataclass(frozen=True, kw_only=True)
 class Diverged:
-    """A run that came to no end: its loss or weights were not finite after an epoch."""
+    """A run whose loss or weights were not finite after an epoch."""
 
     run: str
     seed: int
@@ -78,12 +81,12 @@ class Diverged:
 
 @dataclass(frozen=True, kw_only=True)
 class Tally:
-    """One question over seeds.  There is no vote: it fired in k of n seeds, and the sentence says so."""
+    """The answers to one question by seed; the sentence says in how many of n seeds it fired."""
 
-    fired: dict[int, Answer]
-    clear: dict[int, Answer]
-    undefined: dict[int, Answer]
-    not_asked: dict[int, Answer]
+    fired: dict[int, AuditAnswer]
+    clear: dict[int, AuditAnswer]
+    undefined: dict[int, AuditAnswer]
+    not_asked: dict[int, AuditAnswer]
 
     @property
     def n(self) -> int:
@@ -91,7 +94,7 @@ class Tally:
 
     @property
     def reason(self) -> str | None:
-        """Why it is undefined, where it is."""
+        """Why it is undefined in the first seed in which it is."""
         return next((answer.reason for answer in self.undefined.values()), None)
 
 
@@ -117,7 +120,7 @@ class RuleAudit:
     runs: list[RunAudit]  # in the order of seeds
     margin: Margin  # D4
     diverged: list[Diverged]  # in the order of seeds
-    left_out: dict[str, str]  # runs of this rule and recipe that have not come to their end
+    left_out: dict[str, str]  # runs of this rule and recipe that did not complete: run → why
     thresholds: Thresholds
 
     @property
@@ -130,13 +133,13 @@ class RuleAudit:
 
     @property
     def ended(self) -> list[str]:
-        """All runs the verdict stands on: those whose numbers it has, and those that diverged."""
+        """Ids of the runs behind the verdict: complete ones and those that diverged."""
         return [*self.ids, *(one.run for one in self.diverged)]
 
     def tally(self, question: str) -> Tally:
         answers = {one.run.seed: one.answers[question] for one in self.runs}
 
-        def of(wanted: Callable[[Answer], bool]) -> dict[int, Answer]:
+        def of(wanted: Callable[[AuditAnswer], bool]) -> dict[int, AuditAnswer]:
             return {seed: answer for seed, answer in answers.items() if wanted(answer)}
 
         return Tally(
@@ -147,11 +150,11 @@ class RuleAudit:
         )
 
     def value(self, question: str) -> Summary:
-        """The question's quantity at the end, over seeds."""
+        """The quantity of the question at the last epoch, over seeds."""
         return summarise_known([one.answers[question] for one in self.runs])
 
     def beside(self, question: str) -> Summary:
-        """The question's second quantity at the end, over seeds."""
+        """The second quantity of the question at the last epoch, over seeds."""
         return summarise(one.answers[question].beside for one in self.runs)
 
     def stream(self) -> Summary:
@@ -167,7 +170,7 @@ class RuleAudit:
         return summarise_known([one.run.at(metric, one.run.epochs) for one in self.runs])
 
     def controlled(self, metric: str) -> Controlled:
-        """A measure of the credit at the last epoch: its mean over layers 1 … L−1, beside null and ceiling."""
+        """A measure of the credit at the last epoch, with null and ceiling: means over layers 1 … L−1."""
         runs = [one.run for one in self.runs]
         of = {
             control: summarise_known([run.mean(metric + control, run.epochs, run.deep) for run in runs])
@@ -183,7 +186,7 @@ class RuleAudit:
 
 @dataclass(frozen=True, kw_only=True)
 class RecipeAudit:
-    """The rules that were run with one recipe."""
+    """The rules that were trained with one recipe."""
 
     title: str
     recipe: Flat  # what the runs share
@@ -193,36 +196,35 @@ class RecipeAudit:
 
 @dataclass(frozen=True, kw_only=True)
 class Audit:
-    """Every recipe, and the runs that are left out: run → why."""
+    """The audit of every recipe, and the runs that are left out: run → why."""
 
     recipes: list[RecipeAudit]
     left_out: dict[str, str]
     thresholds: Thresholds
 
     def __repr__(self) -> str:
-        from sonde.analysis.verdict import verdict
+        from sonde.analysis.audit_text import verdict
 
         rules = [f"{rule.label}: {verdict(rule)}" for recipe in self.recipes for rule in recipe.rules]
-        rest = f"; and {len(rules) - MOST_SAID} more" if len(rules) > MOST_SAID else ""
-        return f"<audit of {'; '.join(rules[:MOST_SAID])}{rest}>"
+        rest = f"; and {len(rules) - _MOST_RULES} more" if len(rules) > _MOST_RULES else ""
+        return f"<audit of {'; '.join(rules[:_MOST_RULES])}{rest}>"
 
     def _repr_html_(self) -> str:
-        from sonde.analysis.recipe_table import SPREAD, columns, footnotes, lines
-        from sonde.analysis.verdict import sentence
+        from sonde.analysis.audit_text import AUDIT_SPREAD, audit_columns, audit_footnotes, audit_rows, sentence
 
         parts = []
         for recipe in self.recipes:
-            parts.append(html_parts.table(columns(recipe), lines(recipe), recipe.title))
+            parts.append(html_parts.table(audit_columns(recipe), audit_rows(recipe), recipe.title))
             parts.append(html_parts.listing(map(sentence, recipe.rules)))
-            parts += map(html_parts.small, footnotes(recipe))
+            parts += map(html_parts.small, audit_footnotes(recipe))
         asked = (f"{question}: {words}" for question, words in self.thresholds.words.items())
-        parts += map(html_parts.small, [*asked, SPREAD])
+        parts += map(html_parts.small, [*asked, AUDIT_SPREAD])
         left_out = html_parts.listing(f"left out: {run} ({why})" for run, why in self.left_out.items())
         return "".join([*parts, left_out])
 
 
-class Judge:
-    """Answers of one store.  Studies share runs with the whole store: what was asked once is not asked again."""
+class AuditCache:
+    """Caches the answers of the runs of one store, which several audits share."""
 
     def __init__(self, stored: Runs) -> None:
         self.stored = stored
@@ -230,25 +232,25 @@ class Judge:
 
     @cached_property
     def measured(self) -> dict[str, MeasuredRun]:
-        return measured(self.stored.rows, complete(self.stored)[0], METRICS)
+        return measured(self.stored.rows, complete(self.stored)[0], AUDIT_METRICS)
 
     def run(self, id: str, thresholds: Thresholds) -> RunAudit:
-        """The questions asked of a run."""
+        """The answers of a run, computed once for each set of thresholds."""
         if (id, thresholds) not in self.answered:
             run = self.measured[id]
             answers = {name: ask(run, thresholds) for name, ask in QUESTIONS.items()}
             trivial, epoch = run.rule in ("bp", "frozen"), answers["D3"].epoch
-            credits = [] if trivial or epoch is None else at_layers(run, epoch, thresholds)
+            credits = [] if trivial or epoch is None else credit_at_layers(run, epoch, thresholds)
             self.answered[id, thresholds] = RunAudit(run=run, answers=answers, credits=credits)
         return self.answered[id, thresholds]
 
 
-def audit(stored: Runs, thresholds: Thresholds | None = None, judge: Judge | None = None) -> Audit:
-    """Ask the four questions of every run that has ended; `judge` knows the store of which these are all runs or some.
+def audit(stored: Runs, thresholds: Thresholds | None = None, cache: AuditCache | None = None) -> Audit:
+    """Ask the four questions of every run that ended.  A `cache` of a larger store may be shared between audits.
 
-    Of a run that diverged it says when; its numbers are not averaged with those of the others.
+    A run that diverged is listed with its epoch; its numbers are in no average.
     """
-    thresholds, judge = thresholds or Thresholds(), judge or Judge(stored)
+    thresholds, cache = thresholds or Thresholds(), cache or AuditCache(stored)
     runs, left_out = complete(stored)
     lost = [run for run in stored.runs if run.manifest.state == "diverged"]
     left_out = {run: why for run, why in left_out.items() if run not in {one.id for one in lost}}
@@ -256,18 +258,18 @@ def audit(stored: Runs, thresholds: Thresholds | None = None, judge: Judge | Non
     inside = {run.id for run in (*runs, *lost)}
     recipes: dict[str, list[Kind]] = {}
     for kind in kinds(stored.runs):
-        recipes.setdefault(identity(without(kind.flat, BESIDES)), []).append(kind)
+        recipes.setdefault(identity(without(kind.flat, _BESIDES)), []).append(kind)
     recipes = {
         key: members
         for key, members in recipes.items()
         if any(run.id in inside for kind in members for run in kind.runs)
     }
-    named = [(_name(members[0]), without(members[0].flat, BESIDES)) for members in recipes.values()]
+    named = [(_name(members[0]), without(members[0].flat, _BESIDES)) for members in recipes.values()]
     found = [
         RecipeAudit(
             title=title,
-            recipe=without(members[0].flat, BESIDES),
-            rules=_rules(members, judge, left_out, thresholds),
+            recipe=without(members[0].flat, _BESIDES),
+            rules=_rules(members, cache, left_out, thresholds),
             made_with=made_with(run for kind in members for run in kind.runs if run.id in inside),
         )
         for title, members in zip(told_apart(named), recipes.values(), strict=True)
@@ -276,13 +278,15 @@ def audit(stored: Runs, thresholds: Thresholds | None = None, judge: Judge | Non
 
 
 def _name(kind: Kind) -> str:
-    """What a recipe is, in few words."""
+    """A short title of a recipe."""
     about, epochs = kind.runs[0].about, kind.flat["epochs"]
     return f"{network(about)} on {about['task_label']}, d = {about['width']}, L = {about['depth']}, {epochs} epochs"
 
 
-def _rules(kinds: Sequence[Kind], judge: Judge, left_out: dict[str, str], thresholds: Thresholds) -> list[RuleAudit]:
-    """Kinds of one recipe differ in the rule, so each is a rule with its options."""
+def _rules(
+    kinds: Sequence[Kind], cache: AuditCache, left_out: dict[str, str], thresholds: Thresholds
+) -> list[RuleAudit]:
+    """The audit of each rule, with its options, of one recipe."""
     present = levels([kind.flat for kind in kinds], "rule")
     members = {
         identity(options_of(kind.flat, "rule")): sorted(kind.runs, key=lambda run: run.config["seed"]) for kind in kinds
@@ -296,13 +300,14 @@ def _rules(kinds: Sequence[Kind], judge: Judge, left_out: dict[str, str], thresh
         for key, runs in ended.items()
     }
     frozen, why = _baseline(present, inside)
-    base = {seed: judge.measured[run.id] for seed, run in frozen.items()}
-    own = {key: [judge.run(run.id, thresholds) for run in inside[key].values()] for key in present}
+    base = {seed: cache.measured[run.id] for seed, run in frozen.items()}
+    own = {key: [cache.run(run.id, thresholds) for run in inside[key].values()] for key in present}
     confidence = thresholds.confidence
     margins = {
-        key: margin(present[key].name, [one.run for one in runs], base, why, confidence) for key, runs in own.items()
+        key: margin_over_frozen(present[key].name, [one.run for one in runs], base, why, confidence)
+        for key, runs in own.items()
     }
-    margins = corrected(margins, confidence)
+    margins = corrected_margins(margins, confidence)
     found = []
     for key in sorted(present, key=lambda key: (present[key].name == "frozen", present[key].name != "bp")):
         if not ended[key]:

@@ -1,4 +1,4 @@
-"""Paired comparison: levels of one factor, in runs that agree in everything else but the seed."""
+"""Paired comparison of the levels of one factor, over runs that differ in nothing else but the seed."""
 
 import json
 import shlex
@@ -9,21 +9,27 @@ from typing import Any
 import polars as pl
 
 from sonde.analysis.configurations import all_described
-from sonde.analysis.ended import by_seed, complete, made_with, refuse_none
+from sonde.analysis.ended import by_seed, complete, made_with, refuse_none, remark
 from sonde.analysis.levels import Level, levels, options_of
 from sonde.analysis.narrowing import choices
 from sonde.analysis.readings import Readings
 from sonde.core import html_parts
 from sonde.core.errors import SondeError, nearest
 from sonde.core.flat_configs import Flat, differing, identity, shown, without
-from sonde.core.formatting import number
+from sonde.core.formatting import number, signed
 from sonde.core.seed_statistics import Interval, Summary, paired, summarise, summarise_known, t_interval
 from sonde.metrics.rows import Reading, undefined
 from sonde.store.stored import Run, Runs
 
+_DIGITS = 4  # of a mean
+COMPARISON_SPREAD = "s.d.: sample standard deviation over seeds (ddof 1); interval: Student's t over seeds."
+
+Table = tuple[dict[str, str], list[list[str]]]
+"""Headings, each with its alignment (left or right), and rows."""
+
 
 @dataclass(frozen=True, kw_only=True)
-class Group:
+class LevelGroup:
     """The runs of one level, one per seed."""
 
     level: Level
@@ -51,7 +57,7 @@ class Difference:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """What was compared, every group with its n and runs, and the differences against the baseline."""
+    """The groups of a comparison with their runs, and the differences from the baseline."""
 
     factor: str
     metric: str
@@ -59,27 +65,84 @@ class Comparison:
     shared: Flat  # what all the runs have in common
     matched: bool
     differing: dict[str, dict[str, int]]  # fields besides the factor, empty when matched
-    groups: list[Group]
+    groups: list[LevelGroup]
     differences: list[Difference]
     left_out: dict[str, str]
     made_with: dict[str, list[str]]  # version and commit → runs
 
-    def __repr__(self) -> str:
-        from sonde.analysis.comparison_table import DIGITS, title
+    def title(self) -> str:
+        """What was compared, where it was read, and whether the runs were matched."""
+        where = "" if self.layer is None else f" at layer {self.layer}"
+        epochs = sorted({epoch for group in self.groups for epoch in group.epochs.values()})
+        when = f"epoch {epochs[0]}" if len(epochs) == 1 else f"epochs {', '.join(map(str, epochs))}"
+        mark = "" if self.matched else " — UNMATCHED"
+        return f"{self.metric}{where} by {self.factor}, {when}{mark}"
 
+    def level_table(self) -> Table:
+        """Level, n, mean, sample standard deviation, epoch and seeds, the baseline first."""
+        numbers = dict.fromkeys(("n", "mean", "s.d.", "epoch"), "right")
+        rows = [
+            [
+                group.level.label,
+                str(group.summary.n),
+                number(group.summary.mean, _DIGITS),
+                number(group.summary.std, 2),
+                ", ".join(map(str, sorted(set(group.epochs.values())))),
+                ", ".join(map(str, group.runs)),
+            ]
+            for group in self.groups
+        ]
+        return {self.factor: "left", **numbers, "seeds": "left"}, rows
+
+    def difference_table(self) -> Table:
+        """Which difference, pairs, mean, interval and seeds."""
+        columns = {"difference": "left", "n": "right", "mean": "right", "95 % interval": "left", "seeds": "left"}
+        rows = []
+        for one in self.differences:
+            low, high = one.interval.low, one.interval.high
+            rows.append(
+                [
+                    f"{one.level} − {one.baseline}",
+                    str(one.summary.n),
+                    signed(one.summary.mean),
+                    "undefined" if one.interval.reason else f"[{signed(low)}, {signed(high)}]",
+                    ", ".join(map(str, one.by_seed)) or "none",
+                ]
+            )
+        return columns, rows
+
+    def notes(self) -> list[str]:
+        """What else differs, undefined values and intervals, unpaired seeds, and which code made the runs."""
+        said = []
+        if not self.matched:
+            fields = (f"{key} ({', '.join(values)})" for key, values in self.differing.items())
+            said.append(f"unmatched: the runs also differ in {'; '.join(fields)}")
+        for group in self.groups:
+            for seed, reading in group.readings.items():
+                if reading.reason:
+                    said.append(f"{group.level.label}, seed {seed}: undefined: {reading.reason}")
+        for difference in self.differences:
+            name = f"{difference.level} − {difference.baseline}"
+            said += [f"{name}: seed {seed} is not paired: {why}" for seed, why in difference.without.items()]
+            if difference.interval.reason:
+                said.append(f"{name}: interval undefined: {difference.interval.reason}")
+        made = remark(self.made_with)
+        return [*said, made] if made else said
+
+    def __repr__(self) -> str:
         means = (
-            f"{group.level.label} {number(group.summary.mean, DIGITS)} (n = {group.summary.n})" for group in self.groups
+            f"{group.level.label} {number(group.summary.mean, _DIGITS)} (n = {group.summary.n})"
+            for group in self.groups
         )
-        return f"<{title(self)}: {', '.join(means)}>"
+        return f"<{self.title()}: {', '.join(means)}>"
 
     def _repr_html_(self) -> str:
-        from sonde.analysis import comparison_table as table
-
+        left_out = [f"left out: {run} ({why})" for run, why in self.left_out.items()]
         return (
-            html_parts.table(table.columns(self), table.level_lines(self), table.title(self))
-            + html_parts.table(table.DIFFERENCES, table.difference_lines(self), "Paired by seed")
-            + html_parts.listing(table.notes(self) + [f"left out: {run} ({why})" for run, why in self.left_out.items()])
-            + html_parts.small(table.SPREAD)
+            html_parts.table(*self.level_table(), self.title())
+            + html_parts.table(*self.difference_table(), "Paired by seed")
+            + html_parts.listing(self.notes() + left_out)
+            + html_parts.small(COMPARISON_SPREAD)
         )
 
 
@@ -146,17 +209,17 @@ def _refuse_unknown(metric: str, rows: pl.DataFrame) -> None:
         raise SondeError(f"--metric {metric}: no run has it: {nearest(metric, names)}")
 
 
-NAMED = 3  # keys of a mismatch; more tell nobody what to do
+_MOST_KEYS = 3  # keys that an error message names
 
 
 def _mismatch(factor: str, fields: dict[str, dict[str, int]], flats: Sequence[Flat]) -> str:
     def words(counts: dict[str, int]) -> str:
         return " and ".join(f"{value} in {n} run{'s' if n > 1 else ''}" for value, n in counts.items())
 
-    chosen = agreeing(factor, list(fields), flats)
+    chosen = _agreeing(factor, list(fields), flats)
     splitting = dict.fromkeys([*(chosen or {}), *fields])
-    named = "; ".join(f"{key} is {words(fields[key])}" for key in list(splitting)[:NAMED])
-    rest = len(fields) - NAMED
+    named = "; ".join(f"{key} is {words(fields[key])}" for key in list(splitting)[:_MOST_KEYS])
+    rest = len(fields) - _MOST_KEYS
     more = f"; and {rest} more key{'s' * (rest != 1)}" if rest > 0 else ""
     fix = f"No two of them differ in {factor} alone, so train what is missing"
     if chosen:
@@ -167,8 +230,8 @@ def _mismatch(factor: str, fields: dict[str, dict[str, int]], flats: Sequence[Fl
     )
 
 
-def agreeing(factor: str, fields: Sequence[str], flats: Sequence[Flat]) -> dict[str, Any] | None:
-    """The fewest keys, with values, that keep a comparison: the largest there is; None where there is none."""
+def _agreeing(factor: str, fields: Sequence[str], flats: Sequence[Flat]) -> dict[str, Any] | None:
+    """The fewest keys, with values, that keep the largest comparable group of runs; None where there is none."""
     alike: dict[str, list[Flat]] = {}
     for flat in flats:
         alike.setdefault(identity(without(flat, (factor, "seed"))), []).append(flat)
@@ -184,13 +247,13 @@ def agreeing(factor: str, fields: Sequence[str], flats: Sequence[Flat]) -> dict[
         kept_by = {key: [flat for flat in others if key in flat and flat[key] == ours[key]] for key in keys}
         best = min(kept_by, key=lambda key: len(kept_by[key]), default=None)
         if best is None or len(kept_by[best]) == len(others):
-            return None  # nothing that --only can say tells them apart
+            return None  # --only cannot tell them apart
         chosen[best], others = ours[best], kept_by[best]
     return chosen
 
 
 def as_option(key: str, value: Any) -> str:
-    """As it is typed into a shell; text that would be read as something else is quoted for it."""
+    """A choice as an option for a shell; text that JSON would read as another type is quoted."""
     text = shown(value)
     if isinstance(value, str) and choices([f"{key}={text}"])[key] != value:
         text = json.dumps(value)
@@ -198,7 +261,7 @@ def as_option(key: str, value: Any) -> str:
 
 
 def _epochs(runs: Sequence[Run], epoch: int | None) -> dict[str, int]:
-    """Run id → the epoch at which it is read: the one that was asked for, or its last."""
+    """Run id → the epoch to read: the one that was asked for, or the last."""
     ends = {run.id: run.config["epochs"] if run.manifest.epoch is None else run.manifest.epoch for run in runs}
     if epoch is None:
         return ends
@@ -209,7 +272,7 @@ def _epochs(runs: Sequence[Run], epoch: int | None) -> dict[str, int]:
 
 
 def _readings(rows: pl.DataFrame, epochs: Mapping[str, int], *, metric: str, layer: int | None) -> dict[str, Reading]:
-    """Run id → what it measured at its epoch."""
+    """Run id → its reading at its epoch."""
     of_metric = rows.filter(pl.col("run").is_in(list(epochs)), metric=metric)
     readings = Readings(_of_layer(of_metric, metric, layer))
     counts = {(run, epoch): n for run, epoch, n in readings.rows.group_by("run", "epoch").len().iter_rows()}
@@ -237,9 +300,11 @@ def _of_layer(rows: pl.DataFrame, metric: str, layer: int | None) -> pl.DataFram
     return rows.filter(layer=layer)
 
 
-def _group(level: Level, runs: Mapping[int, Run], epochs: Mapping[str, int], readings: Mapping[str, Reading]) -> Group:
+def _group(
+    level: Level, runs: Mapping[int, Run], epochs: Mapping[str, int], readings: Mapping[str, Reading]
+) -> LevelGroup:
     of_level = {seed: readings[run.id] for seed, run in runs.items()}
-    return Group(
+    return LevelGroup(
         level=level,
         runs={seed: run.id for seed, run in runs.items()},
         epochs={seed: epochs[run.id] for seed, run in runs.items()},
@@ -248,7 +313,7 @@ def _group(level: Level, runs: Mapping[int, Run], epochs: Mapping[str, int], rea
     )
 
 
-def _baseline(groups: Sequence[Group], factor: str, wanted: str | None) -> Group:
+def _baseline(groups: Sequence[LevelGroup], factor: str, wanted: str | None) -> LevelGroup:
     labels = [group.level.label for group in groups]
     if wanted is None:
         return next((g for g in groups if factor == "rule" and g.level.name == "bp"), groups[0])
@@ -262,7 +327,7 @@ def _baseline(groups: Sequence[Group], factor: str, wanted: str | None) -> Group
     raise SondeError(f"--baseline {wanted}: no level of {factor} has that name: {nearest(wanted, labels)}")
 
 
-def _difference(group: Group, base: Group) -> Difference:
+def _difference(group: LevelGroup, base: LevelGroup) -> Difference:
     pairs = paired(group.values, base.values)
     reason = "no seed has a value on both sides"
     return Difference(

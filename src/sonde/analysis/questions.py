@@ -1,12 +1,24 @@
-"""Three of the four questions, each with its answer: D1 and D2 of a run, D4 of a rule; D3 is `credit_question.py`."""
+"""The four questions of the audit: when each fires, and its answer.
+
+D1 to D3 are asked of a run, D4 of a rule.
+
+D3 compares the credit with chance at every layer 1 … L, by the cosine and by ρ.  Chance is what the rule scores when it
+draws its matrices or networks again: the mean and the standard deviation s over n draws in the same snapshot.  If the
+rule's own draw is one more of these, (value − mean)/(s·√(1 + 1/n)) follows Student's t with n − 1 degrees of freedom.
+A measure is above chance where that exceeds the quantile whose probability is that of `deviations` standard deviations
+of a normal variable (3: one in 741), and below chance likewise.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from statistics import NormalDist
 from typing import Literal, NamedTuple
 
 from sonde.analysis.readings import MeasuredRun, not_measured
-from sonde.analysis.thresholds import Thresholds
+from sonde.core.errors import SondeError
+from sonde.core.formatting import number, number_range
 from sonde.core.seed_statistics import (
     Interval,
     Summary,
@@ -16,10 +28,50 @@ from sonde.core.seed_statistics import (
     summarise,
     t_chance,
     t_interval,
+    t_quantile,
 )
+from sonde.metrics import TRAINED
 from sonde.metrics.rows import Reading, undefined
 
-RESOLUTION, CEILING = "grad_resolution", "rho/bp"
+
+@dataclass(frozen=True, kw_only=True)
+class Thresholds:
+    """When each question fires.  docs/calibration.md says how often the defaults err."""
+
+    growth: float = 50.0  # D1 fires above: ‖h‖ after a block over ‖h‖ before it
+    stream: float = 300.0  # D1 fires above: ‖h_L‖ over its value at init
+    resolution: float = 0.9  # D2 fires below: cosine of the gradient in training's precision with float64's
+    deviations: float = 3.0  # D3 fires unless the credit exceeds the null by more than this many standard deviations
+    ceiling: float = 0.9  # ρ of BP's gradient: below it D2 fires, and D3 does not read the credit
+    confidence: float = 0.95  # of D4's interval
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if not math.isfinite(value):
+                raise SondeError(f"audit threshold {name} = {value}: choose a finite number")
+        if not 0 < self.confidence < 1:
+            raise SondeError(f"audit threshold confidence = {self.confidence}: choose one between 0 and 1")
+
+    @property
+    def words(self) -> dict[str, str]:
+        """Each question with the condition under which it fires."""
+        return {
+            "D1": f"does the scale hold? fires where ‖h‖ grows more than {self.growth:g}× over a block, or ‖h_L‖ "
+            f"to more than {self.stream:g}× its value at init, which a LayerNorm on top hides from the loss",
+            "D2": "is the BP gradient resolved? fires where its cosine, in the precision training runs in, with the "
+            f"one in float64 is below {self.resolution:g} at a layer, or ρ of BP's gradient (in float64) is below "
+            f"{self.ceiling:g}",
+            "D3": "is the credit better than chance at depth? fires where cosine or ρ at a layer l ≥ 1 is not above "
+            f"chance (drawn as the rule, or the blind rule in its place, draws) by {self.deviations:g} standard "
+            f"deviations (Student's t for the number of draws); not read where ρ of BP's own gradient is "
+            f"below {self.ceiling:g}",
+            "D4": "do the trained blocks help? test accuracy over frozen blocks, paired by seed: helps or hurts "
+            f"where the {100 * self.confidence:g} % t interval over seeds excludes 0, with Holm's correction for "
+            "the rules of one recipe; else undecided",
+        }
+
+
+_RESOLUTION, _CEILING = "grad_resolution", "rho/bp"
 
 
 class Look(NamedTuple):
@@ -29,16 +81,16 @@ class Look(NamedTuple):
     value: float  # NaN where undefined
     fired: bool | None  # None: it cannot be answered, and `reason` says why
     reason: str | None = None
-    layers: tuple[int, ...] = ()  # the blocks or layers at which it fired
+    layers: tuple[int, ...] = ()  # blocks or layers at which it fired
     note: str | None = None  # what the answer rests on
-    beside: float = math.nan  # a second quantity: of D1 ‖h_L‖ ÷ init, of D2 the least ρ of BP's gradient
+    beside: float = math.nan  # a second quantity; D1: ‖h_L‖ ÷ init, D2: the least ρ of BP's gradient
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
-    """What the last look found, which decides, and all looks in the order of epochs, which say since when."""
+class AuditAnswer:
+    """The result of the last look, which decides, and all looks in the order of epochs, which tell since when."""
 
-    epoch: int | None = None  # None: nobody could look, and `reason` says why
+    epoch: int | None = None  # None: there is no look, and `reason` says why
     value: float = math.nan
     fired: bool | None = None
     reason: str | None = None
@@ -55,7 +107,7 @@ class Answer:
 
     @property
     def since(self) -> int | None:
-        """The epoch from which it fired whenever it could be answered, up to the end; None where it does not."""
+        """The epoch since which every defined look fired; None where the last did not fire."""
         if not self.fired:
             return None
         since = None
@@ -69,12 +121,12 @@ class Answer:
         return next((look for look in self.looks if look.epoch == epoch), None)
 
 
-def answer(looks: Sequence[Look], missing: str) -> Answer:
-    """The looks, or what is missing when there are none."""
-    return Answer(**looks[-1]._asdict(), looks=tuple(looks)) if looks else Answer(reason=missing)
+def _answer(looks: Sequence[Look], missing: str) -> AuditAnswer:
+    """An answer from looks, or from what is missing if there are none."""
+    return AuditAnswer(**looks[-1]._asdict(), looks=tuple(looks)) if looks else AuditAnswer(reason=missing)
 
 
-def scale(run: MeasuredRun, thresholds: Thresholds) -> Answer:
+def ask_scale(run: MeasuredRun, thresholds: Thresholds) -> AuditAnswer:
     """D1: the growth of ‖h‖ over the block that grows it most, and of ‖h_L‖ since init.
 
     A block without a value leaves the question open unless something else fires it.  A LayerNorm on top hides the
@@ -97,29 +149,29 @@ def scale(run: MeasuredRun, thresholds: Thresholds) -> Answer:
             looks.append(Look(epoch=epoch, value=math.nan, fired=None, reason=gap, beside=top))
         else:
             looks.append(Look(epoch=epoch, value=largest, fired=False, beside=top))
-    return answer(looks, "growth was not measured")
+    return _answer(looks, "growth was not measured")
 
 
-def gradient(run: MeasuredRun, thresholds: Thresholds) -> Answer:
+def ask_gradient(run: MeasuredRun, thresholds: Thresholds) -> AuditAnswer:
     """D2: the least cosine, over layers, of the BP gradient in training's precision with that in float64.
 
-    Beside it ρ of BP's gradient in float64, the ceiling.  Runs of earlier versions have the ceiling alone: they are
-    judged by it, and the cosine stays undefined.
+    ρ of BP's gradient in float64, the ceiling, is the second quantity.  Runs of earlier versions have only the ceiling:
+    it decides for them, and the cosine is undefined.
     """
     layers = range(run.depth + 1)
-    resolved = run.epochs_of(RESOLUTION, layers)
-    epochs = sorted({*resolved, *run.epochs_of(CEILING, layers)})
-    return answer(
+    resolved = run.epochs_of(_RESOLUTION, layers)
+    epochs = sorted({*resolved, *run.epochs_of(_CEILING, layers)})
+    return _answer(
         [_resolution(run, epoch, layers, thresholds) for epoch in epochs],
-        f"neither {RESOLUTION} nor {CEILING} was measured: train it anew",
+        f"neither {_RESOLUTION} nor {_CEILING} was measured: train the run again",
     )
 
 
 def _resolution(run: MeasuredRun, epoch: int, layers: range, thresholds: Thresholds) -> Look:
-    limits = {RESOLUTION: thresholds.resolution, CEILING: thresholds.ceiling}
+    limits = {_RESOLUTION: thresholds.resolution, _CEILING: thresholds.ceiling}
     values = {metric: run.across(metric, epoch, layers) for metric in limits if epoch in run.epochs_of(metric, layers)}
     least = {metric: min((v for v in found if v == v), default=math.nan) for metric, found in values.items()}
-    value, ceiling = least.get(RESOLUTION, math.nan), least.get(CEILING, math.nan)
+    value, ceiling = least.get(_RESOLUTION, math.nan), least.get(_CEILING, math.nan)
     low = tuple(layer for layer in layers if any(found[layer] < limits[metric] for metric, found in values.items()))
     if low:
         return Look(epoch=epoch, value=value, fired=True, layers=low, beside=ceiling)
@@ -127,7 +179,7 @@ def _resolution(run: MeasuredRun, epoch: int, layers: range, thresholds: Thresho
     for metric, layer in gaps:
         why = f"{metric} at layer {layer}: {run.at(metric, epoch, layer).reason}"
         return Look(epoch=epoch, value=math.nan, fired=None, reason=why, beside=ceiling)
-    why_none = None if RESOLUTION in values else not_measured(RESOLUTION, epoch)
+    why_none = None if _RESOLUTION in values else not_measured(_RESOLUTION, epoch)
     return Look(epoch=epoch, value=value, fired=False, reason=why_none, beside=ceiling)
 
 
@@ -143,7 +195,7 @@ def since_init(run: MeasuredRun, epoch: int, metric: str) -> Reading:
 
 
 def scale_free(run: MeasuredRun, epoch: int) -> Reading:
-    """‖g_L‖·‖h_L‖/‖e‖ relative to init, of medians over samples: what remains when LayerNorm divides g_L by ‖h_L‖."""
+    """‖g_L‖·‖h_L‖/‖e‖ relative to init, from medians over samples.  A LayerNorm on top does not change it."""
     per_error, top = (since_init(run, epoch, metric) for metric in ("grad_per_error", "hidden_norm"))
     if reason := per_error.reason or top.reason:
         return undefined("grad_per_error", reason, layer=run.depth)
@@ -151,7 +203,7 @@ def scale_free(run: MeasuredRun, epoch: int) -> Reading:
     return Reading(metric="grad_per_error", value=value, layer=run.depth, samples=per_error.samples)
 
 
-Outcome = Literal["helps", "hurts", "undecided"]
+MarginOutcome = Literal["helps", "hurts", "undecided"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,27 +211,27 @@ class Margin:
     """Test accuracy over frozen blocks of the same recipe and seed, in points, at the last epoch."""
 
     asked: bool = True  # False: the question does not arise, and `reason` says why
-    outcome: Outcome | None = None  # None: there is nothing to judge, and `reason` says why
+    outcome: MarginOutcome | None = None  # None: undefined, and `reason` says why
     reason: str | None = None  # why it is undecided or undefined
     by_seed: dict[int, float]
     without: dict[int, str]  # seeds that have no difference, and why
     points: Summary
     interval: Interval
-    errors_removed: float = math.nan  # the share of frozen's errors, over the same seeds; negative: added
-    chance: float = math.nan  # of a mean this far from 0, two-sided, by the t test of this rule alone
+    errors_removed: float = math.nan  # share of the errors of frozen blocks, over the same seeds; negative: added
+    chance: float = math.nan  # p value of the two-sided t test of this rule alone
     adjusted: float = math.nan  # the same after Holm's correction
-    tests: int = 1  # of the recipe, which are corrected together
-    seeds_needed: int | None = None  # for a power of 80 %, were mean and spread the true ones
+    tests: int = 1  # number of tests that are corrected together
+    seeds_needed: int | None = None  # for a power of 80 %, if mean and spread are the true ones
 
 
-def margin(
+def margin_over_frozen(
     rule: str,
     runs: Sequence[MeasuredRun],
     frozen: Mapping[int, MeasuredRun],
     why_none: str,
     confidence: float,
 ) -> Margin:
-    """D4: the paired t interval of accuracy − frozen's: it helps above 0, hurts below, and is undecided across it."""
+    """D4: the paired t interval of the accuracy over frozen blocks.  Above 0: helps; below: hurts; else undecided."""
     own, why = _accuracies({run.seed: run for run in runs})
     base, why_base = _accuracies(frozen)
     pairs = paired(own, base)
@@ -189,40 +241,39 @@ def margin(
         for seed, reason in pairs.without.items()
         if seed in own
     }
-    over_seeds, interval = summarise(points.values()), t_interval(points.values(), confidence)
-
-    def found(outcome: Outcome | None, reason: str | None = None, *, asked: bool = True) -> Margin:
-        return Margin(
-            asked=asked,
-            outcome=outcome,
-            reason=reason,
-            by_seed=points,
-            without=without,
-            points=summarise(points.values(), reason or "no value is defined"),
-            interval=interval,
-            errors_removed=_errors_removed([own[seed] for seed in points], [base[seed] for seed in points]),
-            chance=t_chance(points.values()),
-            adjusted=t_chance(points.values()),
-            seeds_needed=seeds_to_decide(over_seeds, confidence) if outcome == "undecided" else None,
-        )
-
+    interval = t_interval(points.values(), confidence)
+    outcome: MarginOutcome | None = None
+    reason: str | None = None
     if rule == "frozen":
-        return found(None, "it is the baseline", asked=False)
-    if not frozen:
-        return found(None, next(iter(why.values()), why_none) if len(why) == len(own) > 0 else why_none)
-    if not points:
-        return found(None, next(iter(without.values()), "there is no run to pair"))
-    if interval.reason is not None:
-        return found("undecided", interval.reason)
-    if interval.low > 0:
-        return found("helps")
-    if interval.high < 0:
-        return found("hurts")
-    return found("undecided", "the interval holds 0")
+        reason = "it is the baseline"
+    elif not frozen:
+        reason = next(iter(why.values()), why_none) if len(why) == len(own) > 0 else why_none
+    elif not points:
+        reason = next(iter(without.values()), "there is no run to pair")
+    elif interval.low > 0:
+        outcome = "helps"
+    elif interval.high < 0:
+        outcome = "hurts"
+    else:
+        outcome, reason = "undecided", interval.reason or "the interval holds 0"
+    over_seeds, chance = summarise(points.values(), reason or "no value is defined"), t_chance(points.values())
+    return Margin(
+        asked=rule != "frozen",
+        outcome=outcome,
+        reason=reason,
+        by_seed=points,
+        without=without,
+        points=over_seeds,
+        interval=interval,
+        errors_removed=_errors_removed([own[seed] for seed in points], [base[seed] for seed in points]),
+        chance=chance,
+        adjusted=chance,
+        seeds_needed=seeds_to_decide(over_seeds, confidence) if outcome == "undecided" else None,
+    )
 
 
-def corrected(margins: Mapping[str, Margin], confidence: float) -> dict[str, Margin]:
-    """The margins of one recipe by Holm's correction: of many rules one helps or hurts by chance."""
+def corrected_margins(margins: Mapping[str, Margin], confidence: float) -> dict[str, Margin]:
+    """The margins of one recipe after Holm's correction, because one of many rules helps or hurts by chance."""
     tested = {key: one.chance for key, one in margins.items() if one.outcome and math.isfinite(one.chance)}
     adjusted, level = holm(tested), (1 - confidence) / max(1, len(tested))
     found = dict(margins)
@@ -238,7 +289,7 @@ def corrected(margins: Mapping[str, Margin], confidence: float) -> dict[str, Mar
 
 
 def _accuracies(runs: Mapping[int, MeasuredRun]) -> tuple[dict[int, float], dict[int, str]]:
-    """Test accuracy at the last epoch by seed, and why it is undefined where it is."""
+    """Test accuracy at the last epoch by seed; and seed → why it is undefined."""
     readings = {seed: run.at("test_acc", run.epochs) for seed, run in runs.items()}
     values = {seed: reading.value for seed, reading in readings.items()}
     return values, {seed: reading.reason for seed, reading in readings.items() if reading.reason}
@@ -247,3 +298,126 @@ def _accuracies(runs: Mapping[int, MeasuredRun]) -> tuple[dict[int, float], dict
 def _errors_removed(own: Sequence[float], base: Sequence[float]) -> float:
     errors = summarise(1 - value for value in base).mean
     return 1 - summarise(1 - value for value in own).mean / errors if errors > 0 else math.nan
+
+
+CREDIT_MEASURES = {name: TRAINED[name].symbol for name in ("credit_cosine", "rho")}
+_EXACT = 1e-9  # a smaller spread and difference means that the credit does not depend on the draw
+
+ChanceSide = Literal["above", "at", "below", "given"]
+"""Position relative to chance; `given`: the credit does not depend on what the rule draws, as FA's at the top."""
+
+
+class CreditMeasure(NamedTuple):
+    """One measure of the credit at one layer, and its null."""
+
+    metric: str
+    value: float
+    null: float  # mean over draws
+    null_std: float
+    draws: int
+    excess: float  # over the null, as Student's t; NaN where undefined
+    side: ChanceSide | None  # None: undefined, and `reason` says why
+    reason: str | None
+
+
+class LayerCredit(NamedTuple):
+    """The credit of one layer, by cosine and by ρ."""
+
+    layer: int
+    ceiling: float  # ρ of BP's own gradient
+    cosine: CreditMeasure
+    rho: CreditMeasure
+    standing: ChanceSide | Literal["disagree"] | None
+    reason: str | None  # why `standing` is None
+
+    @property
+    def barred(self) -> bool:
+        """Whether BP's gradient is not a valid reference at this layer."""
+        return (self.reason or "").startswith("not evidence")
+
+
+def ask_credit(run: MeasuredRun, thresholds: Thresholds) -> AuditAnswer:
+    """D3: the smallest excess over the null; fires where a layer is not above it by both cosine and ρ.
+
+    One such layer is enough.  A layer is not read where ρ of BP's gradient, the ceiling, is too low.
+    """
+    if run.rule == "frozen":
+        return AuditAnswer(reason=f"no credit is assigned to layers {number_range(run.layers)}", asked=False)
+    if run.rule == "bp":
+        trivial = "its credit is the gradient itself"
+        return _answer([Look(epoch=run.epochs, value=math.nan, fired=False, note=trivial)], "")
+    epochs = {metric: run.epochs_of(metric, run.layers) for metric in CREDIT_MEASURES}
+    both = sorted(set(epochs["credit_cosine"]) & set(epochs["rho"]))
+    absent = [name for metric, name in CREDIT_MEASURES.items() if not epochs[metric]]
+    missing = (
+        f"{' and '.join(absent)} not measured at layers {number_range(run.layers)}"
+        if absent
+        else "cosine and ρ were never measured at one epoch"
+    )
+    return _answer([_look(epoch, credit_at_layers(run, epoch, thresholds)) for epoch in both], missing)
+
+
+def credit_at_layers(run: MeasuredRun, epoch: int, thresholds: Thresholds) -> list[LayerCredit]:
+    """The credit of each layer 1 … L at one epoch."""
+    return [_layer(run, epoch, layer, thresholds) for layer in run.layers]
+
+
+def _look(epoch: int, found: Sequence[LayerCredit]) -> Look:
+    short = tuple(layer.layer for layer in found if layer.standing in ("at", "below", "disagree"))
+    open_ = next((layer for layer in found if layer.reason is not None), None)
+    judged = [layer for layer in found if layer.standing not in (None, "given")]
+    least = min((m.excess for layer in judged for m in (layer.cosine, layer.rho)), default=math.nan)
+    if short:
+        return Look(epoch=epoch, value=least, fired=True, layers=short)
+    if open_ is not None:
+        return Look(epoch=epoch, value=math.nan, fired=None, reason=open_.reason)
+    if not judged:
+        why = "the credit does not depend on what the rule draws"
+        return Look(epoch=epoch, value=math.nan, fired=False, note=why)
+    return Look(epoch=epoch, value=least, fired=False)
+
+
+def _layer(run: MeasuredRun, epoch: int, layer: int, thresholds: Thresholds) -> LayerCredit:
+    cosine, rho = (_measure(run, metric, epoch, layer, thresholds) for metric in CREDIT_MEASURES)
+    ceiling = run.at("rho/bp", epoch, layer)
+    gap = next((m for m in (cosine, rho) if m.reason is not None), None)
+    standing: ChanceSide | Literal["disagree"] | None = None
+    reason: str | None = None
+    of_bp = "not evidence: ρ of BP's own gradient is"
+    if ceiling.reason is not None:
+        reason = f"{of_bp} undefined at layer {layer} ({ceiling.reason})"
+    elif ceiling.value < thresholds.ceiling:
+        reason = f"{of_bp} {number(ceiling.value)} at layer {layer}, below {thresholds.ceiling:g}"
+    elif gap is not None:
+        reason = f"{CREDIT_MEASURES[gap.metric]} at layer {layer}: {gap.reason}"
+    else:
+        standing = cosine.side if cosine.side == rho.side else "disagree"
+    return LayerCredit(layer, ceiling.value, cosine, rho, standing, reason)
+
+
+def _measure(run: MeasuredRun, metric: str, epoch: int, layer: int, thresholds: Thresholds) -> CreditMeasure:
+    own, null, std = (run.at(f"{metric}{ending}", epoch, layer) for ending in ("", "/null", "/null_std"))
+    draws, above, excess = std.samples, own.value - null.value, math.nan
+    side: ChanceSide | None = None
+    reason = own.reason or null.reason
+    if reason is None and std.reason is not None:
+        drawn = run.epochs_of(f"{metric}/null_std", (layer,))
+        old = "its null is one random vector a sample, not drawn as the rule draws: train the run again"
+        reason = std.reason if drawn else old
+    if reason is None and draws < 2:
+        reason = f"{metric}/null_std does not say from how many draws"
+    if reason is None and std.value <= _EXACT and abs(above) <= _EXACT:
+        excess, side = 0.0, "given"
+    elif reason is None:
+        excess = above / (std.value * math.sqrt(1 + 1 / draws)) if std.value > 0 else math.copysign(math.inf, above)
+        limit = critical_t(thresholds.deviations, draws)
+        side = "above" if excess > limit else "below" if excess < -limit else "at"
+        if math.isnan(excess) or not math.isfinite(above):
+            excess, side, reason = math.nan, None, "overflow: the excess over the null is infinite"
+    return CreditMeasure(metric, own.value, null.value, std.value, draws, excess, side, reason)
+
+
+@lru_cache
+def critical_t(deviations: float, draws: int) -> float:
+    """The quantile of Student's t with the probability of this many standard deviations of a normal variable."""
+    return -t_quantile(NormalDist().cdf(-deviations), draws - 1)

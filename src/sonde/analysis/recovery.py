@@ -1,26 +1,24 @@
-"""What of backprop's margin over frozen blocks a rule recovers, and which of the audit's quantities goes with it."""
+"""The share of backprop's margin over frozen blocks that a rule recovers, and which quantities correlate with it."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from sonde.analysis.audit import CONTROLLED, NUDGE, Audit, RecipeAudit, RuleAudit, RunAudit
+from sonde.analysis.audit import CONTROLLED, NUDGE_METRIC, STREAM_LABEL, Audit, RecipeAudit, RuleAudit, RunAudit
 from sonde.analysis.questions import scale_free, since_init
 from sonde.core.flat_configs import identity
 from sonde.core.formatting import number
 from sonde.core.seed_statistics import Interval, Summary, summarise, t_interval
 from sonde.metrics import symbol_of
 
-FEW = 5  # rules: fewer have no rank correlation worth a number
+FEWEST_RULES = 5  # rules that a rank correlation needs
 SHUFFLES = 9999
-CONFIDENCE = 0.95
-YARDSTICKS = ("bp", "frozen")
-"""Of the share, 1 and 0."""
+_CONFIDENCE = 0.95
+_YARDSTICKS = ("bp", "frozen")
+"""The rules whose shares are 1 and 0."""
 
-LOOKING = ("probes.", "log")
-"""Keys of a recipe that say what is looked at, not what is trained."""
-
-STREAM = "‖h_L‖ ÷ init"
+_OBSERVATION_KEYS = ("probes.", "log")
+"""Keys of a recipe that change what is measured, not what is trained."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,19 +31,19 @@ class Recovered:
     without: dict[int, str]  # seeds that have no share of their own, and why
     share: Summary
     interval: Interval
-    test_error: float  # of one seed's share: standard error of three accuracies on a finite test set; else NaN
+    test_error: float  # of the share of a single seed, from the finite test set; else NaN
 
 
 @dataclass(frozen=True, kw_only=True)
 class Accuracy:
-    """A share of right answers, and of how many test samples."""
+    """An accuracy and the number of its test samples."""
 
     value: float
     samples: int
 
     @property
     def variance(self) -> float:
-        """Binomial."""
+        """Binomial variance."""
         return self.value * (1 - self.value) / self.samples if self.samples else math.nan
 
 
@@ -53,7 +51,7 @@ def error_by_test_set(rule: Accuracy, bp: Accuracy, frozen: Accuracy) -> float:
     """The standard error of (rule − frozen) ÷ (bp − frozen) from the test samples alone.
 
     The three accuracies are taken as independent.  With R the share,
-    √(var(rule) + R² var(bp) + (1 − R)² var(frozen)) ÷ (bp − frozen).  What another seed changes comes on top.
+    √(var(rule) + R² var(bp) + (1 − R)² var(frozen)) ÷ (bp − frozen).  The variance over seeds is not included.
     """
     margin = bp.value - frozen.value
     if not margin > 0:
@@ -63,8 +61,8 @@ def error_by_test_set(rule: Accuracy, bp: Accuracy, frozen: Accuracy) -> float:
     return math.sqrt(variance) / margin
 
 
-def recovered(recipe: RecipeAudit, confidence: float = CONFIDENCE) -> list[Recovered]:
-    """Every rule of a recipe but the two yardsticks, the largest share first; those without one last."""
+def recovered(recipe: RecipeAudit, confidence: float = _CONFIDENCE) -> list[Recovered]:
+    """Every rule of a recipe except bp and frozen, the largest share first; those without a share last."""
     return sorted((one for one, _ in _pairs(recipe, confidence)), key=_rank)
 
 
@@ -73,11 +71,11 @@ def _rank(one: Recovered) -> tuple[bool, float]:
 
 
 def _pairs(recipe: RecipeAudit, confidence: float) -> list[tuple[Recovered, RuleAudit]]:
-    best, frozen = ([rule for rule in recipe.rules if rule.rule == name] for name in YARDSTICKS)
+    best, frozen = ([rule for rule in recipe.rules if rule.rule == name] for name in _YARDSTICKS)
     return [
         (_recovered(rule, best, frozen, confidence), rule)
         for rule in recipe.rules
-        if rule.rule not in YARDSTICKS and rule.runs
+        if rule.rule not in _YARDSTICKS and rule.runs
     ]
 
 
@@ -113,16 +111,16 @@ def _recovered(rule: RuleAudit, best: Sequence[RuleAudit], frozen: Sequence[Rule
 
 
 def _error_of_one(*rules: RuleAudit) -> float:
-    """Of the seed that all three have; NaN where they share none or several."""
+    """The error of the seed that all three share; NaN where they share none or several."""
     seeds = set.intersection(*({one.run.seed for one in rule.runs} for rule in rules))
-    if len(seeds) != 1 or len(rules) != 1 + len(YARDSTICKS):
+    if len(seeds) != 1 or len(rules) != 1 + len(_YARDSTICKS):
         return math.nan
     read = (one.run.at("test_acc", one.run.epochs) for rule in rules for one in rule.runs if one.run.seed in seeds)
     return error_by_test_set(*(Accuracy(value=one.value, samples=one.samples) for one in read))
 
 
 def share_of_margin(gained: Mapping[int, float], margin: Mapping[int, float]) -> list[float]:
-    """A value for each seed that has both; their mean is the mean gain over the mean margin, their spread its error.
+    """One value for each seed that has both.  Their mean is mean gain ÷ mean margin, and their spread is its error.
 
     A ratio of means, so that a seed with a small margin does not count for more than the others: with R the ratio,
     R + (gain − R margin) ÷ mean margin.  Nothing where there is no margin.
@@ -136,58 +134,58 @@ def share_of_margin(gained: Mapping[int, float], margin: Mapping[int, float]) ->
 
 
 @dataclass(frozen=True, kw_only=True)
-class Foretells:
+class RankCorrelation:
     """The rank correlation of a quantity with the share that a rule recovers, over rules."""
 
     quantity: str
     correlation: float  # Spearman's; NaN where undefined, and `reason` says why
     chance: float  # how often shuffled rules correlate as strongly, in either direction
-    least: float  # the smallest chance that so many shuffles can find; 0 where all orders were tried
-    given_stream: float  # the same correlation once the ranks of ‖h_L‖ ÷ init are taken out of both sides
+    least: float  # the smallest chance that this number of shuffles can find; 0 where all orders were tried
+    given_stream: float  # partial correlation, given the ranks of ‖h_L‖ ÷ init
     n: int  # rules that have both; one of two recipes counts twice
-    runs: int  # that they are means over
+    runs: int  # behind these means
     reason: str | None = None
 
     @property
     def said_chance(self) -> str:
-        """A chance as small as shuffles can find is an upper limit."""
+        """The chance as text; ≤ where no shuffle reached the correlation."""
         return f"{'≤ ' * (self.chance <= self.least)}{number(self.chance)}"
 
 
-def shares(audited: Audit) -> list[tuple[RecipeAudit, list[Recovered]]]:
-    """What each rule recovers, recipe by recipe; a training counts once, however many probes looked at it."""
+def recovery_by_recipe(audited: Audit) -> list[tuple[RecipeAudit, list[Recovered]]]:
+    """The shares of all rules by recipe.  Runs that differ only in what is measured count once."""
     kept = _distinct(audited)
     return [
         (recipe, [one for one, rule in pairs if (recipe.title, rule.label) in kept])
         for recipe in audited.recipes
-        for pairs in [sorted(_pairs(recipe, CONFIDENCE), key=lambda pair: _rank(pair[0]))]
+        for pairs in [sorted(_pairs(recipe, _CONFIDENCE), key=lambda pair: _rank(pair[0]))]
     ]
 
 
 def _distinct(audited: Audit) -> set[tuple[str, str]]:
-    """Recipe and rule of every training; of one that stands in two recipes, that with more rules to compare."""
+    """Recipe and rule of every distinct training; one that belongs to two recipes counts in the one with more rules."""
     found: dict[str, tuple[str, str]] = {}
     for recipe in sorted(audited.recipes, key=lambda recipe: -len(recipe.rules)):
-        trained = {key: value for key, value in recipe.recipe.items() if not key.startswith(LOOKING)}
+        trained = {key: value for key, value in recipe.recipe.items() if not key.startswith(_OBSERVATION_KEYS)}
         for rule in recipe.rules:
             found.setdefault(identity(trained | rule.options | {"seeds": rule.seeds}), (recipe.title, rule.label))
     return set(found.values())
 
 
-def foretelling(audited: Audit) -> list[Foretells]:
-    """Each quantity over all rules of all recipes, the strongest first.
+def rank_correlations(audited: Audit) -> list[RankCorrelation]:
+    """The rank correlation of each quantity over all rules of all recipes, the strongest first.
 
-    A rule is one point, its mean over seeds: runs of one rule resemble each other, and shuffled one by one they would
-    make chance look rarer than it is.  Runs that differ in their probes alone are one training.
+    A rule is one point, its mean over seeds: its runs are not independent, and shuffling them one by one would
+    underestimate the chance.  Runs that differ only in their probes are one training.
     """
     kept = _distinct(audited)
     pairs = [
         pair
         for recipe in audited.recipes
-        for pair in _pairs(recipe, CONFIDENCE)
+        for pair in _pairs(recipe, _CONFIDENCE)
         if pair[0].share.n and (recipe.title, pair[1].label) in kept
     ]
-    found = [_foretells(name, of, pairs) for name, of in QUANTITIES.items()]
+    found = [_rank_correlation_of(name, of, pairs) for name, of in RECOVERY_QUANTITIES.items()]
     return sorted(found, key=lambda one: (one.reason is not None, -abs(one.correlation)))
 
 
@@ -196,41 +194,47 @@ def _mean(metric: str) -> Callable[[RunAudit], float]:
 
 
 def _above_chance(one: RunAudit) -> float:
-    """The share of layers at which cosine and ρ both are; NaN where D3 was not asked or left a layer open."""
+    """The share of layers at which cosine and ρ are above chance; NaN where D3 is undefined at a layer."""
     layers = one.credits
     if not layers or any(layer.standing is None for layer in layers):
         return math.nan
     return sum(layer.standing in ("above", "given") for layer in layers) / len(layers)
 
 
-QUANTITIES: dict[str, Callable[[RunAudit], float]] = {
+RECOVERY_QUANTITIES: dict[str, Callable[[RunAudit], float]] = {
     "D1, largest growth over a block": lambda one: one.answers["D1"].value,
-    STREAM: lambda one: since_init(one.run, one.run.epochs, "hidden_norm").value,
+    STREAM_LABEL: lambda one: since_init(one.run, one.run.epochs, "hidden_norm").value,
     "‖g_L‖·‖h_L‖/‖e‖ ÷ init": lambda one: scale_free(one.run, one.run.epochs).value,
     "D2, cos(g, g in float64)": lambda one: one.answers["D2"].value,
     "D3, share of layers above chance": _above_chance,
     **{symbol_of(metric): _mean(metric) for metric in CONTROLLED},
-    symbol_of(NUDGE).replace(",", " of BP's gradient,"): _mean(f"{NUDGE}/bp"),
+    symbol_of(NUDGE_METRIC).replace(",", " of BP's gradient,"): _mean(f"{NUDGE_METRIC}/bp"),
 }
-"""Of a run at its end; those of the credit are means over layers 1 … L−1."""
+"""Quantities of a run at its last epoch; those of the credit are means over layers 1 … L−1."""
 
 
-def _foretells(name: str, of: Callable[[RunAudit], float], pairs: Sequence[tuple[Recovered, RuleAudit]]) -> Foretells:
+def _rank_correlation_of(
+    name: str, of: Callable[[RunAudit], float], pairs: Sequence[tuple[Recovered, RuleAudit]]
+) -> RankCorrelation:
     over_runs = [
-        (summarise(map(of, rule.runs)), one.share.mean, summarise(map(QUANTITIES[STREAM], rule.runs)).mean)
+        (
+            summarise(map(of, rule.runs)),
+            one.share.mean,
+            summarise(map(RECOVERY_QUANTITIES[STREAM_LABEL], rule.runs)).mean,
+        )
         for one, rule in pairs
     ]
     known = [(over.mean, share) for over, share, _ in over_runs if over.n]
     n, runs = len(known), sum(over.n for over, _, _ in over_runs)
     reason = None
-    if n < FEW:
-        reason = f"{n} rule{'' if n == 1 else 's'} with both: {FEW} are needed"
+    if n < FEWEST_RULES:
+        reason = f"{n} rule{'' if n == 1 else 's'} with both: {FEWEST_RULES} are needed"
     elif any(len(set(side)) == 1 for side in zip(*known, strict=True)):
         reason = "all rules have the same value"
     correlation, chance = (math.nan, math.nan) if reason else _rank_correlation(*zip(*known, strict=True))
     streams = [(over.mean, share, top) for over, share, top in over_runs if over.n and math.isfinite(top)]
-    partial = math.nan if reason or name == STREAM else _partial(*map(list, zip(*streams, strict=True)))
-    return Foretells(
+    partial = math.nan if reason or name == STREAM_LABEL else _partial(*map(list, zip(*streams, strict=True)))
+    return RankCorrelation(
         quantity=name,
         correlation=correlation,
         chance=chance,
@@ -243,11 +247,11 @@ def _foretells(name: str, of: Callable[[RunAudit], float], pairs: Sequence[tuple
 
 
 def _partial(*sides: Sequence[float]) -> float:
-    """Spearman's correlation of two sides once the ranks of a third are taken out of both."""
+    """Spearman's partial correlation of two sides, given a third."""
     import numpy as np
     from scipy.stats import rankdata  # type: ignore[import-untyped]
 
-    if len(sides) != 3 or len(sides[0]) < FEW or any(len(set(side)) == 1 for side in sides):
+    if len(sides) != 3 or len(sides[0]) < FEWEST_RULES or any(len(set(side)) == 1 for side in sides):
         return math.nan
     (_, xy, xz), (_, _, yz), _ = np.corrcoef([rankdata(side) for side in sides])
     rest = (1 - xz**2) * (1 - yz**2)
@@ -255,7 +259,7 @@ def _partial(*sides: Sequence[float]) -> float:
 
 
 def _rank_correlation(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, float]:
-    """Spearman's, and how often shuffled pairs correlate as strongly."""
+    """Spearman's correlation, and how often shuffled pairs correlate as strongly."""
     import numpy as np
     from scipy.stats import permutation_test, rankdata
 

@@ -1,4 +1,4 @@
-"""What is known of the identity task before training: its lowest loss, and signal and gradient under random weights.
+"""Theory of the identity task: its lowest loss, and signal and gradient of wide networks at initialisation.
 
 Linear output z_{l+1} = W_l h_l with W ~ N(0, 2α²/d).  Plain: h_{l+1} = ReLU(z_{l+1}); residual:
 h_{l+1} = h_l + ReLU(z_{l+1}).  q_l is the mean of h_l² over units, m_l the mean of h_l.  What is said of random weights
@@ -65,7 +65,7 @@ def preactivation_stds(
 
 
 def independent_factor(residual: bool, alpha: float) -> float:
-    """What one layer multiplies a gradient by that is independent of the stream: α plain, √(1 + α²) residual."""
+    """The factor of one layer for a gradient that is independent of the stream: α plain, √(1 + α²) residual."""
     return math.sqrt(1 + alpha**2) if residual else alpha
 
 

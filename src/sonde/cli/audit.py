@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sonde.analysis.thresholds import Thresholds
+from sonde.analysis.questions import Thresholds
 from sonde.cli.options import Json, Only, RunsFolder
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def audit(
     How often each question fires on healthy runs: docs/calibration.md.
     """
     from sonde.analysis.audit import audit as ask
-    from sonde.analysis.audit import read
+    from sonde.analysis.audit import read_for_audit
     from sonde.analysis.narrowing import choices, keep
     from sonde.cli.terminal import print_json
 
@@ -64,7 +64,7 @@ def audit(
         ceiling=ceiling,
         confidence=confidence,
     )
-    stored = keep(read(runs), choices(only or []))
+    stored = keep(read_for_audit(runs), choices(only or []))
     audited = ask(stored, thresholds)
     for run, why in audited.left_out.items():
         if run not in stored.broken:  # of which reading them told
@@ -76,7 +76,7 @@ def audit(
 
 
 def _print(audited: "Audit") -> None:
-    from sonde.analysis.recipe_table import SPREAD
+    from sonde.analysis.audit_text import AUDIT_SPREAD
     from sonde.cli.terminal import console
 
     to = console()
@@ -87,23 +87,22 @@ def _print(audited: "Audit") -> None:
             to.print()
     for question, words in audited.thresholds.words.items():
         to.print(f"{question}: {words}", style="dim", soft_wrap=not to.is_terminal)
-    to.print(SPREAD, style="dim", soft_wrap=True)
+    to.print(AUDIT_SPREAD, style="dim", soft_wrap=True)
 
 
 def _print_recipe(recipe: "RecipeAudit") -> None:
-    from sonde.analysis.recipe_table import columns, footnotes, lines
-    from sonde.analysis.verdict import sentence
+    from sonde.analysis.audit_text import audit_columns, audit_footnotes, audit_rows, sentence
     from sonde.cli.terminal import console, print_table
 
     to = console()
-    print_table(recipe.title, columns(recipe), lines(recipe))
+    print_table(recipe.title, audit_columns(recipe), audit_rows(recipe))
     to.print()
     for rule in recipe.rules:
         to.print(f"• {sentence(rule)}", soft_wrap=not to.is_terminal)
         seeds = f"seed{'' if len(rule.seeds) == 1 else 's'} {', '.join(map(str, rule.seeds)) or 'none'}"
         ids = [*rule.ids, *(f"{one.run} (diverged)" for one in rule.diverged)]
         to.print(f"  n = {len(rule.seeds)} ({seeds}); {', '.join(ids)}", style="dim", soft_wrap=True)
-    for note in footnotes(recipe):
+    for note in audit_footnotes(recipe):
         to.print(f"  {note}", style="dim", soft_wrap=True)
     to.print()
 
@@ -115,7 +114,7 @@ def as_json(audited: "Audit") -> list[dict[str, Any]]:
 
 def _rule_as_json(recipe: "RecipeAudit", rule: "RuleAudit") -> dict[str, Any]:
     from sonde.analysis.audit import QUESTIONS
-    from sonde.analysis.verdict import sentence, verdict
+    from sonde.analysis.audit_text import sentence, verdict
 
     return {
         "recipe": recipe.title,

@@ -64,17 +64,17 @@ def compare(
 
 
 def _print(comparison: "Comparison", *, ids: bool) -> None:
-    from sonde.analysis import comparison_table as table
+    from sonde.analysis.comparison import COMPARISON_SPREAD
     from sonde.cli.terminal import console, print_table
 
     to = console()
-    print_table(table.title(comparison), table.columns(comparison), table.level_lines(comparison))
+    print_table(comparison.title(), *comparison.level_table())
     to.print()
-    print_table("Paired by seed", table.DIFFERENCES, table.difference_lines(comparison))
+    print_table("Paired by seed", *comparison.difference_table())
     to.print()
-    for line in table.notes(comparison):
+    for line in comparison.notes():
         to.print(line, soft_wrap=not to.is_terminal)
-    to.print(table.SPREAD, style="dim")
+    to.print(COMPARISON_SPREAD, style="dim")
     if ids:
         for group in comparison.groups:
             for seed, run in group.runs.items():

@@ -37,10 +37,10 @@ def diagnose(
     about a finding.
     What a store cannot tell, experiments on a copy can: in the training script, watch.diagnose(batch=(x, y)).
     """
-    from sonde.analysis.diagnosis.of_store import diagnosed
+    from sonde.analysis.diagnosis.diagnose import diagnose_store
     from sonde.cli.terminal import console, print_json
 
-    found, left_out = diagnosed(runs, run)
+    found, left_out = diagnose_store(runs, run)
     for id, why in left_out.items():
         print(f"left out: {id} ({why})", file=sys.stderr)
     if sarif is not None:
@@ -67,7 +67,7 @@ def _is_as_sure(findings: "Findings", level: str) -> bool:
 
 def _write_sarif(to: Path, found: "dict[str, Findings]") -> None:
     from sonde import __version__
-    from sonde.analysis.diagnosis.sarif import sarif
+    from sonde.analysis.diagnosis.finding import sarif
     from sonde.core.atomic import sweep
     from sonde.store import files
 

@@ -23,7 +23,7 @@ def explain(
     """
     from dataclasses import asdict
 
-    from sonde.analysis.explanations.by_name import EXPLANATIONS, documented, explanations
+    from sonde.analysis.explanations import EXPLANATIONS, documented, explanations
     from sonde.cli.terminal import console, print_json
     from sonde.plugins import OURS
 

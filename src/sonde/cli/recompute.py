@@ -8,7 +8,7 @@ import typer
 from sonde.cli.options import DataRoot, Json, RunsFolder
 
 if TYPE_CHECKING:
-    from sonde.analysis.recompute.comparison import Line, Recomputation
+    from sonde.analysis.recompute.comparison import MetricComparison, Recomputation
 
 
 def recompute(
@@ -46,7 +46,7 @@ def recompute(
     No code of a store is run. A plugin that is needed is named again, and has to be the file that was stored.
     """
     from sonde.analysis.recompute.comparison import recompute as compare
-    from sonde.analysis.recompute.stored import read_end
+    from sonde.analysis.recompute.stored import read_last_epoch
     from sonde.cli.terminal import count, print_json
     from sonde.config.stored import name_again
     from sonde.store.listing import find
@@ -58,7 +58,7 @@ def recompute(
         if reference is not None:
             name_again(folder.configuration(), part, reference)
     with one_thread(), count("recomputing", quiet=json) as progress:
-        found = compare(read_end(folder, data_root), metric or (), progress)
+        found = compare(read_last_epoch(folder, data_root), metric or (), progress)
     if json:
         print_json(_object(found))
     else:
@@ -89,7 +89,7 @@ def _print(found: "Recomputation") -> None:
         to.print("rounding: moving every weight by its last bit changes these values as much.", soft_wrap=True)
 
 
-def _cells(line: "Line") -> list[str]:
+def _cells(line: "MetricComparison") -> list[str]:
     compared = line.worst is not None
     return [
         line.metric,

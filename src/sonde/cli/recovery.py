@@ -9,7 +9,7 @@ from sonde.cli.options import Json, Only, RunsFolder
 
 if TYPE_CHECKING:
     from sonde.analysis.audit import Audit
-    from sonde.analysis.recovery import Foretells, Recovered
+    from sonde.analysis.recovery import RankCorrelation, Recovered
 
 
 def recovery(runs: RunsFolder = Path("runs"), only: Only = None, json: Json = False) -> None:
@@ -20,22 +20,24 @@ def recovery(runs: RunsFolder = Path("runs"), only: Only = None, json: Json = Fa
 
     Below it, over all rules: the rank correlation of each quantity of the audit with the share.
     """
-    from sonde.analysis.audit import audit, read
+    from sonde.analysis.audit import audit, read_for_audit
     from sonde.analysis.narrowing import choices, keep
-    from sonde.analysis.recovery import foretelling
-    from sonde.analysis.recovery import shares as of_recipes
+    from sonde.analysis.recovery import rank_correlations
+    from sonde.analysis.recovery import recovery_by_recipe as of_recipes
     from sonde.cli.terminal import print_json
 
-    audited = audit(keep(read(runs), choices(only or [])))
+    audited = audit(keep(read_for_audit(runs), choices(only or [])))
     shares = {recipe.title: rules for recipe, rules in of_recipes(audited)}
-    foretold = foretelling(audited)
+    foretold = rank_correlations(audited)
     if json:
         print_json(_as_json(audited, shares, foretold))
     else:
         _print(shares, foretold)
 
 
-def _as_json(audited: "Audit", shares: "dict[str, list[Recovered]]", foretold: "list[Foretells]") -> dict[str, Any]:
+def _as_json(
+    audited: "Audit", shares: "dict[str, list[Recovered]]", foretold: "list[RankCorrelation]"
+) -> dict[str, Any]:
     configs = {recipe.title: recipe.recipe for recipe in audited.recipes}
     return {
         "recipes": [
@@ -46,7 +48,7 @@ def _as_json(audited: "Audit", shares: "dict[str, list[Recovered]]", foretold: "
     }
 
 
-def _print(shares: "dict[str, list[Recovered]]", foretold: "list[Foretells]") -> None:
+def _print(shares: "dict[str, list[Recovered]]", foretold: "list[RankCorrelation]") -> None:
     from sonde.cli.terminal import console, print_table
     from sonde.core.formatting import number
 

@@ -119,7 +119,7 @@ def _say_first(study: str, scale: str, *, changed: bool, whole: bool) -> None:
 
 
 def _print_findings(label: str, findings: "list[StudyFinding]") -> None:
-    from sonde.analysis.thresholds import Thresholds
+    from sonde.analysis.questions import Thresholds
     from sonde.cli.terminal import console, print_table
 
     to = console()

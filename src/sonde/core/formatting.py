@@ -1,8 +1,8 @@
-"""Words that state a result, computed from the numbers they stand on."""
+"""Numbers, ranges and lists as text; thresholds of signal, gradient and loss, and the words that go by them."""
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -13,18 +13,18 @@ HEALTHY_STD = 0.1
 """A layer's standard deviation below this carries a fading signal."""
 
 SIGNAL_COLLAPSED = 1e-3
-"""Of the input's standard deviation."""
+"""A signal below this share of the input's standard deviation has collapsed."""
 
 SIGNAL_EXPLODED = 10.0
-"""Times the input's standard deviation."""
+"""A signal above this many times the input's standard deviation has exploded."""
 
 GRADIENT_VANISHED = 1e-3
 """Gradient norm of the first layer relative to the last, below which the gradient vanishes: figures, findings of
-studies, the playground and the diagnosis `vanishing_gradient` go by it."""
+studies, the playground and the diagnosis `vanishing_gradient` use it."""
 
 GRADIENT_EXPLODED = 1e2
 """Gradient norm of layer 1 relative to the last layer, above which figures and findings of studies say that it
-explodes; the diagnosis `exploding_gradient` asks about signals and steps, too, and has a threshold of its own."""
+explodes.  The diagnosis `exploding_gradient` has its own threshold, because it also looks at signals and steps."""
 
 FAILED_REDUCTION = 10.0
 """Per cent: a loss that fell by less has not been learned."""
@@ -37,7 +37,7 @@ LEAST_ERROR = 0.05
 
 
 STREAM_GREW = 10.0
-"""Times its norm at initialisation."""
+"""A stream above this many times its norm at initialisation has grown."""
 
 TENTH = 0.00095
 """Of an accuracy: a smaller spread rounds to less than 0.1 %."""
@@ -58,7 +58,7 @@ def number(value: float, digits: int = 2) -> str:
 
 
 def _decimal(value: float) -> Decimal:
-    """The value in decimal, so that it is rounded the same way as a share and in per cent: .2375 to .238 and 23.8 %.
+    """The value in decimal, which rounds alike as a share and in per cent: .2375 to .238 and 23.8 %.
 
     What follows the twelfth digit is rounding: a mean that was added up in another order is the same number.
     """
@@ -148,6 +148,23 @@ def times_trivial(final: float, trivial: float, floor: float | None = None) -> f
     return (final - (floor or 0)) / (trivial - (floor or 0))
 
 
+def listed(values: Iterable[object], most: int | None = None, *, last: str = " and ") -> str:
+    """Values with commas: "a, b and c".  Of more than `most`, the first ones and how many more: "a, b and 3 more"."""
+    words = [str(value) for value in values]
+    if most is not None and len(words) > most:
+        return f"{', '.join(words[:most])} and {len(words) - most} more"
+    return last.join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+
+
+def number_range(numbers: Sequence[int]) -> str:
+    """Whole numbers in order: "1–4" where they follow each other, else "1, 3"."""
+    if not numbers:
+        return "none"
+    if len(numbers) > 1 and list(numbers) == list(range(numbers[0], numbers[-1] + 1)):
+        return f"{numbers[0]}–{numbers[-1]}"
+    return ", ".join(map(str, numbers))
+
+
 def weights(variant: str) -> str:
     """A variant of the residual study by what its weights are: drawn as they are, or divided by √L."""
     return {"raw": "weights × 1", "scaled": "weights × 1/√L"}.get(variant, variant)
@@ -180,12 +197,12 @@ def loss_verdict(
 
 
 def floored(floor: float | None) -> str:
-    """What is judged: the loss, or what of it lies above a floor that is not 0."""
+    """The loss as text; with its floor, where that is not 0."""
     return f"loss above its floor of {number(floor, 3)}" if floor else "loss"
 
 
 def changed_by(fell: float, error: float = math.nan) -> str:
-    """By how many per cent a loss fell or rose; that it did neither, where that is less than two standard errors."""
+    """By how many per cent a loss fell or rose; within two standard errors, that it did not change."""
     known = not math.isnan(error)
     if known and abs(fell) < 2 * error:
         return f"did not change by more than its batches differ ({signed(-fell, 2)} ± {number(error, 2)} %)"
@@ -195,7 +212,7 @@ def changed_by(fell: float, error: float = math.nan) -> str:
 
 
 def signal_verdict(stds: Sequence[float], input_std: float) -> str:
-    """What becomes of the signal on its way up, from the standard deviations of layers 1 … L."""
+    """Whether the signal collapses, explodes, fades or holds, from the standard deviations of layers 1 … L."""
     layers = {layer: std for layer, std in enumerate(stds, 1) if not math.isnan(std)}
     if not layers:
         return "signal undefined"
@@ -214,7 +231,7 @@ def signal_verdict(stds: Sequence[float], input_std: float) -> str:
 
 
 def gradient_status(ratio: float) -> str:
-    """What becomes of the gradient on its way back, from its norm at layer 1 relative to the last."""
+    """Whether the gradient vanishes, explodes or arrives, from its norm at layer 1 relative to the last."""
     if math.isnan(ratio):
         return "gradient undefined"
     if ratio < GRADIENT_VANISHED:
@@ -229,7 +246,7 @@ def gradient_verdict(ratio: float) -> str:
 
 
 def stream_verdict(change: float) -> str:
-    """What became of the residual stream, from its norm relative to initialisation."""
+    """Whether the residual stream grew, from its norm relative to initialisation."""
     if math.isnan(change):
         return "the change of ‖h_L‖ is undefined"
     if change > STREAM_GREW:
@@ -238,7 +255,7 @@ def stream_verdict(change: float) -> str:
 
 
 def gradient_change(norm: float, per_error: float, scale_free: float) -> str:
-    """What became of the BP gradient at the top, relative to initialisation.
+    """The change of the BP gradient at the top since initialisation.
 
     Of its norm, of that per output error, and of that times ‖h_L‖.  A network that has learned has a small error, and
     with it a small gradient; where h_L is normalised, the gradient falls as ‖h_L‖ grows.  Only what is left of it after
@@ -253,7 +270,7 @@ def gradient_change(norm: float, per_error: float, scale_free: float) -> str:
 
 
 def said_share(share: float, error: float = math.nan) -> str:
-    """A share in per cent; of one seed with the error that the test set alone makes."""
+    """A share in per cent; for one seed with the error from the finite test set."""
     if math.isnan(share):
         return "undefined"
     around = "" if math.isnan(error) else f" ± {max(1, round(100 * error))}"

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from sonde.analysis.diagnosis.signs import LINEAR
+from sonde.analysis.diagnosis.run_evidence import LINEAR_OPS
 
 _MOST_NODES = 4000  # nodes that are looked at
 _LEAF = "AccumulateGrad"
@@ -96,7 +96,7 @@ def last_operation(output: Tensor) -> str | None:
 
 def _layer(node: Any, names: Mapping[int, str]) -> tuple[str, int, int] | None:
     """Name of the weight, inputs and outputs of a dense linear operation."""
-    if _kind(node) not in LINEAR or getattr(node, "_saved_groups", 1) != 1:
+    if _kind(node) not in LINEAR_OPS or getattr(node, "_saved_groups", 1) != 1:
         return None
     for parent in _parents(node):
         leaf = parent
@@ -154,4 +154,4 @@ def is_nonlinear(output: Tensor) -> bool:
     """Whether anything but linear operations with parameters, and affine ones, leads to the output."""
     if output.grad_fn is None:
         return True
-    return any(_kind(node) not in (*LINEAR, *_AFFINE, _LEAF) for node in _nodes(output.grad_fn))
+    return any(_kind(node) not in (*LINEAR_OPS, *_AFFINE, _LEAF) for node in _nodes(output.grad_fn))

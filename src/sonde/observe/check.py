@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from sonde.analysis.diagnosis.diagnose import diagnose
 from sonde.analysis.diagnosis.finding import Findings
-from sonde.analysis.diagnosis.signs import Signs
+from sonde.analysis.diagnosis.run_evidence import RunEvidence
 from sonde.core.errors import SondeError
 from sonde.observe.experiments.copies import OutputLoss, cast_tensors, copied, generators_kept, reset, run_model
 from sonde.observe.experiments.run_experiments import run_experiments
@@ -83,7 +83,7 @@ def _findings(model: nn.Module, x: Any, y: Any, loss: OutputLoss | None, seen: R
     named = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
     adam = (torch.optim.Adam, [{"params": named, "lr": 1e-3}])
     facts = seen.facts
-    without = Signs(rows=seen.rows(), facts=facts, steps=0).without_gradient
+    without = RunEvidence(rows=seen.rows(), facts=facts, steps=0).without_gradient
     trials = run_experiments(
         model,
         loss,
@@ -95,7 +95,7 @@ def _findings(model: nn.Module, x: Any, y: Any, loss: OutputLoss | None, seen: R
         without_gradient=sorted(without & set(named)),
         rates=False,
     )
-    return diagnose(Signs(rows=seen.rows(), facts=facts, steps=0, trials=trials))
+    return diagnose(RunEvidence(rows=seen.rows(), facts=facts, steps=0, trials=trials))
 
 
 def _loss_and_name(y: Any, loss: OutputLoss | None) -> tuple[OutputLoss | None, str]:

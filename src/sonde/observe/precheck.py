@@ -12,9 +12,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sonde.analysis.diagnosis.finding import Findings
-from sonde.analysis.diagnosis.signs import Signs
+from sonde.analysis.diagnosis.run_evidence import RunEvidence, describe_nonfinite
 from sonde.core import html_parts
-from sonde.core.formatting import number
+from sonde.core.formatting import listed, number
 from sonde.metrics import WATCHED
 from sonde.show.figures.style import BLUE, DOUBLE, FAINT, VERMILLION, footnotes, house_style, new_figure
 
@@ -175,12 +175,7 @@ def _not_finite(rows: pl.DataFrame) -> list[str]:
     if found.is_empty():
         return []
     module, value, reason = (found[column][0] for column in ("module", "value", "reason"))
-    if module is None and reason is None:
-        return ["the loss is not finite, though every output is"]
-    if reason is not None:
-        return [f"not finite: {reason}"]
-    what = {1.0: "output", 2.0: "gradient"}.get(float(value), "loss")
-    return [f"the {what} of {module} is not finite, and it is the first"]
+    return [describe_nonfinite(module, value, reason)]
 
 
 def _silent(rows: pl.DataFrame) -> list[str]:
@@ -188,7 +183,7 @@ def _silent(rows: pl.DataFrame) -> list[str]:
     for metric, what in (("out_rms", "output"), ("grad_rms", "gradient that comes back")):
         zero = rows.filter((pl.col("metric") == metric) & pl.col("defined") & (pl.col("value") == 0))
         if not zero.is_empty():
-            remarks.append(f"the {what} is exactly zero at {_listed(zero['module'].to_list())}")
+            remarks.append(f"the {what} is exactly zero at {listed(zero['module'].to_list(), _NAMED, last=', ')}")
     return remarks
 
 
@@ -196,26 +191,22 @@ def _without_gradient(precheck: Precheck) -> list[str]:
     remarks = []
     known = precheck.facts.get("parameters", [])
     if precheck.loss_value is not None and math.isfinite(precheck.loss_value):
-        without = Signs(rows=precheck.rows, facts=precheck.facts, steps=0).without_gradient
+        without = RunEvidence(rows=precheck.rows, facts=precheck.facts, steps=0).without_gradient
         wanting = [p["name"] for p in known if p["requires_grad"] and p["name"] in without]
         if wanting:
-            remarks.append(f"no gradient reaches {_listed(wanting)}")
+            remarks.append(f"no gradient reaches {listed(wanting, _NAMED, last=', ')}")
     frozen = [p["name"] for p in known if not p["requires_grad"]]
     if frozen:
-        remarks.append(f"{len(frozen)} of {len(known)} parameters ask for no gradient: {_listed(frozen)}")
+        remarks.append(
+            f"{len(frozen)} of {len(known)} parameters ask for no gradient: {listed(frozen, _NAMED, last=', ')}"
+        )
     unseen = [module for module in precheck.facts.get("modules", []) if not module["calls"]]
     for reason in dict.fromkeys(module["reason"] for module in unseen):
         names = [module["name"] for module in unseen if module["reason"] == reason]
-        remarks.append(f"{reason}: {_listed(names)}")
+        remarks.append(f"{reason}: {listed(names, _NAMED, last=', ')}")
     if precheck.facts.get("training") is False:
         remarks.append("the model is in eval mode")
     return remarks
-
-
-def _listed(names: Sequence[str]) -> str:
-    """The first few names, and how many more there are."""
-    shown = ", ".join(names[:_NAMED])
-    return shown if len(names) <= _NAMED else f"{shown} and {len(names) - _NAMED} more"
 
 
 def _leaf_modules(precheck: Precheck) -> list[str]:

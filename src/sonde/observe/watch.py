@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from sonde.analysis.diagnosis.finding import Findings
-from sonde.analysis.diagnosis.signs import Signs
+from sonde.analysis.diagnosis.run_evidence import RunEvidence
 from sonde.core.errors import SondeError
 from sonde.metrics.rows import WATCHED
 from sonde.observe import warn
@@ -94,11 +94,11 @@ class Watch:
 
         return diagnose(self.signs(batch))
 
-    def signs(self, batch: Any = None) -> Signs:
+    def signs(self, batch: Any = None) -> RunEvidence:
         """The input of a diagnosis: rows, facts and, with a batch (x, y), the results of experiments on a copy."""
         recorder = self._recorder
         if recorder is None:
-            return Signs(rows=pl.DataFrame(schema=WATCHED), facts={}, steps=0)
+            return RunEvidence(rows=pl.DataFrame(schema=WATCHED), facts={}, steps=0)
         rows, known = self.rows, self.facts
         trials = known.get("experiments")
         if batch is not None:
@@ -106,7 +106,7 @@ class Watch:
             if found is not None:
                 trials = found
                 recorder.add_facts({"experiments": trials})
-        return Signs(rows=rows, facts=known, steps=recorder.step, trials=trials)
+        return RunEvidence(rows=rows, facts=known, steps=recorder.step, trials=trials)
 
     def _experiments(
         self, recorder: Recorder, batch: Any, rows: pl.DataFrame, known: dict[str, Any]
@@ -121,7 +121,7 @@ class Watch:
             warn("experiments need the model: keep it as long as the watch. Findings are those of the rows alone")
             return None
         names, optimisers = recorder.trained
-        so_far = Signs(rows=rows, facts=known, steps=recorder.step)
+        so_far = RunEvidence(rows=rows, facts=known, steps=recorder.step)
         without = {p["name"] for p in known.get("parameters", []) if p["requires_grad"]} & so_far.without_gradient
         try:
             with recorder.paused():

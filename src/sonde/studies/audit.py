@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 
 from sonde.analysis.audit import audit
-from sonde.analysis.recipe_table import columns, lines
-from sonde.analysis.verdict import sentence, verdict
+from sonde.analysis.audit_text import audit_columns, audit_rows, sentence, verdict
 from sonde.config import RunConfig
 from sonde.models import ResidualMLP
 from sonde.rules import Backprop, CreditBridge, DirectFeedback, FeedbackAlignment, Frozen, Rule, StateBridge
@@ -32,9 +31,9 @@ def configs(scale: str, seeds: Sequence[int]) -> list[RunConfig]:
 def findings(gathered: Gathered) -> list[StudyFinding]:
     """Which rules train depth, the audit's verdict on each, and whether a better prediction means a better network."""
     found = which_train_depth(gathered)
-    for recipe in audit(gathered.stored, judge=gathered.judge).recipes:
-        headings = list(columns(recipe))
-        for rule, cells in zip(recipe.rules, lines(recipe), strict=True):
+    for recipe in audit(gathered.stored, cache=gathered.judge).recipes:
+        headings = list(audit_columns(recipe))
+        for rule, cells in zip(recipe.rules, audit_rows(recipe), strict=True):
             found.append(
                 StudyFinding(
                     sentence=sentence(rule),

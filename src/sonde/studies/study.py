@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from sonde.analysis.audit import Judge
+from sonde.analysis.audit import AuditCache
 from sonde.analysis.ended import lines
 from sonde.analysis.evidence import Evidence
 from sonde.analysis.readings import Readings, RunReadings
@@ -27,7 +27,7 @@ class Gathered:
     stored: Runs
     evidence: Evidence
     left_out: dict[str, str]
-    judge: Judge  # of the whole store
+    judge: AuditCache  # of the whole store
     beside: Runs  # complete runs of another recipe that the study trains, too
 
 
@@ -66,7 +66,7 @@ def gather(
     stored: Runs,
     configs: Sequence[RunConfig],
     source: str,
-    judge: Judge | None = None,
+    judge: AuditCache | None = None,
     *,
     guests: bool = False,
     beside: Sequence[RunConfig] = (),
@@ -99,7 +99,7 @@ def gather(
         Runs(rows, inside),
         Evidence(rows, runs, source, beside=others),
         left_out,
-        judge or Judge(stored),
+        judge or AuditCache(stored),
         Runs(more_rows, more_runs),
     )
 

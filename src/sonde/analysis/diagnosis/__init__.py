@@ -1,1 +1,1 @@
-"""What is wrong with a training run, where, since when, and what to try; silence where nothing is."""
+"""Diagnoses of a training run: what is wrong, where, since when, and what to try."""

@@ -1,65 +1,86 @@
-"""What a diagnosis says: one finding."""
+"""A diagnosis and its findings; findings as text, HTML, JSON and SARIF 2.1.0."""
 
 import html
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sonde.analysis.explanations.audit_questions import QUESTIONS
-from sonde.analysis.explanations.diagnoses import DIAGNOSES
+from sonde.analysis.diagnosis.run_evidence import RunEvidence
+from sonde.core.formatting import listed
 
 LEVELS = ("note", "likely", "certain")
-TEXTS = {text.name: text for text in (*DIAGNOSES, *QUESTIONS)}
-NAMED = 4  # modules that a sentence names
+FLOW = frozenset({"saturated_units", "dead_units", "vanishing_gradient", "exploding_gradient", "rank_collapse"})
+"""Symptoms in signal and gradient, which many faults explain."""
+
+_MOST_MODULES = 4  # that a sentence names
+_SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+_SARIF_LEVELS = {"note": "note", "likely": "warning", "certain": "error"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One thing that is wrong: where, since when, on which numbers that rests, why it hurts and what to try."""
+    """One thing that is wrong: where, since when, the numbers that show it, why it hurts and what to try."""
 
     name: str
     level: str  # note, likely or certain
     modules: tuple[str, ...] = ()
-    step: int = 0  # the first in which it shows
-    epoch: int | None = None  # the same of a run that was measured by epochs
-    evidence: tuple[str, ...] = ()  # the numbers, in words
-    explained_by: str | None = None  # the finding of which this is a symptom
+    step: int = 0  # the first that shows it
+    epoch: int | None = None  # the first that shows it, in a run that is measured by epochs
+    evidence: tuple[str, ...] = ()  # sentences with the numbers
+    explained_by: str | None = None  # the finding that causes this one
+
+    @property
+    def diagnosis(self) -> "Diagnosis":
+        """The diagnosis that found it."""
+        from sonde.analysis.diagnosis.diagnose import diagnosis_named  # the table imports every module of diagnoses
+
+        return diagnosis_named(self.name)
 
     @property
     def short(self) -> str:
         """What it is, in one sentence."""
-        return TEXTS[self.name].short
+        return self.diagnosis.short
 
     @property
     def why(self) -> str:
         """Why it hurts."""
-        return TEXTS[self.name].why
+        return self.diagnosis.why
 
     @property
     def remedy(self) -> str:
         """What to try."""
-        return TEXTS[self.name].remedy
+        return self.diagnosis.remedy
 
     @property
     def reference(self) -> str:
-        """Who wrote of it."""
-        return TEXTS[self.name].reference
+        """The paper that describes it."""
+        return self.diagnosis.reference
 
     @property
     def since(self) -> str:
         """When it first shows: a step of a watched run, an epoch of a trained one."""
         return f"step {self.step}" if self.epoch is None else f"epoch {self.epoch}"
 
+    @property
+    def place(self) -> str:
+        """Where, as the end of a clause; empty where the finding is about the whole run."""
+        return f" in {listed(self.modules, _MOST_MODULES, last=', ')}" if self.modules else ""
+
+    @property
+    def level_with_label(self) -> str:
+        """The level, after the label (D1) of a question of the audit."""
+        return ", ".join(part for part in (self.diagnosis.label, self.level) if part)
+
     def as_dict(self) -> dict[str, Any]:
-        """All of it as plain values, as `sonde diagnose --json` prints it."""
+        """The finding as plain values, as `sonde diagnose --json` prints it."""
         known = {"name": self.name, "level": self.level, "modules": list(self.modules), "step": self.step}
         known["epoch"] = self.epoch
         known |= {"short": self.short, "evidence": list(self.evidence), "explained_by": self.explained_by}
-        return known | {"why": self.why, "remedy": self.remedy, "reference": self.reference}
+        known |= {"why": self.why, "remedy": self.remedy, "reference": self.reference}
+        return known | {"label": self.diagnosis.label, "former_name": self.diagnosis.former_name}
 
     def __str__(self) -> str:
-        where = f" in {listed(self.modules)}" if self.modules else ""
-        lines = [f"{self.name} ({self.level}){where}, since {self.since}: {self.short}"]
+        lines = [f"{self.name} ({self.level_with_label}){self.place}, since {self.since}: {self.short}"]
         lines += [f"  {sentence}" for sentence in self.evidence]
         if self.explained_by is not None:
             return "\n".join([*lines, f"  A symptom of {self.explained_by}."])
@@ -71,7 +92,7 @@ class Findings(list[Finding]):
 
     def __init__(self, findings: Iterable[Finding] = (), *, about: str = "") -> None:
         super().__init__(findings)
-        self.about = about  # what was looked at
+        self.about = about  # how long the run was
 
     def worst(self) -> str | None:
         """The highest level among them."""
@@ -89,15 +110,41 @@ class Findings(list[Finding]):
             return f"<p>{html.escape(str(self))}</p>"
         shown = []
         for one in self:
-            where = f" in {html.escape(listed(one.modules))}" if one.modules else ""
             lines = [html.escape(one.short), *map(html.escape, one.evidence)]
             if one.explained_by is None:
                 lines += [html.escape(one.why), f"<em>Remedy:</em> {html.escape(one.remedy)}"]
             else:
                 lines.append(f"A symptom of {html.escape(one.explained_by)}.")
-            heading = f"<strong>{html.escape(one.name)}</strong> ({html.escape(one.level)}){where}"
-            shown.append(f"<li>{heading}<br>{'<br>'.join(lines)}</li>")
+            where = html.escape(f" ({one.level_with_label}){one.place}")
+            shown.append(f"<li><strong>{html.escape(one.name)}</strong>{where}<br>{'<br>'.join(lines)}</li>")
         return f"<ul>{''.join(shown)}</ul>"
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """A function that finds one fault, the texts about the fault, and the symptoms that it explains.
+
+    To add one: write the function and its `Diagnosis` in a module of this folder, in the module's table.
+    """
+
+    find: Callable[[RunEvidence], Finding | None]
+    short: str  # what it is, in one sentence
+    measured: str  # how it is measured, with thresholds
+    why: str  # why it hurts
+    remedy: str  # what to try
+    reference: str
+    explains: frozenset[str] = frozenset()  # diagnoses that are symptoms of this one
+    hides_pace: bool = False  # while it is found, findings about rates and steps are dropped
+    is_pace: bool = False  # about rates and steps
+    label: str | None = None  # D1 … D4 for the questions of the audit
+    former_name: str | None = None  # `sonde explain`, stored findings and SARIF suppressions may use it
+    good: str = ""  # what healthy values look like
+    bad: str = ""  # what faulty values look like
+
+    @property
+    def name(self) -> str:
+        """The name of the function."""
+        return self.find.__name__
 
 
 def found(
@@ -108,6 +155,7 @@ def found(
     step: int | None = 0,
     epoch: int | None = None,
 ) -> Finding:
+    """A finding; each module is named once."""
     return Finding(
         name=name,
         level=level,
@@ -118,7 +166,39 @@ def found(
     )
 
 
-def listed(names: Sequence[str]) -> str:
-    """The first few names, and how many more there are."""
-    shown = ", ".join(names[:NAMED])
-    return shown if len(names) <= NAMED else f"{shown} and {len(names) - NAMED} more"
+def sarif(found: Mapping[str, Findings], version: str) -> dict[str, Any]:
+    """Findings of several training runs, by their ids, as one run of the tool; code hosts and editors read it."""
+    diagnoses = {finding.name: finding.diagnosis for findings in found.values() for finding in findings}
+    names = sorted(diagnoses)
+    rules = [
+        {
+            "id": name,
+            "shortDescription": {"text": diagnoses[name].short},
+            "fullDescription": {"text": diagnoses[name].why},
+            "help": {"text": f"{diagnoses[name].remedy} {diagnoses[name].reference}"},
+        }
+        | ({"deprecatedIds": [former]} if (former := diagnoses[name].former_name) else {})  # keeps suppressions
+        for name in names
+    ]
+    results = [_sarif_result(run, finding, names) for run, findings in found.items() for finding in findings]
+    driver = {"name": "sonde", "version": version, "rules": rules}
+    return {"$schema": _SARIF_SCHEMA, "version": "2.1.0", "runs": [{"tool": {"driver": driver}, "results": results}]}
+
+
+def _sarif_result(run: str, finding: Finding, names: list[str]) -> dict[str, Any]:
+    places = finding.modules or ("(model)",)
+    return {
+        "ruleId": finding.name,
+        "ruleIndex": names.index(finding.name),
+        "level": _SARIF_LEVELS[finding.level],
+        "message": {"text": " ".join([finding.short, *finding.evidence, f"Remedy: {finding.remedy}"])},
+        "locations": [
+            {"logicalLocations": [{"fullyQualifiedName": f"{run}/{place}", "kind": "module"} for place in places]}
+        ],
+        "properties": {
+            "run": run,
+            "step": finding.step,
+            "epoch": finding.epoch,
+            "explained_by": finding.explained_by,
+        },
+    }

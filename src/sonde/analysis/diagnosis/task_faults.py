@@ -1,24 +1,20 @@
-"""Faults of the task: targets, loss and output that do not fit each other, inputs and targets out of scale."""
+"""Faults of the task: targets, loss and output that do not fit each other."""
 
-import math
-from typing import Any
-
-from sonde.analysis.diagnosis.finding import Finding, found
-from sonde.analysis.diagnosis.signs import BINARY, CLASSES, LINEAR, Signs
+from sonde.analysis.diagnosis.finding import FLOW, Diagnosis, Finding, found
+from sonde.analysis.diagnosis.run_evidence import BINARY_LOSSES, CLASS_LOSSES, LINEAR_OPS, RunEvidence
 from sonde.core.formatting import number
 
-SEVERAL = 16  # samples from which a batch of one answer says something
-OUT_OF_REACH = 0.1  # of the way from the trivial to the lowest loss, that the output's range must not cost
-OUT_OF_BOUNDS = 4.0  # squared distance that numbers between −1 and 1 can have
-BELOW_ZERO = -2.0  # of a cross-entropy, beyond what a bonus could take off
-SMALL = 0.01  # RMS of inputs
-PAIRS = frozenset({"T", "Transpose", "Mm", "Bmm", "Cdist"})  # operations of losses that compare samples on purpose
-LARGE = 10.0  # RMS of inputs or targets; a mean relative to its spread
-UNLIKE = 1000.0  # spread of one feature relative to another's
+SEVERAL_SAMPLES = 16  # samples of a batch in which equal targets are a fault
+OUT_OF_REACH = 0.1  # score that the range of the output may cost
+OUT_OF_BOUNDS = 4.0  # the largest squared distance of numbers between −1 and 1
+BELOW_ZERO = -2.0  # a cross-entropy below this is wrong
+_PAIRWISE_OPS = frozenset(
+    {"T", "Transpose", "Mm", "Bmm", "Cdist"}
+)  # operations of losses that compare samples on purpose
 AMONG_CLASSES = ("classes", "one-hot", "labels", "binary")
 
 
-def wrong_label_shape(s: Signs) -> Finding | None:
+def wrong_label_shape(s: RunEvidence) -> Finding | None:
     """Targets that broadcast against the output."""
     if s.trials is None:
         return _broadcasts(s)
@@ -29,11 +25,11 @@ def wrong_label_shape(s: Signs) -> Finding | None:
     return found("wrong_label_shape", "certain", said)
 
 
-def _broadcasts(s: Signs) -> Finding | None:
-    """From the operations of the loss: one output a sample became as many as there are samples, each way."""
+def _broadcasts(s: RunEvidence) -> Finding | None:
+    """From the operations of the loss: N outputs became N×N numbers."""
     shape, largest = s.facts.get("output_shape") or [], s.facts.get("loss_shape") or []
-    ops = set(s.facts.get("loss_ops") or [])
-    if len(shape) != 2 or shape[1] != 1 or shape[0] < 2 or s.learned or ops & PAIRS:
+    ops = s.loss_ops
+    if len(shape) != 2 or shape[1] != 1 or shape[0] < 2 or s.learned or ops & _PAIRWISE_OPS:
         return None
     if largest != [shape[0], shape[0]]:
         return None
@@ -41,8 +37,8 @@ def _broadcasts(s: Signs) -> Finding | None:
     return found("wrong_label_shape", "certain" if s.failed else "likely", said)
 
 
-def wrong_loss(s: Signs) -> Finding | None:
-    """A loss that asks for other answers than the targets."""
+def wrong_loss(s: RunEvidence) -> Finding | None:
+    """A loss whose minimum is not at the targets."""
     kind = s.trial("targets", "kind")
     if s.trials is None:
         return _below_zero(s)
@@ -91,19 +87,19 @@ def wrong_loss(s: Signs) -> Finding | None:
     return None
 
 
-def _below_zero(s: Signs) -> Finding | None:
-    """From rows: a cross-entropy far below zero has the wrong sign, or was given no logarithms."""
-    ops = set(s.facts.get("loss_ops") or [])
-    if not ops & (CLASSES | BINARY) or s.last_loss is None or s.last_loss > BELOW_ZERO:
+def _below_zero(s: RunEvidence) -> Finding | None:
+    """From rows: a cross-entropy far below zero has the wrong sign, or gets no log-probabilities."""
+    ops = s.loss_ops
+    if not ops & (CLASS_LOSSES | BINARY_LOSSES) or s.last_loss is None or s.last_loss > BELOW_ZERO:
         return None
     raw = "NllLoss" in ops and not ops & {"LogSoftmax", "Log"} and s.facts.get("output_op") not in ("LogSoftmax", "Log")
     why = "it takes raw scores for log-probabilities" if raw else "its sign is wrong"
     return found("wrong_loss", "certain", f"A cross-entropy ends at {number(s.last_loss)}: {why}.")
 
 
-def wrong_output_activation(s: Signs) -> Finding | None:
-    """A last activation that cannot give what the loss asks for; that of an encoder need not, which a head follows."""
-    if {*(s.facts.get("loss_ops") or []), *(s.trial("output", "operations_after") or [])} & {*LINEAR}:
+def wrong_output_activation(s: RunEvidence) -> Finding | None:
+    """A last activation that cannot reach the minimum of the loss.  A model that a linear head follows is not asked."""
+    if (s.loss_ops | {*(s.trial("output", "operations_after") or [])}) & {*LINEAR_OPS}:
         return None
     operation = str(s.trial("output", "operation") or s.facts.get("output_op") or "")
     floor, trivial, reach = (s.trial("loss", key) for key in ("floor", "trivial", "floor_in_range"))
@@ -119,7 +115,7 @@ def wrong_output_activation(s: Signs) -> Finding | None:
     beyond = _out_of_bounds(s, operation)
     if beyond:
         return found("wrong_output_activation", "certain", beyond, modules=modules)
-    shape, after = s.facts.get("output_shape") or [], s.facts.get("loss_ops") or []
+    shape, after = s.facts.get("output_shape") or [], s.loss_ops
     own = "LogSoftmax" in after
     said = ""
     if s.trial("output", "sums_over_batch"):
@@ -143,8 +139,8 @@ def wrong_output_activation(s: Signs) -> Finding | None:
     return None
 
 
-def _out_of_bounds(s: Signs, operation: str) -> str:
-    """A distance that outputs between −1 and 1 could not have from targets of their range."""
+def _out_of_bounds(s: RunEvidence, operation: str) -> str:
+    """A sentence, if the loss is a distance that outputs and targets between −1 and 1 cannot have."""
     if operation not in ("Softmax", "Sigmoid", "Tanh") or not s.is_distance or s.trials is not None:
         return ""
     if s.last_loss is None or s.last_loss <= OUT_OF_BOUNDS:
@@ -155,12 +151,12 @@ def _out_of_bounds(s: Signs, operation: str) -> str:
     )
 
 
-def wrong_labels(s: Signs) -> Finding | None:
-    """Targets that are constant, or that have nothing to do with the inputs."""
-    targets = s.trial("targets") or next(iter(s.facts.get("targets", [])), None) or {}
+def wrong_labels(s: RunEvidence) -> Finding | None:
+    """Targets that are constant, or unrelated to the inputs."""
+    targets = s.targets
     samples = s.trial("samples") or next(iter(targets.get("shape") or [0]), 0)
     outputs = s.trial("output", "shape") or s.facts.get("output_shape") or []
-    if samples >= SEVERAL and targets.get("std") == 0:
+    if samples >= SEVERAL_SAMPLES and targets.get("std") == 0:
         several = f", where there are {outputs[-1]} outputs" if len(outputs) > 1 and outputs[-1] > 1 else ""
         said = f"All targets of a batch of {samples} are {number(targets['mean'])}{several}."
         return found("wrong_labels", "certain", said)
@@ -182,8 +178,8 @@ def wrong_labels(s: Signs) -> Finding | None:
     return None
 
 
-def _unrelated_numbers(s: Signs) -> Finding | None:
-    """Numbers that neither a nearest input nor a straight line foretells, though they are learned by heart."""
+def _unrelated_numbers(s: RunEvidence) -> Finding | None:
+    """Numeric targets that the batch memorises, but that neither the nearest input nor a linear fit predicts."""
     near = s.trial("relation")
     alone = max((known for known in (s.fit("1"), s.fit("10")) if known is not None), default=None)
     if not near or "n" not in near or alone is None or s.score is None or s.steps < 100:
@@ -200,66 +196,73 @@ def _unrelated_numbers(s: Signs) -> Finding | None:
     return None
 
 
-def _inputs(s: Signs) -> list[dict[str, Any]]:
-    known = s.trial("inputs") or s.facts.get("inputs") or []
-    return [one for one in known if str(one.get("dtype", "")).startswith(("float", "bfloat")) and one.get("rms")]
-
-
-def unnormalised_input(s: Signs) -> Finding | None:
-    """Inputs far from mean 0 and spread 1, in a run that failed."""
-    first = next((m for m in s.leaves if m.get("kind") is not None), None)
-    if s.learned or not (s.failed or s.trials) or first is None or first.get("kind") in ("norm", "embedding"):
-        return None
-    more = _gain(s, "standardised", "standardised inputs")
-    for one in _inputs(s):
-        offset = one.get("feature_offset") or 0.0
-        unlike = (one.get("feature_std_max") or 0.0) / (one.get("feature_std_min") or 1.0)
-        if not (s.failed or more) and one["rms"] < 10 * LARGE:
-            continue
-        if one["rms"] < SMALL and more:
-            said = f"Inputs have an RMS of {number(one['rms'])}."
-            return found("unnormalised_input", "certain", said, *more, modules=[first["name"]])
-        if one["rms"] > LARGE or (offset > LARGE and one["rms"] > 1) or unlike > UNLIKE:
-            said = (
-                f"Inputs have an RMS of {number(one['rms'])} and a mean up to {number(offset)} times its "
-                f"feature's spread; spreads differ by a factor of {number(unlike)}."
-            )
-            return found("unnormalised_input", "certain" if more else "likely", said, *more, modules=[first["name"]])
-    return None
-
-
-def unnormalised_target(s: Signs) -> Finding | None:
-    """Regression targets that are large, in a run that failed."""
-    targets = s.trial("targets") or next(iter(s.facts.get("targets", [])), None) or {}
-    more = _gain(s, "scaled targets", "standardised targets")
-    if not (s.failed or (more and not s.learned)):
-        return None
-    if not targets and s.trials is None:
-        return _far_targets(s)
-    if targets.get("kind", "real") != "real" or (targets.get("rms") or 0.0) <= LARGE:
-        return None
-    if not s.trial("targets") and not str(targets.get("dtype", "")).startswith("float"):
-        return None
-    said = f"Targets have an RMS of {number(targets['rms'])} and reach {number(targets['max'])}."
-    return found("unnormalised_target", "certain" if more else "likely", said, *more)
-
-
-def _far_targets(s: Signs) -> Finding | None:
-    """From rows: a first distance that is much larger than the first outputs is the size of the targets."""
-    last = s.leaves[-1]["name"] if s.leaves else ""
-    size, loss = s.at("out_rms", "(model)") or s.at("out_rms", last), s.losses.get(0)
-    if not s.is_distance or loss is None or size is None or loss <= 0:
-        return None
-    apart = math.sqrt(loss) if "MseLoss" in s.facts["loss_ops"] else loss
-    if apart <= LARGE or size > apart / 3:
-        return None
-    said = f"The first outputs have an RMS of {number(size)} and are {number(apart)} away from their targets."
-    return found("unnormalised_target", "likely", said)
-
-
-def _gain(s: Signs, fit: str, words: str) -> list[str]:
-    """A sentence where one batch is learned with this change and not without it."""
-    with_it, without = s.fit(fit), s.fit("1")
-    if with_it is None or without is None or with_it < 0.5 or with_it - max(without, 0.0) < 0.2:
-        return []
-    return [f"Fifty steps on one batch come {number(with_it)} of the way with {words}, {number(without)} without."]
+TASK_FAULTS = (
+    Diagnosis(
+        wrong_label_shape,
+        short="The target's shape or encoding broadcasts against the output, or is misread.",
+        measured=(
+            "The loss of random outputs stays the same (to 1e-5) when targets are handed to other "
+            "samples, though it changes with the targets themselves. Without a batch: N outputs of one "
+            "number each become N×N numbers in the loss."
+        ),
+        why="Every output is compared with every target, so the best answer is one constant.",
+        remedy="Give the target the shape of the output: y.view_as(output).",
+        reference="Humbatova et al. (2020), Taxonomy of real faults in deep learning systems, arXiv:1910.11015",
+        hides_pace=True,
+    ),
+    Diagnosis(
+        wrong_output_activation,
+        short="The last activation does not fit the targets' range or the loss.",
+        measured=(
+            "With outputs of its own choice the loss falls to a floor; with outputs that the last activation can "
+            f"give it stays at least {100 * OUT_OF_REACH:g} % of the way above it. Without a batch: softmax or "
+            "sigmoid before a loss that applies its own, softmax over one unit, or a mean distance above "
+            f"{OUT_OF_BOUNDS:g} from outputs between −1 and 1."
+        ),
+        why="The answers that the loss asks for lie outside the range of the output, or where its slope is almost 0.",
+        remedy=(
+            "Hand raw outputs to a loss that applies its own softmax or sigmoid; leave the output "
+            "linear for unbounded targets."
+        ),
+        reference="Bishop (2006), Pattern recognition and machine learning, section 4.3.6",
+        explains=FLOW | {"lr_too_low"},
+        hides_pace=True,
+    ),
+    Diagnosis(
+        wrong_loss,
+        short="The loss does not fit the task or the output: wrong kind, wrong axis, wrong sign.",
+        measured=(
+            "The loss by itself, on free outputs: raising a class for all samples changes nothing "
+            "(softmax over the batch); its gradient leads away from the targets; three ones in ten "
+            "ask for an answer other than 0.3; it is squared or absolute error on classes and the "
+            f"run failed. Without a batch: a cross-entropy that ends below −{-BELOW_ZERO:g}."
+        ),
+        why="The network is driven to answers that are not the ones that are scored.",
+        remedy=(
+            "Take the likelihood of the targets: cross-entropy on raw scores for classes, binary "
+            "cross-entropy with logits for yes or no, squared error for numbers."
+        ),
+        reference="Gneiting & Raftery (2007), Strictly proper scoring rules, prediction, and estimation, JASA 102",
+        explains=frozenset({"nan_origin"}),
+    ),
+    Diagnosis(
+        wrong_labels,
+        short="Labels that do not belong to the inputs: permuted, constant, or destroyed by preprocessing.",
+        measured=(
+            f"All targets of a batch of {SEVERAL_SAMPLES} or more are the same; or one batch is learned by heart "
+            "at the run's own rate or ten times it, while after 100 steps the run is no better than a "
+            "constant and nearest inputs share a label no more often than any two (of numbers: neither "
+            "the nearest input nor a line through the others foretells a target)."
+        ),
+        why="What does not depend on the input can only be learned by heart.",
+        remedy=(
+            "Look at a few samples beside their labels as they enter the loss; shuffle inputs and "
+            "labels with one permutation, and scale inputs only."
+        ),
+        reference=(
+            "Zhang et al. (2017), Understanding deep learning requires rethinking generalization, arXiv:1611.03530"
+        ),
+        is_pace=True,
+    ),
+)
+"""Causes before their symptoms."""

@@ -1,24 +1,22 @@
-"""Diagnoses of a run that Sonde trained: whether it learned, and the audit's questions — scale, gradient, credit, worth
-of the blocks.
+"""Diagnoses of a run that Sonde trained: whether it learned, and the four questions of the audit as findings.
 
-When a question fires is the audit's business (`analysis/thresholds.py`); here its answers become findings.
+`analysis/questions.py` has the thresholds of the questions.
 """
 
 import math
 
-from sonde.analysis.credit_question import LayerCredit
-from sonde.analysis.diagnosis.finding import Finding, found
-from sonde.analysis.diagnosis.signs import FAILED, FEW, Signs
-from sonde.analysis.questions import Answer
-from sonde.analysis.verdict import points
+from sonde.analysis.audit_text import margin_points
+from sonde.analysis.diagnosis.finding import Diagnosis, Finding, found
+from sonde.analysis.diagnosis.run_evidence import FAILED, FEWEST_STEPS, RunEvidence
+from sonde.analysis.questions import AuditAnswer, LayerCredit, Thresholds
 from sonde.core.formatting import number
 
 
-def not_learning(s: Signs) -> Finding | None:
-    """A loss that ends where one constant answer stands.  Frozen blocks are there to be compared with, not to learn."""
+def not_learning(s: RunEvidence) -> Finding | None:
+    """A loss that ends near that of a constant answer.  Frozen blocks are a baseline and are not asked."""
     if s.audited is None or s.audited.run is None or s.audited.rule.rule == "frozen":
         return None
-    if s.steps < FEW or s.loss_of_chance is None or s.last_loss is None or not s.failed:
+    if s.steps < FEWEST_STEPS or s.loss_of_chance is None or s.last_loss is None or not s.failed:
         return None
     of_test = s.of_run("test_loss")
     beside = f", on test samples {number(of_test[max(of_test)], 3)}" if of_test else ""
@@ -33,19 +31,19 @@ def not_learning(s: Signs) -> Finding | None:
     return found("not_learning", "likely", said, *more, step=since)
 
 
-def _fired(s: Signs, question: str) -> Answer | None:
+def _fired(s: RunEvidence, question: str) -> AuditAnswer | None:
     known = None if s.audited is None or s.audited.run is None else s.audited.run.answers[question]
     return known if known is not None and known.fired else None
 
 
-def _level(answer: Answer) -> str:
-    """Certain where it fired whenever it was asked from some epoch on, and at two epochs at least."""
+def _level(answer: AuditAnswer) -> str:
+    """Certain, if every look since some epoch fired, and there are at least two."""
     since = answer.since
     asked = [look for look in answer.looks if since is not None and look.epoch >= since and look.fired]
     return "certain" if len(asked) > 1 else "likely"
 
 
-def growth(s: Signs) -> Finding | None:
+def state_explosion(s: RunEvidence) -> Finding | None:
     """Hidden states that explode over a block, or at the top since init."""
     answer = _fired(s, "D1")
     if answer is None or s.audited is None:
@@ -58,11 +56,11 @@ def growth(s: Signs) -> Finding | None:
     top = f"‖h_L‖ is {number(answer.beside)}× its value at init; the limit is {limits.stream:g}×."
     evidence = [said] if math.isnan(answer.beside) else [said, top]
     blocks = [f"block {block}" for block in answer.layers] or [f"layer {s.audited.rule.depth}"]
-    return found("growth", _level(answer), *evidence, modules=blocks, epoch=answer.since)
+    return found("state_explosion", _level(answer), *evidence, modules=blocks, epoch=answer.since)
 
 
-def gradient(s: Signs) -> Finding | None:
-    """A BP gradient that the precision of training does not resolve, or that does not foretell the loss."""
+def gradient_collapse(s: RunEvidence) -> Finding | None:
+    """A BP gradient that the precision of training does not resolve, or that does not predict the loss."""
     answer = _fired(s, "D2")
     if answer is None or s.audited is None:
         return None
@@ -78,10 +76,10 @@ def gradient(s: Signs) -> Finding | None:
             f"the limit is {limits.ceiling:g}."
         )
     layers = [f"layer {layer}" for layer in answer.layers]
-    return found("gradient", _level(answer), *evidence, modules=layers, epoch=answer.since)
+    return found("gradient_collapse", _level(answer), *evidence, modules=layers, epoch=answer.since)
 
 
-def credit(s: Signs) -> Finding | None:
+def credit_at_chance(s: RunEvidence) -> Finding | None:
     """Credit that is no better than chance."""
     answer = _fired(s, "D3")
     if answer is None or s.audited is None or s.audited.run is None:
@@ -90,7 +88,7 @@ def credit(s: Signs) -> Finding | None:
     worst = min(layers, key=lambda one: min(one.cosine.excess, one.rho.excess))
     said = f"At epoch {answer.epoch} the credit is not above chance at {len(layers)} of {s.audited.rule.depth} layers."
     names = [f"layer {layer}" for layer in answer.layers]
-    return found("credit", _level(answer), said, _beside_chance(worst), modules=names, epoch=answer.since)
+    return found("credit_at_chance", _level(answer), said, _beside_chance(worst), modules=names, epoch=answer.since)
 
 
 def _beside_chance(layer: LayerCredit) -> str:
@@ -101,13 +99,117 @@ def _beside_chance(layer: LayerCredit) -> str:
     return f"At layer {layer.layer} {' and '.join(parts)}."
 
 
-def worth(s: Signs) -> Finding | None:
+def blocks_hurt(s: RunEvidence) -> Finding | None:
     """Blocks that cost accuracy."""
     if s.audited is None or s.audited.run is None or s.audited.rule.margin.outcome != "hurts":
         return None
     rule, run = s.audited.rule, s.audited.run.run
     said = (
-        f"{rule.label}: {points(rule)} points of test accuracy over frozen blocks, paired by seed, "
+        f"{rule.label}: {margin_points(rule)} points of test accuracy over frozen blocks, paired by seed, "
         f"n = {rule.margin.points.n}."
     )
-    return found("worth", "likely", said, epoch=run.epochs)
+    return found("blocks_hurt", "likely", said, epoch=run.epochs)
+
+
+_DEFAULTS = Thresholds()
+
+
+def _fires(question: str) -> str:
+    """The condition under which a question of the audit fires, as a sentence."""
+    condition = " ".join(_DEFAULTS.words[question].partition("? ")[2].split())
+    return f"{condition[0].upper()}{condition[1:]}."
+
+
+TRAINED_FAULTS = (
+    Diagnosis(
+        not_learning,
+        short="The loss ends hardly lower than that of one constant answer, or higher.",
+        measured=(
+            f"Of a run that Sonde trained for {FEWEST_STEPS} steps or more: the loss on training samples in the last "
+            f"tenth of epochs has come less than {FAILED:g} of the way from that of one constant answer (equal shares "
+            "for all classes; the mean of the targets) to zero, and so have the loss on test samples and the share "
+            "of right answers. Frozen blocks are not asked."
+        ),
+        why="Nothing of the input reaches the output, or nothing of the error reaches the weights.",
+        remedy=(
+            "Train the same network with fewer layers or skip connections: if that learns, depth is the cause; "
+            "if not, look at rate and data."
+        ),
+        reference="He et al. (2016), Deep residual learning for image recognition, arXiv:1512.03385",
+        explains=frozenset({"blocks_hurt"}),
+    ),
+    Diagnosis(
+        state_explosion,
+        label="D1",
+        former_name="growth",
+        short="D1, does the scale hold? Here ‖h‖ explodes over a block, or ‖h_L‖ has exploded since init.",
+        measured=_fires("D1"),
+        why=(
+            "Where the stream explodes, the blocks that follow change it by a vanishing share. A LayerNorm on top "
+            "hides the growth from the loss and divides the gradient at h_L by it."
+        ),
+        remedy="Normalise the stream, or scale what each branch adds.",
+        good="‖h‖ grows by a few per cent a block, and ‖h_L‖ to tens of times its value at init.",
+        bad="‖h‖ grows by hundreds over one block, or ‖h_L‖ is thousands of times its value at init.",
+        reference="Hanin & Rolnick (2018), How to start training, arXiv:1803.01719; docs/calibration.md",
+        explains=frozenset({"gradient_collapse", "credit_at_chance", "not_learning"}),
+    ),
+    Diagnosis(
+        gradient_collapse,
+        label="D2",
+        former_name="gradient",
+        short=(
+            "D2, does training's precision resolve the BP gradient? Here it does not, or the gradient predicts no loss."
+        ),
+        measured=_fires("D2"),
+        why=(
+            "Where rounding is as large as the gradient, steps follow rounding; and where the exact gradient does not "
+            "predict the loss, agreement of a credit with it says little."
+        ),
+        remedy=(
+            "Train in a higher precision, or keep states and outputs at a size at which differences survive rounding."
+        ),
+        good="the cosine of both gradients is 1 to many digits at every layer, and so is ρ of BP's gradient.",
+        bad=(f"the cosine falls below {_DEFAULTS.resolution:g}: rounding is half as large as the gradient, or larger."),
+        reference=("Micikevicius et al. (2018), Mixed precision training, arXiv:1710.03740; docs/calibration.md"),
+        explains=frozenset({"credit_at_chance"}),
+    ),
+    Diagnosis(
+        credit_at_chance,
+        label="D3",
+        former_name="credit",
+        short="D3, is the credit better than chance at depth? At these layers it is not.",
+        measured=_fires("D3"),
+        why=(
+            "Such a credit agrees with the gradient no better than a fresh draw of the same rule. That does not say "
+            "that nothing is learned from it: networks adapt to the feedback they get."
+        ),
+        remedy="Compare with `frozen` blocks (D4): they tell whether the layers learned.",
+        good="cosine and ρ lie well above chance at every layer.",
+        bad="cosine and ρ at the deep layers are what a rule with freshly drawn matrices scores.",
+        reference=(
+            "Lillicrap et al. (2016), Random synaptic feedback weights support error backpropagation, Nat. Commun. 7; "
+            "docs/calibration.md"
+        ),
+        explains=frozenset({"blocks_hurt", "not_learning"}),
+    ),
+    Diagnosis(
+        blocks_hurt,
+        label="D4",
+        former_name="worth",
+        short="D4, do the trained blocks help? Here training them costs test accuracy.",
+        measured=_fires("D4"),
+        why="A readout on random blocks may explain all of the accuracy.",
+        remedy=(
+            "Train the readout alone, or with a rule whose credit is above chance; train more seeds where it is "
+            "undecided."
+        ),
+        good="points over frozen blocks lie above 0 with the whole interval.",
+        bad="the whole interval lies below 0: random blocks are the better ones.",
+        reference=(
+            "Bartunov et al. (2018), Assessing the scalability of biologically-motivated deep learning, "
+            "arXiv:1807.04587; docs/calibration.md"
+        ),
+    ),
+)
+"""Causes before their symptoms."""

@@ -1,4 +1,4 @@
-"""Stored values of a run's last epoch beside what the definitions say."""
+"""Compare the stored values of a run's last epoch with the values by definition."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -7,21 +7,20 @@ from typing import NamedTuple
 
 import polars as pl
 
-from sonde.analysis.recompute.definitions import DEFINITIONS, Definition, Key, evaluation, grad_resolution
-from sonde.analysis.recompute.numbers import Value
-from sonde.analysis.recompute.setting import Setting
-from sonde.analysis.recompute.stored import StoredEnd, shaken
+from sonde.analysis.recompute.definitions import DEFINITIONS, MetricKey
+from sonde.analysis.recompute.sample import Recomputed, SnapshotInputs
+from sonde.analysis.recompute.stored import LastEpoch, shaken
 from sonde.core.errors import SondeError, nearest
 
-EXACT = 1e-9  # relative, of what is computed in float64
-SINGLE = 1e-6  # of sums over a network that computes in float32
-EPS64, EPS32 = 2.0**-52, 2.0**-23
-ROUNDINGS = 10  # differences up to so many times what the last bit of every weight changes are rounding
+FLOAT64_TOLERANCE = 1e-9  # relative, for values that are computed in float64
+FLOAT32_TOLERANCE = 1e-6  # for values that are computed in float32
+_EPS64, _EPS32 = 2.0**-52, 2.0**-23
+_ROUNDINGS = 10  # a difference up to this many times the effect of the last bit of every weight is rounding
 
-ON_THE_WAY = "measured during the epoch, of which only the end is stored"
+_DURING_EPOCH = "measured during the epoch, of which only the end is stored"
 
-# What belongs to the steps of the epoch: from its end nobody can say what it was on the way.
-COURSE = (
+# Metrics of the steps of an epoch, which cannot be recomputed from its end.
+MEASURED_DURING_EPOCH = (
     "train_loss",
     "train_acc",
     "batch_loss",
@@ -32,21 +31,21 @@ COURSE = (
     "credit_terminal_gradient",
     "ddtp_inverse_error",
 )
-# What cannot be said without a tensor that older versions did not store.
-NEEDS = {
+# Metrics that need a tensor that older versions did not store.
+_NEEDS = {
     "drift": "initial",
     **dict.fromkeys(("credit_norm", "credit_cosine", "rho", "nudge"), "rule"),
 }
 
 
-class Difference(NamedTuple):
-    """One stored value, and the same recomputed; NaN is undefined."""
+class ValueDifference(NamedTuple):
+    """One stored value and the recomputed one; NaN is undefined."""
 
     metric: str
     layer: int | None
     stored: float
     samples: int
-    found: Value
+    found: Recomputed
     single: bool
     rounding: float
 
@@ -62,12 +61,12 @@ class Difference(NamedTuple):
 
     @property
     def relative(self) -> float:
-        """To the value; of a mean whose terms cancel, to their size."""
+        """The difference relative to the value; to the size of its terms, where these cancel."""
         return self.absolute / max(abs(self.stored), abs(self.number), self.found.terms) if self.absolute else 0.0
 
     @property
     def close(self) -> bool:
-        return self.relative <= (SINGLE if self.single else EXACT)
+        return self.relative <= (FLOAT32_TOLERANCE if self.single else FLOAT64_TOLERANCE)
 
     @property
     def words(self) -> str:
@@ -84,16 +83,16 @@ class Difference(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Line:
-    """All stored values of a metric."""
+class MetricComparison:
+    """The comparison of all stored values of a metric."""
 
     metric: str
     values: int
     undefined: int
     single: bool = False
-    worst: Difference | None = None  # by relative difference
+    worst: ValueDifference | None = None  # by relative difference
     largest: float = 0.0  # absolute difference
-    wrong: Difference | None = None  # the first that does not agree
+    wrong: ValueDifference | None = None  # the first that does not agree
     reason: str | None = None  # why it was not recomputed
 
     @property
@@ -107,11 +106,11 @@ class Line:
 
 @dataclass(frozen=True)
 class Recomputation:
-    """A run's last epoch, metric by metric."""
+    """The comparison of a run's last epoch, by metric."""
 
     run: str
     epoch: int
-    lines: list[Line]
+    lines: list[MetricComparison]
 
     @property
     def wrong(self) -> bool:
@@ -126,23 +125,23 @@ class Recomputation:
                 found.setdefault(line.reason, []).append(line.metric)
         return found
 
-    def worst(self, *, single: bool) -> Difference | None:
+    def worst(self, *, single: bool) -> ValueDifference | None:
         """The largest relative difference among metrics of one precision."""
         known = [line.worst for line in self.lines if line.worst is not None and line.single == single]
         return max(known, key=lambda difference: difference.relative, default=None)
 
 
 def recompute(
-    end: StoredEnd,
+    end: LastEpoch,
     metrics: Sequence[str] = (),
     on_progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> Recomputation:
-    """Recompute what is stored, or those of these names: `rho`, `rho/null`, `nudge[0.01]`, `drift`."""
+    """Recompute all stored metrics, or those with these names: `rho`, `rho/null`, `nudge[0.01]`, `drift`."""
     rows = end.rows.filter(pl.col("metric").is_in(_chosen(end.rows["metric"].unique(), metrics)))
     groups = rows.partition_by("metric", maintain_order=True, as_dict=True)
     wanted = dict.fromkeys(_definition_of(str(metric)) for (metric,) in groups)
-    found: dict[str, list[Difference]] = {}
-    definitions = [name for name in wanted if name in TABLE]
+    found: dict[str, list[ValueDifference]] = {}
+    definitions = [name for name in wanted if name in DEFINITIONS]
     for done, name in enumerate(definitions):
         on_progress(done, len(definitions))
         for difference in _differences(name, end, rows):
@@ -151,11 +150,11 @@ def recompute(
     for (metric,), group in groups.items():
         stored.setdefault(_line_of(str(metric)), []).append(group)
     lines = [_line(name, pl.concat(frames), found.get(name, []), end) for name, frames in stored.items()]
-    return Recomputation(end.id, end.epoch, lines)
+    return Recomputation(end.folder.id, end.inputs.epoch, lines)
 
 
-# Metrics that another definition gives.
-MEASURED_WITH = {
+# Metrics that the definition of another probe yields.
+_MEASURED_WITH = {
     "state": "trace",
     "weight_ratio": "weight_alignment",
     "grad_per_error": "grad_norm",
@@ -163,13 +162,8 @@ MEASURED_WITH = {
     "test_acc": "evaluation",
 }
 
-TABLE: dict[str, Definition] = {
-    **DEFINITIONS,
-    "evaluation": evaluation,
-    "grad_resolution": grad_resolution,
-}
-IN_SINGLE = ("evaluation", "grad_resolution")
-"""What runs in the precision of training."""
+_IN_TRAINING_PRECISION = ("evaluation", "grad_resolution")
+"""Definitions that run in the precision of training."""
 
 
 def _chosen(there: Iterable[str], wanted: Sequence[str]) -> list[str]:
@@ -193,51 +187,51 @@ def _base(metric: str) -> str:
 
 def _definition_of(metric: str) -> str:
     base = _base(metric)
-    return MEASURED_WITH.get(base, base)
+    return _MEASURED_WITH.get(base, base)
 
 
 def _line_of(metric: str) -> str:
-    """Parameters and units share a line."""
+    """The name of the comparison: parameters and units of a metric share one."""
     base = _base(metric)
     return f"{base}[…]" if "[" in metric and base != "nudge" else metric
 
 
-def _differences(name: str, end: StoredEnd, rows: pl.DataFrame) -> list[Difference]:
-    """Of all values that a definition speaks of; where some are large, with the rounding measured."""
-    found = _found(name, end.setting)
-    single = name in IN_SINGLE and end.config.precision != "float64"
+def _differences(name: str, end: LastEpoch, rows: pl.DataFrame) -> list[ValueDifference]:
+    """The differences of all values that a definition yields; if some do not agree, with the effect of rounding."""
+    found = _found(name, end.inputs)
+    single = name in _IN_TRAINING_PRECISION and end.config.precision != "float64"
     columns = rows.select("metric", "layer", "value", "samples")
     pairs = [
-        Difference(metric, layer, value, samples, found[metric, layer], single, 0.0)
+        ValueDifference(metric, layer, value, samples, found[metric, layer], single, 0.0)
         for metric, layer, value, samples in columns.iter_rows()
         if (metric, layer) in found
     ]
     if all(pair.agrees for pair in pairs):
         return pairs
-    again = _found(name, shaken(end.setting, EPS32 if single else EPS64))
+    again = _found(name, shaken(end.inputs, _EPS32 if single else _EPS64))
     return [pair._replace(rounding=_rounding(pair.number, again.get((pair.metric, pair.layer)))) for pair in pairs]
 
 
-def _found(name: str, setting: Setting) -> dict[Key, Value]:
-    return dict(TABLE[name](setting))
+def _found(name: str, inputs: SnapshotInputs) -> dict[MetricKey, Recomputed]:
+    return dict(DEFINITIONS[name](inputs))
 
 
-def _rounding(number: float, again: Value | None) -> float:
+def _rounding(number: float, again: Recomputed | None) -> float:
     if again is None or again.number is None:
         return 0.0
-    change = ROUNDINGS * abs(number - again.number)
+    change = _ROUNDINGS * abs(number - again.number)
     return change if math.isfinite(change) else 0.0
 
 
-def _line(name: str, stored: pl.DataFrame, found: list[Difference], end: StoredEnd) -> Line:
+def _line(name: str, stored: pl.DataFrame, found: list[ValueDifference], end: LastEpoch) -> MetricComparison:
     undefined = stored.filter(~pl.col("defined")).height
     if not found:
-        return Line(name, stored.height, undefined, reason=_why_not(name, end))
+        return MetricComparison(name, stored.height, undefined, reason=_why_not(name, end))
     if len(found) < stored.height:
         known = {(difference.metric, difference.layer) for difference in found}
         others = [key for key in stored.select("metric", "layer").iter_rows() if key not in known]
-        raise SondeError(f"run {end.id} stores {others[0]}, which its network does not have")
-    return Line(
+        raise SondeError(f"run {end.folder.id} stores {others[0]}, which its network does not have")
+    return MetricComparison(
         name,
         stored.height,
         undefined,
@@ -248,10 +242,10 @@ def _line(name: str, stored: pl.DataFrame, found: list[Difference], end: StoredE
     )
 
 
-def _why_not(name: str, end: StoredEnd) -> str:
-    if name in COURSE:
-        return ON_THE_WAY
-    missing = end.missing.get("null" if "/null" in name else NEEDS.get(_base(name), ""))
+def _why_not(name: str, end: LastEpoch) -> str:
+    if name in MEASURED_DURING_EPOCH:
+        return _DURING_EPOCH
+    missing = end.missing.get("null" if "/null" in name else _NEEDS.get(_base(name), ""))
     return missing or "this version has no definition of it"
 
 

@@ -1,4 +1,4 @@
-"""The credit of every rule as its equation reads, from the state it stored.
+"""The credit of every rule by its equation, from the state that it stored; and that state drawn again, for the null.
 
 T tokens, d width, C outputs, L blocks; `state` is what the rule owned, by name.
 """
@@ -10,41 +10,41 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sonde.analysis.recompute.sample import Sample, first_token, squared_error
+from sonde.analysis.recompute.sample import Sample, first_token, norm, squared_error
 from sonde.network import Network
 
-State = Mapping[str, Any]
-Options = Mapping[str, Any]  # of the rule's configuration
-Credit = Callable[[Sample, State, Options, int], list[Tensor]]
-"""a_0 … a_L of one sample; the number is that of the optimiser steps of the whole run."""
+_State = Mapping[str, Any]
+_Options = Mapping[str, Any]  # of the rule's configuration
+_CreditOfRule = Callable[[Sample, _State, _Options, int], list[Tensor]]
+"""Returns a_0 … a_L of one sample.  The last argument is the number of optimiser steps of the run."""
 
 
-def gradient(sample: Sample, state: State, options: Options, steps: int) -> list[Tensor]:
+def _gradient(sample: Sample, state: _State, options: _Options, steps: int) -> list[Tensor]:
     """BP: a_l = g_l."""
     return sample.gradients
 
 
-def gradient_at_the_embedding(sample: Sample, state: State, options: Options, steps: int) -> list[Tensor]:
+def _gradient_at_the_embedding(sample: Sample, state: _State, options: _Options, steps: int) -> list[Tensor]:
     """Frozen blocks: a_0 = g_0, and nothing above."""
     return [sample.gradients[0], *(torch.zeros_like(h) for h in sample.states[1:])]
 
 
-def carried_down(sample: Sample, state: State, options: Options, steps: int) -> list[Tensor]:
-    """FA: a_L = g_L, a_l = a_{l+1} B_lᵀ; of tokens, each by itself.  By layers: V in the place of every W."""
+def _carried_down(sample: Sample, state: _State, options: _Options, steps: int) -> list[Tensor]:
+    """FA: a_L = g_L, a_l = a_{l+1} B_lᵀ, for each token.  With `level: layer`, V replaces every W."""
     if options.get("level", "block") == "layer":
-        return through_layers(sample, state, options, steps)
+        return _through_layers(sample, state, options, steps)
     credits = [sample.gradients[-1]]
     for b_dd in reversed(state["matrices"]):
         credits.insert(0, credits[0] @ b_dd.double().T)
     return credits
 
 
-def sent_error(sample: Sample, state: State, options: Options, steps: int) -> list[Tensor]:
+def _sent_error(sample: Sample, state: _State, options: _Options, steps: int) -> list[Tensor]:
     """DFA, DKP: a_l = e B_lᵀ; each of T tokens gets it divided by √T; a map's numbers, or its channels, have a row."""
-    return sent(sample.error, state["matrices"], sample)
+    return _sent(sample.error, state["matrices"], sample)
 
 
-def sent(e_1C: Tensor, matrices: Iterable[Tensor], sample: Sample) -> list[Tensor]:
+def _sent(e_1C: Tensor, matrices: Iterable[Tensor], sample: Sample) -> list[Tensor]:
     credits = []
     for b_dC, h in zip(matrices, sample.states, strict=True):
         a_1d = e_1C @ b_dC.double().T
@@ -57,12 +57,12 @@ def sent(e_1C: Tensor, matrices: Iterable[Tensor], sample: Sample) -> list[Tenso
     return credits
 
 
-def sent_target(sample: Sample, state: State, options: Options, steps: int) -> list[Tensor]:
+def _sent_target(sample: Sample, state: _State, options: _Options, steps: int) -> list[Tensor]:
     """DRTP: a_l = −y B_lᵀ."""
-    return sent(-target(sample), state["matrices"], sample)
+    return _sent(-_target(sample), state["matrices"], sample)
 
 
-def target(sample: Sample) -> Tensor:
+def _target(sample: Sample) -> Tensor:
     """The label as 0s and a 1, or the target itself, 1×C."""
     if sample.sample_loss is squared_error:
         return sample.y[None]
@@ -71,27 +71,27 @@ def target(sample: Sample) -> Tensor:
     return y_1C
 
 
-def sent_through_learned(sample: Sample, state: State, options: Options, steps: int) -> list[Tensor]:
+def _sent_through_learned(sample: Sample, state: _State, options: _Options, steps: int) -> list[Tensor]:
     """FDFA: a_l = e B_lᵀ."""
-    return sent(sample.error, [state["net"][str(l)] for l in range(len(sample.states))], sample)
+    return _sent(sample.error, [state["net"][str(l)] for l in range(len(sample.states))], sample)
 
 
-def through_layers(sample: Sample, state: State, options: Options, steps: int) -> list[Tensor]:
-    """A rule of layers: V in the place of every W."""
-    return back_through(sample, FEEDBACK[options["name"]](sample.net, state))
+def _through_layers(sample: Sample, state: _State, options: _Options, steps: int) -> list[Tensor]:
+    """Rules of layers: V replaces every W on the way back."""
+    return _back_through(sample, FEEDBACK[options["name"]](sample.net, state))
 
 
-def own(net: Network, state: State) -> dict[str, Tensor]:
-    """FA by layers, KP, mirror: V is what the rule owns."""
+def _own(net: Network, state: _State) -> dict[str, Tensor]:
+    """FA by layers, KP, mirror: V is the state of the rule."""
     return dict(state["matrices"])
 
 
-def signed(net: Network, state: State) -> dict[str, Tensor]:
+def _signed(net: Network, state: _State) -> dict[str, Tensor]:
     """uSF, frSF: V = M ∘ sign(W), M a number or a matrix."""
     return {name: m * net.get_parameter(name).sign() for name, m in state["matrices"].items()}
 
 
-def signed_anew(net: Network, state: State) -> dict[str, Tensor]:
+def _signed_anew(net: Network, state: _State) -> dict[str, Tensor]:
     """brSF: V = |M| ∘ sign(W), |M| uniform between 0 and √3·s: of 64 random bits, four numbers of 16."""
     rng, found = torch.Generator(), {}
     rng.set_state(state["rng"])
@@ -104,8 +104,8 @@ def signed_anew(net: Network, state: State) -> dict[str, Tensor]:
     return found
 
 
-def back_through(sample: Sample, feedback: Mapping[str, Tensor]) -> list[Tensor]:
-    """a_L = g_L, carried down through the blocks, V standing for W: y = W x goes up, its slope is V."""
+def _back_through(sample: Sample, feedback: Mapping[str, Tensor]) -> list[Tensor]:
+    """a_L = g_L, propagated back through the blocks with V in place of W: the forward pass uses W, its gradient V."""
     credits = [sample.gradients[-1]]
     for layer in reversed(range(len(sample.net.blocks))):
         block, h = sample.net.blocks[layer], sample.states[layer].clone().requires_grad_()
@@ -116,7 +116,7 @@ def back_through(sample: Sample, feedback: Mapping[str, Tensor]) -> list[Tensor]
                 continue
 
             def slope(part: Any, inputs: tuple[Tensor], y: Tensor, v: Tensor = v) -> Tensor:
-                other = moved_by(part, v.double(), inputs[0])
+                other = _moved_by(part, v.double(), inputs[0])
                 return y.detach() + other - other.detach()
 
             handles.append(part.register_forward_hook(slope))
@@ -130,14 +130,14 @@ def back_through(sample: Sample, feedback: Mapping[str, Tensor]) -> list[Tensor]
     return credits
 
 
-def moved_by(part: Any, v: Tensor, x: Tensor) -> Tensor:
-    """V x, as the part multiplies: a linear map or a convolution."""
+def _moved_by(part: Any, v: Tensor, x: Tensor) -> Tensor:
+    """V x, by a linear map or a convolution."""
     if isinstance(part, nn.Conv2d):
         return nn.functional.conv2d(x, v, None, part.stride, part.padding)
     return x @ v.T
 
 
-def along_random_directions(sample: Sample, state: State, options: Options, steps: int) -> list[Tensor]:
+def _along_random_directions(sample: Sample, state: _State, options: _Options, steps: int) -> list[Tensor]:
     """Forward gradient: a_l = mean over directions of (Σ_k ⟨g_k, v_k⟩) v_l; v normal, drawn for the whole batch."""
     rng, samples = torch.Generator(), len(sample.batch)
     rng.set_state(state["rng"])
@@ -149,17 +149,17 @@ def along_random_directions(sample: Sample, state: State, options: Options, step
     return credits
 
 
-def slope_of_local_losses(sample: Sample, state: State, options: Options, steps: int) -> list[Tensor]:
+def _slope_of_local_losses(sample: Sample, state: _State, options: _Options, steps: int) -> list[Tensor]:
     """predsim: N times the gradient of (1 − β)·mean loss of C_l h + β·mean of (S(P_l h) − S(y))² over all pairs."""
     net, beta, batch = state["net"], options["beta"], sample.batch
-    labels = [centred(target(one)) for one in batch]
+    labels = [_centred(_target(one)) for one in batch]
     credits = []
     for layer, own in enumerate(sample.states):
         h = own.clone().requires_grad_()
         read = [first_token(h if i == sample.place else one.states[layer]) for i, one in enumerate(batch)]
         output = read[sample.place] @ net[f"heads.{layer}.weight"].double().T + net[f"heads.{layer}.bias"].double()
         total = (1 - beta) * sample.sample_loss(output, sample.y).sum()
-        rows = [centred(vector @ net[f"maps.{layer}.weight"].double().T) for vector in read]
+        rows = [_centred(vector @ net[f"maps.{layer}.weight"].double().T) for vector in read]
         for i, row in enumerate(rows):  # a pair counts from both sides; itself once
             apart = (row * rows[sample.place]).sum() - (labels[i] * labels[sample.place]).sum()
             total = total + beta * apart**2 * (1 if i == sample.place else 2) / len(batch)
@@ -168,22 +168,22 @@ def slope_of_local_losses(sample: Sample, state: State, options: Options, steps:
     return credits
 
 
-def centred(row_1D: Tensor) -> Tensor:
-    """Less its mean, of length 1."""
+def _centred(row_1D: Tensor) -> Tensor:
+    """Centred and normalised."""
     row_1D = row_1D - row_1D.mean()
     return row_1D / (torch.sqrt((row_1D**2).sum()) + 1e-8)
 
 
-def carried_by_inverses(sample: Sample, state: State, options: Options, steps: int) -> list[Tensor]:
+def _carried_by_inverses(sample: Sample, state: _State, options: _Options, steps: int) -> list[Tensor]:
     """DDTP: a_l = Q_l (step·g_L); a_L = step·g_L."""
     top = options["step"] * sample.gradients[-1]
     credits = []
     for learner, h in zip(state["learners"], sample.states, strict=False):
-        credits.append(on_first_token(first_token(top) @ learner["net"]["weight"].double().T, h))
+        credits.append(_on_first_token(first_token(top) @ learner["net"]["weight"].double().T, h))
     return [*credits, top]
 
 
-def through_predicted_end(sample: Sample, state: State, options: Options, steps: int) -> list[Tensor]:
+def _through_predicted_end(sample: Sample, state: _State, options: _Options, steps: int) -> list[Tensor]:
     """State Bridge: a_l = ∇_{h_l} ℓ(readout(G(h_l, l/L, s)), y); a_L = g_L."""
     top = sample.gradients[-1]
     s_1S = sample.error
@@ -192,38 +192,38 @@ def through_predicted_end(sample: Sample, state: State, options: Options, steps:
     depth, credits = len(sample.states) - 1, []
     for layer, h in enumerate(sample.states[:-1]):
         h_1d = first_token(h).clone().requires_grad_()
-        end_1d = bridge(state["net"], h_1d, layer / depth, s_1S, options, layer)
+        end_1d = _bridge(state["net"], h_1d, layer / depth, s_1S, options, layer)
         top_h = sample.states[-1]
         output = sample.net.readout(end_1d[:, None] if top_h.ndim == 3 else end_1d.view(top_h.shape))
         (a_1d,) = torch.autograd.grad(sample.sample_loss(output, sample.y).sum(), h_1d)
-        credits.append(on_first_token(a_1d, h))
+        credits.append(_on_first_token(a_1d, h))
     return [*credits, top]
 
 
-def slope_of_value(sample: Sample, state: State, options: Options, steps: int) -> list[Tensor]:
-    """Credit Bridge: a_l = ∇_h V(h_l, l/L, e); as long as it warms up, DFA's, or none.  Perturbed, a_L = g_L."""
+def _slope_of_value(sample: Sample, state: _State, options: _Options, steps: int) -> list[Tensor]:
+    """Credit Bridge: a_l = ∇_h V(h_l, l/L, e); during warm-up DFA's credit, or none.  With `perturb`, a_L = g_L."""
     if state["steps"] < math.ceil(options["warmup"] * steps):
         if options.get("warmup_by", "dfa") == "nothing":
             return [torch.zeros_like(h) for h in sample.states]
-        return sent_error(sample, state["feedback"], options, steps)
+        return _sent_error(sample, state["feedback"], options, steps)
     e_1C = sample.error
     depth, credits = len(sample.states) - 1, []
     for layer, h in enumerate(sample.states):
         h_1d = first_token(h).clone().requires_grad_()
-        value = bridge(state["value"]["net"], h_1d, layer / depth, e_1C, options)
+        value = _bridge(state["value"]["net"], h_1d, layer / depth, e_1C, options)
         (a_1d,) = torch.autograd.grad(value.sum(), h_1d)
-        credits.append(on_first_token(a_1d, h))
+        credits.append(_on_first_token(a_1d, h))
     if options.get("perturb", 0.0):
         credits[-1] = sample.gradients[-1]
     return credits
 
 
-def bridge(
-    weights: Mapping[str, Tensor], h_1d: Tensor, t: float, s_1S: Tensor, options: Options, layer: int = 0
+def _bridge(
+    weights: Mapping[str, Tensor], h_1d: Tensor, t: float, s_1S: Tensor, options: _Options, layer: int = 0
 ) -> Tensor:
     """A bridge's network: linear maps with GELU between them, on the state (normalised or not), t = l/L and s.
 
-    Where states have widths of their own, the first map is the layer's own.
+    Where the widths of states differ, each layer has its own first map.
     """
     if options["input_norm"] == "layer":
         centred = h_1d - h_1d.mean()
@@ -240,8 +240,8 @@ def bridge(
     return x
 
 
-def on_first_token(a_1d: Tensor, h: Tensor) -> Tensor:
-    """Credit in the shape of its state: tokens that were not read get none."""
+def _on_first_token(a_1d: Tensor, h: Tensor) -> Tensor:
+    """Credit in the shape of its state; tokens that are not read get zero."""
     if h.ndim != 3:
         return a_1d.view(h.shape)
     a = torch.zeros_like(h)
@@ -249,32 +249,135 @@ def on_first_token(a_1d: Tensor, h: Tensor) -> Tensor:
     return a
 
 
-CREDITS: dict[str, Credit] = {
-    "bp": gradient,
-    "fa": carried_down,
-    "usf": through_layers,
-    "frsf": through_layers,
-    "brsf": through_layers,
-    "kp": through_layers,
-    "mirror": through_layers,
-    "dfa": sent_error,
-    "drtp": sent_target,
-    "dkp": sent_error,
-    "fdfa": sent_through_learned,
-    "forward_gradient": along_random_directions,
-    "predsim": slope_of_local_losses,
-    "ddtp": carried_by_inverses,
-    "state_bridge": through_predicted_end,
-    "credit_bridge": slope_of_value,
-    "frozen": gradient_at_the_embedding,
+CREDITS: dict[str, _CreditOfRule] = {
+    "bp": _gradient,
+    "fa": _carried_down,
+    "usf": _through_layers,
+    "frsf": _through_layers,
+    "brsf": _through_layers,
+    "kp": _through_layers,
+    "mirror": _through_layers,
+    "dfa": _sent_error,
+    "drtp": _sent_target,
+    "dkp": _sent_error,
+    "fdfa": _sent_through_learned,
+    "forward_gradient": _along_random_directions,
+    "predsim": _slope_of_local_losses,
+    "ddtp": _carried_by_inverses,
+    "state_bridge": _through_predicted_end,
+    "credit_bridge": _slope_of_value,
+    "frozen": _gradient_at_the_embedding,
 }
-FEEDBACK: dict[str, Callable[[Network, State], dict[str, Tensor]]] = {
-    "fa": own,
-    "usf": signed,
-    "frsf": signed,
-    "brsf": signed_anew,
-    "kp": own,
-    "mirror": own,
+FEEDBACK: dict[str, Callable[[Network, _State], dict[str, Tensor]]] = {
+    "fa": _own,
+    "usf": _signed,
+    "frsf": _signed,
+    "brsf": _signed_anew,
+    "kp": _own,
+    "mirror": _own,
 }
 """V of the rules of layers, by the names of the weights."""
-WITHOUT_STATE = ("bp", "frozen")  # what they send follows from the network alone
+WITHOUT_STATE = ("bp", "frozen")  # their credit follows from the network alone
+
+
+_Redrawn = tuple[dict[str, Any], _State]
+"""Options of the rule whose equation applies, where they differ from the rule's own; and its new state."""
+_Redraw = Callable[[_State, torch.Generator, Mapping[str, Tensor]], _Redrawn]
+"""Arguments: the state at the end, a generator, and the matrices of the blocks at initialisation, in order."""
+
+
+def _between_states(state: _State, rng: torch.Generator, initial: Mapping[str, Tensor]) -> _Redrawn:
+    """FA: B_l ~ N(0, 1/d), d the width above; by layers, V with the size of W's initial entries."""
+    if isinstance(state["matrices"], Mapping):
+        return _between_layers(state, rng, initial)
+    return {}, {"matrices": [torch.randn(b.shape, generator=rng) / b.shape[1] ** 0.5 for b in state["matrices"]]}
+
+
+def _between_layers(state: _State, rng: torch.Generator, initial: Mapping[str, Tensor]) -> _Redrawn:
+    """Rules of layers: random matrices, independent of W, as FA draws them."""
+    matrices = {}
+    for name, w in initial.items():
+        size = norm(w.double().flatten().tolist()) / w.numel() ** 0.5
+        matrices[name] = torch.randn(w.shape, generator=rng) * size
+    return {"name": "fa", "level": "layer"}, {"matrices": matrices}
+
+
+def _from_the_output(state: _State, rng: torch.Generator, initial: Mapping[str, Tensor]) -> _Redrawn:
+    """DFA and DRTP: B_l ~ N(0, 1/C)."""
+    return {}, {"matrices": _drawn_feedback([b.shape for b in state["matrices"]], rng)}
+
+
+def _blind_from_the_output(state: _State, rng: torch.Generator, initial: Mapping[str, Tensor]) -> _Redrawn:
+    """Rules that learn DFA's matrices: DFA with fixed matrices."""
+    matrices = state["matrices"] if "matrices" in state else state["net"].values()
+    return {"name": "dfa"}, {"matrices": _drawn_feedback([b.shape for b in matrices], rng)}
+
+
+def _drawn_feedback(shapes: list[torch.Size], rng: torch.Generator) -> list[Tensor]:
+    return [torch.randn(shape, generator=rng) * shape[1] ** -0.5 for shape in shapes]
+
+
+def _local_heads(state: _State, rng: torch.Generator, initial: Mapping[str, Tensor]) -> _Redrawn:
+    """predsim: other heads, then other maps."""
+    net = state["net"]
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(int(torch.randint(2**62, (1,), generator=rng)))
+        fresh: dict[str, Tensor] = {}
+        for kind, bias in (("heads", True), ("maps", False)):
+            for layer in range(sum(name.startswith(f"{kind}.") and name.endswith("weight") for name in net)):
+                outputs, inputs = net[f"{kind}.{layer}.weight"].shape
+                for name, value in nn.Linear(inputs, outputs, bias=bias).state_dict().items():
+                    fresh[f"{kind}.{layer}.{name}"] = value
+    return {}, {"net": fresh}
+
+
+def _inverses(state: _State, rng: torch.Generator, initial: Mapping[str, Tensor]) -> _Redrawn:
+    """DDTP: Q_l ~ N(0, 1/D), D numbers of the last state."""
+    shapes = [learner["net"]["weight"].shape for learner in state["learners"]]
+    drawn = [torch.empty(shape).normal_(std=shape[1] ** -0.5, generator=rng) for shape in shapes]
+    return {}, {"learners": [{"net": {"weight": q}} for q in drawn]}
+
+
+def _predictor(state: _State, rng: torch.Generator, initial: Mapping[str, Tensor]) -> _Redrawn:
+    """State Bridge: another network."""
+    return {}, {"net": _default_weights(state["net"], rng)}
+
+
+def _value(state: _State, rng: torch.Generator, initial: Mapping[str, Tensor]) -> _Redrawn:
+    """Credit Bridge at the same step: another network, a seed for its noise, other matrices for the warm-up."""
+    net = _default_weights(state["value"]["net"], rng)
+    torch.randint(2**62, (1,), generator=rng)
+    matrices = _drawn_feedback([b.shape for b in state["feedback"]["matrices"]], rng)
+    return {}, {"value": {"net": net}, "feedback": {"matrices": matrices}, "steps": state["steps"]}
+
+
+def _default_weights(like: Mapping[str, Tensor], rng: torch.Generator) -> dict[str, Tensor]:
+    """PyTorch's default weights of linear layers of these sizes, from a seed that is drawn."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(int(torch.randint(2**62, (1,), generator=rng)))
+        fresh: dict[str, Tensor] = {}
+        for name in sorted({name.rpartition(".")[0] for name in like}, key=_place):
+            outputs, inputs = like[f"{name}.weight"].shape
+            layer = nn.Linear(inputs, outputs)
+            fresh |= {f"{name}.weight": layer.weight.detach(), f"{name}.bias": layer.bias.detach()}
+    return fresh
+
+
+def _place(name: str) -> tuple[str, int]:
+    """The sort key of a layer in the order of construction: entries before layers, each by number."""
+    kind, number = name.split(".")
+    return kind, int(number)
+
+
+REDRAWN: dict[str, _Redraw] = {
+    "fa": _between_states,
+    **dict.fromkeys(("usf", "frsf", "brsf", "kp", "mirror"), _between_layers),
+    "dfa": _from_the_output,
+    "drtp": _from_the_output,
+    "dkp": _blind_from_the_output,
+    "fdfa": _blind_from_the_output,
+    "predsim": _local_heads,
+    "ddtp": _inverses,
+    "state_bridge": _predictor,
+    "credit_bridge": _value,
+}

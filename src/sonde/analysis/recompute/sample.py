@@ -1,16 +1,96 @@
-"""One sample on its own: its states, its loss, and the gradients on their way back.
+"""What the definitions are computed from: plain numbers, one sample, and the inputs of a snapshot.
 
 T tokens, d width, C outputs.  Every tensor has one sample: 1×d, 1×T×d, or a map 1×channels×height×width.
 """
 
 import math
-from collections.abc import Callable, Iterator
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from sonde.analysis.recompute.numbers import norm
+from sonde.core.generators import generator
 from sonde.network import Network
+
+Numbers = Sequence[float]
+
+
+class Recomputed(NamedTuple):
+    """The number of a metric, None where undefined, and its number of samples.
+
+    `terms` is the mean size of the terms of a mean; rounding is relative to it where they cancel.  `either` marks a
+    number at the limit of the arithmetic, which may be stored as undefined.  `rounding` is the effect of rounding,
+    where the definition knows it.
+    """
+
+    number: float | None
+    samples: int
+    terms: float = 0.0
+    either: bool = False
+    rounding: float = 0.0
+
+
+def finite(values: Numbers) -> bool:
+    return all(map(math.isfinite, values))
+
+
+def total(values: Numbers) -> float:
+    return math.fsum(values) if finite(values) else math.nan
+
+
+def mean(values: Numbers) -> float:
+    return total(values) / len(values) if values else math.nan
+
+
+def mean_size(values: Numbers) -> float:
+    """The mean of the absolute values."""
+    return mean([abs(value) for value in values])
+
+
+def finite_median(values: Numbers) -> float:
+    return statistics.median(values) if values and finite(values) else math.nan
+
+
+def norm(a: Numbers) -> float:
+    """√Σa², without overflow or underflow."""
+    return math.hypot(*a)
+
+
+def root_mean_square(a: Numbers) -> float:
+    return norm(a) / math.sqrt(len(a)) if a else math.nan
+
+
+def cosine(a: Numbers, b: Numbers) -> float | None:
+    """⟨a, b⟩/(‖a‖‖b‖); None where a vector is zero or not finite."""
+    lengths = norm(a), norm(b)
+    if not all(0 < length < math.inf for length in lengths):
+        return None
+    return total([(x / lengths[0]) * (y / lengths[1]) for x, y in zip(a, b, strict=True)])
+
+
+def correlation(x: Numbers, y: Numbers) -> tuple[float, float] | None:
+    """Pearson's correlation, and the mean size of the products in it.
+
+    None where one side has no spread beyond the rounding of its largest entry.
+    """
+    deviations = []
+    for values in (x, y):
+        largest = max(map(abs, values))
+        if not largest > 0:
+            return None
+        shares = [value / largest for value in values]
+        middle = mean(shares)
+        centred = [share - middle for share in shares]
+        if not root_mean_square(centred) > 4 * math.ulp(1):
+            return None
+        deviations.append([value / root_mean_square(centred) for value in centred])
+    products = [a * b for a, b in zip(*deviations, strict=True)]
+    return mean(products), mean_size(products)
+
 
 SampleLoss = Callable[[Tensor, Tensor], Tensor]
 
@@ -21,17 +101,17 @@ def squared_error(z_KC: Tensor, y: Tensor) -> Tensor:
 
 
 def cross_entropy(z_KC: Tensor, y: Tensor) -> Tensor:
-    """log Σ_c exp z_c − z_y of K outputs for one label; the largest output is taken out of the sum."""
+    """log Σ_c exp z_c − z_y of K outputs for one label; the largest output is subtracted first."""
     z_KC = z_KC - z_KC.detach().max(-1, keepdim=True).values
     return torch.log(torch.exp(z_KC).sum(-1)) - z_KC[:, int(y)]
 
 
 def first_token(h: Tensor) -> Tensor:
-    """The vector 1×d that is read of a sample; of 1×T×d tokens, the first (CLS); of a map, all numbers."""
+    """The vector 1×d of a state: of 1×T×d tokens the first (CLS), of a map all numbers."""
     return h[:, 0] if h.ndim == 3 else h.flatten(1)
 
 
-def read(h: Tensor) -> list[float]:
+def vector_of(h: Tensor) -> list[float]:
     return entries(first_token(h))
 
 
@@ -53,8 +133,8 @@ class Sample:
 
     def __init__(self, net: Network, x: Tensor, y: Tensor, loss: SampleLoss) -> None:
         self.net, self.x, self.y, self.sample_loss = net, x[None], y, loss
-        self.batch: list[Sample] = [self]  # the samples it was probed with, in order
-        self.place = 0  # its own among them
+        self.batch: list[Sample] = [self]  # the probe batch, in order
+        self.place = 0  # its position in the batch
         h = net.embed(self.x).detach().requires_grad_()
         states, branches = [h], []
         for block in net.blocks:
@@ -82,24 +162,24 @@ class Sample:
         return e_1C
 
     def losses_from(self, layer: int, h: Tensor) -> list[float]:
-        """The losses of copies of this sample whose h_l is each of these."""
+        """The losses of copies of this sample with these values of h_l."""
         with torch.no_grad():
             for block in list(self.net.blocks)[layer:]:
                 h = h + block(h) if self.net.residual else block(h)
             return entries(self.sample_loss(self.net.readout(h), self.y))
 
     def moved(self, layer: int, step_d: Tensor) -> Tensor:
-        """h_l with its vector (of tokens the first, of a map everything) moved."""
+        """A copy of h_l with a step added to its vector (`first_token`)."""
         h = self.states[layer].clone()
         first_token(h)[0].add_(step_d)
         return h
 
     def rms(self, layer: int) -> float:
-        vector = read(self.states[layer])
+        vector = vector_of(self.states[layer])
         return norm(vector) / math.sqrt(len(vector))
 
     def linear(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """The output of each block's first linear map or convolution, cut from the graph, and the gradient there."""
+        """The detached output of each block's first linear map or convolution, and the gradient at it."""
         for block in self.net.blocks:
             first = next((part for part in block.modules() if isinstance(part, nn.Linear | nn.Conv2d)), None)
             if first is None:
@@ -117,3 +197,98 @@ class Sample:
                 handle.remove()
             (slope,) = torch.autograd.grad(total, caught[0])
             yield caught[0].detach(), slope
+
+
+SampleCredit = Callable[[Sample], list[Tensor]]
+Credits = list[list[Tensor]]
+"""Credits by layer, then by sample."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SnapshotInputs:
+    """A network in float64 and all other inputs of the definitions."""
+
+    net: Network
+    as_trained: Callable[[Network], Network]  # the same network in the arithmetic of training
+    classifies: bool
+    test: Callable[[int, int], tuple[Tensor, Tensor]]  # test samples first … last−1
+    test_samples: int
+    size: int  # of the probe batch
+    seed: int
+    epoch: int
+    directions: int  # of rho
+    draws: int  # of the null of cosine and rho
+    epsilon: float | None  # of rho; None: 1e-3 × RMS(h_l) of each sample
+    etas: Sequence[float]  # of nudge
+    credit: SampleCredit | None = None  # the rule's a_0 … a_L
+    redrawn: Callable[[torch.Generator], SampleCredit] | None = None  # the credit after the rule's state is drawn again
+    feedback: Mapping[str, Tensor] | None = None  # V by the name of the weight W that it replaces
+    initial: Mapping[str, Tensor] | None = None  # the weights at initialisation
+
+    @property
+    def loss(self) -> SampleLoss:
+        return cross_entropy if self.classifies else squared_error
+
+    def some(self, first: int, last: int) -> list[tuple[Tensor, Tensor]]:
+        """Test samples in file order, in float64."""
+        x_N, y_N = self.test(first, min(last, self.test_samples))
+        return list(zip(x_N.double(), y_N if self.classifies else y_N.double(), strict=True))
+
+    @cached_property
+    def samples(self) -> list[Sample]:
+        """The probe batch: the first test samples."""
+        found = [Sample(self.net, x, y, self.loss) for x, y in self.some(0, self.size)]
+        for place, sample in enumerate(found):
+            sample.batch, sample.place = found, place
+        return found
+
+    @cached_property
+    def rounded(self) -> list[Sample]:
+        """The probe batch in the arithmetic of training."""
+        net = self.as_trained(self.net)
+        dtype = next(net.parameters()).dtype
+        return [
+            Sample(net, x.to(dtype), y if self.classifies else y.to(dtype), self.loss)
+            for x, y in self.some(0, self.size)
+        ]
+
+    @property
+    def depth(self) -> int:
+        return len(self.net.blocks)
+
+    @cached_property
+    def credits(self) -> Credits | None:
+        """a_0 … a_L of the rule; None where its state is not known."""
+        if self.credit is None:
+            return None
+        return _by_layer([self.credit(sample) for sample in self.samples])
+
+    @cached_property
+    def candidates(self) -> dict[str, Credits | None]:
+        """The rule's credit and its ceiling, by the suffix of their metrics."""
+        return {"": self.credits, "/bp": _by_layer([sample.gradients for sample in self.samples])}
+
+    @cached_property
+    def chance(self) -> list[Credits]:
+        """The null: credits whose state is drawn again, or random vectors for rules without a state."""
+        return [self._drawn(generator(self.seed, f"probe/null/{self.epoch}/{k}")) for k in range(self.draws)]
+
+    def _drawn(self, rng: torch.Generator) -> Credits:
+        if self.redrawn is not None:
+            credit = self.redrawn(rng)
+            return _by_layer([[first_token(a) for a in credit(sample)] for sample in self.samples])
+        states = [first_token(h) for h in self.samples[0].states]
+        return normal(len(self.samples), states, rng)
+
+    def rng(self, purpose: str) -> torch.Generator:
+        return generator(self.seed, f"probe/{purpose}/{self.epoch}")
+
+
+def normal(samples: int, states: Sequence[Tensor], rng: torch.Generator) -> Credits:
+    """Normal numbers in the shape of every state, drawn by layer for all samples at once."""
+    drawn = [torch.randn(samples, *h.shape[1:], generator=rng).double() for h in states]
+    return [[a[None] for a in of_layer] for of_layer in drawn]
+
+
+def _by_layer(of_samples: Sequence[Sequence[Tensor]]) -> Credits:
+    return [list(of_layer) for of_layer in zip(*of_samples, strict=True)]

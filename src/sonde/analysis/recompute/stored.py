@@ -1,6 +1,11 @@
-"""From an ended run in the store to the setting of its last snapshot."""
+"""Read an ended run from the store: the inputs of its last snapshot.
+
+A configuration of a few bytes can ask for a network of terabytes.  The size of the stored weights bounds what is built.
+"""
 
 import copy
+import json
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -11,11 +16,8 @@ import polars as pl
 import safetensors.torch
 import torch
 
-from sonde.analysis.recompute.bounds import refuse_large, refuse_large_inputs
-from sonde.analysis.recompute.credits import CREDITS, FEEDBACK, WITHOUT_STATE
-from sonde.analysis.recompute.redrawn import REDRAWN
-from sonde.analysis.recompute.sample import Sample
-from sonde.analysis.recompute.setting import Credit, Setting
+from sonde.analysis.recompute.credits import CREDITS, FEEDBACK, REDRAWN, WITHOUT_STATE
+from sonde.analysis.recompute.sample import Sample, SampleCredit, SnapshotInputs
 from sonde.config import RunConfig, to_tree
 from sonde.config.stored import read, read_without, refuse_other_versions
 from sonde.core.errors import SondeError
@@ -32,29 +34,28 @@ from sonde.training.program import DTYPES
 from sonde.training.step import Again, signal_on
 from sonde.training.tensors import unpack
 
-CPU = torch.device("cpu")
+_CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
-class StoredEnd:
-    """The last epoch of a run: its rows, what they are computed from, and what is missing for some of them."""
+class LastEpoch:
+    """The rows of a run's last epoch, the inputs they are computed from, and why some inputs are missing."""
 
-    id: str
+    folder: RunFolder
     config: RunConfig
-    epoch: int
     rows: pl.DataFrame
-    setting: Setting
+    inputs: SnapshotInputs
     missing: dict[str, str]  # tensors that are not stored → why
 
 
 @contextmanager
-def fitting(folder: str, fix: str) -> Iterator[None]:
-    """Turn what goes wrong with stored tensors and options that do not fit each other into one line."""
+def _fitting(folder: str, fix: str) -> Iterator[None]:
+    """Raise one SondeError for any exception that stored tensors and options cause when they do not fit."""
     try:
         yield
     except SondeError:
         raise
-    except Exception as error:  # tensors of any shape, under any name, in a state of any nesting
+    except Exception as error:  # stored tensors may have any shape, name and nesting
         said = (str(error).strip().splitlines() or [""])[0][:200]
         raise SondeError(
             f"run {folder} cannot be recomputed: its tensors do not fit its configuration "
@@ -62,13 +63,13 @@ def fitting(folder: str, fix: str) -> Iterator[None]:
         ) from error
 
 
-def read_end(folder: RunFolder, data_root: Place | None = None) -> StoredEnd:
-    """The last epoch of a stored run, without code of its plugins; a task from outside has to be named again."""
-    with fitting(folder.id, folder.fix):
-        return _read_end(folder, data_root)
+def read_last_epoch(folder: RunFolder, data_root: Place | None = None) -> LastEpoch:
+    """Read the last epoch of a stored run.  No stored code runs: a plugin has to be named again."""
+    with _fitting(folder.id, folder.fix):
+        return _read_last_epoch(folder, data_root)
 
 
-def _read_end(folder: RunFolder, data_root: Place | None) -> StoredEnd:
+def _read_last_epoch(folder: RunFolder, data_root: Place | None) -> LastEpoch:
     tree = folder.configuration()
     description, (manifest, rows) = folder.description(), folder.read()
     if "source" in tree["model"] or tree["model"]["name"] not in MODELS:
@@ -77,7 +78,7 @@ def _read_end(folder: RunFolder, data_root: Place | None) -> StoredEnd:
         )
     refuse_other_versions(tree)
     if manifest.state in ENDED and manifest.epoch is not None:
-        refuse_large(tree, folder.tensors("weights"), f"run {folder.id}", folder.fix)
+        _refuse_large(tree, folder.tensors("weights"), f"run {folder.id}", folder.fix)
     config = read_without(tree, ("rule", "optimiser", "probe"))
     if manifest.state not in ENDED or manifest.epoch is None:
         at = "nothing" if manifest.epoch is None else f"epoch {manifest.epoch}"
@@ -87,13 +88,13 @@ def _read_end(folder: RunFolder, data_root: Place | None) -> StoredEnd:
     version = made.get("packages", {}).get("sonde", "?")
     shape, task = config.signature.shape, config.task
     many = getattr(task, "samples", 1) + getattr(task, "test_samples", 1)
-    refuse_large_inputs(shape, many, f"run {folder.id}", folder.fix)
+    _refuse_large_inputs(shape, many, f"run {folder.id}", folder.fix)
     missing = {
         name: f"stored by {version} without {what}"
         for name, what in (("initial", "the weights at initialisation"), ("rule", "the rule's state"))
         if name not in manifest.files
     }
-    data = config.task.load(config.seed, data_root, CPU, DTYPES[config.precision])
+    data = config.task.load(config.seed, data_root, _CPU, DTYPES[config.precision])
     began = description["about"].get("data")
     if began != data.source:
         raise SondeError(
@@ -117,21 +118,21 @@ def _read_end(folder: RunFolder, data_root: Place | None) -> StoredEnd:
         missing.pop("rule", None)
     steps = description["about"]["steps"]
 
-    def credit_of(rule: dict[str, Any], state: Any) -> Credit:
+    def credit_of(rule: dict[str, Any], state: Any) -> SampleCredit:
         return lambda sample: CREDITS[rule["name"]](sample, state, rule, steps)
 
     initial = None if "initial" in missing else safetensors.torch.load(folder.tensors("initial"))
     matrices = [name for name, p in net.named_parameters() if name.startswith("blocks.") and p.ndim > 1]
     drawn_anew = REDRAWN.get(rule["name"])
 
-    def redrawn(rng: torch.Generator) -> Credit:
+    def redrawn(rng: torch.Generator) -> SampleCredit:
         assert drawn_anew is not None
         other, fresh = drawn_anew(state, rng, {name: initial[name] for name in matrices} if initial else {})
         return credit_of(rule | other, fresh)
 
     net = net.double().eval().requires_grad_(False)
     by_layer = rule["name"] in FEEDBACK and (rule["name"] != "fa" or rule.get("level") == "layer")
-    setting = Setting(
+    inputs = SnapshotInputs(
         net=net,
         as_trained=partial(_as_trained, precision=config.precision),
         classifies=config.signature.classifies,
@@ -149,11 +150,11 @@ def _read_end(folder: RunFolder, data_root: Place | None) -> StoredEnd:
         feedback=FEEDBACK[rule["name"]](net, state) if by_layer and state is not None else None,
         initial=initial,
     )
-    return StoredEnd(folder.id, config, manifest.epoch, rows.filter(epoch=manifest.epoch), setting, missing)
+    return LastEpoch(folder, config, rows.filter(epoch=manifest.epoch), inputs, missing)
 
 
 def _as_trained(net: Network, precision: str) -> Network:
-    """In eval mode, in the dtype of the trained weights, with products in bfloat16 where training has them."""
+    """A copy in the dtype of training, with bfloat16 products where training has them."""
     net = copy.deepcopy(net).to(DTYPES[precision])
     if precision == "bf16":
         use_bf16(net)
@@ -165,8 +166,8 @@ def _as_trained(net: Network, precision: str) -> Network:
 
 def _plugin_credit(
     folder: RunFolder, description: dict[str, Any], config: RunConfig, net: Network, data: Data
-) -> Credit | None:
-    """The credit of a rule from outside, by its own code, one sample at a time; None where nobody named it here."""
+) -> SampleCredit | None:
+    """The credit of a plugin rule by its own code, one sample at a time; None where the plugin is not known."""
     try:
         rule = read(description["config"] | {"optimiser": {}, "probes": {}}).rule
     except SondeError:
@@ -185,20 +186,74 @@ def _plugin_credit(
             loss,
             gradients=lambda: sample.gradients,
         )
-        return [a.double() for a in rule.credits(assigned.state.double(CPU), signal)]
+        return [a.double() for a in rule.credits(assigned.state.double(_CPU), signal)]
 
     return credit
 
 
 def _draws(config: RunConfig, epoch: int) -> int:
-    """How often chance was drawn: more often where ρ was measured."""
+    """How often the null was drawn: more often where ρ was measured."""
     return 20 if "rho" in config.probes.due(epoch, config.epochs) else 4
 
 
-def shaken(setting: Setting, eps: float) -> Setting:
-    """The same with every weight moved by its last bit, up or down: what rounding may do to a metric."""
-    net, rng = copy.deepcopy(setting.net), torch.Generator().manual_seed(0)
+def shaken(inputs: SnapshotInputs, eps: float) -> SnapshotInputs:
+    """A copy with every weight moved by its last bit, up or down, which shows the effect of rounding."""
+    net, rng = copy.deepcopy(inputs.net), torch.Generator().manual_seed(0)
     with torch.no_grad():
         for p in net.parameters():
             p.mul_(1 + eps * (2 * torch.randint(2, p.shape, generator=rng).double() - 1))
-    return replace(setting, net=net)
+    return replace(inputs, net=net)
+
+
+_FREE = 50_000_000  # weights that are always allowed: 400 MB in float64
+_WEIGHTS = 64  # at most this many times the stored weights
+_SAMPLES = 200_000_000  # numbers of all inputs of a task
+_STEPS = 1_000_000  # epochs of a schedule, directions of a probe
+
+
+def _refuse_large(tree: Any, weights: bytes, where: str, fix: str) -> None:
+    """Raise where the network or data of a configuration would be far larger than what was stored."""
+    stored = _numbers_in(weights, where, fix)
+    model, task = _whole(tree.get("model")), _whole(tree.get("task"))
+    deep = max((model.get(key, 1) for key in ("L", "n")), default=1)
+    wide = max((value for key, value in model.items() if key not in ("L", "n")), default=1)
+    _bound(deep * wide**2, _WEIGHTS * stored + _FREE, "model", where, fix)
+    teacher = max(task.get("L", 1), 1) * task.get("d", 1) ** 2 if "inputs" in task else 1
+    _bound(teacher, _FREE, "task", where, fix)
+    many = task.get("samples", 1) + task.get("test_samples", 1)
+    one = max((value for key, value in task.items() if not key.endswith("samples")), default=1)
+    _bound(many * one, _SAMPLES, "task", where, fix)
+    for key, value in {"epochs": tree.get("epochs"), **_whole(tree.get("probes"))}.items():
+        _bound(value, _STEPS, key, where, fix)
+    for key, value in _whole(tree.get("rule")).items():
+        _bound(value, _STEPS, f"rule.{key}", where, fix)
+
+
+def _refuse_large_inputs(shape: tuple[int, ...], samples: int, where: str, fix: str) -> None:
+    """Raise where the inputs of a task would be too large."""
+    _bound(math.prod(shape) * samples, _SAMPLES, "task", where, fix)
+
+
+def _bound(asked: Any, most: int, part: str, where: str, fix: str) -> None:
+    if isinstance(asked, int) and asked > most:
+        raise SondeError(f"{where}: its {part} is far larger than what the run stored: {fix}")
+
+
+def _whole(section: Any) -> dict[str, int]:
+    """The integer options of a section; the largest of a list."""
+    found = {}
+    for key, value in section.items() if isinstance(section, dict) else ():
+        numbers = [one for one in (value if isinstance(value, list) else [value]) if type(one) is int]
+        if numbers:
+            found[key] = max(numbers)
+    return found
+
+
+def _numbers_in(weights: bytes, where: str, fix: str) -> int:
+    """How many numbers a safetensors file holds, from its header."""
+    try:
+        header = json.loads(weights[8 : 8 + int.from_bytes(weights[:8], "little")])
+        said = sum(math.prod(one["shape"]) for key, one in header.items() if key != "__metadata__")
+        return min(int(said), len(weights))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise SondeError(f"{where}: its weights cannot be read: {fix}") from None

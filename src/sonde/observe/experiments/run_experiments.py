@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sonde.analysis.diagnosis.run_evidence import loss_score
 from sonde.metrics.reductions import pearson
 from sonde.observe import autograd_graph
 from sonde.observe.experiments.copies import (
@@ -152,8 +153,8 @@ class _Experiments:
         if any(isinstance(module, nn.RNNBase) for module in self.model.modules()):
             found["over_time"] = attempt(self.over_time)
             found["gates"] = gate_saturation(self.twin(), lambda twin: run_model(twin, self.x))
-        found["score"] = _score(found, found["loss_now"])
-        at_end = _score(found, self.last_loss)
+        found["score"] = loss_score(found, found["loss_now"])
+        at_end = loss_score(found, self.last_loss)
         if found["score"] is None or min(found["score"], _LEARNED if at_end is None else at_end) < _LEARNED:
             found["fits"] = self.fits(found)
         return found
@@ -230,7 +231,7 @@ class _Experiments:
         return made
 
     def reached(self, found: Mapping[str, Any], known: Mapping[str, Any]) -> float:
-        reached = _score(found, known.get("last"))
+        reached = loss_score(found, known.get("last"))
         return -math.inf if reached is None else reached
 
     def some_pairs(self, axes: Sequence[int] | None) -> tuple[Tensor | None, Any]:
@@ -317,12 +318,3 @@ def _correlation(a: Tensor, b: Tensor) -> float:
     """Pearson's correlation; 0 where one side has no spread."""
     (found,) = pearson(a[None], b)
     return 0.0 if math.isnan(found) else found
-
-
-def _score(trials: Mapping[str, Any], value: float | None) -> float | None:
-    """The position of a loss between that of the best constant answer (0) and the lowest possible (1)."""
-    known = trials.get("loss", {})
-    trivial, floor = known.get("trivial"), known.get("floor")
-    if value is None or trivial is None or floor is None or not trivial - floor > 1e-9 * max(1.0, abs(trivial)):
-        return None
-    return float((trivial - value) / (trivial - floor))

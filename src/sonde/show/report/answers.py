@@ -1,14 +1,14 @@
 """What a study answers, at a glance: a sentence, the values behind it by network or rule, and how sure it is."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from sonde.analysis import theory
 from sonde.analysis.audit import RecipeAudit, RuleAudit, audit
 from sonde.analysis.readings import Readings, RunReadings
 from sonde.core import formatting as verdicts
-from sonde.core.formatting import accuracy, number, percent, signed
+from sonde.core.formatting import accuracy, listed, number, percent, signed
 from sonde.core.seed_statistics import paired, summarise, t_interval
 from sonde.metrics import TRAINED
 from sonde.show.report.parts import Answer, Dots
@@ -83,7 +83,9 @@ def _learned(status: Mapping[str, list[tuple[str, float]]], n: int) -> str:
     if len(learned) == n:
         return f"All {n} networks learned."
     only = "Only " * (len(learned) == 1)
-    return f"{only}{_listed(learned)} learned; of the {n - len(learned)} others {_listed(rest)}."
+    return (
+        f"{only}{listed(learned, MOST_LISTED)} learned; of the {n - len(learned)} others {listed(rest, MOST_LISTED)}."
+    )
 
 
 def _sure_of_losses(dots: Sequence[Dots], status: Mapping[str, list[tuple[str, float]]]) -> str:
@@ -103,7 +105,7 @@ def _sure_of_losses(dots: Sequence[Dots], status: Mapping[str, list[tuple[str, f
 def of_rules(gathered: Gathered, findings: Sequence[StudyFinding]) -> Answer | None:
     """Test accuracies by rule beside that of frozen blocks; of several recipes the one in which depth matters most."""
     both = [runs for runs in (gathered.stored, gathered.beside) if runs.runs]
-    recipes = [recipe for runs in both for recipe in audit(runs, judge=gathered.judge).recipes]
+    recipes = [recipe for runs in both for recipe in audit(runs, cache=gathered.judge).recipes]
     known = {run.id: run for runs in both for run in runs.runs}
     answers = [(_gain(recipe), found) for recipe in recipes if (found := of_recipe(recipe, known)) is not None]
     if not answers:
@@ -240,7 +242,7 @@ def _depth(where: str, rules: Sequence[RuleAudit]) -> tuple[str, str]:
 
 
 def _with_points(rules: Sequence[RuleAudit]) -> str:
-    return _listed([f"{rule.label} ({_tenths(rule.margin.points.mean)})" for rule in rules])
+    return listed([f"{rule.label} ({_tenths(rule.margin.points.mean)})" for rule in rules], MOST_LISTED)
 
 
 def _sure_of_points(rules: Sequence[RuleAudit], undecided: Sequence[RuleAudit]) -> str:
@@ -302,7 +304,7 @@ def of_streams(gathered: Gathered, findings: Sequence[StudyFinding]) -> Answer |
     return Answer(
         sentence=(
             f"‖h_L‖ grows more than {verdicts.STREAM_GREW:g} times in {len(grown)} of {len(dots)} networks and rules"
-            + (f" ({_listed(grown)})" if grown else "")
+            + (f" ({listed(grown, MOST_LISTED)})" if grown else "")
             + "."
         ),
         sure=f"n = {_span(n)} seed{'s' * (n != [1])} each, every one of them a dot; the limits are of their means.",
@@ -311,13 +313,6 @@ def of_streams(gathered: Gathered, findings: Sequence[StudyFinding]) -> Answer |
         log=True,
         reference=(f"{verdicts.STREAM_GREW:g} times", verdicts.STREAM_GREW),
     )
-
-
-def _listed(names: Iterable[str]) -> str:
-    names = list(names)
-    if len(names) > MOST_LISTED:
-        return f"{', '.join(names[: MOST_LISTED - 1])} and {len(names) - MOST_LISTED + 1} more"
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def _span(numbers: Sequence[int]) -> str:

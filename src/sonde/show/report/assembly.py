@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 
 import sonde
-from sonde.analysis.audit import Judge
+from sonde.analysis.audit import AuditCache
 from sonde.config import RunConfig, to_tree
 from sonde.core.flat_configs import differences, recipe_of
 from sonde.core.run_ids import digest
@@ -27,7 +27,7 @@ SCALES = ("quick", "full")
 
 def contents(stored: Runs, *, source: str, title: str) -> Contents:
     """Everything the store holds, study by study and run by run."""
-    judge = Judge(stored)
+    judge = AuditCache(stored)
     kept, remarks = _without_shared(_parts(stored, source, judge))
     found = [_section(part) for part in kept]
     belongs: dict[str, list[str]] = {run.id: [] for run in stored.runs}
@@ -71,7 +71,7 @@ class _Part:
         return frozenset(run.id for run in (*self.gathered.stored.runs, *self.gathered.beside.runs))
 
 
-def _parts(stored: Runs, source: str, judge: Judge) -> list[_Part]:
+def _parts(stored: Runs, source: str, judge: AuditCache) -> list[_Part]:
     seeds: dict[str, set[int]] = {}
     for run in stored.runs:
         seeds.setdefault(recipe_of(run.config), set()).add(run.config["seed"])

@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from sonde.analysis.audit import Judge, RecipeAudit, audit
-from sonde.analysis.recipe_table import columns, footnotes, lines
-from sonde.analysis.verdict import sentence
+from sonde.analysis.audit import AuditCache, RecipeAudit, audit
+from sonde.analysis.audit_text import audit_columns, audit_footnotes, audit_rows, sentence
 from sonde.core.errors import SondeError
 from sonde.core.flat_configs import belongs, differing, shown
 from sonde.show.report.parts import AuditPart, AuditSentence, AuditTable
@@ -13,15 +12,15 @@ from sonde.show.report.runs import network_of
 from sonde.store.stored import Runs
 
 
-def audit_part(stored: Runs, judge: Judge) -> AuditPart:
+def audit_part(stored: Runs, judge: AuditCache) -> AuditPart:
     """Every recipe of the store."""
     try:
-        found = audit(stored, judge=judge)
+        found = audit(stored, cache=judge)
     except SondeError as error:
         return AuditPart(tables=[], thresholds={}, left_out={}, reason=str(error))
     groups: dict[str, list[RecipeAudit]] = {}
     for place, recipe in enumerate(found.recipes):
-        alone = repr((columns(recipe), task_of(recipe, stored)))
+        alone = repr((audit_columns(recipe), task_of(recipe, stored)))
         groups.setdefault(alone if len(recipe.rules) == 1 else str(place), []).append(recipe)
     ordered = sorted(map(_by_value, groups.values()), key=lambda recipes: len(recipes[0].rules) == 1)
     titles = [_title(recipes, stored) for recipes in ordered]
@@ -80,9 +79,11 @@ def _table(recipes: Sequence[RecipeAudit], title: str, apart: str, stored: Runs)
     return AuditTable(
         title=title,
         about=", ".join(part for part in (*sizes, *more) if part),
-        columns=dict(_ordered(["setting", "left"], list(columns(recipes[0]).items()), one)),
+        columns=dict(_ordered(["setting", "left"], list(audit_columns(recipes[0]).items()), one)),
         lines=[
-            _ordered(name, line, one) for name, recipe in zip(names, recipes, strict=True) for line in lines(recipe)
+            _ordered(name, line, one)
+            for name, recipe in zip(names, recipes, strict=True)
+            for line in audit_rows(recipe)
         ],
         sentences=said,
         notes=_notes(recipes, names),
@@ -105,7 +106,7 @@ def _notes(recipes: Sequence[RecipeAudit], names: Sequence[str]) -> list[str]:
     """Every footnote once; of several recipes those about a rule say whose."""
     notes = []
     for name, recipe in zip(names, recipes, strict=True):
-        for note in footnotes(recipe):
+        for note in audit_footnotes(recipe):
             of_rule = len(recipes) > 1 and any(note.startswith(f"{rule.label}: ") for rule in recipe.rules)
             notes.append(f"{name}, {note}" if of_rule else note)
     return list(dict.fromkeys(notes))

@@ -2,17 +2,16 @@
 
 from collections.abc import Iterable, Mapping
 
-from sonde.analysis.explanations.by_name import EXPLANATIONS, documented
-from sonde.analysis.explanations.explanation import Explanation
+from sonde.analysis.explanations import EXPLANATIONS, Explanation, documented
 from sonde.metrics import TRAINED, base_of
 from sonde.plugins import OURS
 from sonde.show.report.parts import Term
 
 SPELLINGS: dict[tuple[str, str], tuple[str, ...]] = {
-    ("question", "growth"): ("D1",),
-    ("question", "gradient"): ("D2",),
-    ("question", "credit"): ("D3",),
-    ("question", "worth"): ("D4",),
+    ("question", "state_explosion"): ("D1",),
+    ("question", "gradient_collapse"): ("D2",),
+    ("question", "credit_at_chance"): ("D3",),
+    ("question", "blocks_hurt"): ("D4",),
     ("word", "credit"): ("credit",),
     ("word", "null"): ("null", "chance"),
     ("word", "ceiling"): ("ceiling",),

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from sonde.analysis.audit import Judge, RecipeAudit, audit
+from sonde.analysis.audit import AuditCache, RecipeAudit, audit
 from sonde.analysis.ended import lines
 from sonde.analysis.evidence import Evidence
 from sonde.core.errors import SondeError
@@ -15,10 +15,10 @@ from sonde.store.stored import Runs
 MOST_DRAWN = 4  # recipes with figures; the charts have all of them
 
 
-def own_sections(stored: Runs, judge: Judge, own: Collection[str], source: str) -> tuple[list[Section], list[str]]:
+def own_sections(stored: Runs, judge: AuditCache, own: Collection[str], source: str) -> tuple[list[Section], list[str]]:
     """A section for every recipe of the runs in no study, the first of each task with an answer; and remarks."""
     try:
-        found = audit(stored, judge=judge).recipes
+        found = audit(stored, cache=judge).recipes
     except SondeError:
         return [], []
     tasks: dict[str, list[RecipeAudit]] = {}

@@ -7,8 +7,9 @@ from typing import Any
 import polars as pl
 
 from sonde.analysis.diagnosis.diagnose import diagnose
-from sonde.analysis.diagnosis.of_store import signs_of
-from sonde.metrics import NONFINITE, WATCHED, Metric
+from sonde.analysis.diagnosis.run_evidence import describe_nonfinite, evidence_of_watched
+from sonde.core.formatting import listed
+from sonde.metrics import WATCHED, Metric
 from sonde.show.report.charts import index_in
 from sonde.show.report.runs import place_of
 from sonde.store.stored import Runs, WatchedRun
@@ -44,7 +45,7 @@ Findings = Sequence[Mapping[str, Any]] | None
 
 def diagnosed(run: WatchedRun, rows: pl.DataFrame) -> Findings:
     """What is wrong with a run."""
-    return [finding.as_dict() for finding in diagnose(signs_of(run, rows))]
+    return [finding.as_dict() for finding in diagnose(evidence_of_watched(run, rows))]
 
 
 def watched_parts(
@@ -84,12 +85,9 @@ def _part(run: WatchedRun, rows: pl.DataFrame, findings: Callable[[WatchedRun, p
 
 
 def _nonfinite(rows: pl.DataFrame) -> list[str]:
-    found = rows.filter(pl.col("metric") == "nonfinite")
     return [
-        f"Not finite since step {row['step']}: "
-        + (row["reason"] or f"the {NONFINITE.get(row['value'], 'value')} of {row['module'] or 'the model'} first")
-        + "."
-        for row in found.iter_rows(named=True)
+        f"In step {row['step']} {describe_nonfinite(row['module'], row['value'], row['reason'])}."
+        for row in rows.filter(pl.col("metric") == "nonfinite").iter_rows(named=True)
     ]
 
 
@@ -103,7 +101,7 @@ def _remarks(facts: dict[str, Any]) -> list[str]:
         "Replaced during training": _replaced(facts),
     }
     said |= {reason.capitalize(): [n for n, r in unseen.items() if r == reason] for reason in unseen.values()}
-    remarks = [f"{words}: {_listed(names)}." for words, names in said.items() if names]
+    remarks = [f"{words}: {listed(names, NAMES_IN_REMARK, last=', ')}." for words, names in said.items() if names]
     remarks += [f"One parameter under several names: {', '.join(names)}." for names in facts.get("shared", [])]
     return remarks + (["Trained in eval mode."] if facts.get("training") is False else [])
 
@@ -114,11 +112,6 @@ def _replaced(facts: Mapping[str, Any]) -> list[str]:
     for known in facts.get("replaced", []):
         found |= dict.fromkeys([*known["modules"], *known["removed"]] or known["parameters"])
     return list(found)
-
-
-def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:NAMES_IN_REMARK])
-    return shown if len(names) <= NAMES_IN_REMARK else f"{shown} and {len(names) - NAMES_IN_REMARK} more"
 
 
 def watched_data(parts: Sequence[WatchedPart]) -> dict[str, Any]:

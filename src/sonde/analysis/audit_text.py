@@ -1,31 +1,40 @@
-"""The verdict on a rule in words, short and as a sentence, computed from the answers it stands on.
+"""The audit as text: a verdict and a sentence for each rule, and a table with footnotes for each recipe.
 
-Numbers are those of the table: of all the seeds of the rule, and n is said where it is less.
+Numbers are means over all seeds of the rule; n is stated where it is less.
 """
 
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
-from sonde.analysis.audit import QUESTIONS, RuleAudit, Tally
-from sonde.analysis.credit_question import MEASURES, LayerCredit, span
-from sonde.analysis.questions import Answer
-from sonde.analysis.thresholds import Thresholds
-from sonde.core.formatting import number, percent, signed
+from sonde.analysis.audit import (
+    CONTROLLED,
+    NUDGE_METRIC,
+    QUESTIONS,
+    STREAM_LABEL,
+    Controlled,
+    RecipeAudit,
+    RuleAudit,
+    Tally,
+)
+from sonde.analysis.ended import remark
+from sonde.analysis.questions import CREDIT_MEASURES, AuditAnswer, LayerCredit, Thresholds
+from sonde.core.formatting import accuracy, number, number_range, percent, signed
 from sonde.core.seed_statistics import POWER, Summary
+from sonde.metrics import TRAINED
 
-STANDINGS = {"above": "above chance", "at": "at chance", "below": "below chance"}
+_CHANCE_WORDS = {"above": "above chance", "at": "at chance", "below": "below chance"}
 
 
 def sentence(rule: RuleAudit) -> str:
-    """What became of the scale, the BP gradient, the credit and the blocks."""
+    """A sentence on scale, BP gradient, credit and blocks."""
     asked = (_scale(rule), _gradient(rule), _credit(rule)) if rule.runs else ()
     clauses = (_diverged(rule), *asked, _margin(rule), _left_out(rule))
     return f"{rule.label}: {'; '.join(clause for clause in clauses if clause)}"
 
 
 def verdict(rule: RuleAudit) -> str:
-    """The questions that fired, in how many seeds, and those that stay open."""
+    """The questions that fired, with the number of seeds, and those that are undefined or undecided."""
     tallies = {question: rule.tally(question) for question in QUESTIONS} if rule.runs else {}
     fired = [_short_diverged(rule)] if rule.diverged else []
     fired += [
@@ -86,9 +95,9 @@ def _scale(rule: RuleAudit) -> str:
 
 
 def _grown(tally: Tally, limits: Thresholds) -> str:
-    """What of the two grew beyond its limit, in any of the seeds in which the question fired."""
+    """Which limits of D1 were exceeded in the seeds in which it fired."""
     blocks = sorted({block for answer in tally.fired.values() for block in answer.layers})
-    where = f"block{'s' * (len(blocks) > 1)} {span(blocks)}"
+    where = f"block{'s' * (len(blocks) > 1)} {number_range(blocks)}"
     parts = [f"more than {limits.growth:g}× over {where}"] if blocks else []
     if any(answer.beside > limits.stream for answer in tally.fired.values()):
         parts.append(f"‖h_L‖ more than {limits.stream:g}× init")
@@ -96,7 +105,7 @@ def _grown(tally: Tally, limits: Thresholds) -> str:
 
 
 def _hidden(rule: RuleAudit) -> str:
-    """Whether the loss sees the growth of h_L: where something normalises h_L, g_L falls as ‖h_L‖ grows."""
+    """A clause where normalisation hides the growth of h_L from the loss: then g_L falls as ‖h_L‖ grows."""
     free, top = rule.scale_free(), rule.stream()
     if not free.n or not top.mean > rule.thresholds.stream or free.mean > math.sqrt(top.mean):
         return ""
@@ -117,10 +126,10 @@ def _gradient(rule: RuleAudit) -> str:
     if tally.fired:
         layers = sorted({layer for answer in tally.fired.values() for layer in answer.layers})
         since = f"{_from(tally.fired.values())}{_share(tally, tally.fired)}"
-        return f"the BP gradient is not resolved at {_layers(layers)} {span(layers)} {since}: {said}"
+        return f"the BP gradient is not resolved at {_layers(layers)} {number_range(layers)} {since}: {said}"
     if value.n:
         return f"the BP gradient is resolved: {said}"
-    free = "" if _hidden(rule) else _free(rule)  # said once
+    free = "" if _hidden(rule) else _free(rule)  # stated once
     return f"whether training resolves the BP gradient was not measured; {said}{free}"
 
 
@@ -139,8 +148,8 @@ def _credit(rule: RuleAudit) -> str:
     tally = rule.tally("D3")
     if not (tally.fired or tally.clear):
         return f"whether the credit is better than chance is undefined ({tally.reason})"
-    judged = {one.run.seed: one.credits for one in rule.runs if one.run.seed not in tally.undefined}
-    parts = _standings(judged)
+    answered = {one.run.seed: one.credits for one in rule.runs if one.run.seed not in tally.undefined}
+    parts = _chance_clauses(answered)
     text = f"the credit is {', '.join(parts)}{_numbers(rule)}"
     if tally.fired:
         text += f"; not above chance everywhere {_from(tally.fired.values())}{_share(tally, tally.fired)}"
@@ -149,51 +158,51 @@ def _credit(rule: RuleAudit) -> str:
     return text
 
 
-def _standings(judged: dict[int, list[LayerCredit]]) -> list[str]:
-    """Where the layers stand: those above chance, at it and below it, those of which the measures disagree."""
-    layers = [layer for credits in judged.values() for layer in credits]
-    n = len(judged)
+def _chance_clauses(answered: dict[int, list[LayerCredit]]) -> list[str]:
+    """Layers above, at and below chance, those at which cosine and ρ disagree, and those that are undefined."""
+    layers = [layer for credits in answered.values() for layer in credits]
+    n = len(answered)
 
     def where(chosen: Iterable[int]) -> str:
         seeds = Counter(chosen)
         groups = {count: sorted(one for one in seeds if seeds[one] == count) for count in seeds.values()}
         said = [
-            f"{_layers(group)} {span(group)}{'' if count == n else f' ({count} of {n} seeds)'}"
+            f"{_layers(group)} {number_range(group)}{'' if count == n else f' ({count} of {n} seeds)'}"
             for count, group in sorted(groups.items(), reverse=True)
         ]
         return " and ".join(said)
 
-    standings = [
+    clauses = [
         f"{words} at {where(layer.layer for layer in layers if layer.standing == standing)}"
-        for standing, words in STANDINGS.items()
+        for standing, words in _CHANCE_WORDS.items()
         if any(layer.standing == standing for layer in layers)
     ]
     given = [layer for layer in layers if layer.standing == "given"]
     if given:
         exact = all(abs(layer.cosine.value - 1) <= 1e-9 for layer in given)
         what = "the exact gradient" if exact else "independent of what the rule draws"
-        standings.append(f"{what} at {where(layer.layer for layer in given)}")
+        clauses.append(f"{what} at {where(layer.layer for layer in given)}")
     for cosine, rho in dict.fromkeys((c.cosine.side, c.rho.side) for c in layers if c.standing == "disagree"):
         at = where(c.layer for c in layers if (c.cosine.side, c.rho.side) == (cosine, rho))
-        sides = (STANDINGS.get(side or "", str(side)) for side in (cosine, rho))
-        standings.append("{} by cosine but {} by ρ at {}".format(*sides, at))
+        sides = (_CHANCE_WORDS.get(side or "", str(side)) for side in (cosine, rho))
+        clauses.append("{} by cosine but {} by ρ at {}".format(*sides, at))
     unread = [layer for layer in layers if layer.standing is None]
     if unread:
         what = "not evidence" if all(layer.barred for layer in unread) else "undefined"
-        standings.append(f"{what} at {where(layer.layer for layer in unread)}")
-    return standings
+        clauses.append(f"{what} at {where(layer.layer for layer in unread)}")
+    return clauses
 
 
 def _numbers(rule: RuleAudit) -> str:
-    """The deep means beside those of chance, with the layers they cover: those of the table."""
+    """Means over layers 1 … L−1 beside their nulls, as in the table."""
     parts = []
-    for metric, name in MEASURES.items():
+    for metric, name in CREDIT_MEASURES.items():
         mean = rule.measures[metric]
         if mean.value.n and mean.null.n:
             chance = f"{number(mean.null.mean, 1)} by chance"
             parts.append(f"{name} {number(mean.value.mean)}{said_n(mean.value, rule)} against {chance}")
     layers = tuple(range(1, rule.depth))
-    return f" (mean over {_layers(layers)} {span(layers)}: {', '.join(parts)})" if parts else ""
+    return f" (mean over {_layers(layers)} {number_range(layers)}: {', '.join(parts)})" if parts else ""
 
 
 def _margin(rule: RuleAudit) -> str:
@@ -205,7 +214,7 @@ def _margin(rule: RuleAudit) -> str:
     if margin.outcome is None:
         return f"whether the blocks help is undefined ({margin.reason})"
     n = margin.points.n
-    said = f"{points(rule)} points of test accuracy over frozen blocks, n = {n}"
+    said = f"{margin_points(rule)} points of test accuracy over frozen blocks, n = {n}"
     if margin.outcome == "undecided":
         return f"whether the blocks help is undecided: {said}: {margin.reason}{_needed(rule)}"
     share = margin.errors_removed
@@ -216,7 +225,7 @@ def _margin(rule: RuleAudit) -> str:
     return f"the blocks {'help' if margin.outcome == 'helps' else 'hurt'}: {said}{removed}"
 
 
-def points(rule: RuleAudit) -> str:
+def margin_points(rule: RuleAudit) -> str:
     """The margin with its interval: "+1.64 [+1.09, +2.19]"."""
     margin = rule.margin
     if not margin.points.n:
@@ -241,11 +250,11 @@ def _left_out(rule: RuleAudit) -> str:
 
 
 def said_n(summary: Summary, rule: RuleAudit) -> str:
-    """n, where it is not that of the rule."""
+    """n, if it differs from the number of runs of the rule."""
     return "" if summary.n == len(rule.runs) else f" (n = {summary.n})"
 
 
-def _from(answers: Iterable[Answer]) -> str:
+def _from(answers: Iterable[AuditAnswer]) -> str:
     epochs = sorted({answer.since for answer in answers if answer.since is not None})
     return "from init on" if epochs == [0] else f"from {_epochs(epochs)}"
 
@@ -263,3 +272,116 @@ def _share(tally: Tally, seeds: Collection[int]) -> str:
 
 def _layers(layers: Sequence[int]) -> str:
     return "layer" if len(layers) == 1 else "layers"
+
+
+_BARRED = "†"
+"""Marks a cosine that is not evidence, because BP's own gradient does not predict the loss."""
+
+AUDIT_SPREAD = "± is the sample standard deviation over seeds (ddof 1)."
+_RESOLUTION = "cos(g, g in float64)"
+_GROWTH = "largest growth over a block"
+_CREDIT = {name if name == NUDGE_METRIC else TRAINED[name].symbol: name for name in CONTROLLED}
+
+
+def audit_columns(recipe: RecipeAudit) -> dict[str, str]:
+    """Headings, each left or right; those of averages name the layers."""
+    layers = number_range(range(1, recipe.rules[0].depth))
+    credit = (f"{name}, layers {layers} (null, BP)" for name in _CREDIT)
+    headings = ("test acc.", _GROWTH, STREAM_LABEL, _RESOLUTION, *credit, "points over frozen")
+    return {"rule": "left", "n": "right", **dict.fromkeys(headings, "right"), "verdict": "left"}
+
+
+def audit_rows(recipe: RecipeAudit) -> list[list[str]]:
+    """One row for each rule."""
+    return [_line(rule) for rule in recipe.rules]
+
+
+def audit_footnotes(recipe: RecipeAudit) -> list[str]:
+    """Notes on averages, undefined values, cosines that are not evidence, and the code that made the runs."""
+    confidence = recipe.rules[0].thresholds.confidence
+    notes = [
+        "cosine, ρ, nudge: the rule's mean over the layers named (by chance, of BP's gradient); chance is drawn "
+        "as the rule, or the blind rule in its place, draws; for a rule that draws nothing and for the nudge it is a "
+        "random vector",
+        f"{_RESOLUTION}: the BP gradient in the precision of training beside that in float64, at the layer where "
+        "they agree least",
+        f"points over frozen: paired by seed [{100 * confidence:g} % t interval over seeds, of each rule alone]; helps "
+        "or hurts is said after Holm's correction for the rules of the table",
+    ]
+    for rule in recipe.rules:
+        if not rule.runs:
+            notes.append(f"{rule.label}: no run came to its end, so there is nothing to average")
+            continue
+        for why, names in _undefined(rule).items():
+            notes.append(f"{rule.label}: {', '.join(names)} undefined: {why}")
+        if rule.margin.asked and rule.margin.points.n:
+            for seed, why in rule.margin.without.items():
+                notes.append(f"{rule.label}: seed {seed} is not paired with frozen: {why}")
+        if barred := _barred(rule):
+            notes.append(f"{rule.label}: {_BARRED} {barred[0]}")
+        draws = sorted({m.draws for run in rule.runs for layer in run.credits for m in (layer.cosine, layer.rho)})
+        if draws and draws[-1] > 1:
+            notes.append(f"{rule.label}: chance was drawn {number_range(draws)} times a snapshot")
+    made = remark(recipe.made_with)
+    return [*notes, made] if made else notes
+
+
+def _barred(rule: RuleAudit) -> list[str | None]:
+    """Reasons why the cosine is not evidence, for each layer and seed at which it is not."""
+    return [layer.reason for run in rule.runs for layer in run.credits if layer.barred]
+
+
+def _undefined(rule: RuleAudit) -> dict[str, list[str]]:
+    """Reason → columns that are undefined for that reason."""
+    means = {name: rule.measures[metric] for name, metric in _CREDIT.items()}
+    summaries = {
+        TRAINED["test_acc"].label: rule.scalar("test_acc"),
+        _GROWTH: rule.value("D1"),
+        STREAM_LABEL: rule.stream(),
+        _RESOLUTION: rule.value("D2"),
+        **{name: mean.value for name, mean in means.items()},
+        **{f"{name} (null)": mean.null for name, mean in means.items() if mean.value.n},
+        **{f"{name} (BP)": mean.ceiling for name, mean in means.items() if mean.value.n},
+        **({} if rule.rule == "frozen" else {"points over frozen": rule.margin.points}),
+    }
+    no_credit = next((answer.reason for answer in rule.tally("D3").not_asked.values()), None)
+    names_of: dict[str, list[str]] = {}
+    for name, summary in summaries.items():
+        if summary.reason is not None:
+            reason = no_credit if no_credit and name in means else summary.reason
+            names_of.setdefault(reason, []).append(name)
+    return names_of
+
+
+def _line(rule: RuleAudit) -> list[str]:
+    cosine, rho, nudge = (_controlled(rule.measures[metric], rule) for metric in CONTROLLED)
+    test = rule.scalar("test_acc")
+    return [
+        rule.label,
+        str(len(rule.runs)),
+        accuracy(test.mean, test.std) + _n(test, rule),
+        _spread(rule.value("D1"), rule),
+        _spread(rule.stream(), rule),
+        _spread(rule.value("D2"), rule),
+        f"{cosine} {_BARRED}" if _barred(rule) else cosine,
+        rho,
+        nudge,
+        "baseline" if rule.rule == "frozen" else margin_points(rule) + _n(rule.margin.points, rule),
+        verdict(rule),
+    ]
+
+
+def _controlled(mean: Controlled, rule: RuleAudit) -> str:
+    if not (mean.value.n or mean.null.n or mean.ceiling.n):
+        return "undefined"
+    return f"{_spread(mean.value, rule)} ({number(mean.null.mean, 1)}, {number(mean.ceiling.mean)})"
+
+
+def _spread(summary: Summary, rule: RuleAudit) -> str:
+    """mean ± sample standard deviation over seeds; n where it differs from that of the row."""
+    deviation = "" if math.isnan(summary.std) else f" ± {number(summary.std, 1)}"
+    return number(summary.mean) + deviation + _n(summary, rule)
+
+
+def _n(summary: Summary, rule: RuleAudit) -> str:
+    return said_n(summary, rule) if summary.n else ""

@@ -1,10 +1,12 @@
-"""What a diagnosis goes by: of a watched run its rows, the facts of its first step and results of experiments; of a
-trained run its rows by epoch and the answers of its audit.
+"""What diagnoses read of a run.
+
+Of a watched run: rows, facts of the first step, results of experiments.  Of a trained run: rows by epoch, in which
+layers stand for modules, and the answers of the audit.
 """
 
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -12,28 +14,72 @@ from typing import Any
 import polars as pl
 
 from sonde.analysis.audit import RuleAudit, RunAudit
+from sonde.metrics import NONFINITE
+from sonde.store.stored import Run, WatchedRun
 
-EARLY = 10  # steps that are all looked at
-FEW = 100  # steps; a run that took fewer may be short rather than wrong
-FAILED = 0.1  # of the way from a constant answer to the lowest loss: a run that came less far failed
-ENDS = ("train_acc", "test_acc", "test_loss")  # of a trained run, beside the loss that it is trained by
-OF_MAPS = frozenset({"NllLossNd", "NllLoss2D", "NllLoss2d"})  # with the classes at axis 1
-CLASSES = OF_MAPS | {"NllLoss", "LogSoftmax"}
-BINARY = frozenset({"BinaryCrossEntropy", "BinaryCrossEntropyWithLogits"})
-DISTANCES = frozenset({"MseLoss", "SmoothL1Loss", "HuberLoss", "L1Loss"})
-PLAIN = frozenset(
+EARLY = 10  # the first steps, which are all measured
+FEWEST_STEPS = 100  # a run of fewer steps may be short, not faulty
+FAILED = 0.1  # score below which a run failed
+_END_METRICS = ("train_acc", "test_acc", "test_loss")  # of a trained run, besides the training loss
+_MAP_LOSSES = frozenset({"NllLossNd", "NllLoss2D", "NllLoss2d"})  # with the classes at axis 1
+CLASS_LOSSES = _MAP_LOSSES | {"NllLoss", "LogSoftmax"}
+BINARY_LOSSES = frozenset({"BinaryCrossEntropy", "BinaryCrossEntropyWithLogits"})
+_DISTANCE_LOSSES = frozenset({"MseLoss", "SmoothL1Loss", "HuberLoss", "L1Loss"})
+_SHAPE_OPS = frozenset(
     {"View", "UnsafeView", "Reshape", "ReshapeAlias", "Transpose", "Permute", "Squeeze", "Clone", "Alias"}
 )
 """Operations of a loss, as autograd names them."""
-LINEAR = ("Addmm", "Mm", "Convolution", "Linear", "MkldnnLinear")
+LINEAR_OPS = ("Addmm", "Mm", "Convolution", "Linear", "MkldnnLinear")
 """Operations that multiply by weights."""
 HAS_NO_GRADIENT = "the parameter has no gradient"  # a row's reason
-WEIGHTED = (
-    "linear",
-    "convolution",
-    "recurrent",
-    "attention",
-)  # kinds of modules that multiply their input by weights
+WEIGHTED_KINDS = ("linear", "convolution", "recurrent", "attention")
+"""Kinds of modules that multiply their input by weights."""
+
+
+_LAYER_METRICS = {"hidden_norm": "out_rms", "grad_norm": "grad_rms"}
+"""Norms of a state, and the metrics that they become when divided by √width."""
+
+_RUN_METRICS = ("train_loss", *_END_METRICS)
+TRAINED_METRICS = (*_RUN_METRICS, *_LAYER_METRICS)
+"""What the diagnoses of a trained run read beside the rows of its audit."""
+
+
+def _log_classes(classes: Any) -> float | None:
+    """log(classes), if a configuration has a valid number."""
+    return math.log(classes) if isinstance(classes, int) and classes > 0 else None
+
+
+CONSTANT_LOSS: dict[str, Callable[[Mapping[str, Any]], float | None]] = {
+    "identity": lambda task: 1 / 3,  # the variance of U(−1, 1)
+    "teacher": lambda task: _log_classes(task.get("classes")),
+    "digits": lambda task: math.log(10),
+    "parity": lambda task: math.log(2),
+    "rhm": lambda task: _log_classes(task.get("classes")),
+    "cifar10": lambda task: math.log(10),
+}
+"""The loss of a constant answer by task: the mean of the targets, or equal probabilities for all classes."""
+
+
+def loss_score(trials: Mapping[str, Any], loss: float | None) -> float | None:
+    """How far a loss on the batch of the experiments came, from the best constant answer (0) to the lowest loss (1).
+
+    None where the experiments do not know both of these, or where they are equal.
+    """
+    known = trials.get("loss")
+    known = known if isinstance(known, Mapping) else {}
+    trivial, floor = known.get("trivial"), known.get("floor")
+    if loss is None or trivial is None or floor is None or not trivial - floor > 1e-9 * max(1.0, abs(trivial)):
+        return None
+    return float((trivial - loss) / (trivial - floor))
+
+
+def describe_nonfinite(module: str | None, value: float, reason: str | None) -> str:
+    """What a row of the metric `nonfinite` says, as a clause."""
+    if reason is not None:
+        return f"a value is not finite: {reason}"
+    if module is None:
+        return "the loss is not finite, though every output is"
+    return f"the {NONFINITE.get(value, 'output')} of {module} is the first that is not finite"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,30 +92,30 @@ class Audited:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Signs:
-    """One run.  Questions that several diagnoses ask are answered here, once."""
+class RunEvidence:
+    """Rows, facts, results of experiments and audit of one run; computes what several diagnoses ask for."""
 
     rows: pl.DataFrame  # step, module, metric, value, defined, reason, …
     facts: Mapping[str, Any]
-    steps: int  # that were taken
-    trials: Mapping[str, Any] | None = None  # what experiments on a copy found
-    audited: Audited | None = None  # of a trained run, whose layers stand for modules
+    steps: int  # optimiser steps of the run
+    trials: Mapping[str, Any] | None = None  # results of experiments on a copy of the model
+    audited: Audited | None = None  # of a trained run; its layers stand for modules
     epochs: Mapping[int, int] = field(default_factory=dict)  # of a trained run: step → epoch
 
     @property
     def length(self) -> str:
-        """How long the run was, in words."""
+        """The length of the run as text."""
         if self.audited is None:
             return f"{self.steps} steps"
         return f"{self.audited.diverged if self.audited.run is None else self.audited.run.run.epochs} epochs"
 
     def when(self, step: int) -> str:
-        """A time, in words: the step, or the epoch of a trained run."""
+        """A time as text: the step, or the epoch of a trained run."""
         return f"step {step}" if self.audited is None else f"epoch {self.epochs[step]}"
 
     @property
     def at_first(self) -> str:
-        """The beginning, in words: a trained run is first looked at before its first step."""
+        """The beginning as text: a trained run is first measured before its first step."""
         return "In the first steps" if self.audited is None else "At initialisation"
 
     # Rows
@@ -83,7 +129,7 @@ class Signs:
         return found
 
     def series(self, metric: str) -> dict[str, dict[int, float]]:
-        """module → step → value, of what is defined."""
+        """module → step → value, where defined."""
         return {name: steps for name, steps in self._by_metric.get(metric, {}).items() if name is not None}
 
     def of_run(self, metric: str) -> dict[int, float]:
@@ -103,12 +149,12 @@ class Signs:
 
     @cached_property
     def modules(self) -> list[dict[str, Any]]:
-        """Those that were called, in the order in which they returned."""
+        """Modules that were called, in the order in which they returned."""
         return [module for module in self.facts.get("modules", []) if module["calls"]]
 
     @cached_property
     def leaves(self) -> list[dict[str, Any]]:
-        """Those that contain no other that was called."""
+        """Modules that contain no other called module."""
         names = [module["name"] for module in self.modules]
         return [
             m
@@ -118,14 +164,24 @@ class Signs:
 
     @cached_property
     def depth(self) -> list[tuple[str, float]]:
-        """Modules with weights, or states of a trained run, in order; and √(numbers of a sample there)."""
+        """Modules with weights, or states of a trained run, in order, each with √(numbers per sample)."""
         if self.audited is not None:
             return [(name, math.sqrt(self.facts["width"])) for name in self.facts["states"]]
         return [
             (m["name"], math.sqrt(max(1, math.prod(m["shape"][1:]))))
             for m in self.leaves
-            if m.get("kind") in WEIGHTED and m["shape"]
+            if m.get("kind") in WEIGHTED_KINDS and m["shape"]
         ]
+
+    @cached_property
+    def loss_ops(self) -> frozenset[str]:
+        """Operations of the loss, as autograd names them."""
+        return frozenset(self.facts.get("loss_ops") or [])
+
+    @property
+    def targets(self) -> Mapping[str, Any]:
+        """Statistics of the targets, from experiments or from the first step; empty where they were not seen."""
+        return self.trial("targets") or next(iter(self.facts.get("targets", [])), None) or {}
 
     @cached_property
     def parameters(self) -> list[dict[str, Any]]:
@@ -136,12 +192,18 @@ class Signs:
         return parameter.rpartition(".")[0] or "(model)"
 
     @cached_property
+    def update_ratios(self) -> list[dict[int, float]]:
+        """step → ‖ΔW‖/‖W‖ of each weight matrix."""
+        matrices = {p["name"] for p in self.parameters if len(p["shape"] or []) > 1}
+        return [steps for name, steps in self.series("update_ratio").items() if name in matrices]
+
+    @cached_property
     def kinds(self) -> dict[str, str | None]:
         return {module["name"]: module.get("kind") for module in self.modules}
 
     @cached_property
     def without_gradient(self) -> set[str]:
-        """Parameters that had no gradient in any watched step; one that is not finite is a gradient."""
+        """Parameters that had no gradient in any watched step; a gradient that is not finite counts as one."""
         never = (pl.col("reason") == HAS_NO_GRADIENT).fill_null(False).all()
         known = self.rows.filter(pl.col("metric") == "weight_grad_norm").group_by("module").agg(never)
         return {module for module, had_none in known.iter_rows() if had_none}
@@ -154,12 +216,12 @@ class Signs:
 
     @property
     def _fewest(self) -> int:
-        """Losses to average: those of steps scatter, that of an epoch is a mean."""
+        """How many losses to average at least: 3 of steps, 1 of epochs, which are means already."""
         return 3 if self.audited is None else 1
 
     @cached_property
     def first_loss(self) -> float | None:
-        """The mean of the first three steps; of the first alone where the next ones throw it off."""
+        """The mean of the first three steps; the first alone where the mean is more than twice as large."""
         known = list(self.losses.values())[: self._fewest]
         if not known:
             return None
@@ -174,7 +236,7 @@ class Signs:
 
     @cached_property
     def fell(self) -> float | None:
-        """By which share of its size the loss fell."""
+        """The relative decrease of the loss."""
         if self.first_loss is None or self.last_loss is None or self.first_loss == 0:
             return None
         return (self.first_loss - self.last_loss) / abs(self.first_loss)
@@ -187,11 +249,11 @@ class Signs:
         if self.audited is not None:
             known: float | None = self.facts["constant_loss"]
             return known
-        shape, ops = self.facts.get("output_shape") or [], set(self.facts.get("loss_ops") or [])
+        shape, ops = self.facts.get("output_shape") or [], self.loss_ops
         if not shape or not ops or self.first_loss is None:
             return None
-        named, binary = ops & CLASSES, ops & BINARY
-        if not (named or binary) or ops - CLASSES - BINARY - PLAIN or (named and len(shape) < 2):
+        named, binary = ops & CLASS_LOSSES, ops & BINARY_LOSSES
+        if not (named or binary) or ops - CLASS_LOSSES - BINARY_LOSSES - _SHAPE_OPS or (named and len(shape) < 2):
             return None
         classes = 2 if binary else self._classes
         if classes is None:
@@ -203,15 +265,15 @@ class Signs:
 
     @property
     def _classes(self) -> int | None:
-        """How many classes a cross-entropy tells apart: the axis of the output that the loss takes for them.
+        """The number of classes of a cross-entropy: the size of the class axis of the output.
 
         As it is (samples × classes × …), or as the loss sees it (places × classes); where neither is known, the one
         axis that the targets lack.
         """
-        shape, ops = self.facts["output_shape"], set(self.facts["loss_ops"])
+        shape, ops = self.facts["output_shape"], self.loss_ops
         if len(shape) == 2:
             return int(shape[-1])
-        if ops & OF_MAPS and not ops & {"Transpose", "Permute"}:
+        if ops & _MAP_LOSSES and not ops & {"Transpose", "Permute"}:
             return int(shape[1])
         in_loss = self.facts.get("loss_shape") or []
         if len(in_loss) > 1 and math.prod(in_loss) == math.prod(shape):
@@ -222,20 +284,15 @@ class Signs:
 
     @cached_property
     def is_distance(self) -> bool:
-        """Whether the operations of the loss are those of a mean distance from numbers, and nothing else."""
-        ops = set(self.facts.get("loss_ops") or [])
-        of_numbers = bool(ops & DISTANCES) or ops >= {"Mean", "Abs", "Sub"}
-        return of_numbers and not ops - DISTANCES - PLAIN - {"Mean", "Abs", "Sub", "Expand"}
+        """Whether the loss consists of the operations of a mean distance only."""
+        ops = self.loss_ops
+        of_numbers = bool(ops & _DISTANCE_LOSSES) or ops >= {"Mean", "Abs", "Sub"}
+        return of_numbers and not ops - _DISTANCE_LOSSES - _SHAPE_OPS - {"Mean", "Abs", "Sub", "Expand"}
 
     @cached_property
     def moved(self) -> float | None:
-        """How far the steps carried weight matrices, in their own norms: the median of mean ‖ΔW‖/‖W‖ × steps."""
-        matrices = {p["name"] for p in self.parameters if len(p["shape"] or []) > 1}
-        known = [
-            statistics.fmean(steps.values())
-            for name, steps in self.series("update_ratio").items()
-            if name in matrices and steps
-        ]
+        """How far weight matrices moved, in their norms: the median of mean ‖ΔW‖/‖W‖ × steps."""
+        known = [statistics.fmean(steps.values()) for steps in self.update_ratios if steps]
         return statistics.median(known) * self.steps if known else None
 
     @cached_property
@@ -249,7 +306,7 @@ class Signs:
     # Experiments
 
     def trial(self, *path: str) -> Any:
-        """A result, or None where it was not asked for or has no answer."""
+        """A result of the experiments by its path of keys, or None."""
         found: Any = self.trials
         for key in path:
             if not isinstance(found, Mapping):
@@ -258,11 +315,8 @@ class Signs:
         return found
 
     def score_of(self, loss: float | None) -> float | None:
-        """Where a loss on the batch stands: 0 is the best constant answer, 1 the lowest loss there is."""
-        trivial, floor = self.trial("loss", "trivial"), self.trial("loss", "floor")
-        if loss is None or trivial is None or floor is None or not trivial - floor > 1e-9 * max(1.0, abs(trivial)):
-            return None
-        return float((trivial - loss) / (trivial - floor))
+        """`loss_score` of a loss on the batch of the experiments."""
+        return loss_score(self.trials or {}, loss)
 
     @cached_property
     def score(self) -> float | None:
@@ -290,18 +344,18 @@ class Signs:
         if self.audited is None or self.loss_of_chance is None:
             return -math.inf
         chance = math.exp(-self.loss_of_chance)
-        ends = {metric: known[max(known)] for metric in ENDS if (known := self.of_run(metric))}
+        ends = {metric: known[max(known)] for metric in _END_METRICS if (known := self.of_run(metric))}
         reached = [(ends[metric] - chance) / (1 - chance) for metric in ("train_acc", "test_acc") if metric in ends]
         return max([*reached, 1 - ends.get("test_loss", math.inf) / self.loss_of_chance])
 
     @property
     def _same_loss(self) -> bool:
-        """Whether the loss that was logged is the one of the experiments: they agree on the first step."""
+        """Whether the logged loss is that of the experiments: they agree on the first step."""
         logged, found = self.losses.get(0), self.trial("loss_start")
         return logged is not None and found is not None and abs(logged - found) <= 0.3 * max(abs(logged), abs(found))
 
     def fit(self, name: str) -> float | None:
-        """The score that fifty steps on the batch reach in one of the fits; −∞ where they diverge."""
+        """The score after fifty steps on the batch in one of the fits; −∞ where they diverge."""
         known = self.trial("fits", name)
         if known is None or "failed" in known:
             return None
@@ -309,7 +363,7 @@ class Signs:
 
     @property
     def learned(self) -> bool | None:
-        """Whether the run learned: half of the way to the lowest loss; without experiments, a loss that halved."""
+        """Whether the score is at least 0.5; without a score, whether the loss halved."""
         if self.broke is not None:
             return False
         if self.score is not None:
@@ -318,9 +372,45 @@ class Signs:
 
     @property
     def failed(self) -> bool:
-        """Whether it is sure that the run learned nearly nothing."""
+        """Whether the run certainly learned almost nothing."""
         if self.broke is not None:
             return True
         if self.score is not None:
             return self.score < FAILED
         return self.fell is not None and self.fell < FAILED
+
+
+def evidence_of_trained(run: Run, rows: pl.DataFrame, audited: Audited) -> RunEvidence:
+    """The evidence of a trained run in a store.  The stored gradient is BP's, so it is read only for runs by BP."""
+    width, layers, task = run.about["width"], dict(_LAYER_METRICS), run.complete_config["task"]
+    if not width:  # several widths, or an unknown one
+        layers.clear()
+    if run.config["rule"]["name"] != "bp":
+        layers.pop("grad_norm", None)
+    of_layers = rows.filter(pl.col("metric").is_in(layers)).with_columns(
+        pl.col("metric").replace(layers),
+        value=pl.col("value") / math.sqrt(width or 1),
+        module=pl.format("layer {}", "layer"),
+    )
+    of_run = rows.filter(pl.col("metric").is_in(_RUN_METRICS))
+    is_loss = (pl.col("metric") == "train_loss") | ((pl.col("metric") == "test_loss") & (pl.col("epoch") == 0))
+    losses = of_run.filter(is_loss).with_columns(metric=pl.lit("loss"))
+    constant = CONSTANT_LOSS.get(task["name"])
+    return RunEvidence(
+        rows=pl.concat([of_layers, of_run, losses], how="diagonal"),
+        facts={
+            "width": width,
+            "states": of_layers.sort("layer")["module"].unique(maintain_order=True).to_list(),
+            "constant_loss": None if constant is None else constant(task),
+        },
+        steps=run.about["steps"] if audited.diverged is None else int(str(rows["step"].max() or 0)),
+        audited=audited,
+        epochs=dict(rows.select("step", "epoch").unique().iter_rows()),
+    )
+
+
+def evidence_of_watched(run: WatchedRun, rows: pl.DataFrame) -> RunEvidence:
+    """The evidence of a watched run in a store."""
+    own = rows.filter(pl.col("run") == run.id)
+    steps = max(run.manifest.step or 0, 0 if own.is_empty() else int(str(own["step"].max())) + 1)
+    return RunEvidence(rows=own, facts=run.facts, steps=steps, trials=run.facts.get("experiments"))

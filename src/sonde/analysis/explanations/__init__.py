@@ -1,1 +1,0 @@
-"""What every name that a user meets means: the one source for `sonde explain`, findings, pages and tooltips."""
