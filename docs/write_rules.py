@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from sonde.analysis.readings import Readings
 from sonde.analysis.recovery import Accuracy, error_by_test_set, share_of_margin
 from sonde.config import RunConfig, name_of
 from sonde.core.formatting import accuracy, said_share
@@ -23,7 +22,8 @@ from sonde.metrics.rows import Reading
 from sonde.models import ConvNet, Model, ResidualMLP, ResNet, VitMini
 from sonde.rules import RULES, Backprop, Frozen, Rule, StateBridge
 from sonde.store.load import load
-from sonde.store.stored import Runs
+from sonde.store.readings import Readings
+from sonde.store.run import Runs
 from sonde.studies.depth import PROBES
 from sonde.studies.recipes import depth_matters
 from sonde.studies.rules import AUDITED, COMPARED, VARIED

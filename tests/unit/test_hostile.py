@@ -22,9 +22,9 @@ from sonde.core.errors import SondeError, printable
 from sonde.metrics.rows import SCHEMA
 from sonde.store import files, index_writer, limits
 from sonde.store.datasets import parquet_images
+from sonde.store.folder import RunFolder, parquet
 from sonde.store.journal import Journal
 from sonde.store.parquet_size import unpacked
-from sonde.store.run import RunFolder, parquet
 from sonde.studies import STUDIES
 from stores import forge
 

@@ -13,16 +13,17 @@ from typer.testing import CliRunner
 
 import sonde.config
 from report_stores import rows, write_run
-from sonde.analysis import audit, configurations
+from sonde.analysis import audit
 from sonde.analysis.comparison import compare
 from sonde.cli import app, terminal
+from sonde.cli.options import configurations
 from sonde.show.report import page
 from sonde.show.report.assembly import contents
 from sonde.show.report.charts import known_metrics
 from sonde.show.report.parts import AuditPart, Contents, Sweep
 from sonde.show.report.runs import FEWEST_RUNS, MOST_RUNS, MOST_VALUES, RunLine, listed, sample
 from sonde.store.load import load
-from sonde.store.stored import Runs
+from sonde.store.run import Runs
 from sonde.studies import STUDIES
 
 LINE = RunLine(

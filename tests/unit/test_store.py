@@ -15,9 +15,10 @@ from sonde.engine.ledger import Ledger
 from sonde.store import files, limits
 from sonde.store.checksums import seal
 from sonde.store.cleanup import sweep_ended
+from sonde.store.folder import RunFolder, parquet
 from sonde.store.lock import Held, hold
 from sonde.store.place import place
-from sonde.store.run import Manifest, RunFolder, parquet
+from sonde.store.schemas import Manifest
 from sonde.store.verify import verify
 from stores import assert_a_reader_sees_whole_states, forge, memory, rows, without_checksums
 

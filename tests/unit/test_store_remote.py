@@ -17,9 +17,10 @@ from sonde.cli import app
 from sonde.config import RunConfig
 from sonde.core.errors import SondeError
 from sonde.store import lease
+from sonde.store.folder import RunFolder
 from sonde.store.lock import Held, hold
 from sonde.store.remote import Remote
-from sonde.store.run import Manifest, RunFolder
+from sonde.store.schemas import Manifest
 from sonde.store.verify import verify
 from sonde.studies import STUDIES
 from sonde.training.session import Progress

@@ -33,11 +33,11 @@ from sonde.show.live.following import Following
 from sonde.show.live.page_state import PageState
 from sonde.store import index, index_writer, parquet_rows
 from sonde.store.checksums import checksum, seal
+from sonde.store.folder import RunFolder, parquet
 from sonde.store.journal import Journal, _chunk
 from sonde.store.load import load
 from sonde.store.lock import hold
 from sonde.store.parquet_size import size
-from sonde.store.run import RunFolder, parquet
 from sonde.store.verify import verify
 from sonde.studies import STUDIES
 from sonde.studies.study import gather
@@ -508,7 +508,7 @@ def test_what_is_signed_beside_a_run_may_be_anything(tmp_path: Path) -> None:
     (tmp_path / ".locks").mkdir()
     for text in ("[" * 100_000, "{}", "3", '{"pid": 1e400, "host": [], "since": 3}'):
         (tmp_path / ".locks" / f"{id}.holder").write_text(text)
-        assert package.load(tmp_path).runs[0].standing.state == "interrupted"
+        assert package.load(tmp_path).runs[0].status.state == "interrupted"
 
 
 def test_a_stored_configuration_builds_nothing_larger_than_what_was_stored(tmp_path: Path) -> None:

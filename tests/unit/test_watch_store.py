@@ -15,10 +15,10 @@ from sonde.metrics.rows import SCHEMA
 from sonde.observe.watch import watch
 from sonde.store import journal as journals
 from sonde.store import notices
+from sonde.store.folder import RunFolder
 from sonde.store.journal import Journal, folder_name, read_watched
 from sonde.store.load import load
 from sonde.store.place import place
-from sonde.store.run import RunFolder
 from sonde.store.verify import verify
 from sonde.training.train import train
 from stores import some_rows

@@ -6,10 +6,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from sonde.core.errors import SondeError
+from sonde.store.folder import RunFolder, is_left_over
 from sonde.store.lock import hold
 from sonde.store.place import Place
 from sonde.store.remote import Remote
-from sonde.store.run import Manifest, RunFolder, is_left_over
+from sonde.store.schemas import Manifest
 
 
 def sweep_ended(root: Place, ended: Mapping[str, Manifest]) -> None:

@@ -38,14 +38,14 @@ from sonde.metrics.rows import WATCHED
 from sonde.store import files
 from sonde.store.arrow_stream import rows_in
 from sonde.store.checksums import Checksum, checksum
+from sonde.store.folder import Damaged, RunFolder, parquet
 from sonde.store.limits import JSON, Allowance, refuse_rows
 from sonde.store.lock import Sign
 from sonde.store.notices import tell
 from sonde.store.parquet_rows import refuse_nonsense
 from sonde.store.place import Place
-from sonde.store.run import Damaged, Manifest, RunFolder, State, parquet
 from sonde.store.schemas import WATCHED as KIND
-from sonde.store.schemas import Facts, checked, with_defaults
+from sonde.store.schemas import Facts, Manifest, RunState, checked, with_defaults
 
 PART = 50_000  # rows of a part: what is ever held in memory
 PAUSE = 10.0  # seconds between two puts of a journal into an object store
@@ -138,7 +138,7 @@ class Journal:
             with contextlib.suppress(OSError, SondeError):
                 (self.folder.path / before).unlink(missing_ok=True)
 
-    def close(self, state: State, step: int, message: str | None = None) -> None:
+    def close(self, state: RunState, step: int, message: str | None = None) -> None:
         with self._alone:
             self._fold(replace(self.manifest, step=step, state=state, message=message))
         if self._sign is not None:

@@ -68,8 +68,8 @@ def stamps(root: Place) -> dict[str, str] | None:
     return dict(sorted(found.items()))
 
 
-def strangers(root: Place, present: Collection[str]) -> int:
-    """How many folders of a store are no runs."""
+def foreign_folders(root: Place, present: Collection[str]) -> int:
+    """How many folders of a store are not runs."""
     if isinstance(root, Remote):
         return 0
     with os.scandir(str(root)) as entries:

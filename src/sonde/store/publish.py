@@ -5,10 +5,10 @@ from dataclasses import replace
 
 from sonde.store import files
 from sonde.store.checksums import checksum
+from sonde.store.folder import RunFolder, manifest_bytes
 from sonde.store.place import Place
-from sonde.store.run import ENDED, RunFolder, manifest_bytes
-from sonde.store.schemas import WATCHED
-from sonde.store.stored import without_machine
+from sonde.store.run import without_machine
+from sonde.store.schemas import ENDED, WATCHED
 
 
 def publish(root: Place, out: Place, runs: Iterable[str]) -> tuple[list[str], dict[str, str]]:

@@ -5,15 +5,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import polars as pl
 
-from sonde.analysis.ended import lines
-from sonde.analysis.readings import Readings
 from sonde.analysis.recovery import Accuracy, error_by_test_set, share_of_margin
+from sonde.analysis.runs import evidence_lines
 from sonde.config import Probing, RunConfig
 from sonde.core.formatting import percent, said_share
 from sonde.core.seed_statistics import paired, summarise
 from sonde.metrics.rows import Reading
 from sonde.models import ResidualMLP
 from sonde.rules import Backprop, Frozen, Rule
+from sonde.store.readings import Readings
 from sonde.studies.recipes import depth_matters
 from sonde.studies.study import Gathered, StudyFinding
 
@@ -82,7 +82,7 @@ def which_train_depth(gathered: Gathered) -> list[StudyFinding]:
     stored = gathered.beside
     if not stored.runs:
         return []
-    runs, readings = lines(stored.runs), Readings(stored.rows)
+    runs, readings = evidence_lines(stored.runs), Readings(stored.rows)
     last = int(runs["epochs"][0])
     taken = readings.at("test_acc", epoch=last)
 

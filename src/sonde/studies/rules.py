@@ -9,7 +9,6 @@ from typing import Any
 import polars as pl
 import torch
 
-from sonde.analysis.readings import Readings, RunReadings
 from sonde.config import RunConfig, name_of
 from sonde.config.stored import read
 from sonde.core.errors import SondeError
@@ -18,9 +17,10 @@ from sonde.core.generators import generator
 from sonde.metrics import TRAINED
 from sonde.models import ConvNet, Model, ResidualMLP
 from sonde.rules import RULES, CreditBridge, FeedbackAlignment, Rule, StateBridge
+from sonde.store.readings import Readings
 from sonde.studies.depth import ENOUGH, PROBES, named_shares, share_of_rule, told_error
 from sonde.studies.recipes import QUICK_SEEDS, SEEDS, depth_matters
-from sonde.studies.study import Gathered, Study, StudyFinding, over_runs, own_n
+from sonde.studies.study import Gathered, Line, Study, StudyFinding, over_runs, own_n
 from sonde.training.operations import operations
 
 VARIED: dict[str, Rule] = {
@@ -93,11 +93,11 @@ class Cost:
         return operations(net, config.rule, torch.randn(128, *config.signature.shape, generator=rng))
 
 
-def _measure(rows: RunReadings) -> dict[str, float]:
-    last, top = rows.run["epochs"], rows.run["depth"]
-    cosines = [rows.value("credit_cosine", epoch=last, layer=layer) for layer in range(top)]
+def _measure(readings: Readings, run: Line) -> dict[str, float]:
+    last, top = run["epochs"], run["depth"]
+    cosines = [readings.value(run, "credit_cosine", epoch=last, layer=layer) for layer in range(top)]
     return {
-        "test_acc": rows.value("test_acc", epoch=last),
+        "test_acc": readings.value(run, "test_acc", epoch=last),
         **{f"cosine_{layer}": value for layer, value in enumerate(cosines)},
     }
 

@@ -4,17 +4,18 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from sonde.analysis.readings import Readings, RunReadings
 from sonde.config import RunConfig
 from sonde.core.formatting import accuracy, gradient_change, number, stream_verdict
 from sonde.metrics import TRAINED
 from sonde.models import Model, ResidualMLP, StudentNet, VitMini
 from sonde.rules import Backprop, DirectFeedback, FeedbackAlignment, Rule
+from sonde.store.readings import Readings
 from sonde.studies.depth import on_parity, which_train_depth
 from sonde.studies.recipes import QUICK_SEEDS, SEEDS, classification, teacher_student
 from sonde.studies.study import (
     TOLD,
     Gathered,
+    Line,
     Study,
     StudyFinding,
     means,
@@ -56,9 +57,9 @@ def findings(gathered: Gathered) -> list[StudyFinding]:
     return [*which_train_depth(gathered), *found, *_terminal_norm(found)]
 
 
-def _measure(rows: RunReadings) -> dict[str, float]:
-    stream = rows.value("hidden_norm", epoch=rows.run["epochs"], layer=rows.run["depth"])
-    return stream_and_gradient(rows) | {"stream": stream}
+def _measure(readings: Readings, run: Line) -> dict[str, float]:
+    stream = readings.value(run, "hidden_norm", epoch=run["epochs"], layer=run["depth"])
+    return stream_and_gradient(readings, run) | {"stream": stream}
 
 
 def _finding(runs: pl.DataFrame, readings: Readings) -> StudyFinding:

@@ -9,15 +9,18 @@ from typing import Any
 import polars as pl
 
 from sonde.analysis.audit import Judge
-from sonde.analysis.ended import lines
 from sonde.analysis.evidence import Evidence
-from sonde.analysis.readings import Readings, RunReadings
+from sonde.analysis.runs import evidence_lines
 from sonde.config import RunConfig, to_tree
 from sonde.core.errors import SondeError
 from sonde.core.flat_configs import differences, identity, recipe_of, without
 from sonde.core.run_ids import digest
 from sonde.core.seed_statistics import over_seeds
-from sonde.store.stored import WATCHED, Run, Runs
+from sonde.store.readings import Readings
+from sonde.store.run import WATCHED, Run, Runs
+
+Line = Mapping[str, Any]
+"""A run as its line of `Evidence.runs`."""
 
 
 @dataclass(frozen=True)
@@ -91,10 +94,10 @@ def gather(
     if not inside:
         reasons = "; ".join(f"{run}: {why}" for run, why in list(left_out.items())[:3]) or "the store is empty"
         raise NoRuns(f"{source} holds no complete run of this study ({reasons})", left_out)
-    runs = lines(inside)
+    runs = evidence_lines(inside)
     rows = stored.rows.join(runs.select("run"), on="run", how="semi") if left_out else stored.rows
     more_rows = stored.rows.filter(pl.col("run").is_in([run.id for run in more_runs]))
-    others = Evidence(more_rows, lines(more_runs), source) if more_runs else None
+    others = Evidence(more_rows, evidence_lines(more_runs), source) if more_runs else None
     return Gathered(
         Runs(rows, inside),
         Evidence(rows, runs, source, beside=others),
@@ -148,7 +151,7 @@ class _Why:
 
     def __call__(self, run: Run) -> str:
         if _is_one_of(run, self.wanted):
-            return f"it is {run.standing.state}"
+            return f"it is {run.status.state}"
         pair = (run.config["model"]["name"], run.config["task"]["name"])
         if pair not in self.pairs:
             return f"{pair[0]} on {pair[1]} {NO_PART}"
@@ -163,14 +166,14 @@ class _Why:
         return "its configuration is the same, but it is stored under another id"
 
 
-def stream_and_gradient(rows: RunReadings) -> dict[str, float]:
+def stream_and_gradient(readings: Readings, run: Line) -> dict[str, float]:
     """Of a classifying run: its accuracy, and what became of the residual stream and the BP gradient at the top."""
-    top = rows.run["depth"]
-    stream, per_error = (rows.change(metric, layer=top) for metric in ("hidden_norm", "grad_per_error"))
+    top = run["depth"]
+    stream, per_error = (readings.change(run, metric, layer=top) for metric in ("hidden_norm", "grad_per_error"))
     return {
-        "test_acc": rows.value("test_acc", epoch=rows.run["epochs"]),
+        "test_acc": readings.value(run, "test_acc", epoch=run["epochs"]),
         "stream_change": stream,
-        "gradient_change": rows.change("grad_norm", layer=top),
+        "gradient_change": readings.change(run, "grad_norm", layer=top),
         "per_error_change": per_error,
         "scale_free_change": per_error * stream,
     }
@@ -181,7 +184,7 @@ TOLD = ("gradient_change", "per_error_change", "scale_free_change")
 
 
 def over_runs(
-    runs: pl.DataFrame, readings: Readings, measure: Callable[[RunReadings], dict[str, float]]
+    runs: pl.DataFrame, readings: Readings, measure: Callable[[Readings, Line], dict[str, float]]
 ) -> dict[str, dict[str, Any]]:
     """Mean, spread and n over the runs of each number, each run being one seed; a seed that counts twice is refused."""
     seeds = runs["seed"].drop_nulls()
@@ -189,7 +192,7 @@ def over_runs(
         raise SondeError(
             f"several runs of one seed would be averaged ({', '.join(runs['run'])}): keep one with --only key=value"
         )
-    measured = [measure(RunReadings(readings, run)) for run in runs.iter_rows(named=True)]
+    measured = [measure(readings, run) for run in runs.iter_rows(named=True)]
     rows = pl.DataFrame(
         [(name, value, not math.isnan(value)) for numbers in measured for name, value in numbers.items()],
         schema={"name": pl.String, "value": pl.Float64, "defined": pl.Boolean},

@@ -20,7 +20,7 @@ from sonde.analysis.frame import settings
 from sonde.core.atomic import set_aside
 from sonde.core.flat_configs import shown
 from sonde.show.exporters.in_turn import UNDEFINED, in_turn, started, steps_of, tags
-from sonde.store.stored import Run, Runs, WatchedRun
+from sonde.store.run import Run, Runs
 
 T = TypeVar("T")
 
@@ -49,7 +49,7 @@ def write(stored: Runs, out: Path, on_progress: Callable[[int, int], None]) -> l
     return [path]
 
 
-def _write_run(client: Any, experiment: str, run: Run | WatchedRun, rows: Any) -> None:
+def _write_run(client: Any, experiment: str, run: Run, rows: Any) -> None:
     when, names, reasons = int(1000 * started(run)), Names(), Reasons()
     made = client.create_run(experiment, start_time=when, run_name=run.id).info.run_id
 

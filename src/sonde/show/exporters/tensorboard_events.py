@@ -21,7 +21,7 @@ from sonde.analysis.frame import settings
 from sonde.core.atomic import set_aside, sweep
 from sonde.core.flat_configs import shown
 from sonde.show.exporters.in_turn import UNDEFINED, Point, in_turn, started, steps_of, tags
-from sonde.store.stored import Run, Runs, WatchedRun
+from sonde.store.run import Run, Runs
 
 SMALLEST, LARGEST = 2.0**-126, (2 - 2.0**-23) * 2.0**127  # normal numbers of 32 bits
 STATUS = {"complete": api_pb2.STATUS_SUCCESS, "unfinished": api_pb2.STATUS_RUNNING}
@@ -46,7 +46,7 @@ def write(stored: Runs, out: Path, on_progress: Callable[[int, int], None]) -> l
     return paths
 
 
-def _events(run: Run | WatchedRun, rows: Any) -> Iterator[Event]:
+def _events(run: Run, rows: Any) -> Iterator[Event]:
     yield Event(file_version="brain.Event:2")
     begin = plugin_data_pb2.SessionStartInfo(group_name=run.id, start_time_secs=started(run))
     for key, value in (settings(run) | {f"sonde.{key}": value for key, value in tags(run).items()}).items():

@@ -18,7 +18,7 @@ from sonde.show.report.parts import Contents, Section
 from sonde.show.report.runs import run_lines
 from sonde.show.report.sweeps import sweep
 from sonde.show.report.watched import watched_parts
-from sonde.store.stored import Run, Runs
+from sonde.store.run import Run, Runs
 from sonde.studies import STUDIES, Study
 from sonde.studies.study import Gathered, NoRuns, gather
 
@@ -156,7 +156,7 @@ class _Nearest:
             self.known[key] = min(found, key=lambda entry: len(entry[0]))
         telling, name, scale, config = self.known[key]
         if not telling and replace(config, seed=run.config["seed"]).digest == digest(run.config):
-            why = f" ({run.standing.why})" if run.standing.why else ""
-            return f"{name} ({scale} scale) leaves it out: it is {run.standing.state}{why}"
+            why = f" ({run.status.why})" if run.status.why else ""
+            return f"{name} ({scale} scale) leaves it out: it is {run.status.state}{why}"
         why = ", ".join(telling) or "its configuration is the same, but it is stored under another id"
         return f"it belongs to no study; nearest is {name} ({scale} scale): {why}"
