@@ -33,7 +33,7 @@ from sonde.show.live.following import Following
 from sonde.show.live.page_state import PageState
 from sonde.store import index, index_writer, parquet_rows
 from sonde.store.checksums import checksum, seal
-from sonde.store.folder import RunFolder, parquet
+from sonde.store.folder import RunFolder, parquet, recipe_key
 from sonde.store.journal import Journal, _chunk
 from sonde.store.load import load
 from sonde.store.lock import hold
@@ -526,7 +526,11 @@ def test_a_stored_configuration_builds_nothing_larger_than_what_was_stored(tmp_p
         root = tmp_path / f"{part}-{next(iter(more))}"
         shutil.copytree(source.path, root / run_id(tree))
         folder = RunFolder(root / run_id(tree))
-        known = json.loads((folder.path / "run.json").read_text()) | {"id": folder.id, "config": tree}
+        known = json.loads((folder.path / "run.json").read_text()) | {
+            "id": folder.id,
+            "config": tree,
+            "recipe": recipe_key(tree),
+        }
         forge(folder, "run.json", json.dumps(known).encode())
         rows = pl.read_parquet(folder.path / "metrics.parquet").with_columns(run=pl.lit(folder.id))
         forge(folder, "metrics.parquet", parquet(rows))

@@ -35,7 +35,7 @@ def by_recipe(runs: Iterable[Run]) -> list[Recipe]:
     for run in runs:
         key = run.recipe, identity(run.about.get("data") or {})
         if key not in by_key:
-            by_key[key] = by_flat.setdefault(identity(flat := run.flat), Recipe(flat, []))
+            by_key[key] = by_flat.setdefault(identity(run.flat), Recipe(dict(run.flat), []))
         by_key[key].runs.append(run)
     recipes = list(by_flat.values())
     _fill_in_defaults(recipes)

@@ -73,15 +73,18 @@ class RunFolder:
         config: Mapping[str, Any],
         about: Mapping[str, Any],
         defaults: Mapping[str, Any] | None = None,
-        guests: Mapping[str, bytes] | None = None,
+        plugins: Mapping[str, bytes] | None = None,
+        study: Mapping[str, str] | None = None,
     ) -> None:
-        """The folder with its configuration and an empty manifest.
+        """Write the folder with its configuration and an empty manifest.
 
-        `defaults` has the options that the configuration may leave out, `guests` the files of code it was made from.
+        `defaults` has the options that the configuration may leave out, `plugins` the files of code that it names,
+        `study` name and scale of the study that trains it.
         """
-        guests = guests or {}
-        known = {"about": about, "config": config, "defaults": defaults or {}, "guests": list(guests)}
-        self.begin(known, Manifest(), guests)
+        plugins = plugins or {}
+        known = {"about": about, "config": config, "defaults": defaults or {}, "guests": list(plugins)}
+        known |= {"recipe": recipe_key(config)} | ({"study": dict(study)} if study else {})
+        self.begin(known, Manifest(), plugins)
 
     def begin(self, known: Mapping[str, Any], manifest: Manifest, beside: Mapping[str, bytes] | None = None) -> None:
         """The folder with its description, other files that stay, and its first manifest."""

@@ -41,6 +41,7 @@ class Run:
 
     @property
     def is_watched(self) -> bool:
+        """Whether it was watched: it has no configuration then."""
         return self.config is None
 
     @property
@@ -68,6 +69,7 @@ class Run:
 
     @property
     def seed(self) -> int:
+        """The seed of its configuration."""
         seed: int = self.config["seed"]
         return seed
 
@@ -99,10 +101,11 @@ class Run:
         """1 … L−1: neither the embedding's state nor the one that some rules give the exact gradient."""
         return range(1, self.depth)
 
-    @property
+    @cached_property
     def flat(self) -> Flat:
         """Its configuration by dotted keys, without the seed; with `data.…` where it is recorded which data it read."""
-        return flat_recipe(self.recipe, self.config) | flatten({"data": self.about.get("data") or {}})
+        data = self.about.get("data")
+        return flat_recipe(self.recipe, self.config) | (flatten({"data": data}) if data else {})
 
     @property
     def complete_config(self) -> dict[str, Any]:
