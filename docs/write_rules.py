@@ -24,8 +24,7 @@ from sonde.rules import RULES, Backprop, Frozen, Rule, StateBridge
 from sonde.store.load import load
 from sonde.store.readings import Readings
 from sonde.store.run import Runs
-from sonde.studies.depth import PROBES
-from sonde.studies.recipes import depth_matters
+from sonde.studies.recipes import DEPTH_PROBES, depth_matters
 from sonde.studies.rules import AUDITED, COMPARED, VARIED
 from sonde.tasks import RandomHierarchy
 from sonde.training.operations import operations
@@ -87,7 +86,7 @@ class Trained:
 
 def quick(model: Model, rule: Rule) -> RunConfig:
     """As `sonde run rules` trains it."""
-    return depth_matters(model, rule, scale="quick", seed=SEED, probes=PROBES)
+    return depth_matters(model, rule, scale="quick", seed=SEED, probes=DEPTH_PROBES)
 
 
 def on_hierarchy(rule: Rule) -> RunConfig:

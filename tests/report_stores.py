@@ -12,8 +12,8 @@ from sonde.config import RunConfig, to_tree
 from sonde.core.run_ids import run_id
 from sonde.metrics.rows import SCHEMA
 from sonde.store import files
+from sonde.store.files import Place
 from sonde.store.folder import RunFolder
-from sonde.store.place import Place
 from sonde.store.schemas import Manifest, RunState
 from sonde.studies import STUDIES
 from stores import forge

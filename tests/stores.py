@@ -10,9 +10,8 @@ import polars as pl
 
 from sonde.metrics.rows import WATCHED, Reading, rows_of
 from sonde.store import files
-from sonde.store.checksums import checksum
+from sonde.store.files import checksum, place
 from sonde.store.folder import RunFolder
-from sonde.store.place import place
 from sonde.store.remote import Remote
 from sonde.store.schemas import Manifest
 

@@ -14,10 +14,10 @@ from sonde.config import RunConfig
 from sonde.core.errors import SondeError
 from sonde.store import files, index, index_writer
 from sonde.store import load as loading
+from sonde.store.files import Place
 from sonde.store.folder import RunFolder
 from sonde.store.listing import stamps
 from sonde.store.load import load_manifests
-from sonde.store.place import Place
 from sonde.store.run import Runs
 from sonde.studies import STUDIES
 from stores import at, memory

@@ -15,10 +15,10 @@ from torch import nn
 from conftest import tiny_config
 from sonde.observe.watch import watch
 from sonde.store import status as statuses
+from sonde.store.files import Place, place
 from sonde.store.journal import Journal
 from sonde.store.load import load
-from sonde.store.lock import Sign, hold
-from sonde.store.place import Place, place
+from sonde.store.lock import Heartbeat, hold
 from sonde.store.schemas import Manifest
 from sonde.store.status import SILENT, UNSEEN, RunStatus, run_status
 from sonde.training.train import train
@@ -125,17 +125,17 @@ def test_what_has_ended_says_how_whoever_signed(store: Place) -> None:
 def test_a_beat_is_written_at_most_every_few_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
     monkeypatch.setattr("sonde.store.lock.time.monotonic", lambda: clock[0])
-    sign = Sign(tmp_path, "r")
+    heartbeat = Heartbeat(tmp_path, "r")
     file = tmp_path / ".locks" / "r.holder"
     os.utime(file, (1, 1))
     clock[0] = 4.0
-    sign.beat()
+    heartbeat.beat()
     assert file.stat().st_mtime == 1
     clock[0] = 5.0
-    sign.beat()
+    heartbeat.beat()
     assert file.stat().st_mtime > 1
-    sign.remove()
-    sign.beat()
+    heartbeat.remove()
+    heartbeat.beat()
     assert not file.exists()
 
 
@@ -143,7 +143,9 @@ def test_training_beats_at_every_step_and_a_stop_leaves_an_interrupted_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     beats = []
-    monkeypatch.setattr(Sign, "beat", lambda sign: beats.append(run_status(tmp_path / config.id, BEGUN).state))
+    monkeypatch.setattr(
+        Heartbeat, "beat", lambda heartbeat: beats.append(run_status(tmp_path / config.id, BEGUN).state)
+    )
     config = tiny_config()
     train(config, runs=tmp_path, should_stop=lambda: len(beats) > 1)
     (run,) = load(tmp_path).runs

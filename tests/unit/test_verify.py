@@ -19,9 +19,9 @@ from sonde.cli import app
 from sonde.core.errors import SondeError
 from sonde.metrics.rows import WATCHED
 from sonde.store import index, index_writer, journal
+from sonde.store.files import place
 from sonde.store.folder import RunFolder
 from sonde.store.journal import Journal
-from sonde.store.place import place
 from sonde.store.verify import verify
 from sonde.studies import STUDIES
 from stores import at, forge, memory

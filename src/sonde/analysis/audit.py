@@ -22,8 +22,8 @@ from sonde.core import html_parts
 from sonde.core.flat_configs import Flat, identity, told_apart, without
 from sonde.core.formatting import network
 from sonde.core.seed_statistics import Summary, summarise, summarise_known
+from sonde.store.files import Place
 from sonde.store.load import load
-from sonde.store.place import Place
 from sonde.store.run import Run, Runs, with_readings
 
 QUESTIONS = {"D1": scale, "D2": gradient, "D3": credit}

@@ -14,7 +14,7 @@ from rich.table import Column
 
 from sonde.engine import choose
 from sonde.engine.messages import Event, Outcome
-from sonde.store.place import Place
+from sonde.store.files import Place
 
 if TYPE_CHECKING:
     from sonde.config import RunConfig

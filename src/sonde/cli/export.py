@@ -9,7 +9,7 @@ from sonde.cli.options import Only, OutFolder, Quiet, RunsFolder, Seeds, Set, se
 from sonde.core.errors import SondeError
 
 if TYPE_CHECKING:
-    from sonde.store.place import Place
+    from sonde.store.files import Place
     from sonde.store.run import Runs
 
 PAPER = "paper"
@@ -109,7 +109,7 @@ def _write(stored: "Runs", layout: str, out: Path, quiet: bool) -> None:
     from sonde.cli.terminal import count
     from sonde.show.exporters import LAYOUTS, writer
     from sonde.store import files
-    from sonde.store.partial import marked
+    from sonde.store.publish import marked
 
     write, about = writer(layout), LAYOUTS[layout]
     with (

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from sonde.core.errors import SondeError, pick
-from sonde.store.place import Place, place
+from sonde.store.files import Place, place
 
 if TYPE_CHECKING:
     from sonde.config import RunConfig

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from sonde.cli.options import beside, configurations
 from sonde.core.errors import SondeError, unicode
-from sonde.store.place import Place
+from sonde.store.files import Place
 
 if TYPE_CHECKING:
     from sonde.studies.study import Gathered

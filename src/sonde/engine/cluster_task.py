@@ -54,8 +54,8 @@ def train(
     from sonde import plugins
     from sonde.config import parse
     from sonde.engine.worker import train_bundle
+    from sonde.store.files import place
     from sonde.store.folder import RunFolder
-    from sonde.store.place import place
     from sonde.store.schemas import ENDED, Manifest
 
     sys.argv = command  # a run's manifest names it

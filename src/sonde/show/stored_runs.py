@@ -11,8 +11,8 @@ from sonde.analysis.frame import SHOWN, frame, last_metrics, last_value, untold
 from sonde.analysis.runs import choices, complete, evidence_lines, keep, refuse_none
 from sonde.core import html_parts
 from sonde.core.errors import SondeError, installation, pick, unicode
+from sonde.store.files import Place
 from sonde.store.load import load as read
-from sonde.store.place import Place
 from sonde.store.run import Run, Runs
 
 if TYPE_CHECKING:

@@ -31,10 +31,8 @@ from sonde.core.errors import SondeError
 from sonde.core.run_ids import digest, run_id
 from sonde.metrics.rows import SCHEMA, empty
 from sonde.store import files
-from sonde.store.checksums import Checksum, checksum, is_sealed, seal
-from sonde.store.limits import JSON, refuse_rows
-from sonde.store.parquet_rows import read_table
-from sonde.store.place import Place
+from sonde.store.files import JSON_BYTES, Checksum, Place, checksum, is_sealed, refuse_rows, seal
+from sonde.store.parquet import read_table
 from sonde.store.schemas import ENDED, WATCHED, Manifest, Trained, Watched, checked
 
 _R = TypeVar("_R")
@@ -167,7 +165,7 @@ class RunFolder:
             files.write(self.path / names[stem], content)
         manifest = replace(manifest, files=names, checksums=checksums)
         self.put(manifest)
-        self.sweep(manifest)
+        self.clean_up(manifest)
         return manifest
 
     def lasting(self, manifest: Manifest) -> dict[str, Checksum]:
@@ -184,7 +182,7 @@ class RunFolder:
         files.refuse_link(self.path)
         files.write(self.path / "manifest.json", manifest_bytes(manifest))
 
-    def sweep(self, manifest: Manifest) -> None:
+    def clean_up(self, manifest: Manifest) -> None:
         """Remove what no manifest names: older states and what an interrupted writer left behind."""
         files.refuse_link(self.path)
         with files.clear_errors(self.path):
@@ -242,7 +240,7 @@ class RunFolder:
     def _json(self, path: Place) -> tuple[bytes, dict[str, Any]]:
         """The content of a JSON file, and what it says."""
         try:
-            content = files.read(path, JSON)
+            content = files.read(path, JSON_BYTES)
             known = from_json(content)
         except FileNotFoundError:
             raise SondeError(
@@ -274,7 +272,7 @@ class RunFolder:
     def read_log(self) -> str:
         """The run's log; empty where there is none."""
         try:
-            return files.read(self.log_path, JSON).decode(errors="replace")
+            return files.read(self.log_path, JSON_BYTES).decode(errors="replace")
         except (OSError, SondeError):
             return ""
 

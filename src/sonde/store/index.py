@@ -38,11 +38,9 @@ from sonde.core.errors import SondeError
 from sonde.core.run_ids import run_id
 from sonde.metrics.rows import SCHEMA, empty
 from sonde.store import files
-from sonde.store.checksums import Checksum, checksum, is_sealed
+from sonde.store.files import JSON_BYTES, Allowance, Checksum, Place, checksum, is_sealed
 from sonde.store.folder import refuse_other_recipe
-from sonde.store.limits import JSON, Allowance
-from sonde.store.parquet_rows import read_parquet, refuse_odd_values
-from sonde.store.place import Place
+from sonde.store.parquet import read_parquet, refuse_odd_values
 from sonde.store.row_query import NO_ROWS, HeavyFamilies, RowQuery, RowSlice, row_slices
 from sonde.store.run import Run, stored_run
 from sonde.store.schemas import ENDED, Contents, Manifest, Trained, checked, checked_json
@@ -241,7 +239,7 @@ def _read_lines(root: Place) -> tuple[Contents, pl.DataFrame]:
     """What index.json says, and the lines; an error where either is not what was written."""
     folder = root / FOLDER
     files.refuse_link(folder)
-    content = files.read(folder / NAME, 4 * JSON)
+    content = files.read(folder / NAME, 4 * JSON_BYTES)
     if not is_sealed(content):
         raise SondeError("the index is not what was written")
     known = checked(Contents, from_json(content), FOLDER, _REBUILD)

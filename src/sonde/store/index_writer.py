@@ -15,10 +15,9 @@ from sonde.core.atomic import ASIDE, aside_mark, sweep
 from sonde.core.errors import SondeError
 from sonde.metrics import family_of
 from sonde.store import files
-from sonde.store.checksums import checksum, seal
+from sonde.store.files import Place, checksum, seal
 from sonde.store.folder import as_tree, recipe_key
 from sonde.store.index import FOLDER, FORMAT, INDEX_FILES, LINES, NAME, PIECE, Index, Piece, own_code
-from sonde.store.place import Place
 from sonde.store.row_query import HeavyFamilies, RowQuery, RowSlice, row_slices
 from sonde.store.schemas import Manifest
 

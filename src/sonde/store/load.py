@@ -10,15 +10,13 @@ import polars as pl
 
 from sonde.core.errors import SondeError
 from sonde.metrics.rows import empty
+from sonde.store.files import Allowance, Place, place
 from sonde.store.folder import RunFolder
 from sonde.store.index import Index, bytes_of_rows, indexed_manifests, read_index
 from sonde.store.index_writer import IndexWriter, is_due
 from sonde.store.journal import read_watched
-from sonde.store.limits import Allowance
-from sonde.store.listing import foreign_folders, stamps, stamps_of
-from sonde.store.notices import tell
-from sonde.store.partial import why_incomplete
-from sonde.store.place import Place, place
+from sonde.store.listing import foreign_folders, stamps, stamps_of, tell
+from sonde.store.publish import why_incomplete
 from sonde.store.remote import Remote, Unreachable
 from sonde.store.row_query import NO_ROWS, RowQuery, RowSlice, joined
 from sonde.store.run import Run, Runs, stored_run

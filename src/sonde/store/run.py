@@ -14,8 +14,8 @@ from sonde.core.formatting import network
 from sonde.core.run_ids import rule_label
 from sonde.metrics.rows import Reading
 from sonde.store import folder, schemas
+from sonde.store.files import Place
 from sonde.store.journal import read_facts, read_watched
-from sonde.store.place import Place
 from sonde.store.readings import ReadingArray, readings_of
 from sonde.store.status import RunStatus, run_status
 

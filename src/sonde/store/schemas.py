@@ -24,8 +24,7 @@ from pydantic_core import CoreSchema as Schema
 from pydantic_core import core_schema
 
 from sonde.core.errors import SondeError
-from sonde.store.checksums import Checksum
-from sonde.store.limits import DEPTH
+from sonde.store.files import MOST_LAYERS, Checksum
 
 T = TypeVar("T")
 RunState = Literal["unfinished", "complete", "diverged", "failed"]
@@ -107,7 +106,7 @@ class TrainedAbout:
     variant: str | None
     rule_label: str
     task_label: str
-    depth: Annotated[Count, Le(DEPTH)]
+    depth: Annotated[Count, Le(MOST_LAYERS)]
     width: Annotated[Number, Ge(0), Le(2**53)] | None
     alpha: Number | None
     steps: Count

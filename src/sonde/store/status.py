@@ -18,9 +18,8 @@ from pydantic_core import from_json
 from sonde.core.atomic import is_alive
 from sonde.core.errors import SondeError
 from sonde.store import files
-from sonde.store.lease import ABANDONED
-from sonde.store.limits import JSON
-from sonde.store.place import Place
+from sonde.store.files import JSON_BYTES, Place
+from sonde.store.lock import ABANDONED
 from sonde.store.remote import Remote
 from sonde.store.schemas import Manifest
 
@@ -108,13 +107,13 @@ def _sign(path: Place) -> _Sign | None:
     locks = path.parent / ".locks"
     try:
         if isinstance(locks, Remote):
-            known = from_json(files.read(locks / f"{path.name}.json", JSON))
+            known = from_json(files.read(locks / f"{path.name}.json", JSON_BYTES))
             renewed = _moment(known["renewed"]) if "renewed" in known else None
             beat = _moment(known.get("beat", known.get("renewed")))
         else:
             assert isinstance(locks, Path)
             holder = locks / f"{path.name}.holder"
-            known, renewed = from_json(files.read(holder, JSON)), None
+            known, renewed = from_json(files.read(holder, JSON_BYTES)), None
             beat = datetime.fromtimestamp(holder.stat().st_mtime, UTC)
         since = _moment(known["since"])
         return _Sign(int(known["pid"]), str(known["host"]), since, beat, renewed)

@@ -12,14 +12,13 @@ from pydantic_core import from_json
 from sonde.core.atomic import ASIDE
 from sonde.core.errors import SondeError
 from sonde.store import files
-from sonde.store.checksums import Checksum, checksum
+from sonde.store.files import Checksum, Place, checksum, place
 from sonde.store.folder import Damaged, RunFolder, recipe_key
 from sonde.store.index import FOLDER, NAME, Index, read_index, refuse_damaged_index
 from sonde.store.index_writer import light
 from sonde.store.journal import journal_name, read_facts, read_watched, verify_journal
 from sonde.store.listing import stamps_of
-from sonde.store.partial import why_incomplete
-from sonde.store.place import Place, place
+from sonde.store.publish import why_incomplete
 from sonde.store.row_query import RowQuery, RowSlice
 from sonde.store.schemas import WATCHED, Manifest
 

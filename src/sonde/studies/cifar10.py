@@ -13,8 +13,7 @@ from sonde.metrics import TRAINED
 from sonde.models import ResidualMLP
 from sonde.rules import Backprop, CreditBridge, DirectFeedback, Rule, StateBridge
 from sonde.store.readings import Readings
-from sonde.studies.depth import on_parity, which_train_depth
-from sonde.studies.recipes import QUICK_SEEDS, SEEDS, classification
+from sonde.studies.recipes import QUICK_SEEDS, SEEDS, classification, on_parity, which_train_depth
 from sonde.studies.study import (
     TOLD,
     Gathered,
@@ -27,16 +26,16 @@ from sonde.studies.study import (
     stream_and_gradient,
 )
 
-RULES: tuple[Rule, ...] = (Backprop(), DirectFeedback(), StateBridge(), CreditBridge())
+_RULES: tuple[Rule, ...] = (Backprop(), DirectFeedback(), StateBridge(), CreditBridge())
 
 
-def configs(scale: str, seeds: Sequence[int]) -> list[RunConfig]:
+def _configs(scale: str, seeds: Sequence[int]) -> list[RunConfig]:
     """residual_mlp, twelve blocks, under BP, DFA and the two bridges."""
     model = ResidualMLP(d=512 if scale == "full" else 64, L=12)
-    return [classification(model, rule, scale=scale, seed=seed) for seed in seeds for rule in RULES]
+    return [classification(model, rule, scale=scale, seed=seed) for seed in seeds for rule in _RULES]
 
 
-def findings(gathered: Gathered) -> list[StudyFinding]:
+def _findings(gathered: Gathered) -> list[StudyFinding]:
     """Which rules train depth; accuracy and stream of each; whether a better prediction means a better network."""
     evidence = gathered.evidence
     found = accuracies(evidence)
@@ -107,10 +106,10 @@ def prediction_against_rank(found: list[StudyFinding]) -> list[StudyFinding]:
     return []
 
 
-STUDY = Study(
+CIFAR10_STUDY = Study(
     question="how do learned-credit rules compare on a deep network?",
     seeds={"quick": QUICK_SEEDS, "full": SEEDS},
-    configs=configs,
-    findings=findings,
-    beside=on_parity(RULES),
+    configs=_configs,
+    findings=_findings,
+    beside=on_parity(_RULES),
 )

@@ -240,7 +240,7 @@ def _cells(numbers: dict[str, Any], n: dict[str, str]) -> dict[str, str]:
     }
 
 
-STUDY = Study(
+RESIDUAL_STUDY = Study(
     question='why do deep plain networks fail to learn the identity, and what does "+x" change?',
     seeds={"quick": (42,), "full": (42,)},
     configs=configs,

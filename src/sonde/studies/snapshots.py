@@ -10,8 +10,7 @@ from sonde.metrics import TRAINED
 from sonde.models import Model, ResidualMLP, StudentNet, VitMini
 from sonde.rules import Backprop, DirectFeedback, FeedbackAlignment, Rule
 from sonde.store.readings import Readings
-from sonde.studies.depth import on_parity, which_train_depth
-from sonde.studies.recipes import QUICK_SEEDS, SEEDS, classification, teacher_student
+from sonde.studies.recipes import QUICK_SEEDS, SEEDS, classification, on_parity, teacher_student, which_train_depth
 from sonde.studies.study import (
     TOLD,
     Gathered,
@@ -24,10 +23,10 @@ from sonde.studies.study import (
     stream_and_gradient,
 )
 
-RULES: tuple[Rule, ...] = (Backprop(), FeedbackAlignment(), DirectFeedback())
+_RULES: tuple[Rule, ...] = (Backprop(), FeedbackAlignment(), DirectFeedback())
 
 
-def configs(scale: str, seeds: Sequence[int]) -> list[RunConfig]:
+def _configs(scale: str, seeds: Sequence[int]) -> list[RunConfig]:
     """residual_mlp with and without terminal LayerNorm, vit_mini and student_net under BP, FA and DFA."""
     full = scale == "full"
     d = 256 if full else 64
@@ -40,7 +39,7 @@ def configs(scale: str, seeds: Sequence[int]) -> list[RunConfig]:
     return [
         run
         for seed in seeds
-        for rule in RULES
+        for rule in _RULES
         for run in (
             *(classification(model, rule, scale=scale, seed=seed) for model in images),
             teacher_student(student, rule, scale=scale, seed=seed),
@@ -48,7 +47,7 @@ def configs(scale: str, seeds: Sequence[int]) -> list[RunConfig]:
     ]
 
 
-def findings(gathered: Gathered) -> list[StudyFinding]:
+def _findings(gathered: Gathered) -> list[StudyFinding]:
     """Which rules train depth; what became of stream and gradient; then what the terminal LayerNorm changes."""
     evidence = gathered.evidence
     kinds = evidence.runs.select("label", "rule").unique(maintain_order=True).sort("label")
@@ -123,10 +122,10 @@ def _terminal_norm(found: list[StudyFinding]) -> list[StudyFinding]:
     return comparisons
 
 
-STUDY = Study(
+SNAPSHOTS_STUDY = Study(
     question="what happens to the residual stream and the BP gradient, epoch by epoch?",
     seeds={"quick": QUICK_SEEDS, "full": SEEDS},
-    configs=configs,
-    findings=findings,
-    beside=on_parity(RULES),
+    configs=_configs,
+    findings=_findings,
+    beside=on_parity(_RULES),
 )

@@ -6,9 +6,9 @@ from typing import Any
 from sonde.config import RunConfig, to_tree
 from sonde.core.errors import SondeError
 from sonde.plugins.source import Source
+from sonde.store.files import Place
 from sonde.store.folder import RunFolder
 from sonde.store.listing import present_runs
-from sonde.store.place import Place
 from sonde.store.schemas import ENDED
 
 

@@ -16,8 +16,8 @@ from sonde.core.errors import SondeError
 from sonde.core.run_ids import digest
 from sonde.metrics.rows import Reading, rows_of
 from sonde.store.environment import describe
+from sonde.store.files import Place
 from sonde.store.folder import RunFolder
-from sonde.store.place import Place
 from sonde.store.schemas import RunState
 from sonde.tasks import Data
 from sonde.training.epoch import Epoch
@@ -58,7 +58,7 @@ class Session:
             folder.create(to_tree(config), known, younger(config), plugins.copies(config.sources))
         _check_same_run(config, folder, data)
         manifest, self.rows = folder.read()
-        folder.sweep(manifest)
+        folder.clean_up(manifest)
         session: dict[str, Any] = {
             "from_epoch": manifest.epoch,
             "started": datetime.now(UTC).isoformat(timespec="seconds"),

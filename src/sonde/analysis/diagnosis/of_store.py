@@ -11,9 +11,9 @@ from sonde.analysis.diagnosis.signs import Audited, Signs
 from sonde.analysis.diagnosis.trained_signs import LAYERS, WHOLE, trained_signs
 from sonde.analysis.runs import complete
 from sonde.core.errors import SondeError
+from sonde.store.files import Place
 from sonde.store.listing import find
 from sonde.store.load import load, load_some
-from sonde.store.place import Place
 from sonde.store.run import Run, Runs
 
 

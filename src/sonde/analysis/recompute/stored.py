@@ -22,8 +22,8 @@ from sonde.core.errors import SondeError
 from sonde.core.generators import generator
 from sonde.models import MODELS
 from sonde.network import Network
+from sonde.store.files import Place
 from sonde.store.folder import RunFolder
-from sonde.store.place import Place
 from sonde.store.schemas import ENDED
 from sonde.store.status import run_status
 from sonde.tasks import Data

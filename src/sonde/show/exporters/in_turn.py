@@ -10,7 +10,7 @@ import polars as pl
 from sonde.core.errors import SondeError
 from sonde.store.folder import RunFolder
 from sonde.store.journal import read_watched
-from sonde.store.notices import tell
+from sonde.store.listing import tell
 from sonde.store.run import Run, Runs
 
 UNDEFINED = "undefined"

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from sonde.core.errors import SondeError
-from sonde.store.notices import tell
+from sonde.store.listing import tell
 from sonde.store.publish import publish
 from sonde.store.run import Runs
 
