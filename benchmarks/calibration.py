@@ -39,7 +39,7 @@ from sonde.models import ResidualMLP
 from sonde.rules import Backprop, DirectFeedback, FeedbackAlignment, Frozen, Rule
 from sonde.store.folder import RunFolder
 from sonde.store.load import load
-from sonde.store.readings import Layout, ReadingArray
+from sonde.store.readings import ReadingArray, ReadingLayout
 from sonde.store.run import Run, Runs
 from sonde.store.schemas import Manifest
 from sonde.studies import STUDIES
@@ -345,7 +345,7 @@ def as_run(readings: list[Reading], depth: int) -> Run:
     """One snapshot as the audit sees a run."""
     run = Run("", {"seed": 0, "rule": {"name": ""}, "epochs": 1}, {"depth": depth}, Manifest(), Path())
     vars(run)["readings"] = ReadingArray(
-        layout=Layout((reading.metric, 1, reading.layer) for reading in readings),
+        layout=ReadingLayout((reading.metric, 1, reading.layer) for reading in readings),
         values=np.array([reading.value for reading in readings]),
         reasons={place: reading.reason for place, reading in enumerate(readings) if reading.reason},
         samples=np.array([reading.samples for reading in readings]),

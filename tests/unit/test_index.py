@@ -27,7 +27,7 @@ CONFIGS = STUDIES["audit"].configs("quick", (1, 2))
 
 @pytest.fixture(params=["folder", "object store"])
 def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    monkeypatch.setattr(index_writer, "ENOUGH", 3)
+    monkeypatch.setattr(index_writer, "RUNS_TO_INDEX", 3)
     with memory():
         yield tmp_path / "runs" if request.param == "folder" else at("memory://bucket/runs")
 
@@ -91,7 +91,7 @@ def test_a_store_that_is_not_there_holds_no_runs(store: Place) -> None:
 def test_few_runs_need_no_index(store: Place) -> None:
     fill(store, CONFIGS[:2])
     sonde.load(store)
-    assert not (store / index.FOLDER).exists()
+    assert not (store / index.INDEX_FOLDER).exists()
 
 
 def test_new_runs_are_read_from_their_folders_and_stand_in_order(store: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,7 +103,7 @@ def test_new_runs_are_read_from_their_folders_and_stand_in_order(store: Place, m
     fill(store, CONFIGS[7:9])
     assert_same(store, monkeypatch)
     assert indexed(store) > {*ids, *more}
-    rows = [file.name for file in (store / index.FOLDER).iterdir() if file.name.startswith("rows-")]
+    rows = [file.name for file in (store / index.INDEX_FOLDER).iterdir() if file.name.startswith("rows-")]
     assert len(rows) == 1, "the rows of an older index were left behind"
 
 
@@ -141,7 +141,7 @@ def test_unfinished_runs_are_never_in_the_index(store: Place, monkeypatch: pytes
 def test_an_index_that_cannot_be_read_is_ignored(damage: str, store: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(store, CONFIGS[:4])
     sonde.load(store)
-    for file in list((store / index.FOLDER).iterdir()):
+    for file in list((store / index.INDEX_FOLDER).iterdir()):
         if file.name.startswith(damage):
             whole = bytearray(file.read_bytes())
             for at in range(10, len(whole), len(whole) // 5):
@@ -185,7 +185,7 @@ def test_a_family_of_many_rows_is_left_out_of_the_index_and_read_where_it_is_ask
 
 
 def test_an_index_in_many_blocks_tells_the_same(store: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index_writer, "BLOCK", 1500)
+    monkeypatch.setattr(index_writer, "ROWS_A_BLOCK", 1500)
     ids = fill(store, CONFIGS[:7])
     assert_same(store, monkeypatch)
     present = stamps(store)

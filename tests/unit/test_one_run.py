@@ -15,7 +15,7 @@ from sonde.core.errors import SondeError
 from sonde.show.report.assembly import contents
 from sonde.store import index_writer
 from sonde.store.folder import RunFolder, recipe_key
-from sonde.store.index import FOLDER, LINES, read_index
+from sonde.store.index import INDEX_FOLDER, LINES, read_index
 from sonde.store.listing import stamps
 from sonde.store.load import load
 from sonde.store.run import Run
@@ -109,9 +109,9 @@ def test_an_old_store_is_read_verified_and_recognised(
     old: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = unpack(old, tmp_path)
-    monkeypatch.setattr(index_writer, "ENOUGH", 1)
+    monkeypatch.setattr(index_writer, "RUNS_TO_INDEX", 1)
     folders, indexed = load(root), load(root)
-    assert (root / FOLDER).exists()
+    assert (root / INDEX_FOLDER).exists()
     assert folders.runs == indexed.runs
     assert [run.recipe for run in indexed.runs] == [recipe_key(run.config) for run in folders.runs]
     lines = read_index(root, stamps(root) or {}).lines

@@ -96,7 +96,7 @@ def test_what_a_run_kept_that_was_killed_after_its_last_manifest_goes_with_the_n
         store = place(root.replace("folder", str(tmp_path)))
         folder = RunFolder(store / tiny.id)
         with monkeypatch.context() as patch:
-            patch.setattr(RunFolder, "sweep", lambda *_: None)
+            patch.setattr(RunFolder, "clean_up", lambda *_: None)
             sonde.train(tiny, runs=store)
         names = {file.name for file in folder.path.iterdir()}
         assert {"metrics-2.parquet", "resume-1.safetensors"} < names

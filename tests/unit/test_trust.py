@@ -210,11 +210,11 @@ def treasure(tmp_path: Path) -> Iterator[Path]:
 def test_no_index_is_written_or_swept_through_a_link(
     tmp_path: Path, treasure: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(index_writer, "ENOUGH", 2)
+    monkeypatch.setattr(index_writer, "RUNS_TO_INDEX", 2)
     root = tmp_path / "runs"
     for config in CONFIGS:
         write_run(root, config)
-    (root / index.FOLDER).symlink_to(treasure)
+    (root / index.INDEX_FOLDER).symlink_to(treasure)
     assert invoke("show", "--runs", str(root)).exit_code == 0
     assert len(package.load(root)) == len(CONFIGS)
 
@@ -222,14 +222,14 @@ def test_no_index_is_written_or_swept_through_a_link(
 def test_an_index_is_swept_of_what_sonde_wrote_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(index_writer, "ENOUGH", 2)
+    monkeypatch.setattr(index_writer, "RUNS_TO_INDEX", 2)
     for config in CONFIGS:
         write_run(tmp_path, config)
-    (tmp_path / index.FOLDER).mkdir()
+    (tmp_path / index.INDEX_FOLDER).mkdir()
     for name in ("thesis.tex", "rows-0123456789abcdef.pack"):
-        (tmp_path / index.FOLDER / name).write_text("")
+        (tmp_path / index.INDEX_FOLDER / name).write_text("")
     package.load(tmp_path)
-    there = {path.name for path in (tmp_path / index.FOLDER).iterdir()}
+    there = {path.name for path in (tmp_path / index.INDEX_FOLDER).iterdir()}
     assert "thesis.tex" in there
     assert "rows-0123456789abcdef.pack" not in there
 
@@ -345,13 +345,13 @@ def test_training_goes_on_with_no_other_configuration_of_the_same_id(
 def test_an_index_that_says_something_else_is_not_used_and_verify_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(index_writer, "ENOUGH", 2)
+    monkeypatch.setattr(index_writer, "RUNS_TO_INDEX", 2)
     for config in CONFIGS:
         write_run(tmp_path, config)
     expected = package.load(tmp_path).configs
-    folder = tmp_path / index.FOLDER
+    folder = tmp_path / index.INDEX_FOLDER
     for spoil in ("config", "about"):
-        known = json.loads((folder / index.NAME).read_text())
+        known = json.loads((folder / index.INDEX_NAME).read_text())
         del known["sha256"]
         lines = pl.read_parquet(folder / known["lines"]["file"])
         described = [json.loads(text) for text in lines["description"]]
@@ -359,7 +359,7 @@ def test_an_index_that_says_something_else_is_not_used_and_verify_says_so(
         content = parquet(lines.with_columns(pl.Series("description", map(json.dumps, described))))
         (folder / known["lines"]["file"]).write_bytes(content)
         known["lines"]["known"] = vars(checksum(content))
-        (folder / index.NAME).write_bytes(seal(known))
+        (folder / index.INDEX_NAME).write_bytes(seal(known))
         assert package.load(tmp_path).configs == expected
         assert not verify(tmp_path).wrong or ".index" in verify(tmp_path).wrong
         shutil.rmtree(folder)

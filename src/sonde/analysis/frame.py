@@ -11,7 +11,7 @@ from sonde.store.run import Run, Runs
 
 _ALWAYS = ("model", "rule", "task", "seed")
 _LARGEST = 2**63  # whole number in a column
-SHOWN = ("test_acc", "test_loss", "train_loss")  # the metrics that an overview shows
+OVERVIEW_METRICS = ("test_acc", "test_loss", "train_loss")  # the metrics that an overview shows
 _MOST_KEYS = 3  # columns for keys in which runs differ
 
 
@@ -32,12 +32,12 @@ def run_table(stored: Runs) -> pl.DataFrame:
 
 def whole_run_table(stored: Runs) -> pl.DataFrame:
     """One line per run with its whole configuration; of a watched run, what is known of its model and loop."""
-    flats = {run.id: settings(run) for run in stored.every}
+    flats = {run.id: run_settings(run) for run in stored.every}
     keys = dict.fromkeys(key for flat in flats.values() for key in flat if key not in _ALWAYS)
     return _table(stored, flats, list(keys))
 
 
-def settings(run: Run) -> Flat:
+def run_settings(run: Run) -> Flat:
     """All that a run was told, defaults too; of a watched run, what is known of its model and loop."""
     if run.is_watched:
         return flatten({key: value for key, value in run.about.items() if value is not None})

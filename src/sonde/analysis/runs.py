@@ -13,7 +13,7 @@ import polars as pl
 from sonde.analysis.evidence import RUNS_SCHEMA
 from sonde.core.errors import SondeError, nearest
 from sonde.core.flat_configs import Flat, belongs, differing, identity, shown
-from sonde.store.run import WATCHED, Run, Runs
+from sonde.store.run import NO_CONFIGURATION, Run, Runs
 from sonde.store.schemas import ABOUT
 
 _T = TypeVar("_T")
@@ -155,7 +155,7 @@ def complete(stored: Runs) -> tuple[list[Run], dict[str, str]]:
         for run in stored.runs
         if run.manifest.state != "complete"
     }
-    return ended, left_out | {run.id: WATCHED for run in stored.watched} | stored.broken
+    return ended, left_out | {run.id: NO_CONFIGURATION for run in stored.watched} | stored.broken
 
 
 def refuse_none(runs: Sequence[Run], left_out: Mapping[str, str]) -> None:

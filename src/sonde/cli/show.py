@@ -18,12 +18,12 @@ def show(runs: RunsFolder = Path("runs"), json: Json = False) -> None:
     """List stored runs: what each is, how far it came, its last metrics."""
     import polars as pl
 
-    from sonde.analysis.frame import SHOWN
+    from sonde.analysis.frame import OVERVIEW_METRICS
     from sonde.cli.terminal import print_json
     from sonde.store.load import load
 
     last = pl.col("step") == pl.col("step").max().over("run", "metric")
-    shown = None if json else (*SHOWN, *OF_WATCHED)
+    shown = None if json else (*OVERVIEW_METRICS, *OF_WATCHED)
     stored = load(runs, last | (pl.col("metric") == "nonfinite"), metrics=shown, layers=False)
     if json:
         broken = [{"id": id, "state": "broken", "message": why} for id, why in stored.broken.items()]
@@ -66,7 +66,7 @@ def print_runs(stored: "Runs", title: str) -> None:
     """A table of runs with the last value of the metrics that say most; where it is narrow, with short ids
     and fewer of those metrics.
     """
-    from sonde.analysis.frame import SHOWN, last_metrics, last_value, untold
+    from sonde.analysis.frame import OVERVIEW_METRICS, last_metrics, last_value, untold
     from sonde.cli.terminal import fits, print_table
     from sonde.show.report.runs import start
 
@@ -75,7 +75,7 @@ def print_runs(stored: "Runs", title: str) -> None:
         return
 
     metrics = last_metrics(stored)
-    names = [name for name in SHOWN if any(name in known for known in metrics.values())]
+    names = [name for name in OVERVIEW_METRICS if any(name in known for known in metrics.values())]
     columns = {"id": "left", "label": "left"}
     keys = untold(stored)
     columns |= dict.fromkeys(keys, "right")

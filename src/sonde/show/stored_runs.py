@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from sonde.analysis.evidence import Evidence, NoData
-from sonde.analysis.frame import SHOWN, frame, last_metrics, last_value, untold
+from sonde.analysis.frame import OVERVIEW_METRICS, frame, last_metrics, last_value, untold
 from sonde.analysis.runs import choices, complete, evidence_lines, keep, refuse_none
 from sonde.core import html_parts
 from sonde.core.errors import SondeError, installation, pick, unicode
@@ -157,7 +157,7 @@ class StoredRuns:
     def _trained(self) -> str:
         metrics, keys = last_metrics(self.store), untold(self.store)
         keys.pop("task", None)  # it has a column of its own
-        names = [name for name in SHOWN if any(name in known for known in metrics.values())]
+        names = [name for name in OVERVIEW_METRICS if any(name in known for known in metrics.values())]
         columns = {"run": "left", "label": "left", "task": "left"} | dict.fromkeys(keys, "right")
         columns |= {"seed": "right", "epochs": "right", "state": "left"} | dict.fromkeys(names, "right")
         shown = [

@@ -33,13 +33,13 @@ from sonde.metrics.rows import SCHEMA, empty
 from sonde.store import files
 from sonde.store.files import JSON_BYTES, Checksum, Place, checksum, is_sealed, refuse_rows, seal
 from sonde.store.parquet import read_table
-from sonde.store.schemas import ENDED, WATCHED, Manifest, Trained, Watched, checked
+from sonde.store.schemas import ENDED, WATCHED_KIND, Manifest, Trained, Watched, validate_as
 
 _R = TypeVar("_R")
 
-FORMAT = 1  # of run.json
+_FORMAT = 1  # of run.json
 UNSEALED, SEALED = 1, 2  # formats of manifest.json
-STATES = re.compile(r"(metrics|weights|resume|initial|rule)(-\d+)?\.(parquet|safetensors)")
+_STATE_FILES = re.compile(r"(metrics|weights|resume|initial|rule)(-\d+)?\.(parquet|safetensors)")
 """How the files of a state are called."""
 
 
@@ -86,7 +86,7 @@ class RunFolder:
 
     def begin(self, known: Mapping[str, Any], manifest: Manifest, beside: Mapping[str, bytes] | None = None) -> None:
         """The folder with its description, other files that stay, and its first manifest."""
-        contents = {**(beside or {}), "run.json": _json({"format": FORMAT, "id": self.id, **known})}
+        contents = {**(beside or {}), "run.json": _json({"format": _FORMAT, "id": self.id, **known})}
         manifest = replace(manifest, checksums={name: checksum(content) for name, content in contents.items()})
         files.refuse_link(self.path)
         files.write_folder(self.path, {**contents, "manifest.json": manifest_bytes(manifest)})
@@ -107,7 +107,7 @@ class RunFolder:
             del known["sha256"]
         elif "checksums" in known:
             raise Damaged(f"{path} has checksums, which format {UNSEALED} has not: {self.fix}")
-        manifest = checked(Manifest, known, str(path), self.fix)
+        manifest = validate_as(Manifest, known, str(path), self.fix)
         if manifest.checksums is not None:
             for name in ("run.json", *manifest.files.values()):
                 if name not in manifest.checksums:
@@ -119,14 +119,14 @@ class RunFolder:
         path = self.path / "run.json"
         content, known = self._json(path)
         self.verify("run.json", content, manifest or self.manifest())
-        if known["format"] != FORMAT:
-            raise SondeError(f"{path}: format is {known['format']!r}, this version reads {FORMAT}; {self.fix}")
+        if known["format"] != _FORMAT:
+            raise SondeError(f"{path}: format is {known['format']!r}, this version reads {_FORMAT}; {self.fix}")
         if known.get("id") != self.id:
             raise SondeError(f"{path}: id is {known.get('id')!r}, but the folder is {self.id!r}: {self.fix}")
-        if known.get("kind") == WATCHED:
-            checked(Watched, known, str(path), self.fix)
+        if known.get("kind") == WATCHED_KIND:
+            validate_as(Watched, known, str(path), self.fix)
             return known
-        checked(Trained, known, str(path), self.fix)
+        validate_as(Trained, known, str(path), self.fix)
         if (own := run_id(known["config"])) != self.id:
             raise SondeError(f"{path}: its configuration is that of {own!r}, not of {self.id!r}: {self.fix}")
         refuse_other_recipe(known, path, self.fix)
@@ -135,7 +135,7 @@ class RunFolder:
     def configuration(self) -> dict[str, Any]:
         """The stored configuration of a trained run, as plain data."""
         described = self.description()
-        if described.get("kind") == WATCHED:
+        if described.get("kind") == WATCHED_KIND:
             raise SondeError(f"run {self.id} was watched: it has no configuration, and nothing to recompute")
         config: dict[str, Any] = described["config"]
         return config
@@ -290,7 +290,7 @@ def refuse_other_recipe(description: Mapping[str, Any], where: object, fix: str)
 
 def is_left_over(name: str, manifest: Manifest) -> bool:
     """Whether a file was written for a state that is not the visible one."""
-    return name not in manifest.files.values() and (name.startswith(ASIDE) or STATES.fullmatch(name) is not None)
+    return name not in manifest.files.values() and (name.startswith(ASIDE) or _STATE_FILES.fullmatch(name) is not None)
 
 
 def as_tree(manifest: Manifest) -> dict[str, Any]:

@@ -43,10 +43,10 @@ from sonde.store.folder import refuse_other_recipe
 from sonde.store.parquet import read_parquet, refuse_odd_values
 from sonde.store.row_query import NO_ROWS, HeavyFamilies, RowQuery, RowSlice, row_slices
 from sonde.store.run import Run, stored_run
-from sonde.store.schemas import ENDED, Contents, Manifest, Trained, checked, checked_json
+from sonde.store.schemas import ENDED, IndexContents, Manifest, Trained, validate_as, validate_json_as
 
-FORMAT = 2
-FOLDER, NAME = ".index", "index.json"
+INDEX_FORMAT = 2
+INDEX_FOLDER, INDEX_NAME = ".index", "index.json"
 INDEX_FILES = re.compile(r"(rows-[0-9a-f]{16}\.pack|runs-[0-9a-f]{16}\.parquet)")
 """The names of the files beside index.json."""
 _SIGNED = ("format", "pack", "lines", "blocks")
@@ -103,7 +103,7 @@ class Index:
         for block, members in sorted(by_block.items()):
             try:
                 frame = self._block(block, query)
-                allowance.take(frame.height, FOLDER)
+                allowance.take(frame.height, INDEX_FOLDER)
             except _UNUSABLE:
                 for run in members:
                     del found[run]
@@ -134,10 +134,10 @@ class Index:
         frames = []
         for piece in self.blocks[block]:
             if query.includes(piece.family) and (query.layers or not piece.layers):
-                frame = read_parquet(self._content(piece), FOLDER, _REBUILD)
+                frame = read_parquet(self._content(piece), INDEX_FOLDER, _REBUILD)
                 if frame.schema != PIECE or frame["run"].null_count() or frame["place"].null_count():
                     raise SondeError("the columns of another version")
-                refuse_odd_values(frame, FOLDER, _REBUILD)
+                refuse_odd_values(frame, INDEX_FOLDER, _REBUILD)
                 frames.append(query.select(frame))
         if len(frames) == 1:
             return frames[0].drop("place")
@@ -158,7 +158,7 @@ class Index:
 
     @cached_property
     def _file(self) -> BinaryIO | io.BytesIO:
-        path = self.root / FOLDER / self.pack
+        path = self.root / INDEX_FOLDER / self.pack
         return path.open("rb") if isinstance(path, Path) else io.BytesIO(path.read_bytes())
 
     def close(self) -> None:
@@ -221,34 +221,34 @@ def _check_lines(
     current: pl.DataFrame, described: list[Any], manifests: list[Manifest], heavies: list[Any], blocks: int
 ) -> None:
     """Raise unless the lines are of trained runs that have ended, each under the id of its configuration."""
-    checked(list[Trained], described, FOLDER, _REBUILD)
+    validate_as(list[Trained], described, INDEX_FOLDER, _REBUILD)
     for id, description, manifest, block, heavy in zip(
         current["id"], described, manifests, current["block"], heavies, strict=True
     ):
         fits = description["id"] == id == run_id(description["config"]) and 0 <= block < max(blocks, 1)
         if not fits or manifest.state not in ENDED or not all(isinstance(one, str) for one in heavy):
             raise SondeError("a line of the index is not what was written")
-        refuse_other_recipe(description, FOLDER, _REBUILD)
+        refuse_other_recipe(description, INDEX_FOLDER, _REBUILD)
 
 
-def _blocks(known: Contents) -> list[list[Piece]]:
+def _blocks(known: IndexContents) -> list[list[Piece]]:
     return [[Piece(one.family, one.layers, one.at, one.known) for one in block] for block in known.blocks]
 
 
-def _read_lines(root: Place) -> tuple[Contents, pl.DataFrame]:
+def _read_lines(root: Place) -> tuple[IndexContents, pl.DataFrame]:
     """What index.json says, and the lines; an error where either is not what was written."""
-    folder = root / FOLDER
+    folder = root / INDEX_FOLDER
     files.refuse_link(folder)
-    content = files.read(folder / NAME, 4 * JSON_BYTES)
+    content = files.read(folder / INDEX_NAME, 4 * JSON_BYTES)
     if not is_sealed(content):
         raise SondeError("the index is not what was written")
-    known = checked(Contents, from_json(content), FOLDER, _REBUILD)
-    if known.format != FORMAT:
+    known = validate_as(IndexContents, from_json(content), INDEX_FOLDER, _REBUILD)
+    if known.format != INDEX_FORMAT:
         raise SondeError("an index of another version")
     described = files.read(folder / known.lines.file)
     if checksum(described) != known.lines.known:
         raise SondeError("the lines of the index are not what was written")
-    lines = read_parquet(described, FOLDER, _REBUILD)
+    lines = read_parquet(described, INDEX_FOLDER, _REBUILD)
     if lines.schema != LINES or any(lines[name].null_count() for name in LINES):
         raise pl.exceptions.SchemaError("the columns of another version")
     return known, lines
@@ -273,9 +273,9 @@ def _values(texts: pl.Series) -> list[Any]:
     return values
 
 
-def _manifests(known: Contents, lines: pl.DataFrame) -> list[Manifest]:
+def _manifests(known: IndexContents, lines: pl.DataFrame) -> list[Manifest]:
     if not _is_own(known):
-        return checked_json(list[Manifest], f"[{','.join(lines['manifest'])}]", FOLDER, _REBUILD)
+        return validate_json_as(list[Manifest], f"[{','.join(lines['manifest'])}]", INDEX_FOLDER, _REBUILD)
     found = _values(lines["manifest"])
     for one in found:
         if one["checksums"] is not None:
@@ -291,7 +291,7 @@ def own_code(known: Mapping[str, Any]) -> str:
     return "" if key is None else hmac.new(key, signed, hashlib.sha256).hexdigest()
 
 
-def _is_own(known: Contents) -> bool:
+def _is_own(known: IndexContents) -> bool:
     return known.own != "" and hmac.compare_digest(known.own.encode(), own_code(asdict(known)).encode())
 
 

@@ -17,13 +17,13 @@ from sonde.metrics import family_of
 from sonde.store import files
 from sonde.store.files import Place, checksum, seal
 from sonde.store.folder import as_tree, recipe_key
-from sonde.store.index import FOLDER, FORMAT, INDEX_FILES, LINES, NAME, PIECE, Index, Piece, own_code
+from sonde.store.index import INDEX_FILES, INDEX_FOLDER, INDEX_FORMAT, INDEX_NAME, LINES, PIECE, Index, Piece, own_code
 from sonde.store.row_query import HeavyFamilies, RowQuery, RowSlice, row_slices
 from sonde.store.schemas import Manifest
 
-ENOUGH = 100  # runs that are not in the index; below that the folders are as quick
+RUNS_TO_INDEX = 100  # runs that are not in the index; below that the folders are as quick
 HEAVY = 2_000  # rows of a family in one run
-BLOCK = 1_000_000  # rows of a block: what is held in memory while the index is written
+ROWS_A_BLOCK = 1_000_000  # rows of a block: what is held in memory while the index is written
 _KEYS = (
     pl.col("metric").str.split("[").list.first().alias("family"),
     pl.col("layer").is_not_null().alias("layers"),
@@ -62,7 +62,7 @@ def _places(metrics: pl.Series) -> tuple[list[str], Any]:
 
 def is_due(fresh: int, known: int) -> bool:
     """Whether enough runs are missing from the index to write it again."""
-    return fresh >= max(ENOUGH, known // 8)
+    return fresh >= max(RUNS_TO_INDEX, known // 8)
 
 
 class IndexWriter:
@@ -92,7 +92,7 @@ class IndexWriter:
         self._lines[run] = (run, stamp, *texts, len(self._blocks))
         self._waiting.append(rows)
         self._rows += rows.height
-        if self._rows >= BLOCK:
+        if self._rows >= ROWS_A_BLOCK:
             self._flush()
         return self.query.avoids(heavy)
 
@@ -123,14 +123,14 @@ class IndexWriter:
     def _open(self) -> BinaryIO | io.BytesIO:
         if self._target is None:
             path = self._aside()
-            folder = files.inner_folder(self.old.root / FOLDER)
+            folder = files.inner_folder(self.old.root / INDEX_FOLDER)
             if isinstance(folder, Path):
                 sweep(folder)
             self._target = path.open("wb") if isinstance(path, Path) else io.BytesIO()
         return self._target
 
     def _aside(self) -> Place:
-        return self.old.root / FOLDER / f"{ASIDE}{self._mark}rows.pack"
+        return self.old.root / INDEX_FOLDER / f"{ASIDE}{self._mark}rows.pack"
 
     def finish(self) -> None:
         """Make the new index visible, if enough runs are new and the store may be written to."""
@@ -160,17 +160,17 @@ class IndexWriter:
         table = table.sort("id")
         described = _parquet(table)
         mark = hashlib.sha256(described).hexdigest()[:16]
-        folder = self.old.root / FOLDER
+        folder = self.old.root / INDEX_FOLDER
         pack, names = f"rows-{mark}.pack", f"runs-{mark}.parquet"
         self._put(folder / pack)
         files.write(folder / names, described)
         known = {
-            "format": FORMAT,
+            "format": INDEX_FORMAT,
             "pack": pack,
             "lines": {"file": names, "known": vars(checksum(described))},
             "blocks": [[{**vars(piece), "known": vars(piece.known)} for piece in block] for block in self._blocks],
         }
-        files.write(folder / NAME, seal(known | {"own": own_code(known)}))
+        files.write(folder / INDEX_NAME, seal(known | {"own": own_code(known)}))
         for file in folder.iterdir():
             if file.name not in (pack, names) and INDEX_FILES.fullmatch(file.name):
                 file.unlink(missing_ok=True)

@@ -41,8 +41,8 @@ from sonde.store.folder import Damaged, RunFolder, parquet
 from sonde.store.listing import tell
 from sonde.store.lock import Heartbeat
 from sonde.store.parquet import refuse_nonsense, rows_of_stream
-from sonde.store.schemas import WATCHED as KIND
-from sonde.store.schemas import Facts, Manifest, RunState, checked, with_defaults
+from sonde.store.schemas import WATCHED_KIND as KIND
+from sonde.store.schemas import Manifest, RunState, WatchedFacts, validate_as, with_defaults
 
 PART = 50_000  # rows of a part: what is ever held in memory
 PAUSE = 10.0  # seconds between two puts of a journal into an object store
@@ -274,7 +274,7 @@ def read_facts(folder: RunFolder) -> dict[str, Any]:
             return {}
         path = folder.path / named
         known: dict[str, Any] = from_json(folder.verify(named, files.read(path, JSON_BYTES), manifest))
-        checked(Facts, known, str(path), folder.fix)
+        validate_as(WatchedFacts, known, str(path), folder.fix)
         return with_defaults(known)
 
     try:

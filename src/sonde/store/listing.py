@@ -24,7 +24,7 @@ def present_runs(root: Place) -> list[str]:
     return list(stamps(root) or {})
 
 
-def find(root: str | Place, name: str) -> str:
+def find_run(root: str | Place, name: str) -> str:
     """The id of the one run of a store that has this name, or whose id begins or ends so."""
     root = place(root)
     ids = list(stamps_of(root))

@@ -18,10 +18,10 @@ from sonde.store.journal import read_watched
 from sonde.store.listing import foreign_folders, stamps, stamps_of, tell
 from sonde.store.publish import why_incomplete
 from sonde.store.remote import Remote, Unreachable
-from sonde.store.row_query import NO_ROWS, RowQuery, RowSlice, joined
+from sonde.store.row_query import NO_ROWS, RowQuery, RowSlice, join_slices
 from sonde.store.run import Run, Runs, stored_run
 from sonde.store.schemas import ENDED, Manifest
-from sonde.store.schemas import WATCHED as KIND
+from sonde.store.schemas import WATCHED_KIND as KIND
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -190,7 +190,7 @@ def _runs(root: Place, loaded: Sequence[_Loaded]) -> Runs:
     if old:
         runs = f"{old} run{'s' * (old != 1)} in {root}"
         tell(f"{runs} stored without checksums, by 0.1.0: the numbers cannot be verified")
-    rows = joined(rows for run, rows in loaded if not run.is_watched)
+    rows = join_slices(rows for run, rows in loaded if not run.is_watched)
     watched = [rows.frame for run, rows in loaded if run.is_watched]
     if watched:
         rows = pl.concat([rows, *watched], how="diagonal")

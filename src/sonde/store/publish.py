@@ -14,7 +14,7 @@ from sonde.store import files
 from sonde.store.files import Place, checksum
 from sonde.store.folder import RunFolder, manifest_bytes
 from sonde.store.run import without_machine
-from sonde.store.schemas import ENDED, WATCHED
+from sonde.store.schemas import ENDED, WATCHED_KIND
 
 
 def publish(root: Place, out: Place, runs: Iterable[str]) -> tuple[list[str], dict[str, str]]:
@@ -28,7 +28,7 @@ def publish(root: Place, out: Place, runs: Iterable[str]) -> tuple[list[str], di
         files.refuse_link(folder.path)
         manifest = folder.manifest()
         described = folder.description(manifest)
-        if described.get("kind") == WATCHED:
+        if described.get("kind") == WATCHED_KIND:
             left_out[id] = "it was watched, and its rows are not those of a trained run"
         elif manifest.state not in ENDED:
             left_out[id] = "it has not come to its end"

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from sonde.metrics.rows import Reading, undefined
 
-WHOLE = -1
+_WHOLE = -1
 """Stands for the layer of a measurement of the whole network."""
 
-Key = tuple[str, int, int | None]
+_Key = tuple[str, int, int | None]
 """Metric, epoch and layer."""
 
 
@@ -51,10 +51,10 @@ class Readings:
         return after / before if before > 0 else math.nan
 
 
-class Layout:
+class ReadingLayout:
     """Where each reading stands among those of a run; what is asked of it is known for all runs that share it."""
 
-    def __init__(self, keys: Iterable[Key]) -> None:
+    def __init__(self, keys: Iterable[_Key]) -> None:
         self.positions = {key: position for position, key in enumerate(keys)}
         self._epochs: dict[tuple[str, Sequence[int | None]], list[int]] = {}
         self._across: dict[tuple[str, int, Sequence[int]], slice | list[int | None]] = {}
@@ -96,7 +96,7 @@ def not_measured(metric: str, epoch: int) -> str:
 class ReadingArray:
     """The readings of one run, by metric, epoch and layer."""
 
-    layout: Layout  # shared by runs that measured the same things
+    layout: ReadingLayout  # shared by runs that measured the same things
     values: NDArray[np.float64]  # in the order of the layout; NaN where undefined
     reasons: Mapping[int, str]  # by position in that order, of those that are undefined
     samples: NDArray[np.int64]
@@ -173,7 +173,7 @@ def _by_run(rows: pl.DataFrame, metrics: Sequence[str]) -> pl.DataFrame:
             "run",
             "epoch",
             pl.col("metric").cast(pl.Enum(metrics)),
-            pl.col("layer").fill_null(WHOLE),
+            pl.col("layer").fill_null(_WHOLE),
             "value",
             "defined",
             "reason",
@@ -204,11 +204,11 @@ class _Layouts:
         self.keys = known.select("metric", "epoch", "layer")
         metric, epoch, layer = self.keys
         self.columns = [metric.to_physical().to_numpy(), epoch.to_numpy(), layer.to_numpy()]
-        self.made: dict[tuple[bytes, ...], Layout] = {}
+        self.made: dict[tuple[bytes, ...], ReadingLayout] = {}
 
-    def of(self, span: slice) -> Layout:
+    def of(self, span: slice) -> ReadingLayout:
         code = tuple(column[span].tobytes() for column in self.columns)
         if code not in self.made:
             keys = self.keys[span].iter_rows()
-            self.made[code] = Layout((m, e, None if layer == WHOLE else layer) for m, e, layer in keys)
+            self.made[code] = ReadingLayout((m, e, None if layer == _WHOLE else layer) for m, e, layer in keys)
         return self.made[code]

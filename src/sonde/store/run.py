@@ -19,7 +19,7 @@ from sonde.store.journal import read_facts, read_watched
 from sonde.store.readings import ReadingArray, readings_of
 from sonde.store.status import RunStatus, run_status
 
-WATCHED = "it was watched: it has no configuration"  # why a run is in no comparison, audit or study
+NO_CONFIGURATION = "it was watched: it has no configuration"  # why a run is in no comparison, audit or study
 
 
 @dataclass(frozen=True)

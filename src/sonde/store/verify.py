@@ -14,13 +14,13 @@ from sonde.core.errors import SondeError
 from sonde.store import files
 from sonde.store.files import Checksum, Place, checksum, place
 from sonde.store.folder import Damaged, RunFolder, recipe_key
-from sonde.store.index import FOLDER, NAME, Index, read_index, refuse_damaged_index
+from sonde.store.index import INDEX_FOLDER, INDEX_NAME, Index, read_index, refuse_damaged_index
 from sonde.store.index_writer import light
 from sonde.store.journal import journal_name, read_facts, read_watched, verify_journal
 from sonde.store.listing import stamps_of
 from sonde.store.publish import why_incomplete
 from sonde.store.row_query import RowQuery, RowSlice
-from sonde.store.schemas import WATCHED, Manifest
+from sonde.store.schemas import WATCHED_KIND, Manifest
 
 AT_A_TIME = 1 << 20  # bytes
 
@@ -89,7 +89,7 @@ def _verify_run(folder: RunFolder, found: Verified, indexed: "_Indexed") -> None
     manifest, _ = folder.follow(every_file, manifest)
     found.files += len(counted) + 1
     found.bytes += sum(counted.values())
-    if described.get("kind") == WATCHED:
+    if described.get("kind") == WATCHED_KIND:
         read_watched(folder)
         read_facts(folder)
     else:
@@ -143,26 +143,26 @@ class _Indexed:
             or recipe | from_json(self.lines[run]) != recipe | described
             or not indexed.rows.equals(light(rows)[0])
         ):
-            found.blame(FOLDER, f"its copy of {run} is not what the run has")
+            found.blame(INDEX_FOLDER, f"its copy of {run} is not what the run has")
         else:
             found.indexed += 1
 
 
 def _verify_index(root: Place, found: Verified) -> None:
-    folder = root / FOLDER
-    if not (folder / NAME).exists():
+    folder = root / INDEX_FOLDER
+    if not (folder / INDEX_NAME).exists():
         return
     try:
         refuse_damaged_index(root)
     except (SondeError, OSError, ValueError, KeyError, TypeError, pl.exceptions.PolarsError) as error:
-        found.blame(FOLDER, str(error))
-    if FOLDER in found.wrong:
-        found.wrong[FOLDER].append(f"it can be rebuilt: remove {folder}, and the next reader writes it anew")
+        found.blame(INDEX_FOLDER, str(error))
+    if INDEX_FOLDER in found.wrong:
+        found.wrong[INDEX_FOLDER].append(f"it can be rebuilt: remove {folder}, and the next reader writes it anew")
 
 
 def _asides(root: Place) -> Iterator[Place]:
     """What interrupted writers left beside the runs."""
-    for folder in (root, root / FOLDER, root / ".locks"):
+    for folder in (root, root / INDEX_FOLDER, root / ".locks"):
         try:
             entries = list(folder.iterdir())
         except OSError:

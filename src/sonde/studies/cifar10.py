@@ -15,9 +15,9 @@ from sonde.rules import Backprop, CreditBridge, DirectFeedback, Rule, StateBridg
 from sonde.store.readings import Readings
 from sonde.studies.recipes import QUICK_SEEDS, SEEDS, classification, on_parity, which_train_depth
 from sonde.studies.study import (
-    TOLD,
+    GRADIENT_CHANGES,
+    EvidenceLine,
     Gathered,
-    Line,
     Study,
     StudyFinding,
     means,
@@ -54,7 +54,7 @@ def _placed(finding: StudyFinding) -> bool:
     return math.isfinite(finding.numbers["test_acc"])
 
 
-def _measure(readings: Readings, run: Line) -> dict[str, float]:
+def _measure(readings: Readings, run: EvidenceLine) -> dict[str, float]:
     error = readings.value(run, "state_pred_error", epoch=run["epochs"])
     return stream_and_gradient(readings, run) | {"state_pred_error": error}
 
@@ -69,7 +69,7 @@ def accuracy_finding(runs: pl.DataFrame, readings: Readings) -> StudyFinding:
         sentence=(
             f"{what['rule_label']}: test accuracy {reached} after {what['epochs']} epochs; "
             f"{stream_verdict(over['stream_change']['mean'])}{n['stream_change']}; "
-            f"{gradient_change(*(over[name]['mean'] for name in TOLD))}"
+            f"{gradient_change(*(over[name]['mean'] for name in GRADIENT_CHANGES))}"
             f"{n['per_error_change'] or n['gradient_change']}."
         ),
         shown={

@@ -17,7 +17,7 @@ from sonde.models import PlainMLP, ResMLP
 from sonde.rules import Backprop
 from sonde.store.readings import Readings
 from sonde.store.run import Runs
-from sonde.studies.study import Gathered, Line, Study, StudyFinding, means, over_runs, own_n
+from sonde.studies.study import EvidenceLine, Gathered, Study, StudyFinding, means, over_runs, own_n
 from sonde.tasks import Identity
 
 PROBES = (
@@ -186,7 +186,7 @@ def _predicted(what: dict[str, Any]) -> float:
     return float((moments[-1][0] / moments[0][0]) ** (1 / (2 * what["depth"])))
 
 
-def _measure(readings: Readings, run: Line) -> dict[str, float]:
+def _measure(readings: Readings, run: EvidenceLine) -> dict[str, float]:
     """The numbers of one run; NaN where they are undefined."""
     value = partial(readings.value, run)
     depth, last = run["depth"], run["epochs"]

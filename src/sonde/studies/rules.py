@@ -28,7 +28,7 @@ from sonde.studies.recipes import (
     share_of_rule,
     told_error,
 )
-from sonde.studies.study import Gathered, Line, Study, StudyFinding, over_runs, own_n
+from sonde.studies.study import EvidenceLine, Gathered, Study, StudyFinding, over_runs, own_n
 from sonde.training.operations import operations
 
 VARIED: dict[str, Rule] = {
@@ -101,7 +101,7 @@ class Cost:
         return operations(net, config.rule, torch.randn(128, *config.signature.shape, generator=rng))
 
 
-def _measure(readings: Readings, run: Line) -> dict[str, float]:
+def _measure(readings: Readings, run: EvidenceLine) -> dict[str, float]:
     last, top = run["epochs"], run["depth"]
     cosines = [readings.value(run, "credit_cosine", epoch=last, layer=layer) for layer in range(top)]
     return {

@@ -12,9 +12,9 @@ from sonde.rules import Backprop, DirectFeedback, FeedbackAlignment, Rule
 from sonde.store.readings import Readings
 from sonde.studies.recipes import QUICK_SEEDS, SEEDS, classification, on_parity, teacher_student, which_train_depth
 from sonde.studies.study import (
-    TOLD,
+    GRADIENT_CHANGES,
+    EvidenceLine,
     Gathered,
-    Line,
     Study,
     StudyFinding,
     means,
@@ -56,7 +56,7 @@ def _findings(gathered: Gathered) -> list[StudyFinding]:
     return [*which_train_depth(gathered), *found, *_terminal_norm(found)]
 
 
-def _measure(readings: Readings, run: Line) -> dict[str, float]:
+def _measure(readings: Readings, run: EvidenceLine) -> dict[str, float]:
     stream = readings.value(run, "hidden_norm", epoch=run["epochs"], layer=run["depth"])
     return stream_and_gradient(readings, run) | {"stream": stream}
 
@@ -69,7 +69,7 @@ def _finding(runs: pl.DataFrame, readings: Readings) -> StudyFinding:
     return StudyFinding(
         sentence=(
             f"{what['label']}, {what['rule_label']}: {stream_verdict(stream)} over {what['epochs']} epochs"
-            f"{n['stream_change']}; {gradient_change(*(over[name]['mean'] for name in TOLD))}"
+            f"{n['stream_change']}; {gradient_change(*(over[name]['mean'] for name in GRADIENT_CHANGES))}"
             f"{n['per_error_change'] or n['gradient_change']}."
         ),
         shown={

@@ -19,9 +19,9 @@ from sonde.core.run_ids import run_id
 from sonde.core.seed_statistics import over_seeds
 from sonde.store.folder import recipe_key
 from sonde.store.readings import Readings
-from sonde.store.run import WATCHED, Run, Runs, flat_recipe
+from sonde.store.run import NO_CONFIGURATION, Run, Runs, flat_recipe
 
-Line = Mapping[str, Any]
+EvidenceLine = Mapping[str, Any]
 """A run as its line of `Evidence.runs`."""
 
 
@@ -67,11 +67,11 @@ class NoRuns(SondeError):
         self.left_out = left_out
 
 
-Tree = dict[str, Any]
+_Tree = dict[str, Any]
 
 
 @cache
-def study_recipes(study: Study, scale: str, *, beside: bool = False) -> Mapping[str, Tree]:
+def study_recipes(study: Study, scale: str, *, beside: bool = False) -> Mapping[str, _Tree]:
     """Recipe key → configuration as it is stored, with seed 0.  Built once in a process.
 
     With `beside`, the recipes that the study trains beside its own.
@@ -84,12 +84,12 @@ def study_recipes(study: Study, scale: str, *, beside: bool = False) -> Mapping[
 class WantedRuns:
     """The runs that a study wants: recipes, and the seeds of each."""
 
-    trees: Mapping[str, Tree]  # by recipe key: the configuration as it is stored, of any seed
+    trees: Mapping[str, _Tree]  # by recipe key: the configuration as it is stored, of any seed
     seeds: Mapping[str, frozenset[int]]  # by recipe key
 
     @classmethod
     def of(cls, configs: Iterable[RunConfig]) -> "WantedRuns":
-        trees: dict[str, Tree] = {}
+        trees: dict[str, _Tree] = {}
         seeds: dict[str, set[int]] = {}
         for config in configs:
             tree = to_tree(config)
@@ -139,7 +139,7 @@ def gather(
     more_runs = [run for run in aside.complete(stored) if run.id not in chosen]
     told = chosen | {run.id for run in more_runs}
     left_out = {run.id: several.get(run.id) or why(run) for run in stored.runs if run.id not in told}
-    left_out |= {run.id: WATCHED for run in stored.watched} | stored.broken
+    left_out |= {run.id: NO_CONFIGURATION for run in stored.watched} | stored.broken
     if not inside:
         reasons = "; ".join(f"{run}: {why}" for run, why in list(left_out.items())[:3]) or "the store is empty"
         raise NoRuns(f"{source} holds no complete run of this study ({reasons})", left_out)
@@ -220,7 +220,7 @@ def differences_to(run: Run, recipe: str, tree: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def stream_and_gradient(readings: Readings, run: Line) -> dict[str, float]:
+def stream_and_gradient(readings: Readings, run: EvidenceLine) -> dict[str, float]:
     """Of a classifying run: its accuracy, and what became of the residual stream and the BP gradient at the top."""
     top = run["depth"]
     stream, per_error = (readings.change(run, metric, layer=top) for metric in ("hidden_norm", "grad_per_error"))
@@ -233,12 +233,12 @@ def stream_and_gradient(readings: Readings, run: Line) -> dict[str, float]:
     }
 
 
-TOLD = ("gradient_change", "per_error_change", "scale_free_change")
+GRADIENT_CHANGES = ("gradient_change", "per_error_change", "scale_free_change")
 """What `verdicts.gradient_change` tells."""
 
 
 def over_runs(
-    runs: pl.DataFrame, readings: Readings, measure: Callable[[Readings, Line], dict[str, float]]
+    runs: pl.DataFrame, readings: Readings, measure: Callable[[Readings, EvidenceLine], dict[str, float]]
 ) -> dict[str, dict[str, Any]]:
     """Mean, spread and n over the runs of each number, each run being one seed; a seed that counts twice is refused."""
     seeds = runs["seed"].drop_nulls()

@@ -12,7 +12,7 @@ from sonde.analysis.diagnosis.trained_signs import LAYERS, WHOLE, trained_signs
 from sonde.analysis.runs import complete
 from sonde.core.errors import SondeError
 from sonde.store.files import Place
-from sonde.store.listing import find
+from sonde.store.listing import find_run
 from sonde.store.load import load, load_some
 from sonde.store.run import Run, Runs
 
@@ -22,7 +22,7 @@ def diagnosed(root: Place, name: str | None) -> tuple[dict[str, Findings], dict[
 
     A trained run is judged beside those of its recipe, so all of them are read.
     """
-    wanted = None if name is None else find(root, name)
+    wanted = None if name is None else find_run(root, name)
     known = load(root, metrics=())
     if not (known.runs or known.watched or known.broken):
         raise SondeError(

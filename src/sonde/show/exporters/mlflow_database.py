@@ -16,7 +16,7 @@ import sqlalchemy  # noqa: F401
 from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, RunTag
 
-from sonde.analysis.frame import settings
+from sonde.analysis.frame import run_settings
 from sonde.core.atomic import set_aside
 from sonde.core.flat_configs import shown
 from sonde.show.exporters.in_turn import UNDEFINED, in_turn, started, steps_of, tags
@@ -62,7 +62,9 @@ def _write_run(client: Any, experiment: str, run: Run, rows: Any) -> None:
                 yield Metric(name, math.nan if point.reason else point.value, when, step)
 
     parameters = Names()
-    for batch in _batches((Param(parameters.of(key), shown(v)) for key, v in settings(run).items()), OTHERS_A_BATCH):
+    for batch in _batches(
+        (Param(parameters.of(key), shown(v)) for key, v in run_settings(run).items()), OTHERS_A_BATCH
+    ):
         client.log_batch(made, params=batch)
     for batch in _batches(metrics(), METRICS_A_BATCH):
         client.log_batch(made, metrics=batch)
