@@ -116,7 +116,7 @@ def test_a_command_that_was_killed_resumes_at_once(bucket: str, sonde: Sonde, tm
 def test_a_lease_keeps_the_second_process_out(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     code = (
         "import sys, sonde.store.lock as lock\n"
-        "from sonde.store.place import place\n"
+        "from sonde.store.files import place\n"
         f"with lock.hold(place({bucket + '/runs'!r}), 'r'):\n"
         "    print('held', flush=True)\n"
         "    sys.stdin.read()\n"

@@ -3,10 +3,10 @@
     run.json       what it is: format, id, configuration, and facts derived from it for readers
     manifest.json  which state is visible: epoch, files and their checksums, time spent, where it was computed
     metrics…       tidy rows in Parquet          weights…   safetensors
-    mine.py        a copy of each file of code that the configuration names as a guest
+    mine.py        a copy of each file of code that the configuration names as a plugin
     resume…        optimiser, rule and generators in safetensors; only while the run is unfinished
     initial…       the weights at initialisation     rule…   what the rule owns; once the run has ended
-    log.txt        what an engine has to tell of its sessions; no state names it, and none removes it
+    log.txt        the engine's log of its sessions; it belongs to no state
 
 A state is visible when the manifest that names its files is renamed into place, all at once or not at all; in an
 object store, when it is put, and there a run exists when its manifest does.
@@ -183,7 +183,7 @@ class RunFolder:
         files.write(self.path / "manifest.json", manifest_bytes(manifest))
 
     def clean_up(self, manifest: Manifest) -> None:
-        """Remove what no manifest names: older states and what an interrupted writer left behind."""
+        """Remove files of older states and of interrupted writers."""
         files.refuse_link(self.path)
         with files.clear_errors(self.path):
             for file in self.path.iterdir():
@@ -200,7 +200,7 @@ class RunFolder:
         return self.follow(rows, manifest)
 
     def follow(self, read: Callable[[Manifest], _R], manifest: Manifest | None = None) -> tuple[Manifest, _R]:
-        """What `read` finds in the visible state, though a writer may move on meanwhile."""
+        """Call `read` on the visible state; again on the newer one where a writer replaced it meanwhile."""
         manifest = manifest or self.manifest()
         while True:
             try:

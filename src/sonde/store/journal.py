@@ -117,12 +117,12 @@ class Journal:
             self.manifest, self._known = manifest, self._end
 
     def beat(self) -> None:
-        """The loop goes on."""
+        """Renew the heartbeat: the loop advances."""
         if self._heartbeat is not None:
             self._heartbeat.beat()
 
     def facts(self, known: Mapping[str, Any]) -> None:
-        """What was seen once; the last word counts."""
+        """Write what was seen once; a later call replaces an earlier one."""
         with self._alone:
             before = self.manifest.files.get("facts")
             name = f"facts-{1 if before is None else _number(before) + 1}.json"
@@ -317,7 +317,7 @@ def _rows_of(chunk: bytes, path: Place) -> pl.DataFrame:
     except (pl.exceptions.PolarsError, ValueError) as error:
         said = (str(error).splitlines() or [""])[0]
         raise SondeError(f"{path} cannot be read ({said}): move it away to keep the rows before it") from None
-    except BaseException as error:  # as `parquet_rows.read_parquet`
+    except BaseException as error:  # as in `read_parquet`
         if type(error).__name__ != "PanicException":
             raise
         raise SondeError(f"{path} cannot be read (its columns make no sense): move it away") from None

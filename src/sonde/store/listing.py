@@ -55,8 +55,7 @@ def stamps_of(root: Place) -> dict[str, str]:
 def stamps(root: Place) -> dict[str, str] | None:
     """Every run of a store with the stamps of its files, in order of their ids; None where there is no store.
 
-    Any other folder is no run: whatever Sonde did not write is none of its business.  It writes no name with a line
-    break in it.
+    Any other folder is no run.  Sonde writes no name with a line break in it.
     """
     if isinstance(root, Remote):
         return _remote_stamps(root)

@@ -11,7 +11,7 @@ from sonde.metrics.rows import empty
 HeavyFamilies = tuple[str, ...]
 """Families of metrics that the index leaves out of a run."""
 
-_CHUNK = 100_000  # rows of a chunk of the join_slices frame
+_CHUNK = 100_000  # rows of a chunk of the joined frame
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +71,7 @@ def row_slices(frame: pl.DataFrame) -> Iterator[tuple[str, RowSlice]]:
 
 
 def join_slices(slices: Iterable[RowSlice]) -> pl.DataFrame:
-    """The rows of all slices, in order.  Neighbouring slices of one frame are join_slices without a copy."""
+    """The rows of all slices, in order.  Neighbouring slices of one frame are joined without a copy."""
     pieces: list[RowSlice] = []
     for one in slices:
         if not one.count:
