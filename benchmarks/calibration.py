@@ -25,10 +25,9 @@ from jinja2 import StrictUndefined, Template
 from torch import Tensor
 
 from sonde.analysis.audit import AuditCache, RecipeAudit, RuleAudit, RunAudit, audit
-from sonde.analysis.ended import complete
 from sonde.analysis.questions import Thresholds, credit_at_layers, critical_t, margin_over_frozen
-from sonde.analysis.readings import Layout, MeasuredRun
 from sonde.analysis.recovery import recovered
+from sonde.analysis.runs import complete
 from sonde.config import Optimiser, Probing, RunConfig, name_of
 from sonde.core.formatting import number, percent, said_share, signed
 from sonde.metrics.probes import DRAWS, PROBES, Context, Snapshot, take
@@ -36,9 +35,11 @@ from sonde.metrics.probes.gradients import as_trained
 from sonde.metrics.rows import Reading
 from sonde.models import ResidualMLP
 from sonde.rules import Backprop, DirectFeedback, FeedbackAlignment, Frozen, Rule
+from sonde.store.folder import RunFolder
 from sonde.store.load import load
-from sonde.store.run import RunFolder
-from sonde.store.stored import Runs
+from sonde.store.readings import ReadingArray, ReadingLayout
+from sonde.store.run import Run, Runs
+from sonde.store.schemas import Manifest
 from sonde.studies import STUDIES
 from sonde.tasks import Digits, Task, Teacher
 from sonde.training.assign import CreditAssignment
@@ -257,7 +258,7 @@ def healthy(recipe: RecipeAudit, judge: AuditCache) -> dict[str, Any]:
     }
 
 
-def of_few(bp: RuleAudit, base: dict[int, MeasuredRun]) -> "Counter[str]":
+def of_few(bp: RuleAudit, base: dict[int, Run]) -> "Counter[str]":
     """D4 of every choice of a few seeds, and what the mean of the other seeds says, which had no part in it."""
     found: Counter[str] = Counter()
     for some in itertools.combinations(bp.runs, FEW):
@@ -338,19 +339,16 @@ def judged(store: Path, run: str, rule: Rule) -> "Counter[str]":
     return counts
 
 
-def as_run(readings: list[Reading], depth: int) -> MeasuredRun:
+def as_run(readings: list[Reading], depth: int) -> Run:
     """One snapshot as the audit sees a run."""
-    return MeasuredRun(
-        id="",
-        seed=0,
-        rule="",
-        depth=depth,
-        epochs=1,
-        layout=Layout((reading.metric, 1, reading.layer) for reading in readings),
+    run = Run("", {"seed": 0, "rule": {"name": ""}, "epochs": 1}, {"depth": depth}, Manifest(), Path())
+    vars(run)["readings"] = ReadingArray(
+        layout=ReadingLayout((reading.metric, 1, reading.layer) for reading in readings),
         values=np.array([reading.value for reading in readings]),
         reasons={place: reading.reason for place, reading in enumerate(readings) if reading.reason},
         samples=np.array([reading.samples for reading in readings]),
     )
+    return run
 
 
 def table(headings: Iterable[str], lines: Iterable[Iterable[object]]) -> str:
@@ -631,7 +629,7 @@ def page(known: dict[str, Any]) -> str:
         draws=DRAWS,
         strangers=STRANGERS,
         networks=NETWORKS,
-        critical=f"{critical_t(known['thresholds']['deviations'], DRAWS) * math.sqrt(1 + 1 / DRAWS):.2f}",
+        critical_t=f"{critical_t(known['thresholds']['deviations'], DRAWS) * math.sqrt(1 + 1 / DRAWS):.2f}",
         verdicts={word: sum(line["outcome"] == word for line in lines) for word in ("helps", "hurts", "undecided")},
         by_few=by_few(of_recipes(lines)),
         helping=sum(line["runs"] for line in lines if line["outcome"] != "hurts"),

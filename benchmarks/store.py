@@ -17,11 +17,12 @@ import polars as pl
 
 import sonde
 from sonde.analysis.audit import AUDIT_METRICS
-from sonde.analysis.overview import SHOWN
+from sonde.analysis.frame import OVERVIEW_METRICS
 from sonde.config import RunConfig, to_tree
 from sonde.store import index
-from sonde.store.load import manifests
-from sonde.store.run import Manifest, RunFolder
+from sonde.store.folder import RunFolder
+from sonde.store.load import load_manifests
+from sonde.store.schemas import Manifest
 from sonde.studies import STUDIES
 
 SEED = 42
@@ -78,16 +79,16 @@ def measure(root: Path, runs: int, study: str = "audit") -> dict[str, Any]:
     """A store of so many runs: whole commands without an index and with it, and the reading alone."""
     fill(root, runs, study)
     at = ("--runs", str(root))
-    shutil.rmtree(root / index.FOLDER, ignore_errors=True)
+    shutil.rmtree(root / index.INDEX_FOLDER, ignore_errors=True)
     found: dict[str, Any] = {"runs": runs, "study": study, "first": cost("show", *at)}
     found |= {"show": cost("show", *at), "json": cost("show", "--json", *at)}
     found["report"] = cost("report", "--no-figures", "--out", str(root.parent / "report.html"), *at)
     begin = time.process_time()
     stored = sonde.load(root)
     found |= {"load": round(time.process_time() - begin, 2), "rows": stored.rows.height}
-    found["index"] = sum(file.stat().st_size for file in (root / index.FOLDER).iterdir())
+    found["index"] = sum(file.stat().st_size for file in (root / index.INDEX_FOLDER).iterdir())
     begin = time.process_time()
-    assert len(manifests(root, stored.configs)) == runs
+    assert len(load_manifests(root, stored.configs)) == runs
     return found | {"states": round(time.process_time() - begin, 2)}
 
 
@@ -97,10 +98,10 @@ def measure_memory(root: Path, runs: int, study: str) -> dict[str, Any]:
     at = ("--runs", str(root))
     found: dict[str, Any] = {"runs": runs, "study": study}
     for name in ("show", "audit"):
-        shutil.rmtree(root / index.FOLDER, ignore_errors=True)
+        shutil.rmtree(root / index.INDEX_FOLDER, ignore_errors=True)
         found[f"{name}, no index"] = cost(name, *at)
         found[name] = cost(name, *at)
-    found["index"] = sum(file.stat().st_size for file in (root / index.FOLDER).iterdir())
+    found["index"] = sum(file.stat().st_size for file in (root / index.INDEX_FOLDER).iterdir())
     found["verify"] = cost("verify", *at)
     out = root.parent / "export"
     found["export"] = cost("export", "--study", study, "--out", str(out), *at)
@@ -141,7 +142,7 @@ def _repeat(root: Path, short: RunConfig, long: RunConfig) -> None:
     (root / "long").mkdir(parents=True, exist_ok=True)
     manifest, rows = source.read()
     target.create(to_tree(long), source.description()["about"])
-    last = rows.filter(pl.col("metric").is_in([*AUDIT_METRICS, *SHOWN]), epoch=short.epochs).drop("epoch")
+    last = rows.filter(pl.col("metric").is_in([*AUDIT_METRICS, *OVERVIEW_METRICS]), epoch=short.epochs).drop("epoch")
     epochs = pl.DataFrame({"epoch": range(long.epochs + 1)}, schema={"epoch": pl.Int64})
     wobble = 1 + 1e-6 * pl.col("epoch")  # no value of a run is that of the epoch before
     many = epochs.join(last, how="cross").with_columns(pl.lit(long.id).alias("run"), pl.col("value") * wobble)

@@ -30,15 +30,15 @@ from record import (
 
 from sonde.analysis.audit import STREAM_LABEL, Audit, RecipeAudit, audit
 from sonde.analysis.audit_text import audit_columns, audit_rows, sentence
-from sonde.analysis.ended import complete
 from sonde.analysis.recovery import RECOVERY_QUANTITIES, Recovered, rank_correlations, recovery_by_recipe
+from sonde.analysis.runs import complete
 from sonde.config import change, label_of
 from sonde.core.formatting import number, said_share
 from sonde.rules import RULES
 from sonde.show.figures import FIGURES
 from sonde.show.figures.render import render_figure
 from sonde.store.load import load
-from sonde.store.stored import Run, Runs
+from sonde.store.run import Run, Runs
 from sonde.studies import STUDIES
 from sonde.studies.study import Gathered, StudyFinding, gather
 

@@ -116,7 +116,7 @@ def test_a_command_that_was_killed_resumes_at_once(bucket: str, sonde: Sonde, tm
 def test_a_lease_keeps_the_second_process_out(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     code = (
         "import sys, sonde.store.lock as lock\n"
-        "from sonde.store.place import place\n"
+        "from sonde.store.files import place\n"
         f"with lock.hold(place({bucket + '/runs'!r}), 'r'):\n"
         "    print('held', flush=True)\n"
         "    sys.stdin.read()\n"
@@ -137,7 +137,7 @@ def test_a_lease_keeps_the_second_process_out(bucket: str, monkeypatch: pytest.M
 def test_an_index_spares_the_requests(
     bucket: str, server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(index_writer, "ENOUGH", 10)
+    monkeypatch.setattr(index_writer, "RUNS_TO_INDEX", 10)
     for config in STUDIES["audit"].configs("quick", (42, 123)):
         write_run(at(f"{bucket}/runs"), config)
         write_run(tmp_path / "runs", config)

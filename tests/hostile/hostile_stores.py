@@ -27,9 +27,9 @@ from sonde.core.atomic import ASIDE
 from sonde.core.run_ids import run_id
 from sonde.metrics.rows import SCHEMA, WATCHED
 from sonde.store import index, index_writer
-from sonde.store.checksums import checksum, seal
+from sonde.store.files import checksum, seal
+from sonde.store.folder import parquet
 from sonde.store.journal import Journal, _chunk
-from sonde.store.run import parquet
 from sonde.studies import STUDIES
 
 ODD: tuple[Any, ...] = (
@@ -388,13 +388,13 @@ def large_configuration(grounds: Grounds, chance: random.Random, small: bool) ->
 
 
 def odd_index(grounds: Grounds, chance: random.Random, small: bool) -> str:
-    enough, index_writer.ENOUGH = index_writer.ENOUGH, 2
+    enough, index_writer.RUNS_TO_INDEX = index_writer.RUNS_TO_INDEX, 2
     try:
         sonde.load(grounds.root)
     finally:
-        index_writer.ENOUGH = enough
-    folder = grounds.root / index.FOLDER
-    known = read_json(folder / index.NAME)
+        index_writer.RUNS_TO_INDEX = enough
+    folder = grounds.root / index.INDEX_FOLDER
+    known = read_json(folder / index.INDEX_NAME)
     known.pop("sha256")
     lines = pl.read_parquet(folder / known["lines"]["file"])
     column = chance.choice(lines.columns)
@@ -418,7 +418,7 @@ def odd_index(grounds: Grounds, chance: random.Random, small: bool) -> str:
         content = parquet(lines)
         (folder / known["lines"]["file"]).write_bytes(content)
         known["lines"]["known"] = vars(checksum(content))
-    (folder / index.NAME).write_bytes(seal(known))
+    (folder / index.INDEX_NAME).write_bytes(seal(known))
     return said
 
 
@@ -428,9 +428,9 @@ def links(grounds: Grounds, chance: random.Random, small: bool) -> str:
     how = chance.randrange(9)
     folder = chance.choice(folders(root))
     if how == 0:
-        for number in range(index_writer.ENOUGH):
+        for number in range(index_writer.RUNS_TO_INDEX):
             _numbered(folder if folder.name != NET else folders(root)[0], number)
-        (root / index.FOLDER).symlink_to(treasure)
+        (root / index.INDEX_FOLDER).symlink_to(treasure)
     elif how == 1:
         (root / ".locks").symlink_to(treasure)
     elif how == 2:

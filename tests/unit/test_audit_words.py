@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 from sonde.analysis.audit import Audit, audit
 from sonde.analysis.audit_text import audit_columns, audit_footnotes, audit_rows, sentence, verdict
 from sonde.cli.audit import audit as command
-from sonde.store.stored import Runs
+from sonde.store.run import Runs
 
 SEEDS = (42, 123, 456)
 
@@ -207,6 +207,6 @@ def test_the_command_narrows_with_only(invoke: Callable[..., Result]) -> None:
 
 
 def test_audit_and_compare_need_no_torch() -> None:
-    modules = "sonde.analysis.audit_text, sonde.analysis.comparison, sonde.analysis.readings"
+    modules = "sonde.analysis.verdict, sonde.analysis.recipe_table, sonde.analysis.comparison, sonde.store.readings"
     code = f"import sys, {modules}, sonde.cli.audit, sonde.cli.compare; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

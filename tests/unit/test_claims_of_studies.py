@@ -29,7 +29,7 @@ from sonde.show.figures.groups import by_step, pair_of
 from sonde.show.figures.residual_gradient import backward_flow
 from sonde.show.figures.residual_loss import loss_ends
 from sonde.show.report.answers import of_networks, of_recipe
-from sonde.store.stored import Runs
+from sonde.store.run import Runs
 from sonde.studies import STUDIES
 from sonde.studies.residual import DEPTHS, configs, findings, with_linear_output
 from sonde.studies.study import Gathered, gather

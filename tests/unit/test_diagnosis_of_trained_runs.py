@@ -21,7 +21,7 @@ from sonde.analysis.diagnosis.finding import Finding, Findings, sarif
 from sonde.analysis.explanations import EXPLANATIONS, explanations
 from sonde.analysis.questions import Thresholds
 from sonde.rules import Frozen
-from sonde.store.stored import Runs
+from sonde.store.run import Runs
 
 SEEDS = (42, 123, 456)
 GROWN, ROUNDED, AT_CHANCE = {"growth": 117.0}, {"grad_resolution": 0.005}, {"credit_cosine": 0.0, "rho": 0.0}

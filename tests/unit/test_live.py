@@ -34,8 +34,8 @@ from sonde.show.live.page_state import PageState
 from sonde.show.live.patches import patch, patched
 from sonde.show.live.server import Server
 from sonde.store import journal as journals
+from sonde.store.folder import RunFolder
 from sonde.store.journal import Journal
-from sonde.store.run import RunFolder
 from sonde.studies import STUDIES
 from stores import some_rows
 
@@ -136,7 +136,7 @@ def test_only_what_changed_is_read_again_and_nothing_is_written(tmp_path: Path, 
     assert following.look()
     assert not following.look()
     assert read == [first, second]
-    assert [run.standing.state for run in following.stored().runs] == ["complete", "interrupted"]
+    assert [run.status.state for run in following.stored().runs] == ["complete", "interrupted"]
     assert sorted(str(path) for path in root.rglob("*")) == files
 
 
@@ -149,12 +149,12 @@ def test_a_flush_of_a_watch_its_end_and_its_removal_are_seen(tmp_path: Path, rea
     journal.append(some_rows(0), 0)
     assert following.look()
     assert following.stored().rows.height == 3
-    assert [run.standing.state for run in following.stored().watched] == ["running"]
+    assert [run.status.state for run in following.stored().watched] == ["running"]
     journal.append(some_rows(1), 1)
     assert following.look()
     journal.close("complete", 2)
     assert following.look()
-    assert [run.standing.state for run in following.stored().watched] == ["complete"]
+    assert [run.status.state for run in following.stored().watched] == ["complete"]
     for file in (tmp_path / "net").iterdir():
         file.unlink()
     (tmp_path / "net").rmdir()
@@ -169,7 +169,7 @@ def test_a_process_that_dies_changes_what_is_told_though_no_file_changes(tmp_pat
     following.look()
     (tmp_path / ".locks" / "net.holder").unlink()
     assert following.look()
-    assert [run.standing.state for run in following.stored().watched] == ["interrupted"]
+    assert [run.status.state for run in following.stored().watched] == ["interrupted"]
 
 
 def test_a_broken_run_is_named_and_the_others_are_shown(tmp_path: Path) -> None:

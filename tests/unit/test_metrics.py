@@ -34,7 +34,7 @@ from sonde.metrics.rows import Reading, rows_of
 from sonde.plugins import OURS
 from sonde.show.report.charts import offered
 from sonde.show.report.watched import MODULES, PARAMETERS
-from sonde.store.row_query import Wanted
+from sonde.store.row_query import RowQuery
 
 ROOT = Path(__file__).parents[2]
 SOURCE = Path(sonde.__file__).parent
@@ -131,8 +131,8 @@ def test_a_metric_can_be_asked_for_by_its_alias() -> None:
     for alias, name in ALIASES.items():
         assert ("metric", name) in {(text.kind, text.name) for text in explanations(alias)}
     rows = rows_of("one", 0, [Reading(metric="state[3]", layer=1, value=0.5, samples=1)], steps=[0])
-    assert Wanted(metrics=["state_values[3]"]).of(rows).equals(rows)
-    assert Wanted(metrics=["state_values[2]"]).of(rows).is_empty()
+    assert RowQuery(metrics=["state_values[3]"]).of(rows).equals(rows)
+    assert RowQuery(metrics=["state_values[2]"]).of(rows).is_empty()
 
 
 def test_charts_offer_what_the_table_says() -> None:

@@ -20,8 +20,8 @@ from sonde.analysis.recompute.stored import read_last_epoch
 from sonde.config import Optimiser, Probing, RunConfig
 from sonde.models import ResidualMLP
 from sonde.rules import Backprop, DirectFeedback, StateBridge
-from sonde.store.listing import find
-from sonde.store.run import RunFolder, parquet
+from sonde.store.folder import RunFolder, parquet
+from sonde.store.listing import find_run
 from sonde.tasks import Teacher
 from sonde.training.tensors import unpack
 from stores import at, forge, memory
@@ -227,12 +227,12 @@ def test_a_mistake_is_one_line_that_states_the_fix(
 def test_a_run_is_found_by_the_beginning_of_its_id(tmp_path: Path) -> None:
     for name in ("plain-1", "plain-12", "res-1"):
         RunFolder(tmp_path / name).create({}, {})
-    assert find(tmp_path, "plain-1") == "plain-1"
-    assert find(tmp_path, "r") == "res-1"
+    assert find_run(tmp_path, "plain-1") == "plain-1"
+    assert find_run(tmp_path, "r") == "res-1"
     with pytest.raises(
         sonde.core.errors.SondeError, match=r"2 runs in .* begin with 'pl': plain-1, plain-12; give more"
     ):
-        find(tmp_path, "pl")
+        find_run(tmp_path, "pl")
 
 
 def test_an_unfinished_run_is_to_be_resumed_first(tmp_path: Path) -> None:

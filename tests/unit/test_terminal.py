@@ -17,7 +17,7 @@ from sonde.cli.run import QUICK
 from sonde.cli.show import show
 from sonde.cli.terminal import PrintableConsole
 from sonde.config import label_of
-from sonde.store.listing import find
+from sonde.store.listing import find_run
 from sonde.studies import STUDIES
 
 WIDTHS = pytest.mark.parametrize("width", [80, 100])
@@ -74,7 +74,7 @@ def test_show_fits_with_ids_that_commands_take_and_columns_for_what_differs(
     assert lines[0].startswith("4 runs in ")
     assert lines[1].split()[:3] == ["id", "label", "model.L"]
     ids = {line.split()[0] for line in lines[2:]} - {"Bridge"}
-    assert {find(runs, id) for id in ids} == {path.name for path in runs.iterdir()}
+    assert {find_run(runs, id) for id in ids} == {path.name for path in runs.iterdir()}
 
 
 def test_one_run_is_one_run(tmp_path: Path, sonde: Sonde) -> None:

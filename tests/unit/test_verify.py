@@ -19,9 +19,9 @@ from sonde.cli import app
 from sonde.core.errors import SondeError
 from sonde.metrics.rows import WATCHED
 from sonde.store import index, index_writer, journal
+from sonde.store.files import place
+from sonde.store.folder import RunFolder
 from sonde.store.journal import Journal
-from sonde.store.place import place
-from sonde.store.run import RunFolder
 from sonde.store.verify import verify
 from sonde.studies import STUDIES
 from stores import at, forge, memory
@@ -44,7 +44,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Ended runs in an index, an unfinished one, a watched one, and one that is being watched."""
     root = tmp_path_factory.mktemp("store") / "runs"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(index_writer, "ENOUGH", 2)
+        patch.setattr(index_writer, "RUNS_TO_INDEX", 2)
         patch.setattr(journal, "PART", 20)
         for seed in (1, 2):
             sonde.train(tiny_config(seed=seed, epochs=1), runs=root)
@@ -76,14 +76,14 @@ def same(ours: list[Any], theirs: list[Any]) -> bool:
 def flipped(file: Path, bit: int, *, time_kept: bool, cut: bool = False) -> Iterator[None]:
     """Another bit or a shorter file, under the old time of change or a new one, until the file is as it was."""
     content, known = file.read_bytes(), file.stat()
-    kept = {path: path.read_bytes() for path in file.parents[1].glob(f"{index.FOLDER}/*")}
+    kept = {path: path.read_bytes() for path in file.parents[1].glob(f"{index.INDEX_FOLDER}/*")}
     other = bytearray(content)
     other[bit // 8] ^= 1 << bit % 8
     file.write_bytes(content[: bit // 8] if cut else other)
     if time_kept:
         os.utime(file, ns=(known.st_atime_ns, known.st_mtime_ns))
     yield
-    for path in file.parents[1].glob(f"{index.FOLDER}/*"):
+    for path in file.parents[1].glob(f"{index.INDEX_FOLDER}/*"):
         path.unlink()
     for path, before in kept.items():
         path.write_bytes(before)
@@ -156,15 +156,15 @@ def test_verify_names_every_kind_of_wrong_and_what_is_left_over(tmp_path: Path) 
 def test_an_index_that_tells_something_else_than_the_runs_is_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(index_writer, "ENOUGH", 2)
+    monkeypatch.setattr(index_writer, "RUNS_TO_INDEX", 2)
     ids = [write_run(tmp_path, config) for config in STUDIES["audit"].configs("quick", (42,))]
-    add = index_writer.Writer.add
+    add = index_writer.IndexWriter.add
 
-    def added(self: index_writer.Writer, run: str, *known: Any) -> None:
+    def added(self: index_writer.IndexWriter, run: str, *known: Any) -> None:
         *rest, rows = known
         add(self, run, *rest, rows.with_columns(pl.col("value") + (run == ids[0])))
 
-    monkeypatch.setattr(index_writer.Writer, "add", added)
+    monkeypatch.setattr(index_writer.IndexWriter, "add", added)
     sonde.load(tmp_path)
     found = verify(tmp_path)
     assert found.indexed == 5

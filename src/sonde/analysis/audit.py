@@ -5,9 +5,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from sonde.analysis.configurations import Kind, kinds
-from sonde.analysis.ended import by_seed, complete, made_with, refuse_none
-from sonde.analysis.levels import Level, levels, options_of
 from sonde.analysis.questions import (
     AuditAnswer,
     LayerCredit,
@@ -22,14 +19,14 @@ from sonde.analysis.questions import (
     scale_free,
     since_init,
 )
-from sonde.analysis.readings import MeasuredRun, measured
+from sonde.analysis.runs import Level, Recipe, by_recipe, by_seed, complete, levels, made_with, options_of, refuse_none
 from sonde.core import html_parts
 from sonde.core.flat_configs import Flat, identity, told_apart, without
 from sonde.core.formatting import network
 from sonde.core.seed_statistics import Summary, summarise, summarise_known
+from sonde.store.files import Place
 from sonde.store.load import load
-from sonde.store.place import Place
-from sonde.store.stored import Run, Runs
+from sonde.store.run import Run, Runs, with_readings
 
 QUESTIONS = {"D1": ask_scale, "D2": ask_gradient, "D3": ask_credit}
 """Asked of every run; D4, the margin over frozen blocks, is asked of the rule."""
@@ -65,7 +62,7 @@ def read_for_audit(root: str | Place) -> Runs:
 class RunAudit:
     """The answers of one run."""
 
-    run: MeasuredRun
+    run: Run
     answers: dict[str, AuditAnswer]
     credits: list[LayerCredit]  # at the epoch of D3's answer; empty for bp and frozen
 
@@ -231,8 +228,9 @@ class AuditCache:
         self.answered: dict[tuple[str, Thresholds], RunAudit] = {}
 
     @cached_property
-    def measured(self) -> dict[str, MeasuredRun]:
-        return measured(self.stored.rows, complete(self.stored)[0], AUDIT_METRICS)
+    def measured(self) -> dict[str, Run]:
+        """Run id → the run with its readings."""
+        return with_readings(self.stored.rows, complete(self.stored)[0], AUDIT_METRICS)
 
     def run(self, id: str, thresholds: Thresholds) -> RunAudit:
         """The answers of a run, computed once for each set of thresholds."""
@@ -256,8 +254,8 @@ def audit(stored: Runs, thresholds: Thresholds | None = None, cache: AuditCache 
     left_out = {run: why for run, why in left_out.items() if run not in {one.id for one in lost}}
     refuse_none([*runs, *lost], left_out)
     inside = {run.id for run in (*runs, *lost)}
-    recipes: dict[str, list[Kind]] = {}
-    for kind in kinds(stored.runs):
+    recipes: dict[str, list[Recipe]] = {}
+    for kind in by_recipe(stored.runs):
         recipes.setdefault(identity(without(kind.flat, _BESIDES)), []).append(kind)
     recipes = {
         key: members
@@ -277,19 +275,20 @@ def audit(stored: Runs, thresholds: Thresholds | None = None, cache: AuditCache 
     return Audit(recipes=found, left_out=left_out, thresholds=thresholds)
 
 
-def _name(kind: Kind) -> str:
+def _name(kind: Recipe) -> str:
     """A short title of a recipe."""
     about, epochs = kind.runs[0].about, kind.flat["epochs"]
     return f"{network(about)} on {about['task_label']}, d = {about['width']}, L = {about['depth']}, {epochs} epochs"
 
 
 def _rules(
-    kinds: Sequence[Kind], cache: AuditCache, left_out: dict[str, str], thresholds: Thresholds
+    recipes: Sequence[Recipe], cache: AuditCache, left_out: dict[str, str], thresholds: Thresholds
 ) -> list[RuleAudit]:
     """The audit of each rule, with its options, of one recipe."""
-    present = levels([kind.flat for kind in kinds], "rule")
+    present = levels([kind.flat for kind in recipes], "rule")
     members = {
-        identity(options_of(kind.flat, "rule")): sorted(kind.runs, key=lambda run: run.config["seed"]) for kind in kinds
+        identity(options_of(kind.flat, "rule")): sorted(kind.runs, key=lambda run: run.config["seed"])
+        for kind in recipes
     }
     ended = {
         key: by_seed((run for run in runs if run.id not in left_out), present[key].label)

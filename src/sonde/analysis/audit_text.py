@@ -17,8 +17,8 @@ from sonde.analysis.audit import (
     RuleAudit,
     Tally,
 )
-from sonde.analysis.ended import remark
 from sonde.analysis.questions import CREDIT_MEASURES, AuditAnswer, LayerCredit, Thresholds
+from sonde.analysis.runs import several_versions
 from sonde.core.formatting import accuracy, number, number_range, percent, signed
 from sonde.core.seed_statistics import POWER, Summary
 from sonde.metrics import TRAINED
@@ -322,7 +322,7 @@ def audit_footnotes(recipe: RecipeAudit) -> list[str]:
         draws = sorted({m.draws for run in rule.runs for layer in run.credits for m in (layer.cosine, layer.rho)})
         if draws and draws[-1] > 1:
             notes.append(f"{rule.label}: chance was drawn {number_range(draws)} times a snapshot")
-    made = remark(recipe.made_with)
+    made = several_versions(recipe.made_with)
     return [*notes, made] if made else notes
 
 

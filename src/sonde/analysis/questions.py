@@ -16,7 +16,6 @@ from functools import lru_cache
 from statistics import NormalDist
 from typing import Literal, NamedTuple
 
-from sonde.analysis.readings import MeasuredRun, not_measured
 from sonde.core.errors import SondeError
 from sonde.core.formatting import number, number_range
 from sonde.core.seed_statistics import (
@@ -32,6 +31,8 @@ from sonde.core.seed_statistics import (
 )
 from sonde.metrics import TRAINED
 from sonde.metrics.rows import Reading, undefined
+from sonde.store.readings import not_measured
+from sonde.store.run import Run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +127,7 @@ def _answer(looks: Sequence[Look], missing: str) -> AuditAnswer:
     return AuditAnswer(**looks[-1]._asdict(), looks=tuple(looks)) if looks else AuditAnswer(reason=missing)
 
 
-def ask_scale(run: MeasuredRun, thresholds: Thresholds) -> AuditAnswer:
+def ask_scale(run: Run, thresholds: Thresholds) -> AuditAnswer:
     """D1: the growth of ‖h‖ over the block that grows it most, and of ‖h_L‖ since init.
 
     A block without a value leaves the question open unless something else fires it.  A LayerNorm on top hides the
@@ -152,7 +153,7 @@ def ask_scale(run: MeasuredRun, thresholds: Thresholds) -> AuditAnswer:
     return _answer(looks, "growth was not measured")
 
 
-def ask_gradient(run: MeasuredRun, thresholds: Thresholds) -> AuditAnswer:
+def ask_gradient(run: Run, thresholds: Thresholds) -> AuditAnswer:
     """D2: the least cosine, over layers, of the BP gradient in training's precision with that in float64.
 
     ρ of BP's gradient in float64, the ceiling, is the second quantity.  Runs of earlier versions have only the ceiling:
@@ -167,7 +168,7 @@ def ask_gradient(run: MeasuredRun, thresholds: Thresholds) -> AuditAnswer:
     )
 
 
-def _resolution(run: MeasuredRun, epoch: int, layers: range, thresholds: Thresholds) -> Look:
+def _resolution(run: Run, epoch: int, layers: range, thresholds: Thresholds) -> Look:
     limits = {_RESOLUTION: thresholds.resolution, _CEILING: thresholds.ceiling}
     values = {metric: run.across(metric, epoch, layers) for metric in limits if epoch in run.epochs_of(metric, layers)}
     least = {metric: min((v for v in found if v == v), default=math.nan) for metric, found in values.items()}
@@ -183,7 +184,7 @@ def _resolution(run: MeasuredRun, epoch: int, layers: range, thresholds: Thresho
     return Look(epoch=epoch, value=value, fired=False, reason=why_none, beside=ceiling)
 
 
-def since_init(run: MeasuredRun, epoch: int, metric: str) -> Reading:
+def since_init(run: Run, epoch: int, metric: str) -> Reading:
     """A metric at layer L relative to its value at init, or why there is none."""
     here, init = (run.at(metric, at, run.depth) for at in (epoch, 0))
     reason = here.reason or init.reason
@@ -194,7 +195,7 @@ def since_init(run: MeasuredRun, epoch: int, metric: str) -> Reading:
     return Reading(metric=metric, value=here.value / init.value, layer=run.depth, samples=here.samples)
 
 
-def scale_free(run: MeasuredRun, epoch: int) -> Reading:
+def scale_free(run: Run, epoch: int) -> Reading:
     """‖g_L‖·‖h_L‖/‖e‖ relative to init, from medians over samples.  A LayerNorm on top does not change it."""
     per_error, top = (since_init(run, epoch, metric) for metric in ("grad_per_error", "hidden_norm"))
     if reason := per_error.reason or top.reason:
@@ -226,8 +227,8 @@ class Margin:
 
 def margin_over_frozen(
     rule: str,
-    runs: Sequence[MeasuredRun],
-    frozen: Mapping[int, MeasuredRun],
+    runs: Sequence[Run],
+    frozen: Mapping[int, Run],
     why_none: str,
     confidence: float,
 ) -> Margin:
@@ -288,7 +289,7 @@ def corrected_margins(margins: Mapping[str, Margin], confidence: float) -> dict[
     return found
 
 
-def _accuracies(runs: Mapping[int, MeasuredRun]) -> tuple[dict[int, float], dict[int, str]]:
+def _accuracies(runs: Mapping[int, Run]) -> tuple[dict[int, float], dict[int, str]]:
     """Test accuracy at the last epoch by seed; and seed → why it is undefined."""
     readings = {seed: run.at("test_acc", run.epochs) for seed, run in runs.items()}
     values = {seed: reading.value for seed, reading in readings.items()}
@@ -336,7 +337,7 @@ class LayerCredit(NamedTuple):
         return (self.reason or "").startswith("not evidence")
 
 
-def ask_credit(run: MeasuredRun, thresholds: Thresholds) -> AuditAnswer:
+def ask_credit(run: Run, thresholds: Thresholds) -> AuditAnswer:
     """D3: the smallest excess over the null; fires where a layer is not above it by both cosine and ρ.
 
     One such layer is enough.  A layer is not read where ρ of BP's gradient, the ceiling, is too low.
@@ -357,7 +358,7 @@ def ask_credit(run: MeasuredRun, thresholds: Thresholds) -> AuditAnswer:
     return _answer([_look(epoch, credit_at_layers(run, epoch, thresholds)) for epoch in both], missing)
 
 
-def credit_at_layers(run: MeasuredRun, epoch: int, thresholds: Thresholds) -> list[LayerCredit]:
+def credit_at_layers(run: Run, epoch: int, thresholds: Thresholds) -> list[LayerCredit]:
     """The credit of each layer 1 … L at one epoch."""
     return [_layer(run, epoch, layer, thresholds) for layer in run.layers]
 
@@ -377,7 +378,7 @@ def _look(epoch: int, found: Sequence[LayerCredit]) -> Look:
     return Look(epoch=epoch, value=least, fired=False)
 
 
-def _layer(run: MeasuredRun, epoch: int, layer: int, thresholds: Thresholds) -> LayerCredit:
+def _layer(run: Run, epoch: int, layer: int, thresholds: Thresholds) -> LayerCredit:
     cosine, rho = (_measure(run, metric, epoch, layer, thresholds) for metric in CREDIT_MEASURES)
     ceiling = run.at("rho/bp", epoch, layer)
     gap = next((m for m in (cosine, rho) if m.reason is not None), None)
@@ -395,7 +396,7 @@ def _layer(run: MeasuredRun, epoch: int, layer: int, thresholds: Thresholds) -> 
     return LayerCredit(layer, ceiling.value, cosine, rho, standing, reason)
 
 
-def _measure(run: MeasuredRun, metric: str, epoch: int, layer: int, thresholds: Thresholds) -> CreditMeasure:
+def _measure(run: Run, metric: str, epoch: int, layer: int, thresholds: Thresholds) -> CreditMeasure:
     own, null, std = (run.at(f"{metric}{ending}", epoch, layer) for ending in ("", "/null", "/null_std"))
     draws, above, excess = std.samples, own.value - null.value, math.nan
     side: ChanceSide | None = None

@@ -49,11 +49,11 @@ def recompute(
     from sonde.analysis.recompute.stored import read_last_epoch
     from sonde.cli.terminal import count, print_json
     from sonde.config.stored import name_again
-    from sonde.store.listing import find
-    from sonde.store.run import RunFolder
+    from sonde.store.folder import RunFolder
+    from sonde.store.listing import find_run
     from sonde.training.device import one_thread
 
-    folder = RunFolder(runs / find(runs, run))
+    folder = RunFolder(runs / find_run(runs, run))
     for part, reference in (("task", task), ("rule", rule)):
         if reference is not None:
             name_again(folder.configuration(), part, reference)

@@ -26,7 +26,7 @@ from sonde.observe.row_writer import RowSink, RowWriter
 from sonde.observe.step_record import StepRecord, backward_pass, is_costly, next_watched
 from sonde.observe.updates import Updates
 from sonde.observe.watched_modules import REMOVED, Replacement, WatchedModel, WatchedModule
-from sonde.store.run import State
+from sonde.store.schemas import RunState
 
 _SHARED_OUT = "num_items_in_batch"  # with it, a model of transformers divides by the samples of all micro-batches
 _MOST_REPLACEMENTS = 20  # in the facts; a program may replace something in every step
@@ -323,7 +323,7 @@ class Recorder:
 
     # The end
 
-    def close(self, state: State = "complete", message: str | None = None) -> None:
+    def close(self, state: RunState = "complete", message: str | None = None) -> None:
         """Remove every hook, and write what is left."""
         if self.closed or os.getpid() != self._process:
             return

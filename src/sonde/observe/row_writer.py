@@ -20,7 +20,7 @@ from sonde.observe import warn
 from sonde.observe.row_builder import RowBuilder
 from sonde.observe.step_record import FIRST_STEPS, RecordedLoss, StepRecord
 from sonde.store.journal import Journal, read_watched
-from sonde.store.run import State
+from sonde.store.schemas import RunState
 
 MOST_ROWS_IN_MEMORY = 1_000_000  # in memory; then every other watched step is dropped
 WAITING_ROWS = 200  # that wait at most before they are written
@@ -48,7 +48,7 @@ class RowSink(ABC):
     def facts(self, known: dict[str, Any]) -> None:  # noqa: B027
         """Write the facts, in place of those written before."""
 
-    def close(self, state: State, step: int, message: str | None) -> None:  # noqa: B027
+    def close(self, state: RunState, step: int, message: str | None) -> None:  # noqa: B027
         """Write how the run ended."""
 
 
@@ -100,7 +100,7 @@ class StoreSink(RowSink):
     def facts(self, known: dict[str, Any]) -> None:
         self._facts = None if self._try(lambda: self.journal.facts(known)) else known
 
-    def close(self, state: State, step: int, message: str | None) -> None:
+    def close(self, state: RunState, step: int, message: str | None) -> None:
         """What could not be written before is tried once more: there may be room again."""
         self.broken = False
         if (rest := self._rest.rows()).height and self._try(lambda: self.journal.append(rest, step)):
@@ -221,7 +221,7 @@ class RowWriter:
         self.flush(step)
         return self._sink.rows()
 
-    def close(self, state: State, step: int, message: str | None) -> None:
+    def close(self, state: RunState, step: int, message: str | None) -> None:
         self._over.set()
         with self._lock:
             self._close_log()

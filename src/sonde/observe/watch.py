@@ -21,8 +21,8 @@ from sonde.observe.recorder import Recorder
 from sonde.observe.row_writer import MemorySink, RowSink, StoreSink
 from sonde.observe.watched_modules import COMPILED, SCRIPTED, Layers, WatchedModel, unwrapped
 from sonde.store.environment import describe
+from sonde.store.files import Place, place
 from sonde.store.journal import Journal, folder_name
-from sonde.store.place import Place, place
 
 _watches: "weakref.WeakKeyDictionary[nn.Module, weakref.ref[Recorder]]" = weakref.WeakKeyDictionary()
 _exiting = False

@@ -6,16 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from sonde.analysis.ended import complete, lines, refuse_none
 from sonde.analysis.evidence import Evidence, NoData
-from sonde.analysis.frame import frame
-from sonde.analysis.narrowing import choices, keep
-from sonde.analysis.overview import SHOWN, last_metrics, last_value, untold
+from sonde.analysis.frame import OVERVIEW_METRICS, frame, last_metrics, last_value, untold
+from sonde.analysis.runs import choices, complete, evidence_lines, keep, refuse_none
 from sonde.core import html_parts
 from sonde.core.errors import SondeError, installation, pick, unicode
+from sonde.store.files import Place
 from sonde.store.load import load as read
-from sonde.store.place import Place
-from sonde.store.stored import Run, Runs, WatchedRun
+from sonde.store.run import Run, Runs
 
 if TYPE_CHECKING:
     import pandas
@@ -46,7 +44,7 @@ class StoredRuns:
         return self.store.runs
 
     @property
-    def watched(self) -> list[WatchedRun]:
+    def watched(self) -> list[Run]:
         """The runs of other loops."""
         return self.store.watched
 
@@ -124,7 +122,7 @@ class StoredRuns:
         runs, left_out = complete(self.store)
         refuse_none(runs, left_out)
         ids = [run.id for run in runs]
-        evidence = Evidence(self.rows.filter(pl.col("run").is_in(ids)), lines(runs), self.source)
+        evidence = Evidence(self.rows.filter(pl.col("run").is_in(ids)), evidence_lines(runs), self.source)
         try:
             return render_figure(spec, evidence, variant)
         except NoData as missing:
@@ -136,7 +134,7 @@ class StoredRuns:
     def _summary(self) -> str:
         states: dict[str, int] = {}
         for run in self.runs:
-            states[run.standing.state] = states.get(run.standing.state, 0) + 1
+            states[run.status.state] = states.get(run.status.state, 0) + 1
         said = ", ".join(f"{count} {state}" for state, count in states.items())
         parts = [f"{len(self)} run{'s' * (len(self) != 1)}{f' ({said})' if said else ''}"]
         if self.watched:
@@ -159,7 +157,7 @@ class StoredRuns:
     def _trained(self) -> str:
         metrics, keys = last_metrics(self.store), untold(self.store)
         keys.pop("task", None)  # it has a column of its own
-        names = [name for name in SHOWN if any(name in known for known in metrics.values())]
+        names = [name for name in OVERVIEW_METRICS if any(name in known for known in metrics.values())]
         columns = {"run": "left", "label": "left", "task": "left"} | dict.fromkeys(keys, "right")
         columns |= {"seed": "right", "epochs": "right", "state": "left"} | dict.fromkeys(names, "right")
         shown = [
@@ -170,7 +168,7 @@ class StoredRuns:
                 *(values[run.id] for values in keys.values()),
                 str(run.config["seed"]),
                 f"{'–' if run.manifest.epoch is None else run.manifest.epoch}/{run.config['epochs']}",
-                run.standing.state,
+                run.status.state,
                 *(last_value(metrics[run.id].get(name)) for name in names),
             ]
             for run in self.runs[:MOST_LINES]
@@ -191,7 +189,7 @@ class StoredRuns:
                 run.label,
                 f"{run.about['parameters']:,}",
                 "–" if run.manifest.step is None else str(run.manifest.step),
-                run.standing.state,
+                run.status.state,
             ]
             for run in self.watched[:MOST_LINES]
         ]

@@ -11,7 +11,7 @@ from typing import Any
 
 from sonde.core.errors import unicode
 
-PACKAGES = ("sonde", "torch", "numpy", "polars", "safetensors")
+_PACKAGES = ("sonde", "torch", "numpy", "polars", "safetensors")
 
 
 def describe(threads: int, device: str, *, provenance: bool = True) -> dict[str, Any]:
@@ -22,7 +22,7 @@ def describe(threads: int, device: str, *, provenance: bool = True) -> dict[str,
     command = [unicode(word) for word in (Path(sys.argv[0]).name, *sys.argv[1:])]
     return {
         "python": platform.python_version(),
-        "packages": {name: importlib.metadata.version(name) for name in PACKAGES},
+        "packages": {name: importlib.metadata.version(name) for name in _PACKAGES},
         "machine": {
             **({"host": platform.node()} if provenance else {}),
             "system": platform.platform(),

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from sonde.core.errors import SondeError, installation
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 TRIES = 8
 PAUSE = 0.25  # seconds at most before the second try; twice as long before each one after it
@@ -142,7 +142,7 @@ class Remote:
         above = len(str(self._system._strip_protocol(self.url)).rstrip("/")) + 1
         return {name[above:]: about for name, about in found.items() if len(name) > above}
 
-    def _ask(self, request: Callable[[], T]) -> T:
+    def _ask(self, request: Callable[[], _T]) -> _T:
         chance = random.SystemRandom()
         for tries in range(1, TRIES + 1):
             try:

@@ -24,13 +24,12 @@ from pydantic_core import CoreSchema as Schema
 from pydantic_core import core_schema
 
 from sonde.core.errors import SondeError
-from sonde.store.checksums import Checksum
-from sonde.store.limits import DEPTH
+from sonde.store.files import MOST_LAYERS, Checksum
 
-T = TypeVar("T")
-State = Literal["unfinished", "complete", "diverged", "failed"]
-ENDED: tuple[State, ...] = ("complete", "diverged")
-WATCHED = "watched"  # the kind of a run that has no configuration
+_T = TypeVar("_T")
+RunState = Literal["unfinished", "complete", "diverged", "failed"]
+ENDED: tuple[RunState, ...] = ("complete", "diverged")
+WATCHED_KIND = "watched"  # the kind of a run that has no configuration
 
 closed = with_config(ConfigDict(extra="forbid"))  # has these keys
 extensible = with_config(ConfigDict(extra="ignore"))  # has these keys, and maybe more
@@ -53,7 +52,7 @@ Name = Annotated[str, AfterValidator(_printable)]
 BareName = Annotated[str, AfterValidator(_bare)]
 Count = Annotated[int, Strict(), Ge(0), Le(2**63 - 1)]
 Number = Annotated[float, Strict(), AllowInfNan(False)]
-Tree = dict[str, Any]
+_Tree = dict[str, Any]
 
 
 def _keys(**known: Schema) -> Schema:
@@ -79,7 +78,7 @@ _session = _keys(
     node=_or_null(_text),
     environment=_or_null(_environment),
 )
-SessionTree = Annotated[Tree, GetPydanticSchema(lambda kind, handler: _session)]
+SessionTree = Annotated[_Tree, GetPydanticSchema(lambda kind, handler: _session)]
 """What readers rely on in a session; the manifest keeps all of it as it is."""
 
 
@@ -88,7 +87,7 @@ SessionTree = Annotated[Tree, GetPydanticSchema(lambda kind, handler: _session)]
 class Manifest:
     """Which state of the run is visible, what its files must be, and how it came to be."""
 
-    state: State = "unfinished"
+    state: RunState = "unfinished"
     epoch: Count | None = None  # None: created, nothing measured yet
     step: Count = 0
     files: dict[str, BareName] = field(default_factory=dict)
@@ -107,7 +106,7 @@ class TrainedAbout:
     variant: str | None
     rule_label: str
     task_label: str
-    depth: Annotated[Count, Le(DEPTH)]
+    depth: Annotated[Count, Le(MOST_LAYERS)]
     width: Annotated[Number, Ge(0), Le(2**53)] | None
     alpha: Number | None
     steps: Count
@@ -153,6 +152,8 @@ class Trained:
     config: Configuration
     defaults: dict[str, Any] = field(default_factory=dict)
     guests: list[BareName] = field(default_factory=list)
+    recipe: str = ""  # the digest of the configuration without the seed; 0.1.0 stored none
+    study: dict[str, str] | None = None  # name and scale of the study that trained it
 
 
 @extensible
@@ -175,7 +176,7 @@ class Watched:
     config: None
 
 
-Names = list[str]
+_Names = list[str]
 Shape = list[Count]
 
 
@@ -230,28 +231,28 @@ class TensorFacts:
 
 @extensible
 @dataclass(frozen=True, kw_only=True)
-class Facts:
+class WatchedFacts:
     """What readers rely on in what a watch saw once; `with_defaults` adds what it leaves out."""
 
     modules: list[ModuleFacts] = field(default_factory=list)
     parameters: list[ParameterFacts] = field(default_factory=list)
-    shared: list[Names] = field(default_factory=list)
+    shared: list[_Names] = field(default_factory=list)
     optimisers: list[OptimiserFacts] = field(default_factory=list)
     inputs: list[TensorFacts] = field(default_factory=list)
     targets: list[TensorFacts] = field(default_factory=list)
     training: bool | None = None
-    in_the_other_mode: Names = field(default_factory=list)
+    in_the_other_mode: _Names = field(default_factory=list)
     output_op: str | None = None
     output_shape: Shape | None = None
     bare_pairs: list[Any] | None = None
     bends: bool | None = None
-    unregistered: Names | None = None
-    loss_ops: Names | None = None
+    unregistered: _Names | None = None
+    loss_ops: _Names | None = None
     loss_shape: Shape | None = None
-    experiments: Tree | None = None
+    experiments: _Tree | None = None
 
 
-def with_defaults(facts: Tree) -> Tree:
+def with_defaults(facts: _Tree) -> _Tree:
     """Facts whose modules and parameters have every key that readers rely on."""
     parts = {"modules": ModuleFacts, "parameters": ParameterFacts}
     more = {key: [_defaults(kind) | one for one in facts.get(key, [])] for key, kind in parts.items()}
@@ -259,7 +260,7 @@ def with_defaults(facts: Tree) -> Tree:
 
 
 @cache
-def _defaults(kind: Any) -> Tree:
+def _defaults(kind: Any) -> _Tree:
     return {one.name: _default(one) for one in fields(kind) if _default(one) is not MISSING}
 
 
@@ -287,7 +288,7 @@ class LinesOfIndex:
 
 @closed
 @dataclass(frozen=True, kw_only=True)
-class Contents:
+class IndexContents:
     """What an index says of itself."""
 
     format: Count
@@ -303,17 +304,17 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
-def checked(kind: type[T], known: Any, where: str, fix: str) -> T:
+def validate_as(kind: type[_T], known: Any, where: str, fix: str) -> _T:
     """What was read, as what it has to be."""
-    return _checked(kind, where, fix, lambda adapter: adapter.validate_python(known))
+    return _validated(kind, where, fix, lambda adapter: adapter.validate_python(known))
 
 
-def checked_json(kind: type[T], text: str, where: str, fix: str) -> T:
+def validate_json_as(kind: type[_T], text: str, where: str, fix: str) -> _T:
     """What a JSON text says, as what it has to be."""
-    return _checked(kind, where, fix, lambda adapter: adapter.validate_json(text))
+    return _validated(kind, where, fix, lambda adapter: adapter.validate_json(text))
 
 
-def _checked(kind: type[T], where: str, fix: str, read: Callable[[TypeAdapter[T]], T]) -> T:
+def _validated(kind: type[_T], where: str, fix: str, read: Callable[[TypeAdapter[_T]], _T]) -> _T:
     try:
         return read(_adapter(kind))  # type: ignore[arg-type]
     except ValidationError as error:

@@ -1,7 +1,8 @@
-"""How a stored run stands: at work, silent, given up, or ended.
+"""The status of a stored run: running, stalled, interrupted, or ended.
 
-Its manifest tells what was reached, not whether anybody goes on.  Whoever works on a run signs beside it
-(`store/lock.py`), with a beat as its loop advances; from that sign and the process it names follows the rest.
+The manifest says what was reached, not whether a process goes on.  A process that works on a run keeps a heartbeat
+file beside it (`store/lock.py`) and renews it as its loop advances.  The status follows from the manifest, from that
+file and from the process it names.
 """
 
 import os
@@ -17,24 +18,23 @@ from pydantic_core import from_json
 from sonde.core.atomic import is_alive
 from sonde.core.errors import SondeError
 from sonde.store import files
-from sonde.store.lease import ABANDONED
-from sonde.store.limits import JSON
-from sonde.store.place import Place
+from sonde.store.files import JSON_BYTES, Place
+from sonde.store.lock import ABANDONED
 from sonde.store.remote import Remote
 from sonde.store.schemas import Manifest
 
-Word = Literal["running", "stalled", "interrupted", "complete", "diverged", "failed"]
+_State = Literal["running", "stalled", "interrupted", "complete", "diverged", "failed"]
 
-SILENT = 120.0  # seconds without a beat after which a run is stalled
+SILENT = 120.0  # seconds without a heartbeat after which a run is stalled
 UNSEEN = 3600.0  # the same for a process of another machine, after which it counts as gone
 
 
 @dataclass(frozen=True)
-class Standing:
-    """One word, and what there is to say about it."""
+class RunStatus:
+    """The state of a run in a word, and the reason."""
 
-    state: Word
-    why: str | None = None  # in words; None where the word says all
+    state: _State
+    why: str | None = None  # None where there is nothing to add
 
     @property
     def words(self) -> str:
@@ -42,55 +42,56 @@ class Standing:
 
 
 @dataclass(frozen=True)
-class _Sign:
-    """Who works on a run, and when it last was seen to advance."""
+class _HeartbeatFile:
+    """The process that works on a run, and when it last advanced."""
 
     process: int
     host: str
     since: datetime
     beat: datetime
-    renewed: datetime | None  # of a lease, which is renewed whether or not the loop advances
+    renewed: datetime | None  # when the lease was renewed; leases are, whether or not the loop advances
 
 
-def standing(path: Place, manifest: Manifest) -> Standing:
-    """How the run of this folder stands; of one that has not ended, by who works on it.
+def run_status(path: Place, manifest: Manifest) -> RunStatus:
+    """The status of the run in this folder.
 
-    running: its process advances.  stalled: its process lives, but no step was seen for two minutes.
-    interrupted: nobody works on it; a trained run resumes.  complete, diverged, failed: as its manifest says.
+    running: its process advances.  stalled: its process lives, but took no step for two minutes.
+    interrupted: no process works on it; a trained run can be resumed.
+    complete, diverged, failed: as its manifest says.
     """
     if manifest.state == "complete" or manifest.state == "diverged":
-        return Standing(manifest.state, manifest.message)
-    found = _at_work(_sign(path))
+        return RunStatus(manifest.state, manifest.message)
+    found = _at_work(_read_heartbeat(path))
     if found is not None:
         return found
     if manifest.state == "failed":
-        return Standing("failed", manifest.message)
-    return Standing("interrupted", _how_to_go_on(manifest))
+        return RunStatus("failed", manifest.message)
+    return RunStatus("interrupted", _how_to_go_on(manifest))
 
 
-def _at_work(sign: _Sign | None) -> Standing | None:
-    """None where nobody is."""
-    if sign is None:
+def _at_work(heartbeat: _HeartbeatFile | None) -> RunStatus | None:
+    """Running or stalled; None where no process works on it."""
+    if heartbeat is None:
         return None
-    here = sign.host == platform.node()
+    here = heartbeat.host == platform.node()
     now = datetime.now(UTC)
-    silent = (now - sign.beat).total_seconds()
-    if here and not _is_there(sign.process):
+    silent = (now - heartbeat.beat).total_seconds()
+    if here and not _is_there(heartbeat.process):
         return None
-    if sign.renewed is not None and (now - sign.renewed).total_seconds() > ABANDONED and not here:
+    if heartbeat.renewed is not None and (now - heartbeat.renewed).total_seconds() > ABANDONED and not here:
         return None
     if silent <= SILENT:
-        return Standing("running")
-    if here and _began_after(sign.process, sign.since):
+        return RunStatus("running")
+    if here and _began_after(heartbeat.process, heartbeat.since):
         return None
-    if not here and sign.renewed is None and silent > UNSEEN:
+    if not here and heartbeat.renewed is None and silent > UNSEEN:
         return None
-    whose = f"process {sign.process} lives" if here else "its process on another machine cannot be seen from here"
-    return Standing("stalled", f"no step since {sign.beat:%Y-%m-%d %H:%M:%S} UTC; {whose}")
+    whose = f"process {heartbeat.process} lives" if here else "its process on another machine cannot be seen from here"
+    return RunStatus("stalled", f"no step since {heartbeat.beat:%Y-%m-%d %H:%M:%S} UTC; {whose}")
 
 
 def _how_to_go_on(manifest: Manifest) -> str | None:
-    """The command that resumes a run; a run that was watched has none."""
+    """How to resume a run, or that a watched run cannot be."""
     if not manifest.sessions:
         return None
     session = manifest.sessions[-1]
@@ -102,21 +103,21 @@ def _how_to_go_on(manifest: Manifest) -> str | None:
     return f"`{shlex.join(['sonde', *map(str, command[1:])])}` resumes it"
 
 
-def _sign(path: Place) -> _Sign | None:
-    """What was signed beside a run; None where nothing was, or it cannot be read."""
+def _read_heartbeat(path: Place) -> _HeartbeatFile | None:
+    """The heartbeat file of a run, or its lease; None where there is none or it cannot be read."""
     locks = path.parent / ".locks"
     try:
         if isinstance(locks, Remote):
-            known = from_json(files.read(locks / f"{path.name}.json", JSON))
+            known = from_json(files.read(locks / f"{path.name}.json", JSON_BYTES))
             renewed = _moment(known["renewed"]) if "renewed" in known else None
             beat = _moment(known.get("beat", known.get("renewed")))
         else:
             assert isinstance(locks, Path)
             holder = locks / f"{path.name}.holder"
-            known, renewed = from_json(files.read(holder, JSON)), None
+            known, renewed = from_json(files.read(holder, JSON_BYTES)), None
             beat = datetime.fromtimestamp(holder.stat().st_mtime, UTC)
         since = _moment(known["since"])
-        return _Sign(int(known["pid"]), str(known["host"]), since, beat, renewed)
+        return _HeartbeatFile(int(known["pid"]), str(known["host"]), since, beat, renewed)
     except (OSError, SondeError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
         return None
 
@@ -126,13 +127,13 @@ def _moment(text: str) -> datetime:
 
 
 def _is_there(process: int) -> bool:
-    """Whether the process is at work, and no zombie that nobody buried."""
+    """Whether the process exists and is no zombie."""
     known = _proc(process)
     return is_alive(process) if known is None else known[:1] != ["Z"]
 
 
 def _began_after(process: int, moment: datetime) -> bool:
-    """Whether the number belongs to another process by now; False where the system does not tell."""
+    """Whether the number belongs to another process now; False where the system does not say."""
     known = _proc(process)
     if not known:
         return False
@@ -145,7 +146,7 @@ def _began_after(process: int, moment: datetime) -> bool:
 
 
 def _proc(process: int) -> list[str] | None:
-    """What Linux tells of a process from its state on; ["Z"] where there is none, None on other systems."""
+    """The fields of /proc/PID/stat from the state on; ["Z"] where there is no such process, None on other systems."""
     if not os.path.exists("/proc/self/stat"):
         return None
     try:

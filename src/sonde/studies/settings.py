@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from sonde.analysis.narrowing import only
+from sonde.analysis.runs import only
 from sonde.config import SECTIONS, RunConfig, changed, keys, options, parse
 from sonde.core.errors import SondeError, nearest
 from sonde.core.flat_configs import shown
 
-Tree = Mapping[str, Any]
+_Tree = Mapping[str, Any]
 EXAMPLE = "write key=value, for example --set model.L=10"
 
 
@@ -57,7 +57,7 @@ def settings(words: Sequence[str]) -> list[Setting]:
     return list(by_key.values())
 
 
-def swept(trees: Iterable[Tree], wanted: Sequence[Setting]) -> list[RunConfig]:
+def swept(trees: Iterable[_Tree], wanted: Sequence[Setting]) -> list[RunConfig]:
     """Every configuration under every combination of the settings it has a key for; a key that none has is an error.
 
     The trees have every option.  What comes out twice is one run.
@@ -66,7 +66,7 @@ def swept(trees: Iterable[Tree], wanted: Sequence[Setting]) -> list[RunConfig]:
     return list({config.id: config for group in groups for config in group}.values())
 
 
-def in_groups(trees: Iterable[Tree], wanted: Sequence[Setting]) -> dict[str, list[RunConfig]]:
+def in_groups(trees: Iterable[_Tree], wanted: Sequence[Setting]) -> dict[str, list[RunConfig]]:
     """The same, by the values that are swept, `model.d=32, optimiser.lr=0.001`: runs of two groups are never averaged.
 
     Rules are told apart within a group, for that is what studies do.
@@ -95,7 +95,7 @@ def _label(chosen: Iterable[tuple[str, Any]], telling: Collection[str]) -> str:
     return ", ".join(f"{key}={shown(value)}" for key, value in chosen if key in telling)
 
 
-def _with(tree: Tree, changes: dict[str, Any], present: set[str]) -> Tree:
+def _with(tree: _Tree, changes: dict[str, Any], present: set[str]) -> _Tree:
     """Parts are chosen before their options are set."""
     tree = changed(tree, {key: value for key, value in changes.items() if key in SECTIONS})
     has = options(tree)
@@ -103,7 +103,7 @@ def _with(tree: Tree, changes: dict[str, Any], present: set[str]) -> Tree:
     return changed(tree, {key: v for key, v in changes.items() if key not in SECTIONS and key in has})
 
 
-def _with_more(labelled: Sequence[tuple[str, Tree]], setting: Setting) -> Iterator[tuple[str, Tree]]:
+def _with_more(labelled: Sequence[tuple[str, _Tree]], setting: Setting) -> Iterator[tuple[str, _Tree]]:
     part, _, option = setting.key.partition(".")
     for label, tree in labelled:
         there = tree.get(part, {})

@@ -20,12 +20,12 @@ from sonde.analysis.diagnosis.run_evidence import (
 )
 from sonde.analysis.diagnosis.task_faults import TASK_FAULTS
 from sonde.analysis.diagnosis.trained_faults import TRAINED_FAULTS
-from sonde.analysis.ended import complete
+from sonde.analysis.runs import complete
 from sonde.core.errors import SondeError, nearest
-from sonde.store.listing import find
+from sonde.store.files import Place
+from sonde.store.listing import find_run
 from sonde.store.load import load, load_some
-from sonde.store.place import Place
-from sonde.store.stored import Runs
+from sonde.store.run import Runs
 
 _TABLES = (TASK_FAULTS, LOOP_FAULTS, NETWORK_FAULTS, PACE_FAULTS, FLOW_SYMPTOMS, TRAINED_FAULTS)
 
@@ -93,7 +93,7 @@ def diagnose_store(root: Place, name: str | None) -> tuple[dict[str, Findings], 
 
     A trained run is compared with those of its recipe, so all of them are read.
     """
-    wanted = None if name is None else find(root, name)
+    wanted = None if name is None else find_run(root, name)
     known = load(root, metrics=())
     if not (known.runs or known.watched or known.broken):
         raise SondeError(

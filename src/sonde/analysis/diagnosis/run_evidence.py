@@ -15,7 +15,7 @@ import polars as pl
 
 from sonde.analysis.audit import RuleAudit, RunAudit
 from sonde.metrics import NONFINITE
-from sonde.store.stored import Run, WatchedRun
+from sonde.store.run import Run
 
 EARLY = 10  # the first steps, which are all measured
 FEWEST_STEPS = 100  # a run of fewer steps may be short, not faulty
@@ -409,7 +409,7 @@ def evidence_of_trained(run: Run, rows: pl.DataFrame, audited: Audited) -> RunEv
     )
 
 
-def evidence_of_watched(run: WatchedRun, rows: pl.DataFrame) -> RunEvidence:
+def evidence_of_watched(run: Run, rows: pl.DataFrame) -> RunEvidence:
     """The evidence of a watched run in a store."""
     own = rows.filter(pl.col("run") == run.id)
     steps = max(run.manifest.step or 0, 0 if own.is_empty() else int(str(own["step"].max())) + 1)

@@ -8,10 +8,10 @@ from typing import Any
 import polars as pl
 
 from sonde.core.errors import SondeError
+from sonde.store.folder import RunFolder
 from sonde.store.journal import read_watched
-from sonde.store.notices import tell
-from sonde.store.run import RunFolder
-from sonde.store.stored import Run, Runs, WatchedRun
+from sonde.store.listing import tell
+from sonde.store.run import Run, Runs
 
 UNDEFINED = "undefined"
 """What the reasons of undefined values stand under."""
@@ -29,12 +29,12 @@ class Point:
 
 def in_turn(
     stored: Runs, on_progress: Callable[[int, int], None] = lambda done, total: None
-) -> Iterator[tuple[Run | WatchedRun, pl.DataFrame]]:
+) -> Iterator[tuple[Run, pl.DataFrame]]:
     """Every run with its rows, of which one run's are in memory; a run that cannot be read is told and left out."""
-    runs: list[Run | WatchedRun] = [*stored.runs, *stored.watched]
+    runs = stored.every
     for done, run in enumerate(runs):
         on_progress(done, len(runs))
-        read = RunFolder.read if isinstance(run, Run) else read_watched
+        read = read_watched if run.is_watched else RunFolder.read
         try:
             _, rows = read(RunFolder(run.path))
         except SondeError as error:
@@ -66,14 +66,14 @@ def series_name(metric: str, layer: int | None, module: str | None) -> str:
     return metric if place is None else f"{metric}/{place}"
 
 
-def tags(run: Run | WatchedRun) -> dict[str, str]:
+def tags(run: Run) -> dict[str, str]:
     """What is known of a run beside its configuration."""
-    known: dict[str, Any] = {"run": run.id, "label": run.label, "state": run.standing.state}
+    known: dict[str, Any] = {"run": run.id, "label": run.label, "state": run.status.state}
     known |= {"epoch": run.manifest.epoch, "step": run.manifest.step, "message": run.manifest.message}
     return {key: str(value) for key, value in known.items() if value is not None}
 
 
-def started(run: Run | WatchedRun) -> float:
+def started(run: Run) -> float:
     """When the first session began, in seconds; rows have no times of their own.  0 where it is not recorded."""
     when = next((session.get("started") for session in run.manifest.sessions), None)
     try:

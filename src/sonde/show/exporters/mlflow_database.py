@@ -16,11 +16,11 @@ import sqlalchemy  # noqa: F401
 from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, RunTag
 
-from sonde.analysis.frame import settings
+from sonde.analysis.frame import run_settings
 from sonde.core.atomic import set_aside
 from sonde.core.flat_configs import shown
 from sonde.show.exporters.in_turn import UNDEFINED, in_turn, started, steps_of, tags
-from sonde.store.stored import Run, Runs, WatchedRun
+from sonde.store.run import Run, Runs
 
 T = TypeVar("T")
 
@@ -49,7 +49,7 @@ def write(stored: Runs, out: Path, on_progress: Callable[[int, int], None]) -> l
     return [path]
 
 
-def _write_run(client: Any, experiment: str, run: Run | WatchedRun, rows: Any) -> None:
+def _write_run(client: Any, experiment: str, run: Run, rows: Any) -> None:
     when, names, reasons = int(1000 * started(run)), Names(), Reasons()
     made = client.create_run(experiment, start_time=when, run_name=run.id).info.run_id
 
@@ -62,7 +62,9 @@ def _write_run(client: Any, experiment: str, run: Run | WatchedRun, rows: Any) -
                 yield Metric(name, math.nan if point.reason else point.value, when, step)
 
     parameters = Names()
-    for batch in _batches((Param(parameters.of(key), shown(v)) for key, v in settings(run).items()), OTHERS_A_BATCH):
+    for batch in _batches(
+        (Param(parameters.of(key), shown(v)) for key, v in run_settings(run).items()), OTHERS_A_BATCH
+    ):
         client.log_batch(made, params=batch)
     for batch in _batches(metrics(), METRICS_A_BATCH):
         client.log_batch(made, metrics=batch)

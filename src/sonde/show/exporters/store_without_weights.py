@@ -4,14 +4,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from sonde.core.errors import SondeError
-from sonde.store.notices import tell
+from sonde.store.listing import tell
 from sonde.store.publish import publish
-from sonde.store.stored import Run, Runs, WatchedRun
+from sonde.store.run import Runs
 
 
 def write(stored: Runs, out: Path, on_progress: Callable[[int, int], None]) -> list[Path]:
     """A folder for each run that has ended; the others are named."""
-    runs: list[Run | WatchedRun] = [*stored.runs, *stored.watched]
+    runs = stored.every
     others = {path.name for path in out.iterdir() if path.is_dir()} - {run.id for run in runs}
     if others:
         raise SondeError(f"{out} holds {min(others)}, which is not in this export: choose another --out")

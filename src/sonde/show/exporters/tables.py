@@ -8,11 +8,11 @@ from typing import BinaryIO
 import polars as pl
 from polars.io.plugins import register_io_source
 
-from sonde.analysis.frame import beside, lines, whole_lines
+from sonde.analysis.frame import run_table, whole_run_table, with_columns_of_runs
 from sonde.core.atomic import set_aside
 from sonde.metrics.rows import SCHEMA, WATCHED
 from sonde.show.exporters.in_turn import in_turn
-from sonde.store.stored import Runs
+from sonde.store.run import Runs
 
 Progress = Callable[[int, int], None]
 Sink = Callable[[pl.LazyFrame, BinaryIO], object]
@@ -60,13 +60,13 @@ def _write(stored: Runs, out: Path, suffix: str, sink: Sink, on_progress: Progre
         runs.open("wb") as of_runs,
     ):
         sink(_streamed(stored, on_progress), of_rows)
-        sink(whole_lines(stored).lazy(), of_runs)
+        sink(whole_run_table(stored).lazy(), of_runs)
     return paths
 
 
 def _streamed(stored: Runs, on_progress: Progress) -> pl.LazyFrame:
     """The frame of all runs, of which one run's rows are in memory."""
-    known = lines(stored)
+    known = run_table(stored)
     schema = WATCHED if stored.watched else SCHEMA
     nothing = pl.DataFrame(schema=schema)
 
@@ -74,6 +74,8 @@ def _streamed(stored: Runs, on_progress: Progress) -> pl.LazyFrame:
         columns: list[str] | None, predicate: pl.Expr | None, most: int | None, size: int | None
     ) -> Iterator[pl.DataFrame]:
         for run, rows in in_turn(stored, on_progress):
-            yield beside(pl.concat([nothing, rows], how="diagonal"), known.filter(pl.col("run") == run.id))
+            yield with_columns_of_runs(
+                pl.concat([nothing, rows], how="diagonal"), known.filter(pl.col("run") == run.id)
+            )
 
-    return register_io_source(batches, schema=beside(nothing, known).schema)
+    return register_io_source(batches, schema=with_columns_of_runs(nothing, known).schema)

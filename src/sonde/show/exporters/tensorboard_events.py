@@ -17,11 +17,11 @@ from tensorboard.plugins.scalar import metadata as scalar
 from tensorboard.plugins.text import metadata as text
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from sonde.analysis.frame import settings
+from sonde.analysis.frame import run_settings
 from sonde.core.atomic import set_aside, sweep
 from sonde.core.flat_configs import shown
 from sonde.show.exporters.in_turn import UNDEFINED, Point, in_turn, started, steps_of, tags
-from sonde.store.stored import Run, Runs, WatchedRun
+from sonde.store.run import Run, Runs
 
 SMALLEST, LARGEST = 2.0**-126, (2 - 2.0**-23) * 2.0**127  # normal numbers of 32 bits
 STATUS = {"complete": api_pb2.STATUS_SUCCESS, "unfinished": api_pb2.STATUS_RUNNING}
@@ -46,10 +46,10 @@ def write(stored: Runs, out: Path, on_progress: Callable[[int, int], None]) -> l
     return paths
 
 
-def _events(run: Run | WatchedRun, rows: Any) -> Iterator[Event]:
+def _events(run: Run, rows: Any) -> Iterator[Event]:
     yield Event(file_version="brain.Event:2")
     begin = plugin_data_pb2.SessionStartInfo(group_name=run.id, start_time_secs=started(run))
-    for key, value in (settings(run) | {f"sonde.{key}": value for key, value in tags(run).items()}).items():
+    for key, value in (run_settings(run) | {f"sonde.{key}": value for key, value in tags(run).items()}).items():
         _set(begin.hparams[key], value)
     yield _session(hparams.SESSION_START_INFO_TAG, session_start_info=begin)
     described: set[str] = set()

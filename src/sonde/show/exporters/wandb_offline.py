@@ -10,7 +10,7 @@ import wandb
 from sonde.core.atomic import ASIDE, aside_mark
 from sonde.core.errors import SondeError
 from sonde.show.exporters.in_turn import UNDEFINED, Point, in_turn, steps_of, tags
-from sonde.store.stored import Run, Runs
+from sonde.store.run import Runs
 
 REFUSED = set("/\\#?%:;,'\"")  # signs that an id of W&B has not
 LONGEST_ID = 64
@@ -31,7 +31,7 @@ def write(stored: Runs, out: Path, on_progress: Callable[[int, int], None]) -> l
 def _offline_runs(stored: Runs, aside: Path, on_progress: Callable[[int, int], None]) -> Iterator[Path]:
     """The folders as the package writes them, each complete when it is handed out."""
     for run, rows in in_turn(stored, on_progress):
-        config = run.complete_config if isinstance(run, Run) else run.about
+        config = run.about if run.is_watched else run.complete_config
         log = wandb.init(
             project=PROJECT,
             dir=aside,
@@ -39,7 +39,7 @@ def _offline_runs(stored: Runs, aside: Path, on_progress: Callable[[int, int], N
             if len(run.id) <= LONGEST_ID and not REFUSED & set(run.id)
             else hashlib.sha256(run.id.encode()).hexdigest()[:LONGEST_ID],
             name=run.id,
-            job_type="watched" if not isinstance(run, Run) else "trained",
+            job_type="watched" if run.is_watched else "trained",
             config={**config, "sonde": tags(run)},
             settings=_settings(),
         )

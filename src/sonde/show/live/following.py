@@ -3,21 +3,18 @@
 import copy
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
 
 import polars as pl
 
 from sonde.core.errors import SondeError
 from sonde.metrics.rows import empty
 from sonde.show.live.held_rows import HeldRows
+from sonde.store.folder import RunFolder
 from sonde.store.journal import journal_name
 from sonde.store.listing import stamps
 from sonde.store.load import load_some
-from sonde.store.run import ENDED, RunFolder
-from sonde.store.stored import Run, Runs, WatchedRun
-
-R = TypeVar("R", bound=Run | WatchedRun)
-
+from sonde.store.run import Run, Runs
+from sonde.store.schemas import ENDED
 
 MOST_ROWS = 300_000  # of all watched runs; of a run with more than its share, steps are left out
 
@@ -46,7 +43,7 @@ class Following:
             self._read_again(id)
         self.stamps = present
         before = self._words
-        self._words = {run.id: run.standing.words for run in self._open()}
+        self._words = {run.id: run.status.words for run in self._open()}
         return bool(changed or gone or before != self._words)
 
     @property
@@ -70,11 +67,11 @@ class Following:
             return {}
         present = stamps(self.root) or {}
         for run in self._open():
-            if run.id in present and isinstance(run, WatchedRun):
+            if run.id in present and run.is_watched:
                 present[run.id] += f"|{_size(self.root / run.id / journal_name(run.manifest))}"
         return present
 
-    def _open(self) -> list[Run | WatchedRun]:
+    def _open(self) -> list[Run]:
         """Runs that have not ended."""
         return [
             _afresh(run) for known in self._read.values() for run in every(known) if run.manifest.state not in ENDED
@@ -104,15 +101,15 @@ class Following:
         return replace(known, rows=rows, watched=[replace(run, manifest=manifest)])
 
 
-def every(stored: Runs) -> list[Run | WatchedRun]:
+def every(stored: Runs) -> list[Run]:
     """Trained and watched runs."""
     return [*stored.runs, *stored.watched]
 
 
-def _afresh(run: R) -> R:
+def _afresh(run: Run) -> Run:
     """The run without what it remembers of how it stood."""
     again = copy.copy(run)
-    vars(again).pop("standing", None)
+    vars(again).pop("status", None)
     return again
 
 

@@ -7,8 +7,9 @@ from typing import Any
 import polars as pl
 
 from sonde.metrics.rows import WATCHED
+from sonde.store.folder import RunFolder
 from sonde.store.journal import part_files, read_watched
-from sonde.store.run import Manifest, RunFolder
+from sonde.store.schemas import Manifest
 
 FIRST = 10  # steps that are always kept
 FEWEST = 100  # rows for which there is always room

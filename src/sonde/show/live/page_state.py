@@ -21,7 +21,7 @@ from sonde.show.report.parts import Contents
 from sonde.show.report.pictures import Pictures
 from sonde.show.report.runs import run_lines
 from sonde.show.report.watched import WatchedPart, packed_run, watched_data, watched_parts
-from sonde.store.stored import Runs
+from sonde.store.run import Runs
 
 MOST_VALUES = 300_000  # of watched runs; of a run with more, steps are left out
 NOTHING = Runs(empty(), [])
@@ -103,6 +103,6 @@ class PageState:
 
 def _states(stored: Runs) -> list[list[Any]]:
     """How many runs are in each state, those first that need somebody."""
-    counted: Counter[str] = Counter(run.standing.state for run in every(stored))
+    counted: Counter[str] = Counter(run.status.state for run in every(stored))
     counted["broken"] = len(stored.broken)
     return [[state, counted[state]] for state in (*ORDER, "broken") if counted[state]]

@@ -8,7 +8,7 @@ from sonde.core.errors import SondeError
 from sonde.show.live.feed import Feed
 from sonde.show.live.following import Following
 from sonde.show.live.page_state import PageState
-from sonde.store.notices import tell
+from sonde.store.listing import tell
 
 LOOK, MOST = 0.2, 1.0  # seconds between two looks; ten times what a look takes, but no more than this
 REST = 2.0  # seconds between two thoughts, or three times what a thought takes

@@ -1,15 +1,12 @@
 """Gather what a report says from a store: studies, audit, runs, and what is left out."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 
 import sonde
 from sonde.analysis.audit import AuditCache
-from sonde.config import RunConfig, to_tree
-from sonde.core.flat_configs import differences, recipe_of
-from sonde.core.run_ids import digest
 from sonde.show.report.answers import answer
 from sonde.show.report.audits import audit_part
 from sonde.show.report.glossary import glossary
@@ -18,9 +15,9 @@ from sonde.show.report.parts import Contents, Section
 from sonde.show.report.runs import run_lines
 from sonde.show.report.sweeps import sweep
 from sonde.show.report.watched import watched_parts
-from sonde.store.stored import Run, Runs
-from sonde.studies import STUDIES, Study
-from sonde.studies.study import Gathered, NoRuns, gather
+from sonde.store.run import Run, Runs
+from sonde.studies import STUDIES
+from sonde.studies.study import Gathered, WantedRuns, differences_to, gather, study_recipes
 
 SCALES = ("quick", "full")
 
@@ -64,7 +61,8 @@ class _Part:
     name: str
     scale: str
     gathered: Gathered
-    wanted: Sequence[RunConfig]  # those with the seeds that are stored
+    wanted: WantedRuns  # with the seeds that are stored
+    left_out: dict[str, str]  # runs that are wanted and not complete → why
 
     @cached_property
     def runs(self) -> frozenset[str]:
@@ -74,23 +72,26 @@ class _Part:
 def _parts(stored: Runs, source: str, judge: AuditCache) -> list[_Part]:
     seeds: dict[str, set[int]] = {}
     for run in stored.runs:
-        seeds.setdefault(recipe_of(run.config), set()).add(run.config["seed"])
+        seeds.setdefault(run.recipe, set()).add(run.seed)
     found = []
-    for name, study in STUDIES.items():
-        recipes = {scale: _recipes(study, scale) for scale in SCALES}
-        same = recipes["quick"] == recipes["full"]
+    for name, study in STUDIES.items() if seeds else ():
+        same = study_recipes(study, "quick").keys() == study_recipes(study, "full").keys()
         for scale in SCALES[:1] if same else SCALES:
-            stored_seeds = {seed for known in recipes[scale] for seed in seeds.get(known, ())}
-            configs = study.configs(scale, sorted(stored_seeds))
-            try:
-                beside = study.beside(scale, sorted(stored_seeds))
-                gathered = gather(stored, configs, source, judge, guests=True, beside=beside)
-            except NoRuns:
+            known = {seed for key in study_recipes(study, scale) for seed in seeds.get(key, ())}
+            wanted = WantedRuns.of_study(study, scale, known)
+            if not wanted.complete(stored):
                 continue
-            present = {run.config["seed"] for run in gathered.stored.runs}
-            wanted = [config for config in configs if config.seed in present]
+            beside = WantedRuns.of_study(study, scale, known, beside=True)
+            gathered = gather(stored, wanted, source, judge, plugins=True, beside=beside)
+            present = {run.seed for run in gathered.stored.runs}
+            wanted = WantedRuns.of_study(study, scale, known & present)
             words = "quick and full scale, the same recipe" if same else f"{scale} scale"
-            found.append(_Part(name=name, scale=words, gathered=gathered, wanted=wanted))
+            left_out = {
+                run.id: gathered.left_out[run.id]
+                for run in stored.runs
+                if run.id in gathered.left_out and run in wanted
+            }
+            found.append(_Part(name=name, scale=words, gathered=gathered, wanted=wanted, left_out=left_out))
     return found
 
 
@@ -105,18 +106,9 @@ def _section(part: _Part) -> Section:
         answer=answer(part.name, gathered, findings),
         evidence=gathered.evidence,
         wanted=len(part.wanted),
-        left_out=_incomplete(gathered, part.wanted),
+        left_out=part.left_out,
         beside=[run.id for run in gathered.beside.runs],
     )
-
-
-def _recipes(study: Study, scale: str) -> set[str]:
-    return {recipe_of(to_tree(config)) for config in study.configs(scale, [0])}
-
-
-def _incomplete(gathered: Gathered, wanted: Sequence[RunConfig]) -> dict[str, str]:
-    ids = {config.id for config in wanted}
-    return {run: why for run, why in gathered.left_out.items() if run in ids}
 
 
 def _without_shared(parts: Sequence[_Part]) -> tuple[list[_Part], list[str]]:
@@ -138,25 +130,20 @@ class _Nearest:
     """Why a run is in no study: what it lacks of the one it is nearest to.  Every recipe is looked at once."""
 
     def __init__(self) -> None:
-        self.candidates = [
-            (name, scale, config)
-            for name, study in STUDIES.items()
-            for scale in SCALES
-            for config in study.configs(scale, [0])
-        ]
-        self.known: dict[str, tuple[list[str], str, str, RunConfig]] = {}
+        self.known: dict[str, tuple[list[str], str, str, str]] = {}
 
     def __call__(self, run: Run) -> str:
-        key = recipe_of(run.config)
-        if key not in self.known:
+        if run.recipe not in self.known:
             found = [
-                (differences(run.config, to_tree(config)), name, scale, config)
-                for name, scale, config in self.candidates
+                (differences_to(run, key, tree), name, scale, key)
+                for name, study in STUDIES.items()
+                for scale in SCALES
+                for key, tree in study_recipes(study, scale).items()
             ]
-            self.known[key] = min(found, key=lambda entry: len(entry[0]))
-        telling, name, scale, config = self.known[key]
-        if not telling and replace(config, seed=run.config["seed"]).digest == digest(run.config):
-            why = f" ({run.standing.why})" if run.standing.why else ""
-            return f"{name} ({scale} scale) leaves it out: it is {run.standing.state}{why}"
+            self.known[run.recipe] = min(found, key=lambda entry: len(entry[0]))
+        telling, name, scale, key = self.known[run.recipe]
+        if key == run.recipe:
+            why = f" ({run.status.why})" if run.status.why else ""
+            return f"{name} ({scale} scale) leaves it out: it is {run.status.state}{why}"
         why = ", ".join(telling) or "its configuration is the same, but it is stored under another id"
         return f"it belongs to no study; nearest is {name} ({scale} scale): {why}"

@@ -9,7 +9,7 @@ from sonde.core.errors import SondeError
 from sonde.core.flat_configs import belongs, differing, shown
 from sonde.show.report.parts import AuditPart, AuditSentence, AuditTable
 from sonde.show.report.runs import network_of
-from sonde.store.stored import Runs
+from sonde.store.run import Runs
 
 
 def audit_part(stored: Runs, judge: AuditCache) -> AuditPart:

@@ -4,13 +4,13 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from sonde.analysis.audit import AuditCache, RecipeAudit, audit
-from sonde.analysis.ended import lines
 from sonde.analysis.evidence import Evidence
+from sonde.analysis.runs import evidence_lines
 from sonde.core.errors import SondeError
 from sonde.show.report.answers import of_recipe, of_settings
 from sonde.show.report.audits import labels, network_in, task_of
 from sonde.show.report.parts import Answer, Section
-from sonde.store.stored import Runs
+from sonde.store.run import Runs
 
 MOST_DRAWN = 4  # recipes with figures; the charts have all of them
 
@@ -52,7 +52,7 @@ def _answer(recipes: Sequence[RecipeAudit], names: Sequence[str], stored: Runs) 
 
 def _section(recipe: RecipeAudit, what: str, task: str, stored: Runs, source: str, place: int) -> Section:
     ids = {run for rule in recipe.rules for run in rule.ids}
-    runs = lines([run for run in stored.runs if run.id in ids])
+    runs = evidence_lines([run for run in stored.runs if run.id in ids])
     rows = stored.rows.join(runs.select("run"), on="run", how="semi")
     return Section(
         study="own runs",

@@ -4,11 +4,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sonde.analysis.configurations import Kind, kinds
-from sonde.analysis.levels import levels, options_of
+from sonde.analysis.runs import Recipe, by_recipe, levels, options_of
 from sonde.core.flat_configs import Flat, identity, told_apart, without
 from sonde.core.formatting import network
-from sonde.store.stored import Run
+from sonde.store.run import Run
 
 MOST_RUNS = 300  # with a line in the charts and in the table
 FEWEST_RUNS = 30  # of these, however much they measured
@@ -51,8 +50,8 @@ class RunLine:
 
 def run_lines(runs: Sequence[Run], studies: dict[str, list[str]]) -> list[RunLine]:
     """The runs by family: those that differ in nothing but network, rule and seed."""
-    families: dict[str, list[Kind]] = {}
-    for kind in kinds(runs):
+    families: dict[str, list[Recipe]] = {}
+    for kind in by_recipe(runs):
         families.setdefault(identity(_family(kind)), []).append(kind)
     titles = _titles(families)
     lines: dict[str, RunLine] = {}
@@ -70,11 +69,11 @@ def run_lines(runs: Sequence[Run], studies: dict[str, list[str]]) -> list[RunLin
     ]
 
 
-def _family(kind: Kind) -> Flat:
+def _family(kind: Recipe) -> Flat:
     return without(kind.flat, ("model", "rule"))
 
 
-def _titles(families: dict[str, list[Kind]]) -> dict[str, str]:
+def _titles(families: dict[str, list[Recipe]]) -> dict[str, str]:
     """Task and length; where that does not tell families apart, the fields that do."""
 
     def short(run: Run) -> str:
@@ -100,15 +99,15 @@ def _line(run: Run, family: str, of_network: str, of_rule: str, studies: Sequenc
         epoch=manifest.epoch,
         epochs=config["epochs"],
         depth=run.about["depth"],
-        state=run.standing.state,
-        message=run.standing.why,
+        state=run.status.state,
+        message=run.status.why,
         seconds=manifest.seconds,
         sessions=[_session(session) for session in manifest.sessions],
         studies=studies,
     )
 
 
-def _options(members: Sequence[Kind], factor: str, label: Callable[[Run], str]) -> dict[tuple[int, str], str]:
+def _options(members: Sequence[Recipe], factor: str, label: Callable[[Run], str]) -> dict[tuple[int, str], str]:
     """By kind and label: the options that tell a network or rule from its namesakes; none where labels do."""
     namesakes: dict[str, dict[int, Flat]] = {}
     for index, kind in enumerate(members):

@@ -6,16 +6,16 @@ from typing import Any
 
 import polars as pl
 
-from sonde.analysis.configurations import all_described
+from sonde.analysis.runs import flat_configs
 from sonde.core.flat_configs import differing, shown
 from sonde.show.report.charts import DIGITS, Charted, offered
 from sonde.show.report.parts import Sweep
-from sonde.store.stored import Run
+from sonde.store.run import Run
 
 
 def sweep(runs: Sequence[Run], rows: pl.DataFrame) -> Sweep:
     """Every key but the seed in which the runs differ, the value of each run, and its metrics after its last epoch."""
-    flats = all_described(runs)
+    flats = flat_configs(runs)
     keys = [key for key in differing(flats.values()) if key != "seed"]
     levels: dict[str, list[Any]] = {key: [] for key in keys}
     places: dict[str, dict[str, int]] = {key: {} for key in keys}

@@ -12,7 +12,7 @@ from sonde.core.formatting import listed
 from sonde.metrics import WATCHED, Metric
 from sonde.show.report.charts import index_in
 from sonde.show.report.runs import place_of
-from sonde.store.stored import Runs, WatchedRun
+from sonde.store.run import Run, Runs
 
 MOST_VALUES = 1_200_000  # numbers in a page; of a run with more, steps are left out
 FEWEST_STEPS = 12  # of a run that are shown in any case
@@ -43,25 +43,23 @@ class WatchedPart:
 Findings = Sequence[Mapping[str, Any]] | None
 
 
-def diagnosed(run: WatchedRun, rows: pl.DataFrame) -> Findings:
+def diagnosed(run: Run, rows: pl.DataFrame) -> Findings:
     """What is wrong with a run."""
     return [finding.as_dict() for finding in diagnose(evidence_of_watched(run, rows))]
 
 
-def watched_parts(
-    stored: Runs, findings: Callable[[WatchedRun, pl.DataFrame], Findings] = diagnosed
-) -> list[WatchedPart]:
+def watched_parts(stored: Runs, findings: Callable[[Run, pl.DataFrame], Findings] = diagnosed) -> list[WatchedPart]:
     """Every watched run, the newest first."""
     return [
         _part(run, stored.rows.filter(pl.col("run") == run.id), findings) for run in reversed(_by_time(stored.watched))
     ]
 
 
-def _by_time(runs: Sequence[WatchedRun]) -> list[WatchedRun]:
+def _by_time(runs: Sequence[Run]) -> list[Run]:
     return sorted(runs, key=lambda run: str((run.manifest.sessions or [{}])[0].get("started", "")))
 
 
-def _part(run: WatchedRun, rows: pl.DataFrame, findings: Callable[[WatchedRun, pl.DataFrame], Findings]) -> WatchedPart:
+def _part(run: Run, rows: pl.DataFrame, findings: Callable[[Run, pl.DataFrame], Findings]) -> WatchedPart:
     facts = run.facts
     session = (run.manifest.sessions or [{}])[0]
     steps = run.manifest.step if run.manifest.state != "unfinished" else len(rows) and int(str(rows["step"].max()))
@@ -75,8 +73,8 @@ def _part(run: WatchedRun, rows: pl.DataFrame, findings: Callable[[WatchedRun, p
         id=run.id,
         label=run.label,
         about="; ".join(about) + ".",
-        state=run.standing.state,
-        message=run.standing.why,
+        state=run.status.state,
+        message=run.status.why,
         remarks=[*_nonfinite(rows), *_remarks(facts)],
         types={module["name"]: module.get("type", "") for module in facts.get("modules", [])},
         rows=rows,
