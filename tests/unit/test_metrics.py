@@ -30,7 +30,7 @@ from sonde.metrics.probes import PROBES
 from sonde.metrics.rows import WATCHED as ROWS
 from sonde.plugins import OURS
 from sonde.show.report.charts import offered
-from sonde.show.report.watched import MODULES, PARAMETERS
+from sonde.show.report.watched import OF_MODULES, OF_PARAMETERS
 
 ROOT = Path(__file__).parents[2]
 SOURCE = Path(sonde.__file__).parent
@@ -129,8 +129,8 @@ def test_charts_offer_what_the_table_says() -> None:
         assert found[name].layered == (metric.axis != "network")
     assert (found["growth"].index, found["rho"].index) == ("block", "layer")
     assert found["rho/null"].label == TRAINED["rho"].label
-    assert {metric.axis for metric in MODULES} == {"module"}
-    assert {metric.axis for metric in PARAMETERS} == {"parameter"}
+    assert {metric.axis for metric in OF_MODULES} == {"module"}
+    assert {metric.axis for metric in OF_PARAMETERS} == {"parameter"}
 
 
 def test_explanations_say_what_the_table_says() -> None:

@@ -14,11 +14,13 @@ from conftest import Sonde
 from sonde.metrics.rows import WATCHED
 from sonde.observe.watch import watch
 from sonde.show.report import watched as reporting
-from sonde.show.report.watched import WatchedPart, sampled, watched_data
+from sonde.show.report.watched import WatchedSection, sampled_steps, watched_data
+from sonde.store.run import Manifest
+from sonde.store.stored import WatchedRun
 from watch_programs import Transformer, tokens
 
 
-def part(rows: list[tuple[object, ...]]) -> WatchedPart:
+def section(rows: list[tuple[object, ...]]) -> WatchedSection:
     frame = pl.DataFrame(
         [
             ("r", None, step, layer, metric, value, reason is None, reason, 4, module)
@@ -27,16 +29,9 @@ def part(rows: list[tuple[object, ...]]) -> WatchedPart:
         schema=WATCHED,
         orient="row",
     )
-    return WatchedPart(
-        id="r",
-        label="net",
-        about="",
-        state="complete",
-        message=None,
-        remarks=[],
-        types={"a": "Linear"},
-        rows=frame,
-    )
+    run = WatchedRun(id="r", about={"label": "net"}, manifest=Manifest(state="complete"), path=Path("runs/r"))
+    vars(run)["facts"] = {"modules": [{"name": "a", "type": "Linear"}]}
+    return WatchedSection(run=run, rows=frame, about="", remarks=[], findings=None)
 
 
 def test_values_stand_at_their_module_and_step_and_reasons_beside_them() -> None:
@@ -49,30 +44,30 @@ def test_values_stand_at_their_module_and_step_and_reasons_beside_them() -> None
         (0, None, "loss", 0.5, None, None),
         (1, None, "loss", 0.4, None, None),
     ]
-    (run,) = watched_data([part(rows)])["runs"]
+    (run,) = watched_data([section(rows)])["runs"]
     assert run["steps"] == [0, 25]
     assert run["modules"] == [{"name": "a", "type": "Linear"}, {"name": "b", "type": ""}]
     (metric,) = run["of_modules"]
     assert metric["v"] == [[1.0, 1.2346], [2.0, None]]
     assert metric["w"] == [(1, 1, 0)]
-    assert watched_data([part(rows)])["reasons"] == ["it broke"]
+    assert watched_data([section(rows)])["reasons"] == ["it broke"]
     assert run["of_parameters"][0]["v"] == [[5.0, None]]
     assert run["loss"] == {"steps": [0, 1], "v": [0.5, 0.4], "w": []}
 
 
 def test_of_too_many_steps_the_first_ten_and_the_last_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     steps = [*range(10), *range(25, 5000, 25)]
-    kept = sampled(steps, 40)
+    kept = sampled_steps(steps, 40)
     assert 30 < len(kept) <= 40
     assert kept[:10] == list(range(10))
     assert kept[-1] == 4975
-    assert sampled(steps, 1000) == steps
-    assert {len(sampled(steps, most)) <= most for most in range(2, 200)} == {True}
-    grown = sampled([*steps, 5000], 40)
+    assert sampled_steps(steps, 1000) == steps
+    assert {len(sampled_steps(steps, most)) <= most for most in range(2, 200)} == {True}
+    grown = sampled_steps([*steps, 5000], 40)
     assert set(kept) - set(grown) <= {4975}, "a run that grows keeps what it was shown with"
-    monkeypatch.setattr(reporting, "MOST_VALUES", 8 * 20)
+    monkeypatch.setattr(reporting, "MOST_WATCHED_VALUES", 8 * 20)
     rows = [(step, 0, "out_rms", 1.0, None, "a") for step in steps]
-    (run,) = watched_data([part(rows)])["runs"]
+    (run,) = watched_data([section(rows)])["runs"]
     assert 12 < len(run["steps"]) <= 20
     assert run["watched"] == len(steps)
 

@@ -1,4 +1,4 @@
-"""Stored runs one after the other, as formats of single series want them: names, points, configuration, times."""
+"""Stored runs one after the other, for formats of single series: names, points, tags and times."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,8 +13,12 @@ from sonde.store.notices import tell
 from sonde.store.run import RunFolder
 from sonde.store.stored import Run, Runs, WatchedRun
 
-UNDEFINED = "undefined"
-"""What the reasons of undefined values stand under."""
+AnyRun = Run | WatchedRun
+Progress = Callable[[int, int], None]
+"""Called with how many runs are done, and how many there are."""
+
+REASON_PREFIX = "undefined"
+"""The reasons of undefined values are exported under this prefix."""
 
 
 @dataclass(frozen=True)
@@ -27,14 +31,17 @@ class Point:
     reason: str | None
 
 
-def in_turn(
-    stored: Runs, on_progress: Callable[[int, int], None] = lambda done, total: None
-) -> Iterator[tuple[Run | WatchedRun, pl.DataFrame]]:
-    """Every run with its rows, of which one run's are in memory; a run that cannot be read is told and left out."""
-    runs: list[Run | WatchedRun] = [*stored.runs, *stored.watched]
+def runs_with_rows(
+    stored: Runs, on_progress: Progress = lambda done, total: None
+) -> Iterator[tuple[AnyRun, pl.DataFrame]]:
+    """Every run with its rows; the rows of one run are in memory at a time.
+
+    A run that cannot be read is left out, with a notice.
+    """
+    runs: list[AnyRun] = [*stored.runs, *stored.watched]
     for done, run in enumerate(runs):
         on_progress(done, len(runs))
-        read = RunFolder.read if isinstance(run, Run) else read_watched
+        read = read_watched if is_watched(run) else RunFolder.read
         try:
             _, rows = read(RunFolder(run.path))
         except SondeError as error:
@@ -44,8 +51,13 @@ def in_turn(
     on_progress(len(runs), len(runs))
 
 
+def is_watched(run: AnyRun) -> bool:
+    """Whether the run has no configuration: Sonde watched it and did not train it."""
+    return getattr(run, "config", None) is None
+
+
 def steps_of(rows: pl.DataFrame) -> Iterator[tuple[int, int | None, list[Point]]]:
-    """Step, epoch and all that was measured then, in the order of steps."""
+    """(step, epoch, all points measured then), in the order of steps."""
     names = [name for name in ("step", "epoch", "metric", "layer", "module", "value", "reason") if name in rows.columns]
     here: list[Point] = []
     at: tuple[int, int | None] | None = None
@@ -61,20 +73,20 @@ def steps_of(rows: pl.DataFrame) -> Iterator[tuple[int, int | None, list[Point]]
 
 
 def series_name(metric: str, layer: int | None, module: str | None) -> str:
-    """`test_acc`, `hidden_norm/layer_3`, `out_rms/encoder.0`: tools group by what stands before the stroke."""
+    """`test_acc`, `hidden_norm/layer_3`, `out_rms/encoder.0`: tools group by the part before the slash."""
     place = module if module is not None else None if layer is None else f"layer_{layer}"
     return metric if place is None else f"{metric}/{place}"
 
 
-def tags(run: Run | WatchedRun) -> dict[str, str]:
+def tags(run: AnyRun) -> dict[str, str]:
     """What is known of a run beside its configuration."""
     known: dict[str, Any] = {"run": run.id, "label": run.label, "state": run.standing.state}
     known |= {"epoch": run.manifest.epoch, "step": run.manifest.step, "message": run.manifest.message}
     return {key: str(value) for key, value in known.items() if value is not None}
 
 
-def started(run: Run | WatchedRun) -> float:
-    """When the first session began, in seconds; rows have no times of their own.  0 where it is not recorded."""
+def started(run: AnyRun) -> float:
+    """When the first session began, in seconds since 1970; 0 where it is not recorded.  Rows have no times."""
     when = next((session.get("started") for session in run.manifest.sessions), None)
     try:
         return datetime.fromisoformat(str(when)).timestamp()
