@@ -11,18 +11,8 @@ from sonde.core.html_parts import asset, colour_variables, content_policy, joine
 from sonde.show.figures.style import COLOR
 
 ENGINE = (
-    "random",
-    "linear",
-    "functions",
-    "network",
-    "rules",
-    "optimisers",
-    "tasks",
-    "theory",
-    "measure",
-    "trainer",
-    "exchange",
-    "worker",
+    *("random", "linear", "functions", "network", "rules", "optimisers"),
+    *("tasks", "theory", "measure", "trainer", "exchange", "worker"),
 )
 """Scripts of the worker, in the order in which they are joined."""
 

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from sonde.studies.study import Gathered, StudyFinding
 
 HARDLY = 5.0
-"""Points of BP over frozen blocks: where there are fewer, depth hardly matters, and no rule can show much."""
+"""Points of BP over frozen blocks.  With fewer, depth hardly matters, and no rule can show much."""
 
+ONE_SEED = "n = 1 seed"
 LACKING = "whether depth earns it takes runs with frozen blocks beside them"
 
 MOST_LISTED = 5  # names in a sentence
@@ -114,16 +115,16 @@ def _learned(status: Mapping[str, list[tuple[str, float]]], n: int) -> str:
 
 
 def _sure_of_losses(dots: Sequence[Dots], status: Mapping[str, list[tuple[str, float]]]) -> str:
-    n = sorted({len(one.values) for one in dots})
+    seeds = _n_seeds(len(one.values) for one in dots)
     learned = [loss for _, loss in status.get("learned", [])]
     others = [loss for words, some in status.items() if words != "learned" for _, loss in some]
     gap = ""
     if learned and others and 0 < max(learned) < min(others):
         gap = f"; the others end at {number(min(others) / max(learned))} times its loss or more"
         gap = gap if len(learned) == 1 else gap.replace("its loss", "the loss of those that learned")
-    if n == [1]:
-        return f"n = 1 seed each: there is no interval, and another seed may tell otherwise{gap}."
-    return f"n = {_span(n)} seeds each, every one of them a dot{gap}."
+    if seeds == ONE_SEED:
+        return f"{seeds} each: there is no interval, and another seed may tell otherwise{gap}."
+    return f"{seeds} each, every one of them a dot{gap}."
 
 
 # ── which rules train depth ─────────────────────────────────────────────────────────────────────────
@@ -185,10 +186,9 @@ def of_settings(recipes: Sequence[RecipeAudit], names: Sequence[str], runs: Mapp
     about = runs[found[0][1].ids[0]].about
     (best, first), (worst, last) = found[0], found[-1]
     shown = found[:MOST_SETTINGS]
-    n = sorted({rule.scalar("test_acc").n for _, rule in found})
     sentence = f"On {about['task_label']} the best of {len(found)} settings is {best}: {_accuracy(first)}"
     sentence += f"; the last is {worst}: {_accuracy(last)}." if len(found) > 1 else "."
-    sure = f"n = {_span(n)} seed{'s' * (n != [1])} each"
+    sure = f"{_n_seeds(rule.scalar('test_acc').n for _, rule in found)} each"
     if len(found) > 1:
         sure += f"; {best} over {found[1][0]}: {_difference(first, found[1][1])}"
     if len(shown) < len(found):
@@ -271,9 +271,8 @@ def _with_points(rules: Sequence[RuleAudit]) -> str:
 
 
 def _sure_of_points(rules: Sequence[RuleAudit], undecided: Sequence[RuleAudit]) -> str:
-    n = sorted({rule.margin.points.n for rule in rules})
-    seeds = f"n = {_span(n)} seed{'s' * (n != [1])}"
-    if n == [1]:
+    seeds = _n_seeds(rule.margin.points.n for rule in rules)
+    if seeds == ONE_SEED:
         return f"{seeds}: there is no interval, so nothing is decided; two seeds or more decide."
     confidence = f"{100 * rules[0].thresholds.confidence:g} %"
     decided = f"{seeds}. A rule counts where the {confidence} interval of its points over frozen blocks excludes 0"
@@ -292,8 +291,7 @@ def _ranking(where: str, ordered: Sequence[RuleAudit]) -> tuple[str, str]:
         return f"{rule.label} reaches {accuracy(rule.scalar('test_acc').mean)}"
 
     first, *rest = ordered
-    n = sorted({rule.scalar("test_acc").n for rule in ordered})
-    seeds = f"n = {_span(n)} seed{'s' * (n != [1])}"
+    seeds = _n_seeds(rule.scalar("test_acc").n for rule in ordered)
     if not rest:
         return (
             f"{where} {said(first)}.",
@@ -325,14 +323,13 @@ def of_streams(gathered: "Gathered", findings: Sequence["StudyFinding"]) -> Stud
     if not dots:
         return None
     grown = [one.label for one in dots if summarise(one.values.values()).mean > formatting.STREAM_GREW]
-    n = sorted({len(one.values) for one in dots})
     return StudyAnswer(
         sentence=(
             f"‖h_L‖ grows more than {formatting.STREAM_GREW:g} times in {len(grown)} of {len(dots)} networks and rules"
             + (f" ({_listed(grown)})" if grown else "")
             + "."
         ),
-        sure=f"n = {_span(n)} seed{'s' * (n != [1])} each, every one of them a dot; the limits are of their means.",
+        sure=f"{_n_seeds(len(one.values) for one in dots)} each, each seed a dot; the limits are of their means.",
         dots=dots,
         axis="‖h_L‖ after training ÷ init, log scale",
         log=True,
@@ -347,8 +344,12 @@ def _listed(names: Iterable[str]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
-def _span(numbers: Sequence[int]) -> str:
-    return str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]}–{numbers[-1]}"
+def _n_seeds(counts: Iterable[int]) -> str:
+    """How many seeds there are: `n = 3 seeds`, or `n = 2–5 seeds` where the counts differ."""
+    known = sorted(set(counts))
+    if known == [1]:
+        return ONE_SEED
+    return f"n = {known[0]} seeds" if len(known) == 1 else f"n = {known[0]}–{known[-1]} seeds"
 
 
 ANSWERS: "dict[str, Callable[[Gathered, Sequence[StudyFinding]], StudyAnswer | None]]" = {

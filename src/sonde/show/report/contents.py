@@ -142,7 +142,7 @@ def report_contents(stored: Runs, *, source: str, title: str) -> ReportContents:
 
         trained = trained_parts(stored, source)
     named = {run for section in trained.sections for run in section.left_out}
-    recipes = kinds(stored.runs)
+    recipes = kinds(stored.runs) if stored.runs else []
     watched = watched_sections(stored)
     return ReportContents(
         title=title,

@@ -24,23 +24,8 @@ if TYPE_CHECKING:
     from sonde.studies.study import StudyFinding
 
 SCRIPTS = (
-    "dom.js",
-    "view.js",
-    "store.js",
-    "lines.js",
-    "axes.js",
-    "draw.js",
-    "hover.js",
-    "files.js",
-    "chart.js",
-    "player.js",
-    "charts.js",
-    "families.js",
-    "sweep.js",
-    "beside.js",
-    "watched.js",
-    "answers.js",
-    "terms.js",
+    *("dom.js", "view.js", "store.js", "lines.js", "axes.js", "draw.js", "hover.js", "files.js", "chart.js"),
+    *("player.js", "charts.js", "families.js", "sweep.js", "beside.js", "watched.js", "answers.js", "terms.js"),
     "page.js",
 )
 """In the order in which they are joined."""
@@ -127,7 +112,7 @@ def render_report(
     shown = shown_runs(contents)
     script = joined_scripts([*map(_asset, SCRIPTS), *scripts])
     names = styled_names(shown) if shown or live else []
-    style = _asset("report.css") + "".join(styles) + colour_variables(colours(names) if names else {})
+    style = _asset("report.css") + "".join(styles) + (colour_variables(colours(names)) if names else "")
     return (
         _environment()
         .get_template("report.html")
