@@ -109,7 +109,7 @@ def test_a_page_gets_the_whole_once_and_then_what_changed() -> None:
 
 
 def test_a_page_that_was_away_for_long_gets_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feeds, "MOST_KEPT", 200)
+    monkeypatch.setattr(feeds, "MOST_PATCH_TEXT", 200)
     feed = Feed()
     feed.publish({"a": 0})
     (first,) = feed.after(None, 0.0)

@@ -3,6 +3,8 @@
 import copy
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import polars as pl
@@ -15,8 +17,10 @@ from sonde.metrics.rows import WATCHED
 from sonde.observe.watch import watch
 from sonde.show.report import watched as reporting
 from sonde.show.report.watched import WatchedSection, sampled_steps, watched_data
+from sonde.store.journal import Journal
 from sonde.store.run import Manifest
 from sonde.store.stored import WatchedRun
+from stores import some_rows
 from watch_programs import Transformer, tokens
 
 
@@ -104,3 +108,22 @@ def test_the_report_of_a_watched_run_says_what_was_seen(tmp_path: Path, sonde: S
         "attention_entropy",
     }
     assert len(data["runs"][0]["loss"]["steps"]) == 10
+
+
+def test_a_report_of_watched_runs_imports_no_torch_no_matplotlib_and_no_study(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "runs", "net", {"label": "net", "model": "Net", "parameters": 3}, {"started": "now"})
+    journal.append(some_rows(0), 0)
+    journal.close("complete", 1)
+    code = f"""
+import sys
+from sonde.cli import app
+try:
+    app(["report", "--runs", r"{tmp_path / "runs"}", "--out", r"{tmp_path / "report.html"}", "--no-figures"])
+except SystemExit as ended:
+    assert not ended.code
+imported = {{"torch", "matplotlib", "sonde.studies", "sonde.config"}} & sys.modules.keys()
+assert not imported, imported
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "net" in (tmp_path / "report.html").read_text()

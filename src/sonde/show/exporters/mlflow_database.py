@@ -20,7 +20,7 @@ from mlflow.entities import Metric, Param, RunTag
 from sonde.analysis.frame import settings
 from sonde.core.atomic import set_aside
 from sonde.core.flat_configs import shown
-from sonde.show.exporters.series import REASON_PREFIX, AnyRun, Progress, runs_with_rows, started, steps_of, tags
+from sonde.show.exporters.series import REASON_PREFIX, AnyRun, ExportProgress, runs_with_rows, started, steps_of, tags
 from sonde.store.stored import Runs
 
 _T = TypeVar("_T")
@@ -35,7 +35,7 @@ LONGEST_TEXT = 4000
 _REFUSED = re.compile(r"[^\w .:/-]|//+|(?<=/)\.+(?=/|$)|^[./ ]+|[/. ]+$", re.ASCII)
 
 
-def write_database(stored: Runs, out: Path, on_progress: Progress) -> list[Path]:
+def write_database(stored: Runs, out: Path, on_progress: ExportProgress) -> list[Path]:
     """`mlflow.db` with the experiment `sonde`: a run each, its configuration as parameters, every series a metric."""
     out.mkdir(parents=True, exist_ok=True)
     logging.getLogger("mlflow").setLevel(logging.WARNING)

@@ -15,7 +15,7 @@ from sonde.analysis.frame import beside, lines, whole_lines
 from sonde.core.atomic import set_aside
 from sonde.core.errors import SondeError
 from sonde.metrics.rows import SCHEMA, WATCHED
-from sonde.show.exporters.series import AnyRun, Progress, runs_with_rows
+from sonde.show.exporters.series import AnyRun, ExportProgress, runs_with_rows
 from sonde.store.notices import tell
 from sonde.store.publish import publish
 from sonde.store.stored import Runs
@@ -25,7 +25,7 @@ _FORMULA = r"^[=+\-@\t\r\n]"
 _NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 
 
-def write_csv(stored: Runs, out: Path, on_progress: Progress) -> list[Path]:
+def write_csv(stored: Runs, out: Path, on_progress: ExportProgress) -> list[Path]:
     """`rows.csv` and `runs.csv`; an undefined value is NaN; an empty cell means that the column does not apply.
 
     A text that a spreadsheet would read as a formula gets an apostrophe before it; numbers stay numbers.
@@ -33,7 +33,7 @@ def write_csv(stored: Runs, out: Path, on_progress: Progress) -> list[Path]:
     return _write(stored, out, "csv", _sink_csv, on_progress)
 
 
-def write_parquet(stored: Runs, out: Path, on_progress: Progress) -> list[Path]:
+def write_parquet(stored: Runs, out: Path, on_progress: ExportProgress) -> list[Path]:
     """`rows.parquet` and `runs.parquet`."""
     return _write(stored, out, "parquet", pl.LazyFrame.sink_parquet, on_progress)
 
@@ -56,7 +56,7 @@ def _without_formulas(table: pl.LazyFrame) -> pl.LazyFrame:
     return table.with_columns(guarded).rename(names)
 
 
-def _write(stored: Runs, out: Path, suffix: str, sink: _Sink, on_progress: Progress) -> list[Path]:
+def _write(stored: Runs, out: Path, suffix: str, sink: _Sink, on_progress: ExportProgress) -> list[Path]:
     paths = [out / f"rows.{suffix}", out / f"runs.{suffix}"]
     # Open files, since Polars refuses paths that are not UTF-8.
     with (
@@ -69,7 +69,7 @@ def _write(stored: Runs, out: Path, suffix: str, sink: _Sink, on_progress: Progr
     return paths
 
 
-def _streamed(stored: Runs, on_progress: Progress) -> pl.LazyFrame:
+def _streamed(stored: Runs, on_progress: ExportProgress) -> pl.LazyFrame:
     """The frame of all runs; the rows of one run are in memory at a time."""
     known = lines(stored)
     schema = WATCHED if stored.watched else SCHEMA
@@ -84,7 +84,7 @@ def _streamed(stored: Runs, on_progress: Progress) -> pl.LazyFrame:
     return register_io_source(batches, schema=beside(nothing, known).schema)
 
 
-def write_store(stored: Runs, out: Path, on_progress: Progress) -> list[Path]:
+def write_store(stored: Runs, out: Path, on_progress: ExportProgress) -> list[Path]:
     """A store of the runs that have ended, without weights; every command reads it.  Names the runs it leaves out."""
     runs: list[AnyRun] = [*stored.runs, *stored.watched]
     others = {path.name for path in out.iterdir() if path.is_dir()} - {run.id for run in runs}

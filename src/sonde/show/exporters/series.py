@@ -14,7 +14,7 @@ from sonde.store.run import RunFolder
 from sonde.store.stored import Run, Runs, WatchedRun
 
 AnyRun = Run | WatchedRun
-Progress = Callable[[int, int], None]
+ExportProgress = Callable[[int, int], None]
 """Called with how many runs are done, and how many there are."""
 
 REASON_PREFIX = "undefined"
@@ -32,7 +32,7 @@ class Point:
 
 
 def runs_with_rows(
-    stored: Runs, on_progress: Progress = lambda done, total: None
+    stored: Runs, on_progress: ExportProgress = lambda done, total: None
 ) -> Iterator[tuple[AnyRun, pl.DataFrame]]:
     """Every run with its rows; the rows of one run are in memory at a time.
 
@@ -41,7 +41,7 @@ def runs_with_rows(
     runs: list[AnyRun] = [*stored.runs, *stored.watched]
     for done, run in enumerate(runs):
         on_progress(done, len(runs))
-        read = read_watched if is_watched(run) else RunFolder.read
+        read = read_watched if is_watched_run(run) else RunFolder.read
         try:
             _, rows = read(RunFolder(run.path))
         except SondeError as error:
@@ -51,7 +51,7 @@ def runs_with_rows(
     on_progress(len(runs), len(runs))
 
 
-def is_watched(run: AnyRun) -> bool:
+def is_watched_run(run: AnyRun) -> bool:
     """Whether the run has no configuration: Sonde watched it and did not train it."""
     return getattr(run, "config", None) is None
 

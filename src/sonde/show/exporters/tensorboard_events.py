@@ -20,7 +20,16 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 from sonde.analysis.frame import settings
 from sonde.core.atomic import set_aside, sweep
 from sonde.core.flat_configs import shown
-from sonde.show.exporters.series import REASON_PREFIX, AnyRun, Point, Progress, runs_with_rows, started, steps_of, tags
+from sonde.show.exporters.series import (
+    REASON_PREFIX,
+    AnyRun,
+    ExportProgress,
+    Point,
+    runs_with_rows,
+    started,
+    steps_of,
+    tags,
+)
 from sonde.store.stored import Runs
 
 _SMALLEST, _LARGEST = 2.0**-126, (2 - 2.0**-23) * 2.0**127  # normal numbers of 32 bits
@@ -28,7 +37,7 @@ _STATUS = {"complete": api_pb2.STATUS_SUCCESS, "unfinished": api_pb2.STATUS_RUNN
 """State of a run → status of its session; other states are failures."""
 
 
-def write_events(stored: Runs, out: Path, on_progress: Progress) -> list[Path]:
+def write_events(stored: Runs, out: Path, on_progress: ExportProgress) -> list[Path]:
     """A folder for each run, `tensorboard/RUN`, with one event file."""
     paths = []
     for before in (out / "tensorboard").glob("*"):

@@ -13,9 +13,9 @@ from sonde.core.errors import SondeError
 from sonde.show.exporters.series import (
     REASON_PREFIX,
     AnyRun,
+    ExportProgress,
     Point,
-    Progress,
-    is_watched,
+    is_watched_run,
     runs_with_rows,
     steps_of,
     tags,
@@ -27,7 +27,7 @@ LONGEST_ID = 64
 PROJECT = "sonde"
 
 
-def write_offline_runs(stored: Runs, out: Path, on_progress: Progress) -> list[Path]:
+def write_offline_runs(stored: Runs, out: Path, on_progress: ExportProgress) -> list[Path]:
     """A folder for each run, `wandb/offline-run-…`, in place once it is complete.
 
     A run keeps its id, so what is synced twice is one run.
@@ -38,7 +38,7 @@ def write_offline_runs(stored: Runs, out: Path, on_progress: Progress) -> list[P
         return [path.replace(done / path.name) for path in _offline_runs(stored, Path(aside), on_progress)]
 
 
-def _offline_runs(stored: Runs, aside: Path, on_progress: Progress) -> Iterator[Path]:
+def _offline_runs(stored: Runs, aside: Path, on_progress: ExportProgress) -> Iterator[Path]:
     """The folders as the package writes them, each complete when it is handed out."""
     for run, rows in runs_with_rows(stored, on_progress):
         log = wandb.init(
@@ -46,7 +46,7 @@ def _offline_runs(stored: Runs, aside: Path, on_progress: Progress) -> Iterator[
             dir=aside,
             id=_id(run.id),
             name=run.id,
-            job_type="watched" if is_watched(run) else "trained",
+            job_type="watched" if is_watched_run(run) else "trained",
             config={**_config(run), "sonde": tags(run)},
             settings=_settings(),
         )
@@ -65,7 +65,7 @@ def _id(run: str) -> str:
 
 
 def _config(run: AnyRun) -> dict[str, Any]:
-    return run.about if is_watched(run) else run.complete_config  # type: ignore[union-attr]
+    return run.about if is_watched_run(run) else run.complete_config  # type: ignore[union-attr]
 
 
 def _line(run: str, step: int, epoch: int | None, points: Sequence[Point]) -> dict[str, float | str]:

@@ -17,7 +17,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
-MOST_KEPT = 16_000_000  # characters of patches, for pages that come back
+MOST_PATCH_TEXT = 16_000_000  # characters of patches, for pages that come back
 
 Patch = list[Any]
 
@@ -85,7 +85,7 @@ class Feed:
             self._version += 1
             self._state, self._whole = state, None
             self._patches.append(Sent(self._id(self._version), "patch", text))
-            while sum(len(known.text) for known in self._patches) > MOST_KEPT:
+            while sum(len(known.text) for known in self._patches) > MOST_PATCH_TEXT:
                 self._patches.popleft()
             self._changed.notify_all()
         return True
@@ -99,7 +99,7 @@ class Feed:
             later = [known.id for known in self._patches]
             before = [self._id(self._version - len(later)), *later]
             missing = list(self._patches)[before.index(id) :] if id in before else None
-            if missing is not None and sum(len(known.text) for known in missing) <= MOST_KEPT // 4:
+            if missing is not None and sum(len(known.text) for known in missing) <= MOST_PATCH_TEXT // 4:
                 return missing
             if self._whole is None:
                 self._whole = Sent(self._id(self._version), "whole", _json(self._state))

@@ -28,7 +28,7 @@ from sonde.store.notices import tell
 from sonde.store.stored import Runs
 
 MOST_LIVE_VALUES = 300_000  # of watched runs; of a run with more, steps are left out
-STATES = ("running", "stalled", "interrupted", "failed", "diverged", "complete", "broken")
+_STATES = ("running", "stalled", "interrupted", "failed", "diverged", "complete", "broken")
 SHORTEST_WAIT, LONGEST_WAIT = 0.2, 1.0  # seconds between two polls: ten times what a poll takes, within these
 FINDINGS_WAIT = 2.0  # seconds between two updates of findings, or three times what an update takes
 
@@ -106,7 +106,7 @@ def _states(stored: Runs) -> list[list[Any]]:
     counted: Counter[str] = Counter(run.standing.state for run in stored.runs)
     counted.update(run.standing.state for run in stored.watched)
     counted["broken"] = len(stored.broken)
-    return [[state, counted[state]] for state in STATES if counted[state]]
+    return [[state, counted[state]] for state in _STATES if counted[state]]
 
 
 class StorePoller:

@@ -22,8 +22,8 @@ WATCHED_DIGITS = 5
 OF_MODULES = [metric for metric in WATCHED.values() if metric.axis == "module"]
 OF_PARAMETERS = [metric for metric in WATCHED.values() if metric.axis == "parameter"]
 
-Findings = Sequence[Mapping[str, Any]] | None  # what a diagnosis found, the most important first; None: not asked yet
-Diagnose = Callable[[WatchedRun, pl.DataFrame], Findings]
+_Findings = Sequence[Mapping[str, Any]] | None  # what a diagnosis found, the most important first; None: not asked yet
+_Diagnose = Callable[[WatchedRun, pl.DataFrame], _Findings]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,15 +34,15 @@ class WatchedSection:
     rows: pl.DataFrame
     about: str
     remarks: Sequence[str]
-    findings: Findings
+    findings: _Findings
 
 
-def diagnosed(run: WatchedRun, rows: pl.DataFrame) -> Findings:
+def _diagnosed(run: WatchedRun, rows: pl.DataFrame) -> _Findings:
     """What is wrong with a run."""
     return [finding.as_dict() for finding in diagnose(signs_of(run, rows))]
 
 
-def watched_sections(stored: Runs, findings: Diagnose = diagnosed) -> list[WatchedSection]:
+def watched_sections(stored: Runs, findings: _Diagnose = _diagnosed) -> list[WatchedSection]:
     """Every watched run, the newest first."""
     newest_first = sorted(stored.watched, key=lambda run: str(_first_session(run).get("started", "")))[::-1]
     return [_section(run, stored.rows.filter(pl.col("run") == run.id), findings) for run in newest_first]
@@ -52,7 +52,7 @@ def _first_session(run: WatchedRun) -> Mapping[str, Any]:
     return (run.manifest.sessions or [{}])[0]
 
 
-def _section(run: WatchedRun, rows: pl.DataFrame, findings: Diagnose) -> WatchedSection:
+def _section(run: WatchedRun, rows: pl.DataFrame, findings: _Diagnose) -> WatchedSection:
     session, about = _first_session(run), run.about
     steps = run.manifest.step if run.manifest.state != "unfinished" else len(rows) and int(str(rows["step"].max()))
     said = [
