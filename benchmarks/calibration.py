@@ -26,10 +26,9 @@ from torch import Tensor
 
 from sonde.analysis.audit import Judge, RecipeAudit, RuleAudit, RunAudit, audit
 from sonde.analysis.credit_question import at_layers, critical
-from sonde.analysis.ended import complete
 from sonde.analysis.questions import margin
-from sonde.analysis.readings import Layout, MeasuredRun
 from sonde.analysis.recovery import recovered
+from sonde.analysis.runs import complete
 from sonde.analysis.thresholds import Thresholds
 from sonde.config import Optimiser, Probing, RunConfig, name_of
 from sonde.core.formatting import number, percent, said_share, signed
@@ -38,9 +37,11 @@ from sonde.metrics.probes.gradients import as_trained
 from sonde.metrics.rows import Reading
 from sonde.models import ResidualMLP
 from sonde.rules import Backprop, DirectFeedback, FeedbackAlignment, Frozen, Rule
+from sonde.store.folder import RunFolder
 from sonde.store.load import load
-from sonde.store.run import RunFolder
-from sonde.store.stored import Runs
+from sonde.store.readings import Layout, ReadingArray
+from sonde.store.run import Run, Runs
+from sonde.store.schemas import Manifest
 from sonde.studies import STUDIES
 from sonde.tasks import Digits, Task, Teacher
 from sonde.training.assign import CreditAssignment
@@ -259,7 +260,7 @@ def healthy(recipe: RecipeAudit, judge: Judge) -> dict[str, Any]:
     }
 
 
-def of_few(bp: RuleAudit, base: dict[int, MeasuredRun]) -> "Counter[str]":
+def of_few(bp: RuleAudit, base: dict[int, Run]) -> "Counter[str]":
     """D4 of every choice of a few seeds, and what the mean of the other seeds says, which had no part in it."""
     found: Counter[str] = Counter()
     for some in itertools.combinations(bp.runs, FEW):
@@ -340,19 +341,16 @@ def judged(store: Path, run: str, rule: Rule) -> "Counter[str]":
     return counts
 
 
-def as_run(readings: list[Reading], depth: int) -> MeasuredRun:
+def as_run(readings: list[Reading], depth: int) -> Run:
     """One snapshot as the audit sees a run."""
-    return MeasuredRun(
-        id="",
-        seed=0,
-        rule="",
-        depth=depth,
-        epochs=1,
+    run = Run("", {"seed": 0, "rule": {"name": ""}, "epochs": 1}, {"depth": depth}, Manifest(), Path())
+    vars(run)["readings"] = ReadingArray(
         layout=Layout((reading.metric, 1, reading.layer) for reading in readings),
         values=np.array([reading.value for reading in readings]),
         reasons={place: reading.reason for place, reading in enumerate(readings) if reading.reason},
         samples=np.array([reading.samples for reading in readings]),
     )
+    return run
 
 
 def table(headings: Iterable[str], lines: Iterable[Iterable[object]]) -> str:

@@ -24,7 +24,7 @@ from sonde.network.losses import CROSS_ENTROPY
 from sonde.rules import RULES
 from sonde.store.datasets.cifar10 import SIDE
 from sonde.store.datasets.decoded import PAD, Images
-from sonde.studies.audit import configs
+from sonde.studies import STUDIES
 from sonde.studies.settings import settings, swept
 from sonde.tasks.cifar10 import Cifar10, Cifar10Data
 from sonde.training.assign import CreditAssignment
@@ -117,7 +117,7 @@ class FullRun:
 
 def looking(rule: str, rounds: int, words: Sequence[str]) -> dict[str, float]:
     """The share of a run that goes into looking, by what is looked at; of each the least of several rounds."""
-    audited = next(config for config in configs("full", [42]) if config.rule == RULES[rule]())
+    audited = next(config for config in STUDIES["audit"].configs("full", [42]) if config.rule == RULES[rule]())
     (config,) = swept([whole_tree(audited)], settings(words))
     run, epochs, probing = FullRun(config), config.epochs, config.probes
     costly = epochs_of(probing.costly_schedule, probing.costly_k, epochs)

@@ -21,7 +21,7 @@ from jinja2 import StrictUndefined, Template
 
 from sonde.engine.cluster import MOST_SUBMITTED
 from sonde.engine.ledger import MOST_IN_BUNDLE
-from sonde.store.lease import RENEWED
+from sonde.store.lock import RENEWED
 from sonde.training.stack import WIDEST
 from sonde.training.stacked_layers import LANES
 

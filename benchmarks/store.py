@@ -17,11 +17,12 @@ import polars as pl
 
 import sonde
 from sonde.analysis.audit import METRICS
-from sonde.analysis.overview import SHOWN
+from sonde.analysis.frame import SHOWN
 from sonde.config import RunConfig, to_tree
 from sonde.store import index
-from sonde.store.load import manifests
-from sonde.store.run import Manifest, RunFolder
+from sonde.store.folder import RunFolder
+from sonde.store.load import load_manifests
+from sonde.store.schemas import Manifest
 from sonde.studies import STUDIES
 
 SEED = 42
@@ -87,7 +88,7 @@ def measure(root: Path, runs: int, study: str = "audit") -> dict[str, Any]:
     found |= {"load": round(time.process_time() - begin, 2), "rows": stored.rows.height}
     found["index"] = sum(file.stat().st_size for file in (root / index.FOLDER).iterdir())
     begin = time.process_time()
-    assert len(manifests(root, stored.configs)) == runs
+    assert len(load_manifests(root, stored.configs)) == runs
     return found | {"states": round(time.process_time() - begin, 2)}
 
 

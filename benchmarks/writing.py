@@ -13,9 +13,9 @@ import fsspec
 from sonde.config import RunConfig, to_tree
 from sonde.core.errors import SondeError
 from sonde.engine.worker import train_bundle
-from sonde.store import lease
+from sonde.store import lock
 from sonde.store.datasets.cifar10 import Absent
-from sonde.store.place import place
+from sonde.store.files import place
 from sonde.store.remote import Remote
 from sonde.studies import STUDIES
 from sonde.tasks import Cifar10
@@ -43,7 +43,7 @@ VERBS = {
 def counted() -> Iterator[Counter[str]]:
     """Requests by their verb, and the bytes that were put; without renewals of the lease, which come with time."""
     count = Counter[str]()
-    renewed, lease.RENEWED = lease.RENEWED, threading.TIMEOUT_MAX
+    renewed, lock.RENEWED = lock.RENEWED, threading.TIMEOUT_MAX
     plain = {name: getattr(Remote, name) for name in VERBS}
 
     def counting(name: str) -> Any:
@@ -60,7 +60,7 @@ def counted() -> Iterator[Counter[str]]:
     try:
         yield count
     finally:
-        lease.RENEWED = renewed
+        lock.RENEWED = renewed
         for name, method in plain.items():
             setattr(Remote, name, method)
 

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from sonde.analysis.readings import Readings
 from sonde.analysis.recovery import Accuracy, error_by_test_set, share_of_margin
 from sonde.config import RunConfig, name_of
 from sonde.core.formatting import accuracy, said_share
@@ -23,9 +22,9 @@ from sonde.metrics.rows import Reading
 from sonde.models import ConvNet, Model, ResidualMLP, ResNet, VitMini
 from sonde.rules import RULES, Backprop, Frozen, Rule, StateBridge
 from sonde.store.load import load
-from sonde.store.stored import Runs
-from sonde.studies.depth import PROBES
-from sonde.studies.recipes import depth_matters
+from sonde.store.readings import Readings
+from sonde.store.run import Runs
+from sonde.studies.recipes import DEPTH_PROBES, depth_matters
 from sonde.studies.rules import AUDITED, COMPARED, VARIED
 from sonde.tasks import RandomHierarchy
 from sonde.training.operations import operations
@@ -87,7 +86,7 @@ class Trained:
 
 def quick(model: Model, rule: Rule) -> RunConfig:
     """As `sonde run rules` trains it."""
-    return depth_matters(model, rule, scale="quick", seed=SEED, probes=PROBES)
+    return depth_matters(model, rule, scale="quick", seed=SEED, probes=DEPTH_PROBES)
 
 
 def on_hierarchy(rule: Rule) -> RunConfig:

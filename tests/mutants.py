@@ -644,7 +644,7 @@ MUTANTS = (
     ),
     Mutant(
         "the manifest is written before what it names",
-        "store/run.py",
+        "store/folder.py",
         """            files.write(self.path / names[stem], content)
         manifest = replace(manifest, files=names, checksums=checksums)
         self.put(manifest)
@@ -708,9 +708,9 @@ MUTANTS = (
     ),
     Mutant(
         "a stored rule is called by its name alone",
-        "store/load.py",
-        '"rule_label": rule_label(about["rule_label"], known["config"]["rule"])',
-        '"rule_label": about["rule_label"].partition(" (")[0]',
+        "store/run.py",
+        'one_line(rule_label(about["rule_label"], config["rule"]))',
+        'about["rule_label"].partition(" (")[0]',
         "unit/test_claims_of_studies.py -k a_stored_rule_is_called",
     ),
     Mutant(

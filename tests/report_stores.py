@@ -12,8 +12,9 @@ from sonde.config import RunConfig, to_tree
 from sonde.core.run_ids import run_id
 from sonde.metrics.rows import SCHEMA
 from sonde.store import files
-from sonde.store.place import Place
-from sonde.store.run import Manifest, RunFolder, State
+from sonde.store.files import Place
+from sonde.store.folder import RunFolder
+from sonde.store.schemas import Manifest, RunState
 from sonde.studies import STUDIES
 from stores import forge
 
@@ -40,7 +41,7 @@ def write_run(
     root: Place,
     config: RunConfig,
     *,
-    state: State = "complete",
+    state: RunState = "complete",
     epoch: int | None = None,
     tree: dict[str, Any] | None = None,
 ) -> str:

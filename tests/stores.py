@@ -10,10 +10,10 @@ import polars as pl
 
 from sonde.metrics.rows import WATCHED, Reading, rows_of
 from sonde.store import files
-from sonde.store.checksums import checksum
-from sonde.store.place import place
+from sonde.store.files import checksum, place
+from sonde.store.folder import RunFolder
 from sonde.store.remote import Remote
-from sonde.store.run import Manifest, RunFolder
+from sonde.store.schemas import Manifest
 
 
 def at(url: str) -> Remote:

@@ -18,8 +18,8 @@ from sonde.models import ResidualMLP
 from sonde.rules import Backprop
 from sonde.store.datasets.cache import data_folder
 from sonde.store.datasets.cifar10 import Absent, find
-from sonde.store.place import Place
-from sonde.store.run import RunFolder
+from sonde.store.files import Place
+from sonde.store.folder import RunFolder
 from sonde.tasks import Cifar10
 from sonde.training.program import Program
 from sonde_bench.arithmetic import Products

@@ -26,7 +26,7 @@ from sonde.models import Model
 from sonde.network import Network
 from sonde.network.losses import CROSS_ENTROPY, Loss
 from sonde.rules import Rule
-from sonde.store.place import Place
+from sonde.store.files import Place
 from sonde.tasks import Data
 from sonde.training.program import Program
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from torch.profiler import ProfilerActivity, profile
 
-from sonde.store.place import Place
+from sonde.store.files import Place
 
 PROFILE_LINES = 8  # operators named one by one
 PROFILES = 5  # of which the fastest is shown

@@ -27,9 +27,9 @@ from faulty_programs import (  # noqa: E402
     layers,
     of_classes,
 )
+from sonde.store.folder import RunFolder  # noqa: E402
 from sonde.store.publish import publish  # noqa: E402
-from sonde.store.run import RunFolder  # noqa: E402
-from sonde.store.stored import without_machine  # noqa: E402
+from sonde.store.run import without_machine  # noqa: E402
 
 STORE = HERE / "runs"
 DIGITS = ("bp", "drtp", "frozen")

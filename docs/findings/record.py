@@ -11,7 +11,7 @@ from sonde.config import RunConfig, change, label_of, name_of
 from sonde.core.formatting import accuracy, number, signed
 from sonde.core.seed_statistics import t_interval
 from sonde.rules import RULES
-from sonde.store.stored import Runs
+from sonde.store.run import Runs
 from sonde.studies import STUDIES
 from sonde.studies.study import Gathered, gather
 

@@ -29,9 +29,9 @@ from record import (
 )
 
 from sonde.analysis.audit import Audit, RecipeAudit, audit
-from sonde.analysis.ended import complete
 from sonde.analysis.recipe_table import columns, lines
 from sonde.analysis.recovery import QUANTITIES, STREAM, Recovered, foretelling, shares
+from sonde.analysis.runs import complete
 from sonde.analysis.verdict import sentence
 from sonde.config import change, label_of
 from sonde.core.formatting import number, said_share
@@ -39,7 +39,7 @@ from sonde.rules import RULES
 from sonde.show.figures import FIGURES
 from sonde.show.figures.render import render
 from sonde.store.load import load
-from sonde.store.stored import Run, Runs
+from sonde.store.run import Run, Runs
 from sonde.studies import STUDIES
 from sonde.studies.study import Gathered, StudyFinding, gather
 

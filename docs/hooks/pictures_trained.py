@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 from matplotlib.figure import Figure
 
-from sonde.analysis.ended import lines
+from sonde.analysis.runs import evidence_lines
 from sonde.analysis.thresholds import Thresholds
 from sonde.metrics import TRAINED, base_of, label_of
 from sonde.show.figures import Evidence
@@ -142,7 +142,7 @@ def command(study: str) -> str:
 def evidence_of(study: str) -> Evidence:
     if study == "digits":
         stored = load(EXAMPLES)
-        runs = lines(stored.runs)
+        runs = evidence_lines(stored.runs)
         rows = stored.rows.join(runs.select("run"), on="run", how="semi")
         return Evidence(rows, runs, "docs/examples/runs")
     return found(load(DOCS / "findings" / "runs"), study).evidence

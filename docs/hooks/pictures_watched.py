@@ -13,7 +13,7 @@ from sonde.metrics import WATCHED
 from sonde.show.figures.caption import Group
 from sonde.show.figures.contrast import Case, Measure, draw_contrast
 from sonde.store.load import load
-from sonde.store.stored import Runs, WatchedRun
+from sonde.store.run import Run, Runs
 
 EXAMPLES = Path(__file__).parents[1] / "examples" / "runs"
 
@@ -83,11 +83,11 @@ class Programs:
     by: str = "state"
 
 
-def _run(label: str) -> WatchedRun:
+def _run(label: str) -> Run:
     return next(run for run in _examples().watched if run.label == label)
 
 
-def _places(run: WatchedRun, rows: pl.DataFrame) -> list[str]:
+def _places(run: Run, rows: pl.DataFrame) -> list[str]:
     """Modules in order of execution, or parameters in that of their modules."""
     order = [entry["name"] for part in ("modules", "parameters") for entry in run.facts[part]]
     present = set(rows["module"].drop_nulls()) - {"(model)"}
@@ -142,7 +142,7 @@ def draw_watched(diagnosis: str) -> tuple[Figure, str]:
     )
 
 
-def _said(diagnosis: str, run: WatchedRun) -> str:
+def _said(diagnosis: str, run: Run) -> str:
     """What `sonde diagnose` says of the faulty one."""
     found = diagnose(signs_of(run, _examples().rows))
     finding = next(one for one in found if one.name == diagnosis)

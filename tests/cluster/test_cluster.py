@@ -20,7 +20,7 @@ from conftest import Sonde, tiny_config
 from processes import alive, contents, epoch_of, furthest, holder, wait_for
 from sonde.cli.execute import LOG_LINES
 from sonde.config import to_tree
-from sonde.store.run import RunFolder
+from sonde.store.folder import RunFolder
 from stores import forge
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600), pytest.mark.xdist_group("ray")]

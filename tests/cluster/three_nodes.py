@@ -9,7 +9,7 @@ from typing import Any
 
 import sonde
 from processes import folders
-from sonde.store.run import RunFolder
+from sonde.store.folder import RunFolder
 
 # The residual study long enough to be interrupted: four runs on three processors.
 STUDY = [

@@ -105,11 +105,11 @@ def test_a_report_shows_guests_beside_the_study_they_were_trained_for(sonde: Son
     of_study = whole_tree(configs[0])
     id = write_run(tmp_path / "runs", parse(of_study | {"rule": SIGNS}))
     stored = package.load(tmp_path / "runs")
-    assert id in gather(stored, configs, "runs", guests=True).evidence.runs["run"].to_list()
+    assert id in gather(stored, configs, "runs", plugins=True).evidence.runs["run"].to_list()
     assert id in gather(stored, configs, "runs").left_out
     sonde("report", "--no-figures")
     other = write_run(tmp_path / "runs", parse(of_study | {"rule": {"name": SIGNS, "strength": 3}}))
-    gathered = gather(package.load(tmp_path / "runs"), configs, "runs", guests=True)
+    gathered = gather(package.load(tmp_path / "runs"), configs, "runs", plugins=True)
     for run in (id, other):
         assert gathered.left_out[run].startswith("there are 2 rules called Signs: choose one")
 

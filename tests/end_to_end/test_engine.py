@@ -16,7 +16,8 @@ from processes import LONG, contents, folders, furthest, holder, killing, wait_f
 from sonde.cli.execute import execute
 from sonde.config import RunConfig
 from sonde.engine import ledger, local
-from sonde.store.run import Manifest, RunFolder
+from sonde.store.folder import RunFolder
+from sonde.store.schemas import Manifest
 from stores import forge
 
 pytestmark = pytest.mark.timeout(600)

@@ -18,7 +18,7 @@ from sonde.analysis.audit import audit
 from sonde.analysis.recovery import foretelling, shares
 from sonde.core.formatting import number
 from sonde.store.load import load
-from sonde.store.stored import Runs
+from sonde.store.run import Runs
 from sonde.store.verify import verify
 from sonde.studies import STUDIES
 

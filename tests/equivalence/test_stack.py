@@ -13,7 +13,7 @@ from sonde.config import Probing, RunConfig
 from sonde.core.errors import SondeError
 from sonde.models import PlainMLP, ResidualMLP, ResMLP, StudentNet
 from sonde.rules import Backprop, CreditBridge, DirectFeedback, FeedbackAlignment, Frozen
-from sonde.store.run import RunFolder
+from sonde.store.folder import RunFolder
 from sonde.tasks import Data, Digits, Identity, Teacher
 from sonde.training.program import DTYPES, Program
 from sonde.training.stack import Stack, stackable

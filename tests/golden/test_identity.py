@@ -17,7 +17,7 @@ from sonde.config import CHOICES, Optimiser, Probing, change, parse, to_tree, yo
 from sonde.config.stored import read
 from sonde.core.run_ids import FIRST, OPTIMISER, PROBES, RUN, VERSIONS, lasting
 from sonde.rules import DirectFeedback, KolenPollack
-from sonde.store.run import RunFolder
+from sonde.store.folder import RunFolder
 from sonde.studies import STUDIES
 from stores import without_checksums
 

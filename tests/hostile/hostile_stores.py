@@ -27,9 +27,9 @@ from sonde.core.atomic import ASIDE
 from sonde.core.run_ids import run_id
 from sonde.metrics.rows import SCHEMA, WATCHED
 from sonde.store import index, index_writer
-from sonde.store.checksums import checksum, seal
+from sonde.store.files import checksum, seal
+from sonde.store.folder import parquet
 from sonde.store.journal import Journal, _chunk
-from sonde.store.run import parquet
 from sonde.studies import STUDIES
 
 ODD: tuple[Any, ...] = (

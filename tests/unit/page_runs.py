@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from sonde.show.report.runs import LabelledRun
-from sonde.store.run import Manifest
-from sonde.store.stored import Run
+from sonde.store.run import Run
+from sonde.store.schemas import Manifest
 
 
 def labelled_run(

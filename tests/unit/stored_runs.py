@@ -11,8 +11,9 @@ import polars as pl
 
 from sonde.core.run_ids import run_id
 from sonde.metrics.rows import SCHEMA, empty
-from sonde.store.run import Manifest, RunFolder
-from sonde.store.stored import Run, Runs
+from sonde.store.folder import RunFolder
+from sonde.store.run import Run, Runs
+from sonde.store.schemas import Manifest
 
 DEPTH, WIDTH, EPOCHS, SAMPLES, DRAWS = 4, 64, 10, 100, 20
 LABELS = {

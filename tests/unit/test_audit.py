@@ -40,7 +40,7 @@ from sonde.core.seed_statistics import t_power
 from sonde.models import ResidualMLP
 from sonde.rules import DirectFeedback, Frozen
 from sonde.store.load import load
-from sonde.store.stored import Runs
+from sonde.store.run import Runs
 from sonde.tasks import Digits
 from sonde.training.train import train
 

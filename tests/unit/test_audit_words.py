@@ -17,7 +17,7 @@ from sonde.analysis.audit import Audit, audit
 from sonde.analysis.recipe_table import columns, footnotes, lines
 from sonde.analysis.verdict import sentence, verdict
 from sonde.cli.audit import audit as command
-from sonde.store.stored import Runs
+from sonde.store.run import Runs
 
 SEEDS = (42, 123, 456)
 

@@ -27,7 +27,7 @@ from sonde.rules import RULES, CreditBridge, FeedbackAlignment, StateBridge
 from sonde.show.figures import Evidence
 from sonde.show.figures.pair import backward, by_step, loss_ends, pair_of
 from sonde.show.report.answers import of_networks, of_recipe
-from sonde.store.stored import Runs
+from sonde.store.run import Runs
 from sonde.studies import STUDIES
 from sonde.studies.residual import DEPTHS, configs, findings, with_linear_output
 from sonde.studies.study import Gathered, gather

@@ -18,13 +18,13 @@ import sonde
 from conftest import tiny_config
 from sonde.analysis.comparison import as_option, compare
 from sonde.analysis.comparison_table import notes, title
-from sonde.analysis.narrowing import choices, keep
+from sonde.analysis.runs import choices, keep
 from sonde.cli.compare import as_json
 from sonde.cli.compare import compare as command
 from sonde.config import Optimiser, keys, whole_tree
 from sonde.core.errors import SondeError
 from sonde.core.flat_configs import differing, flatten
-from sonde.store.stored import Runs
+from sonde.store.run import Runs
 
 Invoke = Callable[..., Result]
 SEEDS = (42, 123, 456)

@@ -14,7 +14,7 @@ from sonde.core.formatting import said_share
 from sonde.show.report.answers import of_rules
 from sonde.store.load import load
 from sonde.studies import STUDIES
-from sonde.studies.depth import which_train_depth
+from sonde.studies.recipes import which_train_depth
 from sonde.studies.rules import Cost
 from sonde.studies.study import Gathered, gather
 

@@ -22,7 +22,7 @@ from sonde.analysis.diagnosis.sarif import sarif
 from sonde.analysis.explanations.by_name import EXPLANATIONS
 from sonde.analysis.thresholds import Thresholds
 from sonde.rules import Frozen
-from sonde.store.stored import Runs
+from sonde.store.run import Runs
 
 SEEDS = (42, 123, 456)
 GROWN, ROUNDED, AT_CHANCE = {"growth": 117.0}, {"grad_resolution": 0.005}, {"credit_cosine": 0.0, "rho": 0.0}

@@ -18,7 +18,7 @@ from sonde.rules.rule import Rule, RuleState
 from sonde.show.figures import FIGURES
 from sonde.show.figures.render import Rendered
 from sonde.show.stored_runs import StoredRuns
-from sonde.store.stored import Run, WatchedRun
+from sonde.store.run import Run
 from sonde.studies import STUDIES
 from sonde.tasks.task import Data, Task
 
@@ -38,7 +38,7 @@ EXPORTED = [
 
 
 NAMES = [name for name, _ in PUBLIC + TABLED + EXPORTED]
-RETURNED = [StoredRuns, Run, WatchedRun, Watch, Checked, Findings, Finding, Rendered]
+RETURNED = [StoredRuns, Run, Watch, Checked, Findings, Finding, Rendered]
 """What the public functions give back, or what is in it."""
 SHOWN = [thing for _, thing in PUBLIC + TABLED + EXPORTED if inspect.isclass(thing)]
 CLASSES = list(dict.fromkeys([*SHOWN, *RETURNED]))

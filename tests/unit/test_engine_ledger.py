@@ -7,8 +7,8 @@ from conftest import tiny_config
 from sonde.config import RunConfig
 from sonde.engine.ledger import Ledger
 from sonde.engine.messages import Event, Outcome
+from sonde.store.folder import RunFolder
 from sonde.store.lock import hold
-from sonde.store.run import RunFolder
 
 DIED = "its process was killed (signal 9)"
 

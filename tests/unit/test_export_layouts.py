@@ -20,7 +20,7 @@ from sonde.analysis.frame import frame
 from sonde.show.exporters import LAYOUTS, writer
 from sonde.show.exporters.series import series_name
 from sonde.store.load import load
-from sonde.store.stored import Runs
+from sonde.store.run import Runs
 
 WHY = "every credit or gradient is zero"
 TINY, HUGE = 1e-50, 1e200

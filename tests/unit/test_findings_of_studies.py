@@ -10,7 +10,7 @@ from sonde.analysis.audit import Judge
 from sonde.analysis.evidence import Evidence
 from sonde.cli.run import _source
 from sonde.metrics.rows import empty
-from sonde.store.stored import Runs
+from sonde.store.run import Runs
 from sonde.studies import STUDIES
 from sonde.studies.cifar10 import accuracies, prediction_against_rank
 from sonde.studies.study import Gathered, StudyFinding

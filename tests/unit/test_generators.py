@@ -19,7 +19,7 @@ from sonde.core.generators import NAMES, generator
 from sonde.metrics.probes import PROBES
 from sonde.models import ResidualMLP
 from sonde.rules import DirectFeedback, FeedbackAlignment, Rule
-from sonde.store.run import RunFolder
+from sonde.store.folder import RunFolder
 from sonde.tasks import Cifar10, Digits, Identity, Parity, RandomHierarchy, Task, Teacher
 from sonde.training.tensors import unpack
 

@@ -20,11 +20,11 @@ from sonde.cli import app
 from sonde.core.atomic import ASIDE, aside_mark, sweep
 from sonde.core.errors import SondeError, printable
 from sonde.metrics.rows import SCHEMA
-from sonde.store import files, index_writer, limits
+from sonde.store import files, index_writer
 from sonde.store.datasets import parquet_images
+from sonde.store.folder import RunFolder, parquet
 from sonde.store.journal import Journal
-from sonde.store.parquet_size import unpacked
-from sonde.store.run import RunFolder, parquet
+from sonde.store.parquet import unpacked_bytes
 from sonde.studies import STUDIES
 from stores import forge
 
@@ -86,7 +86,7 @@ def test_how_large_parquet_unpacks_is_known_from_its_headers() -> None:
         buffer = io.BytesIO()
         frame.write_parquet(buffer, compression=compression)  # type: ignore[arg-type]
         contents[compression] = buffer.getvalue()
-    sizes = {name: unpacked(io.BytesIO(content)) for name, content in contents.items()}
+    sizes = {name: unpacked_bytes(io.BytesIO(content)) for name, content in contents.items()}
     assert len(set(sizes.values())) == 1
     assert 0.95 < sizes["zstd"] / len(contents["uncompressed"]) < 1.05
     assert sizes["zstd"] > 100 * len(contents["zstd"])
@@ -101,7 +101,7 @@ def test_headers_that_make_no_sense_are_an_error_and_nothing_worse() -> None:
         other[chance.randrange(len(other))] = chance.randrange(256)
         cut = bytes(other[: chance.choice([len(other), chance.randrange(len(other))])])
         try:
-            unpacked(io.BytesIO(cut))
+            unpacked_bytes(io.BytesIO(cut))
         except ValueError:
             refused += 1
     assert refused > 100
@@ -110,7 +110,7 @@ def test_headers_that_make_no_sense_are_an_error_and_nothing_worse() -> None:
 def test_files_that_unpack_to_more_than_memory_are_refused_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "UNPACKED", 10_000_000)
+    monkeypatch.setattr(files, "UNPACKED_BYTES", 10_000_000)
     monkeypatch.setattr(parquet_images, "LARGEST", 10_000_000)
     folder = RunFolder(tmp_path / write_run(tmp_path, CONFIGS[0]))
     _, rows = folder.read()
@@ -134,7 +134,7 @@ def test_sixty_million_rows_in_a_megabyte_are_refused_in_two_gigabytes(tmp_path:
 import resource, pathlib
 from sonde.core.errors import SondeError
 from sonde.metrics.rows import SCHEMA
-from sonde.store.parquet_rows import read_table
+from sonde.store.parquet import read_table
 path = pathlib.Path({str(tmp_path / "m.parquet")!r})
 try:
     read_table(path.read_bytes(), path, "r", SCHEMA, "")

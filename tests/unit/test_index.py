@@ -13,11 +13,12 @@ from report_stores import write_run
 from sonde.config import RunConfig
 from sonde.core.errors import SondeError
 from sonde.store import files, index, index_writer
+from sonde.store import load as loading
+from sonde.store.files import Place
+from sonde.store.folder import RunFolder
 from sonde.store.listing import stamps
-from sonde.store.load import manifests
-from sonde.store.place import Place
-from sonde.store.run import RunFolder
-from sonde.store.stored import Runs
+from sonde.store.load import load_manifests
+from sonde.store.run import Runs
 from sonde.studies import STUDIES
 from stores import at, memory
 
@@ -37,8 +38,8 @@ def fill(store: Place, configs: list[RunConfig]) -> list[str]:
 
 def without_index(store: Place, monkeypatch: pytest.MonkeyPatch) -> Runs:
     with monkeypatch.context() as patch:
-        patch.setattr(index, "read", lambda root, _: index.Index(root))
-        patch.setattr(index_writer, "is_due", lambda *_: False)
+        patch.setattr(loading, "read_index", lambda root, _: index.Index(root))
+        patch.setattr(loading, "is_due", lambda *_: False)
         return sonde.load(store)
 
 
@@ -52,7 +53,7 @@ def assert_same(store: Place, monkeypatch: pytest.MonkeyPatch) -> Runs:
 def indexed(store: Place) -> set[str]:
     present = stamps(store)
     assert present is not None
-    return set(index.read(store, present).lines)
+    return set(index.read_index(store, present).runs)
 
 
 def test_the_index_tells_what_the_folders_tell(store: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,7 +71,7 @@ def test_how_runs_ended_is_read_from_the_index_and_of_the_others_from_their_fold
     store: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = fill(store, CONFIGS[:6])
-    assert manifests(store, ids) == {id: RunFolder(store / id).manifest() for id in ids}
+    assert load_manifests(store, ids) == {id: RunFolder(store / id).manifest() for id in ids}
     sonde.load(store)
     (new,) = fill(store, CONFIGS[6:7])
     changed = replace(RunFolder(store / ids[0]).manifest(), message="looked at again")
@@ -79,12 +80,12 @@ def test_how_runs_ended_is_read_from_the_index_and_of_the_others_from_their_fold
     read = []
     whole = RunFolder.manifest
     monkeypatch.setattr(RunFolder, "manifest", lambda self: read.append(self.id) or whole(self))
-    assert manifests(store, [*ids[:3], new, "never-made"]) == expected
+    assert load_manifests(store, [*ids[:3], new, "never-made"]) == expected
     assert sorted(read) == sorted([ids[0], new])
 
 
 def test_a_store_that_is_not_there_holds_no_runs(store: Place) -> None:
-    assert manifests(store, ["r"]) == {}
+    assert load_manifests(store, ["r"]) == {}
 
 
 def test_few_runs_need_no_index(store: Place) -> None:
@@ -189,7 +190,7 @@ def test_an_index_in_many_blocks_tells_the_same(store: Place, monkeypatch: pytes
     assert_same(store, monkeypatch)
     present = stamps(store)
     assert present is not None
-    assert len(index.read(store, present).blocks) > 2
+    assert len(index.read_index(store, present).blocks) > 2
     some = sonde.load(store, metrics=("grad_norm", "test_acc"), of=ids[2:4])
     assert set(some.rows["run"]) == set(ids[2:4])
     assert len(some) == 7

@@ -33,8 +33,8 @@ from sonde.show.live.server import Server
 from sonde.show.live.store_follower import StoreFollower
 from sonde.show.live.store_poller import PageState
 from sonde.store import journal as journals
+from sonde.store.folder import RunFolder
 from sonde.store.journal import Journal
-from sonde.store.run import RunFolder
 from sonde.studies import STUDIES
 from stores import some_rows
 
@@ -153,7 +153,7 @@ def test_only_what_changed_is_read_again_and_nothing_is_written(tmp_path: Path, 
     assert follower.refresh()
     assert not follower.refresh()
     assert read == [first, second]
-    assert [run.standing.state for run in follower.stored().runs] == ["complete", "interrupted"]
+    assert [run.status.state for run in follower.stored().runs] == ["complete", "interrupted"]
     assert sorted(str(path) for path in root.rglob("*")) == files
 
 
@@ -166,12 +166,12 @@ def test_a_flush_of_a_watch_its_end_and_its_removal_are_seen(tmp_path: Path, rea
     journal.append(some_rows(0), 0)
     assert follower.refresh()
     assert follower.stored().rows.height == 3
-    assert [run.standing.state for run in follower.stored().watched] == ["running"]
+    assert [run.status.state for run in follower.stored().watched] == ["running"]
     journal.append(some_rows(1), 1)
     assert follower.refresh()
     journal.close("complete", 2)
     assert follower.refresh()
-    assert [run.standing.state for run in follower.stored().watched] == ["complete"]
+    assert [run.status.state for run in follower.stored().watched] == ["complete"]
     for file in (tmp_path / "net").iterdir():
         file.unlink()
     (tmp_path / "net").rmdir()
@@ -186,7 +186,7 @@ def test_a_process_that_dies_changes_what_is_told_though_no_file_changes(tmp_pat
     follower.refresh()
     (tmp_path / ".locks" / "net.holder").unlink()
     assert follower.refresh()
-    assert [run.standing.state for run in follower.stored().watched] == ["interrupted"]
+    assert [run.status.state for run in follower.stored().watched] == ["interrupted"]
 
 
 def test_a_broken_run_is_named_and_the_others_are_shown(tmp_path: Path) -> None:

@@ -13,15 +13,16 @@ from typer.testing import CliRunner
 
 import sonde.config
 from report_stores import rows, write_run
-from sonde.analysis import audit, configurations
+from sonde.analysis import audit
 from sonde.analysis.comparison import compare
 from sonde.cli import app, terminal
 from sonde.show.report import page
 from sonde.show.report.charts import Sweep, known_metrics
 from sonde.show.report.contents import AuditPart, ReportContents, report_contents
 from sonde.show.report.runs import FEWEST_RUNS, MOST_RUN_VALUES, MOST_RUNS, comma_list, sample
+from sonde.store import run
 from sonde.store.load import load
-from sonde.store.stored import Runs
+from sonde.store.run import Runs
 from sonde.studies import STUDIES
 
 
@@ -138,7 +139,7 @@ def test_a_long_table_of_runs_reads_like_a_short_one(runs: Path, monkeypatch: py
 
 
 FRAMES = [(pl.DataFrame, name) for name in ("filter", "join", "partition_by", "group_by", "sort", "unique")]
-ONCE_A_RECIPE = [(sonde.config, "parse"), (configurations, "flatten"), (audit, "margin")]
+ONCE_A_RECIPE = [(sonde.config, "parse"), (run, "flatten"), (audit, "margin")]
 
 
 @pytest.mark.parametrize(
@@ -171,6 +172,7 @@ def test_frames_and_recipes_are_looked_at_as_often_for_many_seeds_as_for_few(
         for config in STUDIES["audit"].configs("quick", range(seeds)):
             write_run(root, config)
         stored = load(root)
+        run._flat_recipes.clear()
         calls.clear()
         ask(stored)
         done.append(dict(calls))

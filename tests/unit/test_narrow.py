@@ -1,7 +1,7 @@
 import pytest
 
 from conftest import tiny_config
-from sonde.analysis.narrowing import choices
+from sonde.analysis.runs import choices
 from sonde.config import RunConfig, whole_tree
 from sonde.core.errors import SondeError
 from sonde.core.flat_configs import differences

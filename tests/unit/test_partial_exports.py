@@ -11,9 +11,9 @@ from report_stores import write_run
 from sonde.cli.export import export
 from sonde.core.errors import SondeError
 from sonde.show.exporters import LAYOUTS, own_formats
-from sonde.store import notices
+from sonde.store import listing
 from sonde.store.load import load
-from sonde.store.partial import mark_of, marked
+from sonde.store.publish import mark_of, marked
 from sonde.store.verify import verify
 from sonde.studies import STUDIES
 
@@ -48,7 +48,7 @@ def test_a_store_that_was_exported_in_part_says_so_and_is_completed(
             export(runs=runs, layout="runs", out=out, quiet=True)
     assert mark_of(out, "runs").exists()
     assert len(load(out)) == 2
-    assert any(str(out) in text and "interrupted" in text for text in notices._told)
+    assert any(str(out) in text and "interrupted" in text for text in listing._told)
     assert list(verify(out).wrong) == ["out"]
     first = {path: path.stat().st_mtime_ns for path in out.glob("*/manifest.json")}
     export(runs=runs, layout="runs", out=out, quiet=True)
@@ -81,7 +81,7 @@ def test_an_error_leaves_no_mark_of_tables_and_the_mark_of_what_is_partial(
     def full(*args: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(own_formats, "whole_lines", full)
+    monkeypatch.setattr(own_formats, "whole_run_table", full)
     with pytest.raises(SondeError, match="no space left"):
         export(runs=runs, layout="csv", out=out, quiet=True)
     assert list(out.iterdir()) == []

@@ -14,8 +14,9 @@ from sonde.config import to_tree
 from sonde.core.atomic import set_aside
 from sonde.core.run_ids import run_id
 from sonde.metrics.rows import SCHEMA
+from sonde.store.folder import RunFolder
 from sonde.store.journal import Journal, read_watched
-from sonde.store.run import Manifest, RunFolder, State
+from sonde.store.schemas import Manifest, RunState
 from sonde.store.verify import verify
 from stores import some_rows
 
@@ -117,7 +118,7 @@ def test_every_state_that_was_committed_survives(loss: Loss, disk: Disk, tmp_pat
         patched.setattr(os, "fsync", syncing)
         folder.create(tree, about(tiny_config()))
         for epoch in range(3):
-            state: State = "complete" if epoch == 2 else "unfinished"
+            state: RunState = "complete" if epoch == 2 else "unfinished"
             weights = {"weights": b"w" * 100, "resume": b"r" * 100}
             folder.commit(Manifest(state=state, epoch=epoch), rows_of(folder.id, epoch), weights)
             reached = epoch

@@ -7,9 +7,9 @@ from pathlib import Path
 import polars.testing
 
 from conftest import Sonde, tiny_config
+from sonde.store.folder import RunFolder
 from sonde.store.load import load
 from sonde.store.publish import publish
-from sonde.store.run import RunFolder
 from sonde.store.verify import verify
 from sonde.training.train import train
 

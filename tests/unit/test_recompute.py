@@ -20,8 +20,8 @@ from sonde.analysis.recompute.stored import read_end
 from sonde.config import Optimiser, Probing, RunConfig
 from sonde.models import ResidualMLP
 from sonde.rules import Backprop, DirectFeedback, StateBridge
+from sonde.store.folder import RunFolder, parquet
 from sonde.store.listing import find
-from sonde.store.run import RunFolder, parquet
 from sonde.tasks import Teacher
 from sonde.training.tensors import unpack
 from stores import at, forge, memory

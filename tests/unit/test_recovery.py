@@ -23,7 +23,7 @@ from sonde.analysis.recovery import (
     share_of_margin,
 )
 from sonde.analysis.recovery import shares as of_recipes
-from sonde.store.stored import Runs
+from sonde.store.run import Runs
 
 SEEDS = (42, 123, 456)
 RULES = {"bp": 0.9, "frozen": 0.5, "kp": 0.85, "fa": 0.8, "usf": 0.7, "dfa": 0.6, "credit_bridge": 0.45}

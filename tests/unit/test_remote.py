@@ -10,7 +10,7 @@ import pytest
 
 from sonde.core.errors import SondeError
 from sonde.store import files, remote
-from sonde.store.place import place
+from sonde.store.files import place
 from sonde.store.remote import Remote
 from stores import at, memory
 

@@ -9,16 +9,14 @@ import pytest
 import report_stores
 import sonde
 from report_stores import write_run, write_study
-from sonde.analysis.configurations import kinds
 from sonde.analysis.evidence import Evidence
 from sonde.analysis.explanations.by_name import explanations
-from sonde.config import change, to_tree
-from sonde.core.flat_configs import differences
+from sonde.analysis.runs import by_recipe
+from sonde.config import change
 from sonde.show.report.answers import Dots, StudyAnswer
 from sonde.show.report.charts import sweep_of
 from sonde.show.report.contents import ReportContents, Section, report_contents
 from sonde.show.report.page import answers_data
-from sonde.show.report.sections import _distance
 from sonde.studies import STUDIES
 
 
@@ -89,7 +87,7 @@ def test_runs_of_two_recipes_differ_in_a_key_of_the_sweep_however_many_keys_ther
     digits, parity = (STUDIES[study].configs("quick", [1])[0] for study in ("audit", "rules"))
     write_run(tmp_path, replace(digits, task=parity.task))
     stored = sonde.load(tmp_path)
-    known = sweep_of(stored.runs, kinds(stored.runs), stored.rows)
+    known = sweep_of(stored.runs, by_recipe(stored.runs), stored.rows)
     levels = set(zip(*(known.columns[key] for key in known.keys), strict=True))
     assert len(levels) == len(known.runs), "with one seed every run has a recipe of its own"
     assert {"digits", "parity"} <= set(known.levels["task"])
@@ -145,11 +143,3 @@ def test_an_undefined_value_of_an_answer_is_null_and_never_a_number() -> None:
     )
     (data,) = answers_data([section])
     assert data["dots"][0]["values"] == [(1, None)]
-
-
-def test_the_nearest_study_is_found_by_the_keys_that_differences_names() -> None:
-    trees = [to_tree(config) for study in STUDIES.values() for config in study.configs("quick", [0])]
-    own = {**trees[0], "epochs": 3, "task": {"name": "another", "seed": 5}, "data": None, "note": {"of": "a plugin"}}
-    for one in (own, trees[-1]):
-        for tree in trees:
-            assert _distance(one, tree) == len(differences(one, tree))

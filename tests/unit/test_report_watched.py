@@ -18,8 +18,8 @@ from sonde.observe.watch import watch
 from sonde.show.report import watched as reporting
 from sonde.show.report.watched import WatchedSection, sampled_steps, watched_data
 from sonde.store.journal import Journal
-from sonde.store.run import Manifest
-from sonde.store.stored import WatchedRun
+from sonde.store.run import Run
+from sonde.store.schemas import Manifest
 from stores import some_rows
 from watch_programs import Transformer, tokens
 
@@ -33,7 +33,7 @@ def section(rows: list[tuple[object, ...]]) -> WatchedSection:
         schema=WATCHED,
         orient="row",
     )
-    run = WatchedRun(id="r", about={"label": "net"}, manifest=Manifest(state="complete"), path=Path("runs/r"))
+    run = Run(id="r", config=None, about={"label": "net"}, manifest=Manifest(state="complete"), path=Path("runs/r"))
     vars(run)["facts"] = {"modules": [{"name": "a", "type": "Linear"}]}
     return WatchedSection(run=run, rows=frame, about="", remarks=[], findings=None)
 

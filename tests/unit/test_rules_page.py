@@ -20,7 +20,7 @@ from sonde.models import ConvNet, ResidualMLP
 from sonde.network import Signature
 from sonde.rules import RULES, FeedbackAlignment, Rule
 from sonde.store.load import load
-from sonde.store.stored import Runs
+from sonde.store.run import Runs
 from sonde.store.verify import verify
 from sonde.tasks import Parity
 from sonde.training.assign import CreditAssignment

@@ -11,14 +11,13 @@ from stored_runs import config, healthy, run, store
 from report_stores import write_run
 from sonde.analysis.audit import audit
 from sonde.analysis.comparison import compare
-from sonde.analysis.ended import lines
-from sonde.analysis.narrowing import keep
-from sonde.analysis.readings import Readings
+from sonde.analysis.runs import evidence_lines, keep
 from sonde.config import RunConfig
 from sonde.core.errors import SondeError
 from sonde.core.flat_configs import recipe_of
 from sonde.store.load import load
-from sonde.store.stored import Runs
+from sonde.store.readings import Readings
+from sonde.store.run import Runs
 from sonde.studies import STUDIES
 from sonde.studies.study import gather
 
@@ -83,7 +82,7 @@ def test_a_stored_run_has_the_recipe_of_its_configuration(tmp_path: Path) -> Non
 def test_a_run_is_kept_by_its_variant() -> None:
     stored = store(run(config("bp", 1), healthy(1), variant="raw"), run(config("bp", 2), healthy(2), variant="scaled"))
     assert [known.config["seed"] for known in keep(stored, {"variant": "scaled"}).runs] == [2]
-    assert lines(stored.runs)["variant"].to_list() == ["raw", "scaled"]
+    assert evidence_lines(stored.runs)["variant"].to_list() == ["raw", "scaled"]
 
 
 def test_a_reading_that_was_taken_twice_is_undefined() -> None:

@@ -12,12 +12,12 @@ from conftest import tiny_config
 from sonde.config import RunConfig, whole_tree
 from sonde.core.errors import SondeError
 from sonde.engine.ledger import Ledger
-from sonde.store import files, limits
-from sonde.store.checksums import seal
-from sonde.store.cleanup import sweep_ended
+from sonde.store import files
+from sonde.store.files import place, seal
+from sonde.store.folder import RunFolder, parquet
+from sonde.store.listing import clean_up_ended
 from sonde.store.lock import Held, hold
-from sonde.store.place import place
-from sonde.store.run import Manifest, RunFolder, parquet
+from sonde.store.schemas import Manifest
 from sonde.store.verify import verify
 from stores import assert_a_reader_sees_whole_states, forge, memory, rows, without_checksums
 
@@ -79,7 +79,7 @@ def test_a_state_is_invisible_until_its_manifest_is_in_place(tmp_path: Path, mon
     assert manifest.epoch == 1
     assert visible["value"].to_list() == [1.0]
     assert folder.tensors("weights") == b"one"
-    folder.sweep(manifest)
+    folder.clean_up(manifest)
     assert sorted(f.name for f in folder.path.iterdir()) == [
         "manifest.json",
         "metrics-1.parquet",
@@ -101,7 +101,7 @@ def test_what_a_run_kept_that_was_killed_after_its_last_manifest_goes_with_the_n
         names = {file.name for file in folder.path.iterdir()}
         assert {"metrics-2.parquet", "resume-1.safetensors"} < names
         with hold(store, tiny.id):
-            sweep_ended(store, {tiny.id: folder.manifest()})
+            clean_up_ended(store, {tiny.id: folder.manifest()})
         assert {file.name for file in folder.path.iterdir()} == names, "somebody held the run"
         ledger = Ledger([tiny], runs=store, on_event=lambda _: None, on_notice=lambda _: None)
         assert ledger.unended() == []
@@ -229,7 +229,7 @@ def test_rows_of_another_version_or_run_are_refused(trained: Path) -> None:
 def test_more_rows_than_memory_holds_are_refused_before_they_are_unpacked(
     trained: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "ROWS", 1000)
+    monkeypatch.setattr(files, "ROWS_OF_RUN", 1000)
     folder = RunFolder(trained)
     _, mine = folder.read()
     content = parquet(pl.concat([mine] * 20))

@@ -16,10 +16,11 @@ from report_stores import write_run
 from sonde.cli import app
 from sonde.config import RunConfig
 from sonde.core.errors import SondeError
-from sonde.store import lease
+from sonde.store import lock
+from sonde.store.folder import RunFolder
 from sonde.store.lock import Held, hold
 from sonde.store.remote import Remote
-from sonde.store.run import Manifest, RunFolder
+from sonde.store.schemas import Manifest
 from sonde.store.verify import verify
 from sonde.studies import STUDIES
 from sonde.training.session import Progress
@@ -70,7 +71,7 @@ def writer(folder: RunFolder) -> None:
     if not folder.exists():
         folder.create({}, {})
     manifest, _ = folder.read()
-    folder.sweep(manifest)
+    folder.clean_up(manifest)
     for epoch in range(0 if manifest.epoch is None else manifest.epoch + 1, 3):
         state = "complete" if epoch == 2 else "unfinished"
         tensors = {"weights": b"w%d" % epoch} | ({"resume": b"r%d" % epoch} if epoch < 2 else {})
@@ -164,8 +165,8 @@ def left_behind(store: Remote, **about: object) -> Remote:
 
 
 def test_a_lease_is_taken_over_when_it_was_not_renewed(store: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease, "TAKEOVER_PAUSE", 0.0)
-    old = (datetime.now(UTC) - timedelta(seconds=lease.ABANDONED + 1)).isoformat()
+    monkeypatch.setattr(lock, "TAKEOVER_PAUSE", 0.0)
+    old = (datetime.now(UTC) - timedelta(seconds=lock.ABANDONED + 1)).isoformat()
     for about in ({"renewed": old}, {"renewed": "nonsense"}):
         at = left_behind(store, **about)
         with hold(store, "r"):
@@ -181,7 +182,7 @@ def test_a_lease_of_a_dead_process_of_this_host_is_taken_over_at_once(
     import multiprocessing
     import platform
 
-    monkeypatch.setattr(lease, "TAKEOVER_PAUSE", 0.0)
+    monkeypatch.setattr(lock, "TAKEOVER_PAUSE", 0.0)
     process = multiprocessing.get_context("spawn").Process(target=int)
     process.start()
     process.join()
@@ -200,7 +201,7 @@ def test_of_two_that_take_over_at_once_the_last_holds_it(store: Remote, monkeypa
 def test_a_lease_is_renewed_while_it_is_held_and_left_to_who_took_it(
     store: Remote, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lease, "RENEWED", 0.01)
+    monkeypatch.setattr(lock, "RENEWED", 0.01)
     at = store / ".locks" / "r.json"
     with hold(store, "r"):
         first = json.loads(at.read_bytes())["renewed"]
@@ -217,13 +218,13 @@ def test_a_lease_is_renewed_while_it_is_held_and_left_to_who_took_it(
 def test_a_process_that_slept_past_its_lease_and_the_one_that_took_over_end_with_the_same_bits(
     store: Remote, tiny: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lease, "TAKEOVER_PAUSE", 0.0)
+    monkeypatch.setattr(lock, "TAKEOVER_PAUSE", 0.0)
     held, others = store / ".locks" / f"{tiny.id}.json", []
 
     def sleep(progress: Progress) -> None:
         if progress.epoch == 1:
             known = json.loads(held.read_bytes())
-            old = datetime.now(UTC) - timedelta(seconds=lease.ABANDONED + 1)
+            old = datetime.now(UTC) - timedelta(seconds=lock.ABANDONED + 1)
             held.put(json.dumps({**known, "renewed": old.isoformat()}).encode())
             others.append(sonde.train(tiny, runs=str(store)).state)
 

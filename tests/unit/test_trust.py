@@ -31,13 +31,13 @@ from sonde.core.run_ids import digest, run_id
 from sonde.metrics.rows import SCHEMA
 from sonde.show.live.store_follower import StoreFollower
 from sonde.show.live.store_poller import PageState
-from sonde.store import index, index_writer, parquet_rows
-from sonde.store.checksums import checksum, seal
+from sonde.store import index, index_writer
+from sonde.store.files import checksum, seal
+from sonde.store.folder import RunFolder, parquet, recipe_key
 from sonde.store.journal import Journal, _chunk
 from sonde.store.load import load
 from sonde.store.lock import hold
-from sonde.store.parquet_size import size
-from sonde.store.run import RunFolder, parquet
+from sonde.store.parquet import parquet_size
 from sonde.store.verify import verify
 from sonde.studies import STUDIES
 from sonde.studies.study import gather
@@ -257,7 +257,7 @@ def test_a_runs_folder_that_is_a_link_is_read_and_never_written(tmp_path: Path, 
     folder = RunFolder(root / id)
     manifest, rows = folder.read()
     for write in (
-        lambda: folder.sweep(manifest),
+        lambda: folder.clean_up(manifest),
         lambda: folder.put(manifest),
         lambda: folder.commit(manifest, rows, {}),
         lambda: folder.log("x"),
@@ -291,7 +291,7 @@ def test_a_run_is_swept_of_its_own_states_alone(tmp_path: Path) -> None:
     kept = [folder.path / name for name in ("mine.parquet", "model.safetensors", "weights-a.safetensors")]
     for path in (*kept, folder.path / "weights-3.safetensors"):
         path.write_text("")
-    folder.sweep(folder.manifest())
+    folder.clean_up(folder.manifest())
     assert all(path.exists() for path in kept)
     assert not (folder.path / "weights-3.safetensors").exists()
 
@@ -373,8 +373,8 @@ def test_rows_and_bytes_are_known_from_headers() -> None:
     frame = pl.DataFrame({"a": pl.repeat("x", 700_000, eager=True), "b": range(700_000)})
     buffer = io.BytesIO()
     frame.write_parquet(buffer, compression="zstd", row_group_size=100_000)
-    assert size(buffer).rows == 700_000
-    assert 700_000 * 8 <= size(buffer).bytes < 700_000 * 20
+    assert parquet_size(buffer).rows == 700_000
+    assert 700_000 * 8 <= parquet_size(buffer).bytes < 700_000 * 20
 
 
 def many_rows(run: str, many: int) -> pl.DataFrame:
@@ -388,7 +388,7 @@ def test_a_few_bytes_that_become_gigabytes_are_not_decoded(tmp_path: Path, monke
     long = parquet(rows.head(2).with_columns(reason=pl.lit("x" * 80_000_000)))
     many = parquet(many_rows(folder.id, 3_000_000))
     assert max(len(long), len(many)) < 300_000
-    monkeypatch.setattr(parquet_rows.pl, "read_parquet", lambda *_, **__: pytest.fail("it was decoded"))
+    monkeypatch.setattr(pl, "read_parquet", lambda *_, **__: pytest.fail("it was decoded"))
     forge(folder, "metrics.parquet", long)
     with pytest.raises(SondeError, match=r"unpacks to 0\.\d+ GB"):
         folder.read()
@@ -508,7 +508,7 @@ def test_what_is_signed_beside_a_run_may_be_anything(tmp_path: Path) -> None:
     (tmp_path / ".locks").mkdir()
     for text in ("[" * 100_000, "{}", "3", '{"pid": 1e400, "host": [], "since": 3}'):
         (tmp_path / ".locks" / f"{id}.holder").write_text(text)
-        assert package.load(tmp_path).runs[0].standing.state == "interrupted"
+        assert package.load(tmp_path).runs[0].status.state == "interrupted"
 
 
 def test_a_stored_configuration_builds_nothing_larger_than_what_was_stored(tmp_path: Path) -> None:
@@ -526,7 +526,11 @@ def test_a_stored_configuration_builds_nothing_larger_than_what_was_stored(tmp_p
         root = tmp_path / f"{part}-{next(iter(more))}"
         shutil.copytree(source.path, root / run_id(tree))
         folder = RunFolder(root / run_id(tree))
-        known = json.loads((folder.path / "run.json").read_text()) | {"id": folder.id, "config": tree}
+        known = json.loads((folder.path / "run.json").read_text()) | {
+            "id": folder.id,
+            "config": tree,
+            "recipe": recipe_key(tree),
+        }
         forge(folder, "run.json", json.dumps(known).encode())
         rows = pl.read_parquet(folder.path / "metrics.parquet").with_columns(run=pl.lit(folder.id))
         forge(folder, "metrics.parquet", parquet(rows))

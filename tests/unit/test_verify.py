@@ -19,9 +19,9 @@ from sonde.cli import app
 from sonde.core.errors import SondeError
 from sonde.metrics.rows import WATCHED
 from sonde.store import index, index_writer, journal
+from sonde.store.files import place
+from sonde.store.folder import RunFolder
 from sonde.store.journal import Journal
-from sonde.store.place import place
-from sonde.store.run import RunFolder
 from sonde.store.verify import verify
 from sonde.studies import STUDIES
 from stores import at, forge, memory
@@ -158,13 +158,13 @@ def test_an_index_that_tells_something_else_than_the_runs_is_wrong(
 ) -> None:
     monkeypatch.setattr(index_writer, "ENOUGH", 2)
     ids = [write_run(tmp_path, config) for config in STUDIES["audit"].configs("quick", (42,))]
-    add = index_writer.Writer.add
+    add = index_writer.IndexWriter.add
 
-    def added(self: index_writer.Writer, run: str, *known: Any) -> None:
+    def added(self: index_writer.IndexWriter, run: str, *known: Any) -> None:
         *rest, rows = known
         add(self, run, *rest, rows.with_columns(pl.col("value") + (run == ids[0])))
 
-    monkeypatch.setattr(index_writer.Writer, "add", added)
+    monkeypatch.setattr(index_writer.IndexWriter, "add", added)
     sonde.load(tmp_path)
     found = verify(tmp_path)
     assert found.indexed == 5

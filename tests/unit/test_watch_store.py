@@ -14,11 +14,11 @@ from sonde.core.errors import SondeError
 from sonde.metrics.rows import SCHEMA
 from sonde.observe.watch import watch
 from sonde.store import journal as journals
-from sonde.store import notices
+from sonde.store import listing
+from sonde.store.files import place
+from sonde.store.folder import RunFolder
 from sonde.store.journal import Journal, folder_name, read_watched
 from sonde.store.load import load
-from sonde.store.place import place
-from sonde.store.run import RunFolder
 from sonde.store.verify import verify
 from sonde.training.train import train
 from stores import some_rows
@@ -110,7 +110,7 @@ def test_a_journal_that_lost_rows_is_noticed(harm: str, tmp_path: Path, capsys: 
     capsys.readouterr()
     left = load(tmp_path)
     assert left.rows["step"].unique().to_list() == ([0] if harm == "cut" else [])
-    assert str(file) in capsys.readouterr().err + " ".join(notices._told)
+    assert str(file) in capsys.readouterr().err + " ".join(listing._told)
 
 
 def test_the_first_rows_of_a_journal_are_known_to_the_manifest_at_once(tmp_path: Path) -> None:

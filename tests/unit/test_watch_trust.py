@@ -18,8 +18,8 @@ from processes import wait_for
 from sonde.core.errors import SondeError
 from sonde.observe import outbox
 from sonde.observe.watch_warning import WatchWarning
+from sonde.store.folder import RunFolder
 from sonde.store.journal import Journal, read_watched
-from sonde.store.run import RunFolder
 from watch_programs import vectors
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")

@@ -5,10 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from sonde.analysis.configurations import Kind, kinds
 from sonde.analysis.credit_question import LayerCredit, at_layers, credit
-from sonde.analysis.ended import by_seed, complete, made_with, refuse_none
-from sonde.analysis.levels import Level, levels, options_of
 from sonde.analysis.questions import (
     Answer,
     Margin,
@@ -19,15 +16,15 @@ from sonde.analysis.questions import (
     scale_free,
     since_init,
 )
-from sonde.analysis.readings import MeasuredRun, measured
+from sonde.analysis.runs import Level, Recipe, by_recipe, by_seed, complete, levels, made_with, options_of, refuse_none
 from sonde.analysis.thresholds import Thresholds
 from sonde.core import html_parts
 from sonde.core.flat_configs import Flat, identity, told_apart, without
 from sonde.core.formatting import network
 from sonde.core.seed_statistics import Summary, summarise, summarise_known
+from sonde.store.files import Place
 from sonde.store.load import load
-from sonde.store.place import Place
-from sonde.store.stored import Run, Runs
+from sonde.store.run import Run, Runs, with_readings
 
 QUESTIONS = {"D1": scale, "D2": gradient, "D3": credit}
 """Asked of every run; D4, the margin, is asked of the rule."""
@@ -62,7 +59,7 @@ def read(root: str | Place) -> Runs:
 class RunAudit:
     """One run's answers."""
 
-    run: MeasuredRun
+    run: Run
     answers: dict[str, Answer]
     credits: list[LayerCredit]  # when D3 was last asked; none where credit is trivial
 
@@ -229,8 +226,8 @@ class Judge:
         self.answered: dict[tuple[str, Thresholds], RunAudit] = {}
 
     @cached_property
-    def measured(self) -> dict[str, MeasuredRun]:
-        return measured(self.stored.rows, complete(self.stored)[0], METRICS)
+    def measured(self) -> dict[str, Run]:
+        return with_readings(self.stored.rows, complete(self.stored)[0], METRICS)
 
     def run(self, id: str, thresholds: Thresholds) -> RunAudit:
         """The questions asked of a run."""
@@ -254,8 +251,8 @@ def audit(stored: Runs, thresholds: Thresholds | None = None, judge: Judge | Non
     left_out = {run: why for run, why in left_out.items() if run not in {one.id for one in lost}}
     refuse_none([*runs, *lost], left_out)
     inside = {run.id for run in (*runs, *lost)}
-    recipes: dict[str, list[Kind]] = {}
-    for kind in kinds(stored.runs):
+    recipes: dict[str, list[Recipe]] = {}
+    for kind in by_recipe(stored.runs):
         recipes.setdefault(identity(without(kind.flat, BESIDES)), []).append(kind)
     recipes = {
         key: members
@@ -275,13 +272,13 @@ def audit(stored: Runs, thresholds: Thresholds | None = None, judge: Judge | Non
     return Audit(recipes=found, left_out=left_out, thresholds=thresholds)
 
 
-def _name(kind: Kind) -> str:
+def _name(kind: Recipe) -> str:
     """What a recipe is, in few words."""
     about, epochs = kind.runs[0].about, kind.flat["epochs"]
     return f"{network(about)} on {about['task_label']}, d = {about['width']}, L = {about['depth']}, {epochs} epochs"
 
 
-def _rules(kinds: Sequence[Kind], judge: Judge, left_out: dict[str, str], thresholds: Thresholds) -> list[RuleAudit]:
+def _rules(kinds: Sequence[Recipe], judge: Judge, left_out: dict[str, str], thresholds: Thresholds) -> list[RuleAudit]:
     """Kinds of one recipe differ in the rule, so each is a rule with its options."""
     present = levels([kind.flat for kind in kinds], "rule")
     members = {

@@ -8,18 +8,25 @@ from typing import Any
 
 import polars as pl
 
-from sonde.analysis.configurations import all_described
-from sonde.analysis.ended import by_seed, complete, made_with, refuse_none
-from sonde.analysis.levels import Level, levels, options_of
-from sonde.analysis.narrowing import choices
-from sonde.analysis.readings import Readings
+from sonde.analysis.runs import (
+    Level,
+    by_seed,
+    choices,
+    complete,
+    flat_configs,
+    levels,
+    made_with,
+    options_of,
+    refuse_none,
+)
 from sonde.core import html_parts
 from sonde.core.errors import SondeError, nearest
 from sonde.core.flat_configs import Flat, differing, identity, shown, without
 from sonde.core.formatting import number
 from sonde.core.seed_statistics import Interval, Summary, paired, summarise, summarise_known, t_interval
 from sonde.metrics.rows import Reading, undefined
-from sonde.store.stored import Run, Runs
+from sonde.store.readings import Readings
+from sonde.store.run import Run, Runs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +108,7 @@ def compare(
     runs, left_out = complete(stored)
     refuse_none(runs, left_out)
     _refuse_unknown(metric, stored.rows.filter(pl.col("run").is_in([run.id for run in runs])))
-    flats = all_described(runs)
+    flats = flat_configs(runs)
     present = levels(list(flats.values()), factor)
     if len(present) < 2:
         (only,) = present.values()

@@ -1,7 +1,7 @@
 """A comparison as tables and notes: every number with its n and seeds, undefined said as such."""
 
 from sonde.analysis.comparison import Comparison, Difference, Group
-from sonde.analysis.ended import remark
+from sonde.analysis.runs import several_versions
 from sonde.core.formatting import number, signed
 
 DIGITS = 4  # of a mean
@@ -76,5 +76,5 @@ def notes(comparison: Comparison) -> list[str]:
             said.append(f"{name}: seed {seed} is not paired: {why}")
         if difference.interval.reason:
             said.append(f"{name}: interval undefined: {difference.interval.reason}")
-    made = remark(comparison.made_with)
+    made = several_versions(comparison.made_with)
     return [*said, made] if made else said

@@ -13,11 +13,11 @@ from statistics import NormalDist
 from typing import Literal, NamedTuple
 
 from sonde.analysis.questions import Answer, Look, answer
-from sonde.analysis.readings import MeasuredRun
 from sonde.analysis.thresholds import Thresholds
 from sonde.core.formatting import number
 from sonde.core.seed_statistics import t_quantile
 from sonde.metrics import TRAINED
+from sonde.store.run import Run
 
 MEASURES = {name: TRAINED[name].symbol for name in ("credit_cosine", "rho")}
 EXACT = 1e-9  # what does not scatter and does not differ by more does not depend on the draw
@@ -55,7 +55,7 @@ class LayerCredit(NamedTuple):
         return (self.reason or "").startswith("not evidence")
 
 
-def credit(run: MeasuredRun, thresholds: Thresholds) -> Answer:
+def credit(run: Run, thresholds: Thresholds) -> Answer:
     """The smallest excess over the null; fires where a layer is not above it by cosine and by ρ.
 
     One layer is enough: one good layer cannot carry the others.  ρ of BP's gradient, the ceiling, decides whether
@@ -77,7 +77,7 @@ def credit(run: MeasuredRun, thresholds: Thresholds) -> Answer:
     return answer([_look(epoch, at_layers(run, epoch, thresholds)) for epoch in both], missing)
 
 
-def at_layers(run: MeasuredRun, epoch: int, thresholds: Thresholds) -> list[LayerCredit]:
+def at_layers(run: Run, epoch: int, thresholds: Thresholds) -> list[LayerCredit]:
     """The credit of each layer 1 … L at one epoch."""
     return [_layer(run, epoch, layer, thresholds) for layer in run.layers]
 
@@ -106,7 +106,7 @@ def _look(epoch: int, found: Sequence[LayerCredit]) -> Look:
     return Look(epoch=epoch, value=least, fired=False)
 
 
-def _layer(run: MeasuredRun, epoch: int, layer: int, thresholds: Thresholds) -> LayerCredit:
+def _layer(run: Run, epoch: int, layer: int, thresholds: Thresholds) -> LayerCredit:
     cosine, rho = (_measure(run, metric, epoch, layer, thresholds) for metric in MEASURES)
     ceiling = run.at("rho/bp", epoch, layer)
     standing: Side | Literal["disagree"] | None = None
@@ -126,7 +126,7 @@ def _layer(run: MeasuredRun, epoch: int, layer: int, thresholds: Thresholds) -> 
     return LayerCredit(layer, ceiling.value, cosine, rho, standing, reason)
 
 
-def _measure(run: MeasuredRun, metric: str, epoch: int, layer: int, thresholds: Thresholds) -> Measure:
+def _measure(run: Run, metric: str, epoch: int, layer: int, thresholds: Thresholds) -> Measure:
     own, null, std = (run.at(f"{metric}{ending}", epoch, layer) for ending in ("", "/null", "/null_std"))
     reason = own.reason or null.reason
     if reason is None and std.reason is not None:

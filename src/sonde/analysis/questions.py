@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
-from sonde.analysis.readings import MeasuredRun, not_measured
 from sonde.analysis.thresholds import Thresholds
 from sonde.core.seed_statistics import (
     Interval,
@@ -18,6 +17,8 @@ from sonde.core.seed_statistics import (
     t_interval,
 )
 from sonde.metrics.rows import Reading, undefined
+from sonde.store.readings import not_measured
+from sonde.store.run import Run
 
 RESOLUTION, CEILING = "grad_resolution", "rho/bp"
 
@@ -74,7 +75,7 @@ def answer(looks: Sequence[Look], missing: str) -> Answer:
     return Answer(**looks[-1]._asdict(), looks=tuple(looks)) if looks else Answer(reason=missing)
 
 
-def scale(run: MeasuredRun, thresholds: Thresholds) -> Answer:
+def scale(run: Run, thresholds: Thresholds) -> Answer:
     """D1: the growth of ‖h‖ over the block that grows it most, and of ‖h_L‖ since init.
 
     A block without a value leaves the question open unless something else fires it.  A LayerNorm on top hides the
@@ -100,7 +101,7 @@ def scale(run: MeasuredRun, thresholds: Thresholds) -> Answer:
     return answer(looks, "growth was not measured")
 
 
-def gradient(run: MeasuredRun, thresholds: Thresholds) -> Answer:
+def gradient(run: Run, thresholds: Thresholds) -> Answer:
     """D2: the least cosine, over layers, of the BP gradient in training's precision with that in float64.
 
     Beside it ρ of BP's gradient in float64, the ceiling.  Runs of earlier versions have the ceiling alone: they are
@@ -115,7 +116,7 @@ def gradient(run: MeasuredRun, thresholds: Thresholds) -> Answer:
     )
 
 
-def _resolution(run: MeasuredRun, epoch: int, layers: range, thresholds: Thresholds) -> Look:
+def _resolution(run: Run, epoch: int, layers: range, thresholds: Thresholds) -> Look:
     limits = {RESOLUTION: thresholds.resolution, CEILING: thresholds.ceiling}
     values = {metric: run.across(metric, epoch, layers) for metric in limits if epoch in run.epochs_of(metric, layers)}
     least = {metric: min((v for v in found if v == v), default=math.nan) for metric, found in values.items()}
@@ -131,7 +132,7 @@ def _resolution(run: MeasuredRun, epoch: int, layers: range, thresholds: Thresho
     return Look(epoch=epoch, value=value, fired=False, reason=why_none, beside=ceiling)
 
 
-def since_init(run: MeasuredRun, epoch: int, metric: str) -> Reading:
+def since_init(run: Run, epoch: int, metric: str) -> Reading:
     """A metric at layer L relative to its value at init, or why there is none."""
     here, init = (run.at(metric, at, run.depth) for at in (epoch, 0))
     reason = here.reason or init.reason
@@ -142,7 +143,7 @@ def since_init(run: MeasuredRun, epoch: int, metric: str) -> Reading:
     return Reading(metric=metric, value=here.value / init.value, layer=run.depth, samples=here.samples)
 
 
-def scale_free(run: MeasuredRun, epoch: int) -> Reading:
+def scale_free(run: Run, epoch: int) -> Reading:
     """‖g_L‖·‖h_L‖/‖e‖ relative to init, of medians over samples: what remains when LayerNorm divides g_L by ‖h_L‖."""
     per_error, top = (since_init(run, epoch, metric) for metric in ("grad_per_error", "hidden_norm"))
     if reason := per_error.reason or top.reason:
@@ -174,8 +175,8 @@ class Margin:
 
 def margin(
     rule: str,
-    runs: Sequence[MeasuredRun],
-    frozen: Mapping[int, MeasuredRun],
+    runs: Sequence[Run],
+    frozen: Mapping[int, Run],
     why_none: str,
     confidence: float,
 ) -> Margin:
@@ -237,7 +238,7 @@ def corrected(margins: Mapping[str, Margin], confidence: float) -> dict[str, Mar
     return found
 
 
-def _accuracies(runs: Mapping[int, MeasuredRun]) -> tuple[dict[int, float], dict[int, str]]:
+def _accuracies(runs: Mapping[int, Run]) -> tuple[dict[int, float], dict[int, str]]:
     """Test accuracy at the last epoch by seed, and why it is undefined where it is."""
     readings = {seed: run.at("test_acc", run.epochs) for seed, run in runs.items()}
     values = {seed: reading.value for seed, reading in readings.items()}

@@ -4,7 +4,7 @@ import math
 
 from sonde.analysis.audit import CONTROLLED, NUDGE, Controlled, RecipeAudit, RuleAudit
 from sonde.analysis.credit_question import span
-from sonde.analysis.ended import remark
+from sonde.analysis.runs import several_versions
 from sonde.analysis.verdict import points, said_n, verdict
 from sonde.core.formatting import accuracy, number
 from sonde.core.seed_statistics import Summary
@@ -59,7 +59,7 @@ def footnotes(recipe: RecipeAudit) -> list[str]:
         draws = sorted({m.draws for run in rule.runs for layer in run.credits for m in (layer.cosine, layer.rho)})
         if draws and draws[-1] > 1:
             notes.append(f"{rule.label}: chance was drawn {span(draws)} times a snapshot")
-    made = remark(recipe.made_with)
+    made = several_versions(recipe.made_with)
     return [*notes, made] if made else notes
 
 

@@ -159,5 +159,5 @@ def _run(words: Sequence[str], debug: bool) -> int:
             raise
         from sonde.store import files
 
-        print(f"sonde: {files.explain(error, Path(error.filename))}", file=sys.stderr)
+        print(f"sonde: {files.explain_os_error(error, Path(error.filename))}", file=sys.stderr)
     return 2

@@ -53,7 +53,7 @@ def audit(
     """
     from sonde.analysis.audit import audit as ask
     from sonde.analysis.audit import read
-    from sonde.analysis.narrowing import choices, keep
+    from sonde.analysis.runs import choices, keep
     from sonde.cli.terminal import print_json
 
     thresholds = Thresholds(

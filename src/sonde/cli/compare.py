@@ -40,7 +40,7 @@ def compare(
     Runs that differ in anything else but the seed are refused, and the fields named.
     """
     from sonde.analysis.comparison import compare as pair_up
-    from sonde.analysis.narrowing import choices, keep
+    from sonde.analysis.runs import choices, keep
     from sonde.cli.terminal import print_json
     from sonde.store.load import load
 

@@ -14,7 +14,7 @@ from rich.table import Column
 
 from sonde.engine import choose
 from sonde.engine.messages import Event, Outcome
-from sonde.store.place import Place
+from sonde.store.files import Place
 
 if TYPE_CHECKING:
     from sonde.config import RunConfig
@@ -80,11 +80,11 @@ def execute(
 
 def _tasks_to_prepare(configs: "Sequence[RunConfig]", runs: Place) -> list[Any]:
     """Those that find or decode data first, of the runs that are still to be trained."""
-    from sonde.store.load import manifests
-    from sonde.store.run import ENDED
+    from sonde.store.load import load_manifests
+    from sonde.store.schemas import ENDED
 
     asking = [config for config in configs if hasattr(config.task, "prepare")]
-    stored = manifests(runs, [config.id for config in asking]) if asking else {}
+    stored = load_manifests(runs, [config.id for config in asking]) if asking else {}
     ended = {id for id, manifest in stored.items() if manifest.state in ENDED}
     return list({repr(config.task): config.task for config in asking if config.id not in ended}.values())
 
@@ -96,7 +96,7 @@ def _stopped() -> typer.Exit:
 
 def _say_how_it_ended(outcome: Outcome, runs: Place) -> None:
     """One line; below it, where the failure was not foreseen, the end of the run's log."""
-    from sonde.store.run import RunFolder
+    from sonde.store.folder import RunFolder
 
     log = f" (log: {outcome.log})" if outcome.log else ""
     node = f" on {outcome.node}" if outcome.node else ""

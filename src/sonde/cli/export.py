@@ -9,8 +9,8 @@ from sonde.cli.options import Only, OutFolder, Quiet, RunsFolder, Seeds, Set, se
 from sonde.core.errors import SondeError
 
 if TYPE_CHECKING:
-    from sonde.store.place import Place
-    from sonde.store.stored import Runs
+    from sonde.store.files import Place
+    from sonde.store.run import Runs
 
 PAPER = "paper"
 
@@ -78,7 +78,7 @@ def export(
 
 def _chosen(runs: "Place", only: list[str]) -> "Runs":
     """All runs, watched ones too, or those with the wanted values; without their rows."""
-    from sonde.analysis.narrowing import choices, keep
+    from sonde.analysis.runs import choices, keep
     from sonde.store.load import load
 
     stored = keep(load(runs, metrics=()), choices(only))
@@ -98,7 +98,7 @@ def _of_study(
 ) -> "Runs":
     """The complete runs of a study, whatever was swept."""
     from sonde.cli.study_evidence import from_store
-    from sonde.store.stored import Runs
+    from sonde.store.run import Runs
 
     found = from_store(study, runs, scale=scale, seeds=seeds, changes=changes, choices=only, tell=not quiet, metrics=())
     together = {run.id: run for gathered in found.values() for run in gathered.stored.runs}
@@ -109,7 +109,7 @@ def _write(stored: "Runs", layout: str, out: Path, quiet: bool) -> None:
     from sonde.cli.terminal import count
     from sonde.show.exporters import LAYOUTS, writer
     from sonde.store import files
-    from sonde.store.partial import marked
+    from sonde.store.publish import marked
 
     write, about = writer(layout), LAYOUTS[layout]
     with (

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sonde.core.errors import SondeError, unicode
-from sonde.store.place import place
+from sonde.store.files import place
 
 if TYPE_CHECKING:
     from sonde.show.live.server import Server

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from sonde.core.errors import SondeError, pick
-from sonde.store.place import Place, place
+from sonde.store.files import Place, place
 
 if TYPE_CHECKING:
     from sonde.config import RunConfig
@@ -99,7 +99,7 @@ def configurations(
     study: str, *, scale: str, seeds: Sequence[int] | None, changes: Sequence[str], choices: Sequence[str]
 ) -> "dict[str, list[RunConfig]]":
     """The study's runs, changed and narrowed, by the values that are swept; one group without a name where none are."""
-    from sonde.analysis.narrowing import choices as chosen_by
+    from sonde.analysis.runs import choices as chosen_by
     from sonde.config import whole_tree
     from sonde.studies import STUDIES
     from sonde.studies.settings import in_groups, narrowed, settings

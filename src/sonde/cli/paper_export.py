@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sonde.core.errors import SondeError, unicode
-from sonde.store.place import Place
+from sonde.store.files import Place
 
 if TYPE_CHECKING:
     import polars as pl
@@ -36,7 +36,7 @@ def export_paper(
     from sonde.core.errors import pick
     from sonde.show.paper import WRITERS, provenance
     from sonde.store import files
-    from sonde.store.partial import marked
+    from sonde.store.publish import marked
     from sonde.studies.settings import UnknownKey
     from sonde.studies.study import NoRuns
 

@@ -49,8 +49,8 @@ def recompute(
     from sonde.analysis.recompute.stored import read_end
     from sonde.cli.terminal import count, print_json
     from sonde.config.stored import name_again
+    from sonde.store.folder import RunFolder
     from sonde.store.listing import find
-    from sonde.store.run import RunFolder
     from sonde.training.device import one_thread
 
     folder = RunFolder(runs / find(runs, run))

@@ -21,9 +21,9 @@ def recovery(runs: RunsFolder = Path("runs"), only: Only = None, json: Json = Fa
     Below it, over all rules: the rank correlation of each quantity of the audit with the share.
     """
     from sonde.analysis.audit import audit, read
-    from sonde.analysis.narrowing import choices, keep
     from sonde.analysis.recovery import foretelling
     from sonde.analysis.recovery import shares as of_recipes
+    from sonde.analysis.runs import choices, keep
     from sonde.cli.terminal import print_json
 
     audited = audit(keep(read(runs), choices(only or [])))

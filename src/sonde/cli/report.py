@@ -40,7 +40,7 @@ def report(
     from sonde.show.report.page import Pictures, draw_pictures, render_report
     from sonde.store import files
     from sonde.store.load import load
-    from sonde.store.stored import without_machines
+    from sonde.store.run import without_machines
 
     stored = load(runs)
     if not stored.runs and not stored.watched:

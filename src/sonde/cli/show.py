@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from sonde.cli.options import Json, RunsFolder
 
 if TYPE_CHECKING:
-    from sonde.store.status import Standing
-    from sonde.store.stored import Runs
+    from sonde.store.run import Runs
+    from sonde.store.status import RunStatus as Standing
 
 OF_WATCHED = ("loss", "nonfinite")
 
@@ -18,7 +18,7 @@ def show(runs: RunsFolder = Path("runs"), json: Json = False) -> None:
     """List stored runs: what each is, how far it came, its last metrics."""
     import polars as pl
 
-    from sonde.analysis.overview import SHOWN
+    from sonde.analysis.frame import SHOWN
     from sonde.cli.terminal import print_json
     from sonde.store.load import load
 
@@ -37,7 +37,7 @@ def show(runs: RunsFolder = Path("runs"), json: Json = False) -> None:
 
 def describe(stored: "Runs") -> list[dict[str, Any]]:
     """What a program wants to know of each run; undefined metrics are NaN here."""
-    from sonde.analysis.overview import last_metrics
+    from sonde.analysis.frame import last_metrics
     from sonde.show.report.runs import session_machine
 
     metrics = last_metrics(stored)
@@ -50,8 +50,8 @@ def describe(stored: "Runs") -> list[dict[str, Any]]:
             "task": run.config["task"]["name"],
             "seed": run.config["seed"],
             "epoch": run.manifest.epoch,
-            "state": run.standing.state,
-            "message": run.standing.why,
+            "state": run.status.state,
+            "message": run.status.why,
             "sessions": [
                 {key: session.get(key) for key in ("from_epoch", "started")} | {"where": session_machine(session)}
                 for session in run.manifest.sessions
@@ -66,7 +66,7 @@ def print_runs(stored: "Runs", title: str) -> None:
     """A table of runs with the last value of the metrics that say most; where it is narrow, with short ids
     and fewer of those metrics.
     """
-    from sonde.analysis.overview import SHOWN, last_metrics, last_value, untold
+    from sonde.analysis.frame import SHOWN, last_metrics, last_value, untold
     from sonde.cli.terminal import fits, print_table
     from sonde.show.report.runs import session_start
 
@@ -91,7 +91,7 @@ def print_runs(stored: "Runs", title: str) -> None:
             *(values[run.id] for values in keys.values()),
             str(run.config["seed"]),
             f"{'–' if run.manifest.epoch is None else run.manifest.epoch}/{run.config['epochs']}",
-            run.standing.state,
+            run.status.state,
             *(last_value(metrics[run.id].get(name)) for name in names),
             *([resumed[run.id]] if "sessions" in columns else []),
         ]
@@ -106,7 +106,7 @@ def print_runs(stored: "Runs", title: str) -> None:
             rows = [[*row[:place], *row[place + 1 :]] for row in rows]
             del columns[name]
     print_table(title, columns, rows, "label")
-    for line in _remarks(run.standing for run in stored.runs):
+    for line in _remarks(run.status for run in stored.runs):
         print(line)
 
 
@@ -134,8 +134,8 @@ def describe_watched(stored: "Runs") -> list[dict[str, Any]]:
             "parameters": run.about["parameters"],
             "modules": sum(module["calls"] > 0 for module in run.facts.get("modules", [])),
             "step": run.manifest.step if run.manifest.state in ("complete", "failed") else last[run.id]["step"],
-            "state": run.standing.state,
-            "message": run.standing.why,
+            "state": run.status.state,
+            "message": run.status.why,
             "metrics": {"loss": last[run.id]["loss"]},
             "nonfinite": last[run.id]["nonfinite"],
         }
@@ -145,7 +145,7 @@ def describe_watched(stored: "Runs") -> list[dict[str, Any]]:
 
 def print_watched(stored: "Runs", title: str) -> None:
     """A table of watched runs; a run under way tells the step it was last seen at."""
-    from sonde.analysis.overview import last_value
+    from sonde.analysis.frame import last_value
     from sonde.cli.terminal import print_table
 
     watched = describe_watched(stored)

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import polars as pl
 
 from sonde.analysis.evidence import Evidence
-from sonde.store.place import Place
-from sonde.store.run import RunFolder
+from sonde.store.files import Place
+from sonde.store.folder import RunFolder
 
 
 @dataclass(frozen=True)

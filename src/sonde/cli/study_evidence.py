@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from sonde.cli.options import beside, configurations
 from sonde.core.errors import SondeError, unicode
-from sonde.store.place import Place
+from sonde.store.files import Place
 
 if TYPE_CHECKING:
     from sonde.studies.study import Gathered
@@ -41,7 +41,7 @@ def from_store(
     aside = beside(study, scale=scale, seeds=seeds, changes=(), choices=())
     found = {}
     for label, wanted in groups.items():
-        found[label] = gather(stored, wanted, unicode(str(runs)), guests=not (changes or choices), beside=aside)
+        found[label] = gather(stored, wanted, unicode(str(runs)), plugins=not (changes or choices), beside=aside)
     if tell:
         _tell(found, stored.broken)
     return found

@@ -10,7 +10,7 @@ everything in a store is data:
 - Where its code is needed, the user names it on this command line (`--task mine.py:rings`), or this program has handed
   it over, registered it or trained with it.  The digest of the file is compared with the stored one before the file
   is run.
-- Sizes are bounded before anything is decoded (`store/limits.py`), symbolic links inside a store are never written
+- Sizes are bounded before anything is decoded (`store/files.py`), symbolic links inside a store are never written
   through (`store/files.py`), and a run is what its whole configuration says, not what 40 bits of its id say
   (`run_ids.digest`).
 

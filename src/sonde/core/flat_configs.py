@@ -6,7 +6,7 @@ A flat configuration has dotted keys; `model`, `rule` and `task` stand for their
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from sonde.core.run_ids import CHOSEN
@@ -16,16 +16,17 @@ Flat = dict[str, Any]
 
 def flatten(tree: Mapping[str, Any]) -> Flat:
     """Every dotted key with its value; a section that was chosen by name stands for that name."""
-    flat: Flat = {}
+    return dict(_dotted(tree))
+
+
+def _dotted(tree: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for key, value in tree.items():
         if not isinstance(value, Mapping):
-            flat[key] = value
+            yield key, value
             continue
-        inner = flatten(value)
         if key in CHOSEN:
-            flat[key] = inner.pop("name")
-        flat |= {f"{key}.{name}": v for name, v in inner.items()}
-    return flat
+            yield key, value["name"]
+        yield from ((f"{key}.{name}", v) for name, v in _dotted(value) if not (key in CHOSEN and name == "name"))
 
 
 def identity(configuration: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ from sonde.engine.messages import Event, Outcome
 
 if TYPE_CHECKING:
     from sonde.config import RunConfig
-    from sonde.store.place import Place
+    from sonde.store.files import Place
 
 
 class Engine(Protocol):

@@ -10,7 +10,7 @@ from sonde.engine.messages import Event, Outcome, first_ctrl_c
 if TYPE_CHECKING:
     from sonde.config import RunConfig
     from sonde.engine.ledger import Bundle, Ledger
-    from sonde.store.place import Place
+    from sonde.store.files import Place
 
 MOST_SUBMITTED = 10_000  # tasks at a time: each takes 7 kB of the driver's memory, and time of every look at them
 TASK_RETRIES = 3  # of a task whose node or process died
@@ -39,7 +39,7 @@ def run_all(
     """
     from sonde.engine import cluster_nodes
     from sonde.engine.ledger import Ledger, bundle
-    from sonde.store.place import absolute
+    from sonde.store.files import absolute
     from sonde.training.stack import stackable
 
     cluster_nodes.require()

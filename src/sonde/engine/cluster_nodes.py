@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from sonde import __version__
 from sonde.core.errors import SondeError, installation
 from sonde.store import files
-from sonde.store.place import Place, absolute
+from sonde.store.files import Place, absolute
 
 Answer = tuple[dict[str, str], bool | str | None]
 """Versions by name, and whether the mark was seen or why it could not be looked for."""
@@ -142,7 +142,7 @@ def _asked(ray: Any, mark: str, cpus: float, gpus: float) -> dict[str, Answer]:
         found = {"Python": platform.python_version()}
         try:
             found |= {name: version(name) for name in ("sonde", "torch")}
-            from sonde.store.place import place
+            from sonde.store.files import place
         except ImportError:
             return found, None
         try:

@@ -54,8 +54,9 @@ def train(
     from sonde import plugins
     from sonde.config import parse
     from sonde.engine.worker import train_bundle
-    from sonde.store.place import place
-    from sonde.store.run import ENDED, Manifest, RunFolder
+    from sonde.store.files import place
+    from sonde.store.folder import RunFolder
+    from sonde.store.schemas import ENDED, Manifest
 
     sys.argv = command  # a run's manifest names it
     here, stop = _here(), _stop(mailbox)

@@ -11,11 +11,12 @@ from sonde.config import RunConfig
 from sonde.core.errors import SondeError
 from sonde.engine.log import RunLog
 from sonde.engine.messages import Event, Outcome
-from sonde.store.cleanup import sweep_ended
-from sonde.store.load import manifests
+from sonde.store.files import Place
+from sonde.store.folder import RunFolder
+from sonde.store.listing import clean_up_ended
+from sonde.store.load import load_manifests
 from sonde.store.lock import hold
-from sonde.store.place import Place
-from sonde.store.run import ENDED, Manifest, RunFolder
+from sonde.store.schemas import ENDED, Manifest
 from sonde.training.changed_plugins import refuse_changed
 
 Bundle = tuple[RunConfig, ...]  # what a worker is given: runs that are trained together
@@ -51,8 +52,8 @@ class Ledger:
     def unended(self) -> list[RunConfig]:
         """The runs that are still to be trained; the others are reported as they are in the store."""
         refuse_changed(list(self.configs.values()), self.runs)
-        stored = manifests(self.runs, self.configs)
-        sweep_ended(self.runs, {run: known for run, known in stored.items() if known.state in ENDED})
+        stored = load_manifests(self.runs, self.configs)
+        clean_up_ended(self.runs, {run: known for run, known in stored.items() if known.state in ENDED})
         left = []
         for config in self.configs.values():
             outcome = _ended(config, stored.get(config.id))

@@ -24,7 +24,7 @@ from sonde.engine.messages import Event, Outcome, first_ctrl_c
 if TYPE_CHECKING:
     from sonde.config import RunConfig
     from sonde.engine.ledger import Bundle
-    from sonde.store.place import Place
+    from sonde.store.files import Place
 
 __all__ = ["Event", "Outcome", "run_all", "warm_up"]
 

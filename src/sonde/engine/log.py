@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from sonde.core.errors import SondeError
 
 if TYPE_CHECKING:
-    from sonde.store.run import RunFolder
+    from sonde.store.folder import RunFolder
 
 OUTPUT_KEPT = 64_000  # bytes: the end of what a process wrote
 

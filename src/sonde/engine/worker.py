@@ -19,9 +19,10 @@ from sonde.core.errors import SondeError
 from sonde.engine.ledger import Bundle
 from sonde.engine.log import RunLog, redirect
 from sonde.engine.messages import Event, Outcome
+from sonde.store.files import Place, place
+from sonde.store.folder import RunFolder
 from sonde.store.lock import Held
-from sonde.store.place import Place, place
-from sonde.store.run import ENDED, Manifest, RunFolder
+from sonde.store.schemas import ENDED, Manifest
 from sonde.training.session import Progress
 from sonde.training.train import train_together
 

@@ -17,7 +17,7 @@ from sonde.observe.heard_losses import HeardLoss
 from sonde.observe.row_builder import Ledger
 from sonde.observe.row_sinks import Sink
 from sonde.observe.step_record import Sheet
-from sonde.store.run import State
+from sonde.store.schemas import RunState
 
 ROWS = 200  # that wait at most before they are written
 SECONDS = 10.0  # for which they wait at most
@@ -112,7 +112,7 @@ class Outbox:
         self.flush(step)
         return self._sink.rows()
 
-    def close(self, state: State, step: int, message: str | None) -> None:
+    def close(self, state: RunState, step: int, message: str | None) -> None:
         self._over.set()
         with self._alone:
             self._close_log()

@@ -32,7 +32,7 @@ from sonde.observe.step_record import Sheet
 from sonde.observe.updates import Updates, shared
 from sonde.observe.watch_warning import warn
 from sonde.observe.watched_modules import Layers, Spot, named_parameters
-from sonde.store.run import State
+from sonde.store.schemas import RunState
 
 SHARED_OUT = "num_items_in_batch"  # with it, a model of transformers divides by the samples of all micro-batches
 UNKNOWN_SCALE = "computed in float16 under an unknown scale of the loss: give scaler="
@@ -351,7 +351,7 @@ class Recorder:
 
     # The end
 
-    def close(self, state: State = "complete", message: str | None = None) -> None:
+    def close(self, state: RunState = "complete", message: str | None = None) -> None:
         """Leave nothing behind but rows."""
         if self.closed or os.getpid() != self._process:
             return

@@ -9,7 +9,7 @@ from sonde.metrics.rows import WATCHED
 from sonde.observe.schedule import FIRST
 from sonde.observe.watch_warning import warn
 from sonde.store.journal import Journal, read_watched
-from sonde.store.run import State
+from sonde.store.schemas import RunState
 
 MOST = 1_000_000  # rows in memory; then every other watched step is let go
 
@@ -21,7 +21,7 @@ class Sink(Protocol):
     def beat(self) -> None: ...
     def sync(self) -> None: ...
     def facts(self, known: dict[str, Any]) -> None: ...
-    def close(self, state: State, step: int, message: str | None) -> None: ...
+    def close(self, state: RunState, step: int, message: str | None) -> None: ...
     def rows(self) -> pl.DataFrame: ...
 
 
@@ -56,7 +56,7 @@ class Memory:
     def facts(self, known: dict[str, Any]) -> None:
         pass
 
-    def close(self, state: State, step: int, message: str | None) -> None:
+    def close(self, state: RunState, step: int, message: str | None) -> None:
         pass
 
     def rows(self) -> pl.DataFrame:
@@ -85,7 +85,7 @@ class Stored:
     def facts(self, known: dict[str, Any]) -> None:
         self._facts = None if self._try(lambda: self.journal.facts(known)) else known
 
-    def close(self, state: State, step: int, message: str | None) -> None:
+    def close(self, state: RunState, step: int, message: str | None) -> None:
         """What could not be written before is tried once more: there may be room again."""
         self.broken = False
         if (rest := self._rest.rows()).height and self._try(lambda: self.journal.append(rest, step)):

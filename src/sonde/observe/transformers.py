@@ -6,7 +6,7 @@ from typing import Any
 from sonde.core.errors import SondeError, installation
 from sonde.observe.watch import Watch, watch
 from sonde.observe.watched_modules import Layers
-from sonde.store.place import Place
+from sonde.store.files import Place
 
 try:
     from transformers import TrainerCallback

@@ -20,8 +20,8 @@ from sonde.observe.row_sinks import Memory, Sink, Stored
 from sonde.observe.watch_warning import warn
 from sonde.observe.watched_modules import COMPILED, SCRIPTED, Layers, find_spots, inside, named_parameters
 from sonde.store.environment import describe
+from sonde.store.files import Place, place
 from sonde.store.journal import Journal, folder_name
-from sonde.store.place import Place, place
 
 _watches: "weakref.WeakKeyDictionary[nn.Module, weakref.ref[Recorder]]" = weakref.WeakKeyDictionary()
 _exiting = False

@@ -98,7 +98,7 @@ def look(reference: str) -> Source:
 
 def of_data(file: str) -> Source:
     """A file of arrays, read now."""
-    from sonde.store.place import absolute, place
+    from sonde.store.files import absolute, place
     from sonde.tasks.arrays import read_npz
 
     source = Source(place(file).name, None, digest(read_npz(file)))

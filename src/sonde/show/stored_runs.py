@@ -7,16 +7,14 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from sonde.analysis.ended import complete, lines, refuse_none
 from sonde.analysis.evidence import Evidence, NoData
-from sonde.analysis.frame import frame
-from sonde.analysis.narrowing import choices, keep
-from sonde.analysis.overview import SHOWN, last_metrics, last_value, untold
+from sonde.analysis.frame import SHOWN, frame, last_metrics, last_value, untold
+from sonde.analysis.runs import choices, complete, evidence_lines, keep, refuse_none
 from sonde.core import html_parts
 from sonde.core.errors import SondeError, installation, pick, unicode
+from sonde.store.files import Place
 from sonde.store.load import load as read_store
-from sonde.store.place import Place
-from sonde.store.stored import Runs
+from sonde.store.run import Runs
 
 if TYPE_CHECKING:
     import pandas
@@ -108,7 +106,7 @@ class StoredRuns(Runs):
         runs, left_out = complete(self)
         refuse_none(runs, left_out)
         ids = [run.id for run in runs]
-        evidence = Evidence(self.rows.filter(pl.col("run").is_in(ids)), lines(runs), self.source)
+        evidence = Evidence(self.rows.filter(pl.col("run").is_in(ids)), evidence_lines(runs), self.source)
         try:
             return render(spec, evidence, variant)
         except NoData as missing:
@@ -118,7 +116,7 @@ class StoredRuns(Runs):
         return f"<{self._summary()}, {self.rows.height:,} rows>"
 
     def _summary(self) -> str:
-        states = Counter(run.standing.state for run in self.runs)
+        states = Counter(run.status.state for run in self.runs)
         said = ", ".join(f"{count} {state}" for state, count in states.items())
         parts = [f"{len(self)} run{'s' * (len(self) != 1)}{f' ({said})' if said else ''}"]
         if self.watched:
@@ -152,7 +150,7 @@ class StoredRuns(Runs):
                 *(values[run.id] for values in keys.values()),
                 str(run.config["seed"]),
                 f"{'–' if run.manifest.epoch is None else run.manifest.epoch}/{run.config['epochs']}",
-                run.standing.state,
+                run.status.state,
                 *(last_value(metrics[run.id].get(name)) for name in names),
             ]
             for run in self.runs[:MOST_LINES]
@@ -173,7 +171,7 @@ class StoredRuns(Runs):
                 run.label,
                 f"{run.about['parameters']:,}",
                 "–" if run.manifest.step is None else str(run.manifest.step),
-                run.standing.state,
+                run.status.state,
             ]
             for run in self.watched[:MOST_LINES]
         ]

@@ -1,30 +1,86 @@
-"""Write aside, then rename into place; a full disk or a locked folder becomes one clear error.
+"""Files of a store: where they are, how they are read and written, their checksums, and how large they may be.
 
-In an object store a put is all of that: the object appears whole or not at all.
+A file is written aside and then renamed into place; a full disk or a locked folder becomes one clear error.  In an
+object store a put does all of that: the object appears whole or not at all.
 
 A store may be sent by somebody else.  Inside it nothing is written or removed through a symbolic link, and only
 regular files are read, up to a limit.  The store's own folder may be a link: the user names it.
+
+Content that is read may be as large as the file's own bytes explain, plus a fixed amount: rows of runs hardly repeat,
+and a few bytes that become gigabytes were made to.  Sizes come from headers, before anything is decoded.
+
+JSON that carries its own checksum ends with it:
+
+{
+ …,
+ "sha256": "…"      of every byte before this line
+}
 """
 
 import contextlib
 import errno
+import hashlib
+import json
 import os
+import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import Annotated, Any, BinaryIO, ClassVar, Protocol, Self, TypeVar
+
+from annotated_types import Ge
+from pydantic import ConfigDict, Strict, StringConstraints
 
 from sonde.core.atomic import set_aside, sync_folder
 from sonde.core.errors import SondeError
-from sonde.store.place import Place
-from sonde.store.remote import Remote
+from sonde.store.remote import Remote, connect
 
-P = TypeVar("P", bound=Place)
 
-READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-AT_A_TIME = 1 << 24  # bytes
+class Place(Protocol):
+    """What a path of this machine and an object's URL have in common, under pathlib's names."""
 
-MARK = ".store"  # an object that shows a prefix to be in use
+    @property
+    def name(self) -> str: ...
+    @property
+    def parent(self) -> Self: ...
+    @property
+    def suffix(self) -> str: ...
+    def __truediv__(self, key: str, /) -> Self: ...
+    def exists(self) -> bool: ...
+    def read_bytes(self) -> bytes: ...
+    def iterdir(self) -> Iterator[Self]: ...
+    def unlink(self, missing_ok: bool = False) -> None: ...
+
+
+def absolute(at: Place) -> str:
+    """Its name for another process or machine."""
+    return str(at.absolute()) if isinstance(at, Path) else str(at)
+
+
+def place(named: str | Place) -> Place:
+    """`runs` is a folder, `s3://bucket/prefix` a prefix of an object store."""
+    text = str(named)
+    protocol, url, rest = text.partition("://")
+    if re.match(r"[a-z][a-z0-9+]+:/(?!/)", text):
+        raise SondeError(f"{text}: a URL is written {text.split(':')[0]}://…, with two slashes, as text")
+    if not isinstance(named, str):
+        return named
+    if not url:
+        return Path(named)
+    if protocol == "file":
+        return Path(rest)
+
+    return connect(named)
+
+
+# ── read and write ───────────────────────────────────────────────────────────────────────────────────
+_P = TypeVar("_P", bound=Place)
+
+_READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+_BYTES_AT_A_TIME = 1 << 24  # bytes
+
+_MARK = ".store"  # an object that shows a prefix to be in use
 
 
 @contextlib.contextmanager
@@ -33,10 +89,10 @@ def clear_errors(path: Place) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise SondeError(explain(error, path)) from error
+        raise SondeError(explain_os_error(error, path)) from error
 
 
-def explain(error: OSError, path: Place) -> str:
+def explain_os_error(error: OSError, path: Place) -> str:
     """What happened to the path, and what helps."""
     match error.errno:
         case errno.ENOSPC | errno.EDQUOT:
@@ -61,13 +117,13 @@ def _short(path: Place) -> str:
     return text if len(text) <= 80 else f"{text[:40]}…{text[-40:]}"
 
 
-def make_folder(path: P) -> P:
+def make_folder(path: _P) -> _P:
     """The folder, created if need be; a file of that name is an error.
 
     An object store has no folders: a mark shows at once that the bucket is there and may be written to.
     """
     if isinstance(path, Remote):
-        (path / MARK).put(b"")
+        (path / _MARK).put(b"")
         return path
     assert isinstance(path, Path)
     with clear_errors(path):
@@ -87,7 +143,7 @@ def refuse_link(path: Place) -> None:
         )
 
 
-def inner_folder(path: P) -> P:
+def inner_folder(path: _P) -> _P:
     """A folder that Sonde keeps inside a store, created if need be."""
     refuse_link(path)
     return make_folder(path)
@@ -99,7 +155,7 @@ def read(path: Place, most: int | None = None, *, follow: bool = True) -> bytes:
         return _no_more(path.read_bytes(), most, path)
     if not follow:
         refuse_link(path)
-    file = os.open(path, READ if follow else READ | getattr(os, "O_NOFOLLOW", 0))
+    file = os.open(path, _READ if follow else _READ | getattr(os, "O_NOFOLLOW", 0))
     try:
         known = os.fstat(file)
         if not stat.S_ISREG(known.st_mode):
@@ -107,7 +163,7 @@ def read(path: Place, most: int | None = None, *, follow: bool = True) -> bytes:
         if most is not None and known.st_size > most:
             raise SondeError(f"{path} has {known.st_size:,} bytes, and may have {most:,}: move it away")
         content = os.read(file, known.st_size + 1)
-        while len(content) != known.st_size and (more := os.read(file, AT_A_TIME)):  # it grows, or is very large
+        while len(content) != known.st_size and (more := os.read(file, _BYTES_AT_A_TIME)):  # it grows, or is very large
             content = _no_more(content + more, most, path)
         return content
     finally:
@@ -116,7 +172,7 @@ def read(path: Place, most: int | None = None, *, follow: bool = True) -> bytes:
 
 def opened(path: Path) -> BinaryIO:
     """A regular file, for reading: a device or a pipe would never end."""
-    file = open(os.open(path, READ), "rb")  # noqa: SIM115
+    file = open(os.open(path, _READ), "rb")  # noqa: SIM115
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
         raise SondeError(f"{path} is no regular file: move it away")
@@ -150,3 +206,80 @@ def write_folder(path: Place, contents: dict[str, bytes]) -> None:
         aside.mkdir()
         for name, content in contents.items():
             (aside / name).write_bytes(content)
+
+
+# ── checksums ────────────────────────────────────────────────────────────────────────────────────────
+Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+
+_SEAL = b',\n "sha256": "'
+_END = b'"\n}\n'
+
+
+@dataclass(frozen=True)
+class Checksum:
+    """Of a file's content."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    sha256: Sha256
+    bytes: Annotated[int, Strict(), Ge(0)]
+
+
+def checksum(content: bytes) -> Checksum:
+    return Checksum(hashlib.sha256(content).hexdigest(), len(content))
+
+
+def seal(tree: Mapping[str, Any]) -> bytes:
+    """The tree as JSON that ends with the checksum of everything before it."""
+    body = json.dumps(tree, indent=1, ensure_ascii=False)[: -len("\n}")].encode()
+    return body + _SEAL + hashlib.sha256(body).hexdigest().encode() + _END
+
+
+def is_sealed(content: bytes) -> bool:
+    """Whether every byte is the one that was written."""
+    body, mark, rest = content.rpartition(_SEAL)
+    return bool(mark) and rest == hashlib.sha256(body).hexdigest().encode() + _END
+
+
+# ── how large they may be ────────────────────────────────────────────────────────────────────────────
+ROWS_OF_RUN = 12_000_000  # of a run: 1.1 GB in memory
+UNPACKED_BYTES = 1_000_000_000  # bytes of a file of rows once it is unpacked
+JSON_BYTES = 16_000_000  # bytes of a description, a manifest, facts
+MOST_LAYERS = 100_000  # layers
+
+_FREE_ROWS, _ROWS_A_BYTE = 500_000, 1  # of a file
+_FREE_BYTES, _BYTES_A_BYTE = 64_000_000, 100
+_FREE_ROWS_OF_STORE = 4_000_000  # of all files that are read together: 360 MB in memory
+
+
+def refuse_rows(rows: int, packed: int, what: object, fix: str) -> None:
+    """Raise where a file has more rows than a run may have, or than its bytes explain."""
+    if rows > ROWS_OF_RUN:
+        raise SondeError(
+            f"{what} has more rows than the {ROWS_OF_RUN:,} that a run may have: measure less often, with "
+            "--set probes.schedule=log_spaced or --set log=epoch"
+        )
+    if rows > _FREE_ROWS + _ROWS_A_BYTE * packed:
+        raise SondeError(f"{what} has {rows:,} rows in {packed:,} bytes, which no run of Sonde's has: {fix}")
+
+
+def refuse_unpacked(unpacked: int, packed: int, what: object, fix: str) -> None:
+    """Raise where a file unpacks to more than memory holds, or than its bytes explain."""
+    if unpacked > min(UNPACKED_BYTES, _FREE_BYTES + _BYTES_A_BYTE * packed):
+        raise SondeError(f"{what} unpacks to {unpacked / 1e9:.2g} GB, which no run of Sonde's has: {fix}")
+
+
+class Allowance:
+    """The rows of all files that are read together; their bytes are on disk."""
+
+    def __init__(self, packed: int) -> None:
+        self.left = _FREE_ROWS_OF_STORE + _ROWS_A_BYTE * packed
+
+    def take(self, rows: int, what: object) -> None:
+        """Count the rows of one file, or raise where the store has more than its bytes explain."""
+        self.left -= rows
+        if self.left < 0:
+            raise SondeError(
+                f"{what}: the store has more rows than its bytes explain, which no store of Sonde's has: "
+                "move the runs that you do not know out of it"
+            )

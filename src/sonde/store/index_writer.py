@@ -1,11 +1,10 @@
-"""Write an index anew: what the old one has, and ended runs as they are read."""
+"""Write a new index: the runs of the old one, and ended runs as they are read."""
 
 import hashlib
 import io
 import json
 import os
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -16,13 +15,11 @@ from sonde.core.atomic import ASIDE, aside_mark, sweep
 from sonde.core.errors import SondeError
 from sonde.metrics import family_of
 from sonde.store import files
-from sonde.store.checksums import checksum, seal
-from sonde.store.index import FOLDER, FORMAT, LINES, NAME, OURS, PIECE, Index, Line, Piece, signed
-from sonde.store.own_index import code_of
-from sonde.store.place import Place
-from sonde.store.row_query import Heavy, Wanted
-from sonde.store.row_slices import Stretch, stretches
-from sonde.store.run import Manifest, as_tree
+from sonde.store.files import Place, checksum, seal
+from sonde.store.folder import as_tree, recipe_key
+from sonde.store.index import FOLDER, FORMAT, INDEX_FILES, LINES, NAME, PIECE, Index, Piece, own_code
+from sonde.store.row_query import HeavyFamilies, RowQuery, RowSlice, row_slices
+from sonde.store.schemas import Manifest
 
 ENOUGH = 100  # runs that are not in the index; below that the folders are as quick
 HEAVY = 2_000  # rows of a family in one run
@@ -33,8 +30,8 @@ _KEYS = (
 )
 
 
-def light(rows: pl.DataFrame) -> tuple[pl.DataFrame, Heavy]:
-    """The rows of a run that the index takes, and the families that it leaves out."""
+def light(rows: pl.DataFrame) -> tuple[pl.DataFrame, HeavyFamilies]:
+    """The rows of a run that go into the index, and the families that are left out."""
     if rows.height <= HEAVY:
         return rows, ()
     names, places = _places(rows["metric"])
@@ -49,11 +46,11 @@ def light(rows: pl.DataFrame) -> tuple[pl.DataFrame, Heavy]:
     return rows.filter(pl.Series(kept[places])), heavy
 
 
-_names: list[str] = []  # of the metrics of the last run: the next one often has the same
+_names: list[str] = []  # metrics of the last run: the next run often has the same
 
 
 def _places(metrics: pl.Series) -> tuple[list[str], Any]:
-    """Names that the metrics are among, and of each its place there."""
+    """The names of metrics, and for each row the position of its name among them."""
     global _names
     try:
         places = metrics.cast(pl.Enum(_names))
@@ -64,17 +61,17 @@ def _places(metrics: pl.Series) -> tuple[list[str], Any]:
 
 
 def is_due(fresh: int, known: int) -> bool:
-    """Whether so many runs are not in the index that it is worth writing anew."""
+    """Whether enough runs are missing from the index to write it again."""
     return fresh >= max(ENOUGH, known // 8)
 
 
-class Writer:
-    """A new index: what the old one has, and runs as they are read, a block at a time."""
+class IndexWriter:
+    """Writes a new index: the runs of the old one, and runs as they are read, a block at a time."""
 
-    def __init__(self, old: Index, wanted: Wanted) -> None:
-        self.old, self.wanted = old, wanted
-        self.fresh: dict[str, Line] = {}
-        self.found: dict[str, Stretch] = {}  # the wanted rows of the runs it was given
+    def __init__(self, old: Index, query: RowQuery) -> None:
+        self.old, self.query = old, query
+        self.found: dict[str, RowSlice] = {}  # the rows that are asked for, of the runs that were added
+        self._lines: dict[str, tuple[str, str, str, str, str, int]] = {}  # by run, in the order of LINES
         self._blocks: list[list[Piece]] = []
         self._waiting: list[pl.DataFrame] = []
         self._rows = 0
@@ -84,22 +81,28 @@ class Writer:
         self._mark = aside_mark()
 
     def add(self, run: str, stamp: str, description: dict[str, Any], manifest: Manifest, rows: pl.DataFrame) -> bool:
-        """Take an ended run that was read from its folder; whether the rows wanted of it will be in `found`."""
+        """Add an ended run that was read from its folder.
+
+        Return whether the rows that are asked for will be in `found`.  The line keeps the recipe key, so that it is
+        computed once.
+        """
         rows, heavy = light(rows)
-        self.fresh[run] = Line(stamp, description, manifest, len(self._blocks), heavy)
+        described = {"recipe": recipe_key(description["config"]), **description}
+        texts = (json.dumps(described), json.dumps(as_tree(manifest)), json.dumps(heavy))
+        self._lines[run] = (run, stamp, *texts, len(self._blocks))
         self._waiting.append(rows)
         self._rows += rows.height
         if self._rows >= BLOCK:
             self._flush()
-        return self.wanted.avoids(heavy)
+        return self.query.avoids(heavy)
 
     def _flush(self) -> None:
         if not self._waiting:
             return
         rows = pl.concat(self._waiting, rechunk=True)
         self._waiting, self._rows = [], 0
-        if not self.wanted.nothing:
-            self.found |= stretches(self.wanted.of(rows))
+        if not self.query.is_empty:
+            self.found |= row_slices(self.query.select(rows))
         if self._failed:
             return
         rows = rows.with_row_index("place").select(PIECE.names())
@@ -130,8 +133,8 @@ class Writer:
         return self.old.root / FOLDER / f"{ASIDE}{self._mark}rows.pack"
 
     def finish(self) -> None:
-        """Make the new index visible, if it is worth it and the store may be written to."""
-        due = is_due(len(self.fresh), len(self.old.lines))
+        """Make the new index visible, if enough runs are new and the store may be written to."""
+        due = is_due(len(self._lines), self.old.lines.height)
         self._failed |= not due
         self._flush()
         try:
@@ -143,7 +146,7 @@ class Writer:
             self.abandon()
 
     def abandon(self) -> None:
-        """Leave nothing behind."""
+        """Remove what was written so far."""
         self._failed = True
         if self._target is not None:
             self._target.close()
@@ -153,22 +156,8 @@ class Writer:
                     aside.unlink(missing_ok=True)
 
     def _write(self) -> None:
-        lines = self._with_old_blocks()
-        table = pl.DataFrame(
-            [
-                (
-                    id,
-                    line.stamp,
-                    json.dumps(line.description),
-                    json.dumps(as_tree(line.manifest)),
-                    json.dumps(line.heavy),
-                    line.block,
-                )
-                for id, line in sorted(lines.items())
-            ],
-            schema=LINES,
-            orient="row",
-        )
+        table = pl.concat([self._copy_old_blocks(), pl.DataFrame(list(self._lines.values()), LINES, orient="row")])
+        table = table.sort("id")
         described = _parquet(table)
         mark = hashlib.sha256(described).hexdigest()[:16]
         folder = self.old.root / FOLDER
@@ -181,13 +170,13 @@ class Writer:
             "lines": {"file": names, "known": vars(checksum(described))},
             "blocks": [[{**vars(piece), "known": vars(piece.known)} for piece in block] for block in self._blocks],
         }
-        files.write(folder / NAME, seal(known | {"own": code_of(signed(known))}))
+        files.write(folder / NAME, seal(known | {"own": own_code(known)}))
         for file in folder.iterdir():
-            if file.name not in (pack, names) and OURS.fullmatch(file.name):
+            if file.name not in (pack, names) and INDEX_FILES.fullmatch(file.name):
                 file.unlink(missing_ok=True)
 
     def _put(self, path: Place) -> None:
-        """The pack in its place, whole."""
+        """Move the complete pack into place."""
         target = self._open()
         if isinstance(path, Path):
             target.flush()
@@ -199,24 +188,21 @@ class Writer:
             assert isinstance(target, io.BytesIO)
             files.write(path, target.getvalue())
 
-    def _with_old_blocks(self) -> dict[str, Line]:
-        """Blocks of the old index whose runs are all as they were and not read anew, behind the new ones."""
-        lines = dict(self.fresh)
-        of_block: dict[int, dict[str, Line]] = {}
-        for id, line in self.old.lines.items():
-            of_block.setdefault(line.block, {})[id] = line
-        for block, members in sorted(of_block.items()):
-            if any(id in self.fresh for id in members):
+    def _copy_old_blocks(self) -> pl.DataFrame:
+        """Append the blocks of the old index whose runs are all unchanged and not read again; return their lines."""
+        kept = [pl.DataFrame(schema=LINES)]
+        for (block,), lines in sorted(self.old.lines.partition_by("block", as_dict=True).items()):
+            if any(id in self._lines for id in lines["id"]):
                 continue
             try:
                 pieces = [
-                    self._append(piece.family, piece.layers, content) for piece, content in self.old.taken_over(block)
+                    self._append(piece.family, piece.layers, content) for piece, content in self.old.copied(block)
                 ]
             except (SondeError, OSError):
                 continue
-            lines |= {id: replace(line, block=len(self._blocks)) for id, line in members.items()}
+            kept.append(lines.with_columns(block=pl.lit(len(self._blocks), pl.Int64)))
             self._blocks.append(pieces)
-        return lines
+        return pl.concat(kept)
 
 
 def _parquet(frame: pl.DataFrame) -> bytes:

@@ -36,16 +36,13 @@ from sonde.core.atomic import sync_folder
 from sonde.core.errors import SondeError
 from sonde.metrics.rows import WATCHED
 from sonde.store import files
-from sonde.store.arrow_stream import rows_in
-from sonde.store.checksums import Checksum, checksum
-from sonde.store.limits import JSON, Allowance, refuse_rows
-from sonde.store.lock import Sign
-from sonde.store.notices import tell
-from sonde.store.parquet_rows import refuse_nonsense
-from sonde.store.place import Place
-from sonde.store.run import Damaged, Manifest, RunFolder, State, parquet
+from sonde.store.files import JSON_BYTES, Allowance, Checksum, Place, checksum, refuse_rows
+from sonde.store.folder import Damaged, RunFolder, parquet
+from sonde.store.listing import tell
+from sonde.store.lock import Heartbeat
+from sonde.store.parquet import refuse_nonsense, rows_of_stream
 from sonde.store.schemas import WATCHED as KIND
-from sonde.store.schemas import Facts, checked, with_defaults
+from sonde.store.schemas import Facts, Manifest, RunState, checked, with_defaults
 
 PART = 50_000  # rows of a part: what is ever held in memory
 PAUSE = 10.0  # seconds between two puts of a journal into an object store
@@ -67,9 +64,9 @@ class Journal:
         self._unput = bytearray()  # the journal of an object store
         self._synced_at = time.monotonic()
         self._alone = threading.RLock()  # `sync` may be called by another thread
-        self._sign: Sign | None = None
+        self._heartbeat: Heartbeat | None = None
         with contextlib.suppress(OSError, SondeError):
-            self._sign = Sign(root, self.id)
+            self._heartbeat = Heartbeat(root, self.id)
 
     @property
     def id(self) -> str:
@@ -121,8 +118,8 @@ class Journal:
 
     def beat(self) -> None:
         """The loop goes on."""
-        if self._sign is not None:
-            self._sign.beat()
+        if self._heartbeat is not None:
+            self._heartbeat.beat()
 
     def facts(self, known: Mapping[str, Any]) -> None:
         """What was seen once; the last word counts."""
@@ -138,11 +135,11 @@ class Journal:
             with contextlib.suppress(OSError, SondeError):
                 (self.folder.path / before).unlink(missing_ok=True)
 
-    def close(self, state: State, step: int, message: str | None = None) -> None:
+    def close(self, state: RunState, step: int, message: str | None = None) -> None:
         with self._alone:
             self._fold(replace(self.manifest, step=step, state=state, message=message))
-        if self._sign is not None:
-            self._sign.remove()
+        if self._heartbeat is not None:
+            self._heartbeat.remove()
 
     def _fold(self, manifest: Manifest) -> None:
         """The journal as a part; it counts from the moment the manifest names it."""
@@ -276,7 +273,7 @@ def read_facts(folder: RunFolder) -> dict[str, Any]:
         if named is None:
             return {}
         path = folder.path / named
-        known: dict[str, Any] = from_json(folder.verify(named, files.read(path, JSON), manifest))
+        known: dict[str, Any] = from_json(folder.verify(named, files.read(path, JSON_BYTES), manifest))
         checked(Facts, known, str(path), folder.fix)
         return with_defaults(known)
 
@@ -315,7 +312,7 @@ def _chunks(content: bytes, path: Place) -> Iterator[pl.DataFrame]:
 
 def _rows_of(chunk: bytes, path: Place) -> pl.DataFrame:
     try:
-        refuse_rows(rows_in(chunk), len(chunk), path, "move it away")
+        refuse_rows(rows_of_stream(chunk), len(chunk), path, "move it away")
         rows = pl.read_ipc_stream(io.BytesIO(chunk))
     except (pl.exceptions.PolarsError, ValueError) as error:
         said = (str(error).splitlines() or [""])[0]

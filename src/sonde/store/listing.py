@@ -1,17 +1,22 @@
-"""Which runs lie in a store, told without reading them."""
+"""Which runs lie in a store, without reading them; what killed processes left in them; notices to the user."""
 
 import difflib
 import os
-from collections.abc import Collection
+import sys
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 
-from sonde.core.errors import SondeError, nearest
+from sonde.core.errors import SondeError, nearest, one_line
 from sonde.store import files
-from sonde.store.place import Place, place
+from sonde.store.files import Place, place
+from sonde.store.folder import RunFolder, is_left_over
+from sonde.store.lock import hold
 from sonde.store.remote import Remote, stamp
+from sonde.store.schemas import Manifest
 
-STAMPED = ("manifest.json", "run.json", "metrics.parquet")
-OURS = b'{\n "format": '  # how each of the first two begins
+_STAMPED = ("manifest.json", "run.json", "metrics.parquet")
+_BEGINNING = b'{\n "format": '  # how each of the first two begins
 
 
 def present_runs(root: Place) -> list[str]:
@@ -61,15 +66,15 @@ def stamps(root: Place) -> dict[str, str] | None:
     with os.scandir(str(root)) as entries:
         for entry in entries:
             if not entry.name.startswith(".") and entry.name.isprintable() and entry.is_dir():
-                of_files = [_stamp(f"{entry.path}/{name}") for name in STAMPED]
+                of_files = [_stamp(f"{entry.path}/{name}") for name in _STAMPED]
                 described = of_files[0] and of_files[1]
-                if described or any(_is_ours(f"{entry.path}/{name}") for name in STAMPED[:2]):
+                if described or any(_is_ours(f"{entry.path}/{name}") for name in _STAMPED[:2]):
                     found[entry.name] = "|".join(of_files)
     return dict(sorted(found.items()))
 
 
-def strangers(root: Place, present: Collection[str]) -> int:
-    """How many folders of a store are no runs."""
+def foreign_folders(root: Place, present: Collection[str]) -> int:
+    """How many folders of a store are not runs."""
     if isinstance(root, Remote):
         return 0
     with os.scandir(str(root)) as entries:
@@ -80,7 +85,7 @@ def _is_ours(path: str) -> bool:
     """Whether a file of a run that lacks another begins as Sonde's do."""
     try:
         with open(path, "rb") as file:
-            return file.read(len(OURS)) == OURS
+            return file.read(len(_BEGINNING)) == _BEGINNING
     except OSError:
         return False
 
@@ -100,10 +105,50 @@ def _remote_stamps(root: Remote) -> dict[str, str] | None:
     found: dict[str, dict[str, str]] = {}
     for name, about in sorted(objects.items()):
         run, _, file = name.partition("/")
-        if file in STAMPED and not run.startswith(".") and run.isprintable():
+        if file in _STAMPED and not run.startswith(".") and run.isprintable():
             found.setdefault(run, {})[file] = stamp(about)
     return {
-        run: "|".join(known.get(name, "") for name in STAMPED)
+        run: "|".join(known.get(name, "") for name in _STAMPED)
         for run, known in found.items()
         if "manifest.json" in known
     }
+
+
+# ── clean up ─────────────────────────────────────────────────────────────────────────────────────────
+def clean_up_ended(root: Place, ended: Mapping[str, Manifest]) -> None:
+    """Remove files of older states and unfinished writes from ended runs.
+
+    Runs that a process holds, and stores that may not be written to, are left alone.
+    """
+    names = _names(root, ended)
+    for id, manifest in ended.items():
+        if any(is_left_over(name, manifest) for name in names.get(id, ())):
+            folder = RunFolder(root / id)
+            with suppress(SondeError), hold(root, id):
+                folder.clean_up(folder.manifest())
+
+
+def _names(root: Place, runs: Mapping[str, Manifest]) -> dict[str, list[str]]:
+    """The files of each run."""
+    found: dict[str, list[str]] = {}
+    if isinstance(root, Remote):
+        for name in root.walk() if runs else ():
+            run, _, file = name.partition("/")
+            found.setdefault(run, []).append(file)
+        return found
+    assert isinstance(root, Path)
+    for run in runs:
+        with suppress(OSError):
+            found[run] = os.listdir(root / run)
+    return found
+
+
+# ── notices ──────────────────────────────────────────────────────────────────────────────────────────
+_told: set[str] = set()
+
+
+def tell(text: str) -> None:
+    """Print a line on standard error, once in a process."""
+    if text not in _told:
+        _told.add(text)
+        print(f"sonde: {one_line(text)}", file=sys.stderr)

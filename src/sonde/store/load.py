@@ -2,45 +2,32 @@
 
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from threading import Lock
 from typing import Any, TypeVar
 
 import polars as pl
 
-from sonde.core.errors import SondeError, one_line
-from sonde.core.run_ids import rule_label
+from sonde.core.errors import SondeError
 from sonde.metrics.rows import empty
-from sonde.store import index, index_writer
-from sonde.store.index import Index
-from sonde.store.index_writer import Writer
+from sonde.store.files import Allowance, Place, place
+from sonde.store.folder import RunFolder
+from sonde.store.index import Index, bytes_of_rows, indexed_manifests, read_index
+from sonde.store.index_writer import IndexWriter, is_due
 from sonde.store.journal import read_watched
-from sonde.store.limits import Allowance
-from sonde.store.listing import stamps, stamps_of, strangers
-from sonde.store.notices import tell
-from sonde.store.partial import why_incomplete
-from sonde.store.place import Place, place
+from sonde.store.listing import foreign_folders, stamps, stamps_of, tell
+from sonde.store.publish import why_incomplete
 from sonde.store.remote import Remote, Unreachable
-from sonde.store.row_query import Wanted
-from sonde.store.row_slices import NO_ROWS, Stretch, joined
-from sonde.store.run import ENDED, Manifest, RunFolder
+from sonde.store.row_query import NO_ROWS, RowQuery, RowSlice, joined
+from sonde.store.run import Run, Runs, stored_run
+from sonde.store.schemas import ENDED, Manifest
 from sonde.store.schemas import WATCHED as KIND
-from sonde.store.stored import Run, Runs, WatchedRun
 
-T = TypeVar("T")
-R = TypeVar("R")
+_T = TypeVar("_T")
+_R = TypeVar("_R")
+_Loaded = tuple[Run, RowSlice]  # a run, with those of its rows that were asked for
 
-AT_A_TIME = 32  # requests to an object store
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A run of the store, with those of its rows that were asked for."""
-
-    id: str
-    description: dict[str, Any]
-    manifest: Manifest
-    rows: Stretch
+_REQUESTS_AT_ONCE = 32  # to an object store
 
 
 def load(
@@ -51,35 +38,32 @@ def load(
     layers: bool = True,
     of: Collection[str] | None = None,
 ) -> Runs:
-    """Every run of a store.  `load("runs").rows` has one measurement a row; `.configs` says what was run.
+    """Read every run of a store.  `load("runs").rows` has one measurement a row; `.configs` says what was run.
 
-    `metrics` and `of` name the metrics and the runs whose rows are wanted, and `layers=False` leaves out those of
-    single layers; a store of many runs is read the faster for it, and in less memory.  `metrics=()` reads no rows.
-    `where` keeps the rows of which it is true; windows in it are over run and metric.
+    `metrics` and `of` name the metrics and the runs whose rows are read, and `layers=False` leaves out rows of single
+    layers: a store of many runs is read faster and in less memory.  `metrics=()` reads no rows.  `where` keeps the
+    rows for which it is true; windows in it are over run and metric.
 
-    A run that cannot be read is left out, told and named in `.broken`; it is an error where there is no other.
+    A run that cannot be read is left out, reported on standard error and named in `.broken`; it is an error if no run
+    can be read.  Where many runs are not in the store's index, the index is written.
     """
     root = place(root)
     present = stamps_of(root)
-    if apart := strangers(root, present):
-        tell(f"{apart} folder{'s' * (apart != 1)} in {root} skipped: no run.json of Sonde's")
-    if incomplete := why_incomplete(root):
-        tell(incomplete)
-    wanted = Wanted(metrics=metrics, layers=layers, where=where)
-    known = index.read(root, present)
+    _tell_about_store(root, present)
+    query = RowQuery(metrics=metrics, layers=layers, where=where)
+    known = read_index(root, present)
     if known.changed:
         told = ", ".join(known.changed[:3]) + (", …" if len(known.changed) > 3 else "")
         tell(f"{root} has runs that changed since its index was written, and are read from their folders: {told}")
     asked = present if of is None else set(of)
-    indexed = [id for id in present if id in asked and known.has(id, wanted)]
-    found = known.rows(indexed, wanted)
+    indexed = [id for id in present if id in asked and known.has(id, query)]
+    found = known.rows(indexed, query)
     known = known.without([id for id in indexed if id not in found])
-    found = {id: rows for id, rows in found.items() if id in known.lines}
-    fresh = [id for id in present if id not in known.lines or (id in asked and id not in found)]
-    writer = Writer(known, wanted)
+    found = {id: rows for id, rows in found.items() if id in known.runs}
+    fresh = [id for id in present if id not in known.runs or (id in asked and id not in found)]
+    writer = IndexWriter(known, query)
     try:
-        reading = _Reading(root, present, known, asked, wanted, writer)
-        read = _each(root, _unless_broken(reading), fresh)
+        read = _each(root, _unless_broken(_FolderReader(root, present, known, asked, query, writer)), fresh)
         writer.finish()
     finally:
         writer.abandon()
@@ -90,48 +74,51 @@ def load(
         raise next(iter(broken.values()))
     for id, error in broken.items():
         tell(f"left out: {id} ({error})")
-    entries = {
-        entry.id: replace(entry, rows=found.get(entry.id, entry.rows)) if not entry.rows.count else entry
-        for entry in read
-        if isinstance(entry, Entry)
-    }
-    present = {id: stamp for id, stamp in present.items() if id not in broken}
-    for id in present:
-        if id not in entries:
-            line = known.lines[id]
-            entries[id] = Entry(id, line.description, line.manifest, found.get(id, NO_ROWS))
+    loaded = {id: (run, found.get(id, NO_ROWS)) for id, run in known.runs.items()}
+    for one in read:
+        if not isinstance(one, SondeError):
+            run, rows = one
+            loaded[run.id] = (run, rows if rows.count else found.get(run.id, NO_ROWS))
     reasons = {id: str(error).replace(f"{root}/", "") for id, error in broken.items()}
-    return replace(_runs(root, [entries[id] for id in present]), broken=reasons)
+    return replace(_runs(root, [loaded[id] for id in present if id not in broken]), broken=reasons)
+
+
+def _tell_about_store(root: Place, present: Collection[str]) -> None:
+    if foreign := foreign_folders(root, present):
+        tell(f"{foreign} folder{'s' * (foreign != 1)} in {root} skipped: no run.json of Sonde's")
+    if incomplete := why_incomplete(root):
+        tell(incomplete)
 
 
 def load_some(root: str | Place, ids: Iterable[str], *, metrics: Collection[str] | None = None) -> Runs:
-    """Those of these runs that are in the store; `metrics` as in `load`."""
+    """Read those of these runs that are in the store, without its index; `metrics` as in `load`."""
     root = place(root)
-    there = [id for id in ids if RunFolder(root / id).exists()]
-    return _runs(root, [_entry(root / id, Wanted(metrics=metrics)) for id in there])
+    query = RowQuery(metrics=metrics)
+    folders = (RunFolder(root / id) for id in ids)
+    return _runs(root, [_loaded(folder, *_read(folder, query)) for folder in folders if folder.exists()])
 
 
-def manifests(root: Place, ids: Iterable[str]) -> dict[str, Manifest]:
-    """How far those of these runs came that are in the store."""
+def load_manifests(root: Place, ids: Iterable[str]) -> dict[str, Manifest]:
+    """The manifests of those of these runs that are in the store."""
     present = stamps(root) or {}
     wanted = {id: present[id] for id in ids if id in present}
-    known = index.manifests(root, wanted)
+    known = indexed_manifests(root, wanted)
     fresh = [id for id in wanted if id not in known]
     return known | dict(zip(fresh, _each(root, lambda id: RunFolder(root / id).manifest(), fresh), strict=True))
 
 
-def _each(root: Place, read: Callable[[T], R], wanted: Sequence[T]) -> list[R]:
+def _each(root: Place, read: Callable[[_T], _R], wanted: Sequence[_T]) -> list[_R]:
     """Read one after the other; from an object store, several at a time."""
     if not isinstance(root, Remote):
         return [read(one) for one in wanted]
-    with ThreadPoolExecutor(AT_A_TIME) as threads:
+    with ThreadPoolExecutor(_REQUESTS_AT_ONCE) as threads:
         return list(threads.map(read, wanted))
 
 
-def _unless_broken(read: Callable[[str], Entry]) -> Callable[[str], Entry | SondeError]:
-    """What is read of a run, or why it cannot be; a store that does not answer is no fault of the run's."""
+def _unless_broken(read: Callable[[str], _Loaded]) -> Callable[[str], _Loaded | SondeError]:
+    """Return the error of a run that cannot be read.  A store that does not answer is an error of the whole load."""
 
-    def attempt(id: str) -> Entry | SondeError:
+    def attempt(id: str) -> _Loaded | SondeError:
         try:
             return read(id)
         except Unreachable:
@@ -142,7 +129,7 @@ def _unless_broken(read: Callable[[str], Entry]) -> Callable[[str], Entry | Sond
     return attempt
 
 
-class _Reading:
+class _FolderReader:
     """Reads runs from their folders, and hands those that are not in the index to its writer."""
 
     def __init__(
@@ -151,94 +138,60 @@ class _Reading:
         present: Mapping[str, str],
         known: Index,
         asked: Container[str],
-        wanted: Wanted,
-        writer: Writer,
+        query: RowQuery,
+        writer: IndexWriter,
     ) -> None:
         self.root, self.present, self.known = root, present, known
-        self.asked, self.wanted, self.writer = asked, wanted, writer
-        self.indexing = index_writer.is_due(sum(id not in known.lines for id in present), len(known.lines))
+        self.asked, self.query, self.writer = asked, query, writer
+        self.indexing = is_due(sum(id not in known.runs for id in present), len(known.runs))
         self.allowance = Allowance(0)
         self.lock = Lock()
 
-    def __call__(self, id: str) -> Entry:
-        to_index = self.indexing and id not in self.known.lines
-        wanted = self.wanted if id in self.asked else Wanted(metrics=())
-        if not to_index:
-            return self._counted(_entry(self.root / id, wanted))
-        whole = self._counted(_entry(self.root / id, Wanted()))
-        if whole.manifest.state in ENDED and not _is_watched(whole):
-            with self.lock:
-                told = self.writer.add(id, self.present[id], whole.description, whole.manifest, whole.rows.frame)
-            if told or wanted.nothing:
-                return replace(whole, rows=NO_ROWS)
-        return replace(whole, rows=_stretch(wanted.of(whole.rows.frame)))
+    def __call__(self, id: str) -> _Loaded:
+        folder = RunFolder(self.root / id)
+        to_index = self.indexing and id not in self.known.runs
+        query = self.query if id in self.asked else RowQuery(metrics=())
+        description, manifest, rows = _read(folder, RowQuery() if to_index else query)
+        self._count(id, manifest, rows.height)
+        if to_index:
+            if manifest.state in ENDED and description.get("kind") != KIND:
+                with self.lock:
+                    in_writer = self.writer.add(id, self.present[id], description, manifest, rows)
+                if in_writer or query.is_empty:
+                    return _loaded(folder, description, manifest, empty())
+            rows = query.select(rows)
+        return _loaded(folder, description, manifest, rows)
 
-    def _counted(self, entry: Entry) -> Entry:
-        """The entry, unless the rows of all that were read are more than their bytes explain."""
+    def _count(self, id: str, manifest: Manifest, rows: int) -> None:
+        """Raise where the rows of all runs that were read are more than their bytes explain."""
         with self.lock:
-            packed = sum(known.bytes for known in (entry.manifest.checksums or {}).values())
-            self.allowance.left += max(packed, index.bytes_of_rows(self.present[entry.id]))
-            self.allowance.take(entry.rows.count, entry.id)
-        return entry
+            packed = sum(known.bytes for known in (manifest.checksums or {}).values())
+            self.allowance.left += max(packed, bytes_of_rows(self.present[id]))
+            self.allowance.take(rows, id)
 
 
-def _entry(path: Place, wanted: Wanted) -> Entry:
-    folder = RunFolder(path)
+def _read(folder: RunFolder, query: RowQuery) -> tuple[dict[str, Any], Manifest, pl.DataFrame]:
+    """What run.json says, the manifest, and the rows that are asked for."""
     manifest = folder.manifest()
-    known = folder.description(manifest)
+    description = folder.description(manifest)
     rows = empty()
-    if not wanted.nothing:
-        read = read_watched if known.get("kind") == KIND else RunFolder.read
+    if not query.is_empty:
+        read = read_watched if description.get("kind") == KIND else RunFolder.read
         manifest, rows = read(folder, manifest)
-    return Entry(path.name, known, manifest, _stretch(wanted.of(rows)))
+    return description, manifest, query.select(rows)
 
 
-def _stretch(rows: pl.DataFrame) -> Stretch:
-    return Stretch(rows, 0, rows.height)
+def _loaded(folder: RunFolder, description: dict[str, Any], manifest: Manifest, rows: pl.DataFrame) -> _Loaded:
+    return stored_run(folder.path, description, manifest), RowSlice(rows, 0, rows.height)
 
 
-def _runs(root: Place, entries: Sequence[Entry]) -> Runs:
-    trained = [entry for entry in entries if not _is_watched(entry)]
-    watched = [entry for entry in entries if _is_watched(entry)]
-    _tell_of_the_unverifiable(root, entries)
-    rows = joined(entry.rows for entry in trained)
-    if watched:
-        rows = pl.concat([rows, *(entry.rows.frame for entry in watched)], how="diagonal")
-    return Runs(
-        rows,
-        [_run(root / entry.id, entry) for entry in trained],
-        [WatchedRun(entry.id, _about(entry.description), entry.manifest, root / entry.id) for entry in watched],
-    )
-
-
-def _tell_of_the_unverifiable(root: Place, entries: Sequence[Entry]) -> None:
-    old = sum(entry.manifest.checksums is None for entry in entries)
+def _runs(root: Place, loaded: Sequence[_Loaded]) -> Runs:
+    old = sum(run.manifest.checksums is None for run, _ in loaded)
     if old:
         runs = f"{old} run{'s' * (old != 1)} in {root}"
         tell(f"{runs} stored without checksums, by 0.1.0: the numbers cannot be verified")
-
-
-def _is_watched(entry: Entry) -> bool:
-    return entry.description.get("kind") == KIND
-
-
-def _about(description: Mapping[str, Any]) -> dict[str, Any]:
-    """What readers show of a run; a label is one line."""
-    about: dict[str, Any] = description["about"]
-    if any(isinstance(value, str) and one_line(value) != value for value in about.values()):
-        return {key: one_line(value) if isinstance(value, str) else value for key, value in about.items()}
-    return about
-
-
-def _run(path: Place, entry: Entry) -> Run:
-    known = entry.description
-    about = _about(known)
-    label = one_line(rule_label(about["rule_label"], known["config"]["rule"]))
-    return Run(
-        entry.id,
-        known["config"],
-        about | {"rule_label": label},
-        entry.manifest,
-        path,
-        known.get("defaults", {}),
-    )
+    rows = joined(rows for run, rows in loaded if not run.is_watched)
+    watched = [rows.frame for run, rows in loaded if run.is_watched]
+    if watched:
+        rows = pl.concat([rows, *watched], how="diagonal")
+    return Runs(rows, [run for run, _ in loaded if not run.is_watched], [run for run, _ in loaded if run.is_watched])

@@ -1,9 +1,19 @@
-"""One process per run: the second to come is told who was first."""
+"""One process per run: a second process is refused with the name of the first.
+
+On this machine the operating system locks a file, and lets go when the process ends, however it ends.  Beside it lies
+a heartbeat file, which names the process and is renewed as its work advances: readers see the run's status by it.
+
+In an object store nothing locks.  There a lease stands in: an object that names its holder and is renewed while the
+run is trained.  It is advice: should two processes ever hold one run (the first was silent for a minute, not dead),
+both compute the same bits, each puts its contents before the manifest that names them, and the work of one is lost.
+"""
 
 import json
 import os
 import platform
+import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -13,15 +23,14 @@ from typing import Any
 import filelock
 from pydantic_core import from_json
 
+from sonde.core.atomic import is_alive
 from sonde.core.errors import SondeError
 from sonde.store import files
-from sonde.store.lease import ABANDONED, lease
-from sonde.store.limits import JSON
-from sonde.store.place import Place
+from sonde.store.files import JSON_BYTES, Place
 from sonde.store.remote import Remote
 
-BEAT = 5.0  # seconds between two beats at least
-PUT = 20.0  # the same in an object store
+_HEARTBEAT = 5.0  # seconds between two heartbeats at least
+_PUT = 20.0  # the same in an object store
 
 
 class Held(SondeError):
@@ -30,13 +39,12 @@ class Held(SondeError):
 
 @contextmanager
 def hold(root: Place, run: str) -> Iterator[Callable[[], None]]:
-    """Hold a run of a store; the operating system lets go when the process ends, however it ends.
+    """Hold a run of a store; a lease of an object store ends a minute after its process was killed.
 
-    In an object store a lease stands in for the lock; it ends a minute after a process that was killed.
-    Whoever holds it calls what it is given as it advances: readers see the last beat.
+    The caller calls the function that it is given as it advances: readers see the last heartbeat.
     """
     if isinstance(root, Remote):
-        with lease(root / ".locks" / f"{run}.json", _me(), lambda holder: _leased(run, holder)) as beat:
+        with _lease(root / ".locks" / f"{run}.json", _me(), lambda holder: _leased(run, holder)) as beat:
             yield beat
         return
     folder = files.inner_folder(root / ".locks")
@@ -47,33 +55,33 @@ def hold(root: Place, run: str) -> Iterator[Callable[[], None]]:
         try:
             lock.acquire(timeout=0)
         except filelock.Timeout:
-            raise _held(run, _who(_signed(root, run))) from None
-    sign = None
+            raise _held(run, _who(_heartbeat_file(root, run))) from None
+    heartbeat = None
     try:
-        sign = Sign(root, run)
-        yield sign.beat
+        heartbeat = Heartbeat(root, run)
+        yield heartbeat.beat
     finally:
-        if sign is not None:
-            sign.remove()
+        if heartbeat is not None:
+            heartbeat.remove()
         lock.release()
 
 
-class Sign:
-    """Who works on a run, for readers: written beside it, renewed as the work advances, removed at its end."""
+class Heartbeat:
+    """The heartbeat file of a run: written beside it, renewed as the work advances, removed at its end."""
 
     def __init__(self, root: Place, run: str) -> None:
-        self._at, self._me = _signed(root, run), _me()
-        self._beaten = time.monotonic()
+        self._at, self._me = _heartbeat_file(root, run), _me()
+        self._last = time.monotonic()
         if isinstance(self._at, Path):
             files.inner_folder(self._at.parent)
         self._write()
 
     def beat(self) -> None:
-        """The work goes on.  What cannot be written is made up for by the next beat."""
+        """Renew the file, at most every few seconds.  A renewal that fails is made up for by the next."""
         now = time.monotonic()
-        if now - self._beaten < (BEAT if isinstance(self._at, Path) else PUT):
+        if now - self._last < (_HEARTBEAT if isinstance(self._at, Path) else _PUT):
             return
-        self._beaten = now
+        self._last = now
         with suppress(OSError, SondeError):
             if isinstance(self._at, Path):
                 os.utime(self._at)
@@ -89,7 +97,7 @@ class Sign:
         files.write(self._at, json.dumps(self._me | beat).encode())
 
 
-def _signed(root: Place, run: str) -> Place:
+def _heartbeat_file(root: Place, run: str) -> Place:
     return root / ".locks" / (f"{run}.json" if isinstance(root, Remote) else f"{run}.holder")
 
 
@@ -111,7 +119,7 @@ def _leased(run: str, holder: dict[str, Any]) -> Held:
 
 def _who(holder: Place) -> str:
     try:
-        return _named(from_json(files.read(holder, JSON)))
+        return _named(from_json(files.read(holder, JSON_BYTES)))
     except (OSError, ValueError, SondeError):
         return _named({})
 
@@ -121,3 +129,95 @@ def _named(known: dict[str, Any]) -> str:
         return f"process {known['pid']} on {known['host']} since {known['since']}"
     except (KeyError, TypeError):
         return "another process"
+
+
+# ── leases ───────────────────────────────────────────────────────────────────────────────────────────
+RENEWED = 20.0  # seconds between renewals
+ABANDONED = 60.0  # seconds without one, after which another may take over
+TAKEOVER_PAUSE = 1.0  # seconds after which two that take over at once see who came last
+
+
+@contextmanager
+def _lease(
+    at: Remote, me: dict[str, Any], held: Callable[[dict[str, Any]], SondeError]
+) -> Iterator[Callable[[], None]]:
+    """Hold the object `at`, or raise what `held` makes of its holder; a heartbeat is put with the next renewal."""
+    mine = _Lease(at, me)
+    mine.take(held)
+    done = threading.Event()
+    renewer = threading.Thread(target=mine.renew, args=(done,), daemon=True)
+    renewer.start()
+    try:
+        yield mine.beat
+    finally:
+        done.set()
+        renewer.join()
+        mine.release()
+
+
+class _Lease:
+    def __init__(self, at: Remote, me: dict[str, Any]) -> None:
+        self.at, self.me = at, {**me, "token": uuid.uuid4().hex}
+        self.beat()
+
+    def beat(self) -> None:
+        self.me["beat"] = datetime.now(UTC).isoformat(timespec="seconds")
+
+    def take(self, held: Callable[[dict[str, Any]], SondeError]) -> None:
+        try:
+            self.at.create(self._content())
+            return
+        except FileExistsError:
+            holder = self._holder()
+        if holder is not None and self._is_me(holder):
+            return  # the answer to our first try was lost
+        if holder is not None and not _is_abandoned(holder):
+            raise held(holder)
+        self.at.put(self._content())
+        time.sleep(TAKEOVER_PAUSE)
+        holder = self._holder()
+        if holder is not None and not self._is_me(holder):
+            raise held(holder)
+
+    def renew(self, done: threading.Event) -> None:
+        """Until done; a renewal that fails is made up for by the next, a lease taken by another is left to it."""
+        while not done.wait(RENEWED):
+            try:
+                if self._is_mine():
+                    self.at.put(self._content())
+            except SondeError:
+                continue
+
+    def release(self) -> None:
+        try:
+            if self._is_mine():
+                self.at.unlink(missing_ok=True)
+        except SondeError:
+            pass  # it is abandoned in a minute
+
+    def _is_mine(self) -> bool:
+        holder = self._holder()
+        return holder is not None and self._is_me(holder)
+
+    def _is_me(self, holder: dict[str, Any]) -> bool:
+        return bool(holder.get("token") == self.me["token"])
+
+    def _holder(self) -> dict[str, Any] | None:
+        """Who the object names; nobody where there is none or it cannot be read."""
+        try:
+            known = json.loads(self.at.read_bytes())
+        except (FileNotFoundError, ValueError):
+            return None
+        return known if isinstance(known, dict) else None
+
+    def _content(self) -> bytes:
+        return json.dumps({**self.me, "renewed": datetime.now(UTC).isoformat()}).encode()
+
+
+def _is_abandoned(holder: dict[str, Any]) -> bool:
+    """Whether the last renewal is too long ago, by the holder's clock and ours, or its process of this host is gone."""
+    try:
+        age = (datetime.now(UTC) - datetime.fromisoformat(holder["renewed"])).total_seconds()
+        return age > ABANDONED or (holder["host"] == platform.node() and not is_alive(holder["pid"]))
+    except (KeyError, TypeError, ValueError):
+        return True

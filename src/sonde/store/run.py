@@ -1,310 +1,243 @@
-"""One run's folder.
+"""A stored run, trained or watched, and a store read into memory."""
 
-    run.json       what it is: format, id, configuration, and facts derived from it for readers
-    manifest.json  which state is visible: epoch, files and their checksums, time spent, where it was computed
-    metrics…       tidy rows in Parquet          weights…   safetensors
-    mine.py        a copy of each file of code that the configuration names as a guest
-    resume…        optimiser, rule and generators in safetensors; only while the run is unfinished
-    initial…       the weights at initialisation     rule…   what the rule owns; once the run has ended
-    log.txt        what an engine has to tell of its sessions; no state names it, and none removes it
-
-A state is visible when the manifest that names its files is renamed into place, all at once or not at all; in an
-object store, when it is put, and there a run exists when its manifest does.
-
-The manifest has SHA-256 and size of every other file but the log, and ends with the SHA-256 of its own content.
-Whatever is read is compared with them.  0.1.0 wrote manifests of format 1, without checksums.
-"""
-
-import io
-import json
-import re
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-from pathlib import Path
-from typing import Any, TypeVar
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
 
 import polars as pl
-from pydantic_core import from_json
 
-from sonde.core.atomic import ASIDE
-from sonde.core.errors import SondeError
-from sonde.core.run_ids import run_id
-from sonde.metrics.rows import SCHEMA, empty
-from sonde.store import files
-from sonde.store.checksums import Checksum, checksum, is_sealed, seal
-from sonde.store.limits import JSON, refuse_rows
-from sonde.store.parquet_rows import read_table
-from sonde.store.place import Place
-from sonde.store.schemas import ENDED as ENDED
-from sonde.store.schemas import WATCHED, Trained, Watched, checked
-from sonde.store.schemas import Manifest as Manifest
-from sonde.store.schemas import State as State
+from sonde.core.errors import one_line
+from sonde.core.flat_configs import Flat, flatten
+from sonde.core.formatting import network
+from sonde.core.run_ids import rule_label
+from sonde.metrics.rows import Reading
+from sonde.store import folder, schemas
+from sonde.store.files import Place
+from sonde.store.journal import read_facts, read_watched
+from sonde.store.readings import ReadingArray, readings_of
+from sonde.store.status import RunStatus, run_status
 
-R = TypeVar("R")
-
-FORMAT = 1  # of run.json
-UNSEALED, SEALED = 1, 2  # formats of manifest.json
-STATES = re.compile(r"(metrics|weights|resume|initial|rule)(-\d+)?\.(parquet|safetensors)")
-"""How the files of a state are called."""
+WATCHED = "it was watched: it has no configuration"  # why a run is in no comparison, audit or study
 
 
-class Damaged(SondeError):
-    """A file is not what was stored."""
+@dataclass(frozen=True)
+class Run:
+    """A stored run: one that Sonde trained, or a model that was watched in a loop of the user's.
 
+    A watched run has `config` None.  `seed`, `rule`, `epochs`, `depth` and `recipe` are those of trained runs.
+    """
 
-class RunFolder:
-    """A run in a store: created once, then one visible state after the other."""
-
-    def __init__(self, path: Place) -> None:
-        self.path = path
+    id: str
+    config: dict[str, Any] | Any = field(repr=False)  # None: watched; the type spares readers of trained runs a check
+    about: dict[str, Any] = field(repr=False)
+    manifest: schemas.Manifest = field(repr=False)
+    path: Place
+    defaults: dict[str, Any] = field(default_factory=dict, repr=False)
+    """Dotted keys that `config` may leave out."""
+    study: dict[str, str] | None = field(default=None, repr=False)
+    """Name and scale of the study that trained it, where it is recorded."""
 
     @property
-    def id(self) -> str:
-        return self.path.name
+    def is_watched(self) -> bool:
+        """Whether it was watched: it has no configuration then."""
+        return self.config is None
 
     @property
-    def fix(self) -> str:
-        """What helps where a file is not what it should be."""
-        return f"restore it from a copy, or move {self.path} away to train it anew"
+    def label(self) -> str:
+        """Network, variant and rule; of a watched run its name, by default the model's class."""
+        if self.is_watched:
+            return str(self.about["label"])
+        return ", ".join(part for part in (network(self.about), self.about["rule_label"]) if part)
 
-    def exists(self) -> bool:
-        with files.clear_errors(self.path):
-            return (self.path if isinstance(self.path, Path) else self.path / "manifest.json").exists()
+    @cached_property
+    def status(self) -> RunStatus:
+        """Whether it runs, stalls, was interrupted or has ended; as it was when first asked."""
+        return run_status(self.path, self.manifest)
 
-    def create(
-        self,
-        config: Mapping[str, Any],
-        about: Mapping[str, Any],
-        defaults: Mapping[str, Any] | None = None,
-        guests: Mapping[str, bytes] | None = None,
-    ) -> None:
-        """The folder with its configuration and an empty manifest.
+    @property
+    def standing(self) -> RunStatus:
+        """Deprecated: `status`."""
+        warnings.warn("Run.standing is deprecated: use Run.status", DeprecationWarning, stacklevel=2)
+        return self.status
 
-        `defaults` has the options that the configuration may leave out, `guests` the files of code it was made from.
+    @cached_property
+    def recipe(self) -> str:
+        """The digest of its configuration without the seed."""
+        return folder.recipe_key(self.config)
+
+    @property
+    def seed(self) -> int:
+        """The seed of its configuration."""
+        seed: int = self.config["seed"]
+        return seed
+
+    @property
+    def rule(self) -> str:
+        """The name of its rule."""
+        name: str = self.config["rule"]["name"]
+        return name
+
+    @property
+    def epochs(self) -> int:
+        """The epochs it is to be trained for; `manifest.epoch` is how far it came."""
+        epochs: int = self.config["epochs"]
+        return epochs
+
+    @property
+    def depth(self) -> int:
+        """L, the number of its blocks."""
+        depth: int = self.about["depth"]
+        return depth
+
+    @property
+    def layers(self) -> range:
+        """1 … L, the states that leave a block."""
+        return range(1, self.depth + 1)
+
+    @property
+    def deep(self) -> range:
+        """1 … L−1: neither the embedding's state nor the one that some rules give the exact gradient."""
+        return range(1, self.depth)
+
+    @cached_property
+    def flat(self) -> Flat:
+        """Its configuration by dotted keys, without the seed; with `data.…` where it is recorded which data it read."""
+        data = self.about.get("data")
+        return flat_recipe(self.recipe, self.config) | (flatten({"data": data}) if data else {})
+
+    @property
+    def complete_config(self) -> dict[str, Any]:
+        """With the options that the stored configuration leaves out, because its id does."""
+        whole = {key: dict(v) if isinstance(v, dict) else v for key, v in self.config.items()}
+        for key, default in self.defaults.items():
+            part, _, option = key.partition(".")
+            section, name = (whole.get(part), option) if option else (whole, key)
+            if isinstance(section, dict):
+                section.setdefault(name, default)
+        return whole
+
+    @cached_property
+    def facts(self) -> dict[str, Any]:
+        """What a watch saw in the first step: modules in order of execution, parameters, inputs, mode.
+
+        Empty for a trained run.  Read from the folder when first asked.
         """
-        guests = guests or {}
-        known = {"about": about, "config": config, "defaults": defaults or {}, "guests": list(guests)}
-        self.begin(known, Manifest(), guests)
+        return read_facts(folder.RunFolder(self.path)) if self.is_watched else {}
 
-    def begin(self, known: Mapping[str, Any], manifest: Manifest, beside: Mapping[str, bytes] | None = None) -> None:
-        """The folder with its description, other files that stay, and its first manifest."""
-        contents = {**(beside or {}), "run.json": _json({"format": FORMAT, "id": self.id, **known})}
-        manifest = replace(manifest, checksums={name: checksum(content) for name, content in contents.items()})
-        files.refuse_link(self.path)
-        files.write_folder(self.path, {**contents, "manifest.json": manifest_bytes(manifest)})
+    @property
+    def rows(self) -> pl.DataFrame:
+        """All its rows, read from its folder at every call; `Runs.rows` has those that were loaded."""
+        read = read_watched if self.is_watched else folder.RunFolder.read
+        return read(folder.RunFolder(self.path))[1]
 
-    def manifest(self) -> Manifest:
-        path = self.path / "manifest.json"
-        content, known = self._json(path)
-        if known["format"] not in (UNSEALED, SEALED):
-            said = f"format is {known['format']!r}, this version reads {UNSEALED} and {SEALED}"
-            raise SondeError(f"{path}: {said}; {self.fix}")
-        sealed = known.pop("format") == SEALED
-        if sealed and not is_sealed(content):
-            raise Damaged(f"{path} is not what was stored (its SHA-256 is another): {self.fix}")
-        for key in ("state", "epoch", "files", *(("checksums", "sha256") if sealed else ())):
-            if key not in known:
-                raise SondeError(f"{path} has no key {key!r}: {self.fix}")
-        if sealed:
-            del known["sha256"]
-        elif "checksums" in known:
-            raise Damaged(f"{path} has checksums, which format {UNSEALED} has not: {self.fix}")
-        manifest = checked(Manifest, known, str(path), self.fix)
-        if manifest.checksums is not None:
-            for name in ("run.json", *manifest.files.values()):
-                if name not in manifest.checksums:
-                    raise SondeError(f"{path} names {name} without a checksum: {self.fix}")
-        return manifest
+    @cached_property
+    def readings(self) -> ReadingArray:
+        """Its values by metric, epoch and layer: of all its rows, or those that `with_readings` looked up."""
+        rows = self.rows
+        return next(readings_of(rows, [self.id], rows["metric"].unique().to_list()))
 
-    def description(self, manifest: Manifest | None = None) -> dict[str, Any]:
-        """What the run is.  A trained run's id is that of its configuration."""
-        path = self.path / "run.json"
-        content, known = self._json(path)
-        self.verify("run.json", content, manifest or self.manifest())
-        if known["format"] != FORMAT:
-            raise SondeError(f"{path}: format is {known['format']!r}, this version reads {FORMAT}; {self.fix}")
-        if known.get("id") != self.id:
-            raise SondeError(f"{path}: id is {known.get('id')!r}, but the folder is {self.id!r}: {self.fix}")
-        if known.get("kind") == WATCHED:
-            checked(Watched, known, str(path), self.fix)
-            return known
-        checked(Trained, known, str(path), self.fix)
-        if (own := run_id(known["config"])) != self.id:
-            raise SondeError(f"{path}: its configuration is that of {own!r}, not of {self.id!r}: {self.fix}")
+    def at(self, metric: str, epoch: int, layer: int | None = None) -> Reading:
+        """A reading, or an undefined one that says it was not taken."""
+        return self.readings.at(metric, epoch, layer)
+
+    def across(self, metric: str, epoch: int, layers: Sequence[int]) -> list[float]:
+        """The values of one epoch, layer by layer; NaN where undefined, and `at` tells why."""
+        return self.readings.across(metric, epoch, layers)
+
+    def epochs_of(self, metric: str, layers: Sequence[int | None] = (None,)) -> list[int]:
+        """The epochs at which a metric was measured at any of the layers."""
+        return self.readings.layout.epochs(metric, layers)
+
+    def mean(self, metric: str, epoch: int, layers: Sequence[int]) -> Reading:
+        """The mean over layers; undefined where one of them is."""
+        return self.readings.mean(metric, epoch, layers)
+
+
+_flat_recipes: dict[str, Flat] = {}
+_MOST_RECIPES = 20_000  # that are kept
+
+
+def flat_recipe(recipe: str, config: Mapping[str, Any]) -> Flat:
+    """A configuration by dotted keys, without the seed.  `recipe` is its key: each recipe is flattened once."""
+    if recipe not in _flat_recipes:
+        if len(_flat_recipes) >= _MOST_RECIPES:
+            _flat_recipes.clear()
+        _flat_recipes[recipe] = flatten({key: value for key, value in config.items() if key != "seed"})
+    return _flat_recipes[recipe]
+
+
+def stored_run(path: Place, description: Mapping[str, Any], manifest: schemas.Manifest) -> Run:
+    """The run of a folder, from what its run.json says.  Its labels are made one line each."""
+    about = {key: one_line(v) if isinstance(v, str) else v for key, v in description["about"].items()}
+    config = description["config"]
+    if config is not None:
+        about["rule_label"] = one_line(rule_label(about["rule_label"], config["rule"]))
+    defaults, study = description.get("defaults", {}), description.get("study")
+    run = Run(path.name, config, about, manifest, path, defaults, study)
+    if "recipe" in description:
+        vars(run)["recipe"] = description["recipe"]
+    return run
+
+
+def with_readings(rows: pl.DataFrame, runs: Sequence[Run], metrics: Sequence[str]) -> dict[str, Run]:
+    """Run id → a copy of the run whose `readings` are those of these metrics, looked up in rows of many runs."""
+    found = {}
+    for run, readings in zip(runs, readings_of(rows, [run.id for run in runs], metrics), strict=True):
+        found[run.id] = copied = replace(run)
+        vars(copied)["readings"] = readings
+    return found
+
+
+@dataclass(frozen=True)
+class Runs:
+    """A store read into memory.  `rows` has a column `module` where runs were watched."""
+
+    rows: pl.DataFrame
+    runs: list[Run]  # those that Sonde trained
+    watched: list[Run] = field(default_factory=list)
+    broken: dict[str, str] = field(default_factory=dict)  # runs that cannot be read: id → why
+
+    def __len__(self) -> int:
+        return len(self.runs)
+
+    def __getitem__(self, id: str) -> Run:
+        return self._by_id[id]
+
+    @cached_property
+    def _by_id(self) -> dict[str, Run]:
+        return {run.id: run for run in self.runs}
+
+    @property
+    def every(self) -> list[Run]:
+        """Trained runs, then watched ones."""
+        return [*self.runs, *self.watched]
+
+    @property
+    def configs(self) -> dict[str, dict[str, Any]]:
+        """Each trained run's complete configuration."""
+        return {run.id: run.complete_config for run in self.runs}
+
+
+def without_machines(stored: Runs) -> Runs:
+    """The runs without the names of machines and nodes, and without the command lines that began them."""
+
+    def clean(runs: list[Run]) -> list[Run]:
+        return [replace(run, manifest=without_machine(run.manifest)) for run in runs]
+
+    return Runs(stored.rows, clean(stored.runs), clean(stored.watched), stored.broken)
+
+
+def without_machine(manifest: schemas.Manifest) -> schemas.Manifest:
+    """The same of one run."""
+
+    def clean(session: dict[str, Any]) -> dict[str, Any]:
+        known = {key: value for key, value in session.items() if key != "node"}
+        if isinstance(environment := known.get("environment"), dict):
+            known["environment"] = {key: value for key, value in environment.items() if key != "command"}
+            if isinstance(machine := environment.get("machine"), dict):
+                known["environment"]["machine"] = {key: v for key, v in machine.items() if key != "host"}
         return known
 
-    def configuration(self) -> dict[str, Any]:
-        """The stored configuration of a trained run, as plain data."""
-        described = self.description()
-        if described.get("kind") == WATCHED:
-            raise SondeError(f"run {self.id} was watched: it has no configuration, and nothing to recompute")
-        config: dict[str, Any] = described["config"]
-        return config
-
-    def verify(self, name: str, content: bytes, manifest: Manifest) -> bytes:
-        """The content of a file, if it is what the manifest says; one without checksums is believed."""
-        if manifest.checksums is not None and checksum(content) != manifest.checksums.get(name):
-            raise Damaged(f"{self.path / name} is not what was stored (its SHA-256 or size is another): {self.fix}")
-        return content
-
-    def commit(self, manifest: Manifest, rows: pl.DataFrame, tensors: Mapping[str, bytes]) -> Manifest:
-        """Make a new state visible, then remove the files of the one before.
-
-        An ended run keeps its files under their plain names; it has nothing to resume.
-        """
-        files.refuse_link(self.path)
-        contents = {"metrics.parquet": parquet(rows)}
-        refuse_rows(rows.height, len(contents["metrics.parquet"]), self.path, self.fix)
-        contents |= {f"{name}.safetensors": content for name, content in tensors.items()}
-        mark = "" if manifest.state in ENDED else f"-{manifest.epoch}"
-        checksums = self.lasting(manifest)
-        names: dict[str, str] = {}
-        for name, content in contents.items():
-            stem, suffix = name.split(".")
-            names[stem] = f"{stem}{mark}.{suffix}"
-            checksums[names[stem]] = checksum(content)
-            files.write(self.path / names[stem], content)
-        manifest = replace(manifest, files=names, checksums=checksums)
-        self.put(manifest)
-        self.sweep(manifest)
-        return manifest
-
-    def lasting(self, manifest: Manifest) -> dict[str, Checksum]:
-        """Checksums of the files that every state shares; of a run that 0.1.0 began, taken now."""
-        before = manifest if manifest.checksums is not None else self.manifest()
-        if before.checksums is not None:
-            state = set(before.files.values())
-            return {name: known for name, known in before.checksums.items() if name not in state}
-        _, described = self._json(self.path / "run.json")
-        names = ["run.json", *described.get("guests", [])]
-        return {name: checksum(files.read(self.path / name)) for name in names}
-
-    def put(self, manifest: Manifest) -> None:
-        files.refuse_link(self.path)
-        files.write(self.path / "manifest.json", manifest_bytes(manifest))
-
-    def sweep(self, manifest: Manifest) -> None:
-        """Remove what no manifest names: older states and what an interrupted writer left behind."""
-        files.refuse_link(self.path)
-        with files.clear_errors(self.path):
-            for file in self.path.iterdir():
-                if is_left_over(file.name, manifest):
-                    file.unlink(missing_ok=True)
-
-    def read(self, manifest: Manifest | None = None) -> tuple[Manifest, pl.DataFrame]:
-        """The visible state and its tidy rows."""
-
-        def rows(manifest: Manifest) -> pl.DataFrame:
-            named = manifest.files.get("metrics")
-            return empty() if named is None else self.table(named, manifest, SCHEMA)
-
-        return self.follow(rows, manifest)
-
-    def follow(self, read: Callable[[Manifest], R], manifest: Manifest | None = None) -> tuple[Manifest, R]:
-        """What `read` finds in the visible state, though a writer may move on meanwhile."""
-        manifest = manifest or self.manifest()
-        while True:
-            try:
-                return manifest, read(manifest)
-            except (FileNotFoundError, Damaged) as error:
-                newer = self.manifest()
-                if newer == manifest:
-                    if isinstance(error, Damaged):
-                        raise
-                    missing = self.path / Path(str(error.filename or error)).name
-                    raise SondeError(f"{missing} is missing, though manifest.json names it: {self.fix}") from None
-                manifest = newer
-
-    def table(self, name: str, manifest: Manifest, schema: pl.Schema) -> pl.DataFrame:
-        """The rows of a Parquet file of a state."""
-        path = self.path / name
-        return read_table(self.content(name, manifest), path, self.id, schema, self.fix)
-
-    def tensors(self, name: str) -> bytes:
-        """The bytes of a safetensors file of the visible state."""
-        manifest = self.manifest()
-        if name not in manifest.files:
-            raise SondeError(f"run {self.id} has no {name} in its state: {self.fix}")
-        with files.clear_errors(self.path / manifest.files[name]):
-            return self.content(manifest.files[name], manifest)
-
-    def content(self, name: str, manifest: Manifest, *, follow: bool = True) -> bytes:
-        """The bytes of a file, if they are what the manifest says."""
-        path = self.path / name
-        try:
-            return self.verify(name, files.read(path, follow=follow), manifest)
-        except FileNotFoundError:
-            raise
-        except OSError as error:
-            raise SondeError(f"{path} cannot be read ({error.strerror or error}): {self.fix}") from None
-
-    def _json(self, path: Place) -> tuple[bytes, dict[str, Any]]:
-        """The content of a JSON file, and what it says."""
-        try:
-            content = files.read(path, JSON)
-            known = from_json(content)
-        except FileNotFoundError:
-            raise SondeError(
-                f"{path} is missing: {path.parent.name} is not a complete run folder; {self.fix}"
-            ) from None
-        except OSError as error:
-            raise SondeError(f"{path}: {error.strerror or error}") from None
-        except ValueError as error:
-            raise Damaged(f"{path} is not JSON ({error}): {self.fix}") from None
-        if not isinstance(known, dict) or "format" not in known:
-            raise SondeError(f"{path} has no key 'format': Sonde did not write it, or it is damaged; {self.fix}")
-        return content, known
-
-    @property
-    def log_path(self) -> Place:
-        return self.path / "log.txt"
-
-    def log(self, text: str) -> None:
-        """Add to the run's log; an object is put anew."""
-        path = self.log_path
-        files.refuse_link(self.path)
-        files.refuse_link(path)
-        if not isinstance(path, Path):
-            files.write(path, (self.read_log() + text).encode())
-            return
-        with files.clear_errors(path), path.open("a", encoding="utf-8") as file:
-            file.write(text)
-
-    def read_log(self) -> str:
-        """The run's log; empty where there is none."""
-        try:
-            return files.read(self.log_path, JSON).decode(errors="replace")
-        except (OSError, SondeError):
-            return ""
-
-
-def is_left_over(name: str, manifest: Manifest) -> bool:
-    """Whether a file was written for a state that is not the visible one."""
-    return name not in manifest.files.values() and (name.startswith(ASIDE) or STATES.fullmatch(name) is not None)
-
-
-def as_tree(manifest: Manifest) -> dict[str, Any]:
-    """The manifest as plain JSON values."""
-    known = dict(vars(manifest))
-    if manifest.checksums is not None:
-        known["checksums"] = {name: dict(vars(one)) for name, one in manifest.checksums.items()}
-    return known
-
-
-def manifest_bytes(manifest: Manifest) -> bytes:
-    """A state of 0.1.0 whose manifest is written once more stays one."""
-    known = as_tree(manifest)
-    if manifest.checksums is None:
-        del known["checksums"]
-        return _json({"format": UNSEALED, **known})
-    return seal({"format": SEALED, **known})
-
-
-def _json(value: object) -> bytes:
-    return (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode()
-
-
-def parquet(rows: pl.DataFrame) -> bytes:
-    buffer = io.BytesIO()
-    rows.write_parquet(buffer, compression="zstd")
-    return buffer.getvalue()
+    return replace(manifest, sessions=[clean(session) for session in manifest.sessions])

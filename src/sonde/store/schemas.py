@@ -24,12 +24,11 @@ from pydantic_core import CoreSchema as Schema
 from pydantic_core import core_schema
 
 from sonde.core.errors import SondeError
-from sonde.store.checksums import Checksum
-from sonde.store.limits import DEPTH
+from sonde.store.files import MOST_LAYERS, Checksum
 
 T = TypeVar("T")
-State = Literal["unfinished", "complete", "diverged", "failed"]
-ENDED: tuple[State, ...] = ("complete", "diverged")
+RunState = Literal["unfinished", "complete", "diverged", "failed"]
+ENDED: tuple[RunState, ...] = ("complete", "diverged")
 WATCHED = "watched"  # the kind of a run that has no configuration
 
 closed = with_config(ConfigDict(extra="forbid"))  # has these keys
@@ -88,7 +87,7 @@ SessionTree = Annotated[Tree, GetPydanticSchema(lambda kind, handler: _session)]
 class Manifest:
     """Which state of the run is visible, what its files must be, and how it came to be."""
 
-    state: State = "unfinished"
+    state: RunState = "unfinished"
     epoch: Count | None = None  # None: created, nothing measured yet
     step: Count = 0
     files: dict[str, BareName] = field(default_factory=dict)
@@ -107,7 +106,7 @@ class TrainedAbout:
     variant: str | None
     rule_label: str
     task_label: str
-    depth: Annotated[Count, Le(DEPTH)]
+    depth: Annotated[Count, Le(MOST_LAYERS)]
     width: Annotated[Number, Ge(0), Le(2**53)] | None
     alpha: Number | None
     steps: Count
@@ -153,6 +152,8 @@ class Trained:
     config: Configuration
     defaults: dict[str, Any] = field(default_factory=dict)
     guests: list[BareName] = field(default_factory=list)
+    recipe: str = ""  # the digest of the configuration without the seed; 0.1.0 stored none
+    study: dict[str, str] | None = None  # name and scale of the study that trained it
 
 
 @extensible

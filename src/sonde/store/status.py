@@ -1,7 +1,8 @@
-"""How a stored run stands: at work, silent, given up, or ended.
+"""The status of a stored run: running, stalled, interrupted, or ended.
 
-Its manifest tells what was reached, not whether anybody goes on.  Whoever works on a run signs beside it
-(`store/lock.py`), with a beat as its loop advances; from that sign and the process it names follows the rest.
+The manifest says what was reached, not whether a process goes on.  A process that works on a run keeps a heartbeat
+file beside it (`store/lock.py`) and renews it as its loop advances.  The status follows from the manifest, from that
+file and from the process it names.
 """
 
 import os
@@ -17,23 +18,22 @@ from pydantic_core import from_json
 from sonde.core.atomic import is_alive
 from sonde.core.errors import SondeError
 from sonde.store import files
-from sonde.store.lease import ABANDONED
-from sonde.store.limits import JSON
-from sonde.store.place import Place
+from sonde.store.files import JSON_BYTES, Place
+from sonde.store.lock import ABANDONED
 from sonde.store.remote import Remote
 from sonde.store.schemas import Manifest
 
-Word = Literal["running", "stalled", "interrupted", "complete", "diverged", "failed"]
+_State = Literal["running", "stalled", "interrupted", "complete", "diverged", "failed"]
 
 SILENT = 120.0  # seconds without a beat after which a run is stalled
 UNSEEN = 3600.0  # the same for a process of another machine, after which it counts as gone
 
 
 @dataclass(frozen=True)
-class Standing:
+class RunStatus:
     """One word, and what there is to say about it."""
 
-    state: Word
+    state: _State
     why: str | None = None  # in words; None where the word says all
 
     @property
@@ -52,23 +52,23 @@ class _Sign:
     renewed: datetime | None  # of a lease, which is renewed whether or not the loop advances
 
 
-def standing(path: Place, manifest: Manifest) -> Standing:
+def run_status(path: Place, manifest: Manifest) -> RunStatus:
     """How the run of this folder stands; of one that has not ended, by who works on it.
 
     running: its process advances.  stalled: its process lives, but no step was seen for two minutes.
     interrupted: nobody works on it; a trained run resumes.  complete, diverged, failed: as its manifest says.
     """
     if manifest.state == "complete" or manifest.state == "diverged":
-        return Standing(manifest.state, manifest.message)
+        return RunStatus(manifest.state, manifest.message)
     found = _at_work(_sign(path))
     if found is not None:
         return found
     if manifest.state == "failed":
-        return Standing("failed", manifest.message)
-    return Standing("interrupted", _how_to_go_on(manifest))
+        return RunStatus("failed", manifest.message)
+    return RunStatus("interrupted", _how_to_go_on(manifest))
 
 
-def _at_work(sign: _Sign | None) -> Standing | None:
+def _at_work(sign: _Sign | None) -> RunStatus | None:
     """None where nobody is."""
     if sign is None:
         return None
@@ -80,13 +80,13 @@ def _at_work(sign: _Sign | None) -> Standing | None:
     if sign.renewed is not None and (now - sign.renewed).total_seconds() > ABANDONED and not here:
         return None
     if silent <= SILENT:
-        return Standing("running")
+        return RunStatus("running")
     if here and _began_after(sign.process, sign.since):
         return None
     if not here and sign.renewed is None and silent > UNSEEN:
         return None
     whose = f"process {sign.process} lives" if here else "its process on another machine cannot be seen from here"
-    return Standing("stalled", f"no step since {sign.beat:%Y-%m-%d %H:%M:%S} UTC; {whose}")
+    return RunStatus("stalled", f"no step since {sign.beat:%Y-%m-%d %H:%M:%S} UTC; {whose}")
 
 
 def _how_to_go_on(manifest: Manifest) -> str | None:
@@ -107,13 +107,13 @@ def _sign(path: Place) -> _Sign | None:
     locks = path.parent / ".locks"
     try:
         if isinstance(locks, Remote):
-            known = from_json(files.read(locks / f"{path.name}.json", JSON))
+            known = from_json(files.read(locks / f"{path.name}.json", JSON_BYTES))
             renewed = _moment(known["renewed"]) if "renewed" in known else None
             beat = _moment(known.get("beat", known.get("renewed")))
         else:
             assert isinstance(locks, Path)
             holder = locks / f"{path.name}.holder"
-            known, renewed = from_json(files.read(holder, JSON)), None
+            known, renewed = from_json(files.read(holder, JSON_BYTES)), None
             beat = datetime.fromtimestamp(holder.stat().st_mtime, UTC)
         since = _moment(known["since"])
         return _Sign(int(known["pid"]), str(known["host"]), since, beat, renewed)

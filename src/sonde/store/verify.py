@@ -7,21 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+from pydantic_core import from_json
 
 from sonde.core.atomic import ASIDE
 from sonde.core.errors import SondeError
-from sonde.store import files, index
-from sonde.store.checksums import Checksum, checksum
-from sonde.store.index import FOLDER, Index
+from sonde.store import files
+from sonde.store.files import Checksum, Place, checksum, place
+from sonde.store.folder import Damaged, RunFolder, recipe_key
+from sonde.store.index import FOLDER, NAME, Index, read_index, refuse_damaged_index
 from sonde.store.index_writer import light
 from sonde.store.journal import journal_name, read_facts, read_watched, verify_journal
 from sonde.store.listing import stamps_of
-from sonde.store.partial import why_incomplete
-from sonde.store.place import Place, place
-from sonde.store.row_query import Wanted
-from sonde.store.row_slices import Stretch
-from sonde.store.run import Damaged, Manifest, RunFolder
-from sonde.store.schemas import WATCHED
+from sonde.store.publish import why_incomplete
+from sonde.store.row_query import RowQuery, RowSlice
+from sonde.store.schemas import WATCHED, Manifest
 
 AT_A_TIME = 1 << 20  # bytes
 
@@ -46,7 +45,7 @@ def verify(root: str | Place) -> Verified:
     """Read all of a store and compare it with its checksums; nothing is changed."""
     root = place(root)
     present = stamps_of(root)
-    found, known = Verified(), index.read(root, present)
+    found, known = Verified(), read_index(root, present)
     rows_of = _Indexed(known)
     try:
         for id in present:
@@ -121,26 +120,28 @@ class _Indexed:
     def __init__(self, known: Index) -> None:
         self.known = known
         self.block = -1
-        self.rows: dict[str, Stretch] = {}
+        self.rows: dict[str, RowSlice] = {}
         self.members: dict[int, list[str]] = {}
-        for run, line in known.lines.items():
-            self.members.setdefault(line.block, []).append(run)
+        for run, where in known.places.items():
+            self.members.setdefault(where.block, []).append(run)
+        self.lines = dict(zip(known.lines["id"], known.lines["description"], strict=True))
 
     def compare(
         self, run: str, described: dict[str, Any], manifest: Manifest, rows: pl.DataFrame, found: Verified
     ) -> None:
-        line = self.known.lines.get(run)
-        if line is None:
+        if run not in self.known.runs:
             return
-        if line.block != self.block:
-            self.block = line.block
-            self.rows = self.known.rows(self.members[line.block], Wanted())
-        stretch = self.rows.get(run)
+        block = self.known.places[run].block
+        if block != self.block:
+            self.block = block
+            self.rows = self.known.rows(self.members[block], RowQuery())
+        indexed = self.rows.get(run)
+        recipe = {"recipe": recipe_key(described["config"])}
         if (
-            stretch is None
-            or line.manifest != manifest
-            or line.description != described
-            or not stretch.frame.slice(stretch.first, stretch.count).equals(light(rows)[0])
+            indexed is None
+            or self.known.runs[run].manifest != manifest
+            or recipe | from_json(self.lines[run]) != recipe | described
+            or not indexed.rows.equals(light(rows)[0])
         ):
             found.blame(FOLDER, f"its copy of {run} is not what the run has")
         else:
@@ -149,10 +150,10 @@ class _Indexed:
 
 def _verify_index(root: Place, found: Verified) -> None:
     folder = root / FOLDER
-    if not (folder / index.NAME).exists():
+    if not (folder / NAME).exists():
         return
     try:
-        index.refuse_damage(root)
+        refuse_damaged_index(root)
     except (SondeError, OSError, ValueError, KeyError, TypeError, pl.exceptions.PolarsError) as error:
         found.blame(FOLDER, str(error))
     if FOLDER in found.wrong:

@@ -9,11 +9,10 @@ from sonde.config import RunConfig
 from sonde.models import ResidualMLP
 from sonde.rules import Backprop, CreditBridge, DirectFeedback, FeedbackAlignment, Frozen, Rule, StateBridge
 from sonde.studies.cifar10 import accuracies, prediction_against_rank
-from sonde.studies.depth import on_parity, which_train_depth
-from sonde.studies.recipes import QUICK_SEEDS, SEEDS, classification
+from sonde.studies.recipes import QUICK_SEEDS, SEEDS, classification, on_parity, which_train_depth
 from sonde.studies.study import Gathered, Study, StudyFinding
 
-RULES: tuple[Rule, ...] = (
+_RULES: tuple[Rule, ...] = (
     Backprop(),
     FeedbackAlignment(),
     DirectFeedback(),
@@ -23,13 +22,13 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def configs(scale: str, seeds: Sequence[int]) -> list[RunConfig]:
+def _configs(scale: str, seeds: Sequence[int]) -> list[RunConfig]:
     """residual_mlp, four blocks, under each of the six rules."""
     model = ResidualMLP(d=256 if scale == "full" else 64, L=4)
-    return [classification(model, rule, scale=scale, seed=seed) for seed in seeds for rule in RULES]
+    return [classification(model, rule, scale=scale, seed=seed) for seed in seeds for rule in _RULES]
 
 
-def findings(gathered: Gathered) -> list[StudyFinding]:
+def _findings(gathered: Gathered) -> list[StudyFinding]:
     """Which rules train depth, the audit's verdict on each, and whether a better prediction means a better network."""
     found = which_train_depth(gathered)
     for recipe in audit(gathered.stored, judge=gathered.judge).recipes:
@@ -52,10 +51,10 @@ def findings(gathered: Gathered) -> list[StudyFinding]:
     return [*found, *prediction_against_rank(accuracies(gathered.evidence))]
 
 
-STUDY = Study(
+AUDIT_STUDY = Study(
     question="which rules train depth, and can their diagnostics be believed?",
     seeds={"quick": QUICK_SEEDS, "full": SEEDS},
-    configs=configs,
-    findings=findings,
-    beside=on_parity(RULES),
+    configs=_configs,
+    findings=_findings,
+    beside=on_parity(_RULES),
 )

@@ -7,17 +7,17 @@ from dataclasses import replace
 import polars as pl
 
 from sonde.analysis.evidence import Evidence
-from sonde.analysis.readings import Readings, RunReadings
 from sonde.config import RunConfig
 from sonde.core.formatting import accuracy, gradient_change, number, stream_verdict
 from sonde.metrics import TRAINED
 from sonde.models import ResidualMLP
 from sonde.rules import Backprop, CreditBridge, DirectFeedback, Rule, StateBridge
-from sonde.studies.depth import on_parity, which_train_depth
-from sonde.studies.recipes import QUICK_SEEDS, SEEDS, classification
+from sonde.store.readings import Readings
+from sonde.studies.recipes import QUICK_SEEDS, SEEDS, classification, on_parity, which_train_depth
 from sonde.studies.study import (
     TOLD,
     Gathered,
+    Line,
     Study,
     StudyFinding,
     means,
@@ -26,16 +26,16 @@ from sonde.studies.study import (
     stream_and_gradient,
 )
 
-RULES: tuple[Rule, ...] = (Backprop(), DirectFeedback(), StateBridge(), CreditBridge())
+_RULES: tuple[Rule, ...] = (Backprop(), DirectFeedback(), StateBridge(), CreditBridge())
 
 
-def configs(scale: str, seeds: Sequence[int]) -> list[RunConfig]:
+def _configs(scale: str, seeds: Sequence[int]) -> list[RunConfig]:
     """residual_mlp, twelve blocks, under BP, DFA and the two bridges."""
     model = ResidualMLP(d=512 if scale == "full" else 64, L=12)
-    return [classification(model, rule, scale=scale, seed=seed) for seed in seeds for rule in RULES]
+    return [classification(model, rule, scale=scale, seed=seed) for seed in seeds for rule in _RULES]
 
 
-def findings(gathered: Gathered) -> list[StudyFinding]:
+def _findings(gathered: Gathered) -> list[StudyFinding]:
     """Which rules train depth; accuracy and stream of each; whether a better prediction means a better network."""
     evidence = gathered.evidence
     found = accuracies(evidence)
@@ -54,14 +54,14 @@ def _placed(finding: StudyFinding) -> bool:
     return math.isfinite(finding.numbers["test_acc"])
 
 
-def measure(rows: RunReadings) -> dict[str, float]:
-    error = rows.value("state_pred_error", epoch=rows.run["epochs"])
-    return stream_and_gradient(rows) | {"state_pred_error": error}
+def _measure(readings: Readings, run: Line) -> dict[str, float]:
+    error = readings.value(run, "state_pred_error", epoch=run["epochs"])
+    return stream_and_gradient(readings, run) | {"state_pred_error": error}
 
 
 def accuracy_finding(runs: pl.DataFrame, readings: Readings) -> StudyFinding:
     what = runs.row(0, named=True)
-    over = over_runs(runs, readings, measure)
+    over = over_runs(runs, readings, _measure)
     n = {name: own_n(summary, runs.height) for name, summary in over.items()}
     reached = accuracy(over["test_acc"]["mean"], over["test_acc"]["std"]) + n["test_acc"]
     predicted = number(over["state_pred_error"]["mean"]) + n["state_pred_error"]
@@ -106,10 +106,10 @@ def prediction_against_rank(found: list[StudyFinding]) -> list[StudyFinding]:
     return []
 
 
-STUDY = Study(
+CIFAR10_STUDY = Study(
     question="how do learned-credit rules compare on a deep network?",
     seeds={"quick": QUICK_SEEDS, "full": SEEDS},
-    configs=configs,
-    findings=findings,
-    beside=on_parity(RULES),
+    configs=_configs,
+    findings=_findings,
+    beside=on_parity(_RULES),
 )

@@ -2,21 +2,22 @@
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import polars as pl
 
 from sonde.analysis import theory
-from sonde.analysis.ended import lines
-from sonde.analysis.readings import Readings, RunReadings
+from sonde.analysis.runs import evidence_lines
 from sonde.config import Optimiser, Probing, RunConfig
 from sonde.core import formatting as verdicts
 from sonde.core.formatting import number, percent
 from sonde.metrics import label_of
 from sonde.models import PlainMLP, ResMLP
 from sonde.rules import Backprop
-from sonde.store.stored import Runs
-from sonde.studies.study import Gathered, Study, StudyFinding, means, over_runs, own_n
+from sonde.store.readings import Readings
+from sonde.store.run import Runs
+from sonde.studies.study import Gathered, Line, Study, StudyFinding, means, over_runs, own_n
 from sonde.tasks import Identity
 
 PROBES = (
@@ -104,7 +105,7 @@ def _with_linear_output(stored: Runs) -> tuple[list[StudyFinding], list[StudyFin
     """A finding over all depths for each network, and one for each at the greatest depth."""
     if not stored.runs:
         return [], []
-    runs, readings = lines(stored.runs), Readings(stored.rows)
+    runs, readings = evidence_lines(stored.runs), Readings(stored.rows)
     deepest = _kinds(runs.filter(pl.col("depth") == pl.col("depth").max()))
     over_depth = [_over_depth(of_kind, runs, readings) for of_kind in deepest]
     return over_depth, [_finding(of_kind, readings, False) for of_kind in deepest]
@@ -185,9 +186,9 @@ def _predicted(what: dict[str, Any]) -> float:
     return float((moments[-1][0] / moments[0][0]) ** (1 / (2 * what["depth"])))
 
 
-def _measure(rows: RunReadings) -> dict[str, float]:
+def _measure(readings: Readings, run: Line) -> dict[str, float]:
     """The numbers of one run; NaN where they are undefined."""
-    run, value = rows.run, rows.value
+    value = partial(readings.value, run)
     depth, last = run["depth"], run["epochs"]
     floor = theory.lowest_loss(run["model"], run["task"], run["output"])
     ending = [value("batch_loss", step=step) for step in verdicts.last_steps(run["steps"])]
@@ -239,7 +240,7 @@ def _cells(numbers: dict[str, Any], n: dict[str, str]) -> dict[str, str]:
     }
 
 
-STUDY = Study(
+RESIDUAL_STUDY = Study(
     question='why do deep plain networks fail to learn the identity, and what does "+x" change?',
     seeds={"quick": (42,), "full": (42,)},
     configs=configs,

@@ -9,7 +9,6 @@ from typing import Any
 import polars as pl
 import torch
 
-from sonde.analysis.readings import Readings, RunReadings
 from sonde.config import RunConfig, name_of
 from sonde.config.stored import read
 from sonde.core.errors import SondeError
@@ -18,9 +17,18 @@ from sonde.core.generators import generator
 from sonde.metrics import TRAINED
 from sonde.models import ConvNet, Model, ResidualMLP
 from sonde.rules import RULES, CreditBridge, FeedbackAlignment, Rule, StateBridge
-from sonde.studies.depth import ENOUGH, PROBES, named_shares, share_of_rule, told_error
-from sonde.studies.recipes import QUICK_SEEDS, SEEDS, depth_matters
-from sonde.studies.study import Gathered, Study, StudyFinding, over_runs, own_n
+from sonde.store.readings import Readings
+from sonde.studies.recipes import (
+    DEPTH_PROBES,
+    ENOUGH_OF_MARGIN,
+    QUICK_SEEDS,
+    SEEDS,
+    depth_matters,
+    named_shares,
+    share_of_rule,
+    told_error,
+)
+from sonde.studies.study import Gathered, Line, Study, StudyFinding, over_runs, own_n
 from sonde.training.operations import operations
 
 VARIED: dict[str, Rule] = {
@@ -36,11 +44,11 @@ WITHOUT_BACKWARD_PASS = (
     *("predsim", "ddtp", "state_bridge", "credit_bridge"),
 )
 """No gradient, and no matrix in its place, carries credit from block to block."""
-AUDITED = replace(PROBES, costly=("rho", "nudge"))
+AUDITED = replace(DEPTH_PROBES, costly=("rho", "nudge"))
 """At full scale everything that an audit reads."""
 
 
-def configs(scale: str, seeds: Sequence[int]) -> list[RunConfig]:
+def _configs(scale: str, seeds: Sequence[int]) -> list[RunConfig]:
     """Every rule on residual_mlp and on conv_net, on a task where depth matters."""
     full = scale == "full"
     networks: tuple[Model, ...] = (
@@ -48,7 +56,7 @@ def configs(scale: str, seeds: Sequence[int]) -> list[RunConfig]:
         ConvNet(channels=(16, 32, 64), d=128) if full else ConvNet(channels=(16, 32), d=64),
     )
     return [
-        depth_matters(model, rule, scale=scale, seed=seed, probes=AUDITED if full else PROBES)
+        depth_matters(model, rule, scale=scale, seed=seed, probes=AUDITED if full else DEPTH_PROBES)
         for seed in seeds
         for model in networks
         for rule in COMPARED
@@ -56,7 +64,7 @@ def configs(scale: str, seeds: Sequence[int]) -> list[RunConfig]:
     ]
 
 
-def findings(gathered: Gathered) -> list[StudyFinding]:
+def _findings(gathered: Gathered) -> list[StudyFinding]:
     """For each network every rule, the most accurate first; then which of them train depth."""
     evidence, readings = gathered.evidence, Readings(gathered.evidence.rows)
     counted = all("processor" in run.manifest.seconds for run in gathered.stored.runs)
@@ -93,11 +101,11 @@ class Cost:
         return operations(net, config.rule, torch.randn(128, *config.signature.shape, generator=rng))
 
 
-def _measure(rows: RunReadings) -> dict[str, float]:
-    last, top = rows.run["epochs"], rows.run["depth"]
-    cosines = [rows.value("credit_cosine", epoch=last, layer=layer) for layer in range(top)]
+def _measure(readings: Readings, run: Line) -> dict[str, float]:
+    last, top = run["epochs"], run["depth"]
+    cosines = [readings.value(run, "credit_cosine", epoch=last, layer=layer) for layer in range(top)]
     return {
-        "test_acc": rows.value("test_acc", epoch=last),
+        "test_acc": readings.value(run, "test_acc", epoch=last),
         **{f"cosine_{layer}": value for layer, value in enumerate(cosines)},
     }
 
@@ -168,12 +176,12 @@ def _depth(label: str, of_rule: list[StudyFinding]) -> list[StudyFinding]:
         told = ((f.numbers["rule_label"], f.numbers["share"], f.numbers["share_error"]) for f in some)
         return {label: (share, math.nan if error is None else error) for label, share, error in told}
 
-    enough = [f for f in others if f.numbers["share"] >= ENOUGH]
+    enough = [f for f in others if f.numbers["share"] >= ENOUGH_OF_MARGIN]
     free = [f for f in enough if f.numbers["rule"] in WITHOUT_BACKWARD_PASS]
     sure = told_error(shares(enough).values())
     sentence = (
-        f"{label}: {len(enough)} of {len(others)} rules recover at least {ENOUGH:.0%} of what BP gains over frozen "
-        f"blocks ({named_shares(shares(enough))}); of these without a gradient, or a matrix in its place, "
+        f"{label}: {len(enough)} of {len(others)} rules recover at least {ENOUGH_OF_MARGIN:.0%} of what BP gains over "
+        f"frozen blocks ({named_shares(shares(enough))}); of these without a gradient, or a matrix in its place, "
         f"across blocks: {named_shares(shares(free))}.{sure}"
     )
     runs = tuple(run for finding in of_rule for run in finding.runs)
@@ -181,9 +189,9 @@ def _depth(label: str, of_rule: list[StudyFinding]) -> list[StudyFinding]:
     return [StudyFinding(sentence=sentence, shown={}, numbers=numbers, runs=runs, seeds=of_rule[0].seeds)]
 
 
-STUDY = Study(
+RULES_STUDY = Study(
     question="what does each rule recover of what backprop gains from depth, and at what cost?",
     seeds={"quick": QUICK_SEEDS, "full": SEEDS},
-    configs=configs,
-    findings=findings,
+    configs=_configs,
+    findings=_findings,
 )

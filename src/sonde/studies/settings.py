@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from sonde.analysis.narrowing import only
+from sonde.analysis.runs import only
 from sonde.config import SECTIONS, RunConfig, changed, keys, options, parse
 from sonde.core.errors import SondeError, nearest
 from sonde.core.flat_configs import shown

@@ -4,17 +4,17 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from sonde.analysis.readings import Readings, RunReadings
 from sonde.config import RunConfig
 from sonde.core.formatting import accuracy, gradient_change, number, stream_verdict
 from sonde.metrics import TRAINED
 from sonde.models import Model, ResidualMLP, StudentNet, VitMini
 from sonde.rules import Backprop, DirectFeedback, FeedbackAlignment, Rule
-from sonde.studies.depth import on_parity, which_train_depth
-from sonde.studies.recipes import QUICK_SEEDS, SEEDS, classification, teacher_student
+from sonde.store.readings import Readings
+from sonde.studies.recipes import QUICK_SEEDS, SEEDS, classification, on_parity, teacher_student, which_train_depth
 from sonde.studies.study import (
     TOLD,
     Gathered,
+    Line,
     Study,
     StudyFinding,
     means,
@@ -23,10 +23,10 @@ from sonde.studies.study import (
     stream_and_gradient,
 )
 
-RULES: tuple[Rule, ...] = (Backprop(), FeedbackAlignment(), DirectFeedback())
+_RULES: tuple[Rule, ...] = (Backprop(), FeedbackAlignment(), DirectFeedback())
 
 
-def configs(scale: str, seeds: Sequence[int]) -> list[RunConfig]:
+def _configs(scale: str, seeds: Sequence[int]) -> list[RunConfig]:
     """residual_mlp with and without terminal LayerNorm, vit_mini and student_net under BP, FA and DFA."""
     full = scale == "full"
     d = 256 if full else 64
@@ -39,7 +39,7 @@ def configs(scale: str, seeds: Sequence[int]) -> list[RunConfig]:
     return [
         run
         for seed in seeds
-        for rule in RULES
+        for rule in _RULES
         for run in (
             *(classification(model, rule, scale=scale, seed=seed) for model in images),
             teacher_student(student, rule, scale=scale, seed=seed),
@@ -47,7 +47,7 @@ def configs(scale: str, seeds: Sequence[int]) -> list[RunConfig]:
     ]
 
 
-def findings(gathered: Gathered) -> list[StudyFinding]:
+def _findings(gathered: Gathered) -> list[StudyFinding]:
     """Which rules train depth; what became of stream and gradient; then what the terminal LayerNorm changes."""
     evidence = gathered.evidence
     kinds = evidence.runs.select("label", "rule").unique(maintain_order=True).sort("label")
@@ -56,9 +56,9 @@ def findings(gathered: Gathered) -> list[StudyFinding]:
     return [*which_train_depth(gathered), *found, *_terminal_norm(found)]
 
 
-def _measure(rows: RunReadings) -> dict[str, float]:
-    stream = rows.value("hidden_norm", epoch=rows.run["epochs"], layer=rows.run["depth"])
-    return stream_and_gradient(rows) | {"stream": stream}
+def _measure(readings: Readings, run: Line) -> dict[str, float]:
+    stream = readings.value(run, "hidden_norm", epoch=run["epochs"], layer=run["depth"])
+    return stream_and_gradient(readings, run) | {"stream": stream}
 
 
 def _finding(runs: pl.DataFrame, readings: Readings) -> StudyFinding:
@@ -122,10 +122,10 @@ def _terminal_norm(found: list[StudyFinding]) -> list[StudyFinding]:
     return comparisons
 
 
-STUDY = Study(
+SNAPSHOTS_STUDY = Study(
     question="what happens to the residual stream and the BP gradient, epoch by epoch?",
     seeds={"quick": QUICK_SEEDS, "full": SEEDS},
-    configs=configs,
-    findings=findings,
-    beside=on_parity(RULES),
+    configs=_configs,
+    findings=_findings,
+    beside=on_parity(_RULES),
 )

@@ -2,27 +2,32 @@
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import polars as pl
 
 from sonde.analysis.audit import Judge
-from sonde.analysis.ended import lines
 from sonde.analysis.evidence import Evidence
-from sonde.analysis.readings import Readings, RunReadings
+from sonde.analysis.runs import evidence_lines
 from sonde.config import RunConfig, to_tree
 from sonde.core.errors import SondeError
-from sonde.core.flat_configs import differences, identity, recipe_of, without
-from sonde.core.run_ids import digest
+from sonde.core.flat_configs import identity, without
+from sonde.core.run_ids import run_id
 from sonde.core.seed_statistics import over_seeds
-from sonde.store.stored import WATCHED, Run, Runs
+from sonde.store.folder import recipe_key
+from sonde.store.readings import Readings
+from sonde.store.run import WATCHED, Run, Runs, flat_recipe
+
+Line = Mapping[str, Any]
+"""A run as its line of `Evidence.runs`."""
 
 
 @dataclass(frozen=True)
 class Gathered:
-    """The stored runs of a study, as evidence for figures, and what the store holds beside them: run → why."""
+    """The stored runs of a study, as evidence for figures, and the other runs of the store: run → why."""
 
     stored: Runs
     evidence: Evidence
@@ -42,7 +47,7 @@ class StudyFinding:
     seeds: tuple[int | None, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Study:
     """A question, the configurations that answer it, and the answer's computation."""
 
@@ -62,39 +67,86 @@ class NoRuns(SondeError):
         self.left_out = left_out
 
 
+Tree = dict[str, Any]
+
+
+@cache
+def study_recipes(study: Study, scale: str, *, beside: bool = False) -> Mapping[str, Tree]:
+    """Recipe key → configuration as it is stored, with seed 0.  Built once in a process.
+
+    With `beside`, the recipes that the study trains beside its own.
+    """
+    configs = study.beside if beside else study.configs
+    return {recipe_key(tree): tree for tree in map(to_tree, configs(scale, [0]))}
+
+
+@dataclass(frozen=True)
+class WantedRuns:
+    """The runs that a study wants: recipes, and the seeds of each."""
+
+    trees: Mapping[str, Tree]  # by recipe key: the configuration as it is stored, of any seed
+    seeds: Mapping[str, frozenset[int]]  # by recipe key
+
+    @classmethod
+    def of(cls, configs: Iterable[RunConfig]) -> "WantedRuns":
+        trees: dict[str, Tree] = {}
+        seeds: dict[str, set[int]] = {}
+        for config in configs:
+            tree = to_tree(config)
+            seeds.setdefault(key := recipe_key(tree), set()).add(config.seed)
+            trees.setdefault(key, tree)
+        return cls(trees, {key: frozenset(some) for key, some in seeds.items()})
+
+    @classmethod
+    def of_study(cls, study: Study, scale: str, seeds: Iterable[int], *, beside: bool = False) -> "WantedRuns":
+        """Every recipe of a study with each of these seeds; no configuration is built for a seed."""
+        trees = study_recipes(study, scale, beside=beside)
+        return cls(trees, dict.fromkeys(trees, frozenset(seeds)))
+
+    def __contains__(self, run: Run) -> bool:
+        """Whether a stored run is a wanted one: by its whole configuration, since somebody may choose an id."""
+        return run.seed in self.seeds.get(run.recipe, ()) and run.id == run_id(run.config)
+
+    def __len__(self) -> int:
+        return sum(map(len, self.seeds.values()))
+
+    def complete(self, stored: Runs) -> list[Run]:
+        """The stored runs that are wanted and complete."""
+        return [run for run in stored.runs if run.manifest.state == "complete" and run in self]
+
+
 def gather(
     stored: Runs,
-    configs: Sequence[RunConfig],
+    configs: Sequence[RunConfig] | WantedRuns,
     source: str,
     judge: Judge | None = None,
     *,
-    guests: bool = False,
-    beside: Sequence[RunConfig] = (),
+    plugins: bool = False,
+    beside: Sequence[RunConfig] | WantedRuns = (),
 ) -> Gathered:
-    """The stored, complete runs of the given configurations; with `guests`, those of guest rules beside them.
+    """The stored, complete runs of the given configurations; with `plugins`, those of plugin rules beside them.
 
-    Runs of `beside` are handed on apart from the evidence: most figures are of the study's own runs.
+    Runs of `beside` are kept apart from the evidence: most figures are of the study's own runs.
     """
-    wanted = {config.id: config for config in configs}
-    inside = [run for run in stored.runs if _is_one_of(run, wanted) and run.manifest.state == "complete"]
+    wanted, aside = (some if isinstance(some, WantedRuns) else WantedRuns.of(some) for some in (configs, beside))
+    inside = wanted.complete(stored)
     several: dict[str, str] = {}
-    if guests and inside:
-        more, several = _guests_beside(stored, configs)
+    if plugins and inside:
+        more, several = _of_plugin_rules(stored, wanted)
         ids = {run.id for run in inside} | more
         inside = [run for run in stored.runs if run.id in ids]
     chosen, why = {run.id for run in inside}, _Why(wanted)
-    left_out = {run.id: several.get(run.id) or why(run) for run in stored.runs if run.id not in chosen}
+    more_runs = [run for run in aside.complete(stored) if run.id not in chosen]
+    told = chosen | {run.id for run in more_runs}
+    left_out = {run.id: several.get(run.id) or why(run) for run in stored.runs if run.id not in told}
     left_out |= {run.id: WATCHED for run in stored.watched} | stored.broken
-    aside = {config.id: config for config in beside if config.id not in chosen}
-    more_runs = [run for run in stored.runs if _is_one_of(run, aside) and run.manifest.state == "complete"]
-    left_out = {run: why for run, why in left_out.items() if run not in {one.id for one in more_runs}}
     if not inside:
         reasons = "; ".join(f"{run}: {why}" for run, why in list(left_out.items())[:3]) or "the store is empty"
         raise NoRuns(f"{source} holds no complete run of this study ({reasons})", left_out)
-    runs = lines(inside)
-    rows = stored.rows.join(runs.select("run"), on="run", how="semi") if left_out else stored.rows
+    runs = evidence_lines(inside)
+    rows = stored.rows.join(runs.select("run"), on="run", how="semi") if left_out or more_runs else stored.rows
     more_rows = stored.rows.filter(pl.col("run").is_in([run.id for run in more_runs]))
-    others = Evidence(more_rows, lines(more_runs), source) if more_runs else None
+    others = Evidence(more_rows, evidence_lines(more_runs), source) if more_runs else None
     return Gathered(
         Runs(rows, inside),
         Evidence(rows, runs, source, beside=others),
@@ -104,24 +156,21 @@ def gather(
     )
 
 
-def _is_one_of(run: Run, wanted: Mapping[str, RunConfig]) -> bool:
-    """Whether a stored run is a wanted one: by its whole configuration, since somebody may choose an id."""
-    config = wanted.get(run.id)
-    return config is not None and config.digest == digest(run.config)
+def _of_plugin_rules(stored: Runs, wanted: WantedRuns) -> tuple[set[str], dict[str, str]]:
+    """Complete runs that differ from a wanted one in nothing but a plugin rule; and those of ambiguous rules.
 
-
-def _guests_beside(stored: Runs, configs: Sequence[RunConfig]) -> tuple[set[str], dict[str, str]]:
-    """Complete runs that differ from a wanted one in nothing but a guest rule; and those of which there are several.
-
-    A guest that changed, or was trained with several options, is several rules of one name.
+    A plugin that changed, or was trained with several options, is several rules of one name: run → why it is left out.
     """
-    strangers = [run for run in stored.runs if "source" in run.config["rule"] and run.manifest.state == "complete"]
-    recipes = {identity(without(to_tree(config), ("rule",))) for config in configs} if strangers else set()
+    custom = [run for run in stored.runs if "source" in run.config["rule"] and run.manifest.state == "complete"]
+    besides = ("rule", "seed")
+    seeds: dict[str, frozenset[int]] = {}
+    for key, tree in wanted.trees.items() if custom else ():
+        other = identity(without(tree, besides))
+        seeds[other] = seeds.get(other, frozenset()) | wanted.seeds[key]
     of_rule: dict[str, dict[str, list[str]]] = {}
-    for run in strangers:
-        rule = run.config["rule"]
-        if identity(without(run.config, ("rule",))) in recipes:
-            of_rule.setdefault(rule["name"], {}).setdefault(json.dumps(rule), []).append(run.id)
+    for run in custom:
+        if run.seed in seeds.get(identity(without(run.config, besides)), ()):
+            of_rule.setdefault(run.rule, {}).setdefault(json.dumps(run.config["rule"]), []).append(run.id)
     alone = {run for forms in of_rule.values() if len(forms) == 1 for runs in forms.values() for run in runs}
     several = {
         run: f"there are {len(forms)} rules called {name}: choose one with --set rule+=file.py:{name}"
@@ -137,40 +186,48 @@ NO_PART = "is not part of this study"
 
 
 class _Why:
-    """Why a run is left out.  Seeds make no difference, so every recipe is looked at once."""
+    """Why a run is left out.  Seeds make no difference, so every recipe is compared once."""
 
-    def __init__(self, wanted: Mapping[str, RunConfig]) -> None:
+    def __init__(self, wanted: WantedRuns) -> None:
         self.wanted = wanted
-        self.seeds = {config.seed for config in wanted.values()}
-        self.recipes = [to_tree(one) for one in {config.recipe: config for config in wanted.values()}.values()]
-        self.pairs = {(tree["model"]["name"], tree["task"]["name"]) for tree in self.recipes}
+        self.seeds = {seed for seeds in wanted.seeds.values() for seed in seeds}
+        self.pairs = {(tree["model"]["name"], tree["task"]["name"]) for tree in wanted.trees.values()}
         self.nearest: dict[str, str] = {}
 
     def __call__(self, run: Run) -> str:
-        if _is_one_of(run, self.wanted):
-            return f"it is {run.standing.state}"
+        if run in self.wanted:
+            return f"it is {run.status.state}"
         pair = (run.config["model"]["name"], run.config["task"]["name"])
         if pair not in self.pairs:
             return f"{pair[0]} on {pair[1]} {NO_PART}"
-        recipe, seed = recipe_of(run.config), run.config["seed"]
-        if recipe not in self.nearest:
-            nearest = min((differences(run.config, tree) for tree in self.recipes), key=len)
-            self.nearest[recipe] = ", ".join(nearest)
-        if self.nearest[recipe]:
-            return self.nearest[recipe]
-        if seed not in self.seeds:
-            return f"seed {seed} was not asked for"
+        if run.recipe not in self.nearest:
+            nearest = min((differences_to(run, key, tree) for key, tree in self.wanted.trees.items()), key=len)
+            self.nearest[run.recipe] = ", ".join(nearest)
+        if self.nearest[run.recipe]:
+            return self.nearest[run.recipe]
+        if run.seed not in self.seeds:
+            return f"seed {run.seed} was not asked for"
         return "its configuration is the same, but it is stored under another id"
 
 
-def stream_and_gradient(rows: RunReadings) -> dict[str, float]:
+def differences_to(run: Run, recipe: str, tree: Mapping[str, Any]) -> list[str]:
+    """The keys in which a run differs from the recipe of this key and configuration, with both values."""
+    own, other = flat_recipe(run.recipe, run.config), flat_recipe(recipe, tree)
+    return [
+        f"{key} = {own.get(key)!r} instead of {other.get(key)!r}"
+        for key in sorted(own.keys() | other.keys())
+        if own.get(key) != other.get(key)
+    ]
+
+
+def stream_and_gradient(readings: Readings, run: Line) -> dict[str, float]:
     """Of a classifying run: its accuracy, and what became of the residual stream and the BP gradient at the top."""
-    top = rows.run["depth"]
-    stream, per_error = (rows.change(metric, layer=top) for metric in ("hidden_norm", "grad_per_error"))
+    top = run["depth"]
+    stream, per_error = (readings.change(run, metric, layer=top) for metric in ("hidden_norm", "grad_per_error"))
     return {
-        "test_acc": rows.value("test_acc", epoch=rows.run["epochs"]),
+        "test_acc": readings.value(run, "test_acc", epoch=run["epochs"]),
         "stream_change": stream,
-        "gradient_change": rows.change("grad_norm", layer=top),
+        "gradient_change": readings.change(run, "grad_norm", layer=top),
         "per_error_change": per_error,
         "scale_free_change": per_error * stream,
     }
@@ -181,7 +238,7 @@ TOLD = ("gradient_change", "per_error_change", "scale_free_change")
 
 
 def over_runs(
-    runs: pl.DataFrame, readings: Readings, measure: Callable[[RunReadings], dict[str, float]]
+    runs: pl.DataFrame, readings: Readings, measure: Callable[[Readings, Line], dict[str, float]]
 ) -> dict[str, dict[str, Any]]:
     """Mean, spread and n over the runs of each number, each run being one seed; a seed that counts twice is refused."""
     seeds = runs["seed"].drop_nulls()
@@ -189,7 +246,7 @@ def over_runs(
         raise SondeError(
             f"several runs of one seed would be averaged ({', '.join(runs['run'])}): keep one with --only key=value"
         )
-    measured = [measure(RunReadings(readings, run)) for run in runs.iter_rows(named=True)]
+    measured = [measure(readings, run) for run in runs.iter_rows(named=True)]
     rows = pl.DataFrame(
         [(name, value, not math.isnan(value)) for numbers in measured for name, value in numbers.items()],
         schema={"name": pl.String, "value": pl.Float64, "defined": pl.Boolean},

@@ -19,7 +19,7 @@ from sonde.core.errors import SondeError
 from sonde.core.generators import generator
 from sonde.core.signatures import configuration, digest, options_of, taken
 from sonde.network.losses import CROSS_ENTROPY, MEAN_SQUARED_ERROR
-from sonde.store.place import Place, place
+from sonde.store.files import Place, place
 from sonde.tasks.samples import Samples
 from sonde.tasks.task import Data
 

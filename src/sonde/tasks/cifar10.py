@@ -17,7 +17,7 @@ from sonde.network.losses import CROSS_ENTROPY, Loss
 from sonde.store.datasets.cache import data_folder
 from sonde.store.datasets.cifar10 import CLASSES, SIDE, find
 from sonde.store.datasets.decoded import PAD, Images, open_images
-from sonde.store.place import Place
+from sonde.store.files import Place
 from sonde.tasks.task import Data
 
 SHAPE = (3, SIDE, SIDE)

@@ -9,7 +9,7 @@ from torch import Tensor
 from sonde.core.generators import generator
 from sonde.core.validated import checked
 from sonde.store.datasets.digits import read_digits
-from sonde.store.place import Place
+from sonde.store.files import Place
 from sonde.tasks.samples import Samples
 from sonde.tasks.task import Data
 

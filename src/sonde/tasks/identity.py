@@ -10,7 +10,7 @@ from torch import Tensor
 from sonde.core.generators import generator
 from sonde.core.validated import checked
 from sonde.network.losses import MEAN_SQUARED_ERROR, Loss
-from sonde.store.place import Place
+from sonde.store.files import Place
 from sonde.tasks.task import Data
 
 

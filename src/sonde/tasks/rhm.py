@@ -11,7 +11,7 @@ from torch import Tensor
 from sonde.core.errors import SondeError
 from sonde.core.generators import generator
 from sonde.core.validated import checked
-from sonde.store.place import Place
+from sonde.store.files import Place
 from sonde.tasks.samples import Samples
 from sonde.tasks.task import Data
 

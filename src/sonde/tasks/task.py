@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from sonde.network.losses import Loss
-from sonde.store.place import Place
+from sonde.store.files import Place
 
 
 class Data(Protocol):

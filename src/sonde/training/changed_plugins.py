@@ -6,9 +6,10 @@ from typing import Any
 from sonde.config import RunConfig, to_tree
 from sonde.core.errors import SondeError
 from sonde.plugins.source import Source
+from sonde.store.files import Place
+from sonde.store.folder import RunFolder
 from sonde.store.listing import present_runs
-from sonde.store.place import Place
-from sonde.store.run import ENDED, RunFolder
+from sonde.store.schemas import ENDED
 
 
 def refuse_changed(configs: Sequence[RunConfig], runs: Place) -> None:

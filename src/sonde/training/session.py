@@ -16,8 +16,9 @@ from sonde.core.errors import SondeError
 from sonde.core.run_ids import digest
 from sonde.metrics.rows import Reading, rows_of
 from sonde.store.environment import describe
-from sonde.store.place import Place
-from sonde.store.run import RunFolder, State
+from sonde.store.files import Place
+from sonde.store.folder import RunFolder
+from sonde.store.schemas import RunState
 from sonde.tasks import Data
 from sonde.training.epoch import Epoch
 from sonde.training.memory import refuse_too_large
@@ -57,7 +58,7 @@ class Session:
             folder.create(to_tree(config), known, younger(config), plugins.copies(config.sources))
         _check_same_run(config, folder, data)
         manifest, self.rows = folder.read()
-        folder.sweep(manifest)
+        folder.clean_up(manifest)
         session: dict[str, Any] = {
             "from_epoch": manifest.epoch,
             "started": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -90,7 +91,7 @@ class Session:
         Training took so many seconds by the clock, and so many of the processor.
         """
         config, program, epoch = self.config, self.program, self.next_epoch
-        state: State = "complete" if epoch == config.epochs else "unfinished"
+        state: RunState = "complete" if epoch == config.epochs else "unfinished"
         readings: list[Reading] = []
         self.seconds["train"] += seconds
         if "processor" in self.seconds:

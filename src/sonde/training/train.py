@@ -6,9 +6,10 @@ from contextlib import ExitStack, nullcontext
 
 from sonde.config import RunConfig
 from sonde.store import files
+from sonde.store.files import Place, place
+from sonde.store.folder import RunFolder
 from sonde.store.lock import hold
-from sonde.store.place import Place, place
-from sonde.store.run import ENDED, Manifest, RunFolder
+from sonde.store.schemas import ENDED, Manifest
 from sonde.training.changed_plugins import refuse_changed
 from sonde.training.device import one_thread, resolve_device
 from sonde.training.epoch import Epoch
@@ -41,7 +42,7 @@ def train_together(
         left = []
         for config, folder in zip(configs, folders, strict=True):
             if folder.exists() and (manifest := folder.manifest()).state in ENDED:
-                folder.sweep(manifest)
+                folder.clean_up(manifest)
             else:
                 left.append((config, folder))
         if left:

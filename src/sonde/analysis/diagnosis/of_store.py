@@ -9,12 +9,12 @@ from sonde.analysis.diagnosis.diagnose import diagnose
 from sonde.analysis.diagnosis.finding import Findings
 from sonde.analysis.diagnosis.signs import Audited, Signs
 from sonde.analysis.diagnosis.trained_signs import LAYERS, WHOLE, trained_signs
-from sonde.analysis.ended import complete
+from sonde.analysis.runs import complete
 from sonde.core.errors import SondeError
+from sonde.store.files import Place
 from sonde.store.listing import find
 from sonde.store.load import load, load_some
-from sonde.store.place import Place
-from sonde.store.stored import Runs, WatchedRun
+from sonde.store.run import Run, Runs
 
 
 def diagnosed(root: Place, name: str | None) -> tuple[dict[str, Findings], dict[str, str]]:
@@ -52,7 +52,7 @@ def _read_trained(root: Place) -> Runs:
     return replace(stored, rows=pl.concat([rows, load(root, metrics=also).rows], how="diagonal"))
 
 
-def signs_of(run: WatchedRun, rows: pl.DataFrame) -> Signs:
+def signs_of(run: Run, rows: pl.DataFrame) -> Signs:
     """What a store holds of a watched run."""
     own = rows.filter(pl.col("run") == run.id)
     steps = max(run.manifest.step or 0, 0 if own.is_empty() else int(str(own["step"].max())) + 1)

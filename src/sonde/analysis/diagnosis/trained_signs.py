@@ -7,7 +7,7 @@ from typing import Any
 import polars as pl
 
 from sonde.analysis.diagnosis.signs import ENDS, Audited, Signs
-from sonde.store.stored import Run
+from sonde.store.run import Run
 
 LAYERS = {"hidden_norm": "out_rms", "grad_norm": "grad_rms"}
 """Norms of a sample at a state, and what they are per number of it."""

@@ -22,9 +22,10 @@ from sonde.core.errors import SondeError
 from sonde.core.generators import generator
 from sonde.models import MODELS
 from sonde.network import Network
-from sonde.store.place import Place
-from sonde.store.run import ENDED, RunFolder
-from sonde.store.status import standing
+from sonde.store.files import Place
+from sonde.store.folder import RunFolder
+from sonde.store.schemas import ENDED
+from sonde.store.status import run_status
 from sonde.tasks import Data
 from sonde.training.assign import CreditAssignment
 from sonde.training.bf16 import Bf16Linear, use_bf16
@@ -81,7 +82,7 @@ def _read_end(folder: RunFolder, data_root: Place | None) -> StoredEnd:
     config = read_without(tree, ("rule", "optimiser", "probe"))
     if manifest.state not in ENDED or manifest.epoch is None:
         at = "nothing" if manifest.epoch is None else f"epoch {manifest.epoch}"
-        stands = standing(folder.path, manifest).state
+        stands = run_status(folder.path, manifest).state
         raise SondeError(f"run {folder.id} is {stands} and has {at} of {config.epochs} epochs: resume it first")
     made = (manifest.sessions[-1].get("environment") or {}) if manifest.sessions else {}
     version = made.get("packages", {}).get("sonde", "?")

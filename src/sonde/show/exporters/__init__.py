@@ -6,7 +6,7 @@ from importlib import import_module
 from pathlib import Path
 
 from sonde.core.errors import SondeError, installation, pick
-from sonde.store.stored import Runs
+from sonde.store.run import Runs
 
 Write = Callable[[Runs, Path, Callable[[int, int], None]], list[Path]]
 """(runs without rows, folder, on_progress) → what was written.  Rows are read one run at a time."""

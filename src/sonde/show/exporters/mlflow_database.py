@@ -20,8 +20,8 @@ from mlflow.entities import Metric, Param, RunTag
 from sonde.analysis.frame import settings
 from sonde.core.atomic import set_aside
 from sonde.core.flat_configs import shown
-from sonde.show.exporters.series import REASON_PREFIX, AnyRun, ExportProgress, runs_with_rows, started, steps_of, tags
-from sonde.store.stored import Runs
+from sonde.show.exporters.series import REASON_PREFIX, ExportProgress, runs_with_rows, started, steps_of, tags
+from sonde.store.run import Run, Runs
 
 _T = TypeVar("_T")
 
@@ -50,7 +50,7 @@ def write_database(stored: Runs, out: Path, on_progress: ExportProgress) -> list
     return [path]
 
 
-def _write_run(client: Any, experiment: str, run: AnyRun, rows: Any) -> None:
+def _write_run(client: Any, experiment: str, run: Run, rows: Any) -> None:
     when, names, reasons = int(1000 * started(run)), _Names(), _Reasons()
     made = client.create_run(experiment, start_time=when, run_name=run.id).info.run_id
 

@@ -11,14 +11,14 @@ from typing import BinaryIO
 import polars as pl
 from polars.io.plugins import register_io_source
 
-from sonde.analysis.frame import beside, lines, whole_lines
+from sonde.analysis.frame import run_table, whole_run_table, with_columns_of_runs
 from sonde.core.atomic import set_aside
 from sonde.core.errors import SondeError
 from sonde.metrics.rows import SCHEMA, WATCHED
-from sonde.show.exporters.series import AnyRun, ExportProgress, runs_with_rows
-from sonde.store.notices import tell
+from sonde.show.exporters.series import ExportProgress, runs_with_rows
+from sonde.store.listing import tell
 from sonde.store.publish import publish
-from sonde.store.stored import Runs
+from sonde.store.run import Runs
 
 _Sink = Callable[[pl.LazyFrame, BinaryIO], object]
 _FORMULA = r"^[=+\-@\t\r\n]"
@@ -65,13 +65,13 @@ def _write(stored: Runs, out: Path, suffix: str, sink: _Sink, on_progress: Expor
         runs.open("wb") as of_runs,
     ):
         sink(_streamed(stored, on_progress), of_rows)
-        sink(whole_lines(stored).lazy(), of_runs)
+        sink(whole_run_table(stored).lazy(), of_runs)
     return paths
 
 
 def _streamed(stored: Runs, on_progress: ExportProgress) -> pl.LazyFrame:
     """The frame of all runs; the rows of one run are in memory at a time."""
-    known = lines(stored)
+    known = run_table(stored)
     schema = WATCHED if stored.watched else SCHEMA
     nothing = pl.DataFrame(schema=schema)
 
@@ -79,14 +79,16 @@ def _streamed(stored: Runs, on_progress: ExportProgress) -> pl.LazyFrame:
         columns: list[str] | None, predicate: pl.Expr | None, most: int | None, size: int | None
     ) -> Iterator[pl.DataFrame]:
         for run, rows in runs_with_rows(stored, on_progress):
-            yield beside(pl.concat([nothing, rows], how="diagonal"), known.filter(pl.col("run") == run.id))
+            yield with_columns_of_runs(
+                pl.concat([nothing, rows], how="diagonal"), known.filter(pl.col("run") == run.id)
+            )
 
-    return register_io_source(batches, schema=beside(nothing, known).schema)
+    return register_io_source(batches, schema=with_columns_of_runs(nothing, known).schema)
 
 
 def write_store(stored: Runs, out: Path, on_progress: ExportProgress) -> list[Path]:
     """A store of the runs that have ended, without weights; every command reads it.  Names the runs it leaves out."""
-    runs: list[AnyRun] = [*stored.runs, *stored.watched]
+    runs = stored.every
     others = {path.name for path in out.iterdir() if path.is_dir()} - {run.id for run in runs}
     if others:
         raise SondeError(f"{out} holds {min(others)}, which is not in this export: choose another --out")

@@ -8,12 +8,11 @@ from typing import Any
 import polars as pl
 
 from sonde.core.errors import SondeError
+from sonde.store.folder import RunFolder
 from sonde.store.journal import read_watched
-from sonde.store.notices import tell
-from sonde.store.run import RunFolder
-from sonde.store.stored import Run, Runs, WatchedRun
+from sonde.store.listing import tell
+from sonde.store.run import Run, Runs
 
-AnyRun = Run | WatchedRun
 ExportProgress = Callable[[int, int], None]
 """Called with how many runs are done, and how many there are."""
 
@@ -33,15 +32,15 @@ class Point:
 
 def runs_with_rows(
     stored: Runs, on_progress: ExportProgress = lambda done, total: None
-) -> Iterator[tuple[AnyRun, pl.DataFrame]]:
+) -> Iterator[tuple[Run, pl.DataFrame]]:
     """Every run with its rows; the rows of one run are in memory at a time.
 
     A run that cannot be read is left out, with a notice.
     """
-    runs: list[AnyRun] = [*stored.runs, *stored.watched]
+    runs = stored.every
     for done, run in enumerate(runs):
         on_progress(done, len(runs))
-        read = read_watched if is_watched_run(run) else RunFolder.read
+        read = read_watched if run.is_watched else RunFolder.read
         try:
             _, rows = read(RunFolder(run.path))
         except SondeError as error:
@@ -49,11 +48,6 @@ def runs_with_rows(
             continue
         yield run, rows
     on_progress(len(runs), len(runs))
-
-
-def is_watched_run(run: AnyRun) -> bool:
-    """Whether the run has no configuration: Sonde watched it and did not train it."""
-    return getattr(run, "config", None) is None
 
 
 def steps_of(rows: pl.DataFrame) -> Iterator[tuple[int, int | None, list[Point]]]:
@@ -78,14 +72,14 @@ def series_name(metric: str, layer: int | None, module: str | None) -> str:
     return metric if place is None else f"{metric}/{place}"
 
 
-def tags(run: AnyRun) -> dict[str, str]:
+def tags(run: Run) -> dict[str, str]:
     """What is known of a run beside its configuration."""
-    known: dict[str, Any] = {"run": run.id, "label": run.label, "state": run.standing.state}
+    known: dict[str, Any] = {"run": run.id, "label": run.label, "state": run.status.state}
     known |= {"epoch": run.manifest.epoch, "step": run.manifest.step, "message": run.manifest.message}
     return {key: str(value) for key, value in known.items() if value is not None}
 
 
-def started(run: AnyRun) -> float:
+def started(run: Run) -> float:
     """When the first session began, in seconds since 1970; 0 where it is not recorded.  Rows have no times."""
     when = next((session.get("started") for session in run.manifest.sessions), None)
     try:

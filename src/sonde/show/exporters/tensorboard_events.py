@@ -22,7 +22,6 @@ from sonde.core.atomic import set_aside, sweep
 from sonde.core.flat_configs import shown
 from sonde.show.exporters.series import (
     REASON_PREFIX,
-    AnyRun,
     ExportProgress,
     Point,
     runs_with_rows,
@@ -30,7 +29,7 @@ from sonde.show.exporters.series import (
     steps_of,
     tags,
 )
-from sonde.store.stored import Runs
+from sonde.store.run import Run, Runs
 
 _SMALLEST, _LARGEST = 2.0**-126, (2 - 2.0**-23) * 2.0**127  # normal numbers of 32 bits
 _STATUS = {"complete": api_pb2.STATUS_SUCCESS, "unfinished": api_pb2.STATUS_RUNNING}
@@ -55,7 +54,7 @@ def write_events(stored: Runs, out: Path, on_progress: ExportProgress) -> list[P
     return paths
 
 
-def _events(run: AnyRun, rows: Any) -> Iterator[Event]:
+def _events(run: Run, rows: Any) -> Iterator[Event]:
     yield Event(file_version="brain.Event:2")
     begin = plugin_data_pb2.SessionStartInfo(group_name=run.id, start_time_secs=started(run))
     for key, value in (settings(run) | {f"sonde.{key}": value for key, value in tags(run).items()}).items():

@@ -12,15 +12,13 @@ from sonde.core.atomic import ASIDE, aside_mark
 from sonde.core.errors import SondeError
 from sonde.show.exporters.series import (
     REASON_PREFIX,
-    AnyRun,
     ExportProgress,
     Point,
-    is_watched_run,
     runs_with_rows,
     steps_of,
     tags,
 )
-from sonde.store.stored import Runs
+from sonde.store.run import Run, Runs
 
 _REFUSED = set("/\\#?%:;,'\"")  # characters that W&B refuses in an id
 LONGEST_ID = 64
@@ -46,7 +44,7 @@ def _offline_runs(stored: Runs, aside: Path, on_progress: ExportProgress) -> Ite
             dir=aside,
             id=_id(run.id),
             name=run.id,
-            job_type="watched" if is_watched_run(run) else "trained",
+            job_type="watched" if run.is_watched else "trained",
             config={**_config(run), "sonde": tags(run)},
             settings=_settings(),
         )
@@ -64,8 +62,8 @@ def _id(run: str) -> str:
     return run if allowed else hashlib.sha256(run.encode()).hexdigest()[:LONGEST_ID]
 
 
-def _config(run: AnyRun) -> dict[str, Any]:
-    return run.about if is_watched_run(run) else run.complete_config  # type: ignore[union-attr]
+def _config(run: Run) -> dict[str, Any]:
+    return run.about if run.is_watched else run.complete_config
 
 
 def _line(run: str, step: int, epoch: int | None, points: Sequence[Point]) -> dict[str, float | str]:

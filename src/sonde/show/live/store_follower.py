@@ -9,13 +9,14 @@ import polars as pl
 
 from sonde.core.errors import SondeError
 from sonde.metrics.rows import WATCHED, empty
+from sonde.store.folder import RunFolder
 from sonde.store.journal import journal_name, part_files, read_watched
 from sonde.store.listing import stamps
 from sonde.store.load import load_some
-from sonde.store.run import ENDED, Manifest, RunFolder
-from sonde.store.stored import Run, Runs, WatchedRun
+from sonde.store.run import Run, Runs
+from sonde.store.schemas import ENDED, Manifest
 
-_R = TypeVar("_R", bound=Run | WatchedRun)
+_R = TypeVar("_R", bound=Run)
 
 MOST_ROWS = 300_000  # of all watched runs; of a run with more than its share, steps are left out
 FIRST_STEPS = 10  # always kept
@@ -46,7 +47,7 @@ class StoreFollower:
             self._read_again(id)
         self.stamps = present
         before = self._statuses
-        self._statuses = {run.id: run.standing.words for run in self._open()}
+        self._statuses = {run.id: run.status.words for run in self._open()}
         return bool(changed or gone or before != self._statuses)
 
     @property
@@ -74,7 +75,7 @@ class StoreFollower:
                 present[run.id] += f"|{_size(self.root / run.id / journal_name(run.manifest))}"
         return present
 
-    def _open(self, *, watched: bool = False) -> list[Run | WatchedRun]:
+    def _open(self, *, watched: bool = False) -> list[Run]:
         """Runs that have not ended, or only the watched ones of them."""
         runs = [run for known in self._read.values() for run in (*(() if watched else known.runs), *known.watched)]
         return [_without_status(run) for run in runs if run.manifest.state not in ENDED]

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from sonde.analysis.configurations import kinds
+from sonde.analysis.runs import by_recipe
 from sonde.core.errors import SondeError
 from sonde.core.html_parts import asset
 from sonde.metrics.rows import empty
@@ -24,8 +24,8 @@ from sonde.show.report.contents import ReportContents, report_contents
 from sonde.show.report.page import Pictures, page_data, page_parts, render_report, shown_runs
 from sonde.show.report.runs import label_runs
 from sonde.show.report.watched import WatchedSection, packed_run, watched_data, watched_sections
-from sonde.store.notices import tell
-from sonde.store.stored import Runs
+from sonde.store.listing import tell
+from sonde.store.run import Runs
 
 MOST_LIVE_VALUES = 300_000  # of watched runs; of a run with more, steps are left out
 _STATES = ("running", "stalled", "interrupted", "failed", "diverged", "complete", "broken")
@@ -69,7 +69,7 @@ class PageState:
         last = self._last
         found = {section.run.id: section.findings for section in last.watched}
         watched = watched_sections(stored, lambda run, rows: found.get(run.id))
-        runs = label_runs(stored.runs, kinds(stored.runs))
+        runs = label_runs(stored.runs, by_recipe(stored.runs))
         now = replace(last, runs=runs, rows=stored.rows, watched=watched)
         shown = shown_runs(now)
         return {
@@ -103,8 +103,8 @@ class PageState:
 
 def _states(stored: Runs) -> list[list[Any]]:
     """How many runs are in each state; states that need attention come first."""
-    counted: Counter[str] = Counter(run.standing.state for run in stored.runs)
-    counted.update(run.standing.state for run in stored.watched)
+    counted: Counter[str] = Counter(run.status.state for run in stored.runs)
+    counted.update(run.status.state for run in stored.watched)
     counted["broken"] = len(stored.broken)
     return [[state, counted[state]] for state in _STATES if counted[state]]
 

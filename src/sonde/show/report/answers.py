@@ -3,16 +3,16 @@
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sonde.analysis import theory
 from sonde.analysis.audit import RecipeAudit, RuleAudit, audit
-from sonde.analysis.readings import Readings, RunReadings
 from sonde.core import formatting
 from sonde.core.formatting import accuracy, number, percent, signed
 from sonde.core.seed_statistics import paired, summarise, t_interval
 from sonde.metrics import TRAINED
-from sonde.store.stored import Run
+from sonde.store.readings import Readings
+from sonde.store.run import Run
 
 if TYPE_CHECKING:
     from sonde.studies.study import Gathered, StudyFinding
@@ -70,7 +70,7 @@ def of_networks(gathered: "Gathered", findings: Sequence["StudyFinding"]) -> Stu
             continue
         name = _named(numbers["network"], numbers["variant"], numbers.get("rule"))
         own = [runs[run] for run in finding.runs]
-        values = {run["seed"] or 0: _final_loss(RunReadings(readings, run)) for run in own}
+        values = {run["seed"] or 0: _final_loss(readings, run) for run in own}
         floor = numbers["lowest_loss"]
         note = numbers["verdict"] + (f" (lowest {number(floor, 3)})" if floor else "")
         dots.append(Dots(label=name, style=own[0]["model"], values=values, note=note))
@@ -90,9 +90,9 @@ def of_networks(gathered: "Gathered", findings: Sequence["StudyFinding"]) -> Stu
     )
 
 
-def _final_loss(run: RunReadings) -> float:
-    ending = [run.value("batch_loss", step=step) for step in formatting.last_steps(run.run["steps"])]
-    return formatting.loss_change(run.value("batch_loss", step=1), ending).final
+def _final_loss(readings: Readings, run: Mapping[str, Any]) -> float:
+    ending = [readings.value(run, "batch_loss", step=step) for step in formatting.last_steps(run["steps"])]
+    return formatting.loss_change(readings.value(run, "batch_loss", step=1), ending).final
 
 
 def _named(network: str, variant: str | None, rule: str | None = None) -> str:
@@ -317,7 +317,7 @@ def of_streams(gathered: "Gathered", findings: Sequence["StudyFinding"]) -> Stud
     dots = []
     for finding in kept:
         own = [runs[run] for run in finding.runs]
-        values = {run["seed"] or 0: RunReadings(readings, run).change("hidden_norm", layer=run["depth"]) for run in own}
+        values = {run["seed"] or 0: readings.change(run, "hidden_norm", layer=run["depth"]) for run in own}
         name = f"{finding.numbers['network']}, {finding.numbers['rule_label']}"
         dots.append(Dots(label=name, style=finding.numbers["rule"], values=values))
     if not dots:

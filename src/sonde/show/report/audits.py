@@ -9,7 +9,7 @@ from sonde.analysis.verdict import sentence
 from sonde.core.flat_configs import belongs, differing, shown
 from sonde.core.formatting import network
 from sonde.show.report.contents import AuditPart, AuditSentence, AuditTable
-from sonde.store.stored import Runs
+from sonde.store.run import Runs
 
 
 def audit_part(audited: Audit, stored: Runs) -> AuditPart:

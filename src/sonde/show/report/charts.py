@@ -13,11 +13,11 @@ from typing import Any
 
 import polars as pl
 
-from sonde.analysis.configurations import Kind
+from sonde.analysis.runs import Recipe
 from sonde.core.flat_configs import differing, shown
 from sonde.metrics import CONTROLS, TRAINED, base_of, label_of
 from sonde.show.report.runs import LabelledRun
-from sonde.store.stored import Run
+from sonde.store.run import Run
 
 CHART_DIGITS = 6
 _SYMBOLS = {"o": "circle", "^": "triangle-up", "s": "square", "D": "diamond", "v": "triangle-down", "x": "x"}
@@ -268,7 +268,7 @@ def _run(one: LabelledRun, families: dict[str, dict[str, Any]]) -> dict[str, Any
         "network": [network["label"] for network in family["networks"]].index(one.network),
         "rule": [rule["label"] for rule in family["rules"]].index(one.rule),
         "seed": one.run.config["seed"],
-        "state": one.run.standing.state,
+        "state": one.run.status.state,
         "depth": one.run.about["depth"],
     }
 
@@ -296,7 +296,7 @@ class Sweep:
     values: Mapping[str, Sequence[float | None]] = field(default_factory=dict)  # metric → value
 
 
-def sweep_of(runs: Sequence[Run], recipes: Sequence[Kind], rows: pl.DataFrame) -> Sweep:
+def sweep_of(runs: Sequence[Run], recipes: Sequence[Recipe], rows: pl.DataFrame) -> Sweep:
     """Every key but the seed in which the runs differ, the value of each run, and its metrics after its last epoch."""
     recipe_of = {run.id: index for index, recipe in enumerate(recipes) for run in recipe.runs}
     order = list(dict.fromkeys(recipe_of[run.id] for run in runs))  # of recipes, by their first run

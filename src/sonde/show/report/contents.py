@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 import sonde
-from sonde.analysis.configurations import kinds
 from sonde.analysis.evidence import Evidence
 from sonde.analysis.explanations.by_name import EXPLANATIONS, NUMBERED, documented
+from sonde.analysis.runs import by_recipe
 from sonde.metrics import TRAINED, base_of
 from sonde.show.report.charts import Sweep, sweep_of
 from sonde.show.report.runs import LabelledRun, label_runs
 from sonde.show.report.watched import WatchedSection, watched_sections
-from sonde.store.stored import Runs
+from sonde.store.run import Runs
 
 if TYPE_CHECKING:
     from sonde.show.report.answers import StudyAnswer
@@ -142,7 +142,7 @@ def report_contents(stored: Runs, *, source: str, title: str) -> ReportContents:
 
         trained = trained_parts(stored, source)
     named = {run for section in trained.sections for run in section.left_out}
-    recipes = kinds(stored.runs) if stored.runs else []
+    recipes = by_recipe(stored.runs) if stored.runs else []
     watched = watched_sections(stored)
     return ReportContents(
         title=title,

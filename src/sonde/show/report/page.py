@@ -255,5 +255,5 @@ def totals(runs: Sequence[LabelledRun]) -> dict[str, Any]:
     """Seconds in training and in probes, over the n runs that recorded time in training; and how many are complete."""
     timed = [one.run.manifest.seconds for one in runs if one.run.manifest.seconds.get("train", 0.0) > 0]
     seconds = {part: sum(known.get(part, 0.0) for known in timed) for part in ("train", "probes")}
-    complete = sum(one.run.standing.state == "complete" for one in runs)
+    complete = sum(one.run.status.state == "complete" for one in runs)
     return {"n": len(timed), "seconds": seconds, "complete": complete}

@@ -4,11 +4,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sonde.analysis.configurations import Kind
-from sonde.analysis.levels import levels, options_of
+from sonde.analysis.runs import Recipe, levels, options_of
 from sonde.core.flat_configs import Flat, identity, told_apart, without
 from sonde.core.formatting import network
-from sonde.store.stored import Run
+from sonde.store.run import Run
 
 MOST_RUNS = 300  # with a line in the charts and in the table
 FEWEST_RUNS = 30  # of these, however much they measured
@@ -26,9 +25,9 @@ class LabelledRun:
     family: str  # what it shares with the runs it may be drawn beside
 
 
-def label_runs(runs: Sequence[Run], recipes: Sequence[Kind]) -> list[LabelledRun]:
+def label_runs(runs: Sequence[Run], recipes: Sequence[Recipe]) -> list[LabelledRun]:
     """The runs by family: runs of a family differ in nothing but network, rule and seed."""
-    families: dict[str, list[Kind]] = {}
+    families: dict[str, list[Recipe]] = {}
     for recipe in recipes:
         families.setdefault(identity(_family(recipe)), []).append(recipe)
     titles = told_apart((_title(members[0].runs[0]), _family(members[0])) for members in families.values())
@@ -42,7 +41,7 @@ def label_runs(runs: Sequence[Run], recipes: Sequence[Kind]) -> list[LabelledRun
     return found
 
 
-def _family(recipe: Kind) -> Flat:
+def _family(recipe: Recipe) -> Flat:
     return without(recipe.flat, ("model", "rule"))
 
 
@@ -50,9 +49,9 @@ def _title(run: Run) -> str:
     return f"{run.about['task_label']}, {run.config['epochs']} epochs"
 
 
-def _labels(recipes: Sequence[Kind], factor: str, label: Callable[[Run], str]) -> dict[str, str]:
+def _labels(recipes: Sequence[Recipe], factor: str, label: Callable[[Run], str]) -> dict[str, str]:
     """Run id → its label, followed by the options that tell it from other networks or rules of that label."""
-    by_label: dict[str, list[Kind]] = {}
+    by_label: dict[str, list[Recipe]] = {}
     for recipe in recipes:
         for name in dict.fromkeys(map(label, recipe.runs)):
             by_label.setdefault(name, []).append(recipe)
@@ -77,7 +76,7 @@ def sample(runs: Sequence[LabelledRun], values: int = 0, most: int = MOST_RUNS) 
     seen: dict[tuple[str, ...], int] = {}
     turns = []
     for index, one in enumerate(runs):
-        key = (one.family, one.network, one.rule, one.run.standing.state)
+        key = (one.family, one.network, one.rule, one.run.status.state)
         seen[key] = seen.get(key, 0) + 1
         turns.append((seen[key], index))
     return [runs[index] for index in sorted(index for _, index in sorted(turns)[:most])]

@@ -2,40 +2,21 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
-from typing import Any, NamedTuple
+from functools import cached_property
 
 from sonde.analysis.audit import Audit, Judge, RecipeAudit, audit
-from sonde.analysis.ended import lines
 from sonde.analysis.evidence import Evidence
-from sonde.config import RunConfig, to_tree
+from sonde.analysis.runs import evidence_lines
 from sonde.core.errors import SondeError
-from sonde.core.flat_configs import differences, recipe_of
-from sonde.core.run_ids import digest
 from sonde.show.report.answers import StudyAnswer, of_recipe, of_settings, study_answer
 from sonde.show.report.audits import audit_part, network_in, recipe_labels, task_of
 from sonde.show.report.contents import AuditPart, Section, TrainedParts
-from sonde.store.stored import Run, Runs
+from sonde.store.run import Run, Runs
 from sonde.studies import STUDIES
-from sonde.studies.study import Gathered, NoRuns, gather
+from sonde.studies.study import Gathered, WantedRuns, differences_to, gather, study_recipes
 
 SCALES = ("quick", "full")
 MOST_DRAWN = 4  # recipes in no study with figures; the charts have all of them
-
-
-class _Candidate(NamedTuple):
-    """A configuration of a study, with seed 0."""
-
-    scale: str
-    config: RunConfig
-    tree: Mapping[str, Any]
-
-
-@cache
-def _candidates(study: str) -> list[_Candidate]:
-    """Every configuration of a study, at each scale; built once in a process."""
-    configs = [(scale, config) for scale in SCALES for config in STUDIES[study].configs(scale, [0])]
-    return [_Candidate(scale, config, to_tree(config)) for scale, config in configs]
 
 
 def trained_parts(stored: Runs, source: str) -> TrainedParts:
@@ -73,7 +54,8 @@ class _StudyPart:
     name: str
     scale: str  # in words
     gathered: Gathered
-    expected: Sequence[RunConfig]  # those with the seeds that are stored
+    expected: WantedRuns  # with the seeds that are stored
+    left_out: dict[str, str]  # expected runs that are not complete → why
 
     @cached_property
     def runs(self) -> frozenset[str]:
@@ -83,31 +65,30 @@ class _StudyPart:
 def _study_parts(stored: Runs, source: str, audits: Judge) -> list[_StudyPart]:
     seeds: dict[str, set[int]] = {}
     for run in stored.runs:
-        seeds.setdefault(recipe_of(run.config), set()).add(run.config["seed"])
+        seeds.setdefault(run.recipe, set()).add(run.seed)
     found = []
     for name, study in STUDIES.items():
-        recipes = {scale: _recipes(name, scale) for scale in SCALES}
-        same = recipes["quick"] == recipes["full"]
+        same = study_recipes(study, "quick").keys() == study_recipes(study, "full").keys()
         for scale in SCALES[:1] if same else SCALES:
-            stored_seeds = sorted({seed for recipe in recipes[scale] for seed in seeds.get(recipe, ())})
-            if not stored_seeds:
+            known = {seed for key in study_recipes(study, scale) for seed in seeds.get(key, ())}
+            wanted = WantedRuns.of_study(study, scale, known)
+            if not wanted.complete(stored):
                 continue
-            configs = study.configs(scale, stored_seeds)
-            try:
-                beside = study.beside(scale, stored_seeds)
-                gathered = gather(stored, configs, source, audits, guests=True, beside=beside)
-            except NoRuns:
-                continue
-            present = {run.config["seed"] for run in gathered.stored.runs}
-            expected = [config for config in configs if config.seed in present]
+            beside = WantedRuns.of_study(study, scale, known, beside=True)
+            gathered = gather(stored, wanted, source, audits, plugins=True, beside=beside)
+            expected = WantedRuns.of_study(study, scale, known & {run.seed for run in gathered.stored.runs})
+            missing = [run.id for run in stored.runs if run.id in gathered.left_out and run in expected]
             words = "quick and full scale, the same recipe" if same else f"{scale} scale"
-            found.append(_StudyPart(name=name, scale=words, gathered=gathered, expected=expected))
+            found.append(
+                _StudyPart(
+                    name=name,
+                    scale=words,
+                    gathered=gathered,
+                    expected=expected,
+                    left_out={run: gathered.left_out[run] for run in missing},
+                )
+            )
     return found
-
-
-@cache
-def _recipes(study: str, scale: str) -> frozenset[str]:
-    return frozenset(recipe_of(one.tree) for one in _candidates(study) if one.scale == scale)
 
 
 def _without_shared(parts: Sequence[_StudyPart]) -> tuple[list[_StudyPart], list[str]]:
@@ -128,7 +109,6 @@ def _without_shared(parts: Sequence[_StudyPart]) -> tuple[list[_StudyPart], list
 def _study_section(part: _StudyPart) -> Section:
     study, gathered = STUDIES[part.name], part.gathered
     findings = study.findings(gathered)
-    ids = {config.id for config in part.expected}
     return Section(
         study=part.name,
         scale=part.scale,
@@ -138,7 +118,7 @@ def _study_section(part: _StudyPart) -> Section:
         answer=study_answer(part.name, gathered, findings),
         evidence=gathered.evidence,
         expected=len(part.expected),
-        left_out={run: why for run, why in gathered.left_out.items() if run in ids},
+        left_out=part.left_out,
         beside=[run.id for run in gathered.beside.runs],
         drawn_as=part.name,
     )
@@ -151,35 +131,23 @@ class _NearestStudy:
     """
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[str, _Candidate, list[str]]] = {}  # recipe → study, nearest, what differs
+        self._known: dict[str, tuple[list[str], str, str, str]] = {}  # recipe → what differs; study, scale, its recipe
 
     def __call__(self, run: Run) -> str:
-        recipe = recipe_of(run.config)
-        if recipe not in self._known:
-            every = ((study, one) for study in STUDIES for one in _candidates(study))
-            config = {**run.config, "seed": 0}  # as the candidates have it
-            study, nearest = min(every, key=lambda entry: _distance(config, entry[1].tree))
-            self._known[recipe] = study, nearest, differences(run.config, nearest.tree)
-        study, nearest, telling = self._known[recipe]
-        if not telling and replace(nearest.config, seed=run.config["seed"]).digest == digest(run.config):
-            why = f" ({run.standing.why})" if run.standing.why else ""
-            return f"{study} ({nearest.scale} scale) leaves it out: it is {run.standing.state}{why}"
+        if run.recipe not in self._known:
+            found = [
+                (differences_to(run, key, tree), name, scale, key)
+                for name, study in STUDIES.items()
+                for scale in SCALES
+                for key, tree in study_recipes(study, scale).items()
+            ]
+            self._known[run.recipe] = min(found, key=lambda entry: len(entry[0]))
+        telling, name, scale, key = self._known[run.recipe]
+        if key == run.recipe:
+            why = f" ({run.status.why})" if run.status.why else ""
+            return f"{name} ({scale} scale) leaves it out: it is {run.status.state}{why}"
         why = ", ".join(telling) or "its configuration is the same, but it is stored under another id"
-        return f"it belongs to no study; nearest is {study} ({nearest.scale} scale): {why}"
-
-
-def _distance(a: Mapping[str, Any], b: Mapping[str, Any]) -> int:
-    """In how many dotted keys two configurations differ: as many as `differences` names, without its texts."""
-    count = 0
-    for key in a.keys() | b.keys():
-        left, right = a.get(key), b.get(key)
-        if left == right:
-            continue
-        if isinstance(left, Mapping) or isinstance(right, Mapping):
-            count += _distance(*(one if isinstance(one, Mapping) else {"": one} for one in (left, right)))
-        else:
-            count += 1
-    return count
+        return f"it belongs to no study; nearest is {name} ({scale} scale): {why}"
 
 
 # ── runs in no study ────────────────────────────────────────────────────────────────────────────────
@@ -215,7 +183,7 @@ def _own_answer(recipes: Sequence[RecipeAudit], names: Sequence[str], runs: Mapp
 
 def _own_section(recipe: RecipeAudit, what: str, task: str, stored: Runs, source: str, index: int) -> Section:
     ids = {run for rule in recipe.rules for run in rule.ids}
-    runs = lines([run for run in stored.runs if run.id in ids])
+    runs = evidence_lines([run for run in stored.runs if run.id in ids])
     rows = stored.rows.join(runs.select("run"), on="run", how="semi")
     return Section(
         study="own runs",

@@ -11,7 +11,7 @@ from sonde.analysis.diagnosis.of_store import signs_of
 from sonde.metrics import NONFINITE, WATCHED, Metric
 from sonde.show.report.charts import index_in
 from sonde.show.report.runs import session_machine
-from sonde.store.stored import Runs, WatchedRun
+from sonde.store.run import Run, Runs
 
 MOST_WATCHED_VALUES = 1_200_000  # numbers in a page; of a run with more, steps are left out
 FEWEST_STEPS = 12  # of a run that are always shown
@@ -23,21 +23,21 @@ OF_MODULES = [metric for metric in WATCHED.values() if metric.axis == "module"]
 OF_PARAMETERS = [metric for metric in WATCHED.values() if metric.axis == "parameter"]
 
 _Findings = Sequence[Mapping[str, Any]] | None  # what a diagnosis found, the most important first; None: not asked yet
-_Diagnose = Callable[[WatchedRun, pl.DataFrame], _Findings]
+_Diagnose = Callable[[Run, pl.DataFrame], _Findings]
 
 
 @dataclass(frozen=True, kw_only=True)
 class WatchedSection:
     """A watched run, its rows, and what the page says about it."""
 
-    run: WatchedRun
+    run: Run
     rows: pl.DataFrame
     about: str
     remarks: Sequence[str]
     findings: _Findings
 
 
-def _diagnosed(run: WatchedRun, rows: pl.DataFrame) -> _Findings:
+def _diagnosed(run: Run, rows: pl.DataFrame) -> _Findings:
     """What is wrong with a run."""
     return [finding.as_dict() for finding in diagnose(signs_of(run, rows))]
 
@@ -48,11 +48,11 @@ def watched_sections(stored: Runs, findings: _Diagnose = _diagnosed) -> list[Wat
     return [_section(run, stored.rows.filter(pl.col("run") == run.id), findings) for run in newest_first]
 
 
-def _first_session(run: WatchedRun) -> Mapping[str, Any]:
+def _first_session(run: Run) -> Mapping[str, Any]:
     return (run.manifest.sessions or [{}])[0]
 
 
-def _section(run: WatchedRun, rows: pl.DataFrame, findings: _Diagnose) -> WatchedSection:
+def _section(run: Run, rows: pl.DataFrame, findings: _Diagnose) -> WatchedSection:
     session, about = _first_session(run), run.about
     steps = run.manifest.step if run.manifest.state != "unfinished" else len(rows) and int(str(rows["step"].max()))
     said = [

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from sonde.store.datasets import cifar10
 from sonde.store.datasets.archive import Archive
-from sonde.store.place import Place
+from sonde.store.files import Place
 
 
 @dataclass(frozen=True, kw_only=True)

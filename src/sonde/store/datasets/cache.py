@@ -13,8 +13,7 @@ import platformdirs
 
 from sonde.core.atomic import set_aside
 from sonde.core.errors import SondeError
-from sonde.store.files import clear_errors
-from sonde.store.place import Place, place
+from sonde.store.files import Place, clear_errors, place
 from sonde.store.remote import Remote, stamp
 
 T = TypeVar("T")

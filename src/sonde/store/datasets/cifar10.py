@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, Self, TypeVar
 from sonde.core.errors import SondeError
 from sonde.store.datasets.archive import Archive, check_size
 from sonde.store.datasets.cache import cache_folder, mirror
-from sonde.store.place import Place
+from sonde.store.files import Place
 from sonde.store.remote import Remote
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from PIL import Image
 
 from sonde.core.errors import SondeError
 from sonde.store.datasets.cifar10 import CLASSES, SIDE, ImageBlock
-from sonde.store.parquet_size import unpacked
+from sonde.store.parquet import unpacked_bytes
 
 DECODED_AT_A_TIME = 5_000  # rows
 LARGEST = 1_000_000_000  # bytes that a file may unpack to; CIFAR-10 in one file has 150 million
@@ -26,7 +26,7 @@ def count(file: Path) -> int:
     """Rows in the file, once its columns are known to be right."""
     with _readable(file):
         with file.open("rb") as opened:
-            size = unpacked(opened)
+            size = unpacked_bytes(opened)
         if size > LARGEST:
             raise SondeError(
                 f"{file} unpacks to {size / 1e9:.1f} GB, more than the {LARGEST / 1e9:.0f} that CIFAR-10 can have: "

@@ -1,8 +1,8 @@
-"""What stored runs measured, looked up in their rows: a reading of many runs at once, or all readings of each run."""
+"""What stored runs measured, looked up in their rows: a reading of many runs at once, or all readings of one run."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,6 @@ import polars as pl
 from numpy.typing import NDArray
 
 from sonde.metrics.rows import Reading, undefined
-from sonde.store.stored import Run
 
 WHOLE = -1
 """Stands for the layer of a measurement of the whole network."""
@@ -41,20 +40,14 @@ class Readings:
             self._looked_up[key] = found
         return self._looked_up[key]
 
-
-class RunReadings:
-    """One run's readings; a value that is not there or undefined is NaN."""
-
-    def __init__(self, readings: Readings, run: dict[str, Any]) -> None:
-        self.readings, self.run = readings, run
-
-    def value(self, metric: str, **where: int) -> float:
-        reading = self.readings.at(metric, **where).get(self.run["run"])
+    def value(self, run: Mapping[str, Any], metric: str, **where: int) -> float:
+        """The value of one run, given as its line of `Evidence.runs`; NaN where it is undefined or was not taken."""
+        reading = self.at(metric, **where).get(run["run"])
         return math.nan if reading is None else reading.value
 
-    def change(self, metric: str, **where: int) -> float:
+    def change(self, run: Mapping[str, Any], metric: str, **where: int) -> float:
         """The value after the last epoch relative to initialisation."""
-        before, after = (self.value(metric, epoch=epoch, **where) for epoch in (0, self.run["epochs"]))
+        before, after = (self.value(run, metric, epoch=epoch, **where) for epoch in (0, run["epochs"]))
         return after / before if before > 0 else math.nan
 
 
@@ -100,18 +93,13 @@ def not_measured(metric: str, epoch: int) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeasuredRun:
-    """One run with all it measured, by metric, epoch and layer."""
+class ReadingArray:
+    """The readings of one run, by metric, epoch and layer."""
 
-    id: str
-    seed: int
-    rule: str
-    depth: int
-    epochs: int
-    layout: Layout = field(repr=False)  # shared by runs that measured the same things
-    values: NDArray[np.float64] = field(repr=False)  # in the order of the layout; NaN where undefined
-    reasons: Mapping[int, str] = field(repr=False)  # by place in that order, of those that are undefined
-    samples: NDArray[np.int64] = field(repr=False)
+    layout: Layout  # shared by runs that measured the same things
+    values: NDArray[np.float64]  # in the order of the layout; NaN where undefined
+    reasons: Mapping[int, str]  # by position in that order, of those that are undefined
+    samples: NDArray[np.int64]
 
     def at(self, metric: str, epoch: int, layer: int | None = None) -> Reading:
         """The reading, or an undefined one that says it was not taken."""
@@ -127,29 +115,15 @@ class MeasuredRun:
         )
 
     def across(self, metric: str, epoch: int, layers: Sequence[int]) -> list[float]:
-        """The values of one epoch, layer by layer; NaN where undefined, and `at` knows why."""
+        """The values of one epoch, layer by layer; NaN where undefined, and `at` tells why."""
         places = self.layout.across(metric, epoch, layers)
         if isinstance(places, slice):
             values: list[float] = self.values[places].tolist()
             return values
         return [math.nan if n is None else self.values.item(n) for n in places]
 
-    def epochs_of(self, metric: str, layers: Sequence[int | None] = (None,)) -> list[int]:
-        """The epochs at which it was measured at any of the layers."""
-        return self.layout.epochs(metric, layers)
-
-    @property
-    def layers(self) -> range:
-        """1 … L, the states that leave a block."""
-        return range(1, self.depth + 1)
-
-    @property
-    def deep(self) -> range:
-        """1 … L−1: neither the embedding's state nor the one that some rules give the exact gradient."""
-        return range(1, self.depth)
-
     def mean(self, metric: str, epoch: int, layers: Sequence[int]) -> Reading:
-        """Over the layers; undefined where one of them is, for an average covers the layers it names."""
+        """The mean over the layers; undefined where one of them is, for an average covers the layers it names."""
         if not layers:
             return undefined(metric, "there is no layer between the first and the last state")
         if gap := self.layout.gap(metric, epoch, layers):
@@ -161,29 +135,19 @@ class MeasuredRun:
         return Reading(metric=metric, value=math.fsum(value / len(layers) for value in values), samples=0)
 
 
-def measured(rows: pl.DataFrame, runs: Sequence[Run], metrics: Sequence[str]) -> dict[str, MeasuredRun]:
-    """Run id → the run with all its readings of these metrics."""
+def readings_of(rows: pl.DataFrame, runs: Iterable[str], metrics: Sequence[str]) -> Iterator[ReadingArray]:
+    """The readings of each of these runs, by id; runs that measured the same things share a layout."""
     known = _by_run(rows, metrics)
-    stretches = known["run"].rle().struct.unnest()
-    ends = stretches["len"].cum_sum()
-    spans = dict(zip(stretches["value"], zip(ends - stretches["len"], ends, strict=True), strict=True))
+    lengths = known["run"].rle().struct.unnest()
+    ends = lengths["len"].cum_sum()
+    spans = dict(zip(lengths["value"], zip(ends - lengths["len"], ends, strict=True), strict=True))
     layouts, reasons = _Layouts(known), _Reasons(known["reason"])
     values, samples = known["value"].to_numpy(), known["samples"].to_numpy()
-    by_id = {}
     for run in runs:
-        span = slice(*spans.get(run.id, (0, 0)))
-        by_id[run.id] = MeasuredRun(
-            id=run.id,
-            seed=run.config["seed"],
-            rule=run.config["rule"]["name"],
-            depth=run.about["depth"],
-            epochs=run.config["epochs"],
-            layout=layouts.of(span),
-            values=values[span],
-            reasons=reasons.of(span),
-            samples=samples[span],
+        span = slice(*spans.get(run, (0, 0)))
+        yield ReadingArray(
+            layout=layouts.of(span), values=values[span], reasons=reasons.of(span), samples=samples[span]
         )
-    return by_id
 
 
 def _known(rows: pl.DataFrame | pl.LazyFrame) -> pl.DataFrame:

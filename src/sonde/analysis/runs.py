@@ -1,0 +1,254 @@
+"""Stored runs as readers use them: grouped by recipe and by seed, those that ended, those that `--only` keeps.
+
+A recipe is a configuration without its seed.  A flat configuration has dotted keys (`sonde.core.flat_configs`).
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import polars as pl
+
+from sonde.analysis.evidence import RUNS_SCHEMA
+from sonde.core.errors import SondeError, nearest
+from sonde.core.flat_configs import Flat, belongs, differing, identity, shown
+from sonde.store.run import WATCHED, Run, Runs
+from sonde.store.schemas import ABOUT
+
+_T = TypeVar("_T")
+
+
+# ── recipes ─────────────────────────────────────────────────────────────────────────────────────────
+@dataclass(frozen=True)
+class Recipe:
+    """Runs that differ in nothing but the seed."""
+
+    flat: Flat  # without the seed
+    runs: list[Run]
+
+
+def by_recipe(runs: Iterable[Run]) -> list[Recipe]:
+    """Trained runs by recipe, in the order in which they come."""
+    by_key: dict[tuple[str, str], Recipe] = {}
+    by_flat: dict[str, Recipe] = {}
+    for run in runs:
+        key = run.recipe, identity(run.about.get("data") or {})
+        if key not in by_key:
+            by_key[key] = by_flat.setdefault(identity(run.flat), Recipe(dict(run.flat), []))
+        by_key[key].runs.append(run)
+    recipes = list(by_flat.values())
+    _fill_in_defaults(recipes)
+    return recipes
+
+
+def flat_configs(runs: Iterable[Run]) -> dict[str, Flat]:
+    """Run id → its flat configuration, with its seed."""
+    return {run.id: recipe.flat | {"seed": run.seed} for recipe in by_recipe(runs) for run in recipe.runs}
+
+
+def _fill_in_defaults(recipes: Sequence[Recipe]) -> None:
+    """Where one run has an option that older runs lack or others left at its default, give those the default."""
+    used = {key for recipe in recipes for key in recipe.flat}
+    younger: dict[tuple[str, str | None], Any] = {}
+    for run in (run for recipe in recipes for run in recipe.runs):
+        for key, default in run.defaults.items():
+            if key in used:
+                section = run.config.get(key.partition(".")[0])
+                younger[key, section.get("name") if isinstance(section, dict) else None] = default
+    for recipe in recipes:
+        for (key, name), default in younger.items():
+            part = key.partition(".")[0]
+            if recipe.flat.get(part, recipe.flat.get(f"{part}.name")) == name:
+                recipe.flat.setdefault(key, default)
+
+
+# ── levels of a factor ──────────────────────────────────────────────────────────────────────────────
+@dataclass(frozen=True)
+class Level:
+    """One value of a factor, which is a key or a section; for a section, all its options."""
+
+    name: str
+    label: str  # the name, and the options that tell it from another level of that name
+    options: Flat
+
+
+def levels(configurations: Sequence[Flat], factor: str) -> dict[str, Level]:
+    """The levels present, by the identity of their options: names in alphabetical order, numbers in theirs."""
+    keys = {key for flat in configurations for key in flat}
+    factors = (keys | {key.rpartition(".")[0] for key in keys}) - {"", "seed"}
+    if factor not in factors:
+        what = "the seed pairs runs and is no factor" if factor == "seed" else f"unknown factor {factor!r}"
+        raise SondeError(f"--factor {factor}: {what}: {nearest(factor, factors)}")
+    present = {identity(options := options_of(flat, factor)): options for flat in configurations}
+    ordered = sorted(present.values(), key=lambda options: _order(options.get(factor)))
+    return {identity(options): _level(options, factor, ordered) for options in ordered}
+
+
+def options_of(flat: Flat, factor: str) -> Flat:
+    """The part of a configuration that the factor stands for."""
+    return {key: value for key, value in flat.items() if belongs(key, factor)}
+
+
+def _order(value: Any) -> tuple[bool, float, str]:
+    number = isinstance(value, int | float)
+    return not number, value if number else 0.0, shown(value)
+
+
+def _level(options: Flat, factor: str, present: Sequence[Flat]) -> Level:
+    name = shown(options[factor]) if factor in options else factor if options else "absent"
+    namesakes = [other for other in present if other.get(factor) == options.get(factor)]
+    parts = [
+        f"{key.removeprefix(factor + '.')} = {shown(options[key]) if key in options else 'absent'}"
+        for key in differing(namesakes)
+        if key != factor
+    ]
+    return Level(name, f"{name} ({', '.join(parts)})" if parts else name, options)
+
+
+# ── `--only key=value` ──────────────────────────────────────────────────────────────────────────────
+def choices(words: Sequence[str]) -> dict[str, Any]:
+    """What `--only key=value` asks for; values are read as JSON where they are JSON, else as text."""
+    pairs: dict[str, Any] = {}
+    for word in words:
+        key, equals, text = word.partition("=")
+        if not equals or not key:
+            raise SondeError(f"--only {word!r}: write key=value, for example --only model.L=10")
+        try:
+            pairs[key] = json.loads(text)
+        except (ValueError, RecursionError):
+            pairs[key] = text
+    return pairs
+
+
+def only(configured: Iterable[tuple[_T, Flat]], wanted: Mapping[str, Any]) -> list[_T]:
+    """Those whose values equal the wanted; a key or a value that none of them has is an error."""
+    kept = list(configured)
+    known = {key for _, flat in kept for key in flat}
+    for key, value in wanted.items():
+        if key not in known:
+            raise SondeError(f"--only {key}=…: unknown key {key!r}: {nearest(key, known)}")
+        present = sorted({shown(flat[key]) for _, flat in kept if key in flat})
+        kept = [(one, flat) for one, flat in kept if key in flat and flat[key] == value]
+        if not kept:
+            there = ", ".join(present) or "no such key among the runs kept so far"
+            raise SondeError(f"--only {key}={shown(value)}: no run has that value; there are {there}")
+    return [one for one, _ in kept]
+
+
+def keep(stored: Runs, wanted: Mapping[str, Any]) -> Runs:
+    """The stored runs whose values equal the wanted; `variant` stands for the network's variant."""
+    if not wanted:
+        return stored
+    flats = flat_configs(stored.runs)
+    runs = only(((run, flats[run.id] | {"variant": run.about["variant"]}) for run in stored.runs), wanted)
+    rows = stored.rows.filter(stored.rows["run"].is_in([run.id for run in runs]))
+    return Runs(rows, runs, broken=stored.broken)
+
+
+# ── runs that ended ─────────────────────────────────────────────────────────────────────────────────
+def complete(stored: Runs) -> tuple[list[Run], dict[str, str]]:
+    """The runs that came to their end, and the others: run → why it is left out."""
+    ended = [run for run in stored.runs if run.manifest.state == "complete"]
+    left_out = {
+        run.id: "; ".join(part for part in (f"it is {run.status.state}", run.status.why) if part)
+        for run in stored.runs
+        if run.manifest.state != "complete"
+    }
+    return ended, left_out | {run.id: WATCHED for run in stored.watched} | stored.broken
+
+
+def refuse_none(runs: Sequence[Run], left_out: Mapping[str, str]) -> None:
+    """There has to be a run that ended."""
+    if not runs:
+        why = "; ".join(f"{run}: {reason}" for run, reason in left_out.items()) or "it is empty"
+        raise SondeError(f"the store holds no complete run ({why}): finish one with `sonde run` or `sonde train`")
+
+
+def by_seed(runs: Iterable[Run], label: str) -> dict[int, Run]:
+    """The runs in the order of their seeds.  A seed counts once: two runs of it are refused, and told apart."""
+    one_a_seed: dict[int, Run] = {}
+    for run in runs:
+        twin = one_a_seed.setdefault(run.seed, run)
+        if twin is not run:
+            fields = differing(flat_configs((twin, run)).values())
+            if fields:
+                apart, fix = ", ".join(fields), "keep one of them with --only key=value"
+            else:
+                apart, fix = f"nothing but their id: {twin.id}, {run.id}", "move the copy out of the store"
+            raise SondeError(
+                f"{label} has several runs of seed {run.config['seed']}, which differ in {apart}: "
+                f"a seed counts once; {fix}"
+            )
+    return dict(sorted(one_a_seed.items()))
+
+
+def evidence_lines(runs: Sequence[Run]) -> pl.DataFrame:
+    """One line per run, as `Evidence.runs` has them."""
+    return pl.DataFrame([_line(run) for run in runs], schema=RUNS_SCHEMA)
+
+
+def _line(run: Run) -> dict[str, Any]:
+    """Options of plugins may have a known name and any type: those are left out."""
+    config, model, rule = run.config, run.config["model"], run.config["rule"]
+    reader = "cls" if model["name"] == "vit_mini" else "flat"  # of 0.1.0, which said nothing
+    width = run.about["width"]
+    return {key: run.about[key] for key in ABOUT} | {
+        "width": None if width is None else int(width),
+        "run": run.id,
+        "model": model["name"],
+        "rule": rule["name"],
+        "task": config["task"]["name"],
+        "out_ln": _if(bool, model.get("out_ln")),
+        "seed": config["seed"],
+        "scale": config["scale"],
+        "epochs": config["epochs"],
+        "batch": config["batch_size"],
+        "lr": _if(float, config["optimiser"].get("lr")),
+        "model_alpha": _if(float, model.get("alpha")),
+        "input_norm": _if(str, rule.get("input_norm")),
+        "reader": _if(str, run.about.get("reader", reader)),
+        "output": _if(str, model.get("output", "relu")) if model["name"] in ("plain_mlp", "res_mlp") else None,
+    }
+
+
+def _if(kind: type, value: Any) -> Any:
+    """The value where it is of that type; a whole number is a number."""
+    if kind is float and type(value) is int and abs(value) < 2**53:
+        return float(value)
+    return value if type(value) is kind else None
+
+
+# ── the code that made them ─────────────────────────────────────────────────────────────────────────
+_NOT_RECORDED = "not recorded"
+_UNCOMMITTED = "uncommitted changes"
+
+
+def made_with(runs: Iterable[Run]) -> dict[str, list[str]]:
+    """Version and commit in words → the runs; a run that several made names them in order."""
+    found: dict[str, list[str]] = {}
+    for run in runs:
+        sessions = dict.fromkeys(_maker(session.get("environment") or {}) for session in run.manifest.sessions)
+        found.setdefault(", then ".join(sessions) or _NOT_RECORDED, []).append(run.id)
+    return found
+
+
+def several_versions(made: Mapping[str, list[str]]) -> str | None:
+    """That several versions made the runs, or one that no commit holds; None where there is nothing to say."""
+    if len(made) > 1:
+        counted = "; ".join(f"{maker} ({len(runs)} run{'s' * (len(runs) > 1)})" for maker, runs in made.items())
+        return f"the runs were not all made with the same code: {counted}"
+    for maker in made:
+        if _UNCOMMITTED in maker:
+            return f"made with {maker}: which changes is not recorded, so the code may differ between runs"
+    return None
+
+
+def _maker(environment: Mapping[str, Any]) -> str:
+    packages, git = environment.get("packages") or {}, environment.get("git")
+    if not packages:
+        return _NOT_RECORDED
+    commit = "no commit"
+    if git:
+        commit = f"commit {str(git.get('commit'))[:10]}{f' with {_UNCOMMITTED}' if git.get('dirty') else ''}"
+    return f"sonde {packages.get('sonde', '?')} ({commit}), torch {packages.get('torch', '?')}"
