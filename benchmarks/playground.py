@@ -78,13 +78,13 @@ def worked(driven: "Browser") -> dict[str, float]:
 
 
 def measure() -> dict[str, Any]:
-    from sonde.show.playground.page import render
+    from sonde.show.playground import render_playground
     from sonde_bench.table import machine
 
     found: dict[str, Any] = {"machine": machine(), "frames": FRAMES, "networks": {}}
     with tempfile.TemporaryDirectory() as folder, browser() as driven:
         file = Path(folder) / "playground.html"
-        file.write_text(render())
+        file.write_text(render_playground())
         found["chromium"] = driven.version
         for name, place in NETWORKS.items():
             found["networks"][name] = {key: round(value, 2) for key, value in measured(driven, file, place).items()}

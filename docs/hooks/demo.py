@@ -13,7 +13,7 @@ from mkdocs.structure.pages import Page
 
 from sonde.core.errors import SondeError
 from sonde.show.figures import FIGURES
-from sonde.show.playground.page import render
+from sonde.show.playground import render_playground
 from sonde.store.load import load
 from sonde.studies import STUDIES, Study
 from sonde.studies.study import gather
@@ -79,7 +79,7 @@ def _here(report: bool) -> str:
 
 def on_files(files: Files, config: MkDocsConfig, **_: Any) -> Files:
     report = DEMO / "report.html"
-    files.append(File.generated(config, "try/playground.html", content=render()))
+    files.append(File.generated(config, "try/playground.html", content=render_playground()))
     if report.exists():
         files.append(File.generated(config, "try/report.html", content=report.read_bytes()))
     for study in OF_DEMO:

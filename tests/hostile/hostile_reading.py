@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 import sonde
 from sonde.cli import Misused, app
 from sonde.core.errors import SondeError
-from sonde.show.live.following import Following
-from sonde.show.live.page_state import PageState
+from sonde.show.live.store_follower import StoreFollower
+from sonde.show.live.store_poller import PageState
 from sonde.store import listing
 from sonde.store.listing import present_runs
 
@@ -121,13 +121,13 @@ def _notebook(root: Path) -> None:
 
 
 def _live(root: Path) -> None:
-    following = Following(root)
-    following.look()
+    follower = StoreFollower(root)
+    follower.refresh()
     state = PageState(str(root), "live")
-    stored = following.stored()
-    state.think(stored)
-    state.made(stored, following.stamps)
-    following.look()
+    stored = follower.stored()
+    state.update_findings(stored)
+    state.build(stored, follower.stamps)
+    follower.refresh()
 
 
 @contextlib.contextmanager

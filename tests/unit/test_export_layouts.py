@@ -18,7 +18,7 @@ from conftest import Sonde
 from processes import wait_for
 from sonde.analysis.frame import frame
 from sonde.show.exporters import LAYOUTS, writer
-from sonde.show.exporters.in_turn import series_name
+from sonde.show.exporters.series import series_name
 from sonde.store.load import load
 from sonde.store.run import Runs
 

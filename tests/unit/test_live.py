@@ -25,14 +25,13 @@ from report_stores import NASTY, rename, write_run
 from sonde.cli.live import folder, live
 from sonde.core.errors import SondeError
 from sonde.show.live import feed as feeds
-from sonde.show.live import following as followings
-from sonde.show.live import page_state as page_states
 from sonde.show.live import server as servers
-from sonde.show.live.feed import Feed
-from sonde.show.live.following import Following
-from sonde.show.live.page_state import PageState
-from sonde.show.live.patches import patch, patched
+from sonde.show.live import store_follower as followers
+from sonde.show.live import store_poller as pollers
+from sonde.show.live.feed import Feed, patch
 from sonde.show.live.server import Server
+from sonde.show.live.store_follower import StoreFollower
+from sonde.show.live.store_poller import PageState
 from sonde.store import journal as journals
 from sonde.store.folder import RunFolder
 from sonde.store.journal import Journal
@@ -56,6 +55,24 @@ def test_a_patch_turns_the_old_into_the_new(old: Any, new: Any) -> None:
     if change is not None:
         through_json = json.loads(json.dumps(change), object_hook=_places)
         assert patched(old, through_json) == new
+
+
+def patched(old: Any, known: list[Any]) -> Any:
+    """`old` with a patch applied, as `assets/live.js` does it."""
+    kind, *how = known
+    if kind == "=":
+        return how[0]
+    if kind == "+":
+        return [*old[: how[0]], *how[1]]
+    if kind == "[":
+        inside, both, rest = how
+        return [
+            *(patched(one, inside[index]) if index in inside else one for index, one in enumerate(old[:both])),
+            *rest,
+        ]
+    inside, removed = how
+    kept = {key: value for key, value in old.items() if key not in removed}
+    return kept | {key: patched(old.get(key), inner) for key, inner in inside.items()}
 
 
 def _places(known: dict[str, Any]) -> dict[Any, Any]:
@@ -92,7 +109,7 @@ def test_a_page_gets_the_whole_once_and_then_what_changed() -> None:
 
 
 def test_a_page_that_was_away_for_long_gets_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feeds, "KEPT", 200)
+    monkeypatch.setattr(feeds, "MOST_PATCH_TEXT", 200)
     feed = Feed()
     feed.publish({"a": 0})
     (first,) = feed.after(None, 0.0)
@@ -115,87 +132,87 @@ def test_a_page_that_waits_is_told_as_soon_as_there_is_something() -> None:
 def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The runs that were read, in order."""
     known: list[str] = []
-    before = followings.load_some
+    before = followers.load_some
 
     def load_some(root: Any, ids: list[str], **how: Any) -> Any:
         known.extend(ids if how else [])  # first without rows
         return before(root, ids, **how)
 
-    monkeypatch.setattr(followings, "load_some", load_some)
+    monkeypatch.setattr(followers, "load_some", load_some)
     return known
 
 
 def test_only_what_changed_is_read_again_and_nothing_is_written(tmp_path: Path, read: list[str]) -> None:
     root = tmp_path / "runs"
-    following = Following(root)
-    assert not following.look(), "the store is not there yet"
+    follower = StoreFollower(root)
+    assert not follower.refresh(), "the store is not there yet"
     first = write_run(root, AUDIT[0])
-    assert following.look()
+    assert follower.refresh()
     second = write_run(root, AUDIT[1], state="unfinished", epoch=2)
     files = sorted(str(path) for path in root.rglob("*"))
-    assert following.look()
-    assert not following.look()
+    assert follower.refresh()
+    assert not follower.refresh()
     assert read == [first, second]
-    assert [run.status.state for run in following.stored().runs] == ["complete", "interrupted"]
+    assert [run.status.state for run in follower.stored().runs] == ["complete", "interrupted"]
     assert sorted(str(path) for path in root.rglob("*")) == files
 
 
 def test_a_flush_of_a_watch_its_end_and_its_removal_are_seen(tmp_path: Path, read: list[str]) -> None:
-    following = Following(tmp_path)
+    follower = StoreFollower(tmp_path)
     journal = Journal(tmp_path, "net", {"label": "net", "model": "Net", "parameters": 3}, {"started": "now"})
-    assert following.look()
-    following.look()
-    assert not following.look()
+    assert follower.refresh()
+    follower.refresh()
+    assert not follower.refresh()
     journal.append(some_rows(0), 0)
-    assert following.look()
-    assert following.stored().rows.height == 3
-    assert [run.status.state for run in following.stored().watched] == ["running"]
+    assert follower.refresh()
+    assert follower.stored().rows.height == 3
+    assert [run.status.state for run in follower.stored().watched] == ["running"]
     journal.append(some_rows(1), 1)
-    assert following.look()
+    assert follower.refresh()
     journal.close("complete", 2)
-    assert following.look()
-    assert [run.status.state for run in following.stored().watched] == ["complete"]
+    assert follower.refresh()
+    assert [run.status.state for run in follower.stored().watched] == ["complete"]
     for file in (tmp_path / "net").iterdir():
         file.unlink()
     (tmp_path / "net").rmdir()
-    assert following.look()
-    assert following.stored().watched == []
+    assert follower.refresh()
+    assert follower.stored().watched == []
 
 
 def test_a_process_that_dies_changes_what_is_told_though_no_file_changes(tmp_path: Path) -> None:
     Journal(tmp_path, "net", {"label": "net", "model": "Net", "parameters": 3}, {"started": "now"})
-    following = Following(tmp_path)
-    following.look()
-    following.look()
+    follower = StoreFollower(tmp_path)
+    follower.refresh()
+    follower.refresh()
     (tmp_path / ".locks" / "net.holder").unlink()
-    assert following.look()
-    assert [run.status.state for run in following.stored().watched] == ["interrupted"]
+    assert follower.refresh()
+    assert [run.status.state for run in follower.stored().watched] == ["interrupted"]
 
 
 def test_a_broken_run_is_named_and_the_others_are_shown(tmp_path: Path) -> None:
     broken, whole = write_run(tmp_path, AUDIT[0]), write_run(tmp_path, AUDIT[1])
     (tmp_path / broken / "run.json").write_text('{\n "format": 7}')
-    following = Following(tmp_path)
-    following.look()
-    assert [run.id for run in following.stored().runs] == [whole]
-    state = PageState("runs", "title").made(following.stored(), following.stamps)
+    follower = StoreFollower(tmp_path)
+    follower.refresh()
+    assert [run.id for run in follower.stored().runs] == [whole]
+    state = PageState("runs", "title").build(follower.stored(), follower.stamps)
     assert state["states"] == [["complete", 1], ["broken", 1]]
 
 
 def test_the_state_has_the_numbers_at_once_and_the_findings_when_they_are_made(tmp_path: Path) -> None:
     page = PageState("runs", "title")
-    following = Following(tmp_path)
-    empty = page.made(following.stored(), following.stamps)
+    follower = StoreFollower(tmp_path)
+    empty = page.build(follower.stored(), follower.stamps)
     assert empty["states"] == []
     rename(tmp_path, write_run(tmp_path, AUDIT[0]), label=NASTY)
     write_run(tmp_path, AUDIT[1], state="unfinished", epoch=2)
-    following.look()
-    state = page.made(following.stored(), following.stamps)
+    follower.refresh()
+    state = page.build(follower.stored(), follower.stamps)
     assert [run["state"] for run in state["charts"]["runs"]] == ["complete", "interrupted"]
     assert state["html"]["findings"] == empty["html"]["findings"]
     assert NASTY not in state["html"]["runs"]
-    page.think(following.stored())
-    later = page.made(following.stored(), following.stamps)
+    page.update_findings(follower.stored())
+    later = page.build(follower.stored(), follower.stamps)
     assert later["html"]["findings"] != state["html"]["findings"]
     assert later["charts"] == state["charts"]
 
@@ -205,18 +222,18 @@ def test_of_watched_runs_only_those_that_changed_are_packed_again(
 ) -> None:
     about = {"label": "net", "model": "Net", "parameters": 3}
     one, _ = (Journal(tmp_path, name, about, {"started": "now"}) for name in ("one", "two"))
-    following, page = Following(tmp_path), PageState("runs", "title")
+    follower, page = StoreFollower(tmp_path), PageState("runs", "title")
     one.append(some_rows(0, run="one"), 0)
     packed: list[str] = []
-    before = page_states.packed_run
-    monkeypatch.setattr(page_states, "packed_run", lambda part, *how: packed.append(part.id) or before(part, *how))
+    before = pollers.packed_run
+    monkeypatch.setattr(pollers, "packed_run", lambda part, *how: packed.append(part.run.id) or before(part, *how))
     for _ in range(3):
-        following.look()
-    page.made(following.stored(), following.stamps)
+        follower.refresh()
+    page.build(follower.stored(), follower.stamps)
     assert sorted(packed) == ["one", "two"]
     one.append(some_rows(1, run="one"), 1)
-    following.look()
-    page.made(following.stored(), following.stamps)
+    follower.refresh()
+    page.build(follower.stored(), follower.stamps)
     assert sorted(packed) == ["one", "one", "two"]
 
 
@@ -319,20 +336,20 @@ def test_connections_are_bounded_and_those_that_end_make_room(monkeypatch: pytes
 
 
 def test_however_long_a_run_is_watched_so_many_rows_are_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(followings, "MOST_ROWS", 400)
+    monkeypatch.setattr(followers, "MOST_ROWS", 400)
     monkeypatch.setattr(journals, "PART", 120)
     about = {"label": "net", "model": "Net", "parameters": 3}
     one, two = (Journal(tmp_path, name, about, {"started": "now"}) for name in ("one", "two"))
     two.append(some_rows(0, run="two"), 0)
-    following = Following(tmp_path)
+    follower = StoreFollower(tmp_path)
     tables: list[str] = []
     read = RunFolder.table
     monkeypatch.setattr(RunFolder, "table", lambda *args: tables.append(args[1]) or read(*args))
     for step in range(300):
         one.append(some_rows(step, run="one"), step)
         if step % 50 == 49:
-            following.look()
-            rows = following.stored().rows
+            follower.refresh()
+            rows = follower.stored().rows
             assert rows.height <= 400
             kept = rows.filter(run="one")
             steps = kept["step"].unique().sort().to_list()
@@ -342,9 +359,9 @@ def test_however_long_a_run_is_watched_so_many_rows_are_held(tmp_path: Path, mon
             assert kept.height == 3 * len(steps)
     assert len(tables) == len(set(tables)) == 7, "a part is read once"
     assert rows.filter(run="two").height == some_rows(0).height
-    assert following.steps == {"one": 300, "two": 1}
-    page = PageState("runs", "title").made(following.stored(), following.stamps, following.steps)
-    assert {run["id"]: run["watched"] for run in page["watched"]["runs"]} == following.steps
+    assert follower.steps == {"one": 300, "two": 1}
+    page = PageState("runs", "title").build(follower.stored(), follower.stamps, follower.steps)
+    assert {run["id"]: run["watched"] for run in page["watched"]["runs"]} == follower.steps
 
 
 def test_another_run_under_the_same_name_is_read_from_its_beginning(
@@ -352,12 +369,12 @@ def test_another_run_under_the_same_name_is_read_from_its_beginning(
 ) -> None:
     monkeypatch.setattr(journals, "PART", 3)
     about = {"label": "net", "model": "Net", "parameters": 3}
-    following = Following(tmp_path)
+    follower = StoreFollower(tmp_path)
     for step in (0, 5):
         made = Journal(tmp_path, "net", about, {"started": str(step)})
         made.append(some_rows(step), step)
-        following.look()
-        assert following.stored().rows["step"].unique().to_list() == [step]
+        follower.refresh()
+        assert follower.stored().rows["step"].unique().to_list() == [step]
         made.close("complete", step)
         shutil.rmtree(tmp_path / "net")
 

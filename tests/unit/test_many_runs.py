@@ -2,13 +2,13 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
+from page_runs import labelled_run
 from typer.testing import CliRunner
 
 import sonde.config
@@ -17,45 +17,24 @@ from sonde.analysis import audit
 from sonde.analysis.comparison import compare
 from sonde.cli import app, terminal
 from sonde.show.report import page
-from sonde.show.report.assembly import contents
-from sonde.show.report.charts import known_metrics
-from sonde.show.report.parts import AuditPart, Contents, Sweep
-from sonde.show.report.runs import FEWEST_RUNS, MOST_RUNS, MOST_VALUES, RunLine, listed, sample
+from sonde.show.report.charts import Sweep, known_metrics
+from sonde.show.report.contents import AuditPart, ReportContents, report_contents
+from sonde.show.report.runs import FEWEST_RUNS, MOST_RUN_VALUES, MOST_RUNS, comma_list, sample
 from sonde.store import run
 from sonde.store.load import load
 from sonde.store.run import Runs
 from sonde.studies import STUDIES
 
-LINE = RunLine(
-    id="",
-    label="",
-    network="ResMLP",
-    model="residual_mlp",
-    rule="bp",
-    rule_label="BP",
-    task="digits",
-    family="digits",
-    seed=0,
-    epoch=1,
-    epochs=1,
-    depth=1,
-    state="complete",
-    message=None,
-    seconds={},
-    sessions=[],
-    studies=[],
-)
-
 
 def test_a_sample_takes_turns_over_networks_rules_and_states() -> None:
     runs = [
-        replace(LINE, id=f"{rule}-{state}-{seed}", rule_label=rule, state=state, seed=seed)
+        labelled_run(f"{rule}-{state}-{seed}", label=rule, state=state, seed=seed)
         for rule in ("BP", "FA")
         for state, seeds in (("complete", 100), ("diverged", 1))
         for seed in range(seeds)
     ]
     chosen = sample(runs, most=6)
-    assert [run.id for run in chosen] == [
+    assert [one.run.id for one in chosen] == [
         "BP-complete-0",
         "BP-complete-1",
         "BP-diverged-0",
@@ -67,16 +46,16 @@ def test_a_sample_takes_turns_over_networks_rules_and_states() -> None:
 
 
 def test_of_runs_that_measured_much_fewer_are_shown() -> None:
-    runs = [replace(LINE, id=str(seed), seed=seed) for seed in range(1000)]
+    runs = [labelled_run(str(seed), seed=seed) for seed in range(1000)]
     assert len(sample(runs, values=1000)) == MOST_RUNS
-    assert len(sample(runs, values=1000 * MOST_VALUES // 50)) == 50
+    assert len(sample(runs, values=1000 * MOST_RUN_VALUES // 50)) == 50
     assert len(sample(runs, values=10**12)) == FEWEST_RUNS
 
 
 def test_a_page_of_ten_thousand_runs_stays_below_fifteen_megabytes() -> None:
     config = STUDIES["audit"].configs("full", [1])[0]
     measured = rows("a", config, config.epochs)
-    lines = [replace(LINE, id=f"residual_mlp-bp-cifar10-s{seed}-0123456789", seed=seed) for seed in range(10_000)]
+    lines = [labelled_run(f"residual_mlp-bp-cifar10-s{seed}-0123456789", seed=seed) for seed in range(10_000)]
     shown = sample(lines, values=10_000 * measured.height)
     numbers = [0.123456] * len(lines)
     every = [*known_metrics(layered=False), *known_metrics(layered=True)]
@@ -84,34 +63,34 @@ def test_a_page_of_ten_thousand_runs_stays_below_fifteen_megabytes() -> None:
         keys=["model.d", "optimiser.lr", "rule"],
         levels={"model.d": [32, 64], "optimiser.lr": [1e-3, 3e-3], "rule": ["bp", "dfa"]},
         columns={key: [seed % 2 for seed in range(len(lines))] for key in ("model.d", "optimiser.lr", "rule")},
-        runs=[line.id for line in lines],
-        seeds=[line.seed for line in lines],
+        runs=[line.run.id for line in lines],
+        seeds=list(range(len(lines))),
         complete=[True] * len(lines),
         metrics=every,
         values={metric.key: numbers for metric in every},
     )
-    of_shown = pl.concat([measured.with_columns(run=pl.lit(line.id)) for line in shown])
-    found = Contents(
+    of_shown = pl.concat([measured.with_columns(run=pl.lit(line.run.id)) for line in shown])
+    found = ReportContents(
         title="many",
         source="runs",
         written="today",
         runs=lines,
         rows=of_shown,
         sections=[],
-        audit=AuditPart(tables=[], thresholds={}, left_out={}, reason="none was asked for"),
-        apart={line.id: "it belongs to no study" for line in lines},
+        audit=AuditPart(reason="none was asked for"),
+        in_no_study={line.run.id: "it belongs to no study" for line in lines},
         remarks=[],
         sweep=swept,
     )
     assert 30 <= len(shown) <= MOST_RUNS
-    whole = page.render(found, {})
+    whole = page.render_report(found, {})
     print(f"{len(whole.encode()) / 1e6:.1f} MB, {len(shown)} of {len(lines)} runs with lines")
     assert len(whole.encode()) < 15e6
 
 
 def test_a_long_list_says_how_many_there_are() -> None:
-    assert listed(range(3), None) == listed(range(3), 3) == "0, 1, 2"
-    assert listed(range(2000), 2) == "0, 1, … (2,000 in all)"
+    assert comma_list(range(3), None) == comma_list(range(3), 3) == "0, 1, 2"
+    assert comma_list(range(2000), 2) == "0, 1, … (2,000 in all)"
 
 
 @pytest.fixture(scope="module")
@@ -166,7 +145,7 @@ ONCE_A_RECIPE = [(sonde.config, "parse"), (run, "flatten"), (audit, "margin")]
 @pytest.mark.parametrize(
     ("ask", "counted"),
     [
-        (lambda stored: contents(stored, source="runs", title=""), [*FRAMES, *ONCE_A_RECIPE]),
+        (lambda stored: report_contents(stored, source="runs", title=""), [*FRAMES, *ONCE_A_RECIPE]),
         (compare, FRAMES),
     ],
 )

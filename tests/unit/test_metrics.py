@@ -33,7 +33,7 @@ from sonde.metrics.rows import WATCHED as ROWS
 from sonde.metrics.rows import Reading, rows_of
 from sonde.plugins import OURS
 from sonde.show.report.charts import offered
-from sonde.show.report.watched import MODULES, PARAMETERS
+from sonde.show.report.watched import OF_MODULES, OF_PARAMETERS
 from sonde.store.row_query import RowQuery
 
 ROOT = Path(__file__).parents[2]
@@ -146,8 +146,8 @@ def test_charts_offer_what_the_table_says() -> None:
         assert found[name].layered == (metric.axis != "network")
     assert (found["growth"].index, found["rho"].index) == ("block", "layer")
     assert found["rho/null"].label == TRAINED["rho"].label
-    assert {metric.axis for metric in MODULES} == {"module"}
-    assert {metric.axis for metric in PARAMETERS} == {"parameter"}
+    assert {metric.axis for metric in OF_MODULES} == {"module"}
+    assert {metric.axis for metric in OF_PARAMETERS} == {"parameter"}
 
 
 def test_explanations_say_what_the_table_says() -> None:

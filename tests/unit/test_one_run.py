@@ -12,7 +12,7 @@ from old_stores import COMMANDS, STORES, unpack
 from report_stores import write_run
 from sonde.config import RunConfig, to_tree, whole_tree
 from sonde.core.errors import SondeError
-from sonde.show.report.assembly import contents
+from sonde.show.report import contents
 from sonde.store import index_writer
 from sonde.store.folder import RunFolder, recipe_key
 from sonde.store.index import INDEX_FOLDER, LINES, read_index

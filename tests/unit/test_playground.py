@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from sonde.cli import app
 from sonde.cli.playground import playground
 from sonde.core.errors import SondeError
-from sonde.show.playground.page import ENGINE, PAGE, RULE_COLOR, render
+from sonde.show.playground import ENGINE, PAGE, RULE_COLOR, render_playground
 
 
 def test_the_command_writes_one_file_and_says_its_size(tmp_path: Path) -> None:
@@ -27,8 +27,8 @@ def test_a_folder_is_refused_with_what_to_type_instead(tmp_path: Path) -> None:
 
 
 def test_the_page_is_the_same_each_time_and_names_nothing_outside_itself() -> None:
-    page = render()
-    assert page == render()
+    page = render_playground()
+    assert page == render_playground()
     addresses = set(re.findall(r"https?://[^\s\"'`]+", page))
     assert addresses == {"http://www.w3.org/2000/svg"}  # a namespace, not a place
     assert not re.search(r"<(script|link|img)[^>]+(src|href)=\"(?!data:)", page)
@@ -41,7 +41,7 @@ def test_every_script_of_a_folder_is_joined_once(folder: str, joined: tuple[str,
 
 
 def test_no_script_ends_the_element_it_stands_in() -> None:
-    page = render()
+    page = render_playground()
     assert len(re.findall(r"</script", page)) == len(re.findall(r"<script", page)) == 3
 
 

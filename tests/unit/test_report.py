@@ -16,8 +16,7 @@ from report_stores import NASTY, NASTY_ID, NASTY_TREE, STUDENT, rename, write_ru
 from sonde.cli.report import report
 from sonde.config import change
 from sonde.core.errors import SondeError
-from sonde.show.report.page import aside, duration, findings_table, lead, overhead
-from sonde.show.report.pictures import pictures
+from sonde.show.report.page import aside, draw_pictures, duration, findings_table, lead, overhead
 from sonde.studies import STUDIES
 
 app = typer.Typer()
@@ -190,13 +189,13 @@ def test_figures_are_inside_the_page_with_caption_and_alternative_text(tmp_path:
     runs = tmp_path / "runs"
     write_study(runs, "audit", seeds=(42,))
     import sonde
-    from sonde.show.report.assembly import contents
-    from sonde.show.report.page import render
+    from sonde.show.report.contents import report_contents
+    from sonde.show.report.page import render_report
 
-    found = contents(sonde.load(runs), source="runs", title="t")
+    found = report_contents(sonde.load(runs), source="runs", title="t")
     (section,) = found.sections
-    drawn = pictures(section.evidence, "audit")
-    page = Page(render(found, {section.anchor: drawn}))
+    drawn = draw_pictures(section.evidence, "audit")
+    page = Page(render_report(found, {section.anchor: drawn}))
     assert len(page.all("img")) == len(drawn.drawn) >= 4
     for image, picture in zip(page.all("img"), drawn.drawn, strict=True):
         assert image["src"] is not None
@@ -210,10 +209,10 @@ def test_a_figure_that_cannot_be_drawn_is_named_with_the_reason(tmp_path: Path) 
     runs = tmp_path / "runs"
     write_study(runs, "audit", seeds=(42,))
     import sonde
-    from sonde.show.report.assembly import contents
+    from sonde.show.report.contents import report_contents
 
-    (section,) = contents(sonde.load(runs), source="runs", title="t").sections
-    skipped = pictures(section.evidence, "snapshots").skipped
+    (section,) = report_contents(sonde.load(runs), source="runs", title="t").sections
+    skipped = draw_pictures(section.evidence, "snapshots").skipped
     assert any("no run" in why for why in skipped.values())
 
 

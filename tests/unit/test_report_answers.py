@@ -3,26 +3,29 @@
 from dataclasses import replace
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 import report_stores
 import sonde
 from report_stores import write_run, write_study
+from sonde.analysis.evidence import Evidence
 from sonde.analysis.explanations import explanations
+from sonde.analysis.runs import by_recipe
 from sonde.config import change
-from sonde.show.report.assembly import contents
+from sonde.show.report.answers import Dots, StudyAnswer
+from sonde.show.report.charts import sweep_of
+from sonde.show.report.contents import ReportContents, Section, report_contents
 from sonde.show.report.page import answers_data
-from sonde.show.report.parts import Answer, Contents
-from sonde.show.report.sweeps import sweep
 from sonde.studies import STUDIES
 
 
-def found(root: Path) -> Contents:
-    return contents(sonde.load(root), source="runs", title="t")
+def found(root: Path) -> ReportContents:
+    return report_contents(sonde.load(root), source="runs", title="t")
 
 
-def answer_of(root: Path) -> Answer:
-    (opening,) = found(root).answers
+def answer_of(root: Path) -> StudyAnswer:
+    (opening,) = found(root).answered
     return opening.answer
 
 
@@ -71,7 +74,7 @@ def test_a_sweep_of_widths_is_labelled_by_width_and_never_under_one_of_them(tmp_
     assert next(iter(table.columns)) == "setting"
     assert "d =" not in table.about
     assert [said.sentence.partition(", ")[0] for said in table.sentences] == ["d = 32", "d = 64", "d = 128"]
-    (opening,) = known.answers
+    (opening,) = known.answered
     assert {dots.label for dots in opening.answer.dots} == {"d = 32", "d = 64", "d = 128"}
     assert "the best of 3 settings is d = " in opening.answer.sentence
     assert known.sweep.keys == ["model.d"]
@@ -84,7 +87,7 @@ def test_runs_of_two_recipes_differ_in_a_key_of_the_sweep_however_many_keys_ther
     digits, parity = (STUDIES[study].configs("quick", [1])[0] for study in ("audit", "rules"))
     write_run(tmp_path, replace(digits, task=parity.task))
     stored = sonde.load(tmp_path)
-    known = sweep(stored.runs, stored.rows)
+    known = sweep_of(stored.runs, by_recipe(stored.runs), stored.rows)
     levels = set(zip(*(known.columns[key] for key in known.keys), strict=True))
     assert len(levels) == len(known.runs), "with one seed every run has a recipe of its own"
     assert {"digits", "parity"} <= set(known.levels["task"])
@@ -131,8 +134,12 @@ def test_every_word_of_the_glossary_is_what_sonde_explain_says(tmp_path: Path) -
 
 
 def test_an_undefined_value_of_an_answer_is_null_and_never_a_number() -> None:
-    from sonde.show.report.parts import Dots, Opening
-
-    told = Answer(sentence="s", sure="n = 1", dots=[Dots(label="a", style="bp", values={1: float("nan")})], axis="x")
-    (data,) = answers_data([Opening(id="a", answer=told, about="", more="audit")])
+    told = StudyAnswer(
+        sentence="s", sure="n = 1", dots=[Dots(label="a", style="bp", values={1: float("nan")})], axis="x"
+    )
+    nothing = Evidence(pl.DataFrame(), pl.DataFrame(), "runs")
+    section = Section(
+        study="s", scale="quick", question="q", anchor="a", answer=told, evidence=nothing, expected=1, drawn_as="s"
+    )
+    (data,) = answers_data([section])
     assert data["dots"][0]["values"] == [(1, None)]

@@ -3,6 +3,8 @@
 import copy
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import polars as pl
@@ -14,11 +16,15 @@ from conftest import Sonde
 from sonde.metrics.rows import WATCHED
 from sonde.observe.watch import watch
 from sonde.show.report import watched as reporting
-from sonde.show.report.watched import WatchedPart, sampled, watched_data
+from sonde.show.report.watched import WatchedSection, sampled_steps, watched_data
+from sonde.store.journal import Journal
+from sonde.store.run import Run
+from sonde.store.schemas import Manifest
+from stores import some_rows
 from watch_programs import Transformer, tokens
 
 
-def part(rows: list[tuple[object, ...]]) -> WatchedPart:
+def section(rows: list[tuple[object, ...]]) -> WatchedSection:
     frame = pl.DataFrame(
         [
             ("r", None, step, layer, metric, value, reason is None, reason, 4, module)
@@ -27,16 +33,9 @@ def part(rows: list[tuple[object, ...]]) -> WatchedPart:
         schema=WATCHED,
         orient="row",
     )
-    return WatchedPart(
-        id="r",
-        label="net",
-        about="",
-        state="complete",
-        message=None,
-        remarks=[],
-        types={"a": "Linear"},
-        rows=frame,
-    )
+    run = Run(id="r", config=None, about={"label": "net"}, manifest=Manifest(state="complete"), path=Path("runs/r"))
+    vars(run)["facts"] = {"modules": [{"name": "a", "type": "Linear"}]}
+    return WatchedSection(run=run, rows=frame, about="", remarks=[], findings=None)
 
 
 def test_values_stand_at_their_module_and_step_and_reasons_beside_them() -> None:
@@ -49,30 +48,30 @@ def test_values_stand_at_their_module_and_step_and_reasons_beside_them() -> None
         (0, None, "loss", 0.5, None, None),
         (1, None, "loss", 0.4, None, None),
     ]
-    (run,) = watched_data([part(rows)])["runs"]
+    (run,) = watched_data([section(rows)])["runs"]
     assert run["steps"] == [0, 25]
     assert run["modules"] == [{"name": "a", "type": "Linear"}, {"name": "b", "type": ""}]
     (metric,) = run["of_modules"]
     assert metric["v"] == [[1.0, 1.2346], [2.0, None]]
     assert metric["w"] == [(1, 1, 0)]
-    assert watched_data([part(rows)])["reasons"] == ["it broke"]
+    assert watched_data([section(rows)])["reasons"] == ["it broke"]
     assert run["of_parameters"][0]["v"] == [[5.0, None]]
     assert run["loss"] == {"steps": [0, 1], "v": [0.5, 0.4], "w": []}
 
 
 def test_of_too_many_steps_the_first_ten_and_the_last_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     steps = [*range(10), *range(25, 5000, 25)]
-    kept = sampled(steps, 40)
+    kept = sampled_steps(steps, 40)
     assert 30 < len(kept) <= 40
     assert kept[:10] == list(range(10))
     assert kept[-1] == 4975
-    assert sampled(steps, 1000) == steps
-    assert {len(sampled(steps, most)) <= most for most in range(2, 200)} == {True}
-    grown = sampled([*steps, 5000], 40)
+    assert sampled_steps(steps, 1000) == steps
+    assert {len(sampled_steps(steps, most)) <= most for most in range(2, 200)} == {True}
+    grown = sampled_steps([*steps, 5000], 40)
     assert set(kept) - set(grown) <= {4975}, "a run that grows keeps what it was shown with"
-    monkeypatch.setattr(reporting, "MOST_VALUES", 8 * 20)
+    monkeypatch.setattr(reporting, "MOST_WATCHED_VALUES", 8 * 20)
     rows = [(step, 0, "out_rms", 1.0, None, "a") for step in steps]
-    (run,) = watched_data([part(rows)])["runs"]
+    (run,) = watched_data([section(rows)])["runs"]
     assert 12 < len(run["steps"]) <= 20
     assert run["watched"] == len(steps)
 
@@ -109,3 +108,22 @@ def test_the_report_of_a_watched_run_says_what_was_seen(tmp_path: Path, sonde: S
         "attention_entropy",
     }
     assert len(data["runs"][0]["loss"]["steps"]) == 10
+
+
+def test_a_report_of_watched_runs_imports_no_torch_no_matplotlib_and_no_study(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "runs", "net", {"label": "net", "model": "Net", "parameters": 3}, {"started": "now"})
+    journal.append(some_rows(0), 0)
+    journal.close("complete", 1)
+    code = f"""
+import sys
+from sonde.cli import app
+try:
+    app(["report", "--runs", r"{tmp_path / "runs"}", "--out", r"{tmp_path / "report.html"}", "--no-figures"])
+except SystemExit as ended:
+    assert not ended.code
+imported = {{"torch", "matplotlib", "sonde.studies", "sonde.config"}} & sys.modules.keys()
+assert not imported, imported
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "net" in (tmp_path / "report.html").read_text()

@@ -30,7 +30,7 @@ def of_rules(**changes: object) -> StoredRuns:
         for rule, accuracy in RULES.items()
         for seed in (1, 2, 3)
     )
-    return StoredRuns(store(*runs), "runs")
+    return StoredRuns.of(store(*runs), "runs")
 
 
 def test_the_frame_has_every_row_in_order_beside_what_its_run_was() -> None:
@@ -46,7 +46,7 @@ def test_the_frame_has_every_row_in_order_beside_what_its_run_was() -> None:
 def test_a_notebook_shows_runs_of_several_tasks() -> None:
     trees = [config(seed=1), config(seed=1, task__name="parity")]
     runs = [run(tree, {("test_acc", EPOCHS, None): 0.5}, task_label=tree["task"]["name"]) for tree in trees]
-    shown = StoredRuns(store(*runs), "runs")._repr_html_()
+    shown = StoredRuns.of(store(*runs), "runs")._repr_html_()
     assert shown.count(">task</th>") == 1
     for tree in trees:
         assert f">{tree['task']['name']}</td>" in shown
@@ -58,7 +58,7 @@ def test_the_frame_has_the_keys_in_which_runs_differ_and_no_others() -> None:
         {"model__d": 64, "optimiser__lr": 0.5, "model__out_ln": False, "rule__credit_scale": None},
     ]
     runs = [run(config(seed=1, **change), {("test_acc", EPOCHS, None): 0.5}) for change in changes]
-    frame = StoredRuns(store(*runs), "runs").frame().sort("model.d")
+    frame = StoredRuns.of(store(*runs), "runs").frame().sort("model.d")
     assert frame["model.d"].to_list() == [32, 64]
     assert frame["model.d"].dtype == pl.Int64
     assert frame["optimiser.lr"].to_list() == [1.0, 0.5]
@@ -72,7 +72,7 @@ def test_lists_and_mixed_values_are_text_as_only_takes_it() -> None:
         run(config(seed=1, model__out_ln=value, probes__names=names), {("test_acc", EPOCHS, None): 0.5})
         for value, names in ((True, ["loss"]), ("half", ["loss", "rho"]), (2**70, []))
     ]
-    frame = StoredRuns(store(*runs), "runs").frame()
+    frame = StoredRuns.of(store(*runs), "runs").frame()
     assert set(frame["model.out_ln"]) == {"true", "half", str(2**70)}
     assert set(frame["probes.names"]) == {'["loss"]', '["loss", "rho"]', "[]"}
 
@@ -145,7 +145,7 @@ def test_hostile_names_stay_text_in_everything_a_notebook_shows() -> None:
         run(config(rule, 1, scale=HOSTILE), values, label=HOSTILE, rule_label=HOSTILE, task_label=HOSTILE)
         for rule in ("bp", "dfa")
     ]
-    stored = StoredRuns(store(*runs), HOSTILE)
+    stored = StoredRuns.of(store(*runs), HOSTILE)
     finding = Finding(name="nan_origin", level="certain", modules=(HOSTILE,), evidence=(HOSTILE,), explained_by=HOSTILE)
     shown = [stored, stored.compare(), stored.audit(), Findings([finding]), Rendered(HOSTILE, {"png": b""})]
     for one in shown:
@@ -156,7 +156,7 @@ def test_hostile_names_stay_text_in_everything_a_notebook_shows() -> None:
 
 def test_an_undefined_value_is_said_to_be_undefined() -> None:
     runs = [run(config(), {("test_acc", EPOCHS, None): "the loss is infinite"})]
-    assert ">undefined</td>" in StoredRuns(store(*runs), "runs")._repr_html_()
+    assert ">undefined</td>" in StoredRuns.of(store(*runs), "runs")._repr_html_()
 
 
 def test_a_figure_by_name_is_an_image_with_its_caption() -> None:
@@ -168,7 +168,7 @@ def test_a_figure_by_name_is_an_image_with_its_caption() -> None:
 
 def test_a_figure_of_several_recipes_is_refused_and_only_keeps_one(tmp_path: Path) -> None:
     both = [run(config(seed=1, model__d=d), healthy()) for d in (32, 64)]
-    stored = StoredRuns(store(*both), "runs")
+    stored = StoredRuns.of(store(*both), "runs")
     with pytest.raises(SondeError, match=r"differ in width \(32 and 64\)"):
         stored.figure("accuracy")
     alone = stored.only("model.d=32")

@@ -29,8 +29,8 @@ from sonde.core.atomic import ASIDE, set_aside
 from sonde.core.errors import SondeError, one_line
 from sonde.core.run_ids import digest, run_id
 from sonde.metrics.rows import SCHEMA
-from sonde.show.live.following import Following
-from sonde.show.live.page_state import PageState
+from sonde.show.live.store_follower import StoreFollower
+from sonde.show.live.store_poller import PageState
 from sonde.store import index, index_writer
 from sonde.store.files import checksum, seal
 from sonde.store.folder import RunFolder, parquet, recipe_key
@@ -137,10 +137,10 @@ def test_no_reading_command_runs_what_a_configuration_names(payload: Path, tmp_p
     stored = package.load(root)
     assert stored.frame().height
     assert stored._repr_html_()
-    following, page = Following(root), PageState(str(root), "live")
-    following.look()
-    page.think(following.stored())
-    page.made(following.stored(), following.stamps)
+    follower, page = StoreFollower(root), PageState(str(root), "live")
+    follower.refresh()
+    page.update_findings(follower.stored())
+    page.build(follower.stored(), follower.stamps)
 
 
 def test_a_plugin_is_needed_by_its_name_and_its_content(tmp_path: Path, payload: Path) -> None:

@@ -89,12 +89,11 @@ def _serve(server: "Server", runs: Path, *, open_: bool) -> None:
     Thread(target=server.serve_forever, daemon=True).start()
 
     from sonde.show.live.feed import Feed
-    from sonde.show.live.page_state import PageState
-    from sonde.show.live.store_poller import KeepingUp
+    from sonde.show.live.store_poller import PageState, StorePoller
 
     feed, state = Feed(), PageState(unicode(str(runs)), "What the runs show so far")
     server.ready(state.page, feed)
-    KeepingUp(runs, feed, state).run()
+    StorePoller(runs, feed, state).run()
 
 
 def _open(url: str) -> None:

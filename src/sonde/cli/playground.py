@@ -21,11 +21,11 @@ def playground(
         raise SondeError(f"{out} is a folder: name a file, for example --out {out / 'playground.html'}")
 
     from sonde.core.atomic import sweep
-    from sonde.show.playground.page import render
+    from sonde.show.playground import render_playground
     from sonde.store import files
 
     sweep(files.make_folder(out.parent))
-    page = render().encode()
+    page = render_playground().encode()
     files.write(out, page)
     if not quiet:
         print(f"{out}: {len(page) / 1e3:.0f} kB; open it in a browser")

@@ -36,9 +36,8 @@ def report(
     from sonde.cli.terminal import count
     from sonde.core.atomic import sweep
     from sonde.show.figures import figures_of
-    from sonde.show.report.assembly import contents
-    from sonde.show.report.page import render
-    from sonde.show.report.pictures import Pictures, pictures
+    from sonde.show.report.contents import report_contents
+    from sonde.show.report.page import Pictures, draw_pictures, render_report
     from sonde.store import files
     from sonde.store.load import load
     from sonde.store.run import without_machines
@@ -50,18 +49,18 @@ def report(
     source = unicode(str(runs))
     if not with_provenance:
         stored, source = without_machines(stored), unicode(runs.name) if isinstance(runs, Path) else source
-    found = contents(stored, source=source, title=title)
+    found = report_contents(stored, source=source, title=title)
     drawn = {}
     total = sum(len(figures_of(section.drawn_as)) for section in found.sections)
     done = itertools.count()
     with count("drawing figures", quiet=quiet) as on_progress:
         for section in found.sections:
             drawn[section.anchor] = (
-                pictures(section.evidence, section.drawn_as, lambda: on_progress(next(done), total))
+                draw_pictures(section.evidence, section.drawn_as, lambda: on_progress(next(done), total))
                 if figures
-                else Pictures([], {})
+                else Pictures()
             )
-    page = render(found, drawn).encode()
+    page = render_report(found, drawn).encode()
     files.write(out, page)
     if quiet:
         return

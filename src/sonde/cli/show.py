@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sonde.cli.options import Json, RunsFolder
+from sonde.store.status import RunStatus
 
 if TYPE_CHECKING:
     from sonde.store.run import Runs
-    from sonde.store.status import RunStatus
 
 OF_WATCHED = ("loss", "nonfinite")
 
@@ -38,7 +38,7 @@ def show(runs: RunsFolder = Path("runs"), json: Json = False) -> None:
 def describe(stored: "Runs") -> list[dict[str, Any]]:
     """What a program wants to know of each run; undefined metrics are NaN here."""
     from sonde.analysis.frame import last_metrics
-    from sonde.show.report.runs import place_of
+    from sonde.show.report.runs import session_machine
 
     metrics = last_metrics(stored)
     return [
@@ -53,7 +53,7 @@ def describe(stored: "Runs") -> list[dict[str, Any]]:
             "state": run.status.state,
             "message": run.status.why,
             "sessions": [
-                {key: session.get(key) for key in ("from_epoch", "started")} | {"where": place_of(session)}
+                {key: session.get(key) for key in ("from_epoch", "started")} | {"where": session_machine(session)}
                 for session in run.manifest.sessions
             ],
             "metrics": metrics[run.id],
@@ -68,7 +68,7 @@ def print_runs(stored: "Runs", title: str) -> None:
     """
     from sonde.analysis.frame import OVERVIEW_METRICS, last_metrics, last_value, untold
     from sonde.cli.terminal import fits, print_table
-    from sonde.show.report.runs import start
+    from sonde.show.report.runs import session_start
 
     if not stored.runs:
         print(title)
@@ -81,7 +81,7 @@ def print_runs(stored: "Runs", title: str) -> None:
     columns |= dict.fromkeys(keys, "right")
     columns |= {"seed": "right", "epochs": "right", "state": "left"}
     columns |= dict.fromkeys(names, "right")
-    resumed = {run.id: ", ".join(map(start, run.manifest.sessions[1:])) for run in stored.runs}
+    resumed = {run.id: ", ".join(map(session_start, run.manifest.sessions[1:])) for run in stored.runs}
     if any(resumed.values()):
         columns["sessions"] = "left"
     rows = [
@@ -110,9 +110,9 @@ def print_runs(stored: "Runs", title: str) -> None:
         print(line)
 
 
-def _remarks(statuses: "Iterable[RunStatus]") -> list[str]:
+def _remarks(standings: "Iterable[RunStatus]") -> list[str]:
     """What there is to say of runs that nobody works on, or that do not advance."""
-    counted = Counter(known for known in statuses if known.why and known.state in ("stalled", "interrupted"))
+    counted = Counter(known for known in standings if known.why and known.state in ("stalled", "interrupted"))
     return [f"{many} run{'s' * (many != 1)} {known.words}" for known, many in counted.items()]
 
 

@@ -1,8 +1,9 @@
-"""A store as a program or a notebook has it: rows, a frame, comparisons, the audit, figures by name."""
+"""A store in a program or a notebook: rows, a frame, comparisons, the audit, figures by name."""
 
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import polars as pl
 
@@ -12,8 +13,8 @@ from sonde.analysis.runs import choices, complete, evidence_lines, keep, refuse_
 from sonde.core import html_parts
 from sonde.core.errors import SondeError, installation, pick, unicode
 from sonde.store.files import Place
-from sonde.store.load import load as read
-from sonde.store.run import Run, Runs
+from sonde.store.load import load as read_store
+from sonde.store.run import Runs
 
 if TYPE_CHECKING:
     import pandas
@@ -27,50 +28,33 @@ MOST_LINES = 100  # of runs that a notebook shows
 
 
 @dataclass(frozen=True, repr=False)
-class StoredRuns:
-    """What `sonde.load` returns."""
+class StoredRuns(Runs):
+    """What `sonde.load` returns.
 
-    store: Runs
-    source: str  # where it was read
+    `rows` has one measurement a row, with a column `module` where runs were watched.  `runs` are the runs that Sonde
+    trained, `watched` those of other loops, and `broken` those that cannot be read: id → why.  `configs` has the
+    complete configuration of each trained run; `stored[id]` is a trained run, and `len(stored)` counts them.
+    """
 
-    @property
-    def rows(self) -> pl.DataFrame:
-        """One measurement a row; with a column `module` where runs were watched."""
-        return self.store.rows
+    source: str = "runs"  # where it was read
 
-    @property
-    def runs(self) -> list[Run]:
-        """The runs that Sonde trained."""
-        return self.store.runs
-
-    @property
-    def watched(self) -> list[Run]:
-        """The runs of other loops."""
-        return self.store.watched
+    @classmethod
+    def of(cls, runs: Runs, source: str) -> "StoredRuns":
+        """The runs of a store that was read at `source`."""
+        return cls(runs.rows, runs.runs, runs.watched, runs.broken, source=source)
 
     @property
-    def broken(self) -> dict[str, str]:
-        """Runs that cannot be read: id → why."""
-        return self.store.broken
-
-    @property
-    def configs(self) -> dict[str, dict[str, Any]]:
-        """Each run's complete configuration."""
-        return self.store.configs
-
-    def __len__(self) -> int:
-        return len(self.store)
-
-    def __getitem__(self, id: str) -> Run:
-        return self.store[id]
+    def store(self) -> Runs:
+        """The runs themselves."""
+        return self
 
     def only(self, *wanted: str) -> "StoredRuns":
         """The runs that have these values, written as for `--only`: `stored.only("task=parity", "model.d=64")`."""
-        return StoredRuns(keep(self.store, choices(wanted)), self.source)
+        return StoredRuns.of(keep(self, choices(wanted)), self.source)
 
     def frame(self) -> pl.DataFrame:
         """Every row beside its run's model, rule, task, seed and state, and each key in which the runs differ."""
-        return frame(self.store)
+        return frame(self)
 
     def to_pandas(self) -> "pandas.DataFrame":
         """The frame for pandas."""
@@ -85,7 +69,7 @@ class StoredRuns:
         """The four questions of `sonde audit`, asked of every run."""
         from sonde.analysis.audit import audit
 
-        return audit(self.store, thresholds)
+        return audit(self, thresholds)
 
     def compare(
         self,
@@ -101,7 +85,7 @@ class StoredRuns:
         from sonde.analysis.comparison import compare
 
         return compare(
-            self.store,
+            self,
             factor=factor,
             metric=metric,
             layer=layer,
@@ -119,7 +103,7 @@ class StoredRuns:
         from sonde.show.figures.render import render_figure
 
         spec = pick({name: spec for _, name, spec in figures_by_study()} | FIGURES, name, "figure")
-        runs, left_out = complete(self.store)
+        runs, left_out = complete(self)
         refuse_none(runs, left_out)
         ids = [run.id for run in runs]
         evidence = Evidence(self.rows.filter(pl.col("run").is_in(ids)), evidence_lines(runs), self.source)
@@ -132,9 +116,7 @@ class StoredRuns:
         return f"<{self._summary()}, {self.rows.height:,} rows>"
 
     def _summary(self) -> str:
-        states: dict[str, int] = {}
-        for run in self.runs:
-            states[run.status.state] = states.get(run.status.state, 0) + 1
+        states = Counter(run.status.state for run in self.runs)
         said = ", ".join(f"{count} {state}" for state, count in states.items())
         parts = [f"{len(self)} run{'s' * (len(self) != 1)}{f' ({said})' if said else ''}"]
         if self.watched:
@@ -155,7 +137,7 @@ class StoredRuns:
         return "".join(parts)
 
     def _trained(self) -> str:
-        metrics, keys = last_metrics(self.store), untold(self.store)
+        metrics, keys = last_metrics(self), untold(self)
         keys.pop("task", None)  # it has a column of its own
         names = [name for name in OVERVIEW_METRICS if any(name in known for known in metrics.values())]
         columns = {"run": "left", "label": "left", "task": "left"} | dict.fromkeys(keys, "right")
@@ -206,10 +188,10 @@ def load(
 ) -> StoredRuns:
     """Every run of a store.  `load("runs").frame()` has one measurement a row beside its rule, seed and more.
 
-    `metrics` and `of` name the metrics and the runs whose rows are wanted, and `layers=False` leaves out those of
-    single layers; a store of many runs is read the faster for it, and in less memory.  `metrics=()` reads no rows.
-    `where` keeps the rows of which it is true; windows in it are over run and metric.
+    `metrics` and `of` name the metrics and the runs whose rows are read, and `layers=False` leaves out rows of single
+    layers: a large store is then read faster and in less memory.  `metrics=()` reads no rows.  `where` keeps the rows
+    for which it is true; windows in it are over run and metric.
 
-    A run that cannot be read is left out, told and named in `.broken`; it is an error where there is no other.
+    A run that cannot be read is left out, with a notice, and named in `.broken`; if there is no other, it is an error.
     """
-    return StoredRuns(read(root, where, metrics=metrics, layers=layers, of=of), unicode(str(root)))
+    return StoredRuns.of(read_store(root, where, metrics=metrics, layers=layers, of=of), unicode(str(root)))

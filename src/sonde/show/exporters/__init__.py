@@ -13,7 +13,7 @@ Write = Callable[[Runs, Path, Callable[[int, int], None]], list[Path]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layout:
+class ExportLayout:
     """A format: what is written, by which function, and how it is opened."""
 
     what: str
@@ -24,41 +24,41 @@ class Layout:
     run_by_run: bool = False  # each run appears when it is complete; otherwise all of them at once
 
 
-LAYOUTS: dict[str, Layout] = {
-    "csv": Layout(
+LAYOUTS: dict[str, ExportLayout] = {
+    "csv": ExportLayout(
         what="rows.csv, every row beside its run's rule, seed and differing keys, and runs.csv",
-        written_by="tables.write_csv",
+        written_by="own_formats.write_csv",
         opened_with='polars.read_csv("{out}/rows.csv")',
     ),
-    "parquet": Layout(
+    "parquet": ExportLayout(
         what="the same two tables as Parquet",
-        written_by="tables.write_parquet",
+        written_by="own_formats.write_parquet",
         opened_with='polars.read_parquet("{out}/rows.parquet")',
     ),
-    "runs": Layout(
+    "runs": ExportLayout(
         what="the runs that have ended, without weights, host names and command lines: a store to hand round",
-        written_by="store_without_weights.write",
+        written_by="own_formats.write_store",
         opened_with="sonde report --runs {out}",
         alone=True,
         run_by_run=True,
     ),
-    "tensorboard": Layout(
+    "tensorboard": ExportLayout(
         what="an event file for each run, its configuration as hparams",
-        written_by="tensorboard_events.write",
+        written_by="tensorboard_events.write_events",
         opened_with="tensorboard --logdir {out}/tensorboard",
         extra="tensorboard",
         run_by_run=True,
     ),
-    "wandb": Layout(
+    "wandb": ExportLayout(
         what="an offline run of Weights & Biases for each run",
-        written_by="wandb_offline.write",
+        written_by="wandb_offline.write_offline_runs",
         opened_with="wandb sync {out}/wandb/offline-run-*",
         extra="wandb",
         run_by_run=True,
     ),
-    "mlflow": Layout(
+    "mlflow": ExportLayout(
         what="an experiment in a SQLite database of MLflow",
-        written_by="mlflow_database.write",
+        written_by="mlflow_database.write_database",
         opened_with="mlflow ui --backend-store-uri sqlite:///{out}/mlflow.db",
         extra="mlflow",
     ),
@@ -66,7 +66,7 @@ LAYOUTS: dict[str, Layout] = {
 
 
 def writer(name: str) -> Write:
-    """What writes a layout; an error that states the fix where its tool is not installed."""
+    """The function that writes a layout; an error that states the fix where its tool is not installed."""
     layout = pick(LAYOUTS, name, "layout")
     module, function = layout.written_by.split(".")
     try:

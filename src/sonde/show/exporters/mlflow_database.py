@@ -1,11 +1,12 @@
 """An experiment of MLflow in a SQLite database, written through its own client."""
 
 import hashlib
+import itertools
 import logging
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,13 +20,13 @@ from mlflow.entities import Metric, Param, RunTag
 from sonde.analysis.frame import run_settings
 from sonde.core.atomic import set_aside
 from sonde.core.flat_configs import shown
-from sonde.show.exporters.in_turn import UNDEFINED, in_turn, started, steps_of, tags
+from sonde.show.exporters.series import REASON_PREFIX, ExportProgress, runs_with_rows, started, steps_of, tags
 from sonde.store.run import Run, Runs
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
-STATUS = {"complete": "FINISHED", "unfinished": "RUNNING"}
-"""By the state of a run; other states have failed."""
+_STATUS = {"complete": "FINISHED", "unfinished": "RUNNING"}
+"""State of a run → status in MLflow; other states have failed."""
 
 METRICS_A_BATCH = 1000
 OTHERS_A_BATCH = 100
@@ -34,7 +35,7 @@ LONGEST_TEXT = 4000
 _REFUSED = re.compile(r"[^\w .:/-]|//+|(?<=/)\.+(?=/|$)|^[./ ]+|[/. ]+$", re.ASCII)
 
 
-def write(stored: Runs, out: Path, on_progress: Callable[[int, int], None]) -> list[Path]:
+def write_database(stored: Runs, out: Path, on_progress: ExportProgress) -> list[Path]:
     """`mlflow.db` with the experiment `sonde`: a run each, its configuration as parameters, every series a metric."""
     out.mkdir(parents=True, exist_ok=True)
     logging.getLogger("mlflow").setLevel(logging.WARNING)
@@ -43,14 +44,14 @@ def write(stored: Runs, out: Path, on_progress: Callable[[int, int], None]) -> l
         client = MlflowClient(tracking_uri=f"sqlite:///{aside.absolute()}")
         artifacts = (out / "mlartifacts").absolute().as_uri()
         experiment = client.create_experiment("sonde", artifact_location=artifacts)
-        for run, rows in in_turn(stored, on_progress):
+        for run, rows in runs_with_rows(stored, on_progress):
             _write_run(client, experiment, run, rows)
         _close(client)
     return [path]
 
 
 def _write_run(client: Any, experiment: str, run: Run, rows: Any) -> None:
-    when, names, reasons = int(1000 * started(run)), Names(), Reasons()
+    when, names, reasons = int(1000 * started(run)), _Names(), _Reasons()
     made = client.create_run(experiment, start_time=when, run_name=run.id).info.run_id
 
     def metrics() -> Iterator[Metric]:
@@ -61,7 +62,7 @@ def _write_run(client: Any, experiment: str, run: Run, rows: Any) -> None:
                     reasons.add(name, point.reason, step)
                 yield Metric(name, math.nan if point.reason else point.value, when, step)
 
-    parameters = Names()
+    parameters = _Names()
     for batch in _batches(
         (Param(parameters.of(key), shown(v)) for key, v in run_settings(run).items()), OTHERS_A_BATCH
     ):
@@ -70,14 +71,14 @@ def _write_run(client: Any, experiment: str, run: Run, rows: Any) -> None:
         client.log_batch(made, metrics=batch)
     said = {f"sonde.{key}": value for key, value in tags(run).items()}
     said |= {f"sonde.name.{name}": series for name, series in (names.changed | parameters.changed).items()}
-    said |= {f"{UNDEFINED}.{name}": words for name, words in reasons.words().items()}
+    said |= {f"{REASON_PREFIX}.{name}": words for name, words in reasons.words().items()}
     for batch in _batches((RunTag(key, value[:LONGEST_TEXT]) for key, value in said.items()), OTHERS_A_BATCH):
         client.log_batch(made, tags=batch)
-    state = STATUS.get(run.manifest.state, "FAILED")
+    state = _STATUS.get(run.manifest.state, "FAILED")
     client.set_terminated(made, state, when) if state != "RUNNING" else client.update_run(made, state)
 
 
-class Names:
+class _Names:
     """What MLflow allows as a name; two series never get the same one."""
 
     def __init__(self) -> None:
@@ -97,8 +98,8 @@ class Names:
         return self.by_series[series]
 
 
-class Reasons:
-    """Why values are undefined: MLflow has no place for it beside a value, so it is said once for each series."""
+class _Reasons:
+    """Why values are undefined.  MLflow has no field for it beside a value, so each series has one text."""
 
     def __init__(self) -> None:
         self.steps: dict[tuple[str, str], list[int]] = {}  # first, last and how many
@@ -115,17 +116,12 @@ class Reasons:
         return {name: "; ".join(parts) for name, parts in said.items()}
 
 
-def _batches(things: Iterable[T], size: int) -> Iterator[Sequence[T]]:
-    batch: list[T] = []
-    for thing in things:
-        batch.append(thing)
-        if len(batch) == size:
-            yield batch
-            batch = []
-    if batch:
+def _batches(things: Iterable[_T], size: int) -> Iterator[Sequence[_T]]:
+    remaining = iter(things)
+    while batch := list(itertools.islice(remaining, size)):
         yield batch
 
 
 def _close(client: Any) -> None:
-    """Let go of the file, which takes its name when it is whole."""
+    """Close the file, so that it can be renamed when it is complete."""
     client._tracking_client.store.engine.dispose()

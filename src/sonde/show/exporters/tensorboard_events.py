@@ -3,7 +3,7 @@
 The format has doubles too, but TensorBoard's data server shows none of them.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +20,28 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 from sonde.analysis.frame import run_settings
 from sonde.core.atomic import set_aside, sweep
 from sonde.core.flat_configs import shown
-from sonde.show.exporters.in_turn import UNDEFINED, Point, in_turn, started, steps_of, tags
+from sonde.show.exporters.series import (
+    REASON_PREFIX,
+    ExportProgress,
+    Point,
+    runs_with_rows,
+    started,
+    steps_of,
+    tags,
+)
 from sonde.store.run import Run, Runs
 
-SMALLEST, LARGEST = 2.0**-126, (2 - 2.0**-23) * 2.0**127  # normal numbers of 32 bits
-STATUS = {"complete": api_pb2.STATUS_SUCCESS, "unfinished": api_pb2.STATUS_RUNNING}
-"""Of a session by the state of its run; other states are failures."""
+_SMALLEST, _LARGEST = 2.0**-126, (2 - 2.0**-23) * 2.0**127  # normal numbers of 32 bits
+_STATUS = {"complete": api_pb2.STATUS_SUCCESS, "unfinished": api_pb2.STATUS_RUNNING}
+"""State of a run → status of its session; other states are failures."""
 
 
-def write(stored: Runs, out: Path, on_progress: Callable[[int, int], None]) -> list[Path]:
+def write_events(stored: Runs, out: Path, on_progress: ExportProgress) -> list[Path]:
     """A folder for each run, `tensorboard/RUN`, with one event file."""
     paths = []
     for before in (out / "tensorboard").glob("*"):
         sweep(before)
-    for run, rows in in_turn(stored, on_progress):
+    for run, rows in runs_with_rows(stored, on_progress):
         folder = out / "tensorboard" / run.id
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"events.out.tfevents.{int(started(run)):010d}.sonde"
@@ -56,19 +64,19 @@ def _events(run: Run, rows: Any) -> Iterator[Event]:
     for step, _, points in steps_of(rows):
         yield Event(step=step, summary=Summary(value=[_value(point, described) for point in points]))
     end = plugin_data_pb2.SessionEndInfo(
-        status=STATUS.get(run.manifest.state, api_pb2.STATUS_FAILURE), end_time_secs=started(run)
+        status=_STATUS.get(run.manifest.state, api_pb2.STATUS_FAILURE), end_time_secs=started(run)
     )
     yield _session(hparams.SESSION_END_INFO_TAG, session_end_info=end)
 
 
 def _value(point: Point, described: set[str]) -> Any:
-    """A scalar, or the reason why there is none; what a series is, is said once."""
+    """A scalar, or the reason why there is none; metadata of a series is written once."""
     reason = point.reason or _misfit(point.value)
     if reason is None:
         tag, plugin, kind = point.series, scalar, DATA_CLASS_SCALAR
         value = Summary.Value(tag=tag, simple_value=point.value)
     else:
-        tag, plugin, kind = f"{UNDEFINED}/{point.series}", text, DATA_CLASS_TENSOR
+        tag, plugin, kind = f"{REASON_PREFIX}/{point.series}", text, DATA_CLASS_TENSOR
         value = Summary.Value(tag=tag, tensor=TensorProto(dtype=DT_STRING, string_val=[reason.encode()]))
     if tag not in described:
         described.add(tag)
@@ -78,8 +86,8 @@ def _value(point: Point, described: set[str]) -> Any:
 
 
 def _misfit(value: float) -> str | None:
-    """That 32 bits would make 0 or ∞ of a number, or little more than its exponent."""
-    if value == 0 or SMALLEST <= abs(value) <= LARGEST:
+    """Why 32 bits cannot hold a number: they would make it 0, ∞ or subnormal.  None where they can."""
+    if value == 0 or _SMALLEST <= abs(value) <= _LARGEST:
         return None
     return f"{value!r} does not fit into the 32 bits of TensorBoard's scalars"
 

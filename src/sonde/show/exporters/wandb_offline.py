@@ -2,22 +2,30 @@
 
 import hashlib
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import wandb
 
 from sonde.core.atomic import ASIDE, aside_mark
 from sonde.core.errors import SondeError
-from sonde.show.exporters.in_turn import UNDEFINED, Point, in_turn, steps_of, tags
-from sonde.store.run import Runs
+from sonde.show.exporters.series import (
+    REASON_PREFIX,
+    ExportProgress,
+    Point,
+    runs_with_rows,
+    steps_of,
+    tags,
+)
+from sonde.store.run import Run, Runs
 
-REFUSED = set("/\\#?%:;,'\"")  # signs that an id of W&B has not
+_REFUSED = set("/\\#?%:;,'\"")  # characters that W&B refuses in an id
 LONGEST_ID = 64
 PROJECT = "sonde"
 
 
-def write(stored: Runs, out: Path, on_progress: Callable[[int, int], None]) -> list[Path]:
+def write_offline_runs(stored: Runs, out: Path, on_progress: ExportProgress) -> list[Path]:
     """A folder for each run, `wandb/offline-run-…`, in place once it is complete.
 
     A run keeps its id, so what is synced twice is one run.
@@ -28,19 +36,16 @@ def write(stored: Runs, out: Path, on_progress: Callable[[int, int], None]) -> l
         return [path.replace(done / path.name) for path in _offline_runs(stored, Path(aside), on_progress)]
 
 
-def _offline_runs(stored: Runs, aside: Path, on_progress: Callable[[int, int], None]) -> Iterator[Path]:
+def _offline_runs(stored: Runs, aside: Path, on_progress: ExportProgress) -> Iterator[Path]:
     """The folders as the package writes them, each complete when it is handed out."""
-    for run, rows in in_turn(stored, on_progress):
-        config = run.about if run.is_watched else run.complete_config
+    for run, rows in runs_with_rows(stored, on_progress):
         log = wandb.init(
             project=PROJECT,
             dir=aside,
-            id=run.id
-            if len(run.id) <= LONGEST_ID and not REFUSED & set(run.id)
-            else hashlib.sha256(run.id.encode()).hexdigest()[:LONGEST_ID],
+            id=_id(run.id),
             name=run.id,
             job_type="watched" if run.is_watched else "trained",
-            config={**config, "sonde": tags(run)},
+            config={**_config(run), "sonde": tags(run)},
             settings=_settings(),
         )
         try:
@@ -51,13 +56,23 @@ def _offline_runs(stored: Runs, aside: Path, on_progress: Callable[[int, int], N
         yield Path(log.settings.sync_dir)
 
 
+def _id(run: str) -> str:
+    """The run's id, or a hash of it where W&B would refuse it."""
+    allowed = len(run) <= LONGEST_ID and not _REFUSED & set(run)
+    return run if allowed else hashlib.sha256(run.encode()).hexdigest()[:LONGEST_ID]
+
+
+def _config(run: Run) -> dict[str, Any]:
+    return run.about if run.is_watched else run.complete_config
+
+
 def _line(run: str, step: int, epoch: int | None, points: Sequence[Point]) -> dict[str, float | str]:
-    """All that was measured at one step; in the place of an undefined value stands its reason, under another name."""
+    """All that was measured at one step; an undefined value is replaced by its reason, under another name."""
     line: dict[str, float | str] = {} if epoch is None else {"epoch": epoch}
     for point in points:
-        name = _name(point.series if point.reason is None else f"{UNDEFINED}/{point.series}")
+        name = _name(point.series if point.reason is None else f"{REASON_PREFIX}/{point.series}")
         if name in line:
-            raise SondeError(f"{run} has several values of {name} at step {step}, of which W&B keeps one: use csv")
+            raise SondeError(f"{run} has several values of {name} at step {step}, and W&B keeps only one: use csv")
         line[name] = point.value if point.reason is None else point.reason
     return line
 

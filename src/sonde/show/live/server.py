@@ -1,7 +1,7 @@
-"""Serve the page to this machine and to nobody else.
+"""Serve the page to this machine only.
 
-It listens on 127.0.0.1.  Whoever asks has to know the token, and to ask for this very host and port: a page of
-somewhere else, whose name was made to mean 127.0.0.1, asks for another.
+The server listens on 127.0.0.1.  A request must have the token and name this host and port.  The second check stops
+DNS rebinding: a foreign page whose name resolves to 127.0.0.1 sends another host.
 """
 
 import hmac
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from sonde.show.live.feed import Feed
 
 HOST = "127.0.0.1"
-QUIET = 5.0  # seconds after which a stream says that it is there
+KEEP_ALIVE = 5.0  # seconds without an event after which a stream sends a comment
 PATIENCE = 10.0  # seconds in which a request has to be complete
-UNREAD = 30.0  # seconds for which a page may leave what it is sent unread
+UNREAD = 30.0  # seconds after which a page that does not read is disconnected
 MOST_CONNECTIONS = 64
 FULL = b"HTTP/1.0 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n"
-RETRY = 500  # milliseconds after which a page that lost the server asks again
+RETRY = 500  # milliseconds after which a page that lost the server reconnects
 
 HEADERS = {
     "Cache-Control": "no-store",
@@ -37,7 +37,7 @@ HEADERS = {
 
 
 class Server(ThreadingHTTPServer):
-    """Waits for `ready` before it answers, so that its address is known at once."""
+    """Listens at once, so that its address is known, and answers after `ready` was called."""
 
     daemon_threads = True
     request_queue_size = 64
@@ -56,21 +56,25 @@ class Server(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
+        """The address of the page, with the token."""
         return f"http://{HOST}:{self.server_port}/{self.token}/"
 
     @property
     def hosts(self) -> tuple[str, str]:
+        """The hosts that a request may name."""
         return f"{HOST}:{self.server_port}", f"localhost:{self.server_port}"
 
     def ready(self, page: str, feed: "Feed") -> None:
+        """Start to answer requests with this page and this feed."""
         self.page, self.feed = page, feed
         self._ready.set()
 
     def wait(self) -> None:
+        """Block until `ready` was called."""
         self._ready.wait()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """A thread for each connection, up to a limit; who comes then is told to try again."""
+        """Handle each connection in a thread, up to a limit; further ones get status 503."""
         if self._room.acquire(blocking=False):
             super().process_request(request, client_address)
             return
@@ -85,7 +89,7 @@ class Server(ThreadingHTTPServer):
             self._room.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A page that was closed, or reads no more, is no error."""
+        """Ignore pages that were closed or do not read; report everything else."""
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
             super().handle_error(request, client_address)
 
@@ -95,7 +99,7 @@ class _Handler(BaseHTTPRequestHandler):
     server_version, sys_version = "sonde", ""
 
     def handle(self) -> None:
-        """One request; where it is not complete in time, byte by byte or not at all, the connection is closed."""
+        """Handle one request; close the connection if the request is not complete in time."""
         self.patience = threading.Timer(PATIENCE, self._hang_up)
         self.patience.daemon = True
         self.patience.start()
@@ -126,12 +130,12 @@ class _Handler(BaseHTTPRequestHandler):
             self._say(HTTPStatus.NOT_FOUND, "nothing is here: the address ends in a slash after the token")
 
     def _stream(self) -> None:
-        """What changed, as it changes, until the page is closed; a page that comes back says what it knows."""
+        """Send what changes until the page is closed; a page that reconnects names the last event it has."""
         known = self.headers.get("Last-Event-ID")
         self._head(HTTPStatus.OK, "text/event-stream")
         self._write(f"retry: {RETRY}\n\n")
         while True:
-            for sent in self.server.feed.after(known, QUIET):
+            for sent in self.server.feed.after(known, KEEP_ALIVE):
                 known = sent.id
                 self._write(f"id: {sent.id}\nevent: {sent.kind}\ndata: {sent.text}\n\n")
             self._write(":\n\n")

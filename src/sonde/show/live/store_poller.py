@@ -1,57 +1,152 @@
-"""Keep the feed at what the store holds: look, tell the numbers at once, and what follows from them a little later."""
+"""Keep the live page up to date with a store.
+
+The table of runs and the charts are made anew at every change.  Findings, audit and diagnoses take longer: a second
+thread makes them, and the page shows the last ones until they are ready.
+"""
 
 import threading
 import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
+from sonde.analysis.runs import by_recipe
 from sonde.core.errors import SondeError
+from sonde.core.html_parts import asset
+from sonde.metrics.rows import empty
 from sonde.show.live.feed import Feed
-from sonde.show.live.following import Following
-from sonde.show.live.page_state import PageState
+from sonde.show.live.store_follower import StoreFollower
+from sonde.show.report.charts import colours, styled_names
+from sonde.show.report.contents import ReportContents, report_contents
+from sonde.show.report.page import Pictures, page_data, page_parts, render_report, shown_runs
+from sonde.show.report.runs import label_runs
+from sonde.show.report.watched import WatchedSection, packed_run, watched_data, watched_sections
 from sonde.store.listing import tell
+from sonde.store.run import Runs
 
-LOOK, MOST = 0.2, 1.0  # seconds between two looks; ten times what a look takes, but no more than this
-REST = 2.0  # seconds between two thoughts, or three times what a thought takes
+MOST_LIVE_VALUES = 300_000  # of watched runs; of a run with more, steps are left out
+_STATES = ("running", "stalled", "interrupted", "failed", "diverged", "complete", "broken")
+SHORTEST_WAIT, LONGEST_WAIT = 0.2, 1.0  # seconds between two polls: ten times what a poll takes, within these
+FINDINGS_WAIT = 2.0  # seconds between two updates of findings, or three times what an update takes
 
 
-class KeepingUp:
-    """Looks and tells; beside that, thinks."""
+class PageState:
+    """The state of the page: everything it shows, as one JSON object."""
+
+    def __init__(self, source: str, title: str) -> None:
+        self.source, self.title = source, title
+        self._last = self._contents(Runs(empty(), []))
+        self._trouble: str | None = None
+        self.page = render_report(  # before it was sent anything
+            self._last,
+            {},
+            live=True,
+            scripts=[asset("sonde.show.live", "live.js")],
+            styles=[asset("sonde.show.live", "live.css")],
+            allowed=["connect-src 'self'"],
+        )
+        self._reasons: list[str] = []  # of watched runs; indices into it stay valid
+        self._packed: dict[str, tuple[Any, dict[str, Any]]] = {}
+
+    def update_findings(self, stored: Runs) -> None:
+        """Make findings, audit and diagnoses of what is stored; where that fails, the page says so."""
+        try:
+            self._last, self._trouble = self._contents(stored), None
+        except Exception as error:
+            why = f"{type(error).__name__}: {error}".splitlines()[0]
+            self._trouble = f"findings and audit are not up to date ({why})"
+
+    def build(
+        self, stored: Runs, stamps: Mapping[str, str], steps: Mapping[str, int] = MappingProxyType({})
+    ) -> dict[str, Any]:
+        """Everything the page shows, with the last findings; packs only the watched runs whose stamp changed.
+
+        `steps` says how many steps of a watched run were watched, where not all of their rows are in memory.
+        """
+        last = self._last
+        found = {section.run.id: section.findings for section in last.watched}
+        watched = watched_sections(stored, lambda run, rows: found.get(run.id))
+        runs = label_runs(stored.runs, by_recipe(stored.runs))
+        now = replace(last, runs=runs, rows=stored.rows, watched=watched)
+        shown = shown_runs(now)
+        return {
+            **page_data(replace(now, watched=()), shown),
+            "watched": self._watched(watched, stamps, steps),
+            "html": page_parts(now, {section.anchor: Pictures() for section in now.sections}, shown),
+            "colours": colours(styled_names(runs)),
+            "states": _states(stored),
+            "trouble": self._trouble,
+        }
+
+    def _contents(self, stored: Runs) -> ReportContents:
+        return report_contents(stored, source=self.source, title=self.title)
+
+    def _watched(
+        self, sections: Sequence[WatchedSection], stamps: Mapping[str, str], steps: Mapping[str, int]
+    ) -> dict[str, Any]:
+        room = max(1, MOST_LIVE_VALUES // max(1, len(sections)))
+        packed = {}
+        for section in sections:
+            id = section.run.id
+            key = (stamps.get(id), room)
+            known = self._packed.get(id)
+            packed[id] = known if known and known[0] == key else (key, packed_run(section, self._reasons, room))
+        self._packed = packed
+        return watched_data([]) | {
+            "runs": [run | {"watched": steps.get(id, run["watched"])} for id, (_, run) in packed.items()],
+            "reasons": list(self._reasons),
+        }
+
+
+def _states(stored: Runs) -> list[list[Any]]:
+    """How many runs are in each state; states that need attention come first."""
+    counted: Counter[str] = Counter(run.status.state for run in stored.runs)
+    counted.update(run.status.state for run in stored.watched)
+    counted["broken"] = len(stored.broken)
+    return [[state, counted[state]] for state in _STATES if counted[state]]
+
+
+class StorePoller:
+    """Polls a store and publishes the state of the page; makes findings in a second thread."""
 
     def __init__(self, root: Path, feed: Feed, state: PageState) -> None:
         self._feed, self._state = feed, state
-        self._following = Following(root)
-        self._stored = self._following.stored()
-        self._news, self._thought = threading.Event(), threading.Event()
+        self._follower = StoreFollower(root)
+        self._stored = self._follower.stored()
+        self._changed, self._findings_made = threading.Event(), threading.Event()
 
     def run(self) -> None:
-        """Until the process ends."""
-        threading.Thread(target=self._think, daemon=True).start()
+        """Poll until the process ends."""
+        threading.Thread(target=self._make_findings, daemon=True).start()
         while True:
-            looked = LOOK
+            took = SHORTEST_WAIT
             try:
-                looked = self._look()
-            except (OSError, SondeError) as error:  # the next look makes up for it
+                took = self._poll()
+            except (OSError, SondeError) as error:  # the next poll reads what this one missed
                 tell(f"the store cannot be read just now ({error})")
-            self._thought.wait(min(max(LOOK, 10 * looked), MOST))
+            self._findings_made.wait(min(max(SHORTEST_WAIT, 10 * took), LONGEST_WAIT))
 
-    def _look(self) -> float:
-        """How long it took to see that nothing changed; what did change is told."""
+    def _poll(self) -> float:
+        """Publish what changed; the seconds it took to see that nothing did, else 0."""
         began = time.monotonic()
-        changed = self._following.look()
-        looked = 0.0 if changed else time.monotonic() - began
-        if changed or self._thought.is_set() or not self._feed.begun:
-            self._thought.clear()
-            self._stored = self._following.stored()
-            self._feed.publish(self._state.made(self._stored, self._following.stamps, self._following.steps))
+        changed = self._follower.refresh()
+        took = 0.0 if changed else time.monotonic() - began
+        if changed or self._findings_made.is_set() or not self._feed.begun:
+            self._findings_made.clear()
+            self._stored = self._follower.stored()
+            self._feed.publish(self._state.build(self._stored, self._follower.stamps, self._follower.steps))
             if changed:
-                self._news.set()
-        return looked
+                self._changed.set()
+        return took
 
-    def _think(self) -> None:
+    def _make_findings(self) -> None:
         while True:
-            self._news.wait()
-            self._news.clear()
+            self._changed.wait()
+            self._changed.clear()
             began = time.monotonic()
-            self._state.think(self._stored)
-            self._thought.set()
-            time.sleep(max(REST, 3 * (time.monotonic() - began)))
+            self._state.update_findings(self._stored)
+            self._findings_made.set()
+            time.sleep(max(FINDINGS_WAIT, 3 * (time.monotonic() - began)))

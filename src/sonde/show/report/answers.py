@@ -1,37 +1,64 @@
-"""What a study answers, at a glance: a sentence, the values behind it by network or rule, and how sure it is."""
+"""A study's answer in one sentence, the values behind it by network or rule, and how sure it is."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from sonde.analysis import theory
 from sonde.analysis.audit import RecipeAudit, RuleAudit, audit
-from sonde.core import formatting as verdicts
+from sonde.core import formatting
 from sonde.core.formatting import accuracy, listed, number, percent, signed
 from sonde.core.seed_statistics import paired, summarise, t_interval
 from sonde.metrics import TRAINED
-from sonde.show.report.parts import Answer, Dots
 from sonde.store.readings import Readings
 from sonde.store.run import Run
-from sonde.studies.study import Gathered, StudyFinding
+
+if TYPE_CHECKING:
+    from sonde.studies.study import Gathered, StudyFinding
 
 HARDLY = 5.0
-"""Points of BP over frozen blocks: where there are fewer, depth hardly matters, and no rule can show much."""
+"""Points of BP over frozen blocks.  With fewer, depth hardly matters, and no rule can show much."""
 
+ONE_SEED = "n = 1 seed"
 LACKING = "whether depth earns it takes runs with frozen blocks beside them"
 
 MOST_LISTED = 5  # names in a sentence
 MOST_SETTINGS = 12  # lines of a chart
 
 
-def answer(study: str, gathered: Gathered, findings: Sequence[StudyFinding]) -> Answer | None:
+@dataclass(frozen=True, kw_only=True)
+class Dots:
+    """One network or rule: a value for every seed, and what is said beside them."""
+
+    label: str
+    style: str  # the rule or model whose colour it has
+    values: Mapping[int, float]  # seed → value; NaN where undefined
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyAnswer:
+    """A sentence, a chart of dots and how sure they are."""
+
+    sentence: str
+    sure: str
+    dots: Sequence[Dots]
+    axis: str  # what the dots are
+    note: str = ""  # what is said beside every row
+    log: bool = False
+    per_cent: bool = False
+    reference: tuple[str, float] | None = None  # a labelled value to compare with
+    beside: Sequence[str] = ()  # sentences about what else the study trained
+
+
+def study_answer(study: str, gathered: "Gathered", findings: Sequence["StudyFinding"]) -> StudyAnswer | None:
     """The study's answer; None where its runs hold none."""
     return ANSWERS.get(study, of_rules)(gathered, findings)
 
 
 # ── which networks learned ──────────────────────────────────────────────────────────────────────────
-def of_networks(gathered: Gathered, findings: Sequence[StudyFinding]) -> Answer | None:
+def of_networks(gathered: "Gathered", findings: Sequence["StudyFinding"]) -> StudyAnswer | None:
     """The loss of every network at its end, beside that of the answer that needs no learning."""
     readings = Readings(gathered.evidence.rows)
     runs = {run["run"]: run for run in gathered.evidence.runs.iter_rows(named=True)}
@@ -52,7 +79,7 @@ def of_networks(gathered: Gathered, findings: Sequence[StudyFinding]) -> Answer 
         return None
     identity = set(gathered.evidence.runs["task"]) == {"identity"}
     first, *others = [*over_depth, _learned(status, len(dots))]
-    return Answer(
+    return StudyAnswer(
         sentence=first,
         sure=_sure_of_losses(dots, status),
         beside=others,
@@ -64,12 +91,12 @@ def of_networks(gathered: Gathered, findings: Sequence[StudyFinding]) -> Answer 
 
 
 def _final_loss(readings: Readings, run: Mapping[str, Any]) -> float:
-    ending = [readings.value(run, "batch_loss", step=step) for step in verdicts.last_steps(run["steps"])]
-    return verdicts.loss_change(readings.value(run, "batch_loss", step=1), ending).final
+    ending = [readings.value(run, "batch_loss", step=step) for step in formatting.last_steps(run["steps"])]
+    return formatting.loss_change(readings.value(run, "batch_loss", step=1), ending).final
 
 
 def _named(network: str, variant: str | None, rule: str | None = None) -> str:
-    with_ = f"{network} with {verdicts.weights(variant)}" if variant else network
+    with_ = f"{network} with {formatting.weights(variant)}" if variant else network
     return ", ".join(part for part in (with_, rule) if part)
 
 
@@ -90,20 +117,20 @@ def _learned(status: Mapping[str, list[tuple[str, float]]], n: int) -> str:
 
 
 def _sure_of_losses(dots: Sequence[Dots], status: Mapping[str, list[tuple[str, float]]]) -> str:
-    n = sorted({len(one.values) for one in dots})
+    seeds = _n_seeds(len(one.values) for one in dots)
     learned = [loss for _, loss in status.get("learned", [])]
     others = [loss for words, some in status.items() if words != "learned" for _, loss in some]
     gap = ""
     if learned and others and 0 < max(learned) < min(others):
         gap = f"; the others end at {number(min(others) / max(learned))} times its loss or more"
         gap = gap if len(learned) == 1 else gap.replace("its loss", "the loss of those that learned")
-    if n == [1]:
-        return f"n = 1 seed each: there is no interval, and another seed may tell otherwise{gap}."
-    return f"n = {_span(n)} seeds each, every one of them a dot{gap}."
+    if seeds == ONE_SEED:
+        return f"{seeds} each: there is no interval, and another seed may tell otherwise{gap}."
+    return f"{seeds} each, every one of them a dot{gap}."
 
 
 # ── which rules train depth ─────────────────────────────────────────────────────────────────────────
-def of_rules(gathered: Gathered, findings: Sequence[StudyFinding]) -> Answer | None:
+def of_rules(gathered: "Gathered", findings: Sequence["StudyFinding"]) -> StudyAnswer | None:
     """Test accuracies by rule beside that of frozen blocks; of several recipes the one in which depth matters most."""
     both = [runs for runs in (gathered.stored, gathered.beside) if runs.runs]
     recipes = [recipe for runs in both for recipe in audit(runs, cache=gathered.judge).recipes]
@@ -116,7 +143,7 @@ def of_rules(gathered: Gathered, findings: Sequence[StudyFinding]) -> Answer | N
     return replace(first, beside=beside)
 
 
-def of_recipe(recipe: RecipeAudit, runs: Mapping[str, Run]) -> Answer | None:
+def of_recipe(recipe: RecipeAudit, runs: Mapping[str, Run]) -> StudyAnswer | None:
     """Of the rules that were run with one recipe; None where none of them has an accuracy."""
     rules = [rule for rule in recipe.rules if rule.runs and rule.scalar("test_acc").n]
     if not rules:
@@ -124,10 +151,10 @@ def of_recipe(recipe: RecipeAudit, runs: Mapping[str, Run]) -> Answer | None:
     about = runs[rules[0].ids[0]].about
     where = f"With {about['label']} on {about['task_label']}"
     frozen = next((rule for rule in rules if rule.rule == "frozen"), None)
-    judged = [rule for rule in rules if rule.margin.asked and rule.margin.points.n]
+    compared = [rule for rule in rules if rule.margin.asked and rule.margin.points.n]
     ordered = sorted(rules, key=lambda rule: -rule.scalar("test_acc").mean)
-    sentence, sure = _depth(where, judged) if judged else _ranking(where, ordered)
-    return Answer(
+    sentence, sure = _depth(where, compared) if compared else _ranking(where, ordered)
+    return StudyAnswer(
         sentence=sentence,
         sure=sure,
         dots=[
@@ -135,18 +162,18 @@ def of_recipe(recipe: RecipeAudit, runs: Mapping[str, Run]) -> Answer | None:
                 label=rule.label,
                 style=rule.rule,
                 values=_accuracies(rule),
-                note=_note(rule, bool(judged)),
+                note=_note(rule, bool(compared)),
             )
             for rule in ordered
         ],
         axis=TRAINED["test_acc"].label,
-        note="points over frozen [95 % interval]" if judged else "",
+        note="points over frozen [95 % interval]" if compared else "",
         per_cent=True,
-        reference=("frozen blocks", frozen.scalar("test_acc").mean) if frozen and judged else None,
+        reference=("frozen blocks", frozen.scalar("test_acc").mean) if frozen and compared else None,
     )
 
 
-def of_settings(recipes: Sequence[RecipeAudit], names: Sequence[str], runs: Mapping[str, Run]) -> Answer | None:
+def of_settings(recipes: Sequence[RecipeAudit], names: Sequence[str], runs: Mapping[str, Run]) -> StudyAnswer | None:
     """Of recipes that differ in some keys: the most accurate, each called by what differs."""
     several = len({rule.label for recipe in recipes for rule in recipe.rules}) > 1
     found = [
@@ -161,15 +188,14 @@ def of_settings(recipes: Sequence[RecipeAudit], names: Sequence[str], runs: Mapp
     about = runs[found[0][1].ids[0]].about
     (best, first), (worst, last) = found[0], found[-1]
     shown = found[:MOST_SETTINGS]
-    n = sorted({rule.scalar("test_acc").n for _, rule in found})
     sentence = f"On {about['task_label']} the best of {len(found)} settings is {best}: {_accuracy(first)}"
     sentence += f"; the last is {worst}: {_accuracy(last)}." if len(found) > 1 else "."
-    sure = f"n = {_span(n)} seed{'s' * (n != [1])} each"
+    sure = f"{_n_seeds(rule.scalar('test_acc').n for _, rule in found)} each"
     if len(found) > 1:
         sure += f"; {best} over {found[1][0]}: {_difference(first, found[1][1])}"
     if len(shown) < len(found):
         sure += f". The chart has the first {len(shown)}; the sweep below has all"
-    return Answer(
+    return StudyAnswer(
         sentence=sentence,
         sure=f"{sure}.",
         dots=[
@@ -204,8 +230,8 @@ def _gain(recipe: RecipeAudit) -> float:
     return -math.inf if math.isnan(bp) else bp
 
 
-def _note(rule: RuleAudit, judged: bool) -> str:
-    if not judged:
+def _note(rule: RuleAudit, compared: bool) -> str:
+    if not compared:
         return _accuracy(rule)
     if rule.rule == "frozen":
         return "baseline"
@@ -247,9 +273,8 @@ def _with_points(rules: Sequence[RuleAudit]) -> str:
 
 
 def _sure_of_points(rules: Sequence[RuleAudit], undecided: Sequence[RuleAudit]) -> str:
-    n = sorted({rule.margin.points.n for rule in rules})
-    seeds = f"n = {_span(n)} seed{'s' * (n != [1])}"
-    if n == [1]:
+    seeds = _n_seeds(rule.margin.points.n for rule in rules)
+    if seeds == ONE_SEED:
         return f"{seeds}: there is no interval, so nothing is decided; two seeds or more decide."
     confidence = f"{100 * rules[0].thresholds.confidence:g} %"
     decided = f"{seeds}. A rule counts where the {confidence} interval of its points over frozen blocks excludes 0"
@@ -268,8 +293,7 @@ def _ranking(where: str, ordered: Sequence[RuleAudit]) -> tuple[str, str]:
         return f"{rule.label} reaches {accuracy(rule.scalar('test_acc').mean)}"
 
     first, *rest = ordered
-    n = sorted({rule.scalar("test_acc").n for rule in ordered})
-    seeds = f"n = {_span(n)} seed{'s' * (n != [1])}"
+    seeds = _n_seeds(rule.scalar("test_acc").n for rule in ordered)
     if not rest:
         return (
             f"{where} {said(first)}.",
@@ -287,7 +311,7 @@ def _spread(rule: RuleAudit) -> str:
 
 
 # ── what became of stream and gradient ──────────────────────────────────────────────────────────────
-def of_streams(gathered: Gathered, findings: Sequence[StudyFinding]) -> Answer | None:
+def of_streams(gathered: "Gathered", findings: Sequence["StudyFinding"]) -> StudyAnswer | None:
     """How much the residual stream grew in every network under every rule."""
     readings = Readings(gathered.evidence.rows)
     runs = {run["run"]: run for run in gathered.evidence.runs.iter_rows(named=True)}
@@ -300,27 +324,30 @@ def of_streams(gathered: Gathered, findings: Sequence[StudyFinding]) -> Answer |
         dots.append(Dots(label=name, style=finding.numbers["rule"], values=values))
     if not dots:
         return None
-    grown = [one.label for one in dots if summarise(one.values.values()).mean > verdicts.STREAM_GREW]
-    n = sorted({len(one.values) for one in dots})
-    return Answer(
+    grown = [one.label for one in dots if summarise(one.values.values()).mean > formatting.STREAM_GREW]
+    return StudyAnswer(
         sentence=(
-            f"‖h_L‖ grows more than {verdicts.STREAM_GREW:g} times in {len(grown)} of {len(dots)} networks and rules"
+            f"‖h_L‖ grows more than {formatting.STREAM_GREW:g} times in {len(grown)} of {len(dots)} networks and rules"
             + (f" ({listed(grown, MOST_LISTED)})" if grown else "")
             + "."
         ),
-        sure=f"n = {_span(n)} seed{'s' * (n != [1])} each, every one of them a dot; the limits are of their means.",
+        sure=f"{_n_seeds(len(one.values) for one in dots)} each, each seed a dot; the limits are of their means.",
         dots=dots,
         axis="‖h_L‖ after training ÷ init, log scale",
         log=True,
-        reference=(f"{verdicts.STREAM_GREW:g} times", verdicts.STREAM_GREW),
+        reference=(f"{formatting.STREAM_GREW:g} times", formatting.STREAM_GREW),
     )
 
 
-def _span(numbers: Sequence[int]) -> str:
-    return str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]}–{numbers[-1]}"
+def _n_seeds(counts: Iterable[int]) -> str:
+    """How many seeds there are: `n = 3 seeds`, or `n = 2–5 seeds` where the counts differ."""
+    known = sorted(set(counts))
+    if known == [1]:
+        return ONE_SEED
+    return f"n = {known[0]} seeds" if len(known) == 1 else f"n = {known[0]}–{known[-1]} seeds"
 
 
-ANSWERS: dict[str, Callable[[Gathered, Sequence[StudyFinding]], Answer | None]] = {
+ANSWERS: "dict[str, Callable[[Gathered, Sequence[StudyFinding]], StudyAnswer | None]]" = {
     "residual": of_networks,
     "snapshots": of_streams,
     "audit": of_rules,

@@ -1,35 +1,30 @@
-"""The audit on the page: a table for every recipe, or for several that were run under one rule each."""
+"""The audit on the page: a table for every recipe; recipes that were run under one rule each share a table."""
 
 from collections.abc import Sequence
 from typing import Any
 
-from sonde.analysis.audit import AuditCache, RecipeAudit, audit
+from sonde.analysis.audit import Audit, RecipeAudit
 from sonde.analysis.audit_text import audit_columns, audit_footnotes, audit_rows, sentence
-from sonde.core.errors import SondeError
 from sonde.core.flat_configs import belongs, differing, shown
-from sonde.show.report.parts import AuditPart, AuditSentence, AuditTable
-from sonde.show.report.runs import network_of
+from sonde.core.formatting import network
+from sonde.show.report.contents import AuditPart, AuditSentence, AuditTable
 from sonde.store.run import Runs
 
 
-def audit_part(stored: Runs, judge: AuditCache) -> AuditPart:
+def audit_part(audited: Audit, stored: Runs) -> AuditPart:
     """Every recipe of the store."""
-    try:
-        found = audit(stored, cache=judge)
-    except SondeError as error:
-        return AuditPart(tables=[], thresholds={}, left_out={}, reason=str(error))
     groups: dict[str, list[RecipeAudit]] = {}
-    for place, recipe in enumerate(found.recipes):
+    for index, recipe in enumerate(audited.recipes):
         alone = repr((audit_columns(recipe), task_of(recipe, stored)))
-        groups.setdefault(alone if len(recipe.rules) == 1 else str(place), []).append(recipe)
+        groups.setdefault(alone if len(recipe.rules) == 1 else str(index), []).append(recipe)
     ordered = sorted(map(_by_value, groups.values()), key=lambda recipes: len(recipes[0].rules) == 1)
     titles = [_title(recipes, stored) for recipes in ordered]
     tables = []
     for recipes, title in zip(ordered, titles, strict=True):
         twins = [group[0] for group, other in zip(ordered, titles, strict=True) if other == title]
-        apart = "" if len(twins) == 1 else labels(twins, stored)[twins.index(recipes[0])]
+        apart = "" if len(twins) == 1 else recipe_labels(twins, stored)[twins.index(recipes[0])]
         tables.append(_table(recipes, title, apart, stored))
-    return AuditPart(tables=tables, thresholds=found.thresholds.words, left_out=found.left_out)
+    return AuditPart(tables=tables, thresholds=audited.thresholds.words, left_out=audited.left_out)
 
 
 def _by_value(recipes: Sequence[RecipeAudit]) -> list[RecipeAudit]:
@@ -43,16 +38,16 @@ def _by_value(recipes: Sequence[RecipeAudit]) -> list[RecipeAudit]:
     return sorted(recipes, key=order)
 
 
-def labels(recipes: Sequence[RecipeAudit], stored: Runs) -> list[str]:
+def recipe_labels(recipes: Sequence[RecipeAudit], stored: Runs) -> list[str]:
     """Each recipe by what tells it from the others: its network, and the keys in which they differ."""
     networks = [network_in(recipe, stored) for recipe in recipes]
     everywhere = [key for key in differing([recipe.recipe for recipe in recipes]) if not belongs(key, "model")]
     found = []
-    for network, recipe in zip(networks, recipes, strict=True):
-        namesakes = [other.recipe for other, name in zip(recipes, networks, strict=True) if name == network]
+    for name, recipe in zip(networks, recipes, strict=True):
+        namesakes = [other.recipe for other, same in zip(recipes, networks, strict=True) if same == name]
         keys = [*(key for key in differing(namesakes) if belongs(key, "model")), *everywhere]
         own = [f"{key.removeprefix('model.')} = {shown(recipe.recipe.get(key, 'absent'))}" for key in keys]
-        found.append(", ".join([*([] if len(set(networks)) == 1 and own else [network]), *own]))
+        found.append(", ".join([*([] if len(set(networks)) == 1 and own else [name]), *own]))
     return found
 
 
@@ -64,7 +59,7 @@ def _title(recipes: Sequence[RecipeAudit], stored: Runs) -> str:
 def _table(recipes: Sequence[RecipeAudit], title: str, apart: str, stored: Runs) -> AuditTable:
     """One recipe, or several with one rule each in one table, every line labelled by what differs."""
     one = len(recipes) == 1
-    names = labels(recipes, stored)
+    names = recipe_labels(recipes, stored)
     said = [
         AuditSentence(
             sentence=sentence(rule) if one else f"{name}, {sentence(rule)}",
@@ -126,8 +121,10 @@ def _shared(recipes: Sequence[RecipeAudit]) -> dict[str, str]:
 
 
 def network_in(recipe: RecipeAudit, stored: Runs) -> str:
-    return network_of(stored[recipe.rules[0].ended[0]])
+    """What the recipe's network is called."""
+    return network(stored[recipe.rules[0].ended[0]].about)
 
 
 def task_of(recipe: RecipeAudit, stored: Runs) -> str:
+    """What the recipe's task is called."""
     return str(stored[recipe.rules[0].ended[0]].about["task_label"])

@@ -1,23 +1,26 @@
-"""What the charts are given: the metrics they offer, and the rows as columns.
+"""What the charts read: the metrics they offer, the rows as columns, and the sweep over keys.
 
-Each value once, with six significant digits; an undefined one with its reason.
+Each value is embedded once, with six significant digits; an undefined one with its reason.
 """
 
 import itertools
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import polars as pl
 
+from sonde.analysis.runs import Recipe
+from sonde.core.flat_configs import differing, shown
 from sonde.metrics import CONTROLS, TRAINED, base_of, label_of
-from sonde.show.figures.style import COLOR, LINE, MARKER, RULE_ORDER
-from sonde.show.report.runs import RunLine
+from sonde.show.report.runs import LabelledRun
+from sonde.store.run import Run
 
-DIGITS = 6
-SYMBOLS = {"o": "circle", "^": "triangle-up", "s": "square", "D": "diamond", "v": "triangle-down", "x": "x"}
+CHART_DIGITS = 6
+_SYMBOLS = {"o": "circle", "^": "triangle-up", "s": "square", "D": "diamond", "v": "triangle-down", "x": "x"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +64,8 @@ def known_metrics(*, layered: bool) -> list[Charted]:
 def offered(whole: Iterable[str], layered: Iterable[str]) -> list[Charted]:
     """The metrics among these names, of the whole network and of its layers: known ones, controls, then others."""
     present = {*whole, *layered}
+    if not present:
+        return []
     network, layers = known_metrics(layered=False), known_metrics(layered=True)
     known = [metric for metric in (*network, *layers) if metric.key in present]
     others = [
@@ -86,32 +91,42 @@ def _others(names: Iterable[str], known: set[str], *, layered: bool) -> list[Cha
     ]
 
 
-def chart_data(rows: pl.DataFrame, runs: Sequence[RunLine]) -> dict[str, Any]:
-    """What the page's script reads; see `series` for how values are packed."""
-    rows = rows.filter(pl.col("run").is_in([run.id for run in runs]))
+def chart_data(rows: pl.DataFrame, runs: Sequence[LabelledRun]) -> dict[str, Any]:
+    """What the page's script reads; see `packed_series` for how values are packed."""
+    ids = [one.run.id for one in runs]
+    rows = rows.filter(pl.col("run").is_in(ids))
     metrics = _metrics(rows)
     families = _families(runs)
     tables = _Tables()
-    packed = series(rows, [run.id for run in runs], [metric.key for metric in metrics], tables)
+    packed = packed_series(rows, ids, [metric.key for metric in metrics], tables)
     return {
-        "digits": DIGITS,
+        "digits": CHART_DIGITS,
         "families": list(families.values()),
-        "runs": [_run(run, families) for run in runs],
+        "runs": [_run(one, families) for one in runs],
         "metrics": [asdict(metric) for metric in metrics],
-        "styles": {name: _style(name) for name in styled(runs)},
+        "styles": {name: _style(name) for name in (styled_names(runs) if runs else ())},
         "series": packed,
         "grids": tables.grids,
         "reasons": tables.reasons,
     }
 
 
-def styled(runs: Iterable[RunLine]) -> list[str]:
-    """The models and rules whose looks the page needs: ours, and the strangers among the runs.
+def styled_names(runs: Iterable[LabelledRun]) -> list[str]:
+    """The models and rules that have a colour: those of Sonde, and the plugins among the runs.
 
-    A name that could not be that of a guest never reaches the style sheet.
+    A name that a plugin cannot have never reaches the style sheet.
     """
-    strangers = (name for run in runs for name in (run.model, run.rule))
-    return list(dict.fromkeys([*COLOR, *(name for name in strangers if re.fullmatch("[A-Za-z][A-Za-z0-9_]*", name))]))
+    from sonde.show.figures.style import COLOR
+
+    used = (one.run.config[part]["name"] for one in runs for part in ("model", "rule"))
+    return list(dict.fromkeys([*COLOR, *(name for name in used if re.fullmatch("[A-Za-z][A-Za-z0-9_]*", name))]))
+
+
+def colours(names: Iterable[str]) -> dict[str, str]:
+    """Model or rule → its colour, as in the figures."""
+    from sonde.show.figures.style import COLOR
+
+    return {name: COLOR[name] for name in names}
 
 
 def as_script(value: Any) -> str:
@@ -122,12 +137,12 @@ def as_script(value: Any) -> str:
     return text
 
 
+@dataclass
 class _Tables:
     """Lists and reasons that many series share."""
 
-    def __init__(self) -> None:
-        self.grids: list[list[int]] = []
-        self.reasons: list[str] = []
+    grids: list[list[int]] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)
 
     def grid(self, numbers: list[int]) -> int:
         return index_in(self.grids, numbers)
@@ -137,32 +152,35 @@ class _Tables:
 
 
 def index_in(table: list[Any], entry: Any) -> int:
-    """Where the table has the entry, which is added if need be."""
+    """The index of the entry in the table; adds it if it is missing."""
     if entry not in table:
         table.append(entry)
     return table.index(entry)
 
 
-def series(rows: pl.DataFrame, runs: Sequence[str], metrics: Sequence[str], tables: _Tables) -> list[dict[str, Any]]:
-    """For every run and metric: r, m their places; e, l the grids of epochs and layers; v the values.
+def packed_series(
+    rows: pl.DataFrame, runs: Sequence[str], metrics: Sequence[str], tables: _Tables
+) -> list[dict[str, Any]]:
+    """For every run and metric: r, m their indices; e, l the grids of epochs and layers; v the values.
 
     v runs over the epochs and, within each, over the layers; null where there is no number.  w says why, as
-    [first place, how many, reason]; what has no reason was not measured.  n is the number of samples,
+    [first index, how many, reason]; a null without a reason was not measured.  n is the number of samples,
     of all values or of each.
     """
     wanted = rows.filter(pl.col("metric").is_in(metrics)).with_columns(
         pl.when(pl.col("defined") & pl.col("value").is_finite())
-        .then(pl.col("value").round_sig_figs(DIGITS))
+        .then(pl.col("value").round_sig_figs(CHART_DIGITS))
         .alias("value"),
         pl.when(~(pl.col("defined") & pl.col("value").is_finite()))
         .then(pl.col("reason").fill_null("no reason was recorded"))
         .alias("reason"),
     )
-    place = {name: index for index, name in enumerate(runs)}, {key: i for i, key in enumerate(metrics)}
+    of_run = {name: index for index, name in enumerate(runs)}
+    of_metric = {key: index for index, key in enumerate(metrics)}
     columns = ("run", "metric", "epoch", "layer", "value", "reason", "samples")
     parts = wanted.select(columns).partition_by("run", "metric", as_dict=True, maintain_order=True, include_key=False)
     return [
-        {"r": place[0][run], "m": place[1][metric], **_pack(part.rows(), tables)}
+        {"r": of_run[run], "m": of_metric[metric], **_pack(part.rows(), tables)}
         for (run, metric), part in parts.items()
     ]
 
@@ -191,7 +209,7 @@ def _pack(lines: Iterable[tuple[Any, ...]], tables: _Tables) -> dict[str, Any]:
 
 
 def _spans(marks: Sequence[int | None]) -> list[tuple[int, int, int]]:
-    """Equal neighbours as (first place, how many, mark)."""
+    """Runs of equal marks as (first index, how many, mark)."""
     found, start = [], 0
     for mark, group in itertools.groupby(marks):
         count = len(list(group))
@@ -206,31 +224,37 @@ def _metrics(rows: pl.DataFrame) -> list[Charted]:
     return offered(*(rows.filter(part)["metric"].unique().to_list() for part in (whole, ~whole)))
 
 
-def _families(runs: Sequence[RunLine]) -> dict[str, dict[str, Any]]:
+def _families(runs: Sequence[LabelledRun]) -> dict[str, dict[str, Any]]:
     """The runs that may be drawn side by side; the largest family first."""
-    groups: dict[str, list[RunLine]] = {}
-    for run in runs:
-        groups.setdefault(run.family, []).append(run)
+    groups: dict[str, list[LabelledRun]] = {}
+    for one in runs:
+        groups.setdefault(one.family, []).append(one)
     families: dict[str, dict[str, Any]] = {}
     for title, members in sorted(groups.items(), key=lambda item: -len(item[1])):
-        rules = {run.rule_label: run.rule for run in members}
-        order = sorted(
-            rules, key=lambda label: RULE_ORDER.index(rules[label]) if rules[label] in RULE_ORDER else len(RULE_ORDER)
-        )
+        rules = {one.rule: one.run.config["rule"]["name"] for one in members}
+        networks = {one.network: one.run.config["model"]["name"] for one in members}
+        order = _in_order_of_legends(rules)
         families[title] = {
             "place": len(families),
             "title": title,
-            "networks": [
-                {"label": label, "style": model} for label, model in {run.network: run.model for run in members}.items()
-            ],
+            "networks": [{"label": label, "style": model} for label, model in networks.items()],
             "rules": [
                 {"label": label, "style": rules[label], "turn": _turn(order[:at], rules, label)}
                 for at, label in enumerate(order)
             ],
-            "seeds": sorted({run.seed for run in members}),
-            "epochs": max(run.epochs for run in members),
+            "seeds": sorted({one.run.config["seed"] for one in members}),
+            "epochs": max(one.run.config["epochs"] for one in members),
         }
     return families
+
+
+def _in_order_of_legends(rules: Mapping[str, str]) -> list[str]:
+    """The labels in the order in which figures list their rules."""
+    from sonde.show.figures.style import RULE_ORDER
+
+    return sorted(
+        rules, key=lambda label: RULE_ORDER.index(rules[label]) if rules[label] in RULE_ORDER else len(RULE_ORDER)
+    )
 
 
 def _turn(before: Sequence[str], rules: Mapping[str, str], label: str) -> int:
@@ -238,20 +262,93 @@ def _turn(before: Sequence[str], rules: Mapping[str, str], label: str) -> int:
     return sum(rules[other] == rules[label] for other in before)
 
 
-def _run(run: RunLine, families: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    family = families[run.family]
+def _run(one: LabelledRun, families: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    family = families[one.family]
     return {
-        "id": run.id,
+        "id": one.run.id,
         "family": family["place"],
-        "network": [network["label"] for network in family["networks"]].index(run.network),
-        "rule": [rule["label"] for rule in family["rules"]].index(run.rule_label),
-        "seed": run.seed,
-        "state": run.state,
-        "depth": run.depth,
+        "network": [network["label"] for network in family["networks"]].index(one.network),
+        "rule": [rule["label"] for rule in family["rules"]].index(one.rule),
+        "seed": one.run.config["seed"],
+        "state": one.run.status.state,
+        "depth": one.run.about["depth"],
     }
 
 
 def _style(name: str) -> dict[str, str]:
+    from sonde.show.figures.style import LINE, MARKER
+
     line: Any = LINE[name]
     dash = "none" if isinstance(line, str) else " ".join(f"{2 * length:g}" for length in line[1])
-    return {"dash": dash, "symbol": SYMBOLS.get(MARKER[name], "circle")}
+    return {"dash": dash, "symbol": _SYMBOLS.get(MARKER[name], "circle")}
+
+
+# ── sweep ───────────────────────────────────────────────────────────────────────────────────────────
+@dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """What differs between runs, and what each measured at its end; lists are in the order of the runs."""
+
+    keys: Sequence[str] = ()
+    levels: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # key → its values: numbers, else words
+    columns: Mapping[str, Sequence[int]] = field(default_factory=dict)  # key → index among its values
+    runs: Sequence[str] = ()
+    seeds: Sequence[int] = ()
+    complete: Sequence[bool] = ()
+    metrics: Sequence[Charted] = ()
+    values: Mapping[str, Sequence[float | None]] = field(default_factory=dict)  # metric → value
+
+
+def sweep_of(runs: Sequence[Run], recipes: Sequence[Recipe], rows: pl.DataFrame) -> Sweep:
+    """Every key but the seed in which the runs differ, the value of each run, and its metrics after its last epoch."""
+    recipe_of = {run.id: index for index, recipe in enumerate(recipes) for run in recipe.runs}
+    order = list(dict.fromkeys(recipe_of[run.id] for run in runs))  # of recipes, by their first run
+    keys = list(differing([recipe.flat for recipe in recipes]))
+    levels: dict[str, list[Any]] = {}
+    columns: dict[str, list[int]] = {}
+    for key in keys:
+        index_of: dict[str, int] = {}  # of each value
+        levels[key] = []
+        of_recipe = {}
+        for recipe in order:
+            flat = recipes[recipe].flat
+            word = shown(flat[key]) if key in flat else "absent"
+            if word not in index_of:
+                index_of[word] = len(index_of)
+                levels[key].append(flat[key] if _is_number(flat.get(key)) else word)
+            of_recipe[recipe] = index_of[word]
+        columns[key] = [of_recipe[recipe_of[run.id]] for run in runs]
+    metrics, values = _ends(runs, rows)
+    return Sweep(
+        keys=keys,
+        levels=levels,
+        columns=columns,
+        runs=[run.id for run in runs],
+        seeds=[run.config["seed"] for run in runs],
+        complete=[run.manifest.state == "complete" for run in runs],
+        metrics=metrics,
+        values=values,
+    )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _ends(runs: Sequence[Run], rows: pl.DataFrame) -> tuple[list[Charted], dict[str, list[float | None]]]:
+    """Metrics of the whole network, and those of layers at the last of them; null where there is no number."""
+    ends = pl.DataFrame(
+        [(run.id, index, run.manifest.epoch) for index, run in enumerate(runs)],
+        schema={"run": pl.String, "index": pl.Int64, "epoch": rows.schema["epoch"]},
+        orient="row",
+    )
+    last = rows.join(ends, on=["run", "epoch"], how="inner")
+    kept = [metric for metric in _metrics(last) if "/" not in metric.key]
+    top = last.filter(
+        pl.col("metric").is_in([metric.key for metric in kept]),
+        pl.col("layer").is_null() | (pl.col("layer") == pl.col("layer").max().over("run", "metric")),
+        pl.col("defined") & pl.col("value").is_finite(),
+    ).with_columns(pl.col("value").round_sig_figs(CHART_DIGITS))
+    values: dict[str, list[float | None]] = {metric.key: [None] * len(runs) for metric in kept}
+    for metric, index, value in top.select("metric", "index", "value").iter_rows():
+        values[metric][index] = value
+    return kept, values

@@ -1,53 +1,101 @@
-"""The page: template, style, script and data in one file that asks the network for nothing."""
+"""The page: template, style, script, data and figures in one file that fetches nothing."""
 
+import base64
+import io
 import math
-from collections.abc import Sequence
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
+from sonde.analysis.evidence import Evidence, NoData
+from sonde.core.errors import SondeError
 from sonde.core.formatting import number
-from sonde.show.figures.style import COLOR
-from sonde.show.report.charts import DIGITS, as_script, chart_data, styled
-from sonde.show.report.inline import asset, colours, joined, policy
-from sonde.show.report.parts import Contents, Opening, Said
-from sonde.show.report.pictures import Pictures
-from sonde.show.report.runs import MOST_NAMED, RunLine, listed, sample
+from sonde.core.html_parts import asset, colour_variables, content_policy, joined_scripts
+from sonde.show.report.charts import CHART_DIGITS, as_script, chart_data, colours, styled_names
+from sonde.show.report.contents import ReportContents, Section
+from sonde.show.report.runs import MOST_NAMED, LabelledRun, comma_list, sample, session_start, session_text
 from sonde.show.report.watched import watched_data
 
+if TYPE_CHECKING:
+    from sonde.show.figures import FigureSpec
+    from sonde.studies.study import StudyFinding
+
 SCRIPTS = (
-    "dom.js",
-    "view.js",
-    "store.js",
-    "lines.js",
-    "axes.js",
-    "draw.js",
-    "hover.js",
-    "files.js",
-    "chart.js",
-    "player.js",
-    "charts.js",
-    "families.js",
-    "sweep.js",
-    "beside.js",
-    "watched.js",
-    "answers.js",
-    "terms.js",
+    *("dom.js", "view.js", "store.js", "lines.js", "axes.js", "draw.js", "hover.js", "files.js", "chart.js"),
+    *("player.js", "charts.js", "families.js", "sweep.js", "beside.js", "watched.js", "answers.js", "terms.js"),
     "page.js",
 )
 """In the order in which they are joined."""
 
-PARTS = ("lede", "findings", "audit", "figures", "runs", "watched_runs")
-"""Templates of what stands inside the elements with `data-part`: made once for a page, or anew for `sonde.show`."""
+PAGE_PARTS = ("lede", "findings", "audit", "figures", "runs", "watched_runs", "glossary")
+"""Templates of what stands inside the elements with `data-part`.  The live page replaces them one by one."""
 
-WORDS = ("network", "weights", "rule", "recipe", "verdict")
-"""Columns of words, set to the left; all others hold numbers."""
+_LEFT_ALIGNED = ("network", "weights", "rule", "recipe", "verdict")
+"""Columns of words; all others hold numbers."""
+
+PIXELS_PER_INCH = 100  # of a figure on the page: crisp on dense screens, legible on others
+PALETTE = 128  # colours of a figure: a third of the bytes, and lines and letters look the same
 
 
-def render(
-    contents: Contents,
+@dataclass(frozen=True, kw_only=True)
+class Picture:
+    """A figure ready to embed."""
+
+    name: str
+    title: str
+    caption: str
+    source: str  # data: URI
+    width: int
+    height: int
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """The figures of a section, and those that could not be drawn, with the reason."""
+
+    drawn: list[Picture] = field(default_factory=list)
+    skipped: dict[str, str] = field(default_factory=dict)  # title → why
+
+
+def draw_pictures(evidence: Evidence, study: str, on_figure: Callable[[], None] = lambda: None) -> Pictures:
+    """Draw every figure of the study, in the order of `FIGURES`; `on_figure` is called before each."""
+    from sonde.show.figures import figures_of
+
+    pictures = Pictures()
+    for name, spec in figures_of(study).items():
+        on_figure()
+        try:
+            pictures.drawn.append(_picture(name, spec, evidence))
+        except (NoData, SondeError) as missing:
+            pictures.skipped[spec.title] = str(missing)
+    return pictures
+
+
+def _picture(name: str, spec: "FigureSpec", evidence: Evidence) -> Picture:
+    from PIL import Image
+
+    from sonde.show.figures.render import DPI, cached_picture
+
+    rendered = cached_picture(spec, evidence)
+    image = Image.open(io.BytesIO(rendered.images["png"])).convert("RGB")
+    buffer = io.BytesIO()
+    image.quantize(PALETTE, dither=Image.Dither.NONE).save(buffer, "PNG", optimize=True)
+    code = base64.b64encode(buffer.getvalue()).decode()
+    return Picture(
+        name=name,
+        title=spec.title,
+        caption=rendered.caption,
+        source=f"data:image/png;base64,{code}",
+        width=round(image.width * PIXELS_PER_INCH / DPI),
+        height=round(image.height * PIXELS_PER_INCH / DPI),
+    )
+
+
+def render_report(
+    contents: ReportContents,
     drawn: dict[str, Pictures],
     *,
     live: bool = False,
@@ -57,72 +105,70 @@ def render(
 ) -> str:
     """The whole page; `drawn` holds the pictures of each section by its anchor.
 
-    A page that is to be refreshed is `live`: it has every section, also those that are empty now.  `scripts` run after
-    its own, in the same scope; `styles` follow its own; `allowed` are more lines of its policy,
+    A `live` page has every section, also those that are empty, and the colours of every model and rule.  `scripts` run
+    after the page's own, in the same scope.  `styles` follow its own.  `allowed` are more directives of its policy,
     like `connect-src 'self'`.
     """
-    shown = _shown(contents)
-    script = joined([*(_asset(name) for name in SCRIPTS), *scripts])
-    style = _asset("report.css") + "".join(styles) + colours({name: COLOR[name] for name in styled(shown)})
+    shown = shown_runs(contents)
+    script = joined_scripts([*map(_asset, SCRIPTS), *scripts])
+    names = styled_names(shown) if shown or live else []
+    style = _asset("report.css") + "".join(styles) + (colour_variables(colours(names)) if names else "")
     return (
         _environment()
         .get_template("report.html")
         .render(
-            **_words(contents, drawn, shown),
+            **_variables(contents, drawn, shown),
             live=live,
-            policy=policy(script, style, *allowed),
+            policy=content_policy(script, style, *allowed),
             style=Markup(style),
             script=Markup(script),
-            data=Markup(as_script(page_data(contents))),
+            data=Markup(as_script(page_data(contents, shown))),
         )
     )
 
 
-def page_data(contents: Contents) -> dict[str, Any]:
-    """The numbers that the page's script draws: what `sonde.show` takes."""
+def shown_runs(contents: ReportContents) -> list[LabelledRun]:
+    """The runs with lines of their own."""
+    return sample(contents.runs, contents.rows.height)
+
+
+def page_data(contents: ReportContents, shown: Sequence[LabelledRun]) -> dict[str, Any]:
+    """The numbers that the page's script draws: what `sonde.show` in the page takes."""
     return {
-        "answers": answers_data(contents.answers),
+        "answers": answers_data(contents.answered),
         "glossary": [asdict(term) for term in contents.glossary],
-        "charts": chart_data(contents.rows, _shown(contents)),
+        "charts": chart_data(contents.rows, shown),
         "sweep": asdict(contents.sweep),
         "watched": watched_data(contents.watched),
     }
 
 
-def answers_data(answers: Sequence[Opening]) -> list[dict[str, Any]]:
-    """What the page's script reads: every answer with its dots, as [seed, value or null]."""
+def page_parts(contents: ReportContents, drawn: dict[str, Pictures], shown: Sequence[LabelledRun]) -> dict[str, str]:
+    """The markup of every part of the page: what `sonde.show` in the page takes as `html`."""
+    environment, variables = _environment(), _variables(contents, drawn, shown)
+    return {part: environment.get_template(f"{part}.html").render(**variables) for part in PAGE_PARTS}
+
+
+def answers_data(sections: Sequence[Section]) -> list[dict[str, Any]]:
+    """Every answer for the page's script, with its dots as [seed, value or null]."""
     return [
         {
-            "id": one.id,
-            "about": one.about,
-            "more": one.more,
-            **asdict(one.answer),
+            "id": f"answer-{section.anchor}",
+            "about": section.about,
+            "more": section.anchor if section.findings else "audit",
+            **asdict(section.answer),
             "dots": [
-                {
-                    "label": dots.label,
-                    "style": dots.style,
-                    "note": dots.note,
-                    "values": [
-                        (seed, float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None)
-                        for seed, value in dots.values.items()
-                    ],
-                }
-                for dots in one.answer.dots
+                {**asdict(dots), "values": [(seed, _rounded(value)) for seed, value in dots.values.items()]}
+                for dots in section.answer.dots
             ],
         }
-        for one in answers
+        for section in sections
+        if section.answer is not None
     ]
 
 
-def page_parts(contents: Contents, drawn: dict[str, Pictures]) -> dict[str, str]:
-    """The words of the page by part, as markup in which names are text: what `sonde.show` takes as `html`."""
-    environment, words = _environment(), _words(contents, drawn, _shown(contents))
-    return {part: environment.get_template(f"{part}.html").render(**words) for part in PARTS}
-
-
-def _shown(contents: Contents) -> list[RunLine]:
-    """The runs with lines of their own."""
-    return sample(contents.runs, contents.rows.height)
+def _rounded(value: float) -> float | None:
+    return float(f"{value:.{CHART_DIGITS}g}") if math.isfinite(value) else None
 
 
 def _environment() -> Environment:
@@ -140,22 +186,24 @@ def _environment() -> Environment:
         "overhead": overhead,
         "duration": duration,
         "aside": aside,
-        "listed": listed,
+        "comma_list": comma_list,
+        "session_start": session_start,
+        "session_text": session_text,
         "zip": zip,
     }
     return environment
 
 
-def _words(contents: Contents, drawn: dict[str, Pictures], shown: Sequence[RunLine]) -> dict[str, Any]:
-    """What the templates speak of."""
+def _variables(contents: ReportContents, drawn: dict[str, Pictures], shown: Sequence[LabelledRun]) -> dict[str, Any]:
+    """The variables of the templates."""
     return {
         "contents": contents,
         "shown": shown,
-        "ids": {run.id for run in shown},
+        "ids": {one.run.id for one in shown},
         "most": None if len(shown) == len(contents.runs) else MOST_NAMED,
         "drawn": drawn,
         "totals": totals(contents.runs),
-        "digits": DIGITS,
+        "digits": CHART_DIGITS,
     }
 
 
@@ -163,14 +211,14 @@ def _asset(name: str) -> str:
     return asset("sonde.show.report", name)
 
 
-def findings_table(findings: Sequence[Said]) -> dict[str, Any] | None:
+def findings_table(findings: Sequence["StudyFinding"]) -> dict[str, Any] | None:
     """The findings that have cells, as headings with their side and lines; None where there are none."""
     tabled = [finding for finding in findings if finding.shown]
     if not tabled:
         return None
     headings = list(dict.fromkeys(heading for finding in tabled for heading in finding.shown))
     return {
-        "columns": {heading: "left" if heading in WORDS else "right" for heading in headings},
+        "columns": {heading: "left" if heading in _LEFT_ALIGNED else "right" for heading in headings},
         "lines": [[finding.shown.get(heading, "–") for heading in headings] for finding in tabled],
     }
 
@@ -203,8 +251,9 @@ def duration(seconds: float | None) -> str:
     return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
 
 
-def totals(runs: Sequence[RunLine]) -> dict[str, Any]:
-    """Over the runs that recorded time in training: the overhead of measuring, with n."""
-    timed = [run for run in runs if run.seconds.get("train", 0.0) > 0]
-    seconds = {part: sum(run.seconds.get(part, 0.0) for run in timed) for part in ("train", "probes")}
-    return {"n": len(timed), "seconds": seconds, "complete": sum(run.state == "complete" for run in runs)}
+def totals(runs: Sequence[LabelledRun]) -> dict[str, Any]:
+    """Seconds in training and in probes, over the n runs that recorded time in training; and how many are complete."""
+    timed = [one.run.manifest.seconds for one in runs if one.run.manifest.seconds.get("train", 0.0) > 0]
+    seconds = {part: sum(known.get(part, 0.0) for known in timed) for part in ("train", "probes")}
+    complete = sum(one.run.status.state == "complete" for one in runs)
+    return {"n": len(timed), "seconds": seconds, "complete": complete}

@@ -1,4 +1,4 @@
-"""Watched runs for the page: what each was, and its rows as columns for the charts."""
+"""Watched runs on the page: what each was, what is wrong with it, and its rows as columns for the charts."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,76 +8,63 @@ import polars as pl
 
 from sonde.analysis.diagnosis.diagnose import diagnose
 from sonde.analysis.diagnosis.run_evidence import describe_nonfinite, evidence_of_watched
-from sonde.core.formatting import listed
 from sonde.metrics import WATCHED, Metric
 from sonde.show.report.charts import index_in
-from sonde.show.report.runs import place_of
+from sonde.show.report.runs import session_machine
 from sonde.store.run import Run, Runs
 
-MOST_VALUES = 1_200_000  # numbers in a page; of a run with more, steps are left out
-FEWEST_STEPS = 12  # of a run that are shown in any case
+MOST_WATCHED_VALUES = 1_200_000  # numbers in a page; of a run with more, steps are left out
+FEWEST_STEPS = 12  # of a run that are always shown
+MOST_LOSSES = 2000
 NAMES_IN_REMARK = 8
-DIGITS = 5
+WATCHED_DIGITS = 5
 
+OF_MODULES = [metric for metric in WATCHED.values() if metric.axis == "module"]
+OF_PARAMETERS = [metric for metric in WATCHED.values() if metric.axis == "parameter"]
 
-MODULES = [metric for metric in WATCHED.values() if metric.axis == "module"]
-PARAMETERS = [metric for metric in WATCHED.values() if metric.axis == "parameter"]
-LOSS = WATCHED["loss"]
+_Findings = Sequence[Mapping[str, Any]] | None  # what a diagnosis found, the most important first; None: not asked yet
+_Diagnose = Callable[[Run, pl.DataFrame], _Findings]
 
 
 @dataclass(frozen=True, kw_only=True)
-class WatchedPart:
-    """One watched run."""
+class WatchedSection:
+    """A watched run, its rows, and what the page says about it."""
 
-    id: str
-    label: str
-    about: str  # in a line
-    state: str
-    message: str | None
-    remarks: Sequence[str]
-    types: Mapping[str, str]  # module → its class
+    run: Run
     rows: pl.DataFrame
-    findings: Sequence[Mapping[str, Any]] | None = None  # what a diagnosis found, the most important first
+    about: str
+    remarks: Sequence[str]
+    findings: _Findings
 
 
-Findings = Sequence[Mapping[str, Any]] | None
-
-
-def diagnosed(run: Run, rows: pl.DataFrame) -> Findings:
+def _diagnosed(run: Run, rows: pl.DataFrame) -> _Findings:
     """What is wrong with a run."""
     return [finding.as_dict() for finding in diagnose(evidence_of_watched(run, rows))]
 
 
-def watched_parts(stored: Runs, findings: Callable[[Run, pl.DataFrame], Findings] = diagnosed) -> list[WatchedPart]:
+def watched_sections(stored: Runs, findings: _Diagnose = _diagnosed) -> list[WatchedSection]:
     """Every watched run, the newest first."""
-    return [
-        _part(run, stored.rows.filter(pl.col("run") == run.id), findings) for run in reversed(_by_time(stored.watched))
-    ]
+    newest_first = sorted(stored.watched, key=lambda run: str(_first_session(run).get("started", "")))[::-1]
+    return [_section(run, stored.rows.filter(pl.col("run") == run.id), findings) for run in newest_first]
 
 
-def _by_time(runs: Sequence[Run]) -> list[Run]:
-    return sorted(runs, key=lambda run: str((run.manifest.sessions or [{}])[0].get("started", "")))
+def _first_session(run: Run) -> Mapping[str, Any]:
+    return (run.manifest.sessions or [{}])[0]
 
 
-def _part(run: Run, rows: pl.DataFrame, findings: Callable[[Run, pl.DataFrame], Findings]) -> WatchedPart:
-    facts = run.facts
-    session = (run.manifest.sessions or [{}])[0]
+def _section(run: Run, rows: pl.DataFrame, findings: _Diagnose) -> WatchedSection:
+    session, about = _first_session(run), run.about
     steps = run.manifest.step if run.manifest.state != "unfinished" else len(rows) and int(str(rows["step"].max()))
-    about = [
-        f"{run.about['model']} with {run.about['parameters']:,} parameters, {steps} steps",
-        " ".join(filter(None, ["begun", session.get("started", "at an unknown time"), place_of(session)])),
+    said = [
+        f"{about['model']} with {about['parameters']:,} parameters, {steps} steps",
+        " ".join(filter(None, ["begun", session.get("started", "at an unknown time"), session_machine(session)])),
+        *([f"values {about['values']}"] if "values" in about else []),
     ]
-    if "values" in run.about:
-        about.append(f"values {run.about['values']}")
-    return WatchedPart(
-        id=run.id,
-        label=run.label,
-        about="; ".join(about) + ".",
-        state=run.status.state,
-        message=run.status.why,
-        remarks=[*_nonfinite(rows), *_remarks(facts)],
-        types={module["name"]: module.get("type", "") for module in facts.get("modules", [])},
+    return WatchedSection(
+        run=run,
         rows=rows,
+        about="; ".join(said) + ".",
+        remarks=[*_nonfinite(rows), *_remarks(run.facts)],
         findings=findings(run, rows),
     )
 
@@ -99,51 +86,59 @@ def _remarks(facts: dict[str, Any]) -> list[str]:
         "Replaced during training": _replaced(facts),
     }
     said |= {reason.capitalize(): [n for n, r in unseen.items() if r == reason] for reason in unseen.values()}
-    remarks = [f"{words}: {listed(names, NAMES_IN_REMARK, last=', ')}." for words, names in said.items() if names]
+    remarks = [f"{words}: {_few(names)}." for words, names in said.items() if names]
     remarks += [f"One parameter under several names: {', '.join(names)}." for names in facts.get("shared", [])]
     return remarks + (["Trained in eval mode."] if facts.get("training") is False else [])
 
 
 def _replaced(facts: Mapping[str, Any]) -> list[str]:
-    """Modules that are others than in the first step, gone or new; parameters where modules stayed."""
+    """Modules that are new, gone or other objects than in the first step; parameters where modules stayed."""
     found: dict[str, None] = {}
     for known in facts.get("replaced", []):
         found |= dict.fromkeys([*known["modules"], *known["removed"]] or known["parameters"])
     return list(found)
 
 
-def watched_data(parts: Sequence[WatchedPart]) -> dict[str, Any]:
-    """What the page's script reads; newest runs first, as many as have room."""
+def _few(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:NAMES_IN_REMARK])
+    return shown if len(names) <= NAMES_IN_REMARK else f"{shown} and {len(names) - NAMES_IN_REMARK} more"
+
+
+# ── charts ──────────────────────────────────────────────────────────────────────────────────────────
+def watched_data(sections: Sequence[WatchedSection]) -> dict[str, Any]:
+    """What the page's script reads."""
     reasons: list[str] = []
-    room = max(1, MOST_VALUES // max(1, len(parts)))
-    return {"digits": DIGITS, "runs": [packed_run(part, reasons, room) for part in parts], "reasons": reasons}
+    room = max(1, MOST_WATCHED_VALUES // max(1, len(sections)))
+    runs = [packed_run(section, reasons, room) for section in sections]
+    return {"digits": WATCHED_DIGITS, "runs": runs, "reasons": reasons}
 
 
-def packed_run(part: WatchedPart, reasons: list[str], room: int) -> dict[str, Any]:
-    """One run for the page's script, in about so many numbers; reasons it needs are added to the list."""
-    rows = part.rows.filter(pl.col("metric") != "nonfinite")
+def packed_run(section: WatchedSection, reasons: list[str], room: int) -> dict[str, Any]:
+    """One run for the page's script, in about `room` numbers; adds the reasons it needs to the list."""
+    rows = section.rows.filter(pl.col("metric") != "nonfinite")
     every = rows.filter(pl.col("module").is_not_null())["step"].unique().sort().to_list()
-    modules = _order(rows)
-    parameters = _names(rows, [metric.name for metric in PARAMETERS])
+    modules = _modules(rows)
+    parameters = _parameters(rows)
     per_step = 8 * len(modules) + 3 * len(parameters)
-    steps = sampled(every, max(FEWEST_STEPS, room // max(1, per_step)))
+    steps = sampled_steps(every, max(FEWEST_STEPS, room // max(1, per_step)))
     kept = rows.filter(pl.col("step").is_in(steps))
-    losses = rows.filter(pl.col("metric") == LOSS.name).sort("step")
-    loss_steps = sampled(losses["step"].to_list(), 2000)
+    losses = rows.filter(pl.col("metric") == "loss").sort("step")
+    loss_steps = sampled_steps(losses["step"].to_list(), MOST_LOSSES)
+    types = {module["name"]: module.get("type", "") for module in section.run.facts.get("modules", [])}
     return {
-        "id": part.id,
-        "label": part.label,
+        "id": section.run.id,
+        "label": section.run.label,
         "steps": steps,
         "watched": len(every),
-        "modules": [{"name": name, "type": part.types.get(name.split("#")[0], "")} for name in modules],
+        "modules": [{"name": name, "type": types.get(name.split("#")[0], "")} for name in modules],
         "parameters": parameters,
-        "of_modules": _metrics(kept, MODULES, modules, steps, reasons),
-        "of_parameters": _metrics(kept, PARAMETERS, parameters, steps, reasons),
+        "of_modules": _metrics(kept, OF_MODULES, modules, steps, reasons),
+        "of_parameters": _metrics(kept, OF_PARAMETERS, parameters, steps, reasons),
         "loss": _loss(losses.filter(pl.col("step").is_in(loss_steps)), reasons),
     }
 
 
-def sampled(steps: Sequence[int], most: int) -> list[int]:
+def sampled_steps(steps: Sequence[int], most: int) -> list[int]:
     """At most so many steps: the first ten, the last, and between them every 2nd, 4th, 8th, …
 
     Strides double, so that a run that grows keeps most of the steps it was shown with.
@@ -157,25 +152,27 @@ def sampled(steps: Sequence[int], most: int) -> list[int]:
     return [*first, *(rest[::stride] if room else []), steps[-1]]
 
 
-def _order(rows: pl.DataFrame) -> list[str]:
-    placed = rows.filter(pl.col("layer").is_not_null()).select("layer", "module").unique().sort("layer")
-    return placed["module"].unique(maintain_order=True).to_list()
+def _modules(rows: pl.DataFrame) -> list[str]:
+    """In the order in which they ran."""
+    ordered = rows.filter(pl.col("layer").is_not_null()).select("layer", "module").unique().sort("layer")
+    return ordered["module"].unique(maintain_order=True).to_list()
 
 
-def _names(rows: pl.DataFrame, metrics: Sequence[str]) -> list[str]:
+def _parameters(rows: pl.DataFrame) -> list[str]:
+    metrics = [metric.name for metric in OF_PARAMETERS]
     return rows.filter(pl.col("metric").is_in(metrics))["module"].unique(maintain_order=True).to_list()
 
 
 def _metrics(
     rows: pl.DataFrame,
     offered: Sequence[Metric],
-    places: Sequence[str],
+    names: Sequence[str],
     steps: Sequence[int],
     reasons: list[str],
 ) -> list[dict[str, Any]]:
-    """For each metric: v[place][step], null where there is no number; w says why, as [place, step, reason]."""
-    of_place = {name: place for place, name in enumerate(places)}
-    of_step = {step: place for place, step in enumerate(steps)}
+    """For each metric: v[module][step], null where there is no number; w says why, as [module, step, reason]."""
+    of_name = {name: index for index, name in enumerate(names)}
+    of_step = {step: index for index, step in enumerate(steps)}
     parts = rows.select("metric", "module", "step", "value", "defined", "reason").partition_by(
         "metric", as_dict=True, include_key=False
     )
@@ -184,19 +181,18 @@ def _metrics(
         part = parts.get((metric.name,))
         if part is None:
             continue
-        values: list[list[float | None] | None] = [None] * len(places)
+        values: list[list[float | None] | None] = [None] * len(names)
         why: list[tuple[int, int, int]] = []
-        rounded = part.with_columns(pl.col("value").round_sig_figs(DIGITS))
+        rounded = part.with_columns(pl.col("value").round_sig_figs(WATCHED_DIGITS))
         for module, step, value, defined, reason in rounded.iter_rows():
-            place = of_place.get(module)
-            if place is None:
+            index = of_name.get(module)
+            if index is None:
                 continue
-            line = values[place] or [None] * len(steps)
-            values[place] = line
+            line = values[index] = values[index] or [None] * len(steps)
             if defined:
                 line[of_step[step]] = value
             else:
-                why.append((place, of_step[step], index_in(reasons, reason or "no reason was recorded")))
+                why.append((index, of_step[step], index_in(reasons, reason or "no reason was recorded")))
         if any(line is not None for line in values):
             known = {"key": metric.name, "label": metric.label, "log": metric.log, "v": values}
             found.append(known | ({"w": why} if why else {}))
@@ -204,12 +200,9 @@ def _metrics(
 
 
 def _loss(losses: pl.DataFrame, reasons: list[str]) -> dict[str, Any]:
-    steps: list[int] = []
-    values: list[float | None] = []
-    why: list[tuple[int, int]] = []
-    for step, value, defined, reason in losses.select("step", "value", "defined", "reason").iter_rows():
-        if not defined:
-            why.append((len(steps), index_in(reasons, reason)))
-        steps.append(step)
-        values.append(value if defined else None)
-    return {"steps": steps, "v": values, "w": why}
+    lines = losses.select("step", "value", "defined", "reason").rows()
+    return {
+        "steps": [step for step, *_ in lines],
+        "v": [value if defined else None for _, value, defined, _ in lines],
+        "w": [(at, index_in(reasons, reason)) for at, (_, _, defined, reason) in enumerate(lines) if not defined],
+    }

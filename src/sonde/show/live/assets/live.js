@@ -1,4 +1,4 @@
-// A page that lives: it is sent what changed, and says how things stand.
+// The live page: it is sent what changed, and shows the status of the runs.
 
 const live = { state: {}, source: null, at: null, states: [] };
 
@@ -9,7 +9,7 @@ const moment = element('span', {});
 bar.append(words, moment);
 document.querySelector('.bar .kicker').after(bar);
 
-function tellStanding(lost) {
+function tellStatus(lost) {
   const counted = live.states.map(([state, many]) => `${many} ${state}`).join(' · ') || 'no runs yet';
   const now = lost || [counted, live.state.trouble].filter(Boolean).join(' · ');
   bar.classList.toggle('lost', Boolean(lost));
@@ -17,7 +17,7 @@ function tellStanding(lost) {
   moment.textContent = lost ? '' : ` · ${live.at.toLocaleTimeString()}`;
 }
 
-// See show/live/patches.py.
+// See show/live/feed.py.
 function patched(old, [kind, ...how]) {
   if (kind === '=') return how[0];
   if (kind === '+') return old.slice(0, how[0]).concat(how[1]);
@@ -32,7 +32,7 @@ function patched(old, [kind, ...how]) {
   return whole;
 }
 
-// Guests that came after the page have colours, too.
+// Plugins that came after the page have colours, too.
 function addColours(colours) {
   for (const [name, colour] of Object.entries(colours)) {
     if (!getComputedStyle(document.documentElement).getPropertyValue(`--colour-${name}`)) {
@@ -51,16 +51,16 @@ function take(state) {
   addColours(colours);
   document.querySelector('nav a[href="#watched"]').hidden = !state.watched.runs.length;
   show(structuredClone(Object.fromEntries(changed)));
-  tellStanding();
+  tellStatus();
 }
 
 function connect() {
   live.source = new EventSource('events');
   live.source.addEventListener('whole', (event) => take(JSON.parse(event.data)));
   live.source.addEventListener('patch', (event) => take(patched(live.state, JSON.parse(event.data))));
-  live.source.addEventListener('open', () => live.at && tellStanding());
+  live.source.addEventListener('open', () => live.at && tellStatus());
   live.source.addEventListener('error', () => {
-    tellStanding(`Disconnected since ${new Date().toLocaleTimeString()}, retrying: what is shown is the last that was sent`);
+    tellStatus(`Disconnected since ${new Date().toLocaleTimeString()}, retrying: what is shown is the last that was sent`);
     if (live.source.readyState !== EventSource.CLOSED) return;
     setTimeout(connect, 1000); // browsers give up after some answers
   });

@@ -46,7 +46,7 @@ function makeChart(box, { section, kind, offered, liked = () => null, make, draw
 }
 
 // What the reader chose of this chart, where the data have it; else what the chart shows by itself.
-function settle(chart) {
+function chooseMetric(chart) {
   const metrics = chart.offered();
   const wanted = chosen(`${chart.key}.metric`, chart.liked(metrics));
   const key = options(chart.select, metrics.map((metric) => [metric.key, metric.label]), wanted);
@@ -62,7 +62,7 @@ function settle(chart) {
 }
 
 function drawChart(chart) {
-  settle(chart);
+  chooseMetric(chart);
   if (!chart.metric) return;
   chart.made = chart.make(chart);
   const { picture, title, caption } = chart.made;

@@ -1,4 +1,4 @@
-"""Stored runs one after the other, as formats of single series want them: names, points, configuration, times."""
+"""Stored runs one after the other, for formats of single series: names, points, tags and times."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,8 +13,11 @@ from sonde.store.journal import read_watched
 from sonde.store.listing import tell
 from sonde.store.run import Run, Runs
 
-UNDEFINED = "undefined"
-"""What the reasons of undefined values stand under."""
+ExportProgress = Callable[[int, int], None]
+"""Called with how many runs are done, and how many there are."""
+
+REASON_PREFIX = "undefined"
+"""The reasons of undefined values are exported under this prefix."""
 
 
 @dataclass(frozen=True)
@@ -27,10 +30,13 @@ class Point:
     reason: str | None
 
 
-def in_turn(
-    stored: Runs, on_progress: Callable[[int, int], None] = lambda done, total: None
+def runs_with_rows(
+    stored: Runs, on_progress: ExportProgress = lambda done, total: None
 ) -> Iterator[tuple[Run, pl.DataFrame]]:
-    """Every run with its rows, of which one run's are in memory; a run that cannot be read is told and left out."""
+    """Every run with its rows; the rows of one run are in memory at a time.
+
+    A run that cannot be read is left out, with a notice.
+    """
     runs = stored.every
     for done, run in enumerate(runs):
         on_progress(done, len(runs))
@@ -45,7 +51,7 @@ def in_turn(
 
 
 def steps_of(rows: pl.DataFrame) -> Iterator[tuple[int, int | None, list[Point]]]:
-    """Step, epoch and all that was measured then, in the order of steps."""
+    """(step, epoch, all points measured then), in the order of steps."""
     names = [name for name in ("step", "epoch", "metric", "layer", "module", "value", "reason") if name in rows.columns]
     here: list[Point] = []
     at: tuple[int, int | None] | None = None
@@ -61,7 +67,7 @@ def steps_of(rows: pl.DataFrame) -> Iterator[tuple[int, int | None, list[Point]]
 
 
 def series_name(metric: str, layer: int | None, module: str | None) -> str:
-    """`test_acc`, `hidden_norm/layer_3`, `out_rms/encoder.0`: tools group by what stands before the stroke."""
+    """`test_acc`, `hidden_norm/layer_3`, `out_rms/encoder.0`: tools group by the part before the slash."""
     place = module if module is not None else None if layer is None else f"layer_{layer}"
     return metric if place is None else f"{metric}/{place}"
 
@@ -74,7 +80,7 @@ def tags(run: Run) -> dict[str, str]:
 
 
 def started(run: Run) -> float:
-    """When the first session began, in seconds; rows have no times of their own.  0 where it is not recorded."""
+    """When the first session began, in seconds since 1970; 0 where it is not recorded.  Rows have no times."""
     when = next((session.get("started") for session in run.manifest.sessions), None)
     try:
         return datetime.fromisoformat(str(when)).timestamp()

@@ -1,0 +1,196 @@
+"""Trained runs on the page: a section for each study and for each recipe in no study, and the audit."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from sonde.analysis.audit import Audit, AuditCache, RecipeAudit, audit
+from sonde.analysis.evidence import Evidence
+from sonde.analysis.runs import evidence_lines
+from sonde.core.errors import SondeError
+from sonde.show.report.answers import StudyAnswer, of_recipe, of_settings, study_answer
+from sonde.show.report.audits import audit_part, network_in, recipe_labels, task_of
+from sonde.show.report.contents import AuditPart, Section, TrainedParts
+from sonde.store.run import Run, Runs
+from sonde.studies import STUDIES
+from sonde.studies.study import Gathered, WantedRuns, differences_to, gather, study_recipes
+
+SCALES = ("quick", "full")
+MOST_DRAWN = 4  # recipes in no study with figures; the charts have all of them
+
+
+def trained_parts(stored: Runs, source: str) -> TrainedParts:
+    """The sections of studies and of other recipes, the audit of all runs, and why runs are in no study.
+
+    One cache of audits serves the studies and the whole store.
+    """
+    audits = AuditCache(stored)
+    kept, remarks = _without_shared(_study_parts(stored, source, audits))
+    sections = [_study_section(part) for part in kept]
+    inside = {run for section in sections for run in section.runs}
+    named = {run for section in sections for run in section.left_out}
+    own = {run.id for run in stored.runs} - inside
+    nearest = _NearestStudy()
+    in_no_study = {run.id: nearest(run) for run in stored.runs if run.id in own - named}
+    try:
+        audited = audit(stored, cache=audits)
+    except SondeError as error:
+        reason = AuditPart(reason=str(error))
+        return TrainedParts(sections=sections, audit=reason, in_no_study=in_no_study, remarks=remarks)
+    own_sections, more = _own_sections(audited, stored, own, source)
+    return TrainedParts(
+        sections=[*sections, *own_sections],
+        audit=audit_part(audited, stored),
+        in_no_study=in_no_study,
+        remarks=[*remarks, *more],
+    )
+
+
+# ── studies ─────────────────────────────────────────────────────────────────────────────────────────
+@dataclass(frozen=True, kw_only=True)
+class _StudyPart:
+    """The runs of a study at one scale, before anything is computed from them."""
+
+    name: str
+    scale: str  # in words
+    gathered: Gathered
+    expected: WantedRuns  # with the seeds that are stored
+    left_out: dict[str, str]  # expected runs that are not complete → why
+
+    @cached_property
+    def runs(self) -> frozenset[str]:
+        return frozenset(run.id for run in (*self.gathered.stored.runs, *self.gathered.beside.runs))
+
+
+def _study_parts(stored: Runs, source: str, audits: AuditCache) -> list[_StudyPart]:
+    seeds: dict[str, set[int]] = {}
+    for run in stored.runs:
+        seeds.setdefault(run.recipe, set()).add(run.seed)
+    found = []
+    for name, study in STUDIES.items():
+        same = study_recipes(study, "quick").keys() == study_recipes(study, "full").keys()
+        for scale in SCALES[:1] if same else SCALES:
+            known = {seed for key in study_recipes(study, scale) for seed in seeds.get(key, ())}
+            wanted = WantedRuns.of_study(study, scale, known)
+            if not wanted.complete(stored):
+                continue
+            beside = WantedRuns.of_study(study, scale, known, beside=True)
+            gathered = gather(stored, wanted, source, audits, plugins=True, beside=beside)
+            expected = WantedRuns.of_study(study, scale, known & {run.seed for run in gathered.stored.runs})
+            missing = [run.id for run in stored.runs if run.id in gathered.left_out and run in expected]
+            words = "quick and full scale, the same recipe" if same else f"{scale} scale"
+            found.append(
+                _StudyPart(
+                    name=name,
+                    scale=words,
+                    gathered=gathered,
+                    expected=expected,
+                    left_out={run: gathered.left_out[run] for run in missing},
+                )
+            )
+    return found
+
+
+def _without_shared(parts: Sequence[_StudyPart]) -> tuple[list[_StudyPart], list[str]]:
+    """The studies to show, and remarks about those whose stored runs all belong to another study as well."""
+    kept, remarks = [], []
+    for part in parts:
+        within = [other for other in parts if part.runs < other.runs]
+        if within:
+            remarks.append(
+                f"{part.name} ({part.scale}): {len(part.runs)} of its {len(part.expected)} runs are stored, "
+                f"all of them shared with {within[0].name}; `sonde run {part.name}` trains the others"
+            )
+        else:
+            kept.append(part)
+    return kept, remarks
+
+
+def _study_section(part: _StudyPart) -> Section:
+    study, gathered = STUDIES[part.name], part.gathered
+    findings = study.findings(gathered)
+    return Section(
+        study=part.name,
+        scale=part.scale,
+        question=study.question,
+        anchor=f"{part.name}-{part.scale.split()[0]}",
+        findings=findings,
+        answer=study_answer(part.name, gathered, findings),
+        evidence=gathered.evidence,
+        expected=len(part.expected),
+        left_out=part.left_out,
+        beside=[run.id for run in gathered.beside.runs],
+        drawn_as=part.name,
+    )
+
+
+class _NearestStudy:
+    """Why a run is in no study: how it differs from the nearest configuration of a study.
+
+    Each recipe is compared once, however many runs it has.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[list[str], str, str, str]] = {}  # recipe → what differs; study, scale, its recipe
+
+    def __call__(self, run: Run) -> str:
+        if run.recipe not in self._known:
+            found = [
+                (differences_to(run, key, tree), name, scale, key)
+                for name, study in STUDIES.items()
+                for scale in SCALES
+                for key, tree in study_recipes(study, scale).items()
+            ]
+            self._known[run.recipe] = min(found, key=lambda entry: len(entry[0]))
+        telling, name, scale, key = self._known[run.recipe]
+        if key == run.recipe:
+            why = f" ({run.status.why})" if run.status.why else ""
+            return f"{name} ({scale} scale) leaves it out: it is {run.status.state}{why}"
+        why = ", ".join(telling) or "its configuration is the same, but it is stored under another id"
+        return f"it belongs to no study; nearest is {name} ({scale} scale): {why}"
+
+
+# ── runs in no study ────────────────────────────────────────────────────────────────────────────────
+def _own_sections(audited: Audit, stored: Runs, own: Collection[str], source: str) -> tuple[list[Section], list[str]]:
+    """A section for every recipe of the runs in no study, the first of each task with an answer; and remarks."""
+    tasks: dict[str, list[RecipeAudit]] = {}
+    for recipe in audited.recipes:
+        if {run for rule in recipe.rules for run in rule.ended} <= set(own) and _size(recipe):
+            tasks.setdefault(task_of(recipe, stored), []).append(recipe)
+    first, others = list[Section](), list[Section]()
+    for task, recipes in tasks.items():
+        names = recipe_labels(recipes, stored)
+        answer = _own_answer(recipes, names, {run.id: run for run in stored.runs})
+        pairs = sorted(zip(names, recipes, strict=True), key=lambda pair: -_size(pair[1]))
+        for index, (name, recipe) in enumerate(pairs):
+            network = network_in(recipe, stored)
+            what = name if network in name else f"{network}, {name}"
+            section = _own_section(recipe, f"{what} on {task}", task, stored, source, len(first) + len(others))
+            (others if index else first).append(replace(section, answer=None if index else answer))
+    kept = [*first, *others[: max(0, MOST_DRAWN - len(first))]]
+    left = len(first) + len(others) - len(kept)
+    said = f"{left} more recipes in no study have no figures here; charts, audit and runs have all of them"
+    return kept, [said] if left else []
+
+
+def _size(recipe: RecipeAudit) -> int:
+    return sum(len(rule.runs) for rule in recipe.rules)
+
+
+def _own_answer(recipes: Sequence[RecipeAudit], names: Sequence[str], runs: Mapping[str, Run]) -> StudyAnswer | None:
+    return of_recipe(recipes[0], runs) if len(recipes) == 1 else of_settings(recipes, names, runs)
+
+
+def _own_section(recipe: RecipeAudit, what: str, task: str, stored: Runs, source: str, index: int) -> Section:
+    ids = {run for rule in recipe.rules for run in rule.ids}
+    runs = evidence_lines([run for run in stored.runs if run.id in ids])
+    rows = stored.rows.join(runs.select("run"), on="run", how="semi")
+    return Section(
+        study="own runs",
+        scale=what,
+        question=f"own runs on {task}",
+        anchor=f"own-{index}",
+        evidence=Evidence(rows, runs, source),
+        expected=len(ids),
+        drawn_as="audit",
+    )
