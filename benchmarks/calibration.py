@@ -43,7 +43,7 @@ from sonde.store.run import RunFolder
 from sonde.store.stored import Runs
 from sonde.studies import STUDIES
 from sonde.tasks import Digits, Task, Teacher
-from sonde.training.assign import CreditAssignment
+from sonde.training.credit_assignment import CreditAssignment
 from sonde.training.program import Program
 from sonde.training.train import train_together
 

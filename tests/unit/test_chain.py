@@ -16,7 +16,7 @@ from plain_modules import GUESTS, Guest, N, T, ViT, images, sequential, words
 from sonde.core.errors import SondeError
 from sonde.metrics.probes import Context, take
 from sonde.rules import DirectFeedback, FeedbackAlignment
-from sonde.training.assign import CreditAssignment
+from sonde.training.credit_assignment import CreditAssignment
 
 
 def everything(module: nn.Module) -> dict[str, object]:

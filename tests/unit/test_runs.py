@@ -16,7 +16,7 @@ from sonde.analysis.narrowing import keep
 from sonde.analysis.readings import Readings
 from sonde.config import RunConfig
 from sonde.core.errors import SondeError
-from sonde.core.flat_configs import recipe_of
+from sonde.core.run_ids import recipe_of
 from sonde.store.load import load
 from sonde.store.stored import Runs
 from sonde.studies import STUDIES

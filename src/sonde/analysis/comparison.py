@@ -15,8 +15,8 @@ from sonde.analysis.narrowing import choices
 from sonde.analysis.readings import Readings
 from sonde.core import html_parts
 from sonde.core.errors import SondeError, nearest
-from sonde.core.flat_configs import Flat, differing, identity, shown, without
 from sonde.core.formatting import number
+from sonde.core.run_ids import Flat, differing, identity, shown, without
 from sonde.core.seed_statistics import Interval, Summary, paired, summarise, summarise_known, t_interval
 from sonde.metrics.rows import Reading, undefined
 from sonde.store.stored import Run, Runs

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sonde.core.flat_configs import Flat, flatten, identity, recipe_of, without
+from sonde.core.run_ids import Flat, flatten, identity, recipe_of, without
 from sonde.store.stored import Run
 
 

@@ -8,7 +8,7 @@ import polars as pl
 from sonde.analysis.configurations import all_described
 from sonde.analysis.evidence import RUNS_SCHEMA
 from sonde.core.errors import SondeError
-from sonde.core.flat_configs import differing
+from sonde.core.run_ids import differing
 from sonde.store.schemas import ABOUT
 from sonde.store.stored import WATCHED, Run, Runs
 

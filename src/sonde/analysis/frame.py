@@ -6,7 +6,7 @@ from typing import Any
 import polars as pl
 
 from sonde.analysis.configurations import all_described
-from sonde.core.flat_configs import Flat, differing, flatten, shown
+from sonde.core.run_ids import Flat, differing, flatten, shown
 from sonde.store.stored import Run, Runs, WatchedRun
 
 ALWAYS = ("model", "rule", "task", "seed")

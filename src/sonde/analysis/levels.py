@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sonde.core.errors import SondeError, nearest
-from sonde.core.flat_configs import Flat, belongs, differing, identity, shown
+from sonde.core.run_ids import Flat, belongs, differing, identity, shown
 
 
 @dataclass(frozen=True)

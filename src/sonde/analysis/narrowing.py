@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from sonde.analysis.configurations import all_described
 from sonde.core.errors import SondeError, nearest
-from sonde.core.flat_configs import Flat, shown
+from sonde.core.run_ids import Flat, shown
 from sonde.store.stored import Runs
 
 T = TypeVar("T")

@@ -5,7 +5,7 @@ from typing import Any
 import polars as pl
 
 from sonde.analysis.configurations import kinds
-from sonde.core.flat_configs import differing, shown
+from sonde.core.run_ids import differing, shown
 from sonde.store.stored import Runs
 
 SHOWN = ("test_acc", "test_loss", "train_loss")  # of the metrics, those that say most

@@ -32,7 +32,7 @@ def export_paper(
 
     from sonde.cli.stored_rows import RowsInFolders
     from sonde.cli.study_evidence import from_store
-    from sonde.core.atomic import set_aside, sweep
+    from sonde.core.atomic import remove_stale, set_aside
     from sonde.core.errors import pick
     from sonde.show.paper import WRITERS, provenance
     from sonde.store import files
@@ -73,7 +73,7 @@ def export_paper(
     sheets = {path: sheet for one in exported for path, sheet in one.sheets.items()}
     described = pl.concat([one.runs for one in exported])
     for path in [*sheets, provenance.NAME]:
-        sweep(files.make_folder((out / path).parent))
+        remove_stale(files.make_folder((out / path).parent))
     with (
         marked(out, "paper"),
         files.clear_errors(out),

@@ -21,7 +21,7 @@ from sonde.rules import RULES, CreditBridge, FeedbackAlignment, Rule, StateBridg
 from sonde.studies.depth import ENOUGH, PROBES, named_shares, share_of_rule, told_error
 from sonde.studies.recipes import QUICK_SEEDS, SEEDS, depth_matters
 from sonde.studies.study import Gathered, Study, StudyFinding, over_runs, own_n
-from sonde.training.operations import operations
+from sonde.training.credit_assignment import count_operations
 
 VARIED: dict[str, Rule] = {
     "fa": FeedbackAlignment(level="layer"),
@@ -90,7 +90,7 @@ class Cost:
             return math.nan
         rng = generator(config.seed, "init")
         net = config.model.build(config.signature, rng)
-        return operations(net, config.rule, torch.randn(128, *config.signature.shape, generator=rng))
+        return count_operations(net, config.rule, torch.randn(128, *config.signature.shape, generator=rng))
 
 
 def _measure(rows: RunReadings) -> dict[str, float]:

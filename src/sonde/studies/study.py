@@ -14,8 +14,7 @@ from sonde.analysis.evidence import Evidence
 from sonde.analysis.readings import Readings, RunReadings
 from sonde.config import RunConfig, to_tree
 from sonde.core.errors import SondeError
-from sonde.core.flat_configs import differences, identity, recipe_of, without
-from sonde.core.run_ids import digest
+from sonde.core.run_ids import config_digest, differences, identity, recipe_of, without
 from sonde.core.seed_statistics import over_seeds
 from sonde.store.stored import WATCHED, Run, Runs
 
@@ -107,7 +106,7 @@ def gather(
 def _is_one_of(run: Run, wanted: Mapping[str, RunConfig]) -> bool:
     """Whether a stored run is a wanted one: by its whole configuration, since somebody may choose an id."""
     config = wanted.get(run.id)
-    return config is not None and config.digest == digest(run.config)
+    return config is not None and config.digest == config_digest(run.config)
 
 
 def _guests_beside(stored: Runs, configs: Sequence[RunConfig]) -> tuple[set[str], dict[str, str]]:

@@ -26,10 +26,9 @@ from sonde.store.place import Place
 from sonde.store.run import ENDED, RunFolder
 from sonde.store.status import standing
 from sonde.tasks import Data
-from sonde.training.assign import CreditAssignment
-from sonde.training.bf16 import Bf16Linear, use_bf16
-from sonde.training.program import DTYPES
-from sonde.training.step import Again, signal_on
+from sonde.training.credit_assignment import CreditAssignment
+from sonde.training.program import DTYPES, Bf16Linear, use_bf16
+from sonde.training.step import Rerun, signal_on
 from sonde.training.tensors import unpack
 
 CPU = torch.device("cpu")
@@ -178,7 +177,7 @@ def _plugin_credit(
 
     def credit(sample: Sample) -> list[torch.Tensor]:
         signal = signal_on(
-            Again(sample.net, sample.x),
+            Rerun(sample.net, sample.x),
             sample.states,
             sample.output,
             sample.y[None],

@@ -18,7 +18,7 @@ from mlflow.entities import Metric, Param, RunTag
 
 from sonde.analysis.frame import settings
 from sonde.core.atomic import set_aside
-from sonde.core.flat_configs import shown
+from sonde.core.run_ids import shown
 from sonde.show.exporters.in_turn import UNDEFINED, in_turn, started, steps_of, tags
 from sonde.store.stored import Run, Runs, WatchedRun
 

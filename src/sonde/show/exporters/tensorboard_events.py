@@ -18,8 +18,8 @@ from tensorboard.plugins.text import metadata as text
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from sonde.analysis.frame import settings
-from sonde.core.atomic import set_aside, sweep
-from sonde.core.flat_configs import shown
+from sonde.core.atomic import remove_stale, set_aside
+from sonde.core.run_ids import shown
 from sonde.show.exporters.in_turn import UNDEFINED, Point, in_turn, started, steps_of, tags
 from sonde.store.stored import Run, Runs, WatchedRun
 
@@ -32,7 +32,7 @@ def write(stored: Runs, out: Path, on_progress: Callable[[int, int], None]) -> l
     """A folder for each run, `tensorboard/RUN`, with one event file."""
     paths = []
     for before in (out / "tensorboard").glob("*"):
-        sweep(before)
+        remove_stale(before)
     for run, rows in in_turn(stored, on_progress):
         folder = out / "tensorboard" / run.id
         folder.mkdir(parents=True, exist_ok=True)

@@ -8,8 +8,7 @@ from functools import cached_property
 import sonde
 from sonde.analysis.audit import Judge
 from sonde.config import RunConfig, to_tree
-from sonde.core.flat_configs import differences, recipe_of
-from sonde.core.run_ids import digest
+from sonde.core.run_ids import config_digest, differences, recipe_of
 from sonde.show.report.answers import answer
 from sonde.show.report.audits import audit_part
 from sonde.show.report.glossary import glossary
@@ -155,7 +154,7 @@ class _Nearest:
             ]
             self.known[key] = min(found, key=lambda entry: len(entry[0]))
         telling, name, scale, config = self.known[key]
-        if not telling and replace(config, seed=run.config["seed"]).digest == digest(run.config):
+        if not telling and replace(config, seed=run.config["seed"]).digest == config_digest(run.config):
             why = f" ({run.standing.why})" if run.standing.why else ""
             return f"{name} ({scale} scale) leaves it out: it is {run.standing.state}{why}"
         why = ", ".join(telling) or "its configuration is the same, but it is stored under another id"

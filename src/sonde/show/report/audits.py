@@ -7,7 +7,7 @@ from sonde.analysis.audit import Judge, RecipeAudit, audit
 from sonde.analysis.recipe_table import columns, footnotes, lines
 from sonde.analysis.verdict import sentence
 from sonde.core.errors import SondeError
-from sonde.core.flat_configs import belongs, differing, shown
+from sonde.core.run_ids import belongs, differing, shown
 from sonde.show.report.parts import AuditPart, AuditSentence, AuditTable
 from sonde.show.report.runs import network_of
 from sonde.store.stored import Runs

@@ -6,8 +6,8 @@ from typing import Any
 
 from sonde.analysis.configurations import Kind, kinds
 from sonde.analysis.levels import levels, options_of
-from sonde.core.flat_configs import Flat, identity, told_apart, without
 from sonde.core.formatting import network
+from sonde.core.run_ids import Flat, distinct_names, identity, without
 from sonde.store.stored import Run
 
 MOST_RUNS = 300  # with a line in the charts and in the table
@@ -81,7 +81,7 @@ def _titles(families: dict[str, list[Kind]]) -> dict[str, str]:
         return f"{run.about['task_label']}, {run.config['epochs']} epochs"
 
     kinds = [members[0] for members in families.values()]
-    titles = told_apart((short(kind.runs[0]), _family(kind)) for kind in kinds)
+    titles = distinct_names((short(kind.runs[0]), _family(kind)) for kind in kinds)
     return dict(zip(families, titles, strict=True))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import polars as pl
 
 from sonde.analysis.configurations import all_described
-from sonde.core.flat_configs import differing, shown
+from sonde.core.run_ids import differing, shown
 from sonde.show.report.charts import DIGITS, Charted, offered
 from sonde.show.report.parts import Sweep
 from sonde.store.stored import Run
