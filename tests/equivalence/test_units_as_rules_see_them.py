@@ -317,7 +317,7 @@ def test_a_matrix_that_is_not_used_as_it_is_cannot_be_replaced_in_silence() -> N
     import sonde
 
     x = torch.randn(6, 8)
-    with pytest.raises(SondeError, match=r"unit '1' does not use 1\.weight in one product and as it is.*leave it out"):
+    with pytest.raises(SondeError, match=r"unit '1' does not use 1\.weight in one plain product.*leave it out"):
         CreditAssignment(sonde.chain(module, sample=x), SignSymmetry(), sample=x)
 
 

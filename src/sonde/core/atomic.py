@@ -21,7 +21,7 @@ def set_aside(*targets: Path, locked: bool = False) -> Iterator[list[Path]]:
             path.write_bytes(content)
 
     Targets are files or folders.  With `locked` the caller is the only writer: temporary files of a killed process
-    are removed first, and a folder that stands at a target is replaced.  Otherwise several processes may write at
+    are removed first, and an existing folder is replaced.  Otherwise several processes may write at
     once: of files the last one stays, of folders the first one.
     """
     mark = "" if locked else aside_mark()
@@ -60,7 +60,7 @@ def remove_stale(folder: Path) -> None:
 
 
 def _writer(process: int) -> str:
-    """Machine and process, as they stand in a temporary name."""
+    """Machine and process, as in a temporary name."""
     return f"{hashlib.sha256(platform.node().encode()).hexdigest()[:6]}-{process}-"
 
 

@@ -86,7 +86,7 @@ RUN_OPTIONS: _Options = ("batch_size", "epochs", "seed", "precision", "log", "sc
 
 
 def first_options(part: str, name: str) -> _Options | None:
-    """The options that the id always covers; None for a plugin, of which it covers all."""
+    """The options that the id always covers; None for a plugin, where it covers all options."""
     sections = {"optimiser": OPTIMISER_OPTIONS, "probes": PROBE_OPTIONS, "": RUN_OPTIONS}
     return sections[part] if part in sections else FIRST_OPTIONS[part].get(name)
 
@@ -109,15 +109,15 @@ def rule_label(label: str, rule: Mapping[str, Any]) -> str:
     if (version := rule.get("version", 1)) != VERSIONS["rule"].get(name, 1):
         return with_settings(label, {"version": version})
     known = RULE_DEFAULTS[name]
-    told = ("name", "version", *IN_LABEL.get(name, ()))
-    other = {key: v for key, v in rule.items() if key not in told and (key not in known or known[key] != v)}
+    in_label = ("name", "version", *IN_LABEL.get(name, ()))
+    other = {key: v for key, v in rule.items() if key not in in_label and (key not in known or known[key] != v)}
     return with_settings(label, other)
 
 
 def with_settings(label: str, settings: Mapping[str, Any]) -> str:
     """Append settings to a label, unless it has them: "State Bridge (hidden_layers=1, every=4)"."""
-    told = ", ".join(f"{key}={v if isinstance(v, str) else json.dumps(v)}" for key, v in settings.items())
-    return label if not told or label.endswith(f" ({told})") else f"{label} ({told})"
+    text = ", ".join(f"{key}={v if isinstance(v, str) else json.dumps(v)}" for key, v in settings.items())
+    return label if not text or label.endswith(f" ({text})") else f"{label} ({text})"
 
 
 def run_id(tree: Mapping[str, Any], whole: str | None = None) -> str:
@@ -184,10 +184,10 @@ def distinct_names(named: Iterable[tuple[str, Flat]]) -> list[str]:
     namesakes: dict[str, list[Flat]] = {}
     for name, flat in named:
         namesakes.setdefault(name, []).append(flat)
-    telling = {name: differing(flats) for name, flats in namesakes.items()}
+    different = {name: differing(flats) for name, flats in namesakes.items()}
 
     def title(name: str, flat: Flat, lists: bool) -> str:
-        fields = [key for key in telling[name] if key in flat and (lists or not isinstance(flat[key], list | tuple))]
+        fields = [key for key in different[name] if key in flat and (lists or not isinstance(flat[key], list | tuple))]
         return ", ".join([name, *(f"{key} = {shown(flat[key])}" for key in fields)])
 
     brief = [title(name, flat, lists=False) for name, flat in named]

@@ -133,21 +133,21 @@ class Tasks:
         for one in ready:
             if one == self.post:
                 for event in self.ray.get(self.post):
-                    self._hear(event)
+                    self._handle(event)
                 self.post = self.mailbox.take.remote()
             else:
                 self._end(one)
 
-    def _hear(self, event: Event) -> None:
+    def _handle(self, event: Event) -> None:
         if event.run in self.ledger.outcomes or event.node is None:  # it has ended meanwhile
             return
         if event.starts and event.run in self.where:
             self.ledger.on_notice(
-                f"run {event.run}: its worker on {self.where[event.run]} died; on {event.node} it goes on "
+                f"run {event.run}: its worker on {self.where[event.run]} died; on {event.node} it continues "
                 f"after epoch {event.epoch}"
             )
         self.where[event.run] = event.node
-        self.ledger.hear(event)
+        self.ledger.send(event)
 
     def _end(self, task: Any) -> None:
         bundle = self.under_way.pop(task)
@@ -156,7 +156,7 @@ class Tasks:
         try:
             events, answers = self.ray.get(task)
             for event in events:
-                self._hear(event)
+                self._handle(event)
         except self.ray.exceptions.TaskCancelledError:
             if not self.ledger.begun(bundle):
                 return

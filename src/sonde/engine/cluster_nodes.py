@@ -178,9 +178,9 @@ def _check_answer(node: str, answer: _Answer, runs: Place) -> None:
     if "sonde" not in there:
         raise SondeError(f"{node} has no Sonde: install sonde {__version__} there")
     here = {"sonde": __version__, "torch": version("torch"), "Python": platform.python_version()}
-    for name, mine in here.items():
-        if _comparable(name, there[name]) != _comparable(name, mine):
-            raise SondeError(f"{node} has {name} {there[name]}, here is {mine}: install the same there")
+    for name, local in here.items():
+        if _comparable(name, there[name]) != _comparable(name, local):
+            raise SondeError(f"{node} has {name} {there[name]}, here is {local}: install the same there")
     if isinstance(seen, str):
         raise SondeError(f"{node} cannot read {runs} ({seen})")
     if not seen:

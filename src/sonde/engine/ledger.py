@@ -32,7 +32,7 @@ class RunLog:
         self.kept = ""
         self.there = False
 
-    def tell(self, line: str, body: str = "") -> None:
+    def write(self, line: str, body: str = "") -> None:
         """Append a line and, below it, a text.  A log that cannot be written raises nothing."""
         self.kept += f"{datetime.now(UTC).isoformat(timespec='seconds')} {line}\n"
         if body:
@@ -96,10 +96,10 @@ class Ledger:
         """Take the next waiting bundle, and send a start event for each of its runs."""
         bundle = self.waiting.popleft()
         for config in bundle:
-            self.hear(Event(run=config.id, epoch=0, epochs=config.epochs, starts=True))
+            self.send(Event(run=config.id, epoch=0, epochs=config.epochs, starts=True))
         return bundle
 
-    def hear(self, event: Event) -> None:
+    def send(self, event: Event) -> None:
         """Pass on the event of a run that has begun."""
         self._begun.add(event.run)
         self.on_event(event)
@@ -118,7 +118,7 @@ class Ledger:
         for config in bundle:
             answer = answers.get(config.id)
             if wrote:
-                self._log(config).tell("its process wrote:", wrote)
+                self._log(config).write("its process wrote:", wrote)
             if answer is None:
                 self._lost(config, how, wrote, alone=len(bundle) == 1)
             elif answer.state == "failed" and len(bundle) > 1:
@@ -147,17 +147,17 @@ class Ledger:
             self._finish(config, stored)
         elif self.stopping:
             message = f"{how}; the same command resumes it"
-            self._log(config).tell(message)
+            self._log(config).write(message)
             self._finish(config, RunOutcome(run=config.id, state="unfinished", message=message))
         elif config.id in self._revived or (alone and not self.second_chance):
             again = " a second time" if config.id in self._revived else ""
             message = f"{how}{again}: {self.remedy} if memory ran out; the same command tries again"
-            self._log(config).tell(f"failed: {message}")
+            self._log(config).write(f"failed: {message}")
             self._mark_failed(config, message)
             self._finish(config, RunOutcome(run=config.id, state="failed", message=message, detail=wrote))
         else:
             message = f"{how}; resuming it from its last epoch"
-            self._log(config).tell(message)
+            self._log(config).write(message)
             self._revived.add(config.id)
             self.waiting.append((config,))
             self.on_notice(f"run {config.id}: {message}")

@@ -64,7 +64,7 @@ class _Worker:
 
 
 def warm_up() -> None:
-    """Start the server process, which imports torch while this process goes on."""
+    """Start the server process, which imports torch while this process continues."""
     if START_METHOD == "forkserver":
         from multiprocessing import forkserver
 
@@ -158,16 +158,16 @@ def _start(bundle: "Bundle", runs: "Place", data_root: "Place | None", device: s
     from sonde.engine.worker import work
 
     context = multiprocessing.get_context(START_METHOD)
-    ours, theirs = context.Pipe()
+    pipe, worker_pipe = context.Pipe()
     output = ProcessOutput()
     trees = [to_tree(config) for config in bundle]
     carried = plugins.carried(source for config in bundle for source in config.sources)
     where = (str(runs), None if data_root is None else str(data_root), device)
-    order = (theirs, output.path, trees, carried, *where)
-    process = context.Process(target=work, args=order, name=bundle[0].id)  # type: ignore[attr-defined]
+    arguments = (worker_pipe, output.path, trees, carried, *where)
+    process = context.Process(target=work, args=arguments, name=bundle[0].id)  # type: ignore[attr-defined]
     process.start()
-    theirs.close()
-    return _Worker(bundle, process, ours, output)
+    worker_pipe.close()
+    return _Worker(bundle, process, pipe, output)
 
 
 def _how_it_ended(exitcode: int | None) -> str:

@@ -50,12 +50,12 @@ def train_bundle(
     def end(run: str, outcome: RunOutcome) -> None:
         left.remove(run)
         message = f": {outcome.message}" if outcome.message else ""
-        logs[run].tell(f"{outcome.state}{message}", outcome.detail or "")
+        logs[run].write(f"{outcome.state}{message}", outcome.detail or "")
         send(replace(outcome, node=node))
 
     def report(progress: EpochProgress) -> None:
         loss = "" if progress.loss is None else f", loss {progress.loss:.6g}"
-        logs[progress.run].tell(f"epoch {progress.epoch}/{progress.epochs}{loss}")
+        logs[progress.run].write(f"epoch {progress.epoch}/{progress.epochs}{loss}")
         send(Event(run=progress.run, epoch=progress.epoch, epochs=progress.epochs, loss=progress.loss, node=node))
         if progress.state in ENDED:
             end(progress.run, _outcome(progress.run, logs[progress.run].folder.manifest()))
@@ -67,7 +67,7 @@ def train_bundle(
     try:
         machine = platform.node() if node is None else f"{platform.node()}, node {node},"
         for log in logs.values():
-            log.tell(f"process {os.getpid()} on {machine} {_where(log.folder)}")
+            log.write(f"process {os.getpid()} on {machine} {_where(log.folder)}")
         manifests = _retry_while_held(
             lambda: train_together(
                 bundle,
@@ -139,7 +139,7 @@ def work(
     def send(message: Event | RunOutcome) -> None:
         try:
             pipe.send(message)
-        except OSError:  # nobody listens any more
+        except OSError:  # the command is gone
             os._exit(1)
 
     plugins.receive(carried)

@@ -161,7 +161,7 @@ class Survey:
     output_shape: tuple[int, ...]  # of one sample's output
     pooling: Pooling
     draws: bool  # whether it draws random numbers while it trains
-    mixes: str | None  # the first unit whose state depends on what stands beside a sample, in eval mode
+    mixes: str | None  # the first unit that mixes samples in eval mode
 
     def remember(self, net: Network) -> None:
         """Store on the network what its code does not state."""

@@ -1,9 +1,9 @@
 """A network as a chain of units, made from an ordinary module.
 
-The module's own `forward` runs.  Meanwhile the `forward` of every unit is replaced: each unit is called with the state
-that was handed on, and with whatever else the module passes to it (masks, positions); what it returns beside the state
-goes where the module sends it.  So what runs before the first unit is the embedding, and what runs after the last is
-the readout, whatever code that is.  Nothing stays on the module between two runs.
+The module's own `forward` runs, while the `forward` of every unit is replaced.  Each unit gets the state that is handed
+on, and everything else that the module passes to it (masks, positions); what it returns beside the state goes where the
+module sends it.  So the code that runs before the first unit is the embedding, and the code that runs after the last is
+the readout.  Nothing stays on the module between two runs.
 """
 
 import warnings

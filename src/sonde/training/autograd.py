@@ -1,9 +1,10 @@
 """Two extensions of autograd that rules need: other weights in the backward pass, and a forward-mode derivative.
 
-**Other weights in the backward pass.**  In y = W x the gradient of W is made from x, and the gradient of x from W: W is
-saved for the gradient of the input and for nothing else.  `weights_in_backward` replaces the saved W by V, whatever
-operation saves it (a linear map, a convolution, the projections of attention).  The forward pass, the derivatives of
-activations, gains and the gradient of W stay as they are.  `check_replaceable` tests beforehand that W is used so.
+**Other weights in the backward pass.**  In y = W x the gradient of W is computed from x, and the gradient of x from W:
+autograd saves W for the gradient of the input, and for nothing else.  `weights_in_backward` replaces the saved W by V
+in any operation that saves it (a linear map, a convolution, the projections of attention).  The forward pass, the
+derivatives of activations, gains and the gradient of W do not change.  `check_replaceable` tests beforehand that W is
+used in this way.
 
 **Forward mode.**  `output_tangent` computes Σ_l (∂z/∂h_l) v_l in one pass.
 """
@@ -94,8 +95,8 @@ def check_replaceable(net: Network, x: Tensor, names: Collection[str]) -> None:
             one, other = gradient(layer, name, w, w), gradient(layer, name, w, _ramp(w))
             if one is not None and other is not None and not torch.allclose(one, other):
                 raise SondeError(
-                    f"{net.name_of(layer)} does not use {name} in one product and as it is, so no other matrix can "
-                    f"take its place on the way back: leave it out of the feedback"
+                    f"{net.name_of(layer)} does not use {name} in one plain product, so no other matrix can replace "
+                    f"it in the backward pass: leave it out of the feedback"
                 )
 
 

@@ -145,7 +145,7 @@ def _check_credit_at(rule: Rule, facts: Facts) -> None:
             )
 
 
-_STEPS = 10  # of which the mean is taken: some rules do not do the same in every step
+_STEPS = 10  # the mean over them is taken, because some rules vary from step to step
 
 
 class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -69,9 +69,9 @@ class Adam:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.steps.copy_(state["steps"])
-        for mine, stored in ((self.first, state["first"]), (self.second, state["second"])):
-            for to, value in zip(mine, stored, strict=True):
-                to.copy_(value)
+        for moments, stored in ((self.first, state["first"]), (self.second, state["second"])):
+            for moment, value in zip(moments, stored, strict=True):
+                moment.copy_(value)
 
 
 class TrainingOptimiser(Protocol):

@@ -119,8 +119,8 @@ class Program:
         self.loss = self.credit.loss
         self.backward = step_of(config, self.net, self.credit.state, self.loss)
 
-    def train_epoch(self, epoch: int, beat: Callable[[], object] = lambda: None) -> Epoch:
-        """Train one epoch; nothing is read from the device before its end.  `beat` is called after every step."""
+    def train_epoch(self, epoch: int, on_step: Callable[[], object] = lambda: None) -> Epoch:
+        """Train one epoch; nothing is read from the device before its end.  `on_step` is called after every step."""
         config = self.config
         lr = learning_rate(config.optimiser, epoch, config.epochs)
         log = EpochLog(self.loss)
@@ -130,7 +130,7 @@ class Program:
                 step = self.backward(x, y)
                 self.optimiser.step(lr)
                 log.add(step, y)
-                beat()
+                on_step()
         return log.read()[0]
 
     @torch.no_grad()

@@ -79,7 +79,7 @@ class RunSession:
             except KeyError as error:
                 raise SondeError(
                     f"run {folder.id} was stopped by another version, whose state has no {error}: move "
-                    f"{folder.path} away to train it anew"
+                    f"{folder.path} away to train it from the start"
                 ) from None
 
     @property
@@ -145,7 +145,7 @@ def _check_same_run(config: RunConfig, folder: RunFolder, data: Data) -> None:
     description = folder.description()
     if config_digest(description["config"]) != config.digest:
         raise SondeError(
-            f"{folder.path} holds a run of another configuration under this id: move it away to train it anew"
+            f"{folder.path} holds a run of another configuration under this id: move it away to train it from the start"
         )
     began = description["about"].get("data")
     if began != data.source:
@@ -189,9 +189,9 @@ def _refuse_changed_plugin(config: RunConfig, folder: RunFolder) -> None:
     manifest = folder.manifest()
     if manifest.state in ENDED:
         return
-    ours, theirs = to_tree(config), folder.description()["config"]
-    stamps, before = _stamps(ours), _stamps(theirs)
-    if stamps.keys() != before.keys() or _without_stamps(ours) != _without_stamps(theirs):
+    tree, stored = to_tree(config), folder.description()["config"]
+    stamps, before = _stamps(tree), _stamps(stored)
+    if stamps.keys() != before.keys() or _without_stamps(tree) != _without_stamps(stored):
         return
     file = next(where for where, stamp in stamps.items() if before[where] != stamp)
     source = Source.parse(file)

@@ -76,19 +76,19 @@ class Stack:
     def _join(self, optimisers: Sequence[Adam]) -> None:
         """Copy the moments into the stack; those of the programs become views."""
         self.optimiser.steps.copy_(optimisers[0].steps)
-        for mine, theirs in (
+        for stacked, replicas in (
             (self.optimiser.first, [optimiser.first for optimiser in optimisers]),
             (self.optimiser.second, [optimiser.second for optimiser in optimisers]),
         ):
-            for index, whole in enumerate(mine):
-                views = share([moments[index] for moments in theirs], whole)
-                for moments, view in zip(theirs, views, strict=True):
+            for index, whole in enumerate(stacked):
+                views = share([moments[index] for moments in replicas], whole)
+                for moments, view in zip(replicas, views, strict=True):
                     moments[index] = view
         for optimiser in optimisers:
             optimiser.steps = self.optimiser.steps
 
-    def train_epoch(self, epoch: int, beat: Callable[[], object] = lambda: None) -> list[Epoch]:
-        """Train one epoch of every program; `beat` is called after every step."""
+    def train_epoch(self, epoch: int, on_step: Callable[[], object] = lambda: None) -> list[Epoch]:
+        """Train one epoch of every program; `on_step` is called after every step."""
         config = self.config
         lr = learning_rate(config.optimiser, epoch, config.epochs)
         log = EpochLog(self.loss, self.net.lead)
@@ -100,5 +100,5 @@ class Stack:
             step = self.backward(x, y)
             self.optimiser.step(lr)
             log.add(step, y)
-            beat()
+            on_step()
         return log.read()

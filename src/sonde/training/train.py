@@ -61,21 +61,28 @@ def _advance(
     sessions: list[RunSession],
     on_progress: Callable[[EpochProgress], None],
     should_stop: Callable[[], bool],
-    beat: Callable[[], object],
+    heartbeat: Callable[[], object],
 ) -> None:
     """Train epoch by epoch, the runs that are behind first; a run that diverges does not stop the others."""
-    trainer = _EpochTrainer()
+    together: list[RunSession] = []
+    stack: Stack | None = None
     while sessions:
         epoch = min(session.next_epoch for session in sessions)
-        abreast = [session for session in sessions if session.next_epoch == epoch]
-        trainer.gather(abreast)
-        start, begun = time.perf_counter(), time.process_time()
-        trained = trainer.train_epoch(epoch, beat) if epoch > 0 else [None] * len(abreast)
-        seconds = (time.perf_counter() - start) / len(abreast)
-        processor = (time.process_time() - begun) / len(abreast)
-        for session, result in zip(abreast, trained, strict=True):
+        if (behind := [session for session in sessions if session.next_epoch == epoch]) != together:
+            together, stack = behind, _stack_of(behind)
+        wall, cpu = time.perf_counter(), time.process_time()
+        trained: Sequence[Epoch | None]
+        if epoch == 0:
+            trained = [None] * len(together)
+        elif stack is not None:
+            trained = stack.train_epoch(epoch, heartbeat)
+        else:
+            trained = [session.program.train_epoch(epoch, heartbeat) for session in together]
+        seconds = (time.perf_counter() - wall) / len(together)
+        processor = (time.process_time() - cpu) / len(together)
+        for session, result in zip(together, trained, strict=True):
             progress = session.commit(result, seconds, processor)
-            beat()
+            heartbeat()
             on_progress(progress)
             if progress.state in ENDED:
                 sessions.remove(session)
@@ -83,26 +90,10 @@ def _advance(
             return
 
 
-class _EpochTrainer:
-    """Trains the runs that are at the same epoch: as a stack, or one after the other."""
-
-    def __init__(self) -> None:
-        self.sessions: list[RunSession] = []
-        self.stack: Stack | None = None
-
-    def gather(self, sessions: list[RunSession]) -> None:
-        """Set the runs; the stack is built again only where they change."""
-        if sessions != self.sessions:
-            self.sessions = sessions
-            programs = [session.program for session in sessions]
-            together = stackable(sessions[0].config) and programs[0].loss in STACKED_LOSSES
-            self.stack = Stack(programs) if together else None
-
-    def train_epoch(self, epoch: int, beat: Callable[[], object]) -> Sequence[Epoch | None]:
-        """Train one epoch of each."""
-        if self.stack is not None:
-            return self.stack.train_epoch(epoch, beat)
-        return [session.program.train_epoch(epoch, beat) for session in self.sessions]
+def _stack_of(sessions: Sequence[RunSession]) -> Stack | None:
+    """The runs as a stack, where they can train as one."""
+    programs = [session.program for session in sessions]
+    return Stack(programs) if stackable(sessions[0].config) and programs[0].loss in STACKED_LOSSES else None
 
 
 def train(
