@@ -85,11 +85,10 @@ class Ledger:
         sweep_ended(self.runs, {run: known for run, known in stored.items() if known.state in ENDED})
         left = []
         for config in self.configs.values():
-            outcome = _stored_outcome(config, stored.get(config.id))
-            if outcome is None:
+            if (manifest := stored.get(config.id)) is None or manifest.state not in ENDED:
                 left.append(config)
             else:
-                self._finish(config, replace(outcome, reused=True))
+                self._finish(config, replace(outcome_of(config.id, manifest), reused=True))
         return left
 
     def begin(self) -> Bundle:
@@ -143,8 +142,8 @@ class Ledger:
 
     def _lost(self, config: RunConfig, how: str, wrote: str, *, alone: bool) -> None:
         folder = self._folder(config)
-        if (stored := _stored_outcome(config, folder.manifest() if folder.exists() else None)) is not None:
-            self._finish(config, stored)
+        if folder.exists() and (manifest := folder.manifest()).state in ENDED:
+            self._finish(config, outcome_of(config.id, manifest))
         elif self.stopping:
             message = f"{how}; the same command resumes it"
             self._log(config).write(message)
@@ -186,11 +185,9 @@ class Ledger:
         return RunLog(self._folder(config))
 
 
-def _stored_outcome(config: RunConfig, manifest: Manifest | None) -> RunOutcome | None:
-    """The outcome of a run that has ended in the store, else None."""
-    if manifest is None or manifest.state not in ENDED:
-        return None
-    return RunOutcome(run=config.id, state=manifest.state, message=manifest.message)
+def outcome_of(run: str, manifest: Manifest) -> RunOutcome:
+    """The outcome that a manifest states."""
+    return RunOutcome(run=run, state=manifest.state, message=manifest.message)
 
 
 def bundle(

@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -20,7 +21,7 @@ from sonde import plugins
 from sonde.config import parse
 from sonde.core.errors import SondeError
 from sonde.engine import Event, RunOutcome
-from sonde.engine.ledger import Bundle, RunLog
+from sonde.engine.ledger import Bundle, RunLog, outcome_of
 from sonde.store.lock import Held
 from sonde.store.place import Place, place
 from sonde.store.run import ENDED, Manifest, RunFolder
@@ -58,7 +59,7 @@ def train_bundle(
         logs[progress.run].write(f"epoch {progress.epoch}/{progress.epochs}{loss}")
         send(Event(run=progress.run, epoch=progress.epoch, epochs=progress.epochs, loss=progress.loss, node=node))
         if progress.state in ENDED:
-            end(progress.run, _outcome(progress.run, logs[progress.run].folder.manifest()))
+            end(progress.run, outcome_of(progress.run, logs[progress.run].folder.manifest()))
 
     def fail(message: str, detail: str | None = None) -> None:
         for run in list(left):
@@ -68,22 +69,11 @@ def train_bundle(
         machine = platform.node() if node is None else f"{platform.node()}, node {node},"
         for log in logs.values():
             log.write(f"process {os.getpid()} on {machine} {_where(log.folder)}")
-        manifests = _retry_while_held(
-            lambda: train_together(
-                bundle,
-                runs=runs,
-                data_root=data_root,
-                device=device,
-                on_progress=report,
-                should_stop=should_stop,
-                node=node,
-            ),
-            patience,
-            should_stop,
-        )
-        for run, manifest in zip(logs, manifests, strict=True):
+        where: dict[str, Any] = {"runs": runs, "data_root": data_root, "device": device, "node": node}
+        train = partial(train_together, bundle, on_progress=report, should_stop=should_stop, **where)
+        for run, manifest in zip(logs, _retry_while_held(train, patience, should_stop), strict=True):
             if run in left:
-                end(run, _outcome(run, manifest))
+                end(run, outcome_of(run, manifest))
     except SondeError as error:
         fail(str(error))
     except Exception as error:
@@ -101,10 +91,6 @@ def _retry_while_held(
             if time.monotonic() >= end or should_stop():
                 raise
             time.sleep(1)
-
-
-def _outcome(run: str, manifest: Manifest) -> RunOutcome:
-    return RunOutcome(run=run, state=manifest.state, message=manifest.message)
 
 
 def _where(folder: RunFolder) -> str:

@@ -100,11 +100,7 @@ class Chain(Network):
                 self._follows(part.layer, states, call.state)
                 h = hand_on(states)
                 call = call.with_input(h, cut=states[-1].requires_grad and not h.requires_grad)
-            out = part(call)
-            if not part.last:
-                return out
-            states.append(self._state(part.layer, out))
-            return with_state(out, hand_on(states)) if part.layer == self.depth - 1 else out
+            return self._call(part, call, states, hand_on)
 
         output = self._run_module(x, visit)
         if len(states) <= self.depth:
@@ -136,11 +132,7 @@ class Chain(Network):
                 return with_state(out, take_over()) if top else out
             if part.first:
                 call = call.with_input(take_over() if part.layer == layer else hand_on(states))
-            out = part(call)
-            if not part.last:
-                return out
-            states.append(self._state(part.layer, out))
-            return with_state(out, hand_on(states)) if part.layer == self.depth - 1 else out
+            return self._call(part, call, states, hand_on)
 
         with torch.no_grad():
             output = self._run_module(batch, visit)
@@ -158,6 +150,14 @@ class Chain(Network):
             return reached.h
         raise SondeError(f"{self.name_of(layer)} does not run when the module does")
 
+    def _call(self, part: UnitPart, call: UnitCall, states: list[Tensor], hand_on: HandOn) -> Any:
+        """Run a part; append the state that its unit returns, and hand the last state on to the readout."""
+        out = part(call)
+        if not part.last:
+            return out
+        states.append(self._state(part.layer, out))
+        return with_state(out, hand_on(states)) if part.layer == self.depth - 1 else out
+
     def _run_module(self, x: Tensor, visit: Callable[[UnitPart, UnitCall], Any]) -> Tensor:
         """The module's output on x; every submodule of a unit is called through `visit`."""
         parts: dict[nn.Module, list[UnitPart]] = {}  # a module that is used in several units has a part in each
@@ -169,8 +169,7 @@ class Chain(Network):
         with ExitStack() as watching:
             for module, places in parts.items():
                 watching.enter_context(forward_replaced(module, visiting_forward(visit, places)))
-            out = self.module(x)
-            return self.output(out)
+            return self.output(self.module(x))
 
     def output(self, out: Any) -> Tensor:
         """Take the output from what the module returns."""
