@@ -44,7 +44,7 @@ RULES = "unit/test_rules.py"
 METRICS = "unit/test_metrics.py"
 TRAINING = "unit/test_probes_training.py"
 TAILS = "unit/test_probes_tails.py"
-SPREADS = "unit/test_spreads.py"
+SPREADS = "unit/test_seed_statistics.py"
 RESUMED = "contract/test_rules_on_models.py -k resumed"
 
 MUTANTS = (
