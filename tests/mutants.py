@@ -274,7 +274,7 @@ MUTANTS = (
     Mutant(
         "a smaller last batch counts like the others",
         "training/program.py",
-        "torch.tensor(self.sizes, dtype=torch.float64) / self.samples",
+        "torch.tensor(self.sizes, dtype=torch.float64) / samples",
         "torch.ones(len(self.sizes), dtype=torch.float64) / len(self.sizes)",
         "unit/test_epoch_log.py",
     ),
