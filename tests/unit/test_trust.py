@@ -337,7 +337,7 @@ def test_training_goes_on_with_no_other_configuration_of_the_same_id(
 ) -> None:
     config = tiny_config()
     package.train(config, runs=tmp_path, should_stop=lambda: True)
-    monkeypatch.setattr("sonde.training.session.digest", lambda tree: config_digest(tree | {"seed": 0}))
+    monkeypatch.setattr("sonde.training.session.config_digest", lambda tree: config_digest(tree | {"seed": 0}))
     with pytest.raises(SondeError, match="another configuration under this id"):
         package.train(config, runs=tmp_path)
 
