@@ -42,7 +42,7 @@ from sonde.store.run import Run, Runs
 from sonde.store.schemas import Manifest
 from sonde.studies import STUDIES
 from sonde.tasks import Digits, Task, Teacher
-from sonde.training.assign import CreditAssignment
+from sonde.training.credit_assignment import CreditAssignment
 from sonde.training.program import Program
 from sonde.training.train import train_together
 

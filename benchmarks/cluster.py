@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from sonde.config import Optimiser, Probing, RunConfig
-from sonde.engine import cluster, cluster_nodes, cluster_task
+from sonde.engine import cluster, cluster_nodes
 from sonde.models import ResMLP
 from sonde.rules import Backprop
 from sonde.tasks import Identity
@@ -70,13 +70,13 @@ def sweep(kind: str, nodes: int, runs: int, folder: Path) -> dict[str, Any]:
     notes.mkdir(parents=True)
     (folder / "runs").mkdir()
     configs = [tiny(TINY[kind], seed) for seed in range(runs)]
-    plain = cluster_task.train
-    cluster_task.train = timed(plain, str(notes))
+    plain = cluster.train_on_node
+    cluster.train_on_node = timed(plain, str(notes))
     begin = time.perf_counter()
     try:
-        outcomes = cluster.run_all(configs, runs=folder / "runs")
+        outcomes = cluster.run_on_cluster(configs, runs=folder / "runs")
     finally:
-        cluster_task.train = plain
+        cluster.train_on_node = plain
     wall = time.perf_counter() - begin
     assert all(outcome.state == "complete" for outcome in outcomes)
     noted = [json.loads(file.read_text()) for file in notes.iterdir()]

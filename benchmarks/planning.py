@@ -25,7 +25,7 @@ def measure(runs: int) -> dict[str, float]:
     configs = study.configs("quick", range(-(-runs // len(study.configs("quick", [0])))))[:runs]
     with tempfile.TemporaryDirectory() as root:
         ledger = Ledger(configs, runs=Path(root), on_event=lambda _: None, on_notice=lambda _: None)
-        ledger.waiting.extend(bundle(ledger.unended(), jobs=SLOTS, pays=stackable))
+        ledger.waiting.extend(bundle(ledger.clean_up_ended(), jobs=SLOTS, pays=stackable))
         sent = [json.dumps([to_tree(config) for config in part]) for part in ledger.waiting]
     return {
         "runs": runs,

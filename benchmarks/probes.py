@@ -27,7 +27,7 @@ from sonde.store.datasets.decoded import PAD, Images
 from sonde.studies import STUDIES
 from sonde.studies.settings import settings, swept
 from sonde.tasks.cifar10 import Cifar10, Cifar10Data
-from sonde.training.assign import CreditAssignment
+from sonde.training.credit_assignment import CreditAssignment
 from sonde.training.program import Program
 
 IMAGES = Signature(shape=(3, 32, 32), outputs=10, classifies=True)

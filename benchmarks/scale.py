@@ -22,7 +22,7 @@ from jinja2 import StrictUndefined, Template
 from sonde.engine.cluster import MOST_SUBMITTED
 from sonde.engine.ledger import MOST_IN_BUNDLE
 from sonde.store.lock import RENEWED
-from sonde.training.stack import WIDEST
+from sonde.training.stack import WIDEST_STACKED
 from sonde.training.stacked_layers import LANES
 
 HERE = Path(__file__).parent
@@ -283,7 +283,7 @@ def page(known: dict[str, Any]) -> str:
         shared=shared(known),
         lanes=LANES,
         renewed=f"{RENEWED:g}",
-        widest=WIDEST,
+        widest=WIDEST_STACKED,
         bundle=MOST_IN_BUNDLE,
         show=f"{times * last['show']['processor']:.0f}",
         **{key: f"{times * last[key]:.0f}" for key in ("load", "states")},

@@ -27,7 +27,7 @@ from sonde.store.run import Runs
 from sonde.studies.recipes import DEPTH_PROBES, depth_matters
 from sonde.studies.rules import AUDITED, COMPARED, VARIED
 from sonde.tasks import RandomHierarchy
-from sonde.training.operations import operations
+from sonde.training.credit_assignment import count_operations
 
 HERE = Path(__file__).parent
 TIMES = HERE.parent / "benchmarks" / "rules" / "results.json"
@@ -223,7 +223,7 @@ def arithmetic(rule: Rule) -> str:
     config = on_images(rule)
     net = config.model.build(config.signature, torch.Generator().manual_seed(0))
     x = torch.zeros(config.batch_size, *config.signature.shape)
-    return f"{operations(net, rule, x) / operations(net, Backprop(), x):.2f}"
+    return f"{count_operations(net, rule, x) / count_operations(net, Backprop(), x):.2f}"
 
 
 def depth_of(config: RunConfig) -> int:

@@ -44,7 +44,7 @@ RULES = "unit/test_rules.py"
 METRICS = "unit/test_metrics.py"
 TRAINING = "unit/test_probes_training.py"
 TAILS = "unit/test_probes_tails.py"
-SPREADS = "unit/test_spreads.py"
+SPREADS = "unit/test_seed_statistics.py"
 RESUMED = "contract/test_rules_on_models.py -k resumed"
 
 MUTANTS = (
@@ -259,22 +259,22 @@ MUTANTS = (
     ),
     Mutant(
         "train_acc counts the least likely class",
-        "training/epoch.py",
+        "training/program.py",
         "self.loss.hits(torch.cat(self.outputs, self.lead),",
         "self.loss.hits(-torch.cat(self.outputs, self.lead),",
         BARE,
     ),
     Mutant(
         "train_acc is a share of batches",
-        "training/epoch.py",
+        "training/program.py",
         "labels = hits_RN.shape[1]",
         "labels = len(self.losses)",
         BARE,
     ),
     Mutant(
         "a smaller last batch counts like the others",
-        "training/epoch.py",
-        "torch.tensor(self.sizes, dtype=torch.float64) / self.samples",
+        "training/program.py",
+        "torch.tensor(self.sizes, dtype=torch.float64) / samples",
         "torch.ones(len(self.sizes), dtype=torch.float64) / len(self.sizes)",
         "unit/test_epoch_log.py",
     ),
@@ -526,10 +526,10 @@ MUTANTS = (
     ),
     Mutant(
         "an ignored label is a miss",
-        "network/loss_adapter.py",
+        "network/losses.py",
         "likeliest if ignored is None or y.is_floating_point() else likeliest[y != ignored]",
         "likeliest",
-        "unit/test_criteria.py",
+        "unit/test_loss_adapter.py",
     ),
     Mutant(
         "blocks that share a module repeat the first one's output",
@@ -633,8 +633,8 @@ MUTANTS = (
     Mutant(
         "runs of different recipes share an id",
         "core/run_ids.py",
-        "hashlib.sha256(canonical(tree).encode())",
-        'hashlib.sha256(canonical({part: tree[part] for part in ("model", "rule", "task")}).encode())',
+        "hashlib.sha256(json.dumps(tree, ",
+        'hashlib.sha256(json.dumps({part: tree[part] for part in ("model", "rule", "task")}, ',
         "unit/test_config.py",
     ),
     Mutant(

@@ -152,7 +152,7 @@ class Guest:
             torch.manual_seed(0)
             return self.make()
 
-    def chain(self) -> "sonde.network.chained.Chain":
+    def chain(self) -> "sonde.network.chain.Chain":
         return sonde.chain(self.build(), units=self.units, sample=self.batch()[0])
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from sonde.network import Network
 from sonde.rules import Backprop, DirectFeedback, FeedbackAlignment, Rule
-from sonde.training.operations import operations
+from sonde.training.credit_assignment import count_operations
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def flops(net: Network, rule: Rule, x: Tensor) -> int:
             return linear + 2 * samples * output_NC.shape[-1] * sum(widths)
         case FeedbackAlignment(level="block"):
             return linear + 2 * samples * sum(below * above for below, above in pairwise(widths))
-    return operations(net, rule, x)
+    return count_operations(net, rule, x)
 
 
 class Products:

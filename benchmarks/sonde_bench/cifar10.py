@@ -13,7 +13,7 @@ import torch
 
 from sonde.config import Probing, RunConfig
 from sonde.core.errors import SondeError
-from sonde.engine.local import run_all, warm_up
+from sonde.engine.local import run_locally, warm_up
 from sonde.models import ResidualMLP
 from sonde.rules import Backprop
 from sonde.store.datasets.cache import data_folder
@@ -152,7 +152,7 @@ class Jobs:
             trained = 0.0
             with tempfile.TemporaryDirectory() as folder:
                 runs = Path(folder)
-                for outcome in run_all(configs, runs=runs, jobs=jobs, data_root=options.data_root, device="cpu"):
+                for outcome in run_locally(configs, runs=runs, jobs=jobs, data_root=options.data_root, device="cpu"):
                     if outcome.state != "complete":
                         raise SondeError(f"run {outcome.run} {outcome.state}: {outcome.message}")
                     trained += RunFolder(runs / outcome.run).manifest().seconds["train"]

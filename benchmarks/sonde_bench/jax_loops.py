@@ -14,7 +14,7 @@ import numpy as np
 from sonde.core.optimisers import Optimiser
 from sonde.models import Model, PlainMLP, ResidualMLP, ResMLP
 from sonde.network import Network
-from sonde.training.optimise import BETAS, EPSILON
+from sonde.training.optimise import ADAM_BETAS, ADAM_EPSILON
 
 NO_JAX = "JAX is not installed; pip install 'sonde[bench]'"
 ONE_THREAD = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
@@ -127,12 +127,12 @@ def _step(outputs: Outputs, optimiser: Optimiser, *, classifies: bool) -> Callab
         weights, first, second, steps = state
         value, gradients = jax.value_and_grad(loss)(weights, x, y)
         steps = steps + 1
-        rate = optimiser.lr / (1 - BETAS[0] ** steps)
-        root = jnp.sqrt(1 - BETAS[1] ** steps)
-        first = jax.tree.map(lambda m, g: BETAS[0] * m + (1 - BETAS[0]) * g, first, gradients)
-        second = jax.tree.map(lambda v, g: BETAS[1] * v + (1 - BETAS[1]) * g * g, second, gradients)
+        rate = optimiser.lr / (1 - ADAM_BETAS[0] ** steps)
+        root = jnp.sqrt(1 - ADAM_BETAS[1] ** steps)
+        first = jax.tree.map(lambda m, g: ADAM_BETAS[0] * m + (1 - ADAM_BETAS[0]) * g, first, gradients)
+        second = jax.tree.map(lambda v, g: ADAM_BETAS[1] * v + (1 - ADAM_BETAS[1]) * g * g, second, gradients)
         weights = jax.tree.map(
-            lambda w, m, v: decay * w - rate * m / (jnp.sqrt(v) / root + EPSILON), weights, first, second
+            lambda w, m, v: decay * w - rate * m / (jnp.sqrt(v) / root + ADAM_EPSILON), weights, first, second
         )
         return (weights, first, second, steps), value
 

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from sonde.plugins import guest as guest
     from sonde.plugins import register as register
     from sonde.show.stored_runs import load as load
-    from sonde.training.assign import CreditAssignment as CreditAssignment
+    from sonde.training.credit_assignment import CreditAssignment
     from sonde.training.train import train as train
 
     __version__: str
 
 _HOME = {
-    "CreditAssignment": "sonde.training.assign",
+    "CreditAssignment": "sonde.training.credit_assignment",
     "Optimiser": "sonde.core.optimisers",
     "Probing": "sonde.config",
     "Reading": "sonde.metrics.rows",

@@ -246,7 +246,7 @@ def test_where_sonde_has_the_network_its_own_step_gives_the_same_gradients(
     net.load_state_dict(weights)
     feedback = [torch.tensor(start["feedback"][k]).double() for k in sorted(start["feedback"], key=int)]
     x = torch.tensor(one["x"]).double().view(-1, sizes["inputs"])
-    step.backward(net, rule, Matrices([b.view(d, -1) for b in feedback]), x, torch.tensor(one["y"]), CROSS_ENTROPY)
+    step.rule_backward(net, rule, Matrices([b.view(d, -1) for b in feedback]), x, torch.tensor(one["y"]), CROSS_ENTROPY)
     gradients = {n: p.grad for n, p in net.named_parameters() if p.grad is not None}
     assert gradients.keys() == answer["parameters"].keys()
     assert max(off(answer["parameters"][n], g) for n, g in gradients.items()) < CLOSE

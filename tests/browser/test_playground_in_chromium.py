@@ -14,7 +14,7 @@ from chromium import LATENCY, Opened, chromium, missing, open_page
 
 from sonde.analysis.theory import independent_factor, second_moments
 from sonde.cli.playground import playground as write_playground
-from sonde.config import RunConfig, completed
+from sonde.config import RunConfig, complete_and_load_plugins
 from sonde.studies.settings import settings, swept
 
 if TYPE_CHECKING:
@@ -406,7 +406,7 @@ def config_of(line: str) -> RunConfig:
             sets.append(value)
         else:
             options[flag.removeprefix("--")] = int(value) if value.isdigit() else value
-    (config,) = swept([completed(options)], settings(sets))
+    (config,) = swept([complete_and_load_plugins(options)], settings(sets))
     return config
 
 

@@ -154,7 +154,7 @@ def test_a_killed_node_loses_nothing(cluster: ThreeNodes, sonde: Sonde, tmp_path
     node, epoch = after["node"], after["from_epoch"]
     assert node != first
     assert epoch >= 3
-    assert f"sonde: run {victim}: its worker on {first} died; on {node} it goes on after epoch {epoch}\n" in told
+    assert f"sonde: run {victim}: its worker on {first} died; on {node} it continues after epoch {epoch}\n" in told
     resumed = f"resumed after epoch {epoch} on .*, node {node}"
     assert re.search(resumed, sonde("show").stdout)
     sonde("report", "--no-figures", "--with-provenance", "--out", "report.html")

@@ -12,7 +12,7 @@ from plain_modules import GUESTS, T, V
 from sonde.core.errors import SondeError
 from sonde.metrics.probes import PROBES, Context, take
 from sonde.rules import RULES, CreditBridge, Rule
-from sonde.training.assign import CreditAssignment
+from sonde.training.credit_assignment import CreditAssignment
 from sonde.training.tensors import pack, unpack
 
 STEPS = 40

@@ -15,7 +15,7 @@ from sonde.tasks import Digits, Identity
 from sonde.training.backward_by_hand import StepByHand
 from sonde.training.program import DTYPES, Program
 from sonde.training.stack import Stack, stackable
-from sonde.training.step import Step, backward
+from sonde.training.step import Step, rule_backward
 
 CPU = torch.device("cpu")
 BATCH = 29
@@ -98,7 +98,7 @@ def both(run: Program | Stack, x: Tensor, y: Tensor) -> tuple[tuple[Step, list[T
     before = copy.deepcopy(state.state_dict())
     by_hand = run.backward(x, y), gradients(run.net)
     state.load_state_dict(before)
-    by_autograd = backward(run.net, run.config.rule, state, x, y, run.loss), gradients(run.net)
+    by_autograd = rule_backward(run.net, run.config.rule, state, x, y, run.loss), gradients(run.net)
     return by_hand, by_autograd
 
 
@@ -126,7 +126,7 @@ def test_an_epoch_has_the_bits_of_autograd(config: RunConfig, stacked: bool) -> 
 
     def by_autograd(x: Tensor, y: Tensor) -> Step:
         other.net.zero_grad()
-        return backward(other.net, other.config.rule, state, x, y, other.loss)
+        return rule_backward(other.net, other.config.rule, state, x, y, other.loss)
 
     other.backward = by_autograd
     ends = []

@@ -18,7 +18,7 @@ from sonde.models import Model, ResidualMLP, VitMini
 from sonde.network import Network, Signature
 from sonde.rules import CreditBridge, StateBridge
 from sonde.rules.bridge import InputNorm
-from sonde.training.assign import CreditAssignment
+from sonde.training.credit_assignment import CreditAssignment
 
 N, L, SEED, LR = 4, 2, 11, 0.01
 SIGNATURE = Signature(shape=(1, 8, 8), outputs=4, classifies=True)

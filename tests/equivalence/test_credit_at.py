@@ -17,7 +17,7 @@ from sonde.models import ConvNet, ResidualMLP, StudentNet
 from sonde.network import Signature
 from sonde.rules import RULES, CreditBridge, FeedbackAlignment, Rule, Signal
 from sonde.rules.rule import LocalRule
-from sonde.training.assign import CreditAssignment
+from sonde.training.credit_assignment import CreditAssignment
 
 IMAGES = Signature(shape=(1, 8, 8), outputs=4, classifies=True)
 LOCAL = [name for name, kind in RULES.items() if name != "bp" and kind().route == "local"]

@@ -21,7 +21,7 @@ from sonde.models import MODELS, ConvNet, PlainMLP, ResNet
 from sonde.network import Network
 from sonde.network.losses import MEAN_SQUARED_ERROR
 from sonde.rules import DirectFeedback
-from sonde.training.assign import CreditAssignment
+from sonde.training.credit_assignment import CreditAssignment
 
 N = 5
 EQUATIONS: dict[str, Callable[[Any, Tensor], Tensor]] = {

@@ -23,7 +23,7 @@ from sonde.rules import (
     UniformSigns,
 )
 from sonde.rules.brsf import MOST, Magnitudes
-from sonde.training.assign import CreditAssignment
+from sonde.training.credit_assignment import CreditAssignment
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("biotorch") is None,

@@ -13,7 +13,7 @@ from sonde.models import Model, PlainMLP, ResidualMLP, ResMLP, StudentNet, VitMi
 from sonde.network import Network, Signature
 from sonde.network.losses import CROSS_ENTROPY, MEAN_SQUARED_ERROR
 from sonde.rules import Backprop, CreditBridge, DirectFeedback, FeedbackAlignment, Frozen, Signal, StateBridge
-from sonde.training.assign import CreditAssignment
+from sonde.training.credit_assignment import CreditAssignment
 from sonde.training.step import exact_gradients, scaled
 
 IMAGES = Signature(shape=(1, 8, 8), outputs=10, classifies=True)

@@ -33,7 +33,7 @@ from sonde.rules import (
     WeightMirror,
 )
 from sonde.rules.layers import weights_of
-from sonde.training.assign import CreditAssignment
+from sonde.training.credit_assignment import CreditAssignment
 
 IMAGES = Signature(shape=(1, 8, 8), outputs=4, classifies=True)
 NETS: dict[str, Callable[[], Any]] = {

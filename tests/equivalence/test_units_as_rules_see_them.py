@@ -20,8 +20,8 @@ from sonde.models import ResidualMLP, VitMini
 from sonde.network import Signature
 from sonde.rules import Backprop, Rule, Signal
 from sonde.rules.rule import CreditScale, Facts, Matrix, Route, RuleState
-from sonde.training.assign import CreditAssignment
-from sonde.training.swap import swapped
+from sonde.training.autograd import weights_in_backward
+from sonde.training.credit_assignment import CreditAssignment
 
 IMAGES = Signature(shape=(1, 8, 8), outputs=4, classifies=True)
 
@@ -317,7 +317,7 @@ def test_a_matrix_that_is_not_used_as_it_is_cannot_be_replaced_in_silence() -> N
     import sonde
 
     x = torch.randn(6, 8)
-    with pytest.raises(SondeError, match=r"unit '1' does not use 1\.weight in one product and as it is.*leave it out"):
+    with pytest.raises(SondeError, match=r"unit '1' does not use 1\.weight in one plain product.*leave it out"):
         CreditAssignment(sonde.chain(module, sample=x), SignSymmetry(), sample=x)
 
 
@@ -329,7 +329,7 @@ def test_a_matrix_that_is_not_used_as_it_is_cannot_be_replaced_in_silence() -> N
     ],
 )
 def test_a_backward_matrix_that_fits_nothing_is_refused(weights: dict[str, Tensor], message: str) -> None:
-    with pytest.raises(SondeError, match=message), swapped({"w": nn.Parameter(torch.zeros(8, 8))}, weights):
+    with pytest.raises(SondeError, match=message), weights_in_backward({"w": nn.Parameter(torch.zeros(8, 8))}, weights):
         pass
 
 

@@ -15,7 +15,7 @@ from old_stores import COMMANDS, STORES, unpack
 from sonde import config as configuration
 from sonde.config import CHOICES, Optimiser, Probing, change, parse, to_tree, younger
 from sonde.config.stored import read
-from sonde.core.run_ids import FIRST, OPTIMISER, PROBES, RUN, VERSIONS, lasting
+from sonde.core.run_ids import FIRST_OPTIONS, OPTIMISER_OPTIONS, PROBE_OPTIONS, RUN_OPTIONS, VERSIONS, lasting
 from sonde.rules import DirectFeedback, KolenPollack
 from sonde.store.folder import RunFolder
 from sonde.studies import STUDIES
@@ -38,17 +38,17 @@ def test_a_configuration_has_the_id_it_had_in_0_1_0(tree: dict[str, object], id:
 
 def test_every_part_of_0_1_0_has_its_options_in_the_table() -> None:
     for part, of_part in IDS["options"].items():
-        assert {name: list(FIRST[part][name]) for name in of_part} == of_part
+        assert {name: list(FIRST_OPTIONS[part][name]) for name in of_part} == of_part
 
 
 def test_every_part_has_its_line_and_keeps_the_options_of_it() -> None:
     for part, table in CHOICES.items():
-        assert FIRST[part].keys() == table.keys(), "a new part needs a line in sonde/core/run_ids.py"
+        assert FIRST_OPTIONS[part].keys() == table.keys(), "a new part needs a line in sonde/core/run_ids.py"
         for name, kind in table.items():
-            assert set(FIRST[part][name]) <= {field.name for field in fields(kind)}
-    assert set(OPTIMISER) - {"source"} <= {field.name for field in fields(Optimiser)}
-    assert set(PROBES) <= {field.name for field in fields(Probing)}
-    assert set(RUN) <= {field.name for field in fields(configuration.RunConfig)}
+            assert set(FIRST_OPTIONS[part][name]) <= {field.name for field in fields(kind)}
+    assert set(OPTIMISER_OPTIONS) - {"source"} <= {field.name for field in fields(Optimiser)}
+    assert set(PROBE_OPTIONS) <= {field.name for field in fields(Probing)}
+    assert set(RUN_OPTIONS) <= {field.name for field in fields(configuration.RunConfig)}
 
 
 def test_an_option_that_is_added_changes_no_id_until_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from plain_modules import GUESTS, Guest, N, T, ViT, images, sequential, words
 from sonde.core.errors import SondeError
 from sonde.metrics.probes import Context, take
 from sonde.rules import DirectFeedback, FeedbackAlignment
-from sonde.training.assign import CreditAssignment
+from sonde.training.credit_assignment import CreditAssignment
 
 
 def everything(module: nn.Module) -> dict[str, object]:
@@ -297,3 +297,12 @@ def test_the_example_of_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> N
         exec(script, {})
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[:2] for line in lines[:4]] == [["credit_cosine", str(layer)] for layer in range(4)]
+
+
+def test_the_old_name_of_pooling_still_works_with_a_warning() -> None:
+    module = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 2))
+    with pytest.warns(DeprecationWarning, match="use pooling"):
+        net = sonde.chain(module, reader="mean")
+    assert net.pooling == sonde.chain(module, pooling="mean").pooling
+    assert net.pooling is not None
+    assert net.pooling.name == "mean"

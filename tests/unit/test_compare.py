@@ -22,7 +22,7 @@ from sonde.cli.compare import as_json
 from sonde.cli.compare import compare as command
 from sonde.config import Optimiser, keys, whole_tree
 from sonde.core.errors import SondeError
-from sonde.core.flat_configs import differing, flatten
+from sonde.core.run_ids import differing, flatten
 from sonde.store.run import Runs
 
 Invoke = Callable[..., Result]

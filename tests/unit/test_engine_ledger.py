@@ -5,8 +5,8 @@ import pytest
 import sonde
 from conftest import tiny_config
 from sonde.config import RunConfig
+from sonde.engine import Event, RunOutcome
 from sonde.engine.ledger import Ledger
-from sonde.engine.messages import Event, Outcome
 from sonde.store.folder import RunFolder
 from sonde.store.lock import hold
 
@@ -20,7 +20,7 @@ class Told:
         self.events: list[Event] = []
         self.notices: list[str] = []
         self.ledger = Ledger(configs, runs=runs, on_event=self.events.append, on_notice=self.notices.append)
-        self.ledger.waiting.append(tuple(self.ledger.unended()))
+        self.ledger.waiting.append(tuple(self.ledger.clean_up_ended()))
 
 
 @pytest.fixture
@@ -67,14 +67,14 @@ def test_a_run_that_ended_before_its_process_died_is_taken_from_the_store(tmp_pa
     bundle = told.ledger.begin()
     sonde.train(begun, runs=tmp_path)
     told.ledger.ended(bundle, {}, DIED, "")
-    assert told.ledger.results() == [Outcome(run=begun.id, state="complete")]
-    assert Told(tmp_path, begun).events[-1].outcome == Outcome(run=begun.id, state="complete", reused=True)
+    assert told.ledger.results() == [RunOutcome(run=begun.id, state="complete")]
+    assert Told(tmp_path, begun).events[-1].outcome == RunOutcome(run=begun.id, state="complete", reused=True)
 
 
 def test_a_failure_in_company_is_tried_alone_and_alone_it_counts(tmp_path: Path) -> None:
     first, second = (tiny_config(seed=seed) for seed in (1, 2))
     told = Told(tmp_path, first, second)
-    answers = {c.id: Outcome(run=c.id, state="failed", message="no") for c in (first, second)}
+    answers = {c.id: RunOutcome(run=c.id, state="failed", message="no") for c in (first, second)}
     told.ledger.ended(told.ledger.begin(), answers, "", "")
     assert list(told.ledger.waiting) == [(first,), (second,)]
     assert told.notices == [f"run {first.id} and 1 trained with it: no; training each alone"]

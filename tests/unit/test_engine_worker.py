@@ -6,15 +6,15 @@ from pathlib import Path
 import sonde
 from conftest import tiny_config
 from sonde.config import RunConfig
-from sonde.engine.messages import Event, Outcome
+from sonde.engine import Event, RunOutcome
 from sonde.engine.worker import train_bundle
 from sonde.store.lock import hold
 
 NODE = "10.0.0.7/3f2a9c1d"
 
 
-def sent(config: RunConfig, runs: Path, *, patience: float = 0.0) -> list[Event | Outcome]:
-    messages: list[Event | Outcome] = []
+def sent(config: RunConfig, runs: Path, *, patience: float = 0.0) -> list[Event | RunOutcome]:
+    messages: list[Event | RunOutcome] = []
     train_bundle(
         (config,),
         runs=runs,
@@ -54,12 +54,12 @@ def test_a_lock_that_is_let_go_in_time_is_waited_for(tmp_path: Path) -> None:
     assert held.wait(60)
     try:
         refused = sent(config, tmp_path)[-1]
-        assert isinstance(refused, Outcome)
+        assert isinstance(refused, RunOutcome)
         assert refused.state == "failed"
         assert "is held by process" in (refused.message or "")
         threading.Timer(0.5, let_go.set).start()
         trained = sent(config, tmp_path, patience=60)[-1]
-        assert isinstance(trained, Outcome)
+        assert isinstance(trained, RunOutcome)
         assert trained.state == "complete"
     finally:
         let_go.set()

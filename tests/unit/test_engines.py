@@ -1,11 +1,13 @@
 """The table of engines, and what is said where Ray is not installed."""
 
+import inspect
 import platform
 import socket
 import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +15,7 @@ import torch
 import sonde as package
 from conftest import Sonde
 from sonde.core.errors import SondeError
-from sonde.engine import ENGINES, OPTIONS, choose, cluster_nodes
+from sonde.engine import ENGINE_OPTIONS, choose, cluster_nodes
 
 # An interpreter that finds no `ray`, whether it is installed or not.
 WITHOUT_RAY = """
@@ -57,7 +59,12 @@ def test_an_option_of_another_engine_is_refused(sonde: Sonde) -> None:
 
 
 def test_every_engine_has_its_options_in_the_table() -> None:
-    assert set(ENGINES) == set(OPTIONS)
+    given = {"jobs": 2, "address": "local", "cpus_per_run": 1, "gpus_per_run": 0}
+    assert {option for options in ENGINE_OPTIONS.values() for option in options} == given.keys()
+    for name, options in ENGINE_OPTIONS.items():
+        run_all: Any = choose(name, {option: given[option] for option in options} | {"not_given": None})
+        assert run_all.keywords.keys() == set(options)
+        assert set(options) <= inspect.signature(run_all.func).parameters.keys()
     with pytest.raises(SondeError, match="unknown engine 'Ray'"):
         choose("Ray", {})
 
@@ -92,8 +99,8 @@ def test_a_head_whose_server_does_not_start_is_said_to_have_none_not_to_want_a_t
 
 def test_a_node_fits_with_the_same_versions_and_a_sight_of_the_store(tmp_path: Path) -> None:
     fit = {"sonde": package.__version__, "torch": torch.__version__, "Python": platform.python_version()}
-    cluster_nodes._judge("n", (fit, True), tmp_path)
-    cluster_nodes._judge("n", (fit | {"torch": torch.__version__.partition("+")[0] + "+cu130"}, True), tmp_path)
+    cluster_nodes._check_answer("n", (fit, True), tmp_path)
+    cluster_nodes._check_answer("n", (fit | {"torch": torch.__version__.partition("+")[0] + "+cu130"}, True), tmp_path)
     for answer, message in (
         (({"Python": "3.11.7"}, None), "n has no Sonde: install sonde"),
         ((fit | {"sonde": "0.0.9"}, True), "n has sonde 0.0.9, here is"),
@@ -103,4 +110,4 @@ def test_a_node_fits_with_the_same_versions_and_a_sight_of_the_store(tmp_path: P
         ((fit, False), "n does not see what is written to"),
     ):
         with pytest.raises(SondeError, match=message):
-            cluster_nodes._judge("n", answer, tmp_path)
+            cluster_nodes._check_answer("n", answer, tmp_path)

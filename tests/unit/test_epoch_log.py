@@ -6,9 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from sonde.network.loss_adapter import as_loss
-from sonde.network.losses import CROSS_ENTROPY, MEAN_SQUARED_ERROR
-from sonde.training.epoch import EpochLog
+from sonde.network.losses import CROSS_ENTROPY, MEAN_SQUARED_ERROR, as_loss
+from sonde.training.program import EpochLog
 from sonde.training.step import Step
 
 

@@ -15,7 +15,7 @@ from test_tasks_cifar10 import fake
 import sonde
 from sonde import plugins
 from sonde.config import Probing, RunConfig
-from sonde.core.generators import NAMES, generator
+from sonde.core.generators import STREAMS, generator
 from sonde.metrics.probes import PROBES
 from sonde.models import ResidualMLP
 from sonde.rules import DirectFeedback, FeedbackAlignment, Rule
@@ -63,19 +63,19 @@ def test_the_names_are_those_that_runs_draw_from(tmp_path: Path, monkeypatch: py
     for task in tasks:
         sonde.train(config_of(task, DirectFeedback()), runs=tmp_path)
     fake(Cifar10(subset=8))
-    matching = {name: re.sub(r"\\\{\w+\\\}", r"\\d+", re.escape(name)) for name in NAMES}
+    matching = {name: re.sub(r"\\\{\w+\\\}", r"\\d+", re.escape(name)) for name in STREAMS}
     drawn = set()
     for text in asked:
         seed, name = text.split("/", 1)
         (known,) = [known for known, pattern in matching.items() if re.fullmatch(pattern, name)]
         assert int(seed) == (0 if known in ("digits/split", "arrays/split", "cifar10/subset") else 3), text
         drawn.add(known)
-    assert drawn == NAMES.keys()
+    assert drawn == STREAMS.keys()
 
 
 def test_the_page_lists_every_name_as_the_source_does() -> None:
     listed = dict(re.findall(r"^\| `([^`]+)` \| (.+) \|$", PAGE.read_text(), flags=re.MULTILINE))
-    assert {name: listed[name] for name in NAMES} == NAMES
+    assert {name: listed[name] for name in STREAMS} == STREAMS
 
 
 def draw_dfa(stream: torch.Generator) -> list[torch.Tensor]:

@@ -17,7 +17,7 @@ import sonde as package
 from conftest import Sonde
 from report_stores import rename, write_run
 from sonde.cli import app
-from sonde.core.atomic import ASIDE, aside_mark, sweep
+from sonde.core.atomic import ASIDE, aside_mark, remove_stale
 from sonde.core.errors import SondeError, printable
 from sonde.metrics.rows import SCHEMA
 from sonde.store import files, index_writer
@@ -222,7 +222,7 @@ def test_what_a_killed_process_left_aside_is_swept_and_nothing_else(tmp_path: Pa
     kept = [tmp_path / f"{ASIDE}{aside_mark()}mine", tmp_path / f"{ASIDE}other", tmp_path / "run"]
     for path in kept:
         path.write_text("")
-    sweep(tmp_path)
+    remove_stale(tmp_path)
     assert sorted(tmp_path.iterdir()) == sorted(kept)
     shutil.rmtree(tmp_path)
-    sweep(tmp_path)
+    remove_stale(tmp_path)

@@ -18,10 +18,10 @@ from sonde.metrics.reductions import sample_norms
 from sonde.metrics.rows import undefined
 from sonde.models import ResidualMLP, VitMini
 from sonde.network.losses import CROSS_ENTROPY
-from sonde.network.pooling import Reader
+from sonde.network.pooling import Pooling
 from sonde.rules import RULES, Backprop, DirectFeedback
 from sonde.tasks import Digits
-from sonde.training.assign import CreditAssignment
+from sonde.training.credit_assignment import CreditAssignment
 from sonde.training.program import Program
 from sonde.training.tensors import pack, unpack
 
@@ -41,7 +41,7 @@ def test_the_norm_of_a_sample_is_never_taken_over_the_wrong_axis() -> None:
     h_Nd = torch.tensor([[3.0, 4.0], [0.0, 2.0]])
     assert sample_norms(h_Nd).tolist() == [5, 2]
     tokens_NTd = torch.stack([h_Nd, h_Nd * 9], dim=1)
-    assert sample_norms(Reader("cls").read(tokens_NTd)).tolist() == [5, 2]
+    assert sample_norms(Pooling("cls").read(tokens_NTd)).tolist() == [5, 2]
     for wrong in (h_Nd[0], tokens_NTd, h_Nd[None, None]):
         with pytest.raises(ValueError, match="expected samples × width"):
             sample_norms(wrong)

@@ -131,8 +131,8 @@ def test_a_metric_can_be_asked_for_by_its_alias() -> None:
     for alias, name in ALIASES.items():
         assert ("metric", name) in {(text.kind, text.name) for text in explanations(alias)}
     rows = rows_of("one", 0, [Reading(metric="state[3]", layer=1, value=0.5, samples=1)], steps=[0])
-    assert RowQuery(metrics=["state_values[3]"]).of(rows).equals(rows)
-    assert RowQuery(metrics=["state_values[2]"]).of(rows).is_empty()
+    assert RowQuery(metrics=["state_values[3]"]).select(rows).equals(rows)
+    assert RowQuery(metrics=["state_values[2]"]).select(rows).is_empty()
 
 
 def test_charts_offer_what_the_table_says() -> None:

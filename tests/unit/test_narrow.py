@@ -4,7 +4,7 @@ from conftest import tiny_config
 from sonde.analysis.runs import choices
 from sonde.config import RunConfig, whole_tree
 from sonde.core.errors import SondeError
-from sonde.core.flat_configs import differences
+from sonde.core.run_ids import differences
 from sonde.models import PlainMLP
 from sonde.studies.residual import configs
 from sonde.studies.settings import narrowed, settings, swept

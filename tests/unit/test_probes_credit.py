@@ -10,8 +10,8 @@ from sonde.metrics.probes import Context, Snapshot, take
 from sonde.models import ResidualMLP
 from sonde.network import Signature
 from sonde.rules import RULES, CreditBridge, DirectFeedback
-from sonde.training.assign import CreditAssignment
-from sonde.training.step import Again, signal_on
+from sonde.training.credit_assignment import CreditAssignment
+from sonde.training.step import Rerun, signal_on
 from sonde.training.tensors import pack
 
 IMAGE = Signature(shape=(1, 8, 8), outputs=4, classifies=True)
@@ -104,7 +104,7 @@ def test_credits_are_the_rule_s_own_in_float64_and_leave_its_state_alone(rule: s
     credits = snapshot.credits
     assert pack(assignment.state_dict()) == stored
     signal = signal_on(
-        Again(net, x.double()),
+        Rerun(net, x.double()),
         snapshot.states,
         snapshot.output_NC,
         y,

@@ -16,8 +16,8 @@ from sonde.network import Signature
 from sonde.network.losses import CROSS_ENTROPY, MEAN_SQUARED_ERROR
 from sonde.rules import RULES, CreditBridge, DirectFeedback, Rule
 from sonde.rules.dkp import DirectKolenPollack
-from sonde.training.assign import CreditAssignment
-from sonde.training.bf16 import use_bf16
+from sonde.training.credit_assignment import CreditAssignment
+from sonde.training.program import use_bf16
 
 MODEL, IMAGE = NETWORKS["residual_mlp"]
 

@@ -18,7 +18,7 @@ from sonde.models import PlainMLP, ResidualMLP, ResMLP, StudentNet, VitMini
 from sonde.models.model import Model
 from sonde.network import Signature
 from sonde.rules import RULES
-from sonde.training.assign import CreditAssignment
+from sonde.training.credit_assignment import CreditAssignment
 
 Vector = list[float]
 entries = st.one_of(st.just(0.0), st.floats(-1, 1).filter(lambda v: v == 0 or abs(v) > 1e-3))

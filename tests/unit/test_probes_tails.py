@@ -10,7 +10,7 @@ import torch
 from networks import NETWORKS, loss_of, moved, read, samples
 from sonde.config import Optimiser, RunConfig
 from sonde.metrics.probes import Context, Snapshot, take
-from sonde.metrics.reductions import pearson, sample_median, sample_norms
+from sonde.metrics.reductions import median_of_all, pearson, sample_norms
 from sonde.models import PlainMLP, ResidualMLP, ResMLP, StudentNet, VitMini
 from sonde.network import Network
 from sonde.network.losses import CROSS_ENTROPY
@@ -47,7 +47,7 @@ def at_norm(model: str, norm: float, context: Context | None = None) -> Snapshot
     x, y = program.data.test(0, 64)
     net: Network = copy.deepcopy(program.net)
     with torch.no_grad():
-        factor = norm / sample_median(sample_norms(program.net.reader.read(net.embed(x))))  # type: ignore[union-attr]
+        factor = norm / median_of_all(sample_norms(program.net.pooling.read(net.embed(x))))  # type: ignore[union-attr]
         for p in net.embed.parameters():
             p.mul_(factor)
     return take(net, x, y, CROSS_ENTROPY, context)

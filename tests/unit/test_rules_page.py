@@ -23,7 +23,7 @@ from sonde.store.load import load
 from sonde.store.run import Runs
 from sonde.store.verify import verify
 from sonde.tasks import Parity
-from sonde.training.assign import CreditAssignment
+from sonde.training.credit_assignment import CreditAssignment
 from sonde.training.stack import stackable
 
 find_benchmark()

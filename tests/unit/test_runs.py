@@ -14,7 +14,7 @@ from sonde.analysis.comparison import compare
 from sonde.analysis.runs import evidence_lines, keep
 from sonde.config import RunConfig
 from sonde.core.errors import SondeError
-from sonde.core.flat_configs import recipe_of
+from sonde.core.run_ids import recipe_of
 from sonde.store.load import load
 from sonde.store.readings import Readings
 from sonde.store.run import Runs

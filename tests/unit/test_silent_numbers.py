@@ -14,8 +14,7 @@ from plain_modules import GPT, GUESTS, ConvNet, LeNet, T, ViT, images, words
 from sonde.core.errors import SondeError
 from sonde.metrics.probes import Context, Snapshot, take
 from sonde.network import Network
-from sonde.network.loss_adapter import Criterion
-from sonde.network.losses import MEAN_SQUARED_ERROR, Loss
+from sonde.network.losses import MEAN_SQUARED_ERROR, Loss, LossFunction
 from sonde.rules import (
     RULES,
     Backprop,
@@ -25,7 +24,7 @@ from sonde.rules import (
     Rule,
 )
 from sonde.rules.dfa import direct_feedback
-from sonde.training.assign import CreditAssignment
+from sonde.training.credit_assignment import CreditAssignment
 
 
 def conv_chain(n: int = 6) -> tuple[CreditAssignment, Tensor, Tensor]:
@@ -119,7 +118,7 @@ def test_a_penalty_on_maps_counts_a_position_as_a_sample() -> None:
 def test_a_token_that_the_readout_does_not_read_has_no_gradient_rather_than_one_of_zero() -> None:
     torch.manual_seed(0)
     x, y = images()
-    net = sonde.chain(ViT("last"), ["encoder.layers.*"], sample=x, reader="cls")
+    net = sonde.chain(ViT("last"), ["encoder.layers.*"], sample=x, pooling="cls")
     assignment = CreditAssignment(net, DirectFeedback(), sample=x)
     found = read(snapshot(assignment, x, y), "grad_norm", "credit_norm", "credit_cosine", "rho", "hidden_norm")
     top = {metric: reading for (metric, layer), reading in found.items() if layer == 2}
@@ -268,7 +267,7 @@ def test_linear_outputs_keep_the_number_of_their_layer() -> None:
 
 
 @pytest.mark.parametrize("loss", [MEAN_SQUARED_ERROR, nn.MSELoss()])
-def test_squared_errors_do_not_spread_targets_over_outputs(loss: Loss | Criterion) -> None:
+def test_squared_errors_do_not_spread_targets_over_outputs(loss: Loss | LossFunction) -> None:
     net, x = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1)), torch.randn(5, 4)
     assignment = CreditAssignment(sonde.chain(net), Backprop(), sample=x, loss=loss)
     with pytest.raises(SondeError, match=r"\(5, 1\) have targets of shape \(5,\).*same shape"):
@@ -280,7 +279,7 @@ def test_rho_of_the_gradient_is_one_whatever_is_read() -> None:
         guest = GUESTS[name]
         x, y = guest.batch(32)
         for reader in readers:
-            net = sonde.chain(guest.build(), guest.units, sample=x, reader=reader)  # type: ignore[arg-type]
+            net = sonde.chain(guest.build(), guest.units, sample=x, pooling=reader)  # type: ignore[arg-type]
             found = read(take(net, x, y, nn.CrossEntropyLoss()), "rho")
             for layer in range(3):
                 assert found["rho/bp", layer].value > 0.99, (name, reader, layer)
@@ -289,8 +288,8 @@ def test_rho_of_the_gradient_is_one_whatever_is_read() -> None:
 
 def test_maps_have_no_tokens_to_read() -> None:
     x, _ = images()
-    net = sonde.chain(ConvNet(), ["stages.*"], sample=x, reader="cls")
-    with pytest.raises(SondeError, match=r"reader 'cls' is for tokens, but h_0 is a map of shape 6×8×8: choose"):
+    net = sonde.chain(ConvNet(), ["stages.*"], sample=x, pooling="cls")
+    with pytest.raises(SondeError, match=r"pooling 'cls' is for tokens, but h_0 is a map of shape 6×8×8: choose"):
         CreditAssignment(net, Backprop(), sample=x)
 
 

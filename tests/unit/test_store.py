@@ -104,7 +104,7 @@ def test_what_a_run_kept_that_was_killed_after_its_last_manifest_goes_with_the_n
             clean_up_ended(store, {tiny.id: folder.manifest()})
         assert {file.name for file in folder.path.iterdir()} == names, "somebody held the run"
         ledger = Ledger([tiny], runs=store, on_event=lambda _: None, on_notice=lambda _: None)
-        assert ledger.unended() == []
+        assert ledger.clean_up_ended() == []
         assert verify(store).left_over == []
         assert verify(store).wrong == {}
 

@@ -23,7 +23,7 @@ from sonde.store.remote import Remote
 from sonde.store.schemas import Manifest
 from sonde.store.verify import verify
 from sonde.studies import STUDIES
-from sonde.training.session import Progress
+from sonde.training.session import EpochProgress
 from stores import assert_a_reader_sees_whole_states, at, memory, rows
 
 
@@ -221,7 +221,7 @@ def test_a_process_that_slept_past_its_lease_and_the_one_that_took_over_end_with
     monkeypatch.setattr(lock, "TAKEOVER_PAUSE", 0.0)
     held, others = store / ".locks" / f"{tiny.id}.json", []
 
-    def sleep(progress: Progress) -> None:
+    def sleep(progress: EpochProgress) -> None:
         if progress.epoch == 1:
             known = json.loads(held.read_bytes())
             old = datetime.now(UTC) - timedelta(seconds=lock.ABANDONED + 1)

@@ -17,8 +17,8 @@ from sonde.analysis.diagnosis.finding import Finding, Findings
 from sonde.core.errors import SondeError
 from sonde.show.figures.render import Rendered
 from sonde.show.stored_runs import StoredRuns
-from sonde.training.progress_line import ProgressLine
-from sonde.training.session import Progress
+from sonde.training.session import EpochProgress
+from sonde.training.train import ProgressLine
 
 HOSTILE = "<script>alert(1)</script>"
 RULES = {"bp": 0.9, "dfa": 0.6, "frozen": 0.5}
@@ -218,5 +218,5 @@ def test_a_line_is_never_longer_than_the_terminal(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(sys, "stderr", terminal := Terminal())
     monkeypatch.setenv("COLUMNS", "40")
     with ProgressLine("a" * 100, 2) as line:
-        line(Progress(run="b" * 100, epoch=1, epochs=2, loss=0.5, state="unfinished"))
+        line(EpochProgress(run="b" * 100, epoch=1, epochs=2, loss=0.5, state="unfinished"))
     assert max(len(part.removesuffix("\x1b[K")) for part in terminal.getvalue().split("\r")) == 39

@@ -27,7 +27,7 @@ from sonde.config import stored as stored_configs
 from sonde.config import to_tree
 from sonde.core.atomic import ASIDE, set_aside
 from sonde.core.errors import SondeError, one_line
-from sonde.core.run_ids import digest, run_id
+from sonde.core.run_ids import config_digest, run_id
 from sonde.metrics.rows import SCHEMA
 from sonde.show.live.store_follower import StoreFollower
 from sonde.show.live.store_poller import PageState
@@ -337,7 +337,7 @@ def test_training_goes_on_with_no_other_configuration_of_the_same_id(
 ) -> None:
     config = tiny_config()
     package.train(config, runs=tmp_path, should_stop=lambda: True)
-    monkeypatch.setattr("sonde.training.session.digest", lambda tree: digest(tree | {"seed": 0}))
+    monkeypatch.setattr("sonde.training.session.config_digest", lambda tree: config_digest(tree | {"seed": 0}))
     with pytest.raises(SondeError, match="another configuration under this id"):
         package.train(config, runs=tmp_path)
 

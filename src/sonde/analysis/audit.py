@@ -21,8 +21,8 @@ from sonde.analysis.questions import (
 )
 from sonde.analysis.runs import Level, Recipe, by_recipe, by_seed, complete, levels, made_with, options_of, refuse_none
 from sonde.core import html_parts
-from sonde.core.flat_configs import Flat, identity, told_apart, without
 from sonde.core.formatting import network
+from sonde.core.run_ids import Flat, distinct_names, identity, without
 from sonde.core.seed_statistics import Summary, summarise, summarise_known
 from sonde.store.files import Place
 from sonde.store.load import load
@@ -270,7 +270,7 @@ def audit(stored: Runs, thresholds: Thresholds | None = None, cache: AuditCache 
             rules=_rules(members, cache, left_out, thresholds),
             made_with=made_with(run for kind in members for run in kind.runs if run.id in inside),
         )
-        for title, members in zip(told_apart(named), recipes.values(), strict=True)
+        for title, members in zip(distinct_names(named), recipes.values(), strict=True)
     ]
     return Audit(recipes=found, left_out=left_out, thresholds=thresholds)
 

@@ -22,8 +22,8 @@ from sonde.analysis.runs import (
 )
 from sonde.core import html_parts
 from sonde.core.errors import SondeError, nearest
-from sonde.core.flat_configs import Flat, differing, identity, shown, without
 from sonde.core.formatting import number, signed
+from sonde.core.run_ids import Flat, differing, identity, shown, without
 from sonde.core.seed_statistics import Interval, Summary, paired, summarise, summarise_known, t_interval
 from sonde.metrics.rows import Reading, undefined
 from sonde.store.readings import Readings

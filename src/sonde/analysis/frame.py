@@ -6,7 +6,7 @@ from typing import Any
 import polars as pl
 
 from sonde.analysis.runs import by_recipe, flat_configs
-from sonde.core.flat_configs import Flat, differing, flatten, shown
+from sonde.core.run_ids import Flat, differing, flatten, shown
 from sonde.store.run import Run, Runs
 
 _ALWAYS = ("model", "rule", "task", "seed")

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from sonde.analysis.audit import CONTROLLED, NUDGE_METRIC, STREAM_LABEL, Audit, RecipeAudit, RuleAudit, RunAudit
 from sonde.analysis.questions import scale_free, since_init
-from sonde.core.flat_configs import identity
 from sonde.core.formatting import number
+from sonde.core.run_ids import identity
 from sonde.core.seed_statistics import Interval, Summary, summarise, t_interval
 from sonde.metrics import symbol_of
 

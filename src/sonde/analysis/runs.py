@@ -12,7 +12,7 @@ import polars as pl
 
 from sonde.analysis.evidence import RUNS_SCHEMA
 from sonde.core.errors import SondeError, nearest
-from sonde.core.flat_configs import Flat, belongs, differing, identity, shown
+from sonde.core.run_ids import Flat, belongs, differing, identity, shown
 from sonde.store.run import NO_CONFIGURATION, Run, Runs
 from sonde.store.schemas import ABOUT
 

@@ -68,10 +68,10 @@ def _is_as_sure(findings: "Findings", level: str) -> bool:
 def _write_sarif(to: Path, found: "dict[str, Findings]") -> None:
     from sonde import __version__
     from sonde.analysis.diagnosis.finding import sarif
-    from sonde.core.atomic import sweep
+    from sonde.core.atomic import remove_stale
     from sonde.store import files
 
     if to.is_dir():
         raise SondeError(f"--sarif {to}: name a file")
-    sweep(files.make_folder(to.parent))
+    remove_stale(files.make_folder(to.parent))
     files.write(to, plain_json.dumps(sarif(found, __version__), indent=1, ensure_ascii=False).encode())

@@ -12,8 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
-from sonde.engine import choose
-from sonde.engine.messages import Event, Outcome
+from sonde.engine import Event, RunOutcome, choose
 from sonde.store.files import Place
 
 if TYPE_CHECKING:
@@ -31,22 +30,21 @@ def execute(
     quiet: bool,
     engine: str = "local",
     **options: object,
-) -> list[Outcome]:
+) -> list[RunOutcome]:
     """The outcome of every run; a stop on request ends the command here, and so does the failure of all.
 
     `options` are those of the engine, None where none was given.
     """
     from sonde.cli.terminal import console, count
     from sonde.config import label_of
-    from sonde.core.atomic import sweep
+    from sonde.core.atomic import remove_stale
     from sonde.store import files
-    from sonde.training.device import resolve_device
-    from sonde.training.memory import refuse_too_large
+    from sonde.training.device import refuse_too_large, resolve_device
 
     run_all = choose(engine, options)
     files.make_folder(runs)
     if isinstance(runs, Path):
-        sweep(runs)
+        remove_stale(runs)
     if engine == "local":  # elsewhere the machines that train see to it
         found = resolve_device(device)
         for config in {repr(config.model): config for config in configs}.values():
@@ -94,7 +92,7 @@ def _stopped() -> typer.Exit:
     return typer.Exit(130)
 
 
-def _say_how_it_ended(outcome: Outcome, runs: Place) -> None:
+def _say_how_it_ended(outcome: RunOutcome, runs: Place) -> None:
     """One line; below it, where the failure was not foreseen, the end of the run's log."""
     from sonde.store.folder import RunFolder
 
@@ -128,7 +126,7 @@ def _watched(console: Console, runs: int, epochs: int, *, quiet: bool) -> Iterat
         yield _Lines(console, runs)
 
 
-def _how_it_ended(outcome: Outcome) -> str:
+def _how_it_ended(outcome: RunOutcome) -> str:
     if outcome.reused:
         return f"already {outcome.state}"
     return outcome.state if outcome.node is None else f"{outcome.state} on {outcome.node}"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sonde.core.atomic import remove_stale
 from sonde.core.errors import SondeError, unicode
 from sonde.store.files import Place
 
@@ -32,7 +33,7 @@ def export_paper(
 
     from sonde.cli.stored_rows import RowsInFolders
     from sonde.cli.study_evidence import from_store
-    from sonde.core.atomic import set_aside, sweep
+    from sonde.core.atomic import set_aside
     from sonde.core.errors import pick
     from sonde.show.paper import WRITERS, json_file
     from sonde.store import files
@@ -73,7 +74,7 @@ def export_paper(
     sheets = {path: sheet for one in exported for path, sheet in one.sheets.items()}
     described = pl.concat([one.runs for one in exported])
     for path in [*sheets, json_file.RECORD_NAME]:
-        sweep(files.make_folder((out / path).parent))
+        remove_stale(files.make_folder((out / path).parent))
     with (
         marked(out, "paper"),
         files.clear_errors(out),

@@ -20,11 +20,11 @@ def playground(
     if out.is_dir():
         raise SondeError(f"{out} is a folder: name a file, for example --out {out / 'playground.html'}")
 
-    from sonde.core.atomic import sweep
+    from sonde.core.atomic import remove_stale
     from sonde.show.playground import render_playground
     from sonde.store import files
 
-    sweep(files.make_folder(out.parent))
+    remove_stale(files.make_folder(out.parent))
     page = render_playground().encode()
     files.write(out, page)
     if not quiet:

@@ -34,7 +34,7 @@ def report(
         raise SondeError(f"{out} is a folder: name a file, for example --out {out / 'report.html'}")
 
     from sonde.cli.terminal import count
-    from sonde.core.atomic import sweep
+    from sonde.core.atomic import remove_stale
     from sonde.show.figures import figures_of
     from sonde.show.report.contents import report_contents
     from sonde.show.report.page import Pictures, draw_pictures, render_report
@@ -45,7 +45,7 @@ def report(
     stored = load(runs)
     if not stored.runs and not stored.watched:
         raise SondeError(f"{runs} holds no runs: `sonde run STUDY --runs {runs}` makes them")
-    sweep(files.make_folder(out.parent))
+    remove_stale(files.make_folder(out.parent))
     source = unicode(str(runs))
     if not with_provenance:
         stored, source = without_machines(stored), unicode(runs.name) if isinstance(runs, Path) else source

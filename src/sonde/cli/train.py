@@ -54,13 +54,13 @@ def train(
 
     from sonde.cli.execute import execute
     from sonde.cli.show import describe, print_runs
-    from sonde.config import completed
+    from sonde.config import complete_and_load_plugins
     from sonde.store.load import load_some
     from sonde.studies.settings import settings, swept
 
     if seed is not None and seeds is not None:
         raise SondeError("--seed and --seeds: give one of them")
-    start = completed({"model": model, "task": task, "rule": rule, "epochs": epochs})
+    start = complete_and_load_plugins({"model": model, "task": task, "rule": rule, "epochs": epochs})
     chosen = options.seeds_of(seeds) or [42 if seed is None else seed]
     configs = swept([start | {"seed": seed} for seed in chosen], settings(set or []))
     outcomes = execute(

@@ -11,11 +11,20 @@ from pydantic import BeforeValidator
 
 from sonde import plugins
 from sonde.core.errors import SondeError, nearest
-from sonde.core.flat_configs import flatten, recipe_of
-from sonde.core.optimisers import GuestOptimiser
 from sonde.core.optimisers import Optimiser as Optimiser
-from sonde.core.run_ids import IN_LABEL, RUN, digest, first_options, lasting, run_id, with_settings
-from sonde.core.validated import BadOption, check, checked
+from sonde.core.optimisers import PluginOptimiser
+from sonde.core.run_ids import (
+    IN_LABEL,
+    RUN_OPTIONS,
+    config_digest,
+    first_options,
+    flatten,
+    lasting,
+    recipe_of,
+    run_id,
+    with_settings,
+)
+from sonde.core.validated import BadOption, validate_fields, validated
 from sonde.metrics.probes import PROBES, Probe, Schedule, epochs_of
 from sonde.models import MODELS, Model
 from sonde.network import Signature
@@ -47,7 +56,7 @@ def probe_of(name: str) -> Probe:
     return probe
 
 
-@checked
+@validated
 class Probing:
     """Which probes look, at which epochs, and at how many test samples.
 
@@ -99,7 +108,7 @@ class RunConfig:
     model: Model
     rule: Rule
     task: Task
-    optimiser: Optimiser | GuestOptimiser = Optimiser()
+    optimiser: Optimiser | PluginOptimiser = Optimiser()
     probes: Probing = Probing()  # noqa: RUF009
     batch_size: Annotated[int, Ge(1), Le(10**9)] = 128
     epochs: Annotated[int, Ge(1), Le(10**9)] = 10
@@ -109,16 +118,16 @@ class RunConfig:
     scale: Literal["quick", "full"] = "full"
 
     def __post_init__(self) -> None:
-        given = {key: getattr(self, key) for key in RUN}
+        given = {key: getattr(self, key) for key in RUN_OPTIONS}
         try:
-            accepted = check(RunConfig, given)
+            accepted = validate_fields(RunConfig, given)
         except BadOption as bad:
             raise bad.under("") from None
         for part, table in CHOICES.items():
             value = getattr(self, part)
             if type(value) not in table.values():
                 accepted[part] = plugins.handed_over(part, value)
-        if not isinstance(given := getattr(self, "optimiser"), Optimiser | GuestOptimiser):  # noqa: B009
+        if not isinstance(given := getattr(self, "optimiser"), Optimiser | PluginOptimiser):  # noqa: B009
             accepted["optimiser"] = plugins.handed_over("optimiser", given)
         for key, value in accepted.items():
             object.__setattr__(self, key, value)
@@ -153,7 +162,7 @@ class RunConfig:
     @cached_property
     def _identity(self) -> tuple[str, str]:
         tree = to_tree(self)
-        return run_id(tree, whole := digest(tree)), whole
+        return run_id(tree, whole := config_digest(tree)), whole
 
     @property
     def sources(self) -> list[str]:
@@ -179,7 +188,7 @@ def to_tree(config: RunConfig) -> dict[str, Any]:
 
 def younger(config: RunConfig) -> dict[str, Any]:
     """The options that the stored tree may leave out, under their dotted keys, with their defaults."""
-    found = {key: value for key, value in defaults(RunConfig).items() if key not in (*SECTIONS, *RUN)}
+    found = {key: value for key, value in defaults(RunConfig).items() if key not in (*SECTIONS, *RUN_OPTIONS)}
     for part in SECTIONS:
         value = getattr(config, part)
         first = first_options(part, name_of(part, value) if part in CHOICES else "")
@@ -316,7 +325,7 @@ def _fill(kind: Any, values: Mapping[str, Any], prefix: str) -> Any:
         if key not in values and key not in defaults(kind):
             raise SondeError(f"{prefix}{key} has no default: set it")
     try:
-        return kind(**check(kind, values))
+        return kind(**validate_fields(kind, values))
     except BadOption as bad:
         raise bad.under(prefix) from None
 
@@ -346,8 +355,8 @@ def changed(tree: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
     return tree
 
 
-def completed(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """The tree with every option that it leaves out, at its default; values are not looked at."""
+def complete_and_load_plugins(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Add missing options at their defaults; values are not validated.  Executes the plugin files that it names."""
     found = defaults(RunConfig) | dict(tree)
     for part in SECTIONS:
         kind, given = _chosen(part, tree.get(part, {}))

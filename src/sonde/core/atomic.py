@@ -1,4 +1,4 @@
-"""Write aside, then rename into place: whatever has its name is whole, and complete on disk."""
+"""Atomic files: write under a temporary name, sync, then rename.  A file under its own name is always complete."""
 
 import hashlib
 import os
@@ -10,15 +10,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-ASIDE = ".aside-"  # how every file or folder that is not in place yet begins
+ASIDE = ".aside-"  # the prefix of every temporary name
 
 
 @contextmanager
 def set_aside(*targets: Path, locked: bool = False) -> Iterator[list[Path]]:
-    """A path aside for each file or folder; they take their names together at the end, or nothing is left of them.
+    """Yield a temporary path for each target; rename all of them at the end, or remove them after an exception.
 
-    `locked`: nobody else writes these, so what a killed process left aside is removed first, and at the end a damaged
-    folder in the way.  Otherwise several may write at once: the last one's file stands, and a folder stays the first's.
+        with set_aside(folder / "rows.parquet") as (path,):
+            path.write_bytes(content)
+
+    Targets are files or folders.  With `locked` the caller is the only writer: temporary files of a killed process
+    are removed first, and an existing folder is replaced.  Otherwise several processes may write at
+    once: of files the last one stays, of folders the first one.
     """
     mark = "" if locked else aside_mark()
     aside = {target.with_name(f"{ASIDE}{mark}{target.name}"): target for target in targets}
@@ -39,35 +43,35 @@ def set_aside(*targets: Path, locked: bool = False) -> Iterator[list[Path]]:
 
 
 def aside_mark() -> str:
-    """What follows ASIDE in a name: who writes it, so that `sweep` knows, and something that nobody else has."""
-    return f"{_me(os.getpid())}{uuid.uuid4().hex[:8]}-"
+    """The part of a temporary name after `ASIDE`: machine, process and a unique number, for `remove_stale`."""
+    return f"{_writer(os.getpid())}{uuid.uuid4().hex[:8]}-"
 
 
-def sweep(folder: Path) -> None:
-    """Remove what processes of this machine that are no more left aside there."""
+def remove_stale(folder: Path) -> None:
+    """Remove the temporary files in a folder whose process, on this machine, is dead."""
     try:
         found = [path for path in folder.iterdir() if path.name.startswith(ASIDE)]
     except OSError:
         return
     for path in found:
         writer = re.match(r"[0-9a-f]{6}-(\d{1,9})-", path.name.removeprefix(ASIDE))
-        if writer and writer[0] == _me(int(writer[1])) and not is_alive(int(writer[1])):
+        if writer and writer[0] == _writer(int(writer[1])) and not is_alive(int(writer[1])):
             _remove(path)
 
 
-def _me(process: int) -> str:
-    """The machine and the process, as they stand in a name."""
+def _writer(process: int) -> str:
+    """Machine and process, as in a temporary name."""
     return f"{hashlib.sha256(platform.node().encode()).hexdigest()[:6]}-{process}-"
 
 
 def is_alive(process: int) -> bool:
-    """Whether there is such a process on this machine, or no harmless way to ask."""
+    """Whether the process runs on this machine; True where the system has no safe way to ask."""
     if os.name == "posix":
         try:
             os.kill(process, 0)
         except (ProcessLookupError, OverflowError):
             return False
-        except OSError:  # somebody else's
+        except OSError:  # it belongs to another user
             return True
     return True
 
@@ -77,12 +81,12 @@ def _remove(*paths: Path) -> None:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
         else:
-            with suppress(OSError):  # nothing is left there, or what stands in the way was told before
+            with suppress(OSError):  # an exception that explains it is on its way already
                 path.unlink(missing_ok=True)
 
 
 def _sync(path: Path) -> None:
-    """Bring a file, or a folder with all it holds, to the disk: after a power failure it is there."""
+    """Flush a file, or a folder with its content, to the disk, so that it survives a power failure."""
     if path.is_dir():
         for inner in path.iterdir():
             _sync(inner)
@@ -93,7 +97,7 @@ def _sync(path: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Bring the names in a folder to the disk, where the system can: a file that was renamed keeps its new name."""
+    """Flush the names in a folder to the disk, where the system can: a renamed file keeps its new name."""
     if os.name == "posix":
         with suppress(OSError):  # some file systems refuse it
             number = os.open(folder, os.O_RDONLY)

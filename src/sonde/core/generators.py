@@ -1,7 +1,7 @@
-"""Named random generators: every draw of a run comes from one of these, derived from its seed.
+"""Random generators: every random number of a run comes from a named stream that is derived from its seed.
 
 The stream of (seed, name) is `torch.Generator().manual_seed(s)` on the CPU, with s the first 8 bytes of
-SHA-256(f"{seed}/{name}" in UTF-8) as a big-endian number, shifted right by one bit.  `NAMES` lists them all.
+SHA-256(f"{seed}/{name}" in UTF-8) as a big-endian number, shifted right by one bit.  `STREAMS` lists them all.
 """
 
 import hashlib
@@ -12,8 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# name → what is drawn, in this order; normal and uniform numbers are float32 unless another precision is named
-NAMES = {
+STREAMS = {
     "init": "the weights of the network",
     "order": "epoch after epoch: which training samples each batch has, and of augmented images crops and mirrorings",
     "draws": "a seed for PyTorch's global generators while the network trains, from which dropout draws",
@@ -40,20 +39,20 @@ NAMES = {
     "arrays/split": "with seed 0 in every run: an order of the samples of arrays that name no test set",
     "cifar10/subset": "with seed 0 in every run: an order of the training images, of which a subset takes the first",
 }
+"""Name → what is drawn from it, in this order.  Numbers are float32 unless the text names another precision."""
 
 
 def generator(seed: int, name: str) -> torch.Generator:
-    """An independent stream for each (seed, name): adding one never shifts another."""
+    """The stream of (seed, name).  Streams are independent: a new one never shifts another."""
     digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
 
 
 class GlobalDraws:
-    """What a network draws from PyTorch's global generators, like dropout, as part of its run.
+    """A run's own state of PyTorch's global generators, from which dropout and the like draw.
 
-    While it is entered, the global generators go on from where this run left them; others find theirs untouched.
-
-    So a run computes the same bits whoever is trained before it in the same process, and after it was resumed.
+    Inside the context the global generators continue where this run left them; outside they are as before.  So a run
+    computes the same bits whatever else this process trains, and after a resume.
     """
 
     def __init__(self, rng: torch.Generator, device: torch.device) -> None:
@@ -79,7 +78,7 @@ class GlobalDraws:
 
 
 def global_state(device: torch.device) -> Tensor:
-    """Of the global generator that layers of a network draw from on this device."""
+    """The state of the global generator of this device."""
     match device.type:
         case "cuda":
             return torch.cuda.get_rng_state(device)
@@ -90,6 +89,7 @@ def global_state(device: torch.device) -> Tensor:
 
 
 def set_global_state(state: Tensor, device: torch.device) -> None:
+    """Set the state of the global generator of this device."""
     match device.type:
         case "cuda":
             torch.cuda.set_rng_state(state, device)
@@ -100,8 +100,11 @@ def set_global_state(state: Tensor, device: torch.device) -> None:
 
 
 @contextmanager
-def put_back(*devices: torch.device) -> Iterator[None]:
-    """What is drawn inside from the global generators, of the processor and of these devices, was never drawn."""
+def preserve_rng(*devices: torch.device) -> Iterator[None]:
+    """Restore the global generators of the CPU and of these devices afterwards.
+
+    As `torch.random.fork_rng`, but for MPS too.
+    """
     before = {where: global_state(where) for where in {torch.device("cpu"), *devices}}
     try:
         yield

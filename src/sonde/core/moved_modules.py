@@ -1,4 +1,4 @@
-"""Module paths of earlier versions: they import the module that replaced them, with a deprecation warning."""
+"""Old module paths: importing one gives the module that replaced it, and a DeprecationWarning."""
 
 import sys
 import warnings
@@ -20,11 +20,11 @@ MOVED = {
     "sonde.probes": "sonde.metrics.probes",
     "sonde.rows": "sonde.metrics.rows",
 }
-"""The modules that documentation of 0.1.0 names: old path → new path."""
+"""Old path → new path, for the modules that the documentation of 0.1.0 names."""
 
 
 class MovedModules(MetaPathFinder, Loader):
-    """Finds the old paths, and nothing else."""
+    """Finds old module paths, and nothing else."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -43,6 +43,6 @@ class MovedModules(MetaPathFinder, Loader):
 
 
 def install() -> None:
-    """Add the finder in front of Python's own, which would take a leftover folder for the package."""
+    """Put the finder before Python's own, which would take an empty folder left by an upgrade for the package."""
     if not any(isinstance(finder, MovedModules) for finder in sys.meta_path):
         sys.meta_path.insert(0, MovedModules())

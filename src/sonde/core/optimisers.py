@@ -1,4 +1,4 @@
-"""How weights are changed: Adam, AdamW and SGD by name, any other class of `torch.optim` as a guest."""
+"""The configuration of an optimiser: Adam, AdamW and SGD by name, any other class of `torch.optim` as a plugin."""
 
 import dataclasses
 import inspect
@@ -9,18 +9,18 @@ from annotated_types import Ge, Gt, Lt
 
 from sonde.core.errors import SondeError
 from sonde.core.signatures import configuration, option
-from sonde.core.validated import checked
+from sonde.core.validated import validated
 
 Rate = Annotated[float, Gt(0)]
 RateSchedule = Literal["constant", "cosine"]
 
-NOT_OPTIONS = ("self", "params", "lr", "foreach", "fused", "capturable", "differentiable", "maximize")
-"""Parameters of an optimiser's class that say how it computes, not what; and the rate, which follows the schedule."""
+_NOT_OPTIONS = ("self", "params", "lr", "foreach", "fused", "capturable", "differentiable", "maximize")
+"""Parameters that are no options: those that choose an implementation, and the rate, which follows the schedule."""
 
 
-@checked
+@validated
 class Optimiser:
-    """Adam, AdamW (decoupled weight decay) or SGD with momentum; a constant rate, or a cosine to zero over the epochs.
+    """Adam, AdamW (decoupled weight decay) or SGD, with a constant rate or a cosine schedule to zero over the epochs.
 
     SGD adds the weight decay to the gradient, as `torch.optim.SGD` does.
     """
@@ -33,7 +33,7 @@ class Optimiser:
     nesterov: bool = False  # of sgd
 
     def refuse_nonsense(self) -> None:
-        """Raise where an option has no meaning beside another."""
+        """Raise where options contradict each other."""
         if self.name != "sgd" and (self.momentum or self.nesterov):
             raise SondeError(
                 f"optimiser.{'momentum' if self.momentum else 'nesterov'} is an option of sgd, not of {self.name}: "
@@ -44,8 +44,8 @@ class Optimiser:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class GuestOptimiser(ABC):
-    """A class with the interface of `torch.optim`; its keyword parameters are the options."""
+class PluginOptimiser(ABC):
+    """The configuration of a class with the interface of `torch.optim`; its keyword parameters are the options."""
 
     lr: Rate = 1e-3
     schedule: RateSchedule = "cosine"
@@ -54,24 +54,21 @@ class GuestOptimiser(ABC):
 
     @property
     def keywords(self) -> dict[str, Any]:
-        """What its class is made with beside the rate."""
-        ours = GuestOptimiser.__dataclass_fields__
-        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in ours}
+        """The keyword arguments of the class, without the rate."""
+        own = PluginOptimiser.__dataclass_fields__
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in own}
 
 
-def guest_optimiser(name: str, kind: type[Any]) -> type[GuestOptimiser]:
-    """The configuration of an optimiser's class."""
+def plugin_optimiser(name: str, kind: type[Any]) -> type[PluginOptimiser]:
+    """Make the configuration class of an optimiser class; raise where a parameter has no default."""
     closure = inspect.signature(kind.step).parameters.get("closure")
     if closure is not None and closure.default is closure.empty:
         raise SondeError(f"{name} computes the loss several times a step, which no rule can: choose another optimiser")
     options = []
     for parameter in inspect.signature(kind).parameters.values():
-        if parameter.name in NOT_OPTIONS or parameter.kind in (
-            parameter.VAR_POSITIONAL,
-            parameter.VAR_KEYWORD,
-        ):
+        if parameter.name in _NOT_OPTIONS or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
         if parameter.default is parameter.empty:
             raise SondeError(f"{name}: give its parameter {parameter.name} a default, it becomes an option")
         options.append(option(parameter.name, parameter.default))
-    return configuration(name, options, GuestOptimiser, kind, kind=kind)
+    return configuration(name, options, PluginOptimiser, kind, kind=kind)

@@ -1,51 +1,55 @@
-"""What a run's id covers, so that it stays the same while Sonde grows.
+"""What a run's id covers, and configurations as flat keys.
 
-The id ends in the hash of a tree: of every part the options that stand in this table, whatever their values, and any
-younger option where it differs from its default.  An option that is added later stands in no line of the table, so it
-leaves all ids as they are.  A part that comes to mean something else under the same options (another default, other
-arithmetic) says `version: ClassVar[int] = 2` and has a line in `VERSIONS`, and its runs get new ids; runs of another
-version are read, and their label says which.  `tests/golden/test_identity.py` holds both.
+A run's id ends in a hash of its configuration.  The hash covers the options in the tables below, whatever their
+values, and a newer option only where it differs from its default.  So an option that is added later changes no id.
+A part that computes something else under the same options declares `version: ClassVar[int] = 2` and has a line in
+`VERSIONS`; its runs get new ids.  Runs of another version stay readable, and their label names the version.
+`tests/golden/test_identity.py` tests both.  Version 0.1.0 hashed the whole tree, which these tables describe, so its
+runs keep their ids.
 
-Version 0.1.0 hashed the whole tree: this table is what that tree was made of, so its runs are recognised.
+A flat configuration has dotted keys; `model`, `rule` and `task` stand for their names.  These are the keys of `--only`,
+`--set` and `--factor`, and of every message about them.
 """
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-Options = Collection[str]
+_Options = Collection[str]
+Flat = dict[str, Any]
 
 CHOSEN = ("model", "rule", "task")
-"""The parts that are chosen by name, and stand in the id with it."""
+"""The parts that are chosen by name; their names are part of the id."""
 
-EXACT = {"credit_scale": "none", "penalty": 0.0}
-CREDIT = {"credit_scale": "rms", "penalty": 0.0}
+_EXACT = {"credit_scale": "none", "penalty": 0.0}
+_CREDIT = {"credit_scale": "rms", "penalty": 0.0}
 
 RULE_DEFAULTS: dict[str, Mapping[str, Any]] = {
-    "bp": EXACT,
-    "fa": CREDIT,
-    "dfa": CREDIT,
-    "state_bridge": {"input_norm": "layer", "side": "error"} | CREDIT,
+    "bp": _EXACT,
+    "fa": _CREDIT,
+    "dfa": _CREDIT,
+    "state_bridge": {"input_norm": "layer", "side": "error"} | _CREDIT,
     "credit_bridge": {"input_norm": "layer", "copies": 8, "temperature": 0.1, "noise": 0.1}
     | {"average": 0.995, "warmup": 0.2}
-    | CREDIT,
-    "frozen": EXACT,
-    "usf": CREDIT,
-    "frsf": CREDIT,
-    "brsf": CREDIT,
-    "kp": CREDIT,  # of version 2; version 1 had a `decay`
-    "mirror": {"every": 10, "samples": 128, "rate": 0.1} | CREDIT,
-    "drtp": {"per_channel": False} | CREDIT,
-    "dkp": {"lr": 1e-2, "decay": 1e-3, "per_channel": False} | CREDIT,
-    "fdfa": {"lr": 1e-4} | CREDIT,
-    "forward_gradient": {"directions": 1} | CREDIT,
-    "predsim": {"beta": 0.99, "similar": 256} | CREDIT,
-    "ddtp": {"step": 0.1, "noise": 0.01} | CREDIT,
+    | _CREDIT,
+    "frozen": _EXACT,
+    "usf": _CREDIT,
+    "frsf": _CREDIT,
+    "brsf": _CREDIT,
+    "kp": _CREDIT,  # version 2; version 1 had a `decay`
+    "mirror": {"every": 10, "samples": 128, "rate": 0.1} | _CREDIT,
+    "drtp": {"per_channel": False} | _CREDIT,
+    "dkp": {"lr": 1e-2, "decay": 1e-3, "per_channel": False} | _CREDIT,
+    "fdfa": {"lr": 1e-4} | _CREDIT,
+    "forward_gradient": {"directions": 1} | _CREDIT,
+    "predsim": {"beta": 0.99, "similar": 256} | _CREDIT,
+    "ddtp": {"step": 0.1, "noise": 0.01} | _CREDIT,
 }
-"""By rule, the options it had when it was first released, and their defaults."""
+"""Rule → the options of its first release, with their defaults."""
 
-FIRST: dict[str, Mapping[str, Options]] = {
+FIRST_OPTIONS: dict[str, Mapping[str, _Options]] = {
     "model": {
         "plain_mlp": ("d", "L", "weight_scale"),
         "res_mlp": ("d", "L", "weight_scale"),
@@ -65,40 +69,39 @@ FIRST: dict[str, Mapping[str, Options]] = {
         "cifar10": ("augment", "subset", "test_subset"),
     },
 }
-"""By part and name, the options it had when it was first released."""
+"""Part and name → the options of its first release."""
 
 IN_LABEL = {"fa": ("level",)}
-"""By rule, the options that its own label tells."""
+"""Rule → the options that its own label states."""
 
 VERSIONS: dict[str, Mapping[str, int]] = {"rule": {"kp": 2}}
-"""By part and name, the `version` of parts that compute something else than they did at first; all others are at 1."""
+"""Part and name → the `version` of parts that changed what they compute; all others have version 1."""
 
-OPTIMISER: Options = ("name", "source", "lr", "weight_decay", "schedule")
-PROBES: Options = (
+OPTIMISER_OPTIONS: _Options = ("name", "source", "lr", "weight_decay", "schedule")
+PROBE_OPTIONS: _Options = (
     *("names", "schedule", "k", "costly", "costly_schedule", "costly_k"),
     *("size", "directions", "epsilon", "etas"),
 )
-RUN: Options = ("batch_size", "epochs", "seed", "precision", "log", "scale")
+RUN_OPTIONS: _Options = ("batch_size", "epochs", "seed", "precision", "log", "scale")
 
 
-def first_options(part: str, name: str) -> Options | None:
-    """The options that are always covered; None where all of them are, because the part is a guest."""
-    sections = {"optimiser": OPTIMISER, "probes": PROBES, "": RUN}
-    return sections[part] if part in sections else FIRST[part].get(name)
+def first_options(part: str, name: str) -> _Options | None:
+    """The options that the id always covers; None for a plugin, where it covers all options."""
+    sections = {"optimiser": OPTIMISER_OPTIONS, "probes": PROBE_OPTIONS, "": RUN_OPTIONS}
+    return sections[part] if part in sections else FIRST_OPTIONS[part].get(name)
 
 
-def lasting(options: Mapping[str, Any], defaults: Mapping[str, Any], first: Options | None) -> dict[str, Any]:
-    """The options that a run's id covers."""
+def lasting(options: Mapping[str, Any], defaults: Mapping[str, Any], first: _Options | None) -> dict[str, Any]:
+    """The options that a run's id covers: the first ones, and newer ones that differ from their default."""
     if first is None:
         return dict(options)
     return {key: value for key, value in options.items() if key in first or value != defaults.get(key)}
 
 
 def rule_label(label: str, rule: Mapping[str, Any]) -> str:
-    """What tables and figures call a stored rule: its label and what differs from its defaults.
+    """The label of a stored rule in tables and figures, with the options that differ from their defaults.
 
-    A younger option is stored only where it differs.  A guest's defaults are not known here: its label has them since
-    it was trained.
+    A plugin's defaults are not known here; its stored label has the options already.
     """
     name = rule["name"]
     if "source" in rule or name not in RULE_DEFAULTS:
@@ -106,32 +109,106 @@ def rule_label(label: str, rule: Mapping[str, Any]) -> str:
     if (version := rule.get("version", 1)) != VERSIONS["rule"].get(name, 1):
         return with_settings(label, {"version": version})
     known = RULE_DEFAULTS[name]
-    told = ("name", "version", *IN_LABEL.get(name, ()))
-    other = {key: v for key, v in rule.items() if key not in told and (key not in known or known[key] != v)}
+    in_label = ("name", "version", *IN_LABEL.get(name, ()))
+    other = {key: v for key, v in rule.items() if key not in in_label and (key not in known or known[key] != v)}
     return with_settings(label, other)
 
 
 def with_settings(label: str, settings: Mapping[str, Any]) -> str:
-    """A label with settings in brackets, once: "State Bridge (hidden_layers=1, every=4)"."""
-    told = ", ".join(f"{key}={v if isinstance(v, str) else json.dumps(v)}" for key, v in settings.items())
-    return label if not told or label.endswith(f" ({told})") else f"{label} ({told})"
+    """Append settings to a label, unless it has them: "State Bridge (hidden_layers=1, every=4)"."""
+    text = ", ".join(f"{key}={v if isinstance(v, str) else json.dumps(v)}" for key, v in settings.items())
+    return label if not text or label.endswith(f" ({text})") else f"{label} ({text})"
 
 
 def run_id(tree: Mapping[str, Any], whole: str | None = None) -> str:
-    """Readable, and the same for every run of the configuration; `whole` is its digest where that is known."""
+    """The id of a configuration: its names, its seed, and 10 digits of its digest (`whole`, where known)."""
     names = "-".join(tree[part]["name"] for part in CHOSEN)
-    return f"{names}-s{tree['seed']}-{(whole or digest(tree))[:10]}"
+    return f"{names}-s{tree['seed']}-{(whole or config_digest(tree))[:10]}"
 
 
-def digest(tree: Mapping[str, Any]) -> str:
-    """The whole SHA-256 of a configuration, which decides what a run is.
+def config_digest(tree: Mapping[str, Any]) -> str:
+    """The SHA-256 of a configuration.  Two runs are the same run only where their digests are equal.
 
-    An id has 40 bits of it: enough against chance, not against somebody who looks for another configuration that gets
-    a given id.
+    An id has 40 bits of it: enough against chance, but not against a configuration that is made to collide.
     """
-    return hashlib.sha256(canonical(tree).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(tree, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-def canonical(tree: Mapping[str, Any]) -> str:
-    """The tree as the one text that is hashed."""
-    return json.dumps(tree, sort_keys=True, separators=(",", ":"))
+def flatten(tree: Mapping[str, Any]) -> Flat:
+    """Turn a tree into dotted keys; a section that is chosen by name has its name as value."""
+    return dict(_dotted(tree))
+
+
+def _dotted(tree: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        if not isinstance(value, Mapping):
+            yield key, value
+            continue
+        if key in CHOSEN:
+            yield key, value["name"]
+        yield from ((f"{key}.{name}", v) for name, v in _dotted(value) if not (key in CHOSEN and name == "name"))
+
+
+def identity(configuration: Mapping[str, Any]) -> str:
+    """A text that is equal for equal configurations."""
+    return json.dumps(configuration, sort_keys=True)
+
+
+def recipe_of(configuration: Mapping[str, Any]) -> str:
+    """A text that is equal for configurations that differ only in the seed."""
+    return identity(without(configuration, ("seed",)))
+
+
+def belongs(key: str, section: str) -> bool:
+    """Whether a dotted key is the section or inside it."""
+    return key == section or key.startswith(f"{section}.")
+
+
+def without(configuration: Mapping[str, Any], sections: Collection[str]) -> Flat:
+    """The configuration without these keys and sections."""
+    return {key: v for key, v in configuration.items() if not any(belongs(key, section) for section in sections)}
+
+
+def differing(configurations: Iterable[Flat]) -> dict[str, dict[str, int]]:
+    """The keys whose values are not all equal: key → value → number of configurations with it."""
+    flats = list(configurations)
+    counts = {
+        key: Counter(shown(flat[key]) if key in flat else "absent" for flat in flats)
+        for key in sorted({key for flat in flats for key in flat})
+    }
+    return {key: dict(of_key) for key, of_key in counts.items() if len(of_key) > 1}
+
+
+def distinct_names(named: Iterable[tuple[str, Flat]]) -> list[str]:
+    """Make equal names distinct: append the keys in which their configurations differ, lists only where needed."""
+    named = list(named)
+    namesakes: dict[str, list[Flat]] = {}
+    for name, flat in named:
+        namesakes.setdefault(name, []).append(flat)
+    different = {name: differing(flats) for name, flats in namesakes.items()}
+
+    def title(name: str, flat: Flat, lists: bool) -> str:
+        fields = [key for key in different[name] if key in flat and (lists or not isinstance(flat[key], list | tuple))]
+        return ", ".join([name, *(f"{key} = {shown(flat[key])}" for key in fields)])
+
+    brief = [title(name, flat, lists=False) for name, flat in named]
+    times = Counter(brief)
+    return [
+        title(name, flat, lists=True) if times[short] > 1 else short
+        for short, (name, flat) in zip(brief, named, strict=True)
+    ]
+
+
+def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
+    """The keys besides the seed in which two configurations differ, with both values, as text."""
+    left, right = flatten(a), flatten(b)
+    return [
+        f"{key} = {left.get(key)!r} instead of {right.get(key)!r}"
+        for key in sorted(left.keys() | right.keys())
+        if left.get(key) != right.get(key) and key != "seed"
+    ]
+
+
+def shown(value: Any) -> str:
+    """A value as it is written after `--only`."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,6 +1,7 @@
-"""Spreads over seeds, in one place: sample standard deviation (ddof 1), medians, paired differences, t intervals.
+"""Statistics over seeds: sample standard deviation (ddof 1), medians, paired differences, t intervals.
 
-The unit of replication is the seed: one value per seed goes in, n counts the seeds whose value is defined.
+The unit of replication is the seed: each function takes one value per seed, and n counts the seeds whose value is
+defined (finite).
 """
 
 import bisect
@@ -12,26 +13,23 @@ from typing import Protocol
 
 import polars as pl
 
-MOST_SEEDS = 1_000_000
-"""Nobody trains more."""
-
-POWER = 0.8
-"""How often so many seeds are to decide as `seeds_to_decide` asks for."""
+MOST_SEEDS = 1_000_000  # where `seeds_to_decide` stops looking
+POWER = 0.8  # the probability with which `seeds_to_decide` asks for a decision
 
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """Mean and sample standard deviation over n seeds; NaN where undefined, and why."""
+    """Mean and sample standard deviation over n seeds; NaN where undefined, with the reason."""
 
     mean: float
-    std: float  # NaN for n < 2: one value has no spread
+    std: float  # NaN for n < 2
     n: int
-    reason: str | None = None  # why there is no mean
+    reason: str | None = None  # why the mean is undefined
 
 
 @dataclass(frozen=True, kw_only=True)
 class Interval:
-    """A confidence interval of a mean; NaN where undefined, and why."""
+    """A confidence interval of a mean; NaN where undefined, with the reason."""
 
     low: float
     high: float
@@ -41,14 +39,14 @@ class Interval:
 
 @dataclass(frozen=True, kw_only=True)
 class Pairs:
-    """Differences by seed, and the seeds that have no difference: seed → why."""
+    """Differences by seed, and the seeds without a difference: seed → reason."""
 
     differences: dict[int, float]
     without: dict[int, str]
 
 
 def summarise(values: Iterable[float], reason: str = "no value is defined") -> Summary:
-    """Of the finite values; `reason` says why there is no mean when there are none."""
+    """Summarise the finite values; `reason` is the reason where there is none."""
     finite = _finite(values)
     if not finite:
         return Summary(mean=math.nan, std=math.nan, n=0, reason=reason)
@@ -57,7 +55,7 @@ def summarise(values: Iterable[float], reason: str = "no value is defined") -> S
 
 
 class ValueOrReason(Protocol):
-    """A reading, or an answer: NaN where undefined, and why."""
+    """A reading or an answer: a value, or NaN and the reason."""
 
     @property
     def value(self) -> float: ...
@@ -66,19 +64,19 @@ class ValueOrReason(Protocol):
 
 
 def summarise_known(readings: Sequence[ValueOrReason]) -> Summary:
-    """Of those that are defined; where none is, the first reason is the reason."""
+    """Summarise the defined readings; where there is none, the first reason is the reason."""
     reason = next((reading.reason for reading in readings if reading.reason), "no value is defined")
     return summarise((reading.value for reading in readings), reason)
 
 
-def median(values: Iterable[float]) -> float:
-    """The middle of the finite values, or the mean of the two middle ones; NaN where there are none."""
+def finite_median(values: Iterable[float]) -> float:
+    """The median of the finite values; NaN where there are none."""
     finite = _finite(values)
     return _or_nan(lambda: statistics.median(finite)) if finite else math.nan
 
 
 def paired(values: Mapping[int, float], baseline: Mapping[int, float]) -> Pairs:
-    """value − baseline of every seed that has both, defined."""
+    """value − baseline for every seed where both are defined; the reason for every other seed."""
     differences, without = {}, {}
     for seed in sorted(values.keys() | baseline.keys()):
         if seed not in baseline:
@@ -93,15 +91,15 @@ def paired(values: Mapping[int, float], baseline: Mapping[int, float]) -> Pairs:
 
 
 def _difference(value: float, base: float) -> float:
-    """To twelve digits of the larger, so that equal differences of counts are equal, whatever their last bits."""
+    """value − base, rounded to twelve digits of the larger one: equal differences of counts compare as equal."""
     size = max(abs(value), abs(base))
     return round(value - base, 12 - math.ceil(math.log10(size))) if size else 0.0
 
 
 def t_interval(values: Iterable[float], confidence: float = 0.95) -> Interval:
-    """mean ± t·s/√n, Student's t with n − 1 degrees of freedom; of paired differences, the paired interval.
+    """mean ± t·s/√n with Student's t and n − 1 degrees of freedom; for paired differences, the paired interval.
 
-    Undefined where all values are the same: accuracies are counts, so a few may coincide, which is no certainty.
+    Undefined for n < 2, and where all values are equal: accuracies are counts, so a few may coincide by chance.
     """
     known = summarise(values)
     if known.n < 2:
@@ -119,7 +117,7 @@ def t_interval(values: Iterable[float], confidence: float = 0.95) -> Interval:
 
 
 def t_chance(values: Iterable[float]) -> float:
-    """How often chance puts a mean this far from 0, on either side, by Student's t; NaN without a spread."""
+    """The two-sided p-value of Student's t test that the mean is 0; NaN without a spread."""
     from scipy.special import stdtr  # type: ignore[import-untyped]
 
     known = summarise(values)
@@ -129,7 +127,7 @@ def t_chance(values: Iterable[float]) -> float:
 
 
 def holm(chances: Mapping[str, float]) -> dict[str, float]:
-    """Holm's correction of several tests: each chance as large as it is once all of them are looked at together."""
+    """Holm's correction for several tests: adjusted p-values."""
     ordered, adjusted, largest = sorted(chances, key=lambda key: chances[key]), {}, 0.0
     for rank, key in enumerate(ordered):
         largest = max(largest, min(1.0, (len(ordered) - rank) * chances[key]))
@@ -138,9 +136,9 @@ def holm(chances: Mapping[str, float]) -> dict[str, float]:
 
 
 def seeds_to_decide(known: Summary, confidence: float = 0.95) -> int | None:
-    """The least n at which the t interval excludes 0 with a probability of `POWER`, mean and s being the true ones.
+    """The smallest n at which the t interval excludes 0 with probability `POWER`, if mean and std are the true ones.
 
-    None where no number of seeds does.
+    None where no n does.
     """
     if not (abs(known.mean) > 0 and known.std > 0):
         return None
@@ -150,26 +148,26 @@ def seeds_to_decide(known: Summary, confidence: float = 0.95) -> int | None:
 
 
 def t_power(effect: float, n: int, confidence: float = 0.95) -> float:
-    """How often a t interval over n seeds lies on the true side of 0, `effect` the true mean in standard deviations."""
+    """The probability that a t interval over n seeds lies on the true side of 0; `effect` is the true mean / std."""
     from scipy.special import nctdtr
 
     limit, away = t_quantile((1 + confidence) / 2, n - 1), effect * math.sqrt(n)
     missed = float(nctdtr(n - 1, away, limit))
-    return float(away > limit) if math.isnan(missed) else 1 - missed  # NaN where it is below 1e-300
+    return float(away > limit) if math.isnan(missed) else 1 - missed  # scipy returns NaN below 1e-300
 
 
 def t_quantile(probability: float, freedom: int) -> float:
-    """Of Student's t distribution."""
-    from scipy.special import stdtrit  # scipy.stats takes five times as long
+    """A quantile of Student's t distribution."""
+    from scipy.special import stdtrit  # importing scipy.stats takes five times as long
 
     return float(stdtrit(freedom, probability))
 
 
 def over_seeds(rows: pl.DataFrame, *by: str) -> pl.DataFrame:
-    """Mean, sample standard deviation (ddof 1) and n over seeds, for every combination of `by`.
+    """Mean, sample standard deviation (ddof 1), n and minimum (`least`) over seeds, for each combination of `by`.
 
-    One row per seed and combination is expected.  Undefined values do not count: n says how many did.
-    `std` is null for n < 2, `mean` and `least` (the smallest value) are null for n = 0.
+    Expects one row per seed and combination.  Undefined values do not count.  `std` is null for n < 2; `mean` and
+    `least` are null for n = 0.
     """
     value = pl.col("value").filter(pl.col("defined") & pl.col("value").is_finite())
     return (
@@ -184,7 +182,7 @@ def _finite(values: Iterable[float]) -> list[float]:
 
 
 def _exact(values: Sequence[float]) -> tuple[float, float]:
-    """Mean and sample standard deviation, each rounded once: what `statistics` computes with fractions, but quicker.
+    """Mean and sample standard deviation, each rounded once: the result of `statistics`, but faster.
 
     Floats are integers over a power of two, so the sums of values and squares are exact.
     """
@@ -200,7 +198,7 @@ def _exact(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _root(above: int, below: int) -> float:
-    """√(above/below): of its first 54 bits and more, the last one says whether anything follows."""
+    """√(above/below), correctly rounded: at least 54 bits, the last of which is set where more bits follow."""
     shift = (above.bit_length() - below.bit_length() - 109) // 2
     above, below = (above, below << 2 * shift) if shift >= 0 else (above << -2 * shift, below)
     root = math.isqrt(above // below)

@@ -1,23 +1,60 @@
-"""Engines: given configurations, bring every run to its end and report each outcome.
+"""Engines train many configurations: in processes of this machine, or on a Ray cluster.
 
-Which there are, and the options of each.
+An engine takes configurations, sends an `Event` for every epoch, and returns a `RunOutcome` for every run.
+This module imports no torch, so that `sonde --help` starts fast.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import multiprocessing
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
+from multiprocessing.connection import Connection
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from sonde.core.errors import SondeError, pick
-from sonde.engine import cluster, local
-from sonde.engine.messages import Event, Outcome
 
 if TYPE_CHECKING:
     from sonde.config import RunConfig
     from sonde.store.files import Place
 
+ENGINE_OPTIONS = {"local": ("jobs",), "ray": ("address", "cpus_per_run", "gpus_per_run")}
+"""The engines by name, and the options that each takes."""
+
+_STOP_SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOutcome:
+    """How a run ended: complete, diverged, unfinished (stopped on request) or failed, with the reason."""
+
+    run: str
+    state: str
+    message: str | None = None
+    detail: str | None = None  # of an unexpected failure: its traceback, or what the process wrote
+    log: str | None = None  # the log file of a failed run, if there is one
+    reused: bool = False  # the store had it already
+    node: str | None = None  # the cluster node on which it ended
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """A run started, finished an epoch, or ended."""
+
+    run: str
+    epoch: int
+    epochs: int
+    loss: float | None = None
+    outcome: RunOutcome | None = None
+    node: str | None = None  # the cluster node that trains it
+    starts: bool = False  # True: a worker has started it
+
 
 class Engine(Protocol):
-    """Submit configurations, and get of each its result or its failure."""
+    """Trains configurations and returns an outcome for each, in order; failures are outcomes, not exceptions."""
 
     def __call__(
         self,
@@ -29,19 +66,54 @@ class Engine(Protocol):
         on_event: Callable[[Event], None],
         on_notice: Callable[[str], None],
         on_stop: Callable[[int], None],
-    ) -> list[Outcome]: ...
-
-
-ENGINES: dict[str, Engine] = {"local": local.run_all, "ray": cluster.run_all}
-OPTIONS = {"local": ("jobs",), "ray": ("address", "cpus_per_run", "gpus_per_run")}
+    ) -> list[RunOutcome]: ...
 
 
 def choose(name: str, options: Mapping[str, Any]) -> Engine:
-    """An engine with the options that were given (not None); one of another engine is refused."""
-    run_all = pick(ENGINES, name, "engine")
+    """Return an engine with the options that are not None; an option of another engine raises."""
+    from sonde.engine.cluster import run_on_cluster
+    from sonde.engine.local import run_locally
+
+    engines: dict[str, Callable[..., list[RunOutcome]]] = {"local": run_locally, "ray": run_on_cluster}
+    run_all = pick(engines, name, "engine")
     given = {option: value for option, value in options.items() if value is not None}
     for option in given:
-        if option not in OPTIONS[name]:
-            other = next(other for other, known in OPTIONS.items() if option in known)
+        if option not in ENGINE_OPTIONS[name]:
+            other = next(other for other, known in ENGINE_OPTIONS.items() if option in known)
             raise SondeError(f"--{option.replace('_', '-')} is an option of --engine {other}, not of {name}")
     return partial(run_all, **given)
+
+
+@contextmanager
+def first_ctrl_c() -> Iterator[Connection]:
+    """Yield a connection that becomes readable at the first Ctrl-C; the second Ctrl-C raises KeyboardInterrupt.
+
+    SIGTERM and SIGHUP are treated alike where their handler raises KeyboardInterrupt.  Ignored signals stay ignored.
+    Only the main thread receives signals; in other threads the connection stays silent.
+    """
+    receiver, sender = multiprocessing.Pipe(duplex=False)
+    before: dict[int, Callable[[int, FrameType | None], Any]] = {}
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        restore()
+        try:
+            before[number](number, frame)
+        except KeyboardInterrupt:
+            sender.send_bytes(b"stop")
+
+    if threading.current_thread() is threading.main_thread():
+        for name in _STOP_SIGNALS:
+            handler = signal.getsignal(number) if (number := getattr(signal, name, None)) else None
+            if number is not None and callable(handler) and not isinstance(handler, signal.Handlers):
+                before[number] = handler
+                signal.signal(number, handle)
+    try:
+        yield receiver
+    finally:
+        restore()
+        receiver.close()
+        sender.close()

@@ -1,25 +1,33 @@
-"""Runs on a Ray cluster: a task for each bundle.  Ray says where, and tries again what died with its node."""
+"""The Ray engine: one Ray task for each bundle.  Ray places the tasks, and restarts those whose node died.
 
+The driver (`run_on_cluster`, `Tasks`) and the tasks (`train_on_node`) exchange messages through a `Mailbox` actor.
+"""
+
+import asyncio
 import sys
+import threading
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from sonde.core.errors import SondeError
-from sonde.engine.messages import Event, Outcome, first_ctrl_c
+from sonde.engine import Event, RunOutcome, first_ctrl_c
 
 if TYPE_CHECKING:
     from sonde.config import RunConfig
     from sonde.engine.ledger import Bundle, Ledger
     from sonde.store.files import Place
 
-MOST_SUBMITTED = 10_000  # tasks at a time: each takes 7 kB of the driver's memory, and time of every look at them
+
+MOST_SUBMITTED = 10_000  # tasks at a time: each takes 7 kB of the driver's memory, and time in every `ray.wait`
 TASK_RETRIES = 3  # of a task whose node or process died
-HEAD_NODE = {"node:__internal_head__": 0.001}  # the node without which there is no cluster
-CTRL_C_EVERY = 0.2  # seconds, between two looks at Ctrl-C
-CANCEL_TIMEOUT = 10.0  # seconds, for cancelled tasks to be gone
+HEAD_NODE = {"node:__internal_head__": 0.001}  # the resource that only the head node has
+CTRL_C_EVERY = 0.2  # seconds between two checks for Ctrl-C
+CANCEL_TIMEOUT = 10.0  # seconds to wait for cancelled tasks
+LOCK_TIMEOUT = 150.0  # seconds; the lock or lease of a dead node expires after one or two minutes
 
 
-def run_all(
+def run_on_cluster(
     configs: "Sequence[RunConfig]",
     *,
     runs: "Place",
@@ -31,11 +39,11 @@ def run_all(
     on_event: Callable[[Event], None] = lambda event: None,
     on_notice: Callable[[str], None] = lambda notice: None,
     on_stop: Callable[[int], None] = lambda running: None,
-) -> list[Outcome]:
+) -> list[RunOutcome]:
     """Train every configuration on the cluster and return an outcome for each, in order.
 
-    A run takes one thread, and the processors and GPUs that are set aside for it.  Ctrl-C lets the running ones
-    finish their epoch; a second one stops them at once.  Either way every run resumes from its last epoch.
+    A run uses one thread, and reserves `cpus_per_run` and `gpus_per_run`.  The first Ctrl-C lets running epochs finish,
+    the second stops at once.  Either way every run resumes from its last epoch.
     """
     from sonde.engine import cluster_nodes
     from sonde.engine.ledger import Ledger, bundle
@@ -53,11 +61,11 @@ def run_all(
         remedy="give more --cpus-per-run",
         second_chance=False,
     )
-    left = ledger.unended()
+    left = ledger.clean_up_ended()
     if not left:
         return ledger.results()
     with cluster_nodes.connected(address) as ray:
-        cluster_nodes.check(ray, runs, cpus_per_run, gpus_per_run)
+        cluster_nodes.check_nodes(ray, runs, cpus_per_run, gpus_per_run)
         slots = cluster_nodes.slots(ray, cpus_per_run, gpus_per_run)
         if slots == 0:
             on_notice(f"no node has {cpus_per_run:g} CPUs and {gpus_per_run:g} GPUs for a run: waiting for one to join")
@@ -83,7 +91,7 @@ def run_all(
 
 
 class Tasks:
-    """What was submitted and has not ended, and the mailbox it writes to."""
+    """The driver's side: the submitted tasks that have not ended, and the mailbox that they write to."""
 
     def __init__(
         self,
@@ -95,19 +103,17 @@ class Tasks:
         data_root: str | None,
         device: str,
     ) -> None:
-        from sonde.engine import cluster_task
-
         self.ray, self.ledger = ray, ledger
         self.under_way: dict[Any, Bundle] = {}
         self.where: dict[str, str] = {}  # the node of each run
-        self.order = (runs, data_root, device)
-        self.train = ray.remote(cluster_task.train).options(**size, max_retries=TASK_RETRIES)
+        self.arguments = (runs, data_root, device)
+        self.train = ray.remote(train_on_node).options(**size, max_retries=TASK_RETRIES)
         always = {"max_restarts": -1, "max_task_retries": -1}
-        self.mailbox = ray.remote(cluster_task.Mailbox).options(num_cpus=0, resources=HEAD_NODE, **always).remote()
+        self.mailbox = ray.remote(Mailbox).options(num_cpus=0, resources=HEAD_NODE, **always).remote()
         self.post = self.mailbox.take.remote()
 
     def submit(self) -> bool:
-        """Give Ray what waits; whether anything is under way."""
+        """Submit the waiting bundles; return whether any task is running or queued."""
         from sonde import plugins
         from sonde.config import to_tree
 
@@ -115,49 +121,51 @@ class Tasks:
             bundle = self.ledger.waiting.popleft()
             trees = [to_tree(config) for config in bundle]
             carried = plugins.carried(source for config in bundle for source in config.sources)
-            task = self.train.remote(trees, carried, *self.order, self.mailbox, sys.argv)
+            task = self.train.remote(trees, carried, *self.arguments, self.mailbox, sys.argv)
             self.under_way[task] = bundle
         return bool(self.under_way)
 
     def listen(self) -> None:
-        """Hear what was posted or which task ended, if anything within a moment."""
+        """Handle the events that were posted and the tasks that ended; wait `CTRL_C_EVERY` at most."""
         asked = [self.post, *self.under_way]
         self.ray.wait(asked, timeout=CTRL_C_EVERY)
         ready, _ = self.ray.wait(asked, timeout=0, num_returns=len(asked))
         for one in ready:
             if one == self.post:
                 for event in self.ray.get(self.post):
-                    self._hear(event)
+                    self._handle(event)
                 self.post = self.mailbox.take.remote()
             else:
                 self._end(one)
 
-    def _hear(self, event: Event) -> None:
-        if event.run in self.ledger.outcomes or event.node is None:  # late
+    def _handle(self, event: Event) -> None:
+        if event.run in self.ledger.outcomes or event.node is None:  # it has ended meanwhile
             return
         if event.starts and event.run in self.where:
             self.ledger.on_notice(
-                f"run {event.run}: its worker on {self.where[event.run]} died; on {event.node} it goes on "
+                f"run {event.run}: its worker on {self.where[event.run]} died; on {event.node} it continues "
                 f"after epoch {event.epoch}"
             )
         self.where[event.run] = event.node
-        self.ledger.hear(event)
+        self.ledger.send(event)
 
     def _end(self, task: Any) -> None:
         bundle = self.under_way.pop(task)
-        answers: list[Outcome] = []
+        answers: list[RunOutcome] = []
         how = ""
         try:
             events, answers = self.ray.get(task)
             for event in events:
-                self._hear(event)
+                self._handle(event)
         except self.ray.exceptions.TaskCancelledError:
             if not self.ledger.begun(bundle):
                 return
             how = "its task was cancelled"
         except self.ray.exceptions.RayTaskError as error:
             message = f"{type(error.cause).__name__}: {error.cause}"
-            answers = [Outcome(run=config.id, state="failed", message=message, detail=str(error)) for config in bundle]
+            answers = [
+                RunOutcome(run=config.id, state="failed", message=message, detail=str(error)) for config in bundle
+            ]
         except self.ray.exceptions.RayError as error:
             node = self.where.get(bundle[0].id, "a node")
             how = f"its worker on {node} died, the last of {TASK_RETRIES + 1} ({type(error).__name__})"
@@ -166,7 +174,7 @@ class Tasks:
         self.ledger.ended(bundle, {answer.run: answer for answer in answers}, how, "")
 
     def stop(self) -> int:
-        """Let the running ones finish their epoch, and nothing new begin; how many runs that are."""
+        """Cancel the queued tasks and ask the running ones to finish their epoch; return the number of running runs."""
         self.ledger.stopping = True
         self.mailbox.stop.remote()
         for task, bundle in self.under_way.items():
@@ -175,8 +183,122 @@ class Tasks:
         return sum(len(bundle) for bundle in self.under_way.values() if self.ledger.begun(bundle))
 
     def cancel(self) -> None:
-        """End at once what is under way."""
+        """Kill the tasks that have not ended."""
         for task in self.under_way:
             self.ray.cancel(task, force=True)
         if self.under_way:
             self.ray.wait(list(self.under_way), num_returns=len(self.under_way), timeout=CANCEL_TIMEOUT)
+
+
+class Mailbox:
+    """A Ray actor that carries events from the tasks to the driver, and the request to stop to the tasks."""
+
+    def __init__(self) -> None:
+        self._events: list[Event] = []
+        self._arrived = asyncio.Event()
+        self._stop = asyncio.Event()
+
+    async def post(self, events: list[Event]) -> None:
+        """Add events; a task calls this."""
+        self._events += events
+        self._arrived.set()
+
+    async def take(self) -> list[Event]:
+        """Return the events since the last call, as soon as there is one; the driver calls this."""
+        await self._arrived.wait()
+        self._arrived.clear()
+        events, self._events = self._events, []
+        return events
+
+    async def stop(self) -> None:
+        """Release all calls of `until_stop`."""
+        self._stop.set()
+
+    async def until_stop(self) -> None:
+        """Return when `stop` is called."""
+        await self._stop.wait()
+
+
+def train_on_node(
+    trees: list[dict[str, Any]],
+    carried: dict[str, Any],
+    runs: str,
+    data_root: str | None,
+    device: str,
+    mailbox: Any,
+    command: list[str],
+) -> tuple[list[Event], list[RunOutcome]]:
+    """Train the configurations in a Ray task; return the last events, and an outcome for each run.
+
+    `carried` is the code of their plugins.  A task that Ray restarts resumes from what was committed before.
+    """
+    from sonde import plugins
+    from sonde.config import parse
+    from sonde.engine.worker import train_bundle
+    from sonde.store.files import place
+    from sonde.store.folder import RunFolder
+    from sonde.store.schemas import ENDED, Manifest
+
+    sys.argv = command  # a run's manifest names it
+    here, stop = _here(), _stop_event(mailbox)
+    plugins.receive(carried)
+    bundle = tuple(parse(tree) for tree in trees)
+    unsent: list[Event] = []
+    outcomes: list[RunOutcome] = []
+
+    def send(message: Event | RunOutcome) -> None:
+        if isinstance(message, RunOutcome):
+            outcomes.append(message)
+        else:
+            unsent.append(message)
+
+    def should_stop() -> bool:
+        if len(outcomes) < len(bundle):  # the last events go with the outcomes
+            mailbox.post.remote(list(unsent))
+            unsent.clear()
+        return stop.is_set()
+
+    for config in bundle:
+        folder = RunFolder(place(runs) / config.id)
+        found = folder.manifest() if folder.exists() else Manifest()
+        if found.state not in ENDED:
+            epoch = found.epoch or 0
+            send(Event(run=config.id, epoch=epoch, epochs=config.epochs, node=here, starts=True))
+    should_stop()
+    train_bundle(
+        bundle,
+        runs=place(runs),
+        data_root=None if data_root is None else place(data_root),
+        device=device,
+        send=send,
+        should_stop=should_stop,
+        node=here,
+        patience=LOCK_TIMEOUT,
+    )
+    return unsent, outcomes
+
+
+def _here() -> str:
+    import ray
+
+    return f"{ray.util.get_node_ip_address()}/{ray.get_runtime_context().get_node_id()[:8]}"
+
+
+@cache
+def _stop_event(mailbox: Any) -> threading.Event:
+    """An event that is set when the driver stops or is gone; one for all tasks of a process, which Ray reuses.
+
+    A thread waits for it: Ray gives the CPU of a waiting task to another task.
+    """
+    import ray
+
+    stop = threading.Event()
+
+    def listen() -> None:
+        try:
+            ray.get(mailbox.until_stop.remote())
+        finally:
+            stop.set()
+
+    threading.Thread(target=listen, daemon=True).start()
+    return stop

@@ -1,4 +1,4 @@
-"""The bookkeeping of an engine: who is trained with whom, who waits, how each run ended, who gets a second chance."""
+"""The bookkeeping that all engines share: bundles that wait, outcomes of runs, and retries of lost runs."""
 
 import itertools
 import math
@@ -6,25 +6,51 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from datetime import UTC, datetime
 
 from sonde.config import RunConfig
 from sonde.core.errors import SondeError
-from sonde.engine.log import RunLog
-from sonde.engine.messages import Event, Outcome
+from sonde.engine import Event, RunOutcome
 from sonde.store.files import Place
 from sonde.store.folder import RunFolder
 from sonde.store.listing import clean_up_ended
 from sonde.store.load import load_manifests
 from sonde.store.lock import hold
 from sonde.store.schemas import ENDED, Manifest
-from sonde.training.changed_plugins import refuse_changed
+from sonde.training.session import refuse_changed
 
-Bundle = tuple[RunConfig, ...]  # what a worker is given: runs that are trained together
-MOST_IN_BUNDLE = 16  # runs in a bundle: what is lost together, and in memory together
+Bundle = tuple[RunConfig, ...]
+"""The runs that one worker trains together."""
+
+MOST_IN_BUNDLE = 16  # runs: they share the memory of one process, and its death
+
+
+class RunLog:
+    """Appends timed lines to a run's log file; keeps them in memory until the run's folder exists."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self.folder = folder
+        self.kept = ""
+        self.there = False
+
+    def write(self, line: str, body: str = "") -> None:
+        """Append a line and, below it, a text.  A log that cannot be written raises nothing."""
+        self.kept += f"{datetime.now(UTC).isoformat(timespec='seconds')} {line}\n"
+        if body:
+            self.kept += body if body.endswith("\n") else f"{body}\n"
+        self.there = self.there or self.folder.exists()
+        if self.there:
+            with suppress(SondeError):
+                self.folder.log(self.kept)
+            self.kept = ""
 
 
 class Ledger:
-    """Knows nothing of how workers are started: bundles are taken from it, and it is told what became of them."""
+    """Keeps the state of a set of runs: waiting, begun, ended.
+
+    An engine takes bundles from it, starts workers, and reports what became of each bundle.  The ledger decides what
+    is tried again, writes logs and failures to the store, and sends the events.
+    """
 
     def __init__(
         self,
@@ -36,59 +62,63 @@ class Ledger:
         remedy: str = "give fewer --jobs",
         second_chance: bool = True,
     ) -> None:
-        """`remedy`: what helps where runs are lost because memory ran out.
+        """Read nothing yet; see `clean_up_ended`.
 
-        `second_chance`: a run that was lost alone is resumed once; an engine that does so itself says False.
+        `remedy` is the advice in the message about a run that may have run out of memory.  With `second_chance` a run
+        whose process died is resumed once; an engine that retries by itself passes False.
         """
         self.runs, self.on_event, self.on_notice = runs, on_event, on_notice
         self.configs = {config.id: config for config in configs}
-        self.outcomes: dict[str, Outcome] = {}
+        self.outcomes: dict[str, RunOutcome] = {}
         self.waiting: deque[Bundle] = deque()
         self.stopping = False
         self.remedy, self.second_chance = remedy, second_chance
         self._begun: set[str] = set()
         self._revived: set[str] = set()
 
-    def unended(self) -> list[RunConfig]:
-        """The runs that are still to be trained; the others are reported as they are in the store."""
+    def clean_up_ended(self) -> list[RunConfig]:
+        """Return the runs that are left to train.  Finish the others, and delete their leftover files in the store.
+
+        Raises where an unfinished run was begun with another version of a plugin's file.
+        """
         refuse_changed(list(self.configs.values()), self.runs)
         stored = load_manifests(self.runs, self.configs)
         clean_up_ended(self.runs, {run: known for run, known in stored.items() if known.state in ENDED})
         left = []
         for config in self.configs.values():
-            outcome = _ended(config, stored.get(config.id))
-            if outcome is None:
+            if (manifest := stored.get(config.id)) is None or manifest.state not in ENDED:
                 left.append(config)
             else:
-                self._finish(config, replace(outcome, reused=True))
+                self._finish(config, replace(outcome_of(config.id, manifest), reused=True))
         return left
 
     def begin(self) -> Bundle:
-        """Take the next bundle, for a worker that is free."""
+        """Take the next waiting bundle, and send a start event for each of its runs."""
         bundle = self.waiting.popleft()
         for config in bundle:
-            self.hear(Event(run=config.id, epoch=0, epochs=config.epochs, starts=True))
+            self.send(Event(run=config.id, epoch=0, epochs=config.epochs, starts=True))
         return bundle
 
-    def hear(self, event: Event) -> None:
-        """A run is under way."""
+    def send(self, event: Event) -> None:
+        """Pass on the event of a run that has begun."""
         self._begun.add(event.run)
         self.on_event(event)
 
     def begun(self, bundle: Bundle) -> bool:
+        """Whether any run of the bundle has begun."""
         return any(config.id in self._begun for config in bundle)
 
-    def ended(self, bundle: Bundle, answers: Mapping[str, Outcome], how: str, wrote: str) -> None:
-        """The worker of a bundle is gone: its answers, `how` its process ended, and what that wrote.
+    def ended(self, bundle: Bundle, answers: Mapping[str, RunOutcome], how: str, wrote: str) -> None:
+        """Record that the worker of a bundle has ended, with its answers, `how` its process ended and what it `wrote`.
 
-        A failure in company may be a neighbour's fault, so each run is tried again alone.  A run without an answer
-        was lost with the process.
+        A run that fails in a bundle may fail because of another run, so each is tried again alone.  A run without an
+        answer was lost with the process.
         """
         again = []
         for config in bundle:
             answer = answers.get(config.id)
             if wrote:
-                self._log(config).tell("its process wrote:", wrote)
+                self._log(config).write("its process wrote:", wrote)
             if answer is None:
                 self._lost(config, how, wrote, alone=len(bundle) == 1)
             elif answer.state == "failed" and len(bundle) > 1:
@@ -97,35 +127,43 @@ class Ledger:
                 self._finish(config, answer)
         if again and not self.stopping:
             self.waiting.extend((config,) for config in again)
-            self.on_notice(_alone([config.id for config in again], answers[again[0].id].message))
+            others = f" and {len(again) - 1} trained with it" if len(again) > 1 else ""
+            self.on_notice(
+                f"run {again[0].id}{others}: {answers[again[0].id].message}; "
+                f"training {'each' if others else 'it'} alone"
+            )
 
-    def results(self) -> list[Outcome]:
-        """An outcome for every run, in the order of the configurations."""
-        return [self.outcomes.get(run) or self._unfinished(run) for run in self.configs]
+    def results(self) -> list[RunOutcome]:
+        """Return an outcome for every run, in the order of the configurations."""
+        return [
+            self.outcomes.get(run)
+            or RunOutcome(run=run, state="unfinished", message=None if run in self._begun else "not started")
+            for run in self.configs
+        ]
 
     def _lost(self, config: RunConfig, how: str, wrote: str, *, alone: bool) -> None:
-        stored = self._in_store(config)
-        if stored is not None:
-            self._finish(config, stored)
+        folder = self._folder(config)
+        if folder.exists() and (manifest := folder.manifest()).state in ENDED:
+            self._finish(config, outcome_of(config.id, manifest))
         elif self.stopping:
             message = f"{how}; the same command resumes it"
-            self._log(config).tell(message)
-            self._finish(config, Outcome(run=config.id, state="unfinished", message=message))
+            self._log(config).write(message)
+            self._finish(config, RunOutcome(run=config.id, state="unfinished", message=message))
         elif config.id in self._revived or (alone and not self.second_chance):
             again = " a second time" if config.id in self._revived else ""
             message = f"{how}{again}: {self.remedy} if memory ran out; the same command tries again"
-            self._log(config).tell(f"failed: {message}")
+            self._log(config).write(f"failed: {message}")
             self._mark_failed(config, message)
-            self._finish(config, Outcome(run=config.id, state="failed", message=message, detail=wrote))
+            self._finish(config, RunOutcome(run=config.id, state="failed", message=message, detail=wrote))
         else:
             message = f"{how}; resuming it from its last epoch"
-            self._log(config).tell(message)
+            self._log(config).write(message)
             self._revived.add(config.id)
             self.waiting.append((config,))
             self.on_notice(f"run {config.id}: {message}")
 
     def _mark_failed(self, config: RunConfig, message: str) -> None:
-        """In the store, unless the run was never created or somebody else has taken it."""
+        """Store the failure, unless the run has no folder yet or another process holds it."""
         folder = self._folder(config)
         with suppress(SondeError):
             if folder.exists():
@@ -134,20 +172,12 @@ class Ledger:
                     if manifest.state not in ENDED:
                         folder.put(replace(manifest, state="failed", message=message))
 
-    def _finish(self, config: RunConfig, outcome: Outcome) -> None:
+    def _finish(self, config: RunConfig, outcome: RunOutcome) -> None:
         folder = self._folder(config)
         if outcome.state == "failed" and folder.read_log():
             outcome = replace(outcome, log=str(folder.log_path))
         self.outcomes[config.id] = outcome
         self.on_event(Event(run=config.id, epoch=config.epochs, epochs=config.epochs, outcome=outcome))
-
-    def _unfinished(self, run: str) -> Outcome:
-        message = None if run in self._begun else "not started"
-        return Outcome(run=run, state="unfinished", message=message)
-
-    def _in_store(self, config: RunConfig) -> Outcome | None:
-        folder = self._folder(config)
-        return _ended(config, folder.manifest() if folder.exists() else None)
 
     def _folder(self, config: RunConfig) -> RunFolder:
         return RunFolder(self.runs / config.id)
@@ -156,24 +186,18 @@ class Ledger:
         return RunLog(self._folder(config))
 
 
-def _ended(config: RunConfig, manifest: Manifest | None) -> Outcome | None:
-    if manifest is None or manifest.state not in ENDED:
-        return None
-    return Outcome(run=config.id, state=manifest.state, message=manifest.message)
-
-
-def _alone(runs: Sequence[str], message: str | None) -> str:
-    others = f" and {len(runs) - 1} trained with it" if len(runs) > 1 else ""
-    return f"run {runs[0]}{others}: {message}; training {'each' if others else 'it'} alone"
+def outcome_of(run: str, manifest: Manifest) -> RunOutcome:
+    """The outcome that a manifest states."""
+    return RunOutcome(run=run, state=manifest.state, message=manifest.message)
 
 
 def bundle(
     configs: Sequence[RunConfig], *, jobs: int, pays: Callable[[RunConfig], bool], limit: int = MOST_IN_BUNDLE
 ) -> list[Bundle]:
-    """Runs that differ only in their seed, together where it `pays`.
+    """Group runs into bundles: runs that differ only in their seed go together where it `pays`.
 
-    There are as many bundles as keep all `jobs` workers busy to the end.
-    Groups stand in the order in which their first runs appear, and so do the runs of a group.
+    There are enough bundles to keep all `jobs` workers busy to the end.  Groups keep the order of their first runs,
+    and runs the order within their group.
     """
     groups: dict[object, list[RunConfig]] = {}
     for place, config in enumerate(configs):
@@ -195,6 +219,6 @@ def bundle(
 
 
 def _split(group: Sequence[RunConfig], parts: int) -> list[Bundle]:
-    """Neighbours together; sizes differ by one at most."""
+    """Split into consecutive parts whose sizes differ by one at most."""
     cuts = [len(group) * part // parts for part in range(parts + 1)]
     return [tuple(group[start:end]) for start, end in itertools.pairwise(cuts)]

@@ -1,6 +1,6 @@
-"""Runs in processes of this machine: one process and one thread for each bundle.
+"""The local engine: one process with one thread for each bundle.
 
-A server process imports torch once and forks a worker for every bundle, so a run costs no start-up of its own.
+A server process imports torch once and forks a worker for every bundle, so a bundle has no start-up cost.
 """
 
 import atexit
@@ -17,24 +17,41 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sonde.core.atomic import ASIDE, aside_mark, sweep
-from sonde.engine.log import ProcessOutput
-from sonde.engine.messages import Event, Outcome, first_ctrl_c
+from sonde.core.atomic import ASIDE, aside_mark, remove_stale
+from sonde.engine import Event, RunOutcome, first_ctrl_c
 
 if TYPE_CHECKING:
     from sonde.config import RunConfig
     from sonde.engine.ledger import Bundle
     from sonde.store.files import Place
 
-__all__ = ["Event", "Outcome", "run_all", "warm_up"]
-
 START_METHOD = "spawn" if sys.platform == "win32" else "forkserver"
-LONGEST_SOCKET_FOLDER = 80  # characters: a socket's path may have 107
+_LONGEST_SOCKET_FOLDER = 80  # characters; the path of a socket has at most 107
 PRELOADED = ["sonde.engine.worker", "torch._dynamo"]
-"""What the server process imports once for all its workers.
+"""What the server process imports once for all workers.  The first optimiser of a process imports `torch._dynamo`,
+which takes longer than a small run."""
 
-The first optimiser a process builds imports `torch._dynamo`, which takes longer than a small run.
-"""
+
+_OUTPUT_KEPT = 64_000  # bytes, of the end of a process's output
+
+
+class ProcessOutput:
+    """A temporary file for stdout and stderr of one process, readable after the process died.
+
+    The process unlinks the file as soon as it has opened it, so no file is left behind.
+    """
+
+    def __init__(self) -> None:
+        self._file, self.path = tempfile.mkstemp(prefix="sonde-")
+
+    def close(self) -> str:
+        """Close the file and return the end of its text."""
+        with open(self._file, "rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - _OUTPUT_KEPT))
+            text = file.read().decode(errors="replace")
+        Path(self.path).unlink(missing_ok=True)
+        return text
 
 
 @dataclass
@@ -43,34 +60,34 @@ class _Worker:
     process: BaseProcess
     pipe: Connection
     output: ProcessOutput
-    answers: dict[str, Outcome] = field(default_factory=dict)
+    answers: dict[str, RunOutcome] = field(default_factory=dict)
 
 
 def warm_up() -> None:
-    """Let the server process import torch while this one does something else."""
+    """Start the server process, which imports torch while this process continues."""
     if START_METHOD == "forkserver":
         from multiprocessing import forkserver
 
-        _meet_in_an_own_folder()
+        _use_own_socket_folder()
         multiprocessing.get_context(START_METHOD).set_forkserver_preload(PRELOADED)
         forkserver.ensure_running()
 
 
-def _meet_in_an_own_folder() -> None:
-    """Sockets of these processes lie in a folder that the next command sweeps, should this one be killed."""
+def _use_own_socket_folder() -> None:
+    """Put the sockets of these processes in a folder that the next command removes if this one is killed."""
     config = multiprocessing.current_process()._config  # type: ignore[attr-defined]
     folder = Path(tempfile.gettempdir())
     own = folder / f"{ASIDE}{aside_mark()}"
-    if "tempdir" in config or len(str(own)) > LONGEST_SOCKET_FOLDER:
+    if "tempdir" in config or len(str(own)) > _LONGEST_SOCKET_FOLDER:
         return
-    sweep(folder)
+    remove_stale(folder)
     with suppress(OSError):
         own.mkdir(mode=0o700)
         config["tempdir"] = str(own)
         atexit.register(shutil.rmtree, own, ignore_errors=True)
 
 
-def run_all(
+def run_locally(
     configs: "Sequence[RunConfig]",
     *,
     runs: "Place",
@@ -80,31 +97,30 @@ def run_all(
     on_event: Callable[[Event], None] = lambda event: None,
     on_notice: Callable[[str], None] = lambda notice: None,
     on_stop: Callable[[int], None] = lambda running: None,
-) -> list[Outcome]:
-    """Train every configuration, in `jobs` processes at a time, and return an outcome for each, in order.
+) -> list[RunOutcome]:
+    """Train every configuration in up to `jobs` processes (default: the number of cores); return an outcome for each.
 
-    `jobs` are as many as there are cores, if not given.
-    Ctrl-C lets the running ones finish their epoch; a second one stops them at once.  Either way every run
-    resumes from its last epoch.  A run whose process dies is resumed once, and `on_notice` is told.
+    The first Ctrl-C lets running epochs finish, the second stops at once.  Either way every run resumes from its last
+    epoch.  A run whose process dies is resumed once, and `on_notice` is called.
     """
     from sonde.engine.ledger import Ledger, bundle
     from sonde.training.stack import stackable
 
     jobs = jobs or os.cpu_count() or 1
     ledger = Ledger(configs, runs=runs, on_event=on_event, on_notice=on_notice)
-    ledger.waiting.extend(bundle(ledger.unended(), jobs=jobs, pays=stackable))
+    ledger.waiting.extend(bundle(ledger.clean_up_ended(), jobs=jobs, pays=stackable))
     active: dict[Connection, _Worker] = {}
 
     def listen(worker: _Worker) -> None:
         try:
-            message: Event | Outcome = worker.pipe.recv()
+            message: Event | RunOutcome = worker.pipe.recv()
         except (EOFError, OSError):  # closed, or died in the middle of a message
             del active[worker.pipe]
             worker.process.join()
             worker.pipe.close()
-            ledger.ended(worker.bundle, worker.answers, _how(worker.process.exitcode), worker.output.close())
+            ledger.ended(worker.bundle, worker.answers, _how_it_ended(worker.process.exitcode), worker.output.close())
             return
-        if isinstance(message, Outcome):
+        if isinstance(message, RunOutcome):
             worker.answers[message.run] = message
         else:
             on_event(message)
@@ -142,19 +158,19 @@ def _start(bundle: "Bundle", runs: "Place", data_root: "Place | None", device: s
     from sonde.engine.worker import work
 
     context = multiprocessing.get_context(START_METHOD)
-    ours, theirs = context.Pipe()
+    pipe, worker_pipe = context.Pipe()
     output = ProcessOutput()
     trees = [to_tree(config) for config in bundle]
     carried = plugins.carried(source for config in bundle for source in config.sources)
     where = (str(runs), None if data_root is None else str(data_root), device)
-    order = (theirs, output.path, trees, carried, *where)
-    process = context.Process(target=work, args=order, name=bundle[0].id)  # type: ignore[attr-defined]
+    arguments = (worker_pipe, output.path, trees, carried, *where)
+    process = context.Process(target=work, args=arguments, name=bundle[0].id)  # type: ignore[attr-defined]
     process.start()
-    theirs.close()
-    return _Worker(bundle, process, ours, output)
+    worker_pipe.close()
+    return _Worker(bundle, process, pipe, output)
 
 
-def _how(exitcode: int | None) -> str:
+def _how_it_ended(exitcode: int | None) -> str:
     if exitcode is not None and exitcode < 0:
         return f"its process was killed (signal {-exitcode})"
     return f"its process ended without an answer (exit code {exitcode})"

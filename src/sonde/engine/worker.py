@@ -1,29 +1,32 @@
-"""The side of a worker: train a bundle, log each of its runs, and tell how each ended."""
+"""A worker: trains a bundle, writes the log of each run, and sends events and outcomes."""
 
 import faulthandler
+import io
 import multiprocessing
 import os
 import platform
 import signal
+import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from sonde import plugins
 from sonde.config import parse
 from sonde.core.errors import SondeError
-from sonde.engine.ledger import Bundle
-from sonde.engine.log import RunLog, redirect
-from sonde.engine.messages import Event, Outcome
+from sonde.engine import Event, RunOutcome
+from sonde.engine.ledger import Bundle, RunLog, outcome_of
 from sonde.store.files import Place, place
 from sonde.store.folder import RunFolder
 from sonde.store.lock import Held
 from sonde.store.schemas import ENDED, Manifest
-from sonde.training.session import Progress
+from sonde.training.session import EpochProgress
 from sonde.training.train import train_together
 
 
@@ -33,71 +36,54 @@ def train_bundle(
     runs: Place,
     data_root: Place | None,
     device: str,
-    send: Callable[[Event | Outcome], None],
+    send: Callable[[Event | RunOutcome], None],
     should_stop: Callable[[], bool],
     node: str | None = None,
     patience: float = 0.0,
 ) -> None:
-    """Train the runs together; send an event for every epoch and one outcome for every run, all with the `node`.
+    """Train the runs together; send an event for every epoch and one outcome for every run, each with the `node`.
 
-    Runs that another process holds are waited for, `patience` seconds: it may be a dead one's lock.
-    An error is the failure of every run that had not ended; whose fault it was, nobody can say here.
+    Where another process holds a run, wait up to `patience` seconds: the lock may be that of a dead process.  An error
+    is the outcome of every run that has not ended, because it may come from any of them.
     """
     logs = {config.id: RunLog(RunFolder(runs / config.id)) for config in bundle}
     left = list(logs)
 
-    def end(run: str, outcome: Outcome) -> None:
+    def end(run: str, outcome: RunOutcome) -> None:
         left.remove(run)
         message = f": {outcome.message}" if outcome.message else ""
-        logs[run].tell(f"{outcome.state}{message}", outcome.detail or "")
+        logs[run].write(f"{outcome.state}{message}", outcome.detail or "")
         send(replace(outcome, node=node))
 
-    def report(progress: Progress) -> None:
+    def report(progress: EpochProgress) -> None:
         loss = "" if progress.loss is None else f", loss {progress.loss:.6g}"
-        logs[progress.run].tell(f"epoch {progress.epoch}/{progress.epochs}{loss}")
-        send(
-            Event(
-                run=progress.run,
-                epoch=progress.epoch,
-                epochs=progress.epochs,
-                loss=progress.loss,
-                node=node,
-            )
-        )
+        logs[progress.run].write(f"epoch {progress.epoch}/{progress.epochs}{loss}")
+        send(Event(run=progress.run, epoch=progress.epoch, epochs=progress.epochs, loss=progress.loss, node=node))
         if progress.state in ENDED:
-            end(progress.run, _outcome(progress.run, logs[progress.run].folder.manifest()))
+            end(progress.run, outcome_of(progress.run, logs[progress.run].folder.manifest()))
 
     def fail(message: str, detail: str | None = None) -> None:
         for run in list(left):
-            end(run, Outcome(run=run, state="failed", message=message, detail=detail))
+            end(run, RunOutcome(run=run, state="failed", message=message, detail=detail))
 
     try:
         machine = platform.node() if node is None else f"{platform.node()}, node {node},"
         for log in logs.values():
-            log.tell(f"process {os.getpid()} on {machine} {_where(log.folder)}")
-        manifests = _patiently(
-            lambda: train_together(
-                bundle,
-                runs=runs,
-                data_root=data_root,
-                device=device,
-                on_progress=report,
-                should_stop=should_stop,
-                node=node,
-            ),
-            patience,
-            should_stop,
-        )
-        for run, manifest in zip(logs, manifests, strict=True):
+            log.write(f"process {os.getpid()} on {machine} {_where(log.folder)}")
+        where: dict[str, Any] = {"runs": runs, "data_root": data_root, "device": device, "node": node}
+        train = partial(train_together, bundle, on_progress=report, should_stop=should_stop, **where)
+        for run, manifest in zip(logs, _retry_while_held(train, patience, should_stop), strict=True):
             if run in left:
-                end(run, _outcome(run, manifest))
+                end(run, outcome_of(run, manifest))
     except SondeError as error:
         fail(str(error))
     except Exception as error:
         fail(f"{type(error).__name__}: {error}", traceback.format_exc())
 
 
-def _patiently(train: Callable[[], list[Manifest]], patience: float, should_stop: Callable[[], bool]) -> list[Manifest]:
+def _retry_while_held(
+    train: Callable[[], list[Manifest]], patience: float, should_stop: Callable[[], bool]
+) -> list[Manifest]:
     end = time.monotonic() + patience
     while True:
         try:
@@ -106,10 +92,6 @@ def _patiently(train: Callable[[], list[Manifest]], patience: float, should_stop
             if time.monotonic() >= end or should_stop():
                 raise
             time.sleep(1)
-
-
-def _outcome(run: str, manifest: Manifest) -> Outcome:
-    return Outcome(run=run, state=manifest.state, message=manifest.message)
 
 
 def _where(folder: RunFolder) -> str:
@@ -126,10 +108,10 @@ def work(
     data_root: str | None,
     device: str,
 ) -> None:
-    """A process of this machine: hears through the pipe when to stop, and answers through it.
+    """Run a worker process of the local engine, which receives the request to stop and sends answers through `pipe`.
 
-    The command passes a Ctrl-C on.  SIGTERM and SIGHUP, which may come to every process of a job or of a terminal,
-    end and save the epoch under way, as the command asks for too.
+    SIGINT is ignored: the command forwards a Ctrl-C.  SIGTERM and SIGHUP may reach every process of a job or terminal:
+    the worker finishes and saves the current epoch.
     """
     told_to_end = threading.Event()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -137,14 +119,14 @@ def work(
         number = getattr(signal, name, None)
         if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, lambda number, frame: told_to_end.set())
-    redirect(output)
+    _redirect(output)
     faulthandler.enable(2)
     threading.Thread(target=_die_with_parent, daemon=True).start()
 
-    def send(message: Event | Outcome) -> None:
+    def send(message: Event | RunOutcome) -> None:
         try:
             pipe.send(message)
-        except OSError:  # nobody listens any more
+        except OSError:  # the command is gone
             os._exit(1)
 
     plugins.receive(carried)
@@ -159,8 +141,20 @@ def work(
     pipe.close()
 
 
+def _redirect(path: str) -> None:
+    """Send stdout and stderr of this process, C code included, to the file, and unlink the file."""
+    file = os.open(path, os.O_WRONLY | os.O_APPEND)
+    with suppress(PermissionError):  # Windows keeps the name of an open file
+        os.unlink(path)
+    for stream in (1, 2):
+        os.dup2(file, stream)
+    os.close(file)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # a killed process flushes nothing
+
+
 def _die_with_parent() -> None:
-    """A worker outlives nobody: the command that comes next finds its run free."""
+    """Exit when the parent process ends, so that the next command finds the runs unlocked."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         wait([parent.sentinel])

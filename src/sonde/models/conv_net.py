@@ -8,7 +8,7 @@ from annotated_types import Ge, MinLen
 from torch import Tensor, nn
 
 from sonde.core.errors import SondeError
-from sonde.core.validated import checked
+from sonde.core.validated import validated
 from sonde.models.shared_layers import Readout, default_init
 from sonde.network import Network, Signature
 
@@ -36,7 +36,7 @@ class Hidden(nn.Module):
 
 
 @final
-@checked
+@validated
 class ConvNet:
     """Convolutions with pooling, one hidden layer of width `d`, and a linear head.
 

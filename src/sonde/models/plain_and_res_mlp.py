@@ -13,7 +13,7 @@ from annotated_types import Ge
 from torch import Tensor, nn
 
 from sonde.core.errors import SondeError
-from sonde.core.validated import checked
+from sonde.core.validated import validated
 from sonde.models.shared_layers import Embedding, Readout, default_init
 from sonde.network import Network, Signature
 
@@ -41,7 +41,7 @@ class LinearLayer(nn.Module):
         return z_Nd
 
 
-@checked
+@validated
 class ReluMLP(ABC):
     """Kaiming-normal weights (fan-in, ReLU) times `weight_scale`, biases zero.
 
@@ -104,7 +104,7 @@ class ReluMLP(ABC):
 
 
 @final
-@checked
+@validated
 class PlainMLP(ReluMLP):
     """Deep plain network: h_{l+1} = ReLU(W_l h_l + b_l)."""
 
@@ -113,7 +113,7 @@ class PlainMLP(ReluMLP):
 
 
 @final
-@checked
+@validated
 class ResMLP(ReluMLP):
     """Deep residual network: h_{l+1} = h_l + ReLU(W_l h_l + b_l)."""
 

@@ -9,7 +9,7 @@ from annotated_types import Ge
 from torch import Tensor, nn
 
 from sonde.core.errors import SondeError
-from sonde.core.validated import checked
+from sonde.core.validated import validated
 from sonde.models.shared_layers import default_init
 from sonde.network import Network, Signature
 
@@ -67,7 +67,7 @@ def make_norm(norm: Norm, channels: int) -> nn.Module:
 
 
 @final
-@checked
+@validated
 class ResNet:
     """The ResNet-(6n+2) of He et al. (2016), arXiv:1512.03385: three stages of `n` basic blocks, each a unit.
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F  # noqa: N812
 from annotated_types import Ge
 from torch import Tensor, nn
 
-from sonde.core.validated import checked
+from sonde.core.validated import validated
 from sonde.models.shared_layers import Embedding, Readout, default_init
 from sonde.network import Network, Signature
 
@@ -30,7 +30,7 @@ class PreNormBlock(nn.Module):
 
 
 @final
-@checked
+@validated
 class ResidualMLP:
     """Embedding, pre-norm blocks, a terminal LayerNorm (`out_ln`) and a linear head.
 

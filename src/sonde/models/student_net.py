@@ -6,7 +6,7 @@ import torch
 from annotated_types import Ge, Le
 from torch import Tensor, nn
 
-from sonde.core.validated import checked
+from sonde.core.validated import validated
 from sonde.models.shared_layers import Embedding, Readout, default_init
 from sonde.network import Network, Signature
 
@@ -27,7 +27,7 @@ class StudentBlock(nn.Module):
 
 
 @final
-@checked
+@validated
 class StudentNet:
     """The architecture of the teacher: w1 ~ N(0, 1/d), w2 ~ N(0, 1/(dL)), no LayerNorm anywhere.
 

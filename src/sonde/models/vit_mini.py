@@ -9,10 +9,10 @@ from annotated_types import Ge
 from torch import Tensor, nn
 
 from sonde.core.errors import SondeError
-from sonde.core.validated import checked
+from sonde.core.validated import validated
 from sonde.models.shared_layers import Readout, default_init
 from sonde.network import Network, Signature
-from sonde.network.pooling import ReaderName
+from sonde.network.pooling import PoolingName
 
 
 class PatchEmbedding(nn.Module):
@@ -66,7 +66,7 @@ class TransformerBlock(nn.Module):
 
 
 @final
-@checked
+@validated
 class VitMini:
     """Patches, a CLS token, pre-norm transformer blocks, and a head on the CLS token.
 
@@ -82,7 +82,7 @@ class VitMini:
 
     variant: ClassVar[None] = None
     init_scale: ClassVar[None] = None
-    reader: ClassVar[ReaderName] = "cls"
+    reader: ClassVar[PoolingName] = "cls"
 
     @property
     def label(self) -> str:
@@ -108,4 +108,4 @@ class VitMini:
             embed = PatchEmbedding(signature.shape, self.patch, self.d)
             blocks = [TransformerBlock(self.d, self.heads, self.mlp_ratio) for _ in range(self.L)]
             readout = Readout(self.d, signature.outputs, out_ln=self.out_ln, tokens=True)
-        return Network(embed, blocks, readout, residual=True, reader=self.reader)
+        return Network(embed, blocks, readout, residual=True, pooling=self.reader)

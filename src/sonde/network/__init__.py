@@ -1,6 +1,7 @@
-"""A chain of units: h_0 = embed(x), h_{l+1} = unit_l(h_l), output = readout(h_L).
+"""The interface between networks and everything that trains or measures them.  N samples.
 
-The one seam between networks and everything that trains or measures them.  N samples.
+A network is a chain of units: h_0 = embed(x), h_{l+1} = unit_l(h_l), output = readout(h_L).  Training, rules and probes
+use `run`, `tail`, `advance` and `pooling` of `Network`, and nothing else.
 """
 
 import copy
@@ -14,13 +15,13 @@ import torch
 from torch import Tensor, nn
 
 from sonde.core.errors import SondeError
-from sonde.core.generators import global_state, put_back, set_global_state
-from sonde.network.pooling import FLAT, Reader, ReaderName
+from sonde.core.generators import global_state, preserve_rng, set_global_state
+from sonde.network.pooling import FLAT, Pooling, PoolingName
 
 
 @dataclass(frozen=True, kw_only=True)
 class Signature:
-    """What a task asks of a network: from inputs of this shape to so many outputs."""
+    """What a task requires of a network: the shape of its inputs and the number of outputs."""
 
     shape: tuple[int, ...]
     outputs: int
@@ -28,24 +29,24 @@ class Signature:
 
 
 class ForwardPass(NamedTuple):
-    """What a batch became on its way up."""
+    """The tensors of one forward pass."""
 
     states: list[Tensor]  # h_0 … h_L
     branches: list[Tensor]  # what blocks 0 … L−1 returned: what they add to h_l, or h_{l+1} itself
     output: Tensor
 
 
-# Given the states so far, what is handed on from the last of them to the next unit, or to the readout; it may also
-# put another tensor in the last one's place.
 HandOn = Callable[[list[Tensor]], Tensor]
+"""Given h_0 … h_l, returns what the next unit (or the readout) gets as h_l; it may replace the last list entry."""
 
 
 def as_it_is(states: list[Tensor]) -> Tensor:
+    """Hand on h_l itself."""
     return states[-1]
 
 
 def leaf_at(layer: int) -> HandOn:
-    """Let h_l be where gradients end."""
+    """Make h_l a leaf, so that gradients end there."""
 
     def hand_on(states: list[Tensor]) -> Tensor:
         if len(states) == layer + 1:
@@ -55,7 +56,7 @@ def leaf_at(layer: int) -> HandOn:
     return hand_on
 
 
-N = TypeVar("N", bound="Network")
+_N = TypeVar("_N", bound="Network")
 
 
 class Network(nn.Module):
@@ -68,22 +69,22 @@ class Network(nn.Module):
         readout: nn.Module,
         *,
         residual: bool,
-        reader: ReaderName | None = None,
+        pooling: PoolingName | None = None,
     ) -> None:
         super().__init__()
         self.embed = embed
         self.blocks = nn.ModuleList(blocks)
         self.readout = readout
         self.residual = residual
-        self.reader = None if reader is None else Reader(reader)  # None: not known before a sample is seen
-        self.draws = False  # whether it is known to draw random numbers while it trains, as dropout does
-        self.traces = True  # unless it is known that a run leaves neither these nor statistics behind
-        self.mixes: str | None = None  # what is known to let samples see each other in eval mode
-        self.lead = 0  # axes before the samples: 1 where several replicas are stacked
+        self.pooling = None if pooling is None else Pooling(pooling)  # None: `survey` finds it on the first samples
+        self.draws = False  # whether it draws random numbers in training mode, as dropout does; `survey` sets it
+        self.traces = True  # whether a forward pass may change generators or buffers; `survey` sets it
+        self.mixes: str | None = None  # the first unit that mixes samples in eval mode; `survey` sets it
+        self.lead = 0  # the number of axes before the samples: 1 where replicas are stacked
 
     @classmethod
     def of(cls, module: nn.Module) -> "Network":
-        """The same parts as a `Network`: `embed`, `blocks`, `readout` and, if it says so, `residual` and `reader`."""
+        """A `Network` of a module's `embed`, `blocks`, `readout`, and its `residual` and `reader` (pooling), if any."""
         if isinstance(module, Network):
             return module
         missing = [part for part in ("embed", "blocks", "readout") if not hasattr(module, part)]
@@ -92,21 +93,22 @@ class Network(nn.Module):
                 f"{type(module).__name__} has no {' and no '.join(missing)}: let sonde.chain find its units"
             )
         residual, reader = bool(getattr(module, "residual", False)), getattr(module, "reader", None)
-        return cls(module.embed, module.blocks, module.readout, residual=residual, reader=reader)  # type: ignore[arg-type]
+        return cls(module.embed, module.blocks, module.readout, residual=residual, pooling=reader)  # type: ignore[arg-type]
 
     @property
     def depth(self) -> int:
+        """L, the number of units."""
         return len(self.blocks)
 
     def run(self, x: Tensor, hand_on: HandOn = as_it_is) -> ForwardPass:
-        """All states of a batch; `hand_on` may cut or wrap what goes from each to what comes next."""
+        """All states of a batch; `hand_on` may detach or wrap what each unit hands to the next."""
         return self.tail(self.embed(x), 0, x, hand_on)
 
     def tail(self, h: Tensor, layer: int, x: Tensor | None = None, hand_on: HandOn = as_it_is) -> ForwardPass:
         """From h_l to the output, with the states on the way.
 
-        `x` is the batch that h_l comes from, for units and readouts that are told more than the state.  Several copies
-        of h_l may stand one after the other.
+        `x` is the batch that h_l comes from, for units and readouts that take more than the state.  h may hold several
+        copies of the batch in sequence.
         """
         states, branches = [h], []
         for block in islice(self.blocks, layer, None):
@@ -131,86 +133,87 @@ class Network(nn.Module):
         return passed.states, passed.output
 
     def forward(self, x: Tensor) -> Tensor:
+        """The output."""
         return self.run(x).output
 
     def check(self, x: Tensor) -> None:
-        """Raise unless the network is the chain it is said to be, seen on a few samples."""
+        """Raise unless the units are a chain, tested on a few samples; here they are by construction."""
 
     def outside(self) -> list[nn.Parameter]:
         """The parameters of embedding and readout."""
         return [*self.embed.parameters(), *self.readout.parameters()]
 
     def matrices(self) -> list[dict[str, nn.Parameter]]:
-        """The weight matrices of every unit, by the name of the parameter: all that have two axes or more."""
+        """The weight matrices of every unit by parameter name: all parameters with two axes or more."""
         names = {id(p): name for name, p in self.named_parameters()}
         return [{names[id(p)]: p for p in block.parameters() if p.ndim > 1} for block in self.blocks]
 
     def name_of(self, layer: int) -> str:
-        """What unit l is called in a message."""
+        """The name of unit l in a message."""
         return f"block {layer}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Survey:
-    """What a network makes of a few samples."""
+    """What a network does with a few samples."""
 
     shapes: list[tuple[int, ...]]  # of one sample's h_0 … h_L
     output_shape: tuple[int, ...]  # of one sample's output
-    reader: Reader
+    pooling: Pooling
     draws: bool  # whether it draws random numbers while it trains
-    mixes: str | None  # the first unit whose state depends on what stands beside a sample, in eval mode
+    mixes: str | None  # the first unit that mixes samples in eval mode
 
     def remember(self, net: Network) -> None:
-        """Let the network know of itself what is not in its code."""
-        net.reader, net.draws, net.mixes = self.reader, self.draws, self.mixes
+        """Store on the network what its code does not state."""
+        net.pooling, net.draws, net.mixes = self.pooling, self.draws, self.mixes
         net.traces = self.draws or any(True for _ in net.buffers())
 
 
 def survey(net: Network, x: Tensor) -> Survey:
-    """Look at what a copy of the network makes of the first samples; refuse what is no chain of states.
+    """Run a copy of the network on the first samples; raise where its states are not of a supported form.
 
-    The network, its mode, its statistics and every generator stay as they are.  Two samples and then three are shown:
-    a layer that needs several is not given one, and the axis of the samples is the one that grows.
+    The network, its mode, its statistics and every generator stay unchanged.  The copy sees two samples, then three:
+    a layer that needs several samples never gets one, and the axis of the samples is the one that grows.
     """
     net.check(x)
-    twin = quiet_twin(net)
-    with put_back(x.device), torch.no_grad():
-        few, more = (twin.run(samples(x, n)) for n in (2, 3))
+    twin = frozen_copy(net)
+    with preserve_rng(x.device), torch.no_grad():
+        few, more = (twin.run(first_samples(x, n)) for n in (2, 3))
         mixes = None
         for layer, (h, larger) in enumerate(zip(few.states, more.states, strict=True)):
-            _check(net, layer, h, larger)
+            _check_state(net, layer, h, larger)
             if mixes is None and _differ(h, larger[:2]):
                 mixes = _producer(net, layer)
         if not (isinstance(few.output, Tensor) and few.output.shape[:1] == (2,)):
             shape = tuple(few.output.shape) if isinstance(few.output, Tensor) else type(few.output).__name__
             raise SondeError(f"the output of two samples is {shape}: its first axis must be the samples")
         shapes = [tuple(h.shape[1:]) for h in few.states]
-        reader = net.reader or _find_reader(twin, few.states, samples(x, 2))
+        pooling = net.pooling or _find_pooling(twin, few.states, first_samples(x, 2))
         before = global_state(x.device)
-        twin.train().run(samples(x, 3))
+        twin.train().run(first_samples(x, 3))
         draws = not torch.equal(before, global_state(x.device))
     for layer, shape in enumerate(shapes):
-        if not reader.fits(shape):
+        if not pooling.fits(shape):
             raise SondeError(
-                f"reader {reader.name!r} is for tokens, but h_{layer} is a map of shape {_text(shape)}: choose flat "
+                f"pooling {pooling.name!r} is for tokens, but h_{layer} is a map of shape {_text(shape)}: choose flat "
                 f"or mean"
             )
-    return Survey(shapes=shapes, output_shape=tuple(few.output.shape[1:]), reader=reader, draws=draws, mixes=mixes)
+    return Survey(shapes=shapes, output_shape=tuple(few.output.shape[1:]), pooling=pooling, draws=draws, mixes=mixes)
 
 
-def quiet_twin(net: N) -> N:
+def frozen_copy(net: _N) -> _N:
     """A copy in eval mode whose parameters need no gradient."""
     return copy.deepcopy(net).eval().requires_grad_(False)
 
 
 @contextmanager
-def untraced(net: nn.Module, state: Tensor | None, device: torch.device) -> Iterator[None]:
-    """Run parts of a network again, with the random numbers of the first time: nobody can tell afterwards.
+def without_side_effects(net: nn.Module, state: Tensor | None, device: torch.device) -> Iterator[None]:
+    """Run parts of a network again and leave no trace: buffers are copied, and the global generator is restored.
 
-    Statistics are gathered in copies; the generator starts from `state`, or from where it is, and is put back.
+    Inside, the generator starts from `state` where it is given, so that dropout repeats its random numbers.
     """
     kept = [(module, dict(module._buffers)) for module in net.modules() if module._buffers]
-    with put_back(device):
+    with preserve_rng(device):
         try:
             for module, buffers in kept:
                 for name, value in buffers.items():
@@ -223,24 +226,24 @@ def untraced(net: nn.Module, state: Tensor | None, device: torch.device) -> Iter
                 module._buffers.update(buffers)
 
 
-def samples(x: Tensor, n: int) -> Tensor:
-    """The first n samples; where there are fewer, some of them again."""
+def first_samples(x: Tensor, n: int) -> Tensor:
+    """The first n samples; a smaller batch is repeated."""
     if not len(x):
         raise SondeError("the sample batch is empty: give at least one input")
     return torch.cat([x[:n]] * -(-n // len(x)))[:n]
 
 
 def tiled(x: Tensor, copies: int) -> Tensor:
-    """A batch as often as copies of it stand one after the other."""
+    """Repeat a batch along its first axis."""
     return x if copies == 1 else x.repeat(copies, *[1] * (x.ndim - 1))
 
 
 def vector_axis(h: Tensor, lead: int = 0) -> int:
-    """The axis along which a vector lies: of maps the channels, else the last."""
+    """The axis of a vector: the channels of maps, else the last axis."""
     return 1 + lead if h.ndim - lead == 4 else -1
 
 
-def _check(net: Network, layer: int, h: object, larger: object) -> None:
+def _check_state(net: Network, layer: int, h: object, larger: object) -> None:
     """A state is vectors, tokens or maps of floating-point numbers, samples first."""
     where = _producer(net, layer)
     if not isinstance(h, Tensor) or not isinstance(larger, Tensor):
@@ -260,13 +263,13 @@ def _check(net: Network, layer: int, h: object, larger: object) -> None:
 
 
 def _differ(h: Tensor, again: Tensor) -> bool:
-    """Beyond what rounding explains; of what is not finite nothing is said."""
+    """Whether two states differ by more than rounding; False where they are not finite."""
     largest = h.abs().max()
     return bool(largest.isfinite()) and bool((h - again).abs().max() > 1e-3 * largest)
 
 
 def _producer(net: Network, layer: int) -> str:
-    """What makes h_l, in a message."""
+    """The name of what computes h_l, in a message."""
     return "what embeds the input" if layer == 0 else net.name_of(layer - 1)
 
 
@@ -274,8 +277,8 @@ def _text(shape: Sequence[int]) -> str:
     return "×".join(map(str, shape))
 
 
-def _find_reader(net: Network, states: list[Tensor], x: Tensor) -> Reader:
-    """`flat` of vectors and maps; of tokens the first or last where the output depends on it alone, else the mean."""
+def _find_pooling(net: Network, states: list[Tensor], x: Tensor) -> Pooling:
+    """`flat` for vectors and maps; for tokens the first or last where the output depends on it alone, else `mean`."""
     tokens = [layer for layer, h in enumerate(states) if h.ndim == 3]
     if not tokens:
         return FLAT
@@ -286,5 +289,5 @@ def _find_reader(net: Network, states: list[Tensor], x: Tensor) -> Reader:
         (g,) = torch.autograd.grad((output * weight).sum(), h, materialize_grads=True)
     read_T = (g != 0).any(-1).any(0)
     if read_T[0] and not read_T[1:].any():
-        return Reader("cls")
-    return Reader("last" if read_T[-1] and not read_T[:-1].any() else "mean")
+        return Pooling("cls")
+    return Pooling("last" if read_T[-1] and not read_T[:-1].any() else "mean")

@@ -1,13 +1,16 @@
-"""Losses: per sample, as the mean the optimiser descends, and their output error.  N samples, C outputs.
+"""Losses: per sample, as the mean that is minimised, and their output error; and any `loss(output, y)` as such a loss.
 
-Axes before the samples are kept: they count replicas, each with a loss of its own.
+N samples, C outputs, T tokens, V words.  Axes before the samples are kept: they count replicas, each with its own loss.
 """
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import torch
 import torch.nn.functional as F  # noqa: N812
-from torch import Tensor
+from torch import Tensor, nn
 
 from sonde.core.errors import SondeError
 
@@ -19,13 +22,12 @@ class Loss:
     per_sample: Callable[[Tensor, Tensor], Tensor]
     mean: Callable[[Tensor, Tensor], Tensor]
     error: Callable[[Tensor, Tensor], Tensor]
-    hits: (
-        Callable[[Tensor, Tensor], Tensor] | None
-    )  # whether each label that counts is the likeliest; None where there are none
-    floor: float  # a smaller loss is rounded as if it were this: a cross-entropy is the logarithm of a sum
+    hits: Callable[[Tensor, Tensor], Tensor] | None  # whether each counted label is the likeliest; None without labels
+    floor: float  # a smaller loss has the rounding error of this one: a cross-entropy is the logarithm of a sum
 
     @property
     def classifies(self) -> bool:
+        """Whether the targets are labels, so that there is an accuracy."""
         return self.hits is not None
 
 
@@ -79,3 +81,153 @@ CROSS_ENTROPY = Loss(
     hits=_likeliest,
     floor=1.0,
 )
+
+
+LossFunction = Callable[[Tensor, Tensor], Tensor]
+
+
+def as_loss(loss: Loss | LossFunction, output_shape: Sequence[int]) -> Loss:
+    """Make a `Loss` for a network whose output has this shape for one sample.
+
+    Sonde's own losses are for outputs N×C; for other shapes the class of `torch.nn` takes over.
+    """
+    if isinstance(loss, Loss):
+        if len(output_shape) == 1 or loss not in (CROSS_ENTROPY, MEAN_SQUARED_ERROR):
+            return loss
+        loss = nn.CrossEntropyLoss() if loss is CROSS_ENTROPY else nn.MSELoss()
+    if not callable(loss):
+        raise SondeError(f"a loss is a function of (output, y), not a {type(loss).__name__}")
+    chosen = LossAdapter(loss)
+    return Loss(
+        per_sample=chosen.per_sample,
+        mean=chosen.mean,
+        error=chosen.error,
+        hits=chosen.hits if isinstance(loss, nn.CrossEntropyLoss | nn.NLLLoss) else None,
+        floor=0.0 if isinstance(loss, nn.MSELoss) else 1.0,
+    )
+
+
+class LossAdapter:
+    """The methods of a `Loss` for a function of (output, y): a module of `torch.nn`, or any callable.
+
+    The loss of a batch must be the mean of the contributions ℓ_i of its samples.  ℓ_i comes from `reduction="none"`
+    where the function has it, else from calling the function with one sample at a time.  The first batch of several
+    samples is checked: the mean of the ℓ_i must be the loss of the batch.  A loss that mixes samples has no ℓ_i, and
+    asking for them raises; backprop does not ask.
+    """
+
+    def __init__(self, function: LossFunction) -> None:
+        self.function = function
+        self.name = getattr(function, "__name__", type(function).__name__)
+        self.is_checked = False
+        if getattr(function, "reduction", "mean") == "sum":
+            raise SondeError(f"{self.name} adds up the samples: give it reduction='mean'")
+
+    def mean(self, output: Tensor, y: Tensor) -> Tensor:
+        output, y = self._aligned(output, y)
+        value = _like(self.function, output)(output, y)
+        return value.mean() if value.ndim else value
+
+    def per_sample(self, output: Tensor, y: Tensor) -> Tensor:
+        values_N = self._contributions(output, y)
+        if not self.is_checked and len(values_N) > 1:
+            self._check(values_N.detach(), self.mean(output.detach(), y).detach())
+            self.is_checked = True
+        return values_N
+
+    def error(self, output: Tensor, y: Tensor) -> Tensor:
+        """e_i = ∂ℓ_i/∂z_i."""
+        with torch.enable_grad():
+            z = output.detach().requires_grad_()
+            (e,) = torch.autograd.grad(self.per_sample(z, y).sum(), z)
+        return e
+
+    def hits(self, output: Tensor, y: Tensor) -> Tensor:
+        output, y = self._aligned(output, y)
+        axis = min(1, output.ndim - 1)
+        likeliest: Tensor = output.argmax(axis) == (y.argmax(axis) if y.is_floating_point() else y)
+        ignored = getattr(self.function, "ignore_index", None)
+        return likeliest if ignored is None or y.is_floating_point() else likeliest[y != ignored]
+
+    def _contributions(self, output: Tensor, y: Tensor) -> Tensor:
+        laid, target = self._aligned(output, y)
+        elements = self._elements(laid, target)
+        if elements.shape[:1] != laid.shape[:1]:
+            return _one_by_one(self.function, laid, target)
+        elements = elements.reshape(len(laid), -1)
+        if isinstance(self.function, nn.CrossEntropyLoss | nn.NLLLoss) and not target.is_floating_point():
+            elements = elements * (elements.shape[1] * len(laid) / self._counted(target).to(elements))
+        return elements.mean(1)
+
+    def _elements(self, output: Tensor, y: Tensor) -> Tensor:
+        """The numbers that the function averages; empty where it has no `reduction`."""
+        if not hasattr(self.function, "reduction"):
+            return output.new_empty(0)
+        single: Any = copy.copy(_like(self.function, output))
+        single.reduction = "none"
+        elements: Tensor = single(output, y)
+        return elements
+
+    def _counted(self, label: Tensor) -> Tensor:
+        """The divisor of PyTorch's mean over labels: their number or total weight, without ignored ones."""
+        weight, ignored = self.function.weight, self.function.ignore_index  # type: ignore[attr-defined]
+        kept: Tensor = label != ignored
+        if weight is not None:
+            kept = weight.to(label.device)[torch.where(kept, label, 0)] * kept
+        return kept.sum()
+
+    def _aligned(self, output: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Move the classes of logits to axis 1, and raise where a target would be broadcast by mistake."""
+        if y.shape[:1] != output.shape[:1]:
+            raise SondeError(
+                f"{len(output)} outputs have targets of shape {tuple(y.shape)}: the first axis must be the samples"
+            )
+        if isinstance(self.function, nn.CrossEntropyLoss | nn.NLLLoss):
+            if output.ndim == 3 and y.shape == output.shape[:2]:
+                if output.shape[1] == output.shape[2]:
+                    raise SondeError(
+                        f"logits of shape {tuple(output.shape)} may be N×T×V or N×V×T: say which by a function, such "
+                        f"as lambda z, y: F.cross_entropy(z.mT, y) for N×T×V"
+                    )
+                return output.mT, y
+        elif hasattr(self.function, "reduction") and y.is_floating_point() and y.shape != output.shape:
+            raise SondeError(
+                f"outputs of shape {tuple(output.shape)} have targets of shape {tuple(y.shape)}: {self.name} would "
+                f"spread one over the other; give both the same shape"
+            )
+        return output, y
+
+    def _check(self, values_N: Tensor, batch: Tensor) -> None:
+        tolerance = 1e3 * torch.finfo(values_N.dtype).eps * values_N.abs().mean().clamp_min(batch.abs())
+        if bool((values_N.mean() - batch).abs() <= tolerance) or not bool(batch.isfinite()):
+            return
+        if bool((values_N.sum() - batch).abs() <= tolerance * len(values_N)):
+            raise SondeError(f"{self.name} adds up the samples: divide by their number")
+        raise SondeError(
+            f"{self.name} mixes samples: the loss of {len(values_N)} samples is {float(batch):.6g}, the mean of the "
+            f"losses of each alone {float(values_N.mean()):.6g}; nothing per sample can be said of it, so train with "
+            f"bp and measure with a loss that is a mean over samples"
+        )
+
+
+def _like(function: LossFunction, output: Tensor) -> LossFunction:
+    """The function with its weights in the type and on the device of the output; copied where they differ."""
+    if isinstance(function, nn.Module):
+        for value in (*function.parameters(), *function.buffers()):
+            other = value.is_floating_point() and value.dtype != output.dtype
+            if other or value.device != output.device:
+                return copy.deepcopy(function).to(output.device, output.dtype)
+    return function
+
+
+def _one_by_one(function: LossFunction, output: Tensor, y: Tensor) -> Tensor:
+    """The loss of every sample alone: by `vmap` where it works, else in a loop."""
+
+    def alone(z: Tensor, target: Tensor) -> Tensor:
+        return _like(function, z)(z[None], target[None]).mean()
+
+    try:
+        values_N: Tensor = torch.func.vmap(alone)(output, y)
+    except (RuntimeError, ValueError):  # it branches on values, draws random numbers, or has no batching rule
+        values_N = torch.stack([alone(z, target) for z, target in zip(output, y, strict=True)])
+    return values_N

@@ -1,6 +1,7 @@
-"""Which vector of a sample is looked at.  N samples, T tokens, d width, C channels, H×W positions, D numbers read.
+"""Pooling: which vector of a sample rules and probes look at.
 
-A state is N×d (vectors), N×T×d (tokens) or N×C×H×W (maps).  Of a vector every reader reads all.
+N samples, T tokens, d width, C channels, H×W positions, D pooled numbers.  A state is N×d (vectors), N×T×d (tokens) or
+N×C×H×W (maps).  Vectors are taken whole by every pooling.
 """
 
 import math
@@ -11,25 +12,25 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-ReaderName = Literal["cls", "last", "mean", "flat"]
+PoolingName = Literal["cls", "last", "mean", "flat"]
 _TOKEN = {"cls": 0, "last": -1}
 _PLACES = {3: (1,), 4: (2, 3)}  # the axes of tokens, of positions
 
 
 @final
 @dataclass(frozen=True)
-class Reader:
-    """`cls` the first token, `last` the last, `mean` over tokens or positions, `flat` everything.
+class Pooling:
+    """`cls`: the first token; `last`: the last; `mean`: over tokens or positions; `flat`: the whole state.
 
-    Reading is a linear map R from a state to D numbers.  To move what is read by v, the state is moved by Sv, where
-    R S = 1: `cls` and `last` move their token, `mean` moves every token (or position) by v, `flat` everything.  So
-    the gradient with respect to what is read is Sᵀg: of tokens that are averaged, the sum of their gradients.
+    Pooling is a linear map R from a state to D numbers.  To move the pooled vector by v, the state moves by Sv with
+    R S = 1: `cls` and `last` move their token, `mean` moves every token (or position) by v, `flat` the whole state.
+    So the gradient with respect to the pooled vector is Sᵀg: for `mean`, the sum of the gradients of the tokens.
     """
 
-    name: ReaderName
+    name: PoolingName
 
     def fits(self, shape: tuple[int, ...]) -> bool:
-        """Whether states of this shape (of one sample) can be read so: maps have no tokens."""
+        """Whether states of this shape (of one sample) can be pooled so: maps have no tokens."""
         return not (self.name in _TOKEN and len(shape) == 3)
 
     def width(self, shape: tuple[int, ...]) -> int:
@@ -39,19 +40,19 @@ class Reader:
         return shape[-1] if len(shape) == 2 else shape[0]
 
     def read(self, h: Tensor) -> Tensor:
-        """R h, N×D."""
+        """R h, N×D: the pooled vector."""
         if self._whole(h):
             return h.flatten(1)
         return h.mean(_PLACES[h.ndim]) if self.name == "mean" else h[:, _TOKEN[self.name]]
 
     def credit(self, a: Tensor) -> Tensor:
-        """Sᵀ a, N×D: credit (or a gradient) of a state as credit of what is read."""
+        """Sᵀ a, N×D: the credit (or gradient) of a state as that of the pooled vector."""
         if self._whole(a):
             return a.flatten(1)
         return a.sum(_PLACES[a.ndim]) if self.name == "mean" else a[:, _TOKEN[self.name]]
 
     def moved(self, h: Tensor, steps_kND: Tensor) -> Tensor:
-        """h + S v, k×(the shape of h), for k steps v of what is read."""
+        """h + S v, k×(the shape of h), for k steps v of the pooled vector."""
         if self._whole(h):
             return h + steps_kND.view(-1, *h.shape)
         if self.name == "mean":
@@ -61,7 +62,7 @@ class Reader:
         return moved
 
     def replaced(self, h: Tensor, v_kND: Tensor) -> Tensor:
-        """h with v in place of what is read, k×(the shape of h)."""
+        """h with v in place of the pooled vector, k×(the shape of h)."""
         if self._whole(h):
             return v_kND.view(-1, *h.shape)
         if self.name == "mean":
@@ -71,7 +72,7 @@ class Reader:
         return torch.cat(parts if self.name == "cls" else parts[::-1], dim=2)
 
     def spread(self, a_ND: Tensor, h: Tensor) -> Tensor:
-        """Rᵀ a in the shape of h: credit of what is read as credit of the state; what is not read gets none."""
+        """Rᵀ a in the shape of h: the credit of the pooled vector as that of the state; zero for what is not pooled."""
         if self._whole(h):
             return a_ND.view_as(h)
         if self.name == "mean":
@@ -85,4 +86,4 @@ class Reader:
         return h.ndim == 2 or self.name == "flat"
 
 
-FLAT = Reader("flat")
+FLAT = Pooling("flat")

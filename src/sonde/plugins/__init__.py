@@ -17,8 +17,8 @@ from torch import nn
 from torch.optim import Optimizer
 
 from sonde.core.errors import SondeError, nearest
-from sonde.core.optimisers import GuestOptimiser, Optimiser, guest_optimiser
-from sonde.core.validated import BadOption, check
+from sonde.core.optimisers import Optimiser, PluginOptimiser, plugin_optimiser
+from sonde.core.validated import BadOption, validate_fields
 from sonde.metrics.probes import PROBES
 from sonde.models import MODELS
 from sonde.models.plugin_model import made
@@ -123,7 +123,7 @@ def guest(part: str, what: Any, **options: Any) -> Any:
         if key not in (fields := [field.name for field in dataclasses.fields(kind)]):
             raise SondeError(f"unknown key {f'{part}.{key}'!r}: {nearest(key, fields)}")
     try:
-        return kind(**check(kind, options))
+        return kind(**validate_fields(kind, options))
     except BadOption as bad:
         raise bad.under(f"{part}.") from None
 
@@ -142,7 +142,7 @@ def handed_over(part: str, value: Any) -> Any:
         )
     of(part, type(value))
     try:
-        options = check(type(value), {f.name: getattr(value, f.name) for f in dataclasses.fields(value)})
+        options = validate_fields(type(value), {f.name: getattr(value, f.name) for f in dataclasses.fields(value)})
     except BadOption as bad:
         raise bad.under(f"{part}.") from None
     return dataclasses.replace(value, **options)
@@ -229,7 +229,7 @@ def _adapted(part: str, thing: Any, name: str) -> Any:
     if part == "optimiser":
         if not (isinstance(thing, type) and issubclass(thing, Optimizer)):
             raise SondeError(f"optimiser {name}: an optimiser is a class like those of torch.optim")
-        return guest_optimiser(name, thing)
+        return plugin_optimiser(name, thing)
     is_class = isinstance(thing, type)
     if part == "model" and (inspect.isfunction(thing) or (is_class and issubclass(thing, nn.Module))):
         return _plain(part, made(name, thing))
@@ -272,7 +272,7 @@ def _plain(part: str, kind: type[Any]) -> type[Any]:
         if field.name in RESERVED:
             raise SondeError(f"{part} {kind.__name__}: no option may be called {field.name!r}: rename it")
     try:
-        check(kind, {field.name: field.default for field in dataclasses.fields(kind) if _has_default(field)})
+        validate_fields(kind, {field.name: field.default for field in dataclasses.fields(kind) if _has_default(field)})
     except BadOption as bad:
         raise bad.under(f"{part}.") from None
     except Exception as error:
@@ -305,7 +305,7 @@ def _entry_points(part: str) -> Iterable[EntryPoint]:
 __all__ = [
     "Carried",
     "Guest",
-    "GuestOptimiser",
+    "PluginOptimiser",
     "carried",
     "copies",
     "find",

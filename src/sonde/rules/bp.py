@@ -5,12 +5,12 @@ from typing import Annotated, ClassVar, final
 from annotated_types import Ge
 from torch import Tensor
 
-from sonde.core.validated import checked
+from sonde.core.validated import validated
 from sonde.rules.rule import CreditScale, Nothing, Route, Rule, Signal
 
 
 @final
-@checked
+@validated
 class Backprop(Rule):
     """Credit is the gradient itself: a_l = g_l, by automatic differentiation across the blocks.
 

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from sonde.network.pooling import Reader
+from sonde.network.pooling import Pooling
 from sonde.rules.rule import Facts
 
 InputNorm = Literal["layer", "none"]
@@ -73,7 +73,7 @@ class Rows:
     """
 
     def __init__(
-        self, states: Sequence[Tensor], depth: int, s_NS: Tensor, reader: Reader, input_norm: InputNorm
+        self, states: Sequence[Tensor], depth: int, s_NS: Tensor, reader: Pooling, input_norm: InputNorm
     ) -> None:
         self.states, self.reader, self.input_norm = states, reader, input_norm
         read = [reader.read(h).detach() for h in states]

@@ -8,7 +8,7 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from sonde.core.validated import checked
+from sonde.core.validated import validated
 from sonde.rules.fa import FeedbackAlignment
 from sonde.rules.layers import Backward, cast, sizes, weights_of
 from sonde.rules.rule import CreditScale, Facts, Matrix, Route, Rule, seeded
@@ -35,7 +35,7 @@ class DrawnMagnitudes:
 
 
 @final
-@checked
+@validated
 class BatchMagnitudes(Rule):
     """Backprop, of whose weight matrices only the signs are known on the way back; magnitudes are drawn at every step.
 

@@ -12,7 +12,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from torch import Tensor, nn
 
 from sonde.core.errors import SondeError
-from sonde.core.validated import checked
+from sonde.core.validated import validated
 from sonde.rules.bridge import HIDDEN, InputNorm, Rows, build, normalised
 from sonde.rules.dfa import direct_feedback, send
 from sonde.rules.learner import Learner
@@ -63,7 +63,7 @@ class Value:
 
 
 @final
-@checked
+@validated
 class CreditBridge(LocalRule):
     """V(h_l, t_l, e) learns the loss a state leads to;  a_l = ∇_h V(h_l, t_l, e).
 

@@ -6,7 +6,7 @@ import torch
 from annotated_types import Ge, Gt
 from torch import Tensor, nn
 
-from sonde.core.validated import checked
+from sonde.core.validated import validated
 from sonde.rules.learner import Learner
 from sonde.rules.rule import CreditScale, Facts, LocalRule, Route, Signal, seeded
 
@@ -35,7 +35,7 @@ class Inverses:
 
 
 @final
-@checked
+@validated
 class DirectTargets(LocalRule):
     """A target for the last state is carried straight to every other by what inverts the way up.
 

@@ -9,7 +9,7 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from sonde.core.validated import checked
+from sonde.core.validated import validated
 from sonde.rules.rule import CreditScale, Facts, LocalRule, Matrices, Route, Signal
 
 LARGE = 2**30  # bytes of feedback matrices that are worth a word
@@ -87,7 +87,7 @@ def _seen_from(e: Tensor, b_dC: Tensor, h: Tensor) -> Tensor:
 
 
 @final
-@checked
+@validated
 class DirectFeedback(LocalRule):
     """Send the output error straight to every state through a fixed random matrix.
 

@@ -6,13 +6,13 @@ import torch
 from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
-from sonde.core.validated import checked
+from sonde.core.validated import validated
 from sonde.rules.dfa import DirectFeedback, direct_feedback, gather, send
 from sonde.rules.rule import CreditScale, Facts, LocalRule, Matrices, Route, Rule, Signal
 
 
 @final
-@checked
+@validated
 class DirectKolenPollack(LocalRule):
     """DFA whose matrices take the step that a head on their state would take.
 

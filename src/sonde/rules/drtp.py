@@ -6,13 +6,13 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from sonde.core.validated import checked
+from sonde.core.validated import validated
 from sonde.rules.dfa import direct_feedback, send
 from sonde.rules.rule import CreditScale, Facts, LocalRule, Matrices, Route, Signal
 
 
 @final
-@checked
+@validated
 class TargetProjection(LocalRule):
     """Send the target, not the error, to every state: blocks learn before the output is known.
 

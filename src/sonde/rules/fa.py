@@ -10,13 +10,13 @@ from annotated_types import Ge
 from torch import Tensor
 
 from sonde.core.errors import SondeError
-from sonde.core.validated import checked
+from sonde.core.validated import validated
 from sonde.rules.layers import Backward, cast, drawn
 from sonde.rules.rule import CreditScale, Facts, LocalRule, Matrices, Matrix, Route, Signal
 
 
 @final
-@checked
+@validated
 class FeedbackAlignment(LocalRule):
     """Carry the exact top gradient down through fixed random matrices.
 

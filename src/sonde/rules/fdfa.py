@@ -6,7 +6,7 @@ import torch
 from annotated_types import Ge, Gt
 from torch import Tensor, nn
 
-from sonde.core.validated import checked
+from sonde.core.validated import validated
 from sonde.rules.dfa import DirectFeedback, direct_feedback, gather, send
 from sonde.rules.learner import Learner
 from sonde.rules.rule import CreditScale, Facts, LocalRule, Route, Rule, Signal, normal_like, seeded
@@ -37,7 +37,7 @@ class Estimates:
 
 
 @final
-@checked
+@validated
 class ForwardDirectFeedback(LocalRule):
     """DFA whose matrices learn the mean Jacobian of the output, from one forward-mode pass a step.
 

@@ -6,12 +6,12 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from sonde.core.validated import checked
+from sonde.core.validated import validated
 from sonde.rules.rule import CreditScale, Facts, LocalRule, Route, Signal, Stream, normal_like
 
 
 @final
-@checked
+@validated
 class ForwardGradient(LocalRule):
     """One forward-mode pass along a random direction of all states; no gradient is sent back.
 

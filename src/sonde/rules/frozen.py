@@ -6,12 +6,12 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from sonde.core.validated import checked
+from sonde.core.validated import validated
 from sonde.rules.rule import CreditScale, Nothing, Route, Rule, Signal
 
 
 @final
-@checked
+@validated
 class Frozen(Rule):
     """Blocks stay at their initialisation; embedding and readout get the exact gradient.
 

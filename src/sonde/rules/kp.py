@@ -8,7 +8,7 @@ from annotated_types import Ge
 from torch import Tensor, nn
 
 from sonde.core.errors import SondeError
-from sonde.core.validated import checked
+from sonde.core.validated import validated
 from sonde.rules.fa import FeedbackAlignment
 from sonde.rules.layers import Backward, cast, drawn, weights_of
 from sonde.rules.rule import CreditScale, Facts, Matrix, Route, Rule, Signal
@@ -43,7 +43,7 @@ class Followers(Backward):
 
 
 @final
-@checked
+@validated
 class KolenPollack(Rule):
     """V starts as a draw of its own, takes every step that W takes, and both decay at the same rate: they meet.
 

@@ -7,7 +7,7 @@ import torch
 from annotated_types import Ge, Gt
 from torch import Tensor
 
-from sonde.core.validated import checked
+from sonde.core.validated import validated
 from sonde.rules.fa import FeedbackAlignment
 from sonde.rules.layers import Backward, cast, drawn, weights_of
 from sonde.rules.rule import CreditScale, Facts, Matrix, Route, Rule, Signal, seeded
@@ -35,7 +35,7 @@ class Mirrors:
 
 
 @final
-@checked
+@validated
 class WeightMirror(Rule):
     """Every `every` steps noise x goes through each matrix, and what comes out tells V what W is.
 

@@ -7,7 +7,7 @@ from annotated_types import Ge, Le
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from sonde.core.validated import checked
+from sonde.core.validated import validated
 from sonde.rules.learner import Learner
 from sonde.rules.rule import CreditScale, Facts, LocalRule, Route, Signal
 
@@ -42,7 +42,7 @@ class Local:
 
 
 @final
-@checked
+@validated
 class PredSim(LocalRule):
     """Every state has losses of its own, and no credit crosses a block.
 

@@ -15,9 +15,9 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from sonde.core.errors import SondeError
-from sonde.core.validated import checked
+from sonde.core.validated import validated
 from sonde.network.losses import Loss
-from sonde.network.pooling import FLAT, Reader
+from sonde.network.pooling import FLAT, Pooling
 
 CreditScale = Literal["rms", "none"]
 CreditAt = Literal["output", "input"]
@@ -39,7 +39,7 @@ class Facts:
     steps: int  # optimiser steps in the whole run
     device: torch.device
     dtype: torch.dtype
-    reader: Reader = FLAT
+    reader: Pooling = FLAT
     units: Sequence[Matrix] = field(default_factory=list)  # initial weights, for a rule of the route `layer`
     names: Sequence[str] = field(default_factory=list)  # of the units, for messages
 
@@ -79,7 +79,7 @@ class Signal:
         top_from: Callable[[int, Tensor], Tensor] | None = None,
         units: Callable[[], Sequence[Matrix]] = list,
         gradients_of_units: Callable[[], Sequence[Matrix]] = list,
-        reader: Reader = FLAT,
+        reader: Pooling = FLAT,
         top_gradient: Tensor | None = None,
     ) -> None:
         self.states = states  # h_0 … h_L
@@ -259,7 +259,7 @@ class Rule(Protocol):
         return []
 
 
-@checked
+@validated
 class LocalRule(Rule):
     """A rule that names a credit for every state; each unit learns from one of them.
 

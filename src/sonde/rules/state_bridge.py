@@ -10,7 +10,7 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from sonde.core.validated import checked
+from sonde.core.validated import validated
 from sonde.rules.bridge import HIDDEN, InputNorm, Rows, build, normalised, widths_of
 from sonde.rules.learner import Learner
 from sonde.rules.rule import CreditScale, Facts, LocalRule, Route, Signal
@@ -39,7 +39,7 @@ class Predictor:
 
 
 @final
-@checked
+@validated
 class StateBridge(LocalRule):
     """G(h_l, t_l, s) predicts h_L;  a_l = ∇_{h_l} ℓ(readout(G(h_l, t_l, s)), y),  a_L = g_L.
 

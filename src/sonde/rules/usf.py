@@ -6,14 +6,14 @@ from typing import Annotated, ClassVar, final
 import torch
 from annotated_types import Ge
 
-from sonde.core.validated import checked
+from sonde.core.validated import validated
 from sonde.rules.fa import FeedbackAlignment
 from sonde.rules.layers import Backward, cast, sizes, weights_of
 from sonde.rules.rule import CreditScale, Facts, Matrix, Route, Rule
 
 
 @final
-@checked
+@validated
 class UniformSigns(Rule):
     """Backprop, of whose weight matrices only the signs are known on the way back.
 

@@ -28,7 +28,7 @@ from pydantic_core import from_json
 
 from sonde.core.atomic import ASIDE
 from sonde.core.errors import SondeError
-from sonde.core.run_ids import digest, run_id
+from sonde.core.run_ids import config_digest, run_id
 from sonde.metrics.rows import SCHEMA, empty
 from sonde.store import files
 from sonde.store.files import JSON_BYTES, Checksum, Place, checksum, is_sealed, refuse_rows, seal
@@ -279,7 +279,7 @@ class RunFolder:
 
 def recipe_key(config: Mapping[str, Any]) -> str:
     """The digest of a configuration without its seed: equal for runs that differ in nothing else."""
-    return digest({key: value for key, value in config.items() if key != "seed"})
+    return config_digest({key: value for key, value in config.items() if key != "seed"})
 
 
 def refuse_other_recipe(description: Mapping[str, Any], where: object, fix: str) -> None:

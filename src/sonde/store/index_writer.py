@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import polars as pl
 
-from sonde.core.atomic import ASIDE, aside_mark, sweep
+from sonde.core.atomic import ASIDE, aside_mark, remove_stale
 from sonde.core.errors import SondeError
 from sonde.metrics import family_of
 from sonde.store import files
@@ -125,7 +125,7 @@ class IndexWriter:
             path = self._aside()
             folder = files.inner_folder(self.old.root / INDEX_FOLDER)
             if isinstance(folder, Path):
-                sweep(folder)
+                remove_stale(folder)
             self._target = path.open("wb") if isinstance(path, Path) else io.BytesIO()
         return self._target
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from sonde.core.atomic import sweep
+from sonde.core.atomic import remove_stale
 from sonde.core.errors import SondeError
 from sonde.store import files
 from sonde.store.files import Place, checksum
@@ -89,7 +89,7 @@ def marked(out: Path, layout: str, *, alone: bool = False, run_by_run: bool = Fa
     mark = mark_of(out, layout)
     files.make_folder(out)
     with files.clear_errors(out):
-        sweep(out)
+        remove_stale(out)
         if alone and not mark.exists() and any(out.iterdir()):
             raise SondeError(f"{out} is not empty: --layout {layout} needs a folder of its own, choose another --out")
     files.write(

@@ -9,9 +9,8 @@ from typing import Any
 import polars as pl
 
 from sonde.core.errors import one_line
-from sonde.core.flat_configs import Flat, flatten
 from sonde.core.formatting import network
-from sonde.core.run_ids import rule_label
+from sonde.core.run_ids import Flat, flatten, rule_label
 from sonde.metrics.rows import Reading
 from sonde.store import folder, schemas
 from sonde.store.files import Place

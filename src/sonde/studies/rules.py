@@ -29,7 +29,7 @@ from sonde.studies.recipes import (
     told_error,
 )
 from sonde.studies.study import EvidenceLine, Gathered, Study, StudyFinding, over_runs, own_n
-from sonde.training.operations import operations
+from sonde.training.credit_assignment import count_operations
 
 VARIED: dict[str, Rule] = {
     "fa": FeedbackAlignment(level="layer"),
@@ -98,7 +98,7 @@ class Cost:
             return math.nan
         rng = generator(config.seed, "init")
         net = config.model.build(config.signature, rng)
-        return operations(net, config.rule, torch.randn(128, *config.signature.shape, generator=rng))
+        return count_operations(net, config.rule, torch.randn(128, *config.signature.shape, generator=rng))
 
 
 def _measure(readings: Readings, run: EvidenceLine) -> dict[str, float]:

@@ -18,7 +18,7 @@ from typing import Any
 from sonde.analysis.runs import only
 from sonde.config import SECTIONS, RunConfig, changed, keys, options, parse
 from sonde.core.errors import SondeError, nearest
-from sonde.core.flat_configs import shown
+from sonde.core.run_ids import shown
 
 _Tree = Mapping[str, Any]
 EXAMPLE = "write key=value, for example --set model.L=10"

@@ -14,8 +14,7 @@ from sonde.analysis.evidence import Evidence
 from sonde.analysis.runs import evidence_lines
 from sonde.config import RunConfig, to_tree
 from sonde.core.errors import SondeError
-from sonde.core.flat_configs import identity, without
-from sonde.core.run_ids import run_id
+from sonde.core.run_ids import identity, run_id, without
 from sonde.core.seed_statistics import over_seeds
 from sonde.store.folder import recipe_key
 from sonde.store.readings import Readings

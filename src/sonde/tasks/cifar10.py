@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sonde.core.errors import SondeError
 from sonde.core.generators import generator
-from sonde.core.validated import checked
+from sonde.core.validated import validated
 from sonde.network.losses import CROSS_ENTROPY, Loss
 from sonde.store.datasets.cache import data_folder
 from sonde.store.datasets.cifar10 import CLASSES, SIDE, find
@@ -25,7 +25,7 @@ MEAN = (0.4914, 0.4822, 0.4465)
 STD = (0.2470, 0.2435, 0.2616)
 
 
-@checked
+@validated
 class Cifar10:
     """CIFAR-10, 50,000 training and 10,000 test images of 3×32×32 pixels in 10 classes, cross entropy.
 

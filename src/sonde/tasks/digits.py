@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from sonde.core.generators import generator
-from sonde.core.validated import checked
+from sonde.core.validated import validated
 from sonde.store.datasets.digits import read_digits
 from sonde.store.files import Place
 from sonde.tasks.samples import Samples
@@ -16,7 +16,7 @@ from sonde.tasks.task import Data
 TEST = 360
 
 
-@checked
+@validated
 class Digits:
     """scikit-learn's 1,797 images of 8×8 pixels, cross entropy.
 

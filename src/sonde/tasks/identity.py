@@ -8,13 +8,13 @@ from annotated_types import Ge
 from torch import Tensor
 
 from sonde.core.generators import generator
-from sonde.core.validated import checked
+from sonde.core.validated import validated
 from sonde.network.losses import MEAN_SQUARED_ERROR, Loss
 from sonde.store.files import Place
 from sonde.tasks.task import Data
 
 
-@checked
+@validated
 class Identity:
     """X ~ U(−1, 1), Y = X, mean squared error.
 

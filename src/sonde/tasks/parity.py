@@ -10,13 +10,13 @@ from torch import Tensor
 
 from sonde.core.errors import SondeError
 from sonde.core.generators import generator
-from sonde.core.validated import checked
+from sonde.core.validated import validated
 from sonde.store.files import Place
 from sonde.tasks.samples import Samples
 from sonde.tasks.task import Data
 
 
-@checked
+@validated
 class Parity:
     """X uniform in {−1, 1}^bits, Y whether an odd number of the first `relevant` bits is −1, cross entropy.
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from sonde.core.errors import SondeError
 from sonde.core.generators import generator
-from sonde.core.validated import checked
+from sonde.core.validated import validated
 from sonde.store.files import Place
 from sonde.tasks.samples import Samples
 from sonde.tasks.task import Data
@@ -18,7 +18,7 @@ from sonde.tasks.task import Data
 MOST_TUPLES = 2**24
 
 
-@checked
+@validated
 class RandomHierarchy:
     """X grown from its class Y: L times every symbol is replaced by one of m tuples of s symbols; cross entropy.
 

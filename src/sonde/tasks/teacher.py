@@ -8,13 +8,13 @@ from annotated_types import Ge, Le
 from torch import Tensor
 
 from sonde.core.generators import generator
-from sonde.core.validated import checked
+from sonde.core.validated import validated
 from sonde.store.files import Place
 from sonde.tasks.samples import Samples
 from sonde.tasks.task import Data
 
 
-@checked
+@validated
 class Teacher:
     """X ~ N(0, 1), Y = argmax of a random residual network, cross entropy.
 

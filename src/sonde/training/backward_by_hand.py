@@ -1,6 +1,6 @@
-"""A training step whose backward pass is written out: no graph is recorded, and its buffers are kept.
+"""A training step with a hand-written backward pass: it records no graph and keeps its buffers between steps.
 
-R replicas, N samples, d width, L blocks.  With g the gradient at a part's output y:
+R replicas, N samples, d width, L blocks.  With g the gradient at the output y of a layer:
 
     y = x W + b        ∂W = xᵀ g,  ∂b = Σ_N g,  ∂x = g Wᵀ
     y = max(x, 0)      ∂x = g · [y > 0]
@@ -8,9 +8,9 @@ R replicas, N samples, d width, L blocks.  With g the gradient at a part's outpu
     y = γ x̂ + β        ∂γ = Σ_N g x̂,  ∂β = Σ_N g,  ∂x = (ĝ − mean_d ĝ − x̂ mean_d(ĝ x̂)) / σ  with ĝ = γ g
     h′ = h + f(h)      ∂h = g + f's ∂x
 
-The same kernels work in the same order as under autograd, which the loss is left to: the bits are autograd's.
-What is saved are the nodes of the graph, and memory that is new, and cold, at every step.  Buffers hold one step; all
-blocks share those that are done with when a block is.
+It calls the same kernels in the same order as autograd, which computes the gradient of the loss, so the bits are the
+same.  It saves the cost of graph nodes and of memory that is new, and cold, at every step.  Buffers are valid for one
+step; blocks share the buffers that are used only within a block.
 """
 
 from collections.abc import Callable
@@ -37,22 +37,22 @@ from sonde.rules import (
     StateBridge,
 )
 from sonde.training.stacked_layers import StackedLayerNorm, StackedLinear
-from sonde.training.step import Again, Step, backward, delivered, signal_on
+from sonde.training.step import Rerun, Step, delivered, rule_backward, signal_on
 
-MODELS_BY_HAND = (PlainMLP, ResMLP, ResidualMLP)
-RULES_BY_HAND = (Backprop, FeedbackAlignment, DirectFeedback, StateBridge, CreditBridge)
+_MODELS = (PlainMLP, ResMLP, ResidualMLP)
+_RULES = (Backprop, FeedbackAlignment, DirectFeedback, StateBridge, CreditBridge)
 
 
 def by_hand(config: RunConfig) -> bool:
-    """Whether a run of this configuration takes its steps by hand; all others are autograd's.
+    """Whether a run of this configuration uses the hand-written step; all others use autograd.
 
-    Backprop with normalised credit runs the blocks a second time, and a penalty enters between the blocks.  A class
-    that derives from one of these may compute something else, and an optimiser of somebody's may keep gradients.
+    Excluded are: backprop with normalised credit, which runs the blocks twice; a penalty, which enters between the
+    blocks; subclasses, which may compute something else; plugin optimisers, which may keep gradients.
     """
     rule = config.rule
     return (
-        type(config.model) in MODELS_BY_HAND
-        and type(rule) in RULES_BY_HAND
+        type(config.model) in _MODELS
+        and type(rule) in _RULES
         and isinstance(config.optimiser, Optimiser)
         and (rule.route == "global" or (rule.route == "local" and not isinstance(rule, Backprop)))
         and not rule.penalty
@@ -61,7 +61,7 @@ def by_hand(config: RunConfig) -> bool:
 
 
 def step_of(config: RunConfig, net: Network, state: RuleState, loss: Loss) -> Callable[[Tensor, Tensor], Step]:
-    """What fills the gradients of a run's network on a batch, whatever they were."""
+    """A function of a batch that fills the gradients of a run's network, overwriting old ones."""
     if by_hand(config):
         return StepByHand(net, config.rule, state, loss)
     parameters = list(net.parameters())
@@ -69,13 +69,13 @@ def step_of(config: RunConfig, net: Network, state: RuleState, loss: Loss) -> Ca
     def by_autograd(x: Tensor, y: Tensor) -> Step:
         for p in parameters:
             p.grad = None
-        return backward(net, config.rule, state, x, y, loss)
+        return rule_backward(net, config.rule, state, x, y, loss)
 
     return by_autograd
 
 
 class Scratch:
-    """Memory for what is used up before the next part of the same kind needs it."""
+    """Buffers by name and shape, shared by layers that do not need them at the same time."""
 
     def __init__(self) -> None:
         self._kept: dict[tuple[str, torch.Size], Tensor] = {}
@@ -87,18 +87,20 @@ class Scratch:
         return self._kept[key]
 
 
-class Part(Protocol):
-    """A map with its derivative; made for batches like the one it is made with."""
+class Layer(Protocol):
+    """A layer and its derivative, for batches of one shape.  `y` is its output buffer."""
 
     y: Tensor
 
     def forward(self, x: Tensor) -> Tensor: ...
 
     def backward(self, g: Tensor, below: bool) -> Tensor | None:
-        """Fill the gradients of its parameters, and return the one at its input where it is wanted below."""
+        """Fill the gradients of its parameters; return that of its input where `below` asks for it."""
 
 
-class Linear:
+class LinearByHand:
+    """`nn.Linear`."""
+
     def __init__(self, module: nn.Linear, x: Tensor, scratch: Scratch) -> None:
         self.weight, self.bias = module.weight, module.bias
         self.y = x.new_empty(len(x), module.out_features)
@@ -115,7 +117,9 @@ class Linear:
         return torch.mm(g, self.weight, out=self.below) if below else None
 
 
-class LinearOfReplicas:
+class StackedLinearByHand:
+    """`StackedLinear`."""
+
     def __init__(self, module: StackedLinear, x: Tensor, scratch: Scratch) -> None:
         assert module.weight is not None
         assert module.bias is not None
@@ -123,13 +127,13 @@ class LinearOfReplicas:
         self.whole = x.new_empty(*x.shape[:-1], self.weight.shape[-1])
         self.y = self.whole[..., : module.outputs]
         self.padded = torch.zeros_like(self.whole) if self.y.shape != self.whole.shape else None
-        self.weight_back = self.weight.detach().mT  # the stack's own, which nobody moves
+        self.weight_back = self.weight.detach().mT  # the memory of the stack, which never moves
         self.gradients = torch.empty_like(self.weight), torch.empty_like(self.bias)
         self.below = scratch("below", x)
         self.x, self.x_back = x, x.mT
 
     def forward(self, x: Tensor) -> Tensor:
-        if x is not self.x:  # of a block it is the same memory at every step
+        if x is not self.x:  # for a block it is the same buffer at every step
             self.x, self.x_back = x, x.mT
         torch.baddbmm(self.bias, x, self.weight, out=self.whole)
         return self.y
@@ -143,8 +147,8 @@ class LinearOfReplicas:
         return torch.bmm(g, self.weight_back, out=self.below) if below else None
 
 
-class Relu:
-    """In the place of its input, which nobody asks for again."""
+class ReluByHand:
+    """ReLU in place: its input is not needed again."""
 
     def __init__(self, x: Tensor, scratch: Scratch) -> None:
         self.y, self.delta = x, scratch("delta", x)
@@ -156,7 +160,9 @@ class Relu:
         return torch.ops.aten.threshold_backward.grad_input(g, self.y, 0, grad_input=self.delta)  # type: ignore[no-any-return]
 
 
-class Gelu:
+class GeluByHand:
+    """Exact GELU."""
+
     def __init__(self, x: Tensor, scratch: Scratch) -> None:
         self.y, self.delta = torch.empty_like(x), scratch("delta", x)
 
@@ -168,7 +174,9 @@ class Gelu:
         return torch.ops.aten.gelu_backward.grad_input(g, self.x, grad_input=self.delta)  # type: ignore[no-any-return]
 
 
-class Norm:
+class LayerNormByHand:
+    """`nn.LayerNorm`."""
+
     def __init__(self, module: nn.LayerNorm, x: Tensor) -> None:
         self.weight, self.bias = module.weight, module.bias
         self.shape, self.eps = list(module.normalized_shape), module.eps
@@ -188,7 +196,9 @@ class Norm:
         return gradient
 
 
-class NormOfReplicas:
+class StackedLayerNormByHand:
+    """`StackedLayerNorm`."""
+
     def __init__(self, module: StackedLayerNorm, x: Tensor) -> None:
         assert module.weight is not None
         assert module.bias is not None
@@ -212,68 +222,68 @@ class NormOfReplicas:
         return gradient
 
 
-WRITTEN_OUT = (
+_SUPPORTED = (
     *(nn.Identity, nn.Linear, StackedLinear, nn.LayerNorm, StackedLayerNorm),
     *(Embedding, LinearLayer, ReluLayer, PreNormBlock, Readout),
 )
 
 
-def _parts(module: nn.Module, x: Tensor, scratch: Scratch) -> list[Part]:
-    """A module in the order in which it computes."""
-    if type(module) not in WRITTEN_OUT:
+def _layers(module: nn.Module, x: Tensor, scratch: Scratch) -> list[Layer]:
+    """The layers of a module, in the order in which they run."""
+    if type(module) not in _SUPPORTED:
         raise TypeError(f"the derivative of a {type(module).__name__} is not written out")
     match module:
         case nn.Identity():
             return []
         case nn.Linear():
-            return [Linear(module, x, scratch)]
+            return [LinearByHand(module, x, scratch)]
         case StackedLinear():
-            return [LinearOfReplicas(module, x, scratch)]
+            return [StackedLinearByHand(module, x, scratch)]
         case nn.LayerNorm():
-            return [Norm(module, x)]
+            return [LayerNormByHand(module, x)]
         case StackedLayerNorm():
-            return [NormOfReplicas(module, x)]
+            return [StackedLayerNormByHand(module, x)]
         case Embedding() | LinearLayer():
-            return _parts(module.linear, x, scratch)
+            return _layers(module.linear, x, scratch)
         case ReluLayer():
-            (linear,) = _parts(module.linear, x, scratch)
-            return [linear, Relu(linear.y, scratch)]
+            (linear,) = _layers(module.linear, x, scratch)
+            return [linear, ReluByHand(linear.y, scratch)]
         case PreNormBlock():
-            (ln,) = _parts(module.ln, x, scratch)
-            (w1,) = _parts(module.w1, ln.y, scratch)
-            gelu = Gelu(w1.y, scratch)
-            return [ln, w1, gelu, *_parts(module.w2, gelu.y, scratch)]
+            (ln,) = _layers(module.ln, x, scratch)
+            (w1,) = _layers(module.w1, ln.y, scratch)
+            gelu = GeluByHand(w1.y, scratch)
+            return [ln, w1, gelu, *_layers(module.w2, gelu.y, scratch)]
         case Readout():
-            return [*_parts(module.out_ln, x, scratch), *_parts(module.out_head, x, scratch)]
-    raise AssertionError(f"{type(module).__name__} is said to be written out")
+            return [*_layers(module.out_ln, x, scratch), *_layers(module.out_head, x, scratch)]
+    raise AssertionError(f"{type(module).__name__} has no case")
 
 
 class Unit:
-    """Parts one after the other; where residual, what they add to their input."""
+    """Layers in sequence; with `residual` their output is added to the input."""
 
     def __init__(self, module: nn.Module, x: Tensor, scratch: Scratch, *, residual: bool) -> None:
-        self.parts = _parts(module, x, scratch)
-        self.back = [(part, index > 0) for index, part in enumerate(self.parts)][::-1]
-        self.h = torch.empty_like(x) if residual else self.parts[-1].y if self.parts else x
+        self.layers = _layers(module, x, scratch)
+        self.back = [(layer, index > 0) for index, layer in enumerate(self.layers)][::-1]
+        self.h = torch.empty_like(x) if residual else self.layers[-1].y if self.layers else x
         self.stream = scratch("stream", x) if residual else None
 
     def forward(self, x: Tensor) -> Tensor:
         h = x
-        for part in self.parts:
-            h = part.forward(h)
+        for layer in self.layers:
+            h = layer.forward(h)
         return h if self.stream is None else torch.add(x, h, out=self.h)
 
     def backward(self, g: Tensor, below: bool) -> Tensor | None:
-        """As of a part."""
+        """As `Layer.backward`."""
         through: Tensor | None = g
-        for part, inside in self.back:
+        for layer, inside in self.back:
             assert through is not None
-            through = part.backward(through, below or inside)
+            through = layer.backward(through, below or inside)
         return through if self.stream is None or through is None else torch.add(g, through, out=self.stream)
 
 
 class StepByHand:
-    """Steps of a network whose parameters stay where they are.  Gradients are valid until the next step."""
+    """Training steps of a network whose parameters stay in place.  Gradients are valid until the next step."""
 
     def __init__(self, net: Network, rule: Rule, state: RuleState, loss: Loss) -> None:
         self.net, self.rule, self.state, self.loss = net, rule, state, loss
@@ -281,24 +291,25 @@ class StepByHand:
 
     @torch.no_grad()
     def __call__(self, x: Tensor, y: Tensor) -> Step:
-        """Fill the gradient of every parameter the rule trains."""
+        """Fill the gradient of every parameter that the rule trains."""
         lead, flat = self.net.lead, x.flatten(self.net.lead + 1)
         if flat.shape != self.batch:
-            self._lay_out(flat)
+            self._allocate(flat)
         states = [self.embed.forward(flat)]
         for block in self.blocks:
             states.append(block.forward(states[-1]))
-        output = self.readout.forward(states[-1]).clone()  # it outlives the step
+        output = self.readout.forward(states[-1]).clone()  # the caller keeps it beyond the step
         with torch.enable_grad():
             value = self.loss.mean(output.requires_grad_(), y)
             (g,) = torch.autograd.grad(value.sum() if lead else value, output)
         step = Step(value.detach(), output.detach(), {})
         if self.rule.route == "global":
-            self._across(g)
+            self._backpropagate(g)
             return step
-        return step._replace(logs=self._at_cuts(g, x, y, states, step.output_NC))
+        return step._replace(logs=self._deliver(g, x, y, states, step.output_NC))
 
-    def _lay_out(self, x: Tensor) -> None:
+    def _allocate(self, x: Tensor) -> None:
+        """Make layers and buffers for batches of this shape."""
         self.batch = x.shape
         self.embed = Unit(self.net.embed, x, Scratch(), residual=False)
         self.blocks: list[Unit] = []
@@ -308,24 +319,24 @@ class StepByHand:
             h = self.blocks[-1].h
         self.readout = Unit(self.net.readout, h, Scratch(), residual=False)
         units = [self.embed, *self.blocks, self.readout]
-        first = next(index for index, unit in enumerate(units) if unit.parts)
+        first = next(index for index, unit in enumerate(units) if unit.layers)
         self.back = [(unit, index > first) for index, unit in enumerate(units)][first:][::-1]
 
-    def _across(self, g: Tensor) -> None:
-        """The gradient, from the output to the first unit that learns."""
+    def _backpropagate(self, g: Tensor) -> None:
+        """Carry the gradient from the output to the first unit that has parameters."""
         credit: Tensor | None = g
         for unit, below in self.back:
             assert credit is not None
             credit = unit.backward(credit, below)
 
-    def _at_cuts(self, g: Tensor, x: Tensor, y: Tensor, states: list[Tensor], output: Tensor) -> dict[str, Tensor]:
-        """To every unit the credit that the rule names."""
+    def _deliver(self, g: Tensor, x: Tensor, y: Tensor, states: list[Tensor], output: Tensor) -> dict[str, Tensor]:
+        """Give every unit the credit that the rule names; return the logs of the rule."""
         net, rule, samples = self.net, self.rule, x.shape[self.net.lead]
         top = self.readout.backward(g, rule.reads_top_gradient)
         top = None if top is None else top * samples
-        signal = signal_on(Again(net, x), states, output, y, self.loss, top)
-        told = delivered(rule, rule.credits(self.state, signal), samples, net.lead)
-        for unit, a in zip([self.embed, *self.blocks], told, strict=True):
+        signal = signal_on(Rerun(net, x), states, output, y, self.loss, top)
+        credits = delivered(rule, rule.credits(self.state, signal), samples, net.lead)
+        for unit, a in zip([self.embed, *self.blocks], credits, strict=True):
             unit.backward(a, below=False)
-        with torch.enable_grad():  # what a rule learns beside the network is autograd's
+        with torch.enable_grad():  # networks of a rule learn by autograd
             return rule.update(self.state, signal)

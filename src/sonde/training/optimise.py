@@ -1,4 +1,4 @@
-"""Optimisers at work: our own Adam, and any class of `torch.optim` behind the same interface."""
+"""Optimisers in training: our own Adam, and any class of `torch.optim` behind the same interface."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -7,19 +7,18 @@ import torch
 from torch import Tensor, nn
 
 from sonde.core.errors import SondeError
-from sonde.core.optimisers import GuestOptimiser, Optimiser
+from sonde.core.optimisers import Optimiser, PluginOptimiser
 
-BETAS = (0.9, 0.999)
-EPSILON = 1e-8
+ADAM_BETAS = (0.9, 0.999)
+ADAM_EPSILON = 1e-8
 
 
 class Adam:
     """The steps of `torch.optim.Adam(fused=True)`, or of AdamW where the decay is decoupled, bit for bit.
 
-    PyTorch's fused kernel does the arithmetic, and everything is kept that need not be made anew at every step: on a
-    small network `torch.optim` spends longer gathering its lists than computing.
-
-    A parameter gets a gradient at every step or at none; those without are left alone.
+    It calls PyTorch's fused kernel and keeps the lists of tensors between steps: on a small network `torch.optim`
+    spends more time on making these lists than on computing.  A parameter gets a gradient at every step or at none;
+    parameters without one are left alone.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter], *, weight_decay: float, decoupled: bool) -> None:
@@ -33,6 +32,7 @@ class Adam:
 
     @torch.no_grad()
     def step(self, lr: float) -> None:
+        """Take a step at this rate."""
         grads = [p.grad for p in self.parameters if p.grad is not None]
         if len(grads) != len(self._lists[0]):
             self._gather()
@@ -48,10 +48,10 @@ class Adam:
             [],
             steps,
             lr=lr,
-            beta1=BETAS[0],
-            beta2=BETAS[1],
+            beta1=ADAM_BETAS[0],
+            beta2=ADAM_BETAS[1],
             weight_decay=self.weight_decay,
-            eps=EPSILON,
+            eps=ADAM_EPSILON,
             amsgrad=False,
             maximize=False,
             grad_scale=None,
@@ -69,12 +69,12 @@ class Adam:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.steps.copy_(state["steps"])
-        for mine, stored in ((self.first, state["first"]), (self.second, state["second"])):
-            for to, value in zip(mine, stored, strict=True):
-                to.copy_(value)
+        for moments, stored in ((self.first, state["first"]), (self.second, state["second"])):
+            for moment, value in zip(moments, stored, strict=True):
+                moment.copy_(value)
 
 
-class Working(Protocol):
+class TrainingOptimiser(Protocol):
     """What training needs of an optimiser."""
 
     def step(self, lr: float) -> None: ...
@@ -82,31 +82,33 @@ class Working(Protocol):
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
-def make_optimiser(chosen: Optimiser | GuestOptimiser, parameters: Sequence[nn.Parameter]) -> Working:
-    """The optimiser of a configuration, for these parameters."""
-    if isinstance(chosen, GuestOptimiser):
+def make_optimiser(chosen: Optimiser | PluginOptimiser, parameters: Sequence[nn.Parameter]) -> TrainingOptimiser:
+    """Make the optimiser of a configuration for these parameters."""
+    if isinstance(chosen, PluginOptimiser):
         try:
-            return Torch(chosen.kind(parameters, lr=chosen.lr, **chosen.keywords))
+            return TorchOptimiser(chosen.kind(parameters, lr=chosen.lr, **chosen.keywords))
         except (TypeError, ValueError) as error:
             raise SondeError(f"optimiser {type(chosen).__name__}: {error}") from error
     if chosen.name == "sgd":
-        options = {
-            "weight_decay": chosen.weight_decay,
-            "momentum": chosen.momentum,
-            "nesterov": chosen.nesterov,
-        }
-        return Torch(torch.optim.SGD(parameters, lr=chosen.lr, **options))  # type: ignore[arg-type]
+        sgd = torch.optim.SGD(
+            parameters,
+            lr=chosen.lr,
+            weight_decay=chosen.weight_decay,
+            momentum=chosen.momentum,
+            nesterov=chosen.nesterov,
+        )
+        return TorchOptimiser(sgd)
     return adam(chosen, parameters)
 
 
-def adam(chosen: Optimiser | GuestOptimiser, parameters: Sequence[nn.Parameter]) -> Adam:
-    """Adam or AdamW."""
+def adam(chosen: Optimiser | PluginOptimiser, parameters: Sequence[nn.Parameter]) -> Adam:
+    """Make Adam or AdamW."""
     assert isinstance(chosen, Optimiser)
     return Adam(parameters, weight_decay=chosen.weight_decay, decoupled=chosen.name == "adamw")
 
 
-class Torch:
-    """An optimiser of `torch.optim`.  Its state is kept as it is: PyTorch's own way of loading changes types."""
+class TorchOptimiser:
+    """An optimiser of `torch.optim`.  Loads its state unchanged; PyTorch's own loading converts types."""
 
     def __init__(self, optimiser: torch.optim.Optimizer) -> None:
         self.optimiser = optimiser
@@ -118,7 +120,7 @@ class Torch:
         self.optimiser.step()
 
     def state_dict(self) -> dict[str, Any]:
-        """What it remembers of each parameter, and of each group beside the parameters."""
+        """The state of each parameter, and the options of each group."""
         groups = [{k: v for k, v in group.items() if k != "params"} for group in self.optimiser.param_groups]
         known = [dict(self.optimiser.state.get(p, {})) for p in self.parameters]
         for values in (*groups, *known):

@@ -1,33 +1,94 @@
-"""A run in memory: network, rule, optimiser, data and generators, advanced one epoch at a time."""
+"""A run in memory: network, rule, optimiser, data and generators, trained one epoch at a time.
+
+N samples, C outputs, R replicas, S batches.
+"""
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
 
 from sonde.config import RunConfig, probe_of
 from sonde.core.errors import SondeError
 from sonde.core.generators import GlobalDraws, generator
-from sonde.core.optimisers import GuestOptimiser, Optimiser
+from sonde.core.optimisers import Optimiser, PluginOptimiser
 from sonde.metrics.probes import DRAWS, FEW_DRAWS, Context, Snapshot, take
 from sonde.metrics.rows import Reading
 from sonde.models.plugin_model import network_of
 from sonde.network import vector_axis
+from sonde.network.losses import Loss
 from sonde.tasks import Data
-from sonde.training.assign import CreditAssignment
 from sonde.training.backward_by_hand import step_of
-from sonde.training.bf16 import use_bf16
-from sonde.training.epoch import Epoch, EpochLog
+from sonde.training.credit_assignment import CreditAssignment
 from sonde.training.optimise import make_optimiser
+from sonde.training.step import Step
 
-DTYPES = {"float32": torch.float32, "float64": torch.float64, "bf16": torch.float32}  # of weights
+DTYPES = {"float32": torch.float32, "float64": torch.float64, "bf16": torch.float32}
+"""Precision → the type of the weights."""
+
 TEST_BATCH = 1000
 
 
+@dataclass(frozen=True)
+class Epoch:
+    """The loss and the size of every batch, and the means over the epoch."""
+
+    losses: Tensor
+    sizes: list[int]
+    readings: list[Reading]
+
+
+class EpochLog:
+    """Collects the results of steps without waiting for the device; `lead` axes come before the samples."""
+
+    def __init__(self, loss: Loss, lead: int = 0) -> None:
+        self.loss, self.lead = loss, lead
+        self.sizes: list[int] = []  # of the batches
+        self.losses: list[Tensor] = []
+        self.outputs: list[Tensor] = []
+        self.labels: list[Tensor] = []
+        self.others: dict[str, list[Tensor]] = {}
+
+    def add(self, step: Step, y: Tensor) -> None:
+        """Add a step on a batch with targets y."""
+        self.sizes.append(y.shape[self.lead])
+        self.losses.append(step.loss)
+        if self.loss.classifies:
+            self.outputs.append(step.output_NC)
+            self.labels.append(y)
+        for name, value in step.logs.items():
+            self.others.setdefault(name, []).append(value)
+
+    def read(self) -> list[Epoch]:
+        """The means over all samples of the epoch, one `Epoch` per replica; a smaller last batch counts for less."""
+        samples = sum(self.sizes)
+        losses_RS = self._by_batch(self.losses)
+        share_S = torch.tensor(self.sizes, dtype=torch.float64) / samples
+        means = {"train_loss": (losses_RS * share_S).sum(-1).tolist()}
+        for name, values in self.others.items():
+            means[name] = (self._by_batch(values) * share_S).sum(-1).tolist()
+        if self.loss.hits is not None:
+            hits = self.loss.hits(torch.cat(self.outputs, self.lead), torch.cat(self.labels, self.lead))
+            hits_RN = hits.view(len(losses_RS), -1)
+            labels = hits_RN.shape[1]
+            means["train_acc"] = [count / labels if labels else math.nan for count in hits_RN.sum(-1).tolist()]
+        readings = [
+            [Reading(metric=name, value=value, samples=samples) for name, value in zip(means, values, strict=True)]
+            for values in zip(*means.values(), strict=True)
+        ]
+        return [Epoch(losses, self.sizes, found) for losses, found in zip(losses_RS, readings, strict=True)]
+
+    def _by_batch(self, values: list[Tensor]) -> Tensor:
+        """One value per batch, R×S in float64."""
+        return torch.stack(values, -1).view(-1, len(values)).cpu().double()
+
+
 class Program:
-    """Everything a run needs to go on; `state` and `restore` carry all of it across a crash."""
+    """Everything that a run needs to go on; `state` and `restore` save and load all of it."""
 
     def __init__(self, config: RunConfig, data: Data, device: torch.device) -> None:
         self.config = config
@@ -44,7 +105,7 @@ class Program:
         self.order = generator(config.seed, "order")
         self.steps_per_epoch = data.steps(config.batch_size)
         sample, _ = data.test(0, 2)
-        self.width = self._fits(sample)
+        self.width = self._check_output(sample)
         with self.draws:
             self.credit = CreditAssignment(
                 self.net,
@@ -58,11 +119,8 @@ class Program:
         self.loss = self.credit.loss
         self.backward = step_of(config, self.net, self.credit.state, self.loss)
 
-    def train_epoch(self, epoch: int, beat: Callable[[], object] = lambda: None) -> Epoch:
-        """One epoch of optimiser steps; nothing is read from the device before its end.
-
-        `beat` is called after every step.
-        """
+    def train_epoch(self, epoch: int, on_step: Callable[[], object] = lambda: None) -> Epoch:
+        """Train one epoch; nothing is read from the device before its end.  `on_step` is called after every step."""
         config = self.config
         lr = learning_rate(config.optimiser, epoch, config.epochs)
         log = EpochLog(self.loss)
@@ -72,12 +130,12 @@ class Program:
                 step = self.backward(x, y)
                 self.optimiser.step(lr)
                 log.add(step, y)
-                beat()
+                on_step()
         return log.read()[0]
 
     @torch.no_grad()
     def evaluate(self) -> list[Reading]:
-        """Mean loss and, for classification, accuracy over the whole test set."""
+        """The mean loss and, for classification, the accuracy over the whole test set."""
         data, samples = self.data, self.data.test_samples
         total = torch.zeros((), device=self.device, dtype=torch.float32 if self.device.type == "mps" else torch.float64)
         correct, labels = torch.zeros((), device=self.device, dtype=torch.int64), 0
@@ -98,7 +156,7 @@ class Program:
         return readings
 
     def probe(self, epoch: int) -> list[Reading]:
-        """What the probes that are due after an epoch read on the first test samples."""
+        """The readings of the probes that are due after an epoch, on the first test samples."""
         names = self.config.probes.due(epoch, self.config.epochs)
         if not names:
             return []
@@ -107,7 +165,7 @@ class Program:
             return [reading for name in names for reading in probe_of(name)(snapshot)]
 
     def snapshot(self, epoch: int) -> Snapshot:
-        """The network after an epoch, as all probes see it."""
+        """The snapshot of the network after an epoch, which all probes share."""
         config, probing = self.config, self.config.probes
         names = probing.due(epoch, config.epochs)
         context = Context(
@@ -127,20 +185,21 @@ class Program:
         return take(self.net, *self.data.test(0, probing.size), self.loss, context)
 
     def weights(self) -> dict[str, Tensor]:
-        """Everything the network is made of; weights that stand in two places are stored twice."""
+        """The `state_dict` of the network; shared tensors are cloned, because safetensors refuses them."""
         found: dict[str, Tensor] = {}
-        places = set()
+        addresses = set()
         for name, value in self.net.state_dict().items():
             value = value.contiguous()
-            found[name] = value.clone() if value.data_ptr() in places else value
-            places.add(value.data_ptr())
+            found[name] = value.clone() if value.data_ptr() in addresses else value
+            addresses.add(value.data_ptr())
         return found
 
     def finite(self) -> bool:
+        """Whether all parameters are finite."""
         return all(bool(torch.isfinite(p).all()) for p in self.net.parameters())
 
     def state(self) -> dict[str, Any]:
-        """What training needs beside the weights."""
+        """What training needs beside the weights, for `restore`."""
         return {
             "optimiser": self.optimiser.state_dict(),
             "order": self.order.get_state(),
@@ -149,17 +208,18 @@ class Program:
         }
 
     def restore(self, weights: dict[str, Tensor], state: dict[str, Any]) -> None:
+        """Load weights and a `state`."""
         self.net.load_state_dict(weights)
         self.optimiser.load_state_dict(state["optimiser"])
         self.order.set_state(state["order"])
         self.credit.load_state_dict(state["rule"])
-        # 0.1.0 had nothing that drew from them, and a run may go on where there are other generators
+        # stores of 0.1.0 have none, and another machine may have other generators
         drawn = state.get("draws", [])
         self.draws.state = [*drawn, *self.draws.state[len(drawn) :]][: len(self.draws.state)]
 
     @torch.no_grad()
-    def _fits(self, x: Tensor) -> int:
-        """The width of the network's first state, where the network fits the task."""
+    def _check_output(self, x: Tensor) -> int:
+        """Raise unless the network has the outputs of the task; return the width of its first state."""
         outputs = self.config.signature.outputs
         self.net.eval()
         states, output = self.net.states(x)
@@ -172,8 +232,32 @@ class Program:
         return states[0].shape[vector_axis(states[0])]
 
 
-def learning_rate(optimiser: Optimiser | GuestOptimiser, epoch: int, epochs: int) -> float:
+def learning_rate(optimiser: Optimiser | PluginOptimiser, epoch: int, epochs: int) -> float:
     """The rate of an epoch (counted from 1): constant, or lr·(1 + cos(π·(epoch−1)/epochs))/2."""
     if optimiser.schedule == "constant":
         return optimiser.lr
     return optimiser.lr * (1 + math.cos(math.pi * (epoch - 1) / epochs)) / 2
+
+
+class Bf16Linear(nn.Linear):
+    """x Wᵀ in bfloat16 while training, + b in float32; evaluation and probes use float32.
+
+    Weights stay in float32 and are rounded for the product only, forward and backward; biases, normalisation, the
+    residual stream, losses and the optimiser use float32.  Faster only where the CPU multiplies bfloat16 matrices.
+    """
+
+    rounds = False  # True: round in eval mode too, for the probe `grad_resolution`
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x Wᵀ + b."""
+        if not (self.training or self.rounds) or x.dtype != torch.float32:
+            return super().forward(x)
+        product = F.linear(x.bfloat16(), self.weight.bfloat16()).float()
+        return product if self.bias is None else product + self.bias
+
+
+def use_bf16(net: nn.Module) -> None:
+    """Make every `nn.Linear` of a network a `Bf16Linear`, in place; parameters stay unchanged."""
+    for module in net.modules():
+        if type(module) is nn.Linear:
+            module.__class__ = Bf16Linear

@@ -1,7 +1,8 @@
-"""One run between the store and the program that trains it: opened, advanced an epoch at a time, committed."""
+"""One run between the store and its program: opened, trained an epoch at a time, committed."""
 
 import itertools
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -13,22 +14,23 @@ import torch
 from sonde import plugins
 from sonde.config import RunConfig, label_of, to_tree, younger
 from sonde.core.errors import SondeError
-from sonde.core.run_ids import digest
+from sonde.core.run_ids import config_digest
 from sonde.metrics.rows import Reading, rows_of
+from sonde.plugins.source import Source
 from sonde.store.environment import describe
 from sonde.store.files import Place
 from sonde.store.folder import RunFolder
-from sonde.store.schemas import RunState
+from sonde.store.listing import present_runs
+from sonde.store.schemas import ENDED, RunState
 from sonde.tasks import Data
-from sonde.training.epoch import Epoch
-from sonde.training.memory import refuse_too_large
-from sonde.training.program import DTYPES, Program
+from sonde.training.device import refuse_too_large
+from sonde.training.program import DTYPES, Epoch, Program
 from sonde.training.tensors import pack, unpack
 
 
 @dataclass(frozen=True, kw_only=True)
-class Progress:
-    """Where a run stands after an epoch."""
+class EpochProgress:
+    """The state of a run after an epoch."""
 
     run: str
     epoch: int
@@ -37,8 +39,8 @@ class Progress:
     state: str
 
 
-class Session:
-    """A run that is held and not ended, brought back to where the store has it."""
+class RunSession:
+    """A run that has not ended, restored to its last committed epoch.  The caller holds the run's lock."""
 
     def __init__(
         self,
@@ -54,8 +56,8 @@ class Session:
         data = config.task.load(config.seed, data_root, device, DTYPES[config.precision])
         self.program = Program(config, data, device)
         if not folder.exists():
-            known = about(config, self.program)
-            folder.create(to_tree(config), known, younger(config), plugins.copies(config.sources))
+            facts = facts_of(config, self.program)
+            folder.create(to_tree(config), facts, younger(config), plugins.copies(config.sources))
         _check_same_run(config, folder, data)
         manifest, self.rows = folder.read()
         folder.clean_up(manifest)
@@ -70,25 +72,26 @@ class Session:
         self.manifest = replace(manifest, state="unfinished", sessions=[*manifest.sessions, session])
         self.seconds = {"train": 0.0, "probes": 0.0, **manifest.seconds}
         if manifest.epoch is None:
-            self.seconds["processor"] = 0.0  # of training; not of a run that began without counting it
-        if manifest.epoch is not None:
+            self.seconds["processor"] = 0.0  # CPU time of training; a run that began in 0.1.0 has none
+        else:
             weights = safetensors.torch.load(folder.tensors("weights"))
             try:
                 self.program.restore(weights, unpack(folder.tensors("resume")))
             except KeyError as error:
                 raise SondeError(
                     f"run {folder.id} was stopped by another version, whose state has no {error}: move "
-                    f"{folder.path} away to train it anew"
+                    f"{folder.path} away to train it from the start"
                 ) from None
 
     @property
     def next_epoch(self) -> int:
+        """The epoch to be committed next; 0 is the initial state."""
         return 0 if self.manifest.epoch is None else self.manifest.epoch + 1
 
-    def commit(self, trained: Epoch | None, seconds: float, processor: float) -> Progress:
-        """Measure the epoch that was trained (none: the initial state), and make it visible.
+    def commit(self, trained: Epoch | None, seconds: float, processor: float) -> EpochProgress:
+        """Measure the trained epoch (None: the initial state) and commit it to the store.
 
-        Training took so many seconds by the clock, and so many of the processor.
+        `seconds` is the wall time of its training, `processor` the CPU time.
         """
         config, program, epoch = self.config, self.program, self.next_epoch
         state: RunState = "complete" if epoch == config.epochs else "unfinished"
@@ -125,10 +128,10 @@ class Session:
         )
         self.manifest = self.folder.commit(manifest, self.rows, tensors)
         loss = None if trained is None else trained.losses[-1].item()
-        return Progress(run=self.folder.id, epoch=epoch, epochs=config.epochs, loss=loss, state=state)
+        return EpochProgress(run=self.folder.id, epoch=epoch, epochs=config.epochs, loss=loss, state=state)
 
     def _add_batch_losses(self, epoch: int, trained: Epoch) -> None:
-        """The loss of every batch, with the number of the step it drives: the first is the loss at initialisation."""
+        """Add the loss of every batch with the number of its step; the first is the loss at initialisation."""
         batches = zip(trained.losses.tolist(), trained.sizes, strict=True)
         readings = (Reading(metric="batch_loss", value=value, samples=samples) for value, samples in batches)
         steps = itertools.count((epoch - 1) * len(trained.sizes) + 1)
@@ -139,13 +142,13 @@ class Session:
 
 
 def _check_same_run(config: RunConfig, folder: RunFolder, data: Data) -> None:
-    """A run goes on with the configuration and the samples it began with."""
-    described = folder.description()
-    if digest(described["config"]) != config.digest:
+    """Raise unless the stored run has this configuration and these data."""
+    description = folder.description()
+    if config_digest(description["config"]) != config.digest:
         raise SondeError(
-            f"{folder.path} holds a run of another configuration under this id: move it away to train it anew"
+            f"{folder.path} holds a run of another configuration under this id: move it away to train it from the start"
         )
-    began = described["about"].get("data")
+    began = description["about"].get("data")
     if began != data.source:
         raise SondeError(
             f"run {folder.id} began with the data {began}, but found {data.source}: name the first with --data-root, "
@@ -153,20 +156,65 @@ def _check_same_run(config: RunConfig, folder: RunFolder, data: Data) -> None:
         )
 
 
-def about(config: RunConfig, program: Program) -> dict[str, Any]:
-    """Facts derived from the configuration, for readers that have no torch."""
+def facts_of(config: RunConfig, program: Program) -> dict[str, Any]:
+    """Facts derived from the configuration, stored as `about` for readers without torch."""
     return {
         "label": label_of("model", config.model),
         "variant": getattr(config.model, "variant", None),
         "rule_label": label_of("rule", config.rule),
         "task_label": label_of("task", config.task),
         "depth": len(program.net.blocks),
-        "reader": program.net.reader.name if program.net.reader else None,  # which vector of a sample is read
+        "reader": program.net.pooling.name if program.net.pooling else None,  # the pooling; `reader` is the stored name
         "width": getattr(config.model, "d", program.width),
         "alpha": getattr(config.model, "init_scale", None),
         "steps": config.epochs * program.steps_per_epoch,
         "samples": program.data.train_samples,
         "probe_size": min(config.probes.size, program.data.test_samples),
         "data": program.data.source,
-        "gradients": "per sample",  # of grad_norm: the loss is not divided by the probe size
+        "gradients": "per sample",  # grad_norm is of the loss of a sample, not of the mean
     }
+
+
+def refuse_changed(configs: Sequence[RunConfig], runs: Place) -> None:
+    """Raise where the store has an unfinished run that differs only in the content of a plugin's file."""
+    with_plugins = [config for config in configs if config.sources]
+    present = present_runs(runs) if with_plugins else []
+    for config in with_plugins:
+        prefix = config.id.rpartition("-")[0] + "-"
+        for id in present:
+            if id.startswith(prefix) and id != config.id:
+                _refuse_changed_plugin(config, RunFolder(runs / id))
+
+
+def _refuse_changed_plugin(config: RunConfig, folder: RunFolder) -> None:
+    manifest = folder.manifest()
+    if manifest.state in ENDED:
+        return
+    tree, stored = to_tree(config), folder.description()["config"]
+    stamps, before = _stamps(tree), _stamps(stored)
+    if stamps.keys() != before.keys() or _without_stamps(tree) != _without_stamps(stored):
+        return
+    file = next(where for where, stamp in stamps.items() if before[where] != stamp)
+    source = Source.parse(file)
+    kept = f"put back {folder.path / source.where}" if source.is_file else "put the first one back"
+    where = "" if manifest.epoch is None else f", which stands at epoch {manifest.epoch} of {config.epochs}"
+    raise SondeError(
+        f"{source.where} has changed since run {folder.id} began{where}: {kept} to finish it, or move {folder.path} "
+        "away to train with the file as it is now"
+    )
+
+
+def _stamps(tree: Mapping[str, Any]) -> dict[str, str | None]:
+    """Plugin → the stamp of its file."""
+    sources = [section["source"] for section in tree.values() if isinstance(section, dict) and "source" in section]
+    probes = [name for name in (*tree["probes"]["names"], *tree["probes"]["costly"]) if "@" in name]
+    return {text.partition("@")[0]: Source.parse(text).stamp for text in (*sources, *probes)}
+
+
+def _without_stamps(value: Any) -> Any:
+    """The tree with `mine.py:Mine` in place of `mine.py:Mine@stamp`."""
+    if isinstance(value, Mapping):
+        return {key: _without_stamps(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_without_stamps(inner) for inner in value]
+    return value.partition("@")[0] if isinstance(value, str) else value

@@ -1,4 +1,4 @@
-"""Replicas that train together: one step for all of them."""
+"""Stacks: runs that differ only in the seed, trained together with one step for all."""
 
 from collections.abc import Callable, Sequence
 
@@ -11,13 +11,13 @@ from sonde.network.losses import CROSS_ENTROPY, MEAN_SQUARED_ERROR
 from sonde.rules import Backprop, DirectFeedback, FeedbackAlignment, Frozen, RuleState
 from sonde.rules.rule import Matrices, Nothing
 from sonde.training.backward_by_hand import step_of
-from sonde.training.epoch import Epoch, EpochLog
 from sonde.training.optimise import Adam, adam
-from sonde.training.program import Program, learning_rate
+from sonde.training.program import Epoch, EpochLog, Program, learning_rate
 from sonde.training.stacked_layers import LANES, share, stack_networks
 
 
 def stack_states(states: Sequence[RuleState]) -> RuleState:
+    """The states of a rule for R replicas as one state."""
     match states[0]:
         case Nothing():
             return states[0]
@@ -32,21 +32,21 @@ STACKED_MODELS = (PlainMLP, ResMLP, ResidualMLP, StudentNet)
 STACKED_RULES = (Backprop, FeedbackAlignment, DirectFeedback, Frozen)
 STACKED_OPTIMISERS = ("adam", "adamw")
 STACKED_LOSSES = (CROSS_ENTROPY, MEAN_SQUARED_ERROR)
-"""Those that keep the replicas apart; which loss a task has is known when its data are there."""
-WIDEST = 128  # up to this width a stack was measured to be faster: `sonde bench stacking`
+"""The losses that keep replicas apart.  The loss of a task is known only once its data are loaded."""
+WIDEST_STACKED = 128  # up to this width a stack is faster, as measured by `sonde bench stacking`
 
 
 def stackable(config: RunConfig) -> bool:
     """Whether runs of this configuration train as a stack.
 
-    A width that fills whole vectors keeps the last bits of a replica free of what stands beside it.  A class that
-    derives from one of these may compute something else.
+    The width must fill whole SIMD vectors: then the last bits of a replica do not depend on the others.  Subclasses are
+    excluded, because they may compute something else.
     """
     return (
         type(config.model) in STACKED_MODELS
         and type(config.rule) in STACKED_RULES
         and config.rule.route != "layer"
-        and config.model.d <= WIDEST
+        and config.model.d <= WIDEST_STACKED
         and config.model.d % LANES == 0
         and config.precision != "bf16"
         and isinstance(config.optimiser, Optimiser)
@@ -55,10 +55,10 @@ def stackable(config: RunConfig) -> bool:
 
 
 class Stack:
-    """Trains programs that differ in nothing but the seed and stand at the same epoch.
+    """Trains programs that differ only in the seed and are at the same epoch.
 
-    Weights and moments of each program become views of the stacked ones, so that between two epochs a program is
-    evaluated, probed and saved as if it were alone.  Each draws its batches from its own data and generator.
+    Weights and moments of each program become views of the stacked tensors.  So between two epochs each program is
+    evaluated, probed and saved as if it were alone.  Each draws batches from its own data and generator.
     """
 
     def __init__(self, programs: Sequence[Program]) -> None:
@@ -74,21 +74,21 @@ class Stack:
         self._join([program.optimiser for program in programs if isinstance(program.optimiser, Adam)])
 
     def _join(self, optimisers: Sequence[Adam]) -> None:
-        """Take over the moments; those of the programs become views."""
+        """Copy the moments into the stack; those of the programs become views."""
         self.optimiser.steps.copy_(optimisers[0].steps)
-        for mine, theirs in (
+        for stacked, replicas in (
             (self.optimiser.first, [optimiser.first for optimiser in optimisers]),
             (self.optimiser.second, [optimiser.second for optimiser in optimisers]),
         ):
-            for index, whole in enumerate(mine):
-                views = share([moments[index] for moments in theirs], whole)
-                for moments, view in zip(theirs, views, strict=True):
+            for index, whole in enumerate(stacked):
+                views = share([moments[index] for moments in replicas], whole)
+                for moments, view in zip(replicas, views, strict=True):
                     moments[index] = view
         for optimiser in optimisers:
             optimiser.steps = self.optimiser.steps
 
-    def train_epoch(self, epoch: int, beat: Callable[[], object] = lambda: None) -> list[Epoch]:
-        """One epoch of every program; `beat` is called after every step."""
+    def train_epoch(self, epoch: int, on_step: Callable[[], object] = lambda: None) -> list[Epoch]:
+        """Train one epoch of every program; `on_step` is called after every step."""
         config = self.config
         lr = learning_rate(config.optimiser, epoch, config.epochs)
         log = EpochLog(self.loss, self.net.lead)
@@ -100,5 +100,5 @@ class Stack:
             step = self.backward(x, y)
             self.optimiser.step(lr)
             log.add(step, y)
-            beat()
+            on_step()
         return log.read()

@@ -1,4 +1,4 @@
-"""The layers of R equal networks as one: every parameter of all of them in one tensor.
+"""Layers of R equal networks in one: each parameter of all replicas is one tensor.
 
 R replicas, N samples, i inputs, o outputs, d width.
 """
@@ -12,10 +12,11 @@ from torch import Tensor, nn
 
 from sonde.network import Network
 
-LANES = 16  # numbers in the widest vector of a processor
+LANES = 16  # float32 numbers in the widest SIMD vector of a CPU
 
 
 def stack_networks(nets: Sequence[Network]) -> Network:
+    """One network of R replicas; the parameters of `nets` become views of its own."""
     net = _stacked(nets)
     assert isinstance(net, Network)
     net.lead = 1
@@ -23,10 +24,10 @@ def stack_networks(nets: Sequence[Network]) -> Network:
 
 
 def _stacked(modules: Sequence[nn.Module]) -> nn.Module:
-    """The module of which each of these is a replica; their parameters become views of its own."""
+    """One module of all replicas; their parameters become views of its own."""
     first = modules[0]
-    if type(first) in STACKED:
-        return STACKED[type(first)](modules)
+    if type(first) in _STACKED:
+        return _STACKED[type(first)](modules)
     if next(first.parameters(recurse=False), None) is not None:
         raise TypeError(f"a {type(first).__name__} cannot be stacked")
     one = copy.copy(first)
@@ -34,43 +35,43 @@ def _stacked(modules: Sequence[nn.Module]) -> nn.Module:
     return one
 
 
-def _laid(part: Tensor) -> Tensor:
-    """A replica's parameter as it lies in the stack: W_oi as W_io, b_o as b_1o.
+def _stack_layout(part: Tensor) -> Tensor:
+    """A replica's parameter in the layout of the stack: W_oi as W_io, b_o as b_1o.
 
-    The batched product reads W_io and its gradient is written without a copy.  Rows are filled up with zeros to
-    whole vectors, because arithmetic rounds differently where a replica begins or ends inside one.
+    The batched product reads W_io, and its gradient is written without a copy.  Rows are padded with zeros to whole
+    SIMD vectors, because arithmetic rounds differently where a replica begins or ends inside a vector.
     """
     whole = part.T if part.ndim == 2 else part[None]
     return F.pad(whole, (0, -whole.shape[-1] % LANES))
 
 
 def share(parts: Sequence[Tensor], whole: Tensor) -> list[Tensor]:
-    """Copy replicas into the stack, and return a view of it for each."""
-    torch.stack([_laid(part) for part in parts], out=whole)
+    """Copy the tensors of the replicas into the stack; return a view of the stack for each."""
+    torch.stack([_stack_layout(part) for part in parts], out=whole)
     size = len(parts[0])
     return [view[:, :size].T if parts[0].ndim == 2 else view[0, :size] for view in whole]
 
 
-def _own(modules: Sequence[nn.Module], name: str) -> nn.Parameter | None:
-    """One parameter of all replicas, in one tensor that they share from now on."""
+def _shared_parameter(modules: Sequence[nn.Module], name: str) -> nn.Parameter | None:
+    """One parameter of all replicas as one tensor; those of the replicas become views of it."""
     parts: list[nn.Parameter] = [part for module in modules if (part := getattr(module, name)) is not None]
     if not parts:
         return None
-    whole = parts[0].new_empty(len(parts), *_laid(parts[0]).shape)
+    whole = parts[0].new_empty(len(parts), *_stack_layout(parts[0]).shape)
     for part, view in zip(parts, share([part.detach() for part in parts], whole), strict=True):
         part.data = view
     return nn.Parameter(whole)
 
 
 class StackedLinear(nn.Module):
-    """x Wᵀ + b of every replica."""
+    """`nn.Linear` of every replica: x Wᵀ + b."""
 
     def __init__(self, modules: Sequence[nn.Module]) -> None:
         super().__init__()
         first = modules[0]
         assert isinstance(first, nn.Linear)
         self.outputs = first.out_features
-        self.weight, self.bias = _own(modules, "weight"), _own(modules, "bias")
+        self.weight, self.bias = _shared_parameter(modules, "weight"), _shared_parameter(modules, "bias")
 
     def forward(self, x_RNi: Tensor) -> Tensor:
         assert self.weight is not None
@@ -79,14 +80,14 @@ class StackedLinear(nn.Module):
 
 
 class StackedLayerNorm(nn.Module):
-    """LayerNorm with the gain and shift of every replica."""
+    """`nn.LayerNorm` of every replica."""
 
     def __init__(self, modules: Sequence[nn.Module]) -> None:
         super().__init__()
         first = modules[0]
         assert isinstance(first, nn.LayerNorm)
         self.shape, self.eps = list(first.normalized_shape), first.eps
-        self.weight, self.bias = _own(modules, "weight"), _own(modules, "bias")
+        self.weight, self.bias = _shared_parameter(modules, "weight"), _shared_parameter(modules, "bias")
 
     def forward(self, x_RNd: Tensor) -> Tensor:
         assert self.weight is not None
@@ -94,7 +95,7 @@ class StackedLayerNorm(nn.Module):
         return torch.addcmul(self.bias, F.layer_norm(x_RNd, self.shape, eps=self.eps), self.weight)
 
 
-STACKED: dict[type[nn.Module], type[StackedLinear] | type[StackedLayerNorm]] = {
+_STACKED: dict[type[nn.Module], type[StackedLinear] | type[StackedLayerNorm]] = {
     nn.Linear: StackedLinear,
     nn.LayerNorm: StackedLayerNorm,
 }

@@ -1,4 +1,4 @@
-"""Nested state ⇄ safetensors bytes: tensors as tensors, the rest as JSON beside them, nothing pickled."""
+"""Nested state ⇄ safetensors bytes: tensors as tensors, everything else as JSON; nothing is pickled."""
 
 import json
 from typing import Any
@@ -7,17 +7,17 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-TENSOR = "__tensor__"
+_TENSOR = "__tensor__"
 
 
 def pack(tree: Any) -> bytes:
-    """Any nesting of dicts, lists and plain values around tensors, as one safetensors file."""
+    """Write any nesting of dicts, lists, plain values and tensors as one safetensors file."""
     tensors: dict[str, Tensor] = {}
 
     def strip(node: Any, name: str) -> Any:
         if isinstance(node, Tensor):
             tensors[name] = node.detach().cpu().contiguous().clone()
-            return {TENSOR: name}
+            return {_TENSOR: name}
         if isinstance(node, dict):
             return {"dict": [[key, strip(value, f"{name}/{key}")] for key, value in node.items()]}
         if isinstance(node, list | tuple):
@@ -29,15 +29,15 @@ def pack(tree: Any) -> bytes:
 
 
 def unpack(content: bytes) -> Any:
-    """What `pack` was given; tuples come back as lists."""
+    """Read what `pack` wrote; tuples come back as lists."""
     tensors = safetensors.torch.load(content)
     header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
 
     def fill(node: Any) -> Any:
         if not isinstance(node, dict):
             return node
-        if TENSOR in node:
-            return tensors[node[TENSOR]]
+        if _TENSOR in node:
+            return tensors[node[_TENSOR]]
         if "list" in node:
             return [fill(value) for value in node["list"]]
         return {key: fill(value) for key, value in node["dict"]}

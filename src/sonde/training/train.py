@@ -1,20 +1,23 @@
-"""Train runs into the store: resume what is there, measure every epoch, commit every epoch."""
+"""Train runs into the store: resume what is there, measure and commit every epoch."""
 
+import shutil
+import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
+from types import TracebackType
+from typing import Any, Self, TextIO
 
 from sonde.config import RunConfig
+from sonde.core.errors import printable
 from sonde.store import files
 from sonde.store.files import Place, place
 from sonde.store.folder import RunFolder
 from sonde.store.lock import hold
 from sonde.store.schemas import ENDED, Manifest
-from sonde.training.changed_plugins import refuse_changed
 from sonde.training.device import one_thread, resolve_device
-from sonde.training.epoch import Epoch
-from sonde.training.progress_line import ProgressLine
-from sonde.training.session import Progress, Session
+from sonde.training.program import Epoch
+from sonde.training.session import EpochProgress, RunSession, refuse_changed
 from sonde.training.stack import STACKED_LOSSES, Stack, stackable
 
 
@@ -24,21 +27,20 @@ def train_together(
     runs: str | Place = "runs",
     data_root: Place | None = None,
     device: str = "auto",
-    on_progress: Callable[[Progress], None] = lambda progress: None,
+    on_progress: Callable[[EpochProgress], None] = lambda progress: None,
     should_stop: Callable[[], bool] = lambda: False,
     node: str | None = None,
 ) -> list[Manifest]:
-    """Bring every run to its end and return their manifests, in order; what has ended is not trained again.
+    """Train every run to its end and return their manifests, in order; a run that has ended is not trained again.
 
-    The runs differ in nothing but the seed.  A network small enough for it is trained as a stack, with as many
-    replicas as stand at the same epoch: what a run computes does not depend on who is trained beside it.
-    `should_stop` is asked after every epoch; a run that stops there resumes bit-identically.
-    The manifests name the `node` of a cluster that this is.
+    The runs differ only in the seed.  Small networks that are at the same epoch train as a stack; the bits of a run do
+    not depend on the others.  `should_stop` is called after every epoch; a run that stops there resumes
+    bit-identically.  `node` is the name of this cluster node, for the manifests.
     """
     root = files.make_folder(place(runs))
     folders = [RunFolder(root / config.id) for config in configs]
     with ExitStack() as held, one_thread():
-        beats = [held.enter_context(hold(root, folder.id)) for folder in folders]
+        heartbeats = [held.enter_context(hold(root, folder.id)) for folder in folders]
         left = []
         for config, folder in zip(configs, folders, strict=True):
             if folder.exists() and (manifest := folder.manifest()).state in ENDED:
@@ -48,33 +50,40 @@ def train_together(
         if left:
             where = resolve_device(device)
             _advance(
-                [Session(config, folder, data_root, where, len(left), node) for config, folder in left],
+                [RunSession(config, folder, data_root, where, len(left), node) for config, folder in left],
                 on_progress,
                 should_stop,
-                lambda: [beat() for beat in beats],
+                lambda: [beat() for beat in heartbeats],
             )
         return [folder.manifest() for folder in folders]
 
 
 def _advance(
-    sessions: list[Session],
-    on_progress: Callable[[Progress], None],
+    sessions: list[RunSession],
+    on_progress: Callable[[EpochProgress], None],
     should_stop: Callable[[], bool],
-    beat: Callable[[], object],
+    heartbeat: Callable[[], object],
 ) -> None:
-    """Epoch after epoch, those that are behind first; one that diverges leaves the others to go on."""
-    trainer = Trainer()
+    """Train epoch by epoch, the runs that are behind first; a run that diverges does not stop the others."""
+    together: list[RunSession] = []
+    stack: Stack | None = None
     while sessions:
         epoch = min(session.next_epoch for session in sessions)
-        abreast = [session for session in sessions if session.next_epoch == epoch]
-        trainer.gather(abreast)
-        start, begun = time.perf_counter(), time.process_time()
-        trained = trainer.train(epoch, beat) if epoch > 0 else [None] * len(abreast)
-        seconds = (time.perf_counter() - start) / len(abreast)
-        processor = (time.process_time() - begun) / len(abreast)
-        for session, result in zip(abreast, trained, strict=True):
+        if (behind := [session for session in sessions if session.next_epoch == epoch]) != together:
+            together, stack = behind, _stack_of(behind)
+        wall, cpu = time.perf_counter(), time.process_time()
+        trained: Sequence[Epoch | None]
+        if epoch == 0:
+            trained = [None] * len(together)
+        elif stack is not None:
+            trained = stack.train_epoch(epoch, heartbeat)
+        else:
+            trained = [session.program.train_epoch(epoch, heartbeat) for session in together]
+        seconds = (time.perf_counter() - wall) / len(together)
+        processor = (time.process_time() - cpu) / len(together)
+        for session, result in zip(together, trained, strict=True):
             progress = session.commit(result, seconds, processor)
-            beat()
+            heartbeat()
             on_progress(progress)
             if progress.state in ENDED:
                 sessions.remove(session)
@@ -82,24 +91,10 @@ def _advance(
             return
 
 
-class Trainer:
-    """Trains the runs that stand at one epoch: as a stack, or one after the other."""
-
-    def __init__(self) -> None:
-        self.sessions: list[Session] = []
-        self.stack: Stack | None = None
-
-    def gather(self, sessions: list[Session]) -> None:
-        if sessions != self.sessions:
-            self.sessions = sessions
-            programs = [session.program for session in sessions]
-            together = stackable(sessions[0].config) and programs[0].loss in STACKED_LOSSES
-            self.stack = Stack(programs) if together else None
-
-    def train(self, epoch: int, beat: Callable[[], object]) -> Sequence[Epoch | None]:
-        if self.stack is not None:
-            return self.stack.train_epoch(epoch, beat)
-        return [session.program.train_epoch(epoch, beat) for session in self.sessions]
+def _stack_of(sessions: Sequence[RunSession]) -> Stack | None:
+    """The runs as a stack, where they can train as one."""
+    programs = [session.program for session in sessions]
+    return Stack(programs) if stackable(sessions[0].config) and programs[0].loss in STACKED_LOSSES else None
 
 
 def train(
@@ -109,18 +104,18 @@ def train(
     data_root: Place | None = None,
     device: str = "auto",
     progress: bool = True,
-    on_progress: Callable[[Progress], None] = lambda progress: None,
+    on_progress: Callable[[EpochProgress], None] = lambda progress: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Manifest:
-    """Bring a run to its end and return its manifest; what is complete is not trained again.
+    """Train a run to its end and return its manifest; a run that has ended is not trained again.
 
-    `progress` shows one line, on a terminal and in a notebook.  `should_stop` is asked after every epoch; a run that
+    `progress` shows one line, on a terminal and in a notebook.  `should_stop` is called after every epoch; a run that
     stops there resumes bit-identically.
     """
     refuse_changed([config], place(runs))
     with ProgressLine(config.id, config.epochs) if progress else nullcontext() as line:
 
-        def report(reached: Progress) -> None:
+        def report(reached: EpochProgress) -> None:
             if line is not None:
                 line(reached)
             on_progress(reached)
@@ -134,3 +129,71 @@ def train(
             should_stop=should_stop,
         )
     return manifest
+
+
+_BAR_WIDTH = 24  # characters
+
+
+class ProgressLine:
+    """Shows the progress of a run in one line, which stays in a notebook and is cleared on a terminal."""
+
+    def __init__(self, run: str, epochs: int) -> None:
+        self.run, self.epochs = run, epochs
+        self.terminal: TextIO | None = None
+        self.cell: Any = None
+
+    def __enter__(self) -> Self:
+        if (display := _notebook_display()) is not None:
+            self.cell = display(_text(self.start), raw=True, display_id=True)
+        elif sys.stderr is not None and sys.stderr.isatty():
+            self.terminal = sys.stderr
+            self._write(self.start)
+        return self
+
+    @property
+    def start(self) -> str:
+        """The line before the first epoch."""
+        return f"{self.run}: {_bar(0, self.epochs)} 0/{self.epochs} epochs"
+
+    def __call__(self, progress: EpochProgress) -> None:
+        done = f"{progress.epoch}/{progress.epochs} epochs"
+        loss = "" if progress.loss is None else f", loss {progress.loss:.4g}"
+        state = "" if progress.state == "unfinished" else f", {progress.state}"
+        line = f"{progress.run}: {_bar(progress.epoch, progress.epochs)} {done}{loss}{state}"
+        if self.cell is not None:
+            self.cell.update(_text(line), raw=True)
+        elif self.terminal is not None:
+            self._write(line)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.terminal is not None:
+            self._write("")
+
+    def _write(self, line: str) -> None:
+        """Replace the line; cut it to the width of the terminal."""
+        assert self.terminal is not None
+        self.terminal.write(f"\r{printable(line)[: shutil.get_terminal_size().columns - 1]}\x1b[K")
+        self.terminal.flush()
+
+
+def _bar(done: int, total: int) -> str:
+    filled = _BAR_WIDTH * done // max(total, 1)
+    return "━" * filled + "─" * (_BAR_WIDTH - filled)
+
+
+def _text(line: str) -> dict[str, str]:
+    return {"text/plain": printable(line)}
+
+
+def _notebook_display() -> Any:
+    """IPython's `display` in a notebook, else None."""
+    if (ipython := sys.modules.get("IPython")) is None:
+        return None
+    shell = ipython.get_ipython()
+    if getattr(shell, "kernel", None) is None:
+        return None
+    from IPython.display import display
+
+    return display

@@ -29,10 +29,9 @@ from sonde.store.folder import RunFolder
 from sonde.store.schemas import ENDED
 from sonde.store.status import run_status
 from sonde.tasks import Data
-from sonde.training.assign import CreditAssignment
-from sonde.training.bf16 import Bf16Linear, use_bf16
-from sonde.training.program import DTYPES
-from sonde.training.step import Again, signal_on
+from sonde.training.credit_assignment import CreditAssignment
+from sonde.training.program import DTYPES, Bf16Linear, use_bf16
+from sonde.training.step import Rerun, signal_on
 from sonde.training.tensors import unpack
 
 _CPU = torch.device("cpu")
@@ -180,7 +179,7 @@ def _plugin_credit(
 
     def credit(sample: Sample) -> list[torch.Tensor]:
         signal = signal_on(
-            Again(sample.net, sample.x),
+            Rerun(sample.net, sample.x),
             sample.states,
             sample.output,
             sample.y[None],

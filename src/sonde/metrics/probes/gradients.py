@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from sonde.core.generators import put_back
+from sonde.core.generators import preserve_rng
 from sonde.metrics.probes.signal import NO_LINEAR
 from sonde.metrics.probes.snapshot import Snapshot
 from sonde.metrics.reductions import cosines, median_of_all, median_of_defined, rms, sample_norms
@@ -80,7 +80,7 @@ def as_trained(snapshot: Snapshot) -> list[Tensor]:
         if hasattr(module, "rounds"):
             module.rounds = True  # type: ignore[assignment]
     x, y = (v.to(snapshot.precision) if v.is_floating_point() else v for v in (snapshot.x, snapshot.y))
-    with put_back(x.device), torch.enable_grad():
+    with preserve_rng(x.device), torch.enable_grad():
         passed = net.run(x, leaf_at(0))
         losses_N = snapshot.loss.per_sample(passed.output, y)
         return list(torch.autograd.grad(losses_N.sum(), passed.states, materialize_grads=True))

@@ -15,10 +15,9 @@ from torch.nn.modules.conv import _ConvNd
 
 from sonde.core.errors import SondeError
 from sonde.core.generators import generator
-from sonde.network import HandOn, Network, leaf_at, quiet_twin, survey
-from sonde.network.loss_adapter import Criterion, as_loss
-from sonde.network.losses import Loss
-from sonde.network.pooling import Reader
+from sonde.network import HandOn, Network, frozen_copy, leaf_at, survey
+from sonde.network.losses import Loss, LossFunction, as_loss
+from sonde.network.pooling import Pooling
 
 DRAWS = 20
 """Draws of the null at epochs where ρ is measured."""
@@ -77,10 +76,10 @@ class Snapshot:
         return len(self.states) - 1
 
     @property
-    def reader(self) -> Reader:
+    def reader(self) -> Pooling:
         """Which vector of a sample is read."""
-        assert self.net.reader is not None
-        return self.net.reader
+        assert self.net.pooling is not None
+        return self.net.pooling
 
     @cached_property
     def unread(self) -> list[str | None]:
@@ -108,7 +107,7 @@ class Snapshot:
         return generator(self.context.seed, f"probe/{purpose}/{self.context.epoch}")
 
 
-def take(net: nn.Module, x: Tensor, y: Tensor, loss: Loss | Criterion, context: Context | None = None) -> Snapshot:
+def take(net: nn.Module, x: Tensor, y: Tensor, loss: Loss | LossFunction, context: Context | None = None) -> Snapshot:
     """Evaluate a float64 copy of `net` in eval mode, on the CPU where the device has no float64.
 
     `net` is a network, what `sonde.chain` makes of a module, or a module with `embed`, `blocks` and `readout`.
@@ -120,10 +119,10 @@ def take(net: nn.Module, x: Tensor, y: Tensor, loss: Loss | Criterion, context: 
             f"{net.mixes} lets samples see each other in eval mode, too, so nothing can be measured of one sample: let "
             f"normalisation over the batch keep running statistics"
         )
-    twin = quiet_twin(net).to(where).double()
+    twin = frozen_copy(net).to(where).double()
     x, y = (value.to(where) for value in (x, y))
     x, y = (value.double() if value.is_floating_point() else value for value in (x, y))
-    if net.reader is None:
+    if net.pooling is None:
         seen = survey(twin, x)
         for known in (net, twin):
             seen.remember(known)

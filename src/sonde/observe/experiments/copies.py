@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from sonde.core.errors import SondeError
-from sonde.core.generators import put_back
+from sonde.core.generators import preserve_rng
 from sonde.metrics.reductions import root_mean_square
 from sonde.observe.facts import tensors
 from sonde.observe.watched_modules import uncompiled, unwrapped
@@ -121,7 +121,7 @@ def generators_kept(seed: int | None = None) -> Iterator[None]:
     """Whatever is drawn inside leaves the random generators as they were."""
     devices = [torch.device("cuda", place) for place in range(torch.cuda.device_count())]
     devices += [torch.device("mps")] if torch.backends.mps.is_available() else []
-    with put_back(*devices):
+    with preserve_rng(*devices):
         if seed is not None:
             torch.manual_seed(seed)
         yield

@@ -18,8 +18,8 @@ from tensorboard.plugins.text import metadata as text
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from sonde.analysis.frame import run_settings
-from sonde.core.atomic import set_aside, sweep
-from sonde.core.flat_configs import shown
+from sonde.core.atomic import remove_stale, set_aside
+from sonde.core.run_ids import shown
 from sonde.show.exporters.series import (
     REASON_PREFIX,
     ExportProgress,
@@ -40,7 +40,7 @@ def write_events(stored: Runs, out: Path, on_progress: ExportProgress) -> list[P
     """A folder for each run, `tensorboard/RUN`, with one event file."""
     paths = []
     for before in (out / "tensorboard").glob("*"):
-        sweep(before)
+        remove_stale(before)
     for run, rows in runs_with_rows(stored, on_progress):
         folder = out / "tensorboard" / run.id
         folder.mkdir(parents=True, exist_ok=True)

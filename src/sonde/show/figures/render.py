@@ -20,7 +20,7 @@ import polars as pl
 
 import sonde
 from sonde.core import html_parts
-from sonde.core.atomic import set_aside, sweep
+from sonde.core.atomic import remove_stale, set_aside
 from sonde.core.errors import SondeError, nearest
 from sonde.show.figures import Evidence, FigureSpec, NoData, figures_of
 
@@ -84,7 +84,7 @@ def draw_files(spec: FigureSpec, evidence: Evidence, target: Path, *, variant: s
     files = [target.with_name(f"{target.name}.{suffix}") for suffix in contents]
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        sweep(target.parent)
+        remove_stale(target.parent)
         with set_aside(*files) as aside:
             for path, content in zip(aside, contents.values(), strict=True):
                 path.write_bytes(content)
@@ -196,7 +196,7 @@ def _write_cached(key: str, rendered: Rendered) -> None:
     folder = picture_cache()
     with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
-        sweep(folder)
+        remove_stale(folder)
         with set_aside(folder / key) as (aside,):
             aside.write_bytes(_checksum(key, content) + b"\n" + content)
         oldest_last = sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)

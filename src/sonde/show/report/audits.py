@@ -5,8 +5,8 @@ from typing import Any
 
 from sonde.analysis.audit import Audit, RecipeAudit
 from sonde.analysis.audit_text import audit_columns, audit_footnotes, audit_rows, sentence
-from sonde.core.flat_configs import belongs, differing, shown
 from sonde.core.formatting import network
+from sonde.core.run_ids import belongs, differing, shown
 from sonde.show.report.contents import AuditPart, AuditSentence, AuditTable
 from sonde.store.run import Runs
 

@@ -14,7 +14,7 @@ from typing import Any
 import polars as pl
 
 from sonde.analysis.runs import Recipe
-from sonde.core.flat_configs import differing, shown
+from sonde.core.run_ids import differing, shown
 from sonde.metrics import CONTROLS, TRAINED, base_of, label_of
 from sonde.show.report.runs import LabelledRun
 from sonde.store.run import Run

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sonde.analysis.runs import Recipe, levels, options_of
-from sonde.core.flat_configs import Flat, identity, told_apart, without
 from sonde.core.formatting import network
+from sonde.core.run_ids import Flat, distinct_names, identity, without
 from sonde.store.run import Run
 
 MOST_RUNS = 300  # with a line in the charts and in the table
@@ -30,7 +30,7 @@ def label_runs(runs: Sequence[Run], recipes: Sequence[Recipe]) -> list[LabelledR
     families: dict[str, list[Recipe]] = {}
     for recipe in recipes:
         families.setdefault(identity(_family(recipe)), []).append(recipe)
-    titles = told_apart((_title(members[0].runs[0]), _family(members[0])) for members in families.values())
+    titles = distinct_names((_title(members[0].runs[0]), _family(members[0])) for members in families.values())
     order = {run.id: index for index, run in enumerate(runs)}
     found = []
     for title, members in zip(titles, families.values(), strict=True):

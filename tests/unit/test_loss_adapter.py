@@ -12,10 +12,9 @@ from networks import read
 from plain_modules import GUESTS, T, V, images, words
 from sonde.core.errors import SondeError
 from sonde.metrics.probes import Context, take
-from sonde.network.loss_adapter import Criterion, as_loss
-from sonde.network.losses import CROSS_ENTROPY, MEAN_SQUARED_ERROR, Loss
+from sonde.network.losses import CROSS_ENTROPY, MEAN_SQUARED_ERROR, Loss, LossFunction, as_loss
 from sonde.rules import RULES, Backprop, DirectFeedback
-from sonde.training.assign import CreditAssignment
+from sonde.training.credit_assignment import CreditAssignment
 
 
 def clip(output: Tensor, y: Tensor) -> Tensor:
@@ -49,7 +48,7 @@ def test_hits_are_of_the_labels_that_count() -> None:
 
 LABELS = torch.tensor([0, 1, 2, 3, 1, 0])
 WORDS = torch.tensor([[1, 2, 3, 4, 5], [0, 0, 0, 0, 0], [1, -100, -100, 4, 5], [-100] * 5])
-CASES: dict[str, tuple[Criterion, tuple[int, ...], Tensor]] = {
+CASES: dict[str, tuple[LossFunction, tuple[int, ...], Tensor]] = {
     "cross entropy": (nn.CrossEntropyLoss(), (6, 4), LABELS),
     "label smoothing": (nn.CrossEntropyLoss(label_smoothing=0.1), (6, 4), LABELS),
     "class weights": (nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 3.0, 4.0])), (6, 4), LABELS),
@@ -115,7 +114,7 @@ def test_sonde_s_own_losses_stay_what_they_are_on_vectors() -> None:
 
 @pytest.mark.parametrize("loss", [nn.CrossEntropyLoss(), F.cross_entropy, CROSS_ENTROPY])
 @pytest.mark.parametrize("rule", RULES)
-def test_a_step_is_the_same_whichever_way_the_loss_is_given(rule: str, loss: Loss | Criterion) -> None:
+def test_a_step_is_the_same_whichever_way_the_loss_is_given(rule: str, loss: Loss | LossFunction) -> None:
     x, y = images()
     gradients = []
     for given in (CROSS_ENTROPY, loss):
@@ -169,7 +168,7 @@ def test_backprop_asks_for_nothing_per_sample() -> None:
         (lambda: "cross entropy", r"a loss is a function of \(output, y\), not a str"),
     ],
 )
-def test_what_is_no_mean_over_samples_is_refused_at_once(make: Callable[[], Criterion], message: str) -> None:
+def test_what_is_no_mean_over_samples_is_refused_at_once(make: Callable[[], LossFunction], message: str) -> None:
     with pytest.raises(SondeError, match=message):
         as_loss(make(), (4,))
 

@@ -1,24 +1,26 @@
-"""A rule at work on a network: the state it owns, and the gradients it assigns."""
+"""A learning rule applied to a network: its state, and the gradients that it assigns."""
 
+import copy
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
 
 from sonde.core.errors import SondeError
 from sonde.core.generators import generator
 from sonde.metrics.probes import Redrawn, Snapshot
 from sonde.network import Network, survey
-from sonde.network.loss_adapter import Criterion, as_loss
-from sonde.network.losses import CROSS_ENTROPY, Loss
+from sonde.network.losses import CROSS_ENTROPY, Loss, LossFunction, as_loss
 from sonde.rules import Facts, Nothing, Rule, RuleState
 from sonde.rules.rule import Matrix
-from sonde.training.step import Again, Step, backward, credit_at, signal_on
-from sonde.training.swap import check_products
+from sonde.training.autograd import check_replaceable
+from sonde.training.step import Rerun, Step, credit_at, rule_backward, signal_on
 
 
 class CreditAssignment:
-    """Use a learning rule in a loop of one's own:
+    """Use a learning rule in your own training loop:
 
         assignment = CreditAssignment(net, DirectFeedback(), sample=x)
         optimiser = torch.optim.AdamW(assignment.parameters())
@@ -27,11 +29,10 @@ class CreditAssignment:
             assignment.backward(x, y)        # instead of loss.backward()
             optimiser.step()
 
-    Make the optimiser with `assignment.parameters()`: the network's own, and what else the rule has it change (`kp`).
-    `net` is what `sonde.chain` makes of a module, or has `embed`, `blocks` and `readout` itself; where it also says
-    `residual = True`, blocks return what they add to the state, otherwise they return the next state.  `loss` is any
-    function of (output, y), such as `nn.CrossEntropyLoss()`.  `steps` is the length of the training, which a rule with
-    a warm-up needs to know.
+    `assignment.parameters()` are those of the network, and those of the rule that the optimiser trains (`kp`).  `net`
+    is the result of `sonde.chain`, or has `embed`, `blocks` and `readout`; with `residual = True` its blocks return
+    what they add to the state, otherwise the next state.  `loss` is any function of (output, y), such as
+    `nn.CrossEntropyLoss()`.  `steps` is the length of the training, which a rule with a warm-up needs.
     """
 
     def __init__(
@@ -40,7 +41,7 @@ class CreditAssignment:
         rule: Rule,
         *,
         sample: Tensor,
-        loss: Loss | Criterion = CROSS_ENTROPY,
+        loss: Loss | LossFunction = CROSS_ENTROPY,
         steps: int = 1,
         seed: int = 0,
     ) -> None:
@@ -55,30 +56,30 @@ class CreditAssignment:
             steps=steps,
             device=weight.device,
             dtype=weight.dtype,
-            reader=seen.reader,
+            reader=seen.pooling,
             units=_copied(self.net.matrices()) if rule.route == "layer" else [],
             names=[self.net.name_of(layer) for layer in range(self.net.depth)],
         )
         _check_credit_at(rule, self.facts)
         self.state = rule.init(self.facts, generator(seed, "rule"))
         if rule.route == "layer":
-            check_products(self.net, sample, rule.feedback(self.state, self.facts.units).keys())
+            check_replaceable(self.net, sample, rule.feedback(self.state, self.facts.units).keys())
 
     def parameters(self) -> list[nn.Parameter]:
-        """What the optimiser changes: the network's parameters, then those of the rule that take its steps."""
-        followers = getattr(self.rule, "followers", None)  # a rule from elsewhere need not have any
+        """What the optimiser trains: the parameters of the network, then those of the rule."""
+        followers = getattr(self.rule, "followers", None)  # a plugin rule need not define it
         return [*self.net.parameters(), *(followers(self.state) if followers else [])]
 
     def backward(self, x: Tensor, y: Tensor) -> Step:
         """Fill the gradient of every parameter the rule trains; return the mean loss, the output and the logs."""
-        return backward(self.net, self.rule, self.state, x, y, self.loss)
+        return rule_backward(self.net, self.rule, self.state, x, y, self.loss)
 
     def credits(self, snapshot: Snapshot) -> list[Tensor]:
         """a_0 … a_L of the probe batch in float64, from a copy of the state that trains the network."""
         return self._credits(self.rule, self.state, snapshot)
 
     def feedback(self, snapshot: Snapshot) -> Matrix:
-        """The matrices that stand for the weights on the way back, in float64; none of a rule that replaces none."""
+        """The matrices that replace weights in the backward pass, in float64; empty for a rule that replaces none."""
         if self.rule.route != "layer":
             return {}
         units = [{name: p.detach() for name, p in unit.items()} for unit in snapshot.net.matrices()]
@@ -86,9 +87,9 @@ class CreditAssignment:
 
     @property
     def redrawn(self) -> Redrawn | None:
-        """The credits of the same rule at the same step, had it drawn its matrices or networks anew.
+        """A function that computes the credits of the rule with newly drawn matrices or networks, at the same step.
 
-        Another rule may stand for chance in its place; where none does, there is nothing to draw.
+        A rule may name another rule for this (`chance`).  None where nothing is drawn.
         """
         chance = getattr(self.rule, "chance", self.rule)
         if chance is None or isinstance(self.state, Nothing):
@@ -104,7 +105,7 @@ class CreditAssignment:
 
     def _credits(self, rule: Rule, state: RuleState, snapshot: Snapshot) -> list[Tensor]:
         signal = signal_on(
-            Again(snapshot.net, snapshot.x),
+            Rerun(snapshot.net, snapshot.x),
             snapshot.states,
             snapshot.output_NC,
             snapshot.y,
@@ -114,11 +115,11 @@ class CreditAssignment:
         return rule.credits(state.double(snapshot.output_NC.device), signal)
 
     def state_dict(self) -> dict[str, Any]:
-        """What the rule owns, to be stored beside the network's own `state_dict`."""
+        """The state of the rule, to be stored beside the `state_dict` of the network."""
         return self.state.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Let the rule go on from what `state_dict` gave."""
+        """Restore the state of the rule."""
         self.state.load_state_dict(state)
 
 
@@ -127,7 +128,7 @@ def _copied(units: list[dict[str, nn.Parameter]]) -> list[Matrix]:
 
 
 def _check_credit_at(rule: Rule, facts: Facts) -> None:
-    """Refuse credit of a block's input where there is none for the block, or where it has another shape."""
+    """Raise for `credit_at=input` where the rule names no credits, or where a block changes the shape of the state."""
     if credit_at(rule) == "output":
         return
     if rule.route != "local":
@@ -142,3 +143,30 @@ def _check_credit_at(rule: Rule, facts: Facts) -> None:
                 f"rule.credit_at=input: {name} makes states of {after} out of {before}, so the credit of its input "
                 "does not fit its output: leave it at output"
             )
+
+
+_STEPS = 10  # the mean over them is taken, because some rules vary from step to step
+
+
+class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the operations of matrix products and convolutions that run inside, forward and backward."""
+
+    total: int = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        count = flop_registry.get(func._overloadpacket)
+        if count is not None:
+            self.total += count(*args, **(kwargs or {}), out_val=out)
+        return out
+
+
+def count_operations(net: Network, rule: Rule, x: Tensor) -> int:
+    """Operations of the matrix products and convolutions of one training step on x, without the optimiser."""
+    assignment = CreditAssignment(copy.deepcopy(net), rule, sample=x)
+    y = torch.zeros(len(x), dtype=torch.int64)
+    counter: Any = _Counter()  # type: ignore[no-untyped-call]
+    with counter:
+        for _ in range(_STEPS):
+            assignment.backward(x, y)
+    return int(counter.total) // _STEPS
