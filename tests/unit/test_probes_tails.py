@@ -47,7 +47,7 @@ def at_norm(model: str, norm: float, context: Context | None = None) -> Snapshot
     x, y = program.data.test(0, 64)
     net: Network = copy.deepcopy(program.net)
     with torch.no_grad():
-        factor = norm / median_of_all(sample_norms(program.net.pooling.read(net.embed(x))))  # type: ignore[union-attr]
+        factor = norm / sample_median(sample_norms(program.net.pooling.read(net.embed(x))))  # type: ignore[union-attr]
         for p in net.embed.parameters():
             p.mul_(factor)
     return take(net, x, y, CROSS_ENTROPY, context)
