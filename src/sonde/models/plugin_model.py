@@ -10,7 +10,7 @@ from torch import nn
 
 from sonde.core.errors import SondeError
 from sonde.core.signatures import configuration, options_of, taken
-from sonde.models.shared_layers import default_init
+from sonde.models.model import default_init
 from sonde.network import Network, Signature
 from sonde.network.chain import chain
 

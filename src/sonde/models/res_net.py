@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from sonde.core.errors import SondeError
 from sonde.core.validated import checked
-from sonde.models.shared_layers import default_init
+from sonde.models.model import default_init
 from sonde.network import Network, Signature
 
 Norm = Literal["batch", "group"]
@@ -72,9 +72,9 @@ class ResNet:
     """The ResNet-(6n+2) of He et al. (2016), arXiv:1512.03385: three stages of `n` basic blocks, each a unit.
 
     The first stage has `d` channels; each further one doubles them and halves the positions.  `n` = 1 is ResNet-8,
-    3 ResNet-20.  Convolutions are drawn as the paper's (Kaiming normal, fan-out).  With `norm: batch` statistics come
-    from the same forward pass whatever the rule, and a unit's own norm learns from the unit's credit; `group` has
-    none.
+    3 ResNet-20.  Convolutions are initialised as in the paper (Kaiming normal, fan-out).  With `norm: batch` the batch
+    statistics come from the same forward pass for every rule, and a unit's norm layers learn from the unit's credit;
+    `group` has no batch statistics.
     """
 
     n: Annotated[int, Ge(1)] = 1

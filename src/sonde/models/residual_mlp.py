@@ -1,6 +1,6 @@
 """Pre-norm residual MLP: h_{l+1} = h_l + w2(GELU(w1(LN(h_l)))).  N samples, d width.
 
-The network of the audit.  `res_mlp` is another: one ReLU layer a block and no LayerNorm, the twin of `plain_mlp`.
+The network of the audit study.  `res_mlp` is another network: one ReLU layer in each block and no LayerNorm.
 """
 
 from typing import Annotated, ClassVar, final
@@ -11,7 +11,7 @@ from annotated_types import Ge
 from torch import Tensor, nn
 
 from sonde.core.validated import checked
-from sonde.models.shared_layers import Embedding, Readout, default_init
+from sonde.models.model import Embedding, Readout, default_init
 from sonde.network import Network, Signature
 
 
@@ -35,7 +35,7 @@ class ResidualMLP:
     """Embedding, pre-norm blocks, a terminal LayerNorm (`out_ln`) and a linear head.
 
     `w2.weight ~ N(0, w2_std²)` and `w2.bias = 0`; everything else has PyTorch's default weights.  Without
-    `residual`, h_{l+1} is the branch alone.
+    `residual`, h_{l+1} is the output of the block alone.
     """
 
     d: Annotated[int, Ge(1)] = 256

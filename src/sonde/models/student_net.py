@@ -7,7 +7,7 @@ from annotated_types import Ge, Le
 from torch import Tensor, nn
 
 from sonde.core.validated import checked
-from sonde.models.shared_layers import Embedding, Readout, default_init
+from sonde.models.model import Embedding, Readout, default_init
 from sonde.network import Network, Signature
 
 

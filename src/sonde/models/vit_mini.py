@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from sonde.core.errors import SondeError
 from sonde.core.validated import checked
-from sonde.models.shared_layers import Readout, default_init
+from sonde.models.model import Readout, default_init
 from sonde.network import Network, Signature
 from sonde.network.pooling import ReaderName
 
