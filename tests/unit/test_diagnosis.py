@@ -15,7 +15,7 @@ from sonde.analysis.diagnosis.sarif import sarif
 from sonde.analysis.diagnosis.signs import Signs
 from sonde.analysis.explanations.by_name import EXPLANATIONS, documented, explanations
 from sonde.core.errors import SondeError
-from sonde.plugins import OURS
+from sonde.plugins import BUILT_IN
 
 OF_TRAINED = {"not_learning", "growth", "gradient", "credit", "worth"}
 NOTES = {"rank_collapse", "loss_spike", "gradient_noise"}
@@ -143,7 +143,7 @@ def test_sarif_of_nothing_has_no_results() -> None:
 
 
 def test_every_name_that_users_meet_is_explained() -> None:
-    for kind, table in OURS.items():
+    for kind, table in BUILT_IN.items():
         for text in documented(kind, table):
             assert text.short, f"{kind} {text.name} has no docstring"
     torch.manual_seed(0)

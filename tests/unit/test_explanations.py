@@ -13,7 +13,7 @@ from sonde.analysis.explanations.by_name import EXPLANATIONS, documented, explan
 from sonde.analysis.explanations.explanation import Explanation
 from sonde.core.errors import SondeError
 from sonde.observe.experiments.overfit import STEPS
-from sonde.plugins import OURS
+from sonde.plugins import BUILT_IN
 from sonde.rules import RULES
 from sonde.store.load import load
 
@@ -71,7 +71,7 @@ def test_a_threshold_in_words_is_the_one_that_is_used(name: str, words: str, val
 
 
 def test_every_probe_and_metric_says_what_good_and_bad_look_like() -> None:
-    probes = documented("probe", OURS["probe"])
+    probes = documented("probe", BUILT_IN["probe"])
     metrics = [text for text in EXPLANATIONS if text.kind in ("metric", "question")]
     for text in (*probes, *metrics):
         assert text.good, text.name
@@ -90,7 +90,7 @@ def test_every_probe_and_metric_says_what_good_and_bad_look_like() -> None:
     ],
 )
 def test_what_is_not_measured_is_not_said_to_be(name: str, says: str) -> None:
-    known = [*EXPLANATIONS, *(text for kind, table in OURS.items() for text in documented(kind, table))]
+    known = [*EXPLANATIONS, *(text for kind, table in BUILT_IN.items() for text in documented(kind, table))]
     (text,) = explanations(name, known)
     assert f"\n{says}" in str(text)
 

@@ -12,8 +12,8 @@ from pydantic import BeforeValidator
 from sonde import plugins
 from sonde.core.errors import SondeError, nearest
 from sonde.core.flat_configs import flatten, recipe_of
-from sonde.core.optimisers import GuestOptimiser
 from sonde.core.optimisers import Optimiser as Optimiser
+from sonde.core.optimisers import PluginOptimiser
 from sonde.core.run_ids import IN_LABEL, RUN, digest, first_options, lasting, run_id, with_settings
 from sonde.core.validated import BadOption, check, checked
 from sonde.metrics.probes import PROBES, Probe, Schedule, epochs_of
@@ -29,11 +29,11 @@ SECTIONS = (*CHOICES, "optimiser", "probes")
 def _probe_name(probe: Any) -> Any:
     """A probe of ours by its name, a guest by its source; other things are left to be refused."""
     if callable(probe):
-        return str(plugins.of("probe", probe).source)
+        return str(plugins.plugin_of("probe", probe).source)
     if not isinstance(probe, str) or probe in PROBES:
         return probe
     if "@" in probe:
-        plugins.known("probe", "", probe)
+        plugins.by_source("probe", "", probe)
         return probe
     return str(plugins.find("probe", probe).source)
 
@@ -43,7 +43,7 @@ ProbeName = Annotated[str, BeforeValidator(_probe_name)]
 
 def probe_of(name: str) -> Probe:
     """The function behind a name in `probes.names` or `probes.costly`."""
-    probe: Probe = PROBES[name] if name in PROBES else plugins.known("probe", "", name).kind
+    probe: Probe = PROBES[name] if name in PROBES else plugins.by_source("probe", "", name).kind
     return probe
 
 
@@ -99,7 +99,7 @@ class RunConfig:
     model: Model
     rule: Rule
     task: Task
-    optimiser: Optimiser | GuestOptimiser = Optimiser()
+    optimiser: Optimiser | PluginOptimiser = Optimiser()
     probes: Probing = Probing()  # noqa: RUF009
     batch_size: Annotated[int, Ge(1), Le(10**9)] = 128
     epochs: Annotated[int, Ge(1), Le(10**9)] = 10
@@ -117,9 +117,9 @@ class RunConfig:
         for part, table in CHOICES.items():
             value = getattr(self, part)
             if type(value) not in table.values():
-                accepted[part] = plugins.handed_over(part, value)
-        if not isinstance(given := getattr(self, "optimiser"), Optimiser | GuestOptimiser):  # noqa: B009
-            accepted["optimiser"] = plugins.handed_over("optimiser", given)
+                accepted[part] = plugins.as_part(part, value)
+        if not isinstance(given := getattr(self, "optimiser"), Optimiser | PluginOptimiser):  # noqa: B009
+            accepted["optimiser"] = plugins.as_part("optimiser", given)
         for key, value in accepted.items():
             object.__setattr__(self, key, value)
         if isinstance(self.optimiser, Optimiser):
@@ -243,7 +243,7 @@ def name_of(part: str, value: object) -> str:
             return name
     if isinstance(value, Optimiser):
         return value.name
-    return plugins.of(part, type(value)).name
+    return plugins.plugin_of(part, type(value)).name
 
 
 def label_of(part: str, value: Any) -> str:
@@ -261,7 +261,7 @@ def source_of(part: str, value: object) -> str | None:
     """Where a guest comes from; None for one of ours."""
     if type(value) in CHOICES.get(part, {}).values() or isinstance(value, Optimiser):
         return None
-    return str(plugins.of(part, type(value)).source)
+    return str(plugins.plugin_of(part, type(value)).source)
 
 
 def parse(tree: Mapping[str, Any]) -> RunConfig:
@@ -291,7 +291,7 @@ def _chosen(part: str, section: Any) -> tuple[Any, dict[str, Any]]:
         return Optimiser, options
     options.pop("name", None)
     if source is not None:
-        return plugins.known(part, name, str(source)).kind, options
+        return plugins.by_source(part, name, str(source)).kind, options
     kind = CHOICES.get(part, {}).get(name) or plugins.find(part, name).kind
     now = getattr(kind, "version", 1)
     version = options.pop("version", now)
@@ -305,7 +305,7 @@ def _chosen(part: str, section: Any) -> tuple[Any, dict[str, Any]]:
 
 def _is_reference(name: str) -> bool:
     """Whether an optimiser's name is that of a guest."""
-    return ":" in name or (name not in plugins.OURS["optimiser"] and name in plugins.names("optimiser"))
+    return ":" in name or (name not in plugins.BUILT_IN["optimiser"] and name in plugins.names("optimiser"))
 
 
 def _fill(kind: Any, values: Mapping[str, Any], prefix: str) -> Any:

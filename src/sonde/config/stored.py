@@ -31,7 +31,7 @@ PROBE_LISTS = ("names", "costly")
 def read(tree: Mapping[str, Any]) -> RunConfig:
     """The configuration of a stored tree; one that needs code which nobody named here is refused."""
     for part, name, source in _outside(tree):
-        if plugins.named(part, name, source) is None:
+        if plugins.loaded(part, name, source) is None:
             raise SondeError(f"its {part} is from outside Sonde: {_how_to_name(part, source or name)}")
     refuse_other_versions(tree)
     return parse(tree)
@@ -55,7 +55,7 @@ def refuse_other_versions(tree: Mapping[str, Any]) -> None:
 def read_without(tree: Mapping[str, Any], parts: tuple[str, ...]) -> RunConfig:
     """The same where these parts are not needed: one from outside is replaced by a part of Sonde's own."""
     known = dict(tree)
-    unknown = {part for part, name, source in _outside(tree) if plugins.named(part, name, source) is None}
+    unknown = {part for part, name, source in _outside(tree) if plugins.loaded(part, name, source) is None}
     if "rule" in parts and "rule" in unknown:
         known["rule"] = "bp"
     if "optimiser" in parts and "optimiser" in unknown:
@@ -73,7 +73,7 @@ def name_again(tree: Mapping[str, Any], part: str, reference: str) -> None:
     stored = next((source or name for of, name, source in _outside(tree) if of == part), None)
     if stored is None:
         raise SondeError(f"--{part} {reference}: the run's {part} is one of Sonde's own; leave the option out")
-    found = str(plugins.look(part, reference))
+    found = str(plugins.peek(part, reference))
     if found != stored:
         raise SondeError(
             f"--{part} {reference} is {found}, but the run was made with {stored}: name the file with that content; "
@@ -89,7 +89,7 @@ def _outside(tree: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
         if not isinstance(section, Mapping):
             section = {"name": section}
         name, source = section.get("name", "adamw" if part == "optimiser" else ""), section.get("source")
-        ours = CHOICES.get(part, plugins.OURS["optimiser"])
+        ours = CHOICES.get(part, plugins.BUILT_IN["optimiser"])
         if source is not None or not isinstance(name, str) or name not in ours:
             yield part, str(name), "" if source is None else str(source)
     probes = tree.get("probes", {})

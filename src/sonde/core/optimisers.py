@@ -1,4 +1,4 @@
-"""How weights are changed: Adam, AdamW and SGD by name, any other class of `torch.optim` as a guest."""
+"""How weights are changed: Adam, AdamW and SGD by name, any other class of `torch.optim` as a plugin."""
 
 import dataclasses
 import inspect
@@ -8,14 +8,14 @@ from typing import Annotated, Any, ClassVar, Literal
 from annotated_types import Ge, Gt, Lt
 
 from sonde.core.errors import SondeError
-from sonde.core.signatures import configuration, option
+from sonde.core.signatures import config_class, option
 from sonde.core.validated import checked
 
 Rate = Annotated[float, Gt(0)]
 RateSchedule = Literal["constant", "cosine"]
 
 NOT_OPTIONS = ("self", "params", "lr", "foreach", "fused", "capturable", "differentiable", "maximize")
-"""Parameters of an optimiser's class that say how it computes, not what; and the rate, which follows the schedule."""
+"""Parameters of an optimiser that are no options: how it computes, and the rate, which follows the schedule."""
 
 
 @checked
@@ -44,7 +44,7 @@ class Optimiser:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class GuestOptimiser(ABC):
+class PluginOptimiser(ABC):
     """A class with the interface of `torch.optim`; its keyword parameters are the options."""
 
     lr: Rate = 1e-3
@@ -54,13 +54,13 @@ class GuestOptimiser(ABC):
 
     @property
     def keywords(self) -> dict[str, Any]:
-        """What its class is made with beside the rate."""
-        ours = GuestOptimiser.__dataclass_fields__
+        """The keyword arguments of its class, without the rate."""
+        ours = PluginOptimiser.__dataclass_fields__
         return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in ours}
 
 
-def guest_optimiser(name: str, kind: type[Any]) -> type[GuestOptimiser]:
-    """The configuration of an optimiser's class."""
+def plugin_optimiser(name: str, kind: type[Any]) -> type[PluginOptimiser]:
+    """The configuration class of an optimiser."""
     closure = inspect.signature(kind.step).parameters.get("closure")
     if closure is not None and closure.default is closure.empty:
         raise SondeError(f"{name} computes the loss several times a step, which no rule can: choose another optimiser")
@@ -74,4 +74,4 @@ def guest_optimiser(name: str, kind: type[Any]) -> type[GuestOptimiser]:
         if parameter.default is parameter.empty:
             raise SondeError(f"{name}: give its parameter {parameter.name} a default, it becomes an option")
         options.append(option(parameter.name, parameter.default))
-    return configuration(name, options, GuestOptimiser, kind, kind=kind)
+    return config_class(name, options, PluginOptimiser, kind, kind=kind)

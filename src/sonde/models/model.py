@@ -1,14 +1,19 @@
-"""What every model's configuration provides, and the layers that several networks share."""
+"""The interface of models, the layers that several networks share, and models that a user's function makes."""
 
+import dataclasses
 import math
-from collections.abc import Iterator
+from abc import ABC
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
 
+from sonde.core.errors import SondeError
+from sonde.core.signatures import accepted_by, config_class, function_options
 from sonde.network import Network, Signature
+from sonde.network.chain import chain
 
 
 class Model(Protocol):
@@ -81,3 +86,37 @@ class Readout(nn.Module):
     def forward(self, h: Tensor) -> Tensor:
         z_NC: Tensor = self.out_head(self.out_ln(h[..., 0, :] if self.tokens else h))
         return z_NC
+
+
+_GIVEN = ("shape", "outputs", "classifies")
+"""Parameters that get their values from the task."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PluginModel(ABC):
+    """A function that makes a module, or a module class; its keyword parameters are the options.
+
+    The run's seed determines what it draws from PyTorch's global generator.
+    """
+
+    make: ClassVar[Callable[..., nn.Module]]
+    label: ClassVar[str]
+
+    def build(self, signature: Signature, rng: torch.Generator) -> Network:
+        options = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        given = {name: getattr(signature, name) for name in _GIVEN}
+        with default_init(rng):
+            return to_network(type(self).make(**options, **accepted_by(type(self).make, given)))
+
+
+def model_from_function(name: str, make: Callable[..., nn.Module]) -> type[PluginModel]:
+    """The configuration class of a function that returns a module."""
+    options = function_options(make, name, _GIVEN)
+    return config_class(name, options, PluginModel, make, make=staticmethod(make), label=name)
+
+
+def to_network(module: nn.Module) -> Network:
+    """Turn a module that a model built into the chain of units that rules and probes need."""
+    if not isinstance(module, nn.Module):
+        raise SondeError(f"a model makes a torch.nn.Module, not a {type(module).__name__}")
+    return chain(module) if isinstance(module, nn.Sequential) else Network.of(module)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from sonde.core.errors import SondeError
 from sonde.core.generators import generator
-from sonde.core.signatures import configuration, digest, options_of, taken
+from sonde.core.signatures import accepted_by, config_class, content_digest, function_options
 from sonde.network.losses import CROSS_ENTROPY, MEAN_SQUARED_ERROR
 from sonde.store.place import Place, place
 from sonde.tasks.task import Data, Samples
@@ -119,7 +119,7 @@ class FromFunction(ArraysTask):
     make: ClassVar[Callable[..., Any]]
 
     def read(self, seed: int) -> Arrays:
-        return _call(self, seed if "seed" in taken(type(self).make, {"seed": 0}) else None)
+        return _call(self, seed if "seed" in accepted_by(type(self).make, {"seed": 0}) else None)
 
 
 def npz(name: str, file: str, stamp: str) -> type[Npz]:
@@ -129,18 +129,18 @@ def npz(name: str, file: str, stamp: str) -> type[Npz]:
 
 def from_function(name: str, make: Callable[..., Any]) -> type[FromFunction]:
     """The configuration class of a function that returns arrays; its keyword parameters become options."""
-    options = options_of(make, name, ("seed",))
+    options = function_options(make, name, ("seed",))
     ours = {field.name for field in dataclasses.fields(ArraysTask)}
     for option, *_ in options:
         if option in ours:
             raise SondeError(f"{name}: {option} is an option of every task of arrays: rename the parameter")
-    return configuration(name, options, FromFunction, make, make=staticmethod(make), title=name)
+    return config_class(name, options, FromFunction, make, make=staticmethod(make), title=name)
 
 
 @lru_cache(maxsize=4)
 def _read_npz(task: Npz) -> Arrays:
     content = read_npz(task.file)
-    if digest(content) != task.stamp:
+    if content_digest(content) != task.stamp:
         raise SondeError(f"{task.file} has changed since this command began: give the command again")
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as stored:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from sonde.core.errors import SondeError
-from sonde.core.optimisers import GuestOptimiser, Optimiser
+from sonde.core.optimisers import Optimiser, PluginOptimiser
 
 BETAS = (0.9, 0.999)
 EPSILON = 1e-8
@@ -82,9 +82,9 @@ class Working(Protocol):
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
-def make_optimiser(chosen: Optimiser | GuestOptimiser, parameters: Sequence[nn.Parameter]) -> Working:
+def make_optimiser(chosen: Optimiser | PluginOptimiser, parameters: Sequence[nn.Parameter]) -> Working:
     """The optimiser of a configuration, for these parameters."""
-    if isinstance(chosen, GuestOptimiser):
+    if isinstance(chosen, PluginOptimiser):
         try:
             return Torch(chosen.kind(parameters, lr=chosen.lr, **chosen.keywords))
         except (TypeError, ValueError) as error:
@@ -99,7 +99,7 @@ def make_optimiser(chosen: Optimiser | GuestOptimiser, parameters: Sequence[nn.P
     return adam(chosen, parameters)
 
 
-def adam(chosen: Optimiser | GuestOptimiser, parameters: Sequence[nn.Parameter]) -> Adam:
+def adam(chosen: Optimiser | PluginOptimiser, parameters: Sequence[nn.Parameter]) -> Adam:
     """Adam or AdamW."""
     assert isinstance(chosen, Optimiser)
     return Adam(parameters, weight_decay=chosen.weight_decay, decoupled=chosen.name == "adamw")

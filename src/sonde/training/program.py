@@ -10,10 +10,10 @@ from torch import Tensor
 from sonde.config import RunConfig, probe_of
 from sonde.core.errors import SondeError
 from sonde.core.generators import GlobalDraws, generator
-from sonde.core.optimisers import GuestOptimiser, Optimiser
+from sonde.core.optimisers import Optimiser, PluginOptimiser
 from sonde.metrics.probes import DRAWS, FEW_DRAWS, Context, Snapshot, take
 from sonde.metrics.rows import Reading
-from sonde.models.plugin_model import network_of
+from sonde.models.model import to_network
 from sonde.network import vector_axis
 from sonde.tasks import Data
 from sonde.training.assign import CreditAssignment
@@ -36,7 +36,7 @@ class Program:
         self.dtype = DTYPES[config.precision]
         self.draws = GlobalDraws(generator(config.seed, "draws"), device)
         with self.draws:
-            net = network_of(config.model.build(config.signature, generator(config.seed, "init")))
+            net = to_network(config.model.build(config.signature, generator(config.seed, "init")))
         self.net = net.to(device, self.dtype)
         if config.precision == "bf16":
             use_bf16(self.net)
@@ -172,7 +172,7 @@ class Program:
         return states[0].shape[vector_axis(states[0])]
 
 
-def learning_rate(optimiser: Optimiser | GuestOptimiser, epoch: int, epochs: int) -> float:
+def learning_rate(optimiser: Optimiser | PluginOptimiser, epoch: int, epochs: int) -> float:
     """The rate of an epoch (counted from 1): constant, or lr·(1 + cos(π·(epoch−1)/epochs))/2."""
     if optimiser.schedule == "constant":
         return optimiser.lr

@@ -102,8 +102,8 @@ _WORDS = {
         "A folder of runs, `runs/` where nothing else is said.",
         "`sonde verify` checks every byte of it.",
     ),
-    "guest": (
-        "A network, rule, task, probe or optimiser of your own, wherever one of Sonde's can stand.",
+    "plugin": (
+        "A network, rule, task, probe or optimiser of your own, usable wherever a built-in one is.",
         "`--rule mine.py:Mine`; the run keeps the file, and its id covers it.",
     ),
     "margin": (

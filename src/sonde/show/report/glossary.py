@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from sonde.analysis.explanations.by_name import EXPLANATIONS, documented
 from sonde.analysis.explanations.explanation import Explanation
 from sonde.metrics import TRAINED, base_of
-from sonde.plugins import OURS
+from sonde.plugins import BUILT_IN
 from sonde.show.report.parts import Term
 
 SPELLINGS: dict[tuple[str, str], tuple[str, ...]] = {
@@ -36,7 +36,7 @@ SPELLINGS: dict[tuple[str, str], tuple[str, ...]] = {
 
 def glossary(rules: Mapping[str, str], metrics: Iterable[str]) -> list[Term]:
     """The words above, the rules among the runs (name → label), and their metrics: each once, with what it means."""
-    known = [*EXPLANATIONS, *(text for kind in ("rule", "probe") for text in documented(kind, OURS[kind]))]
+    known = [*EXPLANATIONS, *(text for kind in ("rule", "probe") for text in documented(kind, BUILT_IN[kind]))]
     names = {base_of(metric) for metric in metrics}
     found = []
     for text in known:

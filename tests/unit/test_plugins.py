@@ -1,4 +1,4 @@
-"""Guests: named, registered, handed over or installed; and one clear line for each that cannot be taken in."""
+"""Plugins: named, registered, handed over or installed; and one clear line for each that cannot be taken in."""
 
 import linecache
 import sys
@@ -21,7 +21,7 @@ from sonde.plugins.source import Source
 from sonde.training.program import Program
 from sonde.training.tensors import pack, unpack
 
-FILES = Path(__file__).parents[1] / "guest_files"
+FILES = Path(__file__).parents[1] / "plugin_files"
 SIGNS, FUNNEL = f"{FILES / 'signs.py'}:Signs", f"{FILES / 'funnel.py'}:funnel"
 MOONS, SPARSITY = f"{FILES / 'moons.py'}:moons", f"{FILES / 'sparsity.py'}:sparsity"
 CPU = torch.device("cpu")
@@ -55,7 +55,7 @@ def test_the_id_covers_the_bytes_of_the_file_and_its_options_but_not_where_it_li
     assert parse(tree(rule={"name": SIGNS, "strength": 2})).id not in (first.id, other.id)
 
 
-def test_a_configuration_with_guests_survives_json() -> None:
+def test_a_configuration_with_plugins_survives_json() -> None:
     config = parse(tree(model=FUNNEL, rule=SIGNS, task=MOONS, probes={"names": ["loss", SPARSITY]}))
     again = parse(to_tree(config))
     assert again == config
@@ -90,10 +90,10 @@ def test_an_object_or_a_function_is_handed_over(monkeypatch: pytest.MonkeyPatch)
     assert config.model.width == 16
     assert config.task.shape == (2,)
     assert config.sources == tiny_config(model=FUNNEL, task=MOONS, probes=probes).sources
-    wider = tiny_config(model=sonde.guest("model", funnel.funnel, width=8), task=moons.moons)
+    wider = tiny_config(model=sonde.plugin("model", funnel.funnel, width=8), task=moons.moons)
     assert wider.model.width == 8
     with pytest.raises(SondeError, match=r"unknown key 'model\.widht': did you mean 'width'"):
-        sonde.guest("model", funnel.funnel, widht=8)
+        sonde.plugin("model", funnel.funnel, widht=8)
 
 
 def test_a_configuration_is_checked_when_it_is_made() -> None:
@@ -158,7 +158,7 @@ def needs_width(shape: Any, width: int) -> nn.Module:
         ("chapter", Bare, "unknown part 'chapter'"),
     ],
 )
-def test_what_cannot_be_a_guest_is_told_why(part: str, thing: Any, message: str) -> None:
+def test_what_cannot_be_a_plugin_is_told_why(part: str, thing: Any, message: str) -> None:
     with pytest.raises(SondeError, match=message):
         sonde.register(part, thing.__name__, thing)
 
@@ -219,7 +219,7 @@ def test_a_reference_that_leads_nowhere_says_how_one_is_written(reference: str, 
         parse(tree(rule=reference))
 
 
-def test_an_installed_package_brings_guests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_installed_package_brings_plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "lab_of_signs.py").write_text((FILES / "signs.py").read_text())
     about = tmp_path / "lab_of_signs-1.2.0.dist-info"
     about.mkdir()
@@ -364,7 +364,7 @@ def test_the_split_is_the_same_for_every_seed_and_loses_nothing(tmp_path: Path) 
     assert sorted([*train[:, 0], *first[:, 0].tolist()]) == list(range(0, 40, 2))
 
 
-def test_a_guest_from_a_stored_run_is_asked_for_by_its_file() -> None:
+def test_a_plugin_from_a_stored_run_is_asked_for_by_its_file() -> None:
     stored = tree(rule={"name": "Signs", "source": "signs.py:Signs@000000000000"})
     with pytest.raises(SondeError, match=r"signs.py:Signs@000000000000 is not known here: name the file again"):
         parse(stored)

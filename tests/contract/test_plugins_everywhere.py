@@ -24,7 +24,7 @@ from sonde.training.program import Program
 
 Sonde = Callable[..., CompletedProcess[str]]
 
-FILES = Path(__file__).parents[1] / "guest_files"
+FILES = Path(__file__).parents[1] / "plugin_files"
 SIGNS, FUNNEL = f"{FILES / 'signs.py'}:Signs", f"{FILES / 'funnel.py'}:funnel"
 MOONS, SPARSITY = f"{FILES / 'moons.py'}:moons", f"{FILES / 'sparsity.py'}:sparsity"
 MAPS = ("conv_net", "res_net")  # which take images
@@ -44,7 +44,7 @@ COMBINATIONS = [
 
 
 @pytest.mark.parametrize(("model", "rule", "task"), COMBINATIONS)
-def test_a_guest_is_treated_like_family(model: str, rule: str, task: str) -> None:
+def test_a_plugin_is_treated_like_a_built_in(model: str, rule: str, task: str) -> None:
     parts = {"model": model, "rule": rule, "task": task}
     sizes = {part: {"name": name, **SIZES.get(name, {})} for part, name in parts.items()}
     if model in MODELS and model not in SIZES:
@@ -58,7 +58,7 @@ def test_a_guest_is_treated_like_family(model: str, rule: str, task: str) -> Non
     assert all(reading.defined for reading in readings if reading.metric in ("train_loss", "sparsity"))
 
 
-def test_guests_go_through_every_command_and_need_their_files_no_more(sonde: Sonde, tmp_path: Path) -> None:
+def test_plugins_go_through_every_command_and_need_their_files_no_more(sonde: Sonde, tmp_path: Path) -> None:
     here = tmp_path / "mine"
     shutil.copytree(FILES, here, ignore=shutil.ignore_patterns("__pycache__"))
     words = [
@@ -74,8 +74,8 @@ def test_guests_go_through_every_command_and_need_their_files_no_more(sonde: Son
     about = json.loads((folder / "run.json").read_text())
     assert about["config"]["rule"]["source"].startswith("signs.py:Signs@")
     assert about["config"]["rule"]["strength"] == 2
-    assert set(about["guests"]) == {"signs.py", "funnel.py", "moons.py", "sparsity.py"}
-    for file in about["guests"]:
+    assert set(about["plugins"]) == {"signs.py", "funnel.py", "moons.py", "sparsity.py"}
+    for file in about["plugins"]:
         assert (folder / file).read_bytes() == (FILES / file).read_bytes()
     shutil.rmtree(here)
     assert "Signs" in sonde("show").stdout
@@ -88,7 +88,7 @@ def test_guests_go_through_every_command_and_need_their_files_no_more(sonde: Son
 
 
 @pytest.mark.parametrize("study", COMMANDS)
-def test_every_figure_takes_a_strangers_rule_in(study: str, sonde: Sonde, tmp_path: Path) -> None:
+def test_every_figure_takes_a_plugin_rule_in(study: str, sonde: Sonde, tmp_path: Path) -> None:
     unpack(study, tmp_path / "runs")
     sonde("run", study, *COMMANDS[study], "--set", f"rule+={SIGNS}", "--out", "figures", "--quiet")
     for name, spec in figures_of(study).items():
@@ -98,18 +98,18 @@ def test_every_figure_takes_a_strangers_rule_in(study: str, sonde: Sonde, tmp_pa
         assert "Signs" in caption.read_text(), name
 
 
-def test_a_report_shows_guests_beside_the_study_they_were_trained_for(sonde: Sonde, tmp_path: Path) -> None:
+def test_a_report_shows_plugins_beside_the_study_they_were_trained_for(sonde: Sonde, tmp_path: Path) -> None:
     configs = STUDIES["cifar10"].configs("quick", [42])
     for config in configs:
         write_run(tmp_path / "runs", config)
     of_study = whole_tree(configs[0])
     id = write_run(tmp_path / "runs", parse(of_study | {"rule": SIGNS}))
     stored = package.load(tmp_path / "runs")
-    assert id in gather(stored, configs, "runs", guests=True).evidence.runs["run"].to_list()
+    assert id in gather(stored, configs, "runs", plugins=True).evidence.runs["run"].to_list()
     assert id in gather(stored, configs, "runs").left_out
     sonde("report", "--no-figures")
     other = write_run(tmp_path / "runs", parse(of_study | {"rule": {"name": SIGNS, "strength": 3}}))
-    gathered = gather(package.load(tmp_path / "runs"), configs, "runs", guests=True)
+    gathered = gather(package.load(tmp_path / "runs"), configs, "runs", plugins=True)
     for run in (id, other):
         assert gathered.left_out[run].startswith("there are 2 rules called Signs: choose one")
 
@@ -135,7 +135,7 @@ def test_a_file_that_changes_between_start_and_resume_is_refused(tmp_path: Path)
     assert package.train(parse(tree), runs=tmp_path / "runs").state == "complete", "ended runs stand in nobody's way"
 
 
-def test_bad_guests_are_one_line_on_the_command_line_and_leave_nothing(sonde: Sonde, tmp_path: Path) -> None:
+def test_bad_plugins_are_one_line_on_the_command_line_and_leave_nothing(sonde: Sonde, tmp_path: Path) -> None:
     np.savez(tmp_path / "data.npz", x=np.zeros((4, 2)), y=np.arange(3))
     (tmp_path / "broken.py").write_text("import nothing_of_the_kind\n")
     for words in (
