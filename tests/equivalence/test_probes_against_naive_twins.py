@@ -12,9 +12,8 @@ from torch import Tensor, nn
 
 from conftest import regression
 from networks import NETWORKS, D, loss_of, moved, read, samples
-from sonde.analysis.recompute.credits import sent_error
+from sonde.analysis.recompute.credits import from_the_output, sent_error
 from sonde.analysis.recompute.definitions import DEFINITIONS, grad_resolution
-from sonde.analysis.recompute.redrawn import from_the_output
 from sonde.analysis.recompute.sample import Sample, cross_entropy, squared_error
 from sonde.analysis.recompute.setting import Setting
 from sonde.core.generators import generator

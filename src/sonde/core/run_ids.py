@@ -1,12 +1,13 @@
-"""What a run's id covers, so that it stays the same while Sonde grows.
+"""What a run's id covers, so that ids stay the same when options are added to Sonde.
 
-The id ends in the hash of a tree: of every part the options that stand in this table, whatever their values, and any
-younger option where it differs from its default.  An option that is added later stands in no line of the table, so it
-leaves all ids as they are.  A part that comes to mean something else under the same options (another default, other
-arithmetic) says `version: ClassVar[int] = 2` and has a line in `VERSIONS`, and its runs get new ids; runs of another
-version are read, and their label says which.  `tests/golden/test_identity.py` holds both.
+The id ends in the hash of a tree.  The tree has, for every part, the options that the part was first released with,
+and every later option whose value differs from its default.  So an added option changes no existing id.  A part that
+changes its meaning under the same options (another default, other arithmetic) sets `version: ClassVar[int] = 2` and has
+a line in `VERSIONS`; its runs get new ids.  Runs of another version can be read, and their label tells the version.
+`tests/golden/test_identity.py` tests both.
 
-Version 0.1.0 hashed the whole tree: this table is what that tree was made of, so its runs are recognised.
+Version 0.1.0 hashed all options.  `FIRST` records them, so that its runs are recognised; readers without torch need
+this record.  A part that is not in it states `first_options` in its class; without that, the id covers all its options.
 """
 
 import hashlib
@@ -17,33 +18,33 @@ from typing import Any
 Options = Collection[str]
 
 CHOSEN = ("model", "rule", "task")
-"""The parts that are chosen by name, and stand in the id with it."""
+"""The parts that are chosen by name; the id contains these names."""
 
-EXACT = {"credit_scale": "none", "penalty": 0.0}
-CREDIT = {"credit_scale": "rms", "penalty": 0.0}
+_EXACT = {"credit_scale": "none", "penalty": 0.0}
+_CREDIT = {"credit_scale": "rms", "penalty": 0.0}
 
 RULE_DEFAULTS: dict[str, Mapping[str, Any]] = {
-    "bp": EXACT,
-    "fa": CREDIT,
-    "dfa": CREDIT,
-    "state_bridge": {"input_norm": "layer", "side": "error"} | CREDIT,
+    "bp": _EXACT,
+    "fa": _CREDIT,
+    "dfa": _CREDIT,
+    "state_bridge": {"input_norm": "layer", "side": "error"} | _CREDIT,
     "credit_bridge": {"input_norm": "layer", "copies": 8, "temperature": 0.1, "noise": 0.1}
     | {"average": 0.995, "warmup": 0.2}
-    | CREDIT,
-    "frozen": EXACT,
-    "usf": CREDIT,
-    "frsf": CREDIT,
-    "brsf": CREDIT,
-    "kp": CREDIT,  # of version 2; version 1 had a `decay`
-    "mirror": {"every": 10, "samples": 128, "rate": 0.1} | CREDIT,
-    "drtp": {"per_channel": False} | CREDIT,
-    "dkp": {"lr": 1e-2, "decay": 1e-3, "per_channel": False} | CREDIT,
-    "fdfa": {"lr": 1e-4} | CREDIT,
-    "forward_gradient": {"directions": 1} | CREDIT,
-    "predsim": {"beta": 0.99, "similar": 256} | CREDIT,
-    "ddtp": {"step": 0.1, "noise": 0.01} | CREDIT,
+    | _CREDIT,
+    "frozen": _EXACT,
+    "usf": _CREDIT,
+    "frsf": _CREDIT,
+    "brsf": _CREDIT,
+    "kp": _CREDIT,  # of version 2; version 1 had a `decay`
+    "mirror": {"every": 10, "samples": 128, "rate": 0.1} | _CREDIT,
+    "drtp": {"per_channel": False} | _CREDIT,
+    "dkp": {"lr": 1e-2, "decay": 1e-3, "per_channel": False} | _CREDIT,
+    "fdfa": {"lr": 1e-4} | _CREDIT,
+    "forward_gradient": {"directions": 1} | _CREDIT,
+    "predsim": {"beta": 0.99, "similar": 256} | _CREDIT,
+    "ddtp": {"step": 0.1, "noise": 0.01} | _CREDIT,
 }
-"""By rule, the options it had when it was first released, and their defaults."""
+"""By rule, the options it was first released with, and their defaults."""
 
 FIRST: dict[str, Mapping[str, Options]] = {
     "model": {
@@ -65,13 +66,13 @@ FIRST: dict[str, Mapping[str, Options]] = {
         "cifar10": ("augment", "subset", "test_subset"),
     },
 }
-"""By part and name, the options it had when it was first released."""
+"""By part and name, the options it was first released with."""
 
 IN_LABEL = {"fa": ("level",)}
-"""By rule, the options that its own label tells."""
+"""By rule, the options that its label contains."""
 
 VERSIONS: dict[str, Mapping[str, int]] = {"rule": {"kp": 2}}
-"""By part and name, the `version` of parts that compute something else than they did at first; all others are at 1."""
+"""By part and name, the `version` of parts whose computation has changed; all others have version 1."""
 
 OPTIMISER: Options = ("name", "source", "lr", "weight_decay", "schedule")
 PROBES: Options = (
@@ -81,10 +82,16 @@ PROBES: Options = (
 RUN: Options = ("batch_size", "epochs", "seed", "precision", "log", "scale")
 
 
-def first_options(part: str, name: str) -> Options | None:
-    """The options that are always covered; None where all of them are, because the part is a guest."""
+def first_options(part: str, name: str, kind: object = None) -> Options | None:
+    """The options that the id always covers; None means all of them.
+
+    They are in the record of 0.1.0, or in `first_options` of the part's class `kind`; a plugin usually has neither.
+    """
     sections = {"optimiser": OPTIMISER, "probes": PROBES, "": RUN}
-    return sections[part] if part in sections else FIRST[part].get(name)
+    if part in sections:
+        return sections[part]
+    stated: Options | None = getattr(kind, "first_options", None)
+    return FIRST[part].get(name, stated)
 
 
 def lasting(options: Mapping[str, Any], defaults: Mapping[str, Any], first: Options | None) -> dict[str, Any]:
@@ -95,10 +102,10 @@ def lasting(options: Mapping[str, Any], defaults: Mapping[str, Any], first: Opti
 
 
 def rule_label(label: str, rule: Mapping[str, Any]) -> str:
-    """What tables and figures call a stored rule: its label and what differs from its defaults.
+    """What tables and figures call a stored rule: its label and the options that differ from their defaults.
 
-    A younger option is stored only where it differs.  A guest's defaults are not known here: its label has them since
-    it was trained.
+    Defaults are known for the rules of the record.  The label of any other rule was completed when it was trained
+    (`config.label_of`).
     """
     name = rule["name"]
     if "source" in rule or name not in RULE_DEFAULTS:
@@ -124,14 +131,13 @@ def run_id(tree: Mapping[str, Any], whole: str | None = None) -> str:
 
 
 def digest(tree: Mapping[str, Any]) -> str:
-    """The whole SHA-256 of a configuration, which decides what a run is.
+    """The whole SHA-256 of a configuration.  Two runs are the same run if it is equal.
 
-    An id has 40 bits of it: enough against chance, not against somebody who looks for another configuration that gets
-    a given id.
+    An id has 40 bits of it: enough against collisions by chance, not against a deliberate search for one.
     """
     return hashlib.sha256(canonical(tree).encode()).hexdigest()
 
 
 def canonical(tree: Mapping[str, Any]) -> str:
-    """The tree as the one text that is hashed."""
+    """The tree as text, in the form that is hashed."""
     return json.dumps(tree, sort_keys=True, separators=(",", ":"))

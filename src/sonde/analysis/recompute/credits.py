@@ -1,4 +1,7 @@
-"""The credit of every rule as its equation reads, from the state it stored.
+"""The credit of every rule as its equation reads, from the stored state; and how the state of its null is drawn.
+
+A new rule has its line in `CREDITS`.  If it draws matrices or networks, it also has a line in `REDRAWN`; if it replaces
+weight matrices in the backward pass, one in `FEEDBACK`; if it owns nothing, its name is in `WITHOUT_STATE`.
 
 T tokens, d width, C outputs, L blocks; `state` is what the rule owned, by name.
 """
@@ -10,16 +13,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sonde.analysis.recompute.numbers import norm
 from sonde.analysis.recompute.sample import Sample, first_token, squared_error
 from sonde.network import Network
 
 State = Mapping[str, Any]
 Options = Mapping[str, Any]  # of the rule's configuration
-Credit = Callable[[Sample, State, Options, int], list[Tensor]]
+CreditDefinition = Callable[[Sample, State, Options, int], list[Tensor]]
 """a_0 … a_L of one sample; the number is that of the optimiser steps of the whole run."""
+Drawn = tuple[dict[str, Any], State]
+"""The options that differ from the rule's own, for the equation that computes the null; and the new state."""
+Redraw = Callable[[State, torch.Generator, Mapping[str, Tensor]], Drawn]
+"""From the state at the end, a generator, and the blocks' matrices at initialisation, in their order."""
 
 
-def gradient(sample: Sample, state: State, options: Options, steps: int) -> list[Tensor]:
+def exact_gradient(sample: Sample, state: State, options: Options, steps: int) -> list[Tensor]:
     """BP: a_l = g_l."""
     return sample.gradients
 
@@ -81,17 +89,17 @@ def through_layers(sample: Sample, state: State, options: Options, steps: int) -
     return back_through(sample, FEEDBACK[options["name"]](sample.net, state))
 
 
-def own(net: Network, state: State) -> dict[str, Tensor]:
+def stored_matrices(net: Network, state: State) -> dict[str, Tensor]:
     """FA by layers, KP, mirror: V is what the rule owns."""
     return dict(state["matrices"])
 
 
-def signed(net: Network, state: State) -> dict[str, Tensor]:
+def signs_of_weights(net: Network, state: State) -> dict[str, Tensor]:
     """uSF, frSF: V = M ∘ sign(W), M a number or a matrix."""
     return {name: m * net.get_parameter(name).sign() for name, m in state["matrices"].items()}
 
 
-def signed_anew(net: Network, state: State) -> dict[str, Tensor]:
+def signs_with_new_magnitudes(net: Network, state: State) -> dict[str, Tensor]:
     """brSF: V = |M| ∘ sign(W), |M| uniform between 0 and √3·s: of 64 random bits, four numbers of 16."""
     rng, found = torch.Generator(), {}
     rng.set_state(state["rng"])
@@ -249,8 +257,77 @@ def on_first_token(a_1d: Tensor, h: Tensor) -> Tensor:
     return a
 
 
-CREDITS: dict[str, Credit] = {
-    "bp": gradient,
+def between_states(state: State, rng: torch.Generator, initial: Mapping[str, Tensor]) -> Drawn:
+    """FA: B_l ~ N(0, 1/d), d the width above; by layers, V with the size of W's initial entries."""
+    if isinstance(state["matrices"], Mapping):
+        return between_layers(state, rng, initial)
+    return {}, {"matrices": [torch.randn(b.shape, generator=rng) / b.shape[1] ** 0.5 for b in state["matrices"]]}
+
+
+def between_layers(state: State, rng: torch.Generator, initial: Mapping[str, Tensor]) -> Drawn:
+    """A rule of layers: matrices that know nothing of W, as FA draws them."""
+    matrices = {}
+    for name, w in initial.items():
+        size = norm(w.double().flatten().tolist()) / w.numel() ** 0.5
+        matrices[name] = torch.randn(w.shape, generator=rng) * size
+    return {"name": "fa", "level": "layer"}, {"matrices": matrices}
+
+
+def from_the_output(state: State, rng: torch.Generator, initial: Mapping[str, Tensor]) -> Drawn:
+    """DFA and DRTP: B_l ~ N(0, 1/C)."""
+    return {}, {"matrices": _feedback([b.shape for b in state["matrices"]], rng)}
+
+
+def blind_from_the_output(state: State, rng: torch.Generator, initial: Mapping[str, Tensor]) -> Drawn:
+    """Rules that learn DFA's matrices: DFA, whose matrices stay."""
+    matrices = state["matrices"] if "matrices" in state else state["net"].values()
+    return {"name": "dfa"}, {"matrices": _feedback([b.shape for b in matrices], rng)}
+
+
+def _feedback(shapes: list[torch.Size], rng: torch.Generator) -> list[Tensor]:
+    return [torch.randn(shape, generator=rng) * shape[1] ** -0.5 for shape in shapes]
+
+
+def new_inverses(state: State, rng: torch.Generator, initial: Mapping[str, Tensor]) -> Drawn:
+    """DDTP: Q_l ~ N(0, 1/D), D numbers of the last state."""
+    shapes = [learner["net"]["weight"].shape for learner in state["learners"]]
+    drawn = [torch.empty(shape).normal_(std=shape[1] ** -0.5, generator=rng) for shape in shapes]
+    return {}, {"learners": [{"net": {"weight": q}} for q in drawn]}
+
+
+def new_network(state: State, rng: torch.Generator, initial: Mapping[str, Tensor]) -> Drawn:
+    """State Bridge, predsim: another network; heads before maps."""
+    return {}, {"net": _default_weights(state["net"], rng)}
+
+
+def new_value_network(state: State, rng: torch.Generator, initial: Mapping[str, Tensor]) -> Drawn:
+    """Credit Bridge at the same step: another network, a seed for its noise, other matrices for the warm-up."""
+    net = _default_weights(state["value"]["net"], rng)
+    torch.randint(2**62, (1,), generator=rng)
+    matrices = _feedback([b.shape for b in state["feedback"]["matrices"]], rng)
+    return {}, {"value": {"net": net}, "feedback": {"matrices": matrices}, "steps": state["steps"]}
+
+
+def _default_weights(like: Mapping[str, Tensor], rng: torch.Generator) -> dict[str, Tensor]:
+    """PyTorch's default weights of linear maps of these sizes, from a seed that is drawn."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(int(torch.randint(2**62, (1,), generator=rng)))
+        fresh: dict[str, Tensor] = {}
+        for name in sorted({name.rpartition(".")[0] for name in like}, key=_place):
+            outputs, inputs = like[f"{name}.weight"].shape
+            layer = nn.Linear(inputs, outputs, bias=f"{name}.bias" in like)
+            fresh |= {f"{name}.{key}": value for key, value in layer.state_dict().items()}
+    return fresh
+
+
+def _place(name: str) -> tuple[str, int]:
+    """Where a layer stands among those that were built: entries before layers, each by its number."""
+    kind, number = name.split(".")
+    return kind, int(number)
+
+
+CREDITS: dict[str, CreditDefinition] = {
+    "bp": exact_gradient,
     "fa": carried_down,
     "usf": through_layers,
     "frsf": through_layers,
@@ -269,12 +346,26 @@ CREDITS: dict[str, Credit] = {
     "frozen": gradient_at_the_embedding,
 }
 FEEDBACK: dict[str, Callable[[Network, State], dict[str, Tensor]]] = {
-    "fa": own,
-    "usf": signed,
-    "frsf": signed,
-    "brsf": signed_anew,
-    "kp": own,
-    "mirror": own,
+    "fa": stored_matrices,
+    "usf": signs_of_weights,
+    "frsf": signs_of_weights,
+    "brsf": signs_with_new_magnitudes,
+    "kp": stored_matrices,
+    "mirror": stored_matrices,
 }
 """V of the rules of layers, by the names of the weights."""
-WITHOUT_STATE = ("bp", "frozen")  # what they send follows from the network alone
+WITHOUT_STATE = ("bp", "frozen")
+"""Rules whose credit follows from the network alone."""
+REDRAWN: dict[str, Redraw] = {
+    "fa": between_states,
+    **dict.fromkeys(("usf", "frsf", "brsf", "kp", "mirror"), between_layers),
+    "dfa": from_the_output,
+    "drtp": from_the_output,
+    "dkp": blind_from_the_output,
+    "fdfa": blind_from_the_output,
+    "predsim": new_network,
+    "ddtp": new_inverses,
+    "state_bridge": new_network,
+    "credit_bridge": new_value_network,
+}
+"""How the state of each rule's null is drawn.  A rule without a line has random vectors as its null."""

@@ -12,8 +12,7 @@ import safetensors.torch
 import torch
 
 from sonde.analysis.recompute.bounds import refuse_large, refuse_large_inputs
-from sonde.analysis.recompute.credits import CREDITS, FEEDBACK, WITHOUT_STATE
-from sonde.analysis.recompute.redrawn import REDRAWN
+from sonde.analysis.recompute.credits import CREDITS, FEEDBACK, REDRAWN, WITHOUT_STATE
 from sonde.analysis.recompute.sample import Sample
 from sonde.analysis.recompute.setting import Credit, Setting
 from sonde.config import RunConfig, to_tree
