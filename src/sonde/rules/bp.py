@@ -23,6 +23,7 @@ class Backprop(Rule):
     penalty: Annotated[float, Ge(0)] = 0.0
 
     label: ClassVar[str] = "BP"
+    needs: ClassVar[str] = "the weights in the backward pass, through every block"
     chance: ClassVar[None] = None
 
     @property
@@ -46,6 +47,7 @@ class Frozen(Rule):
     penalty: Annotated[float, Ge(0)] = 0.0
 
     label: ClassVar[str] = "frozen"
+    needs: ClassVar[str] = "the weights in the backward pass, for the embedding only; blocks stay at initialisation"
     route: ClassVar[Route] = "frozen"
     chance: ClassVar[None] = None
 

@@ -77,6 +77,7 @@ class CreditBridge(LocalRule):
     penalty: Annotated[float, Ge(0)] = 0.0
 
     label: ClassVar[str] = "Credit Bridge"
+    needs: ClassVar[str] = "the output error, the loss and the top gradient; a network that predicts the loss"
 
     def init(self, facts: Facts, rng: torch.Generator) -> Value:
         net = build_bridge([_width(facts)], 1 + math.prod(facts.output_shape), [HIDDEN_WIDTH] * 3, 1, facts, rng)

@@ -43,6 +43,7 @@ class DirectTargets(LocalRule):
     penalty: Annotated[float, Ge(0)] = 0.0
 
     label: ClassVar[str] = "DDTP"
+    needs: ClassVar[str] = "the top gradient; a matrix for each state that learns to invert; noise through the blocks"
 
     def init(self, facts: Facts, rng: torch.Generator) -> Inverses:
         widths = [facts.reader.width(shape) for shape in facts.shapes]

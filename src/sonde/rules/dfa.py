@@ -107,6 +107,7 @@ class DirectFeedback(LocalRule):
     penalty: Annotated[float, Ge(0)] = 0.0
 
     label: ClassVar[str] = "DFA"
+    needs: ClassVar[str] = "the output error; a fixed matrix for each state"
     reads_top_gradient: ClassVar[bool] = False
 
     def init(self, facts: Facts, rng: torch.Generator) -> Matrices:
@@ -133,6 +134,7 @@ class TargetProjection(LocalRule):
     penalty: Annotated[float, Ge(0)] = 0.0
 
     label: ClassVar[str] = "DRTP"
+    needs: ClassVar[str] = "the label, before the output is known; a fixed matrix for each state"
     reads_top_gradient: ClassVar[bool] = False
 
     def init(self, facts: Facts, rng: torch.Generator) -> Matrices:
@@ -162,6 +164,7 @@ class DirectKolenPollack(LocalRule):
     penalty: Annotated[float, Ge(0)] = 0.0
 
     label: ClassVar[str] = "DKP"
+    needs: ClassVar[str] = "the output error; a matrix for each state, trained like a head"
     reads_top_gradient: ClassVar[bool] = False
 
     @property
@@ -210,6 +213,7 @@ class ForwardDirectFeedback(LocalRule):
     penalty: Annotated[float, Ge(0)] = 0.0
 
     label: ClassVar[str] = "FDFA"
+    needs: ClassVar[str] = "the output error; a matrix for each state; a forward-mode pass"
     reads_top_gradient: ClassVar[bool] = False
     chance: ClassVar[Rule] = DirectFeedback()
 

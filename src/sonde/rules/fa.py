@@ -21,11 +21,11 @@ class FeedbackAlignment(LocalRule):
     """Propagate the exact top gradient back through fixed random matrices.
 
     Lillicrap et al. (2016), doi:10.1038/ncomms13276.  With `level: block` there is one matrix for each block:
-    a_L = g_L,  a_l = a_{l+1} B_lᵀ,  B_l ~ N(0, 1/d).  B_l replaces the whole Jacobian of block l, including φ′ of the
-    layers inside it.  `level: layer` is the form of the paper: a fixed matrix V, normal with the size of W's initial
-    entries, replaces every weight matrix W of the blocks in the backward pass; φ′, skip connections and normalisation
-    stay.  With the same matrices on a stack of ReLU layers, the cosine between the two falls from .66 to .07 with
-    depth.
+    a_L = g_L,  a_l = a_{l+1} B_lᵀ,  B_l ~ N(0, 1/d).  B_l replaces the whole Jacobian of block l, so φ′ of the layers
+    inside it is not used.  `level: layer` is the form of the paper: a fixed matrix V, normal with the size of W's
+    initial entries, replaces every weight matrix W of the blocks in the backward pass; φ′, skip connections and
+    normalisation stay.  With the same matrices on a stack of ReLU layers, the cosine between the two falls from .66 to
+    .07 with depth.
     B_l acts on each token by itself.  For maps it mixes channels, in the same way at every position, and blocks must
     keep the shape; `level: layer` has no such limit.
     Not as in the paper: credit is divided by its batch RMS (`credit_scale`), and the default is one matrix per block.
@@ -40,6 +40,12 @@ class FeedbackAlignment(LocalRule):
     @property
     def label(self) -> str:
         return "FA" if self.level == "block" else "FA by layers"
+
+    @property
+    def needs(self) -> str:
+        if self.level == "block":
+            return "the top gradient; one fixed matrix for each block"
+        return "a backward pass through every block; fixed matrices in place of the weights"
 
     @property
     def route(self) -> Route:

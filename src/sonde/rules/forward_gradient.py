@@ -27,6 +27,7 @@ class ForwardGradient(LocalRule):
     penalty: Annotated[float, Ge(0)] = 0.0
 
     label: ClassVar[str] = "forward gradient"
+    needs: ClassVar[str] = "a forward-mode pass"
     reads_top_gradient: ClassVar[bool] = False
     chance: ClassVar[None] = None
 

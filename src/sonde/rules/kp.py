@@ -62,6 +62,7 @@ class KolenPollack(Rule):
     penalty: Annotated[float, Ge(0)] = 0.0
 
     label: ClassVar[str] = "KP"
+    needs: ClassVar[str] = "a backward pass through every block; matrices that get the updates and decay of the weights"
     route: ClassVar[Route] = "layer"
     chance: ClassVar[Rule] = FeedbackAlignment(level="layer")
     version: ClassVar[int] = 2

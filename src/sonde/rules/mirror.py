@@ -42,6 +42,7 @@ class WeightMirror(Rule):
     penalty: Annotated[float, Ge(0)] = 0.0
 
     label: ClassVar[str] = "mirror"
+    needs: ClassVar[str] = "a backward pass through every block; matrices that learn the weights from noise"
     route: ClassVar[Route] = "layer"
     chance: ClassVar[Rule] = FeedbackAlignment(level="layer")
 

@@ -51,6 +51,7 @@ class PredSim(LocalRule):
     penalty: Annotated[float, Ge(0)] = 0.0
 
     label: ClassVar[str] = "predsim"
+    needs: ClassVar[str] = "labels; a head and a linear map for each state, trained locally"
     reads_top_gradient: ClassVar[bool] = False
 
     def init(self, facts: Facts, rng: torch.Generator) -> Local:

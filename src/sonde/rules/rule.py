@@ -190,6 +190,11 @@ class Rule(Protocol):
     first_options: ClassVar[tuple[str, ...] | None] = None
 
     @property
+    def needs(self) -> str:
+        """What the rule needs to compute its credit, in a few words, for the table of rules in the documentation."""
+        return "–"
+
+    @property
     def label(self) -> str:
         """The rule's name in figures and tables."""
         return type(self).__name__

@@ -29,6 +29,7 @@ class UniformSigns(Rule):
     penalty: Annotated[float, Ge(0)] = 0.0
 
     label: ClassVar[str] = "uSF"
+    needs: ClassVar[str] = "a backward pass through every block; the signs of the weights"
     route: ClassVar[Route] = "layer"
     chance: ClassVar[Rule] = FeedbackAlignment(level="layer")
 
@@ -55,6 +56,7 @@ class FixedMagnitudes(Rule):
     penalty: Annotated[float, Ge(0)] = 0.0
 
     label: ClassVar[str] = "frSF"
+    needs: ClassVar[str] = "a backward pass through every block; the signs of the weights, fixed random magnitudes"
     route: ClassVar[Route] = "layer"
     chance: ClassVar[Rule] = FeedbackAlignment(level="layer")
 
@@ -91,6 +93,9 @@ class BatchMagnitudes(Rule):
     penalty: Annotated[float, Ge(0)] = 0.0
 
     label: ClassVar[str] = "brSF"
+    needs: ClassVar[str] = (
+        "a backward pass through every block; the signs of the weights, magnitudes drawn at every step"
+    )
     route: ClassVar[Route] = "layer"
     chance: ClassVar[Rule] = FeedbackAlignment(level="layer")
 

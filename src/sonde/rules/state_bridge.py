@@ -53,6 +53,7 @@ class StateBridge(LocalRule):
     penalty: Annotated[float, Ge(0)] = 0.0
 
     label: ClassVar[str] = "State Bridge"
+    needs: ClassVar[str] = "the output error and the readout; a network that predicts h_L"
 
     def init(self, facts: Facts, rng: torch.Generator) -> Predictor:
         widths = widths_of(facts)
