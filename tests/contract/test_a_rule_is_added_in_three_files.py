@@ -55,12 +55,12 @@ class Halved(LocalRule):
 '''
 
 DEFINITION = """
-def halved(sample: Sample, state: State, options: Options, steps: int) -> list[Tensor]:
+def halved(sample: Sample, state: _State, options: _Options, steps: int) -> list[Tensor]:
     pairs = zip(sample.gradients, state["matrices"], strict=True)
     return [options["strength"] * g @ b_dd.double() for g, b_dd in pairs]
 
 
-def halved_anew(state: State, rng: torch.Generator, initial: Mapping[str, Tensor]) -> Drawn:
+def halved_anew(state: _State, rng: torch.Generator, initial: Mapping[str, Tensor]) -> tuple[dict[str, Any], _State]:
     return {}, {"matrices": [torch.randn(b.shape, generator=rng) / len(b) ** 0.5 for b in state["matrices"]]}
 
 

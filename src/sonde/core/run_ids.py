@@ -15,7 +15,7 @@ import json
 from collections.abc import Collection, Mapping
 from typing import Any
 
-Options = Collection[str]
+_Options = Collection[str]
 
 CHOSEN = ("model", "rule", "task")
 """The parts that are chosen by name; the id contains these names."""
@@ -46,7 +46,7 @@ RULE_DEFAULTS: dict[str, Mapping[str, Any]] = {
 }
 """By rule, the options it was first released with, and their defaults."""
 
-FIRST: dict[str, Mapping[str, Options]] = {
+FIRST: dict[str, Mapping[str, _Options]] = {
     "model": {
         "plain_mlp": ("d", "L", "weight_scale"),
         "res_mlp": ("d", "L", "weight_scale"),
@@ -74,15 +74,15 @@ IN_LABEL = {"fa": ("level",)}
 VERSIONS: dict[str, Mapping[str, int]] = {"rule": {"kp": 2}}
 """By part and name, the `version` of parts whose computation has changed; all others have version 1."""
 
-OPTIMISER: Options = ("name", "source", "lr", "weight_decay", "schedule")
-PROBES: Options = (
+OPTIMISER: _Options = ("name", "source", "lr", "weight_decay", "schedule")
+PROBES: _Options = (
     *("names", "schedule", "k", "costly", "costly_schedule", "costly_k"),
     *("size", "directions", "epsilon", "etas"),
 )
-RUN: Options = ("batch_size", "epochs", "seed", "precision", "log", "scale")
+RUN: _Options = ("batch_size", "epochs", "seed", "precision", "log", "scale")
 
 
-def first_options(part: str, name: str, kind: object = None) -> Options | None:
+def first_options(part: str, name: str, kind: object = None) -> _Options | None:
     """The options that the id always covers; None means all of them.
 
     They are in the record of 0.1.0, or in `first_options` of the part's class `kind`; a plugin usually has neither.
@@ -90,11 +90,11 @@ def first_options(part: str, name: str, kind: object = None) -> Options | None:
     sections = {"optimiser": OPTIMISER, "probes": PROBES, "": RUN}
     if part in sections:
         return sections[part]
-    stated: Options | None = getattr(kind, "first_options", None)
+    stated: _Options | None = getattr(kind, "first_options", None)
     return FIRST[part].get(name, stated)
 
 
-def lasting(options: Mapping[str, Any], defaults: Mapping[str, Any], first: Options | None) -> dict[str, Any]:
+def lasting(options: Mapping[str, Any], defaults: Mapping[str, Any], first: _Options | None) -> dict[str, Any]:
     """The options that a run's id covers."""
     if first is None:
         return dict(options)

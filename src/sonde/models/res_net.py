@@ -13,14 +13,14 @@ from sonde.core.validated import checked
 from sonde.models.model import default_init
 from sonde.network import Network, Signature
 
-Norm = Literal["batch", "group"]
+NormKind = Literal["batch", "group"]
 GROUPS = 8
 
 
 class Stem(nn.Module):
     """ReLU(norm(3×3 convolution))."""
 
-    def __init__(self, colours: int, channels: int, norm: Norm) -> None:
+    def __init__(self, colours: int, channels: int, norm: NormKind) -> None:
         super().__init__()
         self.conv = nn.Conv2d(colours, channels, 3, padding=1, bias=False)
         self.norm = make_norm(norm, channels)
@@ -35,7 +35,7 @@ class BasicBlock(nn.Module):
     Where positions are halved and channels doubled, the shortcut takes every second position and fills up with zeros.
     """
 
-    def __init__(self, below: int, above: int, norm: Norm) -> None:
+    def __init__(self, below: int, above: int, norm: NormKind) -> None:
         super().__init__()
         self.stride = 1 if below == above else 2
         self.more = above - below
@@ -62,7 +62,7 @@ class PooledReadout(nn.Module):
         return z_NC
 
 
-def make_norm(norm: Norm, channels: int) -> nn.Module:
+def make_norm(norm: NormKind, channels: int) -> nn.Module:
     return nn.BatchNorm2d(channels) if norm == "batch" else nn.GroupNorm(min(GROUPS, channels), channels)
 
 
@@ -79,7 +79,7 @@ class ResNet:
 
     n: Annotated[int, Ge(1)] = 1
     d: Annotated[int, Ge(1)] = 16
-    norm: Norm = "batch"
+    norm: NormKind = "batch"
 
     variant: ClassVar[None] = None
     init_scale: ClassVar[None] = None

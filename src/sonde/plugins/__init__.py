@@ -76,13 +76,13 @@ def find(part: str, reference: str) -> Plugin:
     where, colon, name = reference.rpartition(":")
     if colon and name.isidentifier():
         at = Path(where).expanduser()
-        source = sources.of_file(at, name) if where.endswith(".py") else sources.of_module(where, name)
+        source = sources.of_file(at, name) if where.endswith(".py") else sources.source_in_module(where, name)
         return _load(part, sources.thing_of(source), source)
     if reference.endswith(".py"):
         raise SondeError(f"{part} {reference!r}: say what in the file is meant, as {reference}:Name")
     for entry in _entry_points(part):
         if entry.name == reference:
-            source = sources.of_module(entry.module, entry.attr)
+            source = sources.source_in_module(entry.module, entry.attr)
             return _load(part, sources.thing_of(source), source, entry.name)
     raise SondeError(
         f"unknown {part} {reference!r}: {nearest(reference, names(part))}; one of your own is named as file.py:Name"

@@ -121,7 +121,7 @@ def of_data(file: str) -> Source:
     return source
 
 
-def of_module(module: str, name: str) -> Source:
+def source_in_module(module: str, name: str) -> Source:
     """Import a module and return the source of `name` in it."""
     imported = _imported(module)
     return _of_imported(imported, name, _under(imported, name))

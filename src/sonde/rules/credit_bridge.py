@@ -21,7 +21,7 @@ from sonde.rules.states import Learner, Matrices, StoredState, normal_like, seed
 _ROWS = 1024  # in one pass of V̄, so that activations stay in the cache
 
 
-class Value(StoredState):
+class ValueState(StoredState):
     """V with its optimiser and moving average, the noise of its targets, and DFA's matrices for the warm-up."""
 
     parts: ClassVar = {
@@ -43,7 +43,7 @@ class Value(StoredState):
     def warming_up(self) -> bool:
         return self.steps < self.warmup
 
-    def catch_up(self, trained: "Value") -> None:
+    def catch_up(self, trained: "ValueState") -> None:
         self.steps = trained.steps
 
 
@@ -79,14 +79,14 @@ class CreditBridge(LocalRule):
     label: ClassVar[str] = "Credit Bridge"
     needs: ClassVar[str] = "the output error, the loss and the top gradient; a network that predicts the loss"
 
-    def init(self, facts: Facts, rng: torch.Generator) -> Value:
+    def init(self, facts: Facts, rng: torch.Generator) -> ValueState:
         net = build_bridge([_width(facts)], 1 + math.prod(facts.output_shape), [HIDDEN_WIDTH] * 3, 1, facts, rng)
         noise = seeded(rng)
         feedback = direct_feedback(facts, rng)
         average = copy.deepcopy(net).requires_grad_(False)
-        return Value(Learner(net), average, noise, feedback, math.ceil(self.warmup * facts.steps))
+        return ValueState(Learner(net), average, noise, feedback, math.ceil(self.warmup * facts.steps))
 
-    def credits(self, state: Value, signal: Signal) -> list[Tensor]:
+    def credits(self, state: ValueState, signal: Signal) -> list[Tensor]:
         if state.warming_up and self.warmup_by == "nothing":
             return [torch.zeros_like(h) for h in signal.states]
         if state.warming_up:
@@ -96,7 +96,7 @@ class CreditBridge(LocalRule):
             credits = rows.credit(rows.through(state.learner.net).sum())
         return [*credits[:-1], signal.top_gradient] if self.perturb else credits
 
-    def update(self, state: Value, signal: Signal) -> dict[str, Tensor]:
+    def update(self, state: ValueState, signal: Signal) -> dict[str, Tensor]:
         rows = self._rows(signal)
         (h_lNd,), t_lN1, s_lNC = rows.leaves, rows.t_lN1, rows.s_lNS
         g_Nd = signal.reader.credit(signal.top_gradient)
@@ -132,7 +132,7 @@ class CreditBridge(LocalRule):
         return BridgeRows(signal.states, depth, signal.error_NC, signal.reader, self.input_norm)
 
     @torch.no_grad()
-    def _perturbed(self, state: Value, signal: Signal, losses_N: Tensor) -> tuple[Tensor, Tensor]:
+    def _perturbed(self, state: ValueState, signal: Signal, losses_N: Tensor) -> tuple[Tensor, Tensor]:
         """Move every state below the top at random; return what V reads there and the change of the loss."""
         rows, changes = [], []
         for layer, noise in enumerate(normal_like(signal.states[:-1], state.noise)):
@@ -145,7 +145,7 @@ class CreditBridge(LocalRule):
         return torch.stack(rows), torch.stack(changes)[..., None]
 
     @torch.no_grad()
-    def _ahead(self, state: Value, h_lNd: Tensor, t_lN1: Tensor, s_lNC: Tensor) -> Tensor:
+    def _ahead(self, state: ValueState, h_lNd: Tensor, t_lN1: Tensor, s_lNC: Tensor) -> Tensor:
         """Soft-min over noisy copies of the averaged value one block ahead."""
         next_lNd = normalised(h_lNd[1:].detach(), self.input_norm)
         noise = torch.randn(self.copies, *next_lNd.shape, generator=state.noise, dtype=torch.float32)

@@ -16,7 +16,7 @@ from sonde.core.validated import checked
 from sonde.rules.rule import CreditScale, Facts, LocalRule, Rule, Signal
 from sonde.rules.states import Learner, Matrices, StoredState, normal_like, seeded
 
-LARGE = 2**30  # bytes of feedback matrices above which a warning is given
+LARGE_FEEDBACK = 2**30  # bytes of feedback matrices above which a warning is given
 
 
 def direct_feedback(facts: Facts, rng: torch.Generator, *, per_channel: bool = False) -> Matrices:
@@ -24,7 +24,7 @@ def direct_feedback(facts: Facts, rng: torch.Generator, *, per_channel: bool = F
     scale = facts.outputs**-0.5
     widths = [_width(shape, per_channel) for shape in facts.shapes]
     size = sum(widths) * facts.outputs * torch.finfo(facts.dtype).bits // 8
-    if size >= LARGE:
+    if size >= LARGE_FEEDBACK:
         warnings.warn(
             f"the feedback matrices of dfa take {size / 2**30:.1f} GiB; of maps, per_channel=True takes less",
             stacklevel=2,
@@ -62,7 +62,7 @@ def send(e: Tensor, matrices: Sequence[Tensor], states: Sequence[Tensor]) -> lis
     return credits
 
 
-def gather(
+def feedback_gradients(
     e: Tensor, matrices: Sequence[Tensor], vectors: Sequence[Tensor], *, over_tokens: bool = False
 ) -> list[Tensor]:
     """Compute mean_i v_l ⊗ e in the shape of B_l, the gradient of mean_i ⟨e B_lᵀ, v_l⟩; v_l has the shape of a state.
@@ -178,7 +178,7 @@ class DirectKolenPollack(LocalRule):
         return send(signal.error, state.matrices, signal.states)
 
     def update(self, state: Matrices, signal: Signal) -> dict[str, Tensor]:
-        steps = gather(signal.error, state.matrices, signal.states)
+        steps = feedback_gradients(signal.error, state.matrices, signal.states)
         torch._foreach_mul_(state.matrices, 1 - self.decay)
         torch._foreach_add_(state.matrices, steps, alpha=-self.lr)
         return {}
@@ -227,6 +227,6 @@ class ForwardDirectFeedback(LocalRule):
 
     def update(self, state: Estimates, signal: Signal) -> dict[str, Tensor]:
         directions = normal_like(signal.states, state.rng)
-        seen = gather(signal.jvp(directions), state.matrices, directions, over_tokens=True)
+        seen = feedback_gradients(signal.jvp(directions), state.matrices, directions, over_tokens=True)
         state.learner.follow(torch._foreach_sub(state.matrices, seen))
         return {}

@@ -12,7 +12,7 @@ from torch import Tensor
 from sonde.core.errors import SondeError
 from sonde.core.validated import checked
 from sonde.rules.rule import CreditScale, Facts, LocalRule, Matrix, Route, Signal
-from sonde.rules.states import BackwardMatrices, Matrices, cast, drawn
+from sonde.rules.states import BackwardMatrices, Matrices, cast_like, drawn
 
 
 @final
@@ -65,7 +65,7 @@ class FeedbackAlignment(LocalRule):
         )
 
     def feedback(self, state: Matrices | BackwardMatrices, units: Sequence[Matrix]) -> Matrix:
-        return cast(state.matrices, units) if isinstance(state, BackwardMatrices) else {}
+        return cast_like(state.matrices, units) if isinstance(state, BackwardMatrices) else {}
 
     def credits(self, state: Matrices | BackwardMatrices, signal: Signal) -> list[Tensor]:
         if isinstance(state, BackwardMatrices):

@@ -11,7 +11,7 @@ from sonde.core.errors import SondeError
 from sonde.core.validated import checked
 from sonde.rules.fa import FeedbackAlignment
 from sonde.rules.rule import CreditScale, Facts, Matrix, Route, Rule, Signal
-from sonde.rules.states import BackwardMatrices, cast, drawn, weights_of
+from sonde.rules.states import BackwardMatrices, cast_like, drawn, weights_of
 
 
 class Followers(BackwardMatrices):
@@ -71,7 +71,7 @@ class KolenPollack(Rule):
         return Followers({name: nn.Parameter(v, requires_grad=False) for name, v in drawn(facts, rng).items()})
 
     def feedback(self, state: BackwardMatrices, units: Sequence[Matrix]) -> Matrix:
-        return cast(state.matrices, units)
+        return cast_like(state.matrices, units)
 
     def update(self, state: Followers, signal: Signal) -> dict[str, Tensor]:
         if not state.moved:

@@ -10,7 +10,7 @@ from torch import Tensor
 from sonde.core.validated import checked
 from sonde.rules.fa import FeedbackAlignment
 from sonde.rules.rule import CreditScale, Facts, Matrix, Route, Rule, Signal
-from sonde.rules.states import StoredState, cast, drawn, seeded, weights_of
+from sonde.rules.states import StoredState, cast_like, drawn, seeded, weights_of
 
 
 class Mirrors(StoredState):
@@ -50,7 +50,7 @@ class WeightMirror(Rule):
         return Mirrors(drawn(facts, rng), seeded(rng))
 
     def feedback(self, state: Mirrors, units: Sequence[Matrix]) -> Matrix:
-        return cast(state.matrices, units)
+        return cast_like(state.matrices, units)
 
     def update(self, state: Mirrors, signal: Signal) -> dict[str, Tensor]:
         if state.steps % self.every == 0:

@@ -11,7 +11,7 @@ from torch import Tensor
 from sonde.core.validated import checked
 from sonde.rules.fa import FeedbackAlignment
 from sonde.rules.rule import CreditScale, Facts, Matrix, Route, Rule
-from sonde.rules.states import BackwardMatrices, StoredState, cast, drawn, seeded, sizes, weights_of
+from sonde.rules.states import BackwardMatrices, StoredState, cast_like, drawn, seeded, sizes, weights_of
 
 
 @final
@@ -37,7 +37,7 @@ class UniformSigns(Rule):
         return BackwardMatrices(sizes(facts))
 
     def feedback(self, state: BackwardMatrices, units: Sequence[Matrix]) -> Matrix:
-        scale = cast(state.matrices, units)
+        scale = cast_like(state.matrices, units)
         return {name: w.sign().mul_(scale[name]) for name, w in weights_of(units).items()}
 
 
@@ -64,7 +64,7 @@ class FixedMagnitudes(Rule):
         return BackwardMatrices({name: m.abs_() for name, m in drawn(facts, rng).items()})
 
     def feedback(self, state: BackwardMatrices, units: Sequence[Matrix]) -> Matrix:
-        magnitudes = cast(state.matrices, units)
+        magnitudes = cast_like(state.matrices, units)
         return {name: w.sign().mul_(magnitudes[name]) for name, w in weights_of(units).items()}
 
 
@@ -103,7 +103,7 @@ class BatchMagnitudes(Rule):
         return DrawnMagnitudes(BackwardMatrices(sizes(facts)), seeded(rng))
 
     def feedback(self, state: DrawnMagnitudes, units: Sequence[Matrix]) -> Matrix:
-        weights, scale = weights_of(units), cast(state.scale.matrices, units)
+        weights, scale = weights_of(units), cast_like(state.scale.matrices, units)
         draw = Magnitudes(max((w.numel() for w in weights.values()), default=0), state.rng)
         to_size = math.sqrt(3) / LARGEST_MAGNITUDE
         return {name: w.sign().mul_(draw(w)).mul_(scale[name] * to_size) for name, w in weights.items()}

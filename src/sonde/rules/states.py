@@ -186,6 +186,6 @@ def _rms(w: Tensor) -> Tensor:
     return w.square().mean().sqrt()
 
 
-def cast(matrices: Matrix, units: Sequence[Matrix]) -> dict[str, Tensor]:
+def cast_like(matrices: Matrix, units: Sequence[Matrix]) -> dict[str, Tensor]:
     """The matrices in the precision and on the device of the weights."""
     return {name: matrices[name].to(w) for name, w in weights_of(units).items()}

@@ -17,27 +17,27 @@ from sonde.analysis.recompute.numbers import norm
 from sonde.analysis.recompute.sample import Sample, first_token, squared_error
 from sonde.network import Network
 
-State = Mapping[str, Any]
-Options = Mapping[str, Any]  # of the rule's configuration
-CreditDefinition = Callable[[Sample, State, Options, int], list[Tensor]]
+_State = Mapping[str, Any]
+_Options = Mapping[str, Any]  # of the rule's configuration
+CreditDefinition = Callable[[Sample, _State, _Options, int], list[Tensor]]
 """a_0 … a_L of one sample; the number is that of the optimiser steps of the whole run."""
-Drawn = tuple[dict[str, Any], State]
+_NullState = tuple[dict[str, Any], _State]
 """The options that differ from the rule's own, for the equation that computes the null; and the new state."""
-Redraw = Callable[[State, torch.Generator, Mapping[str, Tensor]], Drawn]
+Redraw = Callable[[_State, torch.Generator, Mapping[str, Tensor]], _NullState]
 """From the state at the end, a generator, and the blocks' matrices at initialisation, in their order."""
 
 
-def exact_gradient(sample: Sample, state: State, options: Options, steps: int) -> list[Tensor]:
+def exact_gradient(sample: Sample, state: _State, options: _Options, steps: int) -> list[Tensor]:
     """BP: a_l = g_l."""
     return sample.gradients
 
 
-def gradient_at_the_embedding(sample: Sample, state: State, options: Options, steps: int) -> list[Tensor]:
+def gradient_at_the_embedding(sample: Sample, state: _State, options: _Options, steps: int) -> list[Tensor]:
     """Frozen blocks: a_0 = g_0, and nothing above."""
     return [sample.gradients[0], *(torch.zeros_like(h) for h in sample.states[1:])]
 
 
-def carried_down(sample: Sample, state: State, options: Options, steps: int) -> list[Tensor]:
+def carried_down(sample: Sample, state: _State, options: _Options, steps: int) -> list[Tensor]:
     """FA: a_L = g_L, a_l = a_{l+1} B_lᵀ; of tokens, each by itself.  By layers: V in the place of every W."""
     if options.get("level", "block") == "layer":
         return through_layers(sample, state, options, steps)
@@ -47,7 +47,7 @@ def carried_down(sample: Sample, state: State, options: Options, steps: int) -> 
     return credits
 
 
-def sent_error(sample: Sample, state: State, options: Options, steps: int) -> list[Tensor]:
+def sent_error(sample: Sample, state: _State, options: _Options, steps: int) -> list[Tensor]:
     """DFA, DKP: a_l = e B_lᵀ; each of T tokens gets it divided by √T; a map's numbers, or its channels, have a row."""
     return sent(sample.error, state["matrices"], sample)
 
@@ -65,7 +65,7 @@ def sent(e_1C: Tensor, matrices: Iterable[Tensor], sample: Sample) -> list[Tenso
     return credits
 
 
-def sent_target(sample: Sample, state: State, options: Options, steps: int) -> list[Tensor]:
+def sent_target(sample: Sample, state: _State, options: _Options, steps: int) -> list[Tensor]:
     """DRTP: a_l = −y B_lᵀ."""
     return sent(-target(sample), state["matrices"], sample)
 
@@ -79,27 +79,27 @@ def target(sample: Sample) -> Tensor:
     return y_1C
 
 
-def sent_through_learned(sample: Sample, state: State, options: Options, steps: int) -> list[Tensor]:
+def sent_through_learned(sample: Sample, state: _State, options: _Options, steps: int) -> list[Tensor]:
     """FDFA: a_l = e B_lᵀ."""
     return sent(sample.error, [state["net"][str(l)] for l in range(len(sample.states))], sample)
 
 
-def through_layers(sample: Sample, state: State, options: Options, steps: int) -> list[Tensor]:
+def through_layers(sample: Sample, state: _State, options: _Options, steps: int) -> list[Tensor]:
     """A rule of layers: V in the place of every W."""
     return back_through(sample, FEEDBACK[options["name"]](sample.net, state))
 
 
-def stored_matrices(net: Network, state: State) -> dict[str, Tensor]:
+def stored_matrices(net: Network, state: _State) -> dict[str, Tensor]:
     """FA by layers, KP, mirror: V is what the rule owns."""
     return dict(state["matrices"])
 
 
-def signs_of_weights(net: Network, state: State) -> dict[str, Tensor]:
+def signs_of_weights(net: Network, state: _State) -> dict[str, Tensor]:
     """uSF, frSF: V = M ∘ sign(W), M a number or a matrix."""
     return {name: m * net.get_parameter(name).sign() for name, m in state["matrices"].items()}
 
 
-def signs_with_new_magnitudes(net: Network, state: State) -> dict[str, Tensor]:
+def signs_with_new_magnitudes(net: Network, state: _State) -> dict[str, Tensor]:
     """brSF: V = |M| ∘ sign(W), |M| uniform between 0 and √3·s: of 64 random bits, four numbers of 16."""
     rng, found = torch.Generator(), {}
     rng.set_state(state["rng"])
@@ -145,7 +145,7 @@ def moved_by(part: Any, v: Tensor, x: Tensor) -> Tensor:
     return x @ v.T
 
 
-def along_random_directions(sample: Sample, state: State, options: Options, steps: int) -> list[Tensor]:
+def along_random_directions(sample: Sample, state: _State, options: _Options, steps: int) -> list[Tensor]:
     """Forward gradient: a_l = mean over directions of (Σ_k ⟨g_k, v_k⟩) v_l; v normal, drawn for the whole batch."""
     rng, samples = torch.Generator(), len(sample.batch)
     rng.set_state(state["rng"])
@@ -157,7 +157,7 @@ def along_random_directions(sample: Sample, state: State, options: Options, step
     return credits
 
 
-def slope_of_local_losses(sample: Sample, state: State, options: Options, steps: int) -> list[Tensor]:
+def slope_of_local_losses(sample: Sample, state: _State, options: _Options, steps: int) -> list[Tensor]:
     """predsim: N times the gradient of (1 − β)·mean loss of C_l h + β·mean of (S(P_l h) − S(y))² over all pairs."""
     net, beta, batch = state["net"], options["beta"], sample.batch
     labels = [centred(target(one)) for one in batch]
@@ -182,7 +182,7 @@ def centred(row_1D: Tensor) -> Tensor:
     return row_1D / (torch.sqrt((row_1D**2).sum()) + 1e-8)
 
 
-def carried_by_inverses(sample: Sample, state: State, options: Options, steps: int) -> list[Tensor]:
+def carried_by_inverses(sample: Sample, state: _State, options: _Options, steps: int) -> list[Tensor]:
     """DDTP: a_l = Q_l (step·g_L); a_L = step·g_L."""
     top = options["step"] * sample.gradients[-1]
     credits = []
@@ -191,8 +191,8 @@ def carried_by_inverses(sample: Sample, state: State, options: Options, steps: i
     return [*credits, top]
 
 
-def through_predicted_end(sample: Sample, state: State, options: Options, steps: int) -> list[Tensor]:
-    """State Bridge: a_l = ∇_{h_l} ℓ(readout(G(h_l, l/L, s)), y); a_L = g_L."""
+def through_predicted_end(sample: Sample, state: _State, options: _Options, steps: int) -> list[Tensor]:
+    """_State Bridge: a_l = ∇_{h_l} ℓ(readout(G(h_l, l/L, s)), y); a_L = g_L."""
     top = sample.gradients[-1]
     s_1S = sample.error
     if options["side"] == "top_gradient":
@@ -208,7 +208,7 @@ def through_predicted_end(sample: Sample, state: State, options: Options, steps:
     return [*credits, top]
 
 
-def slope_of_value(sample: Sample, state: State, options: Options, steps: int) -> list[Tensor]:
+def slope_of_value(sample: Sample, state: _State, options: _Options, steps: int) -> list[Tensor]:
     """Credit Bridge: a_l = ∇_h V(h_l, l/L, e); as long as it warms up, DFA's, or none.  Perturbed, a_L = g_L."""
     if state["steps"] < math.ceil(options["warmup"] * steps):
         if options.get("warmup_by", "dfa") == "nothing":
@@ -227,7 +227,7 @@ def slope_of_value(sample: Sample, state: State, options: Options, steps: int) -
 
 
 def bridge(
-    weights: Mapping[str, Tensor], h_1d: Tensor, t: float, s_1S: Tensor, options: Options, layer: int = 0
+    weights: Mapping[str, Tensor], h_1d: Tensor, t: float, s_1S: Tensor, options: _Options, layer: int = 0
 ) -> Tensor:
     """A bridge's network: linear maps with GELU between them, on the state (normalised or not), t = l/L and s.
 
@@ -257,14 +257,14 @@ def on_first_token(a_1d: Tensor, h: Tensor) -> Tensor:
     return a
 
 
-def between_states(state: State, rng: torch.Generator, initial: Mapping[str, Tensor]) -> Drawn:
+def between_states(state: _State, rng: torch.Generator, initial: Mapping[str, Tensor]) -> _NullState:
     """FA: B_l ~ N(0, 1/d), d the width above; by layers, V with the size of W's initial entries."""
     if isinstance(state["matrices"], Mapping):
         return between_layers(state, rng, initial)
     return {}, {"matrices": [torch.randn(b.shape, generator=rng) / b.shape[1] ** 0.5 for b in state["matrices"]]}
 
 
-def between_layers(state: State, rng: torch.Generator, initial: Mapping[str, Tensor]) -> Drawn:
+def between_layers(state: _State, rng: torch.Generator, initial: Mapping[str, Tensor]) -> _NullState:
     """A rule of layers: matrices that know nothing of W, as FA draws them."""
     matrices = {}
     for name, w in initial.items():
@@ -273,12 +273,12 @@ def between_layers(state: State, rng: torch.Generator, initial: Mapping[str, Ten
     return {"name": "fa", "level": "layer"}, {"matrices": matrices}
 
 
-def from_the_output(state: State, rng: torch.Generator, initial: Mapping[str, Tensor]) -> Drawn:
+def from_the_output(state: _State, rng: torch.Generator, initial: Mapping[str, Tensor]) -> _NullState:
     """DFA and DRTP: B_l ~ N(0, 1/C)."""
     return {}, {"matrices": _feedback([b.shape for b in state["matrices"]], rng)}
 
 
-def blind_from_the_output(state: State, rng: torch.Generator, initial: Mapping[str, Tensor]) -> Drawn:
+def blind_from_the_output(state: _State, rng: torch.Generator, initial: Mapping[str, Tensor]) -> _NullState:
     """Rules that learn DFA's matrices: DFA, whose matrices stay."""
     matrices = state["matrices"] if "matrices" in state else state["net"].values()
     return {"name": "dfa"}, {"matrices": _feedback([b.shape for b in matrices], rng)}
@@ -288,19 +288,19 @@ def _feedback(shapes: list[torch.Size], rng: torch.Generator) -> list[Tensor]:
     return [torch.randn(shape, generator=rng) * shape[1] ** -0.5 for shape in shapes]
 
 
-def new_inverses(state: State, rng: torch.Generator, initial: Mapping[str, Tensor]) -> Drawn:
+def new_inverses(state: _State, rng: torch.Generator, initial: Mapping[str, Tensor]) -> _NullState:
     """DDTP: Q_l ~ N(0, 1/D), D numbers of the last state."""
     shapes = [learner["net"]["weight"].shape for learner in state["learners"]]
     drawn = [torch.empty(shape).normal_(std=shape[1] ** -0.5, generator=rng) for shape in shapes]
     return {}, {"learners": [{"net": {"weight": q}} for q in drawn]}
 
 
-def new_network(state: State, rng: torch.Generator, initial: Mapping[str, Tensor]) -> Drawn:
-    """State Bridge, predsim: another network; heads before maps."""
+def new_network(state: _State, rng: torch.Generator, initial: Mapping[str, Tensor]) -> _NullState:
+    """_State Bridge, predsim: another network; heads before maps."""
     return {}, {"net": _default_weights(state["net"], rng)}
 
 
-def new_value_network(state: State, rng: torch.Generator, initial: Mapping[str, Tensor]) -> Drawn:
+def new_value_network(state: _State, rng: torch.Generator, initial: Mapping[str, Tensor]) -> _NullState:
     """Credit Bridge at the same step: another network, a seed for its noise, other matrices for the warm-up."""
     net = _default_weights(state["value"]["net"], rng)
     torch.randint(2**62, (1,), generator=rng)
@@ -345,7 +345,7 @@ CREDITS: dict[str, CreditDefinition] = {
     "credit_bridge": slope_of_value,
     "frozen": gradient_at_the_embedding,
 }
-FEEDBACK: dict[str, Callable[[Network, State], dict[str, Tensor]]] = {
+FEEDBACK: dict[str, Callable[[Network, _State], dict[str, Tensor]]] = {
     "fa": stored_matrices,
     "usf": signs_of_weights,
     "frsf": signs_of_weights,
