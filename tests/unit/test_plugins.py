@@ -148,7 +148,7 @@ def needs_width(shape: Any, width: int) -> nn.Module:
         ("rule", Unfrozen, "Unfrozen may change after its run has a name: write @dataclass"),
         ("rule", Bare, r"rule Bare does not say route, .* write class Bare\(sonde\.rules\.Rule\)"),
         ("rule", needs_width, "rule needs_width is a function: it must be a class with `credits`"),
-        ("model", Built, "Built has a constructor of its own"),
+        ("model", Built, "Built has its own constructor"),
         ("model", Named, "no option may be called 'name'"),
         ("model", needs_width, "needs_width: give width a default, it becomes an option"),
         ("model", Bare, "model Bare has no method 'build'"),
@@ -176,7 +176,7 @@ def test_ours_may_be_handed_over_by_name() -> None:
 
 
 def test_a_module_is_not_a_model_but_a_function_that_makes_it_is() -> None:
-    with pytest.raises(SondeError, match="hand over a function that makes the Sequential"):
+    with pytest.raises(SondeError, match="pass a function that makes the Sequential"):
         tiny_config(model=nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)))
 
 

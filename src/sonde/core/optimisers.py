@@ -55,8 +55,8 @@ class PluginOptimiser(ABC):
     @property
     def keywords(self) -> dict[str, Any]:
         """The keyword arguments of its class, without the rate."""
-        ours = PluginOptimiser.__dataclass_fields__
-        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in ours}
+        common = PluginOptimiser.__dataclass_fields__
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in common}
 
 
 def plugin_optimiser(name: str, kind: type[Any]) -> type[PluginOptimiser]:

@@ -142,11 +142,11 @@ def as_part(part: str, value: Any) -> Any:
         return BUILT_IN[part][value]() if value in BUILT_IN[part] else find(part, value).kind()
     if inspect.isfunction(value) or isinstance(value, type):
         if dataclasses.is_dataclass(value) and isinstance(value, type):
-            raise SondeError(f"{part}: hand over {value.__name__}(…), not the class")
+            raise SondeError(f"{part}: pass {value.__name__}(…), not the class")
         return plugin_of(part, value).kind()
     if isinstance(value, nn.Module):
         raise SondeError(
-            f"{part}: hand over a function that makes the {type(value).__name__}, so that the seed decides its weights"
+            f"{part}: pass a function that makes the {type(value).__name__}, so that the seed determines its weights"
         )
     plugin_of(part, type(value))
     try:
@@ -189,9 +189,9 @@ def _load_object(part: str, thing: Any, name: str = "") -> Plugin:
     is_local = getattr(thing, "__closure__", None) or "<locals>" in thing.__qualname__
     if first is not thing and is_local and not sources.stands_in_its_module(thing):
         raise SondeError(
-            f"{part} {thing.__qualname__}: another one that the same function made was handed over before, and runs "
-            "could not tell them apart: make it once, and make what differs a keyword parameter of the function or a "
-            "field of the class; it becomes an option of the run, and part of its id"
+            f"{part} {thing.__qualname__}: the same function made another one before, and runs could not tell them "
+            "apart: make it once, and make what differs a keyword parameter of the function or a field of the class; "
+            "it becomes an option of the run, and part of its id"
         )
     return _load(part, thing, source, name)
 
@@ -250,7 +250,7 @@ def _frozen(kind: type[Any]) -> type[Any]:
         return kind
     if "__init__" in vars(kind):
         raise SondeError(
-            f"{kind.__name__} has a constructor of its own: write @dataclass(frozen=True, kw_only=True) above it, and "
+            f"{kind.__name__} has its own constructor: write @dataclass(frozen=True, kw_only=True) above it, and "
             "its options as fields"
         )
     return dataclasses.dataclass(frozen=True, kw_only=True)(kind)
@@ -280,9 +280,9 @@ def _check_part(part: str) -> None:
 
 def _check_name(part: str, name: str) -> None:
     if not re.fullmatch(r"[A-Za-z]\w*", name, flags=re.ASCII):
-        raise SondeError(f"{part} {name!r}: a name is letters, digits and '_', for it is part of the run's")
+        raise SondeError(f"{part} {name!r}: a name has letters, digits and '_', because it is part of the run's id")
     if name in BUILT_IN[part]:
-        raise SondeError(f"{part} {name!r}: Sonde has one of that name; call yours otherwise")
+        raise SondeError(f"{part} {name!r}: Sonde has a {part} of that name; choose another")
 
 
 def _entry_points(part: str) -> Iterable[EntryPoint]:

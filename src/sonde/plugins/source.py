@@ -50,7 +50,7 @@ class Source:
 
     def __post_init__(self) -> None:
         if set("@:") & set(self.where):
-            raise SondeError(f"{self.where}: rename the file, without '@' and ':', which a source has a use for")
+            raise SondeError(f"{self.where}: rename the file, without '@' and ':', which a source uses")
 
     @classmethod
     def parse(cls, text: str) -> "Source":
@@ -323,7 +323,7 @@ def _of_imported(module: ModuleType, name: str, thing: Any) -> Source:
     except OSError as error:
         raise SondeError(f"{file}: {error.strerror or error}") from None
     if edited(thing, module, content):
-        raise SondeError(f"{file} was edited after {name} was imported: import it anew, or start Python again")
+        raise SondeError(f"{file} was edited after {name} was imported: import it again, or restart Python")
     source = _module_source(module.__name__, name, file, content)
     if source.is_file:  # a script, or a module on the path
         _modules.setdefault(source.content, module)

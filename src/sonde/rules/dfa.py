@@ -1,4 +1,4 @@
-"""Direct feedback: every state gets the output error, or the target, through a matrix of its own.
+"""Direct feedback: every state gets the output error, or the target, through its own matrix.
 
 N samples, T tokens, C outputs, d width.
 """

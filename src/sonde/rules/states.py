@@ -16,8 +16,8 @@ Matrix = Mapping[str, Tensor]  # weight matrices by the names of their parameter
 class StoredState:
     """A rule's state made of parts.  `parts` maps each attribute to the key it is stored under.
 
-    A part is a number, a tensor, a generator, a module, another state, or a list or dict of these.  A part with an
-    empty key is stored without a level of its own: its entries stand beside the other keys.
+    A part is a number, a tensor, a generator, a module, another state, or a list or dict of these.  The entries
+    of a part with an empty key are stored beside the other keys, without a level between.
     """
 
     parts: ClassVar[Mapping[str, str]] = {}

@@ -23,7 +23,7 @@ from sonde.store.place import Place, place
 from sonde.tasks.task import Data, Samples
 
 _SPLIT, _WHOLE = ("x_train", "y_train", "x_test", "y_test"), ("x", "y")
-_NEEDED = f"{', '.join(_SPLIT)}, or x and y, of which --set task.test=0.2 keeps a fifth for testing"
+_NEEDED = f"{', '.join(_SPLIT)}, or x and y; --set task.test=0.2 keeps a fifth for testing"
 
 
 class Arrays(NamedTuple):
@@ -130,9 +130,9 @@ def npz(name: str, file: str, stamp: str) -> type[Npz]:
 def from_function(name: str, make: Callable[..., Any]) -> type[FromFunction]:
     """The configuration class of a function that returns arrays; its keyword parameters become options."""
     options = function_options(make, name, ("seed",))
-    ours = {field.name for field in dataclasses.fields(ArraysTask)}
+    common = {field.name for field in dataclasses.fields(ArraysTask)}
     for option, *_ in options:
-        if option in ours:
+        if option in common:
             raise SondeError(f"{name}: {option} is an option of every task of arrays: rename the parameter")
     return config_class(name, options, FromFunction, make, make=staticmethod(make), title=name)
 

@@ -84,7 +84,7 @@ class Cifar10Data:
         return -(-self.train_samples // batch_size)
 
     def batches(self, batch_size: int, rng: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
-        """One pass in a new order, cropped and mirrored anew; the last batch may be smaller."""
+        """One pass in a new order, with new crops and mirror images; the last batch may be smaller."""
         samples = self.train_samples
         chosen_N = self._chosen_N[torch.randperm(samples, generator=rng)]
         label_N = self._label_N[chosen_N.to(self._device)]

@@ -78,7 +78,7 @@ class IdentityData:
 class Teacher(Task):
     """Classify as a random network does: X ~ N(0, 1), Y = argmax of a random residual network, cross entropy.
 
-    The teacher is a `student_net` with weights of its own and no biases:  h_0 = W_e x,
+    The teacher is a `student_net` with its own weights and no biases:  h_0 = W_e x,
     h_{l+1} = h_l + W_2 φ_α(W_1 h_l),  φ_α(z) = (1−α)z + α·tanh(z),  Y = argmax W_h h_L.
     Inputs and teacher are drawn from the run's seed.  With α = 0 the teacher is linear.
     """

@@ -113,7 +113,7 @@ def signs_with_new_magnitudes(net: Network, state: _State) -> dict[str, Tensor]:
 
 
 def back_through(sample: Sample, feedback: Mapping[str, Tensor]) -> list[Tensor]:
-    """a_L = g_L, carried down through the blocks, V standing for W: y = W x goes up, its slope is V."""
+    """a_L = g_L, propagated back through the blocks with V in place of W: y = W x forward, slope V backward."""
     credits = [sample.gradients[-1]]
     for layer in reversed(range(len(sample.net.blocks))):
         block, h = sample.net.blocks[layer], sample.states[layer].clone().requires_grad_()

@@ -34,7 +34,7 @@ _CACHE_LAYOUT = 1  # of the files; raise it when they change
 class Images:
     """The data set as memory-mapped arrays; `train_NCHW` is padded.
 
-    `fingerprint` is the checksum of all pixels and labels, whatever form they were read from.
+    `fingerprint` is the checksum of all pixels and labels; it does not depend on the form they were read from.
     """
 
     train_NCHW: NDArray[np.uint8]
@@ -264,7 +264,7 @@ class _Arrays(pickle.Unpickler):
         super().__init__(io.BytesIO(content), encoding="bytes")
         self._name = name
 
-        # Made anew for each file, since a pickle can set attributes of a function it is given.
+        # Made for each file, because a pickle can set attributes of a function it is given.
         def dtype(description: Any, align: Any = False, copy: Any = False) -> Any:
             return np.dtype(description, align=bool(align), copy=bool(copy))  # old files hold 0 and 1
 
