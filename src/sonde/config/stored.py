@@ -114,6 +114,3 @@ def _how_to_name(part: str, source: str) -> str:
     return f"{shown}{digest}; its code runs only if you name it again: " + named.get(
         part, f"--{part} path/to/{shown}" if ".py" in where or ".npz" in where else f"--{part} {shown}"
     )
-
-
-__all__ = ["name_again", "read", "read_without", "refuse_other_versions"]

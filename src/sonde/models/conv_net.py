@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from sonde.core.errors import SondeError
 from sonde.core.validated import checked
-from sonde.models.model import Readout, default_init
+from sonde.models.model import Model, Readout, default_init
 from sonde.network import Network, Signature
 
 
@@ -37,7 +37,7 @@ class Hidden(nn.Module):
 
 @final
 @checked
-class ConvNet:
+class ConvNet(Model):
     """Convolutions with pooling, one hidden layer of width `d`, and a linear head.
 
     After LeCun et al. (1998).  The first convolution is the embedding; every other convolution and the hidden layer
@@ -48,8 +48,6 @@ class ConvNet:
     d: Annotated[int, Ge(1)] = 128
 
     label: ClassVar[str] = "ConvNet"
-    variant: ClassVar[None] = None
-    init_scale: ClassVar[None] = None
 
     @property
     def L(self) -> int:

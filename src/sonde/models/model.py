@@ -17,7 +17,10 @@ from sonde.network.chain import chain
 
 
 class Model(Protocol):
-    """A network's configuration: it has a label and builds the network from a generator."""
+    """A network's configuration: it has a label and builds the network from a generator.
+
+    By default a model has no variant and no factor on its initial weights, and fits every task.
+    """
 
     @property
     def label(self) -> str:
@@ -27,7 +30,7 @@ class Model(Protocol):
     @property
     def variant(self) -> str | None:
         """`raw` or `scaled` for the networks of the residual study, by the scale of their weights; None for others."""
-        ...
+        return None
 
     @property
     def d(self) -> int:
@@ -42,11 +45,11 @@ class Model(Protocol):
     @property
     def init_scale(self) -> float | None:
         """The factor on the usual initial weights, for models that have one."""
-        ...
+        return None
 
     def check(self, signature: Signature) -> None:
         """Raise an error before training if this network does not fit the task."""
-        ...
+        return
 
     def build(self, signature: Signature, rng: torch.Generator) -> Network:
         """Build the network for inputs and outputs of this signature; all weights are drawn from `rng`."""

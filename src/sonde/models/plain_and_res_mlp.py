@@ -5,7 +5,6 @@ embedding.
 """
 
 import math
-from abc import ABC
 from typing import Annotated, ClassVar, Literal, final
 
 import torch
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 
 from sonde.core.errors import SondeError
 from sonde.core.validated import checked
-from sonde.models.model import Embedding, Readout, default_init
+from sonde.models.model import Embedding, Model, Readout, default_init
 from sonde.network import Network, Signature
 
 
@@ -42,7 +41,7 @@ class LinearLayer(nn.Module):
 
 
 @checked
-class ReluMLP(ABC):
+class ReluMLP(Model):
     """Kaiming-normal weights (fan-in, ReLU) times `weight_scale`, biases zero.
 
     A weight scale of 1 is the raw variant, "1/sqrt(L)" the scaled one.  The plain and the residual network of a seed

@@ -1,7 +1,7 @@
 """The residual network of CIFAR-10.  N samples, C channels, H×W positions."""
 
 from itertools import pairwise
-from typing import Annotated, ClassVar, Literal, final
+from typing import Annotated, Literal, final
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from sonde.core.errors import SondeError
 from sonde.core.validated import checked
-from sonde.models.model import default_init
+from sonde.models.model import Model, default_init
 from sonde.network import Network, Signature
 
 NormKind = Literal["batch", "group"]
@@ -68,7 +68,7 @@ def make_norm(norm: NormKind, channels: int) -> nn.Module:
 
 @final
 @checked
-class ResNet:
+class ResNet(Model):
     """The ResNet-(6n+2) of He et al. (2016), arXiv:1512.03385: three stages of `n` basic blocks, each a unit.
 
     The first stage has `d` channels; each further one doubles them and halves the positions.  `n` = 1 is ResNet-8,
@@ -80,9 +80,6 @@ class ResNet:
     n: Annotated[int, Ge(1)] = 1
     d: Annotated[int, Ge(1)] = 16
     norm: NormKind = "batch"
-
-    variant: ClassVar[None] = None
-    init_scale: ClassVar[None] = None
 
     @property
     def L(self) -> int:

@@ -3,7 +3,7 @@
 The network of the audit study.  `res_mlp` is another network: one ReLU layer in each block and no LayerNorm.
 """
 
-from typing import Annotated, ClassVar, final
+from typing import Annotated, final
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -11,7 +11,7 @@ from annotated_types import Ge
 from torch import Tensor, nn
 
 from sonde.core.validated import checked
-from sonde.models.model import Embedding, Readout, default_init
+from sonde.models.model import Embedding, Model, Readout, default_init
 from sonde.network import Network, Signature
 
 
@@ -31,7 +31,7 @@ class PreNormBlock(nn.Module):
 
 @final
 @checked
-class ResidualMLP:
+class ResidualMLP(Model):
     """Embedding, pre-norm blocks, a terminal LayerNorm (`out_ln`) and a linear head.
 
     `w2.weight ~ N(0, w2_std²)` and `w2.bias = 0`; everything else has PyTorch's default weights.  Without
@@ -44,16 +44,10 @@ class ResidualMLP:
     residual: bool = True
     w2_std: Annotated[float, Ge(0)] = 0.01
 
-    variant: ClassVar[None] = None
-    init_scale: ClassVar[None] = None
-
     @property
     def label(self) -> str:
         name = "ResMLP" if self.residual else "MLP without residual"
         return name if self.out_ln else f"{name}, no terminal LN"
-
-    def check(self, signature: Signature) -> None:
-        """Any input, any number of outputs."""
 
     def build(self, signature: Signature, rng: torch.Generator) -> Network:
         with default_init(rng):

@@ -18,13 +18,18 @@ from torch import nn
 from torch.optim import Optimizer
 
 from sonde.core.errors import SondeError, nearest
-from sonde.core.optimisers import Optimiser, PluginOptimiser, plugin_optimiser
+from sonde.core.optimisers import Optimiser, plugin_optimiser
 from sonde.core.validated import BadOption, check
 from sonde.metrics.probes import PROBES
 from sonde.models import MODELS
 from sonde.models.model import model_from_function
 from sonde.plugins import source as sources
-from sonde.plugins.source import Carried, Source, carried, copies, import_file, receive
+from sonde.plugins.source import Carried as Carried
+from sonde.plugins.source import Source
+from sonde.plugins.source import carried as carried
+from sonde.plugins.source import copies as copies
+from sonde.plugins.source import import_file as import_file
+from sonde.plugins.source import receive as receive
 from sonde.rules import RULES
 from sonde.tasks import TASKS
 from sonde.tasks.arrays import from_function, npz
@@ -287,26 +292,3 @@ def _check_name(part: str, name: str) -> None:
 
 def _entry_points(part: str) -> Iterable[EntryPoint]:
     return entry_points(group=f"sonde.{part}s")
-
-
-__all__ = [
-    "BUILT_IN",
-    "Carried",
-    "Plugin",
-    "PluginOptimiser",
-    "as_part",
-    "available",
-    "by_source",
-    "carried",
-    "copies",
-    "find",
-    "guest",
-    "import_file",
-    "loaded",
-    "names",
-    "peek",
-    "plugin",
-    "plugin_of",
-    "receive",
-    "register",
-]

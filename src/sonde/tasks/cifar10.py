@@ -40,7 +40,6 @@ class Cifar10(Task):
 
     shape: ClassVar[tuple[int, ...]] = SHAPE
     outputs: ClassVar[int] = CLASSES
-    classifies: ClassVar[bool] = True
 
     @property
     def label(self) -> str:

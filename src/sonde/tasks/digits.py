@@ -58,7 +58,6 @@ class Digits(Task):
     label: ClassVar[str] = "digits"
     shape: ClassVar[tuple[int, ...]] = (1, 8, 8)
     outputs: ClassVar[int] = 10
-    classifies: ClassVar[bool] = True
 
     def load(self, seed: int, data_root: Place | None, device: torch.device, dtype: torch.dtype) -> Data:
         pixels, labels = read_digits()

@@ -92,7 +92,6 @@ class Teacher(Task):
     d: Annotated[int, Ge(1)] = 128
 
     label: ClassVar[str] = "teacher"
-    classifies: ClassVar[bool] = True
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -145,7 +144,6 @@ class Parity(Task):
 
     label: ClassVar[str] = "parity"
     outputs: ClassVar[int] = 2
-    classifies: ClassVar[bool] = True
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -194,7 +192,6 @@ class RandomHierarchy(Task):
     test_samples: Annotated[int, Ge(1)] = 2_000
 
     label: ClassVar[str] = "random hierarchy"
-    classifies: ClassVar[bool] = True
 
     @property
     def shape(self) -> tuple[int, ...]:

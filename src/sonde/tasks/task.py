@@ -32,7 +32,7 @@ class Data(Protocol):
 
 
 class Task(Protocol):
-    """A task's configuration.  By default there is nothing to prepare."""
+    """A task's configuration.  By default it classifies, and there is nothing to prepare."""
 
     @property
     def label(self) -> str:
@@ -52,7 +52,7 @@ class Task(Protocol):
     @property
     def classifies(self) -> bool:
         """Whether targets are labels 0 … C−1, trained with cross entropy; else the loss is the squared error."""
-        ...
+        return True
 
     def prepare(self, data_root: Place | None, on_progress: Callable[[int, int], None]) -> None:
         """Do what takes long or may fail, once, before any run starts; `on_progress` is told (done, total)."""
