@@ -74,8 +74,8 @@ def test_plugins_go_through_every_command_and_need_their_files_no_more(sonde: So
     about = json.loads((folder / "run.json").read_text())
     assert about["config"]["rule"]["source"].startswith("signs.py:Signs@")
     assert about["config"]["rule"]["strength"] == 2
-    assert set(about["plugins"]) == {"signs.py", "funnel.py", "moons.py", "sparsity.py"}
-    for file in about["plugins"]:
+    assert set(about["guests"]) == {"signs.py", "funnel.py", "moons.py", "sparsity.py"}
+    for file in about["guests"]:
         assert (folder / file).read_bytes() == (FILES / file).read_bytes()
     shutil.rmtree(here)
     assert "Signs" in sonde("show").stdout
@@ -83,8 +83,8 @@ def test_plugins_go_through_every_command_and_need_their_files_no_more(sonde: So
     assert "Signs − bp" in sonde("compare", "--factor", "rule").stdout
     page = tmp_path / "report.html"
     sonde("report")
-    for stranger in ('"sparsity"', '"widest_state"', '"sign_strength"', "--colour-Signs", "--colour-funnel"):
-        assert stranger in page.read_text(), stranger
+    for text in ('"sparsity"', '"widest_state"', '"sign_strength"', "--colour-Signs", "--colour-funnel"):
+        assert text in page.read_text(), text
 
 
 @pytest.mark.parametrize("study", COMMANDS)
@@ -105,11 +105,11 @@ def test_a_report_shows_plugins_beside_the_study_they_were_trained_for(sonde: So
     of_study = whole_tree(configs[0])
     id = write_run(tmp_path / "runs", parse(of_study | {"rule": SIGNS}))
     stored = package.load(tmp_path / "runs")
-    assert id in gather(stored, configs, "runs", plugins=True).evidence.runs["run"].to_list()
+    assert id in gather(stored, configs, "runs", guests=True).evidence.runs["run"].to_list()
     assert id in gather(stored, configs, "runs").left_out
     sonde("report", "--no-figures")
     other = write_run(tmp_path / "runs", parse(of_study | {"rule": {"name": SIGNS, "strength": 3}}))
-    gathered = gather(package.load(tmp_path / "runs"), configs, "runs", plugins=True)
+    gathered = gather(package.load(tmp_path / "runs"), configs, "runs", guests=True)
     for run in (id, other):
         assert gathered.left_out[run].startswith("there are 2 rules called Signs: choose one")
 

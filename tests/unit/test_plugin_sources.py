@@ -161,7 +161,7 @@ def plain(shape: Any, outputs: int) -> nn.Module:
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> ModuleType:
     """A module on the path with a rule and networks, for this test alone."""
-    name = f"guests_of_{abs(hash(request.node.name))}"
+    name = f"plugins_of_{abs(hash(request.node.name))}"
     (tmp_path / f"{name}.py").write_text(f"# {name}" + RULE)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)

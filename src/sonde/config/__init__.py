@@ -292,14 +292,17 @@ def _chosen(part: str, section: Any) -> tuple[Any, dict[str, Any]]:
     if source is not None:
         return plugins.by_source(part, name, str(source)).kind, options
     kind = CHOICES.get(part, {}).get(name) or plugins.find(part, name).kind
-    now = getattr(kind, "version", 1)
-    version = options.pop("version", now)
-    if version != now:
-        raise SondeError(
-            f"{part}.version = {version!r}: this Sonde has version {now} of {name}, which "
-            "computes something else: use the Sonde that its manifest names"
-        )
+    refuse_version(part, name, kind, options.pop("version", getattr(kind, "version", 1)))
     return kind, options
+
+
+def refuse_version(part: str, name: str, kind: type[Any], version: Any) -> None:
+    """Raise an error if a part of this version computes something else than today's."""
+    if version != (now := getattr(kind, "version", 1)):
+        raise SondeError(
+            f"{part}.version = {version!r}: this Sonde has version {now} of {name}, which computes something else: use "
+            "the Sonde that its manifest names"
+        )
 
 
 def _is_reference(name: str) -> bool:

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sonde import plugins
-from sonde.config import CHOICES, RunConfig, parse
+from sonde.config import CHOICES, RunConfig, parse, refuse_version
 from sonde.core.errors import SondeError
 from sonde.metrics.probes import PROBES
 
@@ -42,14 +42,8 @@ def refuse_other_versions(tree: Mapping[str, Any]) -> None:
     for part, table in CHOICES.items():
         section = tree.get(part)
         name = section.get("name") if isinstance(section, Mapping) and "source" not in section else None
-        if not isinstance(name, str) or name not in table:
-            continue
-        stored, now = tree[part].get("version", 1), getattr(table[name], "version", 1)
-        if stored != now:
-            raise SondeError(
-                f"{part}.version = {stored!r}: this Sonde has version {now} of {name}, which computes "
-                "something else: use the Sonde that its manifest names"
-            )
+        if isinstance(name, str) and name in table:
+            refuse_version(part, name, table[name], tree[part].get("version", 1))
 
 
 def read_without(tree: Mapping[str, Any], parts: tuple[str, ...]) -> RunConfig:
