@@ -48,7 +48,7 @@ def train(
 ) -> tuple[list[Event], list[Outcome]]:
     """Train the configurations; return the last events and an outcome for each.
 
-    The code of their guests was `carried` here.  A task that Ray starts again, after a node has died, finds what the
+    The code of their plugins was `carried` here.  A task that Ray starts again, after a node has died, finds what the
     first had committed and goes on from there.
     """
     from sonde import plugins

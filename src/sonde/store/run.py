@@ -3,7 +3,7 @@
     run.json       what it is: format, id, configuration, and facts derived from it for readers
     manifest.json  which state is visible: epoch, files and their checksums, time spent, where it was computed
     metrics…       tidy rows in Parquet          weights…   safetensors
-    mine.py        a copy of each file of code that the configuration names as a guest
+    mine.py        a copy of each file of code that the configuration names as a plugin
     resume…        optimiser, rule and generators in safetensors; only while the run is unfinished
     initial…       the weights at initialisation     rule…   what the rule owns; once the run has ended
     log.txt        what an engine has to tell of its sessions; no state names it, and none removes it

@@ -1,4 +1,4 @@
-"""A run goes on with the code it began with: a guest's changed file is noticed before anything is trained."""
+"""A run goes on with the code it began with: a plugin's changed file is noticed before anything is trained."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,10 +12,10 @@ from sonde.store.run import ENDED, RunFolder
 
 
 def refuse_changed(configs: Sequence[RunConfig], runs: Place) -> None:
-    """Raise where the store has an unfinished run that differs in nothing but the content of a guest's file."""
-    guests = [config for config in configs if config.sources]
-    present = present_runs(runs) if guests else []
-    for config in guests:
+    """Raise where the store has an unfinished run that differs in nothing but the content of a plugin's file."""
+    with_plugins = [config for config in configs if config.sources]
+    present = present_runs(runs) if with_plugins else []
+    for config in with_plugins:
         begins = config.id.rpartition("-")[0] + "-"
         for id in present:
             if id.startswith(begins) and id != config.id:
@@ -47,7 +47,7 @@ def _texts(tree: Mapping[str, Any]) -> list[str]:
 
 
 def _stamps(tree: Mapping[str, Any]) -> dict[str, str | None]:
-    """By guest, the stamp of its file."""
+    """By plugin, the stamp of its file."""
     return {text.partition("@")[0]: Source.parse(text).stamp for text in _texts(tree)}
 
 

@@ -32,7 +32,7 @@ function patched(old, [kind, ...how]) {
   return whole;
 }
 
-// Guests that came after the page have colours, too.
+// Plugins that came after the page have colours, too.
 function addColours(colours) {
   for (const [name, colour] of Object.entries(colours)) {
     if (!getComputedStyle(document.documentElement).getPropertyValue(`--colour-${name}`)) {
