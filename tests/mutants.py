@@ -636,6 +636,20 @@ MUTANTS = (
         "unit/test_config.py",
     ),
     Mutant(
+        "a rule's own first options are ignored",
+        "core/run_ids.py",
+        "FIRST[part].get(name, stated)",
+        "FIRST[part].get(name)",
+        "golden/test_identity.py -k states_its_first",
+    ),
+    Mutant(
+        "the folder of a plugin comes before what is installed",
+        "plugins/source.py",
+        "sys.path.append(code.at)",
+        "sys.path.insert(0, code.at)",
+        "unit/test_plugin_sources.py -k beside_its_file",
+    ),
+    Mutant(
         "unknown keys are taken",
         "config/__init__.py",
         "        if key not in fields:\n",
