@@ -165,7 +165,7 @@ def test_what_cannot_be_a_plugin_is_told_why(part: str, thing: Any, message: str
 
 @pytest.mark.parametrize("name", ["bp", "my rule", "../x", ""])
 def test_a_name_is_plain_and_nobody_elses(name: str) -> None:
-    with pytest.raises(SondeError, match=r"a name is letters|Sonde has one of that name"):
+    with pytest.raises(SondeError, match=r"a name has letters|Sonde has a rule of that name"):
         sonde.register("rule", name, Bare)
 
 
