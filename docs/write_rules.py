@@ -1,13 +1,17 @@
-"""Write docs/rules.md: from the runs in docs/rules-runs and docs/findings/runs, and from benchmarks/rules/results.json.
+"""Write docs/rules.md and README's table of rules: from the rules' classes, stored runs and measured times.
 
     python docs/write_rules.py
 
-What was trained or timed is computed here; `sonde bench rules_256 --save benchmarks/rules` times the steps anew.
+The table, the differences from the papers and the sections come from RULES, so a new rule needs no edit here.  Runs are
+in docs/rules-runs and docs/findings/runs, times in benchmarks/rules/results.json, which
+`sonde bench rules_256 --save benchmarks/rules` measures again.
 """
 
+import inspect
 import json
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -17,19 +21,24 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from sonde.analysis.recovery import Accuracy, error_by_test_set, share_of_margin
 from sonde.config import RunConfig, name_of
+from sonde.core.errors import SondeError
 from sonde.core.formatting import accuracy, said_share
+from sonde.core.run_ids import RULE_DEFAULTS
 from sonde.metrics.rows import Reading
 from sonde.models import ConvNet, Model, ResidualMLP, ResNet, VitMini
-from sonde.rules import RULES, Backprop, Frozen, Rule, StateBridge
+from sonde.network import Signature
+from sonde.rules import RULES, Backprop, CreditBridge, FeedbackAlignment, Frozen, Rule, StateBridge
 from sonde.store.load import load
 from sonde.store.readings import Readings
 from sonde.store.run import Runs
 from sonde.studies.recipes import DEPTH_PROBES, depth_matters
 from sonde.studies.rules import AUDITED, COMPARED, VARIED
-from sonde.tasks import RandomHierarchy
-from sonde.training.credit_assignment import count_operations
+from sonde.tasks import Parity, RandomHierarchy
+from sonde.training.credit_assignment import CreditAssignment, count_operations
+from sonde.training.stack import stackable
 
 HERE = Path(__file__).parent
+README = HERE.parent / "README.md"
 TIMES = HERE.parent / "benchmarks" / "rules" / "results.json"
 STORES = (HERE / "rules-runs", HERE / "findings" / "runs")
 SEED = 42
@@ -42,6 +51,69 @@ NETWORKS: tuple[Model, ...] = (
 SMALL_MLP = ResidualMLP(d=64, L=4)
 AMONG = ", residual_mlp d=256 L=4, among rules"
 """How the benchmark's rows end that compare rules."""
+
+
+TABLE = re.compile(r"^\| rule \| needs \|.*?(?=\n\n)", re.DOTALL | re.MULTILINE)
+"""The table of rules in a page."""
+
+
+def rules() -> str:
+    """What each rule needs, what its step costs, and where it can be used."""
+    headings = ["rule", "needs", "arithmetic of a step ÷ BP", "states that change shape", "stacked"]
+    rows = []
+    for rule in every_rule():
+        config = RunConfig(model=SMALL_MLP, rule=rule, task=Parity(), epochs=1)
+        cost = "–" if isinstance(rule, CreditBridge) else arithmetic(rule)  # which differs after its warm-up
+        rows.append([called(rule), rule.needs, cost, yes(takes_maps(rule)), yes(stackable(config))])
+    return table(headings, rows)
+
+
+def every_rule() -> Iterator[Rule]:
+    for name, kind in RULES.items():
+        yield kind()
+        if name == "fa":
+            yield FeedbackAlignment(level="layer")
+
+
+def yes(fact: bool) -> str:
+    return "yes" if fact else "no"
+
+
+def takes_maps(rule: Rule) -> bool:
+    """Whether the rule trains a network whose units change the shape of their states."""
+    signature = Signature(shape=(1, 4, 4), outputs=2, classifies=True)
+    net = ConvNet(channels=(4, 6), d=8).build(signature, torch.Generator().manual_seed(0))
+    try:
+        CreditAssignment(net, rule, sample=torch.zeros(4, 1, 4, 4))
+    except SondeError:
+        return False
+    return True
+
+
+def paragraphs(kind: type[Rule]) -> list[str]:
+    """A rule's docstring, unwrapped; what differs from the paper and the exact limits are paragraphs."""
+    text = re.sub(r"\n(?=(Not as in the paper|Exact limits?|Version \d):?)", "\n\n", inspect.getdoc(kind) or "")
+    return [" ".join(paragraph.split()) for paragraph in text.split("\n\n")]
+
+
+def differences() -> str:
+    """What else than the division by the RMS is not as in a rule's paper."""
+    found = []
+    for name, kind in RULES.items():
+        for text in paragraphs(kind):
+            if text.startswith("Not as in the paper:"):
+                _, _, more = text.partition("credit is divided by its batch RMS (`credit_scale`)")
+                if more := more.lstrip(",; ").removeprefix("and ").strip(". "):
+                    found.append(f"- `{name}`: {more}.")
+    return "\n".join(found)
+
+
+def sections() -> str:
+    """Every rule's label and docstring under its name."""
+    parts = []
+    for name, kind in RULES.items():
+        parts += [f"### `{name}`: {kind().label}", *paragraphs(kind)]
+    return "\n\n".join(parts)
 
 
 class Trained:
@@ -68,6 +140,11 @@ class Trained:
 
     def reached(self, config: RunConfig) -> float:
         return self.value(config, "test_acc", epoch=config.epochs)
+
+    def ranked(self, configs: Iterable[RunConfig]) -> list[RunConfig]:
+        """The most accurate first; a rule that is younger than the record of 0.1.0 may have no stored run yet."""
+        needed = [c for c in configs if c.id in self.ended or name_of("rule", c.rule) in RULE_DEFAULTS]
+        return sorted(needed, key=lambda config: -self.reached(config))
 
     def share(self, configs: Sequence[RunConfig]) -> str:
         """Of BP's margin over frozen blocks, in per cent, with the test set's error: of rule, BP and frozen blocks."""
@@ -139,7 +216,7 @@ def predictors(trained: Trained) -> str:
 
 def parity(trained: Trained) -> str:
     """Every rule on parity, the most accurate first, with its credit and its backward matrices."""
-    configs = sorted((quick(SMALL_MLP, rule) for rule in COMPARED), key=lambda one: -trained.reached(one))
+    configs = trained.ranked(quick(SMALL_MLP, rule) for rule in COMPARED)
     headings = ["rule", "test accuracy", "cosine of credit and gradient at h_0 … h_3 (chance)", "cos(V, W)"]
     return table(
         headings,
@@ -185,7 +262,7 @@ def called(rule: Rule) -> str:
 
 def hierarchy(trained: Trained) -> str:
     """Every rule on the random hierarchy, the most accurate first."""
-    configs = sorted((on_hierarchy(rule) for rule in COMPARED), key=lambda config: -trained.reached(config))
+    configs = trained.ranked(on_hierarchy(rule) for rule in COMPARED)
     return table(
         ["rule", "test accuracy"],
         [[called(config.rule), accuracy(trained.reached(config))] for config in configs],
@@ -241,6 +318,9 @@ def page(stores: Sequence[Runs], times: dict[str, Any]) -> str:
     templates = Environment(loader=FileSystemLoader(HERE), undefined=StrictUndefined, keep_trailing_newline=True)
     trained = Trained(stores)
     text: str = templates.get_template("rules.md.jinja").render(
+        rules=rules(),
+        differences=differences(),
+        sections=sections(),
         steps=steps(times),
         machine=times["machine"],
         bridges=bridges(trained),
@@ -260,7 +340,11 @@ def page(stores: Sequence[Runs], times: dict[str, Any]) -> str:
 
 def write() -> None:
     stores = [load(store) for store in STORES]
-    (HERE / "rules.md").write_text(page(stores, json.loads(TIMES.read_text())))
+    text = page(stores, json.loads(TIMES.read_text()))
+    (HERE / "rules.md").write_text(text)
+    found = TABLE.search(text)
+    assert found is not None
+    README.write_text(TABLE.sub(lambda _: found.group(), README.read_text()))
 
 
 if __name__ == "__main__":

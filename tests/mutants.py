@@ -133,7 +133,7 @@ MUTANTS = (
     Mutant(
         "kp gives its matrices the weights",
         "rules/kp.py",
-        "return cast(state.matrices, units)",
+        "return cast_like(state.matrices, units)",
         "return weights_of(units)",
         f"{FIELD} -k kp",
     ),
@@ -469,14 +469,14 @@ MUTANTS = (
     ),
     Mutant(
         "the head reads every token",
-        "models/shared_layers.py",
+        "models/model.py",
         "h[..., 0, :] if self.tokens",
         "h.mean(-2) if self.tokens",
         "unit/test_models.py",
     ),
     Mutant(
         "samples come in file order",
-        "tasks/samples.py",
+        "tasks/task.py",
         "torch.randperm(self.train_samples, generator=rng)",
         "torch.arange(self.train_samples)",
         BARE,
@@ -547,7 +547,7 @@ MUTANTS = (
     ),
     Mutant(
         "FDFA adds up the tokens",
-        "rules/fdfa.py",
+        "rules/dfa.py",
         ", over_tokens=True",
         "",
         FIELD,
@@ -638,8 +638,22 @@ MUTANTS = (
         "unit/test_config.py",
     ),
     Mutant(
+        "a rule's own first options are ignored",
+        "core/run_ids.py",
+        "FIRST[part].get(name, stated)",
+        "FIRST[part].get(name)",
+        "golden/test_identity.py -k states_its_first",
+    ),
+    Mutant(
+        "the folder of a plugin comes before what is installed",
+        "plugins/source.py",
+        "sys.path.append(code.at)",
+        "sys.path.insert(0, code.at)",
+        "unit/test_plugin_sources.py -k beside_its_file",
+    ),
+    Mutant(
         "unknown keys are taken",
-        "config.py",
+        "config/__init__.py",
         "        if key not in fields:\n",
         "        if key not in fields and False:\n",
         "unit/test_config.py",

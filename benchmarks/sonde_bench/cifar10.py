@@ -16,8 +16,8 @@ from sonde.core.errors import SondeError
 from sonde.engine.local import run_locally, warm_up
 from sonde.models import ResidualMLP
 from sonde.rules import Backprop
-from sonde.store.datasets.cache import data_folder
-from sonde.store.datasets.cifar10 import Absent, find
+from sonde.store.datasets.archive import data_folder
+from sonde.store.datasets.cifar10 import Absent, find_cifar10
 from sonde.store.files import Place
 from sonde.store.folder import RunFolder
 from sonde.tasks import Cifar10
@@ -31,7 +31,7 @@ NO_IMAGES = "no images; --data-root or SONDE_DATA"
 
 def images_there(data_root: Place | None) -> bool:
     try:
-        find(data_folder(data_root))
+        find_cifar10(data_folder(data_root))
     except Absent:
         return False
     return True

@@ -13,7 +13,7 @@ from sonde.models import PlainMLP, ResidualMLP, ResMLP
 from sonde.rules import Backprop
 from sonde.studies.residual import configs
 from sonde.tasks import Digits
-from sonde.tasks.identity import Identity
+from sonde.tasks.synthetic import Identity
 from sonde.training.program import Program
 from sonde.training.stack import Stack
 from sonde_bench.arithmetic import Products

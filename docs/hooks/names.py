@@ -7,7 +7,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 from sonde.analysis.explanations import EXPLANATIONS, Explanation, documented
-from sonde.plugins import OURS
+from sonde.plugins import BUILT_IN
 
 PAGES = {
     "probe": (
@@ -69,7 +69,7 @@ def _page(kind: str, texts: Iterable[Explanation]) -> str:
 
 
 def on_files(files: Files, config: MkDocsConfig, **_: Any) -> Files:
-    known = [*EXPLANATIONS, *(text for kind, table in OURS.items() for text in documented(kind, table))]
+    known = [*EXPLANATIONS, *(text for kind, table in BUILT_IN.items() for text in documented(kind, table))]
     for kind in PAGES:
         page = _page(kind, (text for text in known if text.kind == kind))
         files.append(File.generated(config, f"names/{kind}.md", content=page))

@@ -51,7 +51,7 @@ def _draw(kind: str, name: str) -> Drawn:
 
 NAMES = {
     "probe": tuple(pictures_trained.PICTURES["probe"]),
-    "rule": tuple(RULES),
+    "rule": tuple(name for name in RULES if name in pictures_trained.trained_rules()),
     "question": tuple(pictures_trained.PICTURES["question"]),
     "diagnosis": tuple(
         text.name

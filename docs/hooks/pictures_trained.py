@@ -187,6 +187,11 @@ def draw_trained(what: Trained) -> tuple[Figure, str]:
     return figure, f"{caption.strip()}. {command(what.study)}"
 
 
+def trained_rules() -> set[str]:
+    """The rules that have a stored run, by the names of the folders; a rule without one has no picture."""
+    return {run.name.split("-")[1] for run in (DOCS / "findings" / "runs").iterdir()}
+
+
 def draw_rule(name: str) -> tuple[Figure, str]:
     figure, caption = draw_portrait(evidence_of("rules").of(model="residual_mlp"), name)
     return figure, f"{caption.strip()}. {command('rules')}"

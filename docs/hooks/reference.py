@@ -17,7 +17,7 @@ import sonde
 from sonde.analysis import evidence
 from sonde.cli import app
 from sonde.metrics import rows
-from sonde.plugins import OURS
+from sonde.plugins import BUILT_IN
 from sonde.store import index, schemas
 
 ROOT = Path(__file__).parents[2]
@@ -84,7 +84,7 @@ def _python() -> str:
     parts = ["# Python", "The public names are flat: `import sonde`, and `dir(sonde)` tells which there are."]
     parts += ["## sonde", *(f"::: {_path(thing)}" for thing in flat if not inspect.ismodule(thing))]
     for kind in ("model", "rule", "task", "probe"):
-        table = OURS[kind]
+        table = BUILT_IN[kind]
         parts.append(f"## sonde.{kind}s")
         parts.append(
             _table(

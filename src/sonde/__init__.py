@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from sonde.observe.check import check as check
     from sonde.observe.watch import watch as watch
     from sonde.plugins import guest as guest
+    from sonde.plugins import plugin as plugin
     from sonde.plugins import register as register
     from sonde.show.stored_runs import load as load
     from sonde.training.credit_assignment import CreditAssignment
@@ -37,6 +38,7 @@ _HOME = {
     "guest": "sonde.plugins",
     "load": "sonde.show.stored_runs",
     "models": "sonde",
+    "plugin": "sonde.plugins",
     "probes": "sonde.metrics",
     "register": "sonde.plugins",
     "rules": "sonde",
@@ -60,6 +62,7 @@ __all__ = [
     "guest",
     "load",
     "models",
+    "plugin",
     "probes",
     "register",
     "rules",

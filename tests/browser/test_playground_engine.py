@@ -17,7 +17,7 @@ from sonde.models import Model, PlainMLP, ResidualMLP, ResMLP, StudentNet
 from sonde.network import Signature
 from sonde.network.losses import CROSS_ENTROPY
 from sonde.rules import Backprop, DirectFeedback, FeedbackAlignment, Frozen, Rule
-from sonde.rules.rule import Matrices
+from sonde.rules.states import Matrices
 from sonde.training import step
 
 if TYPE_CHECKING:

@@ -271,7 +271,7 @@ def test_a_machine_without_a_cluster_starts_one_for_the_command(sonde_process: S
 
 @pytest.mark.usefixtures("cluster")
 def test_the_code_of_guests_travels_to_the_nodes(sonde: Sonde, sonde_process: Sonde, tmp_path: Path) -> None:
-    for file in (Path(__file__).parents[1] / "guest_files").glob("*.py"):
+    for file in (Path(__file__).parents[1] / "plugin_files").glob("*.py"):
         (tmp_path / file.name).write_bytes(file.read_bytes())
     words = [
         *("train", "--model", "funnel.py:funnel", "--rule", "signs.py:Signs", "--task", "moons.py:moons"),

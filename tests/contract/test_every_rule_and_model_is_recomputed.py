@@ -14,7 +14,7 @@ from sonde.metrics.probes import PROBES
 from sonde.models import MODELS as MODEL_TABLE
 from sonde.models import ConvNet, Model, PlainMLP, ResidualMLP, ResMLP, ResNet, StudentNet, VitMini
 from sonde.rules import RULES, CreditBridge, DirectFeedback, FeedbackAlignment, Rule, StateBridge
-from sonde.rules.dkp import DirectKolenPollack
+from sonde.rules.dfa import DirectKolenPollack
 from sonde.store.folder import RunFolder
 from sonde.tasks import Identity, Parity, Task, Teacher
 

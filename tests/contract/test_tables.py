@@ -16,10 +16,10 @@ from sonde.show.figures import figures_of
 from sonde.studies import STUDIES
 from sonde.tasks import Digits
 
-FILES = Path(__file__).parents[1] / "guest_files"
-GUESTS = [("rule", "signs", "Signs"), ("model", "funnel", "funnel"), ("task", "moons", "moons")]
+FILES = Path(__file__).parents[1] / "plugin_files"
+PLUGINS = [("rule", "signs", "Signs"), ("model", "funnel", "funnel"), ("task", "moons", "moons")]
 ENTRIES = [(part, name, kind) for part, table in CHOICES.items() for name, kind in table.items()]
-ENTRIES += [(part, name, find(part, f"{FILES / file}.py:{name}").kind) for part, file, name in GUESTS]
+ENTRIES += [(part, name, find(part, f"{FILES / file}.py:{name}").kind) for part, file, name in PLUGINS]
 
 
 @pytest.mark.parametrize(("part", "name", "kind"), ENTRIES, ids=[f"{p}-{n}" for p, n, _ in ENTRIES])

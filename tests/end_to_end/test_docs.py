@@ -49,7 +49,7 @@ LONG = {
     "sonde figures residual --variant raw*",
     "sonde export --out export*",  # of studies at their own size
     "sonde figures --from export*",
-    "sonde run audit --set rule+=*",  # without the guest it runs
+    "sonde run audit --set rule+=*",  # without the plugin it runs
 }
 """Minutes, and so only in the slow test."""
 

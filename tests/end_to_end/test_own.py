@@ -1,5 +1,6 @@
-"""The scripts of docs/own.md are complete: each runs as it stands, and its guest works on the command line too."""
+"""The scripts of docs/own.md are complete: each runs as it stands, and its plugin works on the command line too."""
 
+import math
 import re
 import subprocess
 import sys
@@ -8,8 +9,14 @@ from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
+import safetensors.torch
+import torch
+from torch import nn
 
 import sonde as package
+from sonde.training.program import Program
+
+CPU = torch.device("cpu")
 
 PAGE = (Path(__file__).parents[2] / "docs" / "own.md").read_text()
 SCRIPTS = {
@@ -20,13 +27,14 @@ REFERENCES = {
     "data.py": ("--task", "data.py:rings"),
     "rule.py": ("--rule", "rule.py:Signs"),
     "probe.py": ("--set", "probes.names+=probe.py:sparsity"),
+    "attention.py": ("--model", "vit_mini", "--set", "probes.names+=attention.py:attention_entropy"),
 }
 
 
 def test_the_page_has_one_script_of_each_kind() -> None:
     assert SCRIPTS.keys() == REFERENCES.keys()
-    for option, reference in REFERENCES.values():
-        assert f"{option} {reference}" in PAGE
+    for words in REFERENCES.values():
+        assert " ".join(words) in PAGE
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
@@ -42,3 +50,33 @@ def test_a_script_runs_as_it_stands(name: str, tmp_path: Path, sonde: Callable[.
     small = small if name != "network.py" else small[:2]
     sonde("train", *REFERENCES[name], *small, "--quiet")
     assert len({run.id for run in package.load(tmp_path / "runs").runs} - trained) == 1
+
+
+def test_the_attention_entropy_of_a_trained_vit_is_that_of_pytorchs_attention(tmp_path: Path) -> None:
+    """A probe in a file outside the package: its values are those of `nn.MultiheadAttention` with the same weights."""
+    (tmp_path / "attention.py").write_text(SCRIPTS["attention.py"])
+    probes = package.Probing(names=("loss", f"{tmp_path / 'attention.py'}:attention_entropy"), costly=(), size=16)
+    config = package.RunConfig(
+        model=package.models.VitMini(d=16, L=2, heads=2, patch=2),
+        rule=package.rules.Backprop(),
+        task=package.tasks.Digits(),
+        probes=probes,
+        epochs=1,
+    )
+    package.train(config, runs=tmp_path / "runs")
+    stored = package.load(tmp_path / "runs").rows.filter(metric="attention_entropy", epoch=1).sort("layer")["value"]
+
+    program = Program(config, config.task.load(config.seed, None, CPU, torch.float32), CPU)
+    program.net.load_state_dict(safetensors.torch.load_file(tmp_path / "runs" / config.id / "weights.safetensors"))
+    net, (x, _) = program.net.double(), program.data.test(0, 16)
+    expected = []
+    with torch.no_grad():
+        for block, h in zip(net.blocks, net.states(x.double())[0], strict=False):
+            attention = nn.MultiheadAttention(16, 2, batch_first=True, dtype=torch.float64)
+            attention.in_proj_weight.copy_(block.qkv.weight)  # type: ignore[union-attr, arg-type]
+            attention.in_proj_bias.copy_(block.qkv.bias)  # type: ignore[union-attr, arg-type]
+            inputs = block.ln1(h)  # type: ignore[operator]
+            p = attention(inputs, inputs, inputs, average_attn_weights=False)[1]
+            expected.append(-(p * p.log()).sum(-1).mean().item())
+    assert stored.to_list() == pytest.approx(expected, rel=1e-9)
+    assert all(0 < entropy < math.log(17) for entropy in stored)

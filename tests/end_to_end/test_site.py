@@ -14,7 +14,7 @@ pytest.importorskip("mkdocstrings", reason="pip install 'sonde[docs]'")
 pytest.importorskip("latex2mathml", reason="pip install 'sonde[docs]'")
 
 from sonde.analysis.explanations import EXPLANATIONS
-from sonde.plugins import OURS
+from sonde.plugins import BUILT_IN
 
 ROOT = Path(__file__).parents[2]
 ASKS = re.compile(r'<(?:script|img|iframe|source)[^>]*\ssrc="(?:https?:)?//|<link[^>]*href="(?:https?:)?//[^>]*>')
@@ -51,17 +51,17 @@ def test_equations_are_mathml(site: Path) -> None:
 
 
 def test_every_name_that_can_be_explained_has_its_place(site: Path) -> None:
-    kinds = {text.kind for text in EXPLANATIONS} | OURS.keys() - {"optimiser"}
+    kinds = {text.kind for text in EXPLANATIONS} | BUILT_IN.keys() - {"optimiser"}
     pages = {kind: (site / "names" / f"{kind}.html").read_text() for kind in kinds}
     for text in EXPLANATIONS:
         assert f'id="{text.name}"' in pages[text.kind], text.name
     for kind in ("model", "rule", "task", "probe"):
-        for name in OURS[kind]:
+        for name in BUILT_IN[kind]:
             assert f'id="{name}"' in pages[kind], name
 
 
 def test_every_probe_rule_question_and_diagnosis_has_a_picture_and_its_evidence(site: Path) -> None:
-    named = {kind: list(OURS[kind]) for kind in ("probe", "rule")}
+    named = {kind: list(BUILT_IN[kind]) for kind in ("probe", "rule")}
     for kind in ("question", "diagnosis"):
         named[kind] = [text.name for text in EXPLANATIONS if text.kind == kind]
     assert sum(map(len, named.values())) > 60
@@ -86,7 +86,7 @@ def test_the_reference_has_every_command_and_every_public_name(site: Path) -> No
         assert f'id="sonde-{command.name}"' in commands
     python = (site / "reference" / "python.html").read_text()
     for name in sonde.__all__:
-        if name not in OURS and f"{name}"[:-1] not in OURS:
+        if name not in BUILT_IN and f"{name}"[:-1] not in BUILT_IN:
             assert re.search(rf'id="sonde[\w.]*\.{name}"', python), name
     files = (site / "reference" / "files.html").read_text()
     assert all(f"<code>{column}</code>" in files for column in SCHEMA)

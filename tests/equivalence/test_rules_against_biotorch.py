@@ -22,7 +22,7 @@ from sonde.rules import (
     Rule,
     UniformSigns,
 )
-from sonde.rules.brsf import MOST, Magnitudes
+from sonde.rules.sign_feedback import LARGEST_MAGNITUDE, Magnitudes
 from sonde.training.credit_assignment import CreditAssignment
 
 pytestmark = pytest.mark.skipif(
@@ -94,7 +94,7 @@ def test_rules_of_layers_have_biotorch_s_weight_gradients(
     match rule:
         case "brsf":
             drawn = [part.weight_backward.abs() for part in layers.values()]
-            share = MOST / 3**0.5
+            share = LARGEST_MAGNITUDE / 3**0.5
             monkeypatch.setattr(Magnitudes, "__call__", lambda draw, like: drawn.pop(0) * share)
             for scale in state.scale.matrices.values():
                 scale.fill_(1)

@@ -32,7 +32,7 @@ from sonde.rules import (
     UniformSigns,
     WeightMirror,
 )
-from sonde.rules.layers import weights_of
+from sonde.rules.states import weights_of
 from sonde.training.credit_assignment import CreditAssignment
 
 IMAGES = Signature(shape=(1, 8, 8), outputs=4, classifies=True)
@@ -274,13 +274,13 @@ def test_a_mirror_learns_the_covariance_of_what_went_in_and_came_out() -> None:
         went_in = [row.double() for row in torch.randn(5, w.shape[1], generator=noise)]
         came_out = [w.detach() @ row for row in went_in]
         mean_in, mean_out = (sum(rows, torch.zeros(())) / 5 for rows in (went_in, came_out))
-        v = state.backward.matrices[name].clone()
+        v = state.matrices[name].clone()
         for one, other in zip(came_out, went_in, strict=True):
             v += 0.5 * torch.outer(one - mean_out, other - mean_in) / 4
         expected[name] = v * w.detach().norm() / v.norm()
     rule.update(state, signal_of(net, x, y))
     for name, v in expected.items():
-        torch.testing.assert_close(state.backward.matrices[name], v, rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(state.matrices[name], v, rtol=1e-10, atol=1e-12)
 
 
 def test_mirrors_learn_every_so_many_steps() -> None:
@@ -289,9 +289,9 @@ def test_mirrors_learn_every_so_many_steps() -> None:
     assignment = CreditAssignment(net, rule, sample=x)
     changed = []
     for _ in range(7):
-        before = {n: v.clone() for n, v in assignment.state.backward.matrices.items()}  # type: ignore[attr-defined]
+        before = {n: v.clone() for n, v in assignment.state.matrices.items()}  # type: ignore[attr-defined]
         assignment.backward(x, y)
-        after = assignment.state.backward.matrices  # type: ignore[attr-defined]
+        after = assignment.state.matrices  # type: ignore[attr-defined]
         changed.append(any(not torch.equal(before[n], after[n]) for n in before))
     assert changed == [True, False, False, True, False, False, True]
 

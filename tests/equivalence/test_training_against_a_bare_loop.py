@@ -14,7 +14,7 @@ from sonde.core.generators import generator
 from sonde.models import PlainMLP, ResidualMLP, ResMLP
 from sonde.rules import Backprop
 from sonde.tasks import Teacher
-from sonde.tasks.samples import Samples
+from sonde.tasks.task import Samples
 from sonde.training.program import Program, learning_rate
 
 

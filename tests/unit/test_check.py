@@ -184,7 +184,7 @@ def test_the_command_reads_functions_of_a_file(tmp_path: Path, sonde: Sonde) -> 
     [
         (["net.py"], "write FILE.py:FUNCTION"),
         (["other.py:make"], "other.py does not exist"),
-        (["net.py:mk"], "net.py has no function 'mk': did you mean 'make'?"),
+        (["net.py:mk"], "net.py has no 'mk': did you mean 'make'?"),
         (["net.py:make"], "gives no batch"),
         (["net.py:whole", "--out", "net.gif"], "name a .png, .pdf or .svg file"),
     ],

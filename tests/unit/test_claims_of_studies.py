@@ -205,10 +205,10 @@ def test_a_stored_rule_is_called_what_its_configuration_says(rule: Any, tmp_path
 
 
 def test_the_table_of_defaults_is_that_of_the_rules() -> None:
-    for name, kind in RULES.items():
-        default = kind()
-        assert DEFAULTS[name] == {option: getattr(default, option) for option in DEFAULTS[name]}, name
-    assert {n: v for n, kind in RULES.items() if (v := getattr(kind, "version", 1)) != 1} == VERSIONS["rule"]
+    for name, defaults in DEFAULTS.items():
+        default = RULES[name]()
+        assert defaults == {option: getattr(default, option) for option in defaults}, name
+    assert {n: v for n in DEFAULTS if (v := getattr(RULES[n], "version", 1)) != 1} == VERSIONS["rule"]
     versioned = {"name": "dfa", "version": 2, "credit_scale": "rms", "penalty": 0.0}
     assert rule_label("DFA", versioned) == "DFA (version=2)"
 

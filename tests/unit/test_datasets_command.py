@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from sonde.cli.data import data
 from sonde.core.errors import SondeError
 from sonde.store import datasets
-from sonde.store.datasets.cifar10 import FOLDER, TEST, TRAIN, Absent, find
+from sonde.store.datasets.cifar10 import BATCHES_FOLDER, TEST_FILES, TRAIN_FILES, Absent, find_cifar10
 
 runner = CliRunner()
 
@@ -23,10 +23,10 @@ def _nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def pickles(root: Path) -> Path:
-    (root / FOLDER).mkdir(parents=True)
-    for name in (*TRAIN, *TEST):
-        (root / FOLDER / name).touch()
-    return root / FOLDER
+    (root / BATCHES_FOLDER).mkdir(parents=True)
+    for name in (*TRAIN_FILES, *TEST_FILES):
+        (root / BATCHES_FOLDER / name).touch()
+    return root / BATCHES_FOLDER
 
 
 @pytest.mark.parametrize("words", [["path"], ["path", "cifar10"]])
@@ -49,7 +49,7 @@ def test_path_of_a_missing_set_is_an_error_and_json_still_says_where_it_looked(t
     assert isinstance(result.exception, Absent)
     known = json.loads(result.stdout)
     assert known["path"] is None
-    assert str(tmp_path / "cache" / FOLDER) in known["looked_for"]
+    assert str(tmp_path / "cache" / BATCHES_FOLDER) in known["looked_for"]
 
 
 @pytest.mark.parametrize("command", ["path", "fetch"])
@@ -65,7 +65,7 @@ def test_fetch_puts_the_archive_below_the_root(tmp_path: Path, monkeypatch: pyte
     known = datasets.DATASETS["cifar10"]
     url = (tmp_path / "published").as_uri()
     archive = replace(known.archive, url=url, size=len(content), md5=hashlib.md5(content).hexdigest())
-    changed = replace(known, archive=archive, find=lambda root: find(root, archive))
+    changed = replace(known, archive=archive, find=lambda root: find_cifar10(root, archive))
     monkeypatch.setitem(datasets.DATASETS, "cifar10", changed)
     result = runner.invoke(data, ["fetch", "cifar10", "--data-root", str(tmp_path / "root")])
     assert result.exit_code == 0
@@ -80,7 +80,7 @@ def test_fetch_leaves_unpacked_files_as_they_are(tmp_path: Path) -> None:
 
 
 def test_data_sets_are_found_and_read_without_torch() -> None:
-    modules = "archive, cifar10, decoded, digits, parquet_images, pickled_batches"
+    modules = "archive, cifar10, decoded, parquet_images"
     imports = f"import sys, sonde.cli.data; from sonde.store.datasets import {modules}"
     code = f"{imports}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

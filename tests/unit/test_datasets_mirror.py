@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 
 from sonde.core.errors import SondeError
-from sonde.store.datasets.archive import Archive
-from sonde.store.datasets.cache import CHECKSUMS, data_folder, mirror
-from sonde.store.datasets.cifar10 import FOLDER, TEST, TRAIN, Absent, chosen, find
+from sonde.store.datasets.archive import CHECKSUMS, Archive, data_folder, mirror_remote
+from sonde.store.datasets.cifar10 import BATCHES_FOLDER, TEST_FILES, TRAIN_FILES, Absent, chosen, find_cifar10
 from sonde.store.remote import Remote
 from stores import at, memory
 
 TINY = Archive(name="cifar-10-python.tar.gz", url="http://127.0.0.1/", size=3, md5="")
-PICKLES = [f"{FOLDER}/{name}" for name in sorted((*TRAIN, *TEST))]
+PICKLES = [f"{BATCHES_FOLDER}/{name}" for name in sorted((*TRAIN_FILES, *TEST_FILES))]
 PARQUET = ["data/test-00000-of-00001.parquet", "data/train-00000-of-00001.parquet"]
 
 
@@ -43,7 +42,7 @@ def put(root: Remote, *names: str) -> None:
 )
 def test_every_form_is_found_below_a_url(names: list[str], form: str, root: Remote, tmp_path: Path) -> None:
     put(root, *names, "another/large.bin")
-    source = find(root, TINY)
+    source = find_cifar10(root, TINY)
     assert source.form == form
     assert all(file.read_bytes() == b"abc" for file in source.files)
     assert not list((tmp_path / "cache").rglob("*.bin"))
@@ -53,27 +52,27 @@ def test_only_the_form_that_a_folder_would_give_is_copied(root: Remote) -> None:
     assert chosen("sets", [*PICKLES, TINY.name, *PARQUET]) == PICKLES
     assert chosen("sets", [TINY.name, *PARQUET]) == [TINY.name]
     assert chosen("sets", [*PARQUET, "data/validation.parquet"]) == PARQUET
-    assert chosen(FOLDER, [*TRAIN, *TEST]) == sorted((*TRAIN, *TEST))
+    assert chosen(BATCHES_FOLDER, [*TRAIN_FILES, *TEST_FILES]) == sorted((*TRAIN_FILES, *TEST_FILES))
     assert chosen("sets", ["readme.txt"]) == []
 
 
 def test_what_is_copied_is_not_read_again_until_it_changes(root: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
     put(root, TINY.name)
-    first = find(root, TINY)
+    first = find_cifar10(root, TINY)
     with monkeypatch.context() as patch:
         patch.setattr(Remote, "read_bytes", lambda self: pytest.fail("it was read again"))
-        assert find(root, TINY) == first
+        assert find_cifar10(root, TINY) == first
     (root / TINY.name).put(b"xyz")
-    again = find(root, TINY)
+    again = find_cifar10(root, TINY)
     assert again.place != first.place
     assert again.place.read_bytes() == b"xyz"
 
 
 def test_a_copy_that_lost_bytes_is_made_anew(root: Remote) -> None:
     put(root, TINY.name)
-    place = find(root, TINY).place
+    place = find_cifar10(root, TINY).place
     place.write_bytes(b"ab")
-    assert find(root, TINY).place.read_bytes() == b"abc"
+    assert find_cifar10(root, TINY).place.read_bytes() == b"abc"
     assert json.loads((place.parents[1] / CHECKSUMS).read_text()) == {
         f"sets/{TINY.name}": {
             "size": 3,
@@ -93,7 +92,7 @@ def test_several_runs_that_start_at_once_copy_once(root: Remote, monkeypatch: py
 
     monkeypatch.setattr(Remote, "read_bytes", counted)
     found: list[Any] = []
-    threads = [threading.Thread(target=lambda: found.append(find(root, TINY))) for _ in range(4)]
+    threads = [threading.Thread(target=lambda: found.append(find_cifar10(root, TINY))) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -112,26 +111,26 @@ def test_the_md5_of_the_listing_is_believed(root: Remote, monkeypatch: pytest.Mo
     reads: list[str] = []
     read = Remote.read_bytes
     monkeypatch.setattr(Remote, "read_bytes", lambda self: reads.append(self.name) or read(self))  # type: ignore[func-returns-value]
-    mirror(root, ["a"], listed("900150983cd24fb0d6963f7d28e17f72"))
+    mirror_remote(root, ["a"], listed("900150983cd24fb0d6963f7d28e17f72"))
     assert reads == ["a"]
-    mirror(root, ["a"], listed("d41d8cd98f00b204e9800998ecf8427e-2"))
+    mirror_remote(root, ["a"], listed("d41d8cd98f00b204e9800998ecf8427e-2"))
     assert reads == ["a"] * 3, "a tag that is no MD5 is made up for by reading again"
 
 
 def test_a_file_that_arrives_wrong_is_refused(root: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
     put(root, "a")
     with pytest.raises(SondeError, match="has 3 bytes, but 4 are listed: try again"):
-        mirror(root, ["a"], listed(size=4))
+        mirror_remote(root, ["a"], listed(size=4))
     answers = iter([b"abc", b"abd"])
     monkeypatch.setattr(Remote, "read_bytes", lambda self: next(answers))
     with pytest.raises(SondeError, match="another content each time"):
-        mirror(root, ["a"], listed())
+        mirror_remote(root, ["a"], listed())
 
 
 def test_a_url_without_the_data_set_says_what_to_put_there(root: Remote) -> None:
     put(root, "readme.txt")
     with pytest.raises(Absent, match=r"^CIFAR-10 is not below memory://bucket/sets: put cifar-10-python.tar.gz there"):
-        find(root, TINY)
+        find_cifar10(root, TINY)
 
 
 def test_the_environment_may_name_a_url(root: Remote, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,11 +13,11 @@ import pytest
 from PIL import Image
 
 from sonde.core.errors import SondeError
-from sonde.store.datasets import parquet_images, pickled_batches
+from sonde.store.datasets import decoded, parquet_images
 from sonde.store.datasets.archive import Archive
-from sonde.store.datasets.cifar10 import FOLDER, TEST, TRAIN, Source
-from sonde.store.datasets.digits import read_digits
-from sonde.store.datasets.pickled_batches import load_arrays
+from sonde.store.datasets.cifar10 import BATCHES_FOLDER, TEST_FILES, TRAIN_FILES, ImageSource
+from sonde.store.datasets.decoded import load_arrays
+from sonde.tasks.digits import read_digits
 
 
 def some_images(images: int, seed: int = 0) -> tuple[np.ndarray, list[int]]:
@@ -48,7 +48,7 @@ def published_batch(pixels: np.ndarray, labels: list[int]) -> bytes:
 
 def test_a_batch_as_it_was_published_is_read() -> None:
     pixels, labels = some_images(300)
-    block = pickled_batches.parse(published_batch(pixels, labels), "data_batch_1")
+    block = decoded.parse_batch(published_batch(pixels, labels), "data_batch_1")
     assert (block.image_NCHW.reshape(-1, 3072) == pixels).all()
     assert block.label_N.tolist() == labels
 
@@ -60,7 +60,7 @@ def test_batches_of_every_numpy_are_read(protocol: int, core: bytes) -> None:
     if protocol < 4:  # later ones carry the length of the name
         content = content.replace(b"numpy._core.multiarray", core)
     pixels, labels = some_images(4)
-    block = pickled_batches.parse(content, "data_batch_1")
+    block = decoded.parse_batch(content, "data_batch_1")
     assert (block.image_NCHW.reshape(-1, 3072) == pixels).all()
     assert block.label_N.tolist() == labels
 
@@ -97,7 +97,7 @@ def test_bytes_are_only_written_in_latin1() -> None:
 def test_a_pickle_cannot_change_what_the_next_one_is_given() -> None:
     spoiling = b"\x80\x02cnumpy\ndtype\nN}X\x0c\x00\x00\x00__defaults__K\x01\x85s\x86b."
     load_arrays(spoiling, "spoiling")
-    assert pickled_batches.parse(batch(), "next").image_NCHW.shape == (4, 3, 32, 32)
+    assert decoded.parse_batch(batch(), "next").image_NCHW.shape == (4, 3, 32, 32)
 
 
 @pytest.mark.parametrize("kept", [0, 1, 40, 5000, -1])
@@ -121,17 +121,17 @@ def test_a_pickle_cut_short_is_named(kept: int) -> None:
 )
 def test_a_batch_that_is_not_images_and_labels_is_refused(changes: dict[str, Any], complaint: str) -> None:
     with pytest.raises(SondeError, match=f"data_batch_1.*{complaint}"):
-        pickled_batches.parse(batch(**changes), "data_batch_1")
+        decoded.parse_batch(batch(**changes), "data_batch_1")
 
 
 def test_a_pickle_of_something_else_is_refused() -> None:
     with pytest.raises(SondeError, match="holds a list"):
-        pickled_batches.parse(pickle.dumps([1]), "data_batch_1")
+        decoded.parse_batch(pickle.dumps([1]), "data_batch_1")
     with pytest.raises(SondeError, match="has no data"):
-        pickled_batches.parse(pickle.dumps({}), "data_batch_1")
+        decoded.parse_batch(pickle.dumps({}), "data_batch_1")
 
 
-def packed(path: Path, members: dict[str, bytes]) -> Source:
+def packed(path: Path, members: dict[str, bytes]) -> ImageSource:
     with tarfile.open(path, "w:gz") as tar:
         for name, content in members.items():
             about = tarfile.TarInfo(name)
@@ -139,15 +139,15 @@ def packed(path: Path, members: dict[str, bytes]) -> Source:
             tar.addfile(about, io.BytesIO(content))
     content = path.read_bytes()
     archive = Archive(name=path.name, url="", size=len(content), md5=hashlib.md5(content).hexdigest())
-    return Source(form="archive", place=path, train=(path,), test=(path,), archive=archive)
+    return ImageSource(form="archive", place=path, train=(path,), test=(path,), archive=archive)
 
 
 def test_the_archive_is_read_in_the_order_of_the_batches_and_unpacks_nothing(tmp_path: Path) -> None:
-    members = {f"{FOLDER}/{name}": batch(images) for images, name in enumerate((*TRAIN, *TEST), 2)}
+    members = {f"{BATCHES_FOLDER}/{name}": batch(images) for images, name in enumerate((*TRAIN_FILES, *TEST_FILES), 2)}
     source = packed(tmp_path / "a.tar.gz", {"../outside": b"", **dict(reversed(members.items()))})
-    read = pickled_batches.from_archive(source)
-    assert [len(block.label_N) for block in read(TRAIN)] == [2, 3, 4, 5, 6]
-    assert [len(block.label_N) for block in read(TEST)] == [7]
+    read = decoded.read_archive(source)
+    assert [len(block.label_N) for block in read(TRAIN_FILES)] == [2, 3, 4, 5, 6]
+    assert [len(block.label_N) for block in read(TEST_FILES)] == [7]
     assert [file.name for file in tmp_path.iterdir()] == ["a.tar.gz"]
 
 
@@ -157,13 +157,13 @@ def test_an_archive_with_another_checksum_is_not_read(tmp_path: Path) -> None:
     content[-1] ^= 1
     source.place.write_bytes(content)
     with pytest.raises(SondeError, match=r"checksum .* published archive .*: remove it and fetch it again"):
-        pickled_batches.from_archive(source)
+        decoded.read_archive(source)
 
 
 def test_an_archive_without_a_batch_names_it(tmp_path: Path) -> None:
-    members = {f"{FOLDER}/{name}": batch() for name in TRAIN}
-    with pytest.raises(SondeError, match=f"lacks {FOLDER}/test_batch"):
-        pickled_batches.from_archive(packed(tmp_path / "a.tar.gz", members))
+    members = {f"{BATCHES_FOLDER}/{name}": batch() for name in TRAIN_FILES}
+    with pytest.raises(SondeError, match=f"lacks {BATCHES_FOLDER}/test_batch"):
+        decoded.read_archive(packed(tmp_path / "a.tar.gz", members))
 
 
 def encoded(pixels_HWC: np.ndarray, form: str = "PNG") -> bytes:
@@ -184,11 +184,11 @@ def pictures(images: int) -> list[np.ndarray]:
 
 
 def test_parquet_of_png_gives_back_the_pixels_across_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parquet_images, "DECODED_AT_A_TIME", 3)
+    monkeypatch.setattr(parquet_images, "_DECODED_AT_A_TIME", 3)
     images = pictures(7)
     file = table(tmp_path / "train.parquet", [encoded(image) for image in images], [0, 1, 2, 3, 4, 5, 9])
-    blocks = list(parquet_images.read(file))
-    assert parquet_images.count(file) == 7
+    blocks = list(parquet_images.read_images(file))
+    assert parquet_images.count_images(file) == 7
     assert [len(block.label_N) for block in blocks] == [3, 3, 1]
     assert (np.concatenate([b.image_NCHW for b in blocks]) == np.stack(images).transpose(0, 3, 1, 2)).all()
     assert np.concatenate([b.label_N for b in blocks]).tolist() == [0, 1, 2, 3, 4, 5, 9]
@@ -196,7 +196,7 @@ def test_parquet_of_png_gives_back_the_pixels_across_blocks(tmp_path: Path, monk
 
 def test_parquet_of_jpeg_gives_what_pillow_decodes(tmp_path: Path) -> None:
     content = encoded(pictures(1)[0], "JPEG")
-    (block,) = parquet_images.read(table(tmp_path / "test.parquet", [content], [3]))
+    (block,) = parquet_images.read_images(table(tmp_path / "test.parquet", [content], [3]))
     with Image.open(io.BytesIO(content)) as image:
         assert (block.image_NCHW[0] == np.asarray(image).transpose(2, 0, 1)).all()
 
@@ -217,20 +217,20 @@ def test_parquet_of_jpeg_gives_what_pillow_decodes(tmp_path: Path) -> None:
 def test_a_bad_row_is_named_with_its_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, image: bytes | None, label: int | None, complaint: str
 ) -> None:
-    monkeypatch.setattr(parquet_images, "DECODED_AT_A_TIME", 2)
+    monkeypatch.setattr(parquet_images, "_DECODED_AT_A_TIME", 2)
     good = encoded(pictures(1)[0])
     file = table(tmp_path / "train.parquet", [good, good, good, image], [1, 1, 1, label])
     with pytest.raises(SondeError, match=rf"train\.parquet, row 3: .*{complaint}"):
-        list(parquet_images.read(file))
+        list(parquet_images.read_images(file))
 
 
 def test_other_columns_and_other_files_are_refused(tmp_path: Path) -> None:
     pl.DataFrame({"image": [b""], "label": [0]}).write_parquet(tmp_path / "train.parquet")
     with pytest.raises(SondeError, match="has the columns image: Binary, label: Int64; needed are img"):
-        list(parquet_images.read(tmp_path / "train.parquet"))
+        list(parquet_images.read_images(tmp_path / "train.parquet"))
     (tmp_path / "train.parquet").write_bytes(b"PAR1 cut")
     with pytest.raises(SondeError, match=r"train\.parquet cannot be read"):
-        list(parquet_images.read(tmp_path / "train.parquet"))
+        list(parquet_images.read_images(tmp_path / "train.parquet"))
 
 
 def test_digits_are_those_scikit_learn_loads() -> None:

@@ -14,7 +14,7 @@ from sonde.analysis.diagnosis.finding import LEVELS, Findings, sarif
 from sonde.analysis.diagnosis.run_evidence import RunEvidence
 from sonde.analysis.explanations import EXPLANATIONS, documented, explanations
 from sonde.core.errors import SondeError
-from sonde.plugins import OURS
+from sonde.plugins import BUILT_IN
 
 OF_TRAINED = {"not_learning", "state_explosion", "gradient_collapse", "credit_at_chance", "blocks_hurt"}
 NOTES = {"rank_collapse", "loss_spike", "gradient_noise"}
@@ -144,7 +144,7 @@ def test_sarif_of_nothing_has_no_results() -> None:
 
 
 def test_every_name_that_users_meet_is_explained() -> None:
-    for kind, table in OURS.items():
+    for kind, table in BUILT_IN.items():
         for text in documented(kind, table):
             assert text.short, f"{kind} {text.name} has no docstring"
     torch.manual_seed(0)

@@ -13,7 +13,7 @@ from sonde.cli import app
 from sonde.models.model import Model
 from sonde.observe.precheck import Precheck
 from sonde.observe.watch import Watch
-from sonde.plugins import OURS
+from sonde.plugins import BUILT_IN
 from sonde.rules.rule import Rule, RuleState
 from sonde.show.figures import FIGURES
 from sonde.show.figures.render import Rendered
@@ -24,7 +24,7 @@ from sonde.tasks.task import Data, Task
 
 TABLED = [
     (f"{kind} {name}", thing)
-    for kind, table in OURS.items()
+    for kind, table in BUILT_IN.items()
     if kind != "optimiser"  # one class under three names, and public itself
     for name, thing in table.items()
 ]
@@ -83,13 +83,13 @@ def test_what_can_be_called_on_a_public_class_says_what_it_does(kind: type) -> N
 
 @pytest.mark.parametrize("kind", ["rule", "probe"])
 def test_what_computes_something_has_its_equation(kind: str) -> None:
-    without = [name for name, thing in OURS[kind].items() if not EQUATION.search(inspect.getdoc(thing) or "")]
+    without = [name for name, thing in BUILT_IN[kind].items() if not EQUATION.search(inspect.getdoc(thing) or "")]
     assert not without
 
 
 @pytest.mark.parametrize("kind", ["model", "task"])
 def test_networks_and_data_say_what_they_are_in_more_than_their_name(kind: str) -> None:
-    assert all(len((inspect.getdoc(thing) or "").split()) >= 8 for thing in OURS[kind].values())
+    assert all(len((inspect.getdoc(thing) or "").split()) >= 8 for thing in BUILT_IN[kind].values())
 
 
 @pytest.mark.parametrize("command", app.registered_commands, ids=lambda command: command.name)

@@ -12,7 +12,7 @@ from sonde.analysis.explanations import EXPLANATIONS, Explanation, documented, e
 from sonde.analysis.questions import critical_t
 from sonde.core.errors import SondeError
 from sonde.observe.experiments.copies import FIT_STEPS
-from sonde.plugins import OURS
+from sonde.plugins import BUILT_IN
 from sonde.rules import RULES
 from sonde.store.load import load
 
@@ -73,7 +73,7 @@ def test_a_threshold_in_words_is_the_one_that_is_used(name: str, words: str, val
 
 
 def test_every_probe_and_metric_says_what_good_and_bad_look_like() -> None:
-    probes = documented("probe", OURS["probe"])
+    probes = documented("probe", BUILT_IN["probe"])
     metrics = [text for text in EXPLANATIONS if text.kind in ("metric", "question")]
     for text in (*probes, *metrics):
         assert text.good, text.name
@@ -92,7 +92,7 @@ def test_every_probe_and_metric_says_what_good_and_bad_look_like() -> None:
     ],
 )
 def test_what_is_not_measured_is_not_said_to_be(name: str, says: str) -> None:
-    known = [*EXPLANATIONS, *(text for kind, table in OURS.items() for text in documented(kind, table))]
+    known = [*EXPLANATIONS, *(text for kind, table in BUILT_IN.items() for text in documented(kind, table))]
     (text,) = explanations(name, known)
     assert f"\n{says}" in str(text)
 

@@ -31,7 +31,7 @@ from sonde.metrics import (
 from sonde.metrics.probes import PROBES
 from sonde.metrics.rows import WATCHED as ROWS
 from sonde.metrics.rows import Reading, rows_of
-from sonde.plugins import OURS
+from sonde.plugins import BUILT_IN
 from sonde.show.report.charts import offered
 from sonde.show.report.watched import OF_MODULES, OF_PARAMETERS
 from sonde.store.row_query import RowQuery
@@ -151,7 +151,7 @@ def test_charts_offer_what_the_table_says() -> None:
 
 
 def test_explanations_say_what_the_table_says() -> None:
-    known = [*EXPLANATIONS, *documented("probe", OURS["probe"])]
+    known = [*EXPLANATIONS, *documented("probe", BUILT_IN["probe"])]
     texts = {(text.kind, text.name): text for text in known}
     for metric in (*TRAINED.values(), *WATCHED.values()):
         if metric.name in PROBES and metric is WATCHED.get(metric.name):

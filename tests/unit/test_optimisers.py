@@ -1,4 +1,4 @@
-"""SGD by name, and any class of torch.optim as a guest: the same steps, and the same state after a resume."""
+"""SGD by name, and any class of torch.optim as a plugin: the same steps, and the same state after a resume."""
 
 from typing import Any
 

@@ -15,7 +15,7 @@ from sonde.models import PlainMLP, ResidualMLP
 from sonde.network import Signature
 from sonde.network.losses import CROSS_ENTROPY, MEAN_SQUARED_ERROR
 from sonde.rules import RULES, CreditBridge, DirectFeedback, Rule
-from sonde.rules.dkp import DirectKolenPollack
+from sonde.rules.dfa import DirectKolenPollack
 from sonde.training.credit_assignment import CreditAssignment
 from sonde.training.program import use_bf16
 

@@ -10,7 +10,7 @@ import torch
 from networks import NETWORKS, loss_of, moved, read, samples
 from sonde.config import Optimiser, RunConfig
 from sonde.metrics.probes import Context, Snapshot, take
-from sonde.metrics.reductions import median_of_all, pearson, sample_norms
+from sonde.metrics.reductions import pearson, sample_median, sample_norms
 from sonde.models import PlainMLP, ResidualMLP, ResMLP, StudentNet, VitMini
 from sonde.network import Network
 from sonde.network.losses import CROSS_ENTROPY

@@ -245,15 +245,15 @@ def test_an_unfinished_run_is_to_be_resumed_first(tmp_path: Path) -> None:
 
 
 def test_a_guest_is_recomputed_where_it_has_a_definition_and_named_where_it_has_none(tmp_path: Path) -> None:
-    files = Path(__file__).parents[1] / "guest_files"
-    ruled = replace(CONFIG, rule=sonde.guest("rule", f"{files / 'signs.py'}:Signs"))
+    files = Path(__file__).parents[1] / "plugin_files"
+    ruled = replace(CONFIG, rule=sonde.plugin("rule", f"{files / 'signs.py'}:Signs"))
     sonde.train(ruled, runs=tmp_path)
     found = recompute(read_last_epoch(RunFolder(tmp_path / ruled.id)))
     assert not found.wrong
     (reason,) = [why for why in found.not_recomputed if "plugin" in why]
     assert "rho/null" in found.not_recomputed[reason]
     assert "credit_cosine" not in found.not_recomputed[reason]  # the program has named it: its own code is asked
-    built = replace(CONFIG, model=sonde.guest("model", f"{files / 'funnel.py'}:funnel"))
+    built = replace(CONFIG, model=sonde.plugin("model", f"{files / 'funnel.py'}:funnel"))
     sonde.train(built, runs=tmp_path)
     with pytest.raises(sonde.core.errors.SondeError, match="network from outside"):
         read_last_epoch(RunFolder(tmp_path / built.id))

@@ -5,7 +5,7 @@ import torch
 
 from sonde.core.generators import generator
 from sonde.rules import CreditBridge, DirectFeedback, Facts, FeedbackAlignment
-from sonde.rules.rule import Matrices
+from sonde.rules.states import Matrices
 
 D, C, L = 200, 50, 3
 FACTS = Facts(shapes=[(D,)] * (L + 1), output_shape=(C,), steps=10, device=torch.device("cpu"), dtype=torch.float32)

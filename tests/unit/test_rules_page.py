@@ -1,7 +1,4 @@
-"""The tables of rules in README.md and docs/rules.md, against the code, stored runs and measured times.
-
-python tests/unit/test_rules_page.py      # copy the table of docs/rules.md into README.md
-"""
+"""The tables of rules in README.md and docs/rules.md, against the code, stored runs and measured times."""
 
 import json
 import re
@@ -32,7 +29,7 @@ from sonde_bench.arithmetic import flops  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 TABLE = re.compile(r"^\| rule \| needs \|.*?(?=\n\n)", re.DOTALL | re.MULTILINE)
-BY_LAYER = "`fa` with `level: layer`"
+BY_LAYER = "`fa` with `level=layer`"
 
 
 def table(page: Path) -> str:
@@ -58,12 +55,16 @@ LINES = lines()
 
 
 def test_the_readme_has_the_table_of_the_page() -> None:
-    message = f"python {Path(__file__).relative_to(ROOT)} copies it"
+    message = "python docs/write_rules.py writes it"
     assert table(ROOT / "README.md") == table(ROOT / "docs" / "rules.md"), message
 
 
-def test_every_rule_has_its_line() -> None:
+def test_every_rule_has_its_line_and_its_section() -> None:
     assert LINES.keys() == RULES.keys() | {BY_LAYER}
+    page = (ROOT / "docs" / "rules.md").read_text()
+    for name, kind in RULES.items():
+        section = re.split(r"\n###? ", page.partition(f"\n### `{name}`: {kind().label}\n")[2])[0]
+        assert section.split() == (kind.__doc__ or "").split(), name
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -73,7 +74,7 @@ def test_a_rule_that_differs_from_its_paper_says_so(name: str) -> None:
     has_paper = any(word in said for word in ("arXiv", "doi", "openreview"))
     assert (rule.credit_scale == "none") == (name in ("bp", "frozen"))
     assert ("`credit_scale`" in said) == (has_paper and rule.credit_scale == "rms")
-    page = (ROOT / "docs" / "rules.md.jinja").read_text()
+    page = (ROOT / "docs" / "rules.md").read_text()
     differences = page.partition("## Where they differ from their papers")[2].partition("\n## ")[0]
     assert "`credit_scale: rms`" in differences
     assert (f"- `{name}`:" in differences) == (name in ("fa", "mirror", "ddtp", "dkp", "predsim", "brsf", "kp"))
@@ -167,8 +168,3 @@ def test_the_store_of_the_page_is_whole_and_without_weights(writer: dict[str, An
     store = writer["STORES"][0]
     assert not verify(store).wrong
     assert {path.suffix for path in store.rglob("*") if path.is_file()} == {".json", ".parquet"}
-
-
-if __name__ == "__main__":
-    readme = ROOT / "README.md"
-    readme.write_text(TABLE.sub(lambda _: table(ROOT / "docs" / "rules.md"), readme.read_text()))

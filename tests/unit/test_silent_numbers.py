@@ -94,7 +94,7 @@ def test_dfa_on_maps_sends_each_sample_its_own_error_whatever_the_size_of_the_ba
 
 
 def test_dfa_says_when_its_matrices_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sonde.rules.dfa.LARGE", 1000)
+    monkeypatch.setattr("sonde.rules.dfa.LARGE_FEEDBACK", 1000)
     assignment, _, _ = conv_chain()
     with pytest.warns(UserWarning, match=r"matrices of dfa take .* GiB; of maps, per_channel=True takes less"):
         direct_feedback(assignment.facts, torch.Generator())

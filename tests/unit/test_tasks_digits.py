@@ -5,9 +5,8 @@ import torch
 
 from sonde.core.generators import generator
 from sonde.network.losses import CROSS_ENTROPY
-from sonde.store.datasets.digits import read_digits
-from sonde.tasks.digits import Digits
-from sonde.tasks.samples import Samples
+from sonde.tasks.digits import Digits, read_digits
+from sonde.tasks.task import Samples
 
 CPU = torch.device("cpu")
 

@@ -115,7 +115,7 @@ def test_rules_and_samples_depend_on_the_seed_and_only_on_it() -> None:
     [
         ({"m": 9}, "choose task.m at most 8"),
         ({"classes": 40}, "40 symbols with task.m = 4"),
-        ({"v": 4096, "s": 3}, "choose fewer"),
+        ({"v": 4096, "s": 3}, "choose at most"),
     ],
 )
 def test_rules_that_there_cannot_be_are_refused_before_anything_is_trained(options: dict[str, int], fix: str) -> None:

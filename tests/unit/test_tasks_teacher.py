@@ -4,8 +4,8 @@ from torch import nn
 
 from sonde.core.generators import generator
 from sonde.network.losses import CROSS_ENTROPY
-from sonde.tasks.samples import Samples
-from sonde.tasks.teacher import Teacher
+from sonde.tasks.synthetic import Teacher
+from sonde.tasks.task import Samples
 
 CPU = torch.device("cpu")
 

@@ -45,7 +45,7 @@ from stores import forge, some_rows
 
 CONFIGS = STUDIES["audit"].configs("quick", (42,))
 RULES = STUDIES["rules"].configs("quick", (42,))
-GUESTS = Path(__file__).parents[1] / "guest_files"
+GUESTS = Path(__file__).parents[1] / "plugin_files"
 
 
 def invoke(*words: str) -> Any:
@@ -144,7 +144,7 @@ def test_no_reading_command_runs_what_a_configuration_names(payload: Path, tmp_p
 
 
 def test_a_plugin_is_needed_by_its_name_and_its_content(tmp_path: Path, payload: Path) -> None:
-    tree = to_tree(replace(tiny_config(), task=package.guest("task", f"{GUESTS / 'moons.py'}:moons")))
+    tree = to_tree(replace(tiny_config(), task=package.plugin("task", f"{GUESTS / 'moons.py'}:moons")))
     stored_configs.read(tree)  # handed over in this program
     source = tree["task"]["source"]
     other = tree | {"task": tree["task"] | {"source": f"{source[:-1]}{'0' if source[-1] != '0' else '1'}"}}

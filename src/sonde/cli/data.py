@@ -26,8 +26,8 @@ def fetch(
     from sonde.cli.terminal import count
     from sonde.core.errors import SondeError, pick
     from sonde.store.datasets import DATASETS
-    from sonde.store.datasets.archive import fetch as download
-    from sonde.store.datasets.cache import data_folder
+    from sonde.store.datasets.archive import data_folder
+    from sonde.store.datasets.archive import fetch_archive as download
 
     dataset, root = pick(DATASETS, name, "data set"), data_folder(data_root)
     if not isinstance(root, Path):
@@ -54,7 +54,7 @@ def path(
     from sonde.cli.terminal import print_json
     from sonde.core.errors import pick
     from sonde.store.datasets import DATASETS
-    from sonde.store.datasets.cache import data_folder
+    from sonde.store.datasets.archive import data_folder
     from sonde.store.datasets.cifar10 import FORMS, Absent
 
     root = data_folder(data_root)

@@ -25,9 +25,9 @@ def explain(
 
     from sonde.analysis.explanations import EXPLANATIONS, documented, explanations
     from sonde.cli.terminal import console, print_json
-    from sonde.plugins import OURS
+    from sonde.plugins import BUILT_IN
 
-    known = [*EXPLANATIONS, *(text for kind, table in OURS.items() for text in documented(kind, table))]
+    known = [*EXPLANATIONS, *(text for kind, table in BUILT_IN.items() for text in documented(kind, table))]
     to = console()
     if name is None:
         if json:

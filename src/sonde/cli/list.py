@@ -49,11 +49,11 @@ def _probes() -> list[dict[str, Any]]:
 
 
 def _present(part: str) -> Iterator[tuple[str, Any]]:
-    from sonde.plugins import OURS, guests
+    from sonde.plugins import BUILT_IN, available
 
-    yield from OURS[part].items()
-    for guest in guests(part):
-        yield guest.name, guest.kind
+    yield from BUILT_IN[part].items()
+    for plugin in available(part):
+        yield plugin.name, plugin.kind
 
 
 def _studies() -> list[dict[str, Any]]:

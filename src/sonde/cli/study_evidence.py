@@ -25,7 +25,7 @@ def from_store(
 ) -> "dict[str, Gathered]":
     """The complete runs of a study in a store, by the values that are swept: of the given seeds, else of every seed.
 
-    Where nothing narrows the study, guest rules that were trained by its recipe belong to it.  `metrics` names those
+    Where nothing narrows the study, plugin rules that were trained by its recipe belong to it.  `metrics` names those
     whose rows are wanted, where not all are.
     """
     from sonde.store.load import load

@@ -1,4 +1,4 @@
-"""A run's complete configuration: frozen, checked when it is made, hashed into the run id."""
+"""A run's complete configuration: frozen, validated when it is made, and hashed into the run id."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -36,13 +36,13 @@ SECTIONS = (*CHOICES, "optimiser", "probes")
 
 
 def _probe_name(probe: Any) -> Any:
-    """A probe of ours by its name, a guest by its source; other things are left to be refused."""
+    """The name of a built-in probe, the source of a plugin; anything else is returned and refused later."""
     if callable(probe):
-        return str(plugins.of("probe", probe).source)
+        return str(plugins.plugin_of("probe", probe).source)
     if not isinstance(probe, str) or probe in PROBES:
         return probe
     if "@" in probe:
-        plugins.known("probe", "", probe)
+        plugins.by_source("probe", "", probe)
         return probe
     return str(plugins.find("probe", probe).source)
 
@@ -52,16 +52,16 @@ ProbeName = Annotated[str, BeforeValidator(_probe_name)]
 
 def probe_of(name: str) -> Probe:
     """The function behind a name in `probes.names` or `probes.costly`."""
-    probe: Probe = PROBES[name] if name in PROBES else plugins.known("probe", "", name).kind
+    probe: Probe = PROBES[name] if name in PROBES else plugins.by_source("probe", "", name).kind
     return probe
 
 
 @validated
 class Probing:
-    """Which probes look, at which epochs, and at how many test samples.
+    """Which probes measure, at which epochs, and on how many test samples.
 
-    `k` is the step of `every_k` and the base of `log_spaced`.  Costly probes have a schedule of their own.
-    Loss and accuracy on the whole test set are read after every `test_every`-th epoch, the first and the last.
+    `k` is the step of `every_k` and the base of `log_spaced`.  Costly probes have their own schedule.  Loss and
+    accuracy on the whole test set are measured after every `test_every`-th epoch, the first and the last.
     """
 
     names: Annotated[tuple[ProbeName, ...], MinLen(1)] = (
@@ -87,13 +87,13 @@ class Probing:
     test_every: Annotated[int, Ge(1)] = 1
 
     def due(self, epoch: int, epochs: int) -> list[str]:
-        """The probes that look after this epoch of a run of `epochs`."""
+        """The probes that measure after this epoch of a run of `epochs`."""
         cheap = self.names if epoch in epochs_of(self.schedule, self.k, epochs) else ()
         costly = self.costly if epoch in epochs_of(self.costly_schedule, self.costly_k, epochs) else ()
         return list(dict.fromkeys([*cheap, *costly]))
 
     def tests(self, epoch: int, epochs: int) -> bool:
-        """Whether the whole test set is read after this epoch of a run of `epochs`."""
+        """Whether the whole test set is evaluated after this epoch of a run of `epochs`."""
         return epoch in epochs_of("every_k", self.test_every, epochs)
 
 
@@ -101,8 +101,7 @@ class Probing:
 class RunConfig:
     """Everything that decides what a run computes.
 
-    A model, rule or task of one's own is handed over like one of ours; so is a function that makes a network or
-    arrays.
+    A plugin is passed like a built-in model, rule or task; so is a function that makes a network or arrays.
     """
 
     model: Model
@@ -126,9 +125,9 @@ class RunConfig:
         for part, table in CHOICES.items():
             value = getattr(self, part)
             if type(value) not in table.values():
-                accepted[part] = plugins.handed_over(part, value)
+                accepted[part] = plugins.as_part(part, value)
         if not isinstance(given := getattr(self, "optimiser"), Optimiser | PluginOptimiser):  # noqa: B009
-            accepted["optimiser"] = plugins.handed_over("optimiser", given)
+            accepted["optimiser"] = plugins.as_part("optimiser", given)
         for key, value in accepted.items():
             object.__setattr__(self, key, value)
         if isinstance(self.optimiser, Optimiser):
@@ -139,19 +138,19 @@ class RunConfig:
 
     @property
     def signature(self) -> Signature:
-        """What the task asks of the network."""
+        """The shapes that the task demands of the network."""
         task = self.task
         classifies = bool(getattr(task, "classifies", True))
         return Signature(shape=tuple(task.shape), outputs=task.outputs, classifies=classifies)
 
     @cached_property
     def recipe(self) -> str:
-        """Equal for configurations that differ in nothing but the seed."""
+        """Equal for configurations that differ only in the seed."""
         return recipe_of(to_tree(self))
 
     @property
     def id(self) -> str:
-        """Readable, and the same for every run of this configuration."""
+        """The run's id: readable, and equal for equal configurations."""
         return self._identity[0]
 
     @property
@@ -166,32 +165,32 @@ class RunConfig:
 
     @property
     def sources(self) -> list[str]:
-        """Where its guests come from; none where everything is ours."""
+        """The sources of its plugins; empty if all parts are built in."""
         parts = [source_of(part, getattr(self, part)) for part in (*CHOICES, "optimiser")]
         probes = [name for name in (*self.probes.names, *self.probes.costly) if name not in PROBES]
         return list(dict.fromkeys([*(source for source in parts if source), *probes]))
 
 
 def to_tree(config: RunConfig) -> dict[str, Any]:
-    """The configuration as plain JSON values, as it is stored and hashed; each chosen part carries its name.
+    """The configuration as plain JSON values, as it is stored and hashed; each chosen part has its name in it.
 
-    An option that is younger than its part stands there only where it differs from its default: `sonde.core.run_ids`.
+    An option that was added after the part's first release is left out at its default: see `sonde.core.run_ids`.
     """
     whole = whole_tree(config)
     tree: dict[str, Any] = {}
     for part in SECTIONS:
-        first = first_options(part, whole[part].get("name", ""))
+        first = first_options(part, whole[part].get("name", ""), type(getattr(config, part)))
         tree[part] = lasting(whole[part], _defaults_of(getattr(config, part)), first)
     rest = {key: value for key, value in whole.items() if key not in SECTIONS}
     return tree | lasting(rest, _defaults_of(config), first_options("", ""))
 
 
 def younger(config: RunConfig) -> dict[str, Any]:
-    """The options that the stored tree may leave out, under their dotted keys, with their defaults."""
+    """The options that the stored tree leaves out at their defaults: dotted key → default."""
     found = {key: value for key, value in defaults(RunConfig).items() if key not in (*SECTIONS, *RUN_OPTIONS)}
     for part in SECTIONS:
         value = getattr(config, part)
-        first = first_options(part, name_of(part, value) if part in CHOICES else "")
+        first = first_options(part, name_of(part, value) if part in CHOICES else "", type(value))
         known = _defaults_of(value)
         found |= {f"{part}.{key}": known[key] for key in known if first is not None and key not in first}
     return found
@@ -212,7 +211,7 @@ def whole_tree(config: RunConfig) -> dict[str, Any]:
 
 
 def _heading(part: str, value: Any) -> dict[str, Any]:
-    """Which part it is, and of a guest where it comes from."""
+    """The name of a part, the source of a plugin, and a version other than 1."""
     if part == "probes" or isinstance(value, Optimiser):
         return {}
     source = source_of(part, value)
@@ -235,7 +234,7 @@ def _defaults_of(value: Any) -> dict[str, Any]:
 
 @cache
 def defaults(kind: Any) -> dict[str, Any]:
-    """The options of a part that have one, at their defaults, as plain JSON values."""
+    """The defaults of a part's options, as plain JSON values; options without one are left out."""
     found = {}
     for field in dataclasses.fields(kind):
         if field.default is not dataclasses.MISSING:
@@ -246,17 +245,17 @@ def defaults(kind: Any) -> dict[str, Any]:
 
 
 def name_of(part: str, value: object) -> str:
-    """What a chosen part is called: its name in the table, or the guest's own."""
+    """The name of a chosen part, in the table of built-in ones or of the plugin."""
     for name, kind in CHOICES.get(part, {}).items():
         if type(value) is kind:
             return name
     if isinstance(value, Optimiser):
         return value.name
-    return plugins.of(part, type(value)).name
+    return plugins.plugin_of(part, type(value)).name
 
 
 def label_of(part: str, value: Any) -> str:
-    """What figures and tables call a part: what it says itself, else its name; a rule with what is not its default."""
+    """What figures and tables call a part: its label, else its name; for a rule, with the options not at defaults."""
     label = str(getattr(value, "label", None) or name_of(part, value))
     if part != "rule":
         return label
@@ -267,14 +266,14 @@ def label_of(part: str, value: Any) -> str:
 
 
 def source_of(part: str, value: object) -> str | None:
-    """Where a guest comes from; None for one of ours."""
+    """The source of a plugin; None for a built-in part."""
     if type(value) in CHOICES.get(part, {}).values() or isinstance(value, Optimiser):
         return None
-    return str(plugins.of(part, type(value)).source)
+    return str(plugins.plugin_of(part, type(value)).source)
 
 
 def parse(tree: Mapping[str, Any]) -> RunConfig:
-    """The configuration a tree of JSON values describes; unknown keys and bad values are refused by name."""
+    """Make a configuration from a tree of JSON values; unknown keys and bad values are refused by name."""
     values = dict(tree)
     _refuse_unknown(values, [field.name for field in dataclasses.fields(RunConfig)], "")
     for part in SECTIONS:
@@ -287,7 +286,7 @@ def parse(tree: Mapping[str, Any]) -> RunConfig:
 
 
 def _chosen(part: str, section: Any) -> tuple[Any, dict[str, Any]]:
-    """The class of a part's configuration, and the options it is given."""
+    """The configuration class of a part, and its given options."""
     if isinstance(section, str) and part != "probes":
         section = {"name": section}
     if not isinstance(section, Mapping):
@@ -300,25 +299,28 @@ def _chosen(part: str, section: Any) -> tuple[Any, dict[str, Any]]:
         return Optimiser, options
     options.pop("name", None)
     if source is not None:
-        return plugins.known(part, name, str(source)).kind, options
+        return plugins.by_source(part, name, str(source)).kind, options
     kind = CHOICES.get(part, {}).get(name) or plugins.find(part, name).kind
-    now = getattr(kind, "version", 1)
-    version = options.pop("version", now)
-    if version != now:
-        raise SondeError(
-            f"{part}.version = {version!r}: this Sonde has version {now} of {name}, which "
-            "computes something else: use the Sonde that its manifest names"
-        )
+    refuse_version(part, name, kind, options.pop("version", getattr(kind, "version", 1)))
     return kind, options
 
 
+def refuse_version(part: str, name: str, kind: type[Any], version: Any) -> None:
+    """Raise an error if a part of this version computes something else than today's."""
+    if version != (now := getattr(kind, "version", 1)):
+        raise SondeError(
+            f"{part}.version = {version!r}: this Sonde has version {now} of {name}, which computes something else: use "
+            "the Sonde that its manifest names"
+        )
+
+
 def _is_reference(name: str) -> bool:
-    """Whether an optimiser's name is that of a guest."""
-    return ":" in name or (name not in plugins.OURS["optimiser"] and name in plugins.names("optimiser"))
+    """Whether an optimiser's name is that of a plugin."""
+    return ":" in name or (name not in plugins.BUILT_IN["optimiser"] and name in plugins.names("optimiser"))
 
 
 def _fill(kind: Any, values: Mapping[str, Any], prefix: str) -> Any:
-    """A dataclass from plain values."""
+    """Make a dataclass from plain values."""
     fields = [field.name for field in dataclasses.fields(kind)]
     _refuse_unknown(values, fields, prefix)
     for key in fields:
@@ -337,12 +339,12 @@ def _refuse_unknown(values: Mapping[str, Any], fields: list[str], prefix: str) -
 
 
 def change(config: RunConfig, changes: Mapping[str, Any]) -> RunConfig:
-    """The configuration with dotted keys replaced, checked anew."""
+    """The configuration with dotted keys replaced, validated again."""
     return parse(changed(whole_tree(config), changes))
 
 
 def changed(tree: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """The tree with dotted keys replaced; a part that is chosen anew forgets its options."""
+    """The tree with dotted keys replaced; choosing another part drops the options of the former."""
     tree = {key: dict(value) if isinstance(value, Mapping) else value for key, value in tree.items()}
     for key, value in sorted(changes.items(), key=lambda change: "." in change[0]):
         part, _, option = key.partition(".")
@@ -356,7 +358,7 @@ def changed(tree: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
 
 
 def complete_and_load_plugins(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Add missing options at their defaults; values are not validated.  Executes the plugin files that it names."""
+    """The tree with the options that it leaves out, at their defaults; values are not validated."""
     found = defaults(RunConfig) | dict(tree)
     for part in SECTIONS:
         kind, given = _chosen(part, tree.get(part, {}))
@@ -366,7 +368,7 @@ def complete_and_load_plugins(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def options(tree: Mapping[str, Any]) -> set[str]:
-    """Every dotted key that a configuration with the parts of this tree has; parts stand for their names."""
+    """Every dotted key of a configuration with the parts of this tree; `model`, `rule` and `task` are their names."""
     known = {field.name for field in dataclasses.fields(RunConfig)}
     for part in SECTIONS:
         if part in tree:
@@ -376,5 +378,5 @@ def options(tree: Mapping[str, Any]) -> set[str]:
 
 
 def keys(config: RunConfig) -> dict[str, Any]:
-    """Every dotted key of the configuration with its value; `model`, `rule` and `task` stand for their names."""
+    """Every dotted key of the configuration with its value; `model`, `rule` and `task` are their names."""
     return flatten(whole_tree(config))

@@ -7,8 +7,8 @@ everything in a store is data:
 - A plugin (a model, rule, task, probe or optimiser from outside the package) is a name and a source, `mine.py:Mine@…`.
   Every command shows, audits, reports and exports its runs without its code.  The copy of the file in the run's folder
   is never run, and no module is imported because a store names it.
-- Where its code is needed, the user names it on this command line (`--task mine.py:rings`), or this program has handed
-  it over, registered it or trained with it.  The digest of the file is compared with the stored one before the file
+- Where its code is needed, the user names it on this command line (`--task mine.py:rings`), or this program has
+  passed it, registered it or trained with it.  The digest of the file is compared with the stored one before the file
   is run.
 - Sizes are bounded before anything is decoded (`store/files.py`), symbolic links inside a store are never written
   through (`store/files.py`), and a run is what its whole configuration says, not what 40 bits of its id say
@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sonde import plugins
-from sonde.config import CHOICES, RunConfig, parse
+from sonde.config import CHOICES, RunConfig, parse, refuse_version
 from sonde.core.errors import SondeError
 from sonde.metrics.probes import PROBES
 
@@ -29,9 +29,9 @@ PROBE_LISTS = ("names", "costly")
 
 
 def read(tree: Mapping[str, Any]) -> RunConfig:
-    """The configuration of a stored tree; one that needs code which nobody named here is refused."""
+    """The configuration of a stored tree.  Refuses one that needs the code of a plugin that is not loaded."""
     for part, name, source in _outside(tree):
-        if plugins.named(part, name, source) is None:
+        if plugins.loaded(part, name, source) is None:
             raise SondeError(f"its {part} is from outside Sonde: {_how_to_name(part, source or name)}")
     refuse_other_versions(tree)
     return parse(tree)
@@ -42,20 +42,14 @@ def refuse_other_versions(tree: Mapping[str, Any]) -> None:
     for part, table in CHOICES.items():
         section = tree.get(part)
         name = section.get("name") if isinstance(section, Mapping) and "source" not in section else None
-        if not isinstance(name, str) or name not in table:
-            continue
-        stored, now = tree[part].get("version", 1), getattr(table[name], "version", 1)
-        if stored != now:
-            raise SondeError(
-                f"{part}.version = {stored!r}: this Sonde has version {now} of {name}, which computes "
-                "something else: use the Sonde that its manifest names"
-            )
+        if isinstance(name, str) and name in table:
+            refuse_version(part, name, table[name], tree[part].get("version", 1))
 
 
 def read_without(tree: Mapping[str, Any], parts: tuple[str, ...]) -> RunConfig:
     """The same where these parts are not needed: one from outside is replaced by a part of Sonde's own."""
     known = dict(tree)
-    unknown = {part for part, name, source in _outside(tree) if plugins.named(part, name, source) is None}
+    unknown = {part for part, name, source in _outside(tree) if plugins.loaded(part, name, source) is None}
     if "rule" in parts and "rule" in unknown:
         known["rule"] = "bp"
     if "optimiser" in parts and "optimiser" in unknown:
@@ -73,7 +67,7 @@ def name_again(tree: Mapping[str, Any], part: str, reference: str) -> None:
     stored = next((source or name for of, name, source in _outside(tree) if of == part), None)
     if stored is None:
         raise SondeError(f"--{part} {reference}: the run's {part} is one of Sonde's own; leave the option out")
-    found = str(plugins.look(part, reference))
+    found = str(plugins.peek(part, reference))
     if found != stored:
         raise SondeError(
             f"--{part} {reference} is {found}, but the run was made with {stored}: name the file with that content; "
@@ -89,8 +83,8 @@ def _outside(tree: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
         if not isinstance(section, Mapping):
             section = {"name": section}
         name, source = section.get("name", "adamw" if part == "optimiser" else ""), section.get("source")
-        ours = CHOICES.get(part, plugins.OURS["optimiser"])
-        if source is not None or not isinstance(name, str) or name not in ours:
+        built_in = CHOICES.get(part, plugins.BUILT_IN["optimiser"])
+        if source is not None or not isinstance(name, str) or name not in built_in:
             yield part, str(name), "" if source is None else str(source)
     probes = tree.get("probes", {})
     if not isinstance(probes, Mapping):
@@ -107,13 +101,10 @@ def _how_to_name(part: str, source: str) -> str:
     shown = where if len(where) <= 80 else f"{where[:80]}…"
     digest = f" (digest {stamp[-12:]})" if stamp else ""
     named = {
-        "probe": "hand it over in Python",
-        "model": "hand it over in Python",
-        "optimiser": "hand it over in Python",
+        "probe": "pass it in Python",
+        "model": "pass it in Python",
+        "optimiser": "pass it in Python",
     }
     return f"{shown}{digest}; its code runs only if you name it again: " + named.get(
         part, f"--{part} path/to/{shown}" if ".py" in where or ".npz" in where else f"--{part} {shown}"
     )
-
-
-__all__ = ["name_again", "read", "read_without", "refuse_other_versions"]

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from annotated_types import Ge, Gt, Lt
 
 from sonde.core.errors import SondeError
-from sonde.core.signatures import configuration, option
+from sonde.core.signatures import config_class, option
 from sonde.core.validated import validated
 
 Rate = Annotated[float, Gt(0)]
@@ -71,4 +71,4 @@ def plugin_optimiser(name: str, kind: type[Any]) -> type[PluginOptimiser]:
         if parameter.default is parameter.empty:
             raise SondeError(f"{name}: give its parameter {parameter.name} a default, it becomes an option")
         options.append(option(parameter.name, parameter.default))
-    return configuration(name, options, PluginOptimiser, kind, kind=kind)
+    return config_class(name, options, PluginOptimiser, kind, kind=kind)

@@ -85,10 +85,16 @@ PROBE_OPTIONS: _Options = (
 RUN_OPTIONS: _Options = ("batch_size", "epochs", "seed", "precision", "log", "scale")
 
 
-def first_options(part: str, name: str) -> _Options | None:
-    """The options that the id always covers; None for a plugin, where it covers all options."""
+def first_options(part: str, name: str, kind: object = None) -> _Options | None:
+    """The options that the id always covers; None means all of them.
+
+    They are in the record of 0.1.0, or in `first_options` of the part's class `kind`; a plugin usually has neither.
+    """
     sections = {"optimiser": OPTIMISER_OPTIONS, "probes": PROBE_OPTIONS, "": RUN_OPTIONS}
-    return sections[part] if part in sections else FIRST_OPTIONS[part].get(name)
+    if part in sections:
+        return sections[part]
+    stated: _Options | None = getattr(kind, "first_options", None)
+    return FIRST_OPTIONS[part].get(name, stated)
 
 
 def lasting(options: Mapping[str, Any], defaults: Mapping[str, Any], first: _Options | None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What is known of a stranger's code or data: a digest of the bytes, and a function's keywords as options."""
+"""Configuration classes made from the signatures of a user's functions, and the digest of their files."""
 
 import hashlib
 import inspect
@@ -8,18 +8,18 @@ from typing import Any, TypeVar, get_type_hints
 
 from sonde.core.errors import SondeError
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 Option = tuple[str, Any, Any]
 """Name, type and field: what `dataclasses.make_dataclass` takes."""
 
 
-def digest(content: bytes) -> str:
-    """Short enough to be read, long enough that two contents never share it by chance."""
+def content_digest(content: bytes) -> str:
+    """Twelve hexadecimal digits of the SHA-256: readable, and long enough against collisions by chance."""
     return hashlib.sha256(content).hexdigest()[:12]
 
 
-def options_of(function: Callable[..., Any], named: str, given: Collection[str] = ()) -> list[Option]:
-    """Its parameters but the `given` ones; each needs a default, for a configuration is complete without asking."""
+def function_options(function: Callable[..., Any], named: str, given: Collection[str] = ()) -> list[Option]:
+    """The parameters of a function as options, except the `given` ones; each needs a default."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -39,7 +39,7 @@ def options_of(function: Callable[..., Any], named: str, given: Collection[str] 
 
 
 def option(name: str, default: Any, hint: Any = None) -> Option:
-    """A field of the type that was written, else of the default's; a whole number may become a broken one."""
+    """A field of the annotated type, else of the type of the default; an int option also accepts a float."""
     if hint is None:
         kind = type(default)
         others = {int: int | float, tuple: tuple[Any, ...]}
@@ -49,8 +49,8 @@ def option(name: str, default: Any, hint: Any = None) -> Option:
     return name, hint, field(default=default)
 
 
-def configuration(name: str, options: list[Option], base: type[T], thing: Any, **attributes: Any) -> type[T]:
-    """A frozen dataclass of that name with these options beside those of its base, documented like the thing."""
+def config_class(name: str, options: list[Option], base: type[_T], thing: Any, **attributes: Any) -> type[_T]:
+    """Make a frozen dataclass with these options and those of its base; it has the docstring of `thing`."""
     namespace = attributes | {"__doc__": thing.__doc__}
     made = make_dataclass(name, options, bases=(base,), namespace=namespace, frozen=True, kw_only=True)
     made.__module__ = thing.__module__
@@ -58,8 +58,8 @@ def configuration(name: str, options: list[Option], base: type[T], thing: Any, *
     return made
 
 
-def taken(function: Callable[..., Any], values: dict[str, Any]) -> dict[str, Any]:
-    """Those of the values that the function has a parameter for."""
+def accepted_by(function: Callable[..., Any], values: dict[str, Any]) -> dict[str, Any]:
+    """The values that the function has a parameter for."""
     return {name: values[name] for name in inspect.signature(function).parameters if name in values}
 
 
@@ -69,5 +69,5 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
             function.__init__ if isinstance(function, type) else function,  # type: ignore[misc]
             include_extras=True,
         )
-    except Exception:  # an annotation that names nothing there is
+    except Exception:  # an annotation that cannot be resolved
         return {}

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from sonde.core.errors import SondeError
 from sonde.core.validated import validated
-from sonde.models.shared_layers import Readout, default_init
+from sonde.models.model import Model, Readout, default_init
 from sonde.network import Network, Signature
 
 
@@ -37,19 +37,17 @@ class Hidden(nn.Module):
 
 @final
 @validated
-class ConvNet:
+class ConvNet(Model):
     """Convolutions with pooling, one hidden layer of width `d`, and a linear head.
 
-    After LeCun et al. (1998).  The first convolution embeds; every other one is a unit, and so is the hidden layer:
-    states are maps and then a vector.  PyTorch's default weights.
+    After LeCun et al. (1998).  The first convolution is the embedding; every other convolution and the hidden layer
+    are units.  The states are maps, and at the end a vector.  PyTorch's default weights.
     """
 
     channels: Annotated[tuple[Annotated[int, Ge(1)], ...], MinLen(1)] = (16, 32)
     d: Annotated[int, Ge(1)] = 128
 
     label: ClassVar[str] = "ConvNet"
-    variant: ClassVar[None] = None
-    init_scale: ClassVar[None] = None
 
     @property
     def L(self) -> int:

@@ -1,11 +1,10 @@
-"""The pair of the residual study, `plain_mlp` and `res_mlp`: one ReLU layer a block, without normalisation.
+"""The pair of the residual study, `plain_mlp` and `res_mlp`: one ReLU layer in each block, without normalisation.
 
-They differ in "+x" alone.  The network with LayerNorm, two matrices a block and a trained embedding is
-`residual_mlp`.
+They differ only in "+x".  `residual_mlp` is another network: it has LayerNorm, two matrices in each block and an
+embedding.
 """
 
 import math
-from abc import ABC
 from typing import Annotated, ClassVar, Literal, final
 
 import torch
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 
 from sonde.core.errors import SondeError
 from sonde.core.validated import validated
-from sonde.models.shared_layers import Embedding, Readout, default_init
+from sonde.models.model import Embedding, Model, Readout, default_init
 from sonde.network import Network, Signature
 
 
@@ -42,15 +41,15 @@ class LinearLayer(nn.Module):
 
 
 @validated
-class ReluMLP(ABC):
+class ReluMLP(Model):
     """Kaiming-normal weights (fan-in, ReLU) times `weight_scale`, biases zero.
 
-    A weight scale of 1 is the raw variant, "1/sqrt(L)" the scaled one.  With and without "+x" the draws are the
-    same: both networks of a seed start from the same weights.  For classification an embedding and a linear head
-    with PyTorch's default weights stand around the stack; for regression its width is that of the data.
+    A weight scale of 1 is the raw variant, "1/sqrt(L)" the scaled one.  The plain and the residual network of a seed
+    start from the same weights.  For classification there are also an embedding and a linear head with PyTorch's
+    default weights; for regression the width is that of the data.
 
-    With `output` "linear" the last layer has no ReLU.  A plain stack that ends in one has no negative outputs, so its
-    loss on targets that are has a floor (`theory.lowest_loss`).
+    With `output` "linear" the last layer has no ReLU.  A plain stack that ends in a ReLU has no negative outputs, so
+    its loss on negative targets has a lower bound (`theory.lowest_loss`).
     """
 
     d: Annotated[int, Ge(1)] = 64

@@ -1,7 +1,7 @@
 """The residual network of CIFAR-10.  N samples, C channels, H×W positions."""
 
 from itertools import pairwise
-from typing import Annotated, ClassVar, Literal, final
+from typing import Annotated, Literal, final
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -10,17 +10,17 @@ from torch import Tensor, nn
 
 from sonde.core.errors import SondeError
 from sonde.core.validated import validated
-from sonde.models.shared_layers import default_init
+from sonde.models.model import Model, default_init
 from sonde.network import Network, Signature
 
-Norm = Literal["batch", "group"]
+NormKind = Literal["batch", "group"]
 GROUPS = 8
 
 
 class Stem(nn.Module):
     """ReLU(norm(3×3 convolution))."""
 
-    def __init__(self, colours: int, channels: int, norm: Norm) -> None:
+    def __init__(self, colours: int, channels: int, norm: NormKind) -> None:
         super().__init__()
         self.conv = nn.Conv2d(colours, channels, 3, padding=1, bias=False)
         self.norm = make_norm(norm, channels)
@@ -35,7 +35,7 @@ class BasicBlock(nn.Module):
     Where positions are halved and channels doubled, the shortcut takes every second position and fills up with zeros.
     """
 
-    def __init__(self, below: int, above: int, norm: Norm) -> None:
+    def __init__(self, below: int, above: int, norm: NormKind) -> None:
         super().__init__()
         self.stride = 1 if below == above else 2
         self.more = above - below
@@ -62,27 +62,24 @@ class PooledReadout(nn.Module):
         return z_NC
 
 
-def make_norm(norm: Norm, channels: int) -> nn.Module:
+def make_norm(norm: NormKind, channels: int) -> nn.Module:
     return nn.BatchNorm2d(channels) if norm == "batch" else nn.GroupNorm(min(GROUPS, channels), channels)
 
 
 @final
 @validated
-class ResNet:
+class ResNet(Model):
     """The ResNet-(6n+2) of He et al. (2016), arXiv:1512.03385: three stages of `n` basic blocks, each a unit.
 
     The first stage has `d` channels; each further one doubles them and halves the positions.  `n` = 1 is ResNet-8,
-    3 ResNet-20.  Convolutions are drawn as the paper's (Kaiming normal, fan-out).  With `norm: batch` statistics come
-    from the same forward pass whatever the rule, and a unit's own norm learns from the unit's credit; `group` has
-    none.
+    3 ResNet-20.  Convolutions are initialised as in the paper (Kaiming normal, fan-out).  With `norm: batch` the batch
+    statistics come from the same forward pass for every rule, and a unit's norm layers learn from the unit's credit;
+    `group` has no batch statistics.
     """
 
     n: Annotated[int, Ge(1)] = 1
     d: Annotated[int, Ge(1)] = 16
-    norm: Norm = "batch"
-
-    variant: ClassVar[None] = None
-    init_scale: ClassVar[None] = None
+    norm: NormKind = "batch"
 
     @property
     def L(self) -> int:

@@ -1,9 +1,9 @@
 """Pre-norm residual MLP: h_{l+1} = h_l + w2(GELU(w1(LN(h_l)))).  N samples, d width.
 
-The network of the audit.  `res_mlp` is another: one ReLU layer a block and no LayerNorm, the twin of `plain_mlp`.
+The network of the audit study.  `res_mlp` is another network: one ReLU layer in each block and no LayerNorm.
 """
 
-from typing import Annotated, ClassVar, final
+from typing import Annotated, final
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -11,7 +11,7 @@ from annotated_types import Ge
 from torch import Tensor, nn
 
 from sonde.core.validated import validated
-from sonde.models.shared_layers import Embedding, Readout, default_init
+from sonde.models.model import Embedding, Model, Readout, default_init
 from sonde.network import Network, Signature
 
 
@@ -31,11 +31,11 @@ class PreNormBlock(nn.Module):
 
 @final
 @validated
-class ResidualMLP:
+class ResidualMLP(Model):
     """Embedding, pre-norm blocks, a terminal LayerNorm (`out_ln`) and a linear head.
 
     `w2.weight ~ N(0, w2_std²)` and `w2.bias = 0`; everything else has PyTorch's default weights.  Without
-    `residual`, h_{l+1} is the branch alone.
+    `residual`, h_{l+1} is the output of the block alone.
     """
 
     d: Annotated[int, Ge(1)] = 256
@@ -44,16 +44,10 @@ class ResidualMLP:
     residual: bool = True
     w2_std: Annotated[float, Ge(0)] = 0.01
 
-    variant: ClassVar[None] = None
-    init_scale: ClassVar[None] = None
-
     @property
     def label(self) -> str:
         name = "ResMLP" if self.residual else "MLP without residual"
         return name if self.out_ln else f"{name}, no terminal LN"
-
-    def check(self, signature: Signature) -> None:
-        """Any input, any number of outputs."""
 
     def build(self, signature: Signature, rng: torch.Generator) -> Network:
         with default_init(rng):

@@ -1,13 +1,13 @@
 """Residual student without normalisation: h_{l+1} = h_l + w2(φ_α(w1 h_l)).  N samples, d width."""
 
-from typing import Annotated, ClassVar, final
+from typing import Annotated, final
 
 import torch
 from annotated_types import Ge, Le
 from torch import Tensor, nn
 
 from sonde.core.validated import validated
-from sonde.models.shared_layers import Embedding, Readout, default_init
+from sonde.models.model import Embedding, Model, Readout, default_init
 from sonde.network import Network, Signature
 
 
@@ -28,7 +28,7 @@ class StudentBlock(nn.Module):
 
 @final
 @validated
-class StudentNet:
+class StudentNet(Model):
     """The architecture of the teacher: w1 ~ N(0, 1/d), w2 ~ N(0, 1/(dL)), no LayerNorm anywhere.
 
     With `alpha` = 0 the network is linear.
@@ -38,15 +38,9 @@ class StudentNet:
     L: Annotated[int, Ge(1)] = 4
     alpha: Annotated[float, Ge(0), Le(1)] = 1.0
 
-    variant: ClassVar[None] = None
-    init_scale: ClassVar[None] = None
-
     @property
     def label(self) -> str:
         return "StudentNet" if self.alpha == 1 else f"StudentNet, α = {self.alpha:g}"
-
-    def check(self, signature: Signature) -> None:
-        """Any input, any number of outputs."""
 
     def build(self, signature: Signature, rng: torch.Generator) -> Network:
         with default_init(rng):

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from sonde.core.errors import SondeError
 from sonde.core.validated import validated
-from sonde.models.shared_layers import Readout, default_init
+from sonde.models.model import Model, Readout, default_init
 from sonde.network import Network, Signature
 from sonde.network.pooling import PoolingName
 
@@ -67,7 +67,7 @@ class TransformerBlock(nn.Module):
 
 @final
 @validated
-class VitMini:
+class VitMini(Model):
     """Patches, a CLS token, pre-norm transformer blocks, and a head on the CLS token.
 
     Dosovitskiy et al. (2021), arXiv:2010.11929, at a size for laptops.
@@ -80,8 +80,6 @@ class VitMini:
     mlp_ratio: Annotated[int, Ge(1)] = 2
     out_ln: bool = True
 
-    variant: ClassVar[None] = None
-    init_scale: ClassVar[None] = None
     reader: ClassVar[PoolingName] = "cls"
 
     @property

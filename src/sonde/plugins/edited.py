@@ -1,4 +1,4 @@
-"""Is a class or function what its file says?  A file may be edited after it was imported."""
+"""Whether a class or function still is what its file says.  A file may be edited after it was imported."""
 
 import inspect
 from collections.abc import Iterator
@@ -10,30 +10,30 @@ from typing import Any
 
 
 def edited(thing: Any, module: ModuleType, content: bytes) -> bool:
-    """Whether the file has other code than the one in use.
+    """Whether the file's content differs from the imported code of a class or function.
 
-    Looks at the functions of the module that the thing is made of or names, with their lines; a constant of the
-    module or of a class is not seen.  False where it cannot be told.
+    Compares the functions of the module that the thing consists of or names, with their lines.  A constant of the
+    module or of a class is not compared.  False if the code cannot be compared.
     """
     spec = module.__spec__
     loader = spec.loader if spec else vars(module).get("__loader__")  # a script has no spec
-    if type(loader) is not SourceFileLoader:  # another one, as pytest's, may change the code that it loads
+    if type(loader) is not SourceFileLoader:  # another loader, such as pytest's, may change the code
         return False
     try:
-        written = _written(content)
+        written = _compiled(content)
     except (SyntaxError, ValueError):
         return True
-    return any(_compared(code) not in written for code in _in_use(thing, module))
+    return any(_comparable(code) not in written for code in _codes_of(thing, module))
 
 
 @cache
-def _written(content: bytes) -> frozenset[Any]:
-    return frozenset(map(_compared, _within(compile(content, "", "exec", dont_inherit=True))))
+def _compiled(content: bytes) -> frozenset[Any]:
+    return frozenset(map(_comparable, _within(compile(content, "", "exec", dont_inherit=True))))
 
 
-def _compared(code: CodeType) -> tuple[Any, ...]:
-    """What two codes of one text share, wherever the file lies and however often they ran."""
-    constants = tuple(_compared(c) if isinstance(c, CodeType) else (type(c), c) for c in code.co_consts)
+def _comparable(code: CodeType) -> tuple[Any, ...]:
+    """What two code objects of one text share, wherever the file lies and however often they ran."""
+    constants = tuple(_comparable(c) if isinstance(c, CodeType) else (type(c), c) for c in code.co_consts)
     return code.co_name, code.co_firstlineno, code.co_code, code.co_names, constants
 
 
@@ -44,8 +44,8 @@ def _within(code: CodeType) -> Iterator[CodeType]:
             yield from _within(constant)
 
 
-def _in_use(thing: Any, module: ModuleType) -> Iterator[CodeType]:
-    """The codes of a function or of a class's methods, and of what they name, as far as they are of the module."""
+def _codes_of(thing: Any, module: ModuleType) -> Iterator[CodeType]:
+    """The code of a function or of a class's methods, and of the functions of the module that they name."""
     file = Path(module.__file__ or "").name
     waiting, seen = [thing], set()
     while waiting:

@@ -1,11 +1,12 @@
-"""Where a guest comes from, in words that last: run ids cover them, and any machine finds the same code by them.
+"""Where a plugin's code comes from.  Run ids cover the source, and every machine finds the same code by it.
 
-mine.py:Mine@1f2e3d4c5b6a         a file, with a digest of its bytes, which travel with the configuration
-lab.rules:Mine@lab-1.2.0-1f2e3d…  a module of an installed package, which must be installed there too
-torch.optim:RMSprop               of torch, whose version every session records
+mine.py:Mine@1f2e3d4c5b6a         a file, with a digest of its bytes, which are sent with the configuration
+lab.rules:Mine@lab-1.2.0-1f2e3d…  a module of an installed package, which must be installed on every machine
+torch.optim:RMSprop               a class of torch, whose version every session records
 data.npz@1f2e3d4c5b6a             arrays; the file stays where it is
 """
 
+import ast
 import importlib
 import importlib.metadata
 import importlib.util
@@ -17,22 +18,31 @@ from dataclasses import dataclass
 from functools import cache, reduce
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from sonde.core.errors import SondeError, nearest
-from sonde.core.signatures import digest
+from sonde.core.signatures import content_digest
 from sonde.plugins.edited import edited
 
-Carried = bytes | str
-"""The content of a file of code, or where a file of arrays lies."""
 
-_known: dict[str, Carried] = {}  # by the source without the name of the thing: "mine.py@1f2e3d4c5b6a"
-_modules: dict[str, ModuleType] = {}
+class Carried(NamedTuple):
+    """What another process needs of a source: the content of a file of code, and where the file lies.
+
+    `at` is the folder of a file of code (None for a notebook cell), or the path of a file of arrays.
+    """
+
+    content: bytes | None
+    at: str | None
+
+
+_known: dict[str, Carried] = {}  # by the source without the attribute: "mine.py@1f2e3d4c5b6a"
+_modules: dict[str, ModuleType] = {}  # by the same key
+_folders: set[str] = set()  # of imported files
 
 
 @dataclass(frozen=True)
 class Source:
-    """A file or module, what it holds under a name, and the stamp by which a change is noticed."""
+    """A file or module, the name of an attribute in it, and a stamp that changes with its content."""
 
     where: str
     name: str | None = None
@@ -40,7 +50,7 @@ class Source:
 
     def __post_init__(self) -> None:
         if set("@:") & set(self.where):
-            raise SondeError(f"{self.where}: rename the file, without '@' and ':', which a source has a use for")
+            raise SondeError(f"{self.where}: rename the file, without '@' and ':', which a source uses")
 
     @classmethod
     def parse(cls, text: str) -> "Source":
@@ -53,7 +63,7 @@ class Source:
 
     @property
     def content(self) -> str:
-        """The key of what is behind it, which things of one file share."""
+        """The key of the file or module; attributes of one file share it."""
         return f"{self.where}@{self.stamp}"
 
     @property
@@ -65,117 +75,118 @@ class Source:
         return self.where.endswith(".npz")
 
 
-def of_file(path: Path, name: str) -> Source:
-    """A thing in a file of code, read and imported now."""
+def import_file(path: Path, name: str) -> Any:
+    """Import `name` from a file: what FILE.py:NAME means in every command.
+
+    The file runs once for each content.  Modules beside the file can be imported.
+    """
     content = _bytes(path, name)
-    source = Source(path.name, name, digest(content))
-    _known.setdefault(source.content, content)
-    _module_of_file(source, str(path))
+    key = f"{path.name}@{content_digest(content)}"
+    return _attribute(_run_file(key, Carried(content, _folder(path)), str(path)), name, str(path))
+
+
+def of_file(path: Path, name: str) -> Source:
+    """Read and import a file of code; return the source of `name` in it."""
+    content = _bytes(path, name)
+    source = Source(path.name, name, content_digest(content))
+    _known.setdefault(source.content, Carried(content, _folder(path)))
+    _run_file(source.content, _known[source.content], str(path))
     return source
 
 
-def look(reference: str) -> Source:
-    """The source that a reference would have, without running the code that it names."""
+def reference_source(reference: str) -> Source:
+    """The source of a reference, without running the code that it names."""
     if reference.endswith(".npz"):
         return of_data(reference)
     where, _, name = reference.rpartition(":")
     if where.endswith(".py"):
         path = Path(where).expanduser()
-        return Source(path.name, name, digest(_bytes(path, name)))
+        return Source(path.name, name, content_digest(_bytes(path, name)))
     try:
-        found = importlib.util.find_spec(where)  # runs the packages around it, which the user named
+        found = importlib.util.find_spec(where)  # imports the packages around it, which the user named
     except (ImportError, ValueError):
         found = None
     if found is None or not found.origin:
         raise SondeError(f"no module {where!r}: install it, or name a file as path/to/file.py:Name")
-    if where.partition(".")[0] == "torch":
-        return Source(where, name)
-    content, distribution = _bytes(Path(found.origin), name), _distributions().get(where.partition(".")[0])
-    if distribution is None:
-        return Source(Path(found.origin).name, name, digest(content))
-    return Source(where, name, f"{distribution}-{importlib.metadata.version(distribution)}-{digest(content)}")
+    return _module_source(where, name, Path(found.origin), None)
 
 
 def of_data(file: str) -> Source:
-    """A file of arrays, read now."""
+    """Read a file of arrays and return its source."""
     from sonde.store.files import absolute, place
     from sonde.tasks.arrays import read_npz
 
-    source = Source(place(file).name, None, digest(read_npz(file)))
-    _known.setdefault(source.content, absolute(place(file)))
+    source = Source(place(file).name, None, content_digest(read_npz(file)))
+    _known.setdefault(source.content, Carried(None, absolute(place(file))))
     return source
 
 
-def of_module(module: str, name: str) -> Source:
-    """A thing in a module that can be imported here."""
+def source_in_module(module: str, name: str) -> Source:
+    """Import a module and return the source of `name` in it."""
     imported = _imported(module)
-    return _of_module(imported, name, _under(imported, name))
+    return _of_imported(imported, name, _under(imported, name))
 
 
 def of_object(thing: Any) -> Source:
-    """A class or function that was handed over: the file it was written in, or the package it was installed with."""
+    """The source of a class or function: its file, or the package it is installed with."""
     module = sys.modules.get(thing.__module__)
     for known, loaded in list(_modules.items()):
-        if loaded is module:
-            content = _known[known]
-            assert isinstance(content, bytes)
+        if loaded is module and known in _known:
+            content = _known[known].content
+            assert content is not None
             if not edited(thing, module, content):
                 where, _, stamp = known.rpartition("@")
                 return Source(where, thing.__qualname__, stamp)
-            del _modules[known]  # it was imported anew, with other content
+            del _modules[known]  # it was imported again, with other content
     if module is not None and getattr(module, "__file__", None):
-        return _of_module(module, thing.__qualname__, thing)
+        return _of_imported(module, thing.__qualname__, thing)
     try:
         content = inspect.getsource(thing).encode()  # of a notebook's cell
     except (OSError, TypeError):
         raise SondeError(
             f"{thing.__qualname__} was written in no file, so its runs could not say what they are: put it into one"
         ) from None
-    source = Source(f"{thing.__name__}.py", thing.__qualname__, digest(content))
-    _known.setdefault(source.content, content)
+    source = Source(f"{thing.__name__}.py", thing.__qualname__, content_digest(content))
+    _known.setdefault(source.content, Carried(content, None))
     return source
 
 
 def thing_of(source: Source) -> Any:
-    """What stands under the name in the file or module."""
-    module = _module_of_file(source, source.where) if source.is_file else _module_of_package(source)
-    found: Any = module
-    for part in (source.name or "").split("."):
-        there = [name for name in vars(found) if not name.startswith("_")]
-        if part not in vars(found):
-            raise SondeError(f"{source.where} has no {source.name!r}: {nearest(part, there)}")
-        found = getattr(found, part)
-    return found
+    """The class or function of a source."""
+    is_file = source.is_file
+    module = _run_file(source.content, _carried(source), source.where) if is_file else _module_of_package(source)
+    return _attribute(module, source.name or "", source.where)
 
 
 def stands_in_its_module(thing: Any) -> bool:
-    """Whether its name leads to it from the top of its module, as that of a decorated function does."""
+    """Whether the qualified name leads to this very object from the top of its module."""
     return _under(sys.modules.get(thing.__module__), thing.__qualname__) is thing
 
 
 def path_of(source: Source) -> str:
-    """Where a file of arrays lies."""
-    at = _content(source)
-    assert isinstance(at, str)
+    """The path of a file of arrays."""
+    at = _carried(source).at
+    assert at is not None
     return at
 
 
-def carried(sources: Iterable[Source]) -> dict[str, Carried]:
-    """What another process needs to find the same things."""
-    return {source.content: _known[source.content] for source in sources if source.content in _known}
+def carried(texts: Iterable[str]) -> dict[str, Carried]:
+    """What another process has to `receive` before it reads configurations with these sources."""
+    keys = [Source.parse(text).content for text in texts]
+    return {key: _known[key] for key in keys if key in _known}
 
 
 def receive(brought: dict[str, Carried]) -> None:
-    """Know what a process that sends configurations knows."""
+    """Take over what the process that sends configurations knows about their sources."""
     _known.update(brought)
 
 
-def copies(sources: Iterable[Source]) -> dict[str, bytes]:
-    """The files of code by the names under which a run keeps them; namesakes get their digest too."""
+def copies(texts: Iterable[str]) -> dict[str, bytes]:
+    """The files of code behind the sources, by the names that a run's folder keeps them under."""
     found: dict[str, bytes] = {}
-    for source in sources:
-        content = _known.get(source.content)
-        if isinstance(content, bytes):
+    for source in map(Source.parse, texts):
+        content = _known[source.content].content if source.content in _known else None
+        if content is not None:
             name = source.where if source.is_file else f"{source.where}.py"
             if found.get(name, content) != content:
                 name = f"{Path(name).stem}-{source.stamp}.py"
@@ -190,7 +201,11 @@ def _bytes(path: Path, name: str) -> bytes:
         raise SondeError(f"{path}: {(error.strerror or str(error)).lower()}; write file.py:{name}") from None
 
 
-def _content(source: Source) -> Carried:
+def _folder(path: Path) -> str:
+    return str(path.resolve().parent)
+
+
+def _carried(source: Source) -> Carried:
     if source.content not in _known:
         raise SondeError(
             f"{source} is not known here: name the file again, or the copy that its run keeps, as file.py:{source.name}"
@@ -198,21 +213,66 @@ def _content(source: Source) -> Carried:
     return _known[source.content]
 
 
-def _module_of_file(source: Source, shown: str) -> ModuleType:
-    """The file's code, run once; two files of one content are one module."""
-    key = source.content
-    if key not in _modules:
-        content = _content(source)
-        module = ModuleType(f"sonde_guest_{source.stamp}")
-        module.__file__ = shown
-        sys.modules[module.__name__] = module
+def _run_file(key: str, code: Carried, shown: str) -> ModuleType:
+    """Run a file's code as a module, once for each content; two files of one content are one module.
+
+    While it runs, the file's folder is first on `sys.path`, as for a script.  Then it is the last, so that imports
+    inside functions find modules beside the file, and Sonde's own imports find what is installed.
+    """
+    if key in _modules:
+        return _modules[key]
+    assert code.content is not None
+    module = ModuleType(f"sonde_plugin_{key.rpartition('@')[2]}")
+    module.__file__ = shown
+    sys.modules[module.__name__] = module
+    try:
+        compiled = compile(code.content, shown, "exec")
+        if code.at is not None:
+            _refuse_namesakes(ast.parse(code.content), code.at, shown)
+            sys.path.insert(0, code.at)
         try:
-            exec(compile(content, shown, "exec"), module.__dict__)
-        except (Exception, SystemExit) as error:
-            del sys.modules[module.__name__]
-            raise SondeError(_why(error, shown)) from error
-        _modules[key] = module
-    return _modules[key]
+            exec(compiled, module.__dict__)
+        finally:
+            if code.at is not None:
+                if code.at in sys.path:
+                    sys.path.remove(code.at)
+                if code.at not in sys.path:
+                    sys.path.append(code.at)
+                _folders.add(code.at)
+    except SondeError:
+        del sys.modules[module.__name__]
+        raise
+    except (Exception, SystemExit) as error:
+        del sys.modules[module.__name__]
+        raise SondeError(_why(error, shown)) from error
+    _modules[key] = module
+    return module
+
+
+def _refuse_namesakes(tree: ast.Module, folder: str, shown: str) -> None:
+    """Refuse a file whose import would silently get a module of the same name beside another plugin's file."""
+    for node in ast.walk(tree):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
+        for name in (name.partition(".")[0] for name in names):
+            beside = Path(folder, f"{name}.py").exists() or Path(folder, name, "__init__.py").exists()
+            loaded = getattr(sys.modules.get(name), "__file__", None)
+            if not beside or loaded is None:
+                continue
+            other = Path(loaded).resolve().parent
+            other = other.parent if Path(loaded).name == "__init__.py" else other
+            if str(other) != folder and str(other) in _folders:
+                raise SondeError(f"{shown} imports {name!r}, but {loaded} has that name here: rename one of the two")
+
+
+def _attribute(module: ModuleType, name: str, shown: str) -> Any:
+    found: Any = module
+    for part in name.split("."):
+        if part not in vars(found):
+            there = [name for name in vars(found) if not name.startswith("_")]
+            raise SondeError(f"{shown} has no {name!r}: {nearest(part, there)}")
+        found = getattr(found, part)
+    return found
 
 
 def _why(error: BaseException, file: str) -> str:
@@ -220,12 +280,12 @@ def _why(error: BaseException, file: str) -> str:
     line = error.lineno if isinstance(error, SyntaxError) else frames[-1] if frames else None
     if isinstance(error, ModuleNotFoundError):
         return (
-            f"{file} imports {error.name!r} in line {line}, which is not installed: install it, or put what you need "
-            "of it into the file"
+            f"{file} imports {error.name!r} in line {line}, which is not installed and not beside the file: install "
+            "it, or put what you need of it into the file"
         )
     said = (str(error).strip().splitlines() or [""])[0]
     at = f" in line {line}" if line else ""
-    return f"{file} cannot be imported: {type(error).__name__}: {said}{at}; mend it and give the command again"
+    return f"{file} cannot be imported: {type(error).__name__}: {said}{at}; fix it and give the command again"
 
 
 def _imported(module: str) -> ModuleType:
@@ -241,27 +301,33 @@ def _under(module: ModuleType | None, name: str) -> Any:
     return reduce(lambda found, part: getattr(found, part, None), name.split("."), module)
 
 
-def _of_module(module: ModuleType, name: str, thing: Any) -> Source:
-    package = module.__name__.partition(".")[0]
+def _module_source(module: str, name: str, file: Path, content: bytes | None) -> Source:
+    """A file on the path has its own name and digest; an installed module also the version of its distribution."""
+    package = module.partition(".")[0]
     if package == "torch":
+        return Source(module, name)
+    stamp = content_digest(_bytes(file, name) if content is None else content)
+    distribution = _distributions().get(package)
+    if distribution is None:
+        return Source(file.name, name, stamp)
+    return Source(module, name, f"{distribution}-{importlib.metadata.version(distribution)}-{stamp}")
+
+
+def _of_imported(module: ModuleType, name: str, thing: Any) -> Source:
+    if module.__name__.partition(".")[0] == "torch":
         return Source(module.__name__, name)
     assert module.__file__
+    file = Path(module.__file__)
     try:
-        content = Path(module.__file__).read_bytes()
+        content = file.read_bytes()
     except OSError as error:
-        raise SondeError(f"{module.__file__}: {error.strerror or error}") from None
+        raise SondeError(f"{file}: {error.strerror or error}") from None
     if edited(thing, module, content):
-        raise SondeError(
-            f"{module.__file__} was edited after {name} was imported: import it anew, or start Python again"
-        )
-    distribution = _distributions().get(package)
-    if distribution is None:  # a script, or a module that lies on the path
-        source = Source(Path(module.__file__).name, name, digest(content))
+        raise SondeError(f"{file} was edited after {name} was imported: import it again, or restart Python")
+    source = _module_source(module.__name__, name, file, content)
+    if source.is_file:  # a script, or a module on the path
         _modules.setdefault(source.content, module)
-    else:
-        version = importlib.metadata.version(distribution)
-        source = Source(module.__name__, name, f"{distribution}-{version}-{digest(content)}")
-    _known.setdefault(source.content, content)
+    _known.setdefault(source.content, Carried(content, _folder(file) if source.is_file else None))
     return source
 
 
@@ -269,7 +335,7 @@ def _module_of_package(source: Source) -> ModuleType:
     module = _imported(source.where)
     if source.stamp:
         name = source.name or ""
-        here = _of_module(module, name, _under(module, name)).stamp
+        here = _of_imported(module, name, _under(module, name)).stamp
         if here != source.stamp:
             raise SondeError(f"{source.where} is {here} here, but the run was made with {source.stamp}: install that")
     return module
@@ -277,5 +343,5 @@ def _module_of_package(source: Source) -> ModuleType:
 
 @cache
 def _distributions() -> dict[str, str]:
-    """Package → what it was installed with."""
+    """The distribution that installed each package."""
     return {package: names[0] for package, names in importlib.metadata.packages_distributions().items()}

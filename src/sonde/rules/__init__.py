@@ -1,23 +1,18 @@
 """Learning rules, chosen by name: how credit reaches each layer."""
 
-from sonde.rules.bp import Backprop
-from sonde.rules.brsf import BatchMagnitudes
+from sonde.rules.bp import Backprop, Frozen
 from sonde.rules.credit_bridge import CreditBridge
 from sonde.rules.ddtp import DirectTargets
-from sonde.rules.dfa import DirectFeedback
-from sonde.rules.dkp import DirectKolenPollack
-from sonde.rules.drtp import TargetProjection
+from sonde.rules.dfa import DirectFeedback, DirectKolenPollack, ForwardDirectFeedback, TargetProjection
 from sonde.rules.fa import FeedbackAlignment
-from sonde.rules.fdfa import ForwardDirectFeedback
 from sonde.rules.forward_gradient import ForwardGradient
-from sonde.rules.frozen import Frozen
-from sonde.rules.frsf import FixedMagnitudes
 from sonde.rules.kp import KolenPollack
 from sonde.rules.mirror import WeightMirror
 from sonde.rules.predsim import PredSim
-from sonde.rules.rule import Facts, Nothing, Rule, RuleState, Signal
+from sonde.rules.rule import Facts, LocalRule, Rule, RuleState, Signal
+from sonde.rules.sign_feedback import BatchMagnitudes, FixedMagnitudes, UniformSigns
 from sonde.rules.state_bridge import StateBridge
-from sonde.rules.usf import UniformSigns
+from sonde.rules.states import Nothing, StoredState
 
 RULES: dict[str, type[Rule]] = {
     "bp": Backprop,
@@ -54,12 +49,14 @@ __all__ = [
     "ForwardGradient",
     "Frozen",
     "KolenPollack",
+    "LocalRule",
     "Nothing",
     "PredSim",
     "Rule",
     "RuleState",
     "Signal",
     "StateBridge",
+    "StoredState",
     "TargetProjection",
     "UniformSigns",
     "WeightMirror",

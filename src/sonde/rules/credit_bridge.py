@@ -1,11 +1,11 @@
-"""Credit Bridge: learn the value of a state, and send its gradient.
+"""Credit Bridge: learn to predict the loss from a state; credit is the gradient of the prediction.
 
 N samples, d width, C outputs, K noisy copies, L blocks.
 """
 
 import copy
 import math
-from typing import Annotated, Any, ClassVar, Literal, final
+from typing import Annotated, ClassVar, Literal, final
 
 import torch
 from annotated_types import Ge, Gt, Le, Lt
@@ -13,16 +13,24 @@ from torch import Tensor, nn
 
 from sonde.core.errors import SondeError
 from sonde.core.validated import validated
-from sonde.rules.bridge import HIDDEN, InputNorm, Rows, build, normalised
+from sonde.rules.bridge import HIDDEN_WIDTH, BridgeRows, InputNorm, build_bridge, normalised
 from sonde.rules.dfa import direct_feedback, send
-from sonde.rules.learner import Learner
-from sonde.rules.rule import CreditScale, Facts, LocalRule, Matrices, Route, Signal, normal_like
+from sonde.rules.rule import CreditScale, Facts, LocalRule, Signal
+from sonde.rules.states import Learner, Matrices, StoredState, normal_like, seeded
 
-ROWS = 1024  # that V̄ reads together: what its layers hand on stays in the cache
+_ROWS = 1024  # in one pass of V̄, so that activations stay in the cache
 
 
-class Value:
-    """V with its optimiser and its moving average, the noise of its targets, and DFA's matrices for the warm-up."""
+class ValueState(StoredState):
+    """V with its optimiser and moving average, the noise of its targets, and DFA's matrices for the warm-up."""
+
+    parts: ClassVar = {
+        "learner": "value",
+        "average": "average",
+        "noise": "noise",
+        "feedback": "feedback",
+        "steps": "steps",
+    }
 
     def __init__(
         self, learner: Learner, average: nn.Module, noise: torch.Generator, feedback: Matrices, warmup: int
@@ -35,49 +43,26 @@ class Value:
     def warming_up(self) -> bool:
         return self.steps < self.warmup
 
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            "value": self.learner.state_dict(),
-            "average": self.average.state_dict(),
-            "noise": self.noise.get_state(),
-            "feedback": self.feedback.state_dict(),
-            "steps": self.steps,
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.learner.load_state_dict(state["value"])
-        self.average.load_state_dict(state["average"])
-        self.noise.set_state(state["noise"])
-        self.feedback.load_state_dict(state["feedback"])
-        self.steps = state["steps"]
-
-    def double(self, device: torch.device) -> "Value":
-        average = copy.deepcopy(self.average).to(device).double()
-        noise, feedback = self.noise.clone_state(), self.feedback.double(device)
-        twin = Value(self.learner.double(device), average, noise, feedback, self.warmup)
-        twin.steps = self.steps
-        return twin
-
-    def catch_up(self, trained: "Value") -> None:
+    def catch_up(self, trained: "ValueState") -> None:
         self.steps = trained.steps
 
 
 @final
 @validated
 class CreditBridge(LocalRule):
-    """V(h_l, t_l, e) learns the loss a state leads to;  a_l = ∇_h V(h_l, t_l, e).
+    """A network V predicts the loss from each state; credit is its gradient: a_l = ∇_h V(h_l, t_l, e).
 
-    Three terms, each logged:  consistency  V(h_l) ≈ −λ log mean_K exp(−V̄(h_{l+1} + σ·noise)/λ),  V̄ the moving
-    average of V;  terminal value  V(h_L) ≈ ℓ_i;  terminal gradient  ∇_h V(h_L) ≈ g_L, relative to RMS(g_L).
-    V has three hidden layers of 256.  For the first `warmup` of the steps the blocks are driven by DFA while V
-    learns, or, with `warmup_by: nothing`, get no credit (weight decay still acts).  With `input_norm: layer` V reads
+    V minimises three terms, each logged:  consistency  V(h_l) ≈ −λ log mean_K exp(−V̄(h_{l+1} + σ·noise)/λ), with V̄
+    the moving average of V;  terminal value  V(h_L) ≈ ℓ_i;  terminal gradient  ∇_h V(h_L) ≈ g_L, relative to RMS(g_L).
+    V has three hidden layers of 256.  In the first `warmup` of the steps, while V learns, DFA trains the blocks, or,
+    with `warmup_by: nothing`, they get no credit (weight decay still acts).  With `input_norm: layer` V reads
     LayerNorm(h), and the noise is added after it.
 
-    e tells the loss, so values along the way say nothing of how they change with h: below h_L the gradient of V is
-    what V makes of states it was never asked about, and with these three terms the rule collapses
-    (docs/credit-bridge.md).  With `perturb` = σ > 0 it is asked: in place of consistency,
-    V(h_l + δ) − V(h_l) ≈ ℓ(h_l + δ) − ℓ(h_l),  δ normal with σ times the root mean square of h_l, ℓ(h_l + δ) from a
-    forward pass through the blocks above; relative to the size of these differences at each layer.  Then a_L = g_L.
+    With default settings the rule collapses (docs/credit-bridge.md).  V can compute the loss from e alone, so below
+    h_L no term trains its gradient.  `perturb` = σ > 0 trains it: in place of consistency,
+    V(h_l + δ) − V(h_l) ≈ ℓ(h_l + δ) − ℓ(h_l).  δ is normal with σ times the root mean square of h_l; ℓ(h_l + δ) comes
+    from a forward pass through the blocks above; errors are relative to the size of these differences at each layer.
+    Then a_L = g_L.
     """
 
     input_norm: InputNorm = "layer"
@@ -92,17 +77,16 @@ class CreditBridge(LocalRule):
     penalty: Annotated[float, Ge(0)] = 0.0
 
     label: ClassVar[str] = "Credit Bridge"
-    route: ClassVar[Route] = "local"
-    reads_top_gradient: ClassVar[bool] = True
+    needs: ClassVar[str] = "the output error, the loss and the top gradient; a network that predicts the loss"
 
-    def init(self, facts: Facts, rng: torch.Generator) -> Value:
-        net = build([width_of(facts)], 1 + math.prod(facts.output_shape), [HIDDEN] * 3, 1, facts, rng)
-        noise = torch.Generator().manual_seed(int(torch.randint(2**62, (1,), generator=rng)))
+    def init(self, facts: Facts, rng: torch.Generator) -> ValueState:
+        net = build_bridge([_width(facts)], 1 + math.prod(facts.output_shape), [HIDDEN_WIDTH] * 3, 1, facts, rng)
+        noise = seeded(rng)
         feedback = direct_feedback(facts, rng)
         average = copy.deepcopy(net).requires_grad_(False)
-        return Value(Learner(net), average, noise, feedback, math.ceil(self.warmup * facts.steps))
+        return ValueState(Learner(net), average, noise, feedback, math.ceil(self.warmup * facts.steps))
 
-    def credits(self, state: Value, signal: Signal) -> list[Tensor]:
+    def credits(self, state: ValueState, signal: Signal) -> list[Tensor]:
         if state.warming_up and self.warmup_by == "nothing":
             return [torch.zeros_like(h) for h in signal.states]
         if state.warming_up:
@@ -112,7 +96,7 @@ class CreditBridge(LocalRule):
             credits = rows.credit(rows.through(state.learner.net).sum())
         return [*credits[:-1], signal.top_gradient] if self.perturb else credits
 
-    def update(self, state: Value, signal: Signal) -> dict[str, Tensor]:
+    def update(self, state: ValueState, signal: Signal) -> dict[str, Tensor]:
         rows = self._rows(signal)
         (h_lNd,), t_lN1, s_lNC = rows.leaves, rows.t_lN1, rows.s_lNS
         g_Nd = signal.reader.credit(signal.top_gradient)
@@ -143,13 +127,13 @@ class CreditBridge(LocalRule):
         state.steps += 1
         return {name: term.detach() for name, term in terms.items()}
 
-    def _rows(self, signal: Signal) -> Rows:
+    def _rows(self, signal: Signal) -> BridgeRows:
         depth = len(signal.states) - 1
-        return Rows(signal.states, depth, signal.error_NC, signal.reader, self.input_norm)
+        return BridgeRows(signal.states, depth, signal.error_NC, signal.reader, self.input_norm)
 
     @torch.no_grad()
-    def _perturbed(self, state: Value, signal: Signal, losses_N: Tensor) -> tuple[Tensor, Tensor]:
-        """What V reads of every state below the top, moved at random; and by how much that changes the loss."""
+    def _perturbed(self, state: ValueState, signal: Signal, losses_N: Tensor) -> tuple[Tensor, Tensor]:
+        """Move every state below the top at random; return what V reads there and the change of the loss."""
         rows, changes = [], []
         for layer, noise in enumerate(normal_like(signal.states[:-1], state.noise)):
             h = signal.states[layer]
@@ -161,12 +145,12 @@ class CreditBridge(LocalRule):
         return torch.stack(rows), torch.stack(changes)[..., None]
 
     @torch.no_grad()
-    def _ahead(self, state: Value, h_lNd: Tensor, t_lN1: Tensor, s_lNC: Tensor) -> Tensor:
+    def _ahead(self, state: ValueState, h_lNd: Tensor, t_lN1: Tensor, s_lNC: Tensor) -> Tensor:
         """Soft-min over noisy copies of the averaged value one block ahead."""
         next_lNd = normalised(h_lNd[1:].detach(), self.input_norm)
         noise = torch.randn(self.copies, *next_lNd.shape, generator=state.noise, dtype=torch.float32)
         copies_KlNd = noise.to(next_lNd.device, next_lNd.dtype).mul_(self.noise).add_(next_lNd)
-        parts = torch.split(copies_KlNd, max(1, ROWS // t_lN1[1:].numel()))
+        parts = torch.split(copies_KlNd, max(1, _ROWS // t_lN1[1:].numel()))
         value_KlN1 = torch.cat(
             [
                 state.average(part, *(more[1:].expand(len(part), -1, -1, -1) for more in (t_lN1, s_lNC)))
@@ -177,8 +161,8 @@ class CreditBridge(LocalRule):
         return -self.temperature * mean
 
 
-def width_of(facts: Facts) -> int:
-    """The one width of what is read of all states: the value ahead is that of the same network."""
+def _width(facts: Facts) -> int:
+    """The width of what V reads; all states must have one shape, because one V reads them all."""
     for name, below, above in facts.transitions:
         if below != above:
             before, after = ("×".join(map(str, shape)) for shape in (below, above))

@@ -1,34 +1,23 @@
 """Direct difference target propagation, linear.  N samples, D numbers read of a state."""
 
-from typing import Annotated, Any, ClassVar, final
+from typing import Annotated, ClassVar, final
 
 import torch
 from annotated_types import Ge, Gt
 from torch import Tensor, nn
 
 from sonde.core.validated import validated
-from sonde.rules.learner import Learner
-from sonde.rules.rule import CreditScale, Facts, LocalRule, Route, Signal, seeded
+from sonde.rules.rule import CreditScale, Facts, LocalRule, Signal
+from sonde.rules.states import Learner, StoredState, seeded
 
 
-class Inverses:
-    """Q_l with their optimisers, the noise, and the number of steps."""
+class Inverses(StoredState):
+    """Q_l with their optimisers, the generator of the noise, and the number of steps."""
+
+    parts: ClassVar = {"learners": "learners", "rng": "rng", "steps": "steps"}
 
     def __init__(self, learners: list[Learner], rng: torch.Generator) -> None:
         self.learners, self.rng, self.steps = learners, rng, 0
-
-    def state_dict(self) -> dict[str, Any]:
-        learners = [learner.state_dict() for learner in self.learners]
-        return {"learners": learners, "rng": self.rng.get_state(), "steps": self.steps}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        for learner, stored in zip(self.learners, state["learners"], strict=True):
-            learner.load_state_dict(stored)
-        self.rng.set_state(state["rng"])
-        self.steps = state["steps"]
-
-    def double(self, device: torch.device) -> "Inverses":
-        return Inverses([learner.double(device) for learner in self.learners], self.rng.clone_state())
 
     def catch_up(self, trained: "Inverses") -> None:
         self.steps = trained.steps
@@ -37,15 +26,15 @@ class Inverses:
 @final
 @validated
 class DirectTargets(LocalRule):
-    """A target for the last state is carried straight to every other by what inverts the way up.
+    """Propagate a target of the last state to every other state by learned inverse mappings.
 
     Meulemans et al. (2020), arXiv:2006.14331, DDTP-linear:  the target of h_L is ĥ_L = h_L − `step`·g_L, that of h_l
-    is h_l + Q_l(ĥ_L − h_L);  a_l = h_l − target.  Q_l learns to undo: Adam 1e-3 on
-    ‖Q_l (f(h_l + σε) − f(h_l)) − σε‖², f the way from h_l to h_L, σ = `noise` times the size of h_l, ε normal.  One Q_l
-    learns at each step, in turn.  Of tokens and maps it is about what the network's reader reads.
+    is h_l + Q_l(ĥ_L − h_L);  a_l = h_l − target.  Q_l learns to invert f, the map from h_l to h_L: Adam 1e-3 on
+    ‖Q_l (f(h_l + σε) − f(h_l)) − σε‖² with σ = `noise` times the size of h_l and ε normal.  One Q_l is trained at each
+    step, in turn.  For tokens and maps, Q_l maps what the network's pooling reads.
     Not as in the paper: credit is divided by its batch RMS (`credit_scale`); the target is set at h_L, not at the
     output; Q_l is not trained before the network; and the last block learns from the exact gradient.
-    Exact limit: on a linear network that can be inverted, Q_l is the inverse of the map above h_l.
+    Exact limit: on an invertible linear network, Q_l is the inverse of the map from h_l to h_L.
     """
 
     step: Annotated[float, Gt(0)] = 0.1
@@ -54,8 +43,7 @@ class DirectTargets(LocalRule):
     penalty: Annotated[float, Ge(0)] = 0.0
 
     label: ClassVar[str] = "DDTP"
-    route: ClassVar[Route] = "local"
-    reads_top_gradient: ClassVar[bool] = True
+    needs: ClassVar[str] = "the top gradient; a matrix for each state that learns to invert; noise through the blocks"
 
     def init(self, facts: Facts, rng: torch.Generator) -> Inverses:
         widths = [facts.reader.width(shape) for shape in facts.shapes]

@@ -1,4 +1,4 @@
-"""Kolen–Pollack learning: backward matrices that take the steps of the forward ones."""
+"""Kolen–Pollack learning: backward matrices that receive the updates of the forward ones."""
 
 from collections.abc import Sequence
 from typing import Annotated, ClassVar, final
@@ -10,12 +10,12 @@ from torch import Tensor, nn
 from sonde.core.errors import SondeError
 from sonde.core.validated import validated
 from sonde.rules.fa import FeedbackAlignment
-from sonde.rules.layers import Backward, cast, drawn, weights_of
 from sonde.rules.rule import CreditScale, Facts, Matrix, Route, Rule, Signal
+from sonde.rules.states import BackwardMatrices, cast_like, drawn, weights_of
 
 
-class Followers(Backward):
-    """V; and, until V was seen to move, the first W and V of the last step."""
+class Followers(BackwardMatrices):
+    """V.  Until V has changed once, also the first W and V of the last step, to check that V is trained."""
 
     def __init__(self, matrices: dict[str, nn.Parameter]) -> None:
         super().__init__(dict(matrices))
@@ -24,12 +24,12 @@ class Followers(Backward):
         self.moved = not matrices
 
     def follow(self, gradients: Matrix) -> None:
-        """Give V the gradient of W; the optimiser does the rest."""
+        """Set the gradient of V to that of W; the optimiser updates both."""
         for name, v in self.matrices.items():
             v.grad = gradients[name].clone() if name in gradients else None
 
     def check(self, weights: Matrix) -> None:
-        """Refuse an optimiser that changes W and not V.  Nothing is learned from the values that are compared."""
+        """Refuse an optimiser that updates W but not V.  The compared values do not affect training."""
         name, v = next(iter(self.matrices.items()))
         w = weights[name]
         if self.seen is not None:
@@ -45,23 +45,24 @@ class Followers(Backward):
 @final
 @validated
 class KolenPollack(Rule):
-    """V starts as a draw of its own, takes every step that W takes, and both decay at the same rate: they meet.
+    """Backprop through V instead of W.  V receives the same updates and weight decay as W, so it converges to W.
 
-    Kolen & Pollack (1994); Akrout et al. (2019), arXiv:1904.05391:  W ← (1 − ηλ)W + ΔW,  V ← (1 − ηλ)V + ΔW.  Both
-    ends of a connection see the same product of activity and credit: V gets the gradient of W and an equal optimiser,
-    with the same weight decay, and no value of W reaches it.  Under AdamW, and under SGD without momentum, V − W
-    shrinks by 1 − ηλ at every step, η the rate and λ the `weight_decay` of the optimiser; with `weight_decay` 0 it
-    stays.  The decay of `adam` goes through its moments, so there V − W need not shrink by this factor.
+    Kolen & Pollack (1994); Akrout et al. (2019), arXiv:1904.05391:  W ← (1 − ηλ)W + ΔW,  V ← (1 − ηλ)V + ΔW.  V starts
+    as an independent draw.  It gets the gradient of W and the same optimiser with the same weight decay; it never
+    reads a value of W.  Under AdamW, and under SGD without momentum, V − W shrinks by 1 − ηλ at every step; η is the
+    learning rate and λ the `weight_decay` of the optimiser.  With `weight_decay` 0 it does not shrink.  The decay of
+    `adam` goes through its moments, so V − W need not shrink by this factor.
     Not as in the paper: credit is divided by its batch RMS (`credit_scale`), and the studies train with AdamW, whose ηλ
     is at most 1e-5.
-    Exact limits: with V = W it is backprop; after enough steps with λ > 0 it is, too.
-    Version 1 set V to W plus a difference that had a decay of its own, 1e-3 a step: it read W, and W had no such decay.
+    Exact limits: with V = W it is backprop; with λ > 0 it becomes backprop after enough steps.
+    Version 1 set V to W plus a difference that decayed by 1e-3 a step: it read W, and W did not decay with it.
     """
 
     credit_scale: CreditScale = "rms"
     penalty: Annotated[float, Ge(0)] = 0.0
 
     label: ClassVar[str] = "KP"
+    needs: ClassVar[str] = "a backward pass through every block; matrices that get the updates and decay of the weights"
     route: ClassVar[Route] = "layer"
     chance: ClassVar[Rule] = FeedbackAlignment(level="layer")
     version: ClassVar[int] = 2
@@ -69,8 +70,8 @@ class KolenPollack(Rule):
     def init(self, facts: Facts, rng: torch.Generator) -> Followers:
         return Followers({name: nn.Parameter(v, requires_grad=False) for name, v in drawn(facts, rng).items()})
 
-    def feedback(self, state: Backward, units: Sequence[Matrix]) -> Matrix:
-        return cast(state.matrices, units)
+    def feedback(self, state: BackwardMatrices, units: Sequence[Matrix]) -> Matrix:
+        return cast_like(state.matrices, units)
 
     def update(self, state: Followers, signal: Signal) -> dict[str, Tensor]:
         if not state.moved:

@@ -1,4 +1,4 @@
-"""Local losses: every state predicts the label, and is alike for samples that are.  N samples, D numbers read."""
+"""Local losses: every state predicts the label and matches the similarities of labels.  N samples, D numbers read."""
 
 from typing import Annotated, Any, ClassVar, final
 
@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from sonde.core.validated import validated
-from sonde.rules.learner import Learner
-from sonde.rules.rule import CreditScale, Facts, LocalRule, Route, Signal
+from sonde.rules.rule import CreditScale, Facts, LocalRule, Signal
+from sonde.rules.states import Learner, StoredState, default_weights
 
 
 class LocalHeads(nn.Module):
@@ -21,38 +21,28 @@ class LocalHeads(nn.Module):
         self.maps = nn.ModuleList(nn.Linear(d, min(d, similar), bias=False) for d in widths)
 
 
-class Local:
-    """Heads and maps with their optimiser; between `credits` and `update` also the gradients both come from."""
+class Local(StoredState):
+    """Heads and maps with their optimiser; between `credits` and `update` also the gradients of their parameters."""
+
+    parts: ClassVar = {"learner": ""}
 
     def __init__(self, learner: Learner, by_token: bool) -> None:
         self.learner, self.by_token = learner, by_token
         self.gradients: list[Tensor] | None = None
 
-    def state_dict(self) -> dict[str, Any]:
-        return self.learner.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.learner.load_state_dict(state)
-
-    def double(self, device: torch.device) -> "Local":
-        return Local(self.learner.double(device), self.by_token)
-
-    def catch_up(self, trained: "Local") -> None:
-        pass
-
 
 @final
 @validated
 class PredSim(LocalRule):
-    """Every state has losses of its own, and no credit crosses a block.
+    """Train every state with local losses; no credit crosses a block.
 
-    Nøkland & Eidnes (2019), arXiv:1901.06656:  a_l = ∇_{h_l} [(1 − β)·ℓ(C_l h_l, y) + β·mean((S(P_l h_l) − S(y))²)],
-    S the cosines between the rows of a batch, each row less its mean, y the label as 0s and a 1.  C_l and P_l (to as
-    many numbers as it reads, at most `similar`) learn from the same two losses, with Adam 1e-3.  Of tokens and maps
-    they read what the network's reader reads; where each token has an output of its own, each token.
+    Nøkland & Eidnes (2019), arXiv:1901.06656:  a_l = ∇_{h_l} [(1 − β)·ℓ(C_l h_l, y) + β·mean((S(P_l h_l) − S(y))²)].
+    S are the cosines between the rows of a batch, each row minus its mean; y is the one-hot label.  The linear maps
+    C_l and P_l (as many outputs as inputs, at most `similar`) learn from the same two losses, with Adam 1e-3.  For
+    tokens and maps they read what the network's pooling reads; if each token has an output, they read each token.
     Not as in the paper: credit is divided by its batch RMS (`credit_scale`), and C_l starts with PyTorch's default
     weights, not at zero.
-    Exact limit: with β = 0 and C_L the readout it is the exact gradient at the last state.
+    Exact limit: with β = 0 and C_L equal to the readout, a_L is the exact gradient.
     """
 
     beta: Annotated[float, Ge(0), Le(1)] = 0.99
@@ -61,14 +51,12 @@ class PredSim(LocalRule):
     penalty: Annotated[float, Ge(0)] = 0.0
 
     label: ClassVar[str] = "predsim"
-    route: ClassVar[Route] = "local"
+    needs: ClassVar[str] = "labels; a head and a linear map for each state, trained locally"
     reads_top_gradient: ClassVar[bool] = False
 
     def init(self, facts: Facts, rng: torch.Generator) -> Local:
         widths = [shape[-1] if facts.by_token else facts.reader.width(shape) for shape in facts.shapes]
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(int(torch.randint(2**62, (1,), generator=rng)))
-            net = LocalHeads(widths, facts.outputs, self.similar)
+        net = default_weights(LocalHeads, widths, facts.outputs, self.similar, rng=rng)
         return Local(Learner(net.to(facts.device, facts.dtype)), facts.by_token)
 
     def credits(self, state: Local, signal: Signal) -> list[Tensor]:
@@ -100,8 +88,8 @@ class PredSim(LocalRule):
 class Dissimilarity(torch.autograd.Function):
     """mean((S(rows) − S*)²), S* symmetric.
 
-    Differentiated by hand: both factors of S are the same rows, so one product gives the gradient where automatic
-    differentiation takes two.
+    Both factors of S are the same rows, so the backward pass written here needs one product; automatic
+    differentiation needs two.
     """
 
     @staticmethod
@@ -117,23 +105,23 @@ class Dissimilarity(torch.autograd.Function):
         unit_ND, size_N1, apart_NN = ctx.saved_tensors
         g_ND = apart_NN @ unit_ND
         along_N1 = (g_ND * unit_ND).sum(-1, keepdim=True)
-        g_ND.addcmul_(unit_ND, along_N1 * (size_N1 / (size_N1 - EPSILON).clamp_min(EPSILON)), value=-1)
+        g_ND.addcmul_(unit_ND, along_N1 * (size_N1 / (size_N1 - _EPSILON).clamp_min(_EPSILON)), value=-1)
         g_ND.div_(size_N1 * apart_NN.numel() / (4 * weight))
         return g_ND.sub_(g_ND.mean(-1, keepdim=True)), None
 
 
-EPSILON = 1e-8
+_EPSILON = 1e-8
 
 
 def unit_rows(rows_ND: Tensor) -> tuple[Tensor, Tensor]:
-    """Each row less its mean, divided by its norm plus 1e-8; and what it was divided by."""
+    """Each row minus its mean, divided by its norm plus 1e-8; and the divisors."""
     centred_ND = rows_ND - rows_ND.mean(-1, keepdim=True)
-    size_N1 = torch.linalg.vector_norm(centred_ND, dim=-1, keepdim=True) + EPSILON
+    size_N1 = torch.linalg.vector_norm(centred_ND, dim=-1, keepdim=True) + _EPSILON
     return centred_ND.div_(size_N1), size_N1
 
 
 def similarities(rows_ND: Tensor) -> Tensor:
-    """Cosines between rows, each less its mean, N×N; of a row without spread, 0."""
+    """Cosines between rows, each minus its mean, N×N; 0 for a constant row."""
     unit_ND, _ = unit_rows(rows_ND)
     cosines_NN: Tensor = unit_ND @ unit_ND.mT
     return cosines_NN

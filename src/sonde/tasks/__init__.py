@@ -2,12 +2,8 @@
 
 from sonde.tasks.cifar10 import Cifar10
 from sonde.tasks.digits import Digits
-from sonde.tasks.identity import Identity
-from sonde.tasks.parity import Parity
-from sonde.tasks.rhm import RandomHierarchy
-from sonde.tasks.samples import Samples
-from sonde.tasks.task import Data, Task
-from sonde.tasks.teacher import Teacher
+from sonde.tasks.synthetic import Identity, Parity, RandomHierarchy, Teacher
+from sonde.tasks.task import Data, Samples, Task
 
 TASKS: dict[str, type[Task]] = {
     "identity": Identity,

@@ -1,4 +1,4 @@
-"""Arrays of one's own as a task: from an .npz file, or from a function that returns them.  N samples, C outputs."""
+"""Tasks from a user's arrays: an .npz file, or a function that returns arrays.  N samples, C outputs."""
 
 import dataclasses
 import io
@@ -17,18 +17,17 @@ from torch import Tensor
 
 from sonde.core.errors import SondeError
 from sonde.core.generators import generator
-from sonde.core.signatures import configuration, digest, options_of, taken
+from sonde.core.signatures import accepted_by, config_class, content_digest, function_options
 from sonde.network.losses import CROSS_ENTROPY, MEAN_SQUARED_ERROR
 from sonde.store.files import Place, place
-from sonde.tasks.samples import Samples
-from sonde.tasks.task import Data
+from sonde.tasks.task import Data, Samples
 
-SPLIT, WHOLE = ("x_train", "y_train", "x_test", "y_test"), ("x", "y")
-NEEDED = f"{', '.join(SPLIT)}, or x and y, of which --set task.test=0.2 keeps a fifth for testing"
+_SPLIT, _WHOLE = ("x_train", "y_train", "x_test", "y_test"), ("x", "y")
+_NEEDED = f"{', '.join(_SPLIT)}, or x and y; --set task.test=0.2 keeps a fifth for testing"
 
 
 class Arrays(NamedTuple):
-    """Checked: as many targets as inputs, finite numbers, labels 0 … C−1 or targets N×C."""
+    """Validated arrays: as many targets as inputs, finite numbers, labels 0 … C−1 or targets N×C."""
 
     x_train: NDArray[Any]
     y_train: NDArray[Any]
@@ -40,12 +39,12 @@ class Arrays(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ArraysTask(ABC):
-    """Whole numbers as targets are labels (cross entropy); broken ones are to be predicted (mean squared error).
+    """Integer targets are labels (cross entropy); float targets are regressed (mean squared error).
 
-    `test` is the part of `x` and `y` that is kept for testing, the same for every seed.  `classes` says how many
-    there are where the labels do not.  `standardise` shifts and scales inputs to mean 0 and standard deviation 1 over
-    the training samples; without it they are taken as they are.  `tokens` leaves whole numbers whole, for networks
-    that begin with a table of embeddings.
+    `test` is the fraction of `x` and `y` that is kept for testing, the same samples for every seed.  `classes` gives
+    the number of classes if some have no training sample.  `standardise` shifts and scales inputs to mean 0 and
+    standard deviation 1 over the training samples.  `tokens` keeps integer inputs as integers, for networks that start
+    with an embedding table.
     """
 
     test: Annotated[float, Gt(0), Lt(1)] = 0.2
@@ -112,51 +111,51 @@ class Npz(ArraysTask):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FromFunction(ArraysTask):
-    """Arrays that a function returns: four of them, or two to be split, or a mapping with their names.
+    """Arrays that a function returns: four, or two that are split, or a mapping with their names.
 
-    A parameter named `seed` without a default is given the run's seed.
+    A parameter `seed` without a default gets the run's seed.
     """
 
     make: ClassVar[Callable[..., Any]]
 
     def read(self, seed: int) -> Arrays:
-        return _call(self, seed if "seed" in taken(type(self).make, {"seed": 0}) else None)
+        return _call(self, seed if "seed" in accepted_by(type(self).make, {"seed": 0}) else None)
 
 
 def npz(name: str, file: str, stamp: str) -> type[Npz]:
-    """The configuration of a file's arrays, as long as its content has this stamp."""
+    """The configuration class of an .npz file whose content has this stamp."""
     return type(name, (Npz,), {"file": file, "stamp": stamp, "title": name, "__doc__": Npz.__doc__})
 
 
 def from_function(name: str, make: Callable[..., Any]) -> type[FromFunction]:
-    """The configuration of a function that returns arrays; its keyword parameters are options beside ours."""
-    options = options_of(make, name, ("seed",))
-    ours = {field.name for field in dataclasses.fields(ArraysTask)}
+    """The configuration class of a function that returns arrays; its keyword parameters become options."""
+    options = function_options(make, name, ("seed",))
+    common = {field.name for field in dataclasses.fields(ArraysTask)}
     for option, *_ in options:
-        if option in ours:
+        if option in common:
             raise SondeError(f"{name}: {option} is an option of every task of arrays: rename the parameter")
-    return configuration(name, options, FromFunction, make, make=staticmethod(make), title=name)
+    return config_class(name, options, FromFunction, make, make=staticmethod(make), title=name)
 
 
 @lru_cache(maxsize=4)
 def _read_npz(task: Npz) -> Arrays:
     content = read_npz(task.file)
-    if digest(content) != task.stamp:
+    if content_digest(content) != task.stamp:
         raise SondeError(f"{task.file} has changed since this command began: give the command again")
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as stored:
-            found = {name: _array(stored, name, task.file) for name in stored.files if name in (*SPLIT, *WHOLE)}
+            found = {name: _array(stored, name, task.file) for name in stored.files if name in (*_SPLIT, *_WHOLE)}
             others = [name for name in stored.files if name not in found]
     except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
         raise SondeError(f"{task.file} is no .npz file ({error}): write it with numpy.savez") from None
     if not found:
         there = f"; there are: {', '.join(others)}" if others else ""
-        raise SondeError(f"{task.file} has no x_train and no x: it needs {NEEDED}{there}")
+        raise SondeError(f"{task.file} has no x_train and no x: it needs {_NEEDED}{there}")
     return task._checked(found, task.file)
 
 
 def read_npz(file: str) -> bytes:
-    """What a file or an object holds, as it is."""
+    """Read an .npz file, local or below a URL."""
     try:
         return place(file).read_bytes()
     except FileNotFoundError:
@@ -189,25 +188,25 @@ def _call(task: FromFunction, seed: int | None) -> Arrays:
     if isinstance(returned, Mapping):
         return task._checked(returned, where)
     if isinstance(returned, Sequence) and len(returned) in (2, 4):
-        return task._checked(dict(zip(SPLIT if len(returned) == 4 else WHOLE, returned, strict=True)), where)
-    raise SondeError(f"{where} returns a {type(returned).__name__}: return {NEEDED}")
+        return task._checked(dict(zip(_SPLIT if len(returned) == 4 else _WHOLE, returned, strict=True)), where)
+    raise SondeError(f"{where} returns a {type(returned).__name__}: return {_NEEDED}")
 
 
 def checked_arrays(found: Mapping[str, Any], where: str, task: ArraysTask) -> Arrays:
-    """The four arrays of a task, or what is wrong with them."""
-    wanted = SPLIT if set(found) & set(SPLIT) else WHOLE
+    """Validate and split the arrays of a task; raise an error that tells what is wrong."""
+    wanted = _SPLIT if set(found) & set(_SPLIT) else _WHOLE
     for name in wanted:
         if name not in found:
-            raise SondeError(f"{where} has no {name}: it needs {NEEDED}")
+            raise SondeError(f"{where} has no {name}: it needs {_NEEDED}")
     arrays = {name: _numbers(found[name], name, where) for name in wanted}
     for x, y in zip(wanted[::2], wanted[1::2], strict=True):
         if len(arrays[x]) != len(arrays[y]):
             raise SondeError(
                 f"{where}: {x} has {len(arrays[x]):,} samples, but {y} {len(arrays[y]):,}: there must be as many"
             )
-    if wanted == WHOLE:
+    if wanted == _WHOLE:
         arrays = _split(arrays["x"], arrays["y"], task.test, where)
-    x_train, y_train, x_test, y_test = (arrays[name] for name in SPLIT)
+    x_train, y_train, x_test, y_test = (arrays[name] for name in _SPLIT)
     if x_train.ndim < 2:
         raise SondeError(f"{where}: an input is a single number: give x the shape samples × features")
     for name, a, b in (("x", x_train, x_test), ("y", y_train, y_test)):
@@ -238,18 +237,18 @@ def _numbers(values: Any, name: str, where: str) -> NDArray[Any]:
         if wrong_N.any():
             raise SondeError(
                 f"{where}: {name} has NaN or infinite numbers in {wrong_N.sum():,} of {len(array):,} samples, first in "
-                f"sample {wrong_N.argmax()}: leave those out or mend them"
+                f"sample {wrong_N.argmax()}: leave those out or fix them"
             )
     return np.ascontiguousarray(array.astype(np.uint8) if array.dtype.kind == "b" else array)
 
 
 def _split(x: NDArray[Any], y: NDArray[Any], test: float, where: str) -> dict[str, NDArray[Any]]:
-    """The same samples for testing whatever the seed."""
+    """Split into training and test samples; the split does not depend on the run's seed."""
     held = round(test * len(x))
     if not 0 < held < len(x):
         raise SondeError(f"{where}: task.test = {test:g} of {len(x)} samples leaves none to train or to test with")
     order = torch.randperm(len(x), generator=generator(0, "arrays/split")).numpy()
-    return dict(zip(SPLIT, (x[order[held:]], y[order[held:]], x[order[:held]], y[order[:held]]), strict=True))
+    return dict(zip(_SPLIT, (x[order[held:]], y[order[held:]], x[order[:held]], y[order[:held]]), strict=True))
 
 
 def _classes(y_train: NDArray[Any], y_test: NDArray[Any], where: str, wanted: int | None) -> int:

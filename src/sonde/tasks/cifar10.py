@@ -14,11 +14,11 @@ from sonde.core.errors import SondeError
 from sonde.core.generators import generator
 from sonde.core.validated import validated
 from sonde.network.losses import CROSS_ENTROPY, Loss
-from sonde.store.datasets.cache import data_folder
-from sonde.store.datasets.cifar10 import CLASSES, SIDE, find
+from sonde.store.datasets.archive import data_folder
+from sonde.store.datasets.cifar10 import CLASSES, SIDE, find_cifar10
 from sonde.store.datasets.decoded import PAD, Images, open_images
 from sonde.store.files import Place
-from sonde.tasks.task import Data
+from sonde.tasks.task import Data, Task
 
 SHAPE = (3, SIDE, SIDE)
 MEAN = (0.4914, 0.4822, 0.4465)
@@ -26,12 +26,12 @@ STD = (0.2470, 0.2435, 0.2616)
 
 
 @validated
-class Cifar10:
+class Cifar10(Task):
     """CIFAR-10, 50,000 training and 10,000 test images of 3×32×32 pixels in 10 classes, cross entropy.
 
-    Training images are cropped at random from a black margin of 4 pixels and mirrored with probability ½
-    (`augment`), then all channels are normalised.  `subset` keeps the first of the training images in a random
-    order that is the same for every run; `test_subset` keeps the first of the test images.
+    With `augment`, training images get a black margin of 4 pixels, are cropped at random, and are mirrored with
+    probability ½.  All channels are normalised.  `subset` keeps so many training images, the same random ones in every
+    run; `test_subset` keeps so many of the first test images.
     """
 
     augment: bool = True
@@ -40,7 +40,6 @@ class Cifar10:
 
     shape: ClassVar[tuple[int, ...]] = SHAPE
     outputs: ClassVar[int] = CLASSES
-    classifies: ClassVar[bool] = True
 
     @property
     def label(self) -> str:
@@ -49,14 +48,14 @@ class Cifar10:
 
     def prepare(self, data_root: Place | None, on_progress: Callable[[int, int], None]) -> None:
         """Find the images and decode them into the cache."""
-        open_images(find(data_folder(data_root)), on_progress)
+        open_images(find_cifar10(data_folder(data_root)), on_progress)
 
     def load(self, seed: int, data_root: Place | None, device: torch.device, dtype: torch.dtype) -> Data:
-        return Cifar10Data(open_images(find(data_folder(data_root))), self, device, dtype)
+        return Cifar10Data(open_images(find_cifar10(data_folder(data_root))), self, device, dtype)
 
 
 class Cifar10Data:
-    """Batches cut from the memory-mapped pixels; only what is in a batch is ever held as floats."""
+    """Batches cut from memory-mapped pixels; only the pixels of a batch are converted to floats."""
 
     loss: Loss = CROSS_ENTROPY
 
@@ -84,7 +83,7 @@ class Cifar10Data:
         return -(-self.train_samples // batch_size)
 
     def batches(self, batch_size: int, rng: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
-        """One pass in a new order, cropped and mirrored anew; the last batch may be smaller."""
+        """One pass in a new order, with new crops and mirror images; the last batch may be smaller."""
         samples = self.train_samples
         chosen_N = self._chosen_N[torch.randperm(samples, generator=rng)]
         label_N = self._label_N[chosen_N.to(self._device)]
@@ -117,8 +116,8 @@ class Cifar10Data:
 def mirror(pixels_NCHW: NDArray[np.uint8], mirrored_N: NDArray[np.bool_]) -> None:
     """Reverse the rows of pixels of the chosen images, in place.
 
-    Reversing the bytes of a row is reversing its 8-byte words and the bytes in each: a read in the other byte
-    order does the latter, and eight bytes at a time is faster than one.
+    It reverses the 8-byte words of a row and reads them in the other byte order, which reverses the bytes of each
+    word; this is faster than byte by byte.
     """
     chosen = np.flatnonzero(mirrored_N)
     pixels_NCHW.view("<u8")[chosen] = pixels_NCHW[chosen].view(">u8")[..., ::-1]

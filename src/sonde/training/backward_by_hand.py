@@ -22,9 +22,9 @@ from torch import Tensor, nn
 from sonde.config import RunConfig
 from sonde.core.optimisers import Optimiser
 from sonde.models import PlainMLP, ResidualMLP, ResMLP
+from sonde.models.model import Embedding, Readout
 from sonde.models.plain_and_res_mlp import LinearLayer, ReluLayer
 from sonde.models.residual_mlp import PreNormBlock
-from sonde.models.shared_layers import Embedding, Readout
 from sonde.network import Network
 from sonde.network.losses import Loss
 from sonde.rules import (

@@ -18,7 +18,7 @@ from sonde.core.generators import GlobalDraws, generator
 from sonde.core.optimisers import Optimiser, PluginOptimiser
 from sonde.metrics.probes import DRAWS, FEW_DRAWS, Context, Snapshot, take
 from sonde.metrics.rows import Reading
-from sonde.models.plugin_model import network_of
+from sonde.models.model import to_network
 from sonde.network import vector_axis
 from sonde.network.losses import Loss
 from sonde.tasks import Data
@@ -97,7 +97,7 @@ class Program:
         self.dtype = DTYPES[config.precision]
         self.draws = GlobalDraws(generator(config.seed, "draws"), device)
         with self.draws:
-            net = network_of(config.model.build(config.signature, generator(config.seed, "init")))
+            net = to_network(config.model.build(config.signature, generator(config.seed, "init")))
         self.net = net.to(device, self.dtype)
         if config.precision == "bf16":
             use_bf16(self.net)

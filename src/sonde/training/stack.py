@@ -9,7 +9,8 @@ from sonde.core.optimisers import Optimiser
 from sonde.models import PlainMLP, ResidualMLP, ResMLP, StudentNet
 from sonde.network.losses import CROSS_ENTROPY, MEAN_SQUARED_ERROR
 from sonde.rules import Backprop, DirectFeedback, FeedbackAlignment, Frozen, RuleState
-from sonde.rules.rule import Matrices, Nothing
+from sonde.rules.rule import Nothing
+from sonde.rules.states import Matrices
 from sonde.training.backward_by_hand import step_of
 from sonde.training.optimise import Adam, adam
 from sonde.training.program import Epoch, EpochLog, Program, learning_rate

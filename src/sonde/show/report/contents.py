@@ -189,9 +189,9 @@ def _glossary(stored: Runs, watched: Sequence[WatchedSection]) -> list[Term]:
     """The words, metrics and rules of the page, each with its explanation of `sonde explain`."""
     known, spellings = list(EXPLANATIONS), {("word", name): words for name, words in _WORDS.items()}
     if stored.runs:
-        from sonde.plugins import OURS
+        from sonde.plugins import BUILT_IN
 
-        known += [text for kind in ("rule", "probe") for text in documented(kind, OURS[kind])]
+        known += [text for kind in ("rule", "probe") for text in documented(kind, BUILT_IN[kind])]
         spellings |= _OF_TRAINED_RUNS
         for run in stored.runs:
             spellings["rule", run.config["rule"]["name"]] = (str(run.about["rule_label"]).partition(" (")[0],)

@@ -10,13 +10,13 @@ from sonde.store.files import Place
 
 @dataclass(frozen=True, kw_only=True)
 class Dataset:
-    """A data set that has to be fetched once: its archive, how to find it, and where that looks."""
+    """A data set that is fetched once: its archive, the function that finds it, and the places it looks at."""
 
     archive: Archive
-    find: Callable[[Place], cifar10.Source]
+    find: Callable[[Place], cifar10.ImageSource]
     looked_for: Callable[[Place], list[Place]]
 
 
 DATASETS = {
-    "cifar10": Dataset(archive=cifar10.ARCHIVE, find=cifar10.find, looked_for=cifar10.looked_for),
+    "cifar10": Dataset(archive=cifar10.ARCHIVE, find=cifar10.find_cifar10, looked_for=cifar10.looked_for),
 }

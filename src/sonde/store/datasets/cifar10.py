@@ -12,8 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Literal, Protocol, Self, TypeVar
 
 from sonde.core.errors import SondeError
-from sonde.store.datasets.archive import Archive, check_size
-from sonde.store.datasets.cache import cache_folder, mirror
+from sonde.store.datasets.archive import Archive, cache_folder, check_size, mirror_remote
 from sonde.store.files import Place
 from sonde.store.remote import Remote
 
@@ -29,9 +28,9 @@ ARCHIVE = Archive(
 )
 CLASSES = 10
 SIDE = 32  # pixels
-FOLDER = "cifar-10-batches-py"
-TRAIN = tuple(f"data_batch_{number}" for number in range(1, 6))
-TEST = ("test_batch",)
+BATCHES_FOLDER = "cifar-10-batches-py"
+TRAIN_FILES = tuple(f"data_batch_{number}" for number in range(1, 6))
+TEST_FILES = ("test_batch",)
 
 
 class _Named(Protocol):
@@ -40,7 +39,7 @@ class _Named(Protocol):
     def __truediv__(self, key: str, /) -> Self: ...
 
 
-R = TypeVar("R", bound=_Named)
+_R = TypeVar("_R", bound=_Named)
 
 FORMS = {
     "pickles": "the official pickles",
@@ -50,8 +49,8 @@ FORMS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
-    """One of the three forms, and the files it is made of."""
+class ImageSource:
+    """The form that was found, and its files."""
 
     form: Literal["pickles", "archive", "parquet"]
     place: Path
@@ -61,13 +60,13 @@ class Source:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """Every file the images come from, each once."""
+        """Every file that the images are read from, each once."""
         return tuple(dict.fromkeys((*self.train, *self.test)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageBlock:
-    """Some decoded images with their labels, N×C×H×W and N: what a reader of any form yields."""
+    """Some decoded images with their labels, N×C×H×W and N; readers of all forms yield these."""
 
     image_NCHW: "NDArray[np.uint8]"
     label_N: "NDArray[np.uint8]"
@@ -77,10 +76,10 @@ class Absent(SondeError):
     """None of the three forms is there."""
 
 
-def find(root: Place, archive: Archive = ARCHIVE) -> Source:
-    """The first of pickles, archive, Parquet that is there; a form of which a part is missing is an error.
+def find_cifar10(root: Place, archive: Archive = ARCHIVE) -> ImageSource:
+    """Find the first of pickles, archive and Parquet files; a form with missing files is an error.
 
-    Below a URL, it is first copied into the cache.
+    Files below a URL are first copied into the cache.
     """
     if isinstance(root, Remote):
         listed = root.walk()
@@ -90,7 +89,7 @@ def find(root: Place, archive: Archive = ARCHIVE) -> Source:
                 f"CIFAR-10 is not below {root}: put {archive.name} there, or name another place with --data-root or "
                 "SONDE_DATA"
             )
-        root = mirror(root, names, listed)
+        root = mirror_remote(root, names, listed)
     assert isinstance(root, Path)
     try:
         return _find(root, archive)
@@ -101,14 +100,14 @@ def find(root: Place, archive: Archive = ARCHIVE) -> Source:
         ) from error
 
 
-def _find(root: Path, archive: Archive) -> Source:
+def _find(root: Path, archive: Archive) -> ImageSource:
     for place in _pickle_places(root):
         if place.is_dir():
             return _pickles(place)
     for place in _archive_places(root, archive):
         if place.is_file():
             check_size(place, archive)
-            return Source(form="archive", place=place, train=(place,), test=(place,), archive=archive)
+            return ImageSource(form="archive", place=place, train=(place,), test=(place,), archive=archive)
     for place in _parquet_places(root):
         train, test = (tuple(sorted(place.glob(f"{split}*.parquet"))) for split in ("train", "test"))
         if train or test:
@@ -117,11 +116,11 @@ def _find(root: Path, archive: Archive) -> Source:
 
 
 def chosen(root: str, names: Iterable[str], archive: Archive = ARCHIVE) -> list[str]:
-    """Of all the files below a root of that name, the ones of the form that `find` takes."""
+    """Of the files below a root with this name, those of the form that `find_cifar10` takes."""
     anchor = PurePosixPath(root)
     below = {anchor / name: name for name in names}
     kept = (
-        [(place, (*TRAIN, *TEST)) for place in _pickle_places(anchor)]
+        [(place, (*TRAIN_FILES, *TEST_FILES)) for place in _pickle_places(anchor)]
         + [(place.parent, (place.name,)) for place in _archive_places(anchor, archive)]
         + [(place, ("train*.parquet", "test*.parquet")) for place in _parquet_places(anchor)]
     )
@@ -136,38 +135,38 @@ def _like(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def looked_for(root: R, archive: Archive = ARCHIVE) -> list[R]:
-    """Every place `find` looks at, in its order; the last ones are patterns."""
+def looked_for(root: _R, archive: Archive = ARCHIVE) -> list[_R]:
+    """Every place `find_cifar10` looks at, in its order; the last ones are patterns."""
     parquet = [place / "{train,test}*.parquet" for place in _parquet_places(root)]
     return [*_pickle_places(root), *_archive_places(root, archive), *parquet]
 
 
-def _pickle_places(root: R) -> list[R]:
-    inside = [root] if root.name == FOLDER else []
-    return [root / FOLDER, root / "cifar10" / FOLDER, *inside]
+def _pickle_places(root: _R) -> list[_R]:
+    inside = [root] if root.name == BATCHES_FOLDER else []
+    return [root / BATCHES_FOLDER, root / "cifar10" / BATCHES_FOLDER, *inside]
 
 
-def _archive_places(root: R, archive: Archive) -> list[R]:
+def _archive_places(root: _R, archive: Archive) -> list[_R]:
     return [root / archive.name, root / "cifar10" / archive.name]
 
 
-def _parquet_places(root: R) -> list[R]:
+def _parquet_places(root: _R) -> list[_R]:
     # The folder named after the data set first: train*.parquet in the root itself might be another set's.
     return [base / sub for base in (root / "cifar10", root) for sub in ("", "plain_text", "data")]
 
 
-def _pickles(place: Path) -> Source:
-    missing = [name for name in (*TRAIN, *TEST) if not (place / name).is_file()]
+def _pickles(place: Path) -> ImageSource:
+    missing = [name for name in (*TRAIN_FILES, *TEST_FILES) if not (place / name).is_file()]
     if missing:
         raise SondeError(
             f"{place} lacks {', '.join(missing)}: unpack the archive again, or remove the folder and use "
             "`sonde data fetch cifar10`"
         )
-    train, test = (tuple(place / name for name in names) for names in (TRAIN, TEST))
-    return Source(form="pickles", place=place, train=train, test=test)
+    train, test = (tuple(place / name for name in names) for names in (TRAIN_FILES, TEST_FILES))
+    return ImageSource(form="pickles", place=place, train=train, test=test)
 
 
-def _parquet(place: Path, train: tuple[Path, ...], test: tuple[Path, ...]) -> Source:
+def _parquet(place: Path, train: tuple[Path, ...], test: tuple[Path, ...]) -> ImageSource:
     for split, files in (("train", train), ("test", test)):
         if not files:
             raise SondeError(f"{place} has no {split}*.parquet beside the other split: copy it there too")
@@ -178,7 +177,7 @@ def _parquet(place: Path, train: tuple[Path, ...], test: tuple[Path, ...]) -> So
                 f"{place} should hold the {known[0][1]} files {split}-…-of-{known[0][1]:05d}.parquet and no other "
                 f"{split}*.parquet, but holds {', '.join(file.name for file in files)}: copy the set again"
             )
-    return Source(form="parquet", place=place, train=train, test=test)
+    return ImageSource(form="parquet", place=place, train=train, test=test)
 
 
 def _absent(root: Path, archive: Archive) -> str:

@@ -18,18 +18,18 @@ from sonde.core.errors import SondeError
 from sonde.store.datasets.cifar10 import CLASSES, SIDE, ImageBlock
 from sonde.store.parquet import unpacked_bytes
 
-DECODED_AT_A_TIME = 5_000  # rows
-LARGEST = 1_000_000_000  # bytes that a file may unpack to; CIFAR-10 in one file has 150 million
+_DECODED_AT_A_TIME = 5_000  # rows
+_LARGEST = 1_000_000_000  # bytes that a file may unpack to; CIFAR-10 in one file has 150 million
 
 
-def count(file: Path) -> int:
+def count_images(file: Path) -> int:
     """Rows in the file, once its columns are known to be right."""
     with _readable(file):
         with file.open("rb") as opened:
             size = unpacked_bytes(opened)
-        if size > LARGEST:
+        if size > _LARGEST:
             raise SondeError(
-                f"{file} unpacks to {size / 1e9:.1f} GB, more than the {LARGEST / 1e9:.0f} that CIFAR-10 can have: "
+                f"{file} unpacks to {size / 1e9:.1f} GB, more than the {_LARGEST / 1e9:.0f} that CIFAR-10 can have: "
                 "copy it again"
             )
         schema = pl.scan_parquet(file, glob=False).collect_schema()
@@ -42,11 +42,11 @@ def count(file: Path) -> int:
         return int(pl.scan_parquet(file, glob=False).select(pl.len()).collect().item())
 
 
-def read(file: Path) -> Iterator[ImageBlock]:
+def read_images(file: Path) -> Iterator[ImageBlock]:
     """The images in file order, a block at a time."""
-    for first in range(0, count(file), DECODED_AT_A_TIME):
+    for first in range(0, count_images(file), _DECODED_AT_A_TIME):
         with _readable(file):
-            rows = pl.scan_parquet(file, glob=False).slice(first, DECODED_AT_A_TIME)
+            rows = pl.scan_parquet(file, glob=False).slice(first, _DECODED_AT_A_TIME)
             frame = rows.select(pl.col("img").struct.field("bytes").alias("encoded"), "label").collect()
         image_NCHW = np.empty((len(frame), 3, SIDE, SIDE), np.uint8)
         for row, encoded in enumerate(frame["encoded"]):
@@ -85,4 +85,4 @@ def _readable(file: Path) -> Iterator[None]:
         yield
     except (pl.exceptions.PolarsError, OSError, ValueError) as error:
         reason = str(error).split("\n", 1)[0]
-        raise SondeError(f"{file} cannot be read ({reason}): copy it again") from error
+        raise SondeError(f"{file} cannot be read_images ({reason}): copy it again") from error

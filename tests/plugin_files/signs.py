@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from sonde.rules.rule import Nothing
+from sonde.rules import Nothing
 
 
 @dataclass(frozen=True, kw_only=True)

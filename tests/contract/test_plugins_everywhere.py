@@ -24,7 +24,7 @@ from sonde.training.program import Program
 
 Sonde = Callable[..., CompletedProcess[str]]
 
-FILES = Path(__file__).parents[1] / "guest_files"
+FILES = Path(__file__).parents[1] / "plugin_files"
 SIGNS, FUNNEL = f"{FILES / 'signs.py'}:Signs", f"{FILES / 'funnel.py'}:funnel"
 MOONS, SPARSITY = f"{FILES / 'moons.py'}:moons", f"{FILES / 'sparsity.py'}:sparsity"
 MAPS = ("conv_net", "res_net")  # which take images
@@ -44,7 +44,7 @@ COMBINATIONS = [
 
 
 @pytest.mark.parametrize(("model", "rule", "task"), COMBINATIONS)
-def test_a_guest_is_treated_like_family(model: str, rule: str, task: str) -> None:
+def test_a_plugin_is_treated_like_a_built_in(model: str, rule: str, task: str) -> None:
     parts = {"model": model, "rule": rule, "task": task}
     sizes = {part: {"name": name, **SIZES.get(name, {})} for part, name in parts.items()}
     if model in MODELS and model not in SIZES:
@@ -58,7 +58,7 @@ def test_a_guest_is_treated_like_family(model: str, rule: str, task: str) -> Non
     assert all(reading.defined for reading in readings if reading.metric in ("train_loss", "sparsity"))
 
 
-def test_guests_go_through_every_command_and_need_their_files_no_more(sonde: Sonde, tmp_path: Path) -> None:
+def test_plugins_go_through_every_command_and_need_their_files_no_more(sonde: Sonde, tmp_path: Path) -> None:
     here = tmp_path / "mine"
     shutil.copytree(FILES, here, ignore=shutil.ignore_patterns("__pycache__"))
     words = [
@@ -83,12 +83,12 @@ def test_guests_go_through_every_command_and_need_their_files_no_more(sonde: Son
     assert "Signs − bp" in sonde("compare", "--factor", "rule").stdout
     page = tmp_path / "report.html"
     sonde("report")
-    for stranger in ('"sparsity"', '"widest_state"', '"sign_strength"', "--colour-Signs", "--colour-funnel"):
-        assert stranger in page.read_text(), stranger
+    for text in ('"sparsity"', '"widest_state"', '"sign_strength"', "--colour-Signs", "--colour-funnel"):
+        assert text in page.read_text(), text
 
 
 @pytest.mark.parametrize("study", COMMANDS)
-def test_every_figure_takes_a_strangers_rule_in(study: str, sonde: Sonde, tmp_path: Path) -> None:
+def test_every_figure_takes_a_plugin_rule_in(study: str, sonde: Sonde, tmp_path: Path) -> None:
     unpack(study, tmp_path / "runs")
     sonde("run", study, *COMMANDS[study], "--set", f"rule+={SIGNS}", "--out", "figures", "--quiet")
     for name, spec in figures_of(study).items():
@@ -98,7 +98,7 @@ def test_every_figure_takes_a_strangers_rule_in(study: str, sonde: Sonde, tmp_pa
         assert "Signs" in caption.read_text(), name
 
 
-def test_a_report_shows_guests_beside_the_study_they_were_trained_for(sonde: Sonde, tmp_path: Path) -> None:
+def test_a_report_shows_plugins_beside_the_study_they_were_trained_for(sonde: Sonde, tmp_path: Path) -> None:
     configs = STUDIES["cifar10"].configs("quick", [42])
     for config in configs:
         write_run(tmp_path / "runs", config)
@@ -135,7 +135,7 @@ def test_a_file_that_changes_between_start_and_resume_is_refused(tmp_path: Path)
     assert package.train(parse(tree), runs=tmp_path / "runs").state == "complete", "ended runs stand in nobody's way"
 
 
-def test_bad_guests_are_one_line_on_the_command_line_and_leave_nothing(sonde: Sonde, tmp_path: Path) -> None:
+def test_bad_plugins_are_one_line_on_the_command_line_and_leave_nothing(sonde: Sonde, tmp_path: Path) -> None:
     np.savez(tmp_path / "data.npz", x=np.zeros((4, 2)), y=np.arange(3))
     (tmp_path / "broken.py").write_text("import nothing_of_the_kind\n")
     for words in (

@@ -1,4 +1,4 @@
-"""A guest's source is the code that trains: no two guests share one, and none is of a text that was not imported."""
+"""A plugin's source is the code that trains: no two plugins share one, and none is of a text that was not imported."""
 
 import importlib
 import subprocess
@@ -17,11 +17,14 @@ from torch import nn
 import sonde
 from conftest import tiny_config
 from sonde import plugins
+from sonde.cli.check import function_of
 from sonde.config import RunConfig, parse
 from sonde.core.errors import SondeError
+from sonde.core.signatures import content_digest
+from sonde.engine.local import run_locally
 
-FILES = Path(__file__).parents[1] / "guest_files"
-ANOTHER = "another one that the same function made.* it becomes an option of the run, and part of its id"
+FILES = Path(__file__).parents[1] / "plugin_files"
+ANOTHER = "the same function made another one before.* option of the run, and part of its id"
 
 RULE = """
 import functools
@@ -115,20 +118,20 @@ def default_of(width: int) -> Callable[..., nn.Module]:
         ("probe", probe_of, "one", "other"),
     ],
 )
-def test_the_first_guest_of_a_factory_does_not_stand_in_for_the_second(
+def test_the_first_plugin_of_a_factory_does_not_stand_in_for_the_second(
     part: str, make: Any, first: Any, second: Any
 ) -> None:
     one = make(first)
-    taken = plugins.of(part, one)
-    assert plugins.of(part, one) is taken
+    taken = plugins.plugin_of(part, one)
+    assert plugins.plugin_of(part, one) is taken
     with pytest.raises(SondeError, match=ANOTHER):
-        plugins.of(part, make(second))
+        plugins.plugin_of(part, make(second))
     with pytest.raises(SondeError, match=ANOTHER):
         sonde.register(part, taken.name, make(second))
-    assert plugins.of(part, one) is taken
+    assert plugins.plugin_of(part, one) is taken
 
 
-def test_the_guests_of_a_factory_may_have_names_of_their_own() -> None:
+def test_the_plugins_of_a_factory_may_have_names_of_their_own() -> None:
     one, other = network_of(8), network_of(32)
     for _ in range(2):  # again, as a cell of a notebook is
         sonde.register("model", "narrow_one", one)
@@ -146,9 +149,9 @@ def test_a_function_that_takes_the_name_of_another_does_not_stand_in_for_it() ->
 
         return inner
 
-    plugins.of("model", disguised(16))
+    plugins.plugin_of("model", disguised(16))
     with pytest.raises(SondeError, match=ANOTHER):
-        plugins.of("model", disguised(64))
+        plugins.plugin_of("model", disguised(64))
 
 
 def plain(shape: Any, outputs: int) -> nn.Module:
@@ -158,7 +161,7 @@ def plain(shape: Any, outputs: int) -> nn.Module:
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> ModuleType:
     """A module on the path with a rule and networks, for this test alone."""
-    name = f"guests_of_{abs(hash(request.node.name))}"
+    name = f"plugins_of_{abs(hash(request.node.name))}"
     (tmp_path / f"{name}.py").write_text(f"# {name}" + RULE)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
@@ -174,20 +177,20 @@ def edit(module: ModuleType, before: str, after: str) -> None:
     Path(module.__file__).write_text(text.replace(before, after))
 
 
-def test_a_module_imported_anew_from_the_same_file_brings_the_same_guests(module: ModuleType) -> None:
+def test_a_module_imported_anew_from_the_same_file_brings_the_same_plugins(module: ModuleType) -> None:
     def configs(module: ModuleType) -> list[RunConfig]:
         inner = [f"{module.__name__}:{name}" for name in ("narrow", "wide")]
         return [tiny_config(rule=module.Mine()), *(tiny_config(model=m) for m in (module.network, *inner))]
 
-    plugins.of("rule", module.Mine)
+    plugins.plugin_of("rule", module.Mine)
     first = [config.id for config in configs(module)]
     assert len(set(first)) == 4
     again = importlib.reload(module)
-    plugins.of("rule", again.Mine)
+    plugins.plugin_of("rule", again.Mine)
     assert [config.id for config in configs(again)] == first
     del sys.modules[module.__name__]
     anew = importlib.import_module(module.__name__)
-    plugins.of("rule", anew.Mine)
+    plugins.plugin_of("rule", anew.Mine)
     assert [config.id for config in configs(anew)] == first
 
 
@@ -206,8 +209,8 @@ def test_a_file_that_was_edited_after_its_import_is_refused(module: ModuleType, 
     edit(module, before, after)
     if before == "class Mine":
         edit(module, "def credits(", "\n    def credits(")
-    for hand_over in (lambda: plugins.of("rule", module.Mine), lambda: parse_rule(f"{module.__name__}:Mine")):
-        with pytest.raises(SondeError, match="edited after Mine was imported: import it anew, or start Python"):
+    for hand_over in (lambda: plugins.plugin_of("rule", module.Mine), lambda: parse_rule(f"{module.__name__}:Mine")):
+        with pytest.raises(SondeError, match="edited after Mine was imported: import it again"):
             hand_over()
 
 
@@ -216,26 +219,26 @@ def parse_rule(reference: str) -> RunConfig:
 
 
 def test_an_edited_file_is_taken_in_once_it_is_imported_anew(module: ModuleType) -> None:
-    old, first = module.Mine, plugins.of("rule", module.Mine).source
+    old, first = module.Mine, plugins.plugin_of("rule", module.Mine).source
     edit(module, "for g in", "for g in 2 *")
-    assert plugins.of("rule", old).source == first, "taken in before the edit"
-    assert plugins.of("model", module.network).source.stamp == first.stamp, "of the text that was taken in"
+    assert plugins.plugin_of("rule", old).source == first, "taken in before the edit"
+    assert plugins.plugin_of("model", module.network).source.stamp == first.stamp, "of the text that was taken in"
     importlib.reload(module)
-    second = plugins.of("rule", module.Mine).source
+    second = plugins.plugin_of("rule", module.Mine).source
     assert second.stamp != first.stamp
     (copy,) = plugins.copies([str(second)]).values()
     assert b"for g in 2 *" in copy
-    assert plugins.of("rule", old).source == first
+    assert plugins.plugin_of("rule", old).source == first
     assert b"for g in 2 *" not in next(iter(plugins.copies([str(first)]).values()))
 
 
 def test_code_that_has_run_is_still_that_of_its_file(module: ModuleType) -> None:
-    config = tiny_config(model=sonde.guest("model", module.network, width=8))
+    config = tiny_config(model=sonde.plugin("model", module.network, width=8))
     for _ in range(100):
         module.network((4,), 2)
         module.scaled(1.0)
     assert config.model.width == 8
-    assert plugins.of("rule", module.Mine).name == "Mine"
+    assert plugins.plugin_of("rule", module.Mine).name == "Mine"
 
 
 SCRIPT = """
@@ -286,3 +289,54 @@ def test_the_folder_of_a_file_may_have_any_name(tmp_path: Path) -> None:
     (tmp_path / "me@lab").mkdir()
     np.savez(tmp_path / "me@lab" / "data.npz", x=np.eye(20), y=np.arange(20) % 2)
     assert tiny_config(task=str(tmp_path / "me@lab" / "data.npz")).task.outputs == 2
+
+
+RULE_WITH_SIBLING = """
+import sonde
+from helper_of_{name} import sign
+
+class Mine(sonde.rules.Rule):
+    def credits(self, state, signal):
+        from later_of_{name} import FACTOR
+        return [FACTOR * sign(g) for g in signal.gradients]
+"""
+
+
+def test_a_plugin_imports_modules_beside_its_file_also_in_a_worker(tmp_path: Path) -> None:
+    """The digest is that of the named file alone; where the file lies is sent with it."""
+    mine = tmp_path / "mine.py"
+    mine.write_text(RULE_WITH_SIBLING.format(name="worker"))
+    (tmp_path / "helper_of_worker.py").write_text("def sign(g):\n    return g.sign()\n")
+    (tmp_path / "later_of_worker.py").write_text("FACTOR = 2\n")
+    before = list(sys.path)
+    config = tiny_config(rule=f"{mine}:Mine")
+    assert config.sources[0].endswith(f"@{content_digest(mine.read_bytes())}")
+    assert sys.path == [*before, str(tmp_path)], "what is installed comes first"
+    run_locally([config], runs=tmp_path / "runs", jobs=1)
+    assert sonde.load(tmp_path / "runs").runs[0].manifest.state == "complete"
+
+
+def test_two_modules_of_one_name_beside_two_plugins_are_not_mixed_up(tmp_path: Path) -> None:
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "mine.py").write_text(f"# {folder}\n" + RULE_WITH_SIBLING.format(name="both"))
+        (tmp_path / folder / "helper_of_both.py").write_text("def sign(g):\n    return g.sign()\n")
+    tiny_config(rule=f"{tmp_path / 'one' / 'mine.py'}:Mine")
+    with pytest.raises(SondeError, match=r"two/mine\.py imports 'helper_of_both', but .*one/helper_of_both\.py has"):
+        tiny_config(rule=f"{tmp_path / 'two' / 'mine.py'}:Mine")
+
+
+def test_check_imports_a_file_as_a_plugin_is_imported(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text("from helper_of_check import D\n\ndef make():\n    return D\n")
+    (tmp_path / "helper_of_check.py").write_text("D = 3\n")
+    make = function_of(f"{tmp_path / 'net.py'}:make", "make")
+    assert make() == 3
+    assert make is plugins.find("model", f"{tmp_path / 'net.py'}:make").kind.make
+    assert plugins.find("model", f"{tmp_path / 'net.py'}:make").source.stamp == content_digest(
+        (tmp_path / "net.py").read_bytes()
+    )
+
+
+def test_the_earlier_name_of_plugin_still_works_and_names_the_new_one() -> None:
+    with pytest.warns(DeprecationWarning, match=r"sonde\.guest is deprecated: use sonde\.plugin"):
+        assert sonde.guest("rule", f"{FILES / 'signs.py'}:Signs", strength=2.0).strength == 2.0

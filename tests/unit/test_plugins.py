@@ -1,4 +1,4 @@
-"""Guests: named, registered, handed over or installed; and one clear line for each that cannot be taken in."""
+"""Plugins: named, registered, handed over or installed; and one clear line for each that cannot be taken in."""
 
 import linecache
 import sys
@@ -21,7 +21,7 @@ from sonde.plugins.source import Source
 from sonde.training.program import Program
 from sonde.training.tensors import pack, unpack
 
-FILES = Path(__file__).parents[1] / "guest_files"
+FILES = Path(__file__).parents[1] / "plugin_files"
 SIGNS, FUNNEL = f"{FILES / 'signs.py'}:Signs", f"{FILES / 'funnel.py'}:funnel"
 MOONS, SPARSITY = f"{FILES / 'moons.py'}:moons", f"{FILES / 'sparsity.py'}:sparsity"
 CPU = torch.device("cpu")
@@ -55,7 +55,7 @@ def test_the_id_covers_the_bytes_of_the_file_and_its_options_but_not_where_it_li
     assert parse(tree(rule={"name": SIGNS, "strength": 2})).id not in (first.id, other.id)
 
 
-def test_a_configuration_with_guests_survives_json() -> None:
+def test_a_configuration_with_plugins_survives_json() -> None:
     config = parse(tree(model=FUNNEL, rule=SIGNS, task=MOONS, probes={"names": ["loss", SPARSITY]}))
     again = parse(to_tree(config))
     assert again == config
@@ -90,10 +90,10 @@ def test_an_object_or_a_function_is_handed_over(monkeypatch: pytest.MonkeyPatch)
     assert config.model.width == 16
     assert config.task.shape == (2,)
     assert config.sources == tiny_config(model=FUNNEL, task=MOONS, probes=probes).sources
-    wider = tiny_config(model=sonde.guest("model", funnel.funnel, width=8), task=moons.moons)
+    wider = tiny_config(model=sonde.plugin("model", funnel.funnel, width=8), task=moons.moons)
     assert wider.model.width == 8
     with pytest.raises(SondeError, match=r"unknown key 'model\.widht': did you mean 'width'"):
-        sonde.guest("model", funnel.funnel, widht=8)
+        sonde.plugin("model", funnel.funnel, widht=8)
 
 
 def test_a_configuration_is_checked_when_it_is_made() -> None:
@@ -148,7 +148,7 @@ def needs_width(shape: Any, width: int) -> nn.Module:
         ("rule", Unfrozen, "Unfrozen may change after its run has a name: write @dataclass"),
         ("rule", Bare, r"rule Bare does not say route, .* write class Bare\(sonde\.rules\.Rule\)"),
         ("rule", needs_width, "rule needs_width is a function: it must be a class with `credits`"),
-        ("model", Built, "Built has a constructor of its own"),
+        ("model", Built, "Built has its own constructor"),
         ("model", Named, "no option may be called 'name'"),
         ("model", needs_width, "needs_width: give width a default, it becomes an option"),
         ("model", Bare, "model Bare has no method 'build'"),
@@ -158,14 +158,14 @@ def needs_width(shape: Any, width: int) -> nn.Module:
         ("chapter", Bare, "unknown part 'chapter'"),
     ],
 )
-def test_what_cannot_be_a_guest_is_told_why(part: str, thing: Any, message: str) -> None:
+def test_what_cannot_be_a_plugin_is_told_why(part: str, thing: Any, message: str) -> None:
     with pytest.raises(SondeError, match=message):
         sonde.register(part, thing.__name__, thing)
 
 
 @pytest.mark.parametrize("name", ["bp", "my rule", "../x", ""])
 def test_a_name_is_plain_and_nobody_elses(name: str) -> None:
-    with pytest.raises(SondeError, match=r"a name is letters|Sonde has one of that name"):
+    with pytest.raises(SondeError, match=r"a name has letters|Sonde has a rule of that name"):
         sonde.register("rule", name, Bare)
 
 
@@ -176,7 +176,7 @@ def test_ours_may_be_handed_over_by_name() -> None:
 
 
 def test_a_module_is_not_a_model_but_a_function_that_makes_it_is() -> None:
-    with pytest.raises(SondeError, match="hand over a function that makes the Sequential"):
+    with pytest.raises(SondeError, match="pass a function that makes the Sequential"):
         tiny_config(model=nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)))
 
 
@@ -219,7 +219,7 @@ def test_a_reference_that_leads_nowhere_says_how_one_is_written(reference: str, 
         parse(tree(rule=reference))
 
 
-def test_an_installed_package_brings_guests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_installed_package_brings_plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "lab_of_signs.py").write_text((FILES / "signs.py").read_text())
     about = tmp_path / "lab_of_signs-1.2.0.dist-info"
     about.mkdir()
@@ -364,7 +364,7 @@ def test_the_split_is_the_same_for_every_seed_and_loses_nothing(tmp_path: Path) 
     assert sorted([*train[:, 0], *first[:, 0].tolist()]) == list(range(0, 40, 2))
 
 
-def test_a_guest_from_a_stored_run_is_asked_for_by_its_file() -> None:
+def test_a_plugin_from_a_stored_run_is_asked_for_by_its_file() -> None:
     stored = tree(rule={"name": "Signs", "source": "signs.py:Signs@000000000000"})
     with pytest.raises(SondeError, match=r"signs.py:Signs@000000000000 is not known here: name the file again"):
         parse(stored)
