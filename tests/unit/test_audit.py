@@ -33,7 +33,7 @@ from sonde.analysis.questions import Answer
 from sonde.analysis.recipe_table import columns, footnotes, lines
 from sonde.analysis.thresholds import Thresholds
 from sonde.analysis.verdict import sentence, verdict
-from sonde.cli.audit import as_json
+from sonde.cli.audit import audit_as_json as as_json
 from sonde.config import Probing
 from sonde.core.errors import SondeError
 from sonde.core.seed_statistics import t_power

@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 from sonde.analysis.audit import Audit, audit
 from sonde.analysis.recipe_table import columns, footnotes, lines
 from sonde.analysis.verdict import sentence, verdict
-from sonde.cli.audit import audit as command
+from sonde.cli.audit import audit_command as command
 from sonde.store.stored import Runs
 
 SEEDS = (42, 123, 456)

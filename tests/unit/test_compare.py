@@ -19,8 +19,8 @@ from conftest import tiny_config
 from sonde.analysis.comparison import as_option, compare
 from sonde.analysis.comparison_table import notes, title
 from sonde.analysis.narrowing import choices, keep
-from sonde.cli.compare import as_json
-from sonde.cli.compare import compare as command
+from sonde.cli.compare import compare_command as command
+from sonde.cli.compare import comparison_as_json as as_json
 from sonde.config import Optimiser, keys, whole_tree
 from sonde.core.errors import SondeError
 from sonde.core.flat_configs import differing, flatten

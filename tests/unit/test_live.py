@@ -22,7 +22,8 @@ from hypothesis import strategies as st
 from conftest import Sonde
 from processes import wait_for
 from report_stores import NASTY, rename, write_run
-from sonde.cli.live import folder, live
+from sonde.cli.live import live_command as live
+from sonde.cli.live import local_folder as folder
 from sonde.core.errors import SondeError
 from sonde.show.live import feed as feeds
 from sonde.show.live import following as followings

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from report_stores import write_run
-from sonde.cli.export import export
+from sonde.cli.export import export_command as export
 from sonde.core.errors import SondeError
 from sonde.show.exporters import LAYOUTS, store_without_weights, tables
 from sonde.store import notices

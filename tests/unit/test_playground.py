@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from sonde.cli import app
-from sonde.cli.playground import playground
+from sonde.cli.playground import playground_command as playground
 from sonde.core.errors import SondeError
 from sonde.show.playground.page import ENGINE, PAGE, RULE_COLOR, render
 

@@ -13,7 +13,7 @@ import typer
 from typer.testing import CliRunner
 
 from report_stores import NASTY, NASTY_ID, NASTY_TREE, STUDENT, rename, write_run, write_study
-from sonde.cli.report import report
+from sonde.cli.report import report_command as report
 from sonde.config import change
 from sonde.core.errors import SondeError
 from sonde.show.report.page import aside, duration, findings_table, lead, overhead

@@ -13,8 +13,8 @@ from stored_runs import config, healthy, run, store, write
 
 from conftest import Sonde
 from sonde.cli import execute, terminal
-from sonde.cli.run import QUICK
-from sonde.cli.show import show
+from sonde.cli.run import QUICK_TASKS
+from sonde.cli.show import show_command
 from sonde.cli.terminal import PrintableConsole
 from sonde.config import label_of
 from sonde.store.listing import find
@@ -68,7 +68,7 @@ def test_show_fits_with_ids_that_commands_take_and_columns_for_what_differs(
         *(config("state_bridge", seed, model__L=depth) for depth in (4, 8) for seed in (42, 123)),
     )
     narrow(monkeypatch, screen, width)
-    show(runs)
+    show_command(runs)
     lines = lines_of(screen)
     assert max(len(line.rstrip()) for line in lines) <= width
     assert lines[0].startswith("4 runs in ")
@@ -115,7 +115,7 @@ def test_quick_scale_on_another_task_is_known(name: str) -> None:
         for scale in ("quick", "full")
     }
     other = tasks["quick"] - tasks["full"]
-    assert other == ({QUICK[name]} if name in QUICK else set())
+    assert other == ({QUICK_TASKS[name]} if name in QUICK_TASKS else set())
 
 
 def test_a_run_that_diverges_ends_with_code_1(sonde: Sonde) -> None:
