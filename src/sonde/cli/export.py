@@ -186,7 +186,7 @@ def _studies_in_layout(runs: "Place", selection: Selection) -> tuple[list[_Expor
     class RowsInFolders(Evidence):
         """Evidence of more runs than memory holds: the rows of a run are read when they are asked for."""
 
-        def rows_of(self, run: str) -> pl.DataFrame:
+        def rows_of(self, run: str) -> "pl.DataFrame":
             return RunFolder(runs / run).read()[1]
 
     exported: list[_ExportedStudy] = []

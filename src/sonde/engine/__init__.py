@@ -1,6 +1,14 @@
-"""Engines: given configurations, bring every run to its end and report each outcome.
+"""Engines: train many configurations to their end and report each outcome.
 
-Which there are, and the options of each.
+`local` starts processes of this machine, one thread each, `--jobs` at a time.  A server process imports torch once, and
+workers are forked from it.  `ray` submits tasks to a Ray cluster, which starts them again when a node dies.  Both hand
+out bundles: one run, or several that are trained as a stack.  No bit depends on the engine.
+
+A ledger keeps the state of every run.  A run whose process dies is resumed, once on this machine and up to three times
+on a cluster, then marked failed.  A run that fails in a bundle is tried again alone.  Each run has a log.  A stop on
+request lets every run finish its epoch and save it.
+
+The table of engines and the options of each are below.
 """
 
 from collections.abc import Callable, Mapping, Sequence
