@@ -10,22 +10,8 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stored_runs import (
-    DEPTH,
-    DRAWS,
-    EPOCHS,
-    Key,
-    Value,
-    changed,
-    config,
-    healthy,
-    run,
-    store,
-    without,
-)
 
 from conftest import tiny_config
-from old_stores import unpack
 from sonde.analysis.audit import METRICS, Audit, RuleAudit, audit, read
 from sonde.analysis.comparison import compare
 from sonde.analysis.credit_question import critical
@@ -43,6 +29,20 @@ from sonde.store.load import load
 from sonde.store.stored import Runs
 from sonde.tasks import Digits
 from sonde.training.train import train
+from stores import (
+    DEPTH,
+    DRAWS,
+    EPOCHS,
+    Key,
+    Value,
+    changed,
+    config,
+    healthy,
+    run,
+    store,
+    unpack,
+    without,
+)
 
 SEEDS = (42, 123, 456)
 Make = Callable[[int], dict[Key, Value]]

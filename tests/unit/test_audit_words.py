@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import typer
-from stored_runs import Key, Value, changed, config, healthy, run, store, without, write
 from typer.testing import CliRunner, Result
 
 from sonde.analysis.audit import Audit, audit
@@ -18,6 +17,7 @@ from sonde.analysis.recipe_table import columns, footnotes, lines
 from sonde.analysis.verdict import sentence, verdict
 from sonde.cli.audit import audit_command as command
 from sonde.store.stored import Runs
+from stores import Key, Value, changed, config, healthy, run, store, without, write
 
 SEEDS = (42, 123, 456)
 

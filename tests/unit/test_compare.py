@@ -11,7 +11,6 @@ import polars as pl
 import pytest
 import scipy.stats
 import typer
-from stored_runs import EPOCHS, Key, Value, config, healthy, run, store, write
 from typer.testing import CliRunner, Result
 
 import sonde
@@ -25,6 +24,7 @@ from sonde.config import Optimiser, keys, whole_tree
 from sonde.core.errors import SondeError
 from sonde.core.flat_configs import differing, flatten
 from sonde.store.stored import Runs
+from stores import EPOCHS, Key, Value, config, healthy, run, store, write
 
 Invoke = Callable[..., Result]
 SEEDS = (42, 123, 456)

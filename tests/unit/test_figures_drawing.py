@@ -13,7 +13,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from residual_evidence import RESIDUAL, residual_evidence, undefined_where, values, with_rows, with_runs
+from evidence import RESIDUAL, residual_evidence, undefined_where, values, with_rows, with_runs
 from sonde.core.errors import SondeError
 from sonde.metrics import TRAINED
 from sonde.models import MODELS

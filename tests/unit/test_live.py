@@ -21,7 +21,6 @@ from hypothesis import strategies as st
 
 from conftest import Sonde
 from processes import wait_for
-from report_stores import NASTY, rename, write_run
 from sonde.cli.live import live_command as live
 from sonde.cli.live import local_folder as folder
 from sonde.core.errors import SondeError
@@ -38,7 +37,7 @@ from sonde.store import journal as journals
 from sonde.store.journal import Journal
 from sonde.store.run import RunFolder
 from sonde.studies import STUDIES
-from stores import some_rows
+from stores import NASTY, rename, some_rows, write_run
 
 AUDIT = STUDIES["audit"].configs("quick", [42])
 TOKEN = "a-token-of-the-tests"

@@ -12,7 +12,6 @@ import pytest
 from typer.testing import CliRunner
 
 import sonde.config
-from report_stores import rows, write_run
 from sonde.analysis import audit, configurations
 from sonde.analysis.comparison import compare
 from sonde.cli import app, terminal
@@ -24,6 +23,8 @@ from sonde.show.report.runs import FEWEST_RUNS, MOST_RUNS, MOST_VALUES, RunLine,
 from sonde.store.load import load
 from sonde.store.stored import Runs
 from sonde.studies import STUDIES
+from stores import made_up_rows as rows
+from stores import write_run
 
 LINE = RunLine(
     id="",

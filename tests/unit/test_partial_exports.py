@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from report_stores import write_run
 from sonde.cli.export import export_command as export
 from sonde.core.errors import SondeError
 from sonde.show.exporters import LAYOUTS, store_without_weights, tables
@@ -16,6 +15,7 @@ from sonde.store.load import load
 from sonde.store.partial import mark_of, marked
 from sonde.store.verify import verify
 from sonde.studies import STUDIES
+from stores import write_run
 
 
 @pytest.fixture

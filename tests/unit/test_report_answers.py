@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-import report_stores
 import sonde
-from report_stores import write_run, write_study
+import stores
 from sonde.analysis.explanations.by_name import explanations
 from sonde.config import change
 from sonde.show.report.assembly import contents
@@ -15,6 +14,7 @@ from sonde.show.report.page import answers_data
 from sonde.show.report.parts import Answer, Contents
 from sonde.show.report.sweeps import sweep
 from sonde.studies import STUDIES
+from stores import write_run, write_study
 
 
 def found(root: Path) -> Contents:
@@ -33,7 +33,7 @@ def answer_of(root: Path) -> Answer:
 def test_the_sentence_about_depth_follows_from_the_margin_of_bp_over_frozen_blocks(
     frozen: float, said: str, unsaid: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(report_stores.ACCURACY, "frozen", frozen)
+    monkeypatch.setitem(stores.ACCURACY, "frozen", frozen)
     write_study(tmp_path, "audit", seeds=(1, 2, 3))
     told = answer_of(tmp_path)
     assert said in told.sentence

@@ -8,12 +8,12 @@ import polars as pl
 import pytest
 
 import sonde
-from report_stores import NASTY, write_run, write_study
 from sonde.metrics.rows import SCHEMA
 from sonde.show.report.assembly import contents
 from sonde.show.report.charts import DIGITS, _Tables, as_script, chart_data, offered, series, styled
 from sonde.show.report.parts import Contents
 from sonde.studies import STUDIES
+from stores import NASTY, write_run, write_study
 
 Line = tuple[int, int | None, float, str | None, int]
 

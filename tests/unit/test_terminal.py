@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from rich.progress import Progress
-from stored_runs import config, healthy, run, store, write
 
 from conftest import Sonde
 from sonde.cli import execute, terminal
@@ -19,6 +18,7 @@ from sonde.cli.terminal import PrintableConsole
 from sonde.config import label_of
 from sonde.store.listing import find
 from sonde.studies import STUDIES
+from stores import config, healthy, run, store, write
 
 WIDTHS = pytest.mark.parametrize("width", [80, 100])
 
