@@ -119,12 +119,12 @@ class _ExportedStudy:
     """The files of a study and the runs that were available for them."""
 
     study: str
-    sheets: "Sheets"
+    json_files: "Sheets"
     runs: "pl.DataFrame"
 
     @property
     def written(self) -> set[str]:
-        return {run for sheet in self.sheets.values() for run in sheet.runs.values()}
+        return {run for file in self.json_files.values() for run in file.runs.values()}
 
     def print(self) -> None:
         """Print what was exported, and which runs the files lack."""
@@ -137,10 +137,10 @@ class _ExportedStudy:
             seeds = sorted(runs["seed"].unique())
             which = f"seed{'s' * (len(seeds) != 1)} {', '.join(map(str, seeds))}"
             print(f"{self.study}: {plural(runs.height, 'run')} on {task} ({scale} scale, {which})")
-        for path, sheet in self.sheets.items():
-            if sheet.lacking:
+        for path, file in self.json_files.items():
+            if file.lacking:
                 fix = f"no complete run (`sonde run {self.study}` trains it)"
-                print(f"{path} lacks {', '.join(sheet.lacking)}: {fix}", file=sys.stderr)
+                print(f"{path} lacks {', '.join(file.lacking)}: {fix}", file=sys.stderr)
 
 
 def _export_paper(runs: "Place", out: Path, selection: Selection, quiet: bool) -> None:
@@ -153,17 +153,17 @@ def _export_paper(runs: "Place", out: Path, selection: Selection, quiet: bool) -
     from sonde.store.partial import marked
 
     exported, left_out = _studies_in_layout(runs, selection)
-    sheets = {path: sheet for one in exported for path, sheet in one.sheets.items()}
+    json_files = {path: file for one in exported for path, file in one.json_files.items()}
     described = pl.concat([one.runs for one in exported])
-    names = [*sheets, provenance.NAME]
+    names = [*json_files, provenance.NAME]
     for name in names:
         sweep(files.make_folder((out / name).parent))
     with marked(out, "paper"), files.clear_errors(out), set_aside(*(out / name for name in names)) as aside:
         digests = {}
-        for at, (path, sheet) in zip(aside, sheets.items(), strict=False):  # one at a time: memory for one
-            digests[path] = provenance.digest(content := _json(sheet.content()))
+        for at, (path, file) in zip(aside, json_files.items(), strict=False):  # one at a time: memory for one
+            digests[path] = provenance.digest(content := _json(file.content()))
             at.write_bytes(content)
-        aside[-1].write_bytes(_json(provenance.record(out, sheets, digests, described)))
+        aside[-1].write_bytes(_json(provenance.record(out, json_files, digests, described)))
     if quiet:
         return
     for name in names:
