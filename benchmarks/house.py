@@ -288,7 +288,7 @@ def table(found: list[Count]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--names", action="store_true", help="what is behind the counts, too")
+    parser.add_argument("--names", action="store_true", help="the names behind the counts, too")
     chosen = parser.parse_args()
     found = list(counts())
     print(table(found))
