@@ -12,10 +12,12 @@ from rich.progress import Progress
 
 from conftest import Sonde
 from sonde.cli import execute, terminal
+from sonde.cli.options import output_file
 from sonde.cli.run import QUICK_TASKS
 from sonde.cli.show import show_command
 from sonde.cli.terminal import PrintableConsole
 from sonde.config import label_of
+from sonde.core.errors import SondeError
 from sonde.store.listing import find
 from sonde.studies import STUDIES
 from stores import config, healthy, run, store, write
@@ -75,6 +77,17 @@ def test_show_fits_with_ids_that_commands_take_and_columns_for_what_differs(
     assert lines[1].split()[:3] == ["id", "label", "model.L"]
     ids = {line.split()[0] for line in lines[2:]} - {"Bridge"}
     assert {find(runs, id) for id in ids} == {path.name for path in runs.iterdir()}
+
+
+@pytest.mark.parametrize(("n", "said"), [(0, "0 runs"), (1, "1 run"), (1200, "1,200 runs")])
+def test_a_number_of_things_agrees_with_its_noun(n: int, said: str) -> None:
+    assert terminal.plural(n, "run") == said
+
+
+def test_a_file_to_write_is_no_folder_and_its_own_folder_is_made(tmp_path: Path) -> None:
+    with pytest.raises(SondeError, match=r"is a folder: name a file, for example --sarif .*findings\.sarif"):
+        output_file(tmp_path, "--sarif", "findings.sarif")
+    assert output_file(tmp_path / "a" / "b.html", "--out", "b.html").parent.is_dir()
 
 
 def test_one_run_is_one_run(tmp_path: Path, sonde: Sonde) -> None:

@@ -56,29 +56,28 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-_COMMANDS: dict[str, Callable[..., None]] = {
-    "list": list_command,
-    "run": run_command,
-    "train": train_command,
-    "figures": figures_command,
-    "show": show_command,
-    "check": check_command,
-    "diagnose": diagnose_command,
-    "explain": explain_command,
-    "verify": verify_command,
-    "audit": audit_command,
-    "compare": compare_command,
-    "recovery": recovery_command,
-    "recompute": recompute_command,
-    "report": report_command,
-    "live": live_command,
-    "playground": playground_command,
-    "export": export_command,
-    "bench": bench_command,
+_COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
+    "Train": {"list": list_command, "run": run_command, "train": train_command},
+    "Your own model": {"check": check_command, "diagnose": diagnose_command, "explain": explain_command},
+    "Stored runs": {
+        "show": show_command,
+        "report": report_command,
+        "live": live_command,
+        "figures": figures_command,
+        "audit": audit_command,
+        "compare": compare_command,
+        "recovery": recovery_command,
+        "export": export_command,
+        "recompute": recompute_command,
+        "verify": verify_command,
+    },
+    "More": {"playground": playground_command, "bench": bench_command},
 }
-for _name, _command in _COMMANDS.items():
-    app.command(_name)(_command)
-app.add_typer(data_app)
+"""Panel of `sonde --help` → name → function."""
+for _panel, _commands in _COMMANDS.items():
+    for _name, _command in _commands.items():
+        app.command(_name, rich_help_panel=_panel)(_command)
+app.add_typer(data_app, rich_help_panel="More")
 
 
 def _version(wanted: bool) -> None:
