@@ -77,7 +77,7 @@ house: .venv/.ready ## how large the code is, counted, beside the goal
 bench-cluster: .venv/.cluster ## how the cost of a sweep grows: docs/scale.md
 	$(BIN)/python benchmarks/scale.py
 
-format: .venv/.ready ## let ruff mend what it can
+format: .venv/.ready ## let ruff fix what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 

@@ -463,7 +463,7 @@ def on_purpose(known: dict[str, Any]) -> str:
             "D2 fires",
             "cos(g, g in float64), least",
             "D3 fires",
-            "layers by standing",
+            "layers by result",
         ),
         (
             (

@@ -1,10 +1,10 @@
-"""The size of the code, counted on this checkout, beside the goal: `make house`.
+"""Count the size of the code in this checkout, beside the goal: `make house`.
 
     python benchmarks/house.py            the table
-    python benchmarks/house.py --names    and what is behind its counts
+    python benchmarks/house.py --names    and the names behind its counts
 
-Sources are counted from their syntax trees.  The two reports are written in processes of their own, whose calls into
-`src/sonde` are counted: one of a watched run of three steps, one of the 82 runs of docs/findings, without figures.
+Sources are counted from their syntax trees.  The calls that a report makes into `src/sonde` are counted in processes
+of their own: a report of a watched run of three steps, and one of the runs of docs/findings, without figures.
 """
 
 import argparse
@@ -67,7 +67,7 @@ TO_ADD = {
         "docs/examples/runs": "its run, for the picture: python docs/examples/train.py",
     },
 }
-"""What a contract demands of somebody who adds one: file → what for.  A file that is gone is not counted."""
+"""The files that somebody who adds one has to write or edit: file → what for."""
 
 MANY_MEANINGS = {
     *("growth", "masked_growth", "loss", "nudge", "drift", "trace", "state", "nonfinite"),
@@ -235,13 +235,18 @@ def counts() -> Iterator[Count]:
     held = shapes()
     yield Count("shapes of a stored run", f"{len(held)}", "3", tuple(held))
     yield from of_reports()
-    demanded = {kind: [file for file in files if (ROOT / file).exists()] for kind, files in TO_ADD.items()}
     yield Count(
         "files to add a probe / rule / diagnosis",
-        " / ".join(str(len(files)) for files in demanded.values()),
+        " / ".join(str(len(files)) for files in TO_ADD.values()),
         "3 / 3 / 3",
-        tuple(f"{kind}: {', '.join(files)}" for kind, files in demanded.items()),
+        tuple(f"{kind}: {', '.join(files)}" for kind, files in TO_ADD.items()),
     )
+    moved = [file for files in TO_ADD.values() for file in files if not (ROOT / file).exists()]
+    if moved:
+        yield Count("of these, files that are gone: update TO_ADD", f"{len(moved)}", "0", tuple(moved))
+    for what, name in (("public names without a docstring", "undocumented"), ("private words", "private_words")):
+        lines = (ROOT / "tests" / "unit" / f"{name}.txt").read_text().splitlines()
+        yield Count(what, f"{sum(int(line.partition(' ')[0]) for line in lines)}", "0", tuple(lines))
     size = (ROOT / "ARCHITECTURE.md").stat().st_size
     yield Count("bytes of ARCHITECTURE.md", f"{size:,}", "8,000")
 
@@ -283,7 +288,7 @@ def table(found: list[Count]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--names", action="store_true", help="what is behind the counts, too")
+    parser.add_argument("--names", action="store_true", help="the names behind the counts, too")
     chosen = parser.parse_args()
     found = list(counts())
     print(table(found))

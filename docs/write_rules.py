@@ -202,10 +202,10 @@ def recovered_by_bridge(trained: Trained) -> str:
 
 
 def predictors(trained: Trained) -> str:
-    """The predictor as it comes against the one that costs less."""
+    """The default predictor against the one that costs less."""
     bp, frozen = (trained.reached(on_images(rule)) for rule in (Backprop(), Frozen()))
     rows = []
-    for called, rule in (("`hidden_layers=1, every=4`", SMALL), ("as it comes: 2 and 1", LARGE)):
+    for called, rule in (("`hidden_layers=1, every=4`", SMALL), ("by default: 2 and 1", LARGE)):
         config = on_images(rule)
         reached = trained.reached(config)
         share = trained.share([on_images(one) for one in (rule, Backprop(), Frozen())])

@@ -31,7 +31,7 @@ CHANGES: dict[str, Mapping[str, Any]] = {
     "no augmentation": {"task.augment": False},
     "no weight decay": {"optimiser.weight_decay": 0.0},
     "constant rate": {"optimiser.schedule": "constant"},
-    "credit as it comes": {"rule.credit_scale": "none"},
+    "credit not scaled": {"rule.credit_scale": "none"},
 }
 """What is changed in the recipe of the audit, one thing at a time."""
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from chromium import Opened, chromium, missing, open_page
 
-from report_stores import NASTY
+from stores import NASTY
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

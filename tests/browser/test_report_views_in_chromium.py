@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import pytest
 from chromium import Opened, chromium, missing, open_page
 
-from report_stores import NASTY, rename, write_run, write_study
 from sonde.analysis.explanations import explanations
-from sonde.cli.report import report as write_report
+from sonde.cli.report import report_command as write_report
 from sonde.config import change
 from sonde.studies import STUDIES
+from stores import NASTY, rename, write_run, write_study
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Download

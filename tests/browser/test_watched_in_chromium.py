@@ -8,7 +8,7 @@ import torch
 from chromium import Opened, chromium, missing, open_page
 from torch import Tensor, nn
 
-from sonde.cli.report import report as write_report
+from sonde.cli.report import report_command as write_report
 from sonde.observe.watch import watch
 
 pytestmark = [

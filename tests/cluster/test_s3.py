@@ -14,7 +14,6 @@ from cluster.faulty_proxy import FaultyProxy
 from cluster.s3_server import KEY, SECRET, assert_same_runs, use
 from conftest import SMALL, Sonde
 from processes import LONG, alive, wait_for
-from report_stores import write_run
 from sonde.core.errors import SondeError
 from sonde.store import index_writer, remote
 from sonde.store.datasets.archive import Archive
@@ -22,7 +21,7 @@ from sonde.store.datasets.cifar10 import find_cifar10
 from sonde.store.lock import Held, hold
 from sonde.store.remote import Remote
 from sonde.studies import STUDIES
-from stores import at
+from stores import at, write_run
 
 for needed in ("moto", "s3fs"):
     pytest.importorskip(needed, reason="`make test-cluster` installs it")

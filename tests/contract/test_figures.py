@@ -6,10 +6,9 @@ from pathlib import PurePosixPath
 import polars as pl
 import pytest
 
-from residual_evidence import residual_evidence, undefined_where, with_rows, with_runs
+from evidence import RULES, residual_evidence, rules_evidence, snapshot_evidence, undefined_where, with_rows, with_runs
 from sonde.show.figures import FIGURES, Evidence, NoData, figures_of
 from sonde.studies import STUDIES
-from study_evidence import RULES, rules_evidence, snapshot_evidence
 
 SEEDS = (42, 123)
 AUDIT = rules_evidence(seeds=SEEDS, epochs=4, rules=tuple(RULES), depth=4)

@@ -11,8 +11,6 @@ import pytest
 import torch
 
 import sonde as package
-from old_stores import COMMANDS, unpack
-from report_stores import write_run
 from sonde.config import parse, whole_tree
 from sonde.models import MODELS
 from sonde.rules import RULES
@@ -21,6 +19,7 @@ from sonde.studies import STUDIES
 from sonde.studies.study import gather
 from sonde.tasks import TASKS
 from sonde.training.program import Program
+from stores import COMMANDS, unpack, write_run
 
 Sonde = Callable[..., CompletedProcess[str]]
 

@@ -24,10 +24,10 @@ from torch import nn
 
 import sonde as package
 from processes import LONG, all_free, contents, epoch_of, folders, furthest, wait_for
-from report_stores import write_run
 from sonde.core.atomic import ASIDE
 from sonde.store.verify import verify
 from sonde.studies import STUDIES
+from stores import write_run
 from watch_programs import plain_mlp, vectors
 
 pytestmark = pytest.mark.timeout(3600)

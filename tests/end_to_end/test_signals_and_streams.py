@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from processes import LONG, all_free, epoch_of, folders, furthest, wait_for
-from report_stores import write_run
 from sonde.store.verify import verify
 from sonde.studies import STUDIES
+from stores import write_run
 
 pytestmark = [
     pytest.mark.timeout(600),

@@ -11,7 +11,6 @@ import pytest
 
 import sonde as package
 from conftest import tiny_config
-from old_stores import COMMANDS, STORES, unpack
 from sonde import config as configuration
 from sonde.config import CHOICES, Optimiser, Probing, change, label_of, parse, to_tree, younger
 from sonde.config.stored import read
@@ -29,7 +28,7 @@ from sonde.plugins import BUILT_IN
 from sonde.rules import DirectFeedback, KolenPollack, Rule
 from sonde.store.folder import RunFolder
 from sonde.studies import STUDIES
-from stores import without_checksums
+from stores import COMMANDS, STORES, unpack, without_checksums
 
 IDS = json.loads((STORES / "ids.json").read_text())
 

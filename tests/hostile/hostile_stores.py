@@ -22,7 +22,6 @@ import torch
 
 import sonde
 from conftest import tiny_config
-from report_stores import write_run
 from sonde.core.atomic import ASIDE
 from sonde.core.run_ids import run_id
 from sonde.metrics.rows import SCHEMA, WATCHED
@@ -31,6 +30,7 @@ from sonde.store.files import checksum, seal
 from sonde.store.folder import parquet
 from sonde.store.journal import Journal, _chunk
 from sonde.studies import STUDIES
+from stores import write_run
 
 ODD: tuple[Any, ...] = (
     *(

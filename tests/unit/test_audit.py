@@ -10,7 +10,23 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stored_runs import (
+
+from conftest import tiny_config
+from sonde.analysis.audit import AUDIT_METRICS, Audit, RuleAudit, audit, read_for_audit
+from sonde.analysis.audit_text import audit_columns, audit_footnotes, audit_rows, sentence, verdict
+from sonde.analysis.comparison import compare
+from sonde.analysis.questions import AuditAnswer, Thresholds, critical_t
+from sonde.cli.audit import audit_as_json as as_json
+from sonde.config import Probing
+from sonde.core.errors import SondeError
+from sonde.core.seed_statistics import t_power
+from sonde.models import ResidualMLP
+from sonde.rules import DirectFeedback, Frozen
+from sonde.store.load import load
+from sonde.store.run import Runs
+from sonde.tasks import Digits
+from sonde.training.train import train
+from stores import (
     DEPTH,
     DRAWS,
     EPOCHS,
@@ -21,25 +37,9 @@ from stored_runs import (
     healthy,
     run,
     store,
+    unpack,
     without,
 )
-
-from conftest import tiny_config
-from old_stores import unpack
-from sonde.analysis.audit import AUDIT_METRICS, Audit, RuleAudit, audit, read_for_audit
-from sonde.analysis.audit_text import audit_columns, audit_footnotes, audit_rows, sentence, verdict
-from sonde.analysis.comparison import compare
-from sonde.analysis.questions import AuditAnswer, Thresholds, critical_t
-from sonde.cli.audit import as_json
-from sonde.config import Probing
-from sonde.core.errors import SondeError
-from sonde.core.seed_statistics import t_power
-from sonde.models import ResidualMLP
-from sonde.rules import DirectFeedback, Frozen
-from sonde.store.load import load
-from sonde.store.run import Runs
-from sonde.tasks import Digits
-from sonde.training.train import train
 
 SEEDS = (42, 123, 456)
 Make = Callable[[int], dict[Key, Value]]

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 import typer
-from stored_runs import Key, Value, changed, config, healthy, run, store, without, write
 from typer.testing import CliRunner, Result
 
 from sonde.analysis.audit import Audit, audit
 from sonde.analysis.audit_text import audit_columns, audit_footnotes, audit_rows, sentence, verdict
-from sonde.cli.audit import audit as command
+from sonde.cli.audit import audit_command as command
 from sonde.store.run import Runs
+from stores import Key, Value, changed, config, healthy, run, store, without, write
 
 SEEDS = (42, 123, 456)
 

@@ -8,11 +8,10 @@ from typing import Any
 import polars as pl
 import pytest
 import torch
-from stored_runs import config, healthy, run, store
 
 import sonde
 from conftest import tiny_config
-from residual_evidence import RESIDUAL, residual_evidence
+from evidence import RESIDUAL, residual_evidence
 from sonde.analysis.audit import AuditCache, audit
 from sonde.analysis.theory import backward_norms, independent_factor, lowest_loss, moments
 from sonde.config import Optimiser, RunConfig, label_of
@@ -33,6 +32,7 @@ from sonde.store.run import Runs
 from sonde.studies import STUDIES
 from sonde.studies.residual import DEPTHS, configs, findings, with_linear_output
 from sonde.studies.study import Gathered, gather
+from stores import config, healthy, run, store
 
 TRIVIAL = 1 / 3
 FLOOR = 1 / 6

@@ -11,19 +11,19 @@ import polars as pl
 import pytest
 import scipy.stats
 import typer
-from stored_runs import EPOCHS, Key, Value, config, healthy, run, store, write
 from typer.testing import CliRunner, Result
 
 import sonde
 from conftest import tiny_config
 from sonde.analysis.comparison import as_option, compare
 from sonde.analysis.runs import choices, keep
-from sonde.cli.compare import as_json
-from sonde.cli.compare import compare as command
+from sonde.cli.compare import compare_command as command
+from sonde.cli.compare import comparison_as_json as as_json
 from sonde.config import Optimiser, keys, whole_tree
 from sonde.core.errors import SondeError
 from sonde.core.run_ids import differing, flatten
 from sonde.store.run import Runs
+from stores import EPOCHS, Key, Value, config, healthy, run, store, write
 
 Invoke = Callable[..., Result]
 SEEDS = (42, 123, 456)

@@ -1,12 +1,13 @@
-"""The direction of dependencies: the picture in ARCHITECTURE.md against the import statements.
+"""The direction of imports: the picture in ARCHITECTURE.md against the import statements; the page itself.
 
-python tests/unit/test_dependencies.py      # draw the picture anew, after an arrow was added on purpose
+python tests/unit/test_dependencies.py      # draw the picture again, after an arrow was added on purpose
 """
 
 import ast
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Mapping
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -17,10 +18,10 @@ ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "sonde"
 PAGE = ROOT / "ARCHITECTURE.md"
 PICTURE = re.compile(r"(?<=<!-- drawn from the imports -->\n```\n).*?(?=```)", re.DOTALL)
-FREE = {"__init__", "__main__"}  # `sonde` itself hands out names of all parts
-WITHOUT_TORCH = ("store", "analysis", "show", "metrics")
-WITH_TORCH = ("analysis/recompute", "metrics/probes", "metrics/reductions.py", "show/paper/from_files.py")
-"""Of the rooms that need no torch, what does: definitions by tensors, and configurations of studies."""
+FREE = {"__init__", "__main__"}  # `sonde` itself hands out names of all rooms
+WITHOUT_TORCH = ("store", "analysis", "show", "metrics", "cli")
+WITH_TORCH = ("analysis/recompute", "metrics/probes", "show/paper/from_files.py")
+"""Within the rooms that need no torch, the parts that do: definitions by tensors, and configurations of studies."""
 
 Arrows = Mapping[str, set[str]]
 
@@ -45,7 +46,7 @@ def imported(file: Path) -> set[str]:
 
 
 def arrows() -> Arrows:
-    """Of every part, the other parts that its files import."""
+    """For every room, the other rooms that its files import."""
     parts = {part for part, _ in FILES} - FREE
     drawn: dict[str, set[str]] = {part: set() for part in parts}
     for part, file in FILES:
@@ -56,13 +57,13 @@ def arrows() -> Arrows:
 
 
 def ordered(drawn: Arrows) -> list[str]:
-    """Every part above what it imports; raises where there is a circle."""
+    """Every room above those that it imports; raises where there is a cycle."""
     sorter = TopologicalSorter({part: sorted(drawn[part]) for part in sorted(drawn)})
     return list(sorter.static_order())[::-1]
 
 
 def picture(drawn: Arrows) -> str:
-    """A line a part that imports others; below them those that import small modules alone, and those modules."""
+    """A line for every room that imports others; below them the rooms that everybody imports."""
     small = {part for part in drawn if not drawn[part]}
     floor = {part for part in drawn if not drawn[part] - small} - small
     width = max(map(len, drawn))
@@ -78,7 +79,7 @@ def picture(drawn: Arrows) -> str:
 def test_the_picture_of_the_architecture_is_what_the_imports_say() -> None:
     match = PICTURE.search(PAGE.read_text())
     assert match is not None
-    assert match.group() == picture(arrows()), f"python {Path(__file__).relative_to(ROOT)} draws it anew"
+    assert match.group() == picture(arrows()), f"python {Path(__file__).relative_to(ROOT)} draws it again"
 
 
 def test_every_arrow_points_downward() -> None:
@@ -100,20 +101,54 @@ def test_definitions_share_nothing_with_what_they_check() -> None:
     }
 
 
-HOPS = re.findall(r"^\| \d+ \| `(\S+): (\S+)` \|", PAGE.read_text(), re.MULTILINE)
+WALKS = [
+    re.findall(r"^\d+\. (.*)$", walk, re.MULTILINE)
+    for walk in PAGE.read_text().partition("## Three walks")[2].partition("\n## ")[0].split(":\n\n")[1:]
+]
+HOPS = [hop for walk in WALKS for line in walk for hop in re.findall(r"`(\w+): ([\w.]+)`", line)]
 
 
-@pytest.mark.parametrize(("file", "name"), HOPS)
-def test_the_walk_goes_where_the_functions_are(file: str, name: str) -> None:
-    body: list[ast.stmt] = ast.parse((SOURCE / file).read_text()).body
-    for part in name.split("."):
-        here = {node.name: node for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
-        assert part in here, f"{file} has no {name}"
-        body = here[part].body
+def defined_in(room: str) -> set[str]:
+    """Functions and classes at the top level of a room's files, and methods as `Class.method`."""
+    names = set()
+    for part, file in FILES:
+        for node in ast.parse(file.read_text()).body if part == room else []:
+            if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                names.add(node.name)
+            if isinstance(node, ast.ClassDef):
+                names |= {f"{node.name}.{one.name}" for one in node.body if isinstance(one, ast.FunctionDef)}
+    return names
 
 
-def test_the_walk_is_at_most_fifteen_hops_long() -> None:
-    assert 1 < len(HOPS) <= 15
+@pytest.mark.parametrize(("room", "name"), HOPS)
+def test_the_walks_name_functions_that_exist(room: str, name: str) -> None:
+    assert name in defined_in(room), f"{room} has no {name}"
+
+
+def test_there_are_three_walks_of_at_most_seven_lines() -> None:
+    assert len(WALKS) == 3
+    assert all(1 < len(walk) <= 7 for walk in WALKS)
+    assert all(re.match(r"`\w+: [\w.]+`", line) for walk in WALKS for line in walk)
+
+
+def test_the_page_is_short_and_its_tree_has_every_room() -> None:
+    page = PAGE.read_text()
+    assert len(page.encode()) <= 8_000
+    tree = page.partition("src/sonde/\n")[2].partition("```")[0]
+    assert set(re.findall(r"\b(\w+)/", tree)) == {part for part, _ in FILES} - FREE
+
+
+def test_every_dependency_has_a_line() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    table = PAGE.read_text().partition("## Dependencies")[2]
+    packages = {re.split(r"[^\w-]", one)[0] for one in project["dependencies"]}
+    assert not {package for package in packages if not re.search(rf"\b{package}\b", table)}
+
+
+def test_every_room_says_what_it_is() -> None:
+    for room in {part for part, _ in FILES} - FREE:
+        lines = (ast.get_docstring(ast.parse((SOURCE / room / "__init__.py").read_text())) or "").splitlines()
+        assert 10 <= len(lines) <= 40, f"the docstring of {room}/__init__.py has {len(lines)} lines"
 
 
 def test_readers_need_no_torch() -> None:

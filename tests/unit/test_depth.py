@@ -8,7 +8,6 @@ import polars as pl
 import pytest
 
 from conftest import tiny_config
-from report_stores import write_run
 from sonde.config import to_tree
 from sonde.core.formatting import said_share
 from sonde.show.report.answers import of_rules
@@ -17,6 +16,7 @@ from sonde.studies import STUDIES
 from sonde.studies.recipes import which_train_depth
 from sonde.studies.rules import Cost
 from sonde.studies.study import Gathered, gather
+from stores import write_run
 
 QUICK = ("audit", "cifar10", "snapshots")
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from stored_runs import DEPTH, EPOCHS, Key, Value, config, healthy, run, store
 
 from conftest import tiny_config
 from sonde import train
@@ -18,6 +17,7 @@ from sonde.analysis.diagnosis.run_evidence import CONSTANT_LOSS
 from sonde.models import PlainMLP, ResMLP
 from sonde.store.load import load
 from sonde.tasks import TASKS, Identity
+from stores import DEPTH, EPOCHS, Key, Value, config, healthy, run, store
 
 PUBLISHED = Path(__file__).parents[2] / "docs" / "findings" / "runs"
 

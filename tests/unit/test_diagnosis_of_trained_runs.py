@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from stored_runs import DEPTH, EPOCHS, Key, Value, changed, config, healthy, run, store
 from torch import nn
 
 import sonde as package
@@ -22,6 +21,7 @@ from sonde.analysis.explanations import EXPLANATIONS, explanations
 from sonde.analysis.questions import Thresholds
 from sonde.rules import Frozen
 from sonde.store.run import Runs
+from stores import DEPTH, EPOCHS, Key, Value, changed, config, healthy, run, store
 
 SEEDS = (42, 123, 456)
 GROWN, ROUNDED, AT_CHANCE = {"growth": 117.0}, {"grad_resolution": 0.005}, {"credit_cosine": 0.0, "rho": 0.0}

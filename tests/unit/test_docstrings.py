@@ -1,10 +1,19 @@
-"""Every public name says what it is: the reference and `sonde explain` are made of docstrings."""
+"""Every public name says what it is: the reference and `sonde explain` are made of docstrings.
 
+python tests/unit/test_docstrings.py                    # write undocumented.txt again: it may only shrink
+python tests/unit/test_docstrings.py --from-scratch     # after a merge that moved code between rooms
+"""
+
+import ast
 import functools
 import inspect
 import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from leftovers import assert_only_these, rewrite
 
 import sonde
 from sonde.analysis.diagnosis.finding import Finding, Findings
@@ -101,3 +110,84 @@ def test_studies_figures_and_explanations_say_what_they_are() -> None:
     assert all(study.question for study in STUDIES.values())
     assert all(spec.title for spec in FIGURES.values())
     assert all(text.short and text.measured for text in EXPLANATIONS)
+
+
+SOURCE = Path(sonde.__file__).parent
+LEFT = Path(__file__).with_name("undocumented.txt")
+OF_PYTORCH = {"forward", "backward", "setup_context", "vmap", "jvp", "state_dict", "load_state_dict"}
+"""Methods that PyTorch's documentation describes."""
+Def = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+def is_public(node: ast.AST) -> bool:
+    return isinstance(node, Def) and not node.name.startswith("_")
+
+
+def names_of(nodes: list[ast.expr]) -> set[str]:
+    """The last names of base classes or decorators."""
+    found = set()
+    for node in nodes:
+        node = node.func if isinstance(node, ast.Call) else node
+        node = node.value if isinstance(node, ast.Subscript) else node
+        found |= {node.id} if isinstance(node, ast.Name) else {node.attr} if isinstance(node, ast.Attribute) else set()
+    return found
+
+
+def undocumented() -> Counter[str]:
+    """`room: name` of every public function, class and method without a docstring.
+
+    Exempt are private and nested names; methods that a base class, or a Protocol or base class of the same room,
+    describes; methods of PyTorch; overloads and setters.
+    """
+    classes: dict[str, list[ast.ClassDef]] = defaultdict(list)
+    modules = [
+        (file.relative_to(SOURCE).parts[0].removesuffix(".py"), ast.parse(file.read_text()))
+        for file in sorted(SOURCE.rglob("*.py"))
+    ]
+    described: dict[str, set[str]] = defaultdict(set)  # by room, the methods that its contracts describe
+    for room, tree in modules:
+        for node in (node for node in tree.body if isinstance(node, ast.ClassDef)):
+            classes[node.name].append(node)
+            if names_of(node.bases) & {"Protocol", "ABC"} or (room == "rules" and node.name in ("Rule", "RuleState")):
+                described[room] |= set(documented_methods(node))
+
+    def inherited(node: ast.ClassDef, seen: frozenset[str] = frozenset()) -> set[str]:
+        bases = [base for name in names_of(node.bases) - seen for base in classes[name]]
+        below = (inherited(base, seen | {node.name}) for base in bases)
+        return {method for base in bases for method in documented_methods(base)}.union(*below)
+
+    found = Counter[str]()
+    for room, tree in modules:
+        for node in filter(is_public, tree.body):
+            assert isinstance(node, Def)
+            if ast.get_docstring(node) is None and "overload" not in names_of(node.decorator_list):
+                found[f"{room}: {node.name}"] += 1
+            if isinstance(node, ast.ClassDef):
+                exempt = OF_PYTORCH | described[room] | inherited(node)
+                found.update(f"{room}: {node.name}.{name}" for name in silent_methods(node) if name not in exempt)
+    return found
+
+
+def documented_methods(node: ast.ClassDef) -> Iterator[str]:
+    for one in node.body:
+        if isinstance(one, ast.FunctionDef) and ast.get_docstring(one):
+            yield one.name
+
+
+def silent_methods(node: ast.ClassDef) -> Iterator[str]:
+    for one in filter(is_public, node.body):
+        assert isinstance(one, Def)
+        if ast.get_docstring(one) is None and not names_of(one.decorator_list) & {"overload", "setter"}:
+            yield one.name
+
+
+def test_nothing_public_is_undocumented_beyond_the_list_of_leftovers() -> None:
+    assert_only_these(undocumented(), LEFT)
+
+
+def test_the_commands_are_documented_without_exception() -> None:
+    assert not [name for name in undocumented() if name.startswith("cli: ")]
+
+
+if __name__ == "__main__":
+    rewrite(undocumented(), LEFT)

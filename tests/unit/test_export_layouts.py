@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from stored_runs import EPOCHS, Key, Value, config, run, store, write
 from test_watch_store import watched
 
 from conftest import Sonde
@@ -21,6 +20,7 @@ from sonde.show.exporters import LAYOUTS, writer
 from sonde.show.exporters.series import series_name
 from sonde.store.load import load
 from sonde.store.run import Runs
+from stores import EPOCHS, Key, Value, config, run, store, write
 
 WHY = "every credit or gradient is zero"
 TINY, HUGE = 1e-50, 1e200

@@ -10,14 +10,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from residual_evidence import undefined_where, with_rows, with_runs
+from evidence import RULES, cut_short, rules_evidence, undefined_where, with_rows, with_runs, without_runs
 from sonde.core.errors import SondeError
 from sonde.core.formatting import accuracy, number, signed
 from sonde.show.figures import Evidence, NoData, figures_of
 from sonde.show.figures.marks import SEED_LINE
 from sonde.show.figures.panels import Final
 from sonde.show.figures.style import COLOR, FAINT
-from study_evidence import RULES, cut_short, rules_evidence, without_runs
 
 KINDS = ("accuracy", "diagnostics", "feature_drift", "state_vs_credit", "summary")
 METRICS = ("credit_cosine", "rho", "nudge[0.01]")

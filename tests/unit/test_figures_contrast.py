@@ -7,11 +7,11 @@ import polars as pl
 import pytest
 from figure_texts import check_texts
 
+from evidence import RULES, rules_evidence
 from sonde.show.figures import Evidence, NoData
 from sonde.show.figures.contrast import Case, Measure, draw_contrast, draw_portrait
 from sonde.show.figures.render import fix_layout
 from sonde.show.figures.style import house_style
-from study_evidence import RULES, rules_evidence
 
 NAN = float("nan")
 VALUES = {"healthy": [1.0, 2.0, 4.0], "faulty": [1.0, NAN, 1000.0]}

@@ -13,7 +13,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from residual_evidence import RESIDUAL, residual_evidence, undefined_where, values, with_rows, with_runs
+from evidence import RESIDUAL, residual_evidence, rules_evidence, undefined_where, values, with_rows, with_runs
 from sonde.core.errors import SondeError
 from sonde.metrics import TRAINED
 from sonde.models import MODELS
@@ -23,7 +23,6 @@ from sonde.show.figures.groups import cohort_of
 from sonde.show.figures.marks import SEED_LINE
 from sonde.show.figures.series import over, series_of
 from sonde.show.figures.style import COLOR, LINE, MARKER, RULE_ORDER
-from study_evidence import rules_evidence
 
 PROFILES = {
     "gradient_magnitude": "preact_grad_norm",

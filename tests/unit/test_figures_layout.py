@@ -5,12 +5,20 @@ import pytest
 from figure_texts import check_texts
 from matplotlib.figure import Figure
 
-from residual_evidence import RESIDUAL, residual_evidence, undefined_where
+from evidence import (
+    RESIDUAL,
+    RULES,
+    crowded_rules,
+    crowded_snapshots,
+    residual_evidence,
+    rules_evidence,
+    snapshot_evidence,
+    undefined_where,
+)
 from sonde.rules import RULES as EVERY_RULE
 from sonde.show.figures import Evidence, FigureSpec, figures_of
 from sonde.show.figures.render import fix_layout
 from sonde.show.figures.style import DOUBLE, house_style, legend_row, new_figure
-from study_evidence import RULES, crowded_rules, crowded_snapshots, rules_evidence, snapshot_evidence
 
 SNAPSHOTS, CIFAR, AUDIT = (list(figures_of(study)) for study in ("snapshots", "cifar10", "audit"))
 REALISTIC = residual_evidence(seeds=(42, 43, 44))

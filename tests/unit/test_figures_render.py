@@ -9,11 +9,18 @@ from typing import Any
 import polars as pl
 import pytest
 
-from residual_evidence import RESIDUAL, residual_evidence, undefined_where, with_rows, with_runs
+from evidence import (
+    RESIDUAL,
+    crowded_rules,
+    residual_evidence,
+    snapshot_evidence,
+    undefined_where,
+    with_rows,
+    with_runs,
+)
 from sonde.core.errors import SondeError
 from sonde.show.figures import FIGURES, Evidence, FigureSpec, figures_of, render
 from sonde.show.figures.render import cached_picture, draw_all, picture_digest
-from study_evidence import crowded_rules, snapshot_evidence
 
 pytestmark = pytest.mark.xdist_group("figures_save")  # one worker draws them
 SMALL = residual_evidence(depth=4, width=4, steps=5)
@@ -53,8 +60,8 @@ def test_every_figure_is_a_png_a_pdf_and_a_caption(folder: Path) -> None:
 
 AGAIN = """
 from pathlib import Path
-from residual_evidence import residual_evidence
-from study_evidence import crowded_rules, snapshot_evidence
+from evidence import residual_evidence
+from evidence import crowded_rules, snapshot_evidence
 from sonde.show.figures import FIGURES
 from sonde.show.figures.render import draw_files
 def draw(name, study, evidence):

@@ -12,13 +12,12 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from residual_evidence import undefined_where, with_rows, with_runs
+from evidence import snapshot_evidence, undefined_where, with_rows, with_runs, without_runs
 from sonde.core.errors import SondeError
 from sonde.core.formatting import number
 from sonde.show.figures import FIGURES, Evidence, NoData, figures_of
 from sonde.show.figures.marks import SEED_LINE
 from sonde.show.figures.style import COLOR, LINE, MARKER
-from study_evidence import snapshot_evidence, without_runs
 
 NAMES = RESMLP, VIT, CROSS = "figure_snapshot_resmlp", "figure_snapshot_vit", "fig3b_crossarch_3row"
 RUN, EPOCH = pl.col("run"), pl.col("epoch")

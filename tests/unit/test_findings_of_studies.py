@@ -5,7 +5,7 @@ import math
 import polars as pl
 import pytest
 
-from residual_evidence import residual_evidence, undefined_where
+from evidence import residual_evidence, rules_evidence, snapshot_evidence, undefined_where
 from sonde.analysis.audit import AuditCache
 from sonde.analysis.evidence import Evidence
 from sonde.cli.run import _source
@@ -14,7 +14,6 @@ from sonde.store.run import Runs
 from sonde.studies import STUDIES
 from sonde.studies.cifar10 import accuracies, prediction_against_rank
 from sonde.studies.study import Gathered, StudyFinding
-from study_evidence import rules_evidence, snapshot_evidence
 
 NOTHING = Runs(empty(), [])
 PER_ERROR = "‖g_L‖/‖e‖ ÷ init"

@@ -15,7 +15,6 @@ from typer.testing import CliRunner
 
 import sonde as package
 from conftest import Sonde
-from report_stores import rename, write_run
 from sonde.cli import app
 from sonde.core.atomic import ASIDE, aside_mark, remove_stale
 from sonde.core.errors import SondeError, printable
@@ -26,7 +25,7 @@ from sonde.store.folder import RunFolder, parquet
 from sonde.store.journal import Journal
 from sonde.store.parquet import unpacked_bytes
 from sonde.studies import STUDIES
-from stores import forge
+from stores import forge, rename, write_run
 
 CONFIGS = STUDIES["audit"].configs("quick", (42, 123))
 ODD = "a[1]*{b,c}?"

@@ -9,7 +9,6 @@ import polars as pl
 import pytest
 
 import sonde
-from report_stores import write_run
 from sonde.config import RunConfig
 from sonde.core.errors import SondeError
 from sonde.store import files, index, index_writer
@@ -20,7 +19,7 @@ from sonde.store.listing import stamps
 from sonde.store.load import load_manifests
 from sonde.store.run import Runs
 from sonde.studies import STUDIES
-from stores import at, memory
+from stores import at, memory, write_run
 
 CONFIGS = STUDIES["audit"].configs("quick", (1, 2))
 

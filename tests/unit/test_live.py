@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 
 from conftest import Sonde
 from processes import wait_for
-from report_stores import NASTY, rename, write_run
-from sonde.cli.live import folder, live
+from sonde.cli.live import live_command
+from sonde.cli.live import local_folder as folder
 from sonde.core.errors import SondeError
 from sonde.show.live import feed as feeds
 from sonde.show.live import server as servers
@@ -36,7 +36,7 @@ from sonde.store import journal as journals
 from sonde.store.folder import RunFolder
 from sonde.store.journal import Journal
 from sonde.studies import STUDIES
-from stores import some_rows
+from stores import NASTY, rename, some_rows, write_run
 
 AUDIT = STUDIES["audit"].configs("quick", [42])
 TOKEN = "a-token-of-the-tests"
@@ -429,9 +429,9 @@ def test_what_cannot_be_followed_is_said_in_a_line(tmp_path: Path) -> None:
         folder("memory://bucket/runs")
     (tmp_path / "file").touch()
     with pytest.raises(SondeError, match="is a file: --runs names a folder"):
-        live(runs=tmp_path / "file")
+        live_command(runs=tmp_path / "file")
     with pytest.raises(SondeError, match="at least 16 letters"):
-        live(runs=tmp_path, token="short/")
+        live_command(runs=tmp_path, token="short/")
 
 
 def test_a_url_is_refused_before_a_package_is_asked_for(sonde: Sonde) -> None:

@@ -12,7 +12,6 @@ from page_runs import labelled_run
 from typer.testing import CliRunner
 
 import sonde.config
-from report_stores import rows, write_run
 from sonde.analysis import audit
 from sonde.analysis.comparison import compare
 from sonde.cli import app, terminal
@@ -24,6 +23,8 @@ from sonde.store import run
 from sonde.store.load import load
 from sonde.store.run import Runs
 from sonde.studies import STUDIES
+from stores import made_up_rows as rows
+from stores import write_run
 
 
 def test_a_sample_takes_turns_over_networks_rules_and_states() -> None:

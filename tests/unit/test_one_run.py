@@ -8,8 +8,6 @@ import torch
 
 import sonde
 from conftest import tiny_config
-from old_stores import COMMANDS, STORES, unpack
-from report_stores import write_run
 from sonde.config import RunConfig, to_tree, whole_tree
 from sonde.core.errors import SondeError
 from sonde.show.report import contents
@@ -24,7 +22,7 @@ from sonde.studies import STUDIES
 from sonde.studies.settings import settings, swept
 from sonde.studies.study import WantedRuns, gather, study_recipes
 from sonde.training.train import train
-from stores import forge
+from stores import COMMANDS, STORES, forge, unpack, write_run
 
 CONFIG = tiny_config(epochs=2)
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from report_stores import write_run
-from sonde.cli.export import export
+from sonde.cli.export import export_command
 from sonde.core.errors import SondeError
 from sonde.show.exporters import LAYOUTS, own_formats
 from sonde.store import listing
@@ -16,6 +15,7 @@ from sonde.store.load import load
 from sonde.store.publish import mark_of, marked
 from sonde.store.verify import verify
 from sonde.studies import STUDIES
+from stores import write_run
 
 
 @pytest.fixture
@@ -45,19 +45,19 @@ def test_a_store_that_was_exported_in_part_says_so_and_is_completed(
     with monkeypatch.context() as stopped:
         stopped.setattr(own_formats, "publish", after(2, KeyboardInterrupt()))
         with pytest.raises(KeyboardInterrupt):
-            export(runs=runs, layout="runs", out=out, quiet=True)
+            export_command(runs=runs, layout="runs", out=out, quiet=True)
     assert mark_of(out, "runs").exists()
     assert len(load(out)) == 2
     assert any(str(out) in text and "interrupted" in text for text in listing._told)
     assert list(verify(out).wrong) == ["out"]
     first = {path: path.stat().st_mtime_ns for path in out.glob("*/manifest.json")}
-    export(runs=runs, layout="runs", out=out, quiet=True)
+    export_command(runs=runs, layout="runs", out=out, quiet=True)
     assert load(out).rows.equals(load(runs).rows)
     found = verify(out)
     assert (found.wrong, found.left_over) == ({}, [])
     assert {path: path.stat().st_mtime_ns for path in first} == first, "what was there was written again"
     with pytest.raises(SondeError, match="not empty"):
-        export(runs=runs, layout="runs", out=out, quiet=True)
+        export_command(runs=runs, layout="runs", out=out, quiet=True)
 
 
 def test_an_interrupted_export_is_not_mixed_with_another(
@@ -67,9 +67,9 @@ def test_an_interrupted_export_is_not_mixed_with_another(
     with monkeypatch.context() as stopped:
         stopped.setattr(own_formats, "publish", after(4, KeyboardInterrupt()))
         with pytest.raises(KeyboardInterrupt):
-            export(runs=runs, layout="runs", out=out, quiet=True)
+            export_command(runs=runs, layout="runs", out=out, quiet=True)
     with pytest.raises(SondeError, match="not in this export"):
-        export(runs=runs, layout="runs", out=out, only=["rule=bp"], quiet=True)
+        export_command(runs=runs, layout="runs", out=out, only=["rule=bp"], quiet=True)
     assert mark_of(out, "runs").exists()
 
 
@@ -83,11 +83,11 @@ def test_an_error_leaves_no_mark_of_tables_and_the_mark_of_what_is_partial(
 
     monkeypatch.setattr(own_formats, "whole_run_table", full)
     with pytest.raises(SondeError, match="no space left"):
-        export(runs=runs, layout="csv", out=out, quiet=True)
+        export_command(runs=runs, layout="csv", out=out, quiet=True)
     assert list(out.iterdir()) == []
     monkeypatch.setattr(own_formats, "publish", after(1, SondeError("no")))
     with pytest.raises(SondeError):
-        export(runs=runs, layout="runs", out=tmp_path / "store", quiet=True)
+        export_command(runs=runs, layout="runs", out=tmp_path / "store", quiet=True)
     assert mark_of(tmp_path / "store", "runs").exists()
 
 
@@ -95,7 +95,7 @@ def test_what_a_killed_export_left_aside_is_removed(runs: Path, tmp_path: Path) 
     out = tmp_path / "out"
     out.mkdir()
     left = dead_aside(out, "rows.csv")
-    export(runs=runs, layout="csv", out=out, quiet=True)
+    export_command(runs=runs, layout="csv", out=out, quiet=True)
     assert not left.exists()
     assert sorted(path.name for path in out.iterdir()) == ["rows.csv", "runs.csv"]
 

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from sonde.cli import app
-from sonde.cli.playground import playground
+from sonde.cli.playground import playground_command
 from sonde.core.errors import SondeError
 from sonde.show.playground import ENGINE, PAGE, RULE_COLOR, render_playground
 
@@ -23,7 +23,7 @@ def test_the_command_writes_one_file_and_says_its_size(tmp_path: Path) -> None:
 
 def test_a_folder_is_refused_with_what_to_type_instead(tmp_path: Path) -> None:
     with pytest.raises(SondeError, match=r"is a folder: name a file, for example --out .*playground\.html"):
-        playground(out=tmp_path)
+        playground_command(out=tmp_path)
 
 
 def test_the_page_is_the_same_each_time_and_names_nothing_outside_itself() -> None:

@@ -9,7 +9,6 @@ import polars as pl
 import pytest
 
 from conftest import tiny_config
-from report_stores import about
 from sonde.config import to_tree
 from sonde.core.atomic import set_aside
 from sonde.core.run_ids import run_id
@@ -18,7 +17,7 @@ from sonde.store.folder import RunFolder
 from sonde.store.journal import Journal, read_watched
 from sonde.store.schemas import Manifest, RunState
 from sonde.store.verify import verify
-from stores import some_rows
+from stores import about, some_rows
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs the names of open files")
 

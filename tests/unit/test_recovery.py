@@ -7,7 +7,6 @@ import numpy as np
 import polars as pl
 import pytest
 from scipy.stats import rankdata, spearmanr
-from stored_runs import DEPTH, EPOCHS, SAMPLES, Key, Value, config, healthy, run, store
 
 from sonde.analysis.audit import audit
 from sonde.analysis.recovery import (
@@ -22,8 +21,9 @@ from sonde.analysis.recovery import (
     recovered,
     share_of_margin,
 )
-from sonde.analysis.recovery import recovery_by_recipe as of_recipes
+from sonde.analysis.recovery import shares as of_recipes
 from sonde.store.run import Runs
+from stores import DEPTH, EPOCHS, SAMPLES, Key, Value, config, healthy, run, store
 
 SEEDS = (42, 123, 456)
 RULES = {"bp": 0.9, "frozen": 0.5, "kp": 0.85, "fa": 0.8, "usf": 0.7, "dfa": 0.6, "credit_bridge": 0.45}

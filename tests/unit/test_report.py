@@ -12,15 +12,15 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from report_stores import NASTY, NASTY_ID, NASTY_TREE, STUDENT, rename, write_run, write_study
-from sonde.cli.report import report
+from sonde.cli.report import report_command
 from sonde.config import change
 from sonde.core.errors import SondeError
 from sonde.show.report.page import aside, draw_pictures, duration, findings_table, lead, overhead
 from sonde.studies import STUDIES
+from stores import NASTY, NASTY_ID, NASTY_TREE, STUDENT, rename, write_run, write_study
 
 app = typer.Typer()
-app.command()(report)
+app.command()(report_command)
 
 
 class Page(HTMLParser):

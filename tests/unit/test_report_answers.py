@@ -6,9 +6,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-import report_stores
 import sonde
-from report_stores import write_run, write_study
+import stores
 from sonde.analysis.evidence import Evidence
 from sonde.analysis.explanations import explanations
 from sonde.analysis.runs import by_recipe
@@ -18,6 +17,7 @@ from sonde.show.report.charts import sweep_of
 from sonde.show.report.contents import ReportContents, Section, report_contents
 from sonde.show.report.page import answers_data
 from sonde.studies import STUDIES
+from stores import write_run, write_study
 
 
 def found(root: Path) -> ReportContents:
@@ -36,7 +36,7 @@ def answer_of(root: Path) -> StudyAnswer:
 def test_the_sentence_about_depth_follows_from_the_margin_of_bp_over_frozen_blocks(
     frozen: float, said: str, unsaid: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(report_stores.ACCURACY, "frozen", frozen)
+    monkeypatch.setitem(stores.ACCURACY, "frozen", frozen)
     write_study(tmp_path, "audit", seeds=(1, 2, 3))
     told = answer_of(tmp_path)
     assert said in told.sentence

@@ -6,9 +6,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from stored_runs import config, healthy, run, store
 
-from report_stores import write_run
 from sonde.analysis.audit import audit
 from sonde.analysis.comparison import compare
 from sonde.analysis.runs import evidence_lines, keep
@@ -20,6 +18,7 @@ from sonde.store.readings import Readings
 from sonde.store.run import Runs
 from sonde.studies import STUDIES
 from sonde.studies.study import gather
+from stores import config, healthy, run, store, write_run
 
 COPY = "a-copy-of-it"
 

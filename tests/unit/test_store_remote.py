@@ -12,7 +12,6 @@ import pytest
 from typer.testing import CliRunner
 
 import sonde
-from report_stores import write_run
 from sonde.cli import app
 from sonde.config import RunConfig
 from sonde.core.errors import SondeError
@@ -24,7 +23,7 @@ from sonde.store.schemas import Manifest
 from sonde.store.verify import verify
 from sonde.studies import STUDIES
 from sonde.training.session import EpochProgress
-from stores import assert_a_reader_sees_whole_states, at, memory, rows
+from stores import assert_a_reader_sees_whole_states, at, memory, rows, write_run
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ from pathlib import Path
 import polars as pl
 import pytest
 from PIL import Image
-from stored_runs import EPOCHS, config, healthy, run, store, write
 from test_watch_store import watched
 
 import sonde
@@ -19,6 +18,7 @@ from sonde.show.figures.render import Rendered
 from sonde.show.stored_runs import StoredRuns
 from sonde.training.session import EpochProgress
 from sonde.training.train import ProgressLine
+from stores import EPOCHS, config, healthy, run, store, write
 
 HOSTILE = "<script>alert(1)</script>"
 RULES = {"bp": 0.9, "dfa": 0.6, "frozen": 0.5}

@@ -9,16 +9,18 @@ from typing import Any
 
 import pytest
 from rich.progress import Progress
-from stored_runs import config, healthy, run, store, write
 
 from conftest import Sonde
 from sonde.cli import execute, terminal
-from sonde.cli.run import QUICK
-from sonde.cli.show import show
+from sonde.cli.options import output_file
+from sonde.cli.run import QUICK_TASKS
+from sonde.cli.show import show_command
 from sonde.cli.terminal import PrintableConsole
 from sonde.config import label_of
+from sonde.core.errors import SondeError
 from sonde.store.listing import find_run
 from sonde.studies import STUDIES
+from stores import config, healthy, run, store, write
 
 WIDTHS = pytest.mark.parametrize("width", [80, 100])
 
@@ -68,13 +70,24 @@ def test_show_fits_with_ids_that_commands_take_and_columns_for_what_differs(
         *(config("state_bridge", seed, model__L=depth) for depth in (4, 8) for seed in (42, 123)),
     )
     narrow(monkeypatch, screen, width)
-    show(runs)
+    show_command(runs)
     lines = lines_of(screen)
     assert max(len(line.rstrip()) for line in lines) <= width
     assert lines[0].startswith("4 runs in ")
     assert lines[1].split()[:3] == ["id", "label", "model.L"]
     ids = {line.split()[0] for line in lines[2:]} - {"Bridge"}
     assert {find_run(runs, id) for id in ids} == {path.name for path in runs.iterdir()}
+
+
+@pytest.mark.parametrize(("n", "said"), [(0, "0 runs"), (1, "1 run"), (1200, "1,200 runs")])
+def test_a_number_of_things_agrees_with_its_noun(n: int, said: str) -> None:
+    assert terminal.plural(n, "run") == said
+
+
+def test_a_file_to_write_is_no_folder_and_its_own_folder_is_made(tmp_path: Path) -> None:
+    with pytest.raises(SondeError, match=r"is a folder: name a file, for example --sarif .*findings\.sarif"):
+        output_file(tmp_path, "--sarif", "findings.sarif")
+    assert output_file(tmp_path / "a" / "b.html", "--out", "b.html").parent.is_dir()
 
 
 def test_one_run_is_one_run(tmp_path: Path, sonde: Sonde) -> None:
@@ -115,7 +128,7 @@ def test_quick_scale_on_another_task_is_known(name: str) -> None:
         for scale in ("quick", "full")
     }
     other = tasks["quick"] - tasks["full"]
-    assert other == ({QUICK[name]} if name in QUICK else set())
+    assert other == ({QUICK_TASKS[name]} if name in QUICK_TASKS else set())
 
 
 def test_a_run_that_diverges_ends_with_code_1(sonde: Sonde) -> None:

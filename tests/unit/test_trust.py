@@ -21,7 +21,6 @@ from typer.testing import CliRunner
 
 import sonde as package
 from conftest import tiny_config
-from report_stores import rename, write_run
 from sonde.cli import app
 from sonde.config import stored as stored_configs
 from sonde.config import to_tree
@@ -41,7 +40,7 @@ from sonde.store.parquet import parquet_size
 from sonde.store.verify import verify
 from sonde.studies import STUDIES
 from sonde.studies.study import gather
-from stores import forge, some_rows
+from stores import forge, rename, some_rows, write_run
 
 CONFIGS = STUDIES["audit"].configs("quick", (42,))
 RULES = STUDIES["rules"].configs("quick", (42,))

@@ -13,8 +13,6 @@ from typer.testing import CliRunner
 
 import sonde
 from conftest import tiny_config
-from old_stores import unpack
-from report_stores import write_run
 from sonde.cli import app
 from sonde.core.errors import SondeError
 from sonde.metrics.rows import WATCHED
@@ -24,7 +22,7 @@ from sonde.store.folder import RunFolder
 from sonde.store.journal import Journal
 from sonde.store.verify import verify
 from sonde.studies import STUDIES
-from stores import at, forge, memory
+from stores import at, forge, memory, unpack, write_run
 
 
 def watched(root: Path, name: str, steps: int, *, close: bool) -> None:

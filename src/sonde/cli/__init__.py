@@ -1,42 +1,53 @@
-"""The command line: `sonde --help`.  Commands import what they need when they run."""
+"""The command line: `sonde --help`.
+
+One file per command.  A command reads its options, calls functions of the rooms below and prints what they return;
+with `--json` it prints the same as JSON.  It imports what it needs when it runs, so that `sonde --help` needs neither
+torch nor polars.  `options` has the options and selections that commands share, `terminal` prints text, tables, JSON
+and bars, `execute` trains configurations for `run` and `train`, `streams` guards standard output and signals.
+
+Exit codes: 0; 1 where a run failed, diverged or something was found wrong; 2 for a mistake on the command line or in a
+store, with one line that says how to fix it (`--debug` adds the traceback); 128 + the signal where a signal stopped
+the command.  A stopped command saves its runs and resumes when it is called again.
+
+To add a command: a file with a function and its line in `_COMMANDS`.  Its docstring is its help.
+"""
 
 import errno
 import signal
 import sys
 import traceback
-from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from sonde.cli.audit import audit
-from sonde.cli.bench import bench
-from sonde.cli.check import check
-from sonde.cli.compare import compare
-from sonde.cli.data import data
-from sonde.cli.diagnose import diagnose
-from sonde.cli.explain import explain
-from sonde.cli.export import export
-from sonde.cli.figures import figures
-from sonde.cli.list import list_names
-from sonde.cli.live import live
-from sonde.cli.playground import playground
-from sonde.cli.recompute import recompute
-from sonde.cli.recovery import recovery
-from sonde.cli.report import report
-from sonde.cli.run import run
-from sonde.cli.show import show
-from sonde.cli.streams import lost, steady_streams
-from sonde.cli.train import train
-from sonde.cli.verify import verify
+from sonde.cli.audit import audit_command
+from sonde.cli.bench import bench_command
+from sonde.cli.check import check_command
+from sonde.cli.compare import compare_command
+from sonde.cli.data import data_app
+from sonde.cli.diagnose import diagnose_command
+from sonde.cli.explain import explain_command
+from sonde.cli.export import export_command
+from sonde.cli.figures import figures_command
+from sonde.cli.list import list_command
+from sonde.cli.live import live_command
+from sonde.cli.playground import playground_command
+from sonde.cli.recompute import recompute_command
+from sonde.cli.recovery import recovery_command
+from sonde.cli.report import report_command
+from sonde.cli.run import run_command
+from sonde.cli.show import show_command
+from sonde.cli.streams import Printable, steady_streams, stopping_signals
+from sonde.cli.train import train_command
+from sonde.cli.verify import verify_command
 from sonde.core.errors import SondeError
 
-STOPPED = 128 + signal.SIGINT  # exit code
+_STOPPED = 128 + signal.SIGINT  # exit code
 
-Misused: Any = typer.BadParameter.__bases__[0]  # whatever is wrong with a command line, in all versions of typer
+Misused: Any = typer.BadParameter.__bases__[0]
+"""The base class of every mistake on a command line, in all versions of typer."""
 
 app = typer.Typer(
     name="sonde",
@@ -45,25 +56,28 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("list")(list_names)
-app.command("run")(run)
-app.command("train")(train)
-app.command("figures")(figures)
-app.command("show")(show)
-app.command("check")(check)
-app.command("diagnose")(diagnose)
-app.command("explain")(explain)
-app.command("verify")(verify)
-app.command("audit")(audit)
-app.command("compare")(compare)
-app.command("recovery")(recovery)
-app.command("recompute")(recompute)
-app.command("report")(report)
-app.command("live")(live)
-app.command("playground")(playground)
-app.command("export")(export)
-app.command("bench")(bench)
-app.add_typer(data)
+_COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
+    "Train": {"list": list_command, "run": run_command, "train": train_command},
+    "Your own model": {"check": check_command, "diagnose": diagnose_command, "explain": explain_command},
+    "Stored runs": {
+        "show": show_command,
+        "report": report_command,
+        "live": live_command,
+        "figures": figures_command,
+        "audit": audit_command,
+        "compare": compare_command,
+        "recovery": recovery_command,
+        "export": export_command,
+        "recompute": recompute_command,
+        "verify": verify_command,
+    },
+    "More": {"playground": playground_command, "bench": bench_command},
+}
+"""Panel of `sonde --help` → name → function."""
+for _panel, _commands in _COMMANDS.items():
+    for _name, _command in _commands.items():
+        app.command(_name, rich_help_panel=_panel)(_command)
+app.add_typer(data_app, rich_help_panel="More")
 
 
 def _version(wanted: bool) -> None:
@@ -80,7 +94,7 @@ def sonde(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
     debug: Annotated[
-        bool, typer.Option("--debug", help="Show the traceback of an error; may stand anywhere on the line.")
+        bool, typer.Option("--debug", help="Show the traceback of an error; works anywhere on the line.")
     ] = False,
 ) -> None:
     """See how deep networks learn: the signal going up, the credit coming back, layer by layer.
@@ -89,58 +103,32 @@ def sonde(
     """
 
 
-@contextmanager
-def _noticed_signals() -> Iterator[deque[int]]:
-    """Let SIGTERM and SIGHUP do what Ctrl-C does; names the signals that came.
-
-    A signal that was ignored when the command began stays so: SIGHUP after `nohup`, SIGINT in a job of a script.
-    """
-    came: deque[int] = deque()
-
-    def handle(number: int, frame: object) -> None:
-        came.append(number)
-        raise KeyboardInterrupt
-
-    usual = signal.SIG_DFL, signal.default_int_handler
-    numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    before = {number: was for number in numbers if (was := signal.getsignal(number)) in usual}
-    for number in before:
-        signal.signal(number, handle)
-    try:
-        yield came
-    finally:
-        for number, was in before.items():
-            signal.signal(number, was)
-
-
 def main() -> None:
-    """Run a command: a mistake is one line and exit code 2; `--debug` shows where it was noticed."""
+    """Run the command of `sys.argv` and exit with its code; a mistake is one line on standard error and code 2."""
     arguments = sys.argv[1:]
     debug = "--debug" in arguments
     out, error = steady_streams()
     if arguments and not {"-h", "--help"} & {*arguments}:  # help has colours of its own
-        from sonde.cli.terminal import Printable
-
         sys.stdout, sys.stderr = Printable(out), Printable(error)
     else:
         sys.stdout, sys.stderr = out, error
-    with _noticed_signals() as came:
+    with stopping_signals() as arrived:
         try:
             code = _run([word for word in arguments if word != "--debug"], debug)
         except KeyboardInterrupt:
             print("sonde: stopped; the same command resumes where it was", file=sys.stderr)
-            code = STOPPED
-    if code == STOPPED and came:
-        code = 128 + came[0]
-    if (why := lost(out)) is not None:
+            code = _STOPPED
+    if code == _STOPPED and arrived:
+        code = 128 + arrived[0]
+    if (why := out.lost_output()) is not None:
         print(f"sonde: standard output cannot be written ({why}): send it elsewhere", file=sys.stderr)
         code = code or 2
-    lost(error)
+    error.lost_output()
     sys.exit(code)
 
 
 def _run(words: Sequence[str], debug: bool) -> int:
-    """The exit code of a command."""
+    """Run a command and return its exit code."""
     try:
         return int(app(words, standalone_mode=False) or 0)
     except Misused as error:

@@ -1,6 +1,5 @@
-"""`sonde audit`."""
+"""`sonde audit`: four questions about every stored run."""
 
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -8,48 +7,46 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sonde.analysis.questions import Thresholds
-from sonde.cli.options import Json, Only, RunsFolder
+from sonde.cli.options import Json, Only, RunsFolder, print_left_out
 
 if TYPE_CHECKING:
     from sonde.analysis.audit import Audit, RecipeAudit, RuleAudit, RunAudit
 
-DEFAULT = Thresholds()
-LEGEND = "D1 scale, D2 gradient, D3 credit, D4 blocks: what each asks is said at the end."
+_DEFAULT = Thresholds()
+_LEGEND = "D1 scale, D2 gradient, D3 credit, D4 blocks: the questions are written out at the end."
 
 
-def audit(
+def audit_command(
     runs: RunsFolder = Path("runs"),
     only: Only = None,
     growth: Annotated[
-        float, typer.Option(help="D1 fires where ‖h‖ grows more than so many times over a block.")
-    ] = DEFAULT.growth,
+        float, typer.Option(help="D1 fires where ‖h‖ grows by more than this factor over a block.")
+    ] = _DEFAULT.growth,
     stream: Annotated[
-        float, typer.Option(help="D1 fires where ‖h_L‖ is more than so many times its value at init.")
-    ] = DEFAULT.stream,
+        float, typer.Option(help="D1 fires where ‖h_L‖ is more than this factor above its value at init.")
+    ] = _DEFAULT.stream,
     resolution: Annotated[
-        float,
-        typer.Option(help="D2 fires where the gradient's cosine with the one in float64 is below this."),
-    ] = DEFAULT.resolution,
+        float, typer.Option(help="D2 fires where the cosine of the gradient with the float64 gradient is below this.")
+    ] = _DEFAULT.resolution,
     deviations: Annotated[
-        float, typer.Option(help="D3 fires where credit is not so many s.d. of its null above it.")
-    ] = DEFAULT.deviations,
+        float, typer.Option(help="D3 fires where the credit is fewer s.d. than this above its null.")
+    ] = _DEFAULT.deviations,
     ceiling: Annotated[
-        float,
-        typer.Option(help="D2 fires, and D3 reads no layer, where ρ of BP's own gradient is below this."),
-    ] = DEFAULT.ceiling,
+        float, typer.Option(help="D2 fires, and D3 skips the layer, where ρ of BP's own gradient is below this.")
+    ] = _DEFAULT.ceiling,
     confidence: Annotated[
-        float, typer.Option(help="D4: helps or hurts where this interval over seeds excludes 0.")
-    ] = DEFAULT.confidence,
+        float, typer.Option(help="D4 decides where the interval over seeds at this confidence excludes 0.")
+    ] = _DEFAULT.confidence,
     json: Json = False,
 ) -> None:
-    """Ask four questions of every run: can its numbers be believed, and do its blocks help?
+    """Answer four questions about every run: are its numbers reliable, and do its blocks help?
 
-    Does the scale hold (D1)? Does training's precision resolve the BP gradient (D2)?
-    Does the credit beat what the rule scores when it draws anew (D3)?
-    Do the blocks help, hurt, or is it undecided over seeds (D4)?
+    D1: does the scale of the states hold? D2: does the training precision resolve the BP gradient?
+    D3: is the credit better than the same rule with other random draws?
+    D4: do the trained blocks help, hurt, or is it undecided over seeds?
 
-    Runs of one recipe stand together, whatever their rule and seed.
-    How often each question fires on healthy runs: docs/calibration.md.
+    Runs of one recipe are shown together, with all rules and seeds.
+    docs/calibration.md says how often each question fires on healthy runs.
     """
     from sonde.analysis.audit import audit as ask
     from sonde.analysis.audit import read_for_audit
@@ -66,49 +63,45 @@ def audit(
     )
     stored = keep(read_for_audit(runs), choices(only or []))
     audited = ask(stored, thresholds)
-    for run, why in audited.left_out.items():
-        if run not in stored.broken:  # of which reading them told
-            print(f"sonde: left out: {run} ({why})", file=sys.stderr)
+    print_left_out(audited.left_out, stored)
     if json:
-        print_json(as_json(audited))
+        print_json(audit_as_json(audited))
     else:
         _print(audited)
 
 
 def _print(audited: "Audit") -> None:
     from sonde.analysis.audit_text import AUDIT_SPREAD
-    from sonde.cli.terminal import console
+    from sonde.cli.terminal import print_text
 
-    to = console()
     for recipe in audited.recipes:
         _print_recipe(recipe)
         if recipe is not audited.recipes[-1]:
-            to.print(LEGEND, style="dim", soft_wrap=not to.is_terminal)
-            to.print()
+            print_text(_LEGEND, dim=True)
+            print_text()
     for question, words in audited.thresholds.words.items():
-        to.print(f"{question}: {words}", style="dim", soft_wrap=not to.is_terminal)
-    to.print(AUDIT_SPREAD, style="dim", soft_wrap=True)
+        print_text(f"{question}: {words}", dim=True)
+    print_text(AUDIT_SPREAD, dim=True, wrap=False)
 
 
 def _print_recipe(recipe: "RecipeAudit") -> None:
     from sonde.analysis.audit_text import audit_columns, audit_footnotes, audit_rows, sentence
-    from sonde.cli.terminal import console, print_table
+    from sonde.cli.terminal import print_table, print_text
 
-    to = console()
     print_table(recipe.title, audit_columns(recipe), audit_rows(recipe))
-    to.print()
+    print_text()
     for rule in recipe.rules:
-        to.print(f"• {sentence(rule)}", soft_wrap=not to.is_terminal)
+        print_text(f"• {sentence(rule)}")
         seeds = f"seed{'' if len(rule.seeds) == 1 else 's'} {', '.join(map(str, rule.seeds)) or 'none'}"
         ids = [*rule.ids, *(f"{one.run} (diverged)" for one in rule.diverged)]
-        to.print(f"  n = {len(rule.seeds)} ({seeds}); {', '.join(ids)}", style="dim", soft_wrap=True)
+        print_text(f"  n = {len(rule.seeds)} ({seeds}); {', '.join(ids)}", dim=True, wrap=False)
     for note in audit_footnotes(recipe):
-        to.print(f"  {note}", style="dim", soft_wrap=True)
-    to.print()
+        print_text(f"  {note}", dim=True, wrap=False)
+    print_text()
 
 
-def as_json(audited: "Audit") -> list[dict[str, Any]]:
-    """One object per recipe and rule: every number with its n, seeds and runs; undefined ones are NaN here."""
+def audit_as_json(audited: "Audit") -> list[dict[str, Any]]:
+    """One object for each recipe and rule: every number with its n, seeds and runs; undefined numbers are NaN."""
     return [_rule_as_json(recipe, rule) for recipe in audited.recipes for rule in recipe.rules]
 
 
@@ -156,7 +149,7 @@ def _tally(rule: "RuleAudit", question: str) -> dict[str, Any]:
     }
 
 
-ANSWER = ("asked", "fired", "value", "epoch", "first_fired", "since", "layers", "reason", "note", "beside")
+_ANSWER = ("asked", "fired", "value", "epoch", "first_fired", "since", "layers", "reason", "note", "beside")
 
 
 def _run(audited: "RunAudit") -> dict[str, Any]:
@@ -164,7 +157,7 @@ def _run(audited: "RunAudit") -> dict[str, Any]:
         "run": audited.run.id,
         "seed": audited.run.seed,
         "questions": {
-            question: {name: getattr(answer, name) for name in ANSWER} for question, answer in audited.answers.items()
+            question: {name: getattr(answer, name) for name in _ANSWER} for question, answer in audited.answers.items()
         },
         "credit": [
             {**layer._asdict(), "cosine": layer.cosine._asdict(), "rho": layer.rho._asdict()}

@@ -1,4 +1,4 @@
-"""`sonde bench`: the benchmark itself is `benchmarks/sonde_bench` of a checkout, and in no wheel."""
+"""`sonde bench`.  The benchmark is `benchmarks/sonde_bench` of a checkout; it is in no wheel."""
 
 import importlib.util
 import sys
@@ -14,26 +14,21 @@ if TYPE_CHECKING:
     from sonde_bench import Row
 
 
-def bench(
-    names: Annotated[
-        list[str] | None, typer.Argument(help="Only these: `--list` names them.", show_default=False)
-    ] = None,
-    list_names: Annotated[bool, typer.Option("--list", help="Name the benchmarks and measure nothing.")] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="A tenth of the rounds: seconds, and rough.")] = False,
+def bench_command(
+    names: Annotated[list[str] | None, typer.Argument(help="Run only these: `--list` names them.")] = None,
+    list_names: Annotated[bool, typer.Option("--list", help="List the benchmarks without running them.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Run a tenth of the rounds: seconds, rough numbers.")] = False,
     data_root: DataRoot = None,
-    save: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Write results.json and results.md there.", show_default=False),
-    ] = None,
+    save: Annotated[Path | None, typer.Option(metavar="DIR", help="Write results.json and results.md there.")] = None,
     json: Json = False,
 ) -> None:
-    """Time Sonde against bare PyTorch loops, JAX, torch.compile, BioTorch and the arithmetic's limit.
+    """Time Sonde against bare PyTorch loops, JAX, torch.compile, BioTorch and the limit of the arithmetic.
 
-    Ratios are of variants interleaved in one process, in process time on one thread.
+    The variants of a ratio are interleaved in one process, and measured in process time on one thread.
     """
     find_benchmark()
 
-    from sonde.cli.terminal import console, count, print_json, table
+    from sonde.cli.terminal import print_json, print_notice, print_table, progress_bar
     from sonde.core.errors import pick
     from sonde.store import files
     from sonde.training.device import one_thread
@@ -47,11 +42,10 @@ def bench(
         if json:
             print_json(named)
         else:
-            columns = {"name": "left", "about": "left"}
-            console().print(table("benchmarks", columns, [list(entry.values()) for entry in named]))
+            print_table("benchmarks", {"name": "left", "about": "left"}, [list(one.values()) for one in named], "about")
         return
     if not has_biotorch():
-        print(f"sonde: {NO_BIOTORCH}", file=sys.stderr)
+        print_notice(NO_BIOTORCH)
     if save is not None:
         files.make_folder(save)
     rows: list[Row] = []
@@ -59,7 +53,7 @@ def bench(
         about = results.machine()
         for number, (name, entry) in enumerate(chosen.items(), start=1):
             print(f"[{number}/{len(chosen)}] {name}: {entry.about}", file=sys.stderr)
-            with count(name, quiet=False) as on_round:
+            with progress_bar(name, quiet=False) as on_round:
                 rows += entry(Options(quick=quick, data_root=data_root, on_round=on_round))
         saved = [] if save is None else results.save(save, rows, about)
     if json:
@@ -71,9 +65,9 @@ def bench(
 
 
 def find_benchmark() -> None:
-    """Import `sonde_bench` from the checkout that this package is run from, else from the current folder's.
+    """Import `sonde_bench` from the checkout that this package is run from, else from the current folder.
 
-    By its file: its folder holds programs of common names, which have no business on the path.
+    It is imported by its file: the folder has programs with common names, which must not be on the path.
     """
     for checkout in (Path(__file__).parents[3], Path.cwd()):
         file = checkout / "benchmarks" / "sonde_bench" / "__init__.py"
@@ -83,17 +77,16 @@ def find_benchmark() -> None:
             spec.loader.exec_module(module)
             return
     raise SondeError(
-        "the benchmark is part of a checkout, and in no installed package: git clone Sonde, then `make bench` there"
+        "the benchmark is part of a checkout and of no installed package: git clone Sonde, then `make bench` there"
     )
 
 
 def _print(rows: "list[Row]") -> None:
-    from sonde.cli.terminal import console, table
+    from sonde.cli.terminal import print_table, print_text
     from sonde_bench import table as results
 
-    to = console()
-    to.print(table("Benchmark", results.COLUMNS, results.lines(rows)))
-    to.print()
-    to.print(results.NOTE, style="dim", soft_wrap=not to.is_terminal)
+    print_table("Benchmark", results.COLUMNS, results.lines(rows))
+    print_text()
+    print_text(results.NOTE, dim=True)
     for line in results.profiles(rows):
-        to.print(line, soft_wrap=True)
+        print_text(line, wrap=False)

@@ -1,87 +1,72 @@
-"""`sonde compare`."""
+"""`sonde compare`: runs that differ in one factor, paired by seed."""
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sonde.cli.options import Json, Only, RunsFolder
+from sonde.cli.options import Json, Only, RunsFolder, print_left_out
 
 if TYPE_CHECKING:
     from sonde.analysis.comparison import Comparison
 
 
-def compare(
+def compare_command(
     runs: RunsFolder = Path("runs"),
     factor: Annotated[
-        str, typer.Option(metavar="KEY", help="What differs: rule, model, model.out_ln, rule.penalty, …")
+        str, typer.Option(metavar="KEY", help="The key that differs: rule, model, model.out_ln, rule.penalty, …")
     ] = "rule",
-    metric: Annotated[str, typer.Option(metavar="NAME", help="What is compared.")] = "test_acc",
-    layer: Annotated[
-        int | None, typer.Option(min=0, help="Of a metric that every layer has.", show_default=False)
-    ] = None,
-    epoch: Annotated[
-        int | None, typer.Option(min=0, help="When (default: the last epoch).", show_default=False)
-    ] = None,
+    metric: Annotated[str, typer.Option(metavar="NAME", help="The metric to compare.")] = "test_acc",
+    layer: Annotated[int | None, typer.Option(min=0, help="The layer, for a metric of layers.")] = None,
+    epoch: Annotated[int | None, typer.Option(min=0, help="The epoch (default: the last).")] = None,
     baseline: Annotated[
-        str | None,
-        typer.Option(metavar="LEVEL", help="Subtract this level (default: bp, else the first).", show_default=False),
+        str | None, typer.Option(metavar="LEVEL", help="Subtract this level (default: bp, else the first).")
     ] = None,
     only: Only = None,
     unmatched: Annotated[
-        bool, typer.Option("--unmatched", help="Take runs that differ elsewhere too; marks the output.")
+        bool, typer.Option("--unmatched", help="Allow runs that differ in other keys too; the output says so.")
     ] = False,
     ids: Annotated[bool, typer.Option("--ids", help="Print the ids of the runs.")] = False,
     json: Json = False,
 ) -> None:
     """Compare runs that differ in one factor: differences paired by seed, with 95 % intervals.
 
-    Runs that differ in anything else but the seed are refused, and the fields named.
+    The runs may differ in that factor and the seed. Any other difference is an error that names the keys.
     """
-    from sonde.analysis.comparison import compare as pair_up
+    from sonde.analysis.comparison import compare
     from sonde.analysis.runs import choices, keep
     from sonde.cli.terminal import print_json
     from sonde.store.load import load
 
     stored = keep(load(runs), choices(only or []))
-    comparison = pair_up(
-        stored,
-        factor=factor,
-        metric=metric,
-        layer=layer,
-        epoch=epoch,
-        baseline=baseline,
-        unmatched=unmatched,
+    comparison = compare(
+        stored, factor=factor, metric=metric, layer=layer, epoch=epoch, baseline=baseline, unmatched=unmatched
     )
-    for run, why in comparison.left_out.items():
-        if run not in stored.broken:  # of which reading them told
-            print(f"sonde: left out: {run} ({why})", file=sys.stderr)
+    print_left_out(comparison.left_out, stored)
     if json:
-        print_json(as_json(comparison))
+        print_json(comparison_as_json(comparison))
     else:
         _print(comparison, ids=ids)
 
 
 def _print(comparison: "Comparison", *, ids: bool) -> None:
     from sonde.analysis.comparison import COMPARISON_SPREAD
-    from sonde.cli.terminal import console, print_table
+    from sonde.cli.terminal import print_table, print_text
 
-    to = console()
     print_table(comparison.title(), *comparison.level_table())
-    to.print()
+    print_text()
     print_table("Paired by seed", *comparison.difference_table())
-    to.print()
+    print_text()
     for line in comparison.notes():
-        to.print(line, soft_wrap=not to.is_terminal)
-    to.print(COMPARISON_SPREAD, style="dim")
+        print_text(line)
+    print_text(COMPARISON_SPREAD, dim=True)
     if ids:
         for group in comparison.groups:
             for seed, run in group.runs.items():
-                to.print(f"{group.level.label}, seed {seed}: {run}", style="dim", soft_wrap=True)
+                print_text(f"{group.level.label}, seed {seed}: {run}", dim=True, wrap=False)
 
 
-def as_json(comparison: "Comparison") -> dict[str, Any]:
+def comparison_as_json(comparison: "Comparison") -> dict[str, Any]:
     """The whole comparison: every number with its n, seeds and runs; undefined numbers are NaN here."""
     from dataclasses import asdict
 

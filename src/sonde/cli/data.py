@@ -1,4 +1,4 @@
-"""`sonde data`."""
+"""`sonde data`: fetch data sets, and say where they are."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,24 +10,23 @@ from sonde.cli.options import DataRoot, Json, Quiet
 if TYPE_CHECKING:
     from sonde.store.datasets import Dataset
 
-data = typer.Typer(name="data", help="Fetch data sets and say where they are.", no_args_is_help=True)
+data_app = typer.Typer(name="data", help="Fetch data sets, and say where they are.", no_args_is_help=True)
 
 
-@data.command("fetch")
-def fetch(
-    name: Annotated[str, typer.Argument(help="Which data set: cifar10.", show_default=False)],
+@data_app.command("fetch")
+def fetch_command(
+    name: Annotated[str, typer.Argument(help="The data set: cifar10.", show_default=False)],
     data_root: DataRoot = None,
     quiet: Quiet = False,
 ) -> None:
-    """Download a data set from its own site, verify it, and put it where runs find it.
+    """Download a data set from its own site, verify its checksum, and store it where runs find it.
 
-    A download that was interrupted resumes where it was.
+    An interrupted download resumes where it stopped.
     """
-    from sonde.cli.terminal import count
+    from sonde.cli.terminal import progress_bar
     from sonde.core.errors import SondeError, pick
     from sonde.store.datasets import DATASETS
-    from sonde.store.datasets.archive import data_folder
-    from sonde.store.datasets.archive import fetch_archive as download
+    from sonde.store.datasets.archive import data_folder, fetch_archive
 
     dataset, root = pick(DATASETS, name, "data set"), data_folder(data_root)
     if not isinstance(root, Path):
@@ -37,20 +36,20 @@ def fetch(
         if not quiet:
             print(f"{place}: already there, nothing to fetch")
         return
-    with count(dataset.archive.name, quiet=quiet, of_bytes=True) as on_progress:
-        archive = download(dataset.archive, root, on_progress=on_progress)
+    with progress_bar(dataset.archive.name, quiet=quiet, of_bytes=True) as on_progress:
+        archive = fetch_archive(dataset.archive, root, on_progress=on_progress)
     if not quiet:
         print(f"{archive}: complete, checksum verified")
-    dataset.find(root)  # complains of what stands in the way of using it
+    dataset.find(root)  # raises where the data set cannot be used
 
 
-@data.command("path")
-def path(
-    name: Annotated[str | None, typer.Argument(help="Only this data set.", show_default=False)] = None,
+@data_app.command("path")
+def path_command(
+    name: Annotated[str | None, typer.Argument(help="Only this data set.")] = None,
     data_root: DataRoot = None,
     json: Json = False,
 ) -> None:
-    """Say where data sets are and in which form; exit code 2 if one is not there."""
+    """Print where each data set is and in which form; exit with code 2 where one is missing."""
     from sonde.cli.terminal import print_json
     from sonde.core.errors import pick
     from sonde.store.datasets import DATASETS
@@ -78,7 +77,7 @@ def path(
 
 
 def _unpacked(dataset: "Dataset", root: Path) -> Path | None:
-    """The official files where they are unpacked already; the other forms do not make the archive needless."""
+    """The folder of the official files, if they are unpacked; other forms do not replace the archive."""
     from sonde.core.errors import SondeError
 
     try:

@@ -1,4 +1,4 @@
-"""`sonde diagnose`."""
+"""`sonde diagnose`: what is wrong in a stored run."""
 
 import json as plain_json
 import sys
@@ -7,38 +7,33 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from sonde.cli.options import Json, RunsFolder
-from sonde.core.errors import SondeError
+from sonde.cli.options import Json, RunsFolder, output_file
 
 if TYPE_CHECKING:
     from sonde.analysis.diagnosis.finding import Findings
 
 
-def diagnose(
-    run: Annotated[
-        str | None,
-        typer.Argument(help="A run, or how its id begins (default: all).", show_default=False),
-    ] = None,
+def diagnose_command(
+    run: Annotated[str | None, typer.Argument(help="A run's id, or its beginning (default: all runs).")] = None,
     runs: RunsFolder = Path("runs"),
     fail_on: Annotated[
         Literal["likely", "certain"] | None,
-        typer.Option("--fail-on", help="Exit code 1 where a finding is at least so sure.", show_default=False),
+        typer.Option("--fail-on", help="Exit with code 1 where a finding is at least this certain."),
     ] = None,
     sarif: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Write the findings as SARIF, for code hosts.", show_default=False),
+        Path | None, typer.Option(metavar="FILE", help="Write the findings as SARIF, for code hosts.")
     ] = None,
     json: Json = False,
 ) -> None:
-    """Say what is wrong in a run: where, since when, on which numbers, and what to try.
+    """Find what is wrong in a run: where, since which step, the numbers that show it, and what to try.
 
-    A watched run is judged by its rows, a run that Sonde trained by its losses, signal and gradient and by the
-    questions of `sonde audit`. A run without findings is said to be fine in one line. `sonde explain NAME` says more
-    about a finding.
-    What a store cannot tell, experiments on a copy can: in the training script, watch.diagnose(batch=(x, y)).
+    A watched run is diagnosed from its rows; a run that Sonde trained from its losses, signal and gradient and from
+    the questions of `sonde audit`. A run without findings gets one line. `sonde explain NAME` tells more about a
+    finding.
+    Some faults need experiments on a copy of the model: call watch.diagnose(batch=(x, y)) in the training script.
     """
     from sonde.analysis.diagnosis.diagnose import diagnose_store
-    from sonde.cli.terminal import console, print_json
+    from sonde.cli.terminal import print_json, print_text
 
     found, left_out = diagnose_store(runs, run)
     for id, why in left_out.items():
@@ -48,17 +43,16 @@ def diagnose(
     if json:
         print_json({id: [finding.as_dict() for finding in findings] for id, findings in found.items()})
     else:
-        to = console()
         for id, findings in found.items():
-            to.print(id, style="bold")
+            print_text(id, bold=True)
             for line in str(findings).splitlines():
-                to.print(line, soft_wrap=not to.is_terminal)
-            to.print()
-    if fail_on is not None and any(_is_as_sure(findings, fail_on) for findings in found.values()):
+                print_text(line)
+            print_text()
+    if fail_on is not None and any(_is_as_certain(findings, fail_on) for findings in found.values()):
         raise typer.Exit(1)
 
 
-def _is_as_sure(findings: "Findings", level: str) -> bool:
+def _is_as_certain(findings: "Findings", level: str) -> bool:
     from sonde.analysis.diagnosis.finding import LEVELS
 
     worst = findings.worst()
@@ -68,10 +62,9 @@ def _is_as_sure(findings: "Findings", level: str) -> bool:
 def _write_sarif(to: Path, found: "dict[str, Findings]") -> None:
     from sonde import __version__
     from sonde.analysis.diagnosis.finding import sarif
-    from sonde.core.atomic import remove_stale
     from sonde.store import files
 
-    if to.is_dir():
-        raise SondeError(f"--sarif {to}: name a file")
-    remove_stale(files.make_folder(to.parent))
-    files.write(to, plain_json.dumps(sarif(found, __version__), indent=1, ensure_ascii=False).encode())
+    files.write(
+        output_file(to, "--sarif", "findings.sarif"),
+        plain_json.dumps(sarif(found, __version__), indent=1, ensure_ascii=False).encode(),
+    )

@@ -1,4 +1,4 @@
-"""Bring configurations to their end, showing progress and saying what went wrong with whom."""
+"""Train configurations to their end, show progress, and report each run that did not complete."""
 
 import sys
 import time
@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
+from sonde.cli.terminal import console, plural, print_notice, progress_bar
 from sonde.engine import Event, RunOutcome, choose
 from sonde.store.files import Place
 
@@ -31,44 +32,37 @@ def execute(
     engine: str = "local",
     **options: object,
 ) -> list[RunOutcome]:
-    """The outcome of every run; a stop on request ends the command here, and so does the failure of all.
+    """Train every configuration that is not in the store yet and return the outcome of each.
 
-    `options` are those of the engine, None where none was given.
+    `options` are those of the engine, None where one was not given.  Exits with code 130 where the user stops it and
+    with code 1 where every run failed.
     """
-    from sonde.cli.terminal import console, count
-    from sonde.config import label_of
     from sonde.core.atomic import remove_stale
     from sonde.store import files
-    from sonde.training.device import refuse_too_large, resolve_device
 
     run_all = choose(engine, options)
     files.make_folder(runs)
     if isinstance(runs, Path):
         remove_stale(runs)
-    if engine == "local":  # elsewhere the machines that train see to it
-        found = resolve_device(device)
-        for config in {repr(config.model): config for config in configs}.values():
-            refuse_too_large(config, found)
-        for task in _tasks_to_prepare(configs, runs):
-            with count(f"preparing {label_of('task', task)}", quiet=quiet) as on_progress:
-                task.prepare(data_root, on_progress)
+    if engine == "local":  # on a cluster, the machines that train do this
+        _prepare(configs, runs, data_root, device, quiet)
     epochs = sum(config.epochs for config in configs)
     try:
-        with _watched(console(stderr=True), len(configs), epochs, quiet=quiet) as listener:
+        with _progress(console(stderr=True), len(configs), epochs, quiet=quiet) as on_event:
             outcomes = run_all(
                 configs,
                 runs=runs,
                 data_root=data_root,
                 device=device,
-                on_event=listener,
-                on_notice=_say,
-                on_stop=_say_stopping,
+                on_event=on_event,
+                on_notice=print_notice,
+                on_stop=_print_stopping,
             )
     except KeyboardInterrupt:
         raise _stopped() from None
     for outcome in outcomes:
         if outcome.state != "complete":
-            _say_how_it_ended(outcome, runs)
+            _print_outcome(outcome, runs)
     if any(outcome.state == "unfinished" for outcome in outcomes):
         raise _stopped()
     if all(outcome.state == "failed" for outcome in outcomes):
@@ -76,54 +70,63 @@ def execute(
     return outcomes
 
 
-def _tasks_to_prepare(configs: "Sequence[RunConfig]", runs: Place) -> list[Any]:
-    """Those that find or decode data first, of the runs that are still to be trained."""
+def exit_code(outcomes: Sequence[RunOutcome]) -> int:
+    """1 where a run failed or diverged, else 0."""
+    return int(any(outcome.state in ("failed", "diverged") for outcome in outcomes))
+
+
+def _prepare(configs: "Sequence[RunConfig]", runs: Place, data_root: Place | None, device: str, quiet: bool) -> None:
+    """Refuse networks that do not fit into memory; find and decode the data of the runs that are still to train."""
+    from sonde.config import label_of
     from sonde.store.load import load_manifests
     from sonde.store.schemas import ENDED
+    from sonde.training.device import refuse_too_large, resolve_device
 
-    asking = [config for config in configs if hasattr(config.task, "prepare")]
-    stored = load_manifests(runs, [config.id for config in asking]) if asking else {}
+    found = resolve_device(device)
+    for config in {repr(config.model): config for config in configs}.values():
+        refuse_too_large(config, found)
+    with_data = [config for config in configs if hasattr(config.task, "prepare")]
+    stored = load_manifests(runs, [config.id for config in with_data]) if with_data else {}
     ended = {id for id, manifest in stored.items() if manifest.state in ENDED}
-    return list({repr(config.task): config.task for config in asking if config.id not in ended}.values())
+    tasks: list[Any] = list({repr(one.task): one.task for one in with_data if one.id not in ended}.values())
+    for task in tasks:
+        with progress_bar(f"preparing {label_of('task', task)}", quiet=quiet) as on_progress:
+            task.prepare(data_root, on_progress)
 
 
 def _stopped() -> typer.Exit:
-    _say("stopped; the same command resumes where it was")
+    print_notice("stopped; the same command resumes where it was")
     return typer.Exit(130)
 
 
-def _say_how_it_ended(outcome: RunOutcome, runs: Place) -> None:
-    """One line; below it, where the failure was not foreseen, the end of the run's log."""
+def _print_outcome(outcome: RunOutcome, runs: Place) -> None:
+    """Print how a run ended; for an unexpected failure also the end of its log."""
     from sonde.store.folder import RunFolder
 
     log = f" (log: {outcome.log})" if outcome.log else ""
     node = f" on {outcome.node}" if outcome.node else ""
-    _say(f"run {outcome.run} {outcome.state}{node}: {outcome.message or 'stopped'}{log}")
+    print_notice(f"run {outcome.run} {outcome.state}{node}: {outcome.message or 'stopped'}{log}")
     if outcome.detail is not None:
         text = RunFolder(runs / outcome.run).read_log() or outcome.detail
         for line in text.splitlines()[-LOG_LINES:]:
             print(f"    {line}", file=sys.stderr)
 
 
-def _say_stopping(running: int) -> None:
+def _print_stopping(running: int) -> None:
     finish = "1 run finishes its epoch and saves" if running == 1 else f"{running} runs finish their epoch and save"
-    _say(f"{finish} it; Ctrl-C again stops at once")
-
-
-def _say(text: str) -> None:
-    print(f"sonde: {text}", file=sys.stderr)
+    print_notice(f"{finish} it; Ctrl-C again stops at once")
 
 
 @contextmanager
-def _watched(console: Console, runs: int, epochs: int, *, quiet: bool) -> Iterator[Callable[[Event], None]]:
-    """A listener for the events of `runs` runs of `epochs` epochs in all."""
+def _progress(to: Console, runs: int, epochs: int, *, quiet: bool) -> Iterator[Callable[[Event], None]]:
+    """Yield a function that shows the events of `runs` runs with `epochs` epochs in total."""
     if quiet:
         yield lambda event: None
-    elif console.is_terminal:
-        with _rich_bars(console) as bars:
+    elif to.is_terminal:
+        with _rich_bars(to) as bars:
             yield _Bars(bars, runs, epochs)
     else:
-        yield _Lines(console, runs)
+        yield _Lines(to, runs)
 
 
 def _how_it_ended(outcome: RunOutcome) -> str:
@@ -133,7 +136,7 @@ def _how_it_ended(outcome: RunOutcome) -> str:
 
 
 class _Lines:
-    """A line for each run that ends."""
+    """Print a line for each run that ends."""
 
     def __init__(self, console: Console, runs: int) -> None:
         self.console, self.runs, self.ended = console, runs, 0
@@ -152,7 +155,7 @@ class _Lines:
 
 
 class _Bars:
-    """One bar for the study, one for each run under way."""
+    """Draw one bar for all runs and one for each run that trains."""
 
     def __init__(self, bars: Progress, runs: int, epochs: int) -> None:
         self.bars, self.runs, self.ended, self.epochs = bars, runs, 0, 0
@@ -162,9 +165,8 @@ class _Bars:
 
     def __call__(self, event: Event) -> None:
         if event.run not in self.tasks:
-            self.tasks[event.run] = self.bars.add_task(
-                event.run.rpartition("-")[0] or event.run, total=event.epochs, note=""
-            )
+            name = event.run.rpartition("-")[0] or event.run
+            self.tasks[event.run] = self.bars.add_task(name, total=event.epochs, note="")
         task = self.tasks[event.run]
         if event.outcome is not None:
             self.bars.remove_task(task)
@@ -179,11 +181,11 @@ class _Bars:
         self.bars.update(self.all, completed=self.epochs, description=self._so_far())
 
     def _so_far(self) -> str:
-        return f"{self.ended} of {self.runs} run{'s' * (self.runs != 1)}"
+        return f"{self.ended} of {plural(self.runs, 'run')}"
 
 
 def _rich_bars(console: Console) -> Progress:
-    """Where the terminal is narrow, numbers and bars stay and the note is cut; a run is named without its hash."""
+    """Bars that keep their numbers on a narrow terminal, where the note is cut; a run is named without its hash."""
     return Progress(
         TextColumn("{task.description}", table_column=Column(no_wrap=True, max_width=28, overflow="ellipsis")),
         BarColumn(bar_width=None, table_column=Column(min_width=14, max_width=30, ratio=1)),

@@ -1,4 +1,4 @@
-"""`sonde list`."""
+"""`sonde list`: the names of models, rules, tasks, probes, studies and figures."""
 
 import inspect
 from collections.abc import Callable, Iterator
@@ -9,15 +9,17 @@ import typer
 
 from sonde.cli.options import Json
 
-Kind = Literal["models", "rules", "tasks", "probes", "studies", "figures"]
+_Listed = Literal["models", "rules", "tasks", "probes", "studies", "figures"]
 
 
-def list_names(
-    kind: Annotated[Kind | None, typer.Argument(help="Only these.", show_default=False)] = None,
-    json: Json = False,
+def list_command(
+    kind: Annotated[_Listed | None, typer.Argument(help="List only these.")] = None, json: Json = False
 ) -> None:
-    """Name what there is: models, rules, tasks, probes, studies, figures."""
-    from sonde.cli.terminal import console, print_json, table
+    """List the models, rules, tasks, probes, studies and figures that can be named in commands.
+
+    Plugins that are installed with an entry point are listed after the built-in ones.
+    """
+    from sonde.cli.terminal import print_json, print_table, print_text
 
     kinds = [kind] if kind else list(_SOURCES)
     found = {name: _SOURCES[name]() for name in kinds}
@@ -26,9 +28,9 @@ def list_names(
         return
     for name, entries in found.items():
         rows = [[entry["name"], entry["about"]] for entry in entries]
-        console().print(table(name, {"name": "left", "about": "left"}, rows))
+        print_table(name, {"name": "left", "about": "left"}, rows, wrapped="about")
         if name != kinds[-1]:
-            console().print()
+            print_text()
 
 
 def _first_paragraph(documented: object) -> str:
@@ -36,7 +38,6 @@ def _first_paragraph(documented: object) -> str:
 
 
 def _configured(part: str) -> list[dict[str, Any]]:
-    """Ours, then what is installed with an entry point."""
     from sonde.config import defaults
 
     return [
@@ -49,6 +50,7 @@ def _probes() -> list[dict[str, Any]]:
 
 
 def _present(part: str) -> Iterator[tuple[str, Any]]:
+    """The built-in entries, then the plugins."""
     from sonde.plugins import BUILT_IN, available
 
     yield from BUILT_IN[part].items()

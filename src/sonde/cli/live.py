@@ -1,4 +1,4 @@
-"""`sonde live`."""
+"""`sonde live`: serve the report's page while runs train."""
 
 import atexit
 import os
@@ -16,12 +16,12 @@ from sonde.store.files import place
 if TYPE_CHECKING:
     from sonde.show.live.server import Server
 
-TOKEN = "SONDE_LIVE_TOKEN"  # an environment variable
-SHORTEST = 16  # letters of a token
+_TOKEN = "SONDE_LIVE_TOKEN"  # an environment variable
+_SHORTEST_TOKEN = 16
 
 
-def folder(named: str | Path) -> Path:
-    """What `--runs` names; a URL is refused before anything is asked of it."""
+def local_folder(named: str | Path) -> Path:
+    """Parse `--runs`; a URL is refused before any request."""
     found = None if re.match(r"(?!file:)[a-z][a-z0-9+]*://", str(named)) else place(named)
     if not isinstance(found, Path):
         raise SondeError(
@@ -30,40 +30,40 @@ def folder(named: str | Path) -> Path:
     return found
 
 
-def live(
-    runs: Annotated[Path, typer.Option("--runs", metavar="DIR", parser=folder, help="The folder of runs.")] = Path(
-        "runs"
-    ),
+def live_command(
+    runs: Annotated[
+        Path, typer.Option("--runs", metavar="DIR", parser=local_folder, help="The folder of runs.")
+    ] = Path("runs"),
     port: Annotated[
-        int, typer.Option(metavar="N", min=0, max=65535, help="The port to serve at; 0 takes a free one.")
+        int, typer.Option(metavar="N", min=0, max=65535, help="The port to serve on; 0 takes a free one.")
     ] = 0,
     token: Annotated[
         str | None,
         typer.Option(
             metavar="TEXT",
-            help="Deprecated, since other users see it among the processes: set SONDE_LIVE_TOKEN instead.",
-            show_default=False,
+            help="Deprecated, because other users see it in the list of processes: set SONDE_LIVE_TOKEN instead.",
         ),
     ] = None,
     open_: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser, too.")] = False,
 ) -> None:
-    """Show the report's page while runs train or are watched; it follows the store as it is written.
+    """Serve the report's page while runs train or are watched; the page updates as the store is written.
 
-    [bold]sonde live --runs runs[/bold] in one terminal, [bold]sonde run residual[/bold] in another; a loop of your own
-    with [bold]sonde.watch(model, optimizer)[/bold] appears there as well. Runs say whether they are running, stalled
-    or interrupted. Ctrl-C ends the page, not the runs.
+    Run [bold]sonde live --runs runs[/bold] in one terminal and [bold]sonde run residual[/bold] in another. Your own
+    loop with [bold]sonde.watch(model, optimizer)[/bold] appears there as well. Each run shows whether it is running,
+    stalled or interrupted. Ctrl-C ends the page, not the runs.
 
-    Only this machine can see it, and only with the address that is printed. The environment variable SONDE_LIVE_TOKEN
-    sets its secret part: with the port and token of before, pages that are still open go on. Nothing is written to the
-    store. From elsewhere: [bold]ssh -L PORT:127.0.0.1:PORT machine[/bold], then open the same address.
+    The page is only reachable from this machine, at the address that is printed. The environment variable
+    SONDE_LIVE_TOKEN sets the secret part of the address: with the same port and token, open pages reconnect. Nothing
+    is written to the store. From another machine: [bold]ssh -L PORT:127.0.0.1:PORT machine[/bold], then open the same
+    address.
     """
     if runs.exists() and not runs.is_dir():
         raise SondeError(f"{runs} is a file: --runs names a folder of runs")
     if token is not None:
-        print(f"sonde: --token is deprecated, since other users see it: set {TOKEN} instead", file=sys.stderr)
-    token = token or os.environ.get(TOKEN) or secrets.token_urlsafe(24)
-    if not re.fullmatch(rf"[A-Za-z0-9_-]{{{SHORTEST},}}", token):
-        raise SondeError(f"{TOKEN}: give at least {SHORTEST} letters, digits, dashes or underscores")
+        print(f"sonde: --token is deprecated, because other users see it: set {_TOKEN} instead", file=sys.stderr)
+    token = token or os.environ.get(_TOKEN) or secrets.token_urlsafe(24)
+    if not re.fullmatch(rf"[A-Za-z0-9_-]{{{_SHORTEST_TOKEN},}}", token):
+        raise SondeError(f"{_TOKEN}: give at least {_SHORTEST_TOKEN} letters, digits, dashes or underscores")
 
     from sonde.show.live.server import Server
 
@@ -97,7 +97,7 @@ def _serve(server: "Server", runs: Path, *, open_: bool) -> None:
 
 
 def _open(url: str) -> None:
-    """Open the page by a file that only this user can read: the address is not on the browser's command line."""
+    """Open the page through a file that only this user can read, so that the browser's command line has no token."""
     import tempfile
     import webbrowser
 

@@ -1,89 +1,83 @@
-"""Options that several commands share, and the runs of a study that --scale, --seeds, --set and --only ask for."""
+"""Options that several commands share, and the runs of a study that --scale, --seeds, --set and --only select."""
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from sonde.core.errors import SondeError, pick
+from sonde.core.errors import SondeError, pick, unicode
 from sonde.store.files import Place, place
 
 if TYPE_CHECKING:
     from sonde.config import RunConfig
+    from sonde.store.run import Runs
+    from sonde.studies.study import Gathered
 
-Study = Annotated[str, typer.Argument(help="Which study: `sonde list studies` names them.", show_default=False)]
+StudyName = Annotated[str, typer.Argument(help="The study: `sonde list studies` names them.", show_default=False)]
 Scale = Annotated[
     Literal["quick", "full"],
-    typer.Option(help="quick: minutes on a laptop, no download; full: CIFAR-10, hours or days."),
+    typer.Option(help="quick: minutes on a laptop, no download. full: CIFAR-10, hours or days."),
 ]
-Seeds = Annotated[str | None, typer.Option(help="Seeds, separated by commas: 42,123,456.", show_default=False)]
+Seeds = Annotated[str | None, typer.Option(help="Seeds, separated by commas: 42,123,456.")]
 Set = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="Change a key: model.L=10. Several values, model.L=5,10, train each (a list is one value: [5,10]); "
-        "probes.names+=rho adds to a list, rule+=mine.py:Mine trains that rule too.",
-        show_default=False,
+        help="Change a key: model.L=10. Several values train one run each: model.L=5,10. Brackets make a list one "
+        "value: [5,10]. probes.names+=rho adds to a list; rule+=mine.py:Mine trains that rule as well.",
     ),
 ]
 Only = Annotated[
     list[str] | None,
-    typer.Option("--only", metavar="KEY=VALUE", help="Keep runs with this value: model=res_mlp.", show_default=False),
+    typer.Option("--only", metavar="KEY=VALUE", help="Keep the runs with this value: model=res_mlp."),
 ]
 RunsFolder = Annotated[
     Place,
     typer.Option("--runs", metavar="DIR", parser=place, help="The folder of runs, or a URL: s3://bucket/prefix."),
 ]
-OutFolder = Annotated[Path, typer.Option("--out", metavar="DIR", help="Where the files are written.")]
+OutFolder = Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder to write to.")]
 DataRoot = Annotated[
     Place | None,
     typer.Option(
         metavar="DIR",
         parser=place,
-        help="Where data sets are: a folder or a URL (default: SONDE_DATA, else the cache folder; each node of a "
+        help="The folder or URL of the data sets (default: SONDE_DATA, else the user's cache folder; each node of a "
         "cluster has its own).",
-        show_default=False,
     ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
-Jobs = Annotated[
-    int | None,
-    typer.Option(min=1, help="Runs at a time, one process each (default: cores).", show_default=False),
-]
-Engine = Annotated[
+Jobs = Annotated[int | None, typer.Option(min=1, help="Runs at a time, one process each (default: cores).")]
+EngineName = Annotated[
     Literal["local", "ray"],
-    typer.Option(help="Who trains: processes of this machine, or a Ray cluster (docs/cluster.md)."),
+    typer.Option(help="Where runs train: processes of this machine, or a Ray cluster (docs/cluster.md)."),
 ]
 Address = Annotated[
     str | None,
     typer.Option(
         metavar="auto|local|ray://HOST:PORT",
-        help="With --engine ray: the cluster of this machine or RAY_ADDRESS (auto, the default), one started here "
-        "(local), or one reached from outside.",
-        show_default=False,
+        help="With --engine ray: the cluster of this machine or of RAY_ADDRESS (auto, the default), a new one on this "
+        "machine (local), or a remote one.",
     ),
 ]
 CpusPerRun = Annotated[
     float | None,
     typer.Option(
-        min=0.01,
-        metavar="N",
-        help="With --engine ray: processors set aside for a run, which computes on one (default: 1).",
-        show_default=False,
+        min=0.01, metavar="N", help="With --engine ray: CPUs to reserve per run; a run computes on one (default: 1)."
     ),
 ]
 GpusPerRun = Annotated[
-    float | None,
-    typer.Option(min=0, metavar="N", help="With --engine ray: GPUs for a run (default: 0).", show_default=False),
+    float | None, typer.Option(min=0, metavar="N", help="With --engine ray: GPUs per run (default: 0).")
 ]
-Device = Annotated[Literal["auto", "cpu", "cuda", "mps"], typer.Option(help="Where to compute.")]
+Device = Annotated[Literal["auto", "cpu", "cuda", "mps"], typer.Option(help="The device to compute on.")]
 
 
 def seeds_of(text: str | None) -> list[int] | None:
-    """`42,123` as numbers; None where no seeds were named."""
+    """Parse `42,123` into numbers; None where no seeds were given."""
     if text is None:
         return None
     try:
@@ -95,33 +89,96 @@ def seeds_of(text: str | None) -> list[int] | None:
     return list(dict.fromkeys(seeds))
 
 
-def configurations(
-    study: str, *, scale: str, seeds: Sequence[int] | None, changes: Sequence[str], choices: Sequence[str]
-) -> "dict[str, list[RunConfig]]":
-    """The study's runs, changed and narrowed, by the values that are swept; one group without a name where none are."""
-    from sonde.analysis.runs import choices as chosen_by
-    from sonde.config import whole_tree
-    from sonde.studies import STUDIES
-    from sonde.studies.settings import in_groups, narrowed, settings
+@dataclass(frozen=True)
+class Selection:
+    """The runs of a study at a scale, of given seeds, changed by --set (`changes`) and filtered by --only (`choices`).
 
-    chosen = pick(STUDIES, study, "study")
-    runs = chosen.configs(scale, chosen.seeds[scale] if seeds is None else seeds)
-    runs = narrowed(runs, chosen_by(choices))
-    return in_groups(map(whole_tree, runs), settings(changes)) if changes else {"": runs}
+    `seeds` is None where none were given: the study's own seeds for training, every seed of the store for reading.
+    """
+
+    study: str
+    scale: str
+    seeds: Sequence[int] | None = None
+    changes: Sequence[str] = ()
+    choices: Sequence[str] = ()
+
+    def configurations(self, seeds: Sequence[int] | None = None) -> "dict[str, list[RunConfig]]":
+        """The configurations by group, one group for each combination of several values in --set.
+
+        The group's label names its values; without several values there is one group without a label.
+        """
+        from sonde.analysis.runs import choices
+        from sonde.config import whole_tree
+        from sonde.studies import STUDIES
+        from sonde.studies.settings import in_groups, narrowed, settings
+
+        study = pick(STUDIES, self.study, "study")
+        configs = narrowed(study.configs(self.scale, self._seeds(seeds)), choices(self.choices))
+        return in_groups(map(whole_tree, configs), settings(self.changes)) if self.changes else {"": configs}
+
+    def additional(self, seeds: Sequence[int] | None = None) -> "list[RunConfig]":
+        """The runs that the study trains in addition to its own (`Study.beside`)."""
+        from sonde.studies import STUDIES
+
+        return STUDIES[self.study].beside(self.scale, self._seeds(seeds))
+
+    def _seeds(self, seeds: Sequence[int] | None) -> Sequence[int]:
+        from sonde.studies import STUDIES
+
+        known = self.seeds if seeds is None else seeds
+        return STUDIES[self.study].seeds[self.scale] if known is None else known
+
+    def read(
+        self, runs: Place, *, quiet: bool = False, metrics: Collection[str] | None = None
+    ) -> "dict[str, Gathered]":
+        """Read the complete runs of the study from a store, by group.
+
+        Without --set and --only, plugin rules that were trained by the study's recipe are included.
+        `metrics` limits the rows to these metrics.  Prints why runs were left out, unless `quiet`.
+        """
+        from sonde.store.load import load
+        from sonde.studies.study import gather
+
+        stored = load(runs, metrics=metrics)
+        if not stored.runs:
+            some = "only watched runs, and no run of a study" if stored.watched else "no runs"
+            raise SondeError(f"{runs} holds {some}: `sonde run {self.study} --runs {runs}` makes them")
+        seeds = sorted({run.config["seed"] for run in stored.runs}) if self.seeds is None else self.seeds
+        groups = self.configurations(seeds)
+        whole = not (self.changes or self.choices)
+        found = {
+            label: gather(stored, configs, unicode(str(runs)), plugins=whole, beside=self.additional(seeds))
+            for label, configs in groups.items()
+        }
+        if not quiet:
+            _print_left_out_of_groups(found, stored.broken)
+        return found
 
 
-def beside(
-    study: str, *, scale: str, seeds: Sequence[int] | None, changes: Sequence[str], choices: Sequence[str]
-) -> "list[RunConfig]":
-    """The runs that the study has beside its own, where nothing changes or narrows it."""
-    from sonde.studies import STUDIES
+def _print_left_out_of_groups(found: "dict[str, Gathered]", known: Collection[str]) -> None:
+    """Print the runs that are in no group, with the reason of the first group; `known` runs are not repeated."""
+    inside = {run.id for one in found.values() for run in (*one.stored.runs, *one.beside.runs)}
+    reasons: dict[str, list[str]] = {}
+    for run, why in next(iter(found.values())).left_out.items():
+        if run not in inside and run not in known:
+            reasons.setdefault(why, []).append(run)
+    for why, left in reasons.items():
+        print(f"sonde: left out: {', '.join(left)} ({why})", file=sys.stderr)
 
-    chosen = STUDIES[study]
-    if changes or choices:
-        return []
-    return chosen.beside(scale, chosen.seeds[scale] if seeds is None else seeds)
+
+def print_left_out(left_out: dict[str, str], stored: "Runs") -> None:
+    """Print each run that was left out and why; `load` has already reported the broken ones."""
+    for run, why in left_out.items():
+        if run not in stored.broken:
+            print(f"sonde: left out: {run} ({why})", file=sys.stderr)
 
 
-def together(groups: "dict[str, list[RunConfig]]") -> "list[RunConfig]":
-    """The runs of all groups, each once."""
-    return list({config.id: config for group in groups.values() for config in group}.values())
+def output_file(path: Path, option: str, example: str) -> Path:
+    """Prepare a file to be written: refuse a folder, make the parent, remove what a killed process left there."""
+    from sonde.core.atomic import remove_stale
+    from sonde.store import files
+
+    if path.is_dir():
+        raise SondeError(f"{path} is a folder: name a file, for example {option} {path / example}")
+    remove_stale(files.make_folder(path.parent))
+    return path

@@ -1,4 +1,4 @@
-"""`sonde recompute`."""
+"""`sonde recompute`: compute the stored values of a run again, by their definitions."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,43 +11,37 @@ if TYPE_CHECKING:
     from sonde.analysis.recompute.comparison import MetricComparison, Recomputation
 
 
-def recompute(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="Its id, or how no other begins: `sonde show` lists them.")],
+def recompute_command(
+    run: Annotated[
+        str, typer.Argument(metavar="RUN", help="The run's id, or a unique beginning of it: `sonde show` lists them.")
+    ],
     runs: RunsFolder = Path("runs"),
     metric: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="Only this metric: rho, rho/null, drift; may be repeated.",
-            show_default=False,
-        ),
+        typer.Option(metavar="NAME", help="Only this metric: rho, rho/null, drift. May be given several times."),
     ] = None,
     task: Annotated[
-        str | None,
-        typer.Option(help="The run's task, where it is a plugin: file.py:Mine, data.npz.", show_default=False),
+        str | None, typer.Option(help="The run's task, where it is a plugin: file.py:Mine, data.npz.")
     ] = None,
     rule: Annotated[
         str | None,
-        typer.Option(
-            help="The run's rule, where it is a plugin: file.py:Mine; its own code computes its credit.",
-            show_default=False,
-        ),
+        typer.Option(help="The run's rule, where it is a plugin: file.py:Mine. Its own code computes its credit."),
     ] = None,
     data_root: DataRoot = None,
     json: Json = False,
 ) -> None:
-    """Recompute what a run stored at its last epoch, by the plain definition of every metric.
+    """Recompute the values that a run stored at its last epoch, by the plain definition of every metric.
 
-    From the stored weights and rule, one sample at a time in float64, without the code that measured it: seconds for
-    a quick run, minutes for one of a full study. Ends with exit code 1 where a value differs by more than 1e-9 of
-    itself (1e-6 where the network computed in float32) and by more than rounding explains. docs/recompute.md tells how
-    to do it by hand.
+    It starts from the stored weights and the rule's state and computes one sample at a time in float64, without the
+    code that measured: seconds for a quick run, minutes for a run of a full study. The exit code is 1 where a value
+    differs by more than 1e-9 of itself (1e-6 where the network computed in float32) and by more than rounding
+    explains. docs/recompute.md shows how to do it by hand.
 
-    No code of a store is run. A plugin that is needed is named again, and has to be the file that was stored.
+    No code from the store is run. Name a plugin that the run needs; it must be the file that was stored.
     """
-    from sonde.analysis.recompute.comparison import recompute as compare
+    from sonde.analysis.recompute.comparison import recompute
     from sonde.analysis.recompute.stored import read_last_epoch
-    from sonde.cli.terminal import count, print_json
+    from sonde.cli.terminal import print_json, progress_bar
     from sonde.config.stored import name_again
     from sonde.store.folder import RunFolder
     from sonde.store.listing import find_run
@@ -57,8 +51,8 @@ def recompute(
     for part, reference in (("task", task), ("rule", rule)):
         if reference is not None:
             name_again(folder.configuration(), part, reference)
-    with one_thread(), count("recomputing", quiet=json) as progress:
-        found = compare(read_last_epoch(folder, data_root), metric or (), progress)
+    with one_thread(), progress_bar("recomputing", quiet=json) as progress:
+        found = recompute(read_last_epoch(folder, data_root), metric or (), progress)
     if json:
         print_json(_object(found))
     else:
@@ -68,25 +62,24 @@ def recompute(
 
 
 def _print(found: "Recomputation") -> None:
-    from sonde.cli.terminal import console, print_table
+    from sonde.cli.terminal import print_table, print_text
 
     columns = {"metric": "left", "values": "right", "undefined": "right", "|Δ|": "right"}
     columns |= {"relative": "right", "": "left"}
-    to = console()
     print_table(f"{found.run}, epoch {found.epoch}", columns, [_cells(line) for line in found.lines])
-    to.print()
+    print_text()
     for single, what in ((False, "float64"), (True, "float32")):
         worst = found.worst(single=single)
         if worst is not None:
             at = worst.metric if worst.layer is None else f"{worst.metric}, layer {worst.layer}"
-            to.print(f"largest relative difference, {what}: {worst.relative:.1e} ({at})", soft_wrap=True)
+            print_text(f"largest relative difference, {what}: {worst.relative:.1e} ({at})", wrap=False)
     for line in found.lines:
         if line.wrong is not None:
-            to.print(f"differs: {line.wrong.words}", soft_wrap=True)
+            print_text(f"differs: {line.wrong.words}", wrap=False)
     for reason, metrics in found.not_recomputed.items():
-        to.print(f"not recomputed: {', '.join(metrics)} ({reason})", soft_wrap=True)
+        print_text(f"not recomputed: {', '.join(metrics)} ({reason})", wrap=False)
     if any(line.verdict == "rounding" for line in found.lines):
-        to.print("rounding: moving every weight by its last bit changes these values as much.", soft_wrap=True)
+        print_text("rounding: moving every weight by its last bit changes these values as much.", wrap=False)
 
 
 def _cells(line: "MetricComparison") -> list[str]:

@@ -1,4 +1,4 @@
-"""`sonde recovery`."""
+"""`sonde recovery`: how much of backprop's margin over frozen blocks each rule recovers."""
 
 import math
 from dataclasses import asdict
@@ -12,22 +12,21 @@ if TYPE_CHECKING:
     from sonde.analysis.recovery import RankCorrelation, Recovered
 
 
-def recovery(runs: RunsFolder = Path("runs"), only: Only = None, json: Json = False) -> None:
-    """What of backprop's margin over frozen blocks does each rule recover, and which diagnostic goes with it?
+def recovery_command(runs: RunsFolder = Path("runs"), only: Only = None, json: Json = False) -> None:
+    """Measure how much of backprop's margin over frozen blocks each rule recovers, and what correlates with it.
 
     The share is (rule − frozen) ÷ (bp − frozen) of the test accuracy after the last epoch, means over seeds:
     1 is backprop, 0 is a network whose blocks are not trained, and below 0 the rule does harm.
 
-    Below it, over all rules: the rank correlation of each quantity of the audit with the share.
+    A second table has, over all rules, the rank correlation of each quantity of the audit with the share.
     """
     from sonde.analysis.audit import audit, read_for_audit
-    from sonde.analysis.recovery import rank_correlations
-    from sonde.analysis.recovery import recovery_by_recipe as of_recipes
+    from sonde.analysis.recovery import rank_correlations, recovery_by_recipe
     from sonde.analysis.runs import choices, keep
     from sonde.cli.terminal import print_json
 
     audited = audit(keep(read_for_audit(runs), choices(only or [])))
-    shares = {recipe.title: rules for recipe, rules in of_recipes(audited)}
+    shares = {recipe.title: rules for recipe, rules in recovery_by_recipe(audited)}
     foretold = rank_correlations(audited)
     if json:
         print_json(_as_json(audited, shares, foretold))
@@ -49,16 +48,14 @@ def _as_json(
 
 
 def _print(shares: "dict[str, list[Recovered]]", foretold: "list[RankCorrelation]") -> None:
-    from sonde.cli.terminal import console, print_table
+    from sonde.cli.terminal import print_table, print_text
     from sonde.core.formatting import number
 
-    to = console()
     sides = {"rule": "left", "n": "right", "of BP's margin": "right", "95 % interval": "left"}
     for title, rules in shares.items():
-        if not rules:
-            continue
-        print_table(title, sides, [_line(one) for one in rules], wrapped="95 % interval")
-        to.print()
+        if rules:
+            print_table(title, sides, [_line(one) for one in rules], wrapped="95 % interval")
+            print_text()
     lines = [
         [
             one.quantity,
@@ -70,24 +67,17 @@ def _print(shares: "dict[str, list[Recovered]]", foretold: "list[RankCorrelation
         ]
         for one in foretold
     ]
-    columns = {
-        "quantity": "left",
-        "n": "right",
-        "runs": "right",
-        "rank correlation": "right",
-        "by chance": "left",
-        "given ‖h_L‖": "right",
-    }
+    columns = {"quantity": "left", "n": "right", "runs": "right", "rank correlation": "right"}
+    columns |= {"by chance": "left", "given ‖h_L‖": "right"}
     print_table("Which goes with the share, over all rules", columns, lines, wrapped="by chance")
-    to.print(
+    print_text(
         "± of one seed is the binomial error of the test set (one standard error); seeds differ on top of it. "
         "n: rules that have both, each a mean over its runs; a rule of two recipes counts twice, runs that differ in "
         "their probes alone count once. "
         "By chance: how often shuffled rules correlate as strongly, in either direction; ≤ where no shuffle did. "
         "Given ‖h_L‖: the rank correlation once that of ‖h_L‖ ÷ init is taken out of both. "
         "A correlation over rules says what goes together, not what causes what.",
-        style="dim",
-        soft_wrap=not to.is_terminal,
+        dim=True,
     )
 
 

@@ -1,4 +1,4 @@
-"""`sonde run`."""
+"""`sonde run`: train a study, then print its findings and draw its figures."""
 
 import re
 import sys
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from sonde.studies import StudyFinding
 
 
-def run(
-    study: options.Study,
+def run_command(
+    study: options.StudyName,
     scale: options.Scale = "quick",
     seeds: options.Seeds = None,
     set: options.Set = None,
@@ -25,7 +25,7 @@ def run(
     out: options.OutFolder = Path("out"),
     data_root: options.DataRoot = None,
     device: options.Device = "auto",
-    engine: options.Engine = "local",
+    engine: options.EngineName = "local",
     address: options.Address = None,
     cpus_per_run: options.CpusPerRun = None,
     gpus_per_run: options.GpusPerRun = None,
@@ -33,33 +33,34 @@ def run(
     quiet: options.Quiet = False,
     json: options.Json = False,
 ) -> None:
-    """Train a study's runs, measure them, draw its figures and say what was found.
+    """Train the runs of a study, measure every layer, print the findings and draw the figures.
 
-    What is already in the store is not trained again; a command that was interrupted resumes where it was.
+    Runs that are already in the store are not trained again. An interrupted command resumes where it stopped.
     """
     silent = quiet or json
     if not silent:
-        _say_first(study, scale, changed=bool(set), whole=not only)
+        _announce(study, scale, changed=bool(set), whole=not only)
 
     from sonde.engine import local
 
     if engine == "local":
         local.warm_up()
 
-    from sonde.cli.execute import execute
-    from sonde.cli.figures import draw, folder_of
-    from sonde.cli.terminal import print_json
+    from sonde.cli.execute import execute, exit_code
+    from sonde.cli.figures import draw_figures, folder_of
+    from sonde.cli.terminal import print_json, print_notice
     from sonde.store import files
     from sonde.store.load import load
     from sonde.studies import STUDIES
     from sonde.studies.study import NoRuns, gather
 
-    narrowing = {"changes": set or [], "choices": only or []}
-    groups = options.configurations(study, scale=scale, seeds=options.seeds_of(seeds), **narrowing)
-    beside = options.beside(study, scale=scale, seeds=options.seeds_of(seeds), **narrowing)
+    selection = options.Selection(study, scale, options.seeds_of(seeds), set or (), only or ())
+    groups = selection.configurations()
+    additional = [] if set or only else selection.additional()
+    configs = {config.id: config for group in (*groups.values(), additional) for config in group}
     files.make_folder(out)
     outcomes = execute(
-        options.together({**groups, "beside": beside}),
+        list(configs.values()),
         runs=runs,
         data_root=data_root,
         device=device,
@@ -74,44 +75,40 @@ def run(
     findings: dict[str, list[StudyFinding]] = {}
     files_drawn: list[Path] = []
     not_drawn: dict[str, str] = {}
-    for label, wanted in groups.items():
+    for label, group in groups.items():
         try:
-            gathered = gather(stored, wanted, unicode(str(runs)), beside=beside)
+            gathered = gather(stored, group, unicode(str(runs)), beside=additional)
         except NoRuns as nothing:
-            print(f"sonde: {nothing}", file=sys.stderr)
+            print_notice(str(nothing))
             continue
         findings[label] = STUDIES[study].findings(gathered)
         if figures:
-            drawn = draw(gathered.evidence, out / folder_of(label), study=study, quiet=silent)
+            drawn = draw_figures(gathered.evidence, out / folder_of(label), study=study, quiet=silent)
             files_drawn += drawn.files
             not_drawn |= {f"{name} {label}".strip(): why for name, why in drawn.skipped.items()}
         if not silent:
             _print_findings(label, findings[label])
     if json:
+        of = [(finding, {"of": label} if label else {}) for label, known in findings.items() for finding in known]
         print_json(
             {
                 "runs": [vars(outcome) for outcome in outcomes],
-                "findings": [
-                    vars(finding) | ({"of": label} if label else {})
-                    for label, found in findings.items()
-                    for finding in found
-                ],
+                "findings": [vars(finding) | more for finding, more in of],
                 "figures": [str(file) for file in files_drawn],
                 "not_drawn": not_drawn,
             }
         )
-    if any(outcome.state in ("failed", "diverged") for outcome in outcomes):
-        raise typer.Exit(1)
+    raise typer.Exit(exit_code(outcomes))
 
 
-QUICK = {"snapshots": "digits", "audit": "digits", "cifar10": "digits", "rules": "parity"}
-"""What studies of CIFAR-10 train on at quick scale, those of digits on parity, too; here, because reading the studies
-takes seconds."""
+QUICK_TASKS = {"snapshots": "digits", "audit": "digits", "cifar10": "digits", "rules": "parity"}
+"""The task that a study of CIFAR-10 has at quick scale; studies on digits have parity as well.  It is stated here
+because importing the studies takes seconds, and the command says it first."""
 
 
-def _say_first(study: str, scale: str, *, changed: bool, whole: bool) -> None:
-    """A line before anything is imported: to a person that it begins, to all on what where that is another task."""
-    other = QUICK.get(study) if scale == "quick" and not changed else None
+def _announce(study: str, scale: str, *, changed: bool, whole: bool) -> None:
+    """Print a line before the slow imports: the study, and its task where quick scale replaces CIFAR-10."""
+    other = QUICK_TASKS.get(study) if scale == "quick" and not changed else None
     other = "digits and parity" if other == "digits" and whole else other
     on = f", on {other} in place of CIFAR-10 (--scale full trains on CIFAR-10)" if other else ""
     if on or sys.stderr.isatty():
@@ -120,27 +117,25 @@ def _say_first(study: str, scale: str, *, changed: bool, whole: bool) -> None:
 
 def _print_findings(label: str, findings: "list[StudyFinding]") -> None:
     from sonde.analysis.questions import Thresholds
-    from sonde.cli.terminal import console, print_table
+    from sonde.cli.terminal import print_table, print_text
 
-    to = console()
-    words = ("network", "variant", "rule")
-    tabled = [finding for finding in findings if finding.shown]
-    columns = {heading: "left" if heading in words else "right" for heading in tabled[0].shown}
-    to.print()
-    title = f"Findings{label and f': {label}'}"
-    print_table(title, columns, [list(finding.shown.values()) for finding in tabled])
-    to.print()
-    if any(re.search(r"\bD[1-4]\b", cell) for finding in tabled for cell in finding.shown.values()):
+    tabled = [finding.shown for finding in findings if finding.shown]
+    texts = ("network", "variant", "rule")
+    columns = {heading: "left" if heading in texts else "right" for heading in tabled[0]}
+    print_text()
+    print_table(f"Findings{label and f': {label}'}", columns, [list(shown.values()) for shown in tabled])
+    print_text()
+    if any(re.search(r"\bD[1-4]\b", cell) for shown in tabled for cell in shown.values()):
         for question, asked in Thresholds().words.items():
-            to.print(f"{question}: {asked}", style="dim", soft_wrap=not to.is_terminal)
-        to.print()
+            print_text(f"{question}: {asked}", dim=True)
+        print_text()
     for finding in findings:
-        to.print(f"• {finding.sentence}", soft_wrap=not to.is_terminal)
-        to.print(f"  {_source(finding)}", style="dim", soft_wrap=True)
+        print_text(f"• {finding.sentence}")
+        print_text(f"  {_source(finding)}", dim=True, wrap=False)
 
 
 def _source(finding: "StudyFinding") -> str:
-    """How many seeds it stands on, and its runs: as many, or more where it compares rules or networks."""
+    """The seeds and runs behind a finding; there are more runs than seeds where it compares rules or networks."""
     seeds = ["not recorded" if seed is None else str(seed) for seed in finding.seeds]
     seeded = f"seed{'s' * (len(seeds) != 1)} {', '.join(seeds)}"
     more = f", {len(finding.runs)} runs" if len(finding.runs) > len(seeds) else ""

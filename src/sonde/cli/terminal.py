@@ -1,11 +1,11 @@
-"""What commands show: tables, JSON, and a bar while one waits."""
+"""What commands print: text, tables, JSON and a progress bar."""
 
 import json
 import math
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal, TextIO
+from typing import Any, Literal
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -22,14 +22,30 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from sonde.cli.streams import Steady
 from sonde.core.errors import one_line, printable
 
-RICH_LINES = 500  # of a table, at most
+RICH_LINES = 500  # the longest table that rich draws: it takes a millisecond and more for each line
+
+
+def plural(n: int, noun: str) -> str:
+    """`1 run`, `1,200 runs`."""
+    return f"{n:,} {noun}{'s' * (n != 1)}"
+
+
+def print_notice(text: str) -> None:
+    """Print a line about the command itself, to standard error."""
+    print(f"sonde: {text}", file=sys.stderr, flush=True)
+
+
+def print_text(text: str = "", *, dim: bool = False, bold: bool = False, wrap: bool = True) -> None:
+    """Print a paragraph.  A terminal wraps it between words; with `wrap=False` it stays one line, to be copied."""
+    to = console()
+    style = "dim" if dim else "bold" if bold else None
+    to.print(text, style=style, soft_wrap=not (wrap and to.is_terminal))
 
 
 def print_json(value: Any) -> None:
-    """JSON with null for what is undefined."""
+    """Print JSON, with null for undefined numbers."""
     unicode = (sys.stdout.encoding or "utf-8").lower().replace("-", "") in ("utf8", "utf16", "utf32")
     text = json.dumps(_plain(value), indent=1, ensure_ascii=not unicode, allow_nan=False)
     if printable(text) != text:
@@ -45,47 +61,22 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def table(title: str, columns: dict[str, str], rows: list[list[str]], wrapped: str = "") -> Table:
-    """A plain table; `columns` maps each heading to left or right."""
-    grid = Table(
-        title=printable(title),
-        title_justify="left",
-        title_style="bold",
-        header_style="bold",
-        box=None,
-        pad_edge=False,
-    )
-    for heading, side in columns.items():
-        heading = printable(heading)
-        justify: Literal["left", "right"] = "right" if side == "right" else "left"
-        grid.add_column(
-            heading,
-            justify=justify,
-            overflow="fold",
-            no_wrap=heading != wrapped if wrapped else heading == "id",
-        )
-    for row in rows:
-        grid.add_row(*map(_cell, row))
-    return grid
-
-
 def print_table(title: str, columns: dict[str, str], rows: list[list[str]], wrapped: str = "") -> None:
-    """The table; where the terminal is too narrow for it, a block for each row, so that no word is broken.
+    """Print a table; `columns` maps each heading to `left` or `right`.
 
-    The column that may be `wrapped` is broken between words before that.
-    A long one is printed as plain lines, since rich takes a millisecond and more for each.
+    The column `wrapped` is broken between words where the terminal is narrow.  Where that is not enough, each row is
+    printed as a block, so that no word is broken.  A long table is printed as plain lines.
     """
     to = console()
     if len(rows) <= RICH_LINES:
         if fits(columns, rows, wrapped):
-            to.print(table(title, columns, rows, wrapped))
+            to.print(_rich_table(title, columns, rows, wrapped))
         else:
             _print_blocks(to, title, list(columns), rows)
         return
-    lines = [list(map(_cell, row)) for row in (list(columns), *rows)]
     widths = _widths(columns, rows)
     print(title)
-    for line in lines:
+    for line in ([_cell(cell) for cell in row] for row in (list(columns), *rows)):
         cells = []
         for cell, width, side in zip(line, widths, columns.values(), strict=True):
             space = " " * (width - cell_len(cell))
@@ -93,13 +84,27 @@ def print_table(title: str, columns: dict[str, str], rows: list[list[str]], wrap
         print("  ".join(cells).rstrip())
 
 
+def _rich_table(title: str, columns: dict[str, str], rows: list[list[str]], wrapped: str) -> Table:
+    grid = Table(
+        title=printable(title), title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False
+    )
+    for heading, side in columns.items():
+        heading = printable(heading)
+        justify: Literal["left", "right"] = "right" if side == "right" else "left"
+        whole = heading != wrapped if wrapped else heading == "id"
+        grid.add_column(heading, justify=justify, overflow="fold", no_wrap=whole)
+    for row in rows:
+        grid.add_row(*map(_cell, row))
+    return grid
+
+
 def fits(columns: Collection[str], rows: Sequence[Sequence[str]], wrapped: str = "") -> bool:
-    """Whether a table is as wide as the terminal, or less."""
+    """Whether a table is at most as wide as the terminal."""
     return sum(_widths(columns, rows, wrapped)) + 2 * (len(columns) - 1) <= console().width
 
 
 def _widths(columns: Collection[str], rows: Sequence[Sequence[str]], wrapped: str = "") -> list[int]:
-    """Of every column; of one that may be wrapped, its longest word."""
+    """The width of every column; the width of its longest word for the wrapped one."""
     widths = []
     for cells in zip(columns, *rows, strict=True):
         parts = [part for cell in cells for part in cell.split()] if cells[0] == wrapped else cells
@@ -108,7 +113,7 @@ def _widths(columns: Collection[str], rows: Sequence[Sequence[str]], wrapped: st
 
 
 def _print_blocks(to: Console, title: str, headings: list[str], rows: list[list[str]]) -> None:
-    """Every row below its first cell, a line for each heading; lines are broken between words."""
+    """Print every row as a block: its first cell, then a line for each heading."""
     to.print(title, style="bold")
     widest = max(map(cell_len, headings[1:]), default=0)
     for row in rows:
@@ -123,41 +128,29 @@ def _print_blocks(to: Console, title: str, headings: list[str], rows: list[list[
 
 
 def _cell(text: str) -> str:
-    """A cell is one line, whatever a name holds."""
+    """The text on one line, without control sequences."""
     return text if text.isprintable() else printable(one_line(text))
 
 
+class PrintableConsole(Console):
+    """A console whose texts bring no control sequences of their own."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print, with control sequences removed from texts."""
+        super().print(*(printable(one) if isinstance(one, str) else one for one in objects), **options)
+
+
 def console(*, stderr: bool = False) -> Console:
-    """Wide enough for a table when the output goes into a file or a pipe."""
+    """A console on standard output or error; wide enough for any table where that is a file or a pipe."""
     stream = sys.stderr if stderr else sys.stdout
     file = getattr(stream, "unfiltered", stream)
     found = PrintableConsole(file=file, highlight=False, markup=False)
     return found if found.is_terminal else PrintableConsole(file=file, highlight=False, markup=False, width=400)
 
 
-class PrintableConsole(Console):
-    """Colours are its own: texts bring no control sequences with them."""
-
-    def print(self, *objects: Any, **options: Any) -> None:
-        super().print(*(printable(one) if isinstance(one, str) else one for one in objects), **options)
-
-
-class Printable:
-    """A stream that lets nothing through that a terminal would obey; `unfiltered` is the stream itself."""
-
-    def __init__(self, stream: "TextIO | Steady") -> None:
-        self.unfiltered = stream
-
-    def write(self, text: str) -> int:
-        return self.unfiltered.write(printable(text))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.unfiltered, name)
-
-
 @contextmanager
-def count(title: str, *, quiet: bool, of_bytes: bool = False) -> Iterator[Callable[[int, int], None]]:
-    """A bar that appears with the first report of how much of how much is done; nothing where output is piped."""
+def progress_bar(title: str, *, quiet: bool, of_bytes: bool = False) -> Iterator[Callable[[int, int], None]]:
+    """Yield a function (done, total) that draws a bar from its first call on; no bar where output is not a terminal."""
     to = console(stderr=True)
     if quiet or not to.is_terminal:
         yield lambda done, total: None

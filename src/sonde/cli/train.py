@@ -1,4 +1,4 @@
-"""`sonde train`."""
+"""`sonde train`: train one network, or every combination of several seeds and values."""
 
 import sys
 from pathlib import Path
@@ -10,17 +10,16 @@ from sonde.cli import options
 from sonde.core.errors import SondeError
 
 
-def train(
+def train_command(
     model: Annotated[
-        str, typer.Option(help="Which network: `sonde list models`, or yours: file.py:make.")
+        str, typer.Option(help="The network: `sonde list models`, or your own: file.py:make.")
     ] = "residual_mlp",
     task: Annotated[
-        str, typer.Option(help="Which task: `sonde list tasks`, or yours: file.py:Mine, data.npz.")
+        str, typer.Option(help="The task: `sonde list tasks`, or your own: file.py:Mine, data.npz.")
     ] = "digits",
-    rule: Annotated[str, typer.Option(help="Which learning rule: `sonde list rules`, or yours: file.py:Mine.")] = "bp",
+    rule: Annotated[str, typer.Option(help="The learning rule: `sonde list rules`, or your own: file.py:Mine.")] = "bp",
     seed: Annotated[
-        int | None,
-        typer.Option(min=0, help="Every random draw of the run follows from it (default: 42).", show_default=False),
+        int | None, typer.Option(min=0, help="The seed of every random draw of the run (default: 42).")
     ] = None,
     seeds: options.Seeds = None,
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the training samples.")] = 10,
@@ -29,14 +28,14 @@ def train(
     runs: options.RunsFolder = Path("runs"),
     data_root: options.DataRoot = None,
     device: options.Device = "auto",
-    engine: options.Engine = "local",
+    engine: options.EngineName = "local",
     address: options.Address = None,
     cpus_per_run: options.CpusPerRun = None,
     gpus_per_run: options.GpusPerRun = None,
     quiet: options.Quiet = False,
     json: options.Json = False,
 ) -> None:
-    """Train a network on a task with a rule, into the store; with several seeds or values, every combination.
+    """Train a network on a task with a rule, and store it; with several seeds or values, every combination.
 
     [bold]sonde train --model residual_mlp --task cifar10 --rule dfa --epochs 2 --set rule.penalty=0.01[/bold]
 
@@ -52,8 +51,9 @@ def train(
     if engine == "local":
         local.warm_up()
 
-    from sonde.cli.execute import execute
-    from sonde.cli.show import describe, print_runs
+    from sonde.cli.execute import execute, exit_code
+    from sonde.cli.show import print_runs, runs_as_json
+    from sonde.cli.terminal import print_json
     from sonde.config import complete_and_load_plugins
     from sonde.store.load import load_some
     from sonde.studies.settings import settings, swept
@@ -62,7 +62,7 @@ def train(
         raise SondeError("--seed and --seeds: give one of them")
     start = complete_and_load_plugins({"model": model, "task": task, "rule": rule, "epochs": epochs})
     chosen = options.seeds_of(seeds) or [42 if seed is None else seed]
-    configs = swept([start | {"seed": seed} for seed in chosen], settings(set or []))
+    configs = swept([start | {"seed": one} for one in chosen], settings(set or []))
     outcomes = execute(
         configs,
         runs=runs,
@@ -77,12 +77,8 @@ def train(
     )
     stored = load_some(runs, [config.id for config in configs])
     if json:
-        from sonde.cli.terminal import print_json
-
-        described = describe(stored)
+        described = runs_as_json(stored)
         print_json(described if len(configs) > 1 else described[0])
     elif not quiet:
-        where = runs / configs[0].id if len(configs) == 1 else runs
-        print_runs(stored, f"stored in {where}")
-    if any(outcome.state in ("failed", "diverged") for outcome in outcomes):
-        raise typer.Exit(1)
+        print_runs(stored, f"stored in {runs / configs[0].id if len(configs) == 1 else runs}")
+    raise typer.Exit(exit_code(outcomes))

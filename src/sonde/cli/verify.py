@@ -1,4 +1,4 @@
-"""`sonde verify`."""
+"""`sonde verify`: check a store byte by byte."""
 
 import sys
 from pathlib import Path
@@ -8,19 +8,19 @@ import typer
 from sonde.cli.options import Json, RunsFolder
 
 
-def verify(runs: RunsFolder = Path("runs"), json: Json = False) -> None:
-    """Check a store byte by byte: every file against its checksum, every id, every row, and the index.
+def verify_command(runs: RunsFolder = Path("runs"), json: Json = False) -> None:
+    """Check a whole store: every file against its checksum, every id, every row, and the index.
 
-    Readers check what they read; this reads everything, the weights too.
+    Other commands check the files that they read; this one reads all of them, the weights too.
     Nothing is changed. The exit code is 1 where something is wrong.
     """
     from dataclasses import asdict
 
-    from sonde.cli.terminal import print_json
+    from sonde.cli.terminal import plural, print_json
     from sonde.core.errors import one_line
-    from sonde.store.verify import verify as check
+    from sonde.store.verify import verify
 
-    found = check(runs)
+    found = verify(runs)
     if json:
         print_json(asdict(found))
     else:
@@ -36,8 +36,7 @@ def verify(runs: RunsFolder = Path("runs"), json: Json = False) -> None:
             said = f"ids and rows fit; {some} stored without checksums, by 0.1.0, so bytes cannot be verified"
         if found.wrong:
             said = f"{len(found.wrong)} wrong"
-        many = f"{found.runs:,} run{'s' * (found.runs != 1)} in {runs}"
         read = f"{found.files:,} files, {found.bytes / 1e6:,.1f} MB, {found.indexed:,} runs in the index"
-        print(f"{many}: {said} ({read})")
+        print(f"{plural(found.runs, 'run')} in {runs}: {said} ({read})")
     if found.wrong:
         raise typer.Exit(1)

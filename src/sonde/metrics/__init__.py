@@ -1,4 +1,4 @@
-"""Every metric that a stored row can hold, described once.
+"""Every metric that a stored row can hold, described once, and the probes that compute them.
 
 `TRAINED` has the metrics of runs that Sonde trained, by name, `WATCHED` those of watched steps; `loss` is in both.  To
 add a metric, add an object to `trained.py` or `watched.py`.  Names, labels, axes, scales and bounds stand nowhere else.

@@ -1,4 +1,16 @@
-"""Networks, chosen by name."""
+"""Built-in networks, chosen by name in `MODELS`.
+
+A model is a frozen configuration with `build`, which returns a network as a chain of units (`sonde.network`).  `d` is
+the width, `L` the number of blocks, `init_scale` the factor of the residual branches at initialisation.  `label` and
+`variant` are what figures and tables call it; `check` refuses a task that it cannot read.
+
+Models know nothing of rules, tasks and metrics: they meet in `sonde.network`.  A model of your own needs no entry
+here; a plugin is a class or function in a file, see docs/own.md.
+
+To add a built-in model: a class that is validated when it is made, its line in `MODELS`, its options in the table of
+first options of `sonde.core` (so that later options do not change its run ids).  The contract tests then run it under
+every rule.
+"""
 
 from sonde.models.conv_net import ConvNet
 from sonde.models.model import Model

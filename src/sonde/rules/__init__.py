@@ -1,4 +1,24 @@
-"""Learning rules, chosen by name: how credit reaches each layer."""
+"""Built-in learning rules, chosen by name in `RULES`: how credit reaches each layer.
+
+A rule is a frozen configuration with explicit state: `init` makes the state (matrices, networks, optimisers, averages,
+generators), `credits` returns a credit a_l for each state, `update` changes the state.  The state is stored with every
+epoch and restored bit for bit.  A class that derives from `Rule` and overrides nothing sends the exact gradient.
+
+The `route` says how credit travels; `sonde.training` has a step for each:
+- global (`bp`): automatic differentiation across the blocks.
+- local (`fa`, `dfa`, `drtp`, the bridges, …): the graph is cut between blocks, and the unit that produced h_l gets the
+  gradient of ⟨h_l, â_l⟩/N.
+- layer (`kp`, `usf`, `mirror`, `fa` with `level: layer`, …): automatic differentiation with other matrices on the way
+  back; `feedback` names V for each weight W.  V = W is backprop.
+- frozen: only embedding and readout are trained.
+
+A rule sees states, output, error and the exact gradients through a signal: `signal.vjp(l, a)` carries credit through
+unit l, with `weights=V` through other matrices.  Each docstring has the equation, the paper and the limit in which the
+rule equals backprop.
+
+To add a built-in rule: a class, its line in `RULES`, its first options, and its credit for one sample among the plain
+definitions of `sonde.analysis`.  A plugin needs none of these lines.
+"""
 
 from sonde.rules.bp import Backprop, Frozen
 from sonde.rules.credit_bridge import CreditBridge

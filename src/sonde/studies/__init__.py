@@ -1,4 +1,17 @@
-"""Studies, chosen by name."""
+"""Studies, chosen by name in `STUDIES`: which runs answer a question, and what they show.
+
+A study is a question, a function (scale, seeds) → configurations, and a function from the stored runs to findings.
+`quick` takes minutes on a laptop without a download, `full` is the scale of the papers.  `--set` changes the
+configurations and `--only` filters them; several values for a key make groups, which are never averaged together and
+have findings and figures of their own.
+
+The runs of a study are found in a store by computing its configurations again and comparing whole digests, so that a
+run with another configuration cannot slip into a figure.  Runs of plugin rules that differ in the rule alone are added
+as lines of their own.  A study may train further runs in addition to its own, for findings and figures that ask for
+them.
+
+A finding is a sentence computed from rows, with the numbers in it and the runs and seeds behind them.
+"""
 
 from sonde.studies.audit import AUDIT_STUDY
 from sonde.studies.cifar10 import CIFAR10_STUDY

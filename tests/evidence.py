@@ -1,14 +1,154 @@
-"""Evidence of the studies of learning rules with the sizes of recorded runs, made without training."""
+"""Evidence for tests of figures and findings, with the sizes of recorded runs, made without training.
 
+`residual_evidence` is of the residual study, `snapshot_evidence` and `rules_evidence` of the studies of learning rules.
+"""
+
+import math
 from functools import cache
 
 import numpy as np
 import polars as pl
 
-from residual_evidence import undefined_where
 from sonde.analysis.evidence import RUNS_SCHEMA
 from sonde.metrics.rows import SCHEMA
-from sonde.show.figures import Evidence
+from sonde.show.figures import Evidence, figures_of
+
+Row = tuple[object, ...]
+
+
+def _evidence(rows: list[Row], runs: list[Row]) -> Evidence:
+    described = pl.DataFrame(runs, schema=RUNS_SCHEMA, orient="row")
+    return Evidence(pl.DataFrame(rows, schema=SCHEMA, orient="row"), described, "the store")
+
+
+# --- evidence with something changed --------------------------------------------------------------------------------
+
+
+def with_rows(evidence: Evidence, rows: pl.DataFrame) -> Evidence:
+    return Evidence(rows, evidence.runs, evidence.source)
+
+
+def with_runs(evidence: Evidence, runs: pl.DataFrame) -> Evidence:
+    return Evidence(evidence.rows, runs, evidence.source)
+
+
+def undefined_where(evidence: Evidence, where: pl.Expr) -> Evidence:
+    """The same evidence with some values undefined."""
+    return with_rows(
+        evidence,
+        evidence.rows.with_columns(
+            value=pl.when(where).then(float("nan")).otherwise("value"),
+            defined=pl.when(where).then(False).otherwise("defined"),
+            reason=pl.when(where).then(pl.lit("made so")).otherwise("reason"),
+        ),
+    )
+
+
+def values(evidence: Evidence, model: str, metric: str) -> list[float]:
+    """Values of a metric at the last epoch, in the order of layers or steps."""
+    rows = evidence.metric(metric).filter(model=model)
+    if metric != "batch_loss":
+        rows = rows.filter(pl.col("epoch") == pl.col("epoch").max())
+    return rows.sort("layer", "step")["value"].to_list()
+
+
+def without_runs(evidence: Evidence, *names: str) -> Evidence:
+    """The same evidence as if these runs had not been made."""
+    kept = ~pl.col("run").is_in(names)
+    return Evidence(evidence.rows.filter(kept), evidence.runs.filter(kept), evidence.source)
+
+
+def cut_short(evidence: Evidence, run: str, last: int) -> Evidence:
+    """The same evidence with the rows of one run up to an epoch."""
+    kept = (pl.col("run") != run) | (pl.col("epoch") <= last)
+    return Evidence(evidence.rows.filter(kept), evidence.runs, evidence.source)
+
+
+# --- the residual study ---------------------------------------------------------------------------------------------
+
+RESIDUAL = figures_of("residual")
+NETWORK_LABELS = {"plain_mlp": "Plain MLP", "res_mlp": "Residual MLP"}
+
+
+@cache
+def residual_evidence(
+    *,
+    seeds: tuple[int | None, ...] = (42,),
+    variants: tuple[str, ...] = ("raw", "scaled"),
+    depth: int = 20,
+    width: int = 40,
+    steps: int = 200,
+    healthy: bool = False,
+) -> Evidence:
+    """Both networks; with `healthy` the plain one behaves as the residual one does.  Beside them, by depth."""
+    own = _residual(seeds, variants, depth, width, steps, healthy)
+    deeper = [_residual(seeds, variants, one, 2, steps, healthy, "linear") for one in (2, 5)]
+    beside = Evidence(pl.concat([one.rows for one in deeper]), pl.concat([one.runs for one in deeper]), "the store")
+    return Evidence(own.rows, own.runs, own.source, beside=beside)
+
+
+def _residual(
+    seeds: tuple[int | None, ...],
+    variants: tuple[str, ...],
+    depth: int,
+    width: int,
+    steps: int,
+    healthy: bool,
+    output: str = "relu",
+) -> Evidence:
+    rows: list[Row] = []
+    runs: list[Row] = []
+    for variant in variants:
+        alpha = 1.0 if variant == "raw" else 1 / math.sqrt(depth)
+        for number, seed in enumerate(seeds):
+            for model in NETWORK_LABELS:
+                run = f"{model}-{variant}-{'file' if seed is None else seed}"
+                run += "" if output == "relu" else f"-linear-{depth}"
+                label = NETWORK_LABELS[model] if output == "relu" else f"{NETWORK_LABELS[model]}, linear output"
+                identity = ("bp", "BP", "identity", "identity", None, variant, seed, "full")
+                recipe = (*identity, 10, steps, 64, 1e-3, 1024, depth, width, alpha)
+                runs.append((run, label, model, *recipe))
+                residual = healthy or model == "res_mlp"
+                rows += _run_rows(run, variant, residual, depth, width, steps, rng=np.random.default_rng(number))
+    return _evidence(rows, [(*run, 1, None, None, "flat", output) for run in runs])
+
+
+def _run_rows(
+    run: str, variant: str, residual: bool, depth: int, width: int, steps: int, rng: np.random.Generator
+) -> list[Row]:
+    rows: list[Row] = []
+    layers = np.arange(1, depth + 1)
+    noise = rng.lognormal(0, 0.1, depth)
+    back = depth - layers
+    if variant == "raw":
+        loss = 5e8 * np.exp(-np.linspace(0, 10, steps)) if residual else np.linspace(0.58, 0.31, steps)
+        std = 0.8 * 1.3**layers if residual else 0.8 * 0.96**layers
+        gradient = 3 * 1.4**back if residual else 0.01 * 1.01**back
+    else:
+        loss = 14 * np.exp(-np.linspace(0, 5.4, steps)) if residual else np.full(steps, 0.332)
+        std = np.full(depth, 0.18) if residual else np.fmax(0.2 * 0.22**layers, 1e-4 * 1.3**layers * (layers > 5))
+        gradient = 0.003 * 1.03**back if residual else 0.007 * 0.19**back
+    loss = loss * rng.lognormal(0, 0.02, steps)
+    rows += [(run, 1, step, None, "batch_loss", float(y), True, None, 64) for step, y in enumerate(loss, 1)]
+    for epoch in (0, 10):
+        step = steps * epoch // 10
+        for layer in layers:
+            at = layer - 1
+            for metric, value in (
+                ("activation_mean", -0.3 * std[at] * noise[at]),
+                ("activation_std", std[at] * noise[at]),
+                ("preact_grad_norm", gradient[at] * noise[at]),
+            ):
+                rows.append((run, epoch, step, int(layer), metric, float(value), True, None, 64))
+        state = np.random.default_rng(7).uniform(-1, 1, width)
+        for layer in range(depth + 1):
+            for unit in range(width):
+                rows.append((run, epoch, step, layer, f"state[{unit}]", float(state[unit]), True, None, 1))
+            state = state * 1.01 if residual else np.fmax(0.3 * state[rng.permutation(width)], 0)
+    return rows
+
+
+# --- the studies of learning rules ----------------------------------------------------------------------------------
 
 SEEDS = (42, 123, 456)
 RULES = {
@@ -29,10 +169,8 @@ ACCURACY = {"bp": 0.6, "fa": 0.4, "dfa": 0.3, "state_bridge": 0.19, "credit_brid
 GROWTH = {"bp": 1.0, "fa": 4.0, "dfa": 7.2, "state_bridge": 2.0, "credit_bridge": 5.0, "frozen": 0.1}
 """Decades by which ‖h_L‖ grows over training."""
 
-Row = tuple[object, ...]
 
-
-class Run:
+class _RunRows:
     """Collects the rows of one run."""
 
     def __init__(self, name: str, epochs: int, samples: int = 128) -> None:
@@ -64,12 +202,12 @@ def snapshot_evidence(
             for seed in seeds:
                 name = f"{network}-{rule}-{seed}"
                 runs.append(_described(name, network, rule, seed, length, depth, 128 if student else 256))
-                run = Run(name, length)
+                run = _RunRows(name, length)
                 as_rule = "bp" if healthy else rule
                 _norms(run, as_rule, network, depth, np.random.default_rng([seed, len(rule)]))
                 _accuracy(run, as_rule, 0.9 if student else ACCURACY[as_rule], seed)
                 rows += run.rows
-    return _evidence(rows, runs)
+    return _evidence(rows, [(*run, 1, None, None, "cls" if run[2] == "vit_mini" else "flat", None) for run in runs])
 
 
 @cache
@@ -89,7 +227,7 @@ def rules_evidence(
         for seed in seeds:
             name = f"{rule}-{seed}"
             runs.append(_described(name, "ln", rule, seed, epochs, depth, width))
-            run = Run(name, epochs, samples=1024)
+            run = _RunRows(name, epochs, samples=1024)
             rng = np.random.default_rng([seed, len(rule)])
             _accuracy(run, rule, dict(accuracy)[rule], seed)
             if rule != "frozen":
@@ -103,7 +241,7 @@ def rules_evidence(
                     error = 0.02 + 0.9 * np.exp(-epoch / 8) * rng.lognormal(0, 0.1)
                     run.add(epoch, "state_pred_error", error)
             rows += run.rows
-    return _evidence(rows, runs)
+    return _evidence(rows, [(*run, 1, None, None, "cls" if run[2] == "vit_mini" else "flat", None) for run in runs])
 
 
 def _described(name: str, network: str, rule: str, seed: int, epochs: int, depth: int, width: int) -> Row:
@@ -115,7 +253,7 @@ def _described(name: str, network: str, rule: str, seed: int, epochs: int, depth
     return (name, label, model, *about, task[2], depth, width, None)
 
 
-def _norms(run: Run, rule: str, network: str, depth: int, rng: np.random.Generator) -> None:
+def _norms(run: _RunRows, rule: str, network: str, depth: int, rng: np.random.Generator) -> None:
     grow = GROWTH[rule] * {"ln": 1.0, "no_ln": 0.8, "vit": 0.6, "student": 0.3}[network]
     fall = -5.0 * (rule == "dfa") if network in ("ln", "vit") else 0.4 * (rule != "bp") - 0.3
     wobble = rng.normal(0, 0.05, (2, depth + 1))
@@ -128,7 +266,7 @@ def _norms(run: Run, rule: str, network: str, depth: int, rng: np.random.Generat
             run.add(epoch, "grad_norm", 10 ** (-1 + 0.1 * share + fall * done + noise[1]), layer)
 
 
-def _accuracy(run: Run, rule: str, final: float, seed: int) -> None:
+def _accuracy(run: _RunRows, rule: str, final: float, seed: int) -> None:
     rng = np.random.default_rng([seed, len(rule), 1])
     reached = final + rng.normal(0, 0.008)
     for epoch in range(run.epochs + 1):
@@ -138,7 +276,7 @@ def _accuracy(run: Run, rule: str, final: float, seed: int) -> None:
             run.add(epoch, "train_acc", at * (1.15 if rule == "bp" else 1.02) + rng.normal(0, 0.002))
 
 
-def _credit(run: Run, rule: str, epoch: int, depth: int, controls: bool, rng: np.random.Generator) -> None:
+def _credit(run: _RunRows, rule: str, epoch: int, depth: int, controls: bool, rng: np.random.Generator) -> None:
     scale = {"bp": 1.0, "dfa": 1e-5, "credit_bridge": 1e-3}.get(rule, 0.1)
     for layer in range(depth + 1):
         if rule == "dfa":
@@ -159,30 +297,6 @@ def _credit(run: Run, rule: str, epoch: int, depth: int, controls: bool, rng: np
             if controls:
                 run.add(epoch, f"{metric}/bp", ceiling[metric], layer)
                 run.add(epoch, f"{metric}/null", null[metric], layer)
-
-
-def _evidence(rows: list[Row], runs: list[Row]) -> Evidence:
-    return Evidence(
-        pl.DataFrame(rows, schema=SCHEMA, orient="row"),
-        pl.DataFrame(
-            [(*run, 1, None, None, "cls" if run[2] == "vit_mini" else "flat", None) for run in runs],
-            schema=RUNS_SCHEMA,
-            orient="row",
-        ),
-        "the store",
-    )
-
-
-def without_runs(evidence: Evidence, *names: str) -> Evidence:
-    """The same evidence as if these runs had not been made."""
-    kept = ~pl.col("run").is_in(names)
-    return Evidence(evidence.rows.filter(kept), evidence.runs.filter(kept), evidence.source)
-
-
-def cut_short(evidence: Evidence, run: str, last: int) -> Evidence:
-    """The same evidence with the rows of one run up to an epoch."""
-    kept = (pl.col("run") != run) | (pl.col("epoch") <= last)
-    return Evidence(evidence.rows.filter(kept), evidence.runs, evidence.source)
 
 
 @cache
