@@ -21,7 +21,7 @@ from sonde.analysis.recovery import (
     recovered,
     share_of_margin,
 )
-from sonde.analysis.recovery import shares as of_recipes
+from sonde.analysis.recovery import recovery_by_recipe as of_recipes
 from sonde.store.run import Runs
 from stores import DEPTH, EPOCHS, SAMPLES, Key, Value, config, healthy, run, store
 
