@@ -629,7 +629,7 @@ def page(known: dict[str, Any]) -> str:
         draws=DRAWS,
         strangers=STRANGERS,
         networks=NETWORKS,
-        critical_t=f"{critical_t(known['thresholds']['deviations'], DRAWS) * math.sqrt(1 + 1 / DRAWS):.2f}",
+        critical=f"{critical_t(known['thresholds']['deviations'], DRAWS) * math.sqrt(1 + 1 / DRAWS):.2f}",
         verdicts={word: sum(line["outcome"] == word for line in lines) for word in ("helps", "hurts", "undecided")},
         by_few=by_few(of_recipes(lines)),
         helping=sum(line["runs"] for line in lines if line["outcome"] != "hurts"),

@@ -207,6 +207,6 @@ def test_the_command_narrows_with_only(invoke: Callable[..., Result]) -> None:
 
 
 def test_audit_and_compare_need_no_torch() -> None:
-    modules = "sonde.analysis.verdict, sonde.analysis.recipe_table, sonde.analysis.comparison, sonde.store.readings"
+    modules = "sonde.analysis.audit, sonde.analysis.audit_text, sonde.analysis.comparison, sonde.store.readings"
     code = f"import sys, {modules}, sonde.cli.audit, sonde.cli.compare; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

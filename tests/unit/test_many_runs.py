@@ -140,7 +140,7 @@ def test_a_long_table_of_runs_reads_like_a_short_one(runs: Path, monkeypatch: py
 
 
 FRAMES = [(pl.DataFrame, name) for name in ("filter", "join", "partition_by", "group_by", "sort", "unique")]
-ONCE_A_RECIPE = [(sonde.config, "parse"), (run, "flatten"), (audit, "margin")]
+ONCE_A_RECIPE = [(sonde.config, "parse"), (run, "flatten"), (audit, "margin_over_frozen")]
 
 
 @pytest.mark.parametrize(

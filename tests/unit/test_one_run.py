@@ -10,7 +10,7 @@ import sonde
 from conftest import tiny_config
 from sonde.config import RunConfig, to_tree, whole_tree
 from sonde.core.errors import SondeError
-from sonde.show.report import contents
+from sonde.show.report.contents import report_contents
 from sonde.store import index_writer
 from sonde.store.folder import RunFolder, recipe_key
 from sonde.store.index import INDEX_FOLDER, LINES, read_index
@@ -157,4 +157,4 @@ def no_configurations(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_report_of_watched_runs_builds_no_configuration(tmp_path: Path) -> None:
     watch(tmp_path)
     known = load(tmp_path)
-    assert contents(known, source="here", title="").watched
+    assert report_contents(known, source="here", title="").watched

@@ -225,7 +225,7 @@ def test_files_of_an_object_store_are_put_in_place(prefix: str) -> None:
     files.write(root / "x", b"1")
     files.write_folder(root / "run", {"run.json": b"2", "manifest.json": b"3"})
     assert {name: (root / name).read_bytes() for name in root.walk()} == {
-        files.MARK: b"",
+        files._MARK: b"",
         "x": b"1",
         "run/run.json": b"2",
         "run/manifest.json": b"3",

@@ -35,7 +35,7 @@ MEASUREMENTS = {
     "tasks/arrays.py",  # standardises inputs
     "tasks/digits.py",  # standardises pixels
     "observe/experiments/run_experiments.py",  # standardises targets
-    "observe/experiments/targets.py",  # standardises inputs, and notes the spread of targets
+    "observe/experiments/copies.py",  # standardises inputs, and notes the spread of targets
     "observe/facts.py",  # the spread of an input's numbers, which is what is noted
 }
 

@@ -142,8 +142,8 @@ def _watched_as_json(stored: "Runs") -> list[dict[str, Any]]:
                 "parameters": run.about["parameters"],
                 "modules": sum(module["calls"] > 0 for module in run.facts.get("modules", [])),
                 "step": run.manifest.step if ended else rows["step"].max(),
-                "state": run.standing.state,
-                "message": run.standing.why,
+                "state": run.status.state,
+                "message": run.status.why,
                 "metrics": {"loss": losses[-1] if losses.len() else None},
                 "nonfinite": next((f"{module or '?'}, step {step}" for module, step in broken), None),
             }

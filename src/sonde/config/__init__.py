@@ -1,4 +1,15 @@
-"""A run's complete configuration: frozen, validated when it is made, and hashed into the run id."""
+"""A run's complete configuration: frozen, validated when it is made, hashed into the run id.
+
+A configuration is a tree of frozen dataclasses: model, rule, task, optimiser, probes, and the options of the run.
+`to_tree` and `parse` turn it into JSON and back; `parse` refuses unknown keys and bad values by name.  Derived values
+are never fields.  Wherever runs are compared the tree is flat: dotted keys, with `model`, `rule` and `task` standing
+for their names; `--set`, `--only`, `--factor` and all messages use these keys.
+
+A recipe is a configuration without its seed: runs of one recipe are replicates.
+
+A configuration that is read from a store is data: built-in names and plain values, never code.  A stored plugin is
+known by its source and is not imported.
+"""
 
 import dataclasses
 from collections.abc import Mapping

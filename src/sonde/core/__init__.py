@@ -1,13 +1,17 @@
-"""Small modules that every other package uses.  They import nothing of Sonde outside this package.
+"""What every other room uses: errors, validation, run ids, random generators, seed statistics, formatting, safe files.
 
-- `errors`: `SondeError`, and helpers for its messages
-- `validated`: frozen dataclasses that validate their fields
-- `run_ids`: what a run's id covers; configurations as flat keys
-- `optimisers`: the configuration of an optimiser
-- `signatures`: the parameters of a function as options
-- `generators`: named random streams
-- `seed_statistics`: statistics over seeds
-- `formatting`, `html_parts`: numbers and tables for people
-- `atomic`: files that are complete or absent
-- `moved_modules`: old module paths
+Modules here import nothing of Sonde outside this package, and most of them no torch.
+
+Errors.  `SondeError` is a mistake that a user can fix: one line that says what is wrong and what to do.  The command
+line prints it and exits with code 2.  `pick` looks a name up in a table and suggests the nearest name.
+
+Identity.  A run's id ends in a hash of its configuration as JSON, and must outlive the code.  A table has, for each
+part, the options it was first released with; those are always in the JSON.  An option that is added later is left out
+while it has its default, so the ids of all earlier runs stay the same.  A part that comes to compute something else
+under the same options says `version = 2`, which enters the JSON.
+
+Random numbers.  A seed gives named generators (`init`, `order`, …), so that adding one never shifts another.  What a
+network draws from PyTorch's global generators belongs to the run too.
+
+Files.  Everything is written aside and renamed: a file that has its name is whole, after a power failure too.
 """

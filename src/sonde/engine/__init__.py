@@ -1,7 +1,14 @@
-"""Engines train many configurations: in processes of this machine, or on a Ray cluster.
+"""Engines: train many configurations to their end and report each outcome.
 
-An engine takes configurations, sends an `Event` for every epoch, and returns a `RunOutcome` for every run.
-This module imports no torch, so that `sonde --help` starts fast.
+`local` starts processes of this machine, one thread each, `--jobs` at a time.  A server process imports torch once, and
+workers are forked from it.  `ray` submits tasks to a Ray cluster, which starts them again when a node dies.  Both hand
+out bundles: one run, or several that are trained as a stack.  No bit depends on the engine.
+
+A ledger keeps the state of every run.  A run whose process dies is resumed, once on this machine and up to three times
+on a cluster, then marked failed.  A run that fails in a bundle is tried again alone.  Each run has a log.  A stop on
+request lets every run finish its epoch and save it.
+
+The table of engines and the options of each are below.
 """
 
 import multiprocessing

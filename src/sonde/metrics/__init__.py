@@ -1,8 +1,21 @@
 """Every metric that a stored row can hold, described once, and the probes that compute them.
 
-`TRAINED` has the metrics of runs that Sonde trained, by name, `WATCHED` those of watched steps; `loss` is in both.  To
-add a metric, add an object to `trained.py` or `watched.py`.  Names, labels, axes, scales and bounds stand nowhere else.
-The table needs no torch; `reductions.py` has what is computed from tensors, `probes` what is measured of a snapshot.
+One object per metric has its name, label, symbol, axis (layer, block, module, parameter or network), scale, bounds,
+direction, definition, and what good and bad values look like.  `TRAINED` has the metrics of runs that Sonde trained,
+`WATCHED` those of watched steps; `loss` is in both.  Families (`drift[…]`) are described once.  Charts, figures,
+explanations, exports and the documentation read these tables; labels, scales and bounds stand nowhere else.  The
+tables need no torch.
+
+A reading is a number with its n, or the reason why it is undefined.  Undefined is a value: it is stored with its
+reason and drawn as a gap.  A row is one reading of one metric at one layer and epoch of one run.
+
+A probe is a function from a snapshot to readings.  A snapshot is one pass of a float64 copy of the network on the
+first test samples, with the credit that the rule assigns there; all probes that are due share it.  Next to a credit
+probe its ceiling (`…/bp`: the BP gradient as the credit) and its null (`…/null`, `…/null_std`) are measured in the same
+snapshot.  The null draws the rule's random state again: 20 times where ρ is measured, 4 times for a cosine alone.  A
+rule without state gets random vectors; a rule whose credit is good whatever it draws names another rule for this.
+
+To add a metric: its probe, and its object in the table.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,23 @@
-"""The interface between networks and everything that trains or measures them.  N samples.
+"""A chain of units: h_0 = embed(x), h_{l+1} = unit_l(h_l), output = readout(h_L).  N samples.
 
-A network is a chain of units: h_0 = embed(x), h_{l+1} = unit_l(h_l), output = readout(h_L).  Training, rules and probes
-use `run`, `tail`, `advance` and `pooling` of `Network`, and nothing else.
+This is the seam between networks and everything that trains or measures them.  Training steps, snapshots, stacks and
+the benchmark know a network by four things: `run` (all states of a batch; the caller may cut or wrap what is handed
+from one unit to the next), `tail` (from h_l to the output), `advance` (one unit) and its pooling.  What a unit is (a
+block, a block plus its input, a submodule of your transformer) is decided here and nowhere else.
+
+- A state is N×d (vectors), N×T×d (tokens) or N×C×H×W (maps).  A survey runs a copy on two and on three samples before
+  training and refuses anything else by name.
+- Pooling is a linear map R from a state to the vector that norms, cosines and ρ look at: `cls`, `last`, `mean` or
+  `flat`.  To move that vector by v, the state moves by Sv with R S = 1; its gradient is Sᵀg.  It belongs to the model,
+  is found automatically for the tokens of a custom model, is stored in `run.json` and named in captions.
+- A chain runs an ordinary module's own `forward` and observes the units in it; masks, positions and tuples pass
+  through.  A tail runs the module again without the units below, so a readout may be any code.  Nothing stays on the
+  module between two runs.
+- A loss has `per_sample`, `mean`, `error` and `hits`.  An adapter makes these from any callable, by
+  `reduction="none"` or `vmap`, and checks on the first batch that the mean of the contributions is the loss.  A loss
+  that mixes samples trains under `bp`; whatever needs one value per sample refuses it.
+- Units that run again for a rule use the random numbers of the first time and gather statistics in copies: BatchNorm
+  counts a step once.
 """
 
 import copy

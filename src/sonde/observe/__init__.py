@@ -1,4 +1,21 @@
-"""Measure any PyTorch model: watch its training loop, check it before training, run experiments on copies of it."""
+"""Observe any PyTorch model: watch its training loop, check it before training, test copies of it.
+
+Watch.  `sonde.watch(model, optimizer)` records a loop that you wrote; it needs no configuration of Sonde's.  A recorder
+counts steps by the optimisers' own hooks.  In a watched step every watched module has a forward hook, and every output
+a tensor hook for its gradient; between watched steps there are none.  The passes of a step are pooled into a step
+record of short vectors that stay on the device; many records are transferred at once and turned into rows.  Hooks
+never raise and never keep what they see alive; copies, pickles and scripted forms of a watched model have none.
+Watching changes no bit of the training.
+
+Check.  `sonde.check(model, x, y, loss)` runs one batch through a float64 copy, and reports signal and gradient by depth
+and what is missing, zero or not finite.
+
+Experiments.  Some faults do not show in rows.  Cheap experiments on a copy decide them: overfit one batch, minimise the
+loss over free outputs, compute in another precision, start from fresh weights.  Their results are evidence for the
+diagnoses of `sonde.analysis`.
+
+Callbacks for Lightning and Transformers call the same watch.
+"""
 
 import sys
 import warnings

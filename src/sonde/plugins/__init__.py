@@ -1,7 +1,15 @@
-"""Plugins: a user's models, rules, tasks, probes and optimisers, usable wherever a built-in one is.
+"""Plugins: your own models, rules, tasks, probes and optimisers, wherever a built-in one can be named.
 
-A plugin is named on the command line (`file.py:Mine`, `data.npz`, `package.module:Mine`), registered, passed as an
-object, or installed with an entry point.  It needs no line in any table.
+A plugin is a class or a function.  It is named on the command line (`file.py:Mine`, `data.npz`,
+`package.module:Mine`), registered, handed over as an object, or installed with an entry point.  It needs no line in any
+table and no edit of the package.  The keyword parameters of a function become its options.  docs/own.md has one each.
+
+The configuration of a plugin has a `source`, `mine.py:Mine@1f2e3d4c5b6a`: file, name and a digest of the bytes, or the
+version of its package.  So the run id covers the code, and a file that changed makes another run.  The engine sends the
+bytes along with the configurations, workers import them, and the run's folder keeps the file.  Where an unfinished run
+differs in nothing but an edited file, training refuses before it starts.
+
+Reading a store never runs a plugin: a reader knows its name, its options and its source.
 """
 
 import dataclasses
