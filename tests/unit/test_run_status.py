@@ -143,7 +143,7 @@ def test_training_beats_at_every_step_and_a_stop_leaves_an_interrupted_run(
 ) -> None:
     beats = []
     monkeypatch.setattr(
-        Heartbeat, "beat", lambda heartbeat: beats.append(run_status(tmp_path / config.id, BEGUN).state)
+        Heartbeat, "touch", lambda heartbeat: beats.append(run_status(tmp_path / config.id, BEGUN).state)
     )
     config = tiny_config()
     train(config, runs=tmp_path, should_stop=lambda: len(beats) > 1)
