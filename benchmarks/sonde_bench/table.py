@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from sonde.store import files
-from sonde.store.environment import describe
+from sonde.store.run import describe_environment
 from sonde_bench.measure import Row
 
 COLUMNS = {
@@ -77,7 +77,7 @@ def profiles(rows: Sequence[Row]) -> list[str]:
 
 def machine() -> dict[str, Any]:
     """What the times are measured on; `load` is how many others were computing there just before."""
-    about = describe(torch.get_num_threads(), "cpu")
+    about = describe_environment(torch.get_num_threads(), "cpu")
     packages = ("sonde", "torch", *(name for name in ("biotorch", "jax") if find_spec(name)))
     return {
         "processor": about["machine"]["processor"],

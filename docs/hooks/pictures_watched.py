@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from sonde.analysis.diagnosis.diagnose import diagnose
 from sonde.analysis.diagnosis.run_evidence import evidence_of_watched
 from sonde.metrics import WATCHED
-from sonde.show.figures.caption import Group
 from sonde.show.figures.contrast import Case, Measure, draw_contrast
+from sonde.show.figures.series import Group
 from sonde.store.load import load
 from sonde.store.run import Run, Runs
 

@@ -15,7 +15,7 @@ PRELOADED = [
     "sonde.engine.worker",
     "sonde.analysis.diagnosis.diagnose",
     "sonde.show.figures.render",
-    "sonde.show.exporters.own_formats",
+    "sonde.show.exporters",
     "sonde.show.report.page",
     "sonde.store.verify",
     "torch._dynamo",

@@ -23,7 +23,7 @@ import torch
 
 import sonde
 from sonde.config import RunConfig
-from sonde.store.environment import describe
+from sonde.store.run import describe_environment
 from sonde.studies import STUDIES
 
 HERE = Path(__file__).parent
@@ -34,7 +34,7 @@ REDUCED_EPOCHS = 2
 def machine() -> dict[str, str]:
     """What decides the last bits of arithmetic."""
     return {
-        "processor": describe(1, "cpu")["machine"]["processor"],
+        "processor": describe_environment(1, "cpu")["machine"]["processor"],
         "vectors": torch.backends.cpu.get_cpu_capability(),
         "torch": torch.__version__,
     }

@@ -15,8 +15,7 @@ from typer.testing import CliRunner
 import sonde
 from sonde.cli import Misused, app
 from sonde.core.errors import SondeError
-from sonde.show.live.store_follower import StoreFollower
-from sonde.show.live.store_poller import PageState
+from sonde.show.live.store_poller import PageState, StoreFollower
 from sonde.store import listing
 from sonde.store.listing import present_runs
 

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from sonde.core.errors import SondeError
-from sonde.store.datasets import decoded, parquet_images
+from sonde.store.datasets import decoded
 from sonde.store.datasets.archive import Archive
 from sonde.store.datasets.cifar10 import BATCHES_FOLDER, TEST_FILES, TRAIN_FILES, ImageSource
 from sonde.store.datasets.decoded import load_arrays
@@ -184,11 +184,11 @@ def pictures(images: int) -> list[np.ndarray]:
 
 
 def test_parquet_of_png_gives_back_the_pixels_across_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parquet_images, "_DECODED_AT_A_TIME", 3)
+    monkeypatch.setattr(decoded, "_DECODED_AT_A_TIME", 3)
     images = pictures(7)
     file = table(tmp_path / "train.parquet", [encoded(image) for image in images], [0, 1, 2, 3, 4, 5, 9])
-    blocks = list(parquet_images.read_images(file))
-    assert parquet_images.count_images(file) == 7
+    blocks = list(decoded.read_images(file))
+    assert decoded.count_images(file) == 7
     assert [len(block.label_N) for block in blocks] == [3, 3, 1]
     assert (np.concatenate([b.image_NCHW for b in blocks]) == np.stack(images).transpose(0, 3, 1, 2)).all()
     assert np.concatenate([b.label_N for b in blocks]).tolist() == [0, 1, 2, 3, 4, 5, 9]
@@ -196,7 +196,7 @@ def test_parquet_of_png_gives_back_the_pixels_across_blocks(tmp_path: Path, monk
 
 def test_parquet_of_jpeg_gives_what_pillow_decodes(tmp_path: Path) -> None:
     content = encoded(pictures(1)[0], "JPEG")
-    (block,) = parquet_images.read_images(table(tmp_path / "test.parquet", [content], [3]))
+    (block,) = decoded.read_images(table(tmp_path / "test.parquet", [content], [3]))
     with Image.open(io.BytesIO(content)) as image:
         assert (block.image_NCHW[0] == np.asarray(image).transpose(2, 0, 1)).all()
 
@@ -217,20 +217,20 @@ def test_parquet_of_jpeg_gives_what_pillow_decodes(tmp_path: Path) -> None:
 def test_a_bad_row_is_named_with_its_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, image: bytes | None, label: int | None, complaint: str
 ) -> None:
-    monkeypatch.setattr(parquet_images, "_DECODED_AT_A_TIME", 2)
+    monkeypatch.setattr(decoded, "_DECODED_AT_A_TIME", 2)
     good = encoded(pictures(1)[0])
     file = table(tmp_path / "train.parquet", [good, good, good, image], [1, 1, 1, label])
     with pytest.raises(SondeError, match=rf"train\.parquet, row 3: .*{complaint}"):
-        list(parquet_images.read_images(file))
+        list(decoded.read_images(file))
 
 
 def test_other_columns_and_other_files_are_refused(tmp_path: Path) -> None:
     pl.DataFrame({"image": [b""], "label": [0]}).write_parquet(tmp_path / "train.parquet")
     with pytest.raises(SondeError, match="has the columns image: Binary, label: Int64; needed are img"):
-        list(parquet_images.read_images(tmp_path / "train.parquet"))
+        list(decoded.read_images(tmp_path / "train.parquet"))
     (tmp_path / "train.parquet").write_bytes(b"PAR1 cut")
     with pytest.raises(SondeError, match=r"train\.parquet cannot be read"):
-        list(parquet_images.read_images(tmp_path / "train.parquet"))
+        list(decoded.read_images(tmp_path / "train.parquet"))
 
 
 def test_digits_are_those_scikit_learn_loads() -> None:

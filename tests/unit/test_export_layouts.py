@@ -16,8 +16,7 @@ from test_watch_store import watched
 from conftest import Sonde
 from processes import wait_for
 from sonde.analysis.frame import frame
-from sonde.show.exporters import LAYOUTS, writer
-from sonde.show.exporters.series import series_name
+from sonde.show.exporters import LAYOUTS, series_name, writer
 from sonde.store.load import load
 from sonde.store.run import Runs
 from stores import EPOCHS, Key, Value, config, run, store, write
@@ -234,7 +233,7 @@ def test_a_tool_that_is_not_installed_is_named_with_the_line_that_installs_it(
     monkeypatch.setitem(sys.modules, layout, None)
     told = sonde("export", "--runs", str(runs), "--layout", layout, check=False)
     assert told.returncode == 2
-    assert f"--layout {layout} needs the extra {LAYOUTS[layout].extra}, of which " in told.stderr
+    assert f"--layout {layout} needs the extra {LAYOUTS[layout].extra}, and " in told.stderr
     assert f"pip install 'sonde[{LAYOUTS[layout].extra}]'" in told.stderr
 
 

@@ -12,7 +12,7 @@ from sonde.cli.run import _source
 from sonde.metrics.rows import empty
 from sonde.store.run import Runs
 from sonde.studies import STUDIES
-from sonde.studies.cifar10 import accuracies, prediction_against_rank
+from sonde.studies.audit import accuracies, prediction_against_rank
 from sonde.studies.study import Gathered, StudyFinding
 
 NOTHING = Runs(empty(), [])

@@ -20,7 +20,7 @@ from sonde.core.atomic import ASIDE, aside_mark, remove_stale
 from sonde.core.errors import SondeError, printable
 from sonde.metrics.rows import SCHEMA
 from sonde.store import files, index_writer
-from sonde.store.datasets import parquet_images
+from sonde.store.datasets import decoded
 from sonde.store.folder import RunFolder, parquet
 from sonde.store.journal import Journal
 from sonde.store.parquet import unpacked_bytes
@@ -73,9 +73,9 @@ def test_images_in_a_folder_whose_name_is_a_pattern_are_found(tmp_path: Path) ->
     path.parent.mkdir()
     images = [{"bytes": b"x", "path": "p"}] * 3
     pl.DataFrame({"img": images, "label": [1, 2, 3]}, schema=IMAGES).write_parquet(path)
-    assert parquet_images.count_images(path) == 3
+    assert decoded.count_images(path) == 3
     with pytest.raises(SondeError, match="row 0: the image cannot be decoded"):
-        next(parquet_images.read_images(path))
+        next(decoded.read_images(path))
 
 
 def test_how_large_parquet_unpacks_is_known_from_its_headers() -> None:
@@ -110,7 +110,7 @@ def test_files_that_unpack_to_more_than_memory_are_refused_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "UNPACKED_BYTES", 10_000_000)
-    monkeypatch.setattr(parquet_images, "_LARGEST", 10_000_000)
+    monkeypatch.setattr(decoded, "_LARGEST", 10_000_000)
     folder = RunFolder(tmp_path / write_run(tmp_path, CONFIGS[0]))
     _, rows = folder.read()
     long = rows.head(20).with_columns(reason=pl.int_range(20).cast(pl.String) + "x" * 1_000_000)
@@ -120,7 +120,7 @@ def test_files_that_unpack_to_more_than_memory_are_refused_before(
     images = [{"bytes": bytes([n]) * 1_000_000, "path": "p"} for n in range(20)]
     pl.DataFrame({"img": images, "label": [1] * 20}, schema=IMAGES).write_parquet(tmp_path / "train.parquet")
     with pytest.raises(SondeError, match=r"train\.parquet unpacks to .* more than"):
-        parquet_images.count_images(tmp_path / "train.parquet")
+        decoded.count_images(tmp_path / "train.parquet")
 
 
 @pytest.mark.slow

@@ -24,14 +24,11 @@ from processes import wait_for
 from sonde.cli.live import live_command
 from sonde.cli.live import local_folder as folder
 from sonde.core.errors import SondeError
-from sonde.show.live import feed as feeds
+from sonde.show.live import server as feeds
 from sonde.show.live import server as servers
-from sonde.show.live import store_follower as followers
 from sonde.show.live import store_poller as pollers
-from sonde.show.live.feed import Feed, patch
-from sonde.show.live.server import Server
-from sonde.show.live.store_follower import StoreFollower
-from sonde.show.live.store_poller import PageState
+from sonde.show.live.server import Feed, Server, patch
+from sonde.show.live.store_poller import PageState, StoreFollower
 from sonde.store import journal as journals
 from sonde.store.folder import RunFolder
 from sonde.store.journal import Journal
@@ -132,13 +129,13 @@ def test_a_page_that_waits_is_told_as_soon_as_there_is_something() -> None:
 def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The runs that were read, in order."""
     known: list[str] = []
-    before = followers.load_some
+    before = pollers.load_some
 
     def load_some(root: Any, ids: list[str], **how: Any) -> Any:
         known.extend(ids if how else [])  # first without rows
         return before(root, ids, **how)
 
-    monkeypatch.setattr(followers, "load_some", load_some)
+    monkeypatch.setattr(pollers, "load_some", load_some)
     return known
 
 
@@ -336,7 +333,7 @@ def test_connections_are_bounded_and_those_that_end_make_room(monkeypatch: pytes
 
 
 def test_however_long_a_run_is_watched_so_many_rows_are_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(followers, "MOST_ROWS", 400)
+    monkeypatch.setattr(pollers, "MOST_ROWS", 400)
     monkeypatch.setattr(journals, "PART", 120)
     about = {"label": "net", "model": "Net", "parameters": 3}
     one, two = (Journal(tmp_path, name, about, {"started": "now"}) for name in ("one", "two"))

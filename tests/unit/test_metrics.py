@@ -33,7 +33,7 @@ from sonde.metrics.rows import WATCHED as ROWS
 from sonde.metrics.rows import Reading, rows_of
 from sonde.plugins import BUILT_IN
 from sonde.show.report.charts import offered
-from sonde.show.report.watched import OF_MODULES, OF_PARAMETERS
+from sonde.show.report.runs import OF_MODULES, OF_PARAMETERS
 from sonde.store.row_query import RowQuery
 
 ROOT = Path(__file__).parents[2]

@@ -14,8 +14,7 @@ from sonde.analysis.evidence import Evidence
 from sonde.config import RunConfig, change
 from sonde.core.errors import SondeError
 from sonde.show.figures import figures_of
-from sonde.show.paper import READERS, WRITERS
-from sonde.show.paper.from_files import from_files
+from sonde.show.paper import READERS, WRITERS, from_files
 from sonde.studies import STUDIES
 from sonde.studies.study import gather
 

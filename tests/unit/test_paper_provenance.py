@@ -16,7 +16,7 @@ from conftest import Sonde
 from sonde.config import change
 from sonde.core.errors import SondeError
 from sonde.show.figures import figures_of
-from sonde.show.paper.from_files import from_files
+from sonde.show.paper import from_files
 from sonde.studies import STUDIES
 
 pytestmark = pytest.mark.xdist_group("paper_provenance")  # one worker trains the studies

@@ -9,7 +9,8 @@ import pytest
 
 from sonde.cli.export import export_command
 from sonde.core.errors import SondeError
-from sonde.show.exporters import LAYOUTS, own_formats
+from sonde.show import exporters
+from sonde.show.exporters import LAYOUTS
 from sonde.store import listing
 from sonde.store.load import load
 from sonde.store.publish import mark_of, marked
@@ -27,7 +28,7 @@ def runs(tmp_path: Path) -> Path:
 
 def after(runs: int, error: BaseException) -> Callable[..., object]:
     """`publish` that fails once so many runs were written."""
-    publish, written = own_formats.publish, []
+    publish, written = exporters.publish, []
 
     def stops(*args: object) -> object:
         if len(written) == runs:
@@ -43,7 +44,7 @@ def test_a_store_that_was_exported_in_part_says_so_and_is_completed(
 ) -> None:
     out = tmp_path / "out"
     with monkeypatch.context() as stopped:
-        stopped.setattr(own_formats, "publish", after(2, KeyboardInterrupt()))
+        stopped.setattr(exporters, "publish", after(2, KeyboardInterrupt()))
         with pytest.raises(KeyboardInterrupt):
             export_command(runs=runs, layout="runs", out=out, quiet=True)
     assert mark_of(out, "runs").exists()
@@ -65,7 +66,7 @@ def test_an_interrupted_export_is_not_mixed_with_another(
 ) -> None:
     out = tmp_path / "out"
     with monkeypatch.context() as stopped:
-        stopped.setattr(own_formats, "publish", after(4, KeyboardInterrupt()))
+        stopped.setattr(exporters, "publish", after(4, KeyboardInterrupt()))
         with pytest.raises(KeyboardInterrupt):
             export_command(runs=runs, layout="runs", out=out, quiet=True)
     with pytest.raises(SondeError, match="not in this export"):
@@ -81,11 +82,11 @@ def test_an_error_leaves_no_mark_of_tables_and_the_mark_of_what_is_partial(
     def full(*args: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(own_formats, "whole_run_table", full)
+    monkeypatch.setattr(exporters, "whole_run_table", full)
     with pytest.raises(SondeError, match="no space left"):
         export_command(runs=runs, layout="csv", out=out, quiet=True)
     assert list(out.iterdir()) == []
-    monkeypatch.setattr(own_formats, "publish", after(1, SondeError("no")))
+    monkeypatch.setattr(exporters, "publish", after(1, SondeError("no")))
     with pytest.raises(SondeError):
         export_command(runs=runs, layout="runs", out=tmp_path / "store", quiet=True)
     assert mark_of(tmp_path / "store", "runs").exists()

@@ -15,8 +15,8 @@ from torch import nn
 from conftest import Sonde
 from sonde.metrics.rows import WATCHED
 from sonde.observe.watch import watch
-from sonde.show.report import watched as reporting
-from sonde.show.report.watched import WatchedSection, sampled_steps, watched_data
+from sonde.show.report import runs as reporting
+from sonde.show.report.runs import WatchedSection, sampled_steps, watched_data
 from sonde.store.journal import Journal
 from sonde.store.run import Run
 from sonde.store.schemas import Manifest

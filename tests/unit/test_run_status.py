@@ -14,13 +14,12 @@ from torch import nn
 
 from conftest import tiny_config
 from sonde.observe.watch import watch
-from sonde.store import status as statuses
+from sonde.store import lock as statuses
 from sonde.store.files import Place, place
 from sonde.store.journal import Journal
 from sonde.store.load import load
-from sonde.store.lock import Heartbeat, hold
+from sonde.store.lock import SILENT, UNSEEN, Heartbeat, RunStatus, hold, run_status
 from sonde.store.schemas import Manifest
-from sonde.store.status import SILENT, UNSEEN, RunStatus, run_status
 from sonde.training.train import train
 
 SESSION = {"from_epoch": None, "environment": {"command": ["sonde", "run", "residual", "--runs", "my runs"]}}
@@ -129,13 +128,13 @@ def test_a_beat_is_written_at_most_every_few_seconds(tmp_path: Path, monkeypatch
     file = tmp_path / ".locks" / "r.holder"
     os.utime(file, (1, 1))
     clock[0] = 4.0
-    heartbeat.beat()
+    heartbeat.touch()
     assert file.stat().st_mtime == 1
     clock[0] = 5.0
-    heartbeat.beat()
+    heartbeat.touch()
     assert file.stat().st_mtime > 1
     heartbeat.remove()
-    heartbeat.beat()
+    heartbeat.touch()
     assert not file.exists()
 
 
@@ -144,7 +143,7 @@ def test_training_beats_at_every_step_and_a_stop_leaves_an_interrupted_run(
 ) -> None:
     beats = []
     monkeypatch.setattr(
-        Heartbeat, "beat", lambda heartbeat: beats.append(run_status(tmp_path / config.id, BEGUN).state)
+        Heartbeat, "touch", lambda heartbeat: beats.append(run_status(tmp_path / config.id, BEGUN).state)
     )
     config = tiny_config()
     train(config, runs=tmp_path, should_stop=lambda: len(beats) > 1)

@@ -34,7 +34,7 @@ def test_the_programs_of_the_page_run(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_every_metric_of_the_page_is_offered_in_the_report() -> None:
-    from sonde.show.report.watched import OF_MODULES, OF_PARAMETERS
+    from sonde.show.report.runs import OF_MODULES, OF_PARAMETERS
 
     table = PAGE.split("## What is recorded")[1].split("## ")[0]
     named = {name for cell in re.findall(r"^\| (`.*?) \|", table, re.M) for name in re.findall(r"`(\w+)`", cell)}

@@ -38,7 +38,7 @@ def figures_command(
     if study is not None:
         pick(STUDIES, study, "study")
     if source is not None:
-        from sonde.show.paper.from_files import from_files
+        from sonde.show.paper import from_files
 
         read = from_files(source)
         if study is not None and study not in read:

@@ -88,7 +88,7 @@ def _serve(server: "Server", runs: Path, *, open_: bool) -> None:
 
     Thread(target=server.serve_forever, daemon=True).start()
 
-    from sonde.show.live.feed import Feed
+    from sonde.show.live.server import Feed
     from sonde.show.live.store_poller import PageState, StorePoller
 
     feed, state = Feed(), PageState(unicode(str(runs)), "What the runs show so far")

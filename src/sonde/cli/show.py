@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from sonde.cli.options import Json, RunsFolder
 
 if TYPE_CHECKING:
+    from sonde.store.lock import RunStatus
     from sonde.store.run import Runs
-    from sonde.store.status import RunStatus
 
 _WATCHED_METRICS = ("loss", "nonfinite")
 

@@ -92,7 +92,7 @@ class StoreSink(RowSink):
             self._rest.append(rows, step)
 
     def heartbeat(self) -> None:
-        self.journal.beat()
+        self.journal.touch()
 
     def sync(self) -> None:
         self._try(self.journal.sync)

@@ -20,9 +20,9 @@ from sonde.observe import warn
 from sonde.observe.recorder import Recorder
 from sonde.observe.row_writer import MemorySink, RowSink, StoreSink
 from sonde.observe.watched_modules import COMPILED, SCRIPTED, Layers, WatchedModel, unwrapped
-from sonde.store.environment import describe
 from sonde.store.files import Place, place
 from sonde.store.journal import Journal, folder_name
+from sonde.store.run import describe_environment
 
 _watches: "weakref.WeakKeyDictionary[nn.Module, weakref.ref[Recorder]]" = weakref.WeakKeyDictionary()
 _exiting = False
@@ -237,7 +237,7 @@ def _sink(
     started = datetime.now(UTC)
     session = {
         "started": started.isoformat(timespec="seconds"),
-        "environment": describe(torch.get_num_threads(), device, provenance=provenance),
+        "environment": describe_environment(torch.get_num_threads(), device, provenance=provenance),
     }
     journal = Journal(where, f"{folder_name(name)}-{started:%Y%m%d-%H%M%S}", about, session)
     return StoreSink(journal, every), journal.id, where

@@ -41,16 +41,29 @@ class Place(Protocol):
     """What a path of this machine and an object's URL have in common, under pathlib's names."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The last part."""
+
     @property
-    def parent(self) -> Self: ...
+    def parent(self) -> Self:
+        """Without the last part."""
+
     @property
-    def suffix(self) -> str: ...
+    def suffix(self) -> str:
+        """The ending of the name, with its dot."""
+
     def __truediv__(self, key: str, /) -> Self: ...
-    def exists(self) -> bool: ...
-    def read_bytes(self) -> bytes: ...
-    def iterdir(self) -> Iterator[Self]: ...
-    def unlink(self, missing_ok: bool = False) -> None: ...
+    def exists(self) -> bool:
+        """Whether something is there."""
+
+    def read_bytes(self) -> bytes:
+        """The whole content."""
+
+    def iterdir(self) -> Iterator[Self]:
+        """What lies directly below."""
+
+    def unlink(self, missing_ok: bool = False) -> None:
+        """Remove the file or object."""
 
 
 def absolute(at: Place) -> str:
@@ -226,6 +239,7 @@ class Checksum:
 
 
 def checksum(content: bytes) -> Checksum:
+    """SHA-256 and length of the content."""
     return Checksum(hashlib.sha256(content).hexdigest(), len(content))
 
 

@@ -55,6 +55,7 @@ class RunFolder:
 
     @property
     def id(self) -> str:
+        """The run's id: the name of the folder."""
         return self.path.name
 
     @property
@@ -63,6 +64,7 @@ class RunFolder:
         return f"restore it from a copy, or move {self.path} away to train it anew"
 
     def exists(self) -> bool:
+        """Whether there is such a folder; in an object store, such a manifest."""
         with files.clear_errors(self.path):
             return (self.path if isinstance(self.path, Path) else self.path / "manifest.json").exists()
 
@@ -92,6 +94,7 @@ class RunFolder:
         files.write_folder(self.path, {**contents, "manifest.json": manifest_bytes(manifest)})
 
     def manifest(self) -> Manifest:
+        """The manifest of the visible state; an error if it is not what was written."""
         path = self.path / "manifest.json"
         content, known = self._json(path)
         if known["format"] not in (UNSEALED, SEALED):
@@ -179,6 +182,7 @@ class RunFolder:
         return {name: checksum(files.read(self.path / name)) for name in names}
 
     def put(self, manifest: Manifest) -> None:
+        """Write the manifest: its state becomes the visible one."""
         files.refuse_link(self.path)
         files.write(self.path / "manifest.json", manifest_bytes(manifest))
 
@@ -256,6 +260,7 @@ class RunFolder:
 
     @property
     def log_path(self) -> Place:
+        """The run's log file."""
         return self.path / "log.txt"
 
     def log(self, text: str) -> None:
@@ -315,6 +320,7 @@ def _json(value: object) -> bytes:
 
 
 def parquet(rows: pl.DataFrame) -> bytes:
+    """The rows as a Parquet file, compressed with zstd."""
     buffer = io.BytesIO()
     rows.write_parquet(buffer, compression="zstd")
     return buffer.getvalue()

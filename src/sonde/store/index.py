@@ -162,6 +162,7 @@ class Index:
         return path.open("rb") if isinstance(path, Path) else io.BytesIO(path.read_bytes())
 
     def close(self) -> None:
+        """Close the pack, where it was opened."""
         file = self.__dict__.pop("_file", None)
         if file is not None:
             file.close()

@@ -70,6 +70,7 @@ class Journal:
 
     @property
     def id(self) -> str:
+        """The run's id: the name of its folder."""
         return self.folder.id
 
     def append(self, rows: pl.DataFrame, step: int) -> None:
@@ -116,10 +117,10 @@ class Journal:
             self.folder.put(manifest)
             self.manifest, self._known = manifest, self._end
 
-    def beat(self) -> None:
+    def touch(self) -> None:
         """Renew the heartbeat: the loop advances."""
         if self._heartbeat is not None:
-            self._heartbeat.beat()
+            self._heartbeat.touch()
 
     def facts(self, known: Mapping[str, Any]) -> None:
         """Write what was seen once; a later call replaces an earlier one."""
@@ -136,6 +137,7 @@ class Journal:
                 (self.folder.path / before).unlink(missing_ok=True)
 
     def close(self, state: RunState, step: int, message: str | None = None) -> None:
+        """Fold the rest into a part, write the state of the run's end and remove the heartbeat."""
         with self._alone:
             self._fold(replace(self.manifest, step=step, state=state, message=message))
         if self._heartbeat is not None:
@@ -199,6 +201,7 @@ def part_files(manifest: Manifest) -> list[str]:
 
 
 def parts_of(manifest: Manifest) -> int:
+    """The number of parts that the manifest names."""
     return sum(name.startswith("metrics-") for name in manifest.files)
 
 

@@ -1,4 +1,4 @@
-"""One process per run: a second process is refused with the name of the first.
+"""One process per run: a second process is refused with the name of the first; and the status of a run.
 
 On this machine the operating system locks a file, and lets go when the process ends, however it ends.  Beside it lies
 a heartbeat file, which names the process and is renewed as its work advances: readers see the run's status by it.
@@ -6,19 +6,24 @@ a heartbeat file, which names the process and is renewed as its work advances: r
 In an object store nothing locks.  There a lease stands in: an object that names its holder and is renewed while the
 run is trained.  It is advice: should two processes ever hold one run (the first was silent for a minute, not dead),
 both compute the same bits, each puts its contents before the manifest that names them, and the work of one is lost.
+
+The manifest says what was reached, not whether a process goes on.  The status (running, stalled, interrupted or ended)
+follows from the manifest, from the heartbeat file or lease, and from the process that it names.
 """
 
 import json
 import os
 import platform
+import shlex
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import filelock
 from pydantic_core import from_json
@@ -28,6 +33,7 @@ from sonde.core.errors import SondeError
 from sonde.store import files
 from sonde.store.files import JSON_BYTES, Place
 from sonde.store.remote import Remote
+from sonde.store.schemas import Manifest
 
 _HEARTBEAT = 5.0  # seconds between two heartbeats at least
 _PUT = 20.0  # the same in an object store
@@ -44,8 +50,8 @@ def hold(root: Place, run: str) -> Iterator[Callable[[], None]]:
     The caller calls the function that it is given as it advances: readers see the last heartbeat.
     """
     if isinstance(root, Remote):
-        with _lease(root / ".locks" / f"{run}.json", _me(), lambda holder: _leased(run, holder)) as beat:
-            yield beat
+        with _lease(root / ".locks" / f"{run}.json", _me(), lambda holder: _leased(run, holder)) as touch:
+            yield touch
         return
     folder = files.inner_folder(root / ".locks")
     assert isinstance(folder, Path)
@@ -59,7 +65,7 @@ def hold(root: Place, run: str) -> Iterator[Callable[[], None]]:
     heartbeat = None
     try:
         heartbeat = Heartbeat(root, run)
-        yield heartbeat.beat
+        yield heartbeat.touch
     finally:
         if heartbeat is not None:
             heartbeat.remove()
@@ -76,7 +82,7 @@ class Heartbeat:
             files.inner_folder(self._at.parent)
         self._write()
 
-    def beat(self) -> None:
+    def touch(self) -> None:
         """Renew the file, at most every few seconds.  A renewal that fails is made up for by the next."""
         now = time.monotonic()
         if now - self._last < (_HEARTBEAT if isinstance(self._at, Path) else _PUT):
@@ -89,12 +95,13 @@ class Heartbeat:
                 self._write()
 
     def remove(self) -> None:
+        """Remove the file; an error is ignored, since readers see that the process is gone."""
         with suppress(OSError, SondeError):
             self._at.unlink(missing_ok=True)
 
     def _write(self) -> None:
-        beat = {"beat": datetime.now(UTC).isoformat(timespec="seconds")}
-        files.write(self._at, json.dumps(self._me | beat).encode())
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        files.write(self._at, json.dumps({**self._me, "beat": now}).encode())
 
 
 def _heartbeat_file(root: Place, run: str) -> Place:
@@ -148,7 +155,7 @@ def _lease(
     renewer = threading.Thread(target=mine.renew, args=(done,), daemon=True)
     renewer.start()
     try:
-        yield mine.beat
+        yield mine.touch
     finally:
         done.set()
         renewer.join()
@@ -158,9 +165,9 @@ def _lease(
 class _Lease:
     def __init__(self, at: Remote, me: dict[str, Any]) -> None:
         self.at, self.me = at, {**me, "token": uuid.uuid4().hex}
-        self.beat()
+        self.touch()
 
-    def beat(self) -> None:
+    def touch(self) -> None:
         self.me["beat"] = datetime.now(UTC).isoformat(timespec="seconds")
 
     def take(self, held: Callable[[dict[str, Any]], SondeError]) -> None:
@@ -221,3 +228,140 @@ def _is_abandoned(holder: dict[str, Any]) -> bool:
         return age > ABANDONED or (holder["host"] == platform.node() and not is_alive(holder["pid"]))
     except (KeyError, TypeError, ValueError):
         return True
+
+
+_State = Literal["running", "stalled", "interrupted", "complete", "diverged", "failed"]
+
+SILENT = 120.0  # seconds without a heartbeat after which a run is stalled
+UNSEEN = 3600.0  # the same for a process of another machine, after which it counts as gone
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """The state of a run in a word, and the reason."""
+
+    state: _State
+    why: str | None = None  # None where there is nothing to add
+
+    @property
+    def words(self) -> str:
+        """The state, and the reason where there is one."""
+        return self.state if self.why is None else f"{self.state}: {self.why}"
+
+
+@dataclass(frozen=True)
+class _HeartbeatFile:
+    """The process that works on a run, and when it last advanced."""
+
+    process: int
+    host: str
+    since: datetime
+    touched: datetime
+    renewed: datetime | None  # when the lease was renewed; leases are, whether or not the loop advances
+
+
+def run_status(path: Place, manifest: Manifest) -> RunStatus:
+    """The status of the run in this folder.
+
+    running: its process advances.  stalled: its process lives, but took no step for two minutes.
+    interrupted: no process works on it; a trained run can be resumed.
+    complete, diverged, failed: as its manifest says.
+    """
+    if manifest.state == "complete" or manifest.state == "diverged":
+        return RunStatus(manifest.state, manifest.message)
+    found = _at_work(_read_heartbeat(path))
+    if found is not None:
+        return found
+    if manifest.state == "failed":
+        return RunStatus("failed", manifest.message)
+    return RunStatus("interrupted", _how_to_go_on(manifest))
+
+
+def _at_work(heartbeat: _HeartbeatFile | None) -> RunStatus | None:
+    """Running or stalled; None where no process works on it."""
+    if heartbeat is None:
+        return None
+    here = heartbeat.host == platform.node()
+    now = datetime.now(UTC)
+    silent = (now - heartbeat.touched).total_seconds()
+    if here and not _is_there(heartbeat.process):
+        return None
+    if heartbeat.renewed is not None and (now - heartbeat.renewed).total_seconds() > ABANDONED and not here:
+        return None
+    if silent <= SILENT:
+        return RunStatus("running")
+    if here and _began_after(heartbeat.process, heartbeat.since):
+        return None
+    if not here and heartbeat.renewed is None and silent > UNSEEN:
+        return None
+    whose = f"process {heartbeat.process} lives" if here else "its process on another machine cannot be seen from here"
+    return RunStatus("stalled", f"no step since {heartbeat.touched:%Y-%m-%d %H:%M:%S} UTC; {whose}")
+
+
+def _how_to_go_on(manifest: Manifest) -> str | None:
+    """How to resume a run, or that a watched run cannot be."""
+    if not manifest.sessions:
+        return None
+    session = manifest.sessions[-1]
+    if "from_epoch" not in session:
+        return "its process is gone; what was written stays"
+    command = (session.get("environment") or {}).get("command")
+    if not isinstance(command, list) or command[:1] not in (["sonde"], ["__main__.py"]):
+        return "what began it resumes it"
+    return f"`{shlex.join(['sonde', *map(str, command[1:])])}` resumes it"
+
+
+def _read_heartbeat(path: Place) -> _HeartbeatFile | None:
+    """The heartbeat file of a run, or its lease; None where there is none or it cannot be read."""
+    locks = path.parent / ".locks"
+    try:
+        if isinstance(locks, Remote):
+            known = from_json(files.read(locks / f"{path.name}.json", JSON_BYTES))
+            renewed = _moment(known["renewed"]) if "renewed" in known else None
+            touched = _moment(known.get("beat", known.get("renewed")))
+        else:
+            assert isinstance(locks, Path)
+            holder = locks / f"{path.name}.holder"
+            known, renewed = from_json(files.read(holder, JSON_BYTES)), None
+            touched = datetime.fromtimestamp(holder.stat().st_mtime, UTC)
+        since = _moment(known["since"])
+        return _HeartbeatFile(int(known["pid"]), str(known["host"]), since, touched, renewed)
+    except (OSError, SondeError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
+        return None
+
+
+def _moment(text: str) -> datetime:
+    return datetime.fromisoformat(text).astimezone(UTC)
+
+
+def _is_there(process: int) -> bool:
+    """Whether the process exists and is no zombie."""
+    known = _proc(process)
+    return is_alive(process) if known is None else known[:1] != ["Z"]
+
+
+def _began_after(process: int, moment: datetime) -> bool:
+    """Whether the number belongs to another process now; False where the system does not say."""
+    known = _proc(process)
+    if not known:
+        return False
+    try:
+        boot = next(int(line.split()[1]) for line in _read("/proc/stat") if line.startswith("btime"))
+        began = boot + int(known[19]) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError, StopIteration):
+        return False
+    return began > moment.timestamp() + 5
+
+
+def _proc(process: int) -> list[str] | None:
+    """The fields of /proc/PID/stat from the state on; ["Z"] where there is no such process, None on other systems."""
+    if not os.path.exists("/proc/self/stat"):
+        return None
+    try:
+        return _read(f"/proc/{process}/stat")[0].rpartition(")")[2].split()
+    except (OSError, IndexError):
+        return ["Z"]
+
+
+def _read(path: str) -> list[str]:
+    return Path(path).read_text(errors="replace").splitlines()

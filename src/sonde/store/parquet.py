@@ -244,7 +244,7 @@ class _Thrift:
         return (value >> 1) ^ -(value & 1)
 
     def _list(self) -> tuple[int, int]:
-        """How many items follow, and of which type."""
+        """The number of items that follow, and their type."""
         head = self.content[self.at]
         self.at += 1
         count = self._varint() if head >> 4 == 15 else head >> 4

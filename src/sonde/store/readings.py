@@ -89,6 +89,7 @@ class ReadingLayout:
 
 
 def not_measured(metric: str, epoch: int) -> str:
+    """The reason of a reading that was not taken."""
     return f"{metric} was not measured at epoch {epoch}"
 
 

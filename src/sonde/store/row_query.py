@@ -32,6 +32,7 @@ class RowQuery:
 
     @property
     def is_empty(self) -> bool:
+        """Whether no rows are asked for."""
         return self.metrics is not None and not self.metrics
 
     def select(self, rows: pl.DataFrame) -> pl.DataFrame:
@@ -61,6 +62,7 @@ class RowSlice:
 
     @property
     def rows(self) -> pl.DataFrame:
+        """The rows as a frame of their own, without a copy."""
         return self.frame.slice(self.first, self.count)
 
 
@@ -76,7 +78,7 @@ def row_slices(frame: pl.DataFrame) -> Iterator[tuple[str, RowSlice]]:
 
 
 def join_slices(slices: Iterable[RowSlice]) -> pl.DataFrame:
-    """The rows of all slices, in order.  Neighbouring slices of one frame are joined without a copy."""
+    """The rows of all slices, in order.  Adjacent slices of one frame are joined without a copy."""
     pieces: list[RowSlice] = []
     for one in slices:
         if not one.count:

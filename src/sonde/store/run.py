@@ -1,22 +1,28 @@
-"""A stored run, trained or watched, and a store read into memory."""
+"""A stored run, trained or watched; a store read into memory; and what a run was made with."""
 
+import importlib.metadata
+import os
+import platform
+import subprocess
+import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
+from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from sonde.core.errors import one_line
+from sonde.core.errors import one_line, unicode
 from sonde.core.formatting import network
 from sonde.core.run_ids import Flat, flatten, rule_label
 from sonde.metrics.rows import Reading
 from sonde.store import folder, schemas
 from sonde.store.files import Place
 from sonde.store.journal import read_facts, read_watched
+from sonde.store.lock import RunStatus, run_status
 from sonde.store.readings import ReadingArray, readings_of
-from sonde.store.status import RunStatus, run_status
 
 NO_CONFIGURATION = "it was watched: it has no configuration"  # why a run is in no comparison, audit or study
 
@@ -240,3 +246,53 @@ def without_machine(manifest: schemas.Manifest) -> schemas.Manifest:
         return known
 
     return replace(manifest, sessions=[clean(session) for session in manifest.sessions])
+
+
+_PACKAGES = ("sonde", "torch", "numpy", "polars", "safetensors")
+
+
+def describe_environment(threads: int, device: str, *, provenance: bool = True) -> dict[str, Any]:
+    """Versions, machine, thread count, device and git state, as plain values.
+
+    `provenance`: with the name of the machine and the arguments of the command line, which may hold secrets.
+    """
+    command = [unicode(word) for word in (Path(sys.argv[0]).name, *sys.argv[1:])]
+    return {
+        "python": platform.python_version(),
+        "packages": {name: importlib.metadata.version(name) for name in _PACKAGES},
+        "machine": {
+            **({"host": platform.node()} if provenance else {}),
+            "system": platform.platform(),
+            "processor": _processor(),
+            "cores": os.cpu_count(),
+        },
+        "threads": threads,
+        "device": device,
+        "git": _git(),
+        "command": command if provenance else command[:1],
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown")
+
+
+@cache
+def _git() -> dict[str, Any] | None:
+    """Commit and cleanliness of the tree Sonde runs from; None when it is installed without one."""
+    here = Path(__file__).resolve().parent
+
+    def git(*words: str) -> str | None:
+        try:
+            done = subprocess.run(["git", "-C", str(here), *words], capture_output=True, text=True, timeout=10)
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    if git("ls-files", "--error-unmatch", __file__) is None:
+        return None
+    return {"commit": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain"))}

@@ -158,7 +158,7 @@ class Trained:
 
 @extensible
 @dataclass(frozen=True, kw_only=True)
-class WatchedAbout:
+class _WatchedAbout:
     label: str
     model: str
     parameters: Count
@@ -172,7 +172,7 @@ class Watched:
     format: Count
     id: BareName
     kind: Literal["watched"]
-    about: WatchedAbout
+    about: _WatchedAbout
     config: None
 
 
@@ -182,7 +182,7 @@ Shape = list[Count]
 
 @extensible
 @dataclass(frozen=True, kw_only=True)
-class ModuleFacts:
+class _ModuleFacts:
     name: str
     calls: Count
     type: str = ""
@@ -194,7 +194,7 @@ class ModuleFacts:
 
 @extensible
 @dataclass(frozen=True, kw_only=True)
-class ParameterFacts:
+class _ParameterFacts:
     name: str
     shape: Shape | None = None
     requires_grad: bool = True
@@ -204,21 +204,21 @@ class ParameterFacts:
 
 @extensible
 @dataclass(frozen=True, kw_only=True)
-class GroupFacts:
+class _GroupFacts:
     lr: Number | None = None
     weight_decay: Number | None = None
 
 
 @extensible
 @dataclass(frozen=True, kw_only=True)
-class OptimiserFacts:
+class _OptimiserFacts:
     type: str
-    groups: list[GroupFacts]
+    groups: list[_GroupFacts]
 
 
 @extensible
 @dataclass(frozen=True, kw_only=True)
-class TensorFacts:
+class _TensorFacts:
     name: str = ""
     shape: Shape = field(default_factory=list)
     dtype: str = ""
@@ -234,12 +234,12 @@ class TensorFacts:
 class WatchedFacts:
     """What readers rely on in what a watch saw once; `with_defaults` adds what it leaves out."""
 
-    modules: list[ModuleFacts] = field(default_factory=list)
-    parameters: list[ParameterFacts] = field(default_factory=list)
+    modules: list[_ModuleFacts] = field(default_factory=list)
+    parameters: list[_ParameterFacts] = field(default_factory=list)
     shared: list[_Names] = field(default_factory=list)
-    optimisers: list[OptimiserFacts] = field(default_factory=list)
-    inputs: list[TensorFacts] = field(default_factory=list)
-    targets: list[TensorFacts] = field(default_factory=list)
+    optimisers: list[_OptimiserFacts] = field(default_factory=list)
+    inputs: list[_TensorFacts] = field(default_factory=list)
+    targets: list[_TensorFacts] = field(default_factory=list)
     training: bool | None = None
     in_the_other_mode: _Names = field(default_factory=list)
     output_op: str | None = None
@@ -254,7 +254,7 @@ class WatchedFacts:
 
 def with_defaults(facts: _Tree) -> _Tree:
     """Facts whose modules and parameters have every key that readers rely on."""
-    parts = {"modules": ModuleFacts, "parameters": ParameterFacts}
+    parts = {"modules": _ModuleFacts, "parameters": _ParameterFacts}
     more = {key: [_defaults(kind) | one for one in facts.get(key, [])] for key, kind in parts.items()}
     return facts | more
 
@@ -281,7 +281,7 @@ class PieceOfIndex:
 
 @closed
 @dataclass(frozen=True, kw_only=True)
-class LinesOfIndex:
+class _LinesOfIndex:
     file: BareName
     known: Checksum
 
@@ -293,7 +293,7 @@ class IndexContents:
 
     format: Count
     pack: BareName
-    lines: LinesOfIndex
+    lines: _LinesOfIndex
     blocks: list[list[PieceOfIndex]]
     own: str = ""  # the code of the user who wrote it
     sha256: str

@@ -38,6 +38,7 @@ class Verified:
     left_over: list[str] = field(default_factory=list)  # files that belong to nothing
 
     def blame(self, what: str, said: str) -> None:
+        """Record what is wrong with a run or with the index."""
         self.wrong.setdefault(what, []).append(said)
 
 

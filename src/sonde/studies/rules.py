@@ -86,6 +86,7 @@ class Cost:
 
     @property
     def seconds(self) -> float:
+        """Seconds per step by the chosen clock; NaN without a step."""
         steps = self.run.manifest.step
         return float(self.run.manifest.seconds[self.clock]) / steps if steps else math.nan
 

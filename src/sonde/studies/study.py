@@ -31,7 +31,7 @@ class Gathered:
     stored: Runs
     evidence: Evidence
     left_out: dict[str, str]
-    judge: AuditCache  # of the whole store
+    audits: AuditCache  # of the whole store
     beside: Runs  # complete runs of another recipe that the study trains, too
 
 
@@ -88,6 +88,7 @@ class WantedRuns:
 
     @classmethod
     def of(cls, configs: Iterable[RunConfig]) -> "WantedRuns":
+        """The recipes of these configurations, and the seeds of each."""
         trees: dict[str, _Tree] = {}
         seeds: dict[str, set[int]] = {}
         for config in configs:
@@ -118,7 +119,7 @@ def gather(
     stored: Runs,
     configs: Sequence[RunConfig] | WantedRuns,
     source: str,
-    judge: AuditCache | None = None,
+    audits: AuditCache | None = None,
     *,
     plugins: bool = False,
     beside: Sequence[RunConfig] | WantedRuns = (),
@@ -150,7 +151,7 @@ def gather(
         Runs(rows, inside),
         Evidence(rows, runs, source, beside=others),
         left_out,
-        judge or AuditCache(stored),
+        audits or AuditCache(stored),
         Runs(more_rows, more_runs),
     )
 

@@ -17,10 +17,10 @@ from sonde.core.errors import SondeError
 from sonde.core.run_ids import config_digest
 from sonde.metrics.rows import Reading, rows_of
 from sonde.plugins.source import Source
-from sonde.store.environment import describe
 from sonde.store.files import Place
 from sonde.store.folder import RunFolder
 from sonde.store.listing import present_runs
+from sonde.store.run import describe_environment
 from sonde.store.schemas import ENDED, RunState
 from sonde.tasks import Data
 from sonde.training.device import refuse_too_large
@@ -65,7 +65,7 @@ class RunSession:
             "from_epoch": manifest.epoch,
             "started": datetime.now(UTC).isoformat(timespec="seconds"),
             "together": together,
-            "environment": describe(torch.get_num_threads(), str(device)),
+            "environment": describe_environment(torch.get_num_threads(), str(device)),
         }
         if node is not None:
             session["node"] = node

@@ -26,8 +26,8 @@ from sonde.models import MODELS
 from sonde.network import Network
 from sonde.store.files import Place
 from sonde.store.folder import RunFolder
+from sonde.store.lock import run_status
 from sonde.store.schemas import ENDED
-from sonde.store.status import run_status
 from sonde.tasks import Data
 from sonde.training.credit_assignment import CreditAssignment
 from sonde.training.program import DTYPES, Bf16Linear, use_bf16

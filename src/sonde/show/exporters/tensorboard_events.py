@@ -20,7 +20,7 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 from sonde.analysis.frame import run_settings
 from sonde.core.atomic import remove_stale, set_aside
 from sonde.core.run_ids import shown
-from sonde.show.exporters.series import (
+from sonde.show.exporters import (
     REASON_PREFIX,
     ExportProgress,
     Point,

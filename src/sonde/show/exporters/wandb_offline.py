@@ -10,7 +10,7 @@ import wandb
 
 from sonde.core.atomic import ASIDE, aside_mark
 from sonde.core.errors import SondeError
-from sonde.show.exporters.series import (
+from sonde.show.exporters import (
     REASON_PREFIX,
     ExportProgress,
     Point,

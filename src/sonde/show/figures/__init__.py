@@ -6,8 +6,8 @@ torch.
 
 The functions are in one file per family: `residual_loss`, `residual_layers`, `residual_gradient`, `snapshots`,
 `accuracy` and `credit`; `contrast` has the pictures of the documentation.  They share a small grammar after seaborn's
-Stat and Mark: `groups` (which runs a figure compares), `series` (mean, standard deviation and n over seeds), `marks`
-and `panels` (what is drawn), `scales` (axes), `style` and `caption`.  `render` writes files.
+Stat and Mark: `groups` (which runs a figure compares), `series` (mean, standard deviation and n over seeds; captions),
+`marks` and `panels` (axes, and what is drawn on them) and `style`.  `render` writes files.
 """
 
 from collections.abc import Iterator, Mapping

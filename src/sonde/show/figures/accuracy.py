@@ -13,12 +13,10 @@ from sonde.analysis.evidence import Evidence, NoData
 from sonde.core.formatting import accuracy, number, signed
 from sonde.core.seed_statistics import over_seeds, paired, summarise
 from sonde.metrics import SHARE, TRAINED
-from sonde.show.figures.caption import caption, merge_notes, missing_seeds, n_text
 from sonde.show.figures.groups import Cohort, cohort_of
-from sonde.show.figures.marks import draw_bars, say_empty
+from sonde.show.figures.marks import PERCENT, draw_bars, epoch_axis, linear_limits, log_axis, log_limits, say_empty
 from sonde.show.figures.panels import ACCURACY, Final, Finals, Quantity, changes_of, finals_of, grid_of
-from sonde.show.figures.scales import PERCENT, epoch_axis, linear_limits, log_axis, log_limits
-from sonde.show.figures.series import Series, line_notes, point, series_of
+from sonde.show.figures.series import Series, caption, line_notes, merge_notes, missing_seeds, n_text, point, series_of
 from sonde.show.figures.style import (
     COLOR,
     COLUMN,

@@ -13,12 +13,21 @@ from matplotlib.figure import Figure
 from sonde.analysis.evidence import Evidence, NoData
 from sonde.core.formatting import accuracy, number
 from sonde.metrics import TRAINED
-from sonde.show.figures.caption import Group, caption, n_text
 from sonde.show.figures.credit import cosines_by_layer
 from sonde.show.figures.groups import Cohort, Pair, cohort_of
-from sonde.show.figures.marks import draw_line, draw_panel, draw_undefined, say_empty
-from sonde.show.figures.scales import PERCENT, epoch_axis, layer_axis, linear_limits, log_axis, log_limits
-from sonde.show.figures.series import Floats, Series, curves, latest, line_notes
+from sonde.show.figures.marks import (
+    PERCENT,
+    draw_line,
+    draw_panel,
+    draw_undefined,
+    epoch_axis,
+    layer_axis,
+    linear_limits,
+    log_axis,
+    log_limits,
+    say_empty,
+)
+from sonde.show.figures.series import Floats, Group, Series, caption, curves, latest, line_notes, n_text
 from sonde.show.figures.style import FAINT, house_style, legend_row, new_figure, panel_grid, panel_title
 
 _WIDTH, _HEIGHT = 5.6, 2.5  # inches: small, so that a page of many is light and its text is large

@@ -14,20 +14,32 @@ from matplotlib.figure import Figure
 from sonde.analysis.evidence import Evidence, NoData
 from sonde.core.formatting import number
 from sonde.metrics import CONTROLS, TRAINED, base_of, label_of
-from sonde.show.figures.caption import caption, merge_notes, missing_seeds, n_text
 from sonde.show.figures.groups import Cohort, cohort_of
-from sonde.show.figures.marks import draw_panel, say_empty
-from sonde.show.figures.scales import (
+from sonde.show.figures.marks import (
     FLATTENED,
+    draw_panel,
     epoch_axis,
     layer_axis,
     linear_limits,
     log_axis,
     log_limits,
+    say_empty,
     signed_ticks,
     wide_scale,
 )
-from sonde.show.figures.series import Curves, Series, common_epoch, curves, latest, line_notes, with_n
+from sonde.show.figures.series import (
+    Curves,
+    Series,
+    caption,
+    common_epoch,
+    curves,
+    latest,
+    line_notes,
+    merge_notes,
+    missing_seeds,
+    n_text,
+    with_n,
+)
 from sonde.show.figures.style import (
     COLOR,
     COLUMN,

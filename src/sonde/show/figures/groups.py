@@ -10,8 +10,7 @@ from sonde.analysis.evidence import NO_DATA_SET, Evidence, NoData
 from sonde.analysis.theory import INPUT_SECOND_MOMENT, lowest_loss
 from sonde.core.errors import SondeError
 from sonde.core.formatting import number, weights
-from sonde.show.figures.caption import n_text
-from sonde.show.figures.series import Curves, Series, curves
+from sonde.show.figures.series import Curves, Series, curves, n_text
 from sonde.show.figures.style import RULE_ORDER
 
 TRAINING_FIELDS = ("task", "task_label", "scale", "variant", "epochs", "steps", "batch", "lr", "samples")

@@ -12,11 +12,9 @@ from sonde.analysis.evidence import NoData
 from sonde.core.formatting import accuracy, number
 from sonde.core.seed_statistics import over_seeds
 from sonde.metrics import SHARE, TRAINED, as_math
-from sonde.show.figures.caption import merge_notes, missing_seeds
 from sonde.show.figures.groups import Cohort, JoinedCohorts, join_cohorts, line_key, with_lines
-from sonde.show.figures.marks import draw_panel
-from sonde.show.figures.scales import epoch_axis
-from sonde.show.figures.series import Curves, Floats, Series, curves, line_notes, with_n
+from sonde.show.figures.marks import draw_panel, epoch_axis
+from sonde.show.figures.series import Curves, Floats, Series, curves, line_notes, merge_notes, missing_seeds, with_n
 
 _HELD = 1.5
 """A quantity that changes by less than this factor, up or down, holds."""

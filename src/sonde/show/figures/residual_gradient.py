@@ -15,11 +15,9 @@ from sonde.analysis.evidence import Evidence
 from sonde.analysis.theory import backward_norms
 from sonde.core.formatting import gradient_status, gradient_verdict, number
 from sonde.metrics import TRAINED
-from sonde.show.figures.caption import caption
 from sonde.show.figures.groups import PAIR_MODELS, Pair, at_start, by_layer, moment, pair_of
-from sonde.show.figures.marks import draw_dots, draw_panel, draw_rings, draw_theory
-from sonde.show.figures.scales import layer_axis, log_axis, log_limits
-from sonde.show.figures.series import Curves, Floats, Series, curves
+from sonde.show.figures.marks import draw_dots, draw_panel, draw_rings, draw_theory, layer_axis, log_axis, log_limits
+from sonde.show.figures.series import Curves, Floats, Series, caption, curves
 from sonde.show.figures.style import (
     COLOR,
     DOUBLE,

@@ -16,11 +16,11 @@ from sonde.analysis.evidence import Evidence, NoData
 from sonde.analysis.theory import INPUT_STD, preactivation_stds
 from sonde.core.formatting import HEALTHY_STD, gradient_verdict, number, signal_verdict
 from sonde.metrics import TRAINED
-from sonde.show.figures.caption import caption, seeds_text
 from sonde.show.figures.groups import PAIR_MODELS, Pair, at_start, by_layer, moment, pair_of
-from sonde.show.figures.marks import draw_dots, draw_panel, draw_theory
-from sonde.show.figures.residual_gradient import backward_flow
-from sonde.show.figures.scales import (
+from sonde.show.figures.marks import (
+    draw_dots,
+    draw_panel,
+    draw_theory,
     layer_axis,
     log_axis,
     log_limits,
@@ -29,7 +29,8 @@ from sonde.show.figures.scales import (
     wide_scale,
     wide_threshold,
 )
-from sonde.show.figures.series import Floats, Series
+from sonde.show.figures.residual_gradient import backward_flow
+from sonde.show.figures.series import Floats, Series, caption, seeds_text
 from sonde.show.figures.style import (
     COLOR,
     DOUBLE,

@@ -26,12 +26,10 @@ from sonde.core.formatting import (
 )
 from sonde.core.seed_statistics import over_seeds
 from sonde.metrics import TRAINED
-from sonde.show.figures.caption import caption, missing_seeds, n_text
 from sonde.show.figures.groups import PAIR_MODELS, Pair, by_step, check_recipe, pair_of
-from sonde.show.figures.marks import draw_bars, draw_panel
+from sonde.show.figures.marks import draw_bars, draw_panel, layer_axis, log_axis, log_limits
 from sonde.show.figures.residual_gradient import BackwardFlow, backward_flow
-from sonde.show.figures.scales import layer_axis, log_axis, log_limits
-from sonde.show.figures.series import Curves, curves, point
+from sonde.show.figures.series import Curves, caption, curves, missing_seeds, n_text, point
 from sonde.show.figures.style import (
     COLOR,
     DOUBLE,

@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from sonde.analysis.evidence import Evidence, NoData
-from sonde.show.figures.caption import caption, n_text
 from sonde.show.figures.groups import NETWORK_FIELDS, TRAINING_FIELDS, Cohort, check_recipe, cohort_of
+from sonde.show.figures.marks import PERCENT, linear_limits, log_axis, log_limits
 from sonde.show.figures.panels import (
     ACCURACY,
     BATCH_MEAN_LOSS,
@@ -26,7 +26,7 @@ from sonde.show.figures.panels import (
     grid_of,
     probe_text,
 )
-from sonde.show.figures.scales import PERCENT, linear_limits, log_axis, log_limits
+from sonde.show.figures.series import caption, n_text
 from sonde.show.figures.style import (
     DOUBLE,
     INK,

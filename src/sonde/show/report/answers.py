@@ -133,7 +133,7 @@ def _sure_of_losses(dots: Sequence[Dots], status: Mapping[str, list[tuple[str, f
 def of_rules(gathered: "Gathered", findings: Sequence["StudyFinding"]) -> StudyAnswer | None:
     """Test accuracies by rule beside that of frozen blocks; of several recipes the one in which depth matters most."""
     both = [runs for runs in (gathered.stored, gathered.beside) if runs.runs]
-    recipes = [recipe for runs in both for recipe in audit(runs, cache=gathered.judge).recipes]
+    recipes = [recipe for runs in both for recipe in audit(runs, cache=gathered.audits).recipes]
     known = {run.id: run for runs in both for run in runs.runs}
     answers = [(_gain(recipe), found) for recipe in recipes if (found := of_recipe(recipe, known)) is not None]
     if not answers:

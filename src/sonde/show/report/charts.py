@@ -16,7 +16,7 @@ import polars as pl
 from sonde.analysis.runs import Recipe
 from sonde.core.run_ids import differing, shown
 from sonde.metrics import CONTROLS, TRAINED, base_of, label_of
-from sonde.show.report.runs import LabelledRun
+from sonde.show.report.runs import LabelledRun, index_in
 from sonde.store.run import Run
 
 CHART_DIGITS = 6
@@ -149,13 +149,6 @@ class _Tables:
 
     def reason(self, text: str) -> int:
         return index_in(self.reasons, text)
-
-
-def index_in(table: list[Any], entry: Any) -> int:
-    """The index of the entry in the table; adds it if it is missing."""
-    if entry not in table:
-        table.append(entry)
-    return table.index(entry)
 
 
 def packed_series(

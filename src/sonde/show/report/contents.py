@@ -18,8 +18,7 @@ from sonde.analysis.explanations import EXPLANATIONS, documented
 from sonde.analysis.runs import by_recipe
 from sonde.metrics import TRAINED, base_of
 from sonde.show.report.charts import Sweep, sweep_of
-from sonde.show.report.runs import LabelledRun, label_runs
-from sonde.show.report.watched import WatchedSection, watched_sections
+from sonde.show.report.runs import LabelledRun, WatchedSection, label_runs, watched_sections
 from sonde.store.run import Runs
 
 if TYPE_CHECKING:

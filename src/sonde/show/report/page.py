@@ -16,8 +16,15 @@ from sonde.core.formatting import number
 from sonde.core.html_parts import asset, colour_variables, content_policy, joined_scripts
 from sonde.show.report.charts import CHART_DIGITS, as_script, chart_data, colours, styled_names
 from sonde.show.report.contents import ReportContents, Section
-from sonde.show.report.runs import MOST_NAMED, LabelledRun, comma_list, sample, session_start, session_text
-from sonde.show.report.watched import watched_data
+from sonde.show.report.runs import (
+    MOST_NAMED,
+    LabelledRun,
+    comma_list,
+    sample,
+    session_start,
+    session_text,
+    watched_data,
+)
 
 if TYPE_CHECKING:
     from sonde.show.figures import FigureSpec

@@ -1,7 +1,8 @@
-"""CIFAR-10 decoded once into flat uint8 files, which every run maps into memory; and the reader of its pickles.
+"""CIFAR-10 decoded once into flat uint8 files, which every run maps into memory; and the readers of its forms.
 
 The official batches are pickles of N×3072 pixels and N labels, in a folder or in the archive.  A pickle can run code:
 the reader admits arrays and plain containers, and refuses every other pickle.
+Parquet files have a PNG or JPEG in every row: columns `img: struct<bytes, path>` and `label`.
 
 N samples, C channels, H height, W width.
 """
@@ -20,11 +21,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
+from PIL import Image
 
 from sonde.core.errors import SondeError
 from sonde.store.datasets.archive import OnProgress, cache_folder, made_once, verify_archive
 from sonde.store.datasets.cifar10 import BATCHES_FOLDER, CLASSES, SIDE, TEST_FILES, TRAIN_FILES, ImageBlock, ImageSource
+from sonde.store.parquet import unpacked_bytes
 
 PAD = 4  # black pixels on every side of a training image, so that a random crop is a plain window
 _CACHE_LAYOUT = 1  # of the files; raise it when they change
@@ -107,7 +111,6 @@ def _decode(source: ImageSource, folder: Path, on_progress: OnProgress) -> None:
 def _blocks(source: ImageSource) -> tuple[int, Iterator[ImageBlock], Iterator[ImageBlock]]:
     """How many images to expect, and the two splits block by block."""
     if source.form == "parquet":
-        from sonde.store.datasets.parquet_images import count_images, read_images
 
         def read(files: tuple[Path, ...]) -> Iterator[ImageBlock]:
             return (block for file in files for block in read_images(file))
@@ -117,7 +120,7 @@ def _blocks(source: ImageSource) -> tuple[int, Iterator[ImageBlock], Iterator[Im
     if source.form == "archive":
         reader = read_archive(source)
         return total, reader(TRAIN_FILES), reader(TEST_FILES)
-    return total, read_folder(source.train), read_folder(source.test)
+    return total, _read_folder(source.train), _read_folder(source.test)
 
 
 @dataclass(frozen=True)
@@ -172,7 +175,7 @@ _BATCH_IMAGES = 10_000  # in a published batch
 _NUMPY_RECONSTRUCT = np.empty(0).__reduce__()[0]  # NumPy's own, wherever this version keeps it
 
 
-def read_folder(files: tuple[Path, ...]) -> Iterator[ImageBlock]:
+def _read_folder(files: tuple[Path, ...]) -> Iterator[ImageBlock]:
     for file in files:
         try:
             content = file.read_bytes()
@@ -291,3 +294,73 @@ class _Arrays(pickle.Unpickler):
             f"{self._name} asks for {module}.{name}, which a file of images has no need of, and was not read: "
             "fetch the data set from its own site with `sonde data fetch cifar10`"
         )
+
+
+_DECODED_AT_A_TIME = 5_000  # rows
+_LARGEST = 1_000_000_000  # bytes that a file may unpack to; CIFAR-10 in one file has 150 million
+
+
+def count_images(file: Path) -> int:
+    """Rows in the file, once its columns are known to be right."""
+    with _readable(file):
+        with file.open("rb") as opened:
+            size = unpacked_bytes(opened)
+        if size > _LARGEST:
+            raise SondeError(
+                f"{file} unpacks to {size / 1e9:.1f} GB, more than the {_LARGEST / 1e9:.0f} that CIFAR-10 can have: "
+                "copy it again"
+            )
+        schema = pl.scan_parquet(file, glob=False).collect_schema()
+        img, label = schema.get("img"), schema.get("label")
+        if not _has_bytes(img) or label is None or not label.is_integer():
+            columns = ", ".join(f"{name}: {kind}" for name, kind in schema.items())
+            raise SondeError(
+                f"{file} has the columns {columns}; needed are img: struct<bytes, path> and label: integer"
+            )
+        return int(pl.scan_parquet(file, glob=False).select(pl.len()).collect().item())
+
+
+def read_images(file: Path) -> Iterator[ImageBlock]:
+    """The images in file order, a block at a time."""
+    for first in range(0, count_images(file), _DECODED_AT_A_TIME):
+        with _readable(file):
+            rows = pl.scan_parquet(file, glob=False).slice(first, _DECODED_AT_A_TIME)
+            frame = rows.select(pl.col("img").struct.field("bytes").alias("encoded"), "label").collect()
+        image_NCHW = np.empty((len(frame), 3, SIDE, SIDE), np.uint8)
+        for row, encoded in enumerate(frame["encoded"]):
+            image_NCHW[row] = _decode_CHW(encoded, f"{file}, row {first + row}")
+        yield ImageBlock(image_NCHW=image_NCHW, label_N=_labels_of_rows(frame["label"], first, file))
+
+
+def _decode_CHW(encoded: bytes | None, where: str) -> NDArray[np.uint8]:
+    if encoded is None:
+        raise SondeError(f"{where}: there is no image: copy the file again")
+    try:
+        with Image.open(io.BytesIO(encoded), formats=("JPEG", "PNG")) as image:
+            size, mode = image.size, image.mode
+            pixels_HWC = np.asarray(image) if (size, mode) == ((SIDE, SIDE), "RGB") else None
+    except Exception as error:  # a damaged image can raise anything
+        raise SondeError(f"{where}: the image cannot be decoded ({error}): copy the file again") from error
+    if pixels_HWC is None:
+        raise SondeError(f"{where}: the image is {size[0]}×{size[1]} {mode}, not {SIDE}×{SIDE} RGB")
+    return pixels_HWC.transpose(2, 0, 1)
+
+
+def _labels_of_rows(labels: pl.Series, first: int, file: Path) -> NDArray[np.uint8]:
+    wrong = (~labels.is_between(0, CLASSES - 1).fill_null(False)).arg_true()
+    if len(wrong):
+        raise SondeError(f"{file}, row {first + wrong[0]}: label {labels[wrong[0]]} is not in 0..{CLASSES - 1}")
+    return labels.cast(pl.UInt8).to_numpy()
+
+
+def _has_bytes(kind: Any) -> bool:
+    return isinstance(kind, pl.Struct) and any(f.name == "bytes" and f.dtype == pl.Binary for f in kind.fields)
+
+
+@contextmanager
+def _readable(file: Path) -> Iterator[None]:
+    try:
+        yield
+    except (pl.exceptions.PolarsError, OSError, ValueError) as error:
+        reason = str(error).split("\n", 1)[0]
+        raise SondeError(f"{file} cannot be read ({reason}): copy it again") from error

@@ -17,7 +17,7 @@ function tellStatus(lost) {
   moment.textContent = lost ? '' : ` · ${live.at.toLocaleTimeString()}`;
 }
 
-// See show/live/feed.py.
+// See show/live/server.py.
 function patched(old, [kind, ...how]) {
   if (kind === '=') return how[0];
   if (kind === '+') return old.slice(0, how[0]).concat(how[1]);

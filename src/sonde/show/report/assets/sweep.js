@@ -11,7 +11,7 @@ const isNumeric = (key) => swept.levels[key].every((level) => typeof level === '
 const FIRST_HELD = ['task', 'model', 'epochs', 'rule'];
 const usual = new Map(); // what is drawn before anybody chooses, by data
 
-// The key the reader chose; else the first, numbers before words, of which a held setting has several values.
+// The key the reader chose; else the first, numbers before words, that has several values for a held setting.
 function sweepKeys() {
   if (!usual.has(swept)) usual.set(swept, [...swept.keys.filter(isNumeric), ...swept.keys].find((x) => held({ x, by: byOf(x) }).levels > 1) || swept.keys[0]);
   const x = swept.keys.includes(chosen('sweep.x')) ? chosen('sweep.x') : usual.get(swept);

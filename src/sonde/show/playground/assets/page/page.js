@@ -111,13 +111,13 @@ function inspect(wanted) {
 
 function sayInspected() {
   for (const [key, chart] of Object.entries(charts)) {
-    const spot = chart.figure.querySelector('.spot');
-    if (inspected === null) spot.textContent = '';
+    const shown = chart.figure.querySelector('.inspected-value');
+    if (inspected === null) shown.textContent = '';
     else {
       const { value, reason } = state.frame.readings[key][inspected] || {};
       const credit = key === 'gradient' && settings.rule !== 'bp' ? state.frame.readings.credit[inspected] : null;
       const also = credit ? `, credit ${credit.value === null ? 'undefined' : said(credit.value)}` : '';
-      spot.textContent = `layer ${inspected}: ${value === null ? `undefined, ${reason}` : said(value)}${also}`;
+      shown.textContent = `layer ${inspected}: ${value === null ? `undefined, ${reason}` : said(value)}${also}`;
     }
   }
 }
