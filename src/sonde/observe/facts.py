@@ -72,6 +72,7 @@ class TensorStatistics:
             self.numbers = torch.stack([*of_all, *_by_feature(y)])
 
     def read(self) -> dict[str, Any]:
+        """Name, shape, dtype and statistics as plain values; waits for the device."""
         known: dict[str, Any] = {"name": self.name, "shape": self.shape, "dtype": self.dtype}
         if self.numbers is not None:
             values = map(finite_or_none, self.numbers.tolist())

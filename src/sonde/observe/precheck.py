@@ -41,6 +41,7 @@ class Band:
 
     @staticmethod
     def over(frames: Sequence[pl.DataFrame]) -> "Band":
+        """The band over the rows of several initialisations."""
         found = pl.concat(frames).filter(pl.col("defined") & pl.col("metric").is_in(["out_rms", "grad_rms"]))
         value = pl.col("value")
         by_module = found.group_by("module", "metric", maintain_order=True).agg(
@@ -49,6 +50,7 @@ class Band:
         return Band(len(frames), by_module)
 
     def of(self, module: str, metric: str) -> tuple[float, float] | None:
+        """Lowest and highest value of a module's metric; None where it was not measured."""
         found = self.rows.filter((pl.col("module") == module) & (pl.col("metric") == metric))
         return None if found.is_empty() else (float(found["low"][0]), float(found["high"][0]))
 

@@ -17,7 +17,7 @@ FLOAT32_TOLERANCE = 1e-6  # for values that are computed in float32
 _EPS64, _EPS32 = 2.0**-52, 2.0**-23
 _ROUNDINGS = 10  # a difference up to this many times the effect of the last bit of every weight is rounding
 
-_DURING_EPOCH = "measured during the epoch, of which only the end is stored"
+_DURING_EPOCH = "measured during the epoch; only its end is stored"
 
 # Metrics of the steps of an epoch, which cannot be recomputed from its end.
 MEASURED_DURING_EPOCH = (
@@ -51,11 +51,13 @@ class ValueDifference(NamedTuple):
 
     @property
     def number(self) -> float:
+        """The recomputed value; NaN where it is undefined or not finite."""
         number = self.found.number
         return math.nan if number is None or not math.isfinite(number) else number
 
     @property
     def absolute(self) -> float:
+        """|stored − recomputed|; 0 where one of them is undefined."""
         both = (self.stored, self.number)
         return abs(self.stored - self.number) if not any(map(math.isnan, both)) else 0.0
 
@@ -66,16 +68,19 @@ class ValueDifference(NamedTuple):
 
     @property
     def close(self) -> bool:
+        """Whether the relative difference is within the tolerance of the precision of training."""
         return self.relative <= (FLOAT32_TOLERANCE if self.single else FLOAT64_TOLERANCE)
 
     @property
     def words(self) -> str:
+        """Both values in a sentence, with their samples."""
         at = self.metric if self.layer is None else f"{self.metric} at layer {self.layer}"
         said = [_word(self.stored, self.samples), _word(self.number, self.found.samples)]
         return f"{at}: stored {said[0]}, by its definition {said[1]}"
 
     @property
     def agrees(self) -> bool:
+        """Whether they differ by rounding at most, of the same samples; or both are undefined, or either may be."""
         if math.isnan(self.stored) or math.isnan(self.number):
             return math.isnan(self.stored) == math.isnan(self.number) or self.found.either
         same_samples = self.samples == self.found.samples
@@ -97,6 +102,7 @@ class MetricComparison:
 
     @property
     def verdict(self) -> str:
+        """agrees, rounding (beyond the tolerance, within rounding), differs, or not recomputed."""
         if self.reason is not None:
             return "not recomputed"
         if self.wrong is not None:
@@ -114,6 +120,7 @@ class Recomputation:
 
     @property
     def wrong(self) -> bool:
+        """Whether a value of any metric differs."""
         return any(line.wrong is not None for line in self.lines)
 
     @property
