@@ -15,7 +15,7 @@ from test_watch_store import watched
 
 from conftest import Sonde
 from processes import wait_for
-from sonde.analysis.frame import frame
+from sonde.analysis.runs import frame
 from sonde.show.exporters import LAYOUTS, writer
 from sonde.show.exporters.series import series_name
 from sonde.store.load import load

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from sonde.analysis.diagnosis.diagnose import DIAGNOSES
+from sonde.analysis.diagnosis import DIAGNOSES
 from sonde.analysis.diagnosis.finding import Diagnosis
 from sonde.core.errors import SondeError, nearest
 from sonde.metrics import ALIASES, TRAINED, WATCHED, Metric

@@ -1,5 +1,6 @@
 """Measure any PyTorch model: watch its training loop, check it before training, run experiments on copies of it."""
 
+import math
 import sys
 import warnings
 
@@ -14,3 +15,8 @@ def warn(text: str) -> None:
         warnings.warn(text, WatchWarning, stacklevel=2)
     except WatchWarning:
         print(f"sonde: {text}", file=sys.stderr)
+
+
+def finite_or_none(value: float) -> float | None:
+    """The value as JSON, which has no infinity, can hold it."""
+    return value if math.isfinite(value) else None

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from sonde.analysis.diagnosis.diagnose import diagnose
+from sonde.analysis.diagnosis import diagnose
 from sonde.analysis.diagnosis.finding import Findings
 from sonde.analysis.diagnosis.run_evidence import RunEvidence
 from sonde.core.errors import SondeError
+from sonde.observe.experiments import run_experiments
 from sonde.observe.experiments.copies import OutputLoss, cast_tensors, copied, generators_kept, reset, run_model
-from sonde.observe.experiments.run_experiments import run_experiments
 from sonde.observe.facts import first_float
 from sonde.observe.precheck import Band, Precheck
 from sonde.observe.recorder import Recorder

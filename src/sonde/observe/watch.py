@@ -90,7 +90,7 @@ class Watch:
         `batch`, a pair (x, y) or an item of the loader, allows for experiments on a copy, which find much that rows
         cannot; the loss is the one that `sonde.watch` was given, else the one that the model returns.
         """
-        from sonde.analysis.diagnosis.diagnose import diagnose
+        from sonde.analysis.diagnosis import diagnose
 
         return diagnose(self.signs(batch))
 
@@ -111,9 +111,9 @@ class Watch:
     def _experiments(
         self, recorder: Recorder, batch: Any, rows: pl.DataFrame, known: dict[str, Any]
     ) -> dict[str, Any] | None:
+        from sonde.observe.experiments import run_experiments
         from sonde.observe.experiments.copies import optimiser_recipes
         from sonde.observe.experiments.losses import own_loss
-        from sonde.observe.experiments.run_experiments import run_experiments
 
         x, y = _inputs_and_targets(batch)
         model = recorder.model

@@ -32,7 +32,7 @@ class Finding:
     @property
     def diagnosis(self) -> "Diagnosis":
         """The diagnosis that found it."""
-        from sonde.analysis.diagnosis.diagnose import diagnosis_named  # the table imports every module of diagnoses
+        from sonde.analysis.diagnosis import diagnosis_named  # the table imports every module of diagnoses
 
         return diagnosis_named(self.name)
 

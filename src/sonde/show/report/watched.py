@@ -6,7 +6,7 @@ from typing import Any
 
 import polars as pl
 
-from sonde.analysis.diagnosis.diagnose import diagnose
+from sonde.analysis.diagnosis import diagnose
 from sonde.analysis.diagnosis.run_evidence import describe_nonfinite, evidence_of_watched
 from sonde.metrics import WATCHED, Metric
 from sonde.show.report.charts import index_in
