@@ -227,11 +227,7 @@ class Margin:
 
 
 def margin_over_frozen(
-    rule: str,
-    runs: Sequence[Run],
-    frozen: Mapping[int, Run],
-    why_none: str,
-    confidence: float,
+    rule: str, runs: Sequence[Run], frozen: Mapping[int, Run], why_none: str, confidence: float
 ) -> Margin:
     """D4: the paired t interval of the accuracy over frozen blocks.  Above 0: helps; below: hurts; else undecided."""
     own, why = _accuracies({run.seed: run for run in runs})

@@ -23,13 +23,7 @@ from sonde.observe.watched_modules import Layers, WatchedModel, uncompiled, unwr
 
 
 def check(
-    model: nn.Module,
-    x: Any,
-    y: Any = None,
-    loss: OutputLoss | None = None,
-    *,
-    inits: int = 1,
-    layers: Layers = None,
+    model: nn.Module, x: Any, y: Any = None, loss: OutputLoss | None = None, *, inits: int = 1, layers: Layers = None
 ) -> Precheck:
     """Measure a model before training: signal and gradient by depth, of one batch, in float64, on a copy.
 
@@ -121,12 +115,7 @@ def _output_tensor(out: Any) -> Tensor:
 
 
 def _measure(
-    model: nn.Module,
-    x: Any,
-    y: Any,
-    loss: OutputLoss | None,
-    layers: Layers,
-    precision: torch.dtype = torch.float64,
+    model: nn.Module, x: Any, y: Any, loss: OutputLoss | None, layers: Layers, precision: torch.dtype = torch.float64
 ) -> tuple[Recorder, torch.dtype, str | None]:
     """One forward and backward pass of a copy; in float32 if the model does not run in float64."""
     try:

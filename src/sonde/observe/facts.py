@@ -246,9 +246,7 @@ class FirstStep:
                 "bare_pairs": operations.bare_pairs(out, self._model.names),
                 "bends": operations.is_nonlinear(out),
                 "unregistered": operations.unregistered(
-                    out,
-                    (tensor for _, tensor in tensors(given)),
-                    {*self._model.names, *self._updates.held()},
+                    out, (tensor for _, tensor in tensors(given)), {*self._model.names, *self._updates.held()}
                 ),
             }
 

@@ -23,17 +23,7 @@ _THROUGH = (
     "View", "UnsafeView", "Reshape", "ReshapeAlias", "Squeeze", "Unsqueeze", "Transpose", "Permute", "T", "Select",
     "Slice", "Clone", "ToCopy", "Alias", "Expand", "Index", "Unbind", "Flatten", "AsStrided",
 )  # fmt: skip
-_AFFINE = (
-    *_THROUGH,
-    "NativeBatchNorm",
-    "MkldnnBatchNorm",
-    "NativeDropout",
-    "AvgPool2D",
-    "Mean",
-    "Add",
-    "Mul",
-    "Cat",
-)
+_AFFINE = (*_THROUGH, "NativeBatchNorm", "MkldnnBatchNorm", "NativeDropout", "AvgPool2D", "Mean", "Add", "Mul", "Cat")
 """Operations that leave two linear layers as one; a product or a sum only where the other operand is constant."""
 
 
@@ -163,19 +153,7 @@ def is_nonlinear(output: Tensor) -> bool:
     return any(_kind(node) not in (*LINEAR_OPS, *_AFFINE, _LEAF) for node in _nodes(output.grad_fn))
 
 
-_FILLS = (
-    "fill",
-    "full",
-    "masked_fill",
-    "where",
-    "copy",
-    "empty",
-    "zeros",
-    "ones",
-    "constant",
-    "scatter",
-    "index_put",
-)
+_FILLS = ("fill", "full", "masked_fill", "where", "copy", "empty", "zeros", "ones", "constant", "scatter", "index_put")
 _GATE_BOUND = math.log(99)  # beyond ±this a sigmoid is within 1 % of 0 or 1
 _ACTIVATIONS = ("relu", "tanh", "sigmoid", "_softmax", "gelu", "silu", "elu", "leaky_relu", "hardtanh", "softplus")
 
@@ -270,8 +248,7 @@ def gate_saturation(model: nn.Module, call: Callable[[nn.Module], Any]) -> dict[
     cell input are no gates.
     """
     name, layer = next(
-        ((name, module) for name, module in model.named_modules() if isinstance(module, nn.LSTM | nn.GRU)),
-        ("", None),
+        ((name, module) for name, module in model.named_modules() if isinstance(module, nn.LSTM | nn.GRU)), ("", None)
     )
     if layer is None or layer.num_layers > 1 or layer.bidirectional or layer.proj_size:
         return None

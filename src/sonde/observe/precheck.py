@@ -82,11 +82,7 @@ class Precheck:
         lines = []
         for name in self.modules:
             fact = facts.get(name.split("#")[0], {})
-            line = {
-                "module": name,
-                "type": fact.get("type"),
-                "shape": "×".join(map(str, fact.get("shape", []))),
-            }
+            line = {"module": name, "type": fact.get("type"), "shape": "×".join(map(str, fact.get("shape", [])))}
             lines.append(line | {heading: values.get((name, metric)) for heading, metric in _COLUMNS.items()})
         schema = {"module": pl.String, "type": pl.String, "shape": pl.String}
         return pl.DataFrame(lines, schema=schema | dict.fromkeys(_COLUMNS, pl.Float64))
@@ -256,12 +252,7 @@ def _draw_panel(ax: Axes, line: pl.DataFrame, label: str, colour: str) -> None:
     band = line.filter((pl.col("low") > 0) & pl.col("high").is_not_null())
     if not band.is_empty():
         ax.fill_between(
-            band["place"].to_list(),
-            band["low"].to_list(),
-            band["high"].to_list(),
-            color=colour,
-            alpha=0.2,
-            lw=0,
+            band["place"].to_list(), band["low"].to_list(), band["high"].to_list(), color=colour, alpha=0.2, lw=0
         )
     ax.set_yscale("log")
 

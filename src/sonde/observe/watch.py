@@ -39,11 +39,7 @@ class Watch:
     """A model under observation; made by `sonde.watch`."""
 
     def __init__(
-        self,
-        recorder: Recorder | None,
-        run: str,
-        where: Place | None,
-        loss: Callable[..., Any] | None = None,
+        self, recorder: Recorder | None, run: str, where: Place | None, loss: Callable[..., Any] | None = None
     ) -> None:
         self._recorder = recorder
         self._loss = loss
@@ -223,12 +219,7 @@ def watch(
 
 
 def _sink(
-    runs: str | Place | None,
-    name: str,
-    about: dict[str, Any],
-    every: int,
-    model: nn.Module,
-    provenance: bool,
+    runs: str | Place | None, name: str, about: dict[str, Any], every: int, model: nn.Module, provenance: bool
 ) -> tuple[RowSink, str, Place | None]:
     if runs is None:
         return MemorySink(every), folder_name(name), None
@@ -297,11 +288,7 @@ def _share() -> dict[str, Any]:
     distributed = torch.distributed
     if not (distributed.is_available() and distributed.is_initialized()) or distributed.get_world_size() == 1:
         return {}
-    return {
-        "rank": 0,
-        "world": distributed.get_world_size(),
-        "values": "of rank 0, on its own part of the batch",
-    }
+    return {"rank": 0, "world": distributed.get_world_size(), "values": "of rank 0, on its own part of the batch"}
 
 
 def _size(parameter: torch.Tensor) -> int:

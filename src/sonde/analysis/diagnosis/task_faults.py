@@ -80,9 +80,7 @@ def wrong_loss(s: RunEvidence) -> Finding | None:
         many = (s.trial("output", "shape") or [0])[-1]
         if many > 1:
             return found(
-                "wrong_loss",
-                "likely",
-                f"It is a squared error, on targets that name classes ({many} outputs).",
+                "wrong_loss", "likely", f"It is a squared error, on targets that name classes ({many} outputs)."
             )
     return None
 

@@ -36,10 +36,7 @@ MEASURED_DURING_EPOCH = (
     "ddtp_inverse_error",
 )
 # Metrics that need a tensor that older versions did not store.
-_NEEDS = {
-    "drift": "initial",
-    **dict.fromkeys(("credit_norm", "credit_cosine", "rho", "nudge"), "rule"),
-}
+_NEEDS = {"drift": "initial", **dict.fromkeys(("credit_norm", "credit_cosine", "rho", "nudge"), "rule")}
 
 
 class ValueDifference(NamedTuple):
@@ -143,9 +140,7 @@ class Recomputation:
 
 
 def recompute(
-    end: LastEpoch,
-    metrics: Sequence[str] = (),
-    on_progress: Callable[[int, int], None] = lambda done, of: None,
+    end: LastEpoch, metrics: Sequence[str] = (), on_progress: Callable[[int, int], None] = lambda done, of: None
 ) -> Recomputation:
     """Recompute all stored metrics, or those with these names: `rho`, `rho/null`, `nudge[0.01]`, `drift`."""
     rows = end.rows.filter(pl.col("metric").is_in(_chosen(end.rows["metric"].unique(), metrics)))

@@ -19,18 +19,7 @@ _FUNCTIONS = {name: thing for module in _MODULES for name, thing in vars(module)
 PROBES: dict[str, Probe] = {metric.probe: _FUNCTIONS[metric.probe] for metric in TRAINED.values() if metric.probe}
 """The probes that the table of metrics names: each is the function of that name in one of the files of this package."""
 
-__all__ = [
-    "DRAWS",
-    "FEW_DRAWS",
-    "PROBES",
-    "Context",
-    "Probe",
-    "Redrawn",
-    "Schedule",
-    "Snapshot",
-    "epochs_of",
-    "take",
-]
+__all__ = ["DRAWS", "FEW_DRAWS", "PROBES", "Context", "Probe", "Redrawn", "Schedule", "Snapshot", "epochs_of", "take"]
 
 
 def epochs_of(schedule: Schedule, k: int, epochs: int) -> set[int]:

@@ -212,12 +212,7 @@ def _fill(steps_KNd: Tensor, epsilon_N: Tensor, rng: torch.Generator) -> Tensor:
 
 
 def _correlate(
-    metric: str,
-    layer: int,
-    predicted_JKN: Tensor,
-    changed_KN: Tensor,
-    epsilon_N: Tensor,
-    resolution_N: Tensor,
+    metric: str, layer: int, predicted_JKN: Tensor, changed_KN: Tensor, epsilon_N: Tensor, resolution_N: Tensor
 ) -> list[Reading]:
     """A reading for each of J credits."""
     used_JN = (predicted_JKN.isfinite() & changed_KN.isfinite()).all(1) & (epsilon_N > 0)

@@ -277,11 +277,7 @@ class _Experiments:
         inner = flat @ flat.T + 1.0
         hat = torch.linalg.solve(inner + 0.1 * inner.diagonal().mean() * torch.eye(len(y)).to(inner), inner)
         left_out = (hat @ y - hat.diagonal() * y) / (1 - hat.diagonal())
-        return {
-            "nearest": _correlation(y[apart.argmin(1)], y),
-            "line": _correlation(left_out, y),
-            "n": len(y),
-        }
+        return {"nearest": _correlation(y[apart.argmin(1)], y), "line": _correlation(left_out, y), "n": len(y)}
 
     def over_time(self) -> dict[str, float]:
         """‖∂loss/∂x_t‖ at the first and the last place of the sequence that a recurrent module reads."""
