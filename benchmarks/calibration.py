@@ -31,7 +31,7 @@ from sonde.analysis.runs import complete
 from sonde.config import Optimiser, Probing, RunConfig, name_of
 from sonde.core.formatting import number, percent, said_share, signed
 from sonde.metrics.probes import DRAWS, PROBES, Context, Snapshot, take
-from sonde.metrics.probes.gradients import as_trained
+from sonde.metrics.probes.signal import as_trained
 from sonde.metrics.rows import Reading
 from sonde.models import ResidualMLP
 from sonde.rules import Backprop, DirectFeedback, FeedbackAlignment, Frozen, Rule

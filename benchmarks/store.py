@@ -17,7 +17,7 @@ import polars as pl
 
 import sonde
 from sonde.analysis.audit import AUDIT_METRICS
-from sonde.analysis.frame import OVERVIEW_METRICS
+from sonde.analysis.runs import OVERVIEW_METRICS
 from sonde.config import RunConfig, to_tree
 from sonde.store import index
 from sonde.store.folder import RunFolder

@@ -7,7 +7,7 @@ from pathlib import Path
 import polars as pl
 from matplotlib.figure import Figure
 
-from sonde.analysis.diagnosis.diagnose import diagnose
+from sonde.analysis.diagnosis import diagnose
 from sonde.analysis.diagnosis.run_evidence import evidence_of_watched
 from sonde.metrics import WATCHED
 from sonde.show.figures.contrast import Case, Measure, draw_contrast

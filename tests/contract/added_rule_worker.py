@@ -5,7 +5,7 @@ from pathlib import Path
 
 import sonde
 from sonde import plugins
-from sonde.analysis.recompute.comparison import recompute
+from sonde.analysis.recompute import recompute
 from sonde.analysis.recompute.stored import read_last_epoch
 from sonde.config import Probing, RunConfig, label_of, parse, to_tree
 from sonde.metrics.probes import PROBES

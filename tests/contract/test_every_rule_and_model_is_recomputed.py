@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import sonde
-from sonde.analysis.recompute.comparison import MEASURED_DURING_EPOCH, Recomputation, recompute
+from sonde.analysis.recompute import MEASURED_DURING_EPOCH, Recomputation, recompute
 from sonde.analysis.recompute.credits import CREDITS
 from sonde.analysis.recompute.definitions import DEFINITIONS
 from sonde.analysis.recompute.stored import read_last_epoch

@@ -13,7 +13,7 @@ PRELOADED = [
     "matplotlib.backends.backend_pdf",
     "sonde.analysis.audit",
     "sonde.engine.worker",
-    "sonde.analysis.diagnosis.diagnose",
+    "sonde.analysis.diagnosis",
     "sonde.show.figures.render",
     "sonde.show.exporters",
     "sonde.show.report.page",

@@ -9,7 +9,7 @@ import torch
 
 from conftest import Sonde
 from faulty_programs import FAULTY, HEALTHY, Program, lr_too_low, plain, wrong_output_activation
-from sonde.analysis.diagnosis.diagnose import DIAGNOSES, diagnose
+from sonde.analysis.diagnosis import DIAGNOSES, diagnose
 from sonde.analysis.diagnosis.finding import LEVELS, Findings, sarif
 from sonde.analysis.diagnosis.run_evidence import RunEvidence
 from sonde.analysis.explanations import EXPLANATIONS, documented, explanations

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import sonde
-from sonde.analysis.diagnosis.diagnose import diagnose_store
+from sonde.analysis.diagnosis import diagnose_store
 from sonde.config import RunConfig
 from sonde.models import PlainMLP
 from sonde.rules import Backprop

@@ -15,7 +15,7 @@ import sonde as package
 from conftest import Sonde, tiny_config
 from sonde import train
 from sonde.analysis.audit import audit
-from sonde.analysis.diagnosis.diagnose import diagnose_trained
+from sonde.analysis.diagnosis import diagnose_trained
 from sonde.analysis.diagnosis.finding import Finding, Findings, sarif
 from sonde.analysis.explanations import EXPLANATIONS, explanations
 from sonde.analysis.questions import Thresholds

@@ -8,7 +8,7 @@ from torch.nn import functional
 import sonde
 from sonde.analysis.diagnosis.finding import Findings
 from sonde.observe.experiments.losses import compares_samples
-from sonde.observe.experiments.traced_pass import gate_saturation
+from sonde.observe.operations import gate_saturation
 
 
 def trained(

@@ -4,7 +4,7 @@ import re
 import runpy
 from pathlib import Path
 
-from sonde.analysis.diagnosis.diagnose import diagnose
+from sonde.analysis.diagnosis import diagnose
 from sonde.analysis.diagnosis.run_evidence import evidence_of_watched
 from sonde.store.load import load
 from sonde.store.verify import verify

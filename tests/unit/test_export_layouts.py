@@ -15,7 +15,7 @@ from test_watch_store import watched
 
 from conftest import Sonde
 from processes import wait_for
-from sonde.analysis.frame import frame
+from sonde.analysis.runs import frame
 from sonde.show.exporters import LAYOUTS, series_name, writer
 from sonde.store.load import load
 from sonde.store.run import Runs

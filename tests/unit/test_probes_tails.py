@@ -115,7 +115,7 @@ def test_chunks_do_not_change_what_is_measured(monkeypatch: pytest.MonkeyPatch) 
     snapshot = take(net, *samples(signature, 5), loss_of(signature))
     before = [r.value for r in read(snapshot, "rho", "nudge").values() if r.defined]
     for rows in (1, 60, 10**6):
-        monkeypatch.setattr("sonde.metrics.probes.perturbation._VECTORS", rows)
+        monkeypatch.setattr("sonde.metrics.probes.credit._VECTORS", rows)
         after = [r.value for r in read(snapshot, "rho", "nudge").values() if r.defined]
         assert after == pytest.approx(before, rel=1e-9, abs=1e-13)
 

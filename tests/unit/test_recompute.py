@@ -15,7 +15,7 @@ import sonde
 import sonde.core.errors
 import sonde.core.generators
 from conftest import Sonde, tiny_config
-from sonde.analysis.recompute.comparison import recompute
+from sonde.analysis.recompute import recompute
 from sonde.analysis.recompute.stored import read_last_epoch
 from sonde.config import Optimiser, Probing, RunConfig
 from sonde.models import ResidualMLP
@@ -111,7 +111,7 @@ def test_what_is_measured_during_the_epoch_is_named_and_not_recomputed(tmp_path:
     sonde.train(config, runs=tmp_path)
     found = recompute(read_last_epoch(RunFolder(tmp_path / config.id)))
     assert found.not_recomputed == {
-        "measured during the epoch, of which only the end is stored": [
+        "measured during the epoch; only its end is stored": [
             "batch_loss",
             "train_loss",
             "state_pred_error",

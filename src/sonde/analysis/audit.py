@@ -87,6 +87,7 @@ class Tally:
 
     @property
     def n(self) -> int:
+        """How many seeds were asked."""
         return len(self.fired) + len(self.clear) + len(self.undefined)
 
     @property
@@ -122,10 +123,12 @@ class RuleAudit:
 
     @property
     def seeds(self) -> list[int]:
+        """Seeds of the runs that ended."""
         return [one.run.seed for one in self.runs]
 
     @property
     def ids(self) -> list[str]:
+        """Ids of the runs that ended."""
         return [one.run.id for one in self.runs]
 
     @property
@@ -134,6 +137,7 @@ class RuleAudit:
         return [*self.ids, *(one.run for one in self.diverged)]
 
     def tally(self, question: str) -> Tally:
+        """The answers to one question, by seed."""
         answers = {one.run.seed: one.answers[question] for one in self.runs}
 
         def of(wanted: Callable[[AuditAnswer], bool]) -> dict[int, AuditAnswer]:
@@ -178,6 +182,7 @@ class RuleAudit:
 
     @cached_property
     def measures(self) -> dict[str, Controlled]:
+        """Every metric that has controls, beside its ceiling and its null."""
         return {metric: self.controlled(metric) for metric in CONTROLLED}
 
 

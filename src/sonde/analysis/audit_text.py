@@ -173,9 +173,9 @@ def _chance_clauses(answered: dict[int, list[LayerCredit]]) -> list[str]:
         return " and ".join(said)
 
     clauses = [
-        f"{words} at {where(layer.layer for layer in layers if layer.standing == standing)}"
-        for standing, words in _CHANCE_WORDS.items()
-        if any(layer.standing == standing for layer in layers)
+        f"{words} at {where(layer.layer for layer in layers if layer.standing == side)}"
+        for side, words in _CHANCE_WORDS.items()
+        if any(layer.standing == side for layer in layers)
     ]
     given = [layer for layer in layers if layer.standing == "given"]
     if given:

@@ -48,6 +48,7 @@ class LevelGroup:
 
     @property
     def values(self) -> dict[int, float]:
+        """Seed → value; NaN where undefined."""
         return {seed: reading.value for seed, reading in self.readings.items()}
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from sonde.analysis.diagnosis.diagnose import DIAGNOSES
+from sonde.analysis.diagnosis import DIAGNOSES
 from sonde.analysis.diagnosis.finding import Diagnosis
 from sonde.core.errors import SondeError, nearest
 from sonde.metrics import ALIASES, TRAINED, WATCHED, Metric
@@ -70,10 +70,7 @@ _WORD_TEXTS = {
         "were drawn.",
         "Test accuracy over frozen blocks of the same seed.",
     ),
-    "block": (
-        "One of the L equal parts of a network, between embedding and readout.",
-        "Block l makes h_{l+1} of h_l.",
-    ),
+    "block": ("One of the L equal parts of a network, between embedding and readout.", "Block l makes h_{l+1} of h_l."),
     "layer": (
         "A place between blocks where the hidden state is read.",
         "h_0 leaves the embedding, h_L the last block.",
@@ -92,10 +89,7 @@ _WORD_TEXTS = {
         "Where the mean over seeds may lie: Student's t interval, 95 %.",
         "mean ± t·s/√n; of differences, paired by seed. One seed has none.",
     ),
-    "undefined": (
-        "There is no such number here, and the reason is stored beside it.",
-        "It is never drawn as 0.",
-    ),
+    "undefined": ("There is no such number here, and the reason is stored beside it.", "It is never drawn as 0."),
     "epoch": ("One pass over the training data.", "Epoch 0 is the network before training."),
     "signal": (
         "What a network makes of its input on the way up, layer by layer.",
@@ -134,10 +128,7 @@ _WORD_TEXTS = {
         "One training: a configuration, and what was measured at every epoch.",
         "A folder of the store; its id covers the whole configuration.",
     ),
-    "store": (
-        "A folder of runs, `runs/` where nothing else is said.",
-        "`sonde verify` checks every byte of it.",
-    ),
+    "store": ("A folder of runs, `runs/` where nothing else is said.", "`sonde verify` checks every byte of it."),
     "plugin": (
         "A network, rule, task, probe or optimiser of your own, wherever one of Sonde's can stand.",
         "`--rule mine.py:Mine`; the run keeps the file, and its id covers it.",

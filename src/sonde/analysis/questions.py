@@ -119,6 +119,7 @@ class AuditAnswer:
         return since
 
     def at(self, epoch: int) -> Look | None:
+        """The look at an epoch; None where there was none."""
         return next((look for look in self.looks if look.epoch == epoch), None)
 
 
@@ -226,11 +227,7 @@ class Margin:
 
 
 def margin_over_frozen(
-    rule: str,
-    runs: Sequence[Run],
-    frozen: Mapping[int, Run],
-    why_none: str,
-    confidence: float,
+    rule: str, runs: Sequence[Run], frozen: Mapping[int, Run], why_none: str, confidence: float
 ) -> Margin:
     """D4: the paired t interval of the accuracy over frozen blocks.  Above 0: helps; below: hurts; else undecided."""
     own, why = _accuracies({run.seed: run for run in runs})
@@ -366,13 +363,13 @@ def credit_at_layers(run: Run, epoch: int, thresholds: Thresholds) -> list[Layer
 def _look(epoch: int, found: Sequence[LayerCredit]) -> Look:
     short = tuple(layer.layer for layer in found if layer.standing in ("at", "below", "disagree"))
     open_ = next((layer for layer in found if layer.reason is not None), None)
-    judged = [layer for layer in found if layer.standing not in (None, "given")]
-    least = min((m.excess for layer in judged for m in (layer.cosine, layer.rho)), default=math.nan)
+    compared = [layer for layer in found if layer.standing not in (None, "given")]
+    least = min((m.excess for layer in compared for m in (layer.cosine, layer.rho)), default=math.nan)
     if short:
         return Look(epoch=epoch, value=least, fired=True, layers=short)
     if open_ is not None:
         return Look(epoch=epoch, value=math.nan, fired=None, reason=open_.reason)
-    if not judged:
+    if not compared:
         why = "the credit does not depend on what the rule draws"
         return Look(epoch=epoch, value=math.nan, fired=False, note=why)
     return Look(epoch=epoch, value=least, fired=False)
@@ -382,7 +379,7 @@ def _layer(run: Run, epoch: int, layer: int, thresholds: Thresholds) -> LayerCre
     cosine, rho = (_measure(run, metric, epoch, layer, thresholds) for metric in CREDIT_MEASURES)
     ceiling = run.at("rho/bp", epoch, layer)
     gap = next((m for m in (cosine, rho) if m.reason is not None), None)
-    standing: ChanceSide | Literal["disagree"] | None = None
+    side: ChanceSide | Literal["disagree"] | None = None
     reason: str | None = None
     of_bp = "not evidence: ρ of BP's own gradient is"
     if ceiling.reason is not None:
@@ -392,8 +389,8 @@ def _layer(run: Run, epoch: int, layer: int, thresholds: Thresholds) -> LayerCre
     elif gap is not None:
         reason = f"{CREDIT_MEASURES[gap.metric]} at layer {layer}: {gap.reason}"
     else:
-        standing = cosine.side if cosine.side == rho.side else "disagree"
-    return LayerCredit(layer, ceiling.value, cosine, rho, standing, reason)
+        side = cosine.side if cosine.side == rho.side else "disagree"
+    return LayerCredit(layer, ceiling.value, cosine, rho, side, reason)
 
 
 def _measure(run: Run, metric: str, epoch: int, layer: int, thresholds: Thresholds) -> CreditMeasure:

@@ -32,7 +32,7 @@ def diagnose_command(
     finding.
     Some faults need experiments on a copy of the model: call watch.diagnose(batch=(x, y)) in the training script.
     """
-    from sonde.analysis.diagnosis.diagnose import diagnose_store
+    from sonde.analysis.diagnosis import diagnose_store
     from sonde.cli.terminal import print_json, print_text
 
     found, left_out = diagnose_store(runs, run)

@@ -8,7 +8,7 @@ import typer
 from sonde.cli.options import DataRoot, Json, RunsFolder
 
 if TYPE_CHECKING:
-    from sonde.analysis.recompute.comparison import MetricComparison, Recomputation
+    from sonde.analysis.recompute import MetricComparison, Recomputation
 
 
 def recompute_command(
@@ -39,7 +39,7 @@ def recompute_command(
 
     No code from the store is run. Name a plugin that the run needs; it must be the file that was stored.
     """
-    from sonde.analysis.recompute.comparison import recompute
+    from sonde.analysis.recompute import recompute
     from sonde.analysis.recompute.stored import read_last_epoch
     from sonde.cli.terminal import print_json, progress_bar
     from sonde.config.stored import name_again

@@ -18,7 +18,7 @@ def show_command(runs: RunsFolder = Path("runs"), json: Json = False) -> None:
     """List the stored runs: what each is, how far it is, and its last metrics."""
     import polars as pl
 
-    from sonde.analysis.frame import OVERVIEW_METRICS
+    from sonde.analysis.runs import OVERVIEW_METRICS
     from sonde.cli.terminal import plural, print_json
     from sonde.store.load import load
 
@@ -37,7 +37,7 @@ def show_command(runs: RunsFolder = Path("runs"), json: Json = False) -> None:
 
 def runs_as_json(stored: "Runs") -> list[dict[str, Any]]:
     """What a program wants to know about each run; undefined metrics are NaN here."""
-    from sonde.analysis.frame import last_metrics
+    from sonde.analysis.runs import last_metrics
     from sonde.show.report.runs import session_machine
 
     metrics = last_metrics(stored)
@@ -67,7 +67,7 @@ def print_runs(stored: "Runs", title: str) -> None:
 
     A narrow terminal gets short ids and fewer metrics.
     """
-    from sonde.analysis.frame import OVERVIEW_METRICS, last_metrics, last_value, untold
+    from sonde.analysis.runs import OVERVIEW_METRICS, last_metrics, last_value, untold
     from sonde.cli.terminal import fits, print_table
     from sonde.show.report.runs import session_start
 
@@ -152,7 +152,7 @@ def _watched_as_json(stored: "Runs") -> list[dict[str, Any]]:
 
 
 def _print_watched(stored: "Runs", title: str) -> None:
-    from sonde.analysis.frame import last_value
+    from sonde.analysis.runs import last_value
     from sonde.cli.terminal import print_table
 
     watched = _watched_as_json(stored)

@@ -66,4 +66,5 @@ def rows_of(run: str, epoch: int, readings: Iterable[Reading], *, steps: Iterabl
 
 
 def empty() -> pl.DataFrame:
+    """A table of tidy rows without rows."""
     return pl.DataFrame(schema=SCHEMA)

@@ -17,6 +17,7 @@ diagnoses of `sonde.analysis`.
 Callbacks for Lightning and Transformers call the same watch.
 """
 
+import math
 import sys
 import warnings
 
@@ -31,3 +32,8 @@ def warn(text: str) -> None:
         warnings.warn(text, WatchWarning, stacklevel=2)
     except WatchWarning:
         print(f"sonde: {text}", file=sys.stderr)
+
+
+def finite_or_none(value: float) -> float | None:
+    """The value as JSON, which has no infinity, can hold it."""
+    return value if math.isfinite(value) else None

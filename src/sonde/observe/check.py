@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from sonde.analysis.diagnosis.diagnose import diagnose
+from sonde.analysis.diagnosis import diagnose
 from sonde.analysis.diagnosis.finding import Findings
 from sonde.analysis.diagnosis.run_evidence import RunEvidence
 from sonde.core.errors import SondeError
+from sonde.observe.experiments import run_experiments
 from sonde.observe.experiments.copies import OutputLoss, cast_tensors, copied, generators_kept, reset, run_model
-from sonde.observe.experiments.run_experiments import run_experiments
 from sonde.observe.facts import first_float
 from sonde.observe.precheck import Band, Precheck
 from sonde.observe.recorder import Recorder
@@ -23,13 +23,7 @@ from sonde.observe.watched_modules import Layers, WatchedModel, uncompiled, unwr
 
 
 def check(
-    model: nn.Module,
-    x: Any,
-    y: Any = None,
-    loss: OutputLoss | None = None,
-    *,
-    inits: int = 1,
-    layers: Layers = None,
+    model: nn.Module, x: Any, y: Any = None, loss: OutputLoss | None = None, *, inits: int = 1, layers: Layers = None
 ) -> Precheck:
     """Measure a model before training: signal and gradient by depth, of one batch, in float64, on a copy.
 
@@ -121,12 +115,7 @@ def _output_tensor(out: Any) -> Tensor:
 
 
 def _measure(
-    model: nn.Module,
-    x: Any,
-    y: Any,
-    loss: OutputLoss | None,
-    layers: Layers,
-    precision: torch.dtype = torch.float64,
+    model: nn.Module, x: Any, y: Any, loss: OutputLoss | None, layers: Layers, precision: torch.dtype = torch.float64
 ) -> tuple[Recorder, torch.dtype, str | None]:
     """One forward and backward pass of a copy; in float32 if the model does not run in float64."""
     try:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from sonde.metrics.reductions import readable, root_mean_square
-from sonde.observe import autograd_graph
+from sonde.observe import finite_or_none, operations
 from sonde.observe.step_record import ModuleCall
 from sonde.observe.updates import Updates
 from sonde.observe.watched_modules import (
@@ -72,6 +72,7 @@ class TensorStatistics:
             self.numbers = torch.stack([*of_all, *_by_feature(y)])
 
     def read(self) -> dict[str, Any]:
+        """Name, shape, dtype and statistics as plain values; waits for the device."""
         known: dict[str, Any] = {"name": self.name, "shape": self.shape, "dtype": self.dtype}
         if self.numbers is not None:
             values = map(finite_or_none, self.numbers.tolist())
@@ -87,11 +88,6 @@ def _by_feature(y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     varies = stds > 0
     offsets = torch.where(varies, flat.mean(0).abs() / stds, 0.0)
     return offsets.max(), stds.max(), torch.where(varies, stds, torch.inf).min()
-
-
-def finite_or_none(value: float) -> float | None:
-    """For JSON, which has no infinity."""
-    return value if math.isfinite(value) else None
 
 
 def tensor_statistics(value: Any) -> list[TensorStatistics]:
@@ -242,17 +238,15 @@ class FirstStep:
 
     def record_output(self, out: Tensor, given: Any) -> None:
         """Record the graph of the model's output; `given` are its arguments."""
-        self._output_made = autograd_graph.sequence_number(out) or -1
+        self._output_made = operations.sequence_number(out) or -1
         if "output_op" not in self.graph:
             self.graph = {
-                "output_op": autograd_graph.last_operation(out),
+                "output_op": operations.last_operation(out),
                 "output_shape": list(out.shape),
-                "bare_pairs": autograd_graph.bare_pairs(out, self._model.names),
-                "bends": autograd_graph.is_nonlinear(out),
-                "unregistered": autograd_graph.unregistered(
-                    out,
-                    (tensor for _, tensor in tensors(given)),
-                    {*self._model.names, *self._updates.held()},
+                "bare_pairs": operations.bare_pairs(out, self._model.names),
+                "bends": operations.is_nonlinear(out),
+                "unregistered": operations.unregistered(
+                    out, (tensor for _, tensor in tensors(given)), {*self._model.names, *self._updates.held()}
                 ),
             }
 
@@ -260,8 +254,8 @@ class FirstStep:
         """Record the operations between the latest output and the loss; whether they were not yet known."""
         if self._output_made < 0 or "loss_ops" in self.graph:
             return False
-        self.graph["loss_ops"] = autograd_graph.operations_since(loss, self._output_made)
-        self.graph["loss_shape"] = autograd_graph.largest_shape(loss, self._output_made)
+        self.graph["loss_ops"] = operations.operations_since(loss, self._output_made)
+        self.graph["loss_shape"] = operations.largest_shape(loss, self._output_made)
         return True
 
     def facts(self) -> dict[str, Any] | None:

@@ -44,11 +44,13 @@ class WatchCallback(_callback()):  # type: ignore[misc]
         self.watch: Watch | None = None  # while and after `fit`
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Begin to watch the module and its optimisers."""
         scaler = getattr(trainer.precision_plugin, "scaler", None)
         self.watch = watch(pl_module, *trainer.optimizers, scaler=scaler, **self._options)
         self.watch.experiment_with(self._loss)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Log the loss, without the division by accumulated batches."""
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
         if self.watch is None or loss is None:
             return
@@ -56,9 +58,11 @@ class WatchCallback(_callback()):  # type: ignore[misc]
         self.watch.log(loss * divided_by)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        """Write what is left and mark the run as complete."""
         if self.watch is not None:
             self.watch.close()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """Mark the run as stopped by the exception."""
         if self.watch is not None:
             self.watch.__exit__(type(exception), exception, None)

@@ -41,6 +41,7 @@ class Band:
 
     @staticmethod
     def over(frames: Sequence[pl.DataFrame]) -> "Band":
+        """The band over the rows of several initialisations."""
         found = pl.concat(frames).filter(pl.col("defined") & pl.col("metric").is_in(["out_rms", "grad_rms"]))
         value = pl.col("value")
         by_module = found.group_by("module", "metric", maintain_order=True).agg(
@@ -49,6 +50,7 @@ class Band:
         return Band(len(frames), by_module)
 
     def of(self, module: str, metric: str) -> tuple[float, float] | None:
+        """Lowest and highest value of a module's metric; None where it was not measured."""
         found = self.rows.filter((pl.col("module") == module) & (pl.col("metric") == metric))
         return None if found.is_empty() else (float(found["low"][0]), float(found["high"][0]))
 
@@ -80,11 +82,7 @@ class Precheck:
         lines = []
         for name in self.modules:
             fact = facts.get(name.split("#")[0], {})
-            line = {
-                "module": name,
-                "type": fact.get("type"),
-                "shape": "×".join(map(str, fact.get("shape", []))),
-            }
+            line = {"module": name, "type": fact.get("type"), "shape": "×".join(map(str, fact.get("shape", [])))}
             lines.append(line | {heading: values.get((name, metric)) for heading, metric in _COLUMNS.items()})
         schema = {"module": pl.String, "type": pl.String, "shape": pl.String}
         return pl.DataFrame(lines, schema=schema | dict.fromkeys(_COLUMNS, pl.Float64))
@@ -254,12 +252,7 @@ def _draw_panel(ax: Axes, line: pl.DataFrame, label: str, colour: str) -> None:
     band = line.filter((pl.col("low") > 0) & pl.col("high").is_not_null())
     if not band.is_empty():
         ax.fill_between(
-            band["place"].to_list(),
-            band["low"].to_list(),
-            band["high"].to_list(),
-            color=colour,
-            alpha=0.2,
-            lw=0,
+            band["place"].to_list(), band["low"].to_list(), band["high"].to_list(), color=colour, alpha=0.2, lw=0
         )
     ax.set_yscale("log")
 

@@ -313,9 +313,11 @@ class Recorder:
         return self._writer.facts
 
     def add_facts(self, more: dict[str, Any]) -> None:
+        """Add facts to those that the run stores."""
         self._writer.add_facts(more)
 
     def flush(self) -> None:
+        """Write all records that wait."""
         self._writer.flush(self.step)
 
     def rows(self) -> pl.DataFrame:

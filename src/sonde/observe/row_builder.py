@@ -378,11 +378,7 @@ class _StepRows:
             why = f"weights were already not finite in step {self.record.step}: it began {since}, in a step not watched"
             self._at(None, None).add("nonfinite", math.nan, 0, why)
             return
-        first = [
-            *((name, _OUTPUT) for name in broken),
-            *((name, _GRADIENT) for name in gradients),
-            (None, _LOSS),
-        ]
+        first = [*((name, _OUTPUT) for name in broken), *((name, _GRADIENT) for name in gradients), (None, _LOSS)]
         name, what = first[0]
         places = {_call_name(key): place for key, place in self.builder.order.items()}
         self._at(name, places.get(name or "")).add("nonfinite", what, 1)

@@ -149,6 +149,7 @@ class RowWriter:
         self._thread: threading.Thread | None = None
 
     def add(self, record: StepRecord) -> None:
+        """Queue the record of a step; a thread writes it later."""
         with self._lock:
             if self._logged is not None and self._logged.step < record.step:
                 self._close_log()
@@ -190,6 +191,7 @@ class RowWriter:
             self.add(logged)
 
     def maybe_flush(self, step: int) -> None:
+        """Write what waits if it is much, or old; send a heartbeat in any case."""
         self._sink.heartbeat()
         with self._lock:
             if not self._pending:

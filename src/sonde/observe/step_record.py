@@ -92,6 +92,7 @@ class RecordedLoss:
         self.part = None if entries is None else (grad.detach() * entries).sum().reshape(1)
 
     def tensors(self) -> list[Tensor]:
+        """The tensors it holds."""
         return [tensor for tensor in (self.value, self.weight, self.part) if tensor is not None]
 
 
@@ -198,6 +199,7 @@ class ModuleCall:
 
     @property
     def key(self) -> CallKey:
+        """Name of the module and number of the call."""
         return self.watched.name, self.number
 
 
@@ -217,6 +219,7 @@ class Pass:
         self._seen: dict[int, tuple[weakref.ref[Tensor], int, Output, Gradient | None]] = {}
 
     def remember(self, x: Tensor, output: Output, gradient: Gradient | None) -> None:
+        """Remember what was computed from a tensor, for as long as the tensor lives unchanged."""
         self._seen[id(x)] = weakref.ref(x), x._version, output, gradient
 
     def known(self, x: Tensor) -> tuple[Output, Gradient | None] | None:
@@ -247,6 +250,7 @@ class StepRecord:
         return 6 * len(self.calls) + 3 * sum(len(p.names) for p in self.parameters) + len(self.losses)
 
     def tensors(self) -> Iterable[Tensor]:
+        """All tensors it holds, which are read from the device together."""
         for call in self.calls:
             for seen in (*call.outputs, *call.inputs):
                 yield from (t for t in (seen.norms, seen.sums, seen.maxima) if t is not None)

@@ -35,9 +35,11 @@ class WatchCallback(TrainerCallback):  # type: ignore[misc]
         self.watch: Watch | None = None  # while and after `train`
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **known: Any) -> None:
+        """Begin to watch the model and its optimiser."""
         self.watch = watch(known["model"], known["optimizer"], **self._options)
         self.watch.experiment_with(self._loss)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **known: Any) -> None:
+        """Write what is left and mark the run as complete."""
         if self.watch is not None:
             self.watch.close()

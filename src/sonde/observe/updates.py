@@ -112,6 +112,7 @@ class Updates:
 
     @property
     def optimisers(self) -> list[torch.optim.Optimizer]:
+        """The optimisers that still exist."""
         return [optimiser for optimiser in (known() for known in self._optimisers) if optimiser is not None]
 
     def held(self) -> set[int]:
@@ -205,6 +206,7 @@ class Updates:
             self._unreadable.append(name)
 
     def collect(self) -> list[ParameterNorms]:
+        """What was computed about the parameters in this step."""
         if self._rest is not None and not self._optimisers:
             self._rest.unreadable_gradients = self._unreadable
         if self._rest is not None and self._accumulated:

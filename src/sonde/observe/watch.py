@@ -39,11 +39,7 @@ class Watch:
     """A model under observation; made by `sonde.watch`."""
 
     def __init__(
-        self,
-        recorder: Recorder | None,
-        run: str,
-        where: Place | None,
-        loss: Callable[..., Any] | None = None,
+        self, recorder: Recorder | None, run: str, where: Place | None, loss: Callable[..., Any] | None = None
     ) -> None:
         self._recorder = recorder
         self._loss = loss
@@ -90,7 +86,7 @@ class Watch:
         `batch`, a pair (x, y) or an item of the loader, allows for experiments on a copy, which find much that rows
         cannot; the loss is the one that `sonde.watch` was given, else the one that the model returns.
         """
-        from sonde.analysis.diagnosis.diagnose import diagnose
+        from sonde.analysis.diagnosis import diagnose
 
         return diagnose(self.signs(batch))
 
@@ -111,9 +107,9 @@ class Watch:
     def _experiments(
         self, recorder: Recorder, batch: Any, rows: pl.DataFrame, known: dict[str, Any]
     ) -> dict[str, Any] | None:
+        from sonde.observe.experiments import run_experiments
         from sonde.observe.experiments.copies import optimiser_recipes
         from sonde.observe.experiments.losses import own_loss
-        from sonde.observe.experiments.run_experiments import run_experiments
 
         x, y = _inputs_and_targets(batch)
         model = recorder.model
@@ -223,12 +219,7 @@ def watch(
 
 
 def _sink(
-    runs: str | Place | None,
-    name: str,
-    about: dict[str, Any],
-    every: int,
-    model: nn.Module,
-    provenance: bool,
+    runs: str | Place | None, name: str, about: dict[str, Any], every: int, model: nn.Module, provenance: bool
 ) -> tuple[RowSink, str, Place | None]:
     if runs is None:
         return MemorySink(every), folder_name(name), None
@@ -297,11 +288,7 @@ def _share() -> dict[str, Any]:
     distributed = torch.distributed
     if not (distributed.is_available() and distributed.is_initialized()) or distributed.get_world_size() == 1:
         return {}
-    return {
-        "rank": 0,
-        "world": distributed.get_world_size(),
-        "values": "of rank 0, on its own part of the batch",
-    }
+    return {"rank": 0, "world": distributed.get_world_size(), "values": "of rank 0, on its own part of the batch"}
 
 
 def _size(parameter: torch.Tensor) -> int:

@@ -29,15 +29,7 @@ _BOUNDS: tuple[tuple[type[nn.Module], tuple[float, float]], ...] = (
 _NEVER_NEGATIVE = (nn.ReLU, nn.ReLU6, nn.Sigmoid, nn.Softmax, nn.Softmax2d, nn.Softplus)
 _NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 _MAPS = (nn.modules.conv._ConvNd, nn.modules.batchnorm._NormBase, nn.GroupNorm)
-_LAST = (
-    nn.Linear,
-    nn.Bilinear,
-    nn.LayerNorm,
-    nn.Embedding,
-    nn.EmbeddingBag,
-    nn.RNNBase,
-    nn.MultiheadAttention,
-)
+_LAST = (nn.Linear, nn.Bilinear, nn.LayerNorm, nn.Embedding, nn.EmbeddingBag, nn.RNNBase, nn.MultiheadAttention)
 
 _KINDS: dict[str, tuple[type[nn.Module], ...]] = {
     "linear": (nn.Linear, nn.Bilinear),

@@ -8,8 +8,18 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from sonde.analysis.evidence import Evidence, NoData
-from sonde.analysis.frame import OVERVIEW_METRICS, frame, last_metrics, last_value, untold
-from sonde.analysis.runs import choices, complete, evidence_lines, keep, refuse_none
+from sonde.analysis.runs import (
+    OVERVIEW_METRICS,
+    choices,
+    complete,
+    evidence_lines,
+    frame,
+    keep,
+    last_metrics,
+    last_value,
+    refuse_none,
+    untold,
+)
 from sonde.core import html_parts
 from sonde.core.errors import SondeError, installation, pick, unicode
 from sonde.store.files import Place

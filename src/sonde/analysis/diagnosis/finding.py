@@ -32,7 +32,7 @@ class Finding:
     @property
     def diagnosis(self) -> "Diagnosis":
         """The diagnosis that found it."""
-        from sonde.analysis.diagnosis.diagnose import diagnosis_named  # the table imports every module of diagnoses
+        from sonde.analysis.diagnosis import diagnosis_named  # the table imports every module of diagnoses
 
         return diagnosis_named(self.name)
 
@@ -148,21 +148,11 @@ class Diagnosis:
 
 
 def found(
-    name: str,
-    level: str,
-    *evidence: str,
-    modules: Iterable[str] = (),
-    step: int | None = 0,
-    epoch: int | None = None,
+    name: str, level: str, *evidence: str, modules: Iterable[str] = (), step: int | None = 0, epoch: int | None = None
 ) -> Finding:
     """A finding; each module is named once."""
     return Finding(
-        name=name,
-        level=level,
-        modules=tuple(dict.fromkeys(modules)),
-        step=step or 0,
-        epoch=epoch,
-        evidence=evidence,
+        name=name, level=level, modules=tuple(dict.fromkeys(modules)), step=step or 0, epoch=epoch, evidence=evidence
     )
 
 
@@ -195,10 +185,5 @@ def _sarif_result(run: str, finding: Finding, names: list[str]) -> dict[str, Any
         "locations": [
             {"logicalLocations": [{"fullyQualifiedName": f"{run}/{place}", "kind": "module"} for place in places]}
         ],
-        "properties": {
-            "run": run,
-            "step": finding.step,
-            "epoch": finding.epoch,
-            "explained_by": finding.explained_by,
-        },
+        "properties": {"run": run, "step": finding.step, "epoch": finding.epoch, "explained_by": finding.explained_by},
     }

@@ -72,9 +72,7 @@ def vanishing_gradient(s: RunEvidence) -> Finding | None:
         shrunk = number(times["first"] / times["last"])
         said = f"Over {times['length']} places of a sequence the gradient shrinks to {shrunk}."
         return found(
-            "vanishing_gradient",
-            "certain" if times["first"] < GRADIENT_VANISHED**3 * times["last"] else "likely",
-            said,
+            "vanishing_gradient", "certain" if times["first"] < GRADIENT_VANISHED**3 * times["last"] else "likely", said
         )
     late = [(step, flow) for step in s.watched[-3:] if (flow := _flow(s, step)) is not None]
     if len(late) == 3 and all(flow[1] <= GRADIENT_VANISHED**2 * flow[3] for _, flow in late):

@@ -137,6 +137,7 @@ class RunEvidence:
         return self._by_metric.get(metric, {}).get(None, {})
 
     def at(self, metric: str, module: str, step: int = 0) -> float | None:
+        """The value of a module's metric at a step; None where it is undefined or was not measured."""
         return self._by_metric.get(metric, {}).get(module, {}).get(step)
 
     @cached_property
@@ -185,6 +186,7 @@ class RunEvidence:
 
     @cached_property
     def parameters(self) -> list[dict[str, Any]]:
+        """Facts about the parameters, in the order of the model."""
         return list(self.facts.get("parameters", []))
 
     def owner(self, parameter: str) -> str:
@@ -199,6 +201,7 @@ class RunEvidence:
 
     @cached_property
     def kinds(self) -> dict[str, str | None]:
+        """Name of a called module → its kind (linear, norm, …); None where it is of no known kind."""
         return {module["name"]: module.get("kind") for module in self.modules}
 
     @cached_property
@@ -212,6 +215,7 @@ class RunEvidence:
 
     @cached_property
     def losses(self) -> dict[int, float]:
+        """step → loss, in the order of steps."""
         return dict(sorted(self.of_run("loss").items()))
 
     @property

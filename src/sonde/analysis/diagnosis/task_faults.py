@@ -80,9 +80,7 @@ def wrong_loss(s: RunEvidence) -> Finding | None:
         many = (s.trial("output", "shape") or [0])[-1]
         if many > 1:
             return found(
-                "wrong_loss",
-                "likely",
-                f"It is a squared error, on targets that name classes ({many} outputs).",
+                "wrong_loss", "likely", f"It is a squared error, on targets that name classes ({many} outputs)."
             )
     return None
 
@@ -129,7 +127,7 @@ def wrong_output_activation(s: RunEvidence) -> Finding | None:
     if said:
         return found("wrong_output_activation", "certain", said, modules=modules)
     if operation == "Softmax" and "BinaryCrossEntropy" in after and s.failed and s.trials is None:
-        said = "A softmax makes the outputs of a sample compete, and the loss judges each by itself."
+        said = "A softmax makes the outputs of a sample compete, and the loss scores each by itself."
         return found("wrong_output_activation", "likely", said, modules=modules)
     if operation in ("Relu", "Threshold") and (
         own or "NllLoss" in after or s.trial("targets", "kind") in ("classes", "one-hot")
@@ -170,7 +168,7 @@ def wrong_labels(s: RunEvidence) -> Finding | None:
     noise = 2 * (max(near["by_chance"], 0.25) / near["n"]) ** 0.5
     if alone > 0.5 and score < 0.1 and abs(s.fell or 0.0) < 0.2 and near["agree"] < near["by_chance"] + noise:
         said = (
-            f"One batch is learned by heart in fifty steps (to {number(alone)} of the way), the run "
+            f"One batch is memorised in fifty steps (to {number(alone)} of the way), the run "
             f"is at {number(score)}; nearest inputs share a label in {number(100 * near['agree'])} "
             f"% of cases, any two in {number(100 * near['by_chance'])} %."
         )
@@ -188,7 +186,7 @@ def _unrelated_numbers(s: RunEvidence) -> Finding | None:
     unrelated = max(near["nearest"], near["line"]) < noise
     if alone > 0.5 and s.score < 0.1 and abs(s.fell or 0.0) < 0.2 and unrelated:
         said = (
-            f"One batch is learned by heart in fifty steps (to {number(alone)} of the way), the run is at "
+            f"One batch is memorised in fifty steps (to {number(alone)} of the way), the run is at "
             f"{number(s.score)}; targets of nearest inputs correlate by {number(near['nearest'])}, and a line through "
             f"the others foretells a target with a correlation of {number(near['line'])} (n = {near['n']})."
         )
@@ -249,12 +247,12 @@ TASK_FAULTS = (
         wrong_labels,
         short="Labels that do not belong to the inputs: permuted, constant, or destroyed by preprocessing.",
         measured=(
-            f"All targets of a batch of {SEVERAL_SAMPLES} or more are the same; or one batch is learned by heart "
+            f"All targets of a batch of {SEVERAL_SAMPLES} or more are the same; or one batch is memorised "
             "at the run's own rate or ten times it, while after 100 steps the run is no better than a "
             "constant and nearest inputs share a label no more often than any two (of numbers: neither "
             "the nearest input nor a line through the others foretells a target)."
         ),
-        why="What does not depend on the input can only be learned by heart.",
+        why="What does not depend on the input can only be memorised.",
         remedy=(
             "Look at a few samples beside their labels as they enter the loss; shuffle inputs and "
             "labels with one permutation, and scale inputs only."

@@ -35,14 +35,17 @@ class Recomputed(NamedTuple):
 
 
 def finite(values: Numbers) -> bool:
+    """Whether all values are finite."""
     return all(map(math.isfinite, values))
 
 
 def total(values: Numbers) -> float:
+    """The sum, rounded once; NaN where a value is not finite."""
     return math.fsum(values) if finite(values) else math.nan
 
 
 def mean(values: Numbers) -> float:
+    """The mean; NaN of no values, and where a value is not finite."""
     return total(values) / len(values) if values else math.nan
 
 
@@ -52,6 +55,7 @@ def mean_size(values: Numbers) -> float:
 
 
 def finite_median(values: Numbers) -> float:
+    """The median; NaN of no values, and where a value is not finite."""
     return statistics.median(values) if values and finite(values) else math.nan
 
 
@@ -61,6 +65,7 @@ def norm(a: Numbers) -> float:
 
 
 def root_mean_square(a: Numbers) -> float:
+    """√(Σ a²/n); NaN of no values."""
     return norm(a) / math.sqrt(len(a)) if a else math.nan
 
 
@@ -112,15 +117,18 @@ def first_token(h: Tensor) -> Tensor:
 
 
 def vector_of(h: Tensor) -> list[float]:
+    """The entries of the vector that is read of a state."""
     return entries(first_token(h))
 
 
 def entries(h: Tensor) -> list[float]:
+    """All entries of a tensor, as Python floats."""
     found: list[float] = h.detach().flatten().tolist()
     return found
 
 
 def forward(net: Network, x: Tensor) -> Tensor:
+    """The output of a network, block by block."""
     h = net.embed(x)
     for block in net.blocks:
         h = h + block(h) if net.residual else block(h)
@@ -175,6 +183,7 @@ class Sample:
         return h
 
     def rms(self, layer: int) -> float:
+        """Root mean square of the vector that is read of h_l."""
         vector = vector_of(self.states[layer])
         return norm(vector) / math.sqrt(len(vector))
 
@@ -227,6 +236,7 @@ class SnapshotInputs:
 
     @property
     def loss(self) -> SampleLoss:
+        """The loss of one sample: cross-entropy of classes, squared error otherwise."""
         return cross_entropy if self.classifies else squared_error
 
     def some(self, first: int, last: int) -> list[tuple[Tensor, Tensor]]:
@@ -254,6 +264,7 @@ class SnapshotInputs:
 
     @property
     def depth(self) -> int:
+        """The number of blocks, L."""
         return len(self.net.blocks)
 
     @cached_property
@@ -281,6 +292,7 @@ class SnapshotInputs:
         return normal(len(self.samples), states, rng)
 
     def rng(self, purpose: str) -> torch.Generator:
+        """The generator from which the probes of this epoch draw for one purpose."""
         return generator(self.seed, f"probe/{purpose}/{self.epoch}")
 
 

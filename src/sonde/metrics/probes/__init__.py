@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import Literal, assert_never
 
 from sonde.metrics import TRAINED
-from sonde.metrics.probes import credit, gradients, perturbation, signal, weights
+from sonde.metrics.probes import credit, signal
 from sonde.metrics.probes.snapshot import DRAWS, FEW_DRAWS, Context, Redrawn, Snapshot, take
 from sonde.metrics.rows import Reading
 
@@ -13,24 +13,13 @@ Schedule = Literal["every_epoch", "every_k", "log_spaced", "final"]
 
 Probe = Callable[[Snapshot], Iterator[Reading]]
 
-_MODULES = (gradients, signal, credit, perturbation, weights)
+_MODULES = (signal, credit)
 _FUNCTIONS = {name: thing for module in _MODULES for name, thing in vars(module).items() if callable(thing)}
 
 PROBES: dict[str, Probe] = {metric.probe: _FUNCTIONS[metric.probe] for metric in TRAINED.values() if metric.probe}
 """The probes that the table of metrics names: each is the function of that name in one of the files of this package."""
 
-__all__ = [
-    "DRAWS",
-    "FEW_DRAWS",
-    "PROBES",
-    "Context",
-    "Probe",
-    "Redrawn",
-    "Schedule",
-    "Snapshot",
-    "epochs_of",
-    "take",
-]
+__all__ = ["DRAWS", "FEW_DRAWS", "PROBES", "Context", "Probe", "Redrawn", "Schedule", "Snapshot", "epochs_of", "take"]
 
 
 def epochs_of(schedule: Schedule, k: int, epochs: int) -> set[int]:

@@ -1,14 +1,23 @@
-"""The signal on its way up: what reaches each state, what each block adds to it, its linear outputs.  N samples."""
+"""Signal and gradient by layer, and the parameters.
 
+Up: what reaches each state, what each block adds to it, its linear outputs.  Back: the loss, the exact gradient, and
+whether batches agree on it.  Parameters: how far each moved, and how the matrices that carry credit back compare with
+them.  B batches, N samples each, d width.
+"""
+
+import copy
 import itertools
 import math
 from collections.abc import Iterator
 
 import torch
+from torch import Tensor
 
+from sonde.core.generators import preserve_rng
 from sonde.metrics.probes.snapshot import Snapshot
-from sonde.metrics.reductions import cosines, median_of_all, median_of_defined, sample_norms
+from sonde.metrics.reductions import cosines, median_of_all, median_of_defined, rms, sample_norms
 from sonde.metrics.rows import Reading, undefined
+from sonde.network import leaf_at
 
 
 def hidden_norm(snapshot: Snapshot) -> Iterator[Reading]:
@@ -90,3 +99,177 @@ def activation_std(snapshot: Snapshot) -> Iterator[Reading]:
             yield undefined("activation_std", "one value has no spread", layer=layer, samples=snapshot.samples)
         else:
             yield Reading(metric="activation_std", layer=layer, value=z.std().item(), samples=snapshot.samples)
+
+
+def loss(snapshot: Snapshot) -> Iterator[Reading]:
+    """Mean loss of the probe batch, (1/N) Σ_i ℓ_i."""
+    yield Reading(metric="loss", value=snapshot.losses_N.mean().item(), samples=snapshot.samples)
+
+
+def grad_norm(snapshot: Snapshot) -> Iterator[Reading]:
+    """Median over samples of ‖g_l‖₂, layers 0 … L, per sample (the loss is not divided by N).
+
+    Beside it, at layer L, `grad_per_error`: the median of ‖g_L‖/‖e‖, e the output error.  A network that has learned
+    has a small g_L because e is small.  Under a terminal LayerNorm it falls as 1/‖h_L‖.  Samples without an error do
+    not count.  And at every layer `grad_resolution`: the cosine, over the whole probe batch, of g_l computed in the
+    precision of training and g_l in float64.
+    """
+    for layer, (g, unread) in enumerate(zip(snapshot.gradients, snapshot.unread, strict=True)):
+        if unread:
+            yield undefined("grad_norm", unread, layer=layer)
+        else:
+            yield median_of_all("grad_norm", sample_norms(snapshot.reader.credit(g)), layer)
+    yield _grad_per_error(snapshot)
+    yield from _grad_resolution(snapshot)
+
+
+def _grad_per_error(snapshot: Snapshot) -> Reading:
+    metric, top = "grad_per_error", snapshot.depth
+    if unread := snapshot.unread[top]:
+        return undefined(metric, unread, layer=top)
+    top_N = sample_norms(snapshot.reader.credit(snapshot.gradients[top]))
+    error_N = sample_norms(snapshot.loss.error(snapshot.output_NC, snapshot.y).flatten(1))
+    defined_N = top_N.isfinite() & error_N.isfinite() & (error_N > 0)
+    return median_of_defined(
+        metric,
+        torch.where(defined_N, top_N / error_N, torch.nan),
+        top,
+        "the output error is zero, or it or the gradient is not finite, in every sample",
+    )
+
+
+def _grad_resolution(snapshot: Snapshot) -> Iterator[Reading]:
+    """One cosine a layer: samples weigh by the size of their gradient, as they do in a training step."""
+    metric, name = "grad_resolution", str(snapshot.precision).removeprefix("torch.")
+    for layer, rounded in enumerate(as_trained(snapshot)):
+        if unread := snapshot.unread[layer]:
+            yield undefined(metric, unread, layer=layer)
+            continue
+        exact = snapshot.reader.credit(snapshot.gradients[layer])
+        found = snapshot.reader.credit(rounded.double())
+        (value,) = cosines(found.flatten()[None], exact.flatten()[None]).tolist()
+        if math.isfinite(value):
+            yield Reading(metric=metric, layer=layer, value=value, samples=snapshot.samples)
+        elif exact.any() and not found.any():
+            yield undefined(metric, f"the gradient is zero in {name} and not in float64", layer=layer)
+        else:
+            yield undefined(metric, f"the gradient is zero or not finite in {name} or float64", layer=layer)
+
+
+def as_trained(snapshot: Snapshot) -> list[Tensor]:
+    """g_0 … g_L in eval mode, in the dtype of the trained weights; modules that round in training alone round here."""
+    net = copy.deepcopy(snapshot.net).to(snapshot.precision)
+    for module in net.modules():
+        if hasattr(module, "rounds"):
+            module.rounds = True  # type: ignore[assignment]
+    x, y = (v.to(snapshot.precision) if v.is_floating_point() else v for v in (snapshot.x, snapshot.y))
+    with preserve_rng(x.device), torch.enable_grad():
+        passed = net.run(x, leaf_at(0))
+        losses_N = snapshot.loss.per_sample(passed.output, y)
+        return list(torch.autograd.grad(losses_N.sum(), passed.states, materialize_grads=True))
+
+
+def preact_grad_norm(snapshot: Snapshot) -> Iterator[Reading]:
+    """‖∂(mean loss)/∂(linear output)‖₂ over the whole batch, layers 1 … L."""
+    for layer, g in enumerate(snapshot.preactivation_gradients, start=1):
+        if g is None:
+            yield undefined("preact_grad_norm", NO_LINEAR, layer=layer)
+            continue
+        norm = rms(g) * g.numel() ** 0.5 / snapshot.samples
+        yield Reading(metric="preact_grad_norm", layer=layer, value=norm, samples=snapshot.samples)
+
+
+_BATCH = 128
+_BATCHES = 8
+
+
+def cross_batch_cosine(snapshot: Snapshot) -> Iterator[Reading]:
+    """Mean pairwise cosine of the batch-mean BP gradient at layer L//2, over 8 disjoint batches of 128 test samples.
+
+    Where there are fewer samples, over as many such batches as there are.
+    """
+    metric, layer = "cross_batch_cosine", snapshot.depth // 2
+    available = min(_BATCHES, snapshot.context.test_samples // _BATCH)
+    if snapshot.context.test is None or available < 2:
+        yield undefined(metric, f"fewer than two batches of {_BATCH} test samples", layer=layer)
+        return
+    means = []
+    for first in range(0, available * _BATCH, _BATCH):
+        mean_d = _gradient(snapshot, layer, *snapshot.context.test(first, first + _BATCH)).mean(0)
+        if mean_d.isfinite().all() and mean_d.any():
+            means.append(mean_d)
+    if len(means) < 2:
+        why = "fewer than two batches have a gradient that is finite and not zero"
+        reason = snapshot.unread[layer] or why
+        yield undefined(metric, reason, layer=layer, samples=len(means) * _BATCH)
+        return
+    means_Bd = torch.stack(means)
+    one, other = torch.triu_indices(len(means), len(means), offset=1)
+    value = cosines(means_Bd[one], means_Bd[other]).mean().item()
+    yield Reading(metric=metric, layer=layer, value=value, samples=len(means) * _BATCH)
+
+
+def _gradient(snapshot: Snapshot, layer: int, x: Tensor, y: Tensor) -> Tensor:
+    """g_l of each sample at what is read, N×d."""
+    x, y = (value.to(snapshot.losses_N.device) for value in (x, y))
+    x, y = (value.double() if value.is_floating_point() else value for value in (x, y))
+    with torch.enable_grad():
+        passed = snapshot.net.run(x, leaf_at(layer))
+        losses_N = snapshot.loss.per_sample(passed.output, y)
+        (g,) = torch.autograd.grad(losses_N.sum(), passed.states[layer], materialize_grads=True)
+    return snapshot.reader.credit(g)
+
+
+def drift(snapshot: Snapshot) -> Iterator[Reading]:
+    """‖W − W_init‖/‖W_init‖ of every parameter tensor, as `drift[name]`; undefined where W_init is zero."""
+    initial = snapshot.context.initial
+    for name, parameter in snapshot.net.named_parameters():
+        metric = f"drift[{name}]"
+        if initial is None:
+            yield undefined(metric, "the initial weights are not known")
+            continue
+        start = initial[name].to(parameter.device).double()
+        length = rms(start)
+        if length > 0:
+            value = rms(parameter - start) / length
+            yield Reading(metric=metric, value=value, samples=0)  # of weights, not of samples
+        else:
+            yield undefined(metric, "the initial tensor is zero")
+
+
+NO_MATRICES = "the rule replaces no weight matrix of this block on the way back"
+ZERO = "one of the matrices is zero or not finite"
+
+
+def weight_alignment(snapshot: Snapshot) -> Iterator[Reading]:
+    """cos(V, W) of every weight matrix W of the blocks and the matrix V in its place on the way back, as
+    `weight_alignment[name]`; beside it ‖V‖/‖W‖ as `weight_ratio[name]`; and of each the mean over the matrices of
+    a block, without a name.
+
+    Undefined where a rule replaces no matrix, and where V or W is zero.
+    """
+    feedback = snapshot.context.feedback
+    found = {} if feedback is None else feedback(snapshot)
+    for block, unit in enumerate(snapshot.net.matrices()):
+        pairs = {name: (found[name], w.detach()) for name, w in unit.items() if name in found}
+        for metric, measure in (("weight_alignment", _cosine), ("weight_ratio", _ratio)):
+            values = {name: measure(v, w) for name, (v, w) in pairs.items()}
+            for name, value in values.items():
+                yield _reading(f"{metric}[{name}]", block, value)
+            mean = sum(values.values()) / len(values) if values else None
+            yield _reading(metric, block, mean)
+
+
+def _cosine(v: Tensor, w: Tensor) -> float:
+    return cosines(v.reshape(1, -1), w.reshape(1, -1)).item()
+
+
+def _ratio(v: Tensor, w: Tensor) -> float:
+    return rms(v) / rms(w) if rms(w) > 0 else math.nan
+
+
+def _reading(metric: str, block: int, value: float | None) -> Reading:
+    """A reading of weights, with 0 samples."""
+    if value is None or not math.isfinite(value):
+        return undefined(metric, NO_MATRICES if value is None else ZERO, layer=block)
+    return Reading(metric=metric, layer=block, value=value, samples=0)

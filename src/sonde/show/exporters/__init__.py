@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 import polars as pl
 from polars.io.plugins import register_io_source
 
-from sonde.analysis.frame import run_table, whole_run_table, with_columns_of_runs
+from sonde.analysis.runs import run_table, whole_run_table, with_columns_of_runs
 from sonde.core.atomic import set_aside
 from sonde.core.errors import SondeError, installation, pick
 from sonde.metrics.rows import SCHEMA, WATCHED

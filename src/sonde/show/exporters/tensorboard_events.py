@@ -17,7 +17,7 @@ from tensorboard.plugins.scalar import metadata as scalar
 from tensorboard.plugins.text import metadata as text
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from sonde.analysis.frame import run_settings
+from sonde.analysis.runs import run_settings
 from sonde.core.atomic import remove_stale, set_aside
 from sonde.core.run_ids import shown
 from sonde.show.exporters import (

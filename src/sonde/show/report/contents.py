@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 import sonde
-from sonde.analysis.diagnosis.diagnose import DIAGNOSES
+from sonde.analysis.diagnosis import DIAGNOSES
 from sonde.analysis.evidence import Evidence
 from sonde.analysis.explanations import EXPLANATIONS, documented
 from sonde.analysis.runs import by_recipe

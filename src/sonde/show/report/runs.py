@@ -10,7 +10,7 @@ from typing import Any
 
 import polars as pl
 
-from sonde.analysis.diagnosis.diagnose import diagnose
+from sonde.analysis.diagnosis import diagnose
 from sonde.analysis.diagnosis.run_evidence import describe_nonfinite, evidence_of_watched
 from sonde.analysis.runs import Recipe, levels, options_of
 from sonde.core.formatting import network
