@@ -21,7 +21,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from sonde.core.errors import SondeError, nearest
-from sonde.core.signatures import content_digest
+from sonde.core.validated import content_digest
 from sonde.plugins.edited import edited
 
 

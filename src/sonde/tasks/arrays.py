@@ -17,7 +17,7 @@ from torch import Tensor
 
 from sonde.core.errors import SondeError
 from sonde.core.generators import generator
-from sonde.core.signatures import accepted_by, config_class, content_digest, function_options
+from sonde.core.validated import accepted_by, config_class, content_digest, function_options
 from sonde.network.losses import CROSS_ENTROPY, MEAN_SQUARED_ERROR
 from sonde.store.files import Place, place
 from sonde.tasks.task import Data, Samples

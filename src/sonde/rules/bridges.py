@@ -1,22 +1,182 @@
-"""Credit Bridge: learn to predict the loss from a state; credit is the gradient of the prediction.
+"""State Bridge and Credit Bridge, and the small network of both; it reads (h_l, t_l, s).
 
-N samples, d width, C outputs, K noisy copies, L blocks.
+State Bridge predicts the last state from each state and differentiates the loss of the prediction.
+Credit Bridge learns to predict the loss from a state; credit is the gradient of the prediction.
+
+N rows or samples, d width, C outputs, S side information, K noisy copies, L blocks.
 """
 
 import copy
 import math
-from typing import Annotated, ClassVar, Literal, final
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Annotated, Any, ClassVar, Literal, final
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 from annotated_types import Ge, Gt, Le, Lt
 from torch import Tensor, nn
 
 from sonde.core.errors import SondeError
 from sonde.core.validated import validated
-from sonde.rules.bridge import HIDDEN_WIDTH, BridgeRows, InputNorm, build_bridge, normalised
+from sonde.network.pooling import Pooling
 from sonde.rules.dfa import direct_feedback, send
 from sonde.rules.rule import CreditScale, Facts, LocalRule, Signal
-from sonde.rules.states import Learner, Matrices, StoredState, normal_like, seeded
+from sonde.rules.states import Learner, Matrices, StoredState, default_weights, normal_like, seeded
+
+InputNorm = Literal["layer", "none"]
+HIDDEN_WIDTH = 256
+
+
+class BridgeNet(nn.Module):
+    """An MLP with GELU on the concatenation of a state, its depth t = l/L and the side information s.
+
+    States of one width share all layers.  If widths differ, each state has a separate first layer.
+    """
+
+    def __init__(self, widths: Sequence[int], more: int, hidden: Sequence[int], outputs: int) -> None:
+        super().__init__()
+        shared = [widths[0] + more] if alike(widths) else []
+        self.entries = nn.ModuleList(nn.Linear(d + more, hidden[0]) for d in widths if not shared)
+        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise([*shared, *hidden, outputs]))
+
+    def forward(self, h: Tensor | Sequence[Tensor], t_lN1: Tensor, s_lNS: Tensor) -> Tensor:
+        """Take the states of layers 0, 1, … stacked in one tensor, or as a sequence if their widths differ."""
+        if isinstance(h, Tensor):
+            x = torch.cat([h, t_lN1, s_lNS], dim=-1)
+        else:
+            parts = [torch.cat(part, dim=-1) for part in zip(h, t_lN1, s_lNS, strict=True)]
+            first = zip(self.entries, parts, strict=False)
+            x = F.gelu(torch.stack([entry(part) for entry, part in first]))
+        in_place = not torch.is_grad_enabled()  # no backward pass follows
+        gelu = torch.ops.aten.gelu_ if in_place else F.gelu
+        for layer in self.layers[:-1]:
+            x = gelu(layer(x))
+        out: Tensor = self.layers[-1](x)
+        return out
+
+
+def alike(widths: Sequence[int]) -> bool:
+    return len(set(widths)) == 1
+
+
+def build_bridge(
+    widths: Sequence[int], more: int, hidden: Sequence[int], outputs: int, facts: Facts, rng: torch.Generator
+) -> nn.Module:
+    """A bridge with PyTorch's default weights, drawn from the rule's own generator."""
+    return default_weights(BridgeNet, widths, more, hidden, outputs, rng=rng).to(facts.device, facts.dtype)
+
+
+def widths_of(facts: Facts) -> list[int]:
+    """How many numbers the bridge reads of each state."""
+    return [facts.reader.width(shape) for shape in facts.shapes]
+
+
+def normalised(h_Nd: Tensor, input_norm: InputNorm) -> Tensor:
+    return F.layer_norm(h_Nd, h_Nd.shape[-1:]) if input_norm == "layer" else h_Nd
+
+
+class BridgeRows:
+    """The input of the bridge: what is read of layers 0, 1, …, with t = l/L and the side information.
+
+    States of one width are stacked, so that their gradient is one tensor.
+    """
+
+    def __init__(
+        self, states: Sequence[Tensor], depth: int, s_NS: Tensor, reader: Pooling, input_norm: InputNorm
+    ) -> None:
+        self.states, self.reader, self.input_norm = states, reader, input_norm
+        read = [reader.read(h).detach() for h in states]
+        self.together = alike([h.shape[-1] for h in read])
+        self.leaves = [torch.stack(read)] if self.together else read
+        layers, samples = len(read), len(read[0])
+        t_l = torch.arange(layers, device=s_NS.device, dtype=s_NS.dtype) / depth
+        self.t_lN1 = t_l.view(-1, 1, 1).expand(layers, samples, 1)
+        self.s_lNS = s_NS.expand(layers, *s_NS.shape)
+
+    def through(self, net: nn.Module) -> Tensor:
+        """The network's output for each row, layers first."""
+        seen = [normalised(h.requires_grad_(), self.input_norm) for h in self.leaves]
+        out: Tensor = net(seen[0] if self.together else seen, self.t_lN1, self.s_lNS)
+        return out
+
+    def credit(self, total: Tensor, *, keep: bool = False) -> list[Tensor]:
+        """The gradient of `total` at every state, in the state's shape."""
+        found = torch.autograd.grad(total, self.leaves, retain_graph=keep)
+        by_layer = found[0] if self.together else found
+        return [self.reader.spread(a_Nd, h) for a_Nd, h in zip(by_layer, self.states, strict=True)]
+
+
+class Predictor(StoredState):
+    """G with its optimiser and the number of steps; between `credits` and `update` also the prediction."""
+
+    parts: ClassVar = {"learner": "", "steps": "steps"}
+
+    def __init__(self, learner: Learner) -> None:
+        self.learner = learner
+        self.prediction_lNd: Tensor | None = None
+        self.steps = 0
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict({"steps": 0, **state})  # states of 0.1.0 have no steps
+
+
+@final
+@validated
+class StateBridge(LocalRule):
+    """A network G predicts the last state; credit is the gradient of the loss of its prediction.
+
+    a_l = ∇_{h_l} ℓ(readout(G(h_l, t_l, s)), y),  a_L = g_L;  t_l = l/L, and s is the output error e, or g_L.
+    G has `hidden_layers` hidden layers of width `hidden`.  Every `every` steps it is trained on the states of the
+    batch, with the loss ‖G − h_L‖²/‖h_L‖² averaged over samples and layers, logged as `state_pred_error`.  States of
+    different widths have separate first layers.
+    With `input_norm: layer` G reads LayerNorm(h_l) and predicts LayerNorm(h_L).  For tokens and maps G reads and
+    predicts what the network's pooling reads; the rest of h_L stays as it is.
+    Exact limit: on a linear network, with G the map from h_l to h_L, it is backprop.
+    """
+
+    input_norm: InputNorm = "layer"
+    side: Literal["error", "top_gradient"] = "error"
+    hidden: Annotated[int, Ge(1)] = HIDDEN_WIDTH
+    hidden_layers: Annotated[int, Ge(1)] = 2
+    every: Annotated[int, Ge(1)] = 1
+    credit_scale: CreditScale = "rms"
+    penalty: Annotated[float, Ge(0)] = 0.0
+
+    label: ClassVar[str] = "State Bridge"
+    needs: ClassVar[str] = "the output error and the readout; a network that predicts h_L"
+
+    def init(self, facts: Facts, rng: torch.Generator) -> Predictor:
+        widths = widths_of(facts)
+        more = 1 + (math.prod(facts.output_shape) if self.side == "error" else widths[-1])
+        return Predictor(
+            Learner(build_bridge(widths[:-1], more, [self.hidden] * self.hidden_layers, widths[-1], facts, rng))
+        )
+
+    def credits(self, state: Predictor, signal: Signal) -> list[Tensor]:
+        below, top, reader = signal.states[:-1], signal.states[-1], signal.reader
+        with torch.enable_grad():
+            rows = BridgeRows(below, len(below), self._side(signal), reader, self.input_norm)
+            state.prediction_lNd = rows.through(state.learner.net)
+            output = signal.readout(reader.replaced(top, state.prediction_lNd).flatten(0, 1))
+            y = signal.y.repeat(len(below), *[1] * (signal.y.ndim - 1))
+            credits = rows.credit(signal.loss.per_sample(output, y).sum(), keep=True)
+        return [*credits, signal.top_gradient]
+
+    def update(self, state: Predictor, signal: Signal) -> dict[str, Tensor]:
+        target_Nd = normalised(signal.reader.read(signal.states[-1]), self.input_norm)
+        scale_N = target_Nd.square().sum(-1).clamp_min(torch.finfo(target_Nd.dtype).tiny)
+        assert state.prediction_lNd is not None, "credits comes before update"
+        error = ((state.prediction_lNd - target_Nd).square().sum(-1) / scale_N).mean()
+        if state.steps % self.every == 0:
+            state.learner.descend(error)
+        state.steps += 1
+        state.prediction_lNd = None
+        return {"state_pred_error": error.detach()}
+
+    def _side(self, signal: Signal) -> Tensor:
+        return signal.error_NC if self.side == "error" else signal.reader.credit(signal.top_gradient)
+
 
 _ROWS = 1024  # in one pass of V̄, so that activations stay in the cache
 
