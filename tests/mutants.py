@@ -189,22 +189,22 @@ MUTANTS = (
     Mutant(
         "Credit Bridge's noise comes before LayerNorm",
         "rules/bridges.py",
-        """        next_lNd = normalised(h_lNd[1:].detach(), self.input_norm)
+        """        next_lNd = _normalised(h_lNd[1:].detach(), self.input_norm)
         noise = torch.randn(self.copies, *next_lNd.shape, generator=state.noise, dtype=torch.float32)
         copies_KlNd = noise.to(next_lNd.device, next_lNd.dtype).mul_(self.noise).add_(next_lNd)
 """,
         """        next_lNd = h_lNd[1:].detach()
         noise = torch.randn(self.copies, *next_lNd.shape, generator=state.noise, dtype=torch.float32)
         copies_KlNd = noise.to(next_lNd.device, next_lNd.dtype).mul_(self.noise).add_(next_lNd)
-        copies_KlNd = normalised(copies_KlNd, self.input_norm)
+        copies_KlNd = _normalised(copies_KlNd, self.input_norm)
 """,
         BRIDGES,
     ),
     Mutant(
         "Credit Bridge's target is the same layer",
         "rules/bridges.py",
-        "normalised(h_lNd[1:].detach(), self.input_norm)",
-        "normalised(h_lNd[:-1].detach(), self.input_norm)",
+        "_normalised(h_lNd[1:].detach(), self.input_norm)",
+        "_normalised(h_lNd[:-1].detach(), self.input_norm)",
         BRIDGES,
     ),
     Mutant(
@@ -238,8 +238,8 @@ MUTANTS = (
     Mutant(
         "State Bridge predicts the state without LayerNorm",
         "rules/bridges.py",
-        "normalised(signal.reader.read(signal.states[-1]), self.input_norm)",
-        "signal.reader.read(signal.states[-1])",
+        "_normalised(signal.pooling.read(signal.states[-1]), self.input_norm)",
+        "signal.pooling.read(signal.states[-1])",
         BRIDGES,
     ),
     Mutant(

@@ -24,13 +24,13 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from sonde.core.validated import checked
+from sonde.core.validated import validated
 from sonde.rules.rule import CreditScale, Facts, LocalRule, Signal
 from sonde.rules.states import Matrices
 
 
 @final
-@checked
+@validated
 class Halved(LocalRule):
     """Send half of the exact gradient through a fixed random matrix: a_l = ½ g_l B_l.
 

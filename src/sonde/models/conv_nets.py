@@ -88,7 +88,7 @@ class Stem(nn.Module):
     def __init__(self, colours: int, channels: int, norm: NormKind) -> None:
         super().__init__()
         self.conv = nn.Conv2d(colours, channels, 3, padding=1, bias=False)
-        self.norm = make_norm(norm, channels)
+        self.norm = _make_norm(norm, channels)
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.relu(self.norm(self.conv(x)))
@@ -106,7 +106,7 @@ class BasicBlock(nn.Module):
         self.more = above - below
         self.conv1 = nn.Conv2d(below, above, 3, stride=self.stride, padding=1, bias=False)
         self.conv2 = nn.Conv2d(above, above, 3, padding=1, bias=False)
-        self.norm1, self.norm2 = make_norm(norm, above), make_norm(norm, above)
+        self.norm1, self.norm2 = _make_norm(norm, above), _make_norm(norm, above)
 
     def forward(self, h: Tensor) -> Tensor:
         f = self.norm2(self.conv2(torch.relu(self.norm1(self.conv1(h)))))
@@ -127,7 +127,7 @@ class PooledReadout(nn.Module):
         return z_NC
 
 
-def make_norm(norm: NormKind, channels: int) -> nn.Module:
+def _make_norm(norm: NormKind, channels: int) -> nn.Module:
     return nn.BatchNorm2d(channels) if norm == "batch" else nn.GroupNorm(min(GROUPS, channels), channels)
 
 

@@ -36,7 +36,7 @@ class BridgeNet(nn.Module):
 
     def __init__(self, widths: Sequence[int], more: int, hidden: Sequence[int], outputs: int) -> None:
         super().__init__()
-        shared = [widths[0] + more] if alike(widths) else []
+        shared = [widths[0] + more] if _alike(widths) else []
         self.entries = nn.ModuleList(nn.Linear(d + more, hidden[0]) for d in widths if not shared)
         self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise([*shared, *hidden, outputs]))
 
@@ -56,7 +56,7 @@ class BridgeNet(nn.Module):
         return out
 
 
-def alike(widths: Sequence[int]) -> bool:
+def _alike(widths: Sequence[int]) -> bool:
     return len(set(widths)) == 1
 
 
@@ -69,10 +69,10 @@ def build_bridge(
 
 def widths_of(facts: Facts) -> list[int]:
     """How many numbers the bridge reads of each state."""
-    return [facts.reader.width(shape) for shape in facts.shapes]
+    return [facts.pooling.width(shape) for shape in facts.shapes]
 
 
-def normalised(h_Nd: Tensor, input_norm: InputNorm) -> Tensor:
+def _normalised(h_Nd: Tensor, input_norm: InputNorm) -> Tensor:
     return F.layer_norm(h_Nd, h_Nd.shape[-1:]) if input_norm == "layer" else h_Nd
 
 
@@ -83,11 +83,11 @@ class BridgeRows:
     """
 
     def __init__(
-        self, states: Sequence[Tensor], depth: int, s_NS: Tensor, reader: Pooling, input_norm: InputNorm
+        self, states: Sequence[Tensor], depth: int, s_NS: Tensor, pooling: Pooling, input_norm: InputNorm
     ) -> None:
-        self.states, self.reader, self.input_norm = states, reader, input_norm
-        read = [reader.read(h).detach() for h in states]
-        self.together = alike([h.shape[-1] for h in read])
+        self.states, self.pooling, self.input_norm = states, pooling, input_norm
+        read = [pooling.read(h).detach() for h in states]
+        self.together = _alike([h.shape[-1] for h in read])
         self.leaves = [torch.stack(read)] if self.together else read
         layers, samples = len(read), len(read[0])
         t_l = torch.arange(layers, device=s_NS.device, dtype=s_NS.dtype) / depth
@@ -96,7 +96,7 @@ class BridgeRows:
 
     def through(self, net: nn.Module) -> Tensor:
         """The network's output for each row, layers first."""
-        seen = [normalised(h.requires_grad_(), self.input_norm) for h in self.leaves]
+        seen = [_normalised(h.requires_grad_(), self.input_norm) for h in self.leaves]
         out: Tensor = net(seen[0] if self.together else seen, self.t_lN1, self.s_lNS)
         return out
 
@@ -104,7 +104,7 @@ class BridgeRows:
         """The gradient of `total` at every state, in the state's shape."""
         found = torch.autograd.grad(total, self.leaves, retain_graph=keep)
         by_layer = found[0] if self.together else found
-        return [self.reader.spread(a_Nd, h) for a_Nd, h in zip(by_layer, self.states, strict=True)]
+        return [self.pooling.spread(a_Nd, h) for a_Nd, h in zip(by_layer, self.states, strict=True)]
 
 
 class Predictor(StoredState):
@@ -154,17 +154,17 @@ class StateBridge(LocalRule):
         )
 
     def credits(self, state: Predictor, signal: Signal) -> list[Tensor]:
-        below, top, reader = signal.states[:-1], signal.states[-1], signal.reader
+        below, top, pooling = signal.states[:-1], signal.states[-1], signal.pooling
         with torch.enable_grad():
-            rows = BridgeRows(below, len(below), self._side(signal), reader, self.input_norm)
+            rows = BridgeRows(below, len(below), self._side(signal), pooling, self.input_norm)
             state.prediction_lNd = rows.through(state.learner.net)
-            output = signal.readout(reader.replaced(top, state.prediction_lNd).flatten(0, 1))
+            output = signal.readout(pooling.replaced(top, state.prediction_lNd).flatten(0, 1))
             y = signal.y.repeat(len(below), *[1] * (signal.y.ndim - 1))
             credits = rows.credit(signal.loss.per_sample(output, y).sum(), keep=True)
         return [*credits, signal.top_gradient]
 
     def update(self, state: Predictor, signal: Signal) -> dict[str, Tensor]:
-        target_Nd = normalised(signal.reader.read(signal.states[-1]), self.input_norm)
+        target_Nd = _normalised(signal.pooling.read(signal.states[-1]), self.input_norm)
         scale_N = target_Nd.square().sum(-1).clamp_min(torch.finfo(target_Nd.dtype).tiny)
         assert state.prediction_lNd is not None, "credits comes before update"
         error = ((state.prediction_lNd - target_Nd).square().sum(-1) / scale_N).mean()
@@ -175,7 +175,7 @@ class StateBridge(LocalRule):
         return {"state_pred_error": error.detach()}
 
     def _side(self, signal: Signal) -> Tensor:
-        return signal.error_NC if self.side == "error" else signal.reader.credit(signal.top_gradient)
+        return signal.error_NC if self.side == "error" else signal.pooling.credit(signal.top_gradient)
 
 
 _ROWS = 1024  # in one pass of V̄, so that activations stay in the cache
@@ -201,6 +201,7 @@ class ValueState(StoredState):
 
     @property
     def warming_up(self) -> bool:
+        """Whether DFA's matrices still give the credit."""
         return self.steps < self.warmup
 
     def catch_up(self, trained: "ValueState") -> None:
@@ -259,10 +260,10 @@ class CreditBridge(LocalRule):
     def update(self, state: ValueState, signal: Signal) -> dict[str, Tensor]:
         rows = self._rows(signal)
         (h_lNd,), t_lN1, s_lNC = rows.leaves, rows.t_lN1, rows.s_lNS
-        g_Nd = signal.reader.credit(signal.top_gradient)
-        below_lNd, top_1Nd = normalised(h_lNd[:-1], self.input_norm), h_lNd[-1:].requires_grad_()
+        g_Nd = signal.pooling.credit(signal.top_gradient)
+        below_lNd, top_1Nd = _normalised(h_lNd[:-1], self.input_norm), h_lNd[-1:].requires_grad_()
         net = state.learner.net
-        terminal_1N1 = net(normalised(top_1Nd, self.input_norm), t_lN1[-1:], s_lNC[-1:])
+        terminal_1N1 = net(_normalised(top_1Nd, self.input_norm), t_lN1[-1:], s_lNC[-1:])
         (slope_1Nd,) = torch.autograd.grad(terminal_1N1.sum(), top_1Nd, create_graph=True)
         scale = g_Nd.square().mean().sqrt().clamp_min(torch.finfo(g_Nd.dtype).tiny)
         losses_N = signal.loss.per_sample(signal.output_NC, signal.y)
@@ -289,7 +290,7 @@ class CreditBridge(LocalRule):
 
     def _rows(self, signal: Signal) -> BridgeRows:
         depth = len(signal.states) - 1
-        return BridgeRows(signal.states, depth, signal.error_NC, signal.reader, self.input_norm)
+        return BridgeRows(signal.states, depth, signal.error_NC, signal.pooling, self.input_norm)
 
     @torch.no_grad()
     def _perturbed(self, state: ValueState, signal: Signal, losses_N: Tensor) -> tuple[Tensor, Tensor]:
@@ -301,13 +302,13 @@ class CreditBridge(LocalRule):
             moved = h + self.perturb * size * noise
             output = signal.readout(signal.top_from(layer, moved))
             changes.append(signal.loss.per_sample(output, signal.y) - losses_N)
-            rows.append(normalised(signal.reader.read(moved), self.input_norm))
+            rows.append(_normalised(signal.pooling.read(moved), self.input_norm))
         return torch.stack(rows), torch.stack(changes)[..., None]
 
     @torch.no_grad()
     def _ahead(self, state: ValueState, h_lNd: Tensor, t_lN1: Tensor, s_lNC: Tensor) -> Tensor:
         """Soft-min over noisy copies of the averaged value one block ahead."""
-        next_lNd = normalised(h_lNd[1:].detach(), self.input_norm)
+        next_lNd = _normalised(h_lNd[1:].detach(), self.input_norm)
         noise = torch.randn(self.copies, *next_lNd.shape, generator=state.noise, dtype=torch.float32)
         copies_KlNd = noise.to(next_lNd.device, next_lNd.dtype).mul_(self.noise).add_(next_lNd)
         parts = torch.split(copies_KlNd, max(1, _ROWS // t_lN1[1:].numel()))
@@ -330,4 +331,4 @@ def _width(facts: Facts) -> int:
                 f"credit_bridge needs states of one shape, but {name} makes {after} of {before}: use state_bridge, dfa "
                 f"or a rule of layers"
             )
-    return facts.reader.width(facts.shapes[0])
+    return facts.pooling.width(facts.shapes[0])

@@ -34,7 +34,7 @@ def credit_norm(snapshot: Snapshot) -> Iterator[Reading]:
         if snapshot.credits is None or reason:
             yield undefined("credit_norm", reason or NO_RULE, layer=layer)
         else:
-            a_Nd = snapshot.reader.credit(snapshot.credits[layer])
+            a_Nd = snapshot.pooling.credit(snapshot.credits[layer])
             yield median_of_all("credit_norm", sample_norms(a_Nd), layer)
 
 
@@ -44,7 +44,7 @@ def credit_cosine(snapshot: Snapshot) -> Iterator[Reading]:
     `/null` and `/null_std` are its mean and spread over draws by chance, as the rule draws.  Samples whose credit or
     gradient is zero have no cosine and are not counted.
     """
-    gradients = [snapshot.reader.credit(g) for g in snapshot.gradients]
+    gradients = [snapshot.pooling.credit(g) for g in snapshot.gradients]
     known_gradients = [with_norms(g_Nd) for g_Nd in gradients]
     for ending, credits in snapshot.candidates.items():
         for layer, g_Nd in enumerate(gradients):
@@ -52,7 +52,7 @@ def credit_cosine(snapshot: Snapshot) -> Iterator[Reading]:
             if credits is None or unread:
                 yield undefined(metric, unread or NO_RULE, layer=layer)
             else:
-                a_Nd = snapshot.reader.credit(credits[layer])
+                a_Nd = snapshot.pooling.credit(credits[layer])
                 yield _mean_cosine(metric, layer, a_Nd, g_Nd, known_gradients[layer])
     chance: list[list[Reading]] = [[] for _ in gradients]
     for drawn in draws(snapshot):
@@ -78,15 +78,15 @@ def _why(a: Tensor, g: Tensor) -> str:
 
 def draws(snapshot: Snapshot) -> Iterator[list[Tensor]]:
     """a_0 … a_L of one draw after the other: the vector that is read of each sample, N×d, as it was drawn."""
-    context, reader = snapshot.context, snapshot.reader
+    context, pooling = snapshot.context, snapshot.pooling
     for k in range(context.draws):
         rng = generator(context.seed, f"probe/null/{context.epoch}/{k}")
         if context.redrawn is None:
-            widths = [reader.width(tuple(h.shape[1:])) for h in snapshot.states]
+            widths = [pooling.width(tuple(h.shape[1:])) for h in snapshot.states]
             drawn = [torch.randn(snapshot.samples, d, generator=rng) for d in widths]
             yield [v_Nd.to(snapshot.losses_N.device) for v_Nd in drawn]
         else:
-            yield [reader.credit(a.detach()) for a in context.redrawn(snapshot, rng)]
+            yield [pooling.credit(a.detach()) for a in context.redrawn(snapshot, rng)]
 
 
 def random_vectors(snapshot: Snapshot, rng: torch.Generator) -> list[Tensor]:

@@ -35,7 +35,7 @@ def grad_norm(snapshot: Snapshot) -> Iterator[Reading]:
         if unread:
             yield undefined("grad_norm", unread, layer=layer)
         else:
-            yield median_of_all("grad_norm", sample_norms(snapshot.reader.credit(g)), layer)
+            yield median_of_all("grad_norm", sample_norms(snapshot.pooling.credit(g)), layer)
     yield _grad_per_error(snapshot)
     yield from _grad_resolution(snapshot)
 
@@ -44,7 +44,7 @@ def _grad_per_error(snapshot: Snapshot) -> Reading:
     metric, top = "grad_per_error", snapshot.depth
     if unread := snapshot.unread[top]:
         return undefined(metric, unread, layer=top)
-    top_N = sample_norms(snapshot.reader.credit(snapshot.gradients[top]))
+    top_N = sample_norms(snapshot.pooling.credit(snapshot.gradients[top]))
     error_N = sample_norms(snapshot.loss.error(snapshot.output_NC, snapshot.y).flatten(1))
     defined_N = top_N.isfinite() & error_N.isfinite() & (error_N > 0)
     return median_of_defined(
@@ -62,8 +62,8 @@ def _grad_resolution(snapshot: Snapshot) -> Iterator[Reading]:
         if unread := snapshot.unread[layer]:
             yield undefined(metric, unread, layer=layer)
             continue
-        exact = snapshot.reader.credit(snapshot.gradients[layer])
-        found = snapshot.reader.credit(rounded.double())
+        exact = snapshot.pooling.credit(snapshot.gradients[layer])
+        found = snapshot.pooling.credit(rounded.double())
         (value,) = cosines(found.flatten()[None], exact.flatten()[None]).tolist()
         if math.isfinite(value):
             yield Reading(metric=metric, layer=layer, value=value, samples=snapshot.samples)
@@ -134,4 +134,4 @@ def _gradient(snapshot: Snapshot, layer: int, x: Tensor, y: Tensor) -> Tensor:
         passed = snapshot.net.run(x, leaf_at(layer))
         losses_N = snapshot.loss.per_sample(passed.output, y)
         (g,) = torch.autograd.grad(losses_N.sum(), passed.states[layer], materialize_grads=True)
-    return snapshot.reader.credit(g)
+    return snapshot.pooling.credit(g)

@@ -26,7 +26,7 @@ _MARGIN = 10  # changes this many times larger than their rounding error lose ha
 def rho(snapshot: Snapshot) -> Iterator[Reading]:
     """Correlation, over samples × directions, of the predicted ⟨a_l, εv⟩ with the true ℓ(h_l + εv) − ℓ(h_l).
 
-    v are unit random directions in the space of what the reader reads, each sample's own; ε is 1e-3 × RMS of what is
+    v are unit random directions in the space of what the pooling reads, each sample's own; ε is 1e-3 × RMS of what is
     read of h_l, or absolute.  The state is moved so that what is read moves by εv: of tokens the one that is read, or
     all of them where their mean is.  BP's gradient `/bp` is the ceiling; `/null` and `/null_std` are mean and spread
     over draws by chance, as the rule draws.  All share the directions and the true changes.
@@ -35,7 +35,7 @@ def rho(snapshot: Snapshot) -> Iterator[Reading]:
     for layer, chance in _chance(snapshot):
         credits = {ending: None if a is None else a[layer] for ending, a in snapshot.candidates.items()}
         epsilon_N = _epsilon(snapshot, layer)
-        known = {ending: [snapshot.reader.credit(a)] for ending, a in credits.items() if a is not None}
+        known = {ending: [snapshot.pooling.credit(a)] for ending, a in credits.items() if a is not None}
         known["/null"] = chance
         a_JNd = torch.stack([a_Nd.to(epsilon_N.dtype) for several in known.values() for a_Nd in several])
         predicted_JKN, changed_KN = _predict_and_measure(snapshot, layer, a_JNd, epsilon_N, rng)
@@ -58,7 +58,7 @@ def _chance(snapshot: Snapshot) -> Iterator[tuple[int, list[Tensor]]]:
     """The draws of each layer, N×d each; they are drawn again for every few layers that fit into memory together, where
     random vectors are kept in the float32 in which they are drawn.
     """
-    widths = [snapshot.reader.width(tuple(h.shape[1:])) for h in snapshot.states]
+    widths = [snapshot.pooling.width(tuple(h.shape[1:])) for h in snapshot.states]
     number = 4 if snapshot.context.redrawn is None else 8
     sizes = [snapshot.context.draws * snapshot.samples * width * number for width in widths]
     layers = list(range(snapshot.depth + 1))
@@ -73,7 +73,7 @@ def _chance(snapshot: Snapshot) -> Iterator[tuple[int, list[Tensor]]]:
 def _epsilon(snapshot: Snapshot, layer: int) -> Tensor:
     if snapshot.context.epsilon is not None:
         return torch.full_like(snapshot.losses_N, snapshot.context.epsilon)
-    h_Nd = snapshot.reader.read(snapshot.states[layer])
+    h_Nd = snapshot.pooling.read(snapshot.states[layer])
     rms_N = sample_norms(h_Nd) / math.sqrt(h_Nd.shape[-1])
     return RELATIVE_EPSILON * rms_N
 
@@ -94,7 +94,7 @@ def _predict_and_measure(
         predictions_NKJ = torch.bmm(steps_KNd.transpose(0, 1), a_JNd.permute(1, 2, 0))
         predicted_NKJ[:, first : first + size] = predictions_NKJ
         for some_kNd in torch.split(steps_KNd, together):
-            changed.append(loss_changes(snapshot, layer, snapshot.reader.moved(h, some_kNd)))
+            changed.append(loss_changes(snapshot, layer, snapshot.pooling.moved(h, some_kNd)))
     return predicted_NKJ.permute(2, 1, 0), torch.cat(changed)
 
 

@@ -14,7 +14,7 @@ from sonde.metrics.rows import Reading, undefined
 def hidden_norm(snapshot: Snapshot) -> Iterator[Reading]:
     """Median over samples of ‖h_l‖₂, layers 0 … L."""
     for layer, h in enumerate(snapshot.states):
-        yield median_of_all("hidden_norm", sample_norms(snapshot.reader.read(h)), layer)
+        yield median_of_all("hidden_norm", sample_norms(snapshot.pooling.read(h)), layer)
 
 
 def growth(snapshot: Snapshot) -> Iterator[Reading]:
@@ -41,7 +41,7 @@ def branch_ratio(snapshot: Snapshot) -> Iterator[Reading]:
         yield from _no_branches("branch_ratio", snapshot)
         return
     for block, f in enumerate(snapshot.branches):
-        read = snapshot.reader.read
+        read = snapshot.pooling.read
         added_N, stream_N = sample_norms(read(f)), sample_norms(read(snapshot.states[block]))
         defined_N = added_N.isfinite() & stream_N.isfinite() & (stream_N > 0)
         ratios_N = torch.where(defined_N, added_N / stream_N, torch.nan)
@@ -58,7 +58,7 @@ def branch_cosine(snapshot: Snapshot) -> Iterator[Reading]:
     for block, f in enumerate(snapshot.branches):
         yield median_of_defined(
             "branch_cosine",
-            cosines(snapshot.reader.read(f), snapshot.reader.read(snapshot.states[block])),
+            cosines(snapshot.pooling.read(f), snapshot.pooling.read(snapshot.states[block])),
             block,
             "branch or state is zero or not finite in every sample",
         )
