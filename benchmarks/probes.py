@@ -26,7 +26,7 @@ from sonde.store.datasets.cifar10 import SIDE
 from sonde.store.datasets.decoded import PAD, Images
 from sonde.studies import STUDIES
 from sonde.studies.settings import settings, swept
-from sonde.tasks.cifar10 import Cifar10, Cifar10Data
+from sonde.tasks.images import Cifar10, Cifar10Data
 from sonde.training.credit_assignment import CreditAssignment
 from sonde.training.program import Program
 

@@ -125,16 +125,16 @@ MUTANTS = (
     # rules
     Mutant(
         "a mirror forgets to subtract the means",
-        "rules/mirror.py",
+        "rules/fa.py",
         "(y_So - y_So.mean(0)).mT, x_Si - x_Si.mean(0)",
         "y_So.mT, x_Si",
         f"{FIELD} -k mirror",
     ),
     Mutant(
         "kp gives its matrices the weights",
-        "rules/kp.py",
-        "return cast_like(state.matrices, units)",
-        "return weights_of(units)",
+        "rules/fa.py",
+        "state: BackwardMatrices, units: Sequence[Matrix]) -> Matrix:\n        return cast_like(state.matrices, units)",
+        "state: BackwardMatrices, units: Sequence[Matrix]) -> Matrix:\n        return weights_of(units)",
         f"{FIELD} -k kp",
     ),
     Mutant(
@@ -181,70 +181,70 @@ MUTANTS = (
     ),
     Mutant(
         "the soft-min is without log K",
-        "rules/credit_bridge.py",
+        "rules/bridges.py",
         "torch.logsumexp(-value_KlN1 / self.temperature, 0) - math.log(self.copies)",
         "torch.logsumexp(-value_KlN1 / self.temperature, 0)",
         BRIDGES,
     ),
     Mutant(
         "Credit Bridge's noise comes before LayerNorm",
-        "rules/credit_bridge.py",
-        """        next_lNd = normalised(h_lNd[1:].detach(), self.input_norm)
+        "rules/bridges.py",
+        """        next_lNd = _normalised(h_lNd[1:].detach(), self.input_norm)
         noise = torch.randn(self.copies, *next_lNd.shape, generator=state.noise, dtype=torch.float32)
         copies_KlNd = noise.to(next_lNd.device, next_lNd.dtype).mul_(self.noise).add_(next_lNd)
 """,
         """        next_lNd = h_lNd[1:].detach()
         noise = torch.randn(self.copies, *next_lNd.shape, generator=state.noise, dtype=torch.float32)
         copies_KlNd = noise.to(next_lNd.device, next_lNd.dtype).mul_(self.noise).add_(next_lNd)
-        copies_KlNd = normalised(copies_KlNd, self.input_norm)
+        copies_KlNd = _normalised(copies_KlNd, self.input_norm)
 """,
         BRIDGES,
     ),
     Mutant(
         "Credit Bridge's target is the same layer",
-        "rules/credit_bridge.py",
-        "normalised(h_lNd[1:].detach(), self.input_norm)",
-        "normalised(h_lNd[:-1].detach(), self.input_norm)",
+        "rules/bridges.py",
+        "_normalised(h_lNd[1:].detach(), self.input_norm)",
+        "_normalised(h_lNd[:-1].detach(), self.input_norm)",
         BRIDGES,
     ),
     Mutant(
         "the terminal gradient is not relative",
-        "rules/credit_bridge.py",
+        "rules/bridges.py",
         "((slope_1Nd[0] - g_Nd) / scale)",
         "(slope_1Nd[0] - g_Nd)",
         BRIDGES,
     ),
     Mutant(
         "Credit Bridge has no warm-up",
-        "rules/credit_bridge.py",
+        "rules/bridges.py",
         "math.ceil(self.warmup * facts.steps))",
         "0)",
         BRIDGES,
     ),
     Mutant(
         "the moving average forgets",
-        "rules/credit_bridge.py",
+        "rules/bridges.py",
         "list(net.parameters()), 1 - self.average)",
         "list(net.parameters()), self.average)",
         BRIDGES,
     ),
     Mutant(
         "state_pred_error is not divided by the final state's norm",
-        "rules/state_bridge.py",
+        "rules/bridges.py",
         ".square().sum(-1) / scale_N).mean()",
         ".square().sum(-1)).mean()",
         BRIDGES,
     ),
     Mutant(
         "State Bridge predicts the state without LayerNorm",
-        "rules/state_bridge.py",
-        "normalised(signal.reader.read(signal.states[-1]), self.input_norm)",
-        "signal.reader.read(signal.states[-1])",
+        "rules/bridges.py",
+        "_normalised(signal.pooling.read(signal.states[-1]), self.input_norm)",
+        "signal.pooling.read(signal.states[-1])",
         BRIDGES,
     ),
     Mutant(
         "a bridge's depth is l/(L + 1)",
-        "rules/bridge.py",
+        "rules/bridges.py",
         "dtype=s_NS.dtype) / depth",
         "dtype=s_NS.dtype) / (depth + 1)",
         BRIDGES,
@@ -453,14 +453,14 @@ MUTANTS = (
     ),
     Mutant(
         "w2 starts at another scale",
-        "models/residual_mlp.py",
+        "models/mlps.py",
         "std=self.w2_std,",
         "std=self.w2_std / self.L,",
         "unit/test_models.py",
     ),
     Mutant(
         "the student's w2 ignores its depth",
-        "models/student_net.py",
+        "models/mlps.py",
         "std=(self.d * self.L) ** -0.5",
         "std=self.d**-0.5",
         "unit/test_models.py",
@@ -481,14 +481,14 @@ MUTANTS = (
     ),
     Mutant(
         "pixels are scaled by test images too",
-        "tasks/digits.py",
+        "tasks/images.py",
         "x[train_N].std(correction=0)",
         "x.std(correction=0)",
         "unit/test_tasks_digits.py",
     ),
     Mutant(
         "images are never mirrored",
-        "tasks/cifar10.py",
+        "tasks/images.py",
         "[..., ::-1]",
         "[..., :]",
         "unit/test_tasks_cifar10.py -k mirror",
@@ -638,8 +638,8 @@ MUTANTS = (
     Mutant(
         "a rule's own first options are ignored",
         "core/run_ids.py",
-        "FIRST[part].get(name, stated)",
-        "FIRST[part].get(name)",
+        "FIRST_OPTIONS[part].get(name, stated)",
+        "FIRST_OPTIONS[part].get(name)",
         "golden/test_identity.py -k states_its_first",
     ),
     Mutant(

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from sonde.store.datasets.archive import data_folder
 from sonde.store.datasets.cifar10 import find_cifar10
 from sonde.store.datasets.decoded import PAD, open_images
-from sonde.tasks.cifar10 import MEAN, STD
+from sonde.tasks.images import MEAN, STD
 
 LEVELS = 8  # of 255, the standard deviation of the noise
 

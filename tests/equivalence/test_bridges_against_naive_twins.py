@@ -17,7 +17,7 @@ from sonde.core.generators import generator
 from sonde.models import Model, ResidualMLP, VitMini
 from sonde.network import Network, Signature
 from sonde.rules import CreditBridge, StateBridge
-from sonde.rules.bridge import InputNorm
+from sonde.rules.bridges import InputNorm
 from sonde.training.credit_assignment import CreditAssignment
 
 N, L, SEED, LR = 4, 2, 11, 0.01

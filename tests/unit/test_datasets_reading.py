@@ -17,7 +17,7 @@ from sonde.store.datasets import decoded
 from sonde.store.datasets.archive import Archive
 from sonde.store.datasets.cifar10 import BATCHES_FOLDER, TEST_FILES, TRAIN_FILES, ImageSource
 from sonde.store.datasets.decoded import load_arrays
-from sonde.tasks.digits import read_digits
+from sonde.tasks.images import read_digits
 
 
 def some_images(images: int, seed: int = 0) -> tuple[np.ndarray, list[int]]:

@@ -20,7 +20,7 @@ PAGE = ROOT / "ARCHITECTURE.md"
 PICTURE = re.compile(r"(?<=<!-- drawn from the imports -->\n```\n).*?(?=```)", re.DOTALL)
 FREE = {"__init__", "__main__"}  # `sonde` itself hands out names of all rooms
 WITHOUT_TORCH = ("store", "analysis", "show", "metrics", "cli")
-WITH_TORCH = ("analysis/recompute", "metrics/probes", "metrics/reductions.py", "show/paper/from_files.py")
+WITH_TORCH = ("analysis/recompute", "metrics/probes", "metrics/reductions.py", "show/paper/__init__.py")
 """Within the rooms that need no torch, the parts that do: definitions by tensors, and configurations of studies."""
 
 Arrows = Mapping[str, set[str]]

@@ -8,7 +8,7 @@ import pytest
 from evidence import residual_evidence, rules_evidence, snapshot_evidence, undefined_where
 from sonde.analysis.audit import AuditCache
 from sonde.analysis.evidence import Evidence
-from sonde.cli.run import _source
+from sonde.cli.train import _source
 from sonde.metrics.rows import empty
 from sonde.store.run import Runs
 from sonde.studies import STUDIES

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from sonde.cli import app
-from sonde.cli.playground import playground_command
+from sonde.cli.live import playground_command
 from sonde.core.errors import SondeError
 from sonde.show.playground import ENGINE, PAGE, RULE_COLOR, render_playground
 

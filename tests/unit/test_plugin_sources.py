@@ -17,10 +17,10 @@ from torch import nn
 import sonde
 from conftest import tiny_config
 from sonde import plugins
-from sonde.cli.check import _function_of
+from sonde.cli.diagnose import _function_of
 from sonde.config import RunConfig, parse
 from sonde.core.errors import SondeError
-from sonde.core.signatures import content_digest
+from sonde.core.validated import content_digest
 from sonde.engine.local import run_locally
 
 FILES = Path(__file__).parents[1] / "plugin_files"

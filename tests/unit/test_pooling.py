@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from sonde.network.pooling import Pooling, PoolingName
+from sonde.rules import Facts
 
 SHAPES = {"vectors": (3, 7), "tokens": (3, 4, 7), "maps": (3, 5, 2, 6)}
 PAIRS: list[tuple[PoolingName, str]] = [
@@ -43,3 +44,9 @@ def test_each_reader_reads_what_it_says() -> None:
     assert torch.equal(Pooling("mean").read(maps), maps.mean((2, 3)))
     assert not Pooling("cls").fits((3, 2, 4))
     assert Pooling("cls").fits((4,))
+
+
+def test_the_old_name_of_a_plugins_pooling_works_and_says_the_new_one() -> None:
+    facts = Facts(shapes=[], output_shape=(), steps=1, device=torch.device("cpu"), dtype=torch.float32)
+    with pytest.warns(DeprecationWarning, match=r"Facts\.reader is deprecated: use Facts\.pooling"):
+        assert facts.reader is facts.pooling

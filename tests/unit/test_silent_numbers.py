@@ -135,7 +135,7 @@ def test_a_token_that_the_readout_does_not_read_has_no_gradient_rather_than_one_
 def test_of_tokens_what_the_readout_reads_is_read(pool: str, reader: str) -> None:
     x, y = images()
     net = sonde.chain(ViT(pool), ["encoder.layers.*"], sample=x)
-    assert take(net, x, y, nn.CrossEntropyLoss()).reader.name == reader
+    assert take(net, x, y, nn.CrossEntropyLoss()).pooling.name == reader
 
 
 def test_a_batchnorm_network_is_not_shown_one_sample_in_training_mode() -> None:

@@ -13,7 +13,7 @@ from sonde.core.generators import generator
 from sonde.network.losses import CROSS_ENTROPY
 from sonde.store.datasets.cifar10 import find_cifar10
 from sonde.store.datasets.decoded import Images, open_images
-from sonde.tasks.cifar10 import MEAN, STD, Cifar10, Cifar10Data, mirror
+from sonde.tasks.images import MEAN, STD, Cifar10, Cifar10Data, mirror
 
 pytestmark = pytest.mark.xdist_group("cifar10")  # one worker decodes the images
 CPU = torch.device("cpu")

@@ -5,7 +5,7 @@ import torch
 
 from sonde.core.generators import generator
 from sonde.network.losses import CROSS_ENTROPY
-from sonde.tasks.digits import Digits, read_digits
+from sonde.tasks.images import Digits, read_digits
 from sonde.tasks.task import Samples
 
 CPU = torch.device("cpu")

@@ -13,9 +13,9 @@ from rich.progress import Progress
 from conftest import Sonde
 from sonde.cli import execute, terminal
 from sonde.cli.options import output_file
-from sonde.cli.run import QUICK_TASKS
 from sonde.cli.show import show_command
 from sonde.cli.terminal import PrintableConsole
+from sonde.cli.train import QUICK_TASKS
 from sonde.config import label_of
 from sonde.core.errors import SondeError
 from sonde.store.listing import find_run

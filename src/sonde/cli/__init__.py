@@ -1,9 +1,10 @@
 """The command line: `sonde --help`.
 
-One file per command.  A command reads its options, calls functions of the rooms below and prints what they return;
-with `--json` it prints the same as JSON.  It imports what it needs when it runs, so that `sonde --help` needs neither
-torch nor polars.  `options` has the options and selections that commands share, `terminal` prints text, tables, JSON
-and bars, `execute` trains configurations for `run` and `train`, `streams` guards standard output and signals.
+A file per command, or per pair of short ones.  A command reads its options, calls functions of the rooms below and
+prints what they return; with `--json` it prints the same as JSON.  It imports what it needs when it runs, so that
+`sonde --help` needs neither torch nor polars.  `options` has the options and selections that commands share, `terminal`
+prints text, tables, JSON and bars, `execute` trains configurations for `run` and `train`, `streams` guards standard
+output and signals.
 
 Exit codes: 0; 1 where a run failed, diverged or something was found wrong; 2 for a mistake on the command line or in a
 store, with one line that says how to fix it (`--debug` adds the traceback); 128 + the signal where a signal stopped
@@ -24,24 +25,17 @@ import typer
 
 from sonde.cli.audit import audit_command
 from sonde.cli.bench import bench_command
-from sonde.cli.check import check_command
-from sonde.cli.compare import compare_command
+from sonde.cli.compare import compare_command, recovery_command
 from sonde.cli.data import data_app
-from sonde.cli.diagnose import diagnose_command
-from sonde.cli.explain import explain_command
+from sonde.cli.diagnose import check_command, diagnose_command
 from sonde.cli.export import export_command
-from sonde.cli.figures import figures_command
-from sonde.cli.list import list_command
-from sonde.cli.live import live_command
-from sonde.cli.playground import playground_command
-from sonde.cli.recompute import recompute_command
-from sonde.cli.recovery import recovery_command
-from sonde.cli.report import report_command
-from sonde.cli.run import run_command
+from sonde.cli.live import live_command, playground_command
+from sonde.cli.names import explain_command, list_command
+from sonde.cli.report import figures_command, report_command
 from sonde.cli.show import show_command
 from sonde.cli.streams import Printable, steady_streams, stopping_signals
-from sonde.cli.train import train_command
-from sonde.cli.verify import verify_command
+from sonde.cli.train import run_command, train_command
+from sonde.cli.verify import recompute_command, verify_command
 from sonde.core.errors import SondeError
 
 _STOPPED = 128 + signal.SIGINT  # exit code

@@ -1,16 +1,110 @@
-"""`sonde diagnose`: what is wrong in a stored run."""
+"""`sonde check` and `sonde diagnose`: what is wrong in a model before training, and in a stored run."""
 
 import json as plain_json
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from sonde.cli.options import Json, RunsFolder, output_file
+from sonde.core.errors import SondeError
 
 if TYPE_CHECKING:
     from sonde.analysis.diagnosis.finding import Findings
+    from sonde.observe.precheck import Precheck
+
+
+def check_command(
+    make: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE.py:FUNCTION",
+            help="A function that returns the model, or (model, x), (model, x, y), (model, x, y, loss).",
+            show_default=False,
+        ),
+    ],
+    batch: Annotated[
+        str | None,
+        typer.Option(metavar="FILE.py:FUNCTION", help="A function that returns the batch: x, (x, y) or (x, y, loss)."),
+    ] = None,
+    inits: Annotated[
+        int, typer.Option(min=1, help="Number of fresh initialisations, for a band beside the numbers.")
+    ] = 1,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Save the picture as .png, .pdf or .svg.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Check a model before training it: signal and gradient by depth, and what is missing, zero or not finite.
+
+    The model does not change: one batch goes forward and backward through a float64 copy. With a loss, further copies
+    are trained for fifty steps to find faults.
+    """
+    from sonde.observe.check import check
+
+    given = _function_of(make, "make")()
+    model, *rest = given if isinstance(given, tuple) else (given,)
+    if batch is not None:
+        known = _function_of(batch, "--batch")()
+        rest = list(known if isinstance(known, tuple) else (known,))
+    if not rest or len(rest) > 3:
+        raise SondeError(
+            f"{make} gives no batch to check with: return (model, x, y, loss), or use --batch FILE.py:FUNCTION"
+        )
+    found = check(model, *rest, inits=inits)
+    if out is not None:
+        _save(found, out)
+    if json:
+        _print_json(found)
+    else:
+        _print(found, out)
+
+
+def _print_json(found: "Precheck") -> None:
+    from sonde.cli.terminal import print_json
+
+    known: dict[str, Any] = {"model": found.model, "loss": found.loss_value, "remarks": found.remarks}
+    known |= {"findings": [finding.as_dict() for finding in found.findings]}
+    print_json(known | {"table": found.table.to_dicts(), "facts": found.facts})
+
+
+def _print(found: "Precheck", out: Path | None) -> None:
+    from sonde.cli.terminal import print_table, print_text
+
+    heading, *lines = found.shown()
+    columns = {name: "left" if place < 3 else "right" for place, name in enumerate(heading)}
+    print_table(found.title, columns, lines)
+    print_text()
+    for line in found.words():
+        print_text(line)
+    if out is not None:
+        print_text(f"The picture is {out}", dim=True, wrap=False)
+
+
+def _save(found: "Precheck", out: Path) -> None:
+    from sonde.store import files
+
+    if out.suffix not in (".png", ".pdf", ".svg"):
+        raise SondeError(f"--out {out}: name a .png, .pdf or .svg file")
+    with files.clear_errors(output_file(out, "--out", "check.png")):
+        found.figure().savefig(out)
+
+
+def _function_of(where: str, what: str) -> Callable[[], Any]:
+    """Import the function that FILE.py:FUNCTION names; the folder of the file stays on the path."""
+    file, colon, name = where.rpartition(":")
+    if not colon or not file.endswith(".py") or not name:
+        raise SondeError(f"{what} {where!r}: write FILE.py:FUNCTION, for example train.py:make")
+    if not Path(file).is_file():
+        raise SondeError(f"{file} does not exist")
+    from sonde.plugins import import_file
+
+    found: Callable[[], Any] = import_file(Path(file), name)
+    if not callable(found):
+        raise SondeError(f"{where} is a {type(found).__name__}: name a function")
+    return found
 
 
 def diagnose_command(

@@ -1,4 +1,4 @@
-"""`sonde live`: serve the report's page while runs train."""
+"""`sonde live` and `sonde playground`: the report's page while runs train, and a page in which networks train."""
 
 import atexit
 import os
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sonde.cli.options import Quiet, output_file
 from sonde.core.errors import SondeError, unicode
 from sonde.store.files import place
 
@@ -106,3 +107,20 @@ def _open(url: str) -> None:
         file.write(f'<!doctype html><meta http-equiv="refresh" content="0; url={url}">')
     atexit.register(Path(name).unlink, missing_ok=True)
     webbrowser.open(Path(name).as_uri())
+
+
+def playground_command(
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The file to write.")] = Path("playground.html"),
+    quiet: Quiet = False,
+) -> None:
+    """Write one HTML file in which you build and train networks and see every layer live.
+
+    It opens in a browser by double-click and needs no internet, no server and no other file.
+    """
+    from sonde.show.playground import render_playground
+    from sonde.store import files
+
+    page = render_playground().encode()
+    files.write(output_file(out, "--out", "playground.html"), page)
+    if not quiet:
+        print(f"{out}: {len(page) / 1e3:.0f} kB; open it in a browser")

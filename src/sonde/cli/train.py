@@ -1,13 +1,145 @@
-"""`sonde train`: train one network, or every combination of several seeds and values."""
+"""`sonde run` trains a study and shows its findings; `sonde train` trains one network, or combinations of values."""
 
+import re
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sonde.cli import options
-from sonde.core.errors import SondeError
+from sonde.core.errors import SondeError, unicode
+
+if TYPE_CHECKING:
+    from sonde.studies import StudyFinding
+
+
+def run_command(
+    study: options.StudyName,
+    scale: options.Scale = "quick",
+    seeds: options.Seeds = None,
+    set: options.Set = None,
+    only: options.Only = None,
+    jobs: options.Jobs = None,
+    runs: options.RunsFolder = Path("runs"),
+    out: options.OutFolder = Path("out"),
+    data_root: options.DataRoot = None,
+    device: options.Device = "auto",
+    engine: options.EngineName = "local",
+    address: options.Address = None,
+    cpus_per_run: options.CpusPerRun = None,
+    gpus_per_run: options.GpusPerRun = None,
+    figures: Annotated[bool, typer.Option(help="Draw the study's figures at the end.")] = True,
+    quiet: options.Quiet = False,
+    json: options.Json = False,
+) -> None:
+    """Train the runs of a study, measure every layer, print the findings and draw the figures.
+
+    Runs that are already in the store are not trained again. An interrupted command resumes where it stopped.
+    """
+    silent = quiet or json
+    if not silent:
+        _announce(study, scale, changed=bool(set), whole=not only)
+
+    from sonde.engine import local
+
+    if engine == "local":
+        local.warm_up()
+
+    from sonde.cli.execute import execute, exit_code
+    from sonde.cli.report import draw_figures, folder_of
+    from sonde.cli.terminal import print_json, print_notice
+    from sonde.store import files
+    from sonde.store.load import load
+    from sonde.studies import STUDIES
+    from sonde.studies.study import NoRuns, gather
+
+    selection = options.Selection(study, scale, options.seeds_of(seeds), set or (), only or ())
+    groups = selection.configurations()
+    additional = [] if set or only else selection.additional()
+    configs = {config.id: config for group in (*groups.values(), additional) for config in group}
+    files.make_folder(out)
+    outcomes = execute(
+        list(configs.values()),
+        runs=runs,
+        data_root=data_root,
+        device=device,
+        quiet=silent,
+        engine=engine,
+        jobs=jobs,
+        address=address,
+        cpus_per_run=cpus_per_run,
+        gpus_per_run=gpus_per_run,
+    )
+    stored = load(runs)
+    findings: dict[str, list[StudyFinding]] = {}
+    files_drawn: list[Path] = []
+    not_drawn: dict[str, str] = {}
+    for label, group in groups.items():
+        try:
+            gathered = gather(stored, group, unicode(str(runs)), beside=additional)
+        except NoRuns as nothing:
+            print_notice(str(nothing))
+            continue
+        findings[label] = STUDIES[study].findings(gathered)
+        if figures:
+            drawn = draw_figures(gathered.evidence, out / folder_of(label), study=study, quiet=silent)
+            files_drawn += drawn.files
+            not_drawn |= {f"{name} {label}".strip(): why for name, why in drawn.skipped.items()}
+        if not silent:
+            _print_findings(label, findings[label])
+    if json:
+        of = [(finding, {"of": label} if label else {}) for label, known in findings.items() for finding in known]
+        print_json(
+            {
+                "runs": [vars(outcome) for outcome in outcomes],
+                "findings": [vars(finding) | more for finding, more in of],
+                "figures": [str(file) for file in files_drawn],
+                "not_drawn": not_drawn,
+            }
+        )
+    raise typer.Exit(exit_code(outcomes))
+
+
+QUICK_TASKS = {"snapshots": "digits", "audit": "digits", "cifar10": "digits", "rules": "parity"}
+"""The task that a study of CIFAR-10 has at quick scale; studies on digits have parity as well.  It is stated here
+because importing the studies takes seconds, and the command says it first."""
+
+
+def _announce(study: str, scale: str, *, changed: bool, whole: bool) -> None:
+    """Print a line before the slow imports: the study, and its task where quick scale replaces CIFAR-10."""
+    other = QUICK_TASKS.get(study) if scale == "quick" and not changed else None
+    other = "digits and parity" if other == "digits" and whole else other
+    on = f", on {other} in place of CIFAR-10 (--scale full trains on CIFAR-10)" if other else ""
+    if on or sys.stderr.isatty():
+        print(f"sonde: {study}, {scale} scale{on}", file=sys.stderr, flush=True)
+
+
+def _print_findings(label: str, findings: "list[StudyFinding]") -> None:
+    from sonde.analysis.questions import Thresholds
+    from sonde.cli.terminal import print_table, print_text
+
+    tabled = [finding.shown for finding in findings if finding.shown]
+    texts = ("network", "variant", "rule")
+    columns = {heading: "left" if heading in texts else "right" for heading in tabled[0]}
+    print_text()
+    print_table(f"Findings{label and f': {label}'}", columns, [list(shown.values()) for shown in tabled])
+    print_text()
+    if any(re.search(r"\bD[1-4]\b", cell) for shown in tabled for cell in shown.values()):
+        for question, asked in Thresholds().words.items():
+            print_text(f"{question}: {asked}", dim=True)
+        print_text()
+    for finding in findings:
+        print_text(f"• {finding.sentence}")
+        print_text(f"  {_source(finding)}", dim=True, wrap=False)
+
+
+def _source(finding: "StudyFinding") -> str:
+    """The seeds and runs behind a finding; there are more runs than seeds where it compares rules or networks."""
+    seeds = ["not recorded" if seed is None else str(seed) for seed in finding.seeds]
+    seeded = f"seed{'s' * (len(seeds) != 1)} {', '.join(seeds)}"
+    more = f", {len(finding.runs)} runs" if len(finding.runs) > len(seeds) else ""
+    return f"n = {len(seeds)} ({seeded}){more}; {', '.join(finding.runs)}"
 
 
 def train_command(

@@ -32,12 +32,12 @@ STREAMS = {
     "teacher/head": "its head, uniform in ±1/√d, float64",
     "parity/train": "training bits, 0 or 1, samples × bits",
     "parity/test": "test bits, alike",
-    "rhm/rules/{level}": "an order of all v^s tuples, of which the symbols of a level take m each, one after the other",
+    "rhm/rules/{level}": "an order of all v^s tuples; the symbols of a level take m tuples each, one after the other",
     "rhm/train": "classes; then level by level, for every symbol of every training sample, which of its m tuples",
     "rhm/test": "of test samples, alike",
-    "digits/split": "with seed 0 in every run: an order of the digits, of which the first 360 are the test set",
+    "digits/split": "with seed 0 in every run: an order of the digits; the first 360 are the test set",
     "arrays/split": "with seed 0 in every run: an order of the samples of arrays that name no test set",
-    "cifar10/subset": "with seed 0 in every run: an order of the training images, of which a subset takes the first",
+    "cifar10/subset": "with seed 0 in every run: an order of the training images; a subset takes the first",
 }
 """Name → what is drawn from it, in this order.  Numbers are float32 unless the text names another precision."""
 

@@ -8,8 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from annotated_types import Ge, Gt, Lt
 
 from sonde.core.errors import SondeError
-from sonde.core.signatures import config_class, option
-from sonde.core.validated import validated
+from sonde.core.validated import config_class, option, validated
 
 Rate = Annotated[float, Gt(0)]
 RateSchedule = Literal["constant", "cosine"]

@@ -58,9 +58,14 @@ class ValueOrReason(Protocol):
     """A reading or an answer: a value, or NaN and the reason."""
 
     @property
-    def value(self) -> float: ...
+    def value(self) -> float:
+        """The value; NaN where it is undefined."""
+        ...
+
     @property
-    def reason(self) -> str | None: ...
+    def reason(self) -> str | None:
+        """Why the value is undefined, else None."""
+        ...
 
 
 def summarise_known(readings: Sequence[ValueOrReason]) -> Summary:
@@ -198,7 +203,7 @@ def _exact(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _root(above: int, below: int) -> float:
-    """√(above/below), correctly rounded: at least 54 bits, the last of which is set where more bits follow."""
+    """√(above/below), correctly rounded: at least 54 bits; the last is set where more bits follow."""
     shift = (above.bit_length() - below.bit_length() - 109) // 2
     above, below = (above, below << 2 * shift) if shift >= 0 else (above << -2 * shift, below)
     root = math.isqrt(above // below)

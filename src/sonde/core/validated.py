@@ -1,7 +1,10 @@
-"""Frozen dataclasses that validate their fields: a bad value raises `BadOption`, which names the option."""
+"""Configuration classes: frozen dataclasses that validate their fields, and options from a function's signature."""
 
 import dataclasses
-from collections.abc import Mapping
+import hashlib
+import inspect
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import field, make_dataclass
 from functools import cache
 from typing import Any, TypeVar, dataclass_transform, get_type_hints
 
@@ -65,3 +68,67 @@ def _problem_text(problem: Mapping[str, Any]) -> str:
 @cache
 def _adapter(kind: Any, key: str) -> TypeAdapter[Any]:
     return TypeAdapter(get_type_hints(kind, include_extras=True)[key])
+
+
+Option = tuple[str, Any, Any]
+"""Name, type and field: what `dataclasses.make_dataclass` takes."""
+
+
+def content_digest(content: bytes) -> str:
+    """Twelve hexadecimal digits of the SHA-256: readable, and long enough against collisions by chance."""
+    return hashlib.sha256(content).hexdigest()[:12]
+
+
+def function_options(function: Callable[..., Any], named: str, given: Collection[str] = ()) -> list[Option]:
+    """The parameters of a function as options, except the `given` ones; each needs a default."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        raise SondeError(f"{named}: its parameters cannot be read; write a function around it") from None
+    hints = _hints(function)
+    found = []
+    for parameter in parameters:
+        if parameter.name in given or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            continue
+        if parameter.default is parameter.empty:
+            filled = f" (without one, {', '.join(given)} are filled in)" if given else ""
+            raise SondeError(f"{named}: give {parameter.name} a default, it becomes an option{filled}")
+        if parameter.kind is parameter.POSITIONAL_ONLY:
+            raise SondeError(f"{named}: {parameter.name} cannot be named: take away the '/' behind it")
+        found.append(option(parameter.name, parameter.default, hints.get(parameter.name)))
+    return found
+
+
+def option(name: str, default: Any, hint: Any = None) -> Option:
+    """A field of the annotated type, else of the type of the default; an int option also accepts a float."""
+    if hint is None:
+        kind = type(default)
+        others = {int: int | float, tuple: tuple[Any, ...]}
+        hint = kind if kind in (bool, float, str) else others.get(kind, Any)
+    if default.__class__.__hash__ is None:
+        return name, hint, field(default_factory=lambda: default)
+    return name, hint, field(default=default)
+
+
+def config_class(name: str, options: list[Option], base: type[_T], thing: Any, **attributes: Any) -> type[_T]:
+    """Make a frozen dataclass with these options and those of its base; it has the docstring of `thing`."""
+    namespace = attributes | {"__doc__": thing.__doc__}
+    made = make_dataclass(name, options, bases=(base,), namespace=namespace, frozen=True, kw_only=True)
+    made.__module__ = thing.__module__
+    assert issubclass(made, base)
+    return made
+
+
+def accepted_by(function: Callable[..., Any], values: dict[str, Any]) -> dict[str, Any]:
+    """The values that the function has a parameter for."""
+    return {name: values[name] for name in inspect.signature(function).parameters if name in values}
+
+
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return get_type_hints(
+            function.__init__ if isinstance(function, type) else function,  # type: ignore[misc]
+            include_extras=True,
+        )
+    except Exception:  # an annotation that cannot be resolved
+        return {}

@@ -12,12 +12,9 @@ first options of `sonde.core` (so that later options do not change its run ids).
 every rule.
 """
 
-from sonde.models.conv_net import ConvNet
+from sonde.models.conv_nets import ConvNet, ResNet
+from sonde.models.mlps import PlainMLP, ResidualMLP, ResMLP, StudentNet
 from sonde.models.model import Model
-from sonde.models.plain_and_res_mlp import PlainMLP, ResMLP
-from sonde.models.res_net import ResNet
-from sonde.models.residual_mlp import ResidualMLP
-from sonde.models.student_net import StudentNet
 from sonde.models.vit_mini import VitMini
 
 MODELS: dict[str, type[Model]] = {

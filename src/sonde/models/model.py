@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from sonde.core.errors import SondeError
-from sonde.core.signatures import accepted_by, config_class, function_options
+from sonde.core.validated import accepted_by, config_class, function_options
 from sonde.network import Network, Signature
 from sonde.network.chain import chain
 

@@ -55,11 +55,11 @@ class TransformerBlock(nn.Module):
         self.w1, self.w2 = nn.Linear(d, ratio * d), nn.Linear(ratio * d, d)
 
     def forward(self, h_NTd: Tensor) -> Tensor:
-        attended_NTd = self.attend(self.ln1(h_NTd))
+        attended_NTd = self._attend(self.ln1(h_NTd))
         changed_NTd: Tensor = self.w2(F.gelu(self.w1(self.ln2(h_NTd + attended_NTd))))
         return attended_NTd + changed_NTd
 
-    def attend(self, h_NTd: Tensor) -> Tensor:
+    def _attend(self, h_NTd: Tensor) -> Tensor:
         q, k, v = self.qkv(h_NTd).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         mixed_NTd: Tensor = self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
         return mixed_NTd
@@ -80,7 +80,7 @@ class VitMini(Model):
     mlp_ratio: Annotated[int, Ge(1)] = 2
     out_ln: bool = True
 
-    reader: ClassVar[PoolingName] = "cls"
+    pooling: ClassVar[PoolingName] = "cls"
 
     @property
     def label(self) -> str:
@@ -106,4 +106,4 @@ class VitMini(Model):
             embed = PatchEmbedding(signature.shape, self.patch, self.d)
             blocks = [TransformerBlock(self.d, self.heads, self.mlp_ratio) for _ in range(self.L)]
             readout = Readout(self.d, signature.outputs, out_ln=self.out_ln, tokens=True)
-        return Network(embed, blocks, readout, residual=True, pooling=self.reader)
+        return Network(embed, blocks, readout, residual=True, pooling=self.pooling)

@@ -124,11 +124,13 @@ class LossAdapter:
             raise SondeError(f"{self.name} adds up the samples: give it reduction='mean'")
 
     def mean(self, output: Tensor, y: Tensor) -> Tensor:
+        """The value of the function for a batch; the mean where it returns several."""
         output, y = self._aligned(output, y)
         value = _like(self.function, output)(output, y)
         return value.mean() if value.ndim else value
 
     def per_sample(self, output: Tensor, y: Tensor) -> Tensor:
+        """The loss of every sample; the first batch checks that their mean is the function's value."""
         values_N = self._contributions(output, y)
         if not self.is_checked and len(values_N) > 1:
             self._check(values_N.detach(), self.mean(output.detach(), y).detach())
@@ -143,6 +145,7 @@ class LossAdapter:
         return e
 
     def hits(self, output: Tensor, y: Tensor) -> Tensor:
+        """Whether each label is the likeliest class; ignored labels are left out."""
         output, y = self._aligned(output, y)
         axis = min(1, output.ndim - 1)
         likeliest: Tensor = output.argmax(axis) == (y.argmax(axis) if y.is_floating_point() else y)

@@ -5,8 +5,9 @@ N×C×H×W (maps).  Vectors are taken whole by every pooling.
 """
 
 import math
+import warnings
 from dataclasses import dataclass
-from typing import Literal, final
+from typing import Any, Literal, final
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -87,3 +88,14 @@ class Pooling:
 
 
 FLAT = Pooling("flat")
+
+
+def _deprecated_reader(owner: Any) -> Pooling:
+    name = type(owner).__name__
+    warnings.warn(f"{name}.reader is deprecated: use {name}.pooling", DeprecationWarning, stacklevel=2)
+    pooling: Pooling = owner.pooling
+    return pooling
+
+
+READER = property(_deprecated_reader)
+"""The deprecated name of `pooling`, for the classes that plugins see."""

@@ -21,7 +21,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from sonde.core.errors import SondeError, nearest
-from sonde.core.signatures import content_digest
+from sonde.core.validated import content_digest
 from sonde.plugins.edited import edited
 
 
@@ -54,6 +54,7 @@ class Source:
 
     @classmethod
     def parse(cls, text: str) -> "Source":
+        """Read WHERE:NAME@STAMP, what `str` writes."""
         rest, _, stamp = text.partition("@")
         where, _, name = rest.partition(":")
         return cls(where, name or None, stamp or None)
@@ -68,10 +69,12 @@ class Source:
 
     @property
     def is_file(self) -> bool:
+        """Whether it is a file of code."""
         return self.where.endswith(".py")
 
     @property
     def is_data(self) -> bool:
+        """Whether it is a file of arrays."""
         return self.where.endswith(".npz")
 
 

@@ -21,17 +21,14 @@ definitions of `sonde.analysis`.  A plugin needs none of these lines.
 """
 
 from sonde.rules.bp import Backprop, Frozen
-from sonde.rules.credit_bridge import CreditBridge
+from sonde.rules.bridges import CreditBridge, StateBridge
 from sonde.rules.ddtp import DirectTargets
 from sonde.rules.dfa import DirectFeedback, DirectKolenPollack, ForwardDirectFeedback, TargetProjection
-from sonde.rules.fa import FeedbackAlignment
+from sonde.rules.fa import FeedbackAlignment, KolenPollack, WeightMirror
 from sonde.rules.forward_gradient import ForwardGradient
-from sonde.rules.kp import KolenPollack
-from sonde.rules.mirror import WeightMirror
 from sonde.rules.predsim import PredSim
 from sonde.rules.rule import Facts, LocalRule, Rule, RuleState, Signal
 from sonde.rules.sign_feedback import BatchMagnitudes, FixedMagnitudes, UniformSigns
-from sonde.rules.state_bridge import StateBridge
 from sonde.rules.states import Nothing, StoredState
 
 RULES: dict[str, type[Rule]] = {

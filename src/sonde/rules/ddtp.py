@@ -46,14 +46,16 @@ class DirectTargets(LocalRule):
     needs: ClassVar[str] = "the top gradient; a matrix for each state that learns to invert; noise through the blocks"
 
     def init(self, facts: Facts, rng: torch.Generator) -> Inverses:
-        widths = [facts.reader.width(shape) for shape in facts.shapes]
+        widths = [facts.pooling.width(shape) for shape in facts.shapes]
         return Inverses([Learner(_linear(widths[-1], d, facts, rng)) for d in widths[:-1]], seeded(rng))
 
     def credits(self, state: Inverses, signal: Signal) -> list[Tensor]:
-        reader, below = signal.reader, signal.states[:-1]
+        pooling, below = signal.pooling, signal.states[:-1]
         with torch.no_grad():
-            move_ND = self.step * reader.credit(signal.top_gradient)
-            credits = [reader.spread(learner.net(move_ND), h) for learner, h in zip(state.learners, below, strict=True)]
+            move_ND = self.step * pooling.credit(signal.top_gradient)
+            credits = [
+                pooling.spread(learner.net(move_ND), h) for learner, h in zip(state.learners, below, strict=True)
+            ]
         return [*credits, self.step * signal.top_gradient]
 
     def update(self, state: Inverses, signal: Signal) -> dict[str, Tensor]:
@@ -61,12 +63,12 @@ class DirectTargets(LocalRule):
             return {}
         layer = state.steps % len(state.learners)
         state.steps += 1
-        reader, h, top = signal.reader, signal.states[layer], signal.states[-1]
-        read_ND = reader.read(h)
+        pooling, h, top = signal.pooling, signal.states[layer], signal.states[-1]
+        read_ND = pooling.read(h)
         size = self.noise * read_ND.square().mean().sqrt()
         noise_ND = torch.randn(read_ND.shape, generator=state.rng).to(read_ND) * size
-        moved = signal.top_from(layer, reader.moved(h, noise_ND[None])[0])
-        change_ND = reader.read(moved) - reader.read(top)
+        moved = signal.top_from(layer, pooling.moved(h, noise_ND[None])[0])
+        change_ND = pooling.read(moved) - pooling.read(top)
         undone_ND = state.learners[layer].net(change_ND / size.clamp_min(torch.finfo(size.dtype).tiny))
         error = (undone_ND - noise_ND / size.clamp_min(torch.finfo(size.dtype).tiny)).square().mean()
         state.learners[layer].descend(error)

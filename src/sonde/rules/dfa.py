@@ -194,6 +194,7 @@ class Estimates(StoredState):
 
     @property
     def matrices(self) -> list[Tensor]:
+        """B_l of every state."""
         return [p.detach() for p in self.learner.net.parameters()]
 
 

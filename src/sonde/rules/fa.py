@@ -1,18 +1,21 @@
-"""Feedback alignment.  N samples, d width, C channels."""
+"""Feedback alignment, and backward matrices that learn the forward ones: Kolen–Pollack and weight mirrors.
+
+N or S samples, d width, C channels, i inputs, o outputs.
+"""
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Annotated, Literal, final
+from typing import Annotated, ClassVar, Literal, final
 
 import torch
 import torch.nn.functional as F  # noqa: N812
-from annotated_types import Ge
-from torch import Tensor
+from annotated_types import Ge, Gt
+from torch import Tensor, nn
 
 from sonde.core.errors import SondeError
 from sonde.core.validated import validated
-from sonde.rules.rule import CreditScale, Facts, LocalRule, Matrix, Route, Signal
-from sonde.rules.states import BackwardMatrices, Matrices, cast_like, drawn
+from sonde.rules.rule import CreditScale, Facts, LocalRule, Matrix, Route, Rule, Signal
+from sonde.rules.states import BackwardMatrices, Matrices, StoredState, cast_like, drawn, seeded, weights_of
 
 
 @final
@@ -87,3 +90,123 @@ def _check(name: str, below: tuple[int, ...], above: tuple[int, ...]) -> None:
         f"fa has one matrix a block, which cannot carry credit of {after} to {before} through {name}: use dfa, or "
         f"rule.level=layer"
     )
+
+
+class Followers(BackwardMatrices):
+    """V.  Until V has changed once, also the first W and V of the last step, to check that V is trained."""
+
+    def __init__(self, matrices: dict[str, nn.Parameter]) -> None:
+        super().__init__(dict(matrices))
+        self.parameters = list(matrices.values())
+        self.seen: tuple[Tensor, Tensor] | None = None
+        self.moved = not matrices
+
+    def follow(self, gradients: Matrix) -> None:
+        """Set the gradient of V to that of W; the optimiser updates both."""
+        for name, v in self.matrices.items():
+            v.grad = gradients[name].clone() if name in gradients else None
+
+    def check(self, weights: Matrix) -> None:
+        """Refuse an optimiser that updates W but not V.  The compared values do not affect training."""
+        name, v = next(iter(self.matrices.items()))
+        w = weights[name]
+        if self.seen is not None:
+            self.moved = not torch.equal(v, self.seen[1])
+            if not self.moved and not torch.equal(w, self.seen[0]):
+                raise SondeError(
+                    "kp: the optimiser changed the weights and not the backward matrices that follow them: make it "
+                    "with assignment.parameters() in place of the network's own"
+                )
+        self.seen = None if self.moved else (w.clone(), v.clone())
+
+
+@final
+@validated
+class KolenPollack(Rule):
+    """Backprop through V instead of W.  V receives the same updates and weight decay as W, so it converges to W.
+
+    Kolen & Pollack (1994); Akrout et al. (2019), arXiv:1904.05391:  W ← (1 − ηλ)W + ΔW,  V ← (1 − ηλ)V + ΔW.  V starts
+    as an independent draw.  It gets the gradient of W and the same optimiser with the same weight decay; it never
+    reads a value of W.  Under AdamW, and under SGD without momentum, V − W shrinks by 1 − ηλ at every step; η is the
+    learning rate and λ the `weight_decay` of the optimiser.  With `weight_decay` 0 it does not shrink.  The decay of
+    `adam` goes through its moments, so V − W need not shrink by this factor.
+    Not as in the paper: credit is divided by its batch RMS (`credit_scale`), and the studies train with AdamW, whose ηλ
+    is at most 1e-5.
+    Exact limits: with V = W it is backprop; with λ > 0 it becomes backprop after enough steps.
+    Version 1 set V to W plus a difference that decayed by 1e-3 a step: it read W, and W did not decay with it.
+    """
+
+    credit_scale: CreditScale = "rms"
+    penalty: Annotated[float, Ge(0)] = 0.0
+
+    label: ClassVar[str] = "KP"
+    needs: ClassVar[str] = "a backward pass through every block; matrices that get the updates and decay of the weights"
+    route: ClassVar[Route] = "layer"
+    chance: ClassVar[Rule] = FeedbackAlignment(level="layer")
+    version: ClassVar[int] = 2
+
+    def init(self, facts: Facts, rng: torch.Generator) -> Followers:
+        return Followers({name: nn.Parameter(v, requires_grad=False) for name, v in drawn(facts, rng).items()})
+
+    def feedback(self, state: BackwardMatrices, units: Sequence[Matrix]) -> Matrix:
+        return cast_like(state.matrices, units)
+
+    def update(self, state: Followers, signal: Signal) -> dict[str, Tensor]:
+        if not state.moved:
+            state.check(weights_of(signal.units))
+        state.follow(weights_of(signal.gradients_of_units))
+        return {}
+
+    def followers(self, state: Followers) -> list[nn.Parameter]:
+        return state.parameters
+
+
+class Mirrors(StoredState):
+    """V, the generator of the noise, and the number of steps."""
+
+    parts: ClassVar = {"matrices": "matrices", "rng": "rng", "steps": "steps"}
+
+    def __init__(self, matrices: dict[str, Tensor], rng: torch.Generator) -> None:
+        self.matrices, self.rng, self.steps = matrices, rng, 0
+
+
+@final
+@validated
+class WeightMirror(Rule):
+    """Backprop through V instead of W.  Every `every` steps V learns W from the response of W to noise.
+
+    Akrout et al. (2019), arXiv:1904.05391:  y = W x,  V ← V + rate · cov(y, x),  then V is rescaled to the norm of W;
+    x are `samples` normal vectors, so the expectation of cov(y, x) is W.  The input of a convolution's matrix is a
+    patch.
+    Not as in the paper: credit is divided by its batch RMS (`credit_scale`); the noise passes through W alone, without
+    bias and activation function; and V is rescaled to the norm of W, which the paper's rule does not read.
+    Exact limit: V converges to W as the number of samples grows.
+    """
+
+    every: Annotated[int, Ge(1)] = 10
+    samples: Annotated[int, Ge(2)] = 128
+    rate: Annotated[float, Gt(0)] = 0.1
+    credit_scale: CreditScale = "rms"
+    penalty: Annotated[float, Ge(0)] = 0.0
+
+    label: ClassVar[str] = "mirror"
+    needs: ClassVar[str] = "a backward pass through every block; matrices that learn the weights from noise"
+    route: ClassVar[Route] = "layer"
+    chance: ClassVar[Rule] = FeedbackAlignment(level="layer")
+
+    def init(self, facts: Facts, rng: torch.Generator) -> Mirrors:
+        return Mirrors(drawn(facts, rng), seeded(rng))
+
+    def feedback(self, state: Mirrors, units: Sequence[Matrix]) -> Matrix:
+        return cast_like(state.matrices, units)
+
+    def update(self, state: Mirrors, signal: Signal) -> dict[str, Tensor]:
+        if state.steps % self.every == 0:
+            for name, w in weights_of(signal.units).items():
+                v_oi, w_oi = state.matrices[name].flatten(1), w.flatten(1)
+                x_Si = torch.randn(self.samples, w_oi.shape[1], generator=state.rng).to(w)
+                y_So = x_Si @ w_oi.mT
+                v_oi.addmm_((y_So - y_So.mean(0)).mT, x_Si - x_Si.mean(0), alpha=self.rate / (self.samples - 1))
+                v_oi.mul_(w.norm() / v_oi.norm().clamp_min(torch.finfo(v_oi.dtype).tiny))
+        state.steps += 1
+        return {}

@@ -55,13 +55,13 @@ class PredSim(LocalRule):
     reads_top_gradient: ClassVar[bool] = False
 
     def init(self, facts: Facts, rng: torch.Generator) -> Local:
-        widths = [shape[-1] if facts.by_token else facts.reader.width(shape) for shape in facts.shapes]
+        widths = [shape[-1] if facts.by_token else facts.pooling.width(shape) for shape in facts.shapes]
         net = default_weights(LocalHeads, widths, facts.outputs, self.similar, rng=rng)
         return Local(Learner(net.to(facts.device, facts.dtype)), facts.by_token)
 
     def credits(self, state: Local, signal: Signal) -> list[Tensor]:
         net: Any = state.learner.net
-        read = (lambda h: h) if state.by_token else signal.reader.read
+        read = (lambda h: h) if state.by_token else signal.pooling.read
         alike_NN = similarities(signal.targets.flatten(1))
         with torch.enable_grad():
             states = [h.detach().requires_grad_() for h in signal.states]

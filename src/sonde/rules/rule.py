@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from sonde.core.errors import SondeError
 from sonde.core.validated import validated
 from sonde.network.losses import Loss
-from sonde.network.pooling import FLAT, Pooling
+from sonde.network.pooling import FLAT, READER, Pooling
 from sonde.rules.states import Matrix as Matrix
 from sonde.rules.states import Nothing as Nothing
 
@@ -37,9 +37,11 @@ class Facts:
     steps: int  # optimiser steps in the whole run
     device: torch.device
     dtype: torch.dtype
-    reader: Pooling = FLAT
+    pooling: Pooling = FLAT
     units: Sequence[Matrix] = field(default_factory=list)  # initial weights, for a rule of the route `layer`
     names: Sequence[str] = field(default_factory=list)  # of the units, for messages
+
+    reader = READER
 
     @property
     def transitions(self) -> Iterator[tuple[str, tuple[int, ...], tuple[int, ...]]]:
@@ -63,6 +65,8 @@ class Facts:
 class Signal:
     """What a rule can read of one batch.  All tensors are detached from the graph."""
 
+    reader = READER
+
     def __init__(
         self,
         *,
@@ -77,7 +81,7 @@ class Signal:
         top_from: Callable[[int, Tensor], Tensor] | None = None,
         units: Callable[[], Sequence[Matrix]] = list,
         gradients_of_units: Callable[[], Sequence[Matrix]] = list,
-        reader: Pooling = FLAT,
+        pooling: Pooling = FLAT,
         top_gradient: Tensor | None = None,
     ) -> None:
         self.states = states  # h_0 … h_L
@@ -85,7 +89,7 @@ class Signal:
         self.y = y
         self.loss = loss
         self.readout = readout  # h_L, or several of them one after the other, to the output
-        self.reader = reader
+        self.pooling = pooling
         self._units = units
         self._gradients_of_units = gradients_of_units
         self._gradients = gradients

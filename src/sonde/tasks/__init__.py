@@ -11,8 +11,7 @@ An `.npz` file with `x` and `y` is a task too.
 To add a built-in task: a class that is validated when it is made, its line in `TASKS`, and its first options.
 """
 
-from sonde.tasks.cifar10 import Cifar10
-from sonde.tasks.digits import Digits
+from sonde.tasks.images import Cifar10, Digits
 from sonde.tasks.synthetic import Identity, Parity, RandomHierarchy, Teacher
 from sonde.tasks.task import Data, Samples, Task
 

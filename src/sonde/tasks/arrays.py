@@ -17,7 +17,7 @@ from torch import Tensor
 
 from sonde.core.errors import SondeError
 from sonde.core.generators import generator
-from sonde.core.signatures import accepted_by, config_class, content_digest, function_options
+from sonde.core.validated import accepted_by, config_class, content_digest, function_options
 from sonde.network.losses import CROSS_ENTROPY, MEAN_SQUARED_ERROR
 from sonde.store.files import Place, place
 from sonde.tasks.task import Data, Samples
@@ -55,7 +55,8 @@ class ArraysTask(ABC):
     title: ClassVar[str]
 
     @abstractmethod
-    def read(self, seed: int) -> Arrays: ...
+    def read(self, seed: int) -> Arrays:
+        """The arrays of a run with this seed."""
 
     @property
     def label(self) -> str:
@@ -106,6 +107,7 @@ class Npz(ArraysTask):
     stamp: ClassVar[str]  # of its content
 
     def read(self, seed: int) -> Arrays:
+        """Read the file; the seed has no effect."""
         return _read_npz(self)
 
 
@@ -119,6 +121,7 @@ class FromFunction(ArraysTask):
     make: ClassVar[Callable[..., Any]]
 
     def read(self, seed: int) -> Arrays:
+        """Call the function, with the seed where it takes one."""
         return _call(self, seed if "seed" in accepted_by(type(self).make, {"seed": 0}) else None)
 
 

@@ -52,6 +52,8 @@ class Identity(Task):
 
 
 class IdentityData:
+    """Batches drawn with replacement; the target of an input is the input itself."""
+
     loss: Loss = MEAN_SQUARED_ERROR
     source: dict[str, str] | None = None
 

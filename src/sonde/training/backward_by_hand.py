@@ -22,9 +22,8 @@ from torch import Tensor, nn
 from sonde.config import RunConfig
 from sonde.core.optimisers import Optimiser
 from sonde.models import PlainMLP, ResidualMLP, ResMLP
+from sonde.models.mlps import LinearLayer, PreNormBlock, ReluLayer
 from sonde.models.model import Embedding, Readout
-from sonde.models.plain_and_res_mlp import LinearLayer, ReluLayer
-from sonde.models.residual_mlp import PreNormBlock
 from sonde.network import Network
 from sonde.network.losses import Loss
 from sonde.rules import (

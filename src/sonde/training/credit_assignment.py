@@ -56,7 +56,7 @@ class CreditAssignment:
             steps=steps,
             device=weight.device,
             dtype=weight.dtype,
-            reader=seen.pooling,
+            pooling=seen.pooling,
             units=_copied(self.net.matrices()) if rule.route == "layer" else [],
             names=[self.net.name_of(layer) for layer in range(self.net.depth)],
         )

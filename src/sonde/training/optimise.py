@@ -77,7 +77,10 @@ class Adam:
 class TrainingOptimiser(Protocol):
     """What training needs of an optimiser."""
 
-    def step(self, lr: float) -> None: ...
+    def step(self, lr: float) -> None:
+        """Take a step at this rate."""
+        ...
+
     def state_dict(self) -> dict[str, Any]: ...
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
@@ -115,6 +118,7 @@ class TorchOptimiser:
         self.parameters = [p for group in optimiser.param_groups for p in group["params"]]
 
     def step(self, lr: float) -> None:
+        """Set the rate of every group, and take a step."""
         for group in self.optimiser.param_groups:
             group["lr"] = lr
         self.optimiser.step()

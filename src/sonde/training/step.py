@@ -210,7 +210,7 @@ def signal_on(
         top_from=partial(_top_from, rerun),
         units=lambda: _detached(net.matrices()),
         gradients_of_units=lambda: _gradients(net.matrices()),
-        reader=net.pooling or FLAT,
+        pooling=net.pooling or FLAT,
         top_gradient=top_gradient,
     )
 

@@ -53,7 +53,7 @@ def train_together(
                 [RunSession(config, folder, data_root, where, len(left), node) for config, folder in left],
                 on_progress,
                 should_stop,
-                lambda: [beat() for beat in heartbeats],
+                lambda: [renew() for renew in heartbeats],
             )
         return [folder.manifest() for folder in folders]
 

@@ -42,7 +42,7 @@ def credit_norm(snapshot: Snapshot) -> Iterator[Reading]:
         if snapshot.credits is None or reason:
             yield undefined("credit_norm", reason or NO_RULE, layer=layer)
         else:
-            a_Nd = snapshot.reader.credit(snapshot.credits[layer])
+            a_Nd = snapshot.pooling.credit(snapshot.credits[layer])
             yield median_of_all("credit_norm", sample_norms(a_Nd), layer)
 
 
@@ -52,7 +52,7 @@ def credit_cosine(snapshot: Snapshot) -> Iterator[Reading]:
     `/null` and `/null_std` are its mean and spread over draws by chance, as the rule draws.  Samples whose credit or
     gradient is zero have no cosine and are not counted.
     """
-    gradients = [snapshot.reader.credit(g) for g in snapshot.gradients]
+    gradients = [snapshot.pooling.credit(g) for g in snapshot.gradients]
     known_gradients = [with_norms(g_Nd) for g_Nd in gradients]
     for ending, credits in snapshot.candidates.items():
         for layer, g_Nd in enumerate(gradients):
@@ -60,7 +60,7 @@ def credit_cosine(snapshot: Snapshot) -> Iterator[Reading]:
             if credits is None or unread:
                 yield undefined(metric, unread or NO_RULE, layer=layer)
             else:
-                a_Nd = snapshot.reader.credit(credits[layer])
+                a_Nd = snapshot.pooling.credit(credits[layer])
                 yield _mean_cosine(metric, layer, a_Nd, g_Nd, known_gradients[layer])
     chance: list[list[Reading]] = [[] for _ in gradients]
     for drawn in draws(snapshot):
@@ -86,15 +86,15 @@ def _why(a: Tensor, g: Tensor) -> str:
 
 def draws(snapshot: Snapshot) -> Iterator[list[Tensor]]:
     """a_0 … a_L of one draw after the other: the vector that is read of each sample, N×d, as it was drawn."""
-    context, reader = snapshot.context, snapshot.reader
+    context, pooling = snapshot.context, snapshot.pooling
     for k in range(context.draws):
         rng = generator(context.seed, f"probe/null/{context.epoch}/{k}")
         if context.redrawn is None:
-            widths = [reader.width(tuple(h.shape[1:])) for h in snapshot.states]
+            widths = [pooling.width(tuple(h.shape[1:])) for h in snapshot.states]
             drawn = [torch.randn(snapshot.samples, d, generator=rng) for d in widths]
             yield [v_Nd.to(snapshot.losses_N.device) for v_Nd in drawn]
         else:
-            yield [reader.credit(a.detach()) for a in context.redrawn(snapshot, rng)]
+            yield [pooling.credit(a.detach()) for a in context.redrawn(snapshot, rng)]
 
 
 def random_vectors(snapshot: Snapshot, rng: torch.Generator) -> list[Tensor]:
@@ -140,7 +140,7 @@ def rho(snapshot: Snapshot) -> Iterator[Reading]:
     for layer, chance in _chance(snapshot):
         credits = {ending: None if a is None else a[layer] for ending, a in snapshot.candidates.items()}
         epsilon_N = _epsilon(snapshot, layer)
-        known = {ending: [snapshot.reader.credit(a)] for ending, a in credits.items() if a is not None}
+        known = {ending: [snapshot.pooling.credit(a)] for ending, a in credits.items() if a is not None}
         known["/null"] = chance
         a_JNd = torch.stack([a_Nd.to(epsilon_N.dtype) for several in known.values() for a_Nd in several])
         predicted_JKN, changed_KN = _predict_and_measure(snapshot, layer, a_JNd, epsilon_N, rng)
@@ -163,7 +163,7 @@ def _chance(snapshot: Snapshot) -> Iterator[tuple[int, list[Tensor]]]:
     """The draws of each layer, N×d each; they are drawn again for every few layers that fit into memory together, where
     random vectors are kept in the float32 in which they are drawn.
     """
-    widths = [snapshot.reader.width(tuple(h.shape[1:])) for h in snapshot.states]
+    widths = [snapshot.pooling.width(tuple(h.shape[1:])) for h in snapshot.states]
     number = 4 if snapshot.context.redrawn is None else 8
     sizes = [snapshot.context.draws * snapshot.samples * width * number for width in widths]
     layers = list(range(snapshot.depth + 1))
@@ -178,7 +178,7 @@ def _chance(snapshot: Snapshot) -> Iterator[tuple[int, list[Tensor]]]:
 def _epsilon(snapshot: Snapshot, layer: int) -> Tensor:
     if snapshot.context.epsilon is not None:
         return torch.full_like(snapshot.losses_N, snapshot.context.epsilon)
-    h_Nd = snapshot.reader.read(snapshot.states[layer])
+    h_Nd = snapshot.pooling.read(snapshot.states[layer])
     rms_N = sample_norms(h_Nd) / math.sqrt(h_Nd.shape[-1])
     return RELATIVE_EPSILON * rms_N
 
@@ -199,7 +199,7 @@ def _predict_and_measure(
         predictions_NKJ = torch.bmm(steps_KNd.transpose(0, 1), a_JNd.permute(1, 2, 0))
         predicted_NKJ[:, first : first + size] = predictions_NKJ
         for some_kNd in torch.split(steps_KNd, together):
-            changed.append(loss_changes(snapshot, layer, snapshot.reader.moved(h, some_kNd)))
+            changed.append(loss_changes(snapshot, layer, snapshot.pooling.moved(h, some_kNd)))
     return predicted_NKJ.permute(2, 1, 0), torch.cat(changed)
 
 

@@ -23,7 +23,7 @@ from sonde.network import leaf_at
 def hidden_norm(snapshot: Snapshot) -> Iterator[Reading]:
     """Median over samples of ‖h_l‖₂, layers 0 … L."""
     for layer, h in enumerate(snapshot.states):
-        yield median_of_all("hidden_norm", sample_norms(snapshot.reader.read(h)), layer)
+        yield median_of_all("hidden_norm", sample_norms(snapshot.pooling.read(h)), layer)
 
 
 def growth(snapshot: Snapshot) -> Iterator[Reading]:
@@ -50,7 +50,7 @@ def branch_ratio(snapshot: Snapshot) -> Iterator[Reading]:
         yield from _no_branches("branch_ratio", snapshot)
         return
     for block, f in enumerate(snapshot.branches):
-        read = snapshot.reader.read
+        read = snapshot.pooling.read
         added_N, stream_N = sample_norms(read(f)), sample_norms(read(snapshot.states[block]))
         defined_N = added_N.isfinite() & stream_N.isfinite() & (stream_N > 0)
         ratios_N = torch.where(defined_N, added_N / stream_N, torch.nan)
@@ -67,7 +67,7 @@ def branch_cosine(snapshot: Snapshot) -> Iterator[Reading]:
     for block, f in enumerate(snapshot.branches):
         yield median_of_defined(
             "branch_cosine",
-            cosines(snapshot.reader.read(f), snapshot.reader.read(snapshot.states[block])),
+            cosines(snapshot.pooling.read(f), snapshot.pooling.read(snapshot.states[block])),
             block,
             "branch or state is zero or not finite in every sample",
         )
@@ -118,7 +118,7 @@ def grad_norm(snapshot: Snapshot) -> Iterator[Reading]:
         if unread:
             yield undefined("grad_norm", unread, layer=layer)
         else:
-            yield median_of_all("grad_norm", sample_norms(snapshot.reader.credit(g)), layer)
+            yield median_of_all("grad_norm", sample_norms(snapshot.pooling.credit(g)), layer)
     yield _grad_per_error(snapshot)
     yield from _grad_resolution(snapshot)
 
@@ -127,7 +127,7 @@ def _grad_per_error(snapshot: Snapshot) -> Reading:
     metric, top = "grad_per_error", snapshot.depth
     if unread := snapshot.unread[top]:
         return undefined(metric, unread, layer=top)
-    top_N = sample_norms(snapshot.reader.credit(snapshot.gradients[top]))
+    top_N = sample_norms(snapshot.pooling.credit(snapshot.gradients[top]))
     error_N = sample_norms(snapshot.loss.error(snapshot.output_NC, snapshot.y).flatten(1))
     defined_N = top_N.isfinite() & error_N.isfinite() & (error_N > 0)
     return median_of_defined(
@@ -145,8 +145,8 @@ def _grad_resolution(snapshot: Snapshot) -> Iterator[Reading]:
         if unread := snapshot.unread[layer]:
             yield undefined(metric, unread, layer=layer)
             continue
-        exact = snapshot.reader.credit(snapshot.gradients[layer])
-        found = snapshot.reader.credit(rounded.double())
+        exact = snapshot.pooling.credit(snapshot.gradients[layer])
+        found = snapshot.pooling.credit(rounded.double())
         (value,) = cosines(found.flatten()[None], exact.flatten()[None]).tolist()
         if math.isfinite(value):
             yield Reading(metric=metric, layer=layer, value=value, samples=snapshot.samples)
@@ -217,7 +217,7 @@ def _gradient(snapshot: Snapshot, layer: int, x: Tensor, y: Tensor) -> Tensor:
         passed = snapshot.net.run(x, leaf_at(layer))
         losses_N = snapshot.loss.per_sample(passed.output, y)
         (g,) = torch.autograd.grad(losses_N.sum(), passed.states[layer], materialize_grads=True)
-    return snapshot.reader.credit(g)
+    return snapshot.pooling.credit(g)
 
 
 def drift(snapshot: Snapshot) -> Iterator[Reading]:

@@ -17,7 +17,7 @@ from sonde.core.errors import SondeError
 from sonde.core.generators import generator
 from sonde.network import HandOn, Network, frozen_copy, leaf_at, survey
 from sonde.network.losses import Loss, LossFunction, as_loss
-from sonde.network.pooling import Pooling
+from sonde.network.pooling import READER, Pooling
 
 DRAWS = 20
 """Draws of the null at epochs where ρ is measured."""
@@ -76,10 +76,12 @@ class Snapshot:
         return len(self.states) - 1
 
     @property
-    def reader(self) -> Pooling:
+    def pooling(self) -> Pooling:
         """Which vector of a sample is read."""
         assert self.net.pooling is not None
         return self.net.pooling
+
+    reader = READER
 
     @cached_property
     def unread(self) -> list[str | None]:
@@ -88,7 +90,7 @@ class Snapshot:
         A gradient that is exactly zero at what is read, and not elsewhere, is not a small gradient: the output does not
         depend on what is read.
         """
-        reads = [bool(self.reader.credit(g).any()) or not bool(g.any()) for g in self.gradients]
+        reads = [bool(self.pooling.credit(g).any()) or not bool(g.any()) for g in self.gradients]
         return [None if seen else "the readout does not read this token" for seen in reads]
 
     @cached_property

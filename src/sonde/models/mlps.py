@@ -1,14 +1,18 @@
-"""The pair of the residual study, `plain_mlp` and `res_mlp`: one ReLU layer in each block, without normalisation.
+"""Multilayer perceptrons: the pair of the residual study, the network of the audit, and the student.
 
-They differ only in "+x".  `residual_mlp` is another network: it has LayerNorm, two matrices in each block and an
-embedding.
+- `plain_mlp`, `res_mlp`: one ReLU layer in each block, without normalisation; they differ only in "+x".
+- `residual_mlp`: pre-norm blocks, h_{l+1} = h_l + w2(GELU(w1(LN(h_l)))).
+- `student_net`: without normalisation, h_{l+1} = h_l + w2(φ_α(w1 h_l)).
+
+N samples, d width.
 """
 
 import math
 from typing import Annotated, ClassVar, Literal, final
 
 import torch
-from annotated_types import Ge
+import torch.nn.functional as F  # noqa: N812
+from annotated_types import Ge, Le
 from torch import Tensor, nn
 
 from sonde.core.errors import SondeError
@@ -118,3 +122,90 @@ class ResMLP(ReluMLP):
 
     name: ClassVar[str] = "Residual MLP"
     residual: ClassVar[bool] = True
+
+
+class PreNormBlock(nn.Module):
+    """w2(GELU(w1(LN(h))))."""
+
+    def __init__(self, d: int) -> None:
+        super().__init__()
+        self.ln = nn.LayerNorm(d)
+        self.w1 = nn.Linear(d, d)
+        self.w2 = nn.Linear(d, d)
+
+    def forward(self, h_Nd: Tensor) -> Tensor:
+        f_Nd: Tensor = self.w2(F.gelu(self.w1(self.ln(h_Nd))))
+        return f_Nd
+
+
+@final
+@validated
+class ResidualMLP(Model):
+    """Embedding, pre-norm blocks, a terminal LayerNorm (`out_ln`) and a linear head.
+
+    `w2.weight ~ N(0, w2_std²)` and `w2.bias = 0`; everything else has PyTorch's default weights.  Without
+    `residual`, h_{l+1} is the output of the block alone.
+    """
+
+    d: Annotated[int, Ge(1)] = 256
+    L: Annotated[int, Ge(1)] = 4
+    out_ln: bool = True
+    residual: bool = True
+    w2_std: Annotated[float, Ge(0)] = 0.01
+
+    @property
+    def label(self) -> str:
+        name = "ResMLP" if self.residual else "MLP without residual"
+        return name if self.out_ln else f"{name}, no terminal LN"
+
+    def build(self, signature: Signature, rng: torch.Generator) -> Network:
+        with default_init(rng):
+            embed = Embedding(signature.shape, self.d)
+            blocks = [PreNormBlock(self.d) for _ in range(self.L)]
+            readout = Readout(self.d, signature.outputs, out_ln=self.out_ln)
+        for block in blocks:
+            nn.init.normal_(block.w2.weight, std=self.w2_std, generator=rng)
+            nn.init.zeros_(block.w2.bias)
+        return Network(embed, blocks, readout, residual=self.residual)
+
+
+class StudentBlock(nn.Module):
+    """w2(φ_α(w1 h)), φ_α(z) = (1−α)z + α·tanh(z)."""
+
+    def __init__(self, d: int, alpha: float) -> None:
+        super().__init__()
+        self.w1 = nn.Linear(d, d, bias=False)
+        self.w2 = nn.Linear(d, d, bias=False)
+        self.alpha = alpha
+
+    def forward(self, h_Nd: Tensor) -> Tensor:
+        z_Nd = self.w1(h_Nd)
+        f_Nd: Tensor = self.w2((1 - self.alpha) * z_Nd + self.alpha * torch.tanh(z_Nd))
+        return f_Nd
+
+
+@final
+@validated
+class StudentNet(Model):
+    """The architecture of the teacher: w1 ~ N(0, 1/d), w2 ~ N(0, 1/(dL)), no LayerNorm anywhere.
+
+    With `alpha` = 0 the network is linear.
+    """
+
+    d: Annotated[int, Ge(1)] = 128
+    L: Annotated[int, Ge(1)] = 4
+    alpha: Annotated[float, Ge(0), Le(1)] = 1.0
+
+    @property
+    def label(self) -> str:
+        return "StudentNet" if self.alpha == 1 else f"StudentNet, α = {self.alpha:g}"
+
+    def build(self, signature: Signature, rng: torch.Generator) -> Network:
+        with default_init(rng):
+            embed = Embedding(signature.shape, self.d)
+            blocks = [StudentBlock(self.d, self.alpha) for _ in range(self.L)]
+            readout = Readout(self.d, signature.outputs, out_ln=False)
+        for block in blocks:
+            nn.init.normal_(block.w1.weight, std=self.d**-0.5, generator=rng)
+            nn.init.normal_(block.w2.weight, std=(self.d * self.L) ** -0.5, generator=rng)
+        return Network(embed, blocks, readout, residual=True)
