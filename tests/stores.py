@@ -26,11 +26,11 @@ from sonde.config import RunConfig, to_tree
 from sonde.core.run_ids import run_id
 from sonde.metrics.rows import SCHEMA, WATCHED, Reading, empty, rows_of
 from sonde.store import files
-from sonde.store.files import Place, checksum, place
+from sonde.store.files import Place, place
 from sonde.store.folder import RunFolder
 from sonde.store.remote import Remote
 from sonde.store.run import Run, Runs
-from sonde.store.schemas import Manifest, RunState
+from sonde.store.schemas import Manifest, RunState, checksum
 from sonde.studies import STUDIES
 
 Key = tuple[str, int, int | None]

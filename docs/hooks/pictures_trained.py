@@ -10,8 +10,8 @@ from typing import Any
 import polars as pl
 from matplotlib.figure import Figure
 
-from sonde.analysis.questions import Thresholds
 from sonde.analysis.runs import evidence_lines
+from sonde.analysis.thresholds import Thresholds
 from sonde.metrics import TRAINED, base_of, label_of
 from sonde.show.figures import Evidence
 from sonde.show.figures.contrast import Case, Measure, draw_contrast, draw_portrait, keep_lines
@@ -189,7 +189,7 @@ def draw_trained(what: Trained) -> tuple[Figure, str]:
 
 def trained_rules() -> set[str]:
     """The rules that have a stored run, by the names of the folders; a rule without one has no picture."""
-    return {run.name.split("-")[1] for run in (DOCS / "findings" / "runs").iterdir()}
+    return {run.name.split("-")[1] for run in (DOCS / "findings" / "runs").glob("[!.]*")}
 
 
 def draw_rule(name: str) -> tuple[Figure, str]:

@@ -26,9 +26,10 @@ from sonde.core.atomic import ASIDE
 from sonde.core.run_ids import run_id
 from sonde.metrics.rows import SCHEMA, WATCHED
 from sonde.store import index, index_writer
-from sonde.store.files import checksum, seal
+from sonde.store.files import seal
 from sonde.store.folder import parquet
 from sonde.store.journal import Journal, _chunk
+from sonde.store.schemas import checksum
 from sonde.studies import STUDIES
 from stores import write_run
 
@@ -117,8 +118,8 @@ class Workshop:
             writing.append(watched_rows(step), step)
             if step == 3:
                 writing._fold(replace(writing.manifest, step=step))
-        if writing._sign is not None:
-            writing._sign.remove()
+        if writing._heartbeat is not None:
+            writing._heartbeat.remove()
 
     def grounds(self, number: int) -> Grounds:
         """An own copy of the store, and a folder of the reader's beside it."""

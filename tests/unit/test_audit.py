@@ -15,7 +15,8 @@ from conftest import tiny_config
 from sonde.analysis.audit import AUDIT_METRICS, Audit, RuleAudit, audit, read_for_audit
 from sonde.analysis.audit_text import audit_columns, audit_footnotes, audit_rows, sentence, verdict
 from sonde.analysis.comparison import compare
-from sonde.analysis.questions import AuditAnswer, Thresholds, critical_t
+from sonde.analysis.questions import AuditAnswer, critical_t
+from sonde.analysis.thresholds import Thresholds
 from sonde.cli.audit import audit_as_json as as_json
 from sonde.config import Probing
 from sonde.core.errors import SondeError

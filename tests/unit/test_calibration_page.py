@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sonde.analysis.questions import Thresholds
+from sonde.analysis.thresholds import Thresholds
 
 ROOT = Path(__file__).parents[2]
 

@@ -34,8 +34,8 @@ MEASUREMENTS = {
     "metrics/probes/signal.py",  # the spread of a layer's units, which is what is measured
     "tasks/arrays.py",  # standardises inputs
     "tasks/images.py",  # standardises pixels
-    "observe/experiments/run_experiments.py",  # standardises targets
-    "observe/experiments/targets.py",  # standardises inputs, and notes the spread of targets
+    "observe/experiments/__init__.py",  # standardises targets
+    "observe/experiments/copies.py",  # standardises inputs, and notes the spread of targets
     "observe/facts.py",  # the spread of an input's numbers, which is what is noted
 }
 

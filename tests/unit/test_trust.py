@@ -30,12 +30,13 @@ from sonde.core.run_ids import config_digest, run_id
 from sonde.metrics.rows import SCHEMA
 from sonde.show.live.store_poller import PageState, StoreFollower
 from sonde.store import index, index_writer
-from sonde.store.files import checksum, seal
+from sonde.store.files import seal
 from sonde.store.folder import RunFolder, parquet, recipe_key
 from sonde.store.journal import Journal, _chunk
 from sonde.store.load import load
 from sonde.store.lock import hold
 from sonde.store.parquet import parquet_size
+from sonde.store.schemas import checksum
 from sonde.store.verify import verify
 from sonde.studies import STUDIES
 from sonde.studies.study import gather

@@ -9,7 +9,6 @@ from sonde.analysis.questions import (
     AuditAnswer,
     LayerCredit,
     Margin,
-    Thresholds,
     ask_credit,
     ask_gradient,
     ask_scale,
@@ -20,6 +19,7 @@ from sonde.analysis.questions import (
     since_init,
 )
 from sonde.analysis.runs import Level, Recipe, by_recipe, by_seed, complete, levels, made_with, options_of, refuse_none
+from sonde.analysis.thresholds import Thresholds
 from sonde.core import html_parts
 from sonde.core.formatting import network
 from sonde.core.run_ids import Flat, distinct_names, identity, without

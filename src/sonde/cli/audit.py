@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sonde.analysis.questions import Thresholds
+from sonde.analysis.thresholds import Thresholds
 from sonde.cli.options import Json, Only, RunsFolder, print_left_out
 
 if TYPE_CHECKING:

@@ -116,7 +116,7 @@ def _announce(study: str, scale: str, *, changed: bool, whole: bool) -> None:
 
 
 def _print_findings(label: str, findings: "list[StudyFinding]") -> None:
-    from sonde.analysis.questions import Thresholds
+    from sonde.analysis.thresholds import Thresholds
     from sonde.cli.terminal import print_table, print_text
 
     tabled = [finding.shown for finding in findings if finding.shown]

@@ -25,12 +25,8 @@ import os
 import re
 import stat
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, ClassVar, Protocol, Self, TypeVar
-
-from annotated_types import Ge
-from pydantic import ConfigDict, Strict, StringConstraints
+from typing import Any, BinaryIO, Protocol, Self, TypeVar
 
 from sonde.core.atomic import set_aside, sync_folder
 from sonde.core.errors import SondeError
@@ -221,26 +217,9 @@ def write_folder(path: Place, contents: dict[str, bytes]) -> None:
             (aside / name).write_bytes(content)
 
 
-# ── checksums ────────────────────────────────────────────────────────────────────────────────────────
-Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
-
+# ── seals ────────────────────────────────────────────────────────────────────────────────────────────
 _SEAL = b',\n "sha256": "'
 _END = b'"\n}\n'
-
-
-@dataclass(frozen=True)
-class Checksum:
-    """Of a file's content."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
-
-    sha256: Sha256
-    bytes: Annotated[int, Strict(), Ge(0)]
-
-
-def checksum(content: bytes) -> Checksum:
-    """SHA-256 and length of the content."""
-    return Checksum(hashlib.sha256(content).hexdigest(), len(content))
 
 
 def seal(tree: Mapping[str, Any]) -> bytes:

@@ -38,12 +38,21 @@ from sonde.core.errors import SondeError
 from sonde.core.run_ids import run_id
 from sonde.metrics.rows import SCHEMA, empty
 from sonde.store import files
-from sonde.store.files import JSON_BYTES, Allowance, Checksum, Place, checksum, is_sealed
+from sonde.store.files import JSON_BYTES, Allowance, Place, is_sealed
 from sonde.store.folder import refuse_other_recipe
 from sonde.store.parquet import read_parquet, refuse_odd_values
 from sonde.store.row_query import NO_ROWS, HeavyFamilies, RowQuery, RowSlice, row_slices
 from sonde.store.run import Run, stored_run
-from sonde.store.schemas import ENDED, IndexContents, Manifest, Trained, validate_as, validate_json_as
+from sonde.store.schemas import (
+    ENDED,
+    Checksum,
+    IndexContents,
+    Manifest,
+    Trained,
+    checksum,
+    validate_as,
+    validate_json_as,
+)
 
 INDEX_FORMAT = 2
 INDEX_FOLDER, INDEX_NAME = ".index", "index.json"

@@ -15,11 +15,11 @@ from sonde.core.atomic import ASIDE, aside_mark, remove_stale
 from sonde.core.errors import SondeError
 from sonde.metrics import family_of
 from sonde.store import files
-from sonde.store.files import Place, checksum, seal
+from sonde.store.files import Place, seal
 from sonde.store.folder import as_tree, recipe_key
 from sonde.store.index import INDEX_FILES, INDEX_FOLDER, INDEX_FORMAT, INDEX_NAME, LINES, PIECE, Index, Piece, own_code
 from sonde.store.row_query import HeavyFamilies, RowQuery, RowSlice, row_slices
-from sonde.store.schemas import Manifest
+from sonde.store.schemas import Manifest, checksum
 
 RUNS_TO_INDEX = 100  # runs that are not in the index; below that the folders are as quick
 HEAVY = 2_000  # rows of a family in one run

@@ -36,13 +36,13 @@ from sonde.core.atomic import sync_folder
 from sonde.core.errors import SondeError
 from sonde.metrics.rows import WATCHED
 from sonde.store import files
-from sonde.store.files import JSON_BYTES, Allowance, Checksum, Place, checksum, refuse_rows
+from sonde.store.files import JSON_BYTES, Allowance, Place, refuse_rows
 from sonde.store.folder import Damaged, RunFolder, parquet
 from sonde.store.listing import tell
 from sonde.store.lock import Heartbeat
 from sonde.store.parquet import refuse_nonsense, rows_of_stream
 from sonde.store.schemas import WATCHED_KIND as KIND
-from sonde.store.schemas import Manifest, RunState, WatchedFacts, validate_as, with_defaults
+from sonde.store.schemas import Checksum, Manifest, RunState, WatchedFacts, checksum, validate_as, with_defaults
 
 PART = 50_000  # rows of a part: what is ever held in memory
 PAUSE = 10.0  # seconds between two puts of a journal into an object store

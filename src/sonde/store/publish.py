@@ -11,10 +11,10 @@ from pathlib import Path
 from sonde.core.atomic import remove_stale
 from sonde.core.errors import SondeError
 from sonde.store import files
-from sonde.store.files import Place, checksum
+from sonde.store.files import Place
 from sonde.store.folder import RunFolder, manifest_bytes
 from sonde.store.run import without_machine
-from sonde.store.schemas import ENDED, WATCHED_KIND
+from sonde.store.schemas import ENDED, WATCHED_KIND, checksum
 
 
 def publish(root: Place, out: Place, runs: Iterable[str]) -> tuple[list[str], dict[str, str]]:

@@ -3,11 +3,12 @@
 Anything else is one line that names the file, the key and the fix.
 """
 
+import hashlib
 import re
 from collections.abc import Callable
 from dataclasses import MISSING, Field, dataclass, field, fields
 from functools import cache
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from annotated_types import Ge, Le
 from pydantic import (
@@ -16,6 +17,7 @@ from pydantic import (
     ConfigDict,
     GetPydanticSchema,
     Strict,
+    StringConstraints,
     TypeAdapter,
     ValidationError,
     with_config,
@@ -24,7 +26,7 @@ from pydantic_core import CoreSchema as Schema
 from pydantic_core import core_schema
 
 from sonde.core.errors import SondeError
-from sonde.store.files import MOST_LAYERS, Checksum
+from sonde.store.files import MOST_LAYERS
 
 _T = TypeVar("_T")
 RunState = Literal["unfinished", "complete", "diverged", "failed"]
@@ -33,6 +35,24 @@ WATCHED_KIND = "watched"  # the kind of a run that has no configuration
 
 closed = with_config(ConfigDict(extra="forbid"))  # has these keys
 extensible = with_config(ConfigDict(extra="ignore"))  # has these keys, and maybe more
+
+
+Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+
+
+@dataclass(frozen=True)
+class Checksum:
+    """Of a file's content."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    sha256: Sha256
+    bytes: Annotated[int, Strict(), Ge(0)]
+
+
+def checksum(content: bytes) -> Checksum:
+    """SHA-256 and length of the content."""
+    return Checksum(hashlib.sha256(content).hexdigest(), len(content))
 
 
 def _printable(name: str) -> str:

@@ -12,7 +12,7 @@ from pydantic_core import from_json
 from sonde.core.atomic import ASIDE
 from sonde.core.errors import SondeError
 from sonde.store import files
-from sonde.store.files import Checksum, Place, checksum, place
+from sonde.store.files import Place, place
 from sonde.store.folder import Damaged, RunFolder, recipe_key
 from sonde.store.index import INDEX_FOLDER, INDEX_NAME, Index, read_index, refuse_damaged_index
 from sonde.store.index_writer import light
@@ -20,7 +20,7 @@ from sonde.store.journal import journal_name, read_facts, read_watched, verify_j
 from sonde.store.listing import stamps_of
 from sonde.store.publish import why_incomplete
 from sonde.store.row_query import RowQuery, RowSlice
-from sonde.store.schemas import WATCHED_KIND, Manifest
+from sonde.store.schemas import WATCHED_KIND, Checksum, Manifest, checksum
 
 AT_A_TIME = 1 << 20  # bytes
 

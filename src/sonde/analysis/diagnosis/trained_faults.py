@@ -8,7 +8,8 @@ import math
 from sonde.analysis.audit_text import margin_points
 from sonde.analysis.diagnosis.finding import Diagnosis, Finding, found
 from sonde.analysis.diagnosis.run_evidence import FAILED, FEWEST_STEPS, RunEvidence
-from sonde.analysis.questions import AuditAnswer, LayerCredit, Thresholds
+from sonde.analysis.questions import AuditAnswer, LayerCredit
+from sonde.analysis.thresholds import Thresholds
 from sonde.core.formatting import number
 
 
