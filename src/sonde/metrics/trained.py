@@ -1,6 +1,10 @@
 """Metrics of runs that Sonde trained.  A metric of a probe's own name is measured by that probe."""
 
+from functools import partial
+
 from sonde.metrics.metric import COSINE, NOT_NEGATIVE, SHARE, Metric
+
+_size = partial(Metric, scale="log", bounds=NOT_NEGATIVE)  # a norm, or a ratio of norms
 
 _TABLE = (
     Metric(
@@ -69,84 +73,70 @@ _TABLE = (
         good="it falls from epoch to epoch and ends well below that of a constant answer.",
         bad="it stays where a constant answer stands, rises, or is not finite.",
     ),
-    Metric(
+    _size(
         name="state_pred_error",
         label="State Bridge's prediction error",
         axis="network",
-        scale="log",
-        bounds=NOT_NEGATIVE,
         direction="lower",
         definition="How well State Bridge predicts the last hidden state.",
         measured="‖G − h_L‖²/‖h_L‖², over samples and layers.",
         good="it falls towards 0.",
         bad="about 1: no better than predicting nothing.",
     ),
-    Metric(
+    _size(
         name="credit_consistency",
         label="Credit Bridge's error between layers",
         axis="network",
-        scale="log",
-        bounds=NOT_NEGATIVE,
         direction="lower",
         definition="How much the loss that Credit Bridge predicts from one layer differs from that of the next.",
         measured="Mean square of the difference, over samples and layers, as the rule is trained.",
         good="it falls, and stays small beside the square of the loss.",
         bad="it stays or grows: the value does not learn.",
     ),
-    Metric(
+    _size(
         name="credit_change",
         label="Credit Bridge's error of a perturbed state",
         axis="network",
-        scale="log",
-        bounds=NOT_NEGATIVE,
         direction="lower",
         definition="How well Credit Bridge predicts the loss change of perturbed states.",
         measured="Mean square of predicted − true change, in units of the true change's size, as the rule is trained.",
         good="well below 1.",
         bad="about 1: no better than predicting no change.",
     ),
-    Metric(
+    _size(
         name="credit_terminal_value",
         label="Credit Bridge's error of the loss at the last state",
         axis="network",
-        scale="log",
-        bounds=NOT_NEGATIVE,
         direction="lower",
         definition="How well Credit Bridge predicts the loss from the last hidden state.",
         measured="Mean square of predicted − true loss, over samples, as the rule is trained.",
         good="it falls, and stays small beside the square of the loss.",
         bad="it stays or grows: the value does not learn.",
     ),
-    Metric(
+    _size(
         name="credit_terminal_gradient",
         label="Credit Bridge's error of the gradient at the last state",
         axis="network",
-        scale="log",
-        bounds=NOT_NEGATIVE,
         direction="lower",
         definition="How well the slope of Credit Bridge's value fits the gradient at the last hidden state.",
         measured="Mean square of slope − gradient, in units of the gradient's RMS, as the rule is trained.",
         good="well below 1.",
         bad="about 1: no better than a slope of zero.",
     ),
-    Metric(
+    _size(
         name="ddtp_inverse_error",
         label="DDTP's reconstruction error",
         axis="network",
-        scale="log",
-        bounds=NOT_NEGATIVE,
         direction="lower",
         definition="How well DDTP's Q_l undoes the way from a state to the last one.",
         measured="Mean square of Q_l(f(h_l + σε) − f(h_l))/σ − ε, of one layer a step, as the rule is trained.",
         good="well below 1.",
         bad="about 1: no better than undoing nothing.",
     ),
-    Metric(
+    _size(
         name="hidden_norm",
         label="‖h‖, hidden state",
         axis="layer",
-        scale="log",
-        bounds=NOT_NEGATIVE,
         symbol="‖h‖",
         indexed="‖h_{l}‖",
         spellings=("‖h‖", "‖h_L‖"),
@@ -155,12 +145,10 @@ _TABLE = (
         good="the same order of magnitude at every layer, or growth by a few per cent a block.",
         bad="a factor of ten and more a layer: the stream explodes, or all inputs come to look alike.",
     ),
-    Metric(
+    _size(
         name="growth",
         label="growth of ‖h‖ over a block",
         axis="block",
-        scale="log",
-        bounds=NOT_NEGATIVE,
         symbol="growth",
         spellings=("growth", "grows"),
         probe="growth",
@@ -169,12 +157,10 @@ _TABLE = (
         bad="tens or thousands at one block; a LayerNorm at the end hides it from the loss.",
         reference="Hanin & Rolnick (2018), How to start training, arXiv:1803.01719",
     ),
-    Metric(
+    _size(
         name="branch_ratio",
         label="‖f‖/‖h‖ of the branch",
         axis="block",
-        scale="log",
-        bounds=NOT_NEGATIVE,
         symbol="‖f‖/‖h‖",
         spellings=("‖f‖/‖h‖",),
         probe="branch_ratio",
@@ -193,12 +179,10 @@ _TABLE = (
         good="values near 0: blocks add what the stream does not hold yet.",
         bad="near 1 or −1 at all blocks: they only scale the stream.",
     ),
-    Metric(
+    _size(
         name="grad_norm",
         label="‖g‖, BP gradient",
         axis="layer",
-        scale="log",
-        bounds=NOT_NEGATIVE,
         symbol="‖g‖",
         indexed="‖g_{l}‖",
         spellings=("‖g‖", "‖g_L‖", "BP gradient"),
@@ -208,12 +192,10 @@ _TABLE = (
         bad="a factor of ten and more a layer in either direction; small everywhere is no fault if the error is small.",
         reference="Glorot & Bengio (2010), Understanding the difficulty of training deep feedforward neural networks",
     ),
-    Metric(
+    _size(
         name="grad_per_error",
         label="‖g_L‖/‖e‖, gradient per output error",
         axis="layer",
-        scale="log",
-        bounds=NOT_NEGATIVE,
         symbol="‖g_L‖/‖e‖",
         spellings=("‖g_L‖/‖e‖",),
         probe="grad_norm",
@@ -237,12 +219,10 @@ _TABLE = (
         good="1 to ten digits in float32, to four or five in bfloat16, at every layer.",
         bad="below 0.9: rounding is half as large as the gradient, or larger.",
     ),
-    Metric(
+    _size(
         name="credit_norm",
         label="‖a‖, credit",
         axis="layer",
-        scale="log",
-        bounds=NOT_NEGATIVE,
         symbol="‖a‖",
         indexed="‖a_{l}‖",
         spellings=("‖a‖",),
@@ -303,12 +283,10 @@ _TABLE = (
         good="well above 0: batches agree on what to do.",
         bad="near 0: each batch pulls another way, and a step follows its samples.",
     ),
-    Metric(
+    _size(
         name="drift",
         label="relative distance from the initial weights",
         axis="parameter",
-        scale="log",
-        bounds=NOT_NEGATIVE,
         symbol="‖W − W_init‖/‖W_init‖",
         probe="drift",
         index="tensor",
@@ -326,24 +304,20 @@ _TABLE = (
         good="near 0, or small beside activation_std.",
         bad="many times activation_std: units are always on or always off.",
     ),
-    Metric(
+    _size(
         name="activation_std",
         label="s.d. of the linear output",
         axis="layer",
-        scale="log",
-        bounds=NOT_NEGATIVE,
         symbol="std(z)",
         probe="activation_std",
         definition="Standard deviation of a layer's linear output.",
         good="about 1, and the same at every layer.",
         bad="a factor of ten and more between neighbouring layers.",
     ),
-    Metric(
+    _size(
         name="preact_grad_norm",
         label="gradient norm ‖∂loss/∂z‖₂",
         axis="layer",
-        scale="log",
-        bounds=NOT_NEGATIVE,
         symbol="‖∂loss/∂z‖₂",
         probe="preact_grad_norm",
         definition="Size of the gradient at a layer's linear output z.",
@@ -376,12 +350,10 @@ _TABLE = (
         good="it rises over epochs: the weights come to resemble the way back.",
         bad="it stays near 0: credit goes back through matrices unrelated to the weights.",
     ),
-    Metric(
+    _size(
         name="weight_ratio",
         label="‖V‖/‖W‖ of backward matrices",
         axis="block",
-        scale="log",
-        bounds=NOT_NEGATIVE,
         symbol="‖V‖/‖W‖",
         probe="weight_alignment",
         index="tensor",

@@ -1,9 +1,13 @@
 """Metrics of the steps of a watched run."""
 
+from functools import partial
+
 from sonde.metrics.metric import COSINE, NOT_NEGATIVE, SHARE, Metric
 
 NONFINITE = {1.0: "output", 2.0: "gradient", 3.0: "loss"}
 """What a value of `nonfinite` stands for."""
+
+_size = partial(Metric, scale="log", bounds=NOT_NEGATIVE)  # a norm, or a ratio of norms
 
 _TABLE = (
     Metric(
@@ -17,23 +21,19 @@ _TABLE = (
         good="it falls with some noise.",
         bad="it stays, jumps by factors of ten, or is not finite.",
     ),
-    Metric(
+    _size(
         name="out_rms",
         label="RMS of the output",
         axis="module",
-        scale="log",
-        bounds=NOT_NEGATIVE,
         definition="Root mean square of a module's output, over everything.",
         measured="√(Σx²/n)",
         good="the same order of magnitude at every module and step.",
         bad="a thousandfold growth or loss over depth or steps.",
     ),
-    Metric(
+    _size(
         name="grad_rms",
         label="RMS of ∂loss/∂output",
         axis="module",
-        scale="log",
-        bounds=NOT_NEGATIVE,
         definition="Root mean square of ∂loss/∂output at a module's output.",
         measured="The loss as it was reduced, without a GradScaler's scale; read by a hook on the tensor.",
         good="the same order of magnitude at every module.",
@@ -79,12 +79,10 @@ _TABLE = (
         good="a few per cent.",
         bad="half of a hidden layer's entries and more in the first steps.",
     ),
-    Metric(
+    _size(
         name="stream_step",
         label="‖out − in‖/‖in‖",
         axis="module",
-        scale="log",
-        bounds=NOT_NEGATIVE,
         definition="How far a module moves its input.",
         measured="‖out − in‖/‖in‖, median over samples.",
         good="a few per cent to about 1.",
@@ -100,23 +98,19 @@ _TABLE = (
         good="above 0, below 1.",
         bad="exactly 1 at every step: nothing is added.",
     ),
-    Metric(
+    _size(
         name="norm_in_rms",
         label="RMS of a normalisation layer’s input",
         axis="module",
-        scale="log",
-        bounds=NOT_NEGATIVE,
         definition="Root mean square of what enters a normalisation layer.",
         measured="√(Σx²/n)",
         good="a few times larger at the last block than at the first.",
         bad="a hundredfold over depth.",
     ),
-    Metric(
+    _size(
         name="masked_growth",
         label="growth of a normalisation layer’s input",
         axis="module",
-        scale="log",
-        bounds=NOT_NEGATIVE,
         definition="How much the input of a normalisation layer has grown.",
         measured="norm_in_rms ÷ its value at step 0.",
         good="within a factor of ten of 1.",
@@ -173,36 +167,30 @@ _TABLE = (
         good="below 10 or so.",
         bad="above 30 in the first steps.",
     ),
-    Metric(
+    _size(
         name="update_ratio",
         label="‖ΔW‖/‖W‖ of a step",
         axis="parameter",
-        scale="log",
-        bounds=NOT_NEGATIVE,
         symbol="‖ΔW‖/‖W‖",
         definition="How far one step of the optimiser moved a parameter.",
         measured="‖ΔW‖/‖W‖, measured around the step.",
         good="about 1e-3, up to a few per cent in the first steps.",
         bad="above 0.3: steps overshoot; below 1e-5: nothing happens.",
     ),
-    Metric(
+    _size(
         name="weight_norm",
         label="‖W‖",
         axis="parameter",
-        scale="log",
-        bounds=NOT_NEGATIVE,
         symbol="‖W‖",
         definition="Norm of a parameter before the step.",
         measured="‖W‖",
         good="it changes slowly.",
         bad="it falls to a third and less, or grows without end.",
     ),
-    Metric(
+    _size(
         name="weight_grad_norm",
         label="‖∂loss/∂W‖",
         axis="parameter",
-        scale="log",
-        bounds=NOT_NEGATIVE,
         symbol="‖∂loss/∂W‖",
         definition="Norm of a parameter's gradient, as the optimiser saw it.",
         measured="‖∂loss/∂W‖",
