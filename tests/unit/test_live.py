@@ -376,6 +376,20 @@ def test_another_run_under_the_same_name_is_read_from_its_beginning(
         shutil.rmtree(tmp_path / "net")
 
 
+def test_a_watched_run_without_a_part_that_its_manifest_names_is_broken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journals, "PART", 3)
+    made = Journal(tmp_path, "net", {"label": "net", "model": "Net", "parameters": 3}, {"started": "now"})
+    for step in range(3):
+        made.append(some_rows(step), step)
+    made.close("complete", 2)
+    next((tmp_path / "net").glob("metrics-*.parquet")).unlink()
+    follower = StoreFollower(tmp_path)
+    follower.refresh()
+    assert list(follower.stored().broken) == ["net"]
+
+
 def test_the_token_comes_from_the_environment_and_is_on_no_command_line(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "sonde", "live", "--runs", str(tmp_path), "--open"]
     browser = tmp_path / "browser"

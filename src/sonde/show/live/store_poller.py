@@ -160,15 +160,18 @@ class _BoundedRows:
 
     def read(self, folder: RunFolder, manifest: Manifest, room: int) -> tuple[Manifest, pl.DataFrame]:
         """The run as it is now, in about `room` rows; of its parts, only new ones are read."""
+        manifest, _ = folder.follow(lambda known: self._read_new_parts(folder, known, room), manifest)
+        manifest, rest = read_watched(folder, manifest, after=len(self._parts))
+        self.steps, _ = self._count(rest)
+        return manifest, self._kept(pl.concat([self._rows, rest]), room)
+
+    def _read_new_parts(self, folder: RunFolder, manifest: Manifest, room: int) -> None:
         new = list(zip(part_files(manifest), _digests(manifest), strict=True))[len(self._parts) :]
         for file, digest in new:
             part = folder.table(file, manifest, WATCHED)
             self._counted = self._count(part)
             self._rows = self._kept(pl.concat([self._rows, part]), room)
             self._parts.append(digest)
-        manifest, rest = read_watched(folder, manifest, after=len(self._parts))
-        self.steps, _ = self._count(rest)
-        return manifest, self._kept(pl.concat([self._rows, rest]), room)
 
     def _count(self, more: pl.DataFrame) -> tuple[int, int]:
         """How many steps were watched with these rows, and which was the last."""
