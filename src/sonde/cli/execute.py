@@ -30,12 +30,13 @@ def execute(
     device: str,
     quiet: bool,
     engine: str = "local",
+    study: str | None = None,
     **options: object,
 ) -> list[RunOutcome]:
     """Train every configuration that is not in the store yet and return the outcome of each.
 
-    `options` are those of the engine, None where one was not given.  Exits with code 130 where the user stops it and
-    with code 1 where every run failed.
+    `study` names the study that asks for them, which each run records.  `options` are those of the engine, None where
+    one was not given.  Exits with code 130 where the user stops it and with code 1 where every run failed.
     """
     from sonde.core.atomic import remove_stale
     from sonde.store import files
@@ -54,6 +55,7 @@ def execute(
                 runs=runs,
                 data_root=data_root,
                 device=device,
+                study=study,
                 on_event=on_event,
                 on_notice=print_notice,
                 on_stop=_print_stopping,

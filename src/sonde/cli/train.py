@@ -66,6 +66,7 @@ def run_command(
         device=device,
         quiet=silent,
         engine=engine,
+        study=study,
         jobs=jobs,
         address=address,
         cpus_per_run=cpus_per_run,

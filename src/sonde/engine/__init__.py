@@ -70,6 +70,7 @@ class Engine(Protocol):
         runs: "Place",
         data_root: "Place | None",
         device: str,
+        study: str | None = None,
         on_event: Callable[[Event], None],
         on_notice: Callable[[str], None],
         on_stop: Callable[[int], None],

@@ -36,6 +36,7 @@ def run_on_cluster(
     gpus_per_run: float = 0,
     data_root: "Place | None" = None,
     device: str = "auto",
+    study: str | None = None,
     on_event: Callable[[Event], None] = lambda event: None,
     on_notice: Callable[[str], None] = lambda notice: None,
     on_stop: Callable[[int], None] = lambda running: None,
@@ -77,6 +78,7 @@ def run_on_cluster(
             runs=absolute(runs),
             data_root=None if data_root is None else absolute(data_root),
             device="cpu" if gpus_per_run == 0 else device,
+            study=study,
         )
         with first_ctrl_c() as interrupt:
             try:
@@ -102,11 +104,12 @@ class Tasks:
         runs: str,
         data_root: str | None,
         device: str,
+        study: str | None,
     ) -> None:
         self.ray, self.ledger = ray, ledger
         self.under_way: dict[Any, Bundle] = {}
         self.where: dict[str, str] = {}  # the node of each run
-        self.arguments = (runs, data_root, device)
+        self.arguments = (runs, data_root, device, study)
         self.train = ray.remote(train_on_node).options(**size, max_retries=TASK_RETRIES)
         always = {"max_restarts": -1, "max_task_retries": -1}
         self.mailbox = ray.remote(Mailbox).options(num_cpus=0, resources=HEAD_NODE, **always).remote()
@@ -225,6 +228,7 @@ def train_on_node(
     runs: str,
     data_root: str | None,
     device: str,
+    study: str | None,
     mailbox: Any,
     command: list[str],
 ) -> tuple[list[Event], list[RunOutcome]]:
@@ -270,6 +274,7 @@ def train_on_node(
         runs=place(runs),
         data_root=None if data_root is None else place(data_root),
         device=device,
+        study=study,
         send=send,
         should_stop=should_stop,
         node=here,

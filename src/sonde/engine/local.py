@@ -94,6 +94,7 @@ def run_locally(
     jobs: int | None = None,
     data_root: "Place | None" = None,
     device: str = "auto",
+    study: str | None = None,
     on_event: Callable[[Event], None] = lambda event: None,
     on_notice: Callable[[str], None] = lambda notice: None,
     on_stop: Callable[[int], None] = lambda running: None,
@@ -136,7 +137,7 @@ def run_locally(
         try:
             while active or (ledger.waiting and not ledger.stopping):
                 while ledger.waiting and len(active) < jobs and not ledger.stopping:
-                    worker = _start(ledger.begin(), runs, data_root, device)
+                    worker = _start(ledger.begin(), runs, data_root, device, study)
                     active[worker.pipe] = worker
                 for ready in wait([interrupt, *active]):
                     if ready is interrupt:
@@ -152,7 +153,7 @@ def run_locally(
     return ledger.results()
 
 
-def _start(bundle: "Bundle", runs: "Place", data_root: "Place | None", device: str) -> _Worker:
+def _start(bundle: "Bundle", runs: "Place", data_root: "Place | None", device: str, study: str | None) -> _Worker:
     from sonde import plugins
     from sonde.config import to_tree
     from sonde.engine.worker import work
@@ -162,7 +163,7 @@ def _start(bundle: "Bundle", runs: "Place", data_root: "Place | None", device: s
     output = ProcessOutput()
     trees = [to_tree(config) for config in bundle]
     carried = plugins.carried(source for config in bundle for source in config.sources)
-    where = (str(runs), None if data_root is None else str(data_root), device)
+    where = (str(runs), None if data_root is None else str(data_root), device, study)
     arguments = (worker_pipe, output.path, trees, carried, *where)
     process = context.Process(target=work, args=arguments, name=bundle[0].id)  # type: ignore[attr-defined]
     process.start()

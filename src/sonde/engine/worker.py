@@ -36,6 +36,7 @@ def train_bundle(
     runs: Place,
     data_root: Place | None,
     device: str,
+    study: str | None = None,
     send: Callable[[Event | RunOutcome], None],
     should_stop: Callable[[], bool],
     node: str | None = None,
@@ -70,7 +71,7 @@ def train_bundle(
         machine = platform.node() if node is None else f"{platform.node()}, node {node},"
         for log in logs.values():
             log.write(f"process {os.getpid()} on {machine} {_where(log.folder)}")
-        where: dict[str, Any] = {"runs": runs, "data_root": data_root, "device": device, "node": node}
+        where: dict[str, Any] = {"runs": runs, "data_root": data_root, "device": device, "node": node, "study": study}
         train = partial(train_together, bundle, on_progress=report, should_stop=should_stop, **where)
         for run, manifest in zip(logs, _retry_while_held(train, patience, should_stop), strict=True):
             if run in left:
@@ -107,6 +108,7 @@ def work(
     runs: str,
     data_root: str | None,
     device: str,
+    study: str | None,
 ) -> None:
     """Run a worker process of the local engine, which receives the request to stop and sends answers through `pipe`.
 
@@ -135,6 +137,7 @@ def work(
         runs=place(runs),
         data_root=None if data_root is None else place(data_root),
         device=device,
+        study=study,
         send=send,
         should_stop=lambda: told_to_end.is_set() or pipe.poll(),
     )

@@ -50,6 +50,7 @@ class RunSession:
         device: torch.device,
         together: int,
         node: str | None,
+        study: str | None = None,
     ) -> None:
         self.config, self.folder = config, folder
         refuse_too_large(config, device)
@@ -57,7 +58,9 @@ class RunSession:
         self.program = Program(config, data, device)
         if not folder.exists():
             facts = facts_of(config, self.program)
-            folder.create(to_tree(config), facts, younger(config), plugins.copies(config.sources))
+            code = plugins.copies(config.sources)
+            known = {"name": study, "scale": config.scale} if study else None
+            folder.create(to_tree(config), facts, younger(config), code, known)
         _check_same_run(config, folder, data)
         manifest, self.rows = folder.read()
         folder.clean_up(manifest)

@@ -30,12 +30,13 @@ def train_together(
     on_progress: Callable[[EpochProgress], None] = lambda progress: None,
     should_stop: Callable[[], bool] = lambda: False,
     node: str | None = None,
+    study: str | None = None,
 ) -> list[Manifest]:
     """Train every run to its end and return their manifests, in order; a run that has ended is not trained again.
 
     The runs differ only in the seed.  Small networks that are at the same epoch train as a stack; the bits of a run do
     not depend on the others.  `should_stop` is called after every epoch; a run that stops there resumes
-    bit-identically.  `node` is the name of this cluster node, for the manifests.
+    bit-identically.  `node` is the name of this cluster node, for the manifests; `study` names the study that asks.
     """
     root = files.make_folder(place(runs))
     folders = [RunFolder(root / config.id) for config in configs]
@@ -50,7 +51,7 @@ def train_together(
         if left:
             where = resolve_device(device)
             _advance(
-                [RunSession(config, folder, data_root, where, len(left), node) for config, folder in left],
+                [RunSession(config, folder, data_root, where, len(left), node, study) for config, folder in left],
                 on_progress,
                 should_stop,
                 lambda: [renew() for renew in heartbeats],
