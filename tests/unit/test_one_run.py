@@ -10,6 +10,7 @@ import sonde
 from conftest import tiny_config
 from sonde.config import RunConfig, to_tree, whole_tree
 from sonde.core.errors import SondeError
+from sonde.engine.local import run_locally
 from sonde.show.report.contents import report_contents
 from sonde.store import index_writer
 from sonde.store.folder import RunFolder, recipe_key
@@ -90,6 +91,14 @@ def test_a_run_stores_its_recipe_key_which_is_that_of_its_configuration(store: P
     forge(folder, "run.json", json.dumps(known | {"recipe": recipe_key(tree | {"epochs": 3})}).encode())
     with pytest.raises(SondeError, match="its recipe key is not that of its configuration"):
         load(tmp_path)
+
+
+@pytest.mark.parametrize("study", ["residual", None])
+def test_training_records_the_study_that_asks_for_it(study: str | None, tmp_path: Path, tiny: RunConfig) -> None:
+    (outcome,) = run_locally([tiny], runs=tmp_path, jobs=1, study=study)
+    assert outcome.state == "complete"
+    (run,) = load(tmp_path).runs
+    assert run.study == (None if study is None else {"name": study, "scale": tiny.scale})
 
 
 def test_a_run_tells_which_study_trained_it(tmp_path: Path) -> None:
