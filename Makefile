@@ -16,7 +16,7 @@ help:             ## list the targets
 	@touch .venv/.ready $@
 
 .venv/.ready: EXTRAS := dev
-.venv/.cluster: EXTRAS := dev,test-cluster,test-neighbours,test-watch
+.venv/.cluster: EXTRAS := dev,test-cluster,test-exporters,test-watch
 
 demo: .venv/.ready ## run two quick studies and write a report of them
 	$(BIN)/sonde run residual --runs demo/runs --out demo/out
