@@ -93,6 +93,11 @@ def test_a_run_stores_its_recipe_key_which_is_that_of_its_configuration(store: P
         load(tmp_path)
 
 
+def test_rows_of_a_watched_run_have_their_module_even_if_none_is_asked_for(tmp_path: Path) -> None:
+    watch(tmp_path)
+    assert "module" in load(tmp_path, metrics=("test_acc",)).rows.columns
+
+
 @pytest.mark.parametrize("study", ["residual", None])
 def test_training_records_the_study_that_asks_for_it(study: str | None, tmp_path: Path, tiny: RunConfig) -> None:
     (outcome,) = run_locally([tiny], runs=tmp_path, jobs=1, study=study)

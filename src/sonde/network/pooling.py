@@ -91,6 +91,7 @@ FLAT = Pooling("flat")
 
 
 def _deprecated_reader(owner: Any) -> Pooling:
+    """Deprecated: use `pooling`."""
     name = type(owner).__name__
     warnings.warn(f"{name}.reader is deprecated: use {name}.pooling", DeprecationWarning, stacklevel=2)
     pooling: Pooling = owner.pooling

@@ -78,7 +78,7 @@ def load(
     for one in read:
         if not isinstance(one, SondeError):
             run, rows = one
-            loaded[run.id] = (run, rows if rows.count else found.get(run.id, NO_ROWS))
+            loaded[run.id] = (run, rows if rows.count else found.get(run.id, rows))
     reasons = {id: str(error).replace(f"{root}/", "") for id, error in broken.items()}
     return replace(_runs(root, [loaded[id] for id in present if id not in broken]), broken=reasons)
 
