@@ -175,6 +175,18 @@ def test_quick_and_full_runs_of_a_study_have_a_section_each(tmp_path: Path) -> N
     assert "cifar10 · quick scale · 2 of 4 runs · seed 42" in page.text
 
 
+def test_no_section_counts_more_runs_than_the_study_has(tmp_path: Path) -> None:
+    study = STUDIES["residual"]
+    for config in (*study.configs("quick", [42]), *study.beside("quick", [42])):
+        write_run(tmp_path, config)
+    text = written(tmp_path).text
+    wanted, others = (len(part("quick", [42])) for part in (study.configs, study.beside))
+    assert f"{wanted} of {wanted} runs and {others} beside them" in text
+    counts = re.findall(r"([\d,]+) of ([\d,]+) runs", text)
+    assert counts
+    assert all(int(present) <= int(expected) for present, expected in counts)
+
+
 def test_a_store_without_a_complete_run_still_has_charts_and_runs(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     runs.mkdir()

@@ -38,6 +38,7 @@ class Section:
     answer: "StudyAnswer | None" = None
     evidence: Evidence
     expected: int  # how many runs the study has with the seeds that are stored
+    present: int | None = None  # how many of these are complete; None: all runs of the evidence
     left_out: Mapping[str, str] = field(default_factory=dict)  # runs of the study that are not complete → why
     beside: Sequence[str] = ()  # runs of another recipe that the study trains, too
     drawn_as: str  # the study whose figures are drawn
@@ -51,6 +52,13 @@ class Section:
     def runs(self) -> list[str]:
         """The ids of its runs."""
         return [*self.evidence.runs["run"], *self.beside]
+
+    @property
+    def counted(self) -> str:
+        """How many of the expected runs are there, and how many others stand beside them."""
+        present = self.evidence.runs.height if self.present is None else self.present
+        others = len(self.runs) - present
+        return f"{present:,} of {self.expected:,} runs" + (f" and {others:,} beside them" if others else "")
 
     @property
     def seeds(self) -> list[int | None]:

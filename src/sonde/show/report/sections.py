@@ -241,6 +241,7 @@ def _study_section(part: _StudyPart) -> Section:
         answer=study_answer(part.name, gathered, findings),
         evidence=gathered.evidence,
         expected=len(part.expected),
+        present=sum(run in part.expected for run in gathered.stored.runs),
         left_out=part.left_out,
         beside=[run.id for run in gathered.beside.runs],
         drawn_as=part.name,
