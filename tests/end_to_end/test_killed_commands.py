@@ -215,6 +215,7 @@ def kill_often(kills: int, names: list[str], begin: Begin, place: Path) -> None:
         out = place / MADE[name][0] if name in exports else place
         if name in exports and out.exists() and not list(out.glob("INCOMPLETE-*")):
             assert exported(name, place) in (0, exports[name]), "a partial export looks complete"
+            forget(name, place)  # complete: the kill came between its last write and its end
         now = {folder.name: epoch_of(folder) for store in TRAINED for folder in folders(place / store)}
         assert all(now[run] >= epoch for run, epoch in reached.items()), "an epoch was lost"
         reached |= now

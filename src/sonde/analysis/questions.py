@@ -319,7 +319,9 @@ def ask_credit(run: Run, thresholds: Thresholds) -> AuditAnswer:
 
 def credit_at_layers(run: Run, epoch: int, thresholds: Thresholds) -> list[LayerCredit]:
     """The credit of each layer 1 … L at one epoch."""
-    return [_layer(run, epoch, layer, thresholds) for layer in run.layers]
+    names = ("rho/bp", *(f"{metric}{ending}" for metric in CREDIT_MEASURES for ending in ("", "/null")))
+    found = zip(*(run.across(name, epoch, run.layers) for name in names), strict=True)
+    return [_layer(run, epoch, layer, values, thresholds) for layer, values in zip(run.layers, found, strict=True)]
 
 
 def _look(epoch: int, found: Sequence[LayerCredit]) -> Look:
@@ -337,29 +339,35 @@ def _look(epoch: int, found: Sequence[LayerCredit]) -> Look:
     return Look(epoch=epoch, value=least, fired=False)
 
 
-def _layer(run: Run, epoch: int, layer: int, thresholds: Thresholds) -> LayerCredit:
-    cosine, rho = (_measure(run, metric, epoch, layer, thresholds) for metric in CREDIT_MEASURES)
-    ceiling = run.at("rho/bp", epoch, layer)
+def _layer(run: Run, epoch: int, layer: int, values: Sequence[float], thresholds: Thresholds) -> LayerCredit:
+    ceiling, *measured = values
+    cosine, rho = (
+        _measure(run, metric, epoch, layer, measured[2 * place : 2 * place + 2], thresholds)
+        for place, metric in enumerate(CREDIT_MEASURES)
+    )
     gap = next((m for m in (cosine, rho) if m.reason is not None), None)
     side: ChanceSide | Literal["disagree"] | None = None
     reason: str | None = None
     of_bp = "not evidence: ρ of BP's own gradient is"
-    if ceiling.reason is not None:
-        reason = f"{of_bp} undefined at layer {layer} ({ceiling.reason})"
-    elif ceiling.value < thresholds.ceiling:
-        reason = f"{of_bp} {number(ceiling.value)} at layer {layer}, below {thresholds.ceiling:g}"
+    if math.isnan(ceiling):
+        reason = f"{of_bp} undefined at layer {layer} ({run.at('rho/bp', epoch, layer).reason})"
+    elif ceiling < thresholds.ceiling:
+        reason = f"{of_bp} {number(ceiling)} at layer {layer}, below {thresholds.ceiling:g}"
     elif gap is not None:
         reason = f"{CREDIT_MEASURES[gap.metric]} at layer {layer}: {gap.reason}"
     else:
         side = cosine.side if cosine.side == rho.side else "disagree"
-    return LayerCredit(layer, ceiling.value, cosine, rho, side, reason)
+    return LayerCredit(layer, ceiling, cosine, rho, side, reason)
 
 
-def _measure(run: Run, metric: str, epoch: int, layer: int, thresholds: Thresholds) -> CreditMeasure:
-    own, null, std = (run.at(f"{metric}{ending}", epoch, layer) for ending in ("", "/null", "/null_std"))
-    draws, above, excess = std.samples, own.value - null.value, math.nan
+def _measure(
+    run: Run, metric: str, epoch: int, layer: int, values: Sequence[float], thresholds: Thresholds
+) -> CreditMeasure:
+    (own, null), std = values, run.at(f"{metric}/null_std", epoch, layer)
+    draws, above, excess = std.samples, own - null, math.nan
     side: ChanceSide | None = None
-    reason = own.reason or null.reason
+    missing = [name for name, value in ((metric, own), (f"{metric}/null", null)) if math.isnan(value)]
+    reason = run.at(missing[0], epoch, layer).reason if missing else None
     if reason is None and std.reason is not None:
         drawn = run.epochs_of(f"{metric}/null_std", (layer,))
         old = "its null is one random vector a sample, not drawn as the rule draws: train the run again"
@@ -374,7 +382,7 @@ def _measure(run: Run, metric: str, epoch: int, layer: int, thresholds: Threshol
         side = "above" if excess > limit else "below" if excess < -limit else "at"
         if math.isnan(excess) or not math.isfinite(above):
             excess, side, reason = math.nan, None, "overflow: the excess over the null is infinite"
-    return CreditMeasure(metric, own.value, null.value, std.value, draws, excess, side, reason)
+    return CreditMeasure(metric, own, null, std.value, draws, excess, side, reason)
 
 
 @lru_cache
