@@ -3,19 +3,22 @@
 import math
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import polars as pl
 import pytest
 
 from conftest import tiny_config
 from sonde.config import to_tree
+from sonde.core import disk_cache
 from sonde.core.formatting import said_share
 from sonde.show.report.answers import of_rules
 from sonde.store.load import load
-from sonde.studies import STUDIES
+from sonde.studies import STUDIES, rules
 from sonde.studies.recipes import which_train_depth
 from sonde.studies.rules import Cost
 from sonde.studies.study import Gathered, gather
+from sonde.training.credit_assignment import count_operations
 from stores import write_run
 
 QUICK = ("audit", "cifar10", "snapshots")
@@ -82,3 +85,21 @@ def test_the_reports_answer_knows_both_tasks(tmp_path: Path) -> None:
 def test_a_guest_that_is_not_known_here_has_no_arithmetic_and_stops_nothing() -> None:
     tree = to_tree(tiny_config()) | {"rule": {"name": "Mine", "source": "mine.py:Mine@1f2e3d4c5b6a"}}
     assert math.isnan(Cost(SimpleNamespace(config=tree), "train").operations)
+
+
+def test_operations_are_counted_once_for_a_recipe_and_again_for_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk_cache, "cache_folder", lambda kind: tmp_path / kind)
+    counted: list[int] = []
+
+    def counting(*given: Any) -> int:
+        counted.append(count_operations(*given))
+        return counted[-1]
+
+    monkeypatch.setattr(rules, "count_operations", counting)
+    narrow, wide = (SimpleNamespace(config=to_tree(tiny_config()), recipe=recipe) for recipe in ("narrow", "wide"))
+    first, again, other = (Cost(run, "train").operations for run in (narrow, narrow, wide))
+    assert len(counted) == 2
+    assert first == again == counted[0]
+    assert other == counted[1]

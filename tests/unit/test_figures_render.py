@@ -18,6 +18,7 @@ from evidence import (
     with_rows,
     with_runs,
 )
+from sonde.core import disk_cache
 from sonde.core.errors import SondeError
 from sonde.show.figures import FIGURES, Evidence, FigureSpec, figures_of, render
 from sonde.show.figures.render import cached_picture, draw_all, picture_digest
@@ -182,7 +183,7 @@ TRAINING_LOSS = FIGURES["training_loss"]
 @pytest.fixture
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where pictures are kept."""
-    monkeypatch.setattr(render, "picture_cache", lambda: tmp_path / "kept")
+    monkeypatch.setattr(disk_cache, "cache_folder", lambda kind: tmp_path / "kept")
     return tmp_path / "kept"
 
 
@@ -235,9 +236,9 @@ def test_a_picture_drawn_by_other_code_or_libraries_is_not_taken(
     kept: Path, drawings: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cached_picture(TRAINING_LOSS, SMALL)
-    for what, other in (("_code_digest", lambda: "edited"), ("DPI", 151)):
+    for module, what, other in ((disk_cache, "_code_digest", lambda: "edited"), (render, "DPI", 151)):
         with monkeypatch.context() as changed:
-            changed.setattr(render, what, other)
+            changed.setattr(module, what, other)
             cached_picture(TRAINING_LOSS, SMALL)
     assert len(drawings) == 3
 
@@ -258,7 +259,7 @@ def test_a_kept_picture_that_is_not_whole_or_not_in_its_place_is_not_taken(kept:
 def test_only_so_many_pictures_are_kept_and_the_last_used_stay(
     kept: Path, drawings: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(render, "MOST_CACHED", 2)
+    monkeypatch.setattr(disk_cache, "_MOST", 2)
     for age, name in enumerate(("training_loss", "activation_mean")):
         cached_picture(FIGURES[name], SMALL)
         os.utime(kept / picture_digest(FIGURES[name], SMALL.of(variant="raw")), (age, age))

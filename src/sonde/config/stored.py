@@ -37,6 +37,11 @@ def read(tree: Mapping[str, Any]) -> RunConfig:
     return parse(tree)
 
 
+def has_plugin(tree: Mapping[str, Any]) -> bool:
+    """Whether any part of a stored tree is from outside Sonde."""
+    return any(True for _ in _outside(tree))
+
+
 def refuse_other_versions(tree: Mapping[str, Any]) -> None:
     """A stored part that names no version is of version 1; in a user's configuration it is today's."""
     for part, table in CHOICES.items():

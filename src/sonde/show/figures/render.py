@@ -1,26 +1,21 @@
 """Render figures, the same way for files and for the report, and cache the pictures.
 
 The cache key is a digest of everything a picture is drawn from: the rows and runs, the figure, the source code of this
-package and the versions of the libraries that draw.  So a picture found in the cache is the one that would be drawn.
+package and the versions of the libraries that draw.
 """
 
 import hashlib
-import importlib.metadata
 import io
-import os
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import platformdirs
 import polars as pl
 
-import sonde
 from sonde.core import html_parts
 from sonde.core.atomic import remove_stale, set_aside
+from sonde.core.disk_cache import cache_key, read_cached, write_cached
 from sonde.core.errors import SondeError, nearest
 from sonde.show.figures import Evidence, FigureSpec, NoData, figures_of
 
@@ -28,7 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 DPI = 150
-MOST_CACHED = 400  # pictures, of about 100 kB each
+_KIND = "figures"  # in the cache
 _LIBRARIES = ("matplotlib", "numpy", "polars")
 
 
@@ -111,7 +106,11 @@ class Rendered:
 
 def cached_picture(spec: FigureSpec, evidence: Evidence) -> Rendered:
     """The PNG image, from the cache if the same was drawn before."""
-    return _read_cached(picture_digest(spec, spec.select(evidence))) or render_figure(spec, evidence)
+    found = read_cached(_KIND, picture_digest(spec, spec.select(evidence)))
+    if found is None:
+        return render_figure(spec, evidence)
+    caption, _, image = found.partition(b"\0")
+    return Rendered(caption.decode(), {"png": image})
 
 
 def render_figure(
@@ -125,7 +124,8 @@ def render_figure(
         fix_layout(figure)
         rendered = Rendered(caption, {suffix: _image(figure, suffix) for suffix in formats})
     if "png" in formats:
-        _write_cached(picture_digest(spec, spec.select(evidence, variant)), rendered)
+        content = rendered.caption.encode() + b"\0" + rendered.images["png"]
+        write_cached(_KIND, picture_digest(spec, spec.select(evidence, variant)), content)
     return rendered
 
 
@@ -154,55 +154,9 @@ def _image(figure: "Figure", suffix: str) -> bytes:
 
 def picture_digest(spec: FigureSpec, selected: Evidence) -> str:
     """A digest of everything that a picture depends on."""
-    hashed = hashlib.sha256(f"{_code_digest()} {spec.drawn_by} {DPI} {selected.source}".encode())
+    hashed = hashlib.sha256()
     for table in (selected.rows, selected.runs):
         content = io.BytesIO()  # the oldest level stores strings in one piece: equal values give equal bytes
         table.rechunk().write_ipc(content, compat_level=pl.CompatLevel.oldest())
         hashed.update(content.getbuffer())
-    return hashed.hexdigest()
-
-
-@cache
-def _code_digest() -> str:
-    """A digest of every module of Sonde, because any may affect a figure, and of the versions of the libraries."""
-    package = Path(sonde.__file__).parent
-    hashed = hashlib.sha256(" ".join(map(importlib.metadata.version, _LIBRARIES)).encode())
-    for path in sorted(package.rglob("*.py")):
-        hashed.update(f"{path.relative_to(package).as_posix()} {path.stat().st_size}\n".encode())
-        hashed.update(path.read_bytes())
-    return hashed.hexdigest()
-
-
-def picture_cache() -> Path:
-    """The folder of the cached pictures; it may be deleted at any time."""
-    return Path(platformdirs.user_cache_dir("sonde", appauthor=False)) / "figures"
-
-
-def _read_cached(key: str) -> Rendered | None:
-    """A cached picture; None if there is none, or if its file is damaged."""
-    path = picture_cache() / key
-    try:
-        checksum, _, content = path.read_bytes().partition(b"\n")
-        os.utime(path)  # the least recently used are deleted first
-    except OSError:
-        return None
-    caption, _, image = content.partition(b"\0")
-    return Rendered(caption.decode(), {"png": image}) if checksum == _checksum(key, content) else None
-
-
-def _write_cached(key: str, rendered: Rendered) -> None:
-    """Cache a picture and delete the oldest; nothing happens if the folder cannot be written."""
-    content = rendered.caption.encode() + b"\0" + rendered.images["png"]
-    folder = picture_cache()
-    with suppress(OSError):
-        folder.mkdir(parents=True, exist_ok=True)
-        remove_stale(folder)
-        with set_aside(folder / key) as (aside,):
-            aside.write_bytes(_checksum(key, content) + b"\n" + content)
-        oldest_last = sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
-        for path in oldest_last[MOST_CACHED:]:
-            path.unlink()
-
-
-def _checksum(key: str, content: bytes) -> bytes:
-    return hashlib.sha256(key.encode() + content).hexdigest().encode()
+    return cache_key(str(spec.drawn_by), str(DPI), str(selected.source), hashed.hexdigest(), libraries=_LIBRARIES)
