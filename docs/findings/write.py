@@ -33,18 +33,18 @@ from sonde.analysis.audit_text import audit_columns, audit_rows, sentence
 from sonde.analysis.recovery import RECOVERY_QUANTITIES, Recovered, rank_correlations, recovery_by_recipe
 from sonde.analysis.runs import complete
 from sonde.config import change, label_of
-from sonde.core.formatting import number, said_share
+from sonde.core.formatting import listed, number, said_share
 from sonde.rules import RULES
 from sonde.show.figures import FIGURES
 from sonde.show.figures.render import render_figure
 from sonde.store.load import load
 from sonde.store.run import Run, Runs
-from sonde.studies import STUDIES
+from sonde.studies import STUDIES, claims
 from sonde.studies.study import Gathered, StudyFinding, gather
 
 HERE = Path(__file__).parent
 STORE = HERE / "runs"
-PAGES = ("index", "residual", "audit", "record", "snapshots", "rules", "recovery")
+PAGES = ("index", "residual", "audit", "record", "reproduce", "snapshots", "rules", "recovery")
 SHOWN = {
     "residual": ("loss_by_depth", "learning_comparison", "gradient_flow"),
     "audit": ("accuracy", "diagnostics"),
@@ -99,6 +99,12 @@ def pages(stored: Runs) -> dict[str, str]:
         "audit": audit,
         "quantities": RECOVERY_QUANTITIES,
         "columns": audit_columns,
+        "CONFIDENCE": claims.CONFIDENCE,
+        "WITHIN_POINTS": claims.WITHIN_POINTS,
+        "WITHIN_FACTOR": claims.WITHIN_FACTOR,
+        "claim_rows": claim_rows,
+        "claims_answer": claims_answer,
+        "pixels": next(iter(PIXELS.values())),
         "changed_recipes": changed_recipes,
         "changed_runs": changed_runs,
         "labels": [label_of("rule", RULES[rule]()) for rule in CHANGED_RULES],
@@ -130,6 +136,21 @@ def pages(stored: Runs) -> dict[str, str]:
         "without_times": without_times,
     }
     return {f"{name}.md": templates.get_template(f"{name}.md.jinja").render(stored=stored) + "\n" for name in PAGES}
+
+
+def claims_answer(stored: Runs) -> str:
+    """How many claims have each verdict."""
+    counts = Counter(one.verdict for one in claims.answers(claims.read_claims(), stored))
+    return f"Of {counts.total()} published numbers, {listed(f'{counts[v]} are {v}' for v in claims.VERDICTS)}."
+
+
+def claim_rows(stored: Runs, *, run: bool) -> list[list[str]]:
+    """Claims that were compared, or those without a run and why."""
+    found = claims.answers(claims.read_claims(), stored)
+    found.sort(key=lambda one: claims.VERDICTS.index(one.verdict))
+    if run:
+        return [one.cells() for one in found if one.ours.n]
+    return [[*one.cells()[1:4], (one.command and f"`{one.command}`") or one.why] for one in found if not one.ours.n]
 
 
 def found(stored: Runs, study: str, epochs: int | None = None) -> Gathered:

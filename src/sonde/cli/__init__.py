@@ -32,6 +32,7 @@ from sonde.cli.export import export_command
 from sonde.cli.live import live_command, playground_command
 from sonde.cli.names import explain_command, list_command
 from sonde.cli.report import figures_command, report_command
+from sonde.cli.reproduce import reproduce_command
 from sonde.cli.show import show_command
 from sonde.cli.streams import Printable, steady_streams, stopping_signals
 from sonde.cli.train import run_command, train_command
@@ -61,6 +62,7 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "audit": audit_command,
         "compare": compare_command,
         "recovery": recovery_command,
+        "reproduce": reproduce_command,
         "export": export_command,
         "recompute": recompute_command,
         "verify": verify_command,
