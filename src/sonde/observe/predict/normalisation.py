@@ -1,0 +1,94 @@
+"""Normalisation by statistics of features, channels or batches."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from sonde.observe.predict.elementwise import scalar_value
+from sonde.observe.predict.products import Products, Shape, average, centred
+from sonde.observe.predict.signal import Moments, Signal, make, unknown_result
+
+
+def _normalised(x: Signal, axes: Sequence[int], eps: float, centre: bool, sizes: Shape | None = None) -> Signal:
+    sizes = sizes or tuple(x.shape)
+
+    def spread(inputs: list[Moments]) -> tuple[Products, float]:
+        products = centred(inputs[0].products, sizes, axes) if centre else inputs[0].products
+        return products, float(products.flat[0]) + eps
+
+    def forward(inputs: list[Moments]) -> Moments:
+        products, variance = spread(inputs)
+        return Moments(0.0 if centre else inputs[0].mean / math.sqrt(variance), products / variance)
+
+    def backward(gradient: Products, inputs: list[Moments]) -> Sequence[Products | None]:
+        products, variance = spread(inputs)
+        found = centred(gradient, sizes, axes) if centre else gradient
+        along = average(gradient * products / variance, sizes, axes)  # what lies along the normalised output
+        return [(found - along * products / variance) / variance]
+
+    return make([x], x.shape, forward, backward)
+
+
+def _affine(x: Signal, weight: Any, bias: Any, axis: int) -> Signal:
+    tail = [1] * (x.dim() - 1 - axis % x.dim())
+    if weight is not None and scalar_value(weight) != 1:
+        x = x * weight.reshape([*weight.shape, *tail])
+    if bias is not None and scalar_value(bias) != 0:
+        x = x + bias.reshape([*bias.shape, *tail])
+    return x
+
+
+def layer_norm(x: Signal, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Signal:
+    """LayerNorm over the last axes."""
+    axes = range(x.dim() - len(normalized_shape), x.dim())
+    if tuple(x.shape[-len(normalized_shape) :]) != tuple(normalized_shape):
+        raise ValueError(f"the last axes of {tuple(x.shape)} are not {tuple(normalized_shape)}")
+    return _affine(_normalised(x, axes, eps, True), weight, bias, -1)
+
+
+def rms_norm(x: Signal, normalized_shape: Any, weight: Any = None, eps: float | None = None) -> Signal:
+    """RMSNorm over the last axes."""
+    axes = range(x.dim() - len(normalized_shape), x.dim())
+    return _affine(_normalised(x, axes, eps or 1e-7, False), weight, None, -1)
+
+
+def batch_norm(
+    x: Signal,
+    mean: Any,
+    var: Any,
+    weight: Any = None,
+    bias: Any = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Signal:
+    """BatchNorm: by statistics of the batch in training, else by the stored ones."""
+    known = next((one for one in (mean, weight) if one is not None), None)
+    if known is not None and known.numel() != x.shape[1]:
+        raise ValueError(f"{x.shape[1]} channels, where statistics have {known.numel()}")
+    if training or mean is None:
+        axes = [axis for axis in range(x.dim()) if axis != 1]
+        return _affine(_normalised(x, axes, eps, True), weight, bias, 1)
+    scale = torch.rsqrt(var + eps)
+    return _affine(_affine(x, scale, -mean * scale, 1), weight, bias, 1)
+
+
+def group_norm(x: Signal, groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Signal:
+    """GroupNorm; groups are alike."""
+    sizes = (x.shape[0], x.shape[1] // groups, *x.shape[2:])
+    return _affine(_normalised(x, range(1, x.dim()), eps, True, sizes), weight, bias, 1)
+
+
+def instance_norm(x: Signal, *_: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5, **__: Any) -> Signal:
+    """InstanceNorm over places."""
+    return _affine(_normalised(x, range(2, x.dim()), eps, True), weight, bias, 1)
+
+
+def normalize(x: Signal, p: float = 2.0, dim: int = 1, eps: float = 1e-12, **_: Any) -> Any:
+    """x ÷ ‖x‖ along an axis."""
+    if p != 2:
+        return unknown_result(functional.normalize, f"normalize with p={p}", (x,), {"p": p, "dim": dim})
+    return _normalised(x, [dim % x.dim()], eps, False) * (1 / math.sqrt(x.shape[dim]))

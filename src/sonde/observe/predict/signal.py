@@ -1,0 +1,293 @@
+"""A tensor that holds moments in place of values: run a model on it, and every operation is recorded.
+
+`Signal` is a tensor subclass on the meta device.  It has a shape and no values; a torch function that is called on it
+looks up how the operation changes moments (`operations`).  Parameters and buffers keep their values, so that whatever
+is computed from them alone is computed.  Python code runs as it is; what depends on values of the input is refused.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sonde.core.errors import SondeError
+from sonde.observe.predict.products import Products, Shape, average
+from sonde.observe.predict.quadrature import Pointwise
+
+
+class Moments(NamedTuple):
+    """Mean and products of a tensor's entries."""
+
+    mean: float
+    products: Products
+
+    @property
+    def square(self) -> float:
+        """The mean square of an entry."""
+        return float(self.products.flat[0])
+
+    def scaled(self, factor: float) -> "Moments":
+        """Of the tensor times a factor."""
+        return Moments(self.mean * factor, self.products * factor**2)
+
+
+Forward = Callable[[list[Moments]], Moments]
+Backward = Callable[[Products, list[Moments]], Sequence[Products | None]]
+Spread = dict[int, float]
+"""First-order deviations of log(mean square): source of randomness → coefficient."""
+
+_STEP = 1e-4
+
+
+def _none(gradient: Products, inputs: list[Moments]) -> Sequence[Products | None]:
+    return [None] * len(inputs)
+
+
+def identity(x: Tensor) -> Tensor:
+    """x."""
+    return x
+
+
+@dataclass(eq=False)
+class Node:
+    """The result of one operation: moments of its entries, and on the way back those of its gradient."""
+
+    shape: Shape
+    moments: Moments
+    parents: list["Node"] = field(default_factory=list)
+    backward: Backward = _none
+    fresh_back: float = 0.0  # variance that random weights add to the gradient's mean square, relative
+    operand: "Node | None" = None  # of an elementwise function: told of its gradient, which goes on to the root
+    local: Callable[[Products], Products] | None = None
+    root: "Node | None" = None  # Gaussian entries that this is a function of
+    function: Pointwise = identity
+    allowed: Tensor | None = None  # scores that a mask left
+    undefined: str | None = None
+    order: int = 0
+    spread: Spread = field(default_factory=dict)
+    gradient: Products | None = None
+    told: Products | None = None  # by later elementwise functions
+    gradient_spread: Spread = field(default_factory=dict)
+
+    @property
+    def source(self) -> "Node":
+        """The Gaussian entries that this is a function of; itself unless an elementwise function was applied."""
+        return self.root or self
+
+
+class Tape:
+    """The nodes of one pass, in order, and the number of independent sources of randomness."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self.sources = 0
+
+    def add(self, node: Node, forward: Forward | None = None, fresh: float = 0.0) -> Node:
+        """Append a node; its spread follows from its parents' and from `fresh`, a variance that weights add."""
+        node.order = len(self.nodes)
+        self.nodes.append(node)
+        if forward is not None and node.undefined is None:
+            node.spread = self._inherited(node, forward)
+        if fresh > 0:
+            node.spread = node.spread | {self.source(): math.sqrt(fresh)}
+        return node
+
+    def source(self) -> int:
+        """A new source of randomness."""
+        self.sources += 1
+        return self.sources
+
+    def _inherited(self, node: Node, forward: Forward) -> Spread:
+        inputs = [parent.moments for parent in node.parents]
+        found: Spread = {}
+        for place, parent in enumerate(node.parents):
+            if parent.spread:
+                moved = [*inputs]
+                moved[place] = inputs[place].scaled(1 + _STEP)
+                slope = _log_ratio(forward(moved).square, node.moments.square) / (2 * math.log1p(_STEP))
+                add_spread(found, parent.spread, slope)
+        return found
+
+
+def add_spread(to: Spread, spread: Spread, weight: float) -> None:
+    """Add a multiple of one spread to another, in place."""
+    if weight:
+        for source, value in spread.items():
+            to[source] = to.get(source, 0.0) + weight * value
+
+
+def _log_ratio(a: float, b: float) -> float:
+    return math.log(a / b) if a > 0 and b > 0 else 0.0
+
+
+def propagate_back(tape: Tape, output: Node) -> None:
+    """Gradients of every node for a gradient of mean square 1, independent between entries, at the output."""
+    start = np.zeros_like(output.moments.products)
+    start.flat[0] = 1.0
+    for axis, n in enumerate(output.shape):
+        if n == 1:
+            start = np.concatenate([start.take([0], axis)] * 2, axis)
+    output.gradient, output.gradient_spread = start, {tape.source(): math.sqrt(2 / max(math.prod(output.shape), 1))}
+    for node in reversed(tape.nodes[: output.order + 1]):
+        if node.gradient is not None:
+            _pass_back(tape, node, node.gradient)
+
+
+def _pass_back(tape: Tape, node: Node, gradient: Products) -> None:
+    if node.operand is not None and node.local is not None:
+        told = node.local(gradient)
+        node.operand.told = told if node.operand.told is None else node.operand.told + told
+    inputs = [parent.moments for parent in node.parents]
+    if node.undefined is not None:
+        for parent in node.parents:
+            parent.gradient = np.full(parent.moments.products.shape, np.nan)
+        return
+    fresh = {tape.source(): math.sqrt(node.fresh_back)} if node.fresh_back > 0 else {}
+    parts = node.backward(gradient, inputs)
+    for place, (parent, part) in enumerate(zip(node.parents, parts, strict=True)):
+        if part is None:
+            continue
+        spread: Spread = dict(fresh)
+        add_spread(spread, node.gradient_spread, 1.0)
+        for other, source in enumerate(node.parents):
+            if source.spread and part.flat[0] > 0:
+                moved = [*inputs]
+                moved[other] = inputs[other].scaled(1 + _STEP)
+                again = node.backward(gradient, moved)[place]
+                assert again is not None
+                slope = _log_ratio(again.flat[0], part.flat[0]) / (2 * math.log1p(_STEP))
+                add_spread(spread, source.spread, slope)
+        _accumulate(parent, part, spread)
+
+
+def _accumulate(parent: Node, part: Products, spread: Spread) -> None:
+    """Add one contribution: contributions of different paths are independent."""
+    before = 0.0 if parent.gradient is None else float(parent.gradient.flat[0])
+    parent.gradient = part if parent.gradient is None else parent.gradient + part
+    total = float(parent.gradient.flat[0])
+    if total > 0:
+        mixed: Spread = {}
+        add_spread(mixed, parent.gradient_spread, before / total)
+        add_spread(mixed, spread, float(part.flat[0]) / total)
+        parent.gradient_spread = mixed
+
+
+def mean_squared_correlation(moments: Moments, sizes: Shape, features: Sequence[int] = (), fan: float = 0) -> float:
+    """The mean over all pairs of entries of their squared correlation: 1/n for n independent entries.
+
+    Random inputs of `fan` entries have a mean squared correlation of 1/fan even where their mean correlation is 0.  It
+    counts for pairs that are the same along the feature axes.
+    """
+    mean_square = moments.mean**2
+    scale = moments.square - mean_square
+    if not scale > 0:
+        return 1.0
+    squares = np.clip((moments.products - mean_square) / scale, -1, 1) ** 2
+    if fan:
+        same = [0 if axis in features else slice(None) for axis in range(squares.ndim)]
+        squares[tuple(same)] += (1 - squares[tuple(same)]) / fan
+    return float(average(squares, sizes, range(len(sizes))).flat[0])
+
+
+class Signal(Tensor):
+    """A tensor on the meta device with the moments of its entries."""
+
+    node: Node
+    tape: Tape
+
+    @staticmethod
+    def of(node: Node, tape: Tape, dtype: torch.dtype = torch.float32) -> "Signal":
+        """The tensor that stands for a node."""
+        signal = torch.empty(node.shape, device="meta", dtype=dtype).as_subclass(Signal)
+        signal.node, signal.tape = node, tape
+        return signal
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        from sonde.observe.predict.operations import apply
+
+        return apply(func, args, kwargs or {})
+
+
+def signals_in(value: Any) -> list[Signal]:
+    """Every signal in nested tuples, lists and mappings, in order."""
+    if isinstance(value, Signal):
+        return [value]
+    if isinstance(value, dict):
+        return [found for inner in value.values() for found in signals_in(inner)]
+    if isinstance(value, list | tuple):
+        return [found for inner in value for found in signals_in(inner)]
+    return []
+
+
+def on_meta(value: Any) -> Any:
+    """The same arguments with tensors on the meta device, to find the shape of a result."""
+    if isinstance(value, Tensor):
+        with torch._C.DisableTorchFunctionSubclass():
+            return value.as_subclass(Tensor).detach().to("meta")
+    if isinstance(value, dict):
+        return {key: on_meta(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        inner = [on_meta(one) for one in value]
+        return inner if isinstance(value, list) else tuple(inner)
+    return value
+
+
+def result_of(func: Any, args: Any, kwargs: Any) -> Any:
+    """The result of a function on the meta device: shapes and types without values."""
+    try:
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*on_meta(args), **on_meta(kwargs))
+    except (RuntimeError, TypeError, NotImplementedError, ValueError) as error:
+        name = getattr(func, "__name__", str(func))
+        raise SondeError(f"the model cannot be run without values: {name}: {str(error).splitlines()[0]}") from error
+
+
+def unknown_result(func: Any, name: str, args: Any, kwargs: Any) -> Any:
+    """A result whose moments are not known; results that are not tensors are returned as they are."""
+    result = result_of(func, args, kwargs)
+    parents = signals_in([args, kwargs])
+    tape = parents[0].tape
+    why = f"{name} has no moments here: see `sonde.observe.predict.register`"
+
+    def blank(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return undefined_signal(tape, tuple(value.shape), why, [p.node for p in parents], value.dtype)
+        if isinstance(value, list | tuple):
+            inner = [blank(one) for one in value]
+            return type(value)(*inner) if hasattr(value, "_fields") else type(value)(inner)
+        return value
+
+    return blank(result)
+
+
+def undefined_signal(
+    tape: Tape, shape: Shape, why: str, parents: Sequence[Node], dtype: torch.dtype = torch.float32
+) -> Signal:
+    """A result without moments, for a reason: that of its first undefined parent, or `why`."""
+    why = next((parent.undefined for parent in parents if parent.undefined), why)
+    moments = Moments(math.nan, np.full([2] * len(shape), math.nan))
+    return Signal.of(tape.add(Node(shape, moments, list(parents), undefined=why)), tape, dtype)
+
+
+def make(
+    inputs: Sequence[Signal],
+    shape: Sequence[int],
+    forward: Forward,
+    backward: Backward,
+    *,
+    fresh: float = 0.0,
+    allowed: Tensor | None = None,
+) -> Signal:
+    """A signal of this shape from its moments; `fresh` is the variance that random weights add."""
+    tape, parents, sizes = inputs[0].tape, [x.node for x in inputs], tuple(shape)
+    bad = next((parent for parent in parents if parent.undefined), None)
+    if bad is not None:
+        return undefined_signal(tape, sizes, str(bad.undefined), parents)
+    moments = forward([parent.moments for parent in parents])
+    node = Node(sizes, moments, parents, backward, allowed=allowed)
+    return Signal.of(tape.add(node, forward, fresh), tape, inputs[0].dtype)

@@ -1,0 +1,75 @@
+"""The distribution that a weight was drawn from, as far as its values tell."""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+from torch import Tensor
+
+from sonde.observe.predict.signal import Moments
+
+_LIKELY = 3.0  # standard errors
+_SCALES: dict[int, float] = {}
+
+
+@contextmanager
+def scaled(tensors: dict[int, float]) -> Iterator[None]:
+    """Predict as if these tensors (by `id`) were multiplied by a factor."""
+    _SCALES.update(tensors)
+    try:
+        yield
+    finally:
+        _SCALES.clear()
+
+
+def weight_moments(weight: Tensor, fan: int | None = None) -> Moments:
+    """Moments of independent entries with the mean and the spread of this weight.
+
+    A mean within the error of its measurement is 0, and a spread within the error of a known scheme is that scheme's:
+    one draw of a small weight is not its distribution.
+    """
+    mean, std = mean_and_std(weight, fan)
+    factor = _SCALES.get(id(weight), 1.0)
+    mean, std = mean * factor, std * factor
+    products = np.full([2] * weight.dim(), mean**2)
+    products.flat[0] = mean**2 + std**2
+    for axis, n in enumerate(weight.shape):
+        if n == 1:
+            products = np.concatenate([products.take([0], axis)] * 2, axis)
+    return Moments(mean, products)
+
+
+def mean_and_std(weight: Tensor, fan: int | None = None) -> tuple[float, float]:
+    """Mean and standard deviation of the distribution that the entries come from; `fan` is that of a bias's layer."""
+    values = weight.detach().double()
+    n = values.numel()
+    mean, square = float(values.mean()), float(values.square().mean())
+    variance = max(square - mean**2, 0.0)
+    if variance == 0:
+        return mean, 0.0
+    error = math.sqrt(variance / n)
+    if abs(mean) < _LIKELY * error:
+        mean, variance = 0.0, square
+    std = math.sqrt(variance)
+    fourth = float((values - mean).pow(4).mean()) / variance**2
+    error = std * math.sqrt(max(fourth - 1, 0.1) / (4 * n))
+    known = [scheme for scheme in _schemes(values, fan) if abs(scheme - std) < _LIKELY * error]
+    return mean, min(known, key=lambda scheme: abs(scheme - std), default=std)
+
+
+def _schemes(values: Tensor, fan: int | None) -> list[float]:
+    """Standard deviations of PyTorch's initialisations for a weight of this shape."""
+    if values.dim() < 2:
+        return [] if fan is None else [1 / math.sqrt(3 * fan)]
+    inside = values[0, 0].numel()
+    fan_in, fan_out = values.shape[1] * inside, values.shape[0] * inside
+    return [
+        1 / math.sqrt(3 * fan_in),
+        1 / math.sqrt(fan_in),
+        math.sqrt(2 / fan_in),
+        math.sqrt(2 / fan_out),
+        math.sqrt(2 / (fan_in + fan_out)),
+        0.02,
+        1.0,
+    ]

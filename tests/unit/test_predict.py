@@ -1,0 +1,409 @@
+"""`sonde.predict`: moments of signal and gradient against theory, closed forms and measured networks."""
+
+import json
+import math
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy import integrate, optimize
+from torch import Tensor, nn
+from torch.nn import functional
+from typer.testing import CliRunner
+
+import sonde
+from sonde.analysis import theory
+from sonde.cli import app
+from sonde.core.errors import SondeError
+from sonde.observe.predict import Prediction, predict, register
+from sonde.observe.predict.operations import CUSTOM
+from sonde.observe.predict.products import average, centred, contracted, empirical, reshaped
+from sonde.observe.predict.quadrature import Expectation, critical_weight_std, nodes, participation, value_and_slope
+
+
+def density(z: float) -> float:
+    return math.exp(-z * z / 2) / math.sqrt(2 * math.pi)
+
+
+@pytest.mark.parametrize("function", [torch.tanh, functional.gelu, functional.silu, torch.relu, functional.hardtanh])
+@pytest.mark.parametrize(("mean", "std"), [(0.0, 1.0), (0.7, 0.4), (-1.3, 2.5)])
+def test_an_activation_is_integrated_to_1e_10(function: Callable[[Tensor], Tensor], mean: float, std: float) -> None:
+    found = Expectation(value_and_slope(function, mean + std * nodes(mean, std)[0])[0], mean, std)
+    kinks = [(kink - mean) / std for kink in (-1.0, 0.0, 1.0)]
+    for power, value in ((1, found.mean), (2, found.square)):
+        exact = integrate.quad(
+            lambda z: density(z) * float(function(torch.tensor(mean + std * z, dtype=torch.double))) ** power,  # noqa: B023
+            *(-9, 9),
+            points=[kink for kink in kinks if abs(kink) < 9],
+            epsabs=1e-13,
+            limit=200,
+        )[0]
+        assert value == pytest.approx(exact, abs=1e-10)
+
+
+@pytest.mark.parametrize("rho", [-0.6, 0.0, 0.3, 0.9, 1.0])
+def test_two_correlated_relu_units_have_the_arc_cosine_product(rho: float) -> None:
+    found = Expectation(value_and_slope(torch.relu, nodes(0.0, 1.0)[0])[0], 0.0, 1.0).product(np.array([rho]))[0]
+    angle = math.acos(rho)
+    assert found == pytest.approx((math.sin(angle) + (math.pi - angle) * rho) / (2 * math.pi), abs=2e-5)
+
+
+@pytest.mark.parametrize("bias_std", [0.05, 0.2236, 0.5])
+def test_the_critical_line_of_tanh_is_that_of_schoenholz(bias_std: float) -> None:
+    def expected(function: Callable[[float], float], q: float) -> float:
+        return float(integrate.quad(lambda z: density(z) * function(math.sqrt(q) * z), -10, 10)[0])
+
+    def slope(q: float) -> float:
+        return expected(lambda x: (1 - math.tanh(x) ** 2) ** 2, q)
+
+    def excess(q: float) -> float:
+        return expected(lambda x: math.tanh(x) ** 2, q) / slope(q) + bias_std**2 - q
+
+    q = optimize.brentq(excess, 1e-9, 50)
+    assert critical_weight_std(torch.tanh, bias_std) == pytest.approx(1 / math.sqrt(slope(q)), abs=1e-3)
+
+
+def test_the_critical_line_of_tanh_starts_at_1() -> None:
+    assert critical_weight_std(torch.tanh, 1e-4) == pytest.approx(1, abs=2e-3)
+
+
+def test_moments_follow_means_centring_products_and_reshapes_of_actual_tensors() -> None:
+    x, weight = torch.randn(4, 3, 5, generator=torch.manual_seed(0)).double() + 0.3, torch.randn(6, 5).double()
+    products = empirical(x)[1]
+    sizes = tuple(x.shape)
+    np.testing.assert_allclose(empirical(x.mean(1, keepdim=True).expand(4, 3, 5))[1], average(products, sizes, [1]))
+    np.testing.assert_allclose(empirical(x - x.mean((0, 2), keepdim=True))[1], centred(products, sizes, [0, 2]))
+    np.testing.assert_allclose(empirical(x.reshape(4, 15))[1], reshaped(products, sizes, (4, 15)))
+    np.testing.assert_allclose(empirical(x.reshape(4, 1, 3, 5))[1], reshaped(products, sizes, (4, 1, 3, 5)))
+    signs = torch.tensor([1.0, -1.0]).double()
+    draws = [
+        empirical(torch.einsum("nti,oi->nto", x, weight * signs[torch.randint(2, weight.shape)]))[1]
+        for _ in range(4000)
+    ]
+    known = np.zeros((2, 2))
+    known[0, 0] = empirical(weight)[1].flat[0]
+    columns = weight.square().mean(0).expand_as(weight)  # signs are random, sizes are not: the same in every draw
+    exact = contracted(
+        empirical(x * columns.mean(0).sqrt() / columns.mean().sqrt())[1], known, "nti,oi->nto", {"i": 5, "o": 6}
+    )
+    np.testing.assert_allclose(np.mean(draws, 0), exact, atol=0.05 * exact.max())
+
+
+@pytest.mark.parametrize("variance", [0.1, 1.0, 3.0])
+def test_the_share_of_a_softmax_is_exact(variance: float) -> None:
+    scores = math.sqrt(variance) * torch.randn(20000, 12, generator=torch.manual_seed(1), dtype=torch.double)
+    measured = [float(torch.softmax(scores[:, :n], -1).square().sum(-1).mean()) for n in (1, 3, 12)]
+    np.testing.assert_allclose(participation(variance, np.array([1.0, 3.0, 12.0])), measured, rtol=0.02)
+
+
+def drawn(model: nn.Module, std: float) -> nn.Module:
+    """Weights with exactly this standard deviation and mean 0."""
+    for weight in (p for p in model.parameters() if p.dim() == 2):
+        values = torch.randn(weight.shape)
+        weight.data = std * (values - values.mean()) / values.std(correction=0)
+    return model
+
+
+class Residual(nn.Module):
+    def __init__(self, d: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(d, d, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.relu(self.linear(x))
+
+
+@pytest.mark.parametrize("alpha", [0.3, 1.0])
+@pytest.mark.parametrize("residual", [False, True])
+def test_the_lines_of_the_residual_study_are_special_cases(residual: bool, alpha: float) -> None:
+    d, depth = 64, 6
+    block = Residual if residual else lambda d: nn.Sequential(nn.Linear(d, d, bias=False), nn.ReLU())
+    model = drawn(nn.Sequential(*[block(d) for _ in range(depth)]), alpha * math.sqrt(2 / d))
+    found = predict(model, (16, d), remedy=False)
+    squares = theory.second_moments(residual, alpha, depth, q0=1.0)
+    for place, square in enumerate(squares[1:]):
+        level = found[str(place)].signal
+        assert level is not None
+        assert level.expected == pytest.approx(math.sqrt(square), rel=0.05)  # the mean of the RMS is below its square's
+        assert level.low < math.sqrt(square) < level.high * 1.05
+    gradients = [found[str(place)].gradient for place in range(depth)]
+    factor = theory.independent_factor(residual, alpha)
+    for earlier, later in pairwise(gradients):
+        assert earlier is not None
+        assert later is not None
+        assert earlier.expected / later.expected == pytest.approx(factor, rel=0.05)
+
+
+def encoder() -> nn.Module:
+    layer = nn.TransformerEncoderLayer(64, 4, 128, batch_first=True, norm_first=True, dropout=0.0)
+    model = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
+    for module in model.modules():
+        known = getattr(module, "reset_parameters", None) or getattr(module, "_reset_parameters", None)
+        if known is not None:
+            known()
+    return model
+
+
+def convolutional() -> nn.Module:
+    return nn.Sequential(
+        *(nn.Conv2d(3, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.Conv2d(32, 32, 3, stride=2), nn.GELU()),
+        *(nn.AvgPool2d(2), nn.Flatten(), nn.Linear(32 * 9, 16)),
+    )
+
+
+class Mixer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.tokens = nn.LayerNorm(64), nn.Sequential(nn.Linear(24, 48), nn.GELU(), nn.Linear(48, 24))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.tokens(self.norm(x).transpose(1, 2)).transpose(1, 2)
+
+
+class Gated(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(64), nn.Linear(64, 256), nn.Linear(128, 64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        value, gate = self.up(self.norm(x)).chunk(2, -1)
+        return x + self.down(value * (gate * torch.sigmoid(gate)))
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.input, self.hidden = nn.Linear(16, 64), nn.Linear(64, 64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.tanh(self.input(x[:, 0]))
+        for step in range(1, x.shape[1]):
+            h = torch.tanh(self.input(x[:, step]) + self.hidden(h))
+        return h
+
+
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "encoder": (encoder, (8, 24, 64)),
+    "convolutional": (convolutional, (32, 3, 16, 16)),
+    "mixer": (lambda: nn.Sequential(Mixer(), Mixer()), (8, 24, 64)),
+    "gated": (lambda: nn.Sequential(Gated(), Gated()), (8, 24, 64)),
+    "recurrent": (Recurrent, (32, 5, 16)),
+}
+
+
+def root_mean_square(x: Tensor) -> float:
+    return float(x.square().mean().sqrt())
+
+
+def _first_output(seen: dict[str, Tensor], name: str) -> Callable[[nn.Module, object, object], None]:
+    def hook(module: nn.Module, args: object, out: object) -> None:
+        if isinstance(out, Tensor):
+            seen.setdefault(name, out)
+
+    return hook
+
+
+def measured(make: Callable[[], nn.Module], shape: tuple[int, ...], inits: int = 10) -> dict[str, tuple[float, float]]:
+    """Mean RMS of output and gradient by module; the gradient at the output is standard normal."""
+    sums: dict[str, list[tuple[float, float]]] = {}
+    for seed in range(inits):
+        torch.manual_seed(seed)
+        model, seen = make(), {}
+        for name, module in model.named_modules():
+            module.register_forward_hook(_first_output(seen, name or "(model)"))
+        out = model(torch.randn(shape))
+        for tensor in seen.values():
+            tensor.retain_grad()
+        out.backward(torch.randn_like(out))
+        for name, tensor in seen.items():
+            sums.setdefault(name, []).append((root_mean_square(tensor.detach()), root_mean_square(tensor.grad)))
+    return {name: (np.mean([a for a, _ in known]), np.mean([b for _, b in known])) for name, known in sums.items()}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_networks_are_predicted_within_a_few_per_cent(name: str) -> None:
+    make, shape = NETWORKS[name]
+    torch.manual_seed(99)
+    found = predict(make(), shape, remedy=False)
+    assert not found.undefined
+    forward, backward = [], []
+    for module, (signal, gradient) in measured(make, shape).items():
+        level = found[module]
+        assert level.signal is not None
+        forward.append(abs(level.signal.expected / signal - 1))
+        if level.gradient is not None:
+            backward.append(abs(level.gradient.expected / gradient - 1))
+    assert np.median(forward) < 0.03  # ten draws
+    assert max(forward) < 0.1
+    assert np.median(backward) < 0.05
+    assert max(backward) < 0.15
+    assert len(backward) > len(forward) / 2
+
+
+def test_a_single_draw_lies_in_the_band_nine_times_in_ten() -> None:
+    def make() -> nn.Module:
+        return nn.Sequential(*[layer for _ in range(6) for layer in (nn.Linear(96, 96), nn.ReLU())])
+
+    found = predict(make(), (64, 96), remedy=False)
+    inside = []
+    for seed in range(30):
+        torch.manual_seed(seed)
+        x, model = torch.randn(64, 96), make()
+        for place, layer in enumerate(model):
+            x = layer(x)
+            level = found[str(place)].signal
+            assert level is not None
+            inside.append(level.low <= float(x.detach().square().mean().sqrt()) <= level.high)
+    assert 0.75 < np.mean(inside) <= 1
+
+
+def deep(width: int = 48) -> nn.Module:
+    return nn.Sequential(*[layer for _ in range(20) for layer in (nn.Linear(width, width), nn.ReLU())])
+
+
+def test_the_remedy_keeps_signal_and_gradient_of_the_real_network() -> None:
+    torch.manual_seed(0)
+    model = deep(128)
+    found = predict(model, (32, 128))
+    assert found.leaves("gradient") is not None
+    assert found.remedy is not None
+    assert found.remedy.factor == pytest.approx(math.sqrt(6), rel=0.05)  # from 1/√(3 fan) to √(2/fan)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter *= found.remedy.factor if name in found.remedy.parameters else 0
+    x = torch.randn(32, 128, requires_grad=True)
+    out = model(x)
+    out.backward(torch.randn_like(out))
+    assert x.grad is not None
+    assert 0.1 < float(out.detach().square().mean().sqrt()) < 3
+    assert 0.1 < float(x.grad.square().mean().sqrt()) < 3
+    assert "Remedy" in str(found)
+
+
+def test_predicting_changes_neither_the_model_nor_random_numbers() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Dropout(0.5))
+    before, state = {key: value.clone() for key, value in model.state_dict().items()}, torch.get_rng_state()
+    predict(model, (16, 8))
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+    assert torch.equal(state, torch.get_rng_state())
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+class Sorted(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.sort(x).values
+
+
+def test_an_operation_without_moments_is_undefined_from_there_on_and_named() -> None:
+    found = predict(nn.Sequential(nn.Linear(8, 8), Sorted(), nn.Linear(8, 4)), (16, 8))
+    assert found["0"].signal is not None
+    assert found["0"].gradient is None
+    assert list(found.undefined) == ["1", "2", "(model)"]
+    assert "sort" in found.undefined["2"]
+    assert "sort" in str(found)
+
+
+def test_a_registered_operation_is_predicted() -> None:
+    register(Sorted, lambda module, x: x * 2)
+    try:
+        found = predict(nn.Sequential(nn.LayerNorm(8), Sorted()), (16, 8))
+    finally:
+        del CUSTOM[Sorted]
+    assert found["1"].signal is not None
+    assert found["1"].signal.expected == pytest.approx(2, rel=1e-3)
+
+
+class Branching(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x if x.sum() > 0 else -x
+
+
+def test_a_model_that_branches_on_values_is_refused_with_a_reason() -> None:
+    with pytest.raises(SondeError, match="values of its input"):
+        predict(Branching(), (4, 4))
+    with pytest.raises(SondeError, match="Module"):
+        predict(lambda x: x, (4, 4))  # type: ignore[arg-type]
+
+
+def test_copied_layers_of_an_encoder_are_noted() -> None:
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    found = predict(nn.TransformerEncoder(layer, 3, enable_nested_tensor=False), (2, 4, 16))
+    assert any("copies" in note for note in found.notes)
+
+
+def test_token_ids_and_causal_attention() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding, self.q, self.out = nn.Embedding(50, 32), nn.Linear(32, 96), nn.Linear(32, 50)
+
+        def forward(self, ids: Tensor) -> Tensor:
+            q, k, v = self.q(self.embedding(ids)).chunk(3, -1)
+            return self.out(functional.scaled_dot_product_attention(q, k, v, is_causal=True))
+
+    model, ids = Model(), torch.randint(50, (4, 12))
+    found = predict(model, ids)
+    assert found["embedding"].signal is not None
+    assert found["embedding"].signal.expected == pytest.approx(root_mean_square(model.embedding(ids).detach()))
+    assert any("masked" in note for note in found.notes)
+
+
+def test_the_figure_draws_every_leaf() -> None:
+    found: Prediction = predict(deep(), (16, 48))
+    figure = found.figure()
+    assert [len(ax.lines[0].get_xdata()) for ax in figure.axes] == [40, 40, 40]
+    assert "<table" in found._repr_html_()
+    assert found.table.height == 41
+
+
+def test_the_command_predicts_and_states_what_is_missing(tmp_path: Path) -> None:
+    file = tmp_path / "net.py"
+    file.write_text(
+        "from torch import nn\n\n\ndef make():\n"
+        "    return nn.Sequential(*[part for _ in range(20) for part in (nn.Linear(32, 32), nn.Tanh())])\n"
+    )
+    run = CliRunner().invoke(app, ["predict", f"{file}:make", "--shape", "8,32", "--json"])
+    assert run.exit_code == 0, run.output
+    assert json.loads(run.stdout)["remedy"]["factor"] > 1
+    for words, message in (([], "--shape"), (["--shape", "8,a"], "whole numbers")):
+        with pytest.raises(SondeError, match=message):
+            CliRunner().invoke(app, ["predict", f"{file}:make", *words], catch_exceptions=False, standalone_mode=False)
+    assert sonde.predict is predict
+
+
+def test_the_page_shows_the_stored_scores() -> None:
+    root = Path(__file__).parents[2]
+    scores = json.loads((root / "benchmarks" / "predict.json").read_text())
+    page = (root / "docs" / "predict.md").read_text()
+    for name, score in scores.items():
+        line = next(line for line in page.splitlines() if line.startswith(f"| {name} |"))
+        for key in ("forward", "forward_worst", "backward", "backward_worst"):
+            assert f"{100 * score[key]:.1f} %" in line
+    assert len(scores) >= 15
+
+
+def test_the_page_quotes_what_its_program_is_told(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "predict.md").read_text()
+    program, quoted = (page.split(f"```{kind}\n")[1].split("```")[0] for kind in ("python", "text"))
+    made: dict[str, Callable[[], nn.Module]] = {}
+    exec(program, made)
+    torch.manual_seed(0)
+    assert predict(made["make"](), (32, 64)).words() == quoted.strip().splitlines()
+
+
+@pytest.mark.parametrize(
+    ("model", "shape"),
+    [
+        (nn.Linear(64, 8), (4, 99)),
+        (nn.LayerNorm(64), (4, 99)),
+        (nn.Conv2d(3, 8, 3), (4, 5, 8, 8)),
+        (nn.BatchNorm1d(64), (4, 99)),
+        (Residual(64), (4, 99)),
+    ],
+)
+def test_a_batch_that_does_not_fit_the_model_is_refused(model: nn.Module, shape: tuple[int, ...]) -> None:
+    with pytest.raises(SondeError):
+        predict(model, shape)
