@@ -1,0 +1,212 @@
+"""Processes that train one sharded model together: `shard_worker.py STORE CASE…`; `RANK`, `WORLD`, `MEETING`."""
+
+import json
+import os
+import sys
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import sonde
+
+STEPS, EVERY = 13, 4  # steps 0 to 9 and 12 are watched
+WATCHED_STEPS = 11
+
+
+class Net(nn.Module):
+    """Parameters of odd sizes, one of a single entry, and one without a gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(6, 8), nn.Linear(8, 5)
+        self.norm, self.head = nn.LayerNorm(5), nn.Linear(5, 3)
+        self.scale = nn.Parameter(torch.ones(1))
+        self.frozen = nn.Parameter(torch.arange(3.0), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.norm(self.down(torch.tanh(self.up(x)))) * self.scale
+        out: Tensor = self.head(h) + self.frozen
+        return out
+
+
+def made(dtype: torch.dtype) -> Net:
+    torch.manual_seed(0)
+    return Net().to(dtype)
+
+
+def adam(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.Adam((p for p in model.parameters() if p.requires_grad), 0.01, eps=1e-3)
+
+
+def train(
+    model: nn.Module, optimiser: torch.optim.Optimizer, dtype: torch.dtype, steps: range, part: tuple[int, int] = (0, 1)
+) -> None:
+    """Train on one of several equal parts of each batch."""
+    for number in steps:
+        x = torch.randn(8, 6, generator=torch.Generator().manual_seed(number), dtype=torch.float64).to(dtype)
+        optimiser.zero_grad()
+        model(x.chunk(part[1])[part[0]]).square().mean().backward()
+        optimiser.step()
+
+
+def shard(model: Net, kind: str) -> tuple[int, int]:
+    """Shard the model, and return the part of the batch that this process has."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    rank, world = dist.get_rank(), dist.get_world_size()
+    tensor_parallel = {"up": ColwiseParallel(), "down": RowwiseParallel()}
+    if kind == "tensor":
+        parallelize_module(model, init_device_mesh("cpu", (world,)), tensor_parallel)
+        return 0, 1
+    if kind == "fsdp":
+        mesh = init_device_mesh("cpu", (world,))
+    else:
+        grid = init_device_mesh("cpu", (2, world // 2), mesh_dim_names=("data", "inner"))
+        mesh = grid if kind == "hybrid" else grid["data"]
+        if kind == "both":
+            parallelize_module(model, grid["inner"], tensor_parallel)
+    fully_shard(model.up, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    return (rank // (world // 2), 2) if kind == "both" else (rank, world)
+
+
+def parts(model: nn.Module) -> list[Tensor]:
+    return [getattr(p, "to_local", p.clone)().detach().clone() for p in model.parameters()]
+
+
+def twin(model: nn.Module, optimiser: torch.optim.Optimizer, found: list[dict[str, list[float]]]) -> None:
+    """Gather every parameter around each step: norms of weight and gradient, and the relative update, in float64."""
+    before: dict[str, Tensor] = {}
+
+    def whole(x: Tensor) -> Tensor:
+        return (x.full_tensor() if isinstance(x, DTensor) else x).detach().double()
+
+    def start(*_: Any) -> None:
+        before.update({name: whole(p).clone() for name, p in model.named_parameters() if p.grad is not None})
+        grads = {name: whole(p.grad).norm() for name, p in model.named_parameters() if p.grad is not None}
+        found.append({name: [before[name].norm().item(), grad.item()] for name, grad in grads.items()})
+
+    def end(*_: Any) -> None:
+        for name, p in model.named_parameters():
+            if name in found[-1]:
+                found[-1][name].append((whole(p) - before[name]).norm().item())
+
+    optimiser.register_step_pre_hook(start)
+    optimiser.register_step_post_hook(end)
+
+
+class Collectives(TorchDispatchMode):
+    """Counts collectives of every kind."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(issubclass(kind, DTensor) for kind in types):
+            return NotImplemented  # what it does to its parts comes here
+        name = str(func)
+        self.count += name.startswith(("c10d", "_c10d_functional")) and "wait_tensor" not in name
+        return func(*args, **(kwargs or {}))
+
+
+def compared(case: str, runs: str) -> dict[str, Any]:
+    """Train twice, without and with a watch; collectives of both, and whether the weights are the same bits."""
+    kind, bits = case.split("-")
+    dtype = getattr(torch, f"float{bits}")
+    kept, counts, height = [], [], 0
+    for watching in (False, True):
+        model = made(dtype)
+        part = shard(model, kind)
+        optimiser = adam(model)
+        watch = sonde.watch(model, optimiser, runs=runs, name=case, every=EVERY) if watching else None
+        with Collectives() as mode:
+            train(model, optimiser, dtype, range(STEPS), part)
+            if watch is not None:
+                watch.close()
+                height = watch.rows.height
+        counts.append(mode.count)
+        kept.append(parts(model))
+    truth: list[dict[str, list[float]]] = []
+    model = made(dtype)
+    part = shard(model, kind)
+    optimiser = adam(model)
+    twin(model, optimiser, truth)
+    train(model, optimiser, dtype, range(STEPS), part)
+    truth = [] if dist.get_rank() else truth  # the pipe of another process is not read before the first ends
+    same = all(torch.equal(a, b) for a, b in zip(*kept, strict=True))
+    return {
+        "case": case,
+        "collectives": counts[1] - counts[0],
+        "same": same,
+        "height": height,
+        "truth": [] if dist.get_rank() else truth,
+    }
+
+
+def flat(case: str, runs: str) -> dict[str, Any]:
+    """FSDP1, whose parameters look like plain ones."""
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    model = FullyShardedDataParallel(made(torch.float32), use_orig_params=True, device_id=torch.device("cpu"))
+    return watched(case, runs, model, adam(model))
+
+
+def no_optimiser(case: str, runs: str) -> dict[str, Any]:
+    model = made(torch.float32)
+    shard(model, "fsdp")
+    return watched(case, runs, model)
+
+
+def watched(case: str, runs: str, model: nn.Module, *given: torch.optim.Optimizer) -> dict[str, Any]:
+    with sonde.watch(model, *given, runs=runs, name=case, every=EVERY) as watch:
+        train(model, given[0] if given else adam(model), torch.float32, range(3), (dist.get_rank(), 2))
+        return {"case": case, "height": watch.rows.height}
+
+
+def uneven(case: str, runs: str) -> dict[str, Any]:
+    """The processes do not watch alike."""
+    model, rank = made(torch.float32), dist.get_rank()
+    part = shard(model, "fsdp")
+    optimiser = adam(model)
+    watch = None
+    if case not in ("only_first", "only_second") or rank == (case == "only_second"):
+        every = EVERY + rank if case == "other_steps" else EVERY
+        watch = sonde.watch(model, optimiser, runs=runs, name=case, every=every)
+    train(model, optimiser, torch.float32, range(3), part)
+    if watch is not None and (case, rank) in (("second_closes", 1), ("first_closes", 0)):
+        watch.close()
+    if watch is not None and (case, rank) == ("second_gives_up", 1) and watch._recorder is not None:
+        watch._recorder.give_up(RuntimeError("planted"))
+    if watch is not None and (case, rank) == ("second_is_silent", 1) and watch._recorder is not None:
+        watch._recorder._shards.reduce = lambda known: None  # type: ignore[method-assign]
+    if (case, rank) == ("second_raises", 1):
+        raise ZeroDivisionError("planted")
+    train(model, optimiser, torch.float32, range(3, STEPS), part)
+    if watch is not None:
+        watch.close()
+    return {"case": case, "height": 0 if watch is None else watch.rows.height}
+
+
+def main(runs: str, cases: list[str]) -> None:
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{os.environ['MEETING']}",
+        rank=int(os.environ["RANK"]),
+        world_size=int(os.environ["WORLD"]),
+        timeout=timedelta(seconds=float(os.environ.get("TIMEOUT", "60"))),
+    )
+    for case in cases:
+        program = {"flat": flat, "no_optimiser": no_optimiser}.get(case, compared if "-" in case else uneven)
+        print(json.dumps(program(case, runs)), flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main(sys.argv[1], sys.argv[2:])
