@@ -9,7 +9,7 @@ import polars as pl
 from sonde.analysis.audit import Audit, RuleAudit
 from sonde.config import RunConfig, change, label_of, name_of
 from sonde.core.formatting import accuracy, number, signed
-from sonde.core.seed_statistics import t_interval
+from sonde.core.seed_statistics import Summary, paired, summarise, t_interval
 from sonde.rules import RULES
 from sonde.store.run import Runs
 from sonde.studies import STUDIES
@@ -48,17 +48,23 @@ class Form(NamedTuple):
 
 
 LATELY = 5  # epochs
+FULL = 100  # epochs of the record
 RAW = {"rule.input_norm": "none"}
 OF_INPUT = {"rule.credit_at": "input"}
+CONSTANT = {"optimiser.schedule": "constant"}
+_INPUT, _RAW_INPUT = "credit at a block's input", "credit at a block's input; both with `input_norm: none`"
 FORMS = (
-    Form("state_bridge", "credit at a block's input; both with `input_norm: none`", SHORT, RAW, OF_INPUT),
-    Form("fa", "credit at a block's input", SHORT, {}, OF_INPUT),
-    Form("frozen", "constant rate", 30, {}, {"optimiser.schedule": "constant"}, "rules"),
+    *(Form("state_bridge", _RAW_INPUT, epochs, RAW, OF_INPUT) for epochs in (SHORT, FULL)),
+    *(Form("credit_bridge", _RAW_INPUT, epochs, RAW, OF_INPUT) for epochs in (SHORT, FULL)),
+    *(Form(rule, _INPUT, epochs, {}, OF_INPUT) for rule in ("fa", "dfa") for epochs in (SHORT, FULL)),
+    Form("frozen", "constant rate", 30, {}, CONSTANT, "rules"),
+    Form("frozen", "constant rate", FULL, {}, CONSTANT),
 )
 """What the record does in another way than the audit, one line each; every run differs from ours in that alone."""
 
 CHANGED_RULES = ("bp", "fa", "dfa", "frozen")
 CHANGED_SEED = 42
+SEEDS = STUDIES["audit"].seeds["full"]
 
 
 def compared(audited: Audit) -> list[list[str]]:
@@ -118,11 +124,11 @@ def _changed(rule: str, label: str) -> RunConfig:
     return _recipe(rule, {"epochs": SHORT, **CHANGES[label]})
 
 
-def _recipe(rule: str, changes: Mapping[str, Any], study: str = "audit") -> RunConfig:
+def _recipe(rule: str, changes: Mapping[str, Any], study: str = "audit", seed: int = CHANGED_SEED) -> RunConfig:
     """A rule in the recipe of a study at full scale, with changes."""
     (config,) = (
         config
-        for config in STUDIES[study].configs("full", (CHANGED_SEED,))
+        for config in STUDIES[study].configs("full", (seed,))
         if (name_of("rule", config.rule), name_of("model", config.model)) == (rule, "residual_mlp")
     )
     return change(config, changes)
@@ -139,52 +145,115 @@ def _ended(stored: Runs, config: RunConfig) -> float:
     return float(rows["value"].item()) if len(rows) else math.nan
 
 
-def _lately(stored: Runs, config: RunConfig) -> str:
-    """The least and the largest test accuracy of the last epochs: at a constant rate the last alone says little."""
-    late = pl.col("epoch") > config.epochs - LATELY
-    values = stored.rows.filter(late, run=config.id, metric="test_acc")["value"]
-    return f"{accuracy(float(values.min()))} to {accuracy(float(values.max()))}" if len(values) else "not run"  # type: ignore[arg-type]
+class Compared(NamedTuple):
+    """A form beside ours: accuracies by seed, and the range of the form's in its last epochs."""
+
+    form: Form
+    ours: dict[int, float]
+    theirs: dict[int, float]
+    lately: tuple[float, float]
+
+    @property
+    def cost(self) -> Summary:
+        """Points that the form costs, over the seeds that have both."""
+        differences = paired(self.ours, self.theirs).differences.values()
+        return summarise(100 * difference for difference in differences)
+
+    @property
+    def from_record(self) -> float:
+        """Points by which the form is above the record."""
+        return 100 * (summarise(self.theirs.values()).mean - RECORDED[self.form.rule])
 
 
-def _pair(form: Form) -> tuple[RunConfig, RunConfig]:
+def _pair(form: Form, seed: int) -> tuple[RunConfig, RunConfig]:
     """Our form and the record's."""
-    ours = _recipe(form.rule, {"epochs": form.epochs, **form.ours}, form.study)
-    return ours, _recipe(form.rule, {"epochs": form.epochs, **form.ours, **form.theirs})
+    ours = _recipe(form.rule, {"epochs": form.epochs, **form.ours}, form.study, seed)
+    return ours, _recipe(form.rule, {"epochs": form.epochs, **form.ours, **form.theirs}, seed=seed)
+
+
+def compared_forms(stored: Runs) -> list[Compared]:
+    """The forms of which a run is stored."""
+    found = []
+    for form in FORMS:
+        pairs = {seed: _pair(form, seed) for seed in SEEDS}
+        ours, theirs = (
+            {seed: value for seed in SEEDS if not math.isnan(value := _ended(stored, pairs[seed][side]))}
+            for side in (0, 1)
+        )
+        late = [value for seed in theirs for value in _late(stored, pairs[seed][1])]
+        if theirs:
+            found.append(Compared(form, ours, theirs, (min(late), max(late))))
+    return found
+
+
+def _late(stored: Runs, config: RunConfig) -> list[float]:
+    """The test accuracy of the last epochs: at a constant rate the last alone says little."""
+    late = pl.col("epoch") > config.epochs - LATELY
+    return stored.rows.filter(late, run=config.id, metric="test_acc")["value"].to_list()
 
 
 def forms(stored: Runs) -> list[list[str]]:
-    """Rule, what the record does in another way, epochs, both accuracies, how theirs moves, the record's own."""
+    """Rule, what the record does in another way, epochs, n, both accuracies, how theirs moves, the record's own."""
     rows = []
-    for form in FORMS:
-        ours, theirs = (_ended(stored, config) for config in _pair(form))
-        recorded = f"{accuracy(RECORDED[form.rule])} (100)"
-        label = label_of("rule", RULES[form.rule]())
-        cells = [accuracy(ours), _with_gain(theirs, ours), _lately(stored, _pair(form)[1]), recorded]
-        rows.append([label, form.words, str(form.epochs), *cells])
+    for one in compared_forms(stored):
+        form, (ours, theirs) = one.form, (summarise(side.values()) for side in (one.ours, one.theirs))
+        gain = f" ({signed(-one.cost.mean)})" if one.cost.n else ""
+        late = " to ".join(accuracy(value) for value in one.lately)
+        full = f" ({signed(one.from_record)})" if form.epochs == FULL else ""
+        rows.append(
+            [
+                label_of("rule", RULES[form.rule]()),
+                form.words,
+                str(form.epochs),
+                f"{ours.n}, {theirs.n}",
+                accuracy(ours.mean, ours.std) if ours.n else "not run",
+                accuracy(theirs.mean, theirs.std) + gain,
+                late,
+                f"{accuracy(RECORDED[form.rule])}{full}",
+            ]
+        )
     return rows
 
 
 def form_runs(stored: Runs) -> Gathered:
     """The runs of the record's forms and of ours beside them."""
-    return gather(stored, [config for form in FORMS for config in _pair(form)], "docs/findings/runs")
+    configs = {config.id: config for form in FORMS for seed in SEEDS for config in _pair(form, seed)}
+    return gather(stored, list(configs.values()), "docs/findings/runs")
 
 
 def explanation(stored: Runs, audited: Audit, rule: str) -> str | None:
-    """What the record's form costs, where that is at least half of the difference; else None."""
+    """What the record's form costs, where that is at least half of the difference; else None.
+
+    The form that was trained for most epochs counts: a difference after few epochs may be gone at the end.
+    """
     above = 100 * (_mean(audited, rule) - RECORDED[rule])
-    for form in FORMS:
-        if form.rule != rule:
-            continue
-        ours, theirs = (_ended(stored, config) for config in _pair(form))
-        cost = 100 * (ours - theirs)
-        if above > 0 and cost >= above / 2:
-            return (
-                f"{label_of('rule', RULES[rule]())} ends {number(above)} points above the record, and the record's "
-                f"form ({form.words}) costs {number(cost)} points after {form.epochs} epochs, n = 1: it ends at "
-                f"{accuracy(theirs)} ({_lately(stored, _pair(form)[1])} in its last {LATELY} epochs), the record at "
-                f"{accuracy(RECORDED[rule])}"
-            )
-    return None
+    known = [one for one in compared_forms(stored) if one.form.rule == rule and one.cost.n]
+    if not known or above <= 0:
+        return None
+    one = max(known, key=lambda one: one.form.epochs)
+    if one.cost.mean < above / 2:
+        return None
+    ended = max((one for one in compared_forms(stored) if one.form.rule == rule), key=lambda one: one.form.epochs)
+    late = " to ".join(accuracy(value) for value in ended.lately)
+    reached = summarise(ended.theirs.values())
+    return (
+        f"{label_of('rule', RULES[rule]())} ends {number(above)} points above the record. The record's form "
+        f"({one.form.words}) costs {number(one.cost.mean)} points after {one.form.epochs} epochs, n = {one.cost.n}. "
+        f"After {ended.form.epochs} epochs it is at {accuracy(reached.mean)}, n = {reached.n} ({late} in its last "
+        f"{LATELY} epochs), and the record after {FULL} at {accuracy(RECORDED[rule])}"
+    )
+
+
+def not_explained(stored: Runs, rule: str) -> str:
+    """What the record's form of a rule does, in words, where it does not explain the difference."""
+    known = [one for one in compared_forms(stored) if one.form.rule == rule and one.cost.n]
+    if not known:
+        return ""
+    one = max(known, key=lambda one: one.form.epochs)
+    return (
+        f". The record's form ({one.form.words}) changes {signed(-one.cost.mean)} points after {one.form.epochs} "
+        f"epochs, n = {one.cost.n}"
+    )
 
 
 def _of_noise(stored: Runs, rule: str) -> float:
@@ -211,34 +280,39 @@ def record_answer(stored: Runs, audited: Audit) -> str:
         label, reached = label_of("rule", RULES[rule]()), _by_seed(seeded[rule])
         above = 100 * (sum(reached) / len(reached) - RECORDED[rule])
         around = t_interval(reached)
-        said = f"{label} ends {number(above)} points above the record, n = {len(reached)}"
+        said = f"{label[0].upper()}{label[1:]} ends {number(above)} points above the record, n = {len(reached)}"
         if around.reason is None:
             said += f", interval {accuracy(around.low)} to {accuracy(around.high)}"
+        said += not_explained(stored, rule)
         if around.reason is None and around.low <= RECORDED[rule] <= around.high:
             within.append(said)
             continue
         costs = {label: 100 * (_reached(stored, rule, "as it is") - _reached(stored, rule, label)) for label in CHANGES}
         trained = [one for one in costs.items() if not math.isnan(one[1])]
         if not trained:
-            beyond.append(f"{said}, and no change was trained")
+            beyond.append(f"{said}. No change was trained")
             continue
         changed, most = max(trained, key=lambda one: one[1])
         explained = explained or most > above / 2
-        cost = f"“{changed}” costs most, {number(most)}" if most > 0 else "no change costs anything"
-        beyond.append(f"{said}, and of the changes {cost}")
+        cost = (
+            f"“{changed}” costs most, {number(most)} points after {SHORT} epochs" if most > 0 else "none costs anything"
+        )
+        beyond.append(f"{said}. Of the changes {cost}")
     parts = []
     if by_form:
-        parts.append(f"Explained by what the record does in another way: {'; '.join(by_form)}.")
+        parts.append(f"What the record does in another way explains some of it. {'. '.join(by_form)}.")
     if within:
-        parts.append(f"The 95 % interval of our mean holds the record, so seeds may be all of it: {'; '.join(within)}.")
+        parts.append(
+            f"Where the 95 % interval of our mean holds the record, seeds may be all of it. {'. '.join(within)}."
+        )
     if beyond:
         answer = (
             "One difference of recipe accounts for much of"
             if explained
             else "No difference of recipe that was tried explains"
         )
-        parts.append(f"{answer} {'the rest' if within or by_form else 'it'}: {'; '.join(beyond)}.")
-    return " ".join(parts)
+        parts.append(f"{answer} {'the rest' if within or by_form else 'it'}. {'. '.join(beyond)}.")
+    return "\n\n".join(parts)
 
 
 def _by_seed(rule: RuleAudit) -> list[float]:

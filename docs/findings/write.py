@@ -32,7 +32,7 @@ from sonde.analysis.audit import STREAM_LABEL, Audit, RecipeAudit, audit
 from sonde.analysis.audit_text import audit_columns, audit_rows, sentence
 from sonde.analysis.recovery import RECOVERY_QUANTITIES, Recovered, rank_correlations, recovery_by_recipe
 from sonde.analysis.runs import complete
-from sonde.config import change, label_of
+from sonde.config import RunConfig, change, label_of, name_of
 from sonde.core.formatting import listed, number, said_share
 from sonde.rules import RULES
 from sonde.show.figures import FIGURES
@@ -44,12 +44,14 @@ from sonde.studies.study import Gathered, StudyFinding, gather
 
 HERE = Path(__file__).parent
 STORE = HERE / "runs"
-PAGES = ("index", "residual", "audit", "record", "reproduce", "snapshots", "rules", "recovery")
+PAGES = ("index", "residual", "audit", "record", "reproduce", "snapshots", "rules", "controls", "recovery")
 SHOWN = {
     "residual": ("loss_by_depth", "learning_comparison", "gradient_flow"),
     "audit": ("accuracy", "diagnostics"),
-    "snapshots": ("snapshot_resmlp",),
+    "snapshots": ("stream_by_terminal_ln",),
     "rules": ("rules_residual_mlp",),
+    "credit_at": ("credit_at_layers",),
+    **dict.fromkeys(("random_targets", "penalty", "trained_blocks", "depth", "linear_quadratic"), ("controls",)),
 }
 """The figures of a page; each is a file called study_figure.png."""
 
@@ -60,8 +62,11 @@ PIXELS = {
 }
 """What the images are, by the checksum that runs keep of them."""
 
-EPOCHS = {"snapshots": SHORT}
+EPOCHS = {"random_targets": SHORT, "depth": SHORT}
 """Of studies that were trained for fewer than their recipe has."""
+
+SCALES = {"linear_quadratic": "quick"}
+"""Of studies that are shown at another scale than the full one."""
 
 LONG = 30
 """The epochs of the rules study's second recipe."""
@@ -70,20 +75,23 @@ LONG = 30
 def write() -> None:
     for name, text in pages(load(STORE)).items():
         (HERE / name).write_text(text)
+    stored = load(STORE)
     for study, names in SHOWN.items():
-        evidence = found(load(STORE), study).evidence
+        if not trained(stored, study):
+            continue
+        evidence = found(stored, study).evidence
         for name in names:
             drawn = render_figure(FIGURES[name], evidence, None, ("png",))
             (HERE / f"{study}_{name}.png").write_bytes(drawn.images["png"])
 
 
 def figures(study: str, stored: Runs) -> str:
-    """The page's figures with their captions."""
-    evidence = found(stored, study).evidence
-    shown = [
-        f"![{FIGURES[name].title}]({study}_{name}.png)\n\n{render_figure(FIGURES[name], evidence).caption}"
-        for name in SHOWN[study]
-    ]
+    """The page's figures with their captions, which say on what the runs were trained."""
+    gathered = found(stored, study)
+    shown = []
+    for name in SHOWN[study]:
+        caption = render_figure(FIGURES[name], gathered.evidence).caption.strip()
+        shown.append(f"![{FIGURES[name].title}]({study}_{name}.png)\n\n{caption}. {trained_on(gathered.stored.runs)}")
     return "\n\n".join(shown)
 
 
@@ -104,6 +112,14 @@ def pages(stored: Runs) -> dict[str, str]:
         "WITHIN_FACTOR": claims.WITHIN_FACTOR,
         "claim_rows": claim_rows,
         "claims_answer": claims_answer,
+        "command_of": command_of,
+        "about_control": about_control,
+        "cost": cost,
+        "costs": costs,
+        "EPOCHS": EPOCHS,
+        "missing_of": missing_of,
+        "not_stored": not_stored,
+        "trained": trained,
         "pixels": next(iter(PIXELS.values())),
         "changed_recipes": changed_recipes,
         "changed_runs": changed_runs,
@@ -149,18 +165,126 @@ def claim_rows(stored: Runs, *, run: bool) -> list[list[str]]:
     found = claims.answers(claims.read_claims(), stored)
     found.sort(key=lambda one: claims.VERDICTS.index(one.verdict))
     if run:
-        return [one.cells() for one in found if one.ours.n]
-    return [[*one.cells()[1:4], (one.command and f"`{one.command}`") or one.why] for one in found if not one.ours.n]
+        return [[*one.cells(), one.claim.source] for one in found if one.ours.n]
+    return [
+        [*one.cells()[1:4], one.claim.source, (one.command and f"`{one.command}`") or one.why]
+        for one in found
+        if not one.ours.n
+    ]
 
 
 def found(stored: Runs, study: str, epochs: int | None = None) -> Gathered:
     """The study's runs at full scale, whatever their seeds; or those of a recipe with other epochs."""
     seeds = sorted({run.config["seed"] for run in stored.runs})
-    configs = STUDIES[study].configs("full", seeds)
+    beside = STUDIES[study].beside("full", seeds)
+    return gather(stored, recipe_of(study, seeds, epochs), "docs/findings/runs", beside=beside)
+
+
+def recipe_of(study: str, seeds: Sequence[int], epochs: int | None = None) -> list[RunConfig]:
+    """The configurations of a study as the pages show it."""
+    configs = STUDIES[study].configs(SCALES.get(study, "full"), seeds)
     if epochs := epochs or EPOCHS.get(study):
         configs = [change(config, {"epochs": epochs}) for config in configs]
-    beside = STUDIES[study].beside("full", seeds)
-    return gather(stored, configs, "docs/findings/runs", beside=beside)
+    return configs
+
+
+def trained(stored: Runs, study: str) -> bool:
+    """Whether the store has a complete run of what the pages show of a study."""
+    seeds = sorted({run.config["seed"] for run in stored.runs})
+    wanted = {config.id for config in recipe_of(study, seeds)}
+    return any(run.id in wanted for run in complete(stored)[0])
+
+
+def command_of(study: str) -> str:
+    """The command that shows what a page shows; it trains nothing that is stored."""
+    epochs = f" --set epochs={EPOCHS[study]}" if study in EPOCHS else ""
+    scale = SCALES.get(study, "full")
+    return f"sonde figures {study} --scale {scale}{epochs} --runs docs/findings/runs --out findings"
+
+
+def missing_of(study: str, stored: Runs) -> str:
+    """How many runs of what a page shows are not there, with seed 42 and in all."""
+    there = {run.id for run in complete(stored)[0]}
+    scale = SCALES.get(study, "full")
+    seeds = STUDIES[study].seeds[scale]
+    first, every = (recipe_of(study, some) for some in (seeds[:1], seeds))
+    counts = [sum(config.id in there for config in some) for some in (first, every)]
+    return (
+        f"{counts[0]} of the {len(first)} runs with seed {seeds[0]} are stored, and {counts[1]} of {len(every)} with "
+        f"all of its {len(seeds)} seeds."
+    )
+
+
+def not_stored(study: str, stored: Runs) -> str:
+    """The rules of a study of which no run of its recipe is stored."""
+    there = {run.id for run in complete(stored)[0]}
+    has: dict[str, bool] = {}
+    for config in recipe_of(study, STUDIES[study].seeds["full"]):
+        rule = name_of("rule", config.rule)
+        has[rule] = has.get(rule, False) or config.id in there
+    missing = [f"`{rule}`" for rule, stands in has.items() if not stands]
+    return f"Of {len(has)} rules, {len(missing)} have no stored run of this recipe: {listed(missing) or 'none'}."
+
+
+ABOUT_CONTROLS = {
+    "random_targets": f"The full recipe has 100 epochs; {SHORT} were trained, a recipe of its own.",
+    "penalty": "λ weighs mean ‖f_l(h_l)‖² in the loss of every block, and in the loss under BP.",
+    "trained_blocks": (
+        "The last k blocks learn, the others keep their initial weights. Embedding, norm and head learn at every k, "
+        "the embedding from the rule's own credit."
+    ),
+    "depth": f"The full recipe has 100 epochs; {SHORT} were trained, a recipe of its own.",
+    "linear_quadratic": (
+        "A linear residual network has fixed weights and a squared error to random targets. The gradient at every "
+        "state, the costate, is then a product of known matrices. Only the bridges learn; they read states as they "
+        "are. This is quick scale (d = 16, 4 layers, 1,600 steps); full scale has d = 64, 12 layers and 8,000 "
+        "steps, as the record's toy."
+    ),
+}
+
+
+def about_control(study: str) -> str:
+    """What is to be known of a control beside its question."""
+    return ABOUT_CONTROLS[study]
+
+
+def costs(stored: Runs) -> list[list[str]]:
+    """Of every study that has runs: how many, hours by the clock, hours of the processor, cores."""
+    lines = []
+    for name in STUDIES:
+        if trained(stored, name):
+            runs = found(stored, name).stored.runs
+            counted, seconds = counted_seconds(runs)
+            of = "" if counted == len(runs) else f" ({counted} runs)"
+            processor = f"{seconds / 3600:.2g} h{of}" if counted else "not counted"
+            lines.append([name, str(len(runs)), hours(runs), processor, cores(runs)])
+    return lines
+
+
+def counted_seconds(runs: Sequence[Run]) -> tuple[int, float]:
+    """How many runs counted the processor's time in training steps, and their seconds."""
+    counted = [run.manifest.seconds["processor"] for run in runs if "processor" in run.manifest.seconds]
+    return len(counted), sum(counted)
+
+
+def cores(runs: Sequence[Run]) -> str:
+    """Threads of a process, and how many runs it trained at once."""
+    sessions = [session for run in runs for session in run.manifest.sessions]
+    threads = max(session["environment"]["threads"] for session in sessions)
+    together = max(session["together"] for session in sessions)
+    shared = f" for up to {together} runs at once" if together > 1 else " a run"
+    return f"{threads} thread{'s' * (threads != 1)}{shared}"
+
+
+def cost(runs: Sequence[Run]) -> str:
+    """Hours by the clock and of the processor, and cores, in a sentence."""
+    counted, seconds = counted_seconds(runs)
+    of = "" if counted == len(runs) else f" ({counted} of the runs counted it)"
+    what = "The run took" if len(runs) == 1 else f"The {len(runs)} runs took"
+    return (
+        f"{what} {hours(runs)} by the clock beside other work, {cores(runs)}. Training steps took "
+        f"{seconds / 3600:.2g} h of processor time{of}."
+    )
 
 
 def at_full_scale(stored: Runs) -> str:
@@ -183,23 +307,28 @@ def made_on(stored: Runs) -> str:
     runs = stored.runs
     seeds = sorted({run.config["seed"] for run in runs})
     epochs = sorted({run.config["epochs"] for run in runs})
+    counts = sorted(Counter(json.dumps(run.config | {"seed": 0}, sort_keys=True) for run in runs).values())
+    n = f"n = {counts[0]}" if counts[0] == counts[-1] else f"n = {counts[0]} to {counts[-1]}, as the table says"
+    return (
+        f"{n} (seed{'' if len(seeds) == 1 else 's'} {', '.join(map(str, seeds))}), "
+        f"{' and '.join(map(str, epochs))} epochs; {trained_on(runs)}"
+    )
+
+
+def trained_on(runs: Sequence[Run]) -> str:
+    """Hardware, PyTorch and pixels."""
     environments = [session["environment"] for run in runs for session in run.manifest.sessions]
     machines = sorted({f"{one['machine']['processor']}, {one['threads']} thread" for one in environments})
     torch = sorted({one["packages"]["torch"] for one in environments})
     prints = {run.about["data"]["fingerprint"] for run in runs if run.about.get("data")}
     pixels = "".join(f" CIFAR-10 {PIXELS[of]}." for of in sorted(prints))
-    counts = sorted(Counter(json.dumps(run.config | {"seed": 0}, sort_keys=True) for run in runs).values())
-    n = f"n = {counts[0]}" if counts[0] == counts[-1] else f"n = {counts[0]} to {counts[-1]}, as the table says"
-    return (
-        f"{n} (seed{'' if len(seeds) == 1 else 's'} {', '.join(map(str, seeds))}), "
-        f"{' and '.join(map(str, epochs))} epochs; {' and '.join(machines)}; PyTorch {' and '.join(torch)}.{pixels}"
-    )
+    return f"{' and '.join(machines)}; PyTorch {' and '.join(torch)}.{pixels}"
 
 
 def hours(runs: Sequence[Run]) -> str:
     """Of training and probing together, by the clock."""
     seconds = sum(run.manifest.seconds[part] for run in runs for part in ("train", "probes"))
-    return f"{seconds / 3600:.1f} h"
+    return f"{seconds / 3600:.1f} h" if seconds >= 360 else f"{seconds / 60:.1f} minutes"
 
 
 def hours_of_all(runs: Sequence[Run]) -> str:
@@ -233,8 +362,13 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def with_accuracy(stored: Runs) -> Runs:
-    """Every run that learned from data: the identity has no accuracy."""
-    runs = [run for run in complete(stored)[0] if run.config["task"]["name"] != "identity"]
+    """Every run of a task that classifies and has something to learn."""
+    without = ("identity", "linear_quadratic")
+    runs = [
+        run
+        for run in complete(stored)[0]
+        if run.config["task"]["name"] not in without and not run.config["task"].get("random_labels")
+    ]
     ids = [run.id for run in runs]
     return Runs(stored.rows.filter(stored.rows["run"].is_in(ids)), runs)
 
@@ -294,7 +428,7 @@ def foretold(audited: Audit) -> list[list[str]]:
     return [
         [
             one.quantity,
-            f"{one.n} ({one.runs})",
+            f"{one.n} ({one.rules}, {one.recipes}, {one.runs})",
             "undefined" if one.reason else number(one.correlation),
             one.reason or one.said_chance,
             "–" if one.quantity == STREAM_LABEL else number(one.given_stream),
@@ -315,8 +449,9 @@ def foretold_sentence(audited: Audit) -> str:
     own = next((one.correlation for one in known if one.quantity == of_bp), None)
     beside = "" if own is None else f" The same along BP's own gradient has {number(own)}."
     return (
-        f"The closest is “{best.quantity}”: rank correlation {number(best.correlation)} over n = {best.n} rules "
-        f"({best.runs} runs), by chance {best.said_chance}.{beside} Given ‖h_L‖ ÷ init, what is left of it is "
+        f"The closest is “{best.quantity}”: rank correlation within recipes {number(best.correlation)} over "
+        f"n = {best.n} points, {best.rules} different rules in {best.recipes} recipes ({best.runs} runs), by chance "
+        f"{best.said_chance}.{beside} Given ‖h_L‖ ÷ init, what is left of it is "
         f"{number(best.given_stream)}.{rest}"
     )
 

@@ -22,6 +22,7 @@ from sonde.analysis.recovery import (
     share_of_margin,
 )
 from sonde.analysis.recovery import recovery_by_recipe as of_recipes
+from sonde.core.seed_statistics import ratio_interval, t_interval
 from sonde.store.run import Runs
 from stores import DEPTH, EPOCHS, SAMPLES, Key, Value, config, healthy, run, store
 
@@ -160,13 +161,56 @@ def test_a_quantity_that_never_differs_or_has_few_rules_has_no_correlation() -> 
 
 
 def test_the_spread_of_backprops_margin_counts_in_the_interval() -> None:
-    """The gain is the same at every seed and the margin is not: by the delta method the share spreads as the margin."""
-    gained, margin = {1: 5.0, 2: 5.0, 3: 5.0}, {1: 8.0, 2: 10.0, 3: 12.0}
-    around = share_of_margin(gained, margin)
-    assert around == pytest.approx([0.5 + 0.1, 0.5, 0.5 - 0.1])
-    rng, draws = np.random.default_rng(0), 20_000
-    many = 5.0 / rng.normal(10, 2, (draws, 3)).mean(1)
-    assert np.std(around, ddof=1) / math.sqrt(3) == pytest.approx(float(np.std(many)), rel=0.1)
+    """The gain is the same at every seed and the margin is not: the interval is that of 5 ÷ the margin's interval."""
+    margin = {1: 8.0, 2: 10.0, 3: 12.0}
+    found, around = ratio_interval(dict.fromkeys(margin, 5.0), margin), t_interval(margin.values())
+    assert (found.low, found.high) == pytest.approx((5 / around.high, 5 / around.low))
+    assert share_of_margin(dict.fromkeys(margin, 5.0), margin) == pytest.approx([0.6, 0.5, 0.4])
+
+
+@pytest.mark.parametrize("seeds", [3, 8])
+@pytest.mark.parametrize("share", [-0.25, 0.3, 0.95])
+def test_fiellers_interval_holds_the_true_share_as_often_as_it_says(seeds: int, share: float) -> None:
+    """Gain and margin of 2,000 imagined studies, correlated as both subtract one frozen run; 95 ± 2 % is 4 errors."""
+    rng = np.random.default_rng(seeds)
+    held = []
+    for _ in range(2000):
+        frozen, noise = rng.normal(0, 1.0, seeds), rng.normal(0, 1.0, (2, seeds))
+        gain, margin = share * 16 + noise[0] - frozen, 16 + noise[1] - frozen
+        found = ratio_interval(dict(enumerate(gain)), dict(enumerate(margin)))
+        assert found.reason is None
+        held.append(found.low <= share <= found.high)
+    assert np.mean(held) == pytest.approx(0.95, abs=0.02)
+
+
+def test_fiellers_interval_is_what_a_paired_t_test_does_not_reject() -> None:
+    gain, margin = {1: 4.0, 2: 5.5, 3: 7.0, 9: 1.0}, {1: 9.0, 2: 10.0, 3: 12.0}
+    found = ratio_interval(gain, margin)
+    for ratio, limit in ((found.low, 1.0), (found.high, -1.0)):
+        rest = t_interval([gain[seed] - ratio * margin[seed] for seed in margin])
+        assert min(abs(rest.low), abs(rest.high)) == pytest.approx(0, abs=1e-9), limit
+
+
+def test_a_margin_that_may_be_0_has_no_finite_interval() -> None:
+    found = ratio_interval({1: 1.0, 2: 2.0}, {1: 0.5, 2: 10.0})
+    assert math.isnan(found.low)
+    assert "not told from 0" in (found.reason or "")
+
+
+def test_rules_are_ranked_within_their_recipe() -> None:
+    """In each recipe the share falls as the cosine rises; over both it rises, for the second has more of both."""
+    names = [f"rule{n}" for n in range(5)]
+    made = []
+    for rate, more in ((1e-3, 0.0), (1e-2, 0.15)):
+        reached = {"bp": 0.95, "frozen": 0.4} | {rule: 0.6 + more - 0.02 * n for n, rule in enumerate(names)}
+        cosines = {rule: 0.2 + 2 * more + 0.02 * n for n, rule in enumerate(names)}
+        for rule, value in reached.items():
+            measured = healthy(42, accuracy=value, cosine=cosines.get(rule, 1.0))
+            made.append(run(config(rule, 42, optimiser__lr=rate), measured))
+    one = of("cosine", store(*made))
+    assert (one.n, one.rules, one.recipes) == (10, 5, 2)
+    assert one.correlation == pytest.approx(-1)
+    assert one.chance <= 1e-3
 
 
 def test_issue_27_item_6_a_share_of_one_seed_has_the_binomial_error_of_its_test_set() -> None:

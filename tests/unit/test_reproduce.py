@@ -56,6 +56,9 @@ def test_verdicts(store: Path) -> None:
     assert answer(store, value=mean, std=spread, n=3, within=100 * spread + 0.01).verdict == "reproduced"
     assert answer(store, value=mean, std=10.0, n=3).verdict == "undecided"
     assert answer(store, value=mean + 100 * spread + 1, std=spread, n=3).verdict == "contradicted"
+    command = answer(store, value=mean, std=10.0, n=3).command
+    assert command is not None, "nothing is decided, and seeds of the study are not stored"
+    assert command.endswith("--only rule=dfa --seeds 42,123")
     missing = answer(store, value=mean, only={"rule": "bp"})
     assert missing.verdict == "not run"
     assert missing.command is not None

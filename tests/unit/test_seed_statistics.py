@@ -37,6 +37,7 @@ MEASUREMENTS = {
     "observe/experiments/__init__.py",  # standardises targets
     "observe/experiments/copies.py",  # standardises inputs, and notes the spread of targets
     "observe/facts.py",  # the spread of an input's numbers, which is what is noted
+    "observe/predict/operations.py",  # imports what `torch.var` within a network does to a predicted signal
 }
 
 

@@ -1,15 +1,25 @@
-"""The share of backprop's margin over frozen blocks that a rule recovers, and which quantities correlate with it."""
+"""The share of backprop's margin over frozen blocks that a rule recovers, and which quantities correlate with it.
 
+The share is a ratio of means over seeds; its interval is Fieller's.  Correlations are taken within recipes: rules are
+ranked among those of their own recipe, so that a difference between recipes makes no correlation.
+"""
+
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 from sonde.analysis.audit import CONTROLLED, NUDGE_METRIC, STREAM_LABEL, Audit, RecipeAudit, RuleAudit, RunAudit
 from sonde.analysis.questions import scale_free, since_init
 from sonde.core.formatting import number
 from sonde.core.run_ids import identity
-from sonde.core.seed_statistics import Interval, Summary, summarise, t_interval
+from sonde.core.seed_statistics import Interval, Summary, ratio_interval, summarise
 from sonde.metrics import symbol_of
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 FEWEST_RULES = 5  # rules that a rank correlation needs
 SHUFFLES = 9999
@@ -30,7 +40,7 @@ class Recovered:
     by_seed: dict[int, float]  # where backprop is above frozen blocks
     without: dict[int, str]  # seeds that have no share of their own, and why
     share: Summary
-    interval: Interval
+    interval: Interval  # Fieller's
     test_error: float  # of the share of a single seed, from the finite test set; else NaN
 
 
@@ -71,12 +81,18 @@ def _rank(one: Recovered) -> tuple[bool, float]:
 
 
 def _pairs(recipe: RecipeAudit, confidence: float) -> list[tuple[Recovered, RuleAudit]]:
-    best, frozen = ([rule for rule in recipe.rules if rule.rule == name] for name in _YARDSTICKS)
+    best, frozen = (_yardsticks(recipe, name) for name in _YARDSTICKS)
     return [
         (_recovered(rule, best, frozen, confidence), rule)
         for rule in recipe.rules
         if rule.rule not in _YARDSTICKS and rule.runs
     ]
+
+
+def _yardsticks(recipe: RecipeAudit, name: str) -> list[RuleAudit]:
+    """The rules of this name; of several, those without a penalty."""
+    found = [rule for rule in recipe.rules if rule.rule == name]
+    return [rule for rule in found if not rule.options.get("rule.penalty")] or found
 
 
 def _recovered(rule: RuleAudit, best: Sequence[RuleAudit], frozen: Sequence[RuleAudit], confidence: float) -> Recovered:
@@ -105,7 +121,7 @@ def _recovered(rule: RuleAudit, best: Sequence[RuleAudit], frozen: Sequence[Rule
         by_seed=shares,
         without=without,
         share=summarise(around, reason),
-        interval=t_interval(around, confidence),
+        interval=ratio_interval(rule.margin.by_seed, margin, confidence),
         test_error=_error_of_one(rule, *best, *frozen) if len(around) == 1 else math.nan,
     )
 
@@ -120,7 +136,7 @@ def _error_of_one(*rules: RuleAudit) -> float:
 
 
 def share_of_margin(gained: Mapping[int, float], margin: Mapping[int, float]) -> list[float]:
-    """One value for each seed that has both.  Their mean is mean gain ÷ mean margin, and their spread is its error.
+    """One value for each seed that has both.  Their mean is mean gain ÷ mean margin.
 
     A ratio of means, so that a seed with a small margin does not count for more than the others: with R the ratio,
     R + (gain − R margin) ÷ mean margin.  Nothing where there is no margin.
@@ -135,14 +151,16 @@ def share_of_margin(gained: Mapping[int, float], margin: Mapping[int, float]) ->
 
 @dataclass(frozen=True, kw_only=True)
 class RankCorrelation:
-    """The rank correlation of a quantity with the share that a rule recovers, over rules."""
+    """The rank correlation of a quantity with the share that a rule recovers, over rules, within recipes."""
 
     quantity: str
-    correlation: float  # Spearman's; NaN where undefined, and `reason` says why
+    correlation: float  # NaN where undefined, and `reason` says why
     chance: float  # how often shuffled rules correlate as strongly, in either direction
     least: float  # the smallest chance that this number of shuffles can find; 0 where all orders were tried
     given_stream: float  # partial correlation, given the ranks of ‖h_L‖ ÷ init
-    n: int  # rules that have both; one of two recipes counts twice
+    n: int  # points: a rule in a recipe is one
+    rules: int  # different rules among the points; those of one rule in several recipes are not independent
+    recipes: int  # with two rules or more
     runs: int  # behind these means
     reason: str | None = None
 
@@ -172,15 +190,27 @@ def _distinct(audited: Audit) -> set[tuple[str, str]]:
     return set(found.values())
 
 
+class _Point(NamedTuple):
+    """A rule in a recipe: its share, and the means of two quantities over its runs."""
+
+    recipe: str
+    rule: str
+    runs: int
+    value: float
+    share: float
+    stream: float
+
+
 def rank_correlations(audited: Audit) -> list[RankCorrelation]:
-    """The rank correlation of each quantity over all rules of all recipes, the strongest first.
+    """The rank correlation of each quantity over the rules of each recipe, the strongest first.
 
     A rule is one point, its mean over seeds: its runs are not independent, and shuffling them one by one would
-    underestimate the chance.  Runs that differ only in their probes are one training.
+    underestimate the chance.  Runs that differ only in their probes are one training.  Ranks are taken, and rules
+    shuffled, within a recipe: a recipe in which every rule has a larger share adds nothing.
     """
     kept = _distinct(audited)
     pairs = [
-        pair
+        (recipe.title, *pair)
         for recipe in audited.recipes
         for pair in _pairs(recipe, _CONFIDENCE)
         if pair[0].share.n and (recipe.title, pair[1].label) in kept
@@ -214,63 +244,95 @@ RECOVERY_QUANTITIES: dict[str, Callable[[RunAudit], float]] = {
 
 
 def _rank_correlation_of(
-    name: str, of: Callable[[RunAudit], float], pairs: Sequence[tuple[Recovered, RuleAudit]]
+    name: str, of: Callable[[RunAudit], float], pairs: Sequence[tuple[str, Recovered, RuleAudit]]
 ) -> RankCorrelation:
-    over_runs = [
-        (
-            summarise(map(of, rule.runs)),
-            one.share.mean,
-            summarise(map(RECOVERY_QUANTITIES[STREAM_LABEL], rule.runs)).mean,
-        )
-        for one, rule in pairs
-    ]
-    known = [(over.mean, share) for over, share, _ in over_runs if over.n]
-    n, runs = len(known), sum(over.n for over, _, _ in over_runs)
-    reason = None
+    points = []
+    for recipe, one, rule in pairs:
+        over, stream = (summarise(map(each, rule.runs)) for each in (of, RECOVERY_QUANTITIES[STREAM_LABEL]))
+        if over.n:
+            points.append(_Point(recipe, rule.label, over.n, over.mean, one.share.mean, stream.mean))
+    strata = _strata(points)
+    within = [point for stratum in strata for point in stratum]
+    n, reason = len(within), None
     if n < FEWEST_RULES:
+        n, within = (n, within) if n else (len(points), points)
         reason = f"{n} rule{'' if n == 1 else 's'} with both: {FEWEST_RULES} are needed"
-    elif any(len(set(side)) == 1 for side in zip(*known, strict=True)):
+    elif not all(_vary([_ranks(stratum, side) for stratum in strata]) for side in ("value", "share")):
         reason = "all rules have the same value"
-    correlation, chance = (math.nan, math.nan) if reason else _rank_correlation(*zip(*known, strict=True))
-    streams = [(over.mean, share, top) for over, share, top in over_runs if over.n and math.isfinite(top)]
-    partial = math.nan if reason or name == STREAM_LABEL else _partial(*map(list, zip(*streams, strict=True)))
+    correlation, chance = (math.nan, math.nan) if reason else _correlation_and_chance(strata)
+    partial = math.nan if reason or name == STREAM_LABEL else _partial(points)
     return RankCorrelation(
         quantity=name,
         correlation=correlation,
         chance=chance,
-        least=2 / (SHUFFLES + 1) if math.factorial(n) > SHUFFLES else 0.0,
+        least=0.0 if _orders(strata) <= SHUFFLES else 2 / (SHUFFLES + 1),
         given_stream=partial,
         n=n,
-        runs=runs,
+        rules=len({point.rule for point in within}),
+        recipes=len(strata),
+        runs=sum(point.runs for point in within),
         reason=reason,
     )
 
 
-def _partial(*sides: Sequence[float]) -> float:
-    """Spearman's partial correlation of two sides, given a third."""
-    import numpy as np
+def _strata(points: Sequence[_Point]) -> list[list[_Point]]:
+    """The points by recipe; one that is alone in its recipe has no rank."""
+    by_recipe: dict[str, list[_Point]] = {}
+    for point in points:
+        by_recipe.setdefault(point.recipe, []).append(point)
+    return [stratum for stratum in by_recipe.values() if len(stratum) > 1]
+
+
+def _ranks(stratum: Sequence[_Point], side: str) -> "NDArray[np.float64]":
+    """Ranks within a recipe, centred, ÷ (rules + 1): recipes with many and with few rules have one scale."""
     from scipy.stats import rankdata  # type: ignore[import-untyped]
 
-    if len(sides) != 3 or len(sides[0]) < FEWEST_RULES or any(len(set(side)) == 1 for side in sides):
+    ranks = rankdata([getattr(point, side) for point in stratum])
+    centred: NDArray[np.float64] = (ranks - ranks.mean()) / (len(stratum) + 1)
+    return centred
+
+
+def _vary(parts: "Sequence[NDArray[np.float64]]") -> bool:
+    return any(bool((part != 0).any()) for part in parts)
+
+
+def _orders(strata: Sequence[Sequence[_Point]]) -> int:
+    return math.prod(math.factorial(len(stratum)) for stratum in strata)
+
+
+def _correlation_and_chance(strata: Sequence[Sequence[_Point]]) -> tuple[float, float]:
+    """Spearman's correlation within recipes, and how often rules that are shuffled within them correlate as strongly.
+
+    With one recipe it is Spearman's.  Few orders are all tried.
+    """
+    import numpy as np
+
+    parts = [(_ranks(stratum, "value"), _ranks(stratum, "share")) for stratum in strata]
+    length = math.sqrt(math.prod(sum(float(side @ side) for side in sides) for sides in zip(*parts, strict=True)))
+    found = sum(float(mine @ other) for mine, other in parts) / length
+    every = _orders(strata) <= SHUFFLES
+    drawn = np.zeros(1)
+    rng = np.random.default_rng(0)
+    for mine, other in parts:
+        if every:
+            orders = np.array(list(itertools.permutations(mine)))
+            drawn = (drawn[:, None] + (orders @ other)[None, :]).ravel()
+        else:
+            drawn = drawn + rng.permuted(np.tile(mine, (SHUFFLES, 1)), axis=1) @ other
+    drawn = drawn / length
+    sides = (int((drawn >= found - 1e-9).sum()), int((drawn <= found + 1e-9).sum()))
+    chance = 2 * (min(sides) + (not every)) / (len(drawn) + (not every))
+    return found, min(1.0, chance)
+
+
+def _partial(points: Sequence[_Point]) -> float:
+    """The partial correlation of ranks within recipes, given those of the stream."""
+    import numpy as np
+
+    strata = _strata([point for point in points if math.isfinite(point.stream)])
+    sides = [[_ranks(stratum, side) for stratum in strata] for side in ("value", "share", "stream")]
+    if sum(map(len, strata)) < FEWEST_RULES or not all(map(_vary, sides)):
         return math.nan
-    (_, xy, xz), (_, _, yz), _ = np.corrcoef([rankdata(side) for side in sides])
+    (_, xy, xz), (_, _, yz), _ = np.corrcoef([np.concatenate(side) for side in sides])
     rest = (1 - xz**2) * (1 - yz**2)
     return float((xy - xz * yz) / math.sqrt(rest)) if rest > 1e-12 else math.nan
-
-
-def _rank_correlation(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, float]:
-    """Spearman's correlation, and how often shuffled pairs correlate as strongly."""
-    import numpy as np
-    from scipy.stats import permutation_test, rankdata
-
-    mine, other = (rankdata(side) - (len(side) + 1) / 2 for side in (ours, theirs))
-    length = float(np.sqrt((mine @ mine) * (other @ other)))
-    test = permutation_test(
-        (mine,),
-        lambda shuffled, axis: (shuffled * other).sum(axis) / length,
-        permutation_type="pairings",
-        vectorized=True,
-        n_resamples=SHUFFLES,
-        rng=0,
-    )
-    return float(test.statistic), float(test.pvalue)

@@ -121,6 +121,50 @@ def t_interval(values: Iterable[float], confidence: float = 0.95) -> Interval:
     return Interval(low=low, high=high, confidence=confidence)
 
 
+def cannot_decide(interval: Interval, n: int, possible: float) -> str:
+    """Words for an interval that includes 0 and excludes hardly anything: of two seeds, or wider than is possible."""
+    if interval.reason or interval.low > 0 or interval.high < 0:
+        return ""
+    return f"n = {n} seeds cannot decide" if n == 2 or max(-interval.low, interval.high) > possible else ""
+
+
+def possible_part(interval: Interval, possible: float) -> tuple[float, float]:
+    """The ends of an interval of a difference whose size cannot exceed `possible`."""
+    return max(interval.low, -possible), min(interval.high, possible)
+
+
+def ratio_interval(above: Mapping[int, float], below: Mapping[int, float], confidence: float = 0.95) -> Interval:
+    """The confidence interval of mean(above) ÷ mean(below) by Fieller's method, over the seeds that have both.
+
+    Fieller (1954), "Some problems in interval estimation".  All ratios R that a paired t test of above − R·below does
+    not reject:  (a − R b)² ≤ t² (v_aa − 2 R v_ab + R² v_bb), with the means a and b, the variances and the covariance
+    of these means, and Student's t with n − 1 degrees of freedom.  It is exact for normal values; the delta method is
+    its limit as v_bb → 0.  Undefined where the test does not tell mean(below) from 0: then no finite interval holds R.
+    """
+    seeds = sorted(above.keys() & below.keys())
+    n = len(seeds)
+    if n < 2:
+        known = t_interval([above[seed] for seed in seeds], confidence)
+        return Interval(low=math.nan, high=math.nan, confidence=confidence, reason=known.reason)
+    a, b = (math.fsum(side[seed] for seed in seeds) / n for side in (above, below))
+
+    def covariance(one: Mapping[int, float], mean: float, other: Mapping[int, float], its_mean: float) -> float:
+        return math.fsum((one[seed] - mean) * (other[seed] - its_mean) for seed in seeds) / (n * (n - 1))
+
+    v_aa, v_ab, v_bb = covariance(above, a, above, a), covariance(above, a, below, b), covariance(below, b, below, b)
+    t2 = t_quantile((1 + confidence) / 2, n - 1) ** 2
+    square, middle, constant = b * b - t2 * v_bb, a * b - t2 * v_ab, a * a - t2 * v_aa
+    reason = None
+    if not square > 0:
+        reason = f"the denominator is not told from 0 by {n} seeds, so no finite interval holds the ratio"
+    elif v_aa == v_bb == 0:
+        reason = f"all {n} values are the same, so their spread is unknown"
+    if reason is not None:
+        return Interval(low=math.nan, high=math.nan, confidence=confidence, reason=reason)
+    half = math.sqrt(max(0.0, middle * middle - square * constant))
+    return Interval(low=(middle - half) / square, high=(middle + half) / square, confidence=confidence)
+
+
 def t_chance(values: Iterable[float]) -> float:
     """The two-sided p-value of Student's t test that the mean is 0; NaN without a spread."""
     from scipy.special import stdtr  # type: ignore[import-untyped]

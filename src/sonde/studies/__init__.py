@@ -14,6 +14,7 @@ A finding is a sentence computed from rows, with the numbers in it and the runs 
 """
 
 from sonde.studies.audit import AUDIT_STUDY, CIFAR10_STUDY
+from sonde.studies.controls import CONTROL_STUDIES
 from sonde.studies.residual import RESIDUAL_STUDY
 from sonde.studies.rules import RULES_STUDY
 from sonde.studies.snapshots import SNAPSHOTS_STUDY
@@ -25,6 +26,12 @@ STUDIES: dict[str, Study] = {
     "audit": AUDIT_STUDY,
     "cifar10": CIFAR10_STUDY,
     "rules": RULES_STUDY,
+    "credit_at": CONTROL_STUDIES["credit_at"],
+    "random_targets": CONTROL_STUDIES["random_targets"],
+    "penalty": CONTROL_STUDIES["penalty"],
+    "trained_blocks": CONTROL_STUDIES["trained_blocks"],
+    "depth": CONTROL_STUDIES["depth"],
+    "linear_quadratic": CONTROL_STUDIES["linear_quadratic"],
 }
 
 __all__ = ["STUDIES", "Study", "StudyFinding"]

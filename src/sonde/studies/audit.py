@@ -1,25 +1,27 @@
 """Two studies of rules on a residual MLP.
 
-`audit`: which rules train depth, and can their diagnostics be believed?
+`audit`: which rules train depth, and are their diagnostics reliable?
 `cifar10`: how do learned-credit rules compare on a deep network?
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import polars as pl
 
 from sonde.analysis.audit import audit
-from sonde.analysis.audit_text import audit_columns, audit_rows, sentence, verdict
+from sonde.analysis.audit_text import audit_columns, audit_rows, sentence, short_verdict, verdict
+from sonde.analysis.conclusions import MOST_NAMES, Conclusion
 from sonde.analysis.evidence import Evidence
 from sonde.config import RunConfig
-from sonde.core.formatting import accuracy, gradient_change, number, stream_verdict
+from sonde.core.formatting import accuracy, gradient_change, listed, number, signed, stream_verdict
 from sonde.metrics import TRAINED
 from sonde.models import ResidualMLP
 from sonde.rules import Backprop, CreditBridge, DirectFeedback, FeedbackAlignment, Frozen, Rule, StateBridge
 from sonde.store.readings import Readings
-from sonde.studies.recipes import QUICK_SEEDS, SEEDS, classification, on_parity, which_train_depth
+from sonde.studies.recipes import QUICK_SEEDS, SEEDS, classification, on_parity, rules_conclusion, which_train_depth
 from sonde.studies.study import (
     GRADIENT_CHANGES,
     EvidenceLine,
@@ -34,7 +36,13 @@ from sonde.studies.study import (
 
 
 def _study(
-    question: str, rules: Sequence[Rule], findings: Callable[[Gathered], list[StudyFinding]], *, L: int, full_width: int
+    question: str,
+    rules: Sequence[Rule],
+    findings: Callable[[Gathered], list[StudyFinding]],
+    conclusion: Callable[[Sequence[StudyFinding]], Conclusion],
+    *,
+    L: int,
+    full_width: int,
 ) -> Study:
     """residual_mlp with L blocks under each of the rules; `full_width` at full scale, 64 wide at quick."""
 
@@ -47,6 +55,7 @@ def _study(
         seeds={"quick": QUICK_SEEDS, "full": SEEDS},
         configs=configs,
         findings=findings,
+        conclusion=conclusion,
         beside=on_parity(rules),
     )
 
@@ -76,7 +85,7 @@ def _accuracy_finding(runs: pl.DataFrame, readings: Readings) -> StudyFinding:
     predicted = number(over["state_pred_error"]["mean"]) + n["state_pred_error"]
     return StudyFinding(
         sentence=(
-            f"{what['rule_label']}: test accuracy {reached} after {what['epochs']} epochs; "
+            f"{what['rule_label']} on {what['task_label']}: test accuracy {reached} after {what['epochs']} epochs; "
             f"{stream_verdict(over['stream_change']['mean'])}{n['stream_change']}; "
             f"{gradient_change(*(over[name]['mean'] for name in GRADIENT_CHANGES))}"
             f"{n['per_error_change'] or n['gradient_change']}."
@@ -93,6 +102,7 @@ def _accuracy_finding(runs: pl.DataFrame, readings: Readings) -> StudyFinding:
         numbers={
             "rule": what["rule"],
             "rule_label": what["rule_label"],
+            "task": what["task_label"],
             "n": runs.height,
             **means(over, runs.height),
         },
@@ -108,8 +118,8 @@ def prediction_against_rank(found: list[StudyFinding]) -> list[StudyFinding]:
         error = finding.numbers["state_pred_error"]
         if finding.numbers["rule"] == "state_bridge" and len(ranked) > 1 and math.isfinite(error):
             sentence = (
-                f"State Bridge predicts the final state to a relative error of {number(error)} and is "
-                f"number {rank} of {len(ranked)} rules by test accuracy."
+                f"State Bridge on {finding.numbers['task']} predicts the final state with a relative error of "
+                f"{number(error)} and is number {rank} of {len(ranked)} rules by test accuracy."
             )
             return [replace(finding, sentence=sentence, shown={})]
     return []
@@ -134,8 +144,13 @@ def _audit_findings(gathered: Gathered) -> list[StudyFinding]:
                     numbers={
                         "rule": rule.rule,
                         "rule_label": rule.label,
+                        "task": rule.task,
                         "n": len(rule.seeds),
                         "verdict": verdict(rule),
+                        "finding": short_verdict(rule),
+                        "test_acc": rule.scalar("test_acc").mean,
+                        "points_over_frozen": rule.margin.points.mean,
+                        "outcome": rule.margin.outcome,
                     },
                     runs=tuple(rule.ended),
                     seeds=tuple(rule.seeds),
@@ -144,10 +159,54 @@ def _audit_findings(gathered: Gathered) -> list[StudyFinding]:
     return [*found, *prediction_against_rank(accuracies(gathered.evidence))]
 
 
+HARDLY = 5.0  # points of BP over frozen blocks below which depth hardly matters
+
+
+def _audit_conclusion(findings: Sequence[StudyFinding]) -> Conclusion:
+    """Which rules train depth, and what the audit says of each."""
+    own = {finding.numbers["rule"]: finding.numbers for finding in findings if finding.shown}
+    task = next(iter(own.values()))["task"]
+    known = {"test acc.": f"{task} acc.", "points over frozen": "over frozen", "finding": f"audit on {task}"}
+    depth = any("shares" in finding.numbers for finding in findings)
+    if depth:
+        del known["points over frozen"]
+    found = rules_conclusion(findings, known)
+    bp = own.get("bp", {}).get("points_over_frozen", math.nan)
+    if not depth:
+        return replace(found, answer=_helped(task, list(own.values())))
+    said = f" On {task} BP gains only {number(bp)} points." if 0 < bp < HARDLY else ""
+    return replace(found, answer=found.answer + said)
+
+
+def _helped(task: str, own: Sequence[Mapping[str, Any]]) -> str:
+    """Whose blocks are better or worse than frozen ones."""
+    parts = []
+    for outcome, words in (("helps", "better"), ("hurts", "worse"), ("undecided", "undecided")):
+        of = [one for one in own if one["outcome"] == outcome]
+        if labels := [f"{one['rule_label']} ({signed(one['points_over_frozen'])})" for one in of]:
+            parts.append(f"{words}: {listed(labels, MOST_NAMES)}")
+    return f"Accuracy on {task} in points over frozen blocks, {'; '.join(parts) or 'undefined for every rule'}."
+
+
+def _cifar10_conclusion(findings: Sequence[StudyFinding]) -> Conclusion:
+    """Which rules train depth, and how accurate each is."""
+    ranked = [finding for finding in findings if finding.shown]
+    task = ranked[0].numbers["task"]
+    cells = {TRAINED["test_acc"].label: f"{task} acc.", "‖h_L‖ ÷ init": "‖h_L‖ ÷ init"}
+    found = rules_conclusion(findings, cells)
+    best, last = ranked[0], ranked[-1]
+    order = (
+        f"On {task}, {best.numbers['rule_label']} is the most accurate ({best.cell(TRAINED['test_acc'].label)}) and "
+        f"{last.numbers['rule_label']} the least ({last.cell(TRAINED['test_acc'].label)})."
+    )
+    return replace(found, answer=f"{found.answer} {order}".strip())
+
+
 AUDIT_STUDY = _study(
-    "which rules train depth, and can their diagnostics be believed?",
+    "which rules train depth, and are their diagnostics reliable?",
     (Backprop(), FeedbackAlignment(), DirectFeedback(), StateBridge(), CreditBridge(), Frozen()),
     _audit_findings,
+    _audit_conclusion,
     L=4,
     full_width=256,
 )
@@ -156,6 +215,7 @@ CIFAR10_STUDY = _study(
     "how do learned-credit rules compare on a deep network?",
     (Backprop(), DirectFeedback(), StateBridge(), CreditBridge()),
     _cifar10_findings,
+    _cifar10_conclusion,
     L=12,
     full_width=512,
 )

@@ -14,9 +14,9 @@ A file of claims is TOML.  A claim names the runs that answer it as `sonde run` 
     std = 0.002             # sample standard deviation over n seeds, if it is published
     n = 3
 
-`layer` is a number, "top" (h_L) or "deep" (the mean over layers 1 … L−1).  `within` says how far two values may be
-apart and still count as the same: a difference, or a factor for metrics drawn on a logarithmic scale.  A claim that
-Sonde cannot train gives the reason as `missing` in place of a study.
+`layer` is a number, "top" (h_L) or "deep" (the mean over layers 1 … L−1).  `epoch` is another epoch than the last.
+`within` says how far two values may be apart and still count as the same: a difference, or a factor for metrics drawn
+on a logarithmic scale.  A claim that Sonde cannot train gives the reason as `missing` in place of a study.
 """
 
 import math
@@ -65,6 +65,7 @@ class Claim:
     only: dict[str, Any] = field(default_factory=dict)
     set: dict[str, Any] = field(default_factory=dict)
     layer: Annotated[int, Ge(0)] | Literal["top", "deep"] | None = None
+    epoch: Annotated[int, Ge(0)] | None = None  # None: the last
     within: Annotated[float, Gt(0)] | None = None
     missing: str | None = None  # why Sonde cannot train it
 
@@ -88,7 +89,9 @@ class Claim:
     def quantity(self) -> str:
         """What is compared: `cosine, layers 1 … L−1`."""
         place: dict[object, str] = {"top": " at h_L", "deep": ", layers 1 … L−1", None: ""}
-        return (symbol_of(self.metric) or label_of(self.metric)) + place.get(self.layer, f" at layer {self.layer}")
+        when = "" if self.epoch is None else " at initialisation" if self.epoch == 0 else f", epoch {self.epoch}"
+        where = place.get(self.layer, f" at layer {self.layer}")
+        return (symbol_of(self.metric) or label_of(self.metric)) + where + when
 
     def command(self, seeds: Sequence[int]) -> str:
         """The command that trains the runs of these seeds."""
@@ -114,10 +117,11 @@ class Answer(NamedTuple):
 
     @property
     def command(self) -> str | None:
-        """The command that trains what is missing; None if nothing is, or if Sonde cannot train it."""
-        if self.claim.study is None or self.verdict != "not run":
+        """The command that trains what is missing, seeds too where nothing is decided; None if nothing is missing."""
+        if self.claim.study is None or self.verdict not in ("not run", "undecided"):
             return None
-        return self.claim.command(STUDIES[self.claim.study].seeds[self.claim.scale])
+        seeds = [seed for seed in STUDIES[self.claim.study].seeds[self.claim.scale] if seed not in self.seeds]
+        return self.claim.command(seeds) if seeds else None
 
     def cells(self) -> list[str]:
         """Verdict, what, where, theirs, ours, difference: a row of a table."""
@@ -227,9 +231,10 @@ def _config(claim: Claim) -> RunConfig:
 
 
 def _reading(claim: Claim, run: Run) -> Reading:
+    epoch = run.epochs if claim.epoch is None else claim.epoch
     if claim.layer == "deep":
-        return run.mean(claim.metric, run.epochs, run.deep)
-    return run.at(claim.metric, run.epochs, run.depth if claim.layer == "top" else claim.layer)
+        return run.mean(claim.metric, epoch, run.deep)
+    return run.at(claim.metric, epoch, run.depth if claim.layer == "top" else claim.layer)
 
 
 def _decide(claim: Claim, values: Sequence[float], ours: Summary) -> tuple[Verdict, float, float, str]:

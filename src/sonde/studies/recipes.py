@@ -3,14 +3,16 @@
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any, NamedTuple
 
 import polars as pl
 
+from sonde.analysis.conclusions import MOST_NAMES, Conclusion, n_seeds, sureness
 from sonde.analysis.recovery import Accuracy, error_by_test_set, share_of_margin
 from sonde.analysis.runs import evidence_lines
 from sonde.config import Optimiser, Probing, RunConfig
-from sonde.core.formatting import percent, said_share
-from sonde.core.seed_statistics import paired, summarise
+from sonde.core.formatting import accuracy, listed, percent, said_share
+from sonde.core.seed_statistics import Interval, paired, summarise, t_interval
 from sonde.metrics.rows import Reading
 from sonde.models import Model, ResidualMLP
 from sonde.rules import Backprop, Frozen, Rule
@@ -91,11 +93,27 @@ def on_parity(rules: Sequence[Rule]) -> Callable[[str, Sequence[int]], list[RunC
     return configs
 
 
-def share_of_rule(network: pl.DataFrame, runs: pl.DataFrame, readings: Readings) -> tuple[float, float]:
-    """What of BP's margin over frozen blocks a rule has, means of the differences by seed; NaN without a margin.
+def percent_of(share: float) -> str:
+    """`90 %`."""
+    return f"{100 * share:.0f} %"
 
-    Beside it, of one seed, its standard error from the test samples alone; else NaN.
-    """
+
+class Share(NamedTuple):
+    """A rule's share of what BP gains over frozen blocks: the mean of the differences by seed, and how sure it is."""
+
+    value: float  # NaN where there is no gain
+    error: float  # of one seed: the standard error from the test samples alone; else NaN
+    interval: Interval
+    n: int
+
+    @property
+    def decided(self) -> bool:
+        """Whether the interval lies on one side of `ENOUGH_OF_MARGIN`."""
+        return self.interval.low >= ENOUGH_OF_MARGIN or self.interval.high < ENOUGH_OF_MARGIN
+
+
+def share_of_rule(network: pl.DataFrame, runs: pl.DataFrame, readings: Readings) -> Share:
+    """The share of a rule, whose runs are `runs`, among the runs of one network."""
     taken = readings.at("test_acc", epoch=runs["epochs"][0])
 
     def by_seed(some: pl.DataFrame) -> dict[int, Reading]:
@@ -106,27 +124,27 @@ def share_of_rule(network: pl.DataFrame, runs: pl.DataFrame, readings: Readings)
     ours, best, least = ({seed: one.value for seed, one in side.items()} for side in sides)
     gained, margin = (paired(side, least).differences for side in (ours, best))
     around = share_of_margin(gained, margin)
-    if len(around) != 1:
-        return summarise(around).mean, math.nan
-    (seed,) = gained.keys() & margin.keys()
-    read = (Accuracy(value=side[seed].value, samples=side[seed].samples) for side in sides)
-    return around[0], error_by_test_set(*read)
+    error = math.nan
+    if len(around) == 1:
+        (seed,) = gained.keys() & margin.keys()
+        error = error_by_test_set(*(Accuracy(value=side[seed].value, samples=side[seed].samples) for side in sides))
+    return Share(summarise(around).mean, error, t_interval(around), len(around))
 
 
-def named_shares(shares: Mapping[str, tuple[float, float]]) -> str:
+def named_shares(shares: Mapping[str, Share]) -> str:
     """Label → share and its error, in words."""
-    return ", ".join(f"{label} {said_share(*share)}" for label, share in shares.items()) or "none"
+    return ", ".join(f"{label} {said_share(one.value, one.error)}" for label, one in shares.items()) or "none"
 
 
-def told_error(shares: Iterable[tuple[float, float]]) -> str:
+def told_error(shares: Iterable[Share]) -> str:
     """What ± is, where one seed stands for a share, and how many of these shares it leaves above the limit."""
-    known = [(share, error) for share, error in shares if not math.isnan(error)]
+    known = [one for one in shares if not math.isnan(one.error)]
     if not known:
         return ""
-    sure = sum(share - 2 * error >= ENOUGH_OF_MARGIN for share, error in known)
+    sure = sum(one.value - 2 * one.error >= ENOUGH_OF_MARGIN for one in known)
     return (
-        f" n = 1: ± is the standard error of the test set alone, seeds come on top; {sure} of these are above "
-        f"{ENOUGH_OF_MARGIN:.0%} by two standard errors."
+        " n = 1 seed: ± is the standard error from the test set alone, and seeds add to it."
+        f" {sure} of these are above {percent_of(ENOUGH_OF_MARGIN)} by two standard errors."
     )
 
 
@@ -145,7 +163,7 @@ def which_train_depth(gathered: Gathered) -> list[StudyFinding]:
 
     others = [rule for rule in runs["rule"].unique(maintain_order=True) if rule not in ("bp", "frozen")]
     shares = {rule: share_of_rule(runs, runs.filter(rule=rule), readings) for rule in others}
-    shares = {rule: share for rule, share in shares.items() if not math.isnan(share[0])}
+    shares = {rule: share for rule, share in shares.items() if share.n}
     if not shares:
         return []
     labels = dict(runs.select("rule", "rule_label").iter_rows())
@@ -153,15 +171,15 @@ def which_train_depth(gathered: Gathered) -> list[StudyFinding]:
     def named(chosen: Sequence[str]) -> str:
         return named_shares({labels[rule]: shares[rule] for rule in chosen})
 
-    ranked = sorted(shares, key=lambda rule: -shares[rule][0])
-    enough = [rule for rule in ranked if shares[rule][0] >= ENOUGH_OF_MARGIN]
+    ranked = sorted(shares, key=lambda rule: -shares[rule].value)
+    enough = [rule for rule in ranked if shares[rule].value >= ENOUGH_OF_MARGIN]
     rest = [rule for rule in ranked if rule not in enough]
     best, least = reached("bp"), reached("frozen")
+    task = runs["task_label"][0]
     sentence = (
-        f"Which rules train depth? On {runs['task_label'][0]}, where {runs['label'][0]} with frozen blocks reaches "
-        f"{percent(100 * least)} after {last} epochs and BP {percent(100 * best)}, these recover at least "
-        f"{ENOUGH_OF_MARGIN:.0%} of the difference: {named(enough)}; these do not: {named(rest)}."
-        f"{told_error(shares[rule] for rule in enough)}"
+        f"Which rules train depth on {task}? {runs['label'][0]} reaches {percent(100 * least)} with frozen blocks "
+        f"and {percent(100 * best)} with BP after {last} epochs. At least {percent_of(ENOUGH_OF_MARGIN)} of this gain: "
+        f"{named(enough)}. Less: {named(rest)}.{told_error(shares[rule] for rule in enough)}"
     )
     used = runs.filter(pl.col("rule").is_in(["bp", "frozen", *ranked]))
     return [
@@ -169,12 +187,65 @@ def which_train_depth(gathered: Gathered) -> list[StudyFinding]:
             sentence=sentence,
             shown={},
             numbers={
+                "task": task,
                 "bp": best,
                 "frozen": least,
-                "shares": {rule: share for rule, (share, _) in shares.items()},
+                "shares": {rule: share.value for rule, share in shares.items()},
                 "enough": enough,
+                "decided": [rule for rule, share in shares.items() if share.decided],
+                "n": sorted({share.n for share in shares.values()}),
+                "labels": labels,
+                "accuracies": {rule: reached(rule) for rule in labels},
             },
             runs=tuple(used["run"]),
             seeds=tuple(used["seed"].unique().sort()),
         )
     ]
+
+
+# ── what `sonde run` ends with ──────────────────────────────────────────────────────────────────────
+def depth_answer(numbers: Mapping[str, Any]) -> str:
+    """Which rules recover most of BP's gain, on which task."""
+    ranked = sorted(numbers["shares"], key=lambda rule: -numbers["shares"][rule])
+    enough = [numbers["labels"][rule] for rule in ranked if rule in numbers["enough"]]
+    rest = [numbers["labels"][rule] for rule in ranked if rule not in numbers["enough"]]
+    gain = f"at least {percent_of(ENOUGH_OF_MARGIN)} of BP's gain over frozen blocks"
+    if not enough:
+        return f"On {numbers['task']}, no rule recovers {gain}."
+    less = f", {listed(rest, MOST_NAMES)} less" if rest else ""
+    return f"On {numbers['task']}, {listed(enough, MOST_NAMES)} recover{'s' * (len(enough) == 1)} {gain}{less}."
+
+
+def depth_sureness(numbers: Mapping[str, Any]) -> str:
+    """For which rules the interval of the share lies on one side of the limit."""
+    ranked = sorted(numbers["shares"], key=lambda rule: -numbers["shares"][rule])
+    decided = [numbers["labels"][rule] for rule in ranked if rule in numbers["decided"]]
+    undecided = [numbers["labels"][rule] for rule in ranked if rule not in numbers["decided"]]
+    test = f"95 % interval of the share against {percent_of(ENOUGH_OF_MARGIN)}"
+    return f"{numbers['task']}: {sureness(numbers['n'], decided, undecided, test)}"
+
+
+def depth_columns(numbers: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, list[str]]]:
+    """Headings, and rule → cells: the accuracy and the share on the task where depth matters."""
+    task, cells = numbers["task"], {}
+    for rule in numbers["labels"]:
+        share = said_share(numbers["shares"][rule]) if rule in numbers["shares"] else "–"
+        cells[rule] = [accuracy(numbers["accuracies"][rule]), share]
+    return {f"{task} acc.": "right", "of BP's gain": "right"}, cells
+
+
+def rules_conclusion(findings: Sequence[StudyFinding], cells: Mapping[str, str]) -> Conclusion:
+    """A row for each rule: the task where depth matters, then cells of the rule's own finding, by heading."""
+    depth = next((finding.numbers for finding in findings if "shares" in finding.numbers), None)
+    own = {finding.numbers["rule"]: finding for finding in findings if finding.shown}
+    headings, of_depth = depth_columns(depth) if depth else ({}, {})
+    columns = {"rule": "left", **headings, **dict.fromkeys(cells.values(), "right")}
+    columns[list(columns)[-1]] = "left"
+    order = sorted(own, key=lambda rule: -depth["accuracies"].get(rule, 0.0)) if depth else list(own)
+    rows = [
+        [own[rule].numbers["rule_label"], *of_depth.get(rule, ["–"] * len(headings)), *map(own[rule].cell, cells)]
+        for rule in order
+    ]
+    n = [len(finding.seeds) for finding in own.values()]
+    answer, sure = (depth_answer(depth), depth_sureness(depth)) if depth else ("", f"{n_seeds(n)} for each rule.")
+    return Conclusion(answer=answer, columns=columns, rows=rows, sure=sure)

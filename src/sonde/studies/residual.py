@@ -1,17 +1,18 @@
 """Why do deep plain networks fail to learn the identity, and what does "+x" change?"""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import polars as pl
 
 from sonde.analysis import theory
+from sonde.analysis.conclusions import MOST_NAMES, Conclusion, n_seeds, sureness
 from sonde.analysis.runs import evidence_lines
 from sonde.config import Optimiser, Probing, RunConfig
 from sonde.core import formatting as verdicts
-from sonde.core.formatting import number, percent
+from sonde.core.formatting import listed, number, percent
 from sonde.metrics import label_of
 from sonde.models import PlainMLP, ResMLP
 from sonde.rules import Backprop
@@ -128,7 +129,9 @@ def _over_depth(deepest: pl.DataFrame, runs: pl.DataFrame, readings: Readings) -
     shown = ", ".join(f"{number(loss)} (L = {depth})" for depth, loss in losses.items())
     n = sorted({one.numbers["n"] for one in found.values()})
     return StudyFinding(
-        sentence=f"{verdicts.network(what)}, by depth: {said}. Final loss ÷ that of predicting zero: {shown}.",
+        sentence=(
+            f"{verdicts.network(what)}, on {what['task_label']}: {said}. Final loss ÷ that of predicting zero: {shown}."
+        ),
         shown={},
         numbers={
             "network": what["label"],
@@ -148,6 +151,7 @@ def _finding(runs: pl.DataFrame, readings: Readings, several_rules: bool) -> Stu
     floor = theory.lowest_loss(what["model"], what["task"], what["output"])
     numbers: dict[str, Any] = {
         "network": what["label"],
+        "task": what["task_label"],
         "variant": what["variant"],
         "depth": what["depth"],
         "n": runs.height,
@@ -165,11 +169,11 @@ def _finding(runs: pl.DataFrame, readings: Readings, several_rules: bool) -> Stu
     error = numbers["loss_reduction_error"] / math.sqrt(max(1, over["loss_reduction_error"]["n"]))
     learned = verdicts.loss_verdict(*loss, error) + n["loss_reduction_percent"]
     if trivial is not None and numbers["verdict"] == "learned little" and numbers["test_loss"] >= trivial:
-        learned += f", on test samples ×{number(numbers['test_loss'] / trivial)}: it learned its training samples"
+        learned += f" (test samples: ×{number(numbers['test_loss'] / trivial)}, so it memorised the training samples)"
     gradient = verdicts.gradient_verdict(numbers["gradient_first_over_last"]) + n["gradient_first_over_last"]
     name = ", ".join(part for part in (verdicts.network(what), numbers.get("rule")) if part)
     return StudyFinding(
-        sentence=f"{name}, L = {what['depth']}: {learned}; {gradient}.",
+        sentence=f"{name}, L = {what['depth']}, on {what['task_label']}: {learned}; {gradient}.",
         shown=_cells(numbers, n),
         numbers=numbers,
         runs=tuple(runs["run"]),
@@ -240,10 +244,61 @@ def _cells(numbers: dict[str, Any], n: dict[str, str]) -> dict[str, str]:
     }
 
 
+def _conclusion(found: Sequence[StudyFinding]) -> Conclusion:
+    """Which networks learned: those of every depth where they were trained, else those of the study's own depth."""
+    own = [finding for finding in found if finding.shown]
+    depths = {_key(one): one.numbers["status"] for one in found if "losses_over_trivial" in one.numbers}
+    tabled = [one for one in own if _key(one) in depths] or own
+    tabled.sort(key=lambda one: (one.numbers["verdict"] != "learned", one.numbers["final_loss"]))
+    deepest, n = max(one.numbers["depth"] for one in tabled), len(tabled)
+    learned = [_named(one) for one in tabled if one.numbers["verdict"] == "learned"]
+    said = f"{'only ' * (len(learned) == 1 < n)}{listed(learned, MOST_NAMES)} learned"
+    if len(learned) in (0, n):
+        said = f"{'all' if learned else 'none of'} {n} networks learned"
+    columns = {"network": "left", "weights": "left"} | ({"learned at L =": "left"} if depths else {})
+    counts = [len(one.seeds) for one in tabled]
+    linear = " The last layer is linear." if all(one.numbers["network"].endswith(_LINEAR) for one in tabled) else ""
+    return Conclusion(
+        answer=f"On {tabled[0].numbers['task']} with L = {deepest}, {said}.",
+        columns=columns | {"loss*": "right", "gradient†": "left"},
+        rows=[_row(one, depths) for one in tabled],
+        note=f"* ÷ the loss of predicting zero. † at layer 1 ÷ at the last. Both at L = {deepest}.{linear}",
+        sure=sureness(counts, [], []) if max(counts) < 2 else f"{n_seeds(counts)} for each network.",
+    )
+
+
+_LINEAR = ", linear output"
+
+
+def _row(one: StudyFinding, depths: Mapping[tuple[str, str], Mapping[int, str]]) -> list[str]:
+    at = ", ".join(str(depth) for depth, words in depths.get(_key(one), {}).items() if words == "learned")
+    ratio = one.numbers["gradient_first_over_last"]
+    status = verdicts.gradient_status(ratio).removeprefix("gradient ")
+    return [
+        one.numbers["network"].removesuffix(_LINEAR),
+        one.cell("weights"),
+        *([at or "none"] if depths else []),
+        number(one.numbers["final_loss"] / theory.INPUT_SECOND_MOMENT),
+        status if math.isnan(ratio) else f"{number(ratio)} ({status})",
+    ]
+
+
+def _key(finding: StudyFinding) -> tuple[str, str]:
+    return finding.numbers["network"], finding.numbers["variant"]
+
+
+def _named(finding: StudyFinding) -> str:
+    network, variant = _key(finding)
+    network = network.removesuffix(_LINEAR)
+    with_ = f"{network} with {verdicts.weights(variant)}" if variant else network
+    return ", ".join(part for part in (with_, finding.numbers.get("rule")) if part)
+
+
 RESIDUAL_STUDY = Study(
     question='why do deep plain networks fail to learn the identity, and what does "+x" change?',
     seeds={"quick": (42,), "full": (42,)},
     configs=configs,
     findings=findings,
+    conclusion=_conclusion,
     beside=with_linear_output,
 )

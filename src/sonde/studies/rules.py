@@ -1,4 +1,4 @@
-"""What does each rule of the field recover of what backprop gains, and at what cost?"""
+"""How much of backprop's gain from depth does each rule recover, and at what cost?"""
 
 import math
 from collections.abc import Sequence
@@ -9,11 +9,12 @@ from typing import Any
 import polars as pl
 import torch
 
+from sonde.analysis.conclusions import MOST_NAMES, Conclusion, sureness
 from sonde.config import RunConfig, name_of
 from sonde.config.stored import has_plugin, read
 from sonde.core.disk_cache import cache_key, read_cached, write_cached
 from sonde.core.errors import SondeError
-from sonde.core.formatting import accuracy, number, said_share
+from sonde.core.formatting import accuracy, listed, number, said_share
 from sonde.core.generators import generator
 from sonde.metrics import TRAINED
 from sonde.models import ConvNet, Model, ResidualMLP
@@ -25,9 +26,8 @@ from sonde.studies.recipes import (
     QUICK_SEEDS,
     SEEDS,
     depth_matters,
-    named_shares,
+    percent_of,
     share_of_rule,
-    told_error,
 )
 from sonde.studies.study import EvidenceLine, Gathered, Study, StudyFinding, over_runs, own_n
 from sonde.training.credit_assignment import count_operations
@@ -42,7 +42,7 @@ COMPARED: tuple[Rule, ...] = tuple(VARIED.get(name) or rule() for name, rule in 
 ONE_SHAPE = ("credit_bridge",)  # need states of one shape, which a ConvNet's are not
 WITHOUT_BACKWARD_PASS = (
     *("dfa", "drtp", "dkp", "fdfa", "forward_gradient"),
-    *("predsim", "ddtp", "state_bridge", "credit_bridge"),
+    *("predsim", "ddtp", "state_bridge", "credit_bridge", "pepita", "ff"),
 )
 """No gradient, and no matrix in its place, carries credit from block to block."""
 AUDITED = replace(DEPTH_PROBES, costly=("rho", "nudge"))
@@ -126,7 +126,8 @@ def _measure(readings: Readings, run: EvidenceLine) -> dict[str, float]:
 def _finding(network: pl.DataFrame, runs: pl.DataFrame, readings: Readings, costs: dict[str, Cost]) -> StudyFinding:
     what = runs.row(0, named=True)
     over = over_runs(runs, readings, _measure)
-    share, error = share_of_rule(network, runs, readings)
+    of_margin = share_of_rule(network, runs, readings)
+    share, error = of_margin.value, of_margin.error
     by_layer = [over[f"cosine_{layer}"] for layer in range(what["depth"])]
     cosines = [one["mean"] for one in by_layer]
     reference = network.filter(rule="bp")["run"].to_list()
@@ -134,7 +135,7 @@ def _finding(network: pl.DataFrame, runs: pl.DataFrame, readings: Readings, cost
     arithmetic = _ratio(*([costs[run].operations for run in some[:1]] for some in (own, reference)))
     time = _ratio([costs[run].seconds for run in own], [costs[run].seconds for run in reference])
     counted = costs[own[0]].clock == "processor"
-    took = "of the processor's time" if counted else "as long by the clock, whatever else the machine did"
+    took = "processor time" if counted else "wall time, which other programs of the machine change"
     reached = accuracy(over["test_acc"]["mean"], over["test_acc"]["std"]) + own_n(over["test_acc"], runs.height)
     recovered = said_share(share, error)
     shown = {
@@ -151,15 +152,18 @@ def _finding(network: pl.DataFrame, runs: pl.DataFrame, readings: Readings, cost
     }
     return StudyFinding(
         sentence=(
-            f"{what['label']}, {what['rule_label']}: test accuracy {reached}, {recovered} of BP's margin over frozen "
-            f"blocks; a step costs {number(arithmetic)} times BP's arithmetic and took {number(time)} times {took}."
+            f"{what['label']}, {what['rule_label']}, on {what['task_label']}: test accuracy {reached}, {recovered} of "
+            f"BP's gain over frozen blocks. A step takes {number(arithmetic)}× BP's arithmetic and {number(time)}× its "
+            f"{took}."
         ),
         shown=shown,
         numbers={
             "network": what["label"],
             "rule": what["rule"],
             "rule_label": what["rule_label"],
+            "task": what["task_label"],
             "n": runs.height,
+            "decided": of_margin.decided,
             "test_acc": over["test_acc"]["mean"],
             "share": None if math.isnan(share) else share,
             "share_error": None if math.isnan(error) else error,
@@ -185,26 +189,59 @@ def _depth(label: str, of_rule: list[StudyFinding]) -> list[StudyFinding]:
     if not others:
         return []
 
-    def shares(some: list[StudyFinding]) -> dict[str, tuple[float, float]]:
-        told = ((f.numbers["rule_label"], f.numbers["share"], f.numbers["share_error"]) for f in some)
-        return {label: (share, math.nan if error is None else error) for label, share, error in told}
+    def told(some: list[StudyFinding]) -> str:
+        return listed([f"{f.numbers['rule_label']} {said_share(f.numbers['share'])}" for f in some]) or "none"
 
     enough = [f for f in others if f.numbers["share"] >= ENOUGH_OF_MARGIN]
     free = [f for f in enough if f.numbers["rule"] in WITHOUT_BACKWARD_PASS]
-    sure = told_error(shares(enough).values())
+    names = ", ".join(f.numbers["rule_label"] for f in free) or "none"
     sentence = (
-        f"{label}: {len(enough)} of {len(others)} rules recover at least {ENOUGH_OF_MARGIN:.0%} of what BP gains over "
-        f"frozen blocks ({named_shares(shares(enough))}); of these without a gradient, or a matrix in its place, "
-        f"across blocks: {named_shares(shares(free))}.{sure}"
+        f"{label} on {others[0].numbers['task']}: {len(enough)} of {len(others)} rules recover at least "
+        f"{percent_of(ENOUGH_OF_MARGIN)} of BP's gain over frozen blocks. They are: {told(enough)}. "
+        f"Without a gradient or feedback matrix from block to block: {names}."
     )
     runs = tuple(run for finding in of_rule for run in finding.runs)
     numbers = {"enough": [f.numbers["rule"] for f in enough], "free": [f.numbers["rule"] for f in free]}
     return [StudyFinding(sentence=sentence, shown={}, numbers=numbers, runs=runs, seeds=of_rule[0].seeds)]
 
 
+def _conclusion(findings: Sequence[StudyFinding]) -> Conclusion:
+    """Which rules train depth on each network; a row for each rule, the largest share first."""
+    own = [finding for finding in findings if finding.shown]
+    rules = [one for one in own if one.numbers["share"] is not None and one.numbers["rule"] not in ("bp", "frozen")]
+    networks = list(dict.fromkeys(one.numbers["network"] for one in own))
+    task = own[0].numbers["task"]
+    answers = []
+    for name in networks:
+        of = [one for one in rules if one.numbers["network"] == name]
+        enough = [one.numbers["rule_label"] for one in of if one.numbers["share"] >= ENOUGH_OF_MARGIN]
+        answers.append(f"{len(enough)} of {len(of)} rules with {name} ({listed(enough, MOST_NAMES) or 'none'})")
+    by_rule: dict[str, dict[str, StudyFinding]] = {}
+    for one in sorted(rules, key=lambda one: -one.numbers["share"]):
+        by_rule.setdefault(one.numbers["rule_label"], {})[one.numbers["network"]] = one
+    cost, limit = "arithmetic ÷ BP", percent_of(ENOUGH_OF_MARGIN)
+    rows = [
+        [
+            label,
+            *(of[name].cell("of BP's margin") if name in of else "–" for name in networks),
+            *(of[name].cell(cost) if name in of else "–" for name in networks[:1]),
+        ]
+        for label, of in by_rule.items()
+    ]
+    decided = [f"{one.numbers['rule_label']}" for one in rules if one.numbers["decided"]]
+    undecided = [f"{one.numbers['rule_label']}" for one in rules if not one.numbers["decided"]]
+    return Conclusion(
+        answer=f"On {task}, at least {limit} of BP's gain over frozen blocks: {'; '.join(answers)}.",
+        columns={"rule": "left", **{f"gain, {name}": "right" for name in networks}, cost: "right"},
+        rows=rows,
+        sure=sureness([one.numbers["n"] for one in rules], decided, undecided),
+    )
+
+
 RULES_STUDY = Study(
-    question="what does each rule recover of what backprop gains from depth, and at what cost?",
+    question="how much of backprop's gain from depth does each rule recover, and at what cost?",
     seeds={"quick": QUICK_SEEDS, "full": SEEDS},
     configs=_configs,
     findings=_findings,
+    conclusion=_conclusion,
 )

@@ -4,13 +4,22 @@ from collections.abc import Sequence
 
 import polars as pl
 
+from sonde.analysis.conclusions import MOST_NAMES, Conclusion, n_seeds
 from sonde.config import RunConfig
-from sonde.core.formatting import accuracy, gradient_change, number, stream_verdict
+from sonde.core.formatting import STREAM_GREW, accuracy, gradient_change, listed, number, stream_verdict
 from sonde.metrics import TRAINED
 from sonde.models import Model, ResidualMLP, StudentNet, VitMini
 from sonde.rules import Backprop, DirectFeedback, FeedbackAlignment, Rule
 from sonde.store.readings import Readings
-from sonde.studies.recipes import QUICK_SEEDS, SEEDS, classification, on_parity, teacher_student, which_train_depth
+from sonde.studies.recipes import (
+    QUICK_SEEDS,
+    SEEDS,
+    classification,
+    depth_answer,
+    on_parity,
+    teacher_student,
+    which_train_depth,
+)
 from sonde.studies.study import (
     GRADIENT_CHANGES,
     EvidenceLine,
@@ -68,7 +77,8 @@ def _finding(runs: pl.DataFrame, readings: Readings) -> StudyFinding:
     n = {name: own_n(summary, runs.height) for name, summary in over.items()}
     return StudyFinding(
         sentence=(
-            f"{what['label']}, {what['rule_label']}: {stream_verdict(stream)} over {what['epochs']} epochs"
+            f"{what['label']}, {what['rule_label']}, on {what['task_label']}: {stream_verdict(stream)} over "
+            f"{what['epochs']} epochs"
             f"{n['stream_change']}; {gradient_change(*(over[name]['mean'] for name in GRADIENT_CHANGES))}"
             f"{n['per_error_change'] or n['gradient_change']}."
         ),
@@ -84,6 +94,7 @@ def _finding(runs: pl.DataFrame, readings: Readings) -> StudyFinding:
         },
         numbers={
             "network": what["label"],
+            "task": what["task_label"],
             "out_ln": what["out_ln"],
             "model": what["model"],
             "rule": what["rule"],
@@ -109,8 +120,8 @@ def _terminal_norm(found: list[StudyFinding]) -> list[StudyFinding]:
                 comparisons.append(
                     StudyFinding(
                         sentence=(
-                            f"{numbers['rule_label']} with and without the terminal LayerNorm: ‖h_L‖ changes "
-                            f"×{number(numbers['stream_change'])} and ×{number(other['stream_change'])}, "
+                            f"{numbers['rule_label']} on {numbers['task']}, with and without the terminal LayerNorm: "
+                            f"‖h_L‖ changes ×{number(numbers['stream_change'])} and ×{number(other['stream_change'])}, "
                             f"‖g_L‖ ×{number(numbers['gradient_change'])} and ×{number(other['gradient_change'])}."
                         ),
                         shown={},
@@ -122,10 +133,32 @@ def _terminal_norm(found: list[StudyFinding]) -> list[StudyFinding]:
     return comparisons
 
 
+def _conclusion(findings: Sequence[StudyFinding]) -> Conclusion:
+    """Whose stream grows; then which rules train depth."""
+    own = [finding for finding in findings if finding.shown]
+    grown = [finding for finding in own if finding.numbers["stream_change"] > STREAM_GREW]
+    names = [f"{one.numbers['network']}, {one.numbers['rule_label']} ({one.numbers['task']})" for one in grown]
+    answer = f"‖h_L‖ grows more than {STREAM_GREW:g}× in {len(grown)} of {len(own)} networks and rules"
+    answer += f": {listed(names, MOST_NAMES)}." if grown else "."
+    depth = next((finding.numbers for finding in findings if "shares" in finding.numbers), None)
+    headings = ("network", "rule", "task", TRAINED["test_acc"].label, "‖h_L‖ ÷ init", "‖g_L‖/‖e‖ ÷ init")
+    ranked = sorted(own, key=lambda finding: -finding.numbers["stream_change"])
+    return Conclusion(
+        answer=f"{answer} {depth_answer(depth)}" if depth else answer,
+        columns={heading: "left" if place < 3 else "right" for place, heading in enumerate(headings)},
+        rows=[
+            [*map(finding.cell, headings[:1]), finding.numbers["rule_label"], *map(finding.cell, headings[2:])]
+            for finding in ranked
+        ],
+        sure=f"{n_seeds(len(finding.seeds) for finding in own)} for each network and rule; the means are compared.",
+    )
+
+
 SNAPSHOTS_STUDY = Study(
     question="what happens to the residual stream and the BP gradient, epoch by epoch?",
     seeds={"quick": QUICK_SEEDS, "full": SEEDS},
     configs=_configs,
     findings=_findings,
+    conclusion=_conclusion,
     beside=on_parity(_RULES),
 )

@@ -10,6 +10,7 @@ from typing import Any
 import polars as pl
 
 from sonde.analysis.audit import AuditCache
+from sonde.analysis.conclusions import Conclusion
 from sonde.analysis.evidence import Evidence
 from sonde.analysis.runs import evidence_lines
 from sonde.config import RunConfig, to_tree
@@ -45,6 +46,10 @@ class StudyFinding:
     runs: tuple[str, ...]
     seeds: tuple[int | None, ...]
 
+    def cell(self, heading: str) -> str:
+        """What the table of findings, or else the numbers, have under a heading."""
+        return str(self.shown.get(heading, self.numbers.get(heading, "–")))
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Study:
@@ -54,6 +59,7 @@ class Study:
     seeds: dict[str, tuple[int, ...]]  # by default, at each scale
     configs: Callable[[str, Sequence[int]], list[RunConfig]]  # (scale, seeds) → complete configurations
     findings: Callable[[Gathered], list[StudyFinding]]
+    conclusion: Callable[[Sequence[StudyFinding]], Conclusion]  # what `sonde run` ends with, from the findings
     beside: Callable[[str, Sequence[int]], list[RunConfig]] = lambda scale, seeds: []
     """Runs of another recipe, for findings and for figures that ask for them; trained with the study as it is."""
 

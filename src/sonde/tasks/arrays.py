@@ -145,12 +145,14 @@ def _read_npz(task: Npz) -> Arrays:
     content = read_npz(task.file)
     if content_digest(content) != task.stamp:
         raise SondeError(f"{task.file} has changed since this command began: give the command again")
+    if not zipfile.is_zipfile(io.BytesIO(content)):
+        raise SondeError(f"{task.file} is not an .npz file: write it with numpy.savez")
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as stored:
             found = {name: _array(stored, name, task.file) for name in stored.files if name in (*_SPLIT, *_WHOLE)}
             others = [name for name in stored.files if name not in found]
     except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
-        raise SondeError(f"{task.file} is no .npz file ({error}): write it with numpy.savez") from None
+        raise SondeError(f"{task.file} is a damaged .npz file ({error}): write it again with numpy.savez") from None
     if not found:
         there = f"; there are: {', '.join(others)}" if others else ""
         raise SondeError(f"{task.file} has no x_train and no x: it needs {_NEEDED}{there}")

@@ -60,12 +60,18 @@ class Digits(Task):
     """scikit-learn's 1,797 images of 8×8 pixels, cross entropy.
 
     1,437 train and 360 test; the split is the same for every seed.  Pixels are shifted and scaled to mean 0 and
-    standard deviation 1 over the training images.
+    standard deviation 1 over the training images.  With `random_labels` every image has a label that is drawn from the
+    run's seed and has nothing to do with the image.
     """
 
-    label: ClassVar[str] = "digits"
+    random_labels: bool = False
+
     shape: ClassVar[tuple[int, ...]] = (1, 8, 8)
     outputs: ClassVar[int] = 10
+
+    @property
+    def label(self) -> str:
+        return "digits, random labels" if self.random_labels else "digits"
 
     def load(self, seed: int, data_root: Place | None, device: torch.device, dtype: torch.dtype) -> Data:
         pixels, labels = read_digits()
@@ -73,6 +79,8 @@ class Digits(Task):
         order_N = torch.randperm(len(x), generator=generator(0, "digits/split"))
         train_N, test_N = order_N[_TEST:], order_N[:_TEST]
         x = (x - x[train_N].mean()) / x[train_N].std(correction=0)
+        if self.random_labels:
+            y_N = _random_labels(len(x), self.outputs, seed, "digits")
 
         def split(chosen_N: Tensor) -> tuple[Tensor, Tensor]:
             return x[chosen_N].to(device, dtype), y_N[chosen_N].to(device)
@@ -91,12 +99,14 @@ class Cifar10(Task):
 
     With `augment`, training images get a black margin of 4 pixels, are cropped at random, and are mirrored with
     probability ½.  All channels are normalised.  `subset` keeps so many training images, the same random ones in every
-    run; `test_subset` keeps so many of the first test images.
+    run; `test_subset` keeps so many of the first test images.  With `random_labels` every image has a label that is
+    drawn from the run's seed and has nothing to do with the image (Zhang et al. 2017, arXiv:1611.03530).
     """
 
     augment: bool = True
     subset: Annotated[int, Ge(1)] | None = None
     test_subset: Annotated[int, Ge(1)] | None = None
+    random_labels: bool = False
 
     shape: ClassVar[tuple[int, ...]] = SHAPE
     outputs: ClassVar[int] = CLASSES
@@ -104,14 +114,15 @@ class Cifar10(Task):
     @property
     def label(self) -> str:
         images = "" if self.subset is None else f", {self.subset:,} images"
-        return f"CIFAR-10{images}{'' if self.augment else ', not augmented'}"
+        augmented = "" if self.augment else ", not augmented"
+        return f"CIFAR-10{images}{augmented}{', random labels' if self.random_labels else ''}"
 
     def prepare(self, data_root: Place | None, on_progress: Callable[[int, int], None]) -> None:
         """Find the images and decode them into the cache."""
         open_images(find_cifar10(data_folder(data_root)), on_progress)
 
     def load(self, seed: int, data_root: Place | None, device: torch.device, dtype: torch.dtype) -> Data:
-        return Cifar10Data(open_images(find_cifar10(data_folder(data_root))), self, device, dtype)
+        return Cifar10Data(open_images(find_cifar10(data_folder(data_root))), self, device, dtype, seed)
 
 
 class Cifar10Data:
@@ -119,7 +130,7 @@ class Cifar10Data:
 
     loss: Loss = CROSS_ENTROPY
 
-    def __init__(self, images: Images, task: Cifar10, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(self, images: Images, task: Cifar10, device: torch.device, dtype: torch.dtype, seed: int = 0) -> None:
         self.train_samples = _at_most(task.subset, len(images.train_label_N), "subset")
         self.test_samples = _at_most(task.test_subset, len(images.test_label_N), "test_subset")
         self.source: dict[str, str] | None = {"form": images.form, "fingerprint": images.fingerprint}
@@ -132,6 +143,9 @@ class Cifar10Data:
         self._label_N = torch.from_numpy(images.train_label_N.astype(np.int64)).to(device)
         self._test_NCHW = images.test_NCHW
         self._test_label_N = torch.from_numpy(images.test_label_N.astype(np.int64)).to(device)
+        if task.random_labels:
+            for label_N, part in ((self._label_N, "train"), (self._test_label_N, "test")):
+                label_N.copy_(_random_labels(len(label_N), task.outputs, seed, f"cifar10/{part}"))
         # A view: every place a crop of SIDE×SIDE can have in an image, as N × down × right × C × H × W.
         windows = sliding_window_view(images.train_NCHW, (SIDE, SIDE), axis=(2, 3))
         self._windows = windows.transpose(0, 2, 3, 1, 4, 5)
@@ -181,6 +195,10 @@ def mirror(pixels_NCHW: NDArray[np.uint8], mirrored_N: NDArray[np.bool_]) -> Non
     """
     chosen = np.flatnonzero(mirrored_N)
     pixels_NCHW.view("<u8")[chosen] = pixels_NCHW[chosen].view(">u8")[..., ::-1]
+
+
+def _random_labels(samples: int, classes: int, seed: int, name: str) -> Tensor:
+    return torch.randint(classes, (samples,), generator=generator(seed, f"{name}/random labels"))
 
 
 def _at_most(wanted: int | None, there: int, key: str) -> int:

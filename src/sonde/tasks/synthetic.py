@@ -77,6 +77,41 @@ class IdentityData:
 
 
 @validated
+class LinearQuadratic(Task):
+    """X and Y are independent, each N(0, 1) in d dimensions; mean squared error.
+
+    On a linear network the loss is a quadratic function of every state: the linear–quadratic problem of control, whose
+    costate is known.  With M_l the product of the matrices above h_l, it is g_l = M_lᵀ ∂ℓ/∂z.  Y cannot be predicted
+    from X, so the output error is as large at the end as at the start.
+    """
+
+    d: Annotated[int, Ge(1)] = 64
+    samples: Annotated[int, Ge(1)] = 25_600
+    test_samples: Annotated[int, Ge(1)] = 1024
+
+    label: ClassVar[str] = "linear–quadratic"
+    classifies: ClassVar[bool] = False
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.d,)
+
+    @property
+    def outputs(self) -> int:
+        return self.d
+
+    def load(self, seed: int, data_root: Place | None, device: torch.device, dtype: torch.dtype) -> Data:
+        def split(samples: int, name: str) -> tuple[Tensor, Tensor]:
+            rng = generator(seed, f"linear_quadratic/{name}")
+            x_Nd, y_Nd = torch.randn(2, samples, self.d, generator=rng).to(device, dtype)
+            return x_Nd, y_Nd
+
+        data = Samples(split(self.samples, "train"), split(self.test_samples, "test"))
+        data.loss = MEAN_SQUARED_ERROR
+        return data
+
+
+@validated
 class Teacher(Task):
     """Classify as a random network does: X ~ N(0, 1), Y = argmax of a random residual network, cross entropy.
 
@@ -176,9 +211,9 @@ class RandomHierarchy(Task):
     """Random hierarchy model: X grows from its class Y; L times, one of m tuples of s symbols replaces every symbol.
 
     Cagnetta, Petrini, Tomasini, Favero & Wyart (2024), arXiv:2307.02129.  There are `classes` labels and v symbols.
-    At every level each symbol (at the first, each class) has its own m tuples, its synonyms: classes·m or v·m
-    different ones of all v^s, drawn without replacement from the run's seed.  So every tuple has one parent, and every
-    sequence of s^L symbols has one class.  Y is uniform, and so is each choice among m synonyms.  Each of the s^L
+    At every level each symbol (at the first, each class) has its own m tuples, its synonyms.  These are classes·m or
+    v·m different ones of all v^s, drawn without replacement from the run's seed.  So every tuple has one parent, and
+    every sequence of s^L symbols has one class.  Y is uniform, and so is each choice among m synonyms.  Each of the s^L
     symbols of X has v numbers: √(v−1) at the symbol and −1/√(v−1) elsewhere, with mean 0 and variance 1 for a uniform
     symbol.  To know the class, a network has to learn which tuples are synonyms, level by level: the blocks have to be
     trained.  The loss is cross entropy.  There are classes·m^((s^L−1)/(s−1)) different inputs; training and test
