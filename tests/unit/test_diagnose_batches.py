@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import sonde
-from sonde.core.errors import SondeError
 from sonde.observe import WatchWarning
 
 MANY = 300  # more samples than experiments use
@@ -220,9 +219,11 @@ def test_where_experiments_cannot_run_one_line_says_why_and_rows_are_diagnosed(l
     assert [finding.name for finding in found] == [finding.name for finding in alone]
 
 
-def test_a_batch_of_another_kind_is_an_error_that_says_what_to_give() -> None:
+def test_a_batch_of_another_kind_is_no_reason_to_stop() -> None:
     model, (x, y) = Language("tuple"), tokens()
     watch = trained(model, lambda: of_logits(model(x), y), of_logits)
-    with pytest.raises(SondeError, match=r"give \(x, y\)"):
-        watch.diagnose(x)
+    for batch in (x, [x], None, 3, "batch", object()):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            watch.diagnose(batch)
     watch.close()

@@ -49,7 +49,7 @@ def test_a_healthy_program_has_no_finding(name: str) -> None:
 
 def test_every_diagnosis_has_a_program_a_text_and_a_place_among_causes() -> None:
     assert DIAGNOSES.keys() == FAULTY.keys() | NOTES | OF_TRAINED
-    assert {symptom for one in DIAGNOSES.values() for symptom in one.explains} <= DIAGNOSES.keys()
+    assert {symptom for one in DIAGNOSES.values() for symptom in one.consequences} <= DIAGNOSES.keys()
     assert DIAGNOSES.keys() == {text.name for text in EXPLANATIONS if text.kind in ("diagnosis", "question")}
     for one in DIAGNOSES.values():
         assert all((one.short, one.measured, one.why, one.remedy, one.reference))
@@ -94,19 +94,18 @@ def test_experiments_leave_the_model_the_batch_and_the_generators_alone() -> Non
 def test_symptoms_follow_the_cause_that_explains_them() -> None:
     found = made("over_regularised").diagnosed()
     assert found[0].explained_by is None
-    names = {finding.name for finding in found}
+    names = [finding.name for finding in found if finding.level != "note"]
     for finding in found:
-        cause = finding.explained_by
-        if cause is not None:
-            assert finding.name in DIAGNOSES[cause].explains or cause in names
+        if finding.explained_by is not None and finding.level != "note":
+            assert names.index(finding.explained_by) < names.index(finding.name)
 
 
-def test_a_batch_that_is_no_pair_is_refused() -> None:
-    torch.manual_seed(0)
-    program = plain()
+def test_a_batch_that_the_model_does_not_take_leaves_the_findings_of_the_rows() -> None:
+    program = made("stale_gradients")
     watch = program.watched()
-    with pytest.raises(SondeError, match="pair"):
-        watch.diagnose(batch=torch.zeros(3))
+    with pytest.warns(UserWarning, match="cannot run"):
+        found = watch.diagnose(batch=torch.zeros(3))
+    assert [one.name for one in found] == [one.name for one in watch.diagnose()]
 
 
 def test_a_store_is_diagnosed_as_its_watch_was(tmp_path: Path, sonde: Sonde) -> None:
@@ -119,7 +118,7 @@ def test_a_store_is_diagnosed_as_its_watch_was(tmp_path: Path, sonde: Sonde) -> 
     (findings,) = said.values()
     assert [one["name"] for one in findings] == [one.name for one in told]
     printed = sonde("diagnose", "net", "--runs", str(tmp_path / "runs")).stdout
-    assert told[0].remedy in printed
+    assert told[0].remedy in " ".join(printed.split())
     page = tmp_path / "report.html"
     sonde("report", "--runs", str(tmp_path / "runs"), "--out", str(page))
     assert told[0].name in page.read_text()

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import sonde
+from sonde.analysis.diagnosis import DIAGNOSES
 from sonde.analysis.diagnosis.finding import Findings
-from sonde.analysis.diagnosis.pace_faults import over_regularised
 from sonde.analysis.diagnosis.run_evidence import RunEvidence
 from sonde.metrics.reductions import halves
 from sonde.metrics.rows import WATCHED
@@ -289,7 +289,7 @@ def decayed(optimiser: dict[str, Any], *, told: bool) -> Any:
         "parameters": [{"name": "layer.weight", "shape": [4, 4], "requires_grad": True}],
         "optimisers": [optimiser],
     }
-    return over_regularised(signs(rows, facts))
+    return DIAGNOSES["over_regularised"].find(signs(rows, facts))
 
 
 def group(**more: Any) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ from typing import Any
 import polars as pl
 import pytest
 import torch
+from polars.testing import assert_frame_equal
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -190,6 +191,36 @@ def test_a_discriminator_is_read_in_its_own_passes_only() -> None:
         of_generator.step()
     for step in range(3):
         assert value(watch, "2", "out_rms", step) == pytest.approx(rms(*mine[step]), rel=1e-5)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("set_to_none", [False, True])
+@pytest.mark.parametrize("given", [False, True])
+def test_a_step_that_the_scaler_skips_is_no_step(fused: bool, set_to_none: bool, given: bool) -> None:
+    kept = []
+    for overflows in (False, True):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(3, 2))
+        optimiser = torch.optim.Adam(model.parameters(), 0.01, fused=fused)
+        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+        loss = nn.MSELoss()
+        watch = sonde.watch(model, optimiser, loss=loss, runs=None, every=3, scaler=scaler if given else None)
+        for number in range(16):
+            again = (False, True) if overflows and number in (1, 2, 11, 15) else (False,)
+            for overflow in reversed(again):
+                optimiser.zero_grad(set_to_none=set_to_none)
+                x = torch.full((5 + 2 * overflow, 3), number + 1.0)
+                out = model(x)
+                scaler.scale(loss(out, torch.zeros_like(out)) * (float("inf") if overflow else 1.0)).backward()
+                scaler.step(optimiser)
+                scaler.update()
+        assert watch.step == 16
+        kept.append(watch.rows.filter(~pl.col("metric").is_in(["target_mean", "target_spread"])))
+        watch.close()
+    keys = ["step", "module", "metric"]
+    assert_frame_equal(
+        *(found.sort(*keys).select(*keys, "value", "defined", "samples") for found in kept), check_exact=True
+    )
 
 
 @pytest.mark.parametrize("given", [True, False])

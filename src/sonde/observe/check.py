@@ -13,13 +13,19 @@ from sonde.analysis.diagnosis import diagnose
 from sonde.analysis.diagnosis.finding import Findings
 from sonde.analysis.diagnosis.run_evidence import RunEvidence
 from sonde.core.errors import SondeError
+from sonde.core.formatting import listed
 from sonde.observe.experiments import run_experiments
 from sonde.observe.experiments.copies import OutputLoss, cast_tensors, copied, generators_kept, reset, run_model
 from sonde.observe.facts import first_float
 from sonde.observe.precheck import Band, Precheck
+from sonde.observe.predict import predict
+from sonde.observe.predict.prediction import Level
 from sonde.observe.recorder import Recorder
 from sonde.observe.row_writer import MemorySink
 from sonde.observe.watched_modules import Layers, WatchedModel, uncompiled, unwrapped
+
+_DIRECTIONS = {"signal": "out_rms", "gradient": "grad_rms"}
+_ROUNDING = 0.002  # of a size that every draw has, such as that of a normalised output
 
 
 def check(
@@ -52,7 +58,36 @@ def check(
         notes=[*([note] if note else []), *_about_band(kept, many)],
         band=Band.over(fresh) if fresh else None,
         findings=_findings(model, x, y, loss, seen),
+        predicted=_beside_prediction(model, x, seen.rows()),
     )
+
+
+def _beside_prediction(model: nn.Module, x: Any, rows: pl.DataFrame) -> str:
+    """How many modules lie where `sonde.predict` expects nine draws of the weights in ten."""
+    try:
+        found = predict(model, x, remedy=False)
+    except Exception as error:  # a model that runs may still not run without values
+        return f"no prediction to compare with: {str(error).splitlines()[0]}"
+    known = rows.filter(pl.col("defined") & pl.col("metric").is_in(list(_DIRECTIONS.values())))
+    values = {
+        (module, metric): value for module, metric, value in known.select("module", "metric", "value").iter_rows()
+    }
+    inside: list[str] = []
+    outside: list[str] = []
+    for module in found.modules:
+        for direction, metric in _DIRECTIONS.items():
+            level: Level | None = getattr(module, direction)
+            value = values.get((module.name, metric))
+            scale = values.get(("(model)", metric), 0.0) if direction == "gradient" else 1.0
+            if level is None or value is None or not scale > 0:
+                continue
+            is_near = level.low * (1 - _ROUNDING) <= value / scale <= level.high * (1 + _ROUNDING)
+            (inside if is_near else outside).append(f"the {direction} of {module.name}")
+    if not inside and not outside:
+        return ""
+    beyond = f"; outside: {listed(outside, 3)}" if outside else ""
+    many = len(inside) + len(outside)
+    return f"{len(inside)} of {many} sizes lie in the range that `sonde predict` gives for nine draws in ten{beyond}"
 
 
 def _kept(model: nn.Module) -> int:
@@ -140,7 +175,7 @@ def _pass(
             out = run_model(twin, cast_tensors(x, precision))
             value = None if loss is None else loss(out, cast_tensors(y, precision))
             if value is not None:
-                recorder.log(value)
+                recorder.log(value, {})
                 if not value.requires_grad:
                     raise SondeError("the loss does not depend on any parameter that asks for a gradient")
                 torch.autograd.backward(value)

@@ -28,8 +28,15 @@ _MOST_TENSORS = 8  # of an input that are described
 _STATISTICS = (
     *("mean", "std", "min", "max", "not_finite_share", "rms", "whole_share"),
     *("feature_offset", "feature_std_max", "feature_std_min"),
+    *("feature_variance", "entropy", "top_share"),
 )
+_COUNTED = 1024  # entries of a tensor whose distinct values are counted
 _KEPT_NUMBERS = 1 << 20  # a model up to this size has its first weights kept for experiments
+
+
+_OF_WEIGHTS = ("mean", "std", "max", "row_spread", "kurtosis", "spectrum")
+_MOST_ROWS, _MOST_COLUMNS = 256, 1024  # of a weight matrix whose singular values are compared
+_ORTHOGONAL = 1e-3
 
 
 def tensors(value: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
@@ -69,7 +76,7 @@ class TensorStatistics:
             broken, rms = (~y.isfinite()).to(y.dtype).mean(), root_mean_square(y)
             whole = (y == y.round()).to(y.dtype).mean()
             of_all = [y.mean(), y.std(correction=0), y.min(), y.max(), broken, rms, whole]
-            self.numbers = torch.stack([*of_all, *_by_feature(y)])
+            self.numbers = torch.stack([*of_all, *_by_feature(y), *_shares(y)])
 
     def read(self) -> dict[str, Any]:
         """Name, shape, dtype and statistics as plain values; waits for the device."""
@@ -80,14 +87,33 @@ class TensorStatistics:
         return known
 
 
-def _by_feature(y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Over features (last axis of vectors, channels of maps) that vary: max |mean|/std, largest and smallest std."""
+def mean_and_spread(y: Tensor) -> Tensor:
+    """Mean and standard deviation of all entries of a tensor, on its device."""
+    return torch.stack([y.mean(), y.std(correction=0)])
+
+
+def _by_feature(y: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Over features (last axis of vectors, channels of maps) that vary: max |mean|/std, largest and smallest std; and
+    the mean variance over all.
+    """
     many = y.shape[1] if y.dim() > 3 else y.shape[-1] if y.dim() > 1 else 1
     flat = y.movedim(1, -1).reshape(-1, many) if y.dim() > 3 else y.reshape(-1, many)
     stds = flat.std(0, correction=0)
     varies = stds > 0
     offsets = torch.where(varies, flat.mean(0).abs() / stds, 0.0)
-    return offsets.max(), stds.max(), torch.where(varies, stds, torch.inf).min()
+    return offsets.max(), stds.max(), torch.where(varies, stds, torch.inf).min(), stds.square().mean()
+
+
+def _shares(y: Tensor) -> tuple[Tensor, Tensor]:
+    """The entropy of the shares of distinct values, with Miller and Madow's correction, and the largest share.
+
+    Of the first 1024 entries, without waiting for the device: p_i is the share of entries that equal entry i, the
+    entropy the mean of −log p_i, and the number of distinct values the sum of 1/(n·p_i).
+    """
+    flat = y.flatten()[:_COUNTED]
+    share = (flat[:, None] == flat[None]).to(y.dtype).mean(1).clamp_min(1 / max(1, len(flat)))
+    distinct = (1 / (len(flat) * share)).sum()
+    return -share.log().mean() + (distinct - 1) / (2 * len(flat)), share.max()
 
 
 def tensor_statistics(value: Any) -> list[TensorStatistics]:
@@ -153,16 +179,31 @@ class InitialParameters:
         seen = self._statistics.get(id(parameter))
         if seen is None:
             return {}
-        values = zip(("mean", "std", "max", "row_spread"), seen.tolist(), strict=True)
+        values = zip(_OF_WEIGHTS, seen.tolist(), strict=True)
         return {name: finite_or_none(value) for name, value in values}
 
 
 def _weight_statistics(weight: Tensor) -> Tensor:
-    """Mean, spread and largest entry; and the largest difference between the first unit's weights and another's."""
+    """Mean, spread and largest entry; the largest difference between the first unit's weights and another's; and two
+    numbers that tell whether entries are drawn independently: their kurtosis, and Σσ⁴ of singular values relative to
+    what independent entries have.
+    """
     x = weight.float()
     rows = x.reshape(x.shape[0], -1) if x.dim() > 1 else x.reshape(1, -1)
     apart = (rows - rows[:1]).abs().max()
-    return torch.stack([x.mean(), x.std(correction=0), x.abs().max(), apart])
+    mean, std = x.mean(), x.std(correction=0)
+    kurtosis = (x - mean).pow(4).mean() / std.pow(4)
+    return torch.stack([mean, std, x.abs().max(), apart, kurtosis, _spectrum(rows[:_MOST_ROWS, :_MOST_COLUMNS])])
+
+
+def _spectrum(x: Tensor) -> Tensor:
+    """m Σσ⁴/(Σσ²)² of an m × n matrix over 1 + m/n, which independent entries of mean 0 have; of an orthogonal one, 1.
+
+    The larger axis counts as n, so that the Gram matrix is the smaller one.
+    """
+    x = x if len(x) <= x.shape[1] else x.T
+    ratio = len(x) * (x @ x.T).square().sum() / x.square().sum().square()
+    return torch.where((ratio - 1).abs() < _ORTHOGONAL, 1.0, ratio / (1 + len(x) / x.shape[1]))
 
 
 def _parameters(
@@ -178,6 +219,7 @@ def _parameters(
                 "name": names.get(id(parameter), "?"),
                 "shape": shape,
                 "requires_grad": parameter.requires_grad,
+                "dtype": str(parameter.dtype).removeprefix("torch."),
                 "in_optimiser": None if kept is None else id(parameter) in kept,
                 "start": {} if start is None else start.statistics(parameter),
             }
@@ -220,10 +262,11 @@ class FirstStep:
         if not self._tensors.get("inputs"):
             self._tensors["inputs"] = tensor_statistics(given)
 
-    def record_targets(self, given: Any) -> None:
-        """Record the second argument of the loss."""
-        if "targets" not in self._tensors:
-            self._tensors["targets"] = tensor_statistics(given)
+    def record_targets(self, given: Any, step: int) -> None:
+        """Record the second argument of each call of the loss in the first step."""
+        known = self._tensors.setdefault("targets", [])
+        if step == 0 and len(known) < _MOST_TENSORS:
+            known += tensor_statistics(given)
 
     def record_modes(self, model: nn.Module) -> None:
         """Record modes, and at first the initial parameters, before a watched pass."""

@@ -41,8 +41,11 @@ _NO_BACKWARD = f"more than {_KEPT} forward passes, and no gradient came back to 
 class Passes:
     """What a watched step has recorded so far."""
 
-    def __init__(self, model: WatchedModel, on_error: Callable[[Exception], None]) -> None:
+    def __init__(
+        self, model: WatchedModel, on_error: Callable[[Exception], None], skipped_before: Callable[[], bool]
+    ) -> None:
         self._on_error = on_error  # for exceptions in a tensor's hook
+        self._skipped_before = skipped_before  # whether the passes before belong to a step that was skipped
         self._model = model
         self._handles: list[Any] = []
         self._passes: list[Pass] = []  # the latest
@@ -290,13 +293,14 @@ class Passes:
             gradient.halves = reductions.halves(grad)
 
     def _begin_backward(self, known: Pass) -> None:
-        """If gradients were cleared without a step, drop what came before: it is not part of this step."""
+        """If gradients were cleared without a step, or a step was skipped, drop what came before."""
         known.backward = backward_pass()
         self._reached.append(known)
         if known.backward == self._task:
             return
         self._task = known.backward
-        if any(parameter.grad is not None for parameter in self._model.parameters):
+        skipped = self._skipped_before()
+        if not skipped and any(parameter.grad is not None for parameter in self._model.parameters):
             return
         self._reached = [one for one in self._reached if one.backward == known.backward]
         self._passes = [one for one in self._passes if one.backward in (None, known.backward)]

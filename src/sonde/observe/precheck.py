@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sonde.analysis.diagnosis.finding import Findings
+from sonde.analysis.diagnosis.flow_symptoms import DEAD_SHARE, SATURATED_SHARE
 from sonde.analysis.diagnosis.run_evidence import RunEvidence, describe_nonfinite
 from sonde.core import html_parts
 from sonde.core.formatting import listed, number
@@ -19,6 +20,7 @@ from sonde.metrics import WATCHED
 from sonde.show.figures.style import BLUE, DOUBLE, FAINT, VERMILLION, footnotes, house_style, new_figure
 
 _NAMED = 6  # modules or parameters that a sentence names
+_OFF_CHANCE = 1.5  # first loss relative to that of a constant answer
 _TICKS = 24  # modules that are named on an axis
 _COLUMNS = {
     "signal": "out_rms",
@@ -66,6 +68,7 @@ class Precheck:
     notes: list[str] = field(default_factory=list)
     band: Band | None = None
     findings: Findings = field(default_factory=Findings)
+    predicted: str = ""  # how the sizes compare with those that are expected over draws of the weights
 
     @property
     def modules(self) -> list[str]:
@@ -96,7 +99,8 @@ class Precheck:
     @property
     def remarks(self) -> list[str]:
         """Remarks about values that are zero, missing or not finite, as sentences."""
-        return [*self.notes, *_not_finite(self.rows), *_silent(self.rows), *_without_gradient(self)]
+        known = [*self.notes, *_not_finite(self.rows), *_silent(self.rows), *_without_gradient(self)]
+        return [*known, *_off_chance(self), *_at_bounds(self.rows)]
 
     def figure(self) -> Figure:
         """Signal and gradient by depth, with the band over initialisations where there is one."""
@@ -115,7 +119,7 @@ class Precheck:
         if self.loss_value is not None:
             fine = f"every parameter has a gradient; {fine}"
         said = [line for finding in self.findings for line in str(finding).splitlines()]
-        said += [f"• {remark}" for remark in self.remarks or [fine]]
+        said += [f"• {remark}" for remark in (*(self.remarks or [fine]), *([self.predicted] if self.predicted else []))]
         if self.band is None:
             return said
         return [*said, f"In brackets: smallest and largest of {self.band.inits} fresh initialisations."]
@@ -182,6 +186,35 @@ def _silent(rows: pl.DataFrame) -> list[str]:
         zero = rows.filter((pl.col("metric") == metric) & pl.col("defined") & (pl.col("value") == 0))
         if not zero.is_empty():
             remarks.append(f"the {what} is exactly zero at {listed(zero['module'].to_list(), _NAMED, last=', ')}")
+    return remarks
+
+
+def _off_chance(precheck: Precheck) -> list[str]:
+    """The first loss beside that of equal shares for all classes, where they differ."""
+    evidence = RunEvidence(rows=precheck.rows, facts=precheck.facts, steps=0)
+    chance, value = evidence.loss_of_chance, precheck.loss_value
+    if chance is None or value is None or not math.isfinite(value) or value <= _OFF_CHANCE * chance:
+        return []
+    return [
+        f"the first loss is {number(value, 3)}, and a constant answer has {number(chance, 3)}: outputs are too large "
+        "at the start, so scale down the last layer"
+    ]
+
+
+def _at_bounds(rows: pl.DataFrame) -> list[str]:
+    """Modules that are mostly saturated or dead."""
+    remarks = []
+    for metric, most, what in (
+        ("saturated_share", SATURATED_SHARE, "of the outputs lie at a bound"),
+        ("dead_share", DEAD_SHARE, "of the units are off"),
+    ):
+        known = rows.filter((pl.col("metric") == metric) & pl.col("defined") & (pl.col("value") >= most))
+        if known.is_empty():
+            continue
+        values = known["value"].to_list()
+        low, high = f"{100 * min(values):.0f}", f"{100 * max(values):.0f}"
+        share = low if low == high else f"{low}–{high}"
+        remarks.append(f"{share} % {what} in {listed(known['module'].to_list(), _NAMED, last=', ')}")
     return remarks
 
 

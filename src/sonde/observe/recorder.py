@@ -23,6 +23,7 @@ from sonde.observe import facts, warn
 from sonde.observe.hooks import Hook, Hooks
 from sonde.observe.passes import Passes
 from sonde.observe.row_writer import RowSink, RowWriter
+from sonde.observe.shards import Shards
 from sonde.observe.step_record import StepRecord, backward_pass, is_costly, next_watched
 from sonde.observe.updates import Updates
 from sonde.observe.watched_modules import REMOVED, Replacement, WatchedModel, WatchedModule
@@ -55,8 +56,9 @@ class Recorder:
         self._gone: dict[str, str] = {}  # modules that were called in the steps before → why they are not any more
         self._model = model
         self._loss = None if loss is None else weakref.ref(loss)
-        self._passes = Passes(model, self.give_up)
         self._updates = Updates(model, optimisers, scaler)
+        self._passes = Passes(model, self.give_up, self._updates.skipped_before)
+        self._shards = Shards(model, every)
         self._steps_alone = not optimisers  # a step ends with the next forward pass after a backward pass
 
         self._watched = False  # whether the step under way is
@@ -66,6 +68,7 @@ class Recorder:
         self._experimenting = False  # what is called then is no part of the run
         self._late: bool | None = None  # whether losses are logged after the optimiser's step
         self._loss_recorded_in = -1  # the last step in which the loss module was called
+        self._targets: list[Tensor] = []  # of the step under way: mean and spread of what the loss module was given
 
         self._first = facts.FirstStep(model, self._updates)
         self._writer = RowWriter(sink, run, self._first.facts)
@@ -122,7 +125,10 @@ class Recorder:
 
     def _record(self) -> StepRecord:
         calls, losses, half = self._passes.collect()
+        parameters = self._updates.collect()
+        self._shards.reduce(parameters)
         gone, self._gone = self._gone, {}
+        targets, self._targets = self._targets, []
         unseen: dict[str, str] = {}
         if self._first.calls is None:
             self._first.calls = calls
@@ -132,12 +138,13 @@ class Recorder:
         record = StepRecord(
             self.step,
             calls=[call for call in calls if call.watched.chosen],
-            parameters=self._updates.collect(),
+            parameters=parameters,
             losses=losses,
             scale=self._updates.scale,
             unseen=unseen | gone,
             stale=self._updates.stale,
             in_eval=self._first.in_eval,
+            targets=targets,
         )
         if half and record.scale is None and self._updates.scaler is None:
             record.unscaled_reason = _UNKNOWN_SCALE
@@ -225,8 +232,8 @@ class Recorder:
             self._updates.before_step(index, optimiser, has_closure=_has_closure(args, kwargs))
 
     def after_optimiser_step(self, index: int, optimiser: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        """An optimiser has stepped, which may end the step."""
-        if self.closed:
+        """An optimiser has stepped, which may end the step; a step that a GradScaler skips is none."""
+        if self.closed or self._updates.is_skipped(index, optimiser):
             return
         if self._watched:
             moved = self._updates.after_step(index, has_closure=_has_closure(args, kwargs))
@@ -251,7 +258,9 @@ class Recorder:
         if self._experimenting or not self._watched or not torch.is_grad_enabled() or backward_pass() != -1:
             return
         if len(args) > 1:
-            self._first.record_targets(args[1])
+            self._first.record_targets(args[1], self.step)
+            if isinstance(args[1], Tensor) and args[1].numel() and readable(args[1]) is None:
+                self._targets.append(facts.mean_and_spread(args[1].detach().float()))
         self._record_loss(facts.first_float(output))
 
     def _record_loss(self, loss: Any, *, is_share: bool = False) -> None:
@@ -260,15 +269,19 @@ class Recorder:
             self._loss_recorded_in = self.step
             self._note_graph(loss)
 
-    def log(self, loss: Any) -> None:
-        """Record a loss that the user logs; after the optimiser's step it still belongs to that step."""
+    def log(self, loss: Any, success: Mapping[str, Any]) -> None:
+        """Record what the user logs; after the optimiser's step it still belongs to that step."""
         if self._watched and self._model.root.hidden is None:
             self._late = not self._begun
         elif self._late is None:
             self._late = self.step > 0
         step = self.step - 1 if self._late and self.step > 0 else self.step
-        if step == self._loss_recorded_in:
-            return
+        for name, value in success.items():
+            self._writer.log_success(name, value, step, self.step)
+        if loss is not None and step != self._loss_recorded_in:
+            self._log_loss(loss, step)
+
+    def _log_loss(self, loss: Any, step: int) -> None:
         if isinstance(loss, Tensor):
             if loss.is_meta:
                 warn("a loss on the device meta has no value: it is not recorded")
@@ -332,6 +345,7 @@ class Recorder:
         self.closed = True
         self._hooks.remove()
         self._passes.close()
+        self._shards.leave()
         try:
             self._writer.close(state, self.step, message)
         except Exception as error:

@@ -16,7 +16,6 @@ from sonde.observe.step_record import NO_GRADIENT, TWICE, CallKey, ModuleCall, O
 from sonde.observe.updates import ParameterNorms
 
 _NO_STEP = "no optimiser that was given holds the parameter"
-_UNREADABLE_GRADIENT = "a gradient of this kind is not read"
 _OUTPUT, _GRADIENT, _LOSS = 1.0, 2.0, 3.0  # values of `nonfinite`: sonde.metrics.watched.NONFINITE
 
 _Median = tuple[float, int, str | None]  # value, number of samples, why it is undefined
@@ -183,6 +182,7 @@ class _StepRows:
             self._at(name, None).add("out_rms", math.nan, 0, reason)
         weights = [self._parameters(known) for known in record.parameters]
         self._stale()
+        self._targets()
         self._nonfinite(outputs, gradients, weights=all(weights), loss=loss)
 
     def _at(self, name: str | None, place: int | None) -> "_StepRows":
@@ -202,6 +202,17 @@ class _StepRows:
             value, reason = loss_of_step(losses, self._number, self.scale, self.record.unscaled_reason)
             self.add("loss", value, len(losses), reason)
         return all(math.isfinite(self._number(loss.value)) for loss in losses)
+
+    def _targets(self) -> None:
+        """Add the rows of targets, pooled over the calls of the loss, and of metrics that the loop logs."""
+        known = [self.values(one) for one in self.record.targets]
+        if known:
+            mean = math.fsum(float(one[0]) for one in known) / len(known)
+            square = math.fsum(float(one[1] ** 2 + (one[0] - mean) ** 2) for one in known) / len(known)
+            self._at(None, None).add("target_mean", mean, len(known))
+            self.add("target_spread", math.sqrt(square), len(known))
+        for name, value in self.record.success.items():
+            self._at(name, None).add("success", self._number(value), 1)
 
     def _number(self, tensor: Tensor) -> float:
         return float(self.values(tensor)[0])
@@ -329,8 +340,8 @@ class _StepRows:
             if name in gradients:
                 self.add("weight_grad_norm", gradients[name] / scale, 1, unscaled)
             else:
-                odd = name in known.unreadable_gradients
-                self.add("weight_grad_norm", math.nan, 0, _UNREADABLE_GRADIENT if odd else HAS_NO_GRADIENT)
+                why = known.unreadable_gradients.get(name, HAS_NO_GRADIENT)
+                self.add("weight_grad_norm", math.nan, 0, why)
             if updates is None:
                 self.add("update_ratio", math.nan, 0, _NO_STEP)
             elif weight == 0:

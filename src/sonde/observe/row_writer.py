@@ -31,6 +31,8 @@ _CHECK_SECONDS = 1.0  # between two checks of the thread
 class RowSink(ABC):
     """Takes rows as they come."""
 
+    writes = True  # whether it keeps what it is given
+
     @abstractmethod
     def append(self, rows: pl.DataFrame, step: int) -> None:
         """Take the rows of the steps up to this one."""
@@ -50,6 +52,18 @@ class RowSink(ABC):
 
     def close(self, state: RunState, step: int, message: str | None) -> None:  # noqa: B027
         """Write how the run ended."""
+
+
+class NoSink(RowSink):
+    """Keeps nothing: of a process that takes part in sums over parameters, and that is not rank 0."""
+
+    writes = False
+
+    def append(self, rows: pl.DataFrame, step: int) -> None:
+        """Rows are not made for it."""
+
+    def rows(self) -> pl.DataFrame:
+        return pl.DataFrame(schema=WATCHED)
 
 
 class MemorySink(RowSink):
@@ -150,6 +164,8 @@ class RowWriter:
 
     def add(self, record: StepRecord) -> None:
         """Queue the record of a step; a thread writes it later."""
+        if not self._sink.writes:
+            return
         with self._lock:
             if self._logged is not None and self._logged.step < record.step:
                 self._close_log()
@@ -174,16 +190,19 @@ class RowWriter:
 
     def log(self, loss: Any, step: int, now: int) -> None:
         """Record a loss that the user logs; several of one step, as of micro-batches, are averaged."""
-        if isinstance(loss, Tensor):
-            loss = loss.detach()
-            value = (loss if loss.is_floating_point() else loss.double()).mean().reshape(1)
-        else:
-            value = torch.tensor([float(loss)])
+        self._log_of(step, now).losses.append(RecordedLoss(_one_number(loss)))
+
+    def log_success(self, name: str, value: Any, step: int, now: int) -> None:
+        """Record a metric of success that the user logs; the last of a step counts."""
+        self._log_of(step, now).success[name] = _one_number(value)
+
+    def _log_of(self, step: int, now: int) -> StepRecord:
+        """The record of what is logged of a step."""
         if self._logged is None or self._logged.step != step:
             self._close_log()
             self.maybe_flush(now)
             self._logged = StepRecord(step)
-        self._logged.losses.append(RecordedLoss(value))
+        return self._logged
 
     def _close_log(self) -> None:
         if self._logged is not None:
@@ -229,6 +248,14 @@ class RowWriter:
             self._close_log()
             self.flush(step)
             self._sink.close(state, step, message)
+
+
+def _one_number(value: Any) -> Tensor:
+    """A number, or the mean of a tensor, as a vector of one."""
+    if isinstance(value, Tensor):
+        known: Tensor = value.detach()
+        return (known if known.is_floating_point() else known.double()).mean().reshape(1)
+    return torch.tensor([float(value)])
 
 
 def _captures_graphs() -> bool:

@@ -243,6 +243,8 @@ class StepRecord:
     unseen: dict[str, str] = field(default_factory=dict)  # modules that were not called → why
     stale: dict[str, list[Tensor]] = field(default_factory=dict)  # norms of old and new gradient of a few parameters
     in_eval: tuple[float, int] | None = None  # share in eval mode of the modules that act differently in it
+    targets: list[Tensor] = field(default_factory=list)  # mean and spread of what a loss module was given
+    success: dict[str, Tensor] = field(default_factory=dict)  # by the names under which the loop logs them
 
     @property
     def expected_rows(self) -> int:
@@ -269,6 +271,8 @@ class StepRecord:
             yield from loss.tensors()
         for arrivals in self.stale.values():
             yield from arrivals
+        yield from self.targets
+        yield from self.success.values()
         if self.scale is not None:
             yield self.scale
 

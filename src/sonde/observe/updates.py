@@ -2,7 +2,7 @@
 
 import sys
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,8 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from sonde.metrics.reductions import readable, tensor_norms
+from sonde.observe.shards import is_flat, is_sharded, own_part, unreadable_part
 from sonde.observe.watched_modules import WatchedModel
 
+_UNREADABLE_GRADIENT = "a gradient of this kind is not read"
 _SAMPLED = 2  # parameters of an optimiser that are read for stale gradients
 
 
@@ -23,10 +25,25 @@ class ParameterNorms:
     weights: Tensor
     gradients: Tensor | None = None
     with_gradient: list[str] = field(default_factory=list)
-    unreadable_gradients: list[str] = field(default_factory=list)  # of those that have one which is not read
+    unreadable_gradients: dict[str, str] = field(default_factory=dict)  # of those that have one which is not read: why
     updates: Tensor | None = None  # None: no optimiser that was given holds them
     unreadable: dict[str, str] = field(default_factory=dict)
     scaled: bool = False  # gradients still carry the scale of a GradScaler
+    sharded: frozenset[str] = frozenset()  # those whose norms are of the part that this process holds
+
+    def drop(self, reasons: Mapping[str, str]) -> None:
+        """Make parameters unreadable, each with its reason."""
+        if not reasons:
+            return
+        kept = [place for place, name in enumerate(self.names) if name not in reasons]
+        with_gradient = [place for place, name in enumerate(self.with_gradient) if name not in reasons]
+        self.names = [self.names[place] for place in kept]
+        self.with_gradient = [self.with_gradient[place] for place in with_gradient]
+        self.weights = self.weights[kept]
+        self.updates = None if self.updates is None else self.updates[kept]
+        self.gradients = None if self.gradients is None else self.gradients[with_gradient]
+        self.unreadable = {**self.unreadable, **reasons}
+        self.sharded -= reasons.keys()
 
 
 class _AroundStep:
@@ -36,7 +53,7 @@ class _AroundStep:
         self.unreadable: dict[str, str] = {}
         self.tensors: dict[str, Tensor] = {}
         for name, parameter in named:
-            reason = readable(parameter) if type(parameter) is not torch.nn.Parameter else _unreadable_reason(parameter)
+            reason = _unreadable_reason(parameter)
             if reason is None:
                 self.tensors[name] = parameter
             else:
@@ -44,17 +61,19 @@ class _AroundStep:
 
     def before(self, *, keep: bool) -> ParameterNorms:
         """Norms before the step; with `keep`, a copy to compare with afterwards."""
-        weights = [parameter.detach() for parameter in self.tensors.values()]
+        weights = [own_part(parameter) for parameter in self.tensors.values()]
         found = ParameterNorms(list(self.tensors), tensor_norms(weights), unreadable=self.unreadable)
+        found.sharded = frozenset(name for name, parameter in self.tensors.items() if is_sharded(parameter))
         self._copies = [weight.clone() for weight in weights] if keep else []
         return found
 
     def gradients(self, found: ParameterNorms) -> None:
         grads = {name: p.grad for name, p in self.tensors.items() if p.grad is not None}
-        have = {name: grad for name, grad in grads.items() if _whole(grad)}
-        found.with_gradient = list(have)
-        found.unreadable_gradients = [name for name in grads if name not in have]
-        found.gradients = tensor_norms([_dense(grad.detach()) for grad in have.values()]) if have else None
+        reasons = {name: _unreadable_gradient(grad, self.tensors[name]) for name, grad in grads.items()}
+        have = [name for name, reason in reasons.items() if reason is None]
+        found.with_gradient = have
+        found.unreadable_gradients = {name: reason for name, reason in reasons.items() if reason is not None}
+        found.gradients = tensor_norms([_dense(own_part(grads[name])) for name in have]) if have else None
 
     def after(self, found: ParameterNorms) -> None:
         """‖ΔW‖ of the step that lies between."""
@@ -62,13 +81,19 @@ class _AroundStep:
         if not copies:
             return
         with torch.no_grad():
-            torch._foreach_sub_(copies, [parameter.detach() for parameter in self.tensors.values()])
+            torch._foreach_sub_(copies, [own_part(parameter) for parameter in self.tensors.values()])
         found.updates = tensor_norms(copies)
 
     _copies: list[Tensor]
 
 
 def _unreadable_reason(parameter: Tensor) -> str | None:
+    if is_sharded(parameter):
+        return unreadable_part(parameter)
+    if is_flat(parameter):
+        return "a parameter of FSDP1 is not read: it is a part; use fully_shard (FSDP2)"
+    if type(parameter) is not nn.Parameter:
+        return readable(parameter)
     if parameter.layout != torch.strided or parameter.is_complex():
         return "a sparse or complex parameter is not read"
     if parameter.is_meta:
@@ -78,8 +103,11 @@ def _unreadable_reason(parameter: Tensor) -> str | None:
     return None
 
 
-def _whole(grad: Tensor) -> bool:
-    return type(grad) is Tensor and not grad.is_meta and (grad.layout == torch.strided or grad.is_sparse)
+def _unreadable_gradient(grad: Tensor, parameter: Tensor) -> str | None:
+    if is_sharded(grad) and is_sharded(parameter):
+        return unreadable_part(grad)
+    read = type(grad) is Tensor and not grad.is_meta and (grad.layout == torch.strided or grad.is_sparse)
+    return None if read and not is_sharded(parameter) else _UNREADABLE_GRADIENT
 
 
 def _dense(grad: Tensor) -> Tensor:
@@ -98,16 +126,18 @@ class Updates:
         self._model = model
         self._optimisers = [weakref.ref(optimiser) for optimiser in optimisers]
         self._awaited = set(range(len(optimisers)))
+        self._calling: Any = None  # the scaler that was seen to step an optimiser
         self.start()
 
     def start(self) -> None:
         """A new step."""
         self.scale: Tensor | None = None
+        self._scale_version: int | None = None  # of the scaler's scale, at the latest backward pass
         self._stepped: set[int] = set()
         self._held: dict[int, tuple[_AroundStep, ParameterNorms]] = {}
         self._rest: ParameterNorms | None = None
         self._accumulated: dict[str, Tensor] = {}
-        self._unreadable: list[str] = []  # parameters whose gradient is not read
+        self._unreadable: dict[str, str] = {}  # parameters whose gradient is not read, and why
         self.stale: dict[str, list[Tensor]] = {}
 
     @property
@@ -128,7 +158,8 @@ class Updates:
         found = watched.before(keep=True)
         own = getattr(optimiser, "grad_scale", None)
         found.scaled = isinstance(own, Tensor)
-        scale = _scale_of(self.scaler if self.scaler is not None else _calling_scaler())
+        self._calling = self.scaler if self.scaler is not None else _calling_scaler()
+        scale = _scale_of(self._calling)
         self.scale = own.detach().clone() if scale is None and isinstance(own, Tensor) else scale
         if not has_closure:
             watched.gradients(found)
@@ -142,7 +173,30 @@ class Updates:
         if has_closure:
             watched.gradients(found)
         watched.after(found)
-        return found.gradients is not None or bool(watched.unreadable)
+        return found.gradients is not None or bool(watched.unreadable or found.unreadable_gradients)
+
+    def is_skipped(self, index: int, optimiser: torch.optim.Optimizer) -> bool:
+        """Whether a fused optimiser, which a GradScaler always calls, found an overflow and did nothing.
+
+        This waits for the device.
+        """
+        found = getattr(optimiser, "found_inf", None)
+        skipped = isinstance(found, Tensor) and bool(found.item())
+        if skipped:
+            self._held.pop(index, None)
+        return skipped
+
+    def skipped_before(self) -> bool:
+        """At a backward pass: whether a GradScaler skipped the step that the passes before it belong to.
+
+        It has, if its scale was updated since the last backward pass and no optimiser has stepped.
+        """
+        scale = getattr(self.scaler if self.scaler is not None else self._calling, "_scale", None)
+        before, self._scale_version = self._scale_version, scale._version if isinstance(scale, Tensor) else None
+        skipped = before is not None and before != self._scale_version and not self._held
+        if skipped:
+            self.stale = {}
+        return skipped
 
     def ends_step(self, index: int) -> bool:
         """Whether this optimiser's step ends the step: it does when each has stepped that is not left behind.
@@ -200,10 +254,11 @@ class Updates:
         """Without an optimiser: a parameter has its gradient."""
         if parameter.grad is None:
             return
-        if _whole(parameter.grad):
-            self._accumulated[name] = tensor_norms([_dense(parameter.grad.detach())])[0]
+        reason = _unreadable_gradient(parameter.grad, parameter)
+        if reason is None:
+            self._accumulated[name] = tensor_norms([_dense(own_part(parameter.grad))])[0]
         else:
-            self._unreadable.append(name)
+            self._unreadable[name] = reason
 
     def collect(self) -> list[ParameterNorms]:
         """What was computed about the parameters in this step."""

@@ -18,7 +18,8 @@ from sonde.core.errors import SondeError
 from sonde.metrics.rows import WATCHED
 from sonde.observe import warn
 from sonde.observe.recorder import Recorder
-from sonde.observe.row_writer import MemorySink, RowSink, StoreSink
+from sonde.observe.row_writer import MemorySink, NoSink, RowSink, StoreSink
+from sonde.observe.shards import is_sharded
 from sonde.observe.watched_modules import COMPILED, SCRIPTED, Layers, WatchedModel, unwrapped
 from sonde.store.files import Place, place
 from sonde.store.journal import Journal, folder_name
@@ -68,11 +69,15 @@ class Watch:
         """The number of steps so far."""
         return 0 if self._recorder is None else self._recorder.step
 
-    def log(self, loss: float | torch.Tensor) -> None:
-        """Record the loss of the step under way, or of the one that has just ended."""
+    def log(self, loss: float | torch.Tensor | None = None, **success: float | torch.Tensor) -> None:
+        """Record the loss of the step under way, or of the one that has just ended.
+
+        `watch.log(loss, reward=value)` and the like record a metric of success by a name of one's own, which
+        tells a diagnosis whether the run learns: higher is better, unless the name says loss or error.
+        """
         if self._recorder is not None and not self._recorder.closed:
             try:
-                self._recorder.log(loss)
+                self._recorder.log(loss, success)
             except Exception as error:
                 self._recorder.give_up(error)
 
@@ -80,17 +85,18 @@ class Watch:
         """Use this loss of (output, y) for the experiments of a diagnosis; what is recorded does not change."""
         self._loss = loss
 
-    def diagnose(self, batch: Any = None) -> Findings:
+    def diagnose(self, batch: Any = None, *, seconds: float = 10.0) -> Findings:
         """What is wrong, where, since when, and what to try; nothing, where nothing is.
 
         `batch`, a pair (x, y) or an item of the loader, allows for experiments on a copy, which find much that rows
-        cannot; the loss is the one that `sonde.watch` was given, else the one that the model returns.
+        cannot; the loss is the one that `sonde.watch` was given, else the one that the model returns.  Experiments take
+        about `seconds` of processor time at most: a large model is trained for fewer steps, and for fewer experiments.
         """
         from sonde.analysis.diagnosis import diagnose
 
-        return diagnose(self.signs(batch))
+        return diagnose(self.signs(batch, seconds=seconds))
 
-    def signs(self, batch: Any = None) -> RunEvidence:
+    def signs(self, batch: Any = None, *, seconds: float = 10.0) -> RunEvidence:
         """The input of a diagnosis: rows, facts and, with a batch (x, y), the results of experiments on a copy."""
         recorder = self._recorder
         if recorder is None:
@@ -98,28 +104,31 @@ class Watch:
         rows, known = self.rows, self.facts
         trials = known.get("experiments")
         if batch is not None:
-            found = self._experiments(recorder, batch, rows, known)
+            found = self._experiments(recorder, batch, rows, known, seconds)
             if found is not None:
                 trials = found
                 recorder.add_facts({"experiments": trials})
         return RunEvidence(rows=rows, facts=known, steps=recorder.step, trials=trials)
 
     def _experiments(
-        self, recorder: Recorder, batch: Any, rows: pl.DataFrame, known: dict[str, Any]
+        self, recorder: Recorder, batch: Any, rows: pl.DataFrame, known: dict[str, Any], seconds: float
     ) -> dict[str, Any] | None:
         from sonde.observe.experiments import run_experiments
         from sonde.observe.experiments.copies import optimiser_recipes
         from sonde.observe.experiments.losses import own_loss
 
-        x, y = _inputs_and_targets(batch)
         model = recorder.model
         if model is None:
             warn("experiments need the model: keep it as long as the watch. Findings are those of the rows alone")
+            return None
+        if any(map(is_sharded, model.parameters())):
+            warn("a sharded model is not experimented with: its other parts are in other processes; leave out batch=")
             return None
         names, optimisers = recorder.trained
         so_far = RunEvidence(rows=rows, facts=known, steps=recorder.step)
         without = {p["name"] for p in known.get("parameters", []) if p["requires_grad"]} & so_far.without_gradient
         try:
+            x, y = _inputs_and_targets(batch)
             with recorder.paused():
                 return run_experiments(
                     model,
@@ -131,6 +140,7 @@ class Watch:
                     optimisers=optimiser_recipes(optimisers, names, known),
                     without_gradient=sorted(without),
                     last_loss=so_far.last_loss,
+                    seconds=seconds,
                 )
         except Exception as error:
             why = str(error) if isinstance(error, SondeError) else f"{type(error).__name__}: {error}"
@@ -191,7 +201,8 @@ def watch(
     before = None if known_before is None else known_before()
     if before is not None:
         before.close()
-    if _rank() != 0:
+    sharded = any(map(is_sharded, model.parameters()))
+    if _rank() != 0 and not sharded:
         return Watch(None, "", None)
     title = watched.root.type
     about = {
@@ -200,9 +211,12 @@ def watch(
         "parameters": sum(_size(parameter) for parameter in model.parameters()),
         "every": every,
         "loss": None if loss is None else getattr(loss, "__name__", type(loss).__name__),
-        **_share(),
+        **_share(sharded=sharded),
     }
-    sink, run, where = _sink(runs, name or title, about, every, model, provenance)
+    sink: RowSink = NoSink()
+    run, where = "", None
+    if _rank() == 0:
+        sink, run, where = _sink(runs, name or title, about, every, model, provenance)
     recorder = Recorder(
         watched,
         known,
@@ -238,11 +252,9 @@ def _inputs_and_targets(batch: Any) -> tuple[Any, Any]:
     """x and y of a batch as a loader gives it."""
     if isinstance(batch, Mapping):
         return dict(batch), next((batch[name] for name in _TARGETS if name in batch), None)
-    if not isinstance(batch, tuple | list) or len(batch) < 2:
-        raise SondeError(
-            f"diagnose(batch=…): {type(batch).__name__} is neither a pair (x, y) nor a mapping: give (x, y), with a "
-            "tuple x for several arguments of the model"
-        )
+    if not isinstance(batch, tuple | list) or len(batch) < 2:  # a model of a single input, which has a loss of its own
+        (only,) = batch if isinstance(batch, tuple | list) and len(batch) == 1 else (batch,)
+        return only, getattr(only, "y", None)
     *inputs, targets = batch
     return inputs[0] if len(inputs) == 1 else tuple(inputs), targets
 
@@ -283,12 +295,13 @@ def _rank() -> int:
     return distributed.get_rank() if distributed.is_available() and distributed.is_initialized() else 0
 
 
-def _share() -> dict[str, Any]:
+def _share(*, sharded: bool) -> dict[str, Any]:
     """Which process the values are of, where there are several."""
     distributed = torch.distributed
     if not (distributed.is_available() and distributed.is_initialized()) or distributed.get_world_size() == 1:
         return {}
-    return {"rank": 0, "world": distributed.get_world_size(), "values": "of rank 0, on its own part of the batch"}
+    values = "of rank 0, on its own part of the batch" + ("; norms of parameters of all ranks" if sharded else "")
+    return {"rank": 0, "world": distributed.get_world_size(), "values": values}
 
 
 def _size(parameter: torch.Tensor) -> int:

@@ -46,47 +46,85 @@ def diagnosis_named(name: str) -> Diagnosis:
     return known
 
 
+_HARMS, _HELPS = -0.05, 0.3  # score that a remedy adds: less than nothing; enough to prefer its cause
+_WEAK = frozenset({"lr_too_low", "too_few_steps", "masked_growth"})  # beside a fault that is certain
+_BUCKET = 0.2  # remedies whose scores differ by less help as much
+
+
 def diagnose(evidence: RunEvidence) -> Findings:
-    """Findings, the most important first; a symptom follows the cause that explains it."""
+    """Findings, the most important first; a symptom follows the cause that explains it.
+
+    Causes are compared: by level, then by how much the remedy helped a copy of the model.
+    """
     found = {name: finding for name, one in DIAGNOSES.items() if (finding := one.find(evidence)) is not None}
-    found = {
-        name: replace(finding, epoch=evidence.epochs.get(finding.step)) if finding.epoch is None else finding
+    found = _without_rivals(_without_pace(found, evidence))
+    explained = {name: cause for name in found if (cause := _cause(name, found)) is not None}
+    causes = sorted((found[name] for name in found if name not in explained), key=_importance)
+    ordered = [
+        finding
+        for cause in causes
+        for finding in (
+            cause,
+            *(_as_symptom(found[name], cause.name) for name, known in explained.items() if known == cause.name),
+        )
+    ]
+    return Findings(
+        sorted(ordered, key=lambda finding: finding.level == "note"),
+        about=evidence.length,
+        learning=evidence.learning,
+        silent="" if "not_learning" in found else evidence.not_asked,
+    )
+
+
+def _importance(finding: Finding) -> tuple[int, bool, int]:
+    """By level; then faults other than rates, if their remedy helps; then by gain."""
+    gain = finding.gain or 0.0
+    fixes = DIAGNOSES[finding.name].role == "cause" and gain >= _HELPS
+    return -LEVELS.index(finding.level), not fixes, -round(gain / _BUCKET)
+
+
+def _as_symptom(finding: Finding, cause: str) -> Finding:
+    """That nothing was learned is no news beside the reason."""
+    level = "note" if finding.name == "not_learning" else finding.level
+    return replace(finding, explained_by=cause, level=level)
+
+
+def _without_pace(found: dict[str, Finding], evidence: RunEvidence) -> dict[str, Finding]:
+    """Findings about rates and steps are dropped before training, and beside faults that no rate fixes."""
+    pace = {name for name in found if DIAGNOSES[name].role == "pace"}
+    sure = _of_level(found, "certain")
+    hiding = {name for name in found if DIAGNOSES[name].hides_pace} - _of_level(found, "note")
+    dropped: set[str] = pace - {"missing_activation"} if evidence.steps == 0 else set()
+    dropped |= pace - sure if sure & hiding else set()
+    dropped |= _WEAK - sure if sure | hiding else set()
+    return {name: found[name] for name in found if name not in dropped}
+
+
+def _of_level(found: Mapping[str, Finding], level: str) -> set[str]:
+    return {name for name in found if found[name].level == level}
+
+
+def _without_rivals(found: dict[str, Finding]) -> dict[str, Finding]:
+    """A likely cause whose remedy harmed a copy is a note, if the remedy of another helped."""
+    best = max((finding.gain for finding in found.values() if finding.gain is not None), default=0.0)
+    if best < _HELPS:
+        return found
+    return {
+        name: replace(finding, level="note")
+        if finding.level == "likely" and finding.gain is not None and finding.gain < _HARMS
+        else finding
         for name, finding in found.items()
     }
-    if evidence.steps == 0:  # before training there is no pace
-        found = {
-            name: one for name, one in found.items() if not DIAGNOSES[name].is_pace or name == "missing_activation"
-        }
-    sure = {name for name, finding in found.items() if finding.level == "certain"}
-    hiding = [name for name in found if DIAGNOSES[name].hides_pace]
-    if sure & set(hiding):
-        found = {name: finding for name, finding in found.items() if not DIAGNOSES[name].is_pace or name in sure}
-    if sure or any(found[name].level != "note" for name in hiding):
-        found.pop("lr_too_low", None)
-        found.pop("too_few_steps", None)
-    if "masked_growth" in found:  # the same growth under another name
-        found.pop("exploding_gradient", None)
-    if sure - {"masked_growth"} and "masked_growth" in found and "masked_growth" not in sure:
-        found.pop("masked_growth")
-    causes = sorted(
-        (finding for name, finding in found.items() if _cause(name, found) is None),
-        key=lambda finding: -LEVELS.index(finding.level),
-    )
-    ordered = []
-    for cause in causes:
-        ordered.append(cause)
-        ordered += [
-            replace(finding, explained_by=cause.name)
-            for name, finding in found.items()
-            if _cause(name, found) == cause.name
-        ]
-    return Findings(sorted(ordered, key=lambda finding: finding.level == "note"), about=evidence.length)
+
+
+def _explains(cause: str, symptom: str) -> bool:
+    one, other = DIAGNOSES[cause], DIAGNOSES[symptom]
+    return symptom in one.consequences or (one.role == "cause" and other.role == "symptom" and cause != symptom)
 
 
 def _cause(name: str, found: Mapping[str, Finding]) -> str | None:
     """The name of the finding that explains this one: the one of the highest level, then the first in the table."""
-    causes = [cause for cause, one in DIAGNOSES.items() if cause in found and name in one.explains]
-    causes = [cause for cause in causes if found[cause].level != "note"]
+    causes = [cause for cause in found if found[cause].level != "note" and _explains(cause, name)]
     surest = max(causes, key=lambda cause: LEVELS.index(found[cause].level), default=None)
     return None if surest is None else _cause(surest, found) or surest
 
@@ -96,27 +134,37 @@ def diagnose_store(root: Place, name: str | None) -> tuple[dict[str, Findings], 
 
     A trained run is compared with those of its recipe, so all of them are read.
     """
-    wanted = None if name is None else find_run(root, name)
     known = load(root, metrics=())
     if not (known.runs or known.watched or known.broken):
         raise SondeError(
             f"{root} holds no runs: `sonde.watch(model, optimizer)` in a training loop makes one, or `sonde run`"
         )
-    watched = [run.id for run in known.watched if wanted in (None, run.id)]
-    found: dict[str, Findings] = {}
-    if watched:
-        stored = load_some(root, watched)
-        found = {run.id: diagnose(evidence_of_watched(run, stored.rows)) for run in stored.watched}
+    wanted = None if name is None else find_run(root, name)
+    found = _diagnose_watched(root, [run.id for run in known.watched if wanted in (None, run.id)])
     left_out = dict(known.broken)
     if known.runs and wanted not in found:
-        stored = _read_trained(root)
-        ended, left_out = complete(stored)
-        if ended or not found or any(run.manifest.state == "diverged" for run in stored.runs):
-            trained, left_out = diagnose_trained(stored)
-            found |= {id: findings for id, findings in trained.items() if wanted in (None, id)}
-    if wanted is not None and wanted not in found:
+        trained, left_out = _diagnose_ended(_read_trained(root), always=not found)
+        found |= trained
+    if wanted is None:
+        return found, left_out
+    if wanted not in found:
         raise SondeError(f"{wanted} cannot be diagnosed: {left_out.get(wanted, 'it was not found')}")
-    return found, {} if wanted is not None else left_out
+    return {wanted: found[wanted]}, {}
+
+
+def _diagnose_watched(root: Place, watched: list[str]) -> dict[str, Findings]:
+    if not watched:
+        return {}
+    stored = load_some(root, watched)
+    return {run.id: diagnose(evidence_of_watched(run, stored.rows)) for run in stored.watched}
+
+
+def _diagnose_ended(stored: Runs, *, always: bool) -> tuple[dict[str, Findings], dict[str, str]]:
+    """Findings of trained runs, if one has ended (or `always`, which raises where there is none)."""
+    ended, left_out = complete(stored)
+    if ended or always or any(run.manifest.state == "diverged" for run in stored.runs):
+        return diagnose_trained(stored)
+    return {}, left_out
 
 
 def _read_trained(root: Place) -> Runs:

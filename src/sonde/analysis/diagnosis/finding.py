@@ -2,17 +2,15 @@
 
 import html
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from sonde.analysis.diagnosis.run_evidence import RunEvidence
 from sonde.core.formatting import listed
 
 LEVELS = ("note", "likely", "certain")
-FLOW = frozenset({"saturated_units", "dead_units", "vanishing_gradient", "exploding_gradient", "rank_collapse"})
-"""Symptoms in signal and gradient, which many faults explain."""
-
 _MOST_MODULES = 4  # that a sentence names
+_MOST_TYPES = 2
 _SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 _SARIF_LEVELS = {"note": "note", "likely": "warning", "certain": "error"}
 
@@ -24,10 +22,13 @@ class Finding:
     name: str
     level: str  # note, likely or certain
     modules: tuple[str, ...] = ()
+    types: tuple[str, ...] = ()  # of these modules, each once
     step: int = 0  # the first that shows it
     epoch: int | None = None  # the first that shows it, in a run that is measured by epochs
     evidence: tuple[str, ...] = ()  # sentences with the numbers
     explained_by: str | None = None  # the finding that causes this one
+    gain: float | None = None  # score that the remedy adds in fifty steps on a copy; None where it was not tried
+    advice: str = ""  # a remedy for this run, in place of the general one
 
     @property
     def diagnosis(self) -> "Diagnosis":
@@ -49,7 +50,7 @@ class Finding:
     @property
     def remedy(self) -> str:
         """What to try."""
-        return self.diagnosis.remedy
+        return self.advice or self.diagnosis.remedy
 
     @property
     def reference(self) -> str:
@@ -64,7 +65,10 @@ class Finding:
     @property
     def place(self) -> str:
         """Where, as the end of a clause; empty where the finding is about the whole run."""
-        return f" in {listed(self.modules, _MOST_MODULES, last=', ')}" if self.modules else ""
+        if not self.modules:
+            return ""
+        types = f" ({', '.join(self.types)})" if 0 < len(self.types) <= _MOST_TYPES else ""
+        return f" in {listed(self.modules, _MOST_MODULES, last=', ')}{types}"
 
     @property
     def level_with_label(self) -> str:
@@ -76,7 +80,7 @@ class Finding:
         known = {"name": self.name, "level": self.level, "modules": list(self.modules), "step": self.step}
         known["epoch"] = self.epoch
         known |= {"short": self.short, "evidence": list(self.evidence), "explained_by": self.explained_by}
-        known |= {"why": self.why, "remedy": self.remedy, "reference": self.reference}
+        known |= {"gain": self.gain, "why": self.why, "remedy": self.remedy, "reference": self.reference}
         return known | {"label": self.diagnosis.label, "former_name": self.diagnosis.former_name}
 
     def __str__(self) -> str:
@@ -90,18 +94,32 @@ class Finding:
 class Findings(list[Finding]):
     """Findings of one run, the most important first; prints as text, and a notebook shows a list."""
 
-    def __init__(self, findings: Iterable[Finding] = (), *, about: str = "") -> None:
+    def __init__(
+        self, findings: Iterable[Finding] = (), *, about: str = "", learning: str = "", silent: str = ""
+    ) -> None:
         super().__init__(findings)
         self.about = about  # how long the run was
+        self.learning = learning  # that it learns, as a sentence; empty where that is not known
+        self.not_asked = silent  # which questions could not be asked, and why, as a sentence
 
     def worst(self) -> str | None:
         """The highest level among them."""
         return max((one.level for one in self), key=LEVELS.index, default=None)
 
+    @property
+    def verdict(self) -> str:
+        """The sentence for a run without a finding: nothing is wrong only where it is known to learn."""
+        length = f" in {self.about}" if self.about else ""
+        if self.learning or not (self.about or self.not_asked):
+            return " ".join(
+                part for part in (f"Nothing is wrong{length}, as far as can be told.", self.learning) if part
+            )
+        return f"No fault was found{length}. {self.not_asked}".strip()
+
     def __str__(self) -> str:
         if not self:
-            return f"Nothing is wrong{f' in {self.about}' if self.about else ''}, as far as can be told."
-        return "\n".join(map(str, self))
+            return self.verdict
+        return "\n".join([*map(str, self), *([self.not_asked] if self.not_asked else [])])
 
     __repr__ = __str__
 
@@ -120,39 +138,68 @@ class Findings(list[Finding]):
         return f"<ul>{''.join(shown)}</ul>"
 
 
-@dataclass(frozen=True)
-class Diagnosis:
-    """A function that finds one fault, the texts about the fault, and the symptoms that it explains.
+Sign = Callable[[RunEvidence], Finding | None]
+"""One way in which a fault shows: a finding where it does."""
 
-    To add one: write the function and its `Diagnosis` in a module of this folder, in the module's table.
+
+def _always(s: RunEvidence) -> bool:
+    return True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diagnosis:
+    """One fault: when it is looked for, the signs it shows, the experiment that tries its remedy, and its texts.
+
+    To add one: write its signs and its `Diagnosis` in a module of this folder, in the module's table.
     """
 
-    find: Callable[[RunEvidence], Finding | None]
+    name: str
+    signs: tuple[Sign, ...]  # the surest first; the first that shows gives the finding
     short: str  # what it is, in one sentence
     measured: str  # how it is measured, with thresholds
     why: str  # why it hurts
     remedy: str  # what to try
     reference: str
-    explains: frozenset[str] = frozenset()  # diagnoses that are symptoms of this one
-    hides_pace: bool = False  # while it is found, findings about rates and steps are dropped
-    is_pace: bool = False  # about rates and steps
+    asked: Callable[[RunEvidence], bool] = _always  # whether a run is asked
+    fits: tuple[str, ...] = ()  # experiments that apply the remedy to a copy, by name
+    role: Literal["cause", "pace", "symptom"] = "cause"  # pace: about rates and steps; a cause explains every symptom
+    consequences: frozenset[str] = frozenset()  # what it explains, beside what its role does
+    hides_pace: bool = False  # a fault that no rate fixes: while it is found, findings about the pace are dropped
     label: str | None = None  # D1 … D4 for the questions of the audit
     former_name: str | None = None  # `sonde explain`, stored findings and SARIF suppressions may use it
     good: str = ""  # what healthy values look like
     bad: str = ""  # what faulty values look like
 
-    @property
-    def name(self) -> str:
-        """The name of the function."""
-        return self.find.__name__
+    def find(self, s: RunEvidence) -> Finding | None:
+        """The finding of the first sign that shows, with what its remedy gained on a copy."""
+        if not self.asked(s):
+            return None
+        shown = next((finding for sign in self.signs if (finding := sign(s)) is not None), None)
+        if shown is None:
+            return None
+        gains = [gain for fit in self.fits if (gain := s.gain(fit)) is not None]
+        epoch = s.epochs.get(shown.step) if shown.epoch is None else shown.epoch
+        types = tuple(dict.fromkeys(s.types[name] for name in shown.modules if name in s.types))
+        return replace(shown, name=self.name, epoch=epoch, gain=max(gains, default=None), types=types)
 
 
 def found(
-    name: str, level: str, *evidence: str, modules: Iterable[str] = (), step: int | None = 0, epoch: int | None = None
+    level: str,
+    *evidence: str,
+    modules: Iterable[str] = (),
+    step: int | None = 0,
+    epoch: int | None = None,
+    advice: str = "",
 ) -> Finding:
-    """A finding; each module is named once."""
+    """A finding, whose diagnosis names it; each module is named once."""
     return Finding(
-        name=name, level=level, modules=tuple(dict.fromkeys(modules)), step=step or 0, epoch=epoch, evidence=evidence
+        name="",
+        level=level,
+        modules=tuple(dict.fromkeys(modules)),
+        step=step or 0,
+        epoch=epoch,
+        evidence=evidence,
+        advice=advice,
     )
 
 

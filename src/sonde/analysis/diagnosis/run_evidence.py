@@ -6,7 +6,7 @@ layers stand for modules, and the answers of the audit.
 
 import math
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -14,21 +14,32 @@ from typing import Any
 import polars as pl
 
 from sonde.analysis.audit import RuleAudit, RunAudit
+from sonde.core.formatting import number
+from sonde.core.seed_statistics import summarise
 from sonde.metrics import NONFINITE
 from sonde.store.run import Run
 
 EARLY = 10  # the first steps, which are all measured
 FEWEST_STEPS = 100  # a run of fewer steps may be short, not faulty
+LARGE_STEP = 0.3  # ‖ΔW‖/‖W‖ of a step
 FAILED = 0.1  # score below which a run failed
 _END_METRICS = ("train_acc", "test_acc", "test_loss")  # of a trained run, besides the training loss
 _MAP_LOSSES = frozenset({"NllLossNd", "NllLoss2D", "NllLoss2d"})  # with the classes at axis 1
 CLASS_LOSSES = _MAP_LOSSES | {"NllLoss", "LogSoftmax"}
 BINARY_LOSSES = frozenset({"BinaryCrossEntropy", "BinaryCrossEntropyWithLogits"})
 _DISTANCE_LOSSES = frozenset({"MseLoss", "SmoothL1Loss", "HuberLoss", "L1Loss"})
-_SHAPE_OPS = frozenset(
+_MEASURES = CLASS_LOSSES | BINARY_LOSSES | _DISTANCE_LOSSES
+_POLICY_OPS = frozenset({"Gather", "LogSumExp", "Logsumexp", "Exp", "Log"})
+"""Operations by which a loss weighs the logarithm of a probability: of actions, rewards and advantages."""
+SHAPE_OPS = frozenset(
     {"View", "UnsafeView", "Reshape", "ReshapeAlias", "Transpose", "Permute", "Squeeze", "Clone", "Alias"}
 )
 """Operations of a loss, as autograd names them."""
+_FEW_TARGETS = 32  # with fewer, shares of classes are not known
+_BETTER = 3.0  # standard errors by which a loss must differ
+_SUCCESS_LOOKS = 6  # values of a success metric that show a trend
+_COSTS = ("loss", "error", "perplexity", "mse", "mae", "rmse", "nll", "wer", "cer", "fid")
+"""Words in names of metrics that should fall."""
 LINEAR_OPS = ("Addmm", "Mm", "Convolution", "Linear", "MkldnnLinear")
 """Operations that multiply by weights."""
 HAS_NO_GRADIENT = "the parameter has no gradient"  # a row's reason
@@ -51,13 +62,17 @@ def _log_classes(classes: Any) -> float | None:
 
 CONSTANT_LOSS: dict[str, Callable[[Mapping[str, Any]], float | None]] = {
     "identity": lambda task: 1 / 3,  # the variance of U(−1, 1)
+    "linear_quadratic": lambda task: None,  # targets do not depend on inputs: no network beats a constant
     "teacher": lambda task: _log_classes(task.get("classes")),
     "digits": lambda task: math.log(10),
     "parity": lambda task: math.log(2),
     "rhm": lambda task: _log_classes(task.get("classes")),
     "cifar10": lambda task: math.log(10),
 }
-"""The loss of a constant answer by task: the mean of the targets, or equal probabilities for all classes."""
+"""The loss of a constant answer by task: the mean of the targets, or equal probabilities for all classes.
+
+None where it does not tell whether a run learns.
+"""
 
 
 def loss_score(trials: Mapping[str, Any], loss: float | None) -> float | None:
@@ -143,7 +158,9 @@ class RunEvidence:
     @cached_property
     def watched(self) -> list[int]:
         """Steps with measurements of modules."""
-        there = self.rows.filter(pl.col("module").is_not_null())["step"].unique().sort()
+        there = (
+            self.rows.filter(pl.col("module").is_not_null() & (pl.col("metric") != "success"))["step"].unique().sort()
+        )
         return there.to_list()
 
     # Facts
@@ -200,9 +217,26 @@ class RunEvidence:
         return [steps for name, steps in self.series("update_ratio").items() if name in matrices]
 
     @cached_property
+    def step_size(self) -> float | None:
+        """The median over weight matrices of the largest ‖ΔW‖/‖W‖ of the first ten steps."""
+        early = [[value for step, value in steps.items() if step < EARLY] for steps in self.update_ratios]
+        return statistics.median(largest) if (largest := [max(values) for values in early if values]) else None
+
+    @property
+    def has_large_steps(self) -> bool:
+        """Whether the first steps are large, or usual ones after a warm-up: then growth comes from the rate."""
+        usual = max((statistics.median(steps.values()) for steps in self.update_ratios), default=0.0)
+        return max(self.step_size or 0.0, 10 * usual) >= LARGE_STEP
+
+    @cached_property
     def kinds(self) -> dict[str, str | None]:
         """Name of a called module → its kind (linear, norm, …); None where it is of no known kind."""
         return {module["name"]: module.get("kind") for module in self.modules}
+
+    @cached_property
+    def types(self) -> dict[str, str]:
+        """Name of a called module → its class."""
+        return {module["name"]: module["type"] for module in self.modules if module.get("type")}
 
     @cached_property
     def without_gradient(self) -> set[str]:
@@ -247,25 +281,55 @@ class RunEvidence:
 
     @cached_property
     def loss_of_chance(self) -> float | None:
-        """What a constant answer scores, as the task of a trained run says; of a watched one equal shares for all
-        classes, where the operations of the loss show a plain cross-entropy.
+        """The loss of the best constant answer: as the task of a trained run says; of a watched one from the targets
+        seen, where the operations of the loss show a plain cross-entropy or mean squared error.
         """
         if self.audited is not None:
             known: float | None = self.facts["constant_loss"]
             return known
-        shape, ops = self.facts.get("output_shape") or [], self.loss_ops
-        if not shape or not ops or self.first_loss is None:
+        if not self.facts.get("output_shape") or not self.loss_ops or self.first_loss is None:
             return None
+        if self.loss_ops <= {"MseLoss", *SHAPE_OPS} and "MseLoss" in self.loss_ops:
+            return self._variance
+        return self._entropy
+
+    @property
+    def _variance(self) -> float | None:
+        """The mean squared error of the mean of each target; None where the loss may be no mean."""
+        targets = self._only_targets
+        spread, size, out = targets.get("feature_variance"), targets.get("rms"), self.at("out_rms", "(model)")
+        if not spread or size is None or out is None or self.first_loss is None:
+            return None
+        return float(spread) if self.losses.get(0, self.first_loss) <= 1.1 * (size + out) ** 2 else None
+
+    @property
+    def _entropy(self) -> float | None:
+        """The entropy of the shares of classes."""
+        shape, ops = self.facts["output_shape"], self.loss_ops
         named, binary = ops & CLASS_LOSSES, ops & BINARY_LOSSES
-        if not (named or binary) or ops - CLASS_LOSSES - BINARY_LOSSES - _SHAPE_OPS or (named and len(shape) < 2):
+        if not named | binary or ops - CLASS_LOSSES - BINARY_LOSSES - SHAPE_OPS or len(shape) < 1 + bool(named):
             return None
         classes = 2 if binary else self._classes
-        if classes is None:
+        if classes is None or self.first_loss is None:
             return None
-        many = math.prod(shape) if binary else math.prod(shape) // classes
-        one = math.log(classes)
-        summed = abs(self.first_loss - many * one) < 0.3 * many * one
+        many = math.prod(shape) // (1 if binary else classes)
+        equal = math.log(classes)
+        one = min(equal, self._entropy_of_targets)
+        summed = abs(self.first_loss - many * equal) < 0.3 * many * equal
         return (many * one if summed and many > 3 else one) or None
+
+    @property
+    def _entropy_of_targets(self) -> float:
+        """The entropy of the targets seen; ∞ where they are too few or not known."""
+        known = self._only_targets.get("entropy")
+        few = math.prod(self._only_targets.get("shape") or [0]) < _FEW_TARGETS
+        return math.inf if known is None or few else float(known)
+
+    @property
+    def _only_targets(self) -> Mapping[str, Any]:
+        """Statistics of the first step's targets, where the loss was called once."""
+        known = self.facts.get("targets") or []
+        return known[0] if len(known) == 1 else {}
 
     @property
     def _classes(self) -> int | None:
@@ -291,7 +355,7 @@ class RunEvidence:
         """Whether the loss consists of the operations of a mean distance only."""
         ops = self.loss_ops
         of_numbers = bool(ops & _DISTANCE_LOSSES) or ops >= {"Mean", "Abs", "Sub"}
-        return of_numbers and not ops - _DISTANCE_LOSSES - _SHAPE_OPS - {"Mean", "Abs", "Sub", "Expand"}
+        return of_numbers and not ops - _DISTANCE_LOSSES - SHAPE_OPS - {"Mean", "Abs", "Sub", "Expand"}
 
     @cached_property
     def moved(self) -> float | None:
@@ -331,14 +395,20 @@ class RunEvidence:
         """
         if self.steps == 0:  # before training, fifty steps on the batch stand for the run
             return self.fit("1")
-        on_batch, at_end = self.trial("score"), self.score_of(self.last_loss)
-        if on_batch is None and self.trials is None and self.loss_of_chance and self.last_loss is not None:
-            return max(1 - self.last_loss / self.loss_of_chance, self._by_samples)
-        if on_batch is None or at_end is None or not self._same_loss:
-            return None if on_batch is None else float(on_batch)
-        if on_batch >= 0.5 and (self.fell or 0.0) >= 0.5:  # the batch is harder or easier than the last ones
-            return float(on_batch)
-        return min(float(on_batch), at_end)
+        if self.plays:
+            return None
+        on_batch = self.trial("score")
+        if on_batch is None:
+            return None if self.trials is not None else self._score_of_log
+        at_end = self.score_of(self.last_loss) if self._same_loss else None
+        fits = on_batch >= 0.5 and (self.fell or 0.0) >= 0.5  # the batch is harder or easier than the last ones
+        return float(on_batch) if at_end is None or fits else min(float(on_batch), at_end)
+
+    @property
+    def _score_of_log(self) -> float | None:
+        if not self.loss_of_chance or self.last_loss is None:
+            return None
+        return max(1 - self.last_loss / self.loss_of_chance, self._by_samples)
 
     @property
     def _by_samples(self) -> float:
@@ -365,11 +435,85 @@ class RunEvidence:
             return None
         return -math.inf if known["last"] is None else self.score_of(known["last"])
 
+    def gain(self, name: str) -> float | None:
+        """The score that one change adds in fifty steps on the batch, between −1 and 1; None where it was not tried."""
+        with_it, without = self.fit(name), self.fit("1")
+        if with_it is None or without is None:
+            return None
+        return min(max(with_it, -1.0), 1.0) - min(max(without, -1.0), 1.0)
+
+    # Does it learn?
+
+    @cached_property
+    def success(self) -> bool | None:
+        """Whether a metric that the user logs (reward, accuracy) became better; None where none was logged.
+
+        Its last third is compared with its first, by the standard error of their difference.
+        """
+        answers = [
+            self._improved(list(steps.values()), lower=any(word in name.casefold() for word in _COSTS))
+            for name, steps in self.series("success").items()
+            if len(steps) >= _SUCCESS_LOOKS
+        ]
+        return any(answers) if answers else None
+
+    @staticmethod
+    def _improved(values: Sequence[float], *, lower: bool) -> bool:
+        third = max(2, len(values) // 3)
+        early, late = values[:third], values[-third:]
+        first, last = summarise(early), summarise(late)
+        error = math.hypot(first.std, last.std) / math.sqrt(third)
+        risen = last.mean - first.mean
+        return (-risen if lower else risen) > max(_BETTER * error, 1e-9)
+
+    @cached_property
+    def is_measure(self) -> bool:
+        """Whether a loss that does not fall shows that nothing is learned: not so where players compete, where actions
+        are rewarded, or where targets move.
+        """
+        if self.audited is not None or self.success is not None:
+            return True
+        ops = self.loss_ops
+        if self.plays or (ops & _POLICY_OPS and not ops & _MEASURES):
+            return False
+        return self.trial("score") is not None or "NllLoss" in ops or not any(x < 0 for x in self.losses.values())
+
+    @cached_property
+    def plays(self) -> bool:
+        """Whether the model is one of two players: a discriminator, called several times a step with targets that are
+        all equal in each call; or a generator, whose yes or no another network gives.
+        """
+        if self.loss_ops & BINARY_LOSSES and self.loss_ops & {*LINEAR_OPS}:
+            return True
+        seen = self.facts.get("targets") or ([self.trial("targets")] if self.trial("targets", "shape") else [])
+        if self.model_calls < 2 or "NllLoss" in self.loss_ops:
+            return False
+        return all(one.get("std") == 0 for one in seen)
+
+    @property
+    def model_calls(self) -> int:
+        """How often the model was called in the first step: outputs of several passes are pooled in its rows."""
+        shape: list[int] = next((one["shape"] for one in self.modules if one["name"] == "(model)"), [])
+        rows = self.rows.filter(
+            (pl.col("metric") == "out_rms") & (pl.col("module") == "(model)") & (pl.col("step") == 0)
+        )
+        pooled = int(rows["samples"][0]) if rows.height and "samples" in rows.columns else 0
+        return max(1, round(pooled / shape[0]) if shape and shape[0] else 1)
+
+    @cached_property
+    def _noise(self) -> float:
+        """The standard error of the last loss."""
+        known = list(self.losses.values())
+        tail = known[-max(self._fewest, len(known) // 10) :]
+        return summarise(tail).std / math.sqrt(len(tail)) if len(tail) > 1 else math.inf
+
     @property
     def learned(self) -> bool | None:
         """Whether the score is at least 0.5; without a score, whether the loss halved."""
         if self.broke is not None:
             return False
+        if self.success is not None:
+            return self.success
         if self.score is not None:
             return self.score >= 0.5
         return None if self.fell is None else self.fell >= 0.5
@@ -379,9 +523,59 @@ class RunEvidence:
         """Whether the run certainly learned almost nothing."""
         if self.broke is not None:
             return True
+        if self.success is not None:
+            return not self.success
         if self.score is not None:
             return self.score < FAILED
-        return self.fell is not None and self.fell < FAILED
+        return self.is_measure and self.fell is not None and self.fell < FAILED and not self._falls
+
+    @property
+    def _falls(self) -> bool:
+        """Whether the loss fell a little, but by more than its noise."""
+        fallen = (self.first_loss or 0.0) - (self.last_loss or 0.0)
+        return (self.fell or 0.0) > FAILED / 5 and fallen > _BETTER * self._noise and len(self.losses) > EARLY
+
+    @cached_property
+    def beats_a_constant(self) -> bool | None:
+        """Whether the run ends better than a constant answer, by more than the noise of its loss; None: not known."""
+        chance = self.trial("loss", "trivial") if self._same_loss else None
+        chance = self.loss_of_chance if chance is None else chance
+        if self.success is not None or chance is None or self.last_loss is None:
+            return self.success
+        return (self.score or 0.0) >= FAILED or self.last_loss < chance - max(_BETTER * self._noise, 0.01 * abs(chance))
+
+    @property
+    def learning(self) -> str:
+        """That the run learns, as a sentence; empty where it does not, or where that is not known."""
+        if self.failed or self.learned is None or not self.is_measure:
+            return ""
+        if self.success:
+            return "The metric that was logged became better."
+        if self.first_loss is None or self.last_loss is None or self.beats_a_constant is False:
+            return ""
+        falls = self.last_loss < self.first_loss or self.learned
+        return f"It learns: the loss fell from {number(self.first_loss, 3)} to {number(self.last_loss, 3)}." * falls
+
+    @property
+    def not_asked(self) -> str:
+        """What could not be asked, and why, as a sentence; empty where it was asked."""
+        if self.steps == 0 or self.learning or self.broke is not None:
+            return ""
+        if self.audited is not None and self.audited.rule.rule == "frozen":
+            return "Whether it learns was not asked, because frozen blocks are a baseline."
+        if self.first_loss is None and self.success is None and self.trial("score") is None:
+            return (
+                "Whether it learns was not asked, because no loss was seen: give loss= a module, "
+                "or call watch.log(loss) in the loop."
+                if self.audited is None
+                else "Whether it learns was not asked, because no loss was stored."
+            )
+        if not self.is_measure:
+            return (
+                "Whether it learns was not asked, because this loss is no measure of success: log one, "
+                "as in watch.log(loss, reward=value)."
+            )
+        return f"Whether it learns is not known: its loss did not fall clearly in {self.length}."
 
 
 def evidence_of_trained(run: Run, rows: pl.DataFrame, audited: Audited) -> RunEvidence:

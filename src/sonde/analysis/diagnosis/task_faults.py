@@ -1,7 +1,15 @@
 """Faults of the task: targets, loss and output that do not fit each other."""
 
-from sonde.analysis.diagnosis.finding import FLOW, Diagnosis, Finding, found
-from sonde.analysis.diagnosis.run_evidence import BINARY_LOSSES, CLASS_LOSSES, LINEAR_OPS, RunEvidence
+from sonde.analysis.diagnosis.finding import Diagnosis, Finding, found
+from sonde.analysis.diagnosis.run_evidence import (
+    BINARY_LOSSES,
+    CLASS_LOSSES,
+    EARLY,
+    FEWEST_STEPS,
+    LINEAR_OPS,
+    SHAPE_OPS,
+    RunEvidence,
+)
 from sonde.core.formatting import number
 
 SEVERAL_SAMPLES = 16  # samples of a batch in which equal targets are a fault
@@ -11,192 +19,286 @@ BELOW_ZERO = -2.0  # a cross-entropy below this is wrong
 _PAIRWISE_OPS = frozenset(
     {"T", "Transpose", "Mm", "Bmm", "Cdist"}
 )  # operations of losses that compare samples on purpose
+MAJORITY = 0.8  # share of one class
+_SQUASHED = ("Softmax", "Sigmoid", "Tanh")
+_BOUNDED = (*_SQUASHED, "Relu", "LogSoftmax", "Softplus", "Threshold")
 AMONG_CLASSES = ("classes", "one-hot", "labels", "binary")
 
 
-def wrong_label_shape(s: RunEvidence) -> Finding | None:
+def _ignores_pairing(s: RunEvidence) -> Finding | None:
     """Targets that broadcast against the output."""
-    if s.trials is None:
-        return _broadcasts(s)
-    if not s.trial("loss", "ignores_pairing"):
+    if not s.trial("loss", "ignores_pairing") or (s.learned and s.beats_a_constant):
         return None
     shapes = f"{tuple(s.trial('output', 'shape'))} against {tuple(s.trial('targets', 'shape'))}"
     said = f"The loss is the same whichever target belongs to which sample; output and target have the shapes {shapes}."
-    return found("wrong_label_shape", "certain", said)
+    return found("certain", said)
 
 
 def _broadcasts(s: RunEvidence) -> Finding | None:
     """From the operations of the loss: N outputs became N×N numbers."""
     shape, largest = s.facts.get("output_shape") or [], s.facts.get("loss_shape") or []
-    ops = s.loss_ops
-    if len(shape) != 2 or shape[1] != 1 or shape[0] < 2 or s.learned or ops & _PAIRWISE_OPS:
+    if s.trials is not None or s.learned or s.loss_ops & _PAIRWISE_OPS:
         return None
-    if largest != [shape[0], shape[0]]:
+    if len(shape) != 2 or shape[1] != 1 or shape[0] < 2 or largest != [shape[0], shape[0]]:
         return None
     said = f"Outputs of shape {tuple(shape)} become {tuple(largest)} in the loss: each is compared with every target."
-    return found("wrong_label_shape", "certain" if s.failed else "likely", said)
+    return found("certain" if s.failed else "likely", said)
 
 
-def wrong_loss(s: RunEvidence) -> Finding | None:
-    """A loss whose minimum is not at the targets."""
-    kind = s.trial("targets", "kind")
-    if s.trials is None:
-        return _below_zero(s)
-    if s.trial("loss", "ignores_pairing"):
+def _over_the_batch(s: RunEvidence) -> Finding | None:
+    if not s.trial("loss", "over_the_batch"):
         return None
-    if s.trial("loss", "over_the_batch"):
-        said = (
-            "Raising one class for all samples changes nothing: the softmax runs over the batch, not over the classes."
-        )
-        return found("wrong_loss", "certain", said)
-    away = s.trial("loss", "pushes_away")
-    if away is not None and away > 0.9 and (s.failed or kind in AMONG_CLASSES):
-        said = f"Its gradient moves {number(100 * away)} % of outputs away from their targets: the sign is wrong."
-        return found("wrong_loss", "certain", said)
-    if s.trial("loss", "unbounded"):
-        said = "It falls without end as the right output grows: raw scores where it expects log-probabilities."
-        return found("wrong_loss", "certain", said)
+    said = "Raising one class for all samples changes nothing: the softmax runs over the batch, not over the classes."
+    return found("certain", said)
+
+
+def _pushes_away(s: RunEvidence) -> Finding | None:
+    away, kind = s.trial("loss", "pushes_away"), s.trial("targets", "kind")
+    if away is None or away <= 0.9 or not (s.failed or kind in AMONG_CLASSES):
+        return None
+    said = f"Its gradient moves {number(100 * away)} % of outputs away from their targets: the sign is wrong."
+    return found("certain", said)
+
+
+def _unbounded(s: RunEvidence) -> Finding | None:
+    if not s.trial("loss", "unbounded"):
+        return None
+    said = "It falls without end as the right output grows: raw scores where it expects log-probabilities."
+    return found("certain", said)
+
+
+def _breaks_on_outputs(s: RunEvidence) -> Finding | None:
     broken = s.trial("traced_start", "first_broken")
-    if (
-        broken is not None
-        and broken["module"] == "the loss"
-        and broken["operation"] in ("log", "log1p", "sqrt", "pow")
-        and (broken["smallest_input"] or 0.0) < 0
-    ):
-        said = (
-            f"It takes the {broken['operation']} of outputs as low as {number(broken['smallest_input'])}, "
-            "which it is not made for."
-        )
-        return found("wrong_loss", "likely", said)
-    if not s.failed:
+    if broken is None or broken["module"] != "the loss" or (broken["smallest_input"] or 0.0) >= 0:
         return None
-    if s.trial("loss", "is_improper"):
-        said = (
-            "Where three targets in ten are 1 it asks for an answer that is neither 0.3 nor its logit: "
-            "an absolute error on yes and no."
-        )
-        return found("wrong_loss", "likely", said)
-    if s.trial("loss", "is_quadratic") and kind in ("classes", "one-hot", "labels"):
-        many = (s.trial("output", "shape") or [0])[-1]
-        if many > 1:
-            return found(
-                "wrong_loss", "likely", f"It is a squared error, on targets that name classes ({many} outputs)."
-            )
-    return None
+    if broken["operation"] not in ("log", "log1p", "sqrt", "pow"):
+        return None
+    lowest = number(broken["smallest_input"])
+    said = f"It takes the {broken['operation']} of outputs as low as {lowest}, which it is not made for."
+    return found("likely", said)
+
+
+def _improper(s: RunEvidence) -> Finding | None:
+    if not s.failed or not s.trial("loss", "is_improper"):
+        return None
+    said = (
+        "Where three targets in ten are 1 it asks for an answer that is neither 0.3 nor its logit: "
+        "an absolute error on yes and no."
+    )
+    return found("likely", said)
+
+
+def _squared_on_classes(s: RunEvidence) -> Finding | None:
+    many = (s.trial("output", "shape") or [0])[-1]
+    of_classes = s.trial("targets", "kind") in ("classes", "one-hot", "labels")
+    if not s.failed or not s.trial("loss", "is_quadratic") or not of_classes or many < 2:
+        return None
+    return found("likely", f"It is a squared error, on targets that name classes ({many} outputs).")
 
 
 def _below_zero(s: RunEvidence) -> Finding | None:
     """From rows: a cross-entropy far below zero has the wrong sign, or gets no log-probabilities."""
-    ops = s.loss_ops
-    if not ops & (CLASS_LOSSES | BINARY_LOSSES) or s.last_loss is None or s.last_loss > BELOW_ZERO:
+    ops, asked = s.loss_ops, s.trial("loss", "pushes_away") is not None
+    if asked or not ops & (CLASS_LOSSES | BINARY_LOSSES) or (s.last_loss or 0.0) > BELOW_ZERO:
         return None
     raw = "NllLoss" in ops and not ops & {"LogSoftmax", "Log"} and s.facts.get("output_op") not in ("LogSoftmax", "Log")
     why = "it takes raw scores for log-probabilities" if raw else "its sign is wrong"
-    return found("wrong_loss", "certain", f"A cross-entropy ends at {number(s.last_loss)}: {why}.")
+    return found("certain", f"A cross-entropy ends at {number(s.last_loss or 0.0)}: {why}.")
 
 
-def wrong_output_activation(s: RunEvidence) -> Finding | None:
-    """A last activation that cannot reach the minimum of the loss.  A model that a linear head follows is not asked."""
-    if (s.loss_ops | {*(s.trial("output", "operations_after") or [])}) & {*LINEAR_OPS}:
-        return None
-    operation = str(s.trial("output", "operation") or s.facts.get("output_op") or "")
+def _has_no_head_after(s: RunEvidence) -> bool:
+    """Whether nothing with weights follows the model: then its last operation is that of the output."""
+    return not (s.loss_ops | {*(s.trial("output", "operations_after") or [])}) & {*LINEAR_OPS}
+
+
+def _last_operation(s: RunEvidence) -> str:
+    return str(s.trial("output", "operation") or s.facts.get("output_op") or "")
+
+
+def _last_activation(s: RunEvidence) -> list[str]:
+    return [m["name"] for m in s.leaves[-1:] if m.get("kind") == "activation"]
+
+
+def _out_of_reach(s: RunEvidence) -> Finding | None:
+    """Outputs of its own choice have a lower loss than any that the last activation can give."""
     floor, trivial, reach = (s.trial("loss", key) for key in ("floor", "trivial", "floor_in_range"))
-    modules = [m["name"] for m in s.leaves[-1:] if m.get("kind") == "activation"]
-    bounded = operation in ("Softmax", "Sigmoid", "Tanh", "Relu", "LogSoftmax", "Softplus", "Threshold")
-    known = None not in (floor, trivial, reach)
-    if bounded and known and trivial > floor and reach - floor > OUT_OF_REACH * (trivial - floor):
-        said = (
-            f"With any outputs the loss falls to {number(floor)}, with those of the last activation "
-            f"({operation.lower()}) to no less than {number(reach)}; a constant gives {number(trivial)}."
-        )
-        return found("wrong_output_activation", "certain", said, modules=modules)
-    beyond = _out_of_bounds(s, operation)
-    if beyond:
-        return found("wrong_output_activation", "certain", beyond, modules=modules)
-    shape, after = s.facts.get("output_shape") or [], s.loss_ops
-    own = "LogSoftmax" in after
-    said = ""
-    if s.trial("output", "sums_over_batch"):
-        said = "The softmax runs over the samples of the batch, not over the outputs of a sample."
-    elif operation == "Softmax" and shape and shape[-1] == 1:
-        said = "A softmax over one unit is 1 whatever it is given."
-    elif operation in ("Softmax", "Sigmoid", "Tanh") and own:
-        said = f"The model ends in {operation.lower()}, and the loss applies a softmax of its own."
-    elif operation == "Sigmoid" and "BinaryCrossEntropyWithLogits" in after:
-        said = "The model ends in a sigmoid, and the loss applies another."
-    if said:
-        return found("wrong_output_activation", "certain", said, modules=modules)
-    if operation == "Softmax" and "BinaryCrossEntropy" in after and s.failed and s.trials is None:
-        said = "A softmax makes the outputs of a sample compete, and the loss scores each by itself."
-        return found("wrong_output_activation", "likely", said, modules=modules)
-    if operation in ("Relu", "Threshold") and (
-        own or "NllLoss" in after or s.trial("targets", "kind") in ("classes", "one-hot")
-    ):
-        said = "Class scores end in ReLU: a class below zero gets no gradient."
-        return found("wrong_output_activation", "likely", said, modules=modules)
+    if _last_operation(s) not in _BOUNDED or None in (floor, trivial, reach):
+        return None
+    if trivial <= floor or reach - floor <= OUT_OF_REACH * (trivial - floor):
+        return None
+    said = (
+        f"With any outputs the loss falls to {number(floor)}, with those of the last activation "
+        f"({_last_operation(s).lower()}) to no less than {number(reach)}; a constant gives {number(trivial)}."
+    )
+    return found("certain", said, modules=_last_activation(s))
+
+
+def _out_of_bounds(s: RunEvidence) -> Finding | None:
+    """The loss is a distance that outputs and targets between −1 and 1 cannot have."""
+    operation, last = _last_operation(s), s.last_loss
+    if operation not in ("Softmax", "Sigmoid", "Tanh") or not s.is_distance or s.trials is not None:
+        return None
+    if last is None or last <= OUT_OF_BOUNDS:
+        return None
+    said = (
+        f"The last activation ({operation.lower()}) stays between −1 and 1, and the loss, a distance, at "
+        f"{number(last)}: the targets lie outside."
+    )
+    return found("certain", said, modules=_last_activation(s))
+
+
+def _softmax_over_samples(s: RunEvidence) -> Finding | None:
+    if not s.trial("output", "sums_over_batch"):
+        return None
+    said = "The softmax runs over the samples of the batch, not over the outputs of a sample."
+    return found("certain", said, modules=_last_activation(s))
+
+
+def _softmax_over_one(s: RunEvidence) -> Finding | None:
+    shape = s.facts.get("output_shape") or []
+    if _last_operation(s) != "Softmax" or not shape or shape[-1] != 1:
+        return None
+    return found("certain", "A softmax over one unit is 1 whatever it is given.", modules=_last_activation(s))
+
+
+def _activated_twice(s: RunEvidence) -> Finding | None:
+    """The model, or the loop after it, applies the softmax or sigmoid that the loss applies, too."""
+    last, modules = _last_operation(s), _last_activation(s)
+    for own, before in (("LogSoftmax", _SQUASHED), ("BinaryCrossEntropyWithLogits", ("Sigmoid",))):
+        between = _operation_before(s, own)
+        first = between or last
+        if own in s.loss_ops and first in before:
+            where = "The loop applies" if between else "The model ends in"
+            said = (
+                f"{where} {first.lower()}, and the loss applies {'a softmax' if own == 'LogSoftmax' else 'a sigmoid'}."
+            )
+            advice = f"Hand raw outputs to the loss: remove the {first.lower()} before it."
+            return found("certain", said, modules=[] if between else modules, advice=advice)
     return None
 
 
-def _out_of_bounds(s: RunEvidence, operation: str) -> str:
-    """A sentence, if the loss is a distance that outputs and targets between −1 and 1 cannot have."""
-    if operation not in ("Softmax", "Sigmoid", "Tanh") or not s.is_distance or s.trials is not None:
-        return ""
-    if s.last_loss is None or s.last_loss <= OUT_OF_BOUNDS:
-        return ""
-    return (
-        f"The last activation ({operation.lower()}) stays between −1 and 1, and the loss, a distance, at "
-        f"{number(s.last_loss)}: the targets lie outside."
-    )
+def _operation_before(s: RunEvidence, own: str) -> str:
+    """The operation of the loop, if there is one, that computes what this operation of the loss gets."""
+    known = [kind for kind in s.facts.get("loss_ops") or [] if kind not in SHAPE_OPS]
+    place = known.index(own) + 1 if own in known else len(known)
+    return known[place] if place < len(known) else ""
 
 
-def wrong_labels(s: RunEvidence) -> Finding | None:
-    """Targets that are constant, or unrelated to the inputs."""
+def _competing_labels(s: RunEvidence) -> Finding | None:
+    if (
+        _last_operation(s) != "Softmax"
+        or "BinaryCrossEntropy" not in s.loss_ops
+        or not s.failed
+        or s.trials is not None
+    ):
+        return None
+    said = "A softmax makes the outputs of a sample compete, and the loss scores each by itself."
+    return found("likely", said, modules=_last_activation(s))
+
+
+def _scores_end_in_relu(s: RunEvidence) -> Finding | None:
+    of_classes = s.loss_ops & {"LogSoftmax", "NllLoss"} or s.trial("targets", "kind") in ("classes", "one-hot")
+    if _last_operation(s) not in ("Relu", "Threshold") or not of_classes:
+        return None
+    said = "Class scores end in ReLU: a class below zero gets no gradient."
+    return found("likely", said, modules=_last_activation(s))
+
+
+def _all_the_same(s: RunEvidence) -> Finding | None:
+    """Targets that are all equal, in the batch and in all steps that were seen."""
     targets = s.targets
     samples = s.trial("samples") or next(iter(targets.get("shape") or [0]), 0)
     outputs = s.trial("output", "shape") or s.facts.get("output_shape") or []
-    if samples >= SEVERAL_SAMPLES and targets.get("std") == 0:
-        several = f", where there are {outputs[-1]} outputs" if len(outputs) > 1 and outputs[-1] > 1 else ""
-        said = f"All targets of a batch of {samples} are {number(targets['mean'])}{several}."
-        return found("wrong_labels", "certain", said)
-    near, score = s.trial("neighbours"), s.score
-    if targets.get("kind") == "real":
-        return _unrelated_numbers(s)
+    if samples < SEVERAL_SAMPLES or targets.get("std") != 0 or _varies(s):
+        return None
+    several = f", where there are {outputs[-1]} outputs" if len(outputs) > 1 and outputs[-1] > 1 else ""
+    return found("certain", f"All targets of a batch of {samples} are {number(targets['mean'])}{several}.")
+
+
+def _varies(s: RunEvidence) -> bool:
+    """Whether other calls of the loss, or of the model, have other targets: a discriminator's, or sorted samples."""
+    means = {one.get("mean") for one in s.facts.get("targets") or []} | {*s.of_run("target_mean").values()}
+    spreads = [one.get("std") for one in s.facts.get("targets") or []]
+    return len(means) > 1 or any(spreads) or s.plays
+
+
+def _memorised(s: RunEvidence) -> float | None:
+    """How far one batch is learned in fifty steps, if the run itself, after 100 steps, is no better than a constant."""
     alone = max((known for known in (s.fit("1"), s.fit("10")) if known is not None), default=None)
-    of_classes = targets.get("kind") in ("classes", "one-hot", "binary")
-    if near is None or not of_classes or alone is None or score is None or s.steps < 100:
+    if alone is None or alone <= 0.5 or s.score is None or s.score >= 0.1 or s.steps < FEWEST_STEPS:
+        return None
+    return None if s.beats_a_constant or abs(s.fell or 0.0) >= 0.2 else alone
+
+
+def _unrelated_classes(s: RunEvidence) -> Finding | None:
+    """Classes that one batch memorises, but that nearest inputs do not share."""
+    near, alone = s.trial("neighbours"), _memorised(s)
+    if near is None or alone is None or s.targets.get("kind") not in ("classes", "one-hot", "binary"):
         return None
     noise = 2 * (max(near["by_chance"], 0.25) / near["n"]) ** 0.5
-    if alone > 0.5 and score < 0.1 and abs(s.fell or 0.0) < 0.2 and near["agree"] < near["by_chance"] + noise:
-        said = (
-            f"One batch is memorised in fifty steps (to {number(alone)} of the way), the run "
-            f"is at {number(score)}; nearest inputs share a label in {number(100 * near['agree'])} "
-            f"% of cases, any two in {number(100 * near['by_chance'])} %."
-        )
-        return found("wrong_labels", "likely", said)
-    return None
+    if max(near["agree"], near.get("line", 0.0)) >= near["by_chance"] + noise:
+        return None
+    said = (
+        f"One batch is memorised in fifty steps (to {number(alone)} of the way), the run "
+        f"is at {number(s.score or 0.0)}; nearest inputs share a label in {number(100 * near['agree'])} "
+        f"% of cases, any two in {number(100 * near['by_chance'])} %."
+    )
+    return found("likely", said)
 
 
 def _unrelated_numbers(s: RunEvidence) -> Finding | None:
     """Numeric targets that the batch memorises, but that neither the nearest input nor a linear fit predicts."""
-    near = s.trial("relation")
-    alone = max((known for known in (s.fit("1"), s.fit("10")) if known is not None), default=None)
-    if not near or "n" not in near or alone is None or s.score is None or s.steps < 100:
+    near, alone = s.trial("relation") or {}, _memorised(s)
+    if "n" not in near or alone is None or s.targets.get("kind") != "real":
         return None
-    noise = 2 / near["n"] ** 0.5
-    unrelated = max(near["nearest"], near["line"]) < noise
-    if alone > 0.5 and s.score < 0.1 and abs(s.fell or 0.0) < 0.2 and unrelated:
-        said = (
-            f"One batch is memorised in fifty steps (to {number(alone)} of the way), the run is at "
-            f"{number(s.score)}; targets of nearest inputs correlate by {number(near['nearest'])}, and a line through "
-            f"the others foretells a target with a correlation of {number(near['line'])} (n = {near['n']})."
-        )
-        return found("wrong_labels", "likely", said)
-    return None
+    if max(near["nearest"], near["line"]) >= 2 / near["n"] ** 0.5:
+        return None
+    said = (
+        f"One batch is memorised in fifty steps (to {number(alone)} of the way), the run is at "
+        f"{number(s.score or 0.0)}; targets of nearest inputs correlate by {number(near['nearest'])}, and a line "
+        f"through the others predicts a target with a correlation of {number(near['line'])} (n = {near['n']})."
+    )
+    return found("likely", said)
+
+
+def _one_class_a_batch(s: RunEvidence) -> Finding | None:
+    """Batches that each hold one class, and not the same one: samples sorted by class."""
+    spreads, means = s.of_run("target_spread"), s.of_run("target_mean")
+    single = [step for step, spread in spreads.items() if spread == 0]
+    if len(spreads) < EARLY or len(single) < 0.8 * len(spreads) or len({means[step] for step in single}) < 2:
+        return None
+    if s.model_calls > 1 or s.targets.get("kind") == "real":
+        return None
+    said = (
+        f"In {len(single)} of {len(spreads)} watched steps all targets of a batch are equal, and not always the same."
+    )
+    return found("likely", said)
+
+
+def _majority(s: RunEvidence) -> Finding | None:
+    """A run that ends no better than a constant, on targets that are mostly one class."""
+    share = s.targets.get("top_share")
+    if share is None or share < MAJORITY or share == 1 or s.beats_a_constant is not False:
+        return None
+    if s.targets.get("kind", "classes") not in ("classes", "binary"):
+        return None
+    said = f"{number(100 * share)} % of targets are of one class, and the run is no better than that answer."
+    return found("likely", said)
+
+
+def _leaks(s: RunEvidence) -> Finding | None:
+    """A feature of the input that equals the target."""
+    known = s.trial("leak")
+    if not known or not s.learned:
+        return None
+    said = f"Feature {known['feature']} of the inputs predicts the target alone (n = {known['n']})."
+    return found("likely", said)
 
 
 TASK_FAULTS = (
     Diagnosis(
-        wrong_label_shape,
+        name="wrong_label_shape",
+        signs=(_ignores_pairing, _broadcasts),
         short="The target's shape or encoding broadcasts against the output, or is misread.",
         measured=(
             "The loss of random outputs stays the same (to 1e-5) when targets are handed to other "
@@ -209,7 +311,18 @@ TASK_FAULTS = (
         hides_pace=True,
     ),
     Diagnosis(
-        wrong_output_activation,
+        name="wrong_output_activation",
+        signs=(
+            _out_of_reach,
+            _out_of_bounds,
+            _softmax_over_samples,
+            _softmax_over_one,
+            _activated_twice,
+            _competing_labels,
+            _scores_end_in_relu,
+        ),
+        asked=_has_no_head_after,
+        consequences=frozenset({"lr_too_low"}),
         short="The last activation does not fit the targets' range or the loss.",
         measured=(
             "With outputs of its own choice the loss falls to a floor; with outputs that the last activation can "
@@ -223,11 +336,20 @@ TASK_FAULTS = (
             "linear for unbounded targets."
         ),
         reference="Bishop (2006), Pattern recognition and machine learning, section 4.3.6",
-        explains=FLOW | {"lr_too_low"},
         hides_pace=True,
     ),
     Diagnosis(
-        wrong_loss,
+        name="wrong_loss",
+        signs=(
+            _over_the_batch,
+            _pushes_away,
+            _unbounded,
+            _breaks_on_outputs,
+            _improper,
+            _squared_on_classes,
+            _below_zero,
+        ),
+        asked=lambda s: not s.trial("loss", "ignores_pairing"),
         short="The loss does not fit the task or the output: wrong kind, wrong axis, wrong sign.",
         measured=(
             "The loss by itself, on free outputs: raising a class for all samples changes nothing "
@@ -241,10 +363,12 @@ TASK_FAULTS = (
             "cross-entropy with logits for yes or no, squared error for numbers."
         ),
         reference="Gneiting & Raftery (2007), Strictly proper scoring rules, prediction, and estimation, JASA 102",
-        explains=frozenset({"nan_origin"}),
     ),
     Diagnosis(
-        wrong_labels,
+        name="wrong_labels",
+        signs=(_all_the_same, _unrelated_classes, _unrelated_numbers),
+        role="pace",
+        consequences=frozenset({"not_learning"}),
         short="Labels that do not belong to the inputs: permuted, constant, or destroyed by preprocessing.",
         measured=(
             f"All targets of a batch of {SEVERAL_SAMPLES} or more are the same; or one batch is memorised "
@@ -260,7 +384,41 @@ TASK_FAULTS = (
         reference=(
             "Zhang et al. (2017), Understanding deep learning requires rethinking generalization, arXiv:1611.03530"
         ),
-        is_pace=True,
+    ),
+    Diagnosis(
+        name="data_order",
+        signs=(_one_class_a_batch,),
+        asked=lambda s: not s.learned,
+        short="Batches of one class each: samples are sorted.",
+        measured=(
+            "In 80 % of the watched steps all targets of a batch are equal, though they differ between steps, and the "
+            "run did not learn. Targets are seen where the loss is a module."
+        ),
+        why="Each step teaches the network to answer with the class of its batch, and to forget the others.",
+        remedy="Shuffle the training set: DataLoader(…, shuffle=True).",
+        reference="Bengio (2012), Practical recommendations for gradient-based training, arXiv:1206.5533",
+    ),
+    Diagnosis(
+        name="class_imbalance",
+        signs=(_majority,),
+        asked=lambda s: s.failed and s.steps >= FEWEST_STEPS,
+        short="Most targets are of one class, and the network always answers with it.",
+        measured=(
+            f"{100 * MAJORITY:g} % of targets or more are of one class, and the loss ends no lower than that of the "
+            "best constant answer."
+        ),
+        why="The majority's answer has a low loss, and the gradient of rare classes is small.",
+        remedy="Weigh the classes in the loss by the inverse of their shares, or sample batches with equal shares.",
+        reference="Buda, Maki & Mazurowski (2018), Class imbalance problem in CNNs, arXiv:1710.05381",
+    ),
+    Diagnosis(
+        name="target_leakage",
+        signs=(_leaks,),
+        short="A feature of the inputs equals the target.",
+        measured="With a batch: one input feature gives the target exactly, and the run learned.",
+        why="The network copies the feature, and fails where the feature is not known.",
+        remedy="Remove the feature from the inputs.",
+        reference="Kaufman et al. (2012), Leakage in data mining, ACM TKDD 6",
     ),
 )
 """Causes before their symptoms."""

@@ -1,4 +1,4 @@
-"""Diagnoses of a run that Sonde trained: whether it learned, and the four questions of the audit as findings.
+"""Whether a run learned, and of a trained one the four questions of the audit as findings.
 
 `analysis/questions.py` has the thresholds of the questions.
 """
@@ -13,23 +13,54 @@ from sonde.analysis.thresholds import Thresholds
 from sonde.core.formatting import number
 
 
-def not_learning(s: RunEvidence) -> Finding | None:
-    """A loss that ends near that of a constant answer.  Frozen blocks are a baseline and are not asked."""
-    if s.audited is None or s.audited.run is None or s.audited.rule.rule == "frozen":
+def _asks_whether_it_learned(s: RunEvidence) -> bool:
+    """Frozen blocks are a baseline and are not asked; nor are runs that ended early."""
+    if s.audited is not None:
+        return s.audited.run is not None and s.audited.rule.rule != "frozen" and s.steps >= FEWEST_STEPS
+    return s.steps > 0 and s.broke is None and s.is_measure
+
+
+def _no_better_than_a_constant(s: RunEvidence) -> Finding | None:
+    """A loss that ends near that of a constant answer."""
+    chance = s.loss_of_chance if s.trials is None else s.trial("loss", "trivial")
+    if chance is None or s.last_loss is None or not s.failed or s.success is not None:
         return None
-    if s.steps < FEWEST_STEPS or s.loss_of_chance is None or s.last_loss is None or not s.failed:
+    if s.audited is None and s.beats_a_constant:
         return None
-    of_test = s.of_run("test_loss")
-    beside = f", on test samples {number(of_test[max(of_test)], 3)}" if of_test else ""
     said = (
-        f"After {s.steps} steps the loss on training samples is {number(s.last_loss, 3)}{beside}; "
-        f"one constant answer has {number(s.loss_of_chance, 3)}."
+        f"After {s.steps} steps the loss{'' if s.audited is None else ' on training samples'} is "
+        f"{number(s.last_loss, 3)}{_on_test(s)}; one constant answer has {number(chance, 3)}."
     )
     hits = s.of_run("train_acc")
     more = [f"{number(100 * hits[max(hits)])} % of the answers to training samples are right."] if hits else []
-    came = [step for step, loss in s.losses.items() if 1 - loss / s.loss_of_chance >= FAILED]
-    since = next((step for step in s.losses if step > max(came)), 0) if came else 0
-    return found("not_learning", "likely", said, *more, step=since)
+    level = "likely" if s.steps >= FEWEST_STEPS else "note"
+    return found(level, said, *more, step=_lost_at(s, chance))
+
+
+def _on_test(s: RunEvidence) -> str:
+    of_test = s.of_run("test_loss")
+    return f", on test samples {number(of_test[max(of_test)], 3)}" if of_test else ""
+
+
+def _lost_at(s: RunEvidence, chance: float) -> int:
+    """Where what a trained run had learned is lost."""
+    came = [step for step, loss in s.losses.items() if s.audited is not None and 1 - loss / chance >= FAILED]
+    return next((step for step in s.losses if step > max(came)), 0) if came else 0
+
+
+def _success_does_not_rise(s: RunEvidence) -> Finding | None:
+    if s.success is not False:
+        return None
+    said = "The metrics that were logged are no better in their last third than in their first: "
+    return found("likely" if s.steps >= FEWEST_STEPS else "note", said + ", ".join(s.series("success")) + ".")
+
+
+def _no_better_than_before(s: RunEvidence) -> Finding | None:
+    """Where the loss of a constant is not known: a loss that did not fall."""
+    if s.audited is not None or not s.failed or s.score is not None or s.first_loss is None or s.last_loss is None:
+        return None
+    said = f"After {s.steps} steps the loss is {number(s.last_loss, 3)}; it began at {number(s.first_loss, 3)}."
+    return found("note", said)
 
 
 def _fired(s: RunEvidence, question: str) -> AuditAnswer | None:
@@ -44,7 +75,7 @@ def _level(answer: AuditAnswer) -> str:
     return "certain" if len(asked) > 1 else "likely"
 
 
-def state_explosion(s: RunEvidence) -> Finding | None:
+def _exploded(s: RunEvidence) -> Finding | None:
     """Hidden states that explode over a block, or at the top since init."""
     answer = _fired(s, "D1")
     if answer is None or s.audited is None:
@@ -56,11 +87,13 @@ def state_explosion(s: RunEvidence) -> Finding | None:
     )
     top = f"‖h_L‖ is {number(answer.beside)}× its value at init; the limit is {limits.stream:g}×."
     evidence = [said] if math.isnan(answer.beside) else [said, top]
+    if answer.note is not None:
+        evidence.append(f"Over all blocks it grows more than {limits.growth:g}×.")
     blocks = [f"block {block}" for block in answer.layers] or [f"layer {s.audited.rule.depth}"]
-    return found("state_explosion", _level(answer), *evidence, modules=blocks, epoch=answer.since)
+    return found(_level(answer), *evidence, modules=blocks, epoch=answer.since)
 
 
-def gradient_collapse(s: RunEvidence) -> Finding | None:
+def _unresolved(s: RunEvidence) -> Finding | None:
     """A BP gradient that the precision of training does not resolve, or that does not predict the loss."""
     answer = _fired(s, "D2")
     if answer is None or s.audited is None:
@@ -77,10 +110,10 @@ def gradient_collapse(s: RunEvidence) -> Finding | None:
             f"the limit is {limits.ceiling:g}."
         )
     layers = [f"layer {layer}" for layer in answer.layers]
-    return found("gradient_collapse", _level(answer), *evidence, modules=layers, epoch=answer.since)
+    return found(_level(answer), *evidence, modules=layers, epoch=answer.since)
 
 
-def credit_at_chance(s: RunEvidence) -> Finding | None:
+def _at_chance(s: RunEvidence) -> Finding | None:
     """Credit that is no better than chance."""
     answer = _fired(s, "D3")
     if answer is None or s.audited is None or s.audited.run is None:
@@ -89,7 +122,7 @@ def credit_at_chance(s: RunEvidence) -> Finding | None:
     worst = min(layers, key=lambda one: min(one.cosine.excess, one.rho.excess))
     said = f"At epoch {answer.epoch} the credit is not above chance at {len(layers)} of {s.audited.rule.depth} layers."
     names = [f"layer {layer}" for layer in answer.layers]
-    return found("credit_at_chance", _level(answer), said, _beside_chance(worst), modules=names, epoch=answer.since)
+    return found(_level(answer), said, _beside_chance(worst), modules=names, epoch=answer.since)
 
 
 def _beside_chance(layer: LayerCredit) -> str:
@@ -100,7 +133,7 @@ def _beside_chance(layer: LayerCredit) -> str:
     return f"At layer {layer.layer} {' and '.join(parts)}."
 
 
-def blocks_hurt(s: RunEvidence) -> Finding | None:
+def _hurts(s: RunEvidence) -> Finding | None:
     """Blocks that cost accuracy."""
     if s.audited is None or s.audited.run is None or s.audited.rule.margin.outcome != "hurts":
         return None
@@ -109,7 +142,7 @@ def blocks_hurt(s: RunEvidence) -> Finding | None:
         f"{rule.label}: {margin_points(rule)} points of test accuracy over frozen blocks, paired by seed, "
         f"n = {rule.margin.points.n}."
     )
-    return found("blocks_hurt", "likely", said, epoch=run.epochs)
+    return found("likely", said, epoch=run.epochs)
 
 
 _DEFAULTS = Thresholds()
@@ -123,13 +156,18 @@ def _fires(question: str) -> str:
 
 TRAINED_FAULTS = (
     Diagnosis(
-        not_learning,
+        name="not_learning",
+        signs=(_success_does_not_rise, _no_better_than_a_constant, _no_better_than_before),
+        asked=_asks_whether_it_learned,
+        role="symptom",
         short="The loss ends hardly lower than that of one constant answer, or higher.",
         measured=(
-            f"Of a run that Sonde trained for {FEWEST_STEPS} steps or more: the loss on training samples in the last "
-            f"tenth of epochs has come less than {FAILED:g} of the way from that of one constant answer (equal shares "
-            "for all classes; the mean of the targets) to zero, and so have the loss on test samples and the share "
-            "of right answers. Frozen blocks are not asked."
+            f"Of a run of {FEWEST_STEPS} steps or more: the loss in the last tenth has come less than {FAILED:g} of "
+            "the way from that of the best constant answer (shares of the classes, mean of the targets) to the lowest "
+            "loss, and not by more than its noise; of a trained run so have the loss on test samples and the share of "
+            "right answers. Where a metric of success is logged, it decides. A note where the run is shorter, where "
+            "a cause is found, or where the loss of a constant is not known and the loss did not fall. "
+            "Frozen blocks are not asked."
         ),
         why="Nothing of the input reaches the output, or nothing of the error reaches the weights.",
         remedy=(
@@ -137,10 +175,12 @@ TRAINED_FAULTS = (
             "if not, look at rate and data."
         ),
         reference="He et al. (2016), Deep residual learning for image recognition, arXiv:1512.03385",
-        explains=frozenset({"blocks_hurt"}),
+        consequences=frozenset({"blocks_hurt"}),
     ),
     Diagnosis(
-        state_explosion,
+        name="state_explosion",
+        signs=(_exploded,),
+        role="symptom",
         label="D1",
         former_name="growth",
         short="D1, does the scale hold? Here ‖h‖ explodes over a block, or ‖h_L‖ has exploded since init.",
@@ -153,10 +193,12 @@ TRAINED_FAULTS = (
         good="‖h‖ grows by a few per cent a block, and ‖h_L‖ to tens of times its value at init.",
         bad="‖h‖ grows by hundreds over one block, or ‖h_L‖ is thousands of times its value at init.",
         reference="Hanin & Rolnick (2018), How to start training, arXiv:1803.01719; docs/calibration.md",
-        explains=frozenset({"gradient_collapse", "credit_at_chance", "not_learning"}),
+        consequences=frozenset({"gradient_collapse", "credit_at_chance", "not_learning"}),
     ),
     Diagnosis(
-        gradient_collapse,
+        name="gradient_collapse",
+        signs=(_unresolved,),
+        role="symptom",
         label="D2",
         former_name="gradient",
         short=(
@@ -173,10 +215,12 @@ TRAINED_FAULTS = (
         good="the cosine of both gradients is 1 to many digits at every layer, and so is ρ of BP's gradient.",
         bad=(f"the cosine falls below {_DEFAULTS.resolution:g}: rounding is half as large as the gradient, or larger."),
         reference=("Micikevicius et al. (2018), Mixed precision training, arXiv:1710.03740; docs/calibration.md"),
-        explains=frozenset({"credit_at_chance"}),
+        consequences=frozenset({"credit_at_chance"}),
     ),
     Diagnosis(
-        credit_at_chance,
+        name="credit_at_chance",
+        signs=(_at_chance,),
+        role="symptom",
         label="D3",
         former_name="credit",
         short="D3, is the credit better than chance at depth? At these layers it is not.",
@@ -192,10 +236,12 @@ TRAINED_FAULTS = (
             "Lillicrap et al. (2016), Random synaptic feedback weights support error backpropagation, Nat. Commun. 7; "
             "docs/calibration.md"
         ),
-        explains=frozenset({"blocks_hurt", "not_learning"}),
+        consequences=frozenset({"blocks_hurt", "not_learning"}),
     ),
     Diagnosis(
-        blocks_hurt,
+        name="blocks_hurt",
+        signs=(_hurts,),
+        role="symptom",
         label="D4",
         former_name="worth",
         short="D4, do the trained blocks help? Here training them costs test accuracy.",

@@ -1,6 +1,8 @@
 """Short experiments on copies of a model, for what recorded rows cannot show.  The model itself is not changed."""
 
 import math
+import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +34,8 @@ from sonde.observe.facts import first_float, tensor_statistics, tensors
 from sonde.observe.operations import gate_saturation, traced
 
 _SAMPLES = 128  # of a batch that are used
+_PATIENCE = 2.0  # seconds without a word
+_EQUAL = 0.9999  # a correlation of numbers that are the same up to scale
 _LEARNED = 0.5  # of the way from the trivial to the lowest loss: no fits are needed where a run came as far
 
 
@@ -47,15 +51,17 @@ def run_experiments(
     without_gradient: Sequence[str] = (),
     rates: bool = True,
     last_loss: float | None = None,
+    seconds: float = 10.0,
 ) -> dict[str, Any]:
     """Train and trace copies of a model on one batch; what they show of the model, its loss and the batch, for JSON.
 
     `start` are the weights of the first step, `without_gradient` names of parameters, `last_loss` is the run's.
-    Without `rates`, the optimiser is a stand-in, and no other learning rates are tried.  Random generators are left
-    as they were.
+    Without `rates`, the optimiser is a stand-in, and no other learning rates are tried.  Experiments end after about
+    `seconds` of processor time.  Random generators are left as they were.
     """
     with generators_kept(0):
-        experiments = _Experiments(model, loss, x, y, facts, start, optimisers, rates, last_loss)
+        clock = _Clock(seconds)
+        experiments = _Experiments(model, loss, x, y, facts, start, optimisers, rates, last_loss, clock)
         found: dict[str, Any] = _for_json(experiments.all(without_gradient))
         return found
 
@@ -69,6 +75,46 @@ def _for_json(value: Any) -> Any:
     return finite_or_none(value) if isinstance(value, float) else value
 
 
+def _answer(question: Callable[[], Any]) -> Any:
+    """The answer, or None where the model or its batch do not allow for the question."""
+    try:
+        return question()
+    except Exception:
+        return None
+
+
+class _Clock:
+    """The processor time that is left, and one line about what is done, on a terminal."""
+
+    def __init__(self, seconds: float) -> None:
+        self._begun, self._seconds = time.process_time(), seconds
+        self._said = False
+
+    @property
+    def spent(self) -> float:
+        return time.process_time() - self._begun
+
+    @property
+    def is_over(self) -> bool:
+        return self.spent > self._seconds
+
+    @property
+    def share(self) -> float:
+        """Seconds for one fit: a tenth, or half of what is left."""
+        return max(0.0, min(self._seconds / 10, (self._seconds - self.spent) / 2))
+
+    def tell(self, what: str) -> None:
+        """What begins now, if there was something to wait for."""
+        if self.spent > _PATIENCE and sys.stderr.isatty():
+            self._said = True
+            print(f"\rsonde: experiments, {self.spent:.0f} of {self._seconds:g} s: {what:<30}", end="", file=sys.stderr)
+
+    def end(self) -> None:
+        """Clear the line."""
+        if self._said:
+            print("\r" + " " * 78 + "\r", end="", file=sys.stderr)
+
+
 @dataclass
 class _Experiments:
     model: nn.Module
@@ -80,6 +126,7 @@ class _Experiments:
     optimisers: OptimiserRecipes
     rates: bool
     last_loss: float | None  # of the run
+    clock: _Clock
 
     def __post_init__(self) -> None:
         self.x, self.y = cast_tensors(self.x, None), cast_tensors(self.y, None)
@@ -115,48 +162,58 @@ class _Experiments:
         return made
 
     def all(self, without_gradient: Sequence[str]) -> dict[str, Any]:
+        """Everything, the quick questions first; what there is no time for is left out, and what fails says why."""
         found: dict[str, Any] = {"samples": self.samples, "start_kept": self.start is not None}
         found["inputs"] = [one.read() for one in tensor_statistics(self.x)]
         now, begin = self.twin(begin=False), self.twin()
         with torch.enable_grad():
             returned = run_model(begin, self.x)
-        output = first_float(returned)
-        alone = output is not None and self.loss.depends_on_output(output, self.y)
-        found["targets"] = describe_targets(self.y, output)
-        if (
-            output is not None
-            and found["targets"]["kind"] == "classes"
-            and alone
-            and compares_samples(self.loss.of_output, output, self.y)
-        ):
-            found["targets"]["kind"] = "none"  # they name samples that belong together, not outputs
-        operation = None if output is None else operations.last_operation(output)
-        if output is not None:
-            found["output"] = {
-                "shape": list(output.shape),
-                "operation": operation,
-                "operations_after": self.operations_after(output, returned),
-            }
-            if operation == "Softmax" and output.dim() == 2 and len(output) > 1:
-                over, along = (bool((output.sum(axis) - 1).abs().max() < 1e-3) for axis in (0, 1))
-                found["output"]["sums_over_batch"] = over and not along
-            if alone:
-                kind = found["targets"]["kind"]
-                found["loss"] = probe_loss(self.loss.of_output, output, self.y, operation, kind)
-        found["loss_now"] = self.value(now)
-        found["loss_start"] = self.value(begin)
-        found["traced_start"] = traced(begin, lambda: self.value(begin))
-        found["traced_now"] = traced(now, lambda: self.value(now))
-        found["unfelt"] = [name for name in without_gradient if self.matters(name)]
-        found["neighbours"] = self.nearest_inputs(found["targets"]["kind"])
-        found["relation"] = attempt(self.relation) if found["targets"]["kind"] == "real" else None
+        found |= self.of_output(returned)
+        kind = found["targets"]["kind"]
+        found["loss_now"], found["loss_start"] = self.value(now), self.value(begin)
+        questions: dict[str, Callable[[], Any]] = {
+            "traced_start": lambda: traced(begin, lambda: self.value(begin)),
+            "traced_now": lambda: traced(now, lambda: self.value(now)),
+            "unfelt": lambda: [name for name in without_gradient if self.matters(name)],
+            "neighbours": lambda: self.nearest_inputs(kind),
+            "relation": lambda: self.relation() if kind == "real" else None,
+            "leak": lambda: self.leak(kind),
+        }
         if any(isinstance(module, nn.RNNBase) for module in self.model.modules()):
-            found["over_time"] = attempt(self.over_time)
-            found["gates"] = gate_saturation(self.twin(), lambda twin: run_model(twin, self.x))
+            questions["over_time"] = self.over_time
+            questions["gates"] = lambda: gate_saturation(self.twin(), lambda twin: run_model(twin, self.x))
+        for name, question in questions.items():
+            self.clock.tell(name)
+            found[name] = None if self.clock.is_over else _answer(question)
         found["score"] = loss_score(found, found["loss_now"])
         at_end = loss_score(found, self.last_loss)
         if found["score"] is None or min(found["score"], _LEARNED if at_end is None else at_end) < _LEARNED:
             found["fits"] = self.fits(found)
+        self.clock.end()
+        return found
+
+    def of_output(self, returned: Any) -> dict[str, Any]:
+        """What the output and its loss are, and what the targets are to them."""
+        output = first_float(returned)
+        alone = output is not None and self.loss.depends_on_output(output, self.y)
+        alone = output is not None and alone and self.loss.depends_on_targets(output, self.y)
+        found: dict[str, Any] = {"targets": describe_targets(self.y, output)}
+        if output is None:
+            return found
+        if found["targets"]["kind"] == "classes" and alone and compares_samples(self.loss.of_output, output, self.y):
+            found["targets"]["kind"] = "none"  # they name samples that belong together, not outputs
+        operation = operations.last_operation(output)
+        found["output"] = {
+            "shape": list(output.shape),
+            "operation": operation,
+            "operations_after": self.operations_after(output, returned),
+        }
+        if operation == "Softmax" and output.dim() == 2 and len(output) > 1:
+            over, along = (bool((output.sum(axis) - 1).abs().max() < 1e-3) for axis in (0, 1))
+            found["output"]["sums_over_batch"] = over and not along
+        if alone:
+            self.clock.tell("the loss alone")
+            found["loss"] = probe_loss(self.loss.of_output, output, self.y, operation, found["targets"]["kind"])
         return found
 
     def operations_after(self, output: Tensor, returned: Any) -> list[str]:
@@ -190,33 +247,50 @@ class _Experiments:
         return after is None or abs(after - before) > 1e-6 * max(1.0, abs(before))
 
     def fits(self, found: Mapping[str, Any]) -> dict[str, Any]:
-        """Train copies for fifty steps on the batch: at several learning rates, and with one change at a time."""
-        y = self.y
-
-        def at(
-            rate: float, x: Any = self.x, y: Any = y, change: Callable[[nn.Module], Any] | None = None
-        ) -> dict[str, Any]:
-            def question() -> dict[str, Any]:
-                model = self.twin()
-                torch.manual_seed(0)
-                if change is not None:
-                    change(model)
-                return fit(model, self.optimisers, self.loss, x, y, rate=rate)
-
-            return attempt(question)
-
-        made = {"1": at(1.0)}
+        """Train copies for fifty steps on the batch: at several learning rates, and with one remedy at a time."""
+        made = {"1": self.fit_with()}
         if not self.rates and self.reached(found, made["1"]) >= _LEARNED:
             return made
         if self.rates:
-            made |= self.other_rates(found, made["1"], at)
-        made["fresh"] = at(1.0, change=reset)
+            made |= self.other_rates(found, made["1"], lambda rate: self.fit_with(rate=rate))
+        made["fresh"] = self.fit_with(change=reset)
         if any(t.is_floating_point() for _, t in tensors(self.x)):
-            made["standardised"] = at(1.0, x=standardised(self.x))
+            made["standardised"] = self.fit_with(x=standardised(self.x))
+        y = self.y
         if found["targets"]["kind"] == "real" and isinstance(y, Tensor) and y.dim() > 0 and y.is_floating_point():
             spread = y.std(correction=0)
-            made["scaled targets"] = at(1.0, y=(y - y.mean()) / torch.where(spread > 0, spread, 1.0))
+            made["scaled targets"] = self.fit_with(y=(y - y.mean()) / torch.where(spread > 0, spread, 1.0))
+        if self.rates and any(
+            (group.get("weight_decay") or 0.0) > 0 for _, groups in self.optimisers for group in groups
+        ):
+            made["no decay"] = self.fit_with(decay=0.0)
         return made
+
+    def fit_with(
+        self,
+        *,
+        rate: float = 1.0,
+        x: Any = None,
+        y: Any = None,
+        change: Callable[[nn.Module], Any] | None = None,
+        decay: float | None = None,
+    ) -> dict[str, Any]:
+        """One fit from the weights of the first step, with one change."""
+        self.clock.tell("fifty steps on one batch")
+        recipes = [
+            (kind, [group if decay is None else {**group, "weight_decay": decay} for group in groups])
+            for kind, groups in self.optimisers
+        ]
+
+        def question() -> dict[str, Any]:
+            model = self.twin()
+            torch.manual_seed(0)
+            if change is not None:
+                change(model)
+            of, to = self.x if x is None else x, self.y if y is None else y
+            return fit(model, recipes, self.loss, of, to, rate=rate, seconds=self.clock.share)
+
+        return {"failed": "no time was left"} if self.clock.is_over else attempt(question)
 
     def other_rates(
         self, found: Mapping[str, Any], own: Mapping[str, Any], at: Callable[[float], dict[str, Any]]
@@ -264,6 +338,20 @@ class _Experiments:
             "by_chance": float(same.sum() / (len(y) * (len(y) - 1))),
             "n": len(y),
         }
+
+    def leak(self, kind: str) -> dict[str, int] | None:
+        """The input feature, of vectors, that gives the target exactly: classes in an order, or the number itself."""
+        x, y = self.some_pairs((2,))
+        if x is None or not isinstance(y, Tensor) or y.numel() != len(x) or len(x) < 24 or x.shape[1] < 2:
+            return None
+        x, y = x.double(), y.flatten().double()
+        if kind == "real":
+            told = torch.tensor([abs(_correlation(column, y)) > _EQUAL for column in x.T])
+        else:
+            classes = [x[y == known] for known in set(y.tolist())]
+            inside = torch.stack([part.std(0, correction=0) for part in classes]).amax(0)
+            told = (inside <= 1e-6 * x.std(0, correction=0)) & (x.std(0) > 0) & (len(classes) > 1)
+        return {"feature": int(told.nonzero()[0]), "n": len(x)} if bool(told.any()) else None
 
     def relation(self) -> dict[str, float]:
         """How well other samples predict a target: the correlation with the target of the nearest input, and with a

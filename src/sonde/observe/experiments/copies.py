@@ -3,6 +3,7 @@
 import copy
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -23,7 +24,6 @@ OptimiserRecipes = Sequence[tuple[type[torch.optim.Optimizer], list[dict[str, An
 
 FIT_STEPS = 50
 _FEWEST_STEPS = 10
-_FIT_SECONDS = 1.0  # of one fit; a large model gets fewer steps
 
 
 def copied(model: nn.Module, precision: torch.dtype | None = None) -> nn.Module:
@@ -135,6 +135,7 @@ def describe_targets(y: Any, outputs: Tensor | None) -> dict[str, Any]:
     if not isinstance(y, Tensor) or not y.numel() or y.is_complex():
         return {"kind": "none"}
     flat = y.detach().double()
+    values = flat.flatten().tolist()
     known: dict[str, Any] = {
         "shape": list(y.shape),
         "mean": float(flat.mean()),
@@ -142,15 +143,15 @@ def describe_targets(y: Any, outputs: Tensor | None) -> dict[str, Any]:
         "min": float(flat.min()),
         "max": float(flat.max()),
         "rms": float(root_mean_square(flat)),
-        "distinct": len(set(flat.flatten().tolist())),
+        "distinct": len(set(values)),
+        "top_share": Counter(values).most_common(1)[0][1] / len(values),
     }
     return known | {"kind": _kind_of_targets(y, flat, outputs)}
 
 
 def _kind_of_targets(y: Tensor, flat: Tensor, outputs: Tensor | None) -> str:
     if not y.is_floating_point():
-        named = outputs is None or (outputs.dim() == y.dim() + 1)
-        return "classes" if named else "binary" if flat.max() <= 1 and flat.min() >= 0 else "real"
+        return _kind_of_whole_targets(y, flat, outputs)
     if not bool(((flat == 0) | (flat == 1)).all()):
         return "real"
     if y.dim() < 2 or y.shape[-1] == 1:
@@ -158,6 +159,18 @@ def _kind_of_targets(y: Tensor, flat: Tensor, outputs: Tensor | None) -> str:
     if y.dim() == 2 and bool((flat.sum(-1) == 1).all()):
         return "one-hot"
     return "labels" if y.dim() == 2 and y.shape[-1] <= y.shape[0] else "real"
+
+
+def _kind_of_whole_targets(y: Tensor, flat: Tensor, outputs: Tensor | None) -> str:
+    """Whole numbers name classes where there are several outputs for each of them, with or without its axes."""
+    if outputs is None or outputs.dim() == y.dim() + 1:
+        return "classes"
+    several = [outputs.shape[axis] for axis in (1, -1) if outputs.dim() > 1]
+    if any(many > 1 and many * y.numel() == outputs.numel() for many in several):
+        return "classes"
+    if bool(flat.max() <= 1) and bool(flat.min() >= 0):
+        return "binary"
+    return "real" if y.numel() == outputs.numel() else "none"
 
 
 def sample_count(x: Any, y: Any) -> int | None:
@@ -175,7 +188,7 @@ def sample_count(x: Any, y: Any) -> int | None:
 def optimiser_recipes(
     optimisers: Sequence[torch.optim.Optimizer], names: Mapping[int, str], facts: Mapping[str, Any]
 ) -> OptimiserRecipes:
-    """How to make the same optimisers for a copy, with the rates of the first step."""
+    """How to make the same optimisers for a copy, with the rates of the first step, or of now after a warm-up."""
     first_rates = {
         (place, number): group["lr"]
         for place, optimiser in enumerate(facts.get("optimisers", []))
@@ -187,7 +200,8 @@ def optimiser_recipes(
         groups = []
         for number, group in enumerate(known.param_groups):
             options = {key: value for key, value in group.items() if key not in ("params", "initial_lr")}
-            options["lr"] = first_rates.get((place, number), options.get("lr"))
+            if "lr" in options:
+                options["lr"] = max(first_rates.get((place, number), options["lr"]), options["lr"])
             members = [names[id(p)] for p in group["params"] if id(p) in names]
             groups.append({**options, "params": members})
         made.append((type(known), groups))
@@ -209,27 +223,43 @@ def _rebuilt(model: nn.Module, optimisers: OptimiserRecipes, rate: float) -> lis
     return made
 
 
+def _train_once(model: nn.Module, walks: Sequence[torch.optim.Optimizer], loss: OutputLoss, x: Any, y: Any) -> float:
+    """The loss, after which the model takes a step if that is finite."""
+    moved = [p for walk in walks for group in walk.param_groups for p in group["params"] if p.requires_grad]
+    value = loss(run_model(model, x), y)
+    known = float(value.detach().double().mean())
+    if math.isfinite(known):
+        for walk in walks:
+            walk.zero_grad()
+        if moved:  # and nothing else: the loss may hold parameters of the run
+            torch.autograd.backward(value, inputs=moved)
+        for walk in walks:
+            walk.step()
+    return known
+
+
 def fit(
-    model: nn.Module, optimisers: OptimiserRecipes, loss: OutputLoss, x: Any, y: Any, *, rate: float = 1.0
+    model: nn.Module,
+    optimisers: OptimiserRecipes,
+    loss: OutputLoss,
+    x: Any,
+    y: Any,
+    *,
+    rate: float = 1.0,
+    seconds: float = 1.0,
 ) -> dict[str, Any]:
-    """Train the model for fifty steps on one batch, with learning rates times `rate`; its losses."""
+    """Train the model for fifty steps on one batch, with learning rates times `rate`; its losses.
+
+    A large model gets fewer steps: ten, or as many as `seconds` allow.
+    """
     walks = _rebuilt(model, optimisers, rate)
     losses: list[float] = []
     begun = time.process_time()
-    moved = [p for walk in walks for group in walk.param_groups for p in group["params"] if p.requires_grad]
     with torch.enable_grad():
-        for _ in range(FIT_STEPS):
-            value = loss(run_model(model, x), y)
-            losses.append(float(value.detach().double().mean()))
-            if not math.isfinite(losses[-1]):
-                break
-            for walk in walks:
-                walk.zero_grad()
-            if moved:  # and nothing else: the loss may hold parameters of the run
-                torch.autograd.backward(value, inputs=moved)
-            for walk in walks:
-                walk.step()
-            if time.process_time() - begun > _FIT_SECONDS and len(losses) >= _FEWEST_STEPS:
+        while len(losses) < FIT_STEPS:
+            losses.append(_train_once(model, walks, loss, x, y))
+            late = time.process_time() - begun > seconds and len(losses) >= _FEWEST_STEPS
+            if late or not math.isfinite(losses[-1]):
                 break
     tail = losses[-5:]
     return {

@@ -79,11 +79,10 @@ def _any(u: Tensor) -> Tensor:
 
 
 def _scale(output: Tensor, y: Any) -> float:
-    """The scale of outputs: the larger RMS of outputs and floating-point targets, at least 1."""
-    sizes = [float(root_mean_square(output.detach().double()))]
-    if isinstance(y, Tensor) and y.is_floating_point():
-        sizes.append(float(root_mean_square(y.double())))
-    return max([1.0, *(size for size in sizes if math.isfinite(size))])
+    """The scale of outputs: the RMS of floating-point targets, else of the outputs, at least 1."""
+    known = y if isinstance(y, Tensor) and y.is_floating_point() and y.numel() else output.detach()
+    size = float(root_mean_square(known.double()))
+    return max(1.0, size) if math.isfinite(size) else 1.0
 
 
 class _Questions:
@@ -159,7 +158,10 @@ class _Questions:
             return None
         if bool((self.y == self.y[:1]).all()) or len(self.y) != len(self.output):
             return None
-        z = self.draw().abs().clamp(0.05, 0.95) * self.scale
+        near = _scale(
+            torch.zeros(1), self.y
+        )  # among the targets: far from them a distance is a sum, which has no pairs
+        z = self.draw().abs().clamp(0.05, 0.95) * near
         here = self.value(z)
         orders = [torch.randperm(len(self.y), generator=self.rng) for _ in range(3)]
         same = all(abs(self.value(z, self.y[order]) - here) <= 1e-5 * abs(here) for order in orders)
@@ -232,7 +234,7 @@ class _Questions:
         if self.output.dim() != 2 or self.output.shape[1] < 2 or not isinstance(self.y, Tensor) or self.y.dim() != 1:
             return None
         y = (torch.arange(20) % 10 >= 3).to(self.y)
-        asked = []
+        asked, in_logs = [], into is _RANGES["LogSoftmax"]  # answers are logarithms of shares
         for shares in (True, False):
             grid = torch.linspace(0, 1, 101).tolist() if shares else torch.linspace(-6, 6, 241).tolist()
             if not shares and into is not _any:
@@ -241,15 +243,16 @@ class _Questions:
             for answer in grid:
                 z = torch.full((20, self.output.shape[1]), 1e-6 if shares else -20.0).to(self.output)
                 z[:, 0], z[:, 1] = (answer, 1 - answer) if shares else (answer, 0.0)
-                losses.append(float(self.loss(z.clamp_min(1e-6) if shares else z, y).detach()))
+                z = z.clamp_min(1e-6) if shares else z
+                losses.append(float(self.loss(z.log() if in_logs else z, y).detach()))
             if all(map(math.isfinite, losses)):
                 asked.append(grid[losses.index(min(losses))])
         return all(map(_asks_for_another, asked)) if asked else None
 
 
 def _asks_for_another(answer: float) -> bool:
-    """Whether an answer is neither three in ten nor its logit."""
-    return min(abs(answer - 0.3), abs(answer - math.log(0.3 / 0.7))) > 0.1
+    """Whether an answer is neither three in ten nor its logit, up to what label smoothing changes."""
+    return min(abs(answer - 0.3), abs(answer - math.log(0.3 / 0.7)) / 2) > 0.1
 
 
 # What the model returned, and its loss
@@ -292,14 +295,28 @@ class ReturnedLoss:
         """The loss with this tensor as the model's output, and everything else that it returned as it was."""
         return self._loss(_with(self._returned, z) if self._whole else z, y)
 
+    def depends_on_targets(self, output: Tensor, y: Any) -> bool:
+        """Whether the loss changes with the targets; one that the model has computed itself does not."""
+        if not isinstance(y, Tensor) or y.dim() == 0 or bool((y == y[:1]).all()):
+            return True
+        try:
+            with torch.no_grad():
+                here = self.of_output(output.detach(), y)
+                return not torch.equal(here, self.of_output(output.detach(), y[:1].expand_as(y).contiguous()))
+        except _REFUSALS:
+            return True
+
     def depends_on_output(self, output: Tensor, y: Any) -> bool:
         """Whether the loss changes with the output; a loss that the model has computed itself does not."""
         if isinstance(self._returned, Tensor):
             return True
         z, rng = output.detach(), torch.Generator().manual_seed(0)
         moved = z + torch.randn(z.shape, generator=rng).to(z)
-        with torch.no_grad():
-            return not torch.equal(self.of_output(z, y), self.of_output(moved, y))
+        try:
+            with torch.no_grad():
+                return not torch.equal(self.of_output(z, y), self.of_output(moved, y))
+        except _REFUSALS:  # of outputs beyond a range, for one: then it depends on them
+            return True
 
 
 def own_loss(returned: Any, y: Any) -> Tensor:

@@ -1,0 +1,200 @@
+"""The arena: small training programs, healthy ones and with planted faults, and what diagnoses say of them.
+
+python benchmarks/arena/score.py                      every program, one seed; what is in the JSON is kept
+python benchmarks/arena/score.py --seeds 0 1 2 --again
+python benchmarks/arena/score.py gpt vit-softmax      programs whose names begin so
+python benchmarks/arena/score.py --verify             that each fault harms: the loss of the mended twin is lower
+python benchmarks/arena/score.py --write              the table in docs/diagnose.md alone
+"""
+
+import argparse
+import json
+import math
+import os
+import sys
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import torch
+
+import sonde
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+STORE = HERE / "results.json"
+PAGE = HERE.parents[1] / "docs" / "diagnose.md"
+BEGIN, END = "<!-- benchmarks/arena -->", "<!-- end of arena -->"
+Z = 1.96  # of a 95 % interval
+
+
+def wilson(hits: int, of: int) -> tuple[float, float]:
+    """Wilson's 95 % interval of a share."""
+    if not of:
+        return math.nan, math.nan
+    share, square = hits / of, Z * Z / of
+    middle, wide = share + square / 2, Z * math.sqrt(share * (1 - share) / of + square / (4 * of))
+    return max(0.0, (middle - wide) / (1 + square)), min(1.0, (middle + wide) / (1 + square))
+
+
+def shown(hits: int, of: int) -> str:
+    low, high = wilson(hits, of)
+    return f"{hits} of {of} ({100 * low:.0f}–{100 * high:.0f} %)" if of else "–"
+
+
+def train(program: Any, watch: Any = None) -> list[float]:
+    losses = []
+    for x, y in program.batches:
+        loss = program.step(x, y)
+        losses.append(float(loss.detach()))
+        if watch is not None and program.logs:
+            watch.log(loss, **{name: value for name, value in program.extra.items() if name == "reward"})
+    return losses
+
+
+def ask(program: Any) -> dict[str, Any]:
+    watch = sonde.watch(program.model, program.optimizer, loss=program.loss if program.given_loss else None, runs=None)
+    train(program, watch)
+    rows = watch.diagnose()
+    begun = time.process_time()
+    x, y = program.batches[0]
+    with_batch = watch.diagnose(batch=(x, y)) if program.given_loss else rows
+    seconds = time.process_time() - begun
+    watch.close()
+    return {
+        "said": [one.name for one in with_batch if one.level != "note"],
+        "rows": [one.name for one in rows if one.level != "note"],
+        "silent": str(with_batch).startswith("Nothing is wrong"),
+        "seconds": round(seconds, 2),
+    }
+
+
+def named(recipe: str, fault: str | None) -> str:
+    return recipe if fault is None else f"{recipe}-{fault}"
+
+
+def measure(seeds: list[int], wanted: list[str], groups: dict[str, Any], *, again: bool) -> None:
+    known = read()
+    for group, module in groups.items():
+        for recipe, fault in module.cases():
+            name = named(recipe, fault)
+            if wanted and not any(name.startswith(one) for one in wanted):
+                continue
+            for seed in seeds:
+                key = f"{group}/{name}/{seed}"
+                if key in known and not again:
+                    continue
+                labels = module.FAULTS[fault] if fault else None
+                entry = ask(module.build(recipe, fault, seed))
+                entry |= {"faults": list(labels.faults) if labels else [], "also": list(labels.also) if labels else []}
+                known[key] = entry
+                STORE.write_text(json.dumps(known, indent=1, sort_keys=True))
+                wrong, silent = "" if is_right(entry) else "WRONG ", " silent" if entry["silent"] else ""
+                said = f"{entry['said']} rows {entry['rows']}{silent} {entry['seconds']} s  {entry['faults']}"
+                print(f"{wrong}{key}: {said}", flush=True)
+
+
+def is_right(entry: dict[str, Any]) -> bool:
+    right = {*entry["faults"], *entry["also"]}
+    if not entry["faults"]:
+        return not entry["said"] and not entry["rows"]
+    return bool(entry["said"]) and entry["said"][0] in right and {*entry["faults"]} <= {*entry["said"]} <= right
+
+
+def verify(seeds: list[int], wanted: list[str], groups: dict[str, Any]) -> None:
+    """Print faults that do not harm: their last loss, on the twin's scale, is not clearly higher."""
+    for module in groups.values():
+        for recipe, fault in module.cases():
+            if fault is None or (wanted and not any(named(recipe, fault).startswith(one) for one in wanted)):
+                continue
+            ends = {}
+            for variant in (fault, None):
+                runs = [train(module.build(recipe, variant, seed)) for seed in seeds]
+                ends[variant] = [sum(run[-10:]) / len(run[-10:]) for run in runs]
+            print(
+                named(recipe, fault),
+                {str(key): [round(end, 3) for end in known] for key, known in ends.items()},
+                flush=True,
+            )
+
+
+def read() -> dict[str, Any]:
+    known: dict[str, Any] = json.loads(STORE.read_text()) if STORE.exists() else {}
+    return known
+
+
+def table(known: dict[str, Any]) -> str:
+    groups = sorted({key.split("/")[0] for key in known})
+    lines = [f"| | {' | '.join(groups)} |", "|---|" + "---|" * len(groups)]
+    columns = [_counts([entry for key, entry in known.items() if key.startswith(f"{group}/")]) for group in groups]
+    lines += [f"| {words} | {' | '.join(column[words] for column in columns)} |" for words in columns[0]]
+    return "\n".join(lines)
+
+
+def _counts(entries: list[dict[str, Any]]) -> dict[str, str]:
+    healthy, faulty = ([one for one in entries if bool(one["faults"]) is kind] for kind in (False, True))
+
+    def first(key: str) -> int:
+        return sum(bool(one[key]) and one[key][0] in {*one["faults"], *one["also"]} for one in faulty)
+
+    seconds = [one["seconds"] for one in entries]
+    said = [name in {*one["faults"], *one["also"]} for one in faulty for name in one["said"]]
+    labels = [(name in one["said"], name in one["rows"]) for one in faulty for name in one["faults"]]
+    return {
+        "healthy runs with a finding above a note": shown(sum(bool(one["said"]) for one in healthy), len(healthy)),
+        "first finding is right": shown(first("said"), len(faulty)),
+        "findings that are right (precision)": shown(sum(said), len(said)),
+        "faults found (recall over labels)": shown(sum(with_batch for with_batch, _ in labels), len(labels)),
+        'faulty runs told "nothing is wrong"': shown(sum(one["silent"] for one in faulty), len(faulty)),
+        "without a batch: first finding is right": shown(first("rows"), len(faulty)),
+        "without a batch: faults found": shown(sum(rows for _, rows in labels), len(labels)),
+        "without a batch: healthy runs with a finding": shown(sum(bool(one["rows"]) for one in healthy), len(healthy)),
+        "seconds a run beside its training, mean (largest)": f"{sum(seconds) / len(seconds):.1f} ({max(seconds):.1f})",
+    }
+
+
+def write() -> None:
+    text = PAGE.read_text()
+    head, _, rest = text.partition(BEGIN)
+    _, _, tail = rest.partition(END)
+    PAGE.write_text(f"{head}{BEGIN}\n{table(read())}\n{END}{tail}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", help="beginnings of names of programs")
+    parser.add_argument("--seeds", type=int, nargs="*", default=[0])
+    parser.add_argument("--group", help="one group only: development, held-out, or those of public.py")
+    parser.add_argument("--again", action="store_true")
+    parser.add_argument("--verify", action="store_true")
+    parser.add_argument("--write", action="store_true")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    import faults
+
+    groups: dict[str, Any] = {"development": faults}
+    if (HERE / "held_out.py").exists():
+        import held_out
+
+        groups["held-out"] = held_out
+    if os.environ.get("SONDE_REPOSITORIES"):
+        import public
+
+        groups |= {name: public.Group(name) for name in public.PROGRAMS}
+    groups = {name: module for name, module in groups.items() if given.group in (None, name)}
+    if given.verify:
+        verify(given.seeds, given.names, groups)
+    elif not given.write:
+        measure(given.seeds, given.names, groups, again=given.again)
+    if STORE.exists() and BEGIN in PAGE.read_text():
+        write()
+    if STORE.exists():
+        print(table(read()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,44 @@
+"""The arena's programs run, their faults have names that diagnoses know, and its intervals are Wilson's."""
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scipy.stats import binomtest
+
+from sonde.analysis.diagnosis import DIAGNOSES
+
+ARENA = Path(__file__).parents[2] / "benchmarks" / "arena"
+
+
+@pytest.fixture(scope="module")
+def arena() -> Any:
+    sys.path.insert(0, str(ARENA))
+    yield importlib.import_module
+    sys.path.remove(str(ARENA))
+
+
+@pytest.mark.parametrize("group", ["faults", "held_out"])
+def test_every_fault_is_planted_in_a_recipe_and_named_as_diagnoses_are(arena: Any, group: str) -> None:
+    module = arena(group)
+    for fault in module.FAULTS.values():
+        assert fault.faults
+        assert {*fault.faults, *fault.also} <= DIAGNOSES.keys()
+        assert {*fault.recipes} <= module.HEALTHY.keys()
+
+
+@pytest.mark.parametrize("group", ["faults", "held_out"])
+def test_every_fault_can_take_a_step(arena: Any, group: str) -> None:
+    module = arena(group)
+    for name, fault in module.FAULTS.items():
+        program = module.build(fault.recipes[0], name, 0)
+        program.step(*program.batches[0])
+
+
+def test_intervals_are_those_of_wilson(arena: Any) -> None:
+    score = arena("score")
+    for hits, of in ((0, 30), (36, 46), (20, 20)):
+        exact = binomtest(hits, of).proportion_ci(method="wilson")
+        assert score.wilson(hits, of) == pytest.approx((exact.low, exact.high), abs=1e-4)
