@@ -26,16 +26,23 @@ QUICK: tuple[tuple[str, ...], ...] = (
     ("compare",),
     ("recovery",),
     ("diagnose",),
+    ("reproduce",),
     ("verify",),
     ("report", "--no-figures", "--out", "{out}/report.html"),
     ("export", "--layout", "csv", "--out", "{out}/csv"),
     ("export", "--layout", "runs", "--out", "{out}/runs"),
+    ("rm", "--interrupted", "--yes"),  # the last one: it changes the store
 )
 REST: tuple[tuple[str, ...], ...] = (
     ("audit", "--json"),
     ("compare", "--unmatched", "--json"),
     ("diagnose", "--json"),
+    ("diagnose", "--sarif", "{out}/findings.sarif"),
+    ("recovery", "--json"),
+    ("reproduce", "--details"),
+    ("reproduce", "--json"),
     ("verify", "--json"),
+    ("report", "--no-figures", "--with-provenance", "--out", "{out}/provenance.html"),
     ("export", "--layout", "parquet", "--out", "{out}/parquet"),
     ("export", "--layout", "paper", "--out", "{out}/paper"),
     ("export", "--layout", "tensorboard", "--out", "{out}/tensorboard"),
@@ -53,7 +60,7 @@ SLOW: tuple[tuple[str, ...], ...] = (
 def read_everything(grounds: Grounds, out: Path, *, much: bool, slow: bool) -> list[str]:
     """Read a store in every way; what went wrong, each with the way it was read."""
     faults = []
-    commands = [*QUICK, *(REST if much else ()), *(SLOW if slow else ())]
+    commands = [*(REST if much else ()), *(SLOW if slow else ()), *QUICK]
     for words in commands:
         at = [*(word.format(out=out) for word in words), "--runs", str(grounds.root)]
         faults += _told(" ".join(words), lambda at=at: _command(at))  # type: ignore[misc]

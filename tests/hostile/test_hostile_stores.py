@@ -3,8 +3,11 @@
 from pathlib import Path
 
 import pytest
-from hostile_reading import guarded, read_everything
+from hostile_reading import QUICK, REST, SLOW, guarded, read_everything
 from hostile_stores import WAYS, Workshop, hostile
+from typer.main import get_command
+
+from sonde.cli import app
 
 PERIOD = sum(WAYS.values())
 FIRST = [sum(list(WAYS.values())[:place]) for place in range(len(WAYS))]
@@ -25,3 +28,11 @@ def test_a_hostile_store_runs_nothing_changes_nothing_and_breaks_nothing(
     with guarded(grounds) as faults:
         faults += read_everything(grounds, tmp_path / "out", much=False, slow=False)
     assert faults == [], said
+
+
+def test_every_command_that_reads_a_store_is_tried() -> None:
+    commands = get_command(app).commands  # type: ignore[attr-defined]
+    readers = {name for name, command in commands.items() if any(given.name == "runs" for given in command.params)}
+    assert "show" in readers
+    read_otherwise = {"recompute", "live"}  # one run at a time, and without its server
+    assert {words[0] for words in (*QUICK, *REST, *SLOW)} | read_otherwise == readers - {"run", "train"}

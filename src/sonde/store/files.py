@@ -114,7 +114,9 @@ def explain_os_error(error: OSError, path: Place) -> str:
         case errno.ENAMETOOLONG:
             return f"a name in {_short(path)} is longer than this file system allows (255 bytes): choose a shorter one"
         case errno.ENOENT:
-            return f"{path.parent} is gone: somebody removed it; give the same command again to begin anew"
+            if path.parent.exists():
+                return f"cannot write {path}: {path.parent} takes no new files; choose another folder"
+            return f"{path.parent} is gone: it was removed while the command ran; give the command again"
         case errno.ENOTDIR | errno.EEXIST:
             return f"{path} is in the way or lies below a file: name a folder"
         case _:

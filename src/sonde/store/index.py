@@ -311,7 +311,7 @@ def _key(path: Path) -> bytes | None:
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileExistsError):
-            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
             os.write(file, secrets.token_bytes(_KEY_BYTES))
             os.close(file)
         key = path.read_bytes()

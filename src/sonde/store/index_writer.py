@@ -8,7 +8,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import numpy as np
 import polars as pl
 
 from sonde.core.atomic import ASIDE, aside_mark, remove_stale
@@ -34,6 +33,8 @@ def light(rows: pl.DataFrame) -> tuple[pl.DataFrame, HeavyFamilies]:
     """The rows of a run that go into the index, and the families that are left out."""
     if rows.height <= HEAVY:
         return rows, ()
+    import numpy as np  # most runs come without it
+
     names, places = _places(rows["metric"])
     families = [family_of(name) for name in names]
     counts: dict[str, int] = {}

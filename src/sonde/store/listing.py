@@ -2,12 +2,11 @@
 
 import difflib
 import os
-import sys
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from sonde.core.errors import SondeError, nearest, one_line
+from sonde.core.errors import SondeError, nearest, print_notice
 from sonde.store import files
 from sonde.store.files import Place, place
 from sonde.store.folder import RunFolder, is_left_over
@@ -150,4 +149,4 @@ def tell(text: str) -> None:
     """Print a line on standard error, once in a process."""
     if text not in _told:
         _told.add(text)
-        print(f"sonde: {one_line(text)}", file=sys.stderr)
+        print_notice(text)

@@ -364,4 +364,4 @@ def _proc(process: int) -> list[str] | None:
 
 
 def _read(path: str) -> list[str]:
-    return Path(path).read_text(errors="replace").splitlines()
+    return Path(path).read_text("utf-8", errors="replace").splitlines()

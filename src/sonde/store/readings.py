@@ -3,13 +3,15 @@
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from sonde.metrics.rows import Reading, undefined
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 _WHOLE = -1
 """Stands for the layer of a measurement of the whole network."""
@@ -98,9 +100,9 @@ class ReadingArray:
     """The readings of one run, by metric, epoch and layer."""
 
     layout: ReadingLayout  # shared by runs that measured the same things
-    values: NDArray[np.float64]  # in the order of the layout; NaN where undefined
+    values: "NDArray[np.float64]"  # in the order of the layout; NaN where undefined
     reasons: Mapping[int, str]  # by position in that order, of those that are undefined
-    samples: NDArray[np.int64]
+    samples: "NDArray[np.int64]"
 
     def at(self, metric: str, epoch: int, layer: int | None = None) -> Reading:
         """The reading, or an undefined one that says it was not taken."""
@@ -193,7 +195,7 @@ class _Reasons:
         self.texts = reasons.drop_nulls().to_list()
 
     def of(self, span: slice) -> dict[int, str]:
-        first, last = np.searchsorted(self.places, (span.start, span.stop)).tolist()
+        first, last = self.places.searchsorted((span.start, span.stop)).tolist()
         places = self.places[first:last] - span.start
         return dict(zip(places.tolist(), self.texts[first:last], strict=True))
 

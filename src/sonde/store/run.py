@@ -16,7 +16,7 @@ import polars as pl
 
 from sonde.core.errors import one_line, unicode
 from sonde.core.formatting import network
-from sonde.core.run_ids import Flat, flatten, rule_label
+from sonde.core.run_ids import Flat, flatten, network_label, rule_label
 from sonde.metrics.rows import Reading
 from sonde.store import folder, schemas
 from sonde.store.files import Place
@@ -178,6 +178,7 @@ def stored_run(path: Place, description: Mapping[str, Any], manifest: schemas.Ma
     about = {key: one_line(v) if isinstance(v, str) else v for key, v in description["about"].items()}
     config = description["config"]
     if config is not None:
+        about["label"] = network_label(about["label"])
         about["rule_label"] = one_line(rule_label(about["rule_label"], config["rule"]))
     defaults, study = description.get("defaults", {}), description.get("study")
     run = Run(path.name, config, about, manifest, path, defaults, study)
@@ -275,7 +276,7 @@ def describe_environment(threads: int, device: str, *, provenance: bool = True) 
 
 def _processor() -> str:
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = Path("/proc/cpuinfo").read_text("utf-8", errors="replace").splitlines()
     except OSError:
         return platform.processor()
     return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown")

@@ -227,7 +227,7 @@ def mirror_remote(root: Remote, names: Sequence[str], listed: dict[str, dict[str
 def _checksums(folder: Path) -> dict[str, Any] | None:
     """The checksums of a complete copy, else None."""
     try:
-        known: dict[str, Any] = json.loads((folder / CHECKSUMS).read_text())
+        known: dict[str, Any] = json.loads((folder / CHECKSUMS).read_text("utf-8"))
         whole = all((folder / name).stat().st_size == about["size"] for name, about in known.items())
     except (OSError, ValueError):
         return None

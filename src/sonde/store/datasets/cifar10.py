@@ -184,6 +184,6 @@ def _absent(root: Path, archive: Archive) -> str:
     looked = ", ".join(str(place) for place in looked_for(root, archive))
     option = "" if root == cache_folder() else f" --data-root {shlex.quote(str(root))}"
     return (
-        f"CIFAR-10 is not there; looked for {looked}. `sonde data fetch cifar10{option}` downloads it "
-        f"({archive.size / 1e6:.0f} MB), or name the folder that holds it with --data-root or SONDE_DATA"
+        f"CIFAR-10 is missing: download it with `sonde data fetch cifar10{option}` ({archive.size / 1e6:.0f} MB), or "
+        f"name the folder that has it with --data-root or SONDE_DATA (looked for {looked})"
     )

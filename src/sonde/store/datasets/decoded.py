@@ -71,7 +71,7 @@ def _key(source: ImageSource) -> str:
 def _load(folder: Path) -> Images | None:
     """The images of a complete cache folder, else None."""
     try:
-        about = json.loads((folder / "about.json").read_text())
+        about = json.loads((folder / "about.json").read_text("utf-8"))
         train, test, padded = int(about["train"]), int(about["test"]), SIDE + 2 * PAD
         return Images(
             train_NCHW=_map(folder / "train.u8", (train, 3, padded, padded)),
