@@ -83,6 +83,28 @@ class Opened:
         )
         return x, y
 
+    def visible_words(self) -> int:
+        """How many words can be read before anything is opened: text and charts, without lists to choose from."""
+        found: int = self.page.evaluate(
+            """() => {
+              const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+              let words = 0;
+              while (walk.nextNode()) {
+                const { data, parentElement } = walk.currentNode;
+                if (!parentElement.checkVisibility()) continue;
+                if (parentElement.closest('option, script, style, .unseen')) continue;
+                words += (data.match(/\\S*[\\p{L}\\d]\\S*/gu) || []).length;
+              }
+              return words;
+            }"""
+        )
+        return found
+
+    def open_boxes(self) -> None:
+        """Open every box that a reader can open."""
+        self.page.evaluate("document.querySelectorAll('details').forEach((box) => { box.open = true; })")
+        self.settle()
+
     def settle(self) -> None:
         """Until what was asked for is drawn."""
         self.page.evaluate("() => new Promise(done => requestAnimationFrame(() => setTimeout(done)))")

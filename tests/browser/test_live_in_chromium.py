@@ -87,7 +87,10 @@ def test_a_run_is_followed_from_an_empty_store_through_the_death_of_trainer_and_
         opened.page.evaluate("window.unmoved = true")
         with process("-m", "sonde", *TRAIN, "--runs", str(runs)) as trainer:
             says(opened, "#live", "1 running")
-            says(opened, "#runs tbody", r"[3-9]\d*/4000\s*running")
+            says(opened, "#running", r"epoch [3-9][\d,]* of 4,000 · about .* left")
+            assert opened.page.locator("main > section").first.get_attribute("id") == "running"
+            assert opened.page.locator("#running .plot path.stroke").count() == 1
+            says(opened, "#runs tbody", r"running\s*[3-9]\d*/4000")
             opened.page.select_option("#over-epochs .metric", "train_loss")
             points = len(opened.path("over-epochs")[0])
             while len(opened.path("over-epochs")[0]) <= points:
@@ -95,7 +98,8 @@ def test_a_run_is_followed_from_an_empty_store_through_the_death_of_trainer_and_
             assert opened.page.locator("#over-epochs .metric").input_value() == "train_loss"
             trainer.kill()
         says(opened, "#live", "1 interrupted")
-        says(opened, "#runs tbody", r"interrupted: `sonde train --model res_mlp .*` resumes it")
+        says(opened, "#runs tbody", r"interrupted: sonde train --model res_mlp .* resumes it")
+        says(opened, "#running", "No run is training")
         assert opened.complaints == []
         server.kill()
         says(opened, "#live", "Disconnected since .*, retrying")
@@ -141,24 +145,29 @@ def test_a_watched_loop_of_a_thousand_modules_is_followed_step_by_step_and_its_n
         opened.page.close()
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (390, "dark")])
-def test_the_live_page_passes_axe_with_runs_and_without(
-    browser: "Browser", tmp_path: Path, width: int, scheme: str
-) -> None:
+def test_the_live_page_passes_axe_with_runs_and_without_on_every_screen(browser: "Browser", tmp_path: Path) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not there")
     with served(tmp_path) as (url, _):
-        size = {"width": width, "height": 900}
-        opened = open_page(browser, url, viewport=size, color_scheme=scheme, ready="#live")
-        says(opened, "#live", "no runs yet")
-        assert serious(axe, opened) == []
+        pages = [
+            open_page(browser, url, viewport={"width": width, "height": 900}, color_scheme=scheme, ready="#live")
+            for width in (1400, 800, 390)
+            for scheme in ("light", "dark")
+        ]
+        for opened in (pages[0], pages[-1]):
+            says(opened, "#live", "no runs yet")
+            assert serious(axe, opened) == []
         with process(str(BY_LINES), str(tmp_path), "looked at") as loop:
             assert loop.stdin is not None
             print("go on", file=loop.stdin, flush=True)
-            says(opened, "#watched-step-said", "^0 of 0$")
-            says(opened, "#live", "1 running")
-            assert serious(axe, opened) == []
-        assert opened.complaints == []
-        opened.page.close()
+            for opened in pages:
+                says(opened, "#watched-step-said", "^0 of 0$")
+                says(opened, "#live", "1 running")
+                says(opened, "#running", "looked at")
+                assert serious(axe, opened) == []
+                assert opened.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        for opened in pages:
+            assert opened.complaints == []
+            opened.page.close()
 
 
 def serious(axe: Any, opened: Opened) -> list[tuple[str, str]]:

@@ -15,6 +15,7 @@ from chromium import LATENCY, Opened, chromium, missing, open_page
 from sonde.analysis.theory import independent_factor, second_moments
 from sonde.cli.live import playground_command as write_playground
 from sonde.config import RunConfig, complete_and_load_plugins
+from sonde.core.formatting import gradient_status, signal_verdict
 from sonde.studies.settings import settings, swept
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ pytestmark = [
     pytest.mark.skipif(missing() is not None, reason=missing() or ""),
 ]
 READY = "#signal .line.now .stroke"
+WORST = ("serious", "critical")  # of what axe finds
 CHARTS = ("signal", "gradient", "cosine", "update")
 PRESETS = ("plain", "skip", "raw", "scaled", "post", "hidden", "aligning", "pollack")
 
@@ -101,6 +103,15 @@ def visit(browser: "Browser", path: Path) -> Iterator[Any]:
         assert opened.complaints == []
         assert [u for u in opened.requests if not u.startswith(("file:", "data:", "blob:"))] == []
         opened.page.close()
+
+
+def until(page: Any, holds: str) -> None:
+    """Until an expression holds.  The page's policy lets no script in that could wait inside it."""
+    for _ in range(LATENCY // 50):
+        if page.evaluate(holds):
+            return
+        page.wait_for_timeout(50)
+    raise AssertionError(f"still not: {holds}")
 
 
 def settings_of(opened: Opened) -> dict[str, Any]:
@@ -375,14 +386,110 @@ def test_everything_can_be_done_with_the_keyboard(visit: Any) -> None:
 def test_a_phone_shows_everything_without_scrolling_sideways(visit: Any, theme: str) -> None:
     opened = paused(visit("#task=teacher&rule=dfa", viewport={"width": 390, "height": 844}, color_scheme=theme))
     page = opened.page
-    page.click("#choices summary")
-    page.wait_for_selector("#set-depth", state="visible")
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     wide = page.evaluate(
         """() => [...document.querySelectorAll('figure, label, .command, header')]
-          .filter(one => one.checkVisibility() && one.getBoundingClientRect().right > 390.5).length"""
+          .filter(one => one.checkVisibility() && !one.closest('.grid') && one.getBoundingClientRect().right > 390.5)
+          .length"""
     )
     assert wide == 0
+    page.evaluate("document.getElementById('set-rule').scrollIntoView({ block: 'center' })")
+    for part in ("#signal .plot", "#set-rule", "#play"):  # the chart stays in view beside the settings
+        box = page.locator(part).bounding_box()
+        assert box is not None
+        assert 0 <= box["y"] < box["y"] + box["height"] <= 844, part
+
+
+@pytest.mark.parametrize("width", [1400, 800, 390])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_every_screen_passes_axe(visit: Any, width: int, theme: str) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not there")
+    size = {"width": width, "height": 844}
+    opened = paused(visit("#task=spirals&rule=dfa&beside=depth%3D4", viewport=size, color_scheme=theme))
+    opened.says("#network-b .learning", "that of")
+    found = axe.Axe().run(opened.page).response
+    bad = [(one["id"], one["nodes"][0]["html"]) for one in found["violations"] if one["impact"] in WORST]
+    assert bad == []
+
+
+def test_the_theme_can_be_chosen(visit: Any) -> None:
+    page = paused(visit("", color_scheme="light")).page
+    ground = "getComputedStyle(document.body).backgroundColor"
+    light = page.evaluate(ground)
+    page.click("#theme")
+    assert page.evaluate(ground) != light
+    assert page.inner_text("#theme") == "Light"
+    page.click("#theme")
+    assert page.evaluate(ground) == light
+
+
+# ---- two networks
+
+
+def test_two_networks_train_in_step_side_by_side(visit: Any) -> None:
+    opened = paused(visit("#depth=6&by_depth=true&pace=1"))
+    page = opened.page
+    page.click("#compare")
+    page.check("#set-skip")
+    opened.says("#network-b .equation", "h ← ReLU(Wh + b)")
+    opened.says("#network-a .equation", "h ← h + ReLU(Wh + b)")
+    for _ in range(3):
+        page.click("#one-step")
+    opened.says("#step", "3")
+    page.wait_for_selector("#signal .line.beside .stroke", state="attached")
+    until(page, "playground.sessions().every(one => one.step === 3 && !one.asked)")
+    own, beside = page.evaluate("playground.sessions().map(one => one.frame.readings.signal.map(at => at.value))")
+    assert own[-1] > beside[-1] > 0
+    assert len(opened.path("signal", "line.beside")) == 1
+    assert page.locator("#loss-plot .loss").count() == 2
+    opened.says("#signal .words", "B: h")
+    again = paused(visit(page.url[page.url.index("#") :]))
+    opened.says("#network-b .equation", "h ← ReLU(Wh + b)")
+    assert again.page.is_visible("#network-b")
+    page.click("#swap")
+    opened.says("#network-a .equation", "h ← ReLU(Wh + b)")
+    page.click("#alone")
+    assert not page.is_visible("#network-b")
+    assert "beside" not in page.url
+
+
+def test_the_drawing_has_blocks_skips_and_norms(visit: Any) -> None:
+    opened = paused(visit("#depth=4&skip=true&norm=pre&out_ln=true&task=teacher&block=two"))
+    page = opened.page
+    assert page.locator("#network-a .drawing .skip").count() == 4
+    assert page.locator("#network-a .drawing .norm").count() == 5
+    assert "4 blocks, with skip connections" in page.get_attribute("#network-a .drawing", "aria-label")
+    page.uncheck("#set-skip")
+    until(page, "document.querySelectorAll('#network-a .drawing .skip').length === 0")
+
+
+# ---- words go by the thresholds of figures and findings
+
+
+@pytest.mark.parametrize("ratio", [1e-5, 0.5, 8.0, 15.0, 69.0, 150.0])
+def test_a_gradient_has_the_word_that_findings_have(visit: Any, ratio: float) -> None:
+    page = paused(visit("#depth=2")).page
+    word = page.evaluate(f"playground.gradientWord({ratio})")
+    assert f"gradient {word}" == gradient_status(ratio)
+
+
+@pytest.mark.parametrize(("times", "verb"), [(5, "holds"), (15, "grows"), (69, "grows"), (150, "explodes")])
+def test_a_signal_has_the_word_that_figures_have(visit: Any, times: float, verb: str) -> None:
+    page = paused(visit("#depth=2")).page
+    lines = f"{{ signal: [{{value: 1}}, {{value: {times}}}], spread: [{{value: 1}}, {{value: {times}}}] }}"
+    assert f"the signal {verb}." in page.evaluate(f"playground.signalWords({lines})")
+    assert signal_verdict([times], 1.0).startswith(f"signal {verb}")
+
+
+@pytest.mark.parametrize(
+    ("loss", "said"), [(0.01, "Learned: "), (0.5, "Learned little so far: "), (0.69, "Has not learned: ")]
+)
+def test_what_is_said_of_learning_goes_by_the_loss_of_guessing(visit: Any, loss: float, said: str) -> None:
+    page = paused(visit("#depth=2")).page
+    frame = f"{{ step: 9, diverged: false, evaluation: {{ loss: {loss}, accuracy: 0.99 }} }}"
+    assert page.evaluate(f"playground.learningWords({frame}, {{ trivial: Math.LN2, classifies: true }})").startswith(
+        said
+    )
 
 
 # ---- take it to Python
@@ -433,11 +540,41 @@ def test_the_line_trains_the_network_of_the_page(visit: Any, model: str) -> None
         assert spread == pytest.approx(std, rel=0.15, abs=1e-6), name
 
 
+@pytest.mark.parametrize("task", ["identity", "rings", "spirals", "teacher", "parity"])
+@pytest.mark.parametrize("optimiser", ["adam", "momentum"])
+def test_every_task_is_taken_to_python(
+    visit: Any, task: str, optimiser: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = paused(visit(f"#task={task}&depth=3&width=8&optimiser={optimiser}"))
+    page = opened.page
+    assert page.is_visible("#python-same")
+    monkeypatch.chdir(tmp_path)
+    if page.is_visible("#python-task"):
+        (tmp_path / page.inner_text("#python-file-name")).write_text(page.text_content("#python-file"))
+    config = config_of(page.inner_text("#python-line"))
+    sizes = page.evaluate("playground.sessions()[0].state.sizes")
+    signature = config.signature
+    assert math.prod(signature.shape) == sizes["inputs"]
+    assert (signature.outputs, signature.classifies) == (sizes["outputs"], sizes["classifies"])
+    data = config.task.load(1, None, torch.device("cpu"), torch.float32)
+    assert data.train_samples == sizes["train"]
+    if task in ("rings", "spirals"):  # the samples of the file and of the page come from one distribution
+        state = "playground.sessions()[0].state.points"
+        ours = page.evaluate(f"[[...{state}.x], [...{state}.y]]")
+        x, y = data.test(0, data.test_samples)
+        for label in (0, 1):
+            theirs = torch.sort(x[y == label].norm(dim=-1)).values
+            points = torch.tensor(ours[0]).view(-1, 2)[torch.tensor(ours[1]) == label]
+            assert torch.allclose(theirs, torch.sort(points.norm(dim=-1)).values, atol=0.15)
+        turned = torch.atan2(x[:, 1], x[:, 0]) - 3.5 * math.pi * (x.norm(dim=-1) - 0.1) / 0.95
+        if task == "spirals":
+            assert torch.cos(turned[y == 0]).mean() > 0.8 > -0.8 > torch.cos(turned[y == 1]).mean()
+
+
 @pytest.mark.parametrize(
     ("hash", "difference"),
     [
-        ("#task=parity", "The line trains on the teacher’s task, here on “parity of 3 bits of 10”"),
-        ("#optimiser=sgd", "The line trains with Adam, here SGD"),
+        ("#optimiser=sgd&decay=0.01", "SGD: weight decay is added to the gradient there"),
         ("#norm=post", "its LayerNorm stands before the branch, here after the addition"),
         ("#activation=tanh", "its activation is ReLU, here tanh"),
         ("#skip=true&skip_scale=0.5", "its skip connection is not scaled, here by 0.5"),

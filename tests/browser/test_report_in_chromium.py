@@ -237,8 +237,10 @@ def test_names_that_look_like_markup_stay_text_and_execute_nothing(opened: Opene
     page.locator("#over-epochs .plot").scroll_into_view_if_needed()
     page.mouse.move(*opened.point("over-epochs", "FA", 5))
     opened.says("#over-epochs .tip", NASTY_ID)
+    page.locator("#findings .left-out summary").first.click()
     page.click(f"#findings a >> text={NASTY_ID}")
     assert page.evaluate("document.querySelector(':target').id") == f"run-{NASTY_ID}"
+    assert page.locator(":target").is_visible(), "a link opens the box that its target is in"
     assert page.locator("img, iframe, object").count() == 0
     assert page.locator("script").count() == 2
     assert page.locator("b").count() == 0  # complaints, a dialog among them, are looked at when the page closes

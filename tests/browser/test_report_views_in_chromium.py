@@ -2,6 +2,10 @@
 
 import csv
 import io
+import json
+import re
+import subprocess
+import sys
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from dataclasses import replace
@@ -63,7 +67,7 @@ def test_the_first_screen_has_a_sentence_a_chart_and_how_sure_for_a_study(wide: 
         box = first.locator(part).bounding_box()
         assert box is not None
         assert box["y"] + box["height"] <= 900, part
-    assert "train" in first.locator(".sentence").inner_text()
+    assert "frozen blocks" in first.locator(".sentence").inner_text()
     assert "n = 2 seeds" in first.locator(".sure").inner_text()
     assert first.locator(".line.dots").count() == 6
 
@@ -96,18 +100,22 @@ def test_a_word_is_explained_by_key_and_by_touch_as_sonde_explain_says_it(browse
     )
     page = opened.page
     opened.settle()
-    word = page.locator(".answer .term").get_by_text("depth", exact=True).first
+    word = page.locator(".answer .term").get_by_text("seeds", exact=True).first
     word.focus()
     page.keyboard.press("Enter")
-    (text,) = explanations("depth")
+    (text,) = explanations("seed")
     opened.says("#explained", text.short)
     page.keyboard.press("Escape")
     assert not page.locator("#explained").is_visible()
-    assert page.evaluate("document.activeElement.textContent") == "depth"
+    assert page.evaluate("document.activeElement.textContent") == "seeds"
     page.locator("#audit .term").get_by_text("D1", exact=True).first.tap()
     (question,) = explanations("D1")
-    opened.says("#explained", question.short)
+    opened.says("#explained", question.short.partition("?")[0])
+    assert page.locator("#explained math").count() > 0, "with its formulas"
+    page.keyboard.press("Escape")
+    page.click("#glossary summary")
     glossary = page.locator("#glossary").inner_text()
+    assert "`" not in glossary
     for symbol in ("ρ", "nudge", "null", "credit", "growth", "D1", "D2", "D3", "D4", "BP", "DFA"):
         assert symbol in glossary
     assert opened.complaints == []
@@ -173,10 +181,15 @@ def test_two_runs_stand_side_by_side_layer_by_layer_and_epoch_by_epoch(wide: Ope
 
 
 def test_the_controls_stay_in_view_while_the_charts_scroll(wide: Opened) -> None:
+    from playwright.sync_api import expect
+
     wide.page.locator("#first-profile figcaption").scroll_into_view_if_needed()
-    bar = wide.page.locator("#stage .bar-of-choices").bounding_box()
+    nav, bar = (wide.page.locator(part).bounding_box() for part in ("nav", "#stage .bar-of-choices"))
+    assert nav is not None
     assert bar is not None
-    assert 0 <= bar["y"] < 5
+    assert nav["y"] == 0, "the contents stay in view, too"
+    assert abs(bar["y"] - nav["height"]) < 4
+    expect(wide.page.locator("nav [aria-current]")).to_have_text("Charts")
     assert wide.page.locator("#epoch").is_visible()
 
 
@@ -192,19 +205,123 @@ def test_a_wide_table_says_that_it_scrolls_on_a_phone_and_not_on_a_desk(
     assert audit.evaluate("box => box.scrollWidth <= box.clientWidth + 1 || box.classList.contains('wider')")
 
 
-def test_figures_follow_the_dark(browser: "Browser", report: Path) -> None:
-    look = """() => {
-      const box = document.createElement('figure');
-      box.className = 'picture';
-      const image = document.createElement('img');
-      box.append(image);
-      document.querySelector('#figures').append(box);
-      return getComputedStyle(image).filter;
-    }"""
-    opened = open_page(browser, report, color_scheme="dark", ready=".answer .plot svg")
-    assert "invert" in opened.page.evaluate(look)
+def test_the_charts_open_on_what_the_first_answer_speaks_of(browser: "Browser", demo: Path) -> None:
+    from playwright.sync_api import expect
+
+    opened = open_page(browser, demo, ready=".answer .plot svg")
+    given = json.loads(opened.page.inner_text("#data") or opened.page.locator("#data").text_content() or "")
+    first = given["answers"][0]
+    runs = {line["run"] for line in opened.lines("over-epochs")}
+    assert len(runs) == sum(len(dots["values"]) for dots in first["dots"])
+    assert all("identity" in run for run in runs), "the first answer is about the networks that learn the identity"
+    assert opened.page.input_value("#over-epochs .metric") == first["metric"] == "train_loss"
+    opened.page.locator(".answer").nth(1).locator(".charted").click()
+    expect(opened.page.locator("#over-epochs .metric")).to_have_value("test_acc")
+    assert {line["run"].split("-")[2] for line in opened.lines("over-epochs")} <= {"digits", "parity"}
+    assert opened.complaints == []
+    opened.page.close()
+
+
+# ── the page that `make demo` writes ────────────────────────────────────────────────────────────────
+MOST_WORDS = 1500
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The runs of `make demo`, with values that were made up: the same studies, networks, rules and seeds."""
+    root = tmp_path_factory.mktemp("demo") / "runs"
+    for study in (STUDIES["residual"], STUDIES["audit"]):
+        seeds = study.seeds["quick"]
+        for config in (*study.configs("quick", seeds), *study.beside("quick", seeds)):
+            write_run(root, config)
+    out = root.parent / "report.html"
+    write_report(runs=root, out=out, quiet=True)
+    return out
+
+
+@pytest.mark.parametrize("width", [1400, 390])
+def test_a_reader_sees_at_most_so_many_words_before_opening_anything(
+    browser: "Browser", demo: Path, width: int
+) -> None:
+    opened = open_page(browser, demo, viewport={"width": width, "height": 900}, ready="#beside-chart .plot svg")
+    opened.settle()
+    closed = opened.visible_words()
+    opened.open_boxes()
+    assert 500 < closed <= MOST_WORDS
+    assert opened.visible_words() > 3 * closed, "the details are there"
+    opened.page.close()
+
+
+@pytest.mark.slow
+def test_the_report_of_make_demo_has_no_more_words(browser: "Browser", tmp_path: Path) -> None:
+    makefile = (Path(__file__).parents[2] / "Makefile").read_text()
+    commands = re.findall(r"^\t\$\(BIN\)/sonde (.+ demo/.+)$", makefile, re.MULTILINE)
+    assert len(commands) == 3
+    for command in commands:
+        subprocess.run([sys.executable, "-m", "sonde", *command.split()], cwd=tmp_path, check=True, capture_output=True)
+    opened = open_page(browser, tmp_path / "demo" / "report.html", ready="#beside-chart .plot svg")
+    opened.settle()
+    assert opened.visible_words() <= MOST_WORDS
+    assert opened.complaints == []
+    opened.page.close()
+
+
+def test_every_table_fits_a_desk_and_has_its_verdict_first(browser: "Browser", demo: Path) -> None:
+    opened = open_page(browser, demo, viewport={"width": 1400, "height": 900}, ready=".answer .plot svg")
+    opened.page.evaluate("document.querySelectorAll('.values').forEach((box) => box.remove())")
+    opened.open_boxes()
+    wider = opened.page.eval_on_selector_all(
+        ".scroll", "boxes => boxes.filter(box => box.scrollWidth > box.clientWidth + 1).map(box => box.ariaLabel)"
+    )
+    assert wider == []
+    for table in opened.page.locator("#audit table, #findings table").all():
+        headings = table.locator("thead th").all_inner_texts()
+        assert "verdict" in headings[:4], headings
+    opened.page.close()
+
+
+def test_a_verdict_is_a_word_with_a_shape_and_a_colour(browser: "Browser", demo: Path) -> None:
+    opened = open_page(browser, demo, ready=".answer .plot svg")
+    looks = opened.page.eval_on_selector_all(
+        "#audit .mark",
+        "marks => marks.map(mark => [mark.classList[1], mark.querySelector('path').getAttribute('d'),"
+        " getComputedStyle(mark).color, mark.textContent.trim()])",
+    )
+    states = {state for state, *_ in looks}
+    assert {"good", "open", "none"} <= states
+    assert len({shape for _, shape, *_ in looks}) == len(states), "a shape for each state"
+    assert all(words for *_, words in looks)
+    opened.page.close()
+
+
+def test_no_line_runs_through_a_label_on_a_phone(browser: "Browser", demo: Path) -> None:
+    opened = open_page(browser, demo, viewport={"width": 390, "height": 900}, ready=".answer .plot svg")
+    opened.settle()
+    struck = opened.page.evaluate(
+        """() => [...document.querySelectorAll('.answer svg')].flatMap((svg) => {
+          const boxes = (kind) => [...svg.querySelectorAll(kind)].map((one) => [one, one.getBoundingClientRect()]);
+          const crosses = (a, b) => a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom;
+          const texts = boxes('text');
+          const lines = boxes('line').map(([one, { x, y, width, height }]) =>
+            [one, new DOMRect(x - 0.5, y, width + 1, height + 0.1)]);
+          return texts.flatMap(([text, box], i) => [...lines, ...texts.slice(i + 1)]
+            .filter(([, other]) => crosses(box, other)).map(([other]) => text.textContent + other.outerHTML));
+        })"""
+    )
+    assert struck == []
+    opened.page.close()
+
+
+def test_figures_are_drawn_for_light_and_for_dark(browser: "Browser", demo: Path) -> None:
+    shown = "images => [...new Set(images.filter(image => image.checkVisibility()).map(image => image.className))]"
+    opened = open_page(browser, demo, color_scheme="dark", ready=".answer .plot svg")
+    pictures = opened.page.locator("#figures img")
+    assert pictures.count() >= 8
+    assert pictures.evaluate_all(shown) == ["on-dark"]
     opened.page.click("#theme")
-    assert opened.page.evaluate(look) == "none"
+    assert pictures.evaluate_all(shown) == ["on-light"]
+    opened.page.emulate_media(media="print", color_scheme="dark")
+    assert pictures.evaluate_all(shown) == ["on-light"], "paper is white"
     opened.page.close()
 
 
@@ -225,7 +342,7 @@ def test_the_table_of_values_has_every_value_under_its_own_seed_whichever_rule_l
     head, *body = [row.locator("th, td").all_inner_texts() for row in chart.locator(".values tr").all()]
     assert head == ["line", "seed 0", "seed 1", "seed 2"]
     table = {(line, seed): cell for line, *cells in body for seed, cell in zip(head[1:], cells, strict=True)}
-    assert table.pop((f"ResMLP, {lacking}", "seed 0")) == "not measured"
+    assert table.pop((f"Pre-LN ResMLP, {lacking}", "seed 0")) == "not measured"
     file = csv.reader(io.StringIO(saved(opened, id, "csv").decode()))
     stored = {(line, f"seed {seed}"): float(value) for _, line, seed, value, _ in list(file)[1:]}
     assert len(stored) == 5

@@ -14,16 +14,16 @@ from conftest import SMALL, Sonde
 pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("commands")]  # one worker runs the study
 
 FIGURES = [
-    "plots/training_loss",
-    "plots/gradient_magnitude",
-    "plots/activation_mean",
-    "plots/activation_std",
-    "plots_micro/1_signal_flow",
-    "plots_micro/2_gradient_flow",
-    "plots_micro/3_highway_concept",
-    "plots_micro/4_chain_rule",
-    "plots_micro/5_layer_transformation",
-    "plots_micro/6_learning_comparison",
+    "residual/training_loss",
+    "residual/gradient_magnitude",
+    "residual/activation_mean",
+    "residual/activation_std",
+    "residual/signal_flow",
+    "residual/gradient_flow",
+    "residual/gradient_highway",
+    "residual/chain_rule",
+    "residual/one_input",
+    "residual/learning_comparison",
 ]
 
 
@@ -47,15 +47,25 @@ def test_run_draws_ten_figures_as_png_and_pdf_with_captions(study: Path) -> None
         assert "n = 1" in (study / "out" / f"{figure}.txt").read_text()
 
 
-def test_run_prints_findings_with_n_and_run_ids_and_a_line_per_run(study: Path) -> None:
-    printed = (study / "stdout").read_text()
+def test_run_ends_with_a_conclusion_of_at_most_twelve_lines_on_80_columns(study: Path) -> None:
+    lines = (study / "stdout").read_text().splitlines()
+    assert len(lines) <= 12
+    assert max(map(len, lines)) <= 80
+    assert lines[0].startswith("On identity with L = 4, ")
+    assert sum("MLP" in line for line in lines[1:]) == 4
+    assert any(line.startswith("How sure: n = 1 seed") for line in lines)
+    assert "sonde report --runs runs" in lines[-1] + lines[-2]
+
+
+def test_run_prints_findings_with_n_and_run_ids_and_a_line_per_run(study: Path, sonde: Sonde) -> None:
+    printed = sonde("run", "residual", "--details", "--no-figures", *SMALL, cwd=study).stdout
     ids = [run.id for run in package.load(study / "runs").runs]
     assert len(ids) == 4
     for id in ids:
         assert id in printed
-    networks = [f"{name} MLP, weights × {scale}" for name in ("Plain", "Residual") for scale in ("1", "1/√L")]
+    networks = [f"{name}MLP, weights × {scale}" for name in ("Plain ", "ReLU Res") for scale in ("1", "1/√L")]
     for network in networks:
-        assert re.search(rf"• {network}, L = 4: .*(learn).*loss", printed)
+        assert re.search(rf"• {network}, L = 4, on identity: .*(learn).*loss", printed)
     for heading in (
         "final loss",
         "lowest",
@@ -111,10 +121,9 @@ def test_export_and_figures_from_files_draw_the_same_figures(study: Path, sonde:
     assert {"results.json", "results_fair.json", "sonde.json"} <= names
     sonde("figures", "--from", "export", "--out", "again", cwd=study)
     assert all((study / "again" / f"{figure}.png").exists() for figure in FIGURES)
-    at_start = (
-        "1_signal_flow",
-        "2_gradient_flow",
-    )  # show values at initialisation, which the layout does not hold
+    at_start = (  # show values at initialisation, which the layout does not hold
+        *("signal_flow", "gradient_flow", "gradient_highway", "chain_rule"),
+    )
     for figure in (figure for figure in FIGURES if not figure.endswith(at_start)):
         from_runs, from_files = (study / out / f"{figure}.txt" for out in ("out", "again"))
         assert from_files.read_text() == from_runs.read_text()
@@ -129,13 +138,16 @@ def test_figures_name_the_runs_they_leave_out(study: Path, sonde: Sonde) -> None
     assert {id for line in named for id in line.split(", ")} == {
         run.id for run in package.load(study / "runs").runs if run.about["variant"] == "scaled"
     }
-    assert "not drawn: 1_signal_flow" in done.stderr
-    assert not (study / "raw" / "plots_micro").exists() or not list((study / "raw" / "plots_micro").iterdir())
+    for figure in FIGURES:
+        assert "weights × 1 (" in (study / "raw" / f"{figure}.txt").read_text()
+    sonde("figures", "residual", *SMALL, "--layout", "paper", "--out", "paper", cwd=study)
+    assert "weights × 1 (" in (study / "paper" / "plots" / "training_loss.txt").read_text()
+    assert "weights × 1/√L" in (study / "paper" / "plots_micro" / "1_signal_flow.txt").read_text()
 
 
 def test_list_names_everything_and_as_json_for_programs(sonde: Sonde) -> None:
     text = sonde("list").stdout
-    for name in ("plain_mlp", "bp", "identity", "hidden_norm", "residual", "4_chain_rule"):
+    for name in ("plain_mlp", "bp", "identity", "hidden_norm", "residual", "chain_rule"):
         assert name in text
     everything = json.loads(sonde("list", "--json").stdout)
     assert list(everything) == ["models", "rules", "tasks", "probes", "studies", "figures"]

@@ -20,6 +20,7 @@ import pytest
 
 from documented import DOCS, PAGES, ROOT, Block, bare, blocks, refuse_broken, refused, sonde_lines
 from sonde.observe.watch import Watch
+from tutorial_numbers import CHECKS
 
 Command = Callable[..., CompletedProcess[str]]
 RUNNING = [name for name, page in PAGES.items() if blocks(page) and not name.startswith("docs/findings/")]
@@ -27,7 +28,6 @@ RUNNING = [name for name, page in PAGES.items() if blocks(page) and not name.sta
 ELSEWHERE = {
     "make *": "the targets are checked to be there",
     "pip *": "nothing is installed in a test; extras are checked to be there",
-    ".venv/bin/pip *": "the same",
     "ray *": "starts a cluster: tests/cluster does",
     "export *": "a variable for what follows",
     "ssh *": "needs another machine",
@@ -39,6 +39,8 @@ ELSEWHERE = {
     "sonde export --layout tensorboard*": "needs tensorboard: tests/unit/test_export_layouts.py",
     "from sonde.observe.*": "needs Lightning or transformers: tests/unit/test_integrations.py",
     "accelerator = *": "needs Accelerate",
+    "sonde --install-completion*": "changes the shell of the user",
+    "sonde rm --interrupted*": "the page has no interrupted run",
 }
 """What never runs here, by how its first line looks, and why."""
 
@@ -61,6 +63,8 @@ FEWER = {
     "sonde train --task data.npz*": ["--epochs", "1"],
     "sonde train --set probes*": ["--epochs", "1"],
     "sonde train --rule mine.py*": ["--epochs", "1"],
+    "sonde train --rule fitted.py*": ["--epochs", "1"],
+    "sonde train --set rule=bp,dfa --task digits*": ["--epochs", "1"],
 }
 """The same with fewer steps; the slow test runs it as it stands."""
 
@@ -85,11 +89,11 @@ with sonde.watch(model, optimizer, loss=criterion, runs="runs", name="first look
 FILES = {
     "net.py": """import torch
 def make():
-    return torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.Tanh(), torch.nn.Linear(4, 3)), *batch()
+    return torch.nn.Sequential(torch.nn.Linear(64, 4), torch.nn.Tanh(), torch.nn.Linear(4, 3)), *batch()
 def model():
     return make()[0]
 def batch():
-    return torch.randn(16, 8), torch.randint(3, (16,))
+    return torch.randn(16, 64), torch.randint(3, (16,))
 """,
     "data.py": """from net import batch
 """,
@@ -107,10 +111,12 @@ import numpy as np
 np.savez("data.npz", x=np.random.randn(100, 2), y=np.arange(100) % 2)
 """
 BEFORE = {
-    "README.md": LOOP + DATA,
+    "README.md": LOOP,
+    "docs/commands.md": LOOP + DATA,
     "docs/diagnose.md": LOOP,
     "docs/own.md": DATA,
     "docs/python.md": TRAINED,
+    "docs/removing.md": TRAINED,
     "docs/recompute.md": f"{TRAINED}\nseed, name = 1, 'init'\nRUN = sonde.load('runs').runs[0].id",
 }
 """What went before a page, where it does not begin with nothing."""
@@ -135,6 +141,8 @@ def run_page(page: Path, name: str, folder: Path, sonde: Command, *, whole: bool
             run_block(block, name, sonde, known, whole=whole)
         if isinstance(left := known.get("watch"), Watch):  # as the end of the program would
             left.close()
+        if name in CHECKS:
+            CHECKS[name](page.read_text("utf-8"))
 
 
 def run_block(block: Block, name: str, sonde: Command, known: dict[str, object], *, whole: bool) -> None:
@@ -190,7 +198,7 @@ def test_the_command_line_knows_every_command_and_option_of_a_page(name: str) ->
         assert complaint is None or mentioned, f"{name}: {line}: {complaint}"
 
 
-@pytest.mark.parametrize("line", ["sonde run audit --nope", "sonde nope", "sonde data nope", "sonde run"])
+@pytest.mark.parametrize("line", ["sonde run audit --nope", "sonde nope", "sonde data nope"])
 def test_a_command_or_option_that_does_not_exist_is_noticed(line: str) -> None:
     assert refused(line) is not None
 

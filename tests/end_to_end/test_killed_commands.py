@@ -1,5 +1,6 @@
 """Kill every command at any moment: nothing is lost, nothing wrong, and nothing left over when it was given again."""
 
+import json
 import multiprocessing
 import os
 import random
@@ -12,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from hashlib import md5
 from importlib.util import find_spec
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -23,7 +25,7 @@ import torch
 from torch import nn
 
 import sonde as package
-from processes import LONG, all_free, contents, epoch_of, folders, furthest, wait_for
+from processes import LONG, ArchiveServer, all_free, contents, epoch_of, folders, furthest, wait_for
 from sonde.core.atomic import ASIDE
 from sonde.store.verify import verify
 from sonde.studies import STUDIES
@@ -43,6 +45,7 @@ COMMANDS = {
     "figures": ["figures", "audit", "--runs", "few", "--out", "pictures", "--quiet"],
     "diagnose": ["diagnose", "watched", "--runs", "few", "--sarif", "found/found.sarif"],
     "playground": ["playground", "--out", "play/play.html", "--quiet"],
+    "data fetch": ["data", "fetch", "cifar10", "--data-root", "sets", "--quiet"],
     "export runs": ["export", "--runs", "many", "--layout", "runs", "--out", "handed", "--quiet"],
 }
 TOOLS = {"tensorboard": "tensorboard", "mlflow": "mlflow", "wandb": "wandb"}
@@ -60,10 +63,12 @@ MADE = {
     "figures": ["pictures", "cache"],
     "diagnose": ["found"],
     "playground": ["play"],
+    "data fetch": ["sets"],
     "export runs": ["handed"],
 } | {name: [words[words.index("--out") + 1]] for name, words in COMMANDS.items() if name.startswith("export")}
 """What a command has nothing to do for if it is there."""
 
+ARCHIVED = random.Random(14).randbytes(40_000_000)
 TRAINED = ("trained", "single")
 STORES = ("many", "few", "drawn", "trained", "single")
 TOUCHED = {name: words[words.index("--runs") + 1] if "--runs" in words else "few" for name, words in COMMANDS.items()}
@@ -97,7 +102,10 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     # Sockets lie there: their paths are short.
     with tempfile.TemporaryDirectory(prefix="k", dir="/tmp") as short:
         monkeypatch.setenv("TMPDIR", short)
-        yield tmp_path
+        with ArchiveServer(ARCHIVED).serving() as server:
+            known = {"name": "set.tar.gz", "url": server.url, "size": len(ARCHIVED), "md5": md5(ARCHIVED).hexdigest()}
+            monkeypatch.setenv(command_worker.ARCHIVE, json.dumps(known))
+            yield tmp_path
 
 
 def start(words: list[str], place: Path, **surroundings: str) -> subprocess.Popen[str]:
@@ -116,7 +124,7 @@ def forked(words: list[str], place: Path) -> BaseProcess:
     """The same without its start: a fork of a process that has imported everything."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(command_worker.PRELOADED)
-    names = ("TMPDIR", "MPLCONFIGDIR", "XDG_CACHE_HOME")
+    names = ("TMPDIR", "MPLCONFIGDIR", "XDG_CACHE_HOME", command_worker.ARCHIVE)
     surroundings = {name: os.environ[name] for name in names}
     process = context.Process(target=command_worker.give, args=(words, place, surroundings, place / "said.txt"))
     process.start()
@@ -192,6 +200,16 @@ def exported(name: str, place: Path) -> int:
     return sum(path.is_file() for path in out.rglob("*") if ASIDE not in str(path.relative_to(out)))
 
 
+def fetched(place: Path) -> int:
+    """How many bytes of the archive are there; it has its name only when it is complete."""
+    complete, part = place / "sets" / "set.tar.gz", place / "sets" / f"{ASIDE}set.tar.gz"
+    if complete.exists():
+        assert complete.read_bytes() == ARCHIVED
+        assert not part.exists()
+        return len(ARCHIVED)
+    return part.stat().st_size if part.exists() else 0
+
+
 def kill_often(kills: int, names: list[str], begin: Begin, place: Path) -> None:
     chance = random.Random(14)
     rows = package.load(place / "few").rows
@@ -203,7 +221,7 @@ def kill_often(kills: int, names: list[str], begin: Begin, place: Path) -> None:
     reached: dict[str, int] = {}
 
     for kill in range(kills):
-        name = names[kill % len(names)]
+        name, bytes_before = names[kill % len(names)], fetched(place)
         while not killed(begin, name, place, chance.uniform(0, seconds[name])):
             seconds[name] *= 0.9
             if TOUCHED[name] in TRAINED:
@@ -211,11 +229,16 @@ def kill_often(kills: int, names: list[str], begin: Begin, place: Path) -> None:
                     assert files == whole[run]
                     reached.pop(run, None)
             forget(name, place)
+            bytes_before = 0
         assert_nothing_wrong(place, [TOUCHED[name]])
         out = place / MADE[name][0] if name in exports else place
         if name in exports and out.exists() and not list(out.glob("INCOMPLETE-*")):
             assert exported(name, place) in (0, exports[name]), "a partial export looks complete"
             forget(name, place)  # complete: the kill came between its last write and its end
+        if name == "data fetch":
+            assert fetched(place) >= bytes_before, "what was fetched was lost"
+            if fetched(place) == len(ARCHIVED):
+                forget(name, place)
         now = {folder.name: epoch_of(folder) for store in TRAINED for folder in folders(place / store)}
         assert all(now[run] >= epoch for run, epoch in reached.items()), "an epoch was lost"
         reached |= now
@@ -226,6 +249,7 @@ def kill_often(kills: int, names: list[str], begin: Begin, place: Path) -> None:
     assert package.load(place / "few").rows.equals(rows)
     assert trained(place) == whole
     assert {name: exported(name, place) for name in exports} == exports
+    assert fetched(place) == (len(ARCHIVED) if "data fetch" in names else 0)
     if "export runs" in exports:
         assert verify(place / "handed").wrong == {}
         assert package.load(place / "handed").rows.equals(package.load(place / "many").rows)

@@ -26,6 +26,8 @@ REFERENCES = {
     "network.py": ("--model", "network.py:narrow"),
     "data.py": ("--task", "data.py:rings"),
     "rule.py": ("--rule", "rule.py:Signs"),
+    "fitted.py": ("--rule", "fitted.py:FittedFeedback"),
+    "pepita.py": ("--rule", "pepita.py:Pepita"),
     "probe.py": ("--set", "probes.names+=probe.py:sparsity"),
     "attention.py": ("--model", "vit_mini", "--set", "probes.names+=attention.py:attention_entropy"),
 }
@@ -50,6 +52,27 @@ def test_a_script_runs_as_it_stands(name: str, tmp_path: Path, sonde: Callable[.
     small = small if name != "network.py" else small[:2]
     sonde("train", *REFERENCES[name], *small, "--quiet")
     assert len({run.id for run in package.load(tmp_path / "runs").runs} - trained) == 1
+
+
+def test_the_pages_pepita_computes_what_the_built_in_rule_does(tmp_path: Path) -> None:
+    (tmp_path / "pepita.py").write_text(SCRIPTS["pepita.py"])
+    rules = [package.plugin("rule", f"{tmp_path / 'pepita.py'}:Pepita"), package.rules.Pepita(credit_scale="rms")]
+    model, task = package.models.ResidualMLP(d=16, L=2), package.tasks.Digits()
+    programs = [
+        Program(config, task.load(1, None, CPU, torch.float64), CPU)
+        for config in (
+            package.RunConfig(model=model, rule=rule, task=task, epochs=1, seed=1, precision="float64")
+            for rule in rules
+        )
+    ]
+    mine, built_in = (program.credit.state.matrices[0] for program in programs)  # type: ignore[attr-defined]
+    mine.copy_(built_in.T)
+    weights = []
+    for program in programs:
+        program.train_epoch(1)
+        weights.append(program.weights())
+    for name, value in weights[0].items():
+        torch.testing.assert_close(value, weights[1][name], rtol=1e-9, atol=1e-12)
 
 
 def test_the_attention_entropy_of_a_trained_vit_is_that_of_pytorchs_attention(tmp_path: Path) -> None:

@@ -1,10 +1,13 @@
 """The documentation builds without a warning, links lead somewhere, and no page asks the network for anything."""
 
+import dataclasses
+import html
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,8 +16,13 @@ pytest.importorskip("material", reason="pip install 'sonde[docs]'")
 pytest.importorskip("mkdocstrings", reason="pip install 'sonde[docs]'")
 pytest.importorskip("latex2mathml", reason="pip install 'sonde[docs]'")
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "browser"))
+
+from chromium import LATENCY, chromium, missing
+
 from sonde.analysis.explanations import EXPLANATIONS
 from sonde.plugins import BUILT_IN
+from sonde.studies import STUDIES
 
 ROOT = Path(__file__).parents[2]
 ASKS = re.compile(r'<(?:script|img|iframe|source)[^>]*\ssrc="(?:https?:)?//|<link[^>]*href="(?:https?:)?//[^>]*>')
@@ -51,29 +59,54 @@ def test_equations_are_mathml(site: Path) -> None:
 
 
 def test_every_name_that_can_be_explained_has_its_place(site: Path) -> None:
-    kinds = {text.kind for text in EXPLANATIONS} | BUILT_IN.keys() - {"optimiser"}
+    kinds = {text.kind for text in EXPLANATIONS} | BUILT_IN.keys() - {"optimiser", "rule"}
     pages = {kind: (site / "names" / f"{kind}.html").read_text() for kind in kinds}
     for text in EXPLANATIONS:
         assert f'id="{text.name}"' in pages[text.kind], text.name
-    for kind in ("model", "rule", "task", "probe"):
+    for kind in ("model", "task", "probe"):
         for name in BUILT_IN[kind]:
             assert f'id="{name}"' in pages[kind], name
 
 
 def test_every_probe_rule_question_and_diagnosis_has_a_picture_and_its_evidence(site: Path) -> None:
-    named = {kind: list(BUILT_IN[kind]) for kind in ("probe", "rule")}
+    named = {"probe": list(BUILT_IN["probe"])}
     for kind in ("question", "diagnosis"):
         named[kind] = [text.name for text in EXPLANATIONS if text.kind == kind]
-    assert sum(map(len, named.values())) > 60
-    for kind, names in named.items():
-        page = (site / "names" / f"{kind}.html").read_text()
+    pages = {(kind, name): site / "names" / f"{kind}.html" for kind, names in named.items() for name in names}
+    pages |= {("rule", name): site / "rules" / f"{name}.html" for name in BUILT_IN["rule"]}
+    assert len(pages) > 60
+    for (kind, name), path in pages.items():
+        page = path.read_text()
         assert "<!-- picture" not in page
-        for name in names:
-            assert (site / "names" / kind / f"{name}.png").read_bytes().startswith(b"\x89PNG"), name
-            caption = page.partition(f'src="{kind}/{name}.png"')[2].partition("</small>")[0]
-            assert re.search(r"n = \d", caption), name
-            assert re.search(r"\d+ (?:epochs|steps)", caption), name
-            assert re.search(r"Command: <code>(?:sonde run \w+|python docs/)", caption), name
+        advice = f"{name} has no picture: store a run of it (a rule: in docs/rules-runs)"
+        assert (site / "names" / kind / f"{name}.png").exists(), advice
+        assert (site / "names" / kind / f"{name}.png").read_bytes().startswith(b"\x89PNG"), name
+        caption = page.partition(f"{kind}/{name}.png")[2].partition("</small>")[0]
+        assert re.search(r"n = \d", caption), name
+        assert re.search(r"\d+ (?:epochs|steps)", caption), name
+        assert re.search(r"Command: <code>(?:sonde run \w+|python docs/)", caption), name
+
+
+def test_every_rule_has_a_page_with_its_definition_options_and_results(site: Path) -> None:
+    listed = (site / "rules.html").read_text()
+    for name, rule in BUILT_IN["rule"].items():
+        page = (site / "rules" / f"{name}.html").read_text()
+        assert "<!-- facts" not in page
+        first = re.split(r"[`.:\n]", rule.__doc__ or "")[0].strip()
+        assert html.escape(first, quote=False) in page, name
+        assert f"rule.{dataclasses.fields(rule)[0].name}=" in page, name
+        assert f'href="rules/{name}.html"' in listed, name
+    assert {path.stem for path in (site / "rules").glob("*.html")} == BUILT_IN["rule"].keys()
+
+
+def test_every_study_has_its_recipe_from_the_configurations(site: Path) -> None:
+    page = (site / "studies.html").read_text()
+    assert "<!-- recipe" not in page
+    for name, study in STUDIES.items():
+        section = page.partition(f'id="{name}"')[2].partition("<h2")[0]
+        configs = study.configs("full", study.seeds["full"])
+        assert f"<td>{len(configs) + len(study.beside('full', study.seeds['full']))}</td>" in section, name
+        assert {str(config.epochs) for config in configs} <= {*re.findall(r"\d+", section)}, name
 
 
 def test_the_reference_has_every_command_and_every_public_name(site: Path) -> None:
@@ -95,3 +128,45 @@ def test_the_reference_has_every_command_and_every_public_name(site: Path) -> No
 def test_the_playground_is_part_of_it(site: Path) -> None:
     assert (site / "try" / "playground.html").stat().st_size > 50_000
     assert 'href="try/playground.html"' in (site / "demo.html").read_text()
+
+
+def complaints(page: Any) -> list[str]:
+    """What the page writes to the console, or raises, from now on."""
+    said: list[str] = []
+    page.on("console", lambda one: said.append(one.text))
+    page.on("pageerror", lambda one: said.append(str(one)))
+    return said
+
+
+SEEN = ("index", "commands", "rules", "rules/dfa", "tutorials/depth", "names/diagnosis", "reference/commands")
+
+
+@pytest.mark.xdist_group("browser")
+@pytest.mark.skipif(missing() is not None, reason=missing() or "")
+def test_pages_work_from_files_at_every_width_and_the_search_finds(site: Path) -> None:
+    """No server: no complaint on the console, nothing wider than the screen, no serious violation, and a search."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    with chromium() as browser:
+        for scheme, width in (("light", 1400), ("dark", 800), ("light", 390), ("dark", 390)):
+            page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+            page.set_default_timeout(LATENCY)
+            said = complaints(page)
+            for name in SEEN:
+                page.goto((site / f"{name}.html").as_uri())
+                page.wait_for_load_state()
+                assert not said, (name, said)
+                assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (name, width)
+                found = Axe().run(page, options={"preload": False}).response["violations"]
+                worst = [
+                    (one["id"], one["nodes"][0]["html"]) for one in found if one["impact"] in ("serious", "critical")
+                ]
+                assert not worst, (name, scheme, width, worst)
+            page.close()
+        page = browser.new_page()
+        page.set_default_timeout(LATENCY)
+        page.goto((site / "rules" / "dfa.html").as_uri())
+        page.locator("input.md-search__input").press_sequentially("vanishing")
+        page.locator(".md-search-result__item a").first.click()
+        page.wait_for_url(re.compile("(?!.*rules/dfa)"))
+        assert "vanish" in page.locator("article").inner_text().lower()

@@ -34,7 +34,7 @@ def test_train_stores_one_run_and_shows_it(sonde: Sonde, tmp_path: Path) -> None
         "2",
     ]
     done = sonde(*words, "--set", "model.d=16", "--set", "rule.penalty=0.01")
-    assert "ResMLP, FA" in done.stdout
+    assert "Pre-LN ResMLP, FA" in done.stdout
     (run,) = package.load(tmp_path / "runs").runs
     assert (run.config["seed"], run.config["epochs"], run.config["model"]["d"]) == (7, 2, 16)
     assert run.config["rule"] == {"name": "fa", "credit_scale": "rms", "penalty": 0.01}
@@ -55,7 +55,7 @@ MISTAKES = [
     (["--set", "rule.credit_scale=big"], "rule.credit_scale = 'big': input should be 'rms' or 'none'"),
     (
         ["--task", "cifar10", "--data-root", "nowhere"],
-        "`sonde data fetch cifar10 --data-root nowhere` downloads it",
+        "download it with `sonde data fetch cifar10 --data-root nowhere`",
     ),
 ]
 

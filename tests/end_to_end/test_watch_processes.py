@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import polars as pl
-import pytest
 
 import sonde
 from sonde.observe.row_writer import WAITING_ROWS
@@ -78,18 +77,3 @@ def test_of_two_processes_that_train_together_the_first_is_watched_and_no_bit_ch
         *(str(place) for place in range(30)),
         "(model)",
     }
-
-
-@pytest.mark.slow
-def test_parameters_that_are_sharded_are_undefined_and_nothing_waits_for_the_other_process(
-    tmp_path: Path,
-) -> None:
-    meeting = str(tmp_path / "meeting")
-    processes = [start("sharded", tmp_path / "runs", RANK=str(rank), STORE=meeting) for rank in range(2)]
-    said = [process.communicate(timeout=200) for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], said
-    rows = sonde.load(tmp_path / "runs").rows
-    assert rows.filter(metric="out_rms", step=0)["defined"].all()
-    weights = rows.filter(metric="weight_norm")
-    assert not weights["defined"].any()
-    assert weights["reason"].unique().to_list() == ["a DTensor is not read: its parts may lie elsewhere"]

@@ -71,35 +71,11 @@ def together(runs: str) -> None:
     torch.distributed.destroy_process_group()
 
 
-def sharded(runs: str) -> None:
-    """Two processes that hold a part of every parameter each."""
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
-
-    rank = int(os.environ["RANK"])
-    torch.distributed.init_process_group("gloo", init_method=f"file://{os.environ['STORE']}", rank=rank, world_size=2)
-    kept = []
-    for watching in (False, True):
-        model, _ = made()
-        fully_shard(model, mesh=init_device_mesh("cpu", (2,)))
-        optimiser = torch.optim.SGD(model.parameters(), 0.1)
-        watch = sonde.watch(model, optimiser, runs=runs, every=5) if watching else None
-        for number in range(12):
-            step(model, optimiser, 2 * number + rank)
-        kept.append([parameter.detach().to_local().clone() for parameter in model.parameters()])
-        if watch is not None:
-            watch.close()
-            print(rank, watch.rows.height, flush=True)
-    assert all(torch.equal(a, b) for a, b in zip(*kept, strict=True)), "watching changed the weights"
-    torch.distributed.destroy_process_group()
-
-
 PROGRAMS = {
     "forever": forever,
     "to_the_end": to_the_end,
     "crash": crash,
     "together": together,
-    "sharded": sharded,
 }
 
 if __name__ == "__main__":

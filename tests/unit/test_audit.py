@@ -117,7 +117,7 @@ def test_a_growth_that_has_passed_is_remembered_but_does_not_fire_at_the_end() -
     for answer in answers(make, "D1"):
         assert (answer.fired, answer.first_fired, answer.since) == (False, 3, None)
     words = sentence(of_rule(audit(with_frozen("dfa", make)), "dfa"))
-    assert "‖h_L‖ is 1.8× its value at init at the end, after more than 50× over a block at epoch 3" in words
+    assert "‖h_L‖ is 1.8× its value at init. It was more than 50× over a block at epoch 3." in words
 
 
 def test_a_second_firing_counts_from_its_own_beginning() -> None:
@@ -164,8 +164,30 @@ def test_d1_fires_where_the_last_state_has_grown_since_init_though_no_block_grow
     assert (found.stream().mean, found.scale_free().mean) == (pytest.approx(1e4), pytest.approx(1.3))
     assert verdict(found) == "D1"
     words = sentence(found)
-    assert "‖h_L‖ is 1.0e4× its value at init: ‖h_L‖ more than 300× init from epoch 6" in words
-    assert "hides the growth from the loss, and ‖g_L‖·‖h_L‖/‖e‖ is 1.3 of its value at init" in words
+    assert "‖h_L‖ is 1.0e4× its value at init. D1 fires from epoch 6: ‖h_L‖ more than 300× init." in words
+    assert "hides the growth from the loss; ‖g_L‖·‖h_L‖/‖e‖ is 1.3× its value at init" in words
+
+
+def with_norms(by_layer: Callable[[int, int], float]) -> Make:
+    """Healthy runs but for ‖h‖, a function of epoch and layer."""
+    return lambda seed: changed(
+        healthy(seed),
+        lambda name, epoch, layer: by_layer(epoch, layer) if name == "hidden_norm" and layer is not None else None,
+    )
+
+
+def test_d1_fires_where_the_stream_explodes_over_all_blocks_though_not_over_one() -> None:
+    make = with_norms(lambda epoch, layer: 8.0 * 3.0**layer)
+    for answer in answers(make, "D1"):
+        assert (answer.fired, answer.layers) == (True, ())
+    assert "more than 50× over all blocks" in sentence(of_rule(audit(with_frozen("dfa", make)), "dfa"))
+    assert not any(answer.fired for answer in answers(with_norms(lambda epoch, layer: 8.0 * 2.0**layer), "D1"))
+
+
+def test_d1_does_not_fire_where_a_signal_that_had_vanished_comes_back() -> None:
+    for answer in answers(with_norms(lambda epoch, layer: 8.0 * (1e-4 if epoch == 0 else 0.5) ** layer), "D1"):
+        assert answer.fired is False
+        assert answer.beside > Thresholds().stream
 
 
 def test_growth_that_the_loss_sees_is_not_called_hidden() -> None:
@@ -190,8 +212,8 @@ def test_d2_fires_where_training_does_not_resolve_the_gradient_and_names_layers_
         assert (answer.fired, answer.first_fired, answer.since, answer.layers) == (True, 6, 6, (1, 2))
         assert answer.value == 0.3
     words = sentence(of_rule(audit(with_frozen("dfa", make)), "dfa"))
-    assert "the BP gradient is not resolved at layers 1–2 from epoch 6" in words
-    assert "a cosine of 0.3 with the one in float64" in words
+    assert "D2 fires from epoch 6: the BP gradient is not resolved at layers 1–2." in words
+    assert "least cosine with the float64 gradient is 0.3" in words
 
 
 def test_d2_fires_where_bps_own_gradient_does_not_foretell_the_loss() -> None:
@@ -218,8 +240,8 @@ def test_an_older_store_answers_d2_from_the_ceiling_and_says_what_was_not_measur
         assert math.isnan(answer.value)
         assert answer.reason == "grad_resolution was not measured at epoch 10"
     words = sentence(of_rule(audit(with_frozen("dfa", make)), "dfa"))
-    assert "whether training resolves the BP gradient was not measured; in float64 its ρ is 0.99" in words
-    assert "‖g_L‖·‖h_L‖/‖e‖ is 0.92 of its value at init" in words
+    assert "training resolves the BP gradient was not measured. Its least ρ in float64 is 0.99" in words
+    assert "‖g_L‖·‖h_L‖/‖e‖ is 0.92× its value at init" in words
     for answer in answers(lacking("grad_resolution", "rho"), "D2"):
         assert answer.fired is None
         assert "train the run again" in (answer.reason or "")
@@ -258,7 +280,7 @@ def both(value: float) -> Make:
 def test_a_layer_is_above_at_or_below_chance_and_below_is_called_below(value: float, standing: str, words: str) -> None:
     found = of_rule(audit(with_frozen("dfa", both(value))), "dfa")
     assert {layer.standing for known in found.runs for layer in known.credits} == {standing}
-    assert f"the credit is {words} at layers 1–4" in sentence(found)
+    assert f"The credit is {words} at layers 1–4." in sentence(found)
     assert found.tally("D3").fired.keys() == (set() if standing == "above" else set(SEEDS))
 
 
@@ -288,7 +310,7 @@ def test_an_exact_gradient_at_the_last_layer_is_not_chance_and_does_not_carry_th
     for answer in answers(fa(0.5), "D3", rule="fa"):
         assert answer.fired is False
     words = sentence(of_rule(audit(with_frozen("fa", fa(0.5))), "fa"))
-    assert "the credit is above chance at layers 1–3, the exact gradient at layer 4" in words
+    assert "The credit is above chance at layers 1–3. It is the exact gradient at layer 4." in words
 
 
 def test_a_gain_that_the_rule_draws_by_chance_too_is_not_credited() -> None:
@@ -340,7 +362,7 @@ def test_a_null_that_was_not_drawn_as_the_rule_draws_leaves_d3_undefined() -> No
 
     for answer in answers(older, "D3"):
         assert answer.fired is None
-        assert "not drawn as the rule draws: train the run again" in (answer.reason or "")
+        assert "its null is of an older version: train the run again" in (answer.reason or "")
 
 
 @pytest.mark.parametrize("ceiling", [0.31, "below what float64 resolves"])
@@ -426,8 +448,8 @@ def test_d4_is_the_paired_t_interval_over_seeds_as_compare_takes_it() -> None:
 def test_d4_says_which_share_of_frozens_errors_is_removed() -> None:
     found = accuracies((0.95, 0.95, 0.96), (0.9, 0.9, 0.92))
     assert found.margin.errors_removed == pytest.approx(0.5)
-    assert "the blocks help: +4.67 [+3.23, +6.1] points of test accuracy over frozen blocks, n = 3; " in sentence(found)
-    assert "50.0 % of frozen's errors removed" in sentence(found)
+    assert "blocks help: +4.67 [+3.23, +6.1] points of test accuracy over frozen blocks, n = 3; " in sentence(found)
+    assert "50.0 % of the errors of frozen blocks removed" in sentence(found)
     assert verdict(found).startswith("none fired; D1 undefined")
 
 
@@ -435,8 +457,8 @@ def test_blocks_that_hurt_are_a_verdict_of_their_own() -> None:
     found = accuracies((0.5, 0.52, 0.51), (0.7, 0.71, 0.7))
     assert found.margin.outcome == "hurts"
     assert "D4 hurts" in verdict(found)
-    assert "the blocks hurt: −19.3 [" in sentence(found)
-    assert "65.2 % added to frozen's errors" in sentence(found)
+    assert "blocks hurt: −19.3 [" in sentence(found)
+    assert "65.2 % more errors than frozen blocks" in sentence(found)
 
 
 def test_an_interval_that_holds_0_is_undecided_and_says_how_many_seeds_would_decide() -> None:
@@ -447,10 +469,8 @@ def test_an_interval_that_holds_0_is_undecided_and_says_how_many_seeds_would_dec
     mean, std = found.margin.points.mean, found.margin.points.std
     assert t_power(mean / std, needed) >= 0.8 > t_power(mean / std, needed - 1)
     said = sentence(found)
-    assert (
-        "undecided: +1.33 [−3.84, +6.5] points of test accuracy over frozen blocks, n = 3: the interval holds 0" in said
-    )
-    assert f"{needed} seeds would decide in 80% of studies" in said
+    assert "undecided: +1.33 points of test accuracy over frozen blocks, n = 3 (the interval [−3.84, +6.5]" in said
+    assert f"{needed} seeds would be enough (power 80%)" in said
     assert "D4 undecided" in verdict(found)
     assert accuracies((0.52, 0.5, 0.53), (0.5, 0.51, 0.5), confidence=0.5).margin.outcome == "helps"
 
@@ -481,20 +501,20 @@ def test_issue_27_item_6_of_five_rules_of_one_table_one_that_helps_alone_is_unde
 def test_no_number_of_seeds_decides_where_there_is_no_difference() -> None:
     found = accuracies((0.5, 0.6), (0.6, 0.5))
     assert (found.margin.outcome, found.margin.seeds_needed) == ("undecided", None)
-    assert "no number of seeds would decide" in sentence(found)
+    assert "no number of seeds would be enough" in sentence(found)
 
 
 def test_differences_that_happen_to_be_the_same_do_not_make_the_verdict_certain() -> None:
     """Accuracies are counts: of two seeds the differences coincide now and then."""
     found = accuracies((0.6, 0.7), (0.5, 0.6))
     assert found.margin.outcome == "undecided"
-    assert "+10 points of test accuracy over frozen blocks, n = 2: all 2 values are the same" in sentence(found)
+    assert "+10 points of test accuracy over frozen blocks, n = 2 (all 2 values are the same" in sentence(found)
 
 
 def test_with_one_seed_d4_is_undecided_and_says_why() -> None:
     found = accuracies((0.9,), (0.5,))
     assert found.margin.outcome == "undecided"
-    assert "undecided: +40 points of test accuracy over frozen blocks, n = 1: an interval needs two seeds" in sentence(
+    assert "undecided: +40 points of test accuracy over frozen blocks, n = 1 (an interval needs two seeds" in sentence(
         found
     )
 
@@ -602,19 +622,18 @@ def test_a_run_that_diverged_gets_a_verdict_with_its_epoch_and_is_not_averaged()
     assert rule.seeds == sorted(SEEDS)
     assert rule.value("D1").mean == pytest.approx(1.5)
     assert verdict(rule).startswith("diverged at epoch 6 (1 of 4)")
-    assert sentence(rule).startswith(
-        "DFA: diverged at epoch 6 in 1 of 4 seeds (7), whose numbers are not in what follows; ‖h‖ grows 1.5×"
-    )
+    assert sentence(rule).startswith("DFA on digits: Diverged at epoch 6 in 1 of 4 seeds (7); the other numbers are")
+    assert "‖h‖ grows up to 1.5×" in sentence(rule)
 
 
 def test_a_rule_of_which_every_run_diverged_has_a_line_and_a_verdict() -> None:
     found = audit(store(*(run(config("dfa", seed), healthy(seed), state="diverged", epoch=seed) for seed in (3, 5))))
     rule = of_rule(found, "dfa")
     assert (rule.seeds, verdict(rule)) == ([], "diverged at epochs 3–5")
-    assert sentence(rule) == "DFA: diverged at epochs 3–5 in 2 of 2 seeds (3, 5)"
+    assert sentence(rule) == "DFA on digits: Diverged at epochs 3–5 in 2 of 2 seeds (3, 5)."
     (line,) = audit_rows(found.recipes[0])
     assert line[:3] == ["DFA", "0", "undefined"]
-    assert any("no run came to its end" in note for note in audit_footnotes(found.recipes[0]))
+    assert any("no run is complete" in note for note in audit_footnotes(found.recipes[0]))
     assert as_json(found)[0]["diverged"][0]["epoch"] == 3
 
 
@@ -624,7 +643,7 @@ def test_there_is_no_vote_over_seeds_the_verdict_counts_them() -> None:
 
     found = of_rule(audit(with_frozen("dfa", one_of_three)), "dfa")
     assert verdict(found) == "D1 (1 of 3)"
-    assert "more than 50× over block 2 from epoch 4 in 1 of 3 seeds (123)" in sentence(found)
+    assert "from epoch 4 in 1 of 3 seeds (123): more than 50× over block 2." in sentence(found)
 
 
 def test_sentence_and_table_quote_the_same_seeds() -> None:
@@ -636,7 +655,7 @@ def test_sentence_and_table_quote_the_same_seeds() -> None:
     found = audit(with_frozen("dfa", one_of_three))
     line = dict(zip(audit_columns(found.recipes[0]), audit_rows(found.recipes[0])[0], strict=True))
     assert line["largest growth over a block"].startswith("68 ±")
-    assert "‖h‖ grows 68× over the block that grows it most" in sentence(of_rule(found, "dfa"))
+    assert "‖h‖ grows up to 68× over a block" in sentence(of_rule(found, "dfa"))
 
 
 def test_thresholds_are_configuration() -> None:

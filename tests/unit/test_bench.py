@@ -251,17 +251,17 @@ def test_a_folder_that_cannot_be_written_is_told_before_anything_is_measured(son
     assert "[1/1]" not in refused.stderr
 
 
-def test_the_readme_shows_the_stored_results() -> None:
+def test_the_page_of_speed_shows_the_stored_results() -> None:
     root = Path(__file__).parents[2]
-    readme = (root / "README.md").read_text()
+    page = (root / "docs" / "speed.md").read_text()
     rows = json.loads((root / "benchmarks" / "results.json").read_text())["rows"]
     for row in (row for row in rows if row["bar"] is not None):
         mark = "\\*" if row["ratio"] > row["bar"] else ""
         spread = f"{row['p10']:.3f}–{row['p90']:.3f}"
-        assert f"| {row['name']} | {row['ratio']:.3f}{mark} | {spread} | {row['bar']:.2f} |" in readme
+        assert f"| {row['name']} | {row['ratio']:.3f}{mark} | {spread} | {row['bar']:.2f} |" in page
     ratios = {row["name"]: row["ratio"] for row in rows}
     compared = [name for name in ratios if f"{name} ÷ JAX" in ratios]
     assert compared
     for name in compared:
         peers = " | ".join(f"{ratios[name + ending]:.2f}" for ending in ("", " ÷ JAX", " ÷ torch.compile"))
-        assert f"| {name} | {peers} |" in readme
+        assert f"| {name} | {peers} |" in page

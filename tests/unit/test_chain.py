@@ -290,8 +290,8 @@ def test_a_model_of_transformers_is_a_chain(module: str, shape: tuple[int, ...])
         take(chained, x, y, assignment.loss, Context(credits=assignment.credits))
 
 
-def test_the_example_of_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    text = (Path(__file__).parents[2] / "README.md").read_text()
+def test_the_example_of_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "python.md").read_text()
     (script,) = (s for s in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "sonde.chain(" in s)
     with torch.random.fork_rng(devices=[]):
         exec(script, {})

@@ -77,7 +77,7 @@ def test_a_change_within_the_noise_of_the_batches_is_neither_rise_nor_fall() -> 
 
 def test_figures_show_the_floor_and_judge_what_lies_above_it() -> None:
     one = residual_evidence()
-    for name in ("training_loss", "6_learning_comparison"):
+    for name in ("training_loss", "learning_comparison"):
         figure, caption = RESIDUAL[name].draw(one)
         floors = [line.get_ydata()[0] for line in figure.axes[0].lines if "lowest for" in str(line.get_label())]
         assert floors == [FLOOR]
@@ -124,8 +124,10 @@ def test_the_first_sentence_is_of_networks_that_can_represent_the_identity(tmp_p
     assert "×" in caption
     answer = of_networks(gathered, found)
     assert answer is not None
-    assert answer.sentence == found[0].sentence
+    assert answer.sentence.startswith("With linear output and 3 layers, ")
+    assert found[0].sentence == answer.beside[0]
     assert len(answer.dots) == 4
+    assert set(answer.runs) <= beside.keys()
 
 
 # ── the gradient's way back ─────────────────────────────────────────────────────────────────────────
@@ -175,7 +177,7 @@ def test_the_line_of_the_theory_is_drawn_for_the_identity_alone() -> None:
 
 
 def test_the_signal_is_drawn_before_and_after_training_and_the_theory_before() -> None:
-    figure, caption = RESIDUAL["1_signal_flow"].draw(residual_evidence())
+    figure, caption = RESIDUAL["signal_flow"].draw(residual_evidence())
     titles = [ax.get_title(loc="left") for ax in figure.axes[:4]]
     assert ["initialisation" in title for title in titles] == [True, True, False, False]
     lines = [[line.get_label() for line in ax.lines] for ax in figure.axes[:4]]

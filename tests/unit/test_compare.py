@@ -303,7 +303,7 @@ def invoke(tmp_path: Path) -> Invoke:
 
 
 def test_the_command_prints_n_seeds_interval_and_with_ids_the_runs(invoke: Invoke) -> None:
-    printed = invoke("--factor", "rule", "--metric", "test_acc").output
+    printed = invoke("--factor", "rule", "--metric", "test_acc", "--details").output
     assert "dfa − bp" in printed
     assert "42, 123, 456" in printed
     assert "95 % interval" in printed
@@ -341,6 +341,8 @@ def test_the_command_marks_an_unmatched_comparison(tmp_path: Path) -> None:
     folder = write(store(*mixed), tmp_path / "runs")
     printed = CliRunner().invoke(app, ["--runs", str(folder), "--unmatched"]).output
     assert "UNMATCHED" in printed
+    assert "UNMATCHED: the runs also differ in model.L." in printed
+    printed = CliRunner().invoke(app, ["--runs", str(folder), "--unmatched", "--details"]).output
     assert "unmatched: the runs also differ in model.L (4, 8)" in printed
 
 

@@ -33,6 +33,7 @@ def test_every_key_changes_the_id() -> None:
     config = tiny_config(model=ResidualMLP(d=8, L=3), optimiser=sgd)
     words = {
         "model": "student_net",
+        "model.trained_blocks": 2,
         "rule": "dfa",
         "rule.credit_scale": "rms",
         "task": "teacher",
@@ -70,7 +71,7 @@ def test_a_number_written_as_an_integer_is_the_same_run() -> None:
         ("modle.L", 3, r"unknown key 'modle.L': did you mean 'model.L'"),
         ("model.L", 0, "model.L = 0: input should be greater than or equal to 1"),
         ("model.L", "many", "model.L = 'many': input should be a valid integer"),
-        ("optimiser.lr", -1, "optimiser.lr = -1: input should be greater than 0"),
+        ("optimiser.lr", -1, "optimiser.lr = -1: input should be greater than or equal to 0"),
         ("optimiser.nmae", "adam", "unknown key 'optimiser.nmae': did you mean 'optimiser.name'"),
         ("optimiser.name", "sgdd", "optimiser.name = 'sgdd': input should be 'adam', 'adamw' or 'sgd'"),
         ("probes.names", ["hidden_nrom"], "unknown probe 'hidden_nrom': did you mean 'hidden_norm'"),

@@ -1,13 +1,12 @@
 import hashlib
 import multiprocessing
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from processes import ArchiveServer as Server
 from sonde.core.atomic import ASIDE
 from sonde.core.errors import SondeError
 from sonde.store.datasets.archive import Archive, fetch_archive
@@ -16,56 +15,10 @@ CONTENT = np.random.default_rng(0).bytes(1_000_000)
 ARCHIVE = Archive(name="set.tar.gz", url="", size=len(CONTENT), md5=hashlib.md5(CONTENT).hexdigest())
 
 
-class Server(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.content = CONTENT
-        self.ranges = True
-        self.unsatisfiable = False
-        self.drop_after: int | None = None
-        self.status = 200
-        self.asked: list[str | None] = []
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}/set.tar.gz"
-
-
-class Handler(BaseHTTPRequestHandler):
-    server: Server
-
-    def do_GET(self) -> None:
-        server, asked = self.server, self.headers.get("Range")
-        server.asked.append(asked)
-        if server.status != 200:
-            self.send_error(server.status)
-            return
-        if asked and server.unsatisfiable:
-            self.send_error(416)
-            return
-        first = int(asked.removeprefix("bytes=").rstrip("-")) if asked and server.ranges else 0
-        body = server.content[first:]
-        self.send_response(206 if first else 200)
-        if first:
-            self.send_header("Content-Range", f"bytes {first}-{len(server.content) - 1}/{len(server.content)}")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body if server.drop_after is None else body[: server.drop_after])
-
-    def log_message(self, *words: object) -> None:
-        pass
-
-
 @pytest.fixture
 def server() -> Iterator[Server]:
-    with Server() as serving:
-        thread = threading.Thread(target=serving.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        yield serving
-        serving.shutdown()
-        thread.join()
+    with Server(CONTENT).serving() as server:
+        yield server
 
 
 def test_an_archive_is_fetched_and_leaves_nothing_aside(server: Server, tmp_path: Path) -> None:

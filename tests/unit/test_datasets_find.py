@@ -75,7 +75,7 @@ def test_a_root_that_does_not_exist_is_a_missing_data_set(tmp_path: Path) -> Non
 
 def test_the_default_root_needs_no_option_in_the_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SONDE_CACHE", str(tmp_path))
-    with pytest.raises(Absent, match="`sonde data fetch cifar10` downloads"):
+    with pytest.raises(Absent, match="download it with `sonde data fetch cifar10` "):
         find_cifar10(tmp_path)
 
 

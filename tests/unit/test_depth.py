@@ -48,7 +48,7 @@ def test_runs_beside_a_study_are_in_its_findings_and_in_no_figure(tmp_path: Path
     assert {run.config["task"]["name"] for run in found.beside.runs} == {"parity"}
     assert not found.left_out
     first = STUDIES["audit"].findings(found)[0]
-    assert first.sentence.startswith("Which rules train depth?")
+    assert first.sentence.startswith("Which rules train depth on parity?")
     assert set(first.runs) == {run.id for run in found.beside.runs}
 
 
@@ -75,7 +75,7 @@ def test_the_reports_answer_knows_both_tasks(tmp_path: Path) -> None:
     answer = of_rules(gathered(tmp_path), [])
     assert answer is not None
     (other,) = answer.beside
-    tasks = {task for task in ("digits", "parity") for said in (answer.sentence, other) if f"on {task} " in said}
+    tasks = {task for task in ("digits", "parity") for said in (answer.sentence, other) if f"on {task}" in said}
     assert tasks == {"digits", "parity"}
     alone = of_rules(gathered(tmp_path / "alone", beside=False), [])
     assert alone is not None

@@ -11,20 +11,21 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from evidence import RULES, cut_short, rules_evidence, undefined_where, with_rows, with_runs, without_runs
+from sonde.analysis.runs import CLASSES
 from sonde.core.errors import SondeError
 from sonde.core.formatting import accuracy, number, signed
 from sonde.show.figures import Evidence, NoData, figures_of
-from sonde.show.figures.marks import SEED_LINE
 from sonde.show.figures.panels import Final
-from sonde.show.figures.style import COLOR, FAINT
+from sonde.show.figures.style import COLOR, FAINT, SEED_LINE
+from sonde.tasks import TASKS
 
-KINDS = ("accuracy", "diagnostics", "feature_drift", "state_vs_credit", "summary")
+KINDS = ("accuracy", "diagnostics", "weight_drift", "state_vs_credit", "summary")
 METRICS = ("credit_cosine", "rho", "nudge[0.01]")
 RUN, EPOCH, METRIC = pl.col("run"), pl.col("epoch"), pl.col("metric")
 
 
 def drawn(kind: str, evidence: Evidence, study: str = "cifar") -> tuple[Figure, str]:
-    return figures_of({"cifar": "cifar10"}.get(study, study))[f"{study}_{kind}"].draw(evidence)
+    return figures_of({"cifar": "cifar10"}.get(study, study))[kind].draw(evidence)
 
 
 def evidence_of(seeds: int, study: str = "cifar") -> Evidence:
@@ -89,8 +90,8 @@ def test_diagnostics_draw_the_last_epoch_with_null_and_ceiling(metric: str) -> N
     }
     assert any(list(one.get_ydata()) == [0, 0] for one in ax.lines)
     assert "epoch 10" in title(figure)
-    assert "credit by chance (null), drawn as the rule, or the blind rule in its place, draws" in caption
-    assert "for the nudge, one random vector a sample" in caption
+    assert "credit by chance (null)" in caption
+    assert "one random vector per sample" in caption
 
 
 def test_the_axis_of_the_nudge_holds_every_null_in_its_linear_part() -> None:
@@ -140,7 +141,7 @@ def test_undefined_layers_are_gaps_and_are_counted() -> None:
 
 @pytest.mark.parametrize("rule", ["bp", "dfa"])
 def test_drift_draws_every_block(rule: str) -> None:
-    figure, caption = default("feature_drift", 1)
+    figure, caption = default("weight_drift", 1)
     expected = [values(evidence_of(1), rule, f"drift[blocks.{block}.w1.weight]")[0] for block in range(12)]
     assert lines(figure.axes[0], COLOR[rule])[0].tolist() == expected
     assert figure.axes[0].get_yscale() == "log"
@@ -148,9 +149,9 @@ def test_drift_draws_every_block(rule: str) -> None:
 
 
 def test_blocks_that_did_not_move_are_drawn_at_zero_where_the_axis_allows_it() -> None:
-    _, caption = default("feature_drift", 1, "audit")
+    _, caption = default("weight_drift", 1, "audit")
     assert "4 of 4 blocks are exactly 0 and cannot be shown on a log axis" in caption
-    figure, _ = drawn("feature_drift", rules_evidence(seeds=(42,), epochs=2, rules=("bp", "frozen")))
+    figure, _ = drawn("weight_drift", rules_evidence(seeds=(42,), epochs=2, rules=("bp", "frozen")))
     assert figure.axes[0].get_yscale() == "linear"
     assert lines(figure.axes[0], COLOR["frozen"])[0].tolist() == [0] * 12
 
@@ -273,14 +274,14 @@ def test_n_is_in_the_title_and_the_recipe_in_the_caption(kind: str, study: str) 
     assert "n = 3 seeds" in title(figure)
     assert ("10 epochs" in title(figure)) or ("epoch 10" in title(figure))
     size = "L = 4 d = 256" if study == "audit" else "L = 12 d = 512"
-    assert f"ResMLP {size}, CIFAR-10" in title(figure)
+    assert f"Pre-LN ResMLP {size}, CIFAR-10" in title(figure)
     assert "n = 3 seeds (42, 123, 456)" in caption
     assert "50,000 training samples, 10 epochs, batch 128, learning rate 0.001, full scale" in caption
 
 
 def test_n_is_in_the_legend_where_it_differs() -> None:
     fewer = without_runs(evidence_of(3), "dfa-456")
-    for kind in ("accuracy", "diagnostics", "feature_drift"):
+    for kind in ("accuracy", "diagnostics", "weight_drift"):
         figure, caption = drawn(kind, fewer)
         assert "n = 2–3 seeds" in title(figure)
         assert "DFA (n = 2)" in words(figure)
@@ -299,7 +300,7 @@ def test_a_run_that_stops_early_is_left_out_of_the_end() -> None:
 NEEDED = {
     "accuracy": "train_acc or test_acc",
     "diagnostics": "credit_cosine",
-    "feature_drift": "drift of blocks",
+    "weight_drift": "drift of blocks",
     "state_vs_credit": "state_pred_error rows and no test_acc",
     "summary": "test_acc",
 }
@@ -336,5 +337,27 @@ def test_files_that_record_little_are_drawn_all_the_same() -> None:
     files = Evidence(evidence.rows.filter(EPOCH > 0), evidence.runs.with_columns(*unknown, depth), "files")
     for kind in KINDS:
         figure, caption = drawn(kind, files)
-        assert "ResMLP L = 12, CIFAR-10" in title(figure)
+        assert "Pre-LN ResMLP L = 12, CIFAR-10" in title(figure)
         assert "(width, training samples, batch, learning rate not recorded)" in caption
+
+
+@pytest.mark.parametrize("kind", ["accuracy", "summary", "state_vs_credit"])
+def test_axes_of_accuracy_end_at_100_per_cent_and_chance_is_a_line(kind: str) -> None:
+    figure, _ = default(kind, 3)
+    lines = [(ax, one) for ax in figure.axes for one in ax.lines if one.get_label() == "guessing, 10.0 %"]
+    assert lines
+    for ax, chance in lines:
+        upright = kind != "accuracy"
+        assert (ax.get_xlim() if upright else ax.get_ylim())[1] == 1
+        assert set(chance.get_xdata() if upright else chance.get_ydata()) == {0.1}
+
+
+def test_without_known_classes_there_is_no_line_for_chance() -> None:
+    known = evidence_of(1)
+    unknown = Evidence(known.rows, known.runs.with_columns(classes=pl.lit(None, pl.Int64)), known.source)
+    figure, _ = drawn("accuracy", unknown)
+    assert not any("guessing" in str(one.get_label()) for ax in figure.axes for one in ax.lines)
+
+
+def test_the_classes_of_tasks_are_those_of_the_tasks() -> None:
+    assert {name: TASKS[name].outputs for name in CLASSES} == CLASSES

@@ -11,18 +11,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
+from matplotlib.legend import Legend
 from matplotlib.text import Text
 
-from evidence import RESIDUAL, residual_evidence, rules_evidence, undefined_where, values, with_rows, with_runs
+from evidence import (
+    NETWORK_LABELS,
+    RESIDUAL,
+    residual_evidence,
+    rules_evidence,
+    undefined_where,
+    values,
+    with_rows,
+    with_runs,
+)
 from sonde.core.errors import SondeError
 from sonde.metrics import TRAINED
 from sonde.models import MODELS
 from sonde.rules import RULES
 from sonde.show.figures import FIGURES, Evidence, NoData
-from sonde.show.figures.groups import cohort_of
-from sonde.show.figures.marks import SEED_LINE
+from sonde.show.figures.groups import PAIR_MODELS, cohort_of
 from sonde.show.figures.series import over, series_of
-from sonde.show.figures.style import COLOR, LINE, MARKER, RULE_ORDER
+from sonde.show.figures.style import COLOR, LINE, MARKER, RULE_ORDER, SEED_LINE
 
 PROFILES = {
     "gradient_magnitude": "preact_grad_norm",
@@ -73,18 +82,18 @@ def three() -> Evidence:
 @pytest.mark.parametrize("name", PROFILES)
 def test_a_profile_draws_the_rows_of_the_last_epoch(name: str, one: Evidence) -> None:
     figure, _ = drawn(name, one)
-    for model, label in (("plain_mlp", "Plain MLP"), ("res_mlp", "Residual MLP")):
-        assert line(figure, label).tolist() == values(one.of(variant="raw"), model, PROFILES[name])
+    for model, label in (("plain_mlp", "Plain MLP"), ("res_mlp", "ReLU ResMLP")):
+        assert line(figure, label).tolist() == values(one.of(variant="scaled"), model, PROFILES[name])
 
 
 def test_the_loss_curve_draws_every_step(one: Evidence) -> None:
     figure, _ = drawn("training_loss", one)
-    assert line(figure, "Plain MLP").tolist() == values(one.of(variant="raw"), "plain_mlp", "batch_loss")
+    assert line(figure, "Plain MLP").tolist() == values(one.of(variant="scaled"), "plain_mlp", "batch_loss")
 
 
 def test_the_signal_is_dots_at_the_measured_values_for_a_log_axis_has_no_zero(one: Evidence) -> None:
-    figure, _ = drawn("1_signal_flow", one)
-    dots = line(figure, "_mean")
+    figure, _ = drawn("signal_flow", one)
+    dots = line(figure, "Plain MLP")
     np.testing.assert_allclose(dots, values(one.of(variant="scaled"), "plain_mlp", "activation_std"))
     assert line(figure, "input, 1/√3") == pytest.approx(1 / math.sqrt(3))
     assert not figure.axes[0].patches
@@ -93,9 +102,9 @@ def test_the_signal_is_dots_at_the_measured_values_for_a_log_axis_has_no_zero(on
 @pytest.mark.parametrize(
     ("name", "said", "unsaid"),
     [
-        ("1_signal_flow", "Dot: arithmetic mean", "thin lines"),
+        ("signal_flow", "Dot: arithmetic mean", "thin lines"),
         ("training_loss", "thin lines: the seeds", "whisker"),
-        ("6_learning_comparison", "Line or bar: arithmetic mean", "Dot:"),
+        ("learning_comparison", "Line: arithmetic mean", "Dot:"),
     ],
 )
 def test_a_caption_speaks_of_the_marks_its_figure_has(name: str, said: str, unsaid: str) -> None:
@@ -105,7 +114,7 @@ def test_a_caption_speaks_of_the_marks_its_figure_has(name: str, said: str, unsa
 
 
 def test_gradient_dots_share_a_log_axis_and_name_their_ends(one: Evidence) -> None:
-    figure, _ = drawn("2_gradient_flow", one)
+    figure, _ = drawn("gradient_flow", one)
     left, right = figure.axes[:2]
     assert left.get_yscale() == "log"
     assert left.get_ylim() == right.get_ylim()
@@ -114,28 +123,67 @@ def test_gradient_dots_share_a_log_axis_and_name_their_ends(one: Evidence) -> No
 
 
 def test_arrows_are_as_thick_as_the_gradient(one: Evidence) -> None:
-    figure, _ = drawn("3_highway_concept", one)
-    measured = np.array(values(one.of(variant="scaled"), "res_mlp", "preact_grad_norm"))
-    thick = {
-        int(patch.get_gid().split()[1]): np.ptp(patch.get_xy()[:, 1])
-        for patch in figure.axes[1].patches
-        if (patch.get_gid() or "").startswith("arrow")
-    }
-    widths = np.array([thick[layer] for layer in range(1, 21)])
-    np.testing.assert_allclose(widths / widths.max(), measured / measured.max())
+    figure, _ = drawn("gradient_highway", one)
+    scales = []
+    for ax, model in zip(figure.axes, PAIR_MODELS, strict=False):
+        measured = np.array(values(one.of(variant="scaled"), model, "preact_grad_norm"))
+        thick = {
+            int(patch.get_gid().split()[1]): np.ptp(patch.get_xy()[:, 1])
+            for patch in ax.patches
+            if (patch.get_gid() or "").startswith("arrow")
+        }
+        layers = sorted(thick)
+        widths = np.array([thick[layer] for layer in layers])
+        scales += (widths / (measured / measured[-1])[np.array(layers) - 1]).tolist()
+    assert len(scales) > 20
+    np.testing.assert_allclose(scales, scales[0])  # one scale for both chains
 
 
 def test_the_cumulative_scale_is_relative_to_the_last_layer(one: Evidence) -> None:
-    figure, _ = drawn("4_chain_rule", one)
+    figure, _ = drawn("chain_rule", one)
     measured = np.array(values(one.of(variant="scaled"), "plain_mlp", "preact_grad_norm"))
-    np.testing.assert_allclose(line(figure, "Plain MLP"), measured / measured[-1])
-    np.testing.assert_allclose(
-        line(figure, "Plain MLP, theory at init"), (1 / math.sqrt(20)) ** np.arange(20), rtol=1e-9
-    )
+    np.testing.assert_allclose(line(figure, "Plain MLP", 1), measured / measured[-1])
+    at_init, trained = figure.axes[:2]
+    assert at_init.get_title("left").startswith("At initialisation")
+    theory = {one.get_gid(): one.get_ydata() for one in at_init.lines if one.get_label() == "theory at init"}
+    np.testing.assert_allclose(theory["theory plain_mlp"], (1 / math.sqrt(20)) ** np.arange(20), rtol=1e-9)
+    assert "theory at init" not in {one.get_label() for one in trained.lines}
+    assert "of the theory" in at_init.get_title("left")
+
+
+def test_the_theory_is_drawn_beside_the_initialisation_alone_and_the_gap_is_named(one: Evidence) -> None:
+    for name in ("signal_flow", "gradient_flow"):
+        figure, _ = drawn(name, one)
+        for ax in figure.axes[:4]:
+            at_init = "at initialisation" in ax.get_title("left")
+            assert ("theory at init" in {line.get_label() for line in ax.lines}) == at_init
+            assert ("of the theory" in ax.get_title("left").replace("\n", " ")) == at_init
+
+
+@pytest.mark.parametrize("name", ["training_loss", "signal_flow", "gradient_flow", "chain_rule"])
+def test_everything_drawn_has_one_entry_in_a_legend(name: str) -> None:
+    figure, _ = drawn(name, residual_evidence(seeds=(1, 2)))
+    entries = [text.get_text() for legend in figure.findobj(Legend) for text in legend.get_texts()]
+    labels = {str(line.get_label()) for ax in figure.axes for line in ax.lines}
+    assert {label for label in labels if not label.startswith("_")} <= set(entries)
+    assert ("one seed" in entries) == ("_seed" in labels)
+    assert len(set(entries)) == len(entries)
+
+
+def test_the_final_loss_is_drawn_against_predicting_zero(one: Evidence) -> None:
+    figure, _ = drawn("learning_comparison", one)
+    zero = figure.axes[1]
+    losses = {model: np.array(values(one.of(variant="scaled"), model, "batch_loss")) for model in PAIR_MODELS}
+    floors = {"plain_mlp": 1 / 6, "res_mlp": 0.0}
+    for model, label in NETWORK_LABELS.items():
+        (stem,) = [line for line in zero.lines if line.get_label() == label]
+        times = (losses[model][-20:].mean() - floors[model]) / (1 / 3 - floors[model])
+        np.testing.assert_allclose(stem.get_xdata(), [1, times])
+    assert {"predicting zero", "half of it: learned"} <= {line.get_label() for line in zero.lines}
 
 
 def test_heat_maps_hold_the_states_under_one_scale(one: Evidence) -> None:
-    figure, _ = drawn("5_layer_transformation", one)
+    figure, _ = drawn("one_input", one)
     plain, residual = (image for ax in figure.axes for image in ax.images)
     assert plain.norm is residual.norm
     assert plain.get_array().shape == (32, 21)
@@ -147,7 +195,7 @@ def test_heat_maps_hold_the_states_under_one_scale(one: Evidence) -> None:
 
 def test_states_of_an_untrained_network_say_so(one: Evidence) -> None:
     start = one.rows.filter((pl.col("epoch") == 0) | ~pl.col("metric").str.starts_with("state"))
-    assert "at initialisation" in title(drawn("5_layer_transformation", with_rows(one, start))[0])
+    assert "at initialisation" in title(drawn("one_input", with_rows(one, start))[0])
 
 
 def test_undefined_values_are_gaps_and_are_counted(one: Evidence) -> None:
@@ -156,14 +204,14 @@ def test_undefined_values_are_gaps_and_are_counted(one: Evidence) -> None:
     assert np.flatnonzero(np.isnan(line(figure, "Plain MLP"))).tolist() == [2, 8]
     assert "Plain MLP: 2 of 20 layers undefined" in words(figure)
     assert "2 of 20 layers undefined" in caption
-    dots, _ = drawn("1_signal_flow", broken)
-    assert np.isfinite(line(dots, "_mean")).sum() == 20 - 2
+    dots, _ = drawn("signal_flow", broken)
+    assert np.isfinite(line(dots, "Plain MLP")).sum() == 20 - 2
     assert len(line(dots, "undefined")) == 2
 
 
 def test_a_layer_without_rows_is_a_gap_too(one: Evidence) -> None:
     figure, _ = drawn("activation_mean", with_rows(one, one.rows.filter((LAYER != 7) | LAYER.is_null())))
-    assert np.flatnonzero(np.isnan(line(figure, "Residual MLP"))).tolist() == [6]
+    assert np.flatnonzero(np.isnan(line(figure, "ReLU ResMLP"))).tolist() == [6]
 
 
 def test_zero_is_not_drawn_on_a_log_axis_and_that_is_said(one: Evidence) -> None:
@@ -175,7 +223,7 @@ def test_zero_is_not_drawn_on_a_log_axis_and_that_is_said(one: Evidence) -> None
     assert "2 of 20 layers are exactly 0 and cannot be shown on a log axis" in words(figure)
 
 
-@pytest.mark.parametrize("name", ["training_loss", *PROFILES, "4_chain_rule", "6_learning_comparison"])
+@pytest.mark.parametrize("name", ["training_loss", *PROFILES, "chain_rule", "learning_comparison"])
 def test_a_band_needs_five_seeds_and_fewer_are_drawn_one_by_one(name: str) -> None:
     for seeds, bands, singly in ((1, 0, 0), (3, 0, 6), (5, 2, 0)):
         ax = default(name, seeds)[0].axes[0]
@@ -185,7 +233,7 @@ def test_a_band_needs_five_seeds_and_fewer_are_drawn_one_by_one(name: str) -> No
 
 def test_the_line_of_a_seed_has_its_values(three: Evidence) -> None:
     figure, _ = drawn("activation_std", three)
-    rows = three.of(variant="raw").metric("activation_std").filter(model="res_mlp", epoch=10)
+    rows = three.of(variant="scaled").metric("activation_std").filter(model="res_mlp", epoch=10)
     singly = [one for one in figure.axes[0].lines if one.get_label() == SEED_LINE]
     colour = COLOR["res_mlp"]
     found = [list(one.get_ydata()) for one in singly if to_hex(one.get_color()) == colour.lower()]
@@ -213,7 +261,7 @@ def test_a_band_ends_where_values_cannot_lie() -> None:
 
 def test_the_band_is_the_sample_standard_deviation(five: Evidence) -> None:
     figure, _ = drawn("activation_std", five)
-    rows = five.of(variant="raw").metric("activation_std").filter(model="res_mlp", epoch=10, layer=5)
+    rows = five.of(variant="scaled").metric("activation_std").filter(model="res_mlp", epoch=10, layer=5)
     low, high = (
         rows["value"].mean() - rows["value"].std(ddof=1),
         rows["value"].mean() + rows["value"].std(ddof=1),
@@ -234,34 +282,34 @@ def test_a_band_on_a_log_axis_stays_above_zero(five: Evidence) -> None:
 @pytest.mark.parametrize("name", RESIDUAL)
 def test_n_is_in_the_title(name: str) -> None:
     assert "n = 1 seed" in title(default(name, 1)[0])
-    expected = "n = 1 seed (42)" if name == "5_layer_transformation" else "n = 3 seeds"
+    expected = "n = 1 seed (42)" if name == "one_input" else "n = 3 seeds"
     assert expected in title(default(name, 3)[0])
 
 
 def test_a_seed_without_rows_shrinks_n_and_is_named(three: Evidence) -> None:
     fewer = three.rows.filter(~pl.col("run").is_in(["res_mlp-raw-44", "res_mlp-scaled-44"]))
     figure, caption = drawn("activation_std", with_rows(three, fewer))
-    assert "n = 3 (Plain MLP) and 2 (Residual MLP) seeds" in title(figure)
-    assert "Residual MLP: no defined values from seed 44" in words(figure)
+    assert "n = 3 (Plain MLP) and 2 (ReLU ResMLP) seeds" in title(figure)
+    assert "ReLU ResMLP: no defined values from seed 44" in words(figure)
     assert "no defined values from seed 44" in caption
 
 
-STORIES = {"1_signal_flow": "collapse", "2_gradient_flow": "vanish", "3_highway_concept": "vanish"}
-STORIES |= {"6_learning_comparison": "failed to learn", "4_chain_rule": "", "5_layer_transformation": ""}
+STORIES = {"signal_flow": "collapse", "gradient_flow": "vanish", "gradient_highway": "vanish"}
+STORIES |= {"learning_comparison": "failed to learn", "chain_rule": "", "one_input": ""}
 
 
 @pytest.mark.parametrize("name", STORIES)
 def test_a_healthy_network_is_not_called_sick(name: str) -> None:
     figure, caption = default(name, 1)
     assert STORIES[name] in words(figure)
-    assert STORIES[name] in caption or name == "3_highway_concept"
+    assert STORIES[name] in caption or name == "gradient_highway"
     figure, caption = default(name, 1, healthy=True)
     for word in ("collapse", "vanish", "failed", "explode"):
         assert word not in words(figure) + caption
 
 
 def test_the_table_is_rendered_from_the_rows(one: Evidence) -> None:
-    figure, _ = drawn("6_learning_comparison", one)
+    figure, _ = drawn("learning_comparison", one)
     final = np.mean(values(one.of(variant="scaled"), "plain_mlp", "batch_loss")[-20:])
     table = {text.get_text() for text in figure.axes[3].texts}
     assert {"0.167", "failed to learn", "learned"} <= table
@@ -272,7 +320,7 @@ def test_a_run_that_stopped_early_has_no_final_loss(three: Evidence) -> None:
     short = three.rows.filter(
         ~((pl.col("metric") == "batch_loss") & pl.col("run").str.starts_with("plain") & (pl.col("step") > 50))
     )
-    figure, _ = drawn("6_learning_comparison", with_rows(three, short))
+    figure, _ = drawn("learning_comparison", with_rows(three, short))
     assert "Plain MLP loss reduction undefined" in words(figure)
 
 
@@ -299,9 +347,9 @@ def test_missing_rows_are_named(name: str, one: Evidence) -> None:
 def test_captions_carry_seeds_recipe_and_runs(three: Evidence) -> None:
     _, caption = drawn("training_loss", three)
     assert "n = 3 seeds (42, 43, 44)" in caption
-    assert "20 layers of width 40, weights × 1 (α = 1), 200 steps of batch 64, learning rate 0.001" in caption
+    assert "20 layers of width 40, weights × 1/√L (α = 0.224), 200 steps of batch 64, learning rate 0.001" in caption
     assert "1,024 training samples" in caption
-    assert "runs: plain_mlp-raw-42, plain_mlp-raw-43, plain_mlp-raw-44, res_mlp-raw-42" in caption
+    assert "runs: plain_mlp-scaled-42, plain_mlp-scaled-43, plain_mlp-scaled-44, res_mlp-scaled-42" in caption
     assert caption.count("\n") == 1
 
 
@@ -376,7 +424,7 @@ def of_task(evidence: Evidence, task: str, label: str) -> Evidence:
 
 def test_what_is_known_of_the_identity_is_not_said_of_another_task(one: Evidence) -> None:
     digits = of_task(one, "digits", "digits")
-    for name in ("1_signal_flow", "training_loss", "activation_std", "6_learning_comparison"):
+    for name in ("signal_flow", "training_loss", "activation_std", "learning_comparison"):
         figure, caption = drawn(name, digits)
         said = words(figure) + caption
         for wrong in (
@@ -388,11 +436,11 @@ def test_what_is_known_of_the_identity_is_not_said_of_another_task(one: Evidence
             "depart from the theory",
         ):
             assert wrong not in said, name
-    figure, _ = drawn("1_signal_flow", digits)
+    figure, _ = drawn("signal_flow", digits)
     labels = {line.get_label() for line in figure.axes[0].lines}
     assert not {"input, 1/√3", "theory at init"} & labels
     assert min(figure.axes[0].get_xticks()) == 1
-    assert "input, 1/√3" in {line.get_label() for line in drawn("1_signal_flow", one)[0].axes[0].lines}
+    assert "input, 1/√3" in {line.get_label() for line in drawn("signal_flow", one)[0].axes[0].lines}
 
 
 @pytest.mark.parametrize(

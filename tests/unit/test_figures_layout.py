@@ -14,19 +14,22 @@ from evidence import (
     rules_evidence,
     snapshot_evidence,
     undefined_where,
+    with_parity,
 )
 from sonde.rules import RULES as EVERY_RULE
 from sonde.show.figures import Evidence, FigureSpec, figures_of
 from sonde.show.figures.render import fix_layout
 from sonde.show.figures.style import DOUBLE, house_style, legend_row, new_figure
 
-SNAPSHOTS, CIFAR, AUDIT = (list(figures_of(study)) for study in ("snapshots", "cifar10", "audit"))
+SNAPSHOTS, CIFAR, AUDIT = (
+    [name for name, spec in figures_of(study).items() if not spec.beside] for study in ("snapshots", "cifar10", "audit")
+)
 REALISTIC = residual_evidence(seeds=(42, 43, 44))
 CROWDED = {
-    "gaps": ("2_gradient_flow", undefined_where(REALISTIC, pl.col("layer").is_in([1, 3]))),
-    "one seed": ("6_learning_comparison", residual_evidence()),
-    "shallow": ("3_highway_concept", residual_evidence(depth=3)),
-    "deep": ("3_highway_concept", residual_evidence(depth=50)),
+    "gaps": ("gradient_flow", undefined_where(REALISTIC, pl.col("layer").is_in([1, 3]))),
+    "one seed": ("learning_comparison", residual_evidence()),
+    "shallow": ("gradient_highway", residual_evidence(depth=3)),
+    "deep": ("gradient_highway", residual_evidence(depth=50)),
 }
 
 
@@ -38,6 +41,7 @@ STUDIES = {
     "cifar10, three seeds": (rules_evidence(), CIFAR),
     "audit, one seed": (rules_evidence(seeds=(42,), epochs=4, rules=tuple(RULES), depth=4), AUDIT[:2]),
     "audit, crowded": (crowded_rules(), AUDIT),
+    "audit, parity": (with_parity(crowded_rules()), ["parity_summary", "parity_accuracy"]),
 }
 
 

@@ -105,6 +105,7 @@ def test_the_words_on_a_signal_follow_the_data() -> None:
     assert signal_verdict([0.2, 0.05], INPUT_STD) == "signal fades: 0.05 at layer 2"
     assert signal_verdict([0.2, 0.3], INPUT_STD).startswith("signal holds: 0.3 at layer 2")
     assert signal_verdict([2, 2000], INPUT_STD).startswith("signal explodes: 2000 at layer 2")
+    assert signal_verdict([2, 9], INPUT_STD).startswith("signal grows: 9 at layer 2, ×16 the input")
     assert signal_verdict([math.nan], INPUT_STD) == "signal undefined"
 
 

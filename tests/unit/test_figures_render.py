@@ -1,13 +1,20 @@
 """Saving: whole files in place, reasons for what is missing, the same bytes from the same data."""
 
+import io
 import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
+from matplotlib.colors import to_rgb
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.text import Text
+from PIL import Image, ImageColor
 
 from evidence import (
     RESIDUAL,
@@ -20,8 +27,10 @@ from evidence import (
 )
 from sonde.core import disk_cache
 from sonde.core.errors import SondeError
-from sonde.show.figures import FIGURES, Evidence, FigureSpec, figures_of, render
-from sonde.show.figures.render import cached_picture, draw_all, picture_digest
+from sonde.core.html_parts import DARK_PAGE
+from sonde.show.figures import FIGURES, Evidence, FigureSpec, figure_named, figures_of, render
+from sonde.show.figures.render import cached_picture, draw_all, fix_layout, page_images, picture_digest
+from sonde.show.figures.style import house_style, recolour_for_dark
 
 pytestmark = pytest.mark.xdist_group("figures_save")  # one worker draws them
 SMALL = residual_evidence(depth=4, width=4, steps=5)
@@ -50,13 +59,15 @@ def test_every_figure_is_a_png_a_pdf_and_a_caption(folder: Path) -> None:
     paths = [spec.paths["residual"] for spec in RESIDUAL.values()]
     expected = {f"{path}.{suffix}" for path in paths for suffix in ("png", "pdf", "txt")}
     assert files(folder) == expected
-    assert (folder / "plots/training_loss.png").read_bytes().startswith(b"\x89PNG")
-    pdf = (folder / "plots/training_loss.pdf").read_bytes()
+    for path in folder.rglob("*.png"):
+        with Image.open(path) as image:
+            assert image.width >= 1600, path
+    pdf = (folder / "residual/training_loss.pdf").read_bytes()
     assert b"CreationDate" not in pdf
     assert b"/Type3" not in pdf
     assert b"/FontFile2" in pdf  # TrueType
-    assert "weights × 1 " in (folder / "plots/training_loss.txt").read_text()
-    assert "weights × 1/√L" in (folder / "plots_micro/1_signal_flow.txt").read_text()
+    for name in ("training_loss", "signal_flow"):
+        assert "weights × 1/√L" in (folder / f"residual/{name}.txt").read_text()
 
 
 AGAIN = """
@@ -67,11 +78,11 @@ from sonde.show.figures import FIGURES
 from sonde.show.figures.render import draw_files
 def draw(name, study, evidence):
     draw_files(FIGURES[name], evidence, Path(FIGURES[name].paths[study]))
-for name in ("signal_flow", "layer_transformation"):
+for name in ("signal_flow", "one_input"):
     draw(name, "residual", residual_evidence(depth=4, width=4, steps=5))
 for name in ("diagnostics", "summary"):
     draw(name, "audit", crowded_rules())
-draw("snapshot_resmlp", "snapshots", snapshot_evidence(seeds=(42, 123), epochs=3))
+draw("stream_by_terminal_ln", "snapshots", snapshot_evidence(seeds=(42, 123), epochs=3))
 """
 
 
@@ -82,25 +93,60 @@ def test_the_same_data_gives_the_same_bytes_in_another_process(folder: Path, stu
     again = files(tmp_path)
     assert len(again) == 15
     for name in again:
-        before = folder if name.startswith("plots") else studies
+        before = folder if name.startswith("residual") else studies
         assert (tmp_path / name).read_bytes() == (before / name).read_bytes(), name
 
 
-def test_files_land_where_existing_scripts_expect_them(studies: Path) -> None:
-    of = {study: figures_of(study) for study in ("snapshots", "cifar10", "audit")}
-    paths = {name: spec.paths[study] for study in of for name, spec in of[study].items()}
-    assert len(paths) == 13
-    assert paths.pop("fig3b_crossarch_3row") == "paper/figures/fig3b_crossarch_3row"
-    for name, path in paths.items():
-        assert path == f"{'results/figures' if name.startswith('figure_') else 'report'}/{name}"
-    drawn = [spec.paths[study] for study in ("audit", "snapshots") for spec in of[study].values()]
-    assert files(studies) == {f"{path}.{suffix}" for path in drawn for suffix in ("png", "pdf", "txt")}
+def test_files_are_named_by_study_and_figure(studies: Path) -> None:
+    drawn = [spec.paths[study] for study in ("audit", "snapshots") for spec in figures_of(study).values()]
+    without_parity = [path for path in drawn if "parity" not in path]
+    assert "audit/weight_drift" in without_parity
+    assert files(studies) == {f"{path}.{suffix}" for path in without_parity for suffix in ("png", "pdf", "txt")}
+
+
+PAPER_LAYOUT = {
+    "residual": {
+        *(f"plots/{name}" for name in ("training_loss", "gradient_magnitude", "activation_mean", "activation_std")),
+        *("plots/loss_by_depth", "plots_micro/1_signal_flow", "plots_micro/2_gradient_flow"),
+        *("plots_micro/3_highway_concept", "plots_micro/4_chain_rule", "plots_micro/5_layer_transformation"),
+        "plots_micro/6_learning_comparison",
+    },
+    "snapshots": {
+        *("results/figures/figure_snapshot_resmlp", "results/figures/figure_snapshot_vit"),
+        "paper/figures/fig3b_crossarch_3row",
+    },
+    "cifar10": {
+        f"report/cifar_{name}" for name in ("accuracy", "diagnostics", "feature_drift", "state_vs_credit", "summary")
+    },
+}
+
+
+@pytest.mark.parametrize("study", PAPER_LAYOUT)
+def test_the_paper_layout_has_the_files_that_existing_scripts_expect(study: str) -> None:
+    own = [spec for spec in figures_of(study).values() if not spec.name.startswith("parity")]
+    assert {spec.path(study, "paper") for spec in own} == PAPER_LAYOUT[study]
+
+
+def test_the_paper_layout_draws_the_first_four_figures_with_unscaled_weights(tmp_path: Path) -> None:
+    only = with_rows(SMALL, SMALL.rows.filter(pl.col("metric") == "batch_loss"))
+    draw_all(only, tmp_path, study="residual", layout="paper")
+    assert "weights × 1 (" in (tmp_path / "plots/training_loss.txt").read_text()
+    draw_all(only, tmp_path, study="residual", layout="paper", variant="scaled")
+    assert "weights × 1/√L" in (tmp_path / "plots/training_loss.txt").read_text()
+
+
+@pytest.mark.parametrize(("former", "name"), [("cifar_feature_drift", "weight_drift"), ("crossarch", "three_networks")])
+def test_a_former_name_of_a_figure_works_and_warns(former: str, name: str) -> None:
+    with pytest.warns(DeprecationWarning, match=f"{former} is deprecated: use {name}"):
+        assert figure_named(former) is FIGURES[name]
+    with pytest.raises(SondeError, match="weight_drift"):
+        figure_named("weight_drfit")
 
 
 def test_a_figure_without_rows_is_skipped_with_its_reason(tmp_path: Path) -> None:
     fewer = with_rows(SMALL, SMALL.rows.filter(pl.col("metric") == "activation_std"))
     drawn = draw_all(fewer, tmp_path, study="residual")
-    assert drawn.skipped.keys() == RESIDUAL.keys() - {"activation_std", "1_signal_flow", "loss_by_depth"}
+    assert drawn.skipped.keys() == RESIDUAL.keys() - {"activation_std", "signal_flow", "loss_by_depth"}
     assert "batch_loss" in drawn.skipped["training_loss"]
     assert files(tmp_path) == {str(path.relative_to(tmp_path)) for path in drawn.files}
 
@@ -113,8 +159,8 @@ def test_a_figure_of_nothing_but_undefined_values_is_skipped(tmp_path: Path) -> 
 
 
 def test_a_skipped_figure_says_that_an_older_file_is_there(tmp_path: Path) -> None:
-    (tmp_path / "plots").mkdir()
-    (tmp_path / "plots/training_loss.png").touch()
+    (tmp_path / "residual").mkdir()
+    (tmp_path / "residual/training_loss.png").touch()
     drawn = draw_all(with_rows(SMALL, SMALL.rows.clear()), tmp_path, study="residual")
     assert "older" in drawn.skipped["training_loss"]
     assert "older" not in drawn.skipped["activation_mean"]
@@ -122,8 +168,8 @@ def test_a_skipped_figure_says_that_an_older_file_is_there(tmp_path: Path) -> No
 
 def test_another_variant_can_be_asked_for(tmp_path: Path) -> None:
     only = with_rows(SMALL, SMALL.rows.filter(pl.col("metric") == "batch_loss"))
-    draw_all(only, tmp_path, study="residual", variant="scaled")
-    assert "weights × 1/√L" in (tmp_path / "plots/training_loss.txt").read_text()
+    draw_all(only, tmp_path, study="residual", variant="raw")
+    assert "weights × 1 (" in (tmp_path / "residual/training_loss.txt").read_text()
     with pytest.raises(SondeError, match="--variant odd: no run in the store has it: there are: raw, scaled"):
         draw_all(SMALL, tmp_path / "none", study="residual", variant="odd")
     assert not (tmp_path / "none").exists()
@@ -139,7 +185,7 @@ def test_an_output_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "out").touch()
     with pytest.raises(SondeError, match="it is a file"):
         draw_all(SMALL, tmp_path / "out", study="residual")
-    (tmp_path / "plots").touch()
+    (tmp_path / "residual").touch()
     with pytest.raises(SondeError, match="cannot write"):
         draw_all(SMALL, tmp_path, study="residual")
 
@@ -225,7 +271,7 @@ def test_a_picture_of_anything_else_is_drawn_anew(kept: Path, drawings: list[str
     ]
     for changed in others:
         before = len(drawings)
-        cached_picture(FIGURES["layer_transformation"], changed)
+        cached_picture(FIGURES["one_input"], changed)
         assert len(drawings) == before + 1
     cached_picture(FIGURES["gradient_magnitude"], SMALL)
     cached_picture(TRAINING_LOSS, SMALL)
@@ -247,7 +293,7 @@ def test_a_kept_picture_that_is_not_whole_or_not_in_its_place_is_not_taken(kept:
     right = cached_picture(TRAINING_LOSS, SMALL)
     (file,) = kept.iterdir()
     whole = file.read_bytes()
-    other = picture_digest(FIGURES["activation_mean"], SMALL.of(variant="raw"))
+    other = picture_digest(FIGURES["activation_mean"], SMALL.of(variant="scaled"))
     for content in (whole[:-1], whole[:40], b"", whole.replace(b"Training loss", b"Draining loss")):
         file.write_bytes(content)
         assert cached_picture(TRAINING_LOSS, SMALL) == right
@@ -262,7 +308,7 @@ def test_only_so_many_pictures_are_kept_and_the_last_used_stay(
     monkeypatch.setattr(disk_cache, "_MOST", 2)
     for age, name in enumerate(("training_loss", "activation_mean")):
         cached_picture(FIGURES[name], SMALL)
-        os.utime(kept / picture_digest(FIGURES[name], SMALL.of(variant="raw")), (age, age))
+        os.utime(kept / picture_digest(FIGURES[name], SMALL.of(variant="scaled")), (age, age))
     cached_picture(TRAINING_LOSS, SMALL)  # used again
     cached_picture(FIGURES["activation_std"], SMALL)
     assert len(list(kept.iterdir())) == 2
@@ -274,3 +320,51 @@ def test_where_nothing_can_be_kept_figures_are_drawn_all_the_same(kept: Path, dr
     kept.touch()
     assert cached_picture(TRAINING_LOSS, SMALL) == cached_picture(TRAINING_LOSS, SMALL)
     assert len(drawings) == 2
+
+
+def test_page_images_are_drawn_once_for_light_and_dark_and_taken_from_the_run_of_the_study(
+    tmp_path: Path, kept: Path, drawings: list[str]
+) -> None:
+    draw_all(SMALL, tmp_path, study="residual")
+    for spec in RESIDUAL.values():
+        found = page_images(spec, SMALL)
+        assert found.caption == (tmp_path / f"{spec.paths['residual']}.txt").read_text()
+        light, dark = (Image.open(io.BytesIO(found.images[theme])) for theme in ("light", "dark"))
+        assert light.size == dark.size
+        for image, ground in ((light, (255, 255, 255)), (dark, ImageColor.getrgb(DARK_PAGE))):
+            assert image.convert("RGB").getpixel((0, 0)) == ground
+    assert len(drawings) == 11
+    before = page_images(TRAINING_LOSS, SMALL)
+    for file in kept.iterdir():
+        file.unlink()
+    assert page_images(TRAINING_LOSS, SMALL) == before
+    assert len(drawings) == 12
+
+
+def test_on_a_dark_page_every_letter_and_line_stands_out_and_nothing_is_left_white() -> None:
+    page = np.array(ImageColor.getrgb(DARK_PAGE)) / 255
+    for spec in RESIDUAL.values():
+        with house_style():
+            figure, _ = spec.draw(SMALL)
+            fix_layout(figure)
+            lines = {line: contrast(to_rgb(line.get_color()), (1, 1, 1)) for line in figure.findobj(Line2D)}
+            recolour_for_dark(figure)
+        for text in figure.findobj(Text):
+            if text.get_text() and text.get_visible():
+                assert contrast(to_rgb(text.get_color()), page) > 4, text.get_text()
+        for line, before in lines.items():
+            assert contrast(to_rgb(line.get_color()), page) > min(2.5, 0.8 * before), line
+        for patch in figure.findobj(Patch):
+            *rgb, alpha = patch.get_facecolor()
+            assert alpha < 1 or min(rgb) < 0.85, patch
+
+
+def contrast(first: Any, second: Any) -> float:
+    """As in WCAG 2."""
+
+    def luminance(rgb: Any) -> float:
+        linear = np.where(np.array(rgb) <= 0.04045, np.array(rgb) / 12.92, ((np.array(rgb) + 0.055) / 1.055) ** 2.4)
+        return float(linear @ (0.2126, 0.7152, 0.0722))
+
+    high, low = sorted((luminance(first), luminance(second)), reverse=True)
+    return (high + 0.05) / (low + 0.05)

@@ -19,7 +19,7 @@ from sonde.show.figures import FIGURES, Evidence, NoData, figures_of
 from sonde.show.figures.marks import SEED_LINE
 from sonde.show.figures.style import COLOR, LINE, MARKER
 
-NAMES = RESMLP, VIT, CROSS = "figure_snapshot_resmlp", "figure_snapshot_vit", "fig3b_crossarch_3row"
+NAMES = RESMLP, VIT, CROSS = "stream_by_terminal_ln", "stream_of_vit", "three_networks"
 RUN, EPOCH = pl.col("run"), pl.col("epoch")
 
 
@@ -92,10 +92,10 @@ def test_the_grid_has_a_paper_s_style() -> None:
     figure, _ = default(CROSS, 3)
     assert {text.get_fontfamily()[0] for text in figure.findobj(Text)} == {"STIXGeneral"}
     assert figure.axes[0].yaxis.label.get_size() == 9
-    assert [ax.get_legend() is not None for ax in figure.axes] == [True] + [False] * 8
+    assert [ax.get_legend() is not None for ax in figure.axes] == [True, False, True] + [False] * 6
     assert [ax.get_ylabel().replace("\n", " ") for ax in figure.axes[::3]] == [
         "ViT-Mini CIFAR-10",
-        "ResMLP, no terminal LN CIFAR-10",
+        "Pre-LN ResMLP, no terminal LN CIFAR-10",
         "StudentNet teacher",
     ]
     assert all(ax.xaxis.get_gridlines()[0].get_linestyle() == ":" for ax in figure.axes)
@@ -169,7 +169,7 @@ def test_growth_is_computed_per_run_and_then_over_seeds() -> None:
         ratios = rows.filter(epoch=10)["value"] / rows.filter(epoch=0)["value"]
         said.append(f"{label} grows ×{number(ratios.mean())}")
     assert f"init to epoch 10: {', '.join(said)}" in heading(figure, 0)
-    assert f"ResMLP, ‖h_L‖, init to epoch 10: {', '.join(said)}" in caption
+    assert f"Pre-LN ResMLP, ‖h_L‖, init to epoch 10: {', '.join(said)}" in caption
     assert "DFA falls to ×1." in heading(figure, 1)
 
 
@@ -185,7 +185,7 @@ def test_undefined_values_are_gaps_and_are_counted() -> None:
     figure, caption = drawn(RESMLP, broken)
     assert np.flatnonzero(np.isnan(line(figure, 0, "dfa"))).tolist() == [3, 7]
     for text in (words(figure), caption):
-        assert text.count("DFA (ResMLP): 2 of 11 epochs undefined, left as gaps.") == 1
+        assert text.count("DFA (Pre-LN ResMLP): 2 of 11 epochs undefined, left as gaps.") == 1
 
 
 def test_an_exploded_run_is_described_up_to_its_last_defined_epoch() -> None:

@@ -20,7 +20,7 @@ from sonde.metrics.probes import PROBES
 from sonde.models import ResidualMLP
 from sonde.rules import DirectFeedback, FeedbackAlignment, Rule
 from sonde.store.folder import RunFolder
-from sonde.tasks import Cifar10, Digits, Identity, Parity, RandomHierarchy, Task, Teacher
+from sonde.tasks import Cifar10, Digits, Identity, LinearQuadratic, Parity, RandomHierarchy, Task, Teacher
 from sonde.training.tensors import unpack
 
 PAGE = Path(__file__).parents[2] / "docs" / "recompute.md"
@@ -54,7 +54,8 @@ def test_the_names_are_those_that_runs_draw_from(tmp_path: Path, monkeypatch: py
     tasks: list[Task] = [
         Identity(d=8, samples=8, test_samples=8, steps_per_epoch=1),
         Teacher(inputs=8, samples=8, test_samples=8, d=8, L=2),
-        Digits(),
+        Digits(random_labels=True),
+        LinearQuadratic(d=8, samples=8, test_samples=8),
         Parity(samples=8, test_samples=8),
         RandomHierarchy(samples=8, test_samples=8),
     ]
@@ -62,7 +63,7 @@ def test_the_names_are_those_that_runs_draw_from(tmp_path: Path, monkeypatch: py
     tasks.append(plugins.find("task", str(tmp_path / "own.npz")).kind())
     for task in tasks:
         sonde.train(config_of(task, DirectFeedback()), runs=tmp_path)
-    fake(Cifar10(subset=8))
+    fake(Cifar10(subset=8, random_labels=True), seed=3)
     matching = {name: re.sub(r"\\\{\w+\\\}", r"\\d+", re.escape(name)) for name in STREAMS}
     drawn = set()
     for text in asked:

@@ -12,9 +12,11 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,6 +34,7 @@ from sonde.show.live.store_poller import PageState, StoreFollower
 from sonde.store import journal as journals
 from sonde.store.folder import RunFolder
 from sonde.store.journal import Journal
+from sonde.store.load import load
 from sonde.studies import STUDIES
 from stores import NASTY, rename, some_rows, write_run
 
@@ -211,7 +214,7 @@ def test_the_state_has_the_numbers_at_once_and_the_findings_when_they_are_made(t
     page.update_findings(follower.stored())
     later = page.build(follower.stored(), follower.stamps)
     assert later["html"]["findings"] != state["html"]["findings"]
-    assert later["charts"] == state["charts"]
+    assert later["charts"]["series"] == state["charts"]["series"]
 
 
 def test_of_watched_runs_only_those_that_changed_are_packed_again(
@@ -359,6 +362,31 @@ def test_however_long_a_run_is_watched_so_many_rows_are_held(tmp_path: Path, mon
     assert follower.steps == {"one": 300, "two": 1}
     page = PageState("runs", "title").build(follower.stored(), follower.stamps, follower.steps)
     assert {run["id"]: run["watched"] for run in page["watched"]["runs"]} == follower.steps
+
+
+def test_of_trained_runs_the_newest_are_held_and_the_page_counts_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = [write_run(tmp_path, replace(AUDIT[1], seed=seed)) for seed in range(4)]
+    for age, id in enumerate(ids):
+        os.utime(tmp_path / id / "manifest.json", (2_000_000_000 - age, 2_000_000_000 - age))
+    rows = load(tmp_path).rows
+    room = rows.filter(pl.col("run").is_in(ids[:2])).height
+    monkeypatch.setattr(pollers, "MOST_TRAINED_ROWS", room)
+    follower = StoreFollower(tmp_path)
+    follower.refresh()
+    assert follower.stored().rows.height == room
+    assert {run.id for run in follower.stored().runs} == {*ids[:2]}
+    assert follower.left_out == {*ids[2:]}
+    state = PageState("runs", "live").build(follower.stored(), follower.stamps, left_out=len(follower.left_out))
+    assert state["states"] == [["complete", 2], ["older, not shown", 2]]
+    os.utime(tmp_path / ids[3] / "manifest.json", (2_100_000_000, 2_100_000_000))
+    assert follower.refresh(), "a run that is written again is the newest"
+    assert follower.left_out == {ids[1], ids[2]}
+    shutil.rmtree(tmp_path / ids[0])
+    assert follower.refresh(), "there is room again"
+    assert follower.left_out == {ids[2]}
+    assert {run.id for run in follower.stored().runs} == {ids[1], ids[3]}
 
 
 def test_another_run_under_the_same_name_is_read_from_its_beginning(

@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 import sonde
-from sonde.analysis.diagnosis.flow_symptoms import vanishing_gradient
+from sonde.analysis.diagnosis import DIAGNOSES
 from sonde.analysis.diagnosis.run_evidence import RunEvidence
 from sonde.analysis.explanations import EXPLANATIONS, documented, explanations
 from sonde.core.formatting import GRADIENT_VANISHED, gradient_status
@@ -203,7 +203,7 @@ def test_a_gradient_vanishes_at_one_threshold_for_figures_and_diagnoses() -> Non
     for factor, vanishes in ((0.9, True), (1.1, False)):
         ratio = factor * GRADIENT_VANISHED
         assert (gradient_status(ratio) == "gradient vanishes") == vanishes
-        assert (vanishing_gradient(deep_run(ratio)) is not None) == vanishes
+        assert (DIAGNOSES["vanishing_gradient"].find(deep_run(ratio)) is not None) == vanishes
 
 
 def deep_run(ratio: float) -> RunEvidence:

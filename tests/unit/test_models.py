@@ -7,7 +7,8 @@ import torch
 from conftest import regression
 from sonde.core.errors import SondeError
 from sonde.core.generators import generator
-from sonde.models import PlainMLP, ResidualMLP, ResMLP, StudentNet, VitMini
+from sonde.core.run_ids import network_label
+from sonde.models import Model, PlainMLP, ResidualMLP, ResMLP, StudentNet, VitMini
 from sonde.network import Signature
 
 IMAGES = Signature(shape=(1, 8, 8), outputs=5, classifies=True)
@@ -89,3 +90,17 @@ def test_the_head_of_a_transformer_reads_the_first_token_alone(out_ln: bool) -> 
     assert torch.equal(net.readout(h), output)
     h[:, 0, 0] += 1
     assert not torch.equal(net.readout(h), output)
+
+
+@pytest.mark.parametrize(
+    ("former", "model"),
+    [
+        ("Residual MLP", ResMLP()),
+        ("Residual MLP, linear output", ResMLP(output="linear")),
+        ("ResMLP", ResidualMLP()),
+        ("ResMLP, no terminal LN", ResidualMLP(out_ln=False)),
+        ("MLP without residual", ResidualMLP(residual=False)),
+    ],
+)
+def test_a_label_of_an_earlier_version_is_read_as_the_label_of_today(former: str, model: Model) -> None:
+    assert network_label(former) == network_label(model.label) == model.label

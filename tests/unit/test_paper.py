@@ -228,7 +228,7 @@ def test_of_several_rules_without_bp_none_is_written_as_the_networks(evidence: E
 
 
 def test_a_figure_of_states_that_no_file_holds_says_with_which_seed_they_were_drawn(folder: Path) -> None:
-    draw, said = FIGURES["layer_transformation"].draw, "networks of this configuration were drawn anew with"
+    draw, said = FIGURES["one_input"].draw, "networks of this configuration were drawn anew with"
     assert said not in draw(from_files(folder)["residual"])[1]
     for file in folder.glob("layer_states*.json"):
         file.unlink()

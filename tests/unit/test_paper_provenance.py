@@ -57,14 +57,16 @@ def exported(original: tuple[Path, str, str], tmp_path: Path) -> Path:
     return Path(shutil.copytree(original[0], tmp_path / "E"))
 
 
-def said(folder: Path) -> dict[str, tuple[str, str]]:
-    """Figure → every word drawn on it, and its caption."""
+def said(folder: Path) -> dict[tuple[str, str], tuple[str, str]]:
+    """Study and figure → every word drawn on it, and its caption."""
     found = {}
     for study, evidence in from_files(folder).items():
         for name, spec in figures_of(study).items():
+            if spec.beside:
+                continue
             figure, caption = spec.draw(evidence)
             drawn = " ".join(text.get_text() for text in figure.findobj(Text)).replace("\n", " ")
-            found[name] = (drawn, caption)
+            found[study, name] = (drawn, caption)
     assert len(found) == 8
     return found
 
@@ -124,7 +126,7 @@ def test_a_study_that_is_not_recorded_has_no_label_beside_one_that_is(
     tree["files"] = {path: known for path, known in tree["files"].items() if "cifar10" not in path}
     file.write_text(json.dumps(tree))
     for name, (drawn, caption) in said(exported).items():
-        unknown = name.startswith("cifar_")
+        unknown = name[0] == "cifar10"
         assert ("data set not recorded" in drawn) == ("data set not recorded" in caption) == unknown, name
         assert ("digits" in drawn + caption) != unknown
 

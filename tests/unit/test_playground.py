@@ -1,5 +1,6 @@
 """`sonde playground` and the page it writes, without a browser."""
 
+import json
 import re
 from importlib import resources
 from pathlib import Path
@@ -9,8 +10,9 @@ from typer.testing import CliRunner
 
 from sonde.cli import app
 from sonde.cli.live import playground_command
+from sonde.core import formatting
 from sonde.core.errors import SondeError
-from sonde.show.playground import ENGINE, PAGE, RULE_COLOR, render_playground
+from sonde.show.playground import ENGINE, FACTS, PAGE, RULE_COLOR, render_playground
 
 
 def test_the_command_writes_one_file_and_says_its_size(tmp_path: Path) -> None:
@@ -43,6 +45,13 @@ def test_every_script_of_a_folder_is_joined_once(folder: str, joined: tuple[str,
 def test_no_script_ends_the_element_it_stands_in() -> None:
     page = render_playground()
     assert len(re.findall(r"</script", page)) == len(re.findall(r"<script", page)) == 3
+
+
+def test_the_thresholds_of_the_page_are_those_of_figures_and_findings() -> None:
+    facts = json.loads(re.search(r'id="facts">(.*?)</script>', render_playground())[1])  # type: ignore[index]
+    assert facts == FACTS
+    assert (facts["grows"], facts["signal_exploded"]) == (formatting.GROWS, formatting.SIGNAL_EXPLODED)
+    assert facts["gradient_exploded"] == formatting.GRADIENT_EXPLODED
 
 
 def test_no_two_rules_share_a_colour() -> None:

@@ -17,7 +17,7 @@ from torch import nn
 import sonde
 from conftest import tiny_config
 from sonde import plugins
-from sonde.cli.diagnose import _function_of
+from sonde.cli.diagnose import function_of
 from sonde.config import RunConfig, parse
 from sonde.core.errors import SondeError
 from sonde.core.validated import content_digest
@@ -329,7 +329,7 @@ def test_two_modules_of_one_name_beside_two_plugins_are_not_mixed_up(tmp_path: P
 def test_check_imports_a_file_as_a_plugin_is_imported(tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text("from helper_of_check import D\n\ndef make():\n    return D\n")
     (tmp_path / "helper_of_check.py").write_text("D = 3\n")
-    make = _function_of(f"{tmp_path / 'net.py'}:make", "make")
+    make = function_of(f"{tmp_path / 'net.py'}:make", "make")
     assert make() == 3
     assert make is plugins.find("model", f"{tmp_path / 'net.py'}:make").kind.make
     assert plugins.find("model", f"{tmp_path / 'net.py'}:make").source.stamp == content_digest(

@@ -107,7 +107,7 @@ def test_machines_and_paths_are_named_only_on_request(tmp_path: Path) -> None:
 
 def test_findings_and_audit_say_what_they_stand_on(page: Page) -> None:
     text = " ".join(page.text.split())
-    assert "Which rules train depth, and can their diagnostics be believed?" in text
+    assert f"{STUDIES['audit'].question[1:]}" in text
     assert "n = 2 (seeds 42, 123), 2 runs" in text
     assert "Fires where ‖h‖ grows more than 50× over a block" in text
     targets = {attributes["id"] for _, attributes in page.tags if attributes.get("id")}
@@ -117,9 +117,9 @@ def test_findings_and_audit_say_what_they_stand_on(page: Page) -> None:
 
 def test_runs_outside_every_study_are_named_with_the_reason(page: Page) -> None:
     text = " ".join(page.text.split())
-    assert "it belongs to no study; nearest is snapshots (quick scale): epochs = 5 instead of 20" in text
+    assert "it belongs to no study; the nearest is snapshots (quick scale): epochs = 5 instead of 20" in text
     assert "Not asked: 1 run" in text
-    assert re.search(r"diverged at epoch \d+ in 1 of \d seeds?", text)
+    assert re.search(r"[Dd]iverged at epoch \d+ in 1 of \d seeds?", text)
 
 
 def test_a_study_known_only_through_shared_runs_is_named_not_shown(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_a_study_known_only_through_shared_runs_is_named_not_shown(tmp_path: Pat
 
 def test_names_that_look_like_markup_stay_text(page: Page) -> None:
     assert NASTY in page.text
-    assert f"{NASTY_ID}: it belongs to no study; nearest is snapshots (quick scale): " in page.text
+    assert f"{NASTY_ID}: it belongs to no study; the nearest is snapshots (quick scale): " in page.text
     assert len(page.all("script")) == 2  # the data and the page's own
     assert "<script>alert" not in page.source
     assert not page.all("b")
@@ -181,7 +181,7 @@ def test_no_section_counts_more_runs_than_the_study_has(tmp_path: Path) -> None:
         write_run(tmp_path, config)
     text = written(tmp_path).text
     wanted, others = (len(part("quick", [42])) for part in (study.configs, study.beside))
-    assert f"{wanted} of {wanted} runs and {others} beside them" in text
+    assert f"{wanted} of {wanted} runs and {others} more" in text
     counts = re.findall(r"([\d,]+) of ([\d,]+) runs", text)
     assert counts
     assert all(int(present) <= int(expected) for present, expected in counts)
@@ -192,7 +192,7 @@ def test_a_store_without_a_complete_run_still_has_charts_and_runs(tmp_path: Path
     runs.mkdir()
     write_run(runs, STUDIES["audit"].configs("quick", [42])[0], state="unfinished", epoch=2)
     text = " ".join(written(runs).text.split())
-    assert "there is nothing to find" in text
+    assert "there are no findings" in text
     assert "Undefined: the store holds no complete run" in text
     assert "it is interrupted" in text
 
@@ -208,13 +208,17 @@ def test_figures_are_inside_the_page_with_caption_and_alternative_text(tmp_path:
     (section,) = found.sections
     drawn = draw_pictures(section.evidence, "audit")
     page = Page(render_report(found, {section.anchor: drawn}))
-    assert len(page.all("img")) == len(drawn.drawn) >= 4
-    for image, picture in zip(page.all("img"), drawn.drawn, strict=True):
-        assert image["src"] is not None
-        assert base64.b64decode(image["src"].removeprefix("data:image/png;base64,"))[:4] == b"\x89PNG"
-        assert picture.title in (image["alt"] or "")
+    images = page.all("img")
+    assert len(images) == 2 * len(drawn.drawn) >= 8
+    for light, dark, picture in zip(images[::2], images[1::2], drawn.drawn, strict=True):
+        assert (light["class"], dark["class"]) == ("on-light", "on-dark")
+        assert light["src"] != dark["src"]
+        for image in (light, dark):
+            assert image["src"] is not None
+            assert base64.b64decode(image["src"].removeprefix("data:image/png;base64,"))[:4] == b"\x89PNG"
+            assert picture.title in (image["alt"] or "")
+            assert len(image["src"]) < 200_000
         assert picture.caption in page.text
-        assert len(picture.source) < 200_000
 
 
 def test_a_figure_that_cannot_be_drawn_is_named_with_the_reason(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def test_a_run_folder_holds_configuration_environment_rows_and_weights(trained: 
     assert {"host", "processor", "cores"} <= environment["machine"].keys()
     assert "git" in environment
     assert run.manifest.seconds.keys() == {"train", "processor", "probes"}
-    assert run.label == "Residual MLP, weights × 1/√L, BP"
+    assert run.label == "ReLU ResMLP, weights × 1/√L, BP"
     assert stored.rows["run"].unique().to_list() == [tiny.id]
     assert set(stored.rows.filter(metric="hidden_norm")["epoch"]) == {0, 1, 2, 3}
 

@@ -34,8 +34,8 @@ def fake_images(train: int = 300, test: int = 50) -> Images:
     )
 
 
-def fake(task: Cifar10 | None = None, dtype: torch.dtype = torch.float32) -> Cifar10Data:
-    return Cifar10Data(fake_images(), task or Cifar10(), CPU, dtype)
+def fake(task: Cifar10 | None = None, dtype: torch.dtype = torch.float32, seed: int = 0) -> Cifar10Data:
+    return Cifar10Data(fake_images(), task or Cifar10(), CPU, dtype, seed)
 
 
 def epoch(data: Cifar10Data, seed: int = 0, batch_size: int = 128) -> tuple[Tensor, Tensor]:
@@ -224,3 +224,14 @@ def test_a_missing_data_set_is_told_by_the_task(tmp_path: Path) -> None:
 def test_the_real_cache_lies_where_it_was_told(cache: Path) -> None:
     assert os.environ["SONDE_CACHE"] == str(cache)
     assert len([path for path in (cache / "decoded").iterdir() if path.is_dir()]) == 1
+
+
+def test_random_labels_are_drawn_from_the_seed_and_the_images_stay() -> None:
+    one, again, other = (fake(Cifar10(augment=False, random_labels=True), seed=seed) for seed in (1, 1, 2))
+    plain = fake(Cifar10(augment=False))
+    for read in (epoch, lambda data: data.test(0, 50)):
+        (x, y), (_, same), (_, differs), (true_x, true_y) = (read(data) for data in (one, again, other, plain))
+        assert torch.equal(x, true_x)
+        assert torch.equal(y, same)
+        assert not torch.equal(y, differs)
+        assert (y == true_y).double().mean() < 0.3

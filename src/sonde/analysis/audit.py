@@ -113,6 +113,7 @@ class RuleAudit:
 
     rule: str
     label: str
+    task: str  # its label
     options: dict[str, Any]
     depth: int
     runs: list[RunAudit]  # in the order of seeds
@@ -322,6 +323,7 @@ def _rules(
             RuleAudit(
                 rule=level.name,
                 label=about["rule_label"] + level.label.removeprefix(level.name) * namesake,
+                task=about["task_label"],
                 options=level.options,
                 depth=about["depth"],
                 runs=own[key],

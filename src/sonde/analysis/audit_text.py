@@ -21,17 +21,39 @@ from sonde.analysis.questions import CREDIT_MEASURES, AuditAnswer, LayerCredit
 from sonde.analysis.runs import several_versions
 from sonde.analysis.thresholds import Thresholds
 from sonde.core.formatting import accuracy, number, number_range, percent, signed
-from sonde.core.seed_statistics import POWER, Summary
+from sonde.core.seed_statistics import POWER, Summary, cannot_decide, possible_part
 from sonde.metrics import TRAINED
 
 _CHANCE_WORDS = {"above": "above chance", "at": "at chance", "below": "below chance"}
 
 
+QUESTION_NAMES = {"D1": "scale", "D2": "gradient", "D3": "credit", "D4": "blocks"}
+_FIRED_WORDS = {
+    "D1": "states grow",
+    "D2": "gradient not resolved",
+    "D3": "credit not above chance",
+    "D4": "blocks hurt",
+}
+
+
 def sentence(rule: RuleAudit) -> str:
-    """A sentence on scale, BP gradient, credit and blocks."""
-    asked = (_scale(rule), _gradient(rule), _credit(rule)) if rule.runs else ()
-    clauses = (_diverged(rule), *asked, _margin(rule), _left_out(rule))
-    return f"{rule.label}: {'; '.join(clause for clause in clauses if clause)}"
+    """Sentences on scale, BP gradient, credit and blocks; the first names rule and task."""
+    asked = (*_scale(rule), *_gradient(rule), *_credit(rule)) if rule.runs else ()
+    found = [one for one in (_diverged(rule), *asked, *_margin(rule), _left_out(rule)) if one]
+    on = f" on {rule.task}" if rule.task else ""
+    return f"{rule.label}{on}: {' '.join(f'{one[0].upper()}{one[1:]}.' for one in found)}"
+
+
+def short_verdict(rule: RuleAudit) -> str:
+    """What fired, in words; what is undefined or undecided is left to `verdict`."""
+    fired = [_short_diverged(rule)] if rule.diverged else []
+    for question in QUESTIONS if rule.runs else ():
+        tally = rule.tally(question)
+        if tally.fired:
+            share = "" if len(tally.fired) == tally.n else f" ({len(tally.fired)} of {tally.n})"
+            fired.append(_FIRED_WORDS[question] + share)
+    fired += [_FIRED_WORDS["D4"]] * (rule.margin.outcome == "hurts")
+    return ", ".join(fired) or ("baseline" if rule.rule == "frozen" else "no finding")
 
 
 def verdict(rule: RuleAudit) -> str:
@@ -68,31 +90,32 @@ def _diverged(rule: RuleAudit) -> str:
     if not rule.diverged:
         return ""
     n, seeds = len(rule.runs) + len(rule.diverged), [one.seed for one in rule.diverged]
-    rest = ", whose numbers are not in what follows" if rule.runs else ""
+    rest = "; the other numbers are without them" if rule.runs else ""
     return (
         f"diverged at {_epochs(one.epoch for one in rule.diverged)} in {len(seeds)} of {n} "
         f"seed{'s' * (n > 1)} ({', '.join(map(str, seeds))}){rest}"
     )
 
 
-def _scale(rule: RuleAudit) -> str:
+def _scale(rule: RuleAudit) -> list[str]:
     tally, value, limits = rule.tally("D1"), rule.value("D1"), rule.thresholds
     if not value.n:
-        return f"the growth of ‖h‖ is undefined ({tally.reason})"
-    text = f"‖h‖ grows {number(value.mean)}× over the block that grows it most{said_n(value, rule)}"
+        return [f"the growth of ‖h‖ is undefined ({tally.reason})"]
+    text = f"‖h‖ grows up to {number(value.mean)}× over a block{said_n(value, rule)}"
     top = rule.stream()
     if top.n:
         text += f", and ‖h_L‖ is {number(top.mean)}× its value at init{said_n(top, rule)}"
     if tally.fired:
-        where = f"{_grown(tally, limits)} {_from(tally.fired.values())}{_share(tally, tally.fired)}"
-        return f"{text}: {where}{_hidden(rule)}"
+        where = f"{_from(tally.fired.values())}{_share(tally, tally.fired)}: {_grown(tally, limits)}"
+        return [text, f"D1 fires {where}", _hidden(rule)]
     once = [a.first_fired for a in tally.clear.values() if a.first_fired is not None]
     if not once:
-        return text
+        return [text]
     looks = [a.at(epoch) for a in tally.clear.values() for epoch in once]
     passed = [f"{limits.growth:g}× over a block"] * any(look and look.layers for look in looks)
+    passed += [f"{limits.growth:g}× over all blocks"] * any(look and look.note for look in looks)
     passed += [f"{limits.stream:g}× init"] * any(look and look.beside > limits.stream for look in looks)
-    return f"{text} at the end, after more than {' and '.join(passed)} at epoch {min(once)}"
+    return [text, f"it was more than {' and '.join(passed)} at epoch {min(once)}"]
 
 
 def _grown(tally: Tally, limits: Thresholds) -> str:
@@ -100,63 +123,65 @@ def _grown(tally: Tally, limits: Thresholds) -> str:
     blocks = sorted({block for answer in tally.fired.values() for block in answer.layers})
     where = f"block{'s' * (len(blocks) > 1)} {number_range(blocks)}"
     parts = [f"more than {limits.growth:g}× over {where}"] if blocks else []
+    if any(answer.note for answer in tally.fired.values()):
+        parts.append(f"more than {limits.growth:g}× over all blocks")
     if any(answer.beside > limits.stream for answer in tally.fired.values()):
         parts.append(f"‖h_L‖ more than {limits.stream:g}× init")
     return " and ".join(parts)
 
 
 def _hidden(rule: RuleAudit) -> str:
-    """A clause where normalisation hides the growth of h_L from the loss: then g_L falls as ‖h_L‖ grows."""
+    """A sentence where normalisation hides the growth of h_L from the loss: then g_L falls as ‖h_L‖ grows."""
     free, top = rule.scale_free(), rule.stream()
     if not free.n or not top.mean > rule.thresholds.stream or free.mean > math.sqrt(top.mean):
         return ""
-    return f"; what follows h_L normalises it and hides the growth from the loss{_free(rule)}"
+    return f"normalisation after h_L hides the growth from the loss{_free(rule)}"
 
 
-def _gradient(rule: RuleAudit) -> str:
+def _gradient(rule: RuleAudit) -> list[str]:
     tally, value, ceiling = rule.tally("D2"), rule.value("D2"), rule.beside("D2")
     if not (tally.fired or tally.clear):
-        return f"whether the BP gradient is resolved is undefined ({tally.reason})"
+        return [f"whether the BP gradient is resolved is undefined ({tally.reason})"]
     parts = []
     if value.n:
-        least = f"{number(value.mean)}{said_n(value, rule)}"
-        parts.append(f"in the precision of training it has a cosine of {least} with the one in float64")
+        parts.append(f"its least cosine with the float64 gradient is {number(value.mean)}{said_n(value, rule)}")
     if ceiling.n:
-        parts.append(f"in float64 its ρ is {number(ceiling.mean)}{said_n(ceiling, rule)}")
-    said = f"{', and '.join(parts)}, where least"
+        parts.append(f"its least ρ in float64 is {number(ceiling.mean)}{said_n(ceiling, rule)}")
+    said = " and ".join(parts)
     if tally.fired:
         layers = sorted({layer for answer in tally.fired.values() for layer in answer.layers})
         since = f"{_from(tally.fired.values())}{_share(tally, tally.fired)}"
-        return f"the BP gradient is not resolved at {_layers(layers)} {number_range(layers)} {since}: {said}"
+        return [f"D2 fires {since}: the BP gradient is not resolved at {_layers(layers)} {number_range(layers)}", said]
     if value.n:
-        return f"the BP gradient is resolved: {said}"
+        return [f"the BP gradient is resolved: {said}"]
     free = "" if _hidden(rule) else _free(rule)  # stated once
-    return f"whether training resolves the BP gradient was not measured; {said}{free}"
+    return ["whether training resolves the BP gradient was not measured", f"{said}{free}"]
 
 
 def _free(rule: RuleAudit) -> str:
     free = rule.scale_free()
     if not free.n:
         return ""
-    return f", and ‖g_L‖·‖h_L‖/‖e‖ is {number(free.mean)} of its value at init{said_n(free, rule)}"
+    return f"; ‖g_L‖·‖h_L‖/‖e‖ is {number(free.mean)}× its value at init{said_n(free, rule)}"
 
 
-def _credit(rule: RuleAudit) -> str:
+def _credit(rule: RuleAudit) -> list[str]:
     if rule.rule == "bp":
-        return "its credit is the gradient itself"
+        return ["its credit is the gradient itself"]
     if rule.rule == "frozen":
-        return rule.runs[0].answers["D3"].reason or ""
+        return [rule.runs[0].answers["D3"].reason or ""]
     tally = rule.tally("D3")
     if not (tally.fired or tally.clear):
-        return f"whether the credit is better than chance is undefined ({tally.reason})"
+        return [f"whether the credit is better than chance is undefined ({tally.reason})"]
     answered = {one.run.seed: one.credits for one in rule.runs if one.run.seed not in tally.undefined}
-    parts = _chance_clauses(answered)
-    text = f"the credit is {', '.join(parts)}{_numbers(rule)}"
+    first, *others = _chance_clauses(answered)
+    said = [f"the credit is {first}", *(f"it is {clause}" for clause in others), _numbers(rule)]
     if tally.fired:
-        text += f"; not above chance everywhere {_from(tally.fired.values())}{_share(tally, tally.fired)}"
+        since = f"{_from(tally.fired.values())}{_share(tally, tally.fired)}"
+        said.append(f"D3 fires {since}: the credit is not above chance at every layer")
     if tally.undefined:
-        text += f"; undefined{_share(tally, tally.undefined)} ({tally.reason})"
-    return text
+        said.append(f"D3 is undefined{_share(tally, tally.undefined)} ({tally.reason})")
+    return said
 
 
 def _chance_clauses(answered: dict[int, list[LayerCredit]]) -> list[str]:
@@ -201,39 +226,52 @@ def _numbers(rule: RuleAudit) -> str:
         mean = rule.measures[metric]
         if mean.value.n and mean.null.n:
             chance = f"{number(mean.null.mean, 1)} by chance"
-            parts.append(f"{name} {number(mean.value.mean)}{said_n(mean.value, rule)} against {chance}")
+            parts.append(f"{name} {number(mean.value.mean)}{said_n(mean.value, rule)} ({chance})")
     layers = tuple(range(1, rule.depth))
-    return f" (mean over {_layers(layers)} {number_range(layers)}: {', '.join(parts)})" if parts else ""
+    return f"mean over {_layers(layers)} {number_range(layers)}: {', '.join(parts)}" if parts else ""
 
 
-def _margin(rule: RuleAudit) -> str:
+def _margin(rule: RuleAudit) -> list[str]:
     margin = rule.margin
     if not margin.asked:
-        return "it is the baseline"
+        return ["it is the baseline"]
     if not rule.runs:
-        return ""
+        return []
     if margin.outcome is None:
-        return f"whether the blocks help is undefined ({margin.reason})"
-    n = margin.points.n
-    said = f"{margin_points(rule)} points of test accuracy over frozen blocks, n = {n}"
+        return [f"whether the blocks help is undefined ({margin.reason})"]
+    of = f"points of test accuracy over frozen blocks, n = {margin.points.n}"
+    said = f"{signed(margin.points.mean) if margin.points.mean else '0'} {of}"
     if margin.outcome == "undecided":
-        return f"whether the blocks help is undecided: {said}: {margin.reason}{_needed(rule)}"
+        return [f"whether the blocks help is undecided: {said} ({margin.reason})", _needed(rule)]
     share = margin.errors_removed
     removed = ""
     if not math.isnan(share):
-        words = "of frozen's errors removed" if share >= 0 else "added to frozen's errors"
+        words = "of the errors of frozen blocks removed" if share >= 0 else "more errors than frozen blocks"
         removed = f"; {percent(100 * abs(share))} {words}"
-    return f"the blocks {'help' if margin.outcome == 'helps' else 'hurt'}: {said}{removed}"
+    return [f"the blocks {'help' if margin.outcome == 'helps' else 'hurt'}: {margin_points(rule)} {of}{removed}"]
+
+
+_POINTS = 100.0  # the largest difference of two accuracies
 
 
 def margin_points(rule: RuleAudit) -> str:
-    """The margin with its interval: "+1.64 [+1.09, +2.19]"."""
+    """The margin with its interval, "+1.64 [+1.09, +2.19]"; "undecided" in its place where seeds are too few."""
     margin = rule.margin
     if not margin.points.n:
         return "undefined"
-    interval = margin.interval
-    between = "" if interval.reason else f" [{signed(interval.low)}, {signed(interval.high)}]"
-    return f"{signed(margin.points.mean) if margin.points.mean else '0'}{between}"
+    return f"{signed(margin.points.mean) if margin.points.mean else '0'}{_between(rule)}"
+
+
+def _between(rule: RuleAudit) -> str:
+    margin = rule.margin
+    if margin.interval.reason:
+        return ""
+    if margin.outcome == "undecided" and (
+        margin.points.n == 2 or cannot_decide(margin.interval, margin.points.n, _POINTS)
+    ):
+        return " undecided"
+    low, high = possible_part(margin.interval, _POINTS)
+    return f" [{signed(low)}, {signed(high)}]"
 
 
 def _needed(rule: RuleAudit) -> str:
@@ -241,8 +279,8 @@ def _needed(rule: RuleAudit) -> str:
     if margin.points.n < 2 or margin.interval.reason is not None:
         return ""
     if margin.seeds_needed is None:
-        return ", and with this mean and spread no number of seeds would decide"
-    return f"; were mean and spread the true ones, {margin.seeds_needed} seeds would decide in {POWER:.0%} of studies"
+        return "with the same mean and spread, no number of seeds would be enough"
+    return f"with the same mean and spread, {margin.seeds_needed} seeds would be enough (power {POWER:.0%})"
 
 
 def _left_out(rule: RuleAudit) -> str:
@@ -301,17 +339,16 @@ def audit_footnotes(recipe: RecipeAudit) -> list[str]:
     """Notes on averages, undefined values, cosines that are not evidence, and the code that made the runs."""
     confidence = recipe.rules[0].thresholds.confidence
     notes = [
-        "cosine, ρ, nudge: the rule's mean over the layers named (by chance, of BP's gradient); chance is drawn "
-        "as the rule, or the blind rule in its place, draws; for a rule that draws nothing and for the nudge it is a "
-        "random vector",
-        f"{_RESOLUTION}: the BP gradient in the precision of training beside that in float64, at the layer where "
-        "they agree least",
-        f"points over frozen: paired by seed [{100 * confidence:g} % t interval over seeds, of each rule alone]; helps "
-        "or hurts is said after Holm's correction for the rules of the table",
+        "cosine, ρ, nudge: the mean of the rule's credit over the named layers (null, BP's gradient). The null is the "
+        "same rule with other random matrices; for the nudge and for rules without random matrices, a random vector.",
+        f"{_RESOLUTION}: cosine of the BP gradient in training's precision with the float64 gradient, at the layer "
+        "where it is least.",
+        f"points over frozen: paired by seed [{100 * confidence:g} % t interval over seeds, uncorrected]. The verdict "
+        "helps or hurts uses Holm's correction for the rules of the table.",
     ]
     for rule in recipe.rules:
         if not rule.runs:
-            notes.append(f"{rule.label}: no run came to its end, so there is nothing to average")
+            notes.append(f"{rule.label}: no run is complete, so there is no mean")
             continue
         for why, names in _undefined(rule).items():
             notes.append(f"{rule.label}: {', '.join(names)} undefined: {why}")
@@ -322,7 +359,7 @@ def audit_footnotes(recipe: RecipeAudit) -> list[str]:
             notes.append(f"{rule.label}: {_BARRED} {barred[0]}")
         draws = sorted({m.draws for run in rule.runs for layer in run.credits for m in (layer.cosine, layer.rho)})
         if draws and draws[-1] > 1:
-            notes.append(f"{rule.label}: chance was drawn {number_range(draws)} times a snapshot")
+            notes.append(f"{rule.label}: the null has {number_range(draws)} draws for each snapshot")
     made = several_versions(recipe.made_with)
     return [*notes, made] if made else notes
 

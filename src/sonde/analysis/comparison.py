@@ -1,6 +1,7 @@
 """Paired comparison of the levels of one factor, over runs that differ in nothing else but the seed."""
 
 import json
+import math
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,13 +25,23 @@ from sonde.core import html_parts
 from sonde.core.errors import SondeError, nearest
 from sonde.core.formatting import number, signed
 from sonde.core.run_ids import Flat, differing, identity, shown, without
-from sonde.core.seed_statistics import Interval, Summary, paired, summarise, summarise_known, t_interval
+from sonde.core.seed_statistics import (
+    Interval,
+    Summary,
+    cannot_decide,
+    paired,
+    possible_part,
+    summarise,
+    summarise_known,
+    t_interval,
+)
+from sonde.metrics import TRAINED, base_of, label_of
 from sonde.metrics.rows import Reading, undefined
 from sonde.store.readings import Readings
 from sonde.store.run import Run, Runs
 
 _DIGITS = 4  # of a mean
-COMPARISON_SPREAD = "s.d.: sample standard deviation over seeds (ddof 1); interval: Student's t over seeds."
+COMPARISON_SPREAD = "s.d.: sample standard deviation over seeds (ddof 1). Interval: Student's t over seeds."
 
 Table = tuple[dict[str, str], list[list[str]]]
 """Headings, each with its alignment (left or right), and rows."""
@@ -108,17 +119,21 @@ class Comparison:
         columns = {"difference": "left", "n": "right", "mean": "right", "95 % interval": "left", "seeds": "left"}
         rows = []
         for one in self.differences:
-            low, high = one.interval.low, one.interval.high
-            rows.append(
-                [
-                    f"{one.level} − {one.baseline}",
-                    str(one.summary.n),
-                    signed(one.summary.mean),
-                    "undefined" if one.interval.reason else f"[{signed(low)}, {signed(high)}]",
-                    ", ".join(map(str, one.by_seed)) or "none",
-                ]
-            )
+            seeds = ", ".join(map(str, one.by_seed)) or "none"
+            name = f"{one.level} − {one.baseline}"
+            rows.append([name, str(one.summary.n), *self.difference_cells(one), seeds])
         return columns, rows
+
+    def difference_cells(self, one: Difference) -> list[str]:
+        """A difference and its interval, or that the seeds are too few for one."""
+        metric = TRAINED.get(base_of(self.metric))
+        possible = math.inf if metric is None else metric.bounds[1] - metric.bounds[0]
+        between = "[{}, {}]".format(*map(signed, possible_part(one.interval, possible)))
+        if one.interval.reason:
+            between = "undefined"
+        elif words := cannot_decide(one.interval, one.summary.n, possible):
+            between = words
+        return [signed(one.summary.mean), between]
 
     def notes(self) -> list[str]:
         """What else differs, undefined values and intervals, unpaired seeds, and which code made the runs."""
@@ -213,12 +228,19 @@ def _shared(flats: Sequence[Flat]) -> Flat:
 
 
 def _refuse_unknown(metric: str, rows: pl.DataFrame) -> None:
-    names = rows["metric"].unique()
-    if metric not in names:
-        raise SondeError(f"--metric {metric}: no run has it: {nearest(metric, names)}")
+    names = sorted(rows["metric"].unique())
+    if metric in names:
+        return
+    word, bare = metric.casefold(), [name for name in names if "[" not in name and "/" not in name]
+    labelled = [name for name in bare if word in label_of(name).casefold()]
+    close = (
+        f"did you mean {' or '.join(map(repr, labelled[:3]))}?" if labelled else nearest(metric, names, "sonde explain")
+    )
+    raise SondeError(f"--metric {metric}: no run has it: {close}")
 
 
 _MOST_KEYS = 3  # keys that an error message names
+_FIRST = ("task", "model")  # keys that a reader knows
 
 
 def _mismatch(factor: str, fields: dict[str, dict[str, int]], flats: Sequence[Flat]) -> str:
@@ -250,7 +272,7 @@ def _agreeing(factor: str, fields: Sequence[str], flats: Sequence[Flat]) -> dict
     group = max(comparable, key=len)
     ours = group[0]
     others = [flat for flat in flats if not any(flat is one for one in group)]
-    keys = sorted((key for key in fields if key in ours), key=lambda key: (key.count("."), key))
+    keys = sorted((key for key in fields if key in ours), key=lambda key: (key not in _FIRST, key.count("."), key))
     chosen: dict[str, Any] = {}
     while others:
         kept_by = {key: [flat for flat in others if key in flat and flat[key] == ours[key]] for key in keys}

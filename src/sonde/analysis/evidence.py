@@ -30,6 +30,7 @@ RUNS_SCHEMA = pl.Schema(
         "input_norm": pl.String,  # of a bridge: layer or none; null elsewhere, and when a file does not record it
         "reader": pl.String,  # which vector of a sample is read: flat (all of it), cls, last or mean
         "output": pl.String,  # of plain_mlp and res_mlp: relu or linear, the last layer; null elsewhere
+        "classes": pl.Int64,  # of the task; null where it has none, and where they are not known
     }
 )
 

@@ -40,101 +40,101 @@ class Explanation:
 
 _WORD_TEXTS = {
     "credit": (
-        "What a rule tells a layer about its share in the error: a vector for every sample that stands in for the "
-        "gradient at that layer's state.",
-        "a_l, beside g_l; it points uphill, and what produced h_l descends along it.",
+        "The vector that a rule gives a layer for each sample, in place of the gradient at that layer's state.",
+        "a_l, beside the gradient g_l. It points uphill: the parameters that produced h_l descend along it.",
     ),
     "credit_at": (
-        "Option of every rule that names a credit for each state: whether a block learns from the credit of its output "
-        "state (`output`, the default) or of its input state (`input`).",
-        "`rule.credit_at`: block l descends along ⟨f_l, a_{l+1}⟩ or ⟨f_l, a_l⟩. The credits are the same, so the "
-        "probes of credit are; with `input` no block learns from a_L, and all states must have one shape.",
+        "Option of rules that give every state a credit: which credit a block learns from.",
+        "`rule.credit_at`: with `output` (the default) block l descends along ⟨f_l, a_{l+1}⟩, with `input` along "
+        "⟨f_l, a_l⟩. The credits and their probes are the same. With `input` no block learns from a_L, and all states "
+        "must have one shape.",
     ),
     "credit_scale": (
-        "Option of every rule: `rms` divides the credit of each state by its root mean square over the batch before a "
-        "unit learns from it, `none` leaves it as the rule names it.",
-        "`rule.credit_scale`: a/(RMS(a) + 1e-6). `rms` is the default of every rule but `bp` and `frozen`; the papers "
-        "of these rules do not divide.",
+        "Option of every rule: whether the credit of each state is divided by its root mean square over the batch.",
+        "`rule.credit_scale`: `rms` gives a/(RMS(a) + 1e-6), `none` leaves the credit unchanged. `rms` is the default "
+        "of every rule but `bp` and `frozen`; the papers of these rules do not divide.",
     ),
     "null": (
-        "Chance: what the same measure scores when the rule's random matrices or networks are drawn anew.",
-        "In the same snapshot, 4 or 20 draws; of a rule that draws nothing, a random vector; of one whose credit is "
-        "good whatever it draws, those of a rule that draws blindly: FA by layers for KP, DFA for FDFA.",
+        "Chance: the value of a measure for the same rule with other random matrices or networks.",
+        "It has 4 or 20 draws in the same snapshot. For a rule without random draws it is a random vector. The null of "
+        "KP is FA by layers and that of FDFA is DFA, because their own credit is good for every draw.",
     ),
     "ceiling": (
-        "The best there is: what the same measure scores with BP's own gradient in place of the credit.",
+        "The best possible value: the same measure with BP's own gradient in place of the credit.",
         "In the same snapshot, as `…/bp`.",
     ),
     "depth": (
-        "The blocks between embedding and readout; a rule trains depth where training them beats leaving them as they "
-        "were drawn.",
+        "The blocks between embedding and readout. A rule trains depth if its trained blocks beat frozen ones.",
         "Test accuracy over frozen blocks of the same seed.",
     ),
-    "block": ("One of the L equal parts of a network, between embedding and readout.", "Block l makes h_{l+1} of h_l."),
+    "block": (
+        "One of the L equal parts of a network between embedding and readout.",
+        "Block l computes h_{l+1} from h_l.",
+    ),
     "layer": (
-        "A place between blocks where the hidden state is read.",
+        "A position between blocks where the hidden state is measured.",
         "h_0 leaves the embedding, h_L the last block.",
     ),
     "stream": (
-        "The hidden state on its way up: in a residual network each block adds to it.",
+        "The hidden state in the forward pass; in a residual network each block adds to it.",
         "Its norm ‖h_l‖, layer by layer.",
     ),
-    "probe": ("A measurement of a network as it stands, without training it.", "In float64, on a copy."),
-    "rule": ("How credit reaches each layer; backprop (BP) is one.", "`sonde list` has them all."),
+    "probe": ("A measurement of a network that does not train it.", "In float64, on a copy."),
+    "rule": ("How credit reaches each layer; backprop (BP) is one rule.", "`sonde list rules` names them all."),
     "seed": (
-        "The number all random draws of a run follow from; runs that differ in nothing else are repetitions.",
+        "The number that determines all random draws of a run. Runs that differ only in the seed are repetitions.",
         "n counts seeds.",
     ),
     "interval": (
-        "Where the mean over seeds may lie: Student's t interval, 95 %.",
-        "mean ± t·s/√n; of differences, paired by seed. One seed has none.",
+        "The range in which the mean over seeds may lie: Student's t interval, 95 %.",
+        "mean ± t·s/√n; for differences, paired by seed. One seed has no interval.",
     ),
-    "undefined": ("There is no such number here, and the reason is stored beside it.", "It is never drawn as 0."),
+    "undefined": ("The value does not exist here; the reason is stored with it.", "It is never drawn as 0."),
     "epoch": ("One pass over the training data.", "Epoch 0 is the network before training."),
     "signal": (
-        "What a network makes of its input on the way up, layer by layer.",
+        "The states of a network in the forward pass, layer by layer.",
         "The states h_0 … h_L; their size is `hidden_norm`.",
     ),
     "gradient": (
-        "How the loss changes with a state: the exact answer to what each layer should have done.",
-        "g_l = ∂ℓ_i/∂h_l of every sample i, by backprop, in float64; its size is `grad_norm`.",
+        "How the loss changes with a state; backprop computes it exactly.",
+        "g_l = ∂ℓ_i/∂h_l for every sample i, in float64; its size is `grad_norm`.",
     ),
     "state": (
-        "What stands between two blocks for one sample: a vector, tokens or a map.",
+        "The output of a block for one sample: a vector, tokens or a feature map.",
         "h_0 leaves the embedding, h_l block l−1.",
     ),
     "unit": (
-        "A part of a network that makes one state of another: the embedding, a block, a submodule of your own.",
-        "Unit l makes h_l.",
+        "A part of a network that computes one state from another: the embedding, a block or your own submodule.",
+        "Unit l computes h_l.",
     ),
-    "embedding": ("What makes the first state, h_0, of an input.", "It comes before the blocks."),
+    "embedding": ("The part that computes the first state, h_0, from the input.", "It comes before the blocks."),
     "readout": (
-        "What makes the output of the last state: a linear head, with a LayerNorm before it where there is one.",
+        "The part that computes the output from the last state: a linear head, in some networks after a LayerNorm.",
         "It comes after the blocks.",
     ),
     "snapshot": (
-        "One look at a network after an epoch: a float64 copy on the first test samples, which all probes share.",
-        "The network, its mode and every random generator stay as they are.",
+        "The measurement of a network after an epoch: a float64 copy on the first test samples, shared by all probes.",
+        "The network, its mode and every random generator stay unchanged.",
     ),
     "recipe": (
-        "Everything that decides what a run computes, but its rule and its seed.",
+        "The configuration of a run without its rule and seed.",
         "Runs of two recipes are never averaged.",
     ),
     "study": (
         "A question with the runs, figures and sentences that answer it.",
-        "`sonde list studies` names them, `sonde run STUDY` trains and answers.",
+        "`sonde list studies` names them, `sonde run STUDY` trains them.",
     ),
     "run": (
         "One training: a configuration, and what was measured at every epoch.",
         "A folder of the store; its id covers the whole configuration.",
     ),
-    "store": ("A folder of runs, `runs/` where nothing else is said.", "`sonde verify` checks every byte of it."),
+    "store": ("A folder of runs, `runs/` by default.", "`sonde verify` checks every byte of it."),
     "plugin": (
-        "A network, rule, task, probe or optimiser of your own, wherever one of Sonde's can stand.",
-        "`--rule mine.py:Mine`; the run keeps the file, and its id covers it.",
+        "Your own network, rule, task, probe or optimiser, used like a built-in one.",
+        "`--rule mine.py:Mine`; the run keeps a copy of the file, and its id covers the content.",
     ),
     "margin": (
-        "What backprop gains over frozen blocks: test accuracy, by seed.",
+        "Backprop's advantage over frozen blocks: the difference of their test accuracies, by seed.",
         "A rule recovers a share of it: (rule − frozen) ÷ (bp − frozen).",
     ),
 }

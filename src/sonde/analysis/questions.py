@@ -17,10 +17,11 @@ from statistics import NormalDist
 from typing import Literal, NamedTuple
 
 from sonde.analysis.thresholds import Thresholds
-from sonde.core.formatting import number, number_range
+from sonde.core.formatting import GRADIENT_VANISHED, number, number_range, signed
 from sonde.core.seed_statistics import (
     Interval,
     Summary,
+    cannot_decide,
     holm,
     paired,
     seeds_to_decide,
@@ -90,23 +91,30 @@ def _answer(looks: Sequence[Look], missing: str) -> AuditAnswer:
     return AuditAnswer(**looks[-1]._asdict(), looks=tuple(looks)) if looks else AuditAnswer(reason=missing)
 
 
+OVER_ALL_BLOCKS = "over all blocks"  # a note of D1
+
+
 def ask_scale(run: Run, thresholds: Thresholds) -> AuditAnswer:
-    """D1: the growth of ‖h‖ over the block that grows it most, and of ‖h_L‖ since init.
+    """D1: the growth of ‖h‖ over the block that grows it most, over all blocks, and of ‖h_L‖ since init.
 
     A block without a value leaves the question open unless something else fires it.  A LayerNorm on top hides the
-    growth of ‖h_L‖ from the loss.
+    growth of ‖h_L‖ from the loss.  Growth up to ‖h_0‖ is none: a signal that had vanished comes back.
     """
-    blocks, last = range(run.depth), (run.depth,)
-    (init,) = run.across("hidden_norm", 0, last)
+    blocks, states = range(run.depth), range(run.depth + 1)
+    at_init = run.across("hidden_norm", 0, states)
+    vanished = at_init[-1] < GRADIENT_VANISHED * at_init[0]
     looks = []
     for epoch in run.epochs_of("growth", blocks):
-        values = run.across("growth", epoch, blocks)
+        values, norms = run.across("growth", epoch, blocks), run.across("hidden_norm", epoch, states)
         finite = [value for value in values if value == value] if math.isnan(sum(values)) else values
         largest = max(finite, default=math.nan)
-        top = run.across("hidden_norm", epoch, last)[0] / init if init > 0 else math.nan
-        if largest > thresholds.growth or top > thresholds.stream:
-            over = tuple(block for block, value in enumerate(values) if value > thresholds.growth)
-            looks.append(Look(epoch=epoch, value=largest, fired=True, layers=over, beside=top))
+        top = norms[-1] / at_init[-1] if at_init[-1] > 0 else math.nan
+        over = tuple(b for b, value in enumerate(values) if value > thresholds.growth and not norms[b + 1] < norms[0])
+        since = top > thresholds.stream and not vanished
+        deep = norms[-1] > thresholds.growth * norms[0] > 0
+        note = OVER_ALL_BLOCKS if deep and not over and not since else None
+        if over or since or deep:
+            looks.append(Look(epoch=epoch, value=largest, fired=True, layers=over, beside=top, note=note))
         elif len(finite) < len(values):
             block = next(block for block, value in enumerate(values) if math.isnan(value))
             gap = f"block {block}: {run.at('growth', epoch, block).reason}"
@@ -215,7 +223,7 @@ def margin_over_frozen(
     elif interval.high < 0:
         outcome = "hurts"
     else:
-        outcome, reason = "undecided", interval.reason or "the interval holds 0"
+        outcome, reason = "undecided", interval.reason or _includes_zero(interval, len(points))
     over_seeds, chance = summarise(points.values(), reason or "no value is defined"), t_chance(points.values())
     return Margin(
         asked=rule != "frozen",
@@ -232,6 +240,11 @@ def margin_over_frozen(
     )
 
 
+def _includes_zero(interval: Interval, n: int) -> str:
+    words = f"the interval [{signed(interval.low)}, {signed(interval.high)}] includes 0"
+    return cannot_decide(interval, n, 100.0) or words
+
+
 def corrected_margins(margins: Mapping[str, Margin], confidence: float) -> dict[str, Margin]:
     """The margins of one recipe after Holm's correction, because one of many rules helps or hurts by chance."""
     tested = {key: one.chance for key, one in margins.items() if one.outcome and math.isfinite(one.chance)}
@@ -240,7 +253,7 @@ def corrected_margins(margins: Mapping[str, Margin], confidence: float) -> dict[
     for key, chance in adjusted.items():
         one = replace(margins[key], adjusted=chance, tests=len(tested))
         if one.outcome != "undecided" and chance >= 1 - confidence:
-            why = f"the interval excludes 0, but not after Holm's correction for {len(tested)} rules"
+            why = f"n = {one.points.n} seeds are too few after Holm's correction for {len(tested)} rules"
             one = replace(one, outcome="undecided", reason=why)
         if one.outcome == "undecided":
             one = replace(one, seeds_needed=seeds_to_decide(one.points, 1 - level))
@@ -370,7 +383,7 @@ def _measure(
     reason = run.at(missing[0], epoch, layer).reason if missing else None
     if reason is None and std.reason is not None:
         drawn = run.epochs_of(f"{metric}/null_std", (layer,))
-        old = "its null is one random vector a sample, not drawn as the rule draws: train the run again"
+        old = "its null is of an older version: train the run again"
         reason = std.reason if drawn else old
     if reason is None and draws < 2:
         reason = f"{metric}/null_std does not say from how many draws"

@@ -183,6 +183,10 @@ def by_seed(runs: Iterable[Run], label: str) -> dict[int, Run]:
     return dict(sorted(one_a_seed.items()))
 
 
+CLASSES = {"cifar10": 10, "digits": 10, "parity": 2}
+"""The number of classes of tasks that have no option for it."""
+
+
 def evidence_lines(runs: Sequence[Run]) -> pl.DataFrame:
     """One line per run, as `Evidence.runs` has them."""
     return pl.DataFrame([_line(run) for run in runs], schema=RUNS_SCHEMA)
@@ -209,6 +213,7 @@ def _line(run: Run) -> dict[str, Any]:
         "input_norm": _if(str, rule.get("input_norm")),
         "reader": _if(str, run.about.get("reader", reader)),
         "output": _if(str, model.get("output", "relu")) if model["name"] in ("plain_mlp", "res_mlp") else None,
+        "classes": _if(int, config["task"].get("classes", CLASSES.get(config["task"]["name"]))),
     }
 
 
@@ -320,17 +325,18 @@ def _column(key: str, values: list[Any]) -> pl.Series:
 
 
 def untold(stored: Runs) -> dict[str, dict[str, str]]:
-    """The keys in which runs of one label differ, with the value of each run: what the label does not tell.
+    """The keys in which runs of one label and task differ, with the value of each run.
 
-    Seeds and epochs have columns of their own; of keys that say the same of every run the first is taken.
+    Seeds and epochs have columns of their own.  Of keys that tell the same runs apart the first is taken; those of the
+    probes come last.
     """
     present = by_recipe(stored.runs)
-    by_label: dict[str, list[dict[str, Any]]] = {}
+    by_label: dict[tuple[str, object], list[dict[str, Any]]] = {}
     for recipe in present:
-        by_label.setdefault(recipe.runs[0].label, []).append(recipe.flat)
-    varying = {key for flats in by_label.values() for key in differing(flats)} - {"epochs", "scale"}
+        by_label.setdefault((recipe.runs[0].label, recipe.flat.get("task")), []).append(recipe.flat)
+    varying = {key for flats in by_label.values() for key in differing(flats)} - {"epochs", "scale", "task"}
     found: dict[tuple[str, ...], str] = {}
-    for key in sorted(varying, key=lambda key: (key.count("."), key)):
+    for key in sorted(varying, key=lambda key: (key.startswith(("probes", "log")), key.count("."), key)):
         values = [recipe.flat.get(key, "–") for recipe in present]
         if not any(isinstance(value, list) for value in values):
             order = {value: place for place, value in enumerate(dict.fromkeys(map(shown, values)))}

@@ -28,16 +28,16 @@ class Thresholds:
     def words(self) -> dict[str, str]:
         """Each question with the condition under which it fires."""
         return {
-            "D1": f"does the scale hold? fires where ‖h‖ grows more than {self.growth:g}× over a block, or ‖h_L‖ "
-            f"to more than {self.stream:g}× its value at init, which a LayerNorm on top hides from the loss",
-            "D2": "is the BP gradient resolved? fires where its cosine, in the precision training runs in, with the "
-            f"one in float64 is below {self.resolution:g} at a layer, or ρ of BP's gradient (in float64) is below "
-            f"{self.ceiling:g}",
-            "D3": "is the credit better than chance at depth? fires where cosine or ρ at a layer l ≥ 1 is not above "
-            f"chance (drawn as the rule, or the blind rule in its place, draws) by {self.deviations:g} standard "
-            f"deviations (Student's t for the number of draws); not read where ρ of BP's own gradient is "
-            f"below {self.ceiling:g}",
-            "D4": "do the trained blocks help? test accuracy over frozen blocks, paired by seed: helps or hurts "
-            f"where the {100 * self.confidence:g} % t interval over seeds excludes 0, with Holm's correction for "
-            "the rules of one recipe; else undecided",
+            "D1": f"does the scale hold? Fires where ‖h‖ grows more than {self.growth:g}× over a block or over all, or "
+            f"where ‖h_L‖ exceeds {self.stream:g}× its value at init. A LayerNorm after h_L hides this from the loss",
+            "D2": "is the BP gradient resolved? Fires where the cosine of the gradient in training's precision with "
+            f"the float64 gradient is below {self.resolution:g} at a layer. It also fires where ρ of BP's gradient in "
+            f"float64 is below {self.ceiling:g}",
+            "D3": "is the credit better than chance at depth? Fires where cosine or ρ at a layer l ≥ 1 is not "
+            f"above its null by {self.deviations:g} standard deviations (Student's t for the number of draws). Its "
+            "null is the same rule with other random matrices. Layers where ρ of BP's own gradient is below "
+            f"{self.ceiling:g} are skipped",
+            "D4": "do the trained blocks help? The test accuracy is compared with frozen blocks, paired by seed. "
+            f"Blocks help or hurt where the {100 * self.confidence:g} % t interval over seeds excludes 0, with Holm's "
+            "correction for the rules of one recipe. Otherwise D4 is undecided",
         }

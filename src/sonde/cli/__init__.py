@@ -31,13 +31,15 @@ from sonde.cli.diagnose import check_command, diagnose_command
 from sonde.cli.export import export_command
 from sonde.cli.live import live_command, playground_command
 from sonde.cli.names import explain_command, list_command
+from sonde.cli.predict import predict_command
+from sonde.cli.remove import remove_command
 from sonde.cli.report import figures_command, report_command
 from sonde.cli.reproduce import reproduce_command
 from sonde.cli.show import show_command
 from sonde.cli.streams import Printable, steady_streams, stopping_signals
 from sonde.cli.train import run_command, train_command
 from sonde.cli.verify import recompute_command, verify_command
-from sonde.core.errors import SondeError
+from sonde.core.errors import SondeError, print_notice
 
 _STOPPED = 128 + signal.SIGINT  # exit code
 
@@ -53,7 +55,12 @@ app = typer.Typer(
 )
 _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
     "Train": {"list": list_command, "run": run_command, "train": train_command},
-    "Your own model": {"check": check_command, "diagnose": diagnose_command, "explain": explain_command},
+    "Your own model": {
+        "predict": predict_command,
+        "check": check_command,
+        "diagnose": diagnose_command,
+        "explain": explain_command,
+    },
     "Stored runs": {
         "show": show_command,
         "report": report_command,
@@ -66,6 +73,7 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "export": export_command,
         "recompute": recompute_command,
         "verify": verify_command,
+        "rm": remove_command,
     },
     "More": {"playground": playground_command, "bench": bench_command},
 }
@@ -112,12 +120,12 @@ def main() -> None:
         try:
             code = _run([word for word in arguments if word != "--debug"], debug)
         except KeyboardInterrupt:
-            print("sonde: stopped; the same command resumes where it was", file=sys.stderr)
+            print_notice("stopped; the same command resumes where it was")
             code = _STOPPED
     if code == _STOPPED and arrived:
         code = 128 + arrived[0]
     if (why := out.lost_output()) is not None:
-        print(f"sonde: standard output cannot be written ({why}): send it elsewhere", file=sys.stderr)
+        print_notice(f"standard output cannot be written ({why}): send it elsewhere")
         code = code or 2
     error.lost_output()
     sys.exit(code)
@@ -133,15 +141,15 @@ def _run(words: Sequence[str], debug: bool) -> int:
         else:
             said = error.format_message().rstrip(".")
             command = error.ctx.command_path if error.ctx else "sonde"
-            print(f"sonde: {said}: `{command} --help` tells", file=sys.stderr)
+            print_notice(f"{said}: see `{command} --help`")
     except SondeError as error:
         if debug:
             traceback.print_exc()
-        print(f"sonde: {error}", file=sys.stderr)
+        print_notice(str(error))
     except OSError as error:
         if error.errno != errno.ENAMETOOLONG or debug:
             raise
         from sonde.store import files
 
-        print(f"sonde: {files.explain_os_error(error, Path(error.filename))}", file=sys.stderr)
+        print_notice(files.explain_os_error(error, Path(error.filename)))
     return 2

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sonde.analysis.thresholds import Thresholds
-from sonde.cli.options import Json, Only, RunsFolder, print_left_out
+from sonde.cli.options import Details, Json, Only, RunsFolder, print_left_out
 
 if TYPE_CHECKING:
     from sonde.analysis.audit import Audit, RecipeAudit, RuleAudit, RunAudit
 
 _DEFAULT = Thresholds()
-_LEGEND = "D1 scale, D2 gradient, D3 credit, D4 blocks: the questions are written out at the end."
 
 
 def audit_command(
@@ -37,6 +36,7 @@ def audit_command(
     confidence: Annotated[
         float, typer.Option(help="D4 decides where the interval over seeds at this confidence excludes 0.")
     ] = _DEFAULT.confidence,
+    details: Details = False,
     json: Json = False,
 ) -> None:
     """Answer four questions about every run: are its numbers reliable, and do its blocks help?
@@ -45,13 +45,14 @@ def audit_command(
     D3: is the credit better than the same rule with other random draws?
     D4: do the trained blocks help, hurt, or is it undecided over seeds?
 
-    Runs of one recipe are shown together, with all rules and seeds.
+    The conclusion counts the answers; --details prints every number, rule by rule. Runs of one recipe are compared.
     docs/calibration.md says how often each question fires on healthy runs.
     """
     from sonde.analysis.audit import audit as ask
     from sonde.analysis.audit import read_for_audit
+    from sonde.analysis.conclusions import of_audit
     from sonde.analysis.runs import choices, keep
-    from sonde.cli.terminal import print_json
+    from sonde.cli.terminal import print_conclusion, print_json
 
     thresholds = Thresholds(
         growth=growth,
@@ -66,8 +67,10 @@ def audit_command(
     print_left_out(audited.left_out, stored)
     if json:
         print_json(audit_as_json(audited))
-    else:
+    elif details:
         _print(audited)
+    else:
+        print_conclusion(of_audit(audited, f"`sonde audit --details`, or `sonde report --runs {runs}` for a page."))
 
 
 def _print(audited: "Audit") -> None:
@@ -76,9 +79,6 @@ def _print(audited: "Audit") -> None:
 
     for recipe in audited.recipes:
         _print_recipe(recipe)
-        if recipe is not audited.recipes[-1]:
-            print_text(_LEGEND, dim=True)
-            print_text()
     for question, words in audited.thresholds.words.items():
         print_text(f"{question}: {words}", dim=True)
     print_text(AUDIT_SPREAD, dim=True, wrap=False)

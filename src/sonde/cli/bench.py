@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sonde.cli.options import DataRoot, Json
-from sonde.core.errors import SondeError
+from sonde.core.errors import SondeError, print_notice
 
 if TYPE_CHECKING:
     from sonde_bench import Row
@@ -28,7 +28,7 @@ def bench_command(
     """
     find_benchmark()
 
-    from sonde.cli.terminal import print_json, print_notice, print_table, progress_bar
+    from sonde.cli.terminal import print_json, print_table, progress_bar
     from sonde.core.errors import pick
     from sonde.store import files
     from sonde.training.device import one_thread

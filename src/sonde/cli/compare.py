@@ -1,13 +1,13 @@
 """`sonde compare` and `sonde recovery`: rules or other factors against each other, paired by seed."""
 
-import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sonde.cli.options import Json, Only, RunsFolder, print_left_out
+from sonde.cli.completion import complete_metric
+from sonde.cli.options import Details, Json, Only, RunsFolder, print_left_out
 
 if TYPE_CHECKING:
     from sonde.analysis.audit import Audit
@@ -20,7 +20,9 @@ def compare_command(
     factor: Annotated[
         str, typer.Option(metavar="KEY", help="The key that differs: rule, model, model.out_ln, rule.penalty, …")
     ] = "rule",
-    metric: Annotated[str, typer.Option(metavar="NAME", help="The metric to compare.")] = "test_acc",
+    metric: Annotated[
+        str, typer.Option(metavar="NAME", autocompletion=complete_metric, help="The metric to compare.")
+    ] = "test_acc",
     layer: Annotated[int | None, typer.Option(min=0, help="The layer, for a metric of layers.")] = None,
     epoch: Annotated[int | None, typer.Option(min=0, help="The epoch (default: the last).")] = None,
     baseline: Annotated[
@@ -30,7 +32,8 @@ def compare_command(
     unmatched: Annotated[
         bool, typer.Option("--unmatched", help="Allow runs that differ in other keys too; the output says so.")
     ] = False,
-    ids: Annotated[bool, typer.Option("--ids", help="Print the ids of the runs.")] = False,
+    ids: Annotated[bool, typer.Option("--ids", help="Print the ids of the runs, with the details.")] = False,
+    details: Details = False,
     json: Json = False,
 ) -> None:
     """Compare runs that differ in one factor: differences paired by seed, with 95 % intervals.
@@ -38,8 +41,9 @@ def compare_command(
     The runs may differ in that factor and the seed. Any other difference is an error that names the keys.
     """
     from sonde.analysis.comparison import compare
+    from sonde.analysis.conclusions import of_comparison
     from sonde.analysis.runs import choices, keep
-    from sonde.cli.terminal import print_json
+    from sonde.cli.terminal import print_conclusion, print_json
     from sonde.store.load import load
 
     stored = keep(load(runs), choices(only or []))
@@ -49,8 +53,10 @@ def compare_command(
     print_left_out(comparison.left_out, stored)
     if json:
         print_json(comparison_as_json(comparison))
-    else:
+    elif details or ids:
         _print_comparison(comparison, ids=ids)
+    else:
+        print_conclusion(of_comparison(comparison, "`sonde compare --details` has seeds and spreads; --ids the runs."))
 
 
 def _print_comparison(comparison: "Comparison", *, ids: bool) -> None:
@@ -118,26 +124,32 @@ def comparison_as_json(comparison: "Comparison") -> dict[str, Any]:
     }
 
 
-def recovery_command(runs: RunsFolder = Path("runs"), only: Only = None, json: Json = False) -> None:
-    """Measure how much of backprop's margin over frozen blocks each rule recovers, and what correlates with it.
+def recovery_command(
+    runs: RunsFolder = Path("runs"), only: Only = None, details: Details = False, json: Json = False
+) -> None:
+    """Measure how much of backprop's advantage over frozen blocks each rule recovers, and what correlates with it.
 
-    The share is (rule − frozen) ÷ (bp − frozen) of the test accuracy after the last epoch, means over seeds:
-    1 is backprop, 0 is a network whose blocks are not trained, and below 0 the rule does harm.
+    The share is (rule − frozen) ÷ (bp − frozen) of the mean test accuracy over seeds after the last epoch. It is 1 for
+    backprop and 0 for frozen blocks; below 0 the rule does harm.
 
-    A second table has, over all rules, the rank correlation of each quantity of the audit with the share.
+    The interval is Fieller's, for a ratio of means. --details adds the rank correlation of each quantity of the audit
+    with the share, over the rules of each recipe.
     """
     from sonde.analysis.audit import audit, read_for_audit
+    from sonde.analysis.conclusions import of_recovery
     from sonde.analysis.recovery import rank_correlations, recovery_by_recipe
     from sonde.analysis.runs import choices, keep
-    from sonde.cli.terminal import print_json
+    from sonde.cli.terminal import print_conclusion, print_json
 
     audited = audit(keep(read_for_audit(runs), choices(only or [])))
-    shares = {recipe.title: rules for recipe, rules in recovery_by_recipe(audited)}
-    foretold = rank_correlations(audited)
+    by_recipe, foretold = recovery_by_recipe(audited), rank_correlations(audited)
+    shares = {recipe.title: rules for recipe, rules in by_recipe}
     if json:
         print_json(_recovery_as_json(audited, shares, foretold))
-    else:
+    elif details:
         _print_recovery(shares, foretold)
+    else:
+        print_conclusion(of_recovery(by_recipe, foretold, f"`sonde recovery --details --runs {runs}`"))
 
 
 def _recovery_as_json(
@@ -175,27 +187,25 @@ def _print_recovery(shares: "dict[str, list[Recovered]]", foretold: "list[RankCo
     ]
     columns = {"quantity": "left", "n": "right", "runs": "right", "rank correlation": "right"}
     columns |= {"by chance": "left", "given ‖h_L‖": "right"}
-    print_table("Which goes with the share, over all rules", columns, lines, wrapped="by chance")
+    print_table("Rank correlation with the share, within recipes", columns, lines, wrapped="by chance")
+    most = max(foretold, key=lambda one: one.n)
     print_text(
-        "± of one seed is the binomial error of the test set (one standard error); seeds differ on top of it. "
-        "n: rules that have both, each a mean over its runs; a rule of two recipes counts twice, runs that differ in "
-        "their probes alone count once. "
+        "Intervals are Fieller's. "
+        "± of one seed is the binomial standard error of the test set; seeds add to it. "
+        "n: rules that have both values, each a mean over its runs; runs that differ only in their probes count once. "
+        f"Of the largest n, {most.n}, there are {most.rules} different rules in {most.recipes} recipes: values of one "
+        "rule are not independent. Rules are ranked and shuffled within their recipe. "
         "By chance: how often shuffled rules correlate as strongly, in either direction; ≤ where no shuffle did. "
-        "Given ‖h_L‖: the rank correlation once that of ‖h_L‖ ÷ init is taken out of both. "
-        "A correlation over rules says what goes together, not what causes what.",
+        "Given ‖h_L‖: the partial rank correlation, given ‖h_L‖ ÷ init. "
+        "A correlation over rules is no proof of a cause.",
         dim=True,
     )
 
 
 def _recovery_line(one: "Recovered") -> list[str]:
-    from sonde.core.formatting import said_share
+    from sonde.analysis.conclusions import share_cells
 
     if not one.share.n:
         return [one.label, "0", "undefined", one.share.reason or ""]
-    interval = one.interval
-    between = (
-        f"undefined: {interval.reason}"
-        if math.isnan(interval.low)
-        else f"{said_share(interval.low)} to {said_share(interval.high)}"
-    )
-    return [one.label, str(one.share.n), said_share(one.share.mean, one.test_error), between]
+    share, between = share_cells(one)
+    return [one.label, str(one.share.n), share, between or f"undefined: {one.interval.reason}"]

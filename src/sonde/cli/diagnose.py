@@ -1,19 +1,20 @@
 """`sonde check` and `sonde diagnose`: what is wrong in a model before training, and in a stored run."""
 
 import json as plain_json
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from sonde.cli.options import Json, RunsFolder, output_file
-from sonde.core.errors import SondeError
+from sonde.cli.completion import complete_run
+from sonde.cli.options import Details, Json, RunsFolder, output_file
+from sonde.core.errors import SondeError, print_notice
 
 if TYPE_CHECKING:
     from sonde.analysis.diagnosis.finding import Findings
     from sonde.observe.precheck import Precheck
+    from sonde.store.files import Place
 
 
 def check_command(
@@ -44,10 +45,10 @@ def check_command(
     """
     from sonde.observe.check import check
 
-    given = _function_of(make, "make")()
+    given = function_of(make, "make")()
     model, *rest = given if isinstance(given, tuple) else (given,)
     if batch is not None:
-        known = _function_of(batch, "--batch")()
+        known = function_of(batch, "--batch")()
         rest = list(known if isinstance(known, tuple) else (known,))
     if not rest or len(rest) > 3:
         raise SondeError(
@@ -92,7 +93,7 @@ def _save(found: "Precheck", out: Path) -> None:
         found.figure().savefig(out)
 
 
-def _function_of(where: str, what: str) -> Callable[[], Any]:
+def function_of(where: str, what: str) -> Callable[[], Any]:
     """Import the function that FILE.py:FUNCTION names; the folder of the file stays on the path."""
     file, colon, name = where.rpartition(":")
     if not colon or not file.endswith(".py") or not name:
@@ -108,7 +109,10 @@ def _function_of(where: str, what: str) -> Callable[[], Any]:
 
 
 def diagnose_command(
-    run: Annotated[str | None, typer.Argument(help="A run's id, or its beginning (default: all runs).")] = None,
+    run: Annotated[
+        str | None,
+        typer.Argument(help="A run's id, or its beginning (default: all runs).", autocompletion=complete_run),
+    ] = None,
     runs: RunsFolder = Path("runs"),
     fail_on: Annotated[
         Literal["likely", "certain"] | None,
@@ -117,25 +121,30 @@ def diagnose_command(
     sarif: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the findings as SARIF, for code hosts.")
     ] = None,
+    details: Details = False,
     json: Json = False,
 ) -> None:
     """Find what is wrong in a run: where, since which step, the numbers that show it, and what to try.
 
-    A watched run is diagnosed from its rows; a run that Sonde trained from its losses, signal and gradient and from
-    the questions of `sonde audit`. A run without findings gets one line. `sonde explain NAME` tells more about a
-    finding.
+    A watched run is diagnosed from its rows. A run that Sonde trained is diagnosed from its losses, signal and gradient
+    and from the questions of `sonde audit`. --details prints every finding with its numbers; `sonde explain NAME`
+    explains a finding.
+
     Some faults need experiments on a copy of the model: call watch.diagnose(batch=(x, y)) in the training script.
     """
+    from sonde.analysis.conclusions import of_findings
     from sonde.analysis.diagnosis import diagnose_store
-    from sonde.cli.terminal import print_json, print_text
+    from sonde.cli.terminal import print_conclusion, print_json, print_text
 
     found, left_out = diagnose_store(runs, run)
     for id, why in left_out.items():
-        print(f"left out: {id} ({why})", file=sys.stderr)
+        print_notice(f"left out: {id} ({why})")
     if sarif is not None:
         _write_sarif(sarif, found)
     if json:
         print_json({id: [finding.as_dict() for finding in findings] for id, findings in found.items()})
+    elif not details:
+        print_conclusion(of_findings(found, _next(found, runs)))
     else:
         for id, findings in found.items():
             print_text(id, bold=True)
@@ -144,6 +153,18 @@ def diagnose_command(
             print_text()
     if fail_on is not None and any(_is_as_certain(findings, fail_on) for findings in found.values()):
         raise typer.Exit(1)
+
+
+def _next(found: "Mapping[str, Findings]", runs: "Place") -> str:
+    """The command that tells more about the worst finding."""
+    from sonde.analysis.diagnosis.finding import LEVELS
+
+    wrong = [(LEVELS.index(one.level), one.name) for findings in found.values() for one in findings]
+    if not wrong:
+        return ""
+    (run,) = found if len(found) == 1 else ("RUN",)
+    more = f"`sonde diagnose {run} --runs {runs} --details`"
+    return f"{more}; `sonde explain {max(wrong, key=lambda pair: pair[0])[1]}`."
 
 
 def _is_as_certain(findings: "Findings", level: str) -> bool:

@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
-from sonde.cli.terminal import console, plural, print_notice, progress_bar
+from sonde.cli.terminal import console, plural, progress_bar
+from sonde.core.errors import print_notice
 from sonde.engine import Event, RunOutcome, choose
 from sonde.store.files import Place
 

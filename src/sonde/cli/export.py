@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from sonde.cli.completion import complete
 from sonde.cli.options import Only, OutFolder, Quiet, RunsFolder, Seeds, Selection, Set, seeds_of
 from sonde.core.errors import SondeError, unicode
 
@@ -31,7 +32,10 @@ def export_command(
             metavar="paper|csv|parquet|runs|tensorboard|wandb|mlflow", help="The format: docs/export.md has each."
         ),
     ] = _PAPER,
-    study: Annotated[str | None, typer.Option(help="Only this study (default: all studies in the folder).")] = None,
+    study: Annotated[
+        str | None,
+        typer.Option(help="Only this study (default: all studies in the folder).", autocompletion=complete("study")),
+    ] = None,
     only: Only = None,
     out: OutFolder = Path("export"),
     scale: Annotated[

@@ -4,14 +4,13 @@ import atexit
 import os
 import re
 import secrets
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sonde.cli.options import Quiet, output_file
-from sonde.core.errors import SondeError, unicode
+from sonde.core.errors import SondeError, print_notice, unicode
 from sonde.store.files import place
 
 if TYPE_CHECKING:
@@ -61,7 +60,7 @@ def live_command(
     if runs.exists() and not runs.is_dir():
         raise SondeError(f"{runs} is a file: --runs names a folder of runs")
     if token is not None:
-        print(f"sonde: --token is deprecated, because other users see it: set {_TOKEN} instead", file=sys.stderr)
+        print_notice(f"--token is deprecated, because other users see it: set {_TOKEN} instead")
     token = token or os.environ.get(_TOKEN) or secrets.token_urlsafe(24)
     if not re.fullmatch(rf"[A-Za-z0-9_-]{{{_SHORTEST_TOKEN},}}", token):
         raise SondeError(f"{_TOKEN}: give at least {_SHORTEST_TOKEN} letters, digits, dashes or underscores")
@@ -73,7 +72,7 @@ def live_command(
     try:
         _serve(server, runs, open_=open_)
     except KeyboardInterrupt:
-        print("sonde: the live page ended; runs that train or are watched go on", file=sys.stderr)
+        print_notice("the live page ended; runs that train or are watched go on")
         raise typer.Exit(130) from None
     finally:
         server.server_close()
@@ -83,7 +82,7 @@ def _serve(server: "Server", runs: Path, *, open_: bool) -> None:
     if open_:
         _open(server.url)
     waiting = "" if runs.is_dir() else ", which is not there yet"
-    print(f"sonde: following {runs}{waiting}; Ctrl-C ends the page, not the runs", file=sys.stderr, flush=True)
+    print_notice(f"following {runs}{waiting}; Ctrl-C ends the page, not the runs")
 
     from threading import Thread
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from sonde.cli.completion import complete_term
 from sonde.cli.options import Json
 
 _Listed = Literal["models", "rules", "tasks", "probes", "studies", "figures"]
@@ -31,6 +32,14 @@ def list_command(
         print_table(name, {"name": "left", "about": "left"}, rows, wrapped="about")
         if name != kinds[-1]:
             print_text()
+
+
+def print_studies() -> None:
+    """Print the names and questions of the studies, with what each takes at quick scale."""
+    from sonde.cli.terminal import print_table
+
+    rows = [[entry["name"], entry["about"]] for entry in _studies()]
+    print_table("studies", {"name": "left", "about": "left"}, rows, wrapped="about")
 
 
 def _first_paragraph(documented: object) -> str:
@@ -86,7 +95,10 @@ _SOURCES: dict[str, Callable[[], list[dict[str, Any]]]] = {
 def explain_command(
     name: Annotated[
         str | None,
-        typer.Argument(help="A diagnosis, metric, probe, rule, model, task, optimiser, question of the audit or term."),
+        typer.Argument(
+            autocompletion=complete_term,
+            help="A diagnosis, metric, probe, rule, model, task, optimiser, question of the audit or term.",
+        ),
     ] = None,
     json: Json = False,
 ) -> None:

@@ -1,6 +1,5 @@
 """Options that several commands share, and the runs of a study that --scale, --seeds, --set and --only select."""
 
-import sys
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from sonde.core.errors import SondeError, pick, unicode
+from sonde.cli.completion import complete, complete_choice
+from sonde.core.errors import SondeError, pick, print_notice, unicode
 from sonde.store.files import Place, place
 
 if TYPE_CHECKING:
@@ -16,7 +16,12 @@ if TYPE_CHECKING:
     from sonde.store.run import Runs
     from sonde.studies.study import Gathered
 
-StudyName = Annotated[str, typer.Argument(help="The study: `sonde list studies` names them.", show_default=False)]
+StudyName = Annotated[
+    str | None,
+    typer.Argument(
+        help="The study: `sonde list studies` names them.", show_default=False, autocompletion=complete("study")
+    ),
+]
 Scale = Annotated[
     Literal["quick", "full"],
     typer.Option(help="quick: minutes on a laptop, no download. full: CIFAR-10, hours or days."),
@@ -27,19 +32,32 @@ Set = Annotated[
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
+        autocompletion=complete_choice,
         help="Change a key: model.L=10. Several values train one run each: model.L=5,10. Brackets make a list one "
         "value: [5,10]. probes.names+=rho adds to a list; rule+=mine.py:Mine trains that rule as well.",
     ),
 ]
 Only = Annotated[
     list[str] | None,
-    typer.Option("--only", metavar="KEY=VALUE", help="Keep the runs with this value: model=res_mlp."),
+    typer.Option(
+        "--only",
+        metavar="KEY=VALUE",
+        autocompletion=complete_choice,
+        help="Keep the runs with this value: model=res_mlp.",
+    ),
 ]
 RunsFolder = Annotated[
     Place,
     typer.Option("--runs", metavar="DIR", parser=place, help="The folder of runs, or a URL: s3://bucket/prefix."),
 ]
 OutFolder = Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder to write to.")]
+FigureLayout = Annotated[
+    Literal["study", "paper"],
+    typer.Option(
+        "--layout",
+        help="File names of figures. study: residual/training_loss. paper: plots/training_loss, with weights × 1.",
+    ),
+]
 DataRoot = Annotated[
     Place | None,
     typer.Option(
@@ -50,6 +68,7 @@ DataRoot = Annotated[
     ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")]
+Details = Annotated[bool, typer.Option("--details", help="Print everything behind the conclusion.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
 Jobs = Annotated[int | None, typer.Option(min=1, help="Runs at a time, one process each (default: cores).")]
 EngineName = Annotated[
@@ -163,14 +182,14 @@ def _print_left_out_of_groups(found: "dict[str, Gathered]", known: Collection[st
         if run not in inside and run not in known:
             reasons.setdefault(why, []).append(run)
     for why, left in reasons.items():
-        print(f"sonde: left out: {', '.join(left)} ({why})", file=sys.stderr)
+        print_notice(f"left out: {', '.join(left)} ({why})")
 
 
 def print_left_out(left_out: dict[str, str], stored: "Runs") -> None:
     """Print each run that was left out and why; `load` has already reported the broken ones."""
     for run, why in left_out.items():
         if run not in stored.broken:
-            print(f"sonde: left out: {run} ({why})", file=sys.stderr)
+            print_notice(f"left out: {run} ({why})")
 
 
 def output_file(path: Path, option: str, example: str) -> Path:

@@ -7,12 +7,28 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sonde.cli.options import Only, OutFolder, Quiet, RunsFolder, Scale, Seeds, Selection, Set, output_file, seeds_of
-from sonde.core.errors import SondeError, unicode
+from sonde.cli.completion import complete
+from sonde.cli.options import (
+    FigureLayout,
+    Only,
+    OutFolder,
+    Quiet,
+    RunsFolder,
+    Scale,
+    Seeds,
+    Selection,
+    Set,
+    output_file,
+    seeds_of,
+)
+from sonde.core.errors import SondeError, print_notice, unicode
 
 if TYPE_CHECKING:
-    from sonde.show.figures import Evidence
+    from collections.abc import Sequence
+
+    from sonde.show.figures import Evidence, Layout
     from sonde.show.figures.render import DrawnFigures
+    from sonde.show.report.contents import Section
 
 
 def report_command(
@@ -34,7 +50,7 @@ def report_command(
 
     It needs no internet and no other file.
     """
-    from sonde.cli.terminal import plural, print_notice, progress_bar
+    from sonde.cli.terminal import plural, print_text, progress_bar
     from sonde.show.figures import figures_of
     from sonde.show.report.contents import report_contents
     from sonde.show.report.page import Pictures, draw_pictures, render_report
@@ -74,11 +90,28 @@ def report_command(
     if found.watched:
         watched = plural(len(found.watched), "watched run")
         said = [*said, watched] if found.runs else [watched]
-    print(f"{out}: {', '.join(said)}, {len(page) / 1e6:.1f} MB")
+    print_text(f"{out}: {', '.join(said)}, {len(page) / 1e6:.1f} MB")
+    _print_answers(shown, out)
+
+
+def _print_answers(sections: "Sequence[Section]", out: Path) -> None:
+    """Print the answer of each study that the page has, and how sure it is."""
+    from sonde.analysis.conclusions import Conclusion
+    from sonde.cli.terminal import print_conclusion
+
+    for section in sections:
+        from sonde.studies import STUDIES  # imports torch, which a report of watched runs does not need
+
+        if section.study in STUDIES:
+            found = STUDIES[section.study].conclusion(section.findings)
+            print_conclusion(Conclusion(answer=f"{section.study}: {found.answer}", sure=found.sure))
+    print_conclusion(Conclusion(answer=f"Next: open {out} in a browser."))
 
 
 def figures_command(
-    study: Annotated[str | None, typer.Argument(help="The study; with --from, draw only this one.")] = None,
+    study: Annotated[
+        str | None, typer.Argument(help="The study; with --from, draw only this one.", autocompletion=complete("study"))
+    ] = None,
     runs: RunsFolder = Path("runs"),
     source: Annotated[
         Path | None, typer.Option("--from", metavar="DIR", help="Draw from files in the paper layout instead.")
@@ -87,6 +120,7 @@ def figures_command(
     variant: Annotated[
         str | None, typer.Option(help="raw or scaled, for all figures of `residual` (default: each figure's own).")
     ] = None,
+    layout: FigureLayout = "study",
     scale: Scale = "quick",
     seeds: Seeds = None,
     set: Set = None,
@@ -108,29 +142,37 @@ def figures_command(
             raise SondeError(f"{source} holds no file of the {study} study; there are files of {', '.join(read)}")
         for name, evidence in read.items():
             if study in (None, name):
-                draw_figures(evidence, out, study=name, variant=variant, quiet=quiet)
+                draw_figures(evidence, out, study=name, variant=variant, layout=layout, quiet=quiet)
     elif study is None:
         raise SondeError("name a study (`sonde figures residual`) or a folder of files (`--from DIR`)")
     else:
         selection = Selection(study, scale, seeds_of(seeds), set or (), only or ())
         for label, gathered in selection.read(runs, quiet=quiet).items():
-            draw_figures(gathered.evidence, out / folder_of(label), study=study, variant=variant, quiet=quiet)
+            folder = out / folder_of(label)
+            draw_figures(gathered.evidence, folder, study=study, variant=variant, layout=layout, quiet=quiet)
         if not figures_of(study) and not quiet:
             print(f"{study} has no figures: `sonde report --runs {runs}` shows its findings")
 
 
 def draw_figures(
-    evidence: "Evidence", out: Path, *, study: str, variant: str | None = None, quiet: bool = False
+    evidence: "Evidence",
+    out: Path,
+    *,
+    study: str,
+    variant: str | None = None,
+    layout: "Layout" = "study",
+    quiet: bool = False,
+    told: bool = True,
 ) -> "DrawnFigures":
-    """Draw the figures of a study; print their folder, and which could not be drawn."""
-    from sonde.cli.terminal import plural, print_notice, progress_bar
+    """Draw the figures of a study; print which could not be drawn and, if `told`, their folder."""
+    from sonde.cli.terminal import plural, progress_bar
     from sonde.show.figures.render import draw_all
 
     with progress_bar("drawing figures", quiet=quiet) as on_progress:
-        drawn = draw_all(evidence, out, study=study, variant=variant, on_progress=on_progress)
+        drawn = draw_all(evidence, out, study=study, variant=variant, layout=layout, on_progress=on_progress)
     for name, why in drawn.skipped.items():
         print_notice(f"not drawn: {name} ({why})")
-    if drawn.files and not quiet:
+    if drawn.files and told and not quiet:
         folders = sorted({file.parent for file in drawn.files})
         figures = plural(sum(file.suffix == ".png" for file in drawn.files), "figure")
         print(f"{figures}, as PNG and PDF with captions, in {' and '.join(map(str, folders))}")

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sonde.cli.options import Json, RunsFolder
 
@@ -62,51 +62,93 @@ def runs_as_json(stored: "Runs") -> list[dict[str, Any]]:
     ]
 
 
-def print_runs(stored: "Runs", title: str) -> None:
-    """Print a table of runs with the last value of the main metrics.
+class _Column(NamedTuple):
+    """A column of the table of runs.  Where the terminal is narrow, those of the highest `drop` go first."""
 
-    A narrow terminal gets short ids and fewer metrics.
+    heading: str
+    side: str
+    cells: list[str]
+    drop: int = 0  # 0: never
+
+
+def print_runs(stored: "Runs", title: str) -> None:
+    """Print a table of runs with their task and the last value of the main metrics, sorted by what differs.
+
+    A value that all runs share is in the title.  A narrow terminal gets short ids and fewer columns; a line below the
+    table names those that are left out.
     """
-    from sonde.analysis.runs import OVERVIEW_METRICS, last_metrics, last_value, untold
-    from sonde.cli.terminal import fits, print_table
-    from sonde.show.report.runs import session_start
+    from sonde.cli.terminal import fits, print_table, print_text
 
     if not stored.runs:
         print(title)
         return
+    columns = _columns(stored)
+    shared = [one for one in columns if one.drop and len(stored.runs) > 1 and len({*one.cells}) == 1]
+    columns = [one for one in columns if one not in shared]
+    if shared:
+        title += f": all with {', '.join(f'{one.heading} {one.cells[0]}' for one in shared)}"
 
-    metrics = last_metrics(stored)
-    names = [name for name in OVERVIEW_METRICS if any(name in known for known in metrics.values())]
-    keys = untold(stored)
-    columns = {"id": "left", "label": "left", **dict.fromkeys(keys, "right")}
-    columns |= {"seed": "right", "epochs": "right", "state": "left", **dict.fromkeys(names, "right")}
-    resumed = {run.id: ", ".join(map(session_start, run.manifest.sessions[1:])) for run in stored.runs}
-    if any(resumed.values()):
-        columns["sessions"] = "left"
-    rows = [
-        [
-            run.id,
-            run.label,
-            *(values[run.id] for values in keys.values()),
-            str(run.config["seed"]),
-            f"{'–' if run.manifest.epoch is None else run.manifest.epoch}/{run.config['epochs']}",
-            run.status.state,
-            *(last_value(metrics[run.id].get(name)) for name in names),
-            *([resumed[run.id]] if "sessions" in columns else []),
-        ]
-        for run in stored.runs
-    ]
-    if not fits(columns, rows):
-        short = _short_ids([run.id for run in stored.runs])
-        rows = [[short[id], *cells] for id, *cells in rows]
-    for name in reversed(names):
-        if not fits(columns, rows, "label"):
-            place = list(columns).index(name)
-            rows = [[*row[:place], *row[place + 1 :]] for row in rows]
-            del columns[name]
-    print_table(title, columns, rows, "label")
+    def table() -> tuple[dict[str, str], list[list[str]]]:
+        rows = [list(row) for row in zip(*(one.cells for one in columns), strict=True)]
+        return {one.heading: one.side for one in columns}, rows
+
+    if not fits(*table()):
+        columns[0] = columns[0]._replace(cells=_short_ids(columns[0].cells))
+    left_out = []
+    while not fits(*table(), "label") and any(one.drop for one in columns):
+        least = max(columns, key=lambda one: one.drop)
+        left_out.append(least.heading)
+        columns.remove(least)
+    print_table(title, *table(), "label")
+    if left_out:
+        print_text(f"left out: {', '.join(left_out)}; a wider terminal or --json shows them", dim=True)
     for line in _remarks(run.status for run in stored.runs):
-        print(line)
+        print_text(line)
+
+
+def _columns(stored: "Runs") -> list[_Column]:
+    """Every column, with the runs sorted by task, network and what else differs; numbers as numbers."""
+    from sonde.analysis.runs import OVERVIEW_METRICS, last_metrics, last_value, untold
+    from sonde.show.report.runs import session_start
+
+    metrics, keys = last_metrics(stored), untold(stored)
+    runs = sorted(
+        stored.runs,
+        key=lambda run: (
+            str(run.about["task_label"]),
+            run.label,
+            *(_order(values[run.id]) for values in keys.values()),
+            run.seed,
+            run.id,
+        ),
+    )
+    names = [name for name in OVERVIEW_METRICS if any(name in known for known in metrics.values())]
+    found = [
+        _Column("id", "left", [run.id for run in runs]),
+        _Column("task", "left", [str(run.about["task_label"]) for run in runs]),
+        _Column("label", "left", [run.label for run in runs]),
+    ]
+    for place, (key, values) in enumerate(keys.items()):
+        found.append(_Column(key, "right", [values[run.id] for run in runs], drop=10 + place if place else 5))
+    reached = ("–" if run.manifest.epoch is None else run.manifest.epoch for run in runs)
+    found += [
+        _Column("seed", "right", [str(run.seed) for run in runs], drop=4),
+        _Column("epochs", "right", [f"{at}/{run.epochs}" for at, run in zip(reached, runs, strict=True)], drop=8),
+        _Column("state", "left", [run.status.state for run in runs], drop=6),
+    ]
+    for place, name in enumerate(names):
+        cells = [last_value(metrics[run.id].get(name)) for run in runs]
+        found.append(_Column(name, "right", cells, drop=(0, 1, 7)[place]))
+    resumed = [", ".join(map(session_start, run.manifest.sessions[1:])) for run in runs]
+    return [*found, *([_Column("sessions", "left", resumed, drop=20)] if any(resumed) else [])]
+
+
+def _order(text: str) -> tuple[bool, float, str]:
+    """Numbers in their order, before texts in theirs."""
+    try:
+        return False, float(text), ""
+    except ValueError:
+        return True, 0.0, text
 
 
 def _remarks(states: "Iterable[RunStatus]") -> list[str]:
@@ -117,10 +159,10 @@ def _remarks(states: "Iterable[RunStatus]") -> list[str]:
     return [f"{plural(n, 'run')} {known.words}" for known, n in counted.items()]
 
 
-def _short_ids(ids: Sequence[str]) -> dict[str, str]:
+def _short_ids(ids: Sequence[str]) -> list[str]:
     """Each id's last part, which commands accept too; the whole id where two ids end alike."""
     ends = Counter(id.rpartition("-")[2] for id in ids)
-    return {id: end if ends[end := id.rpartition("-")[2]] == 1 else id for id in ids}
+    return [end if ends[end := id.rpartition("-")[2]] == 1 else id for id in ids]
 
 
 def _watched_as_json(stored: "Runs") -> list[dict[str, Any]]:

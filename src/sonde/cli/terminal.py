@@ -5,7 +5,7 @@ import math
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -24,6 +24,10 @@ from rich.text import Text
 
 from sonde.core.errors import one_line, printable
 
+if TYPE_CHECKING:
+    from sonde.analysis.conclusions import Conclusion
+
+_PIPE_WIDTH = 80
 RICH_LINES = 500  # the longest table that rich draws: it takes a millisecond and more for each line
 
 
@@ -32,16 +36,19 @@ def plural(n: int, noun: str) -> str:
     return f"{n:,} {noun}{'s' * (n != 1)}"
 
 
-def print_notice(text: str) -> None:
-    """Print a line about the command itself, to standard error."""
-    print(f"sonde: {text}", file=sys.stderr, flush=True)
-
-
 def print_text(text: str = "", *, dim: bool = False, bold: bool = False, wrap: bool = True) -> None:
     """Print a paragraph.  A terminal wraps it between words; with `wrap=False` it stays one line, to be copied."""
     to = console()
     style = "dim" if dim else "bold" if bold else None
     to.print(text, style=style, soft_wrap=not (wrap and to.is_terminal))
+
+
+def print_conclusion(found: "Conclusion") -> None:
+    """Print how a command ends, its first line in bold; for a file or a pipe as on 80 columns."""
+    to = console()
+    width = to.width if to.is_terminal else _PIPE_WIDTH
+    for place, line in enumerate(found.lines(width)):
+        to.print(line, style="bold" if place == 0 else None, soft_wrap=True)
 
 
 def print_json(value: Any) -> None:

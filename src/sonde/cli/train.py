@@ -2,20 +2,25 @@
 
 import re
 import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from sonde.cli import options
-from sonde.core.errors import SondeError, unicode
+from sonde.cli.completion import complete
+from sonde.core.errors import SondeError, print_notice, unicode
 
 if TYPE_CHECKING:
+    from sonde.analysis.conclusions import Conclusion
+    from sonde.store.files import Place
     from sonde.studies import StudyFinding
 
 
 def run_command(
-    study: options.StudyName,
+    study: options.StudyName = None,
     scale: options.Scale = "quick",
     seeds: options.Seeds = None,
     set: options.Set = None,
@@ -30,13 +35,18 @@ def run_command(
     cpus_per_run: options.CpusPerRun = None,
     gpus_per_run: options.GpusPerRun = None,
     figures: Annotated[bool, typer.Option(help="Draw the study's figures at the end.")] = True,
+    layout: options.FigureLayout = "study",
+    details: options.Details = False,
     quiet: options.Quiet = False,
     json: options.Json = False,
 ) -> None:
-    """Train the runs of a study, measure every layer, print the findings and draw the figures.
+    """Train the runs of a study, measure every layer, draw the figures and print the conclusion.
 
-    Runs that are already in the store are not trained again. An interrupted command resumes where it stopped.
+    Without a study, list the studies. Runs that are already in the store are not trained again. An interrupted command
+    resumes where it stopped.
     """
+    if study is None:
+        _list_studies()
     silent = quiet or json
     if not silent:
         _announce(study, scale, changed=bool(set), whole=not only)
@@ -48,7 +58,7 @@ def run_command(
 
     from sonde.cli.execute import execute, exit_code
     from sonde.cli.report import draw_figures, folder_of
-    from sonde.cli.terminal import print_json, print_notice
+    from sonde.cli.terminal import print_conclusion, print_json
     from sonde.store import files
     from sonde.store.load import load
     from sonde.studies import STUDIES
@@ -84,11 +94,14 @@ def run_command(
             continue
         findings[label] = STUDIES[study].findings(gathered)
         if figures:
-            drawn = draw_figures(gathered.evidence, out / folder_of(label), study=study, quiet=silent)
+            folder = out / folder_of(label)
+            drawn = draw_figures(gathered.evidence, folder, study=study, layout=layout, quiet=silent, told=details)
             files_drawn += drawn.files
             not_drawn |= {f"{name} {label}".strip(): why for name, why in drawn.skipped.items()}
-        if not silent:
+        if details and not silent:
             _print_findings(label, findings[label])
+    if findings and not silent:
+        print_conclusion(_conclusion(study, findings, runs, files_drawn))
     if json:
         of = [(finding, {"of": label} if label else {}) for label, known in findings.items() for finding in known]
         print_json(
@@ -103,6 +116,8 @@ def run_command(
 
 
 QUICK_TASKS = {"snapshots": "digits", "audit": "digits", "cifar10": "digits", "rules": "parity"}
+QUICK_TASKS |= dict.fromkeys(("credit_at", "penalty", "trained_blocks", "depth"), "parity")
+QUICK_TASKS["random_targets"] = "digits, random labels"
 """The task that a study of CIFAR-10 has at quick scale; studies on digits have parity as well.  It is stated here
 because importing the studies takes seconds, and the command says it first."""
 
@@ -113,7 +128,31 @@ def _announce(study: str, scale: str, *, changed: bool, whole: bool) -> None:
     other = "digits and parity" if other == "digits" and whole else other
     on = f", on {other} in place of CIFAR-10 (--scale full trains on CIFAR-10)" if other else ""
     if on or sys.stderr.isatty():
-        print(f"sonde: {study}, {scale} scale{on}", file=sys.stderr, flush=True)
+        print_notice(f"{study}, {scale} scale{on}")
+
+
+def _list_studies() -> NoReturn:
+    from sonde.cli.names import print_studies
+
+    print_studies()
+    raise SondeError("name a study, for example `sonde run residual`: four small networks, half a minute")
+
+
+def _conclusion(
+    study: str, findings: "Mapping[str, list[StudyFinding]]", runs: "Place", drawn: "Sequence[Path]"
+) -> "Conclusion":
+    """The conclusion of a study; of several groups of --set, a row for each."""
+    from sonde.analysis.conclusions import Conclusion
+    from sonde.studies import STUDIES
+
+    found = {label: STUDIES[study].conclusion(of_group) for label, of_group in findings.items()}
+    folders = " and ".join(sorted({str(file.parent) for file in drawn}))
+    then = f"`sonde report --runs {runs}`; {f'figures in {folders}; ' if drawn else ''}--details."
+    if len(found) == 1:
+        return replace(*found.values(), next=then)
+    rows = [[label, one.answer] for label, one in found.items()]
+    answer = f"{study}: {len(found)} settings, never averaged together."
+    return Conclusion(answer=answer, columns={"setting": "left", "answer": "left"}, rows=rows, next=then)
 
 
 def _print_findings(label: str, findings: "list[StudyFinding]") -> None:
@@ -145,12 +184,23 @@ def _source(finding: "StudyFinding") -> str:
 
 def train_command(
     model: Annotated[
-        str, typer.Option(help="The network: `sonde list models`, or your own: file.py:make.")
+        str,
+        typer.Option(
+            help="The network: `sonde list models`, or your own: file.py:make.", autocompletion=complete("model")
+        ),
     ] = "residual_mlp",
     task: Annotated[
-        str, typer.Option(help="The task: `sonde list tasks`, or your own: file.py:Mine, data.npz.")
+        str,
+        typer.Option(
+            help="The task: `sonde list tasks`, or your own: file.py:Mine, data.npz.", autocompletion=complete("task")
+        ),
     ] = "digits",
-    rule: Annotated[str, typer.Option(help="The learning rule: `sonde list rules`, or your own: file.py:Mine.")] = "bp",
+    rule: Annotated[
+        str,
+        typer.Option(
+            help="The learning rule: `sonde list rules`, or your own: file.py:Mine.", autocompletion=complete("rule")
+        ),
+    ] = "bp",
     seed: Annotated[
         int | None, typer.Option(min=0, help="The seed of every random draw of the run (default: 42).")
     ] = None,
@@ -177,7 +227,7 @@ def train_command(
     A network, rule, task or probe of your own is one file; docs/own.md has one of each.
     """
     if sys.stderr.isatty() and not (quiet or json):
-        print(f"sonde: {model}, {rule}, on {task}", file=sys.stderr, flush=True)
+        print_notice(f"{model}, {rule}, on {task}")
 
     from sonde.engine import local
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sonde.cli.completion import complete_run
 from sonde.cli.options import DataRoot, Json, RunsFolder
 
 if TYPE_CHECKING:
@@ -48,7 +49,12 @@ def verify_command(runs: RunsFolder = Path("runs"), json: Json = False) -> None:
 
 def recompute_command(
     run: Annotated[
-        str, typer.Argument(metavar="RUN", help="The run's id, or a unique beginning of it: `sonde show` lists them.")
+        str,
+        typer.Argument(
+            metavar="RUN",
+            autocompletion=complete_run,
+            help="The run's id, or a unique beginning of it: `sonde show` lists them.",
+        ),
     ],
     runs: RunsFolder = Path("runs"),
     metric: Annotated[
@@ -67,10 +73,11 @@ def recompute_command(
 ) -> None:
     """Recompute the values that a run stored at its last epoch, by the plain definition of every metric.
 
-    It starts from the stored weights and the rule's state and computes one sample at a time in float64, without the
-    code that measured: seconds for a quick run, minutes for a run of a full study. The exit code is 1 where a value
-    differs by more than 1e-9 of itself (1e-6 where the network computed in float32) and by more than rounding
-    explains. docs/recompute.md shows how to do it by hand.
+    It starts from the stored weights and the rule's state and computes one sample at a time in float64. It shares no
+    code with the measurement. A quick run takes seconds, a run of a full study minutes.
+
+    The exit code is 1 where a value differs by more than 1e-9 of itself (1e-6 where the network computed in float32)
+    and by more than rounding explains. docs/recompute.md shows how to do it by hand.
 
     No code from the store is run. Name a plugin that the run needs; it must be the file that was stored.
     """

@@ -2,6 +2,9 @@
 
 import difflib
 import re
+import shutil
+import sys
+import textwrap
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
@@ -30,6 +33,14 @@ _BREAKS = re.compile("[\n\x85\u2028\u2029]")
 def one_line(text: str) -> str:
     """Escape line breaks, so that a name from a file cannot begin a new line."""
     return _BREAKS.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+def print_notice(text: str) -> None:
+    """Print a line about the command to standard error; a terminal gets it wrapped between words."""
+    said = f"sonde: {one_line(text)}"
+    if sys.stderr.isatty():
+        said = textwrap.fill(said, shutil.get_terminal_size().columns, break_long_words=False, break_on_hyphens=False)
+    print(said, file=sys.stderr, flush=True)
 
 
 class SondeError(Exception):

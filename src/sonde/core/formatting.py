@@ -15,7 +15,10 @@ HEALTHY_STD = 0.1
 SIGNAL_COLLAPSED = 1e-3
 """A signal below this share of the input's standard deviation has collapsed."""
 
-SIGNAL_EXPLODED = 10.0
+GROWS = 10.0
+"""A signal above this many times the input's, and a gradient above this many times the last layer's, grows."""
+
+SIGNAL_EXPLODED = 1e2
 """A signal above this many times the input's standard deviation has exploded."""
 
 GRADIENT_VANISHED = 1e-3
@@ -212,7 +215,7 @@ def changed_by(fell: float, error: float = math.nan) -> str:
 
 
 def signal_verdict(stds: Sequence[float], input_std: float) -> str:
-    """Whether the signal collapses, explodes, fades or holds, from the standard deviations of layers 1 … L."""
+    """Whether the signal collapses, explodes, grows, fades or holds, from the standard deviations of layers 1 … L."""
     layers = {layer: std for layer, std in enumerate(stds, 1) if not math.isnan(std)}
     if not layers:
         return "signal undefined"
@@ -222,21 +225,24 @@ def signal_verdict(stds: Sequence[float], input_std: float) -> str:
     if layers[weakest] < SIGNAL_COLLAPSED * input_std:
         end = "" if weakest == last else f", {number(layers[last])} at layer {last}"
         return f"signal collapses: {number(layers[weakest])} at layer {weakest}{end}"
-    if layers[strongest] > SIGNAL_EXPLODED * input_std:
+    if layers[strongest] > GROWS * input_std:
+        verb = "explodes" if layers[strongest] > SIGNAL_EXPLODED * input_std else "grows"
         times = number(layers[strongest] / input_std)
-        return f"signal explodes: {number(layers[strongest])} at layer {strongest}, ×{times} the input"
+        return f"signal {verb}: {number(layers[strongest])} at layer {strongest}, ×{times} the input"
     if layers[last] < HEALTHY_STD:
         return f"signal fades: {number(layers[last])} at layer {last}"
     return f"signal holds: {number(layers[last])} at layer {last}, ×{number(layers[last] / input_std)} the input"
 
 
 def gradient_status(ratio: float) -> str:
-    """Whether the gradient vanishes, explodes or arrives, from its norm at layer 1 relative to the last."""
+    """Whether the gradient vanishes, explodes, grows or arrives, from its norm at layer 1 relative to the last."""
     if math.isnan(ratio):
         return "gradient undefined"
     if ratio < GRADIENT_VANISHED:
         return "gradient vanishes"
-    return "gradient explodes" if ratio > GRADIENT_EXPLODED else "gradient arrives"
+    if ratio > GROWS:
+        return "gradient explodes" if ratio > GRADIENT_EXPLODED else "gradient grows"
+    return "gradient arrives"
 
 
 def gradient_verdict(ratio: float) -> str:

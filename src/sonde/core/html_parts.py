@@ -20,6 +20,8 @@ ON_DARK = {
     "#AA3377": "#DD77B0",
 }
 """Colours of figures that are too dark for a dark page → the colour used there."""
+DARK_INK, DARK_PAGE = "#E9EBEE", "#14161A"
+"""Text and background of a dark page."""
 
 
 # ── notebooks ───────────────────────────────────────────────────────────────────────────────────────

@@ -5,12 +5,12 @@ import inspect
 from abc import ABC
 from typing import Annotated, Any, ClassVar, Literal
 
-from annotated_types import Ge, Gt, Lt
+from annotated_types import Ge, Lt
 
 from sonde.core.errors import SondeError
 from sonde.core.validated import config_class, option, validated
 
-Rate = Annotated[float, Gt(0)]
+Rate = Annotated[float, Ge(0)]
 RateSchedule = Literal["constant", "cosine"]
 
 _NOT_OPTIONS = ("self", "params", "lr", "foreach", "fused", "capturable", "differentiable", "maximize")
@@ -21,7 +21,8 @@ _NOT_OPTIONS = ("self", "params", "lr", "foreach", "fused", "capturable", "diffe
 class Optimiser:
     """Adam, AdamW (decoupled weight decay) or SGD, with a constant rate or a cosine schedule to zero over the epochs.
 
-    SGD adds the weight decay to the gradient, as `torch.optim.SGD` does.
+    SGD adds the weight decay to the gradient, as `torch.optim.SGD` does.  At rate 0 the network keeps its initial
+    weights, and only what the rule owns learns.
     """
 
     name: Literal["adam", "adamw", "sgd"] = "adamw"

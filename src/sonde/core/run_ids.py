@@ -62,6 +62,7 @@ FIRST_OPTIONS: dict[str, Mapping[str, _Options]] = {
     "rule": RULE_DEFAULTS,
     "task": {
         "identity": ("d", "samples", "test_samples", "steps_per_epoch"),
+        "linear_quadratic": ("d", "samples", "test_samples"),
         "teacher": ("inputs", "classes", "samples", "test_samples", "alpha", "L", "d"),
         "digits": (),
         "parity": ("bits", "relevant", "samples", "test_samples"),
@@ -102,6 +103,20 @@ def lasting(options: Mapping[str, Any], defaults: Mapping[str, Any], first: _Opt
     if first is None:
         return dict(options)
     return {key: value for key, value in options.items() if key in first or value != defaults.get(key)}
+
+
+_FORMER_LABELS = {
+    "Residual MLP": "ReLU ResMLP",
+    "ResMLP": "Pre-LN ResMLP",
+    "MLP without residual": "Pre-LN MLP",
+}
+"""Labels of networks as earlier versions stored them → as they are now; two of them were hard to tell apart."""
+
+
+def network_label(label: str) -> str:
+    """The label of a stored network as it is now: a former name is replaced, what follows its comma stays."""
+    name, comma, rest = label.partition(",")
+    return _FORMER_LABELS.get(name, name) + comma + rest
 
 
 def rule_label(label: str, rule: Mapping[str, Any]) -> str:

@@ -1,8 +1,9 @@
-"""A store in a program or a notebook: rows, a frame, comparisons, the audit, figures by name."""
+"""A store in a program or a notebook: rows, a frame, comparisons, the audit, diagnoses, figures, a report."""
 
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -21,16 +22,19 @@ from sonde.analysis.runs import (
     untold,
 )
 from sonde.core import html_parts
-from sonde.core.errors import SondeError, installation, pick, unicode
+from sonde.core.errors import SondeError, installation, nearest, unicode
+from sonde.store import files
 from sonde.store.files import Place
 from sonde.store.load import load as read_store
-from sonde.store.run import Runs
+from sonde.store.run import Runs, without_machines
+from sonde.store.schemas import ENDED
 
 if TYPE_CHECKING:
     import pandas
 
     from sonde.analysis.audit import Audit
     from sonde.analysis.comparison import Comparison
+    from sonde.analysis.diagnosis.finding import Findings
     from sonde.analysis.thresholds import Thresholds
     from sonde.show.figures.render import Rendered
 
@@ -104,15 +108,56 @@ class StoredRuns(Runs):
             unmatched=unmatched,
         )
 
+    def diagnose(self, run: str | None = None) -> "dict[str, Findings]":
+        """Findings of each run, trained or watched, as `sonde diagnose` has them; `run` is an id or its beginning."""
+        from sonde.analysis.diagnosis import diagnose, diagnose_trained
+        from sonde.analysis.diagnosis.run_evidence import evidence_of_watched
+
+        found = {one.id: diagnose(evidence_of_watched(one, self.rows)) for one in self.watched}
+        if any(one.manifest.state in ENDED for one in self.runs):
+            found |= diagnose_trained(self)[0]
+        if run is None:
+            return found
+        chosen = {id: findings for id, findings in found.items() if id.startswith(run) or id.endswith(f"-{run}")}
+        if not chosen:
+            raise SondeError(f"no run that can be diagnosed begins with {run!r}: {nearest(run, found)}")
+        return chosen
+
+    def report(
+        self,
+        out: str | Path = "report.html",
+        *,
+        title: str = "What the runs show",
+        figures: bool = True,
+        with_provenance: bool = False,
+    ) -> Path:
+        """Write one HTML page about these runs, as `sonde report` does, and return its path.
+
+        `with_provenance` names the machines that trained the runs and the whole path of the store.
+        """
+        from sonde.show.report.contents import report_contents
+        from sonde.show.report.page import Pictures, draw_pictures, render_report
+
+        stored = self if with_provenance else without_machines(self)
+        source = self.source if with_provenance else self.source.rstrip("/").rpartition("/")[2]
+        found = report_contents(stored, source=source, title=title)
+        drawn = {
+            section.anchor: draw_pictures(section.evidence, section.drawn_as) if figures else Pictures()
+            for section in found.sections
+        }
+        files.make_folder(Path(out).parent)
+        files.write(Path(out), render_report(found, drawn).encode())
+        return Path(out)
+
     def figure(self, name: str, variant: str | None = None) -> "Rendered":
         """One figure of the complete runs, by its name in `sonde list figures`; a notebook shows it.
 
         Runs of several recipes are refused by the keys in which they differ: `only` keeps those of one.
         """
-        from sonde.show.figures import FIGURES, figures_by_study
+        from sonde.show.figures import figure_named
         from sonde.show.figures.render import render_figure
 
-        spec = pick({name: spec for _, name, spec in figures_by_study()} | FIGURES, name, "figure")
+        spec = figure_named(name)
         runs, left_out = complete(self)
         refuse_none(runs, left_out)
         ids = [run.id for run in runs]
@@ -148,7 +193,6 @@ class StoredRuns(Runs):
 
     def _trained(self) -> str:
         metrics, keys = last_metrics(self), untold(self)
-        keys.pop("task", None)  # it has a column of its own
         names = [name for name in OVERVIEW_METRICS if any(name in known for known in metrics.values())]
         columns = {"run": "left", "label": "left", "task": "left"} | dict.fromkeys(keys, "right")
         columns |= {"seed": "right", "epochs": "right", "state": "left"} | dict.fromkeys(names, "right")
@@ -198,8 +242,8 @@ def load(
 ) -> StoredRuns:
     """Every run of a store.  `load("runs").frame()` has one measurement a row beside its rule, seed and more.
 
-    `metrics` and `of` name the metrics and the runs whose rows are read, and `layers=False` leaves out rows of single
-    layers: a large store is then read faster and in less memory.  `metrics=()` reads no rows.  `where` keeps the rows
+    `metrics` and `of` name the metrics and the runs whose rows are read.  `layers=False` leaves out rows of single
+    layers.  A large store is then read faster and in less memory.  `metrics=()` reads no rows.  `where` keeps the rows
     for which it is true; windows in it are over run and metric.
 
     A run that cannot be read is left out, with a notice, and named in `.broken`; if there is no other, it is an error.

@@ -10,6 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sonde.analysis.recompute.moved_states import (
+    apart,
+    drawn_input_matrix,
+    no_credit,
+    nudged,
+    pushed_by_the_input,
+    relaxed,
+)
 from sonde.analysis.recompute.sample import Sample, first_token, norm, squared_error
 from sonde.network import Network
 
@@ -266,6 +274,11 @@ CREDITS: dict[str, _CreditOfRule] = {
     "ddtp": _carried_by_inverses,
     "state_bridge": _through_predicted_end,
     "credit_bridge": _slope_of_value,
+    "pc": relaxed,
+    "ep": nudged,
+    "dualprop": apart,
+    "pepita": pushed_by_the_input,
+    "ff": no_credit,
     "frozen": _gradient_at_the_embedding,
 }
 FEEDBACK: dict[str, Callable[[Network, _State], dict[str, Tensor]]] = {
@@ -277,13 +290,14 @@ FEEDBACK: dict[str, Callable[[Network, _State], dict[str, Tensor]]] = {
     "mirror": _own,
 }
 """V of the rules of layers, by the names of the weights."""
-WITHOUT_STATE = ("bp", "frozen")  # their credit follows from the network alone
+WITHOUT_STATE = ("bp", "frozen", "pc", "ep", "dualprop", "ff")  # their credit follows from the network alone
 
 
 _Redrawn = tuple[dict[str, Any], _State]
 """Options of the rule whose equation applies, where they differ from the rule's own; and its new state."""
 _Redraw = Callable[[_State, torch.Generator, Mapping[str, Tensor]], _Redrawn]
-"""Arguments: the state at the end, a generator, and the matrices of the blocks at initialisation, in order."""
+"""Arguments: the state at the end, with the rule's options as "options"; a generator; and the matrices of the blocks at
+initialisation, in order."""
 
 
 def _between_states(state: _State, rng: torch.Generator, initial: Mapping[str, Tensor]) -> _Redrawn:
@@ -378,6 +392,7 @@ REDRAWN: dict[str, _Redraw] = {
     "fdfa": _blind_from_the_output,
     "predsim": _local_heads,
     "ddtp": _inverses,
+    "pepita": drawn_input_matrix,
     "state_bridge": _predictor,
     "credit_bridge": _value,
 }

@@ -20,7 +20,6 @@ from sonde.analysis.recompute.sample import (
     finite,
     finite_median,
     first_token,
-    forward,
     mean,
     mean_size,
     norm,
@@ -303,7 +302,7 @@ def _evaluation(inputs: SnapshotInputs) -> Iterator[tuple[MetricKey, Recomputed]
     losses, right, undecided = [], 0, 0
     for x, y in inputs.some(0, inputs.test_samples):
         with torch.no_grad():
-            z = forward(inputs.net, x[None])
+            z = inputs.predict(inputs.net, x[None])
         losses.append(inputs.loss(z, y).item())
         if inputs.classifies:
             outputs = entries(z)

@@ -129,11 +129,22 @@ def entries(h: Tensor) -> list[float]:
 
 def forward(net: Network, x: Tensor) -> Tensor:
     """The output of a network, block by block."""
-    h = net.embed(x)
-    for block in net.blocks:
-        h = h + block(h) if net.residual else block(h)
-    z: Tensor = net.readout(h)
+    return continued(net, net.embed(net.entered(x)), 0)
+
+
+def continued(net: Network, h: Tensor, layer: int) -> Tensor:
+    """The output of a network from h_l on."""
+    for block in list(net.blocks)[layer:]:
+        h, _ = advanced(net, block, h)
+    z: Tensor = net.readout(net.read(h))
     return z
+
+
+def advanced(net: Network, block: nn.Module, h: Tensor) -> tuple[Tensor, Tensor]:
+    """The next state, and what the block adds to the stream."""
+    h = net.read(h)
+    f = block(h) * net.branch_scale
+    return (h + f if net.residual else f), f
 
 
 class Sample:
@@ -143,14 +154,13 @@ class Sample:
         self.net, self.x, self.y, self.sample_loss = net, x[None], y, loss
         self.batch: list[Sample] = [self]  # the probe batch, in order
         self.place = 0  # its position in the batch
-        h = net.embed(self.x).detach().requires_grad_()
+        h = net.embed(net.entered(self.x)).detach().requires_grad_()
         states, branches = [h], []
         for block in net.blocks:
-            f = block(h)
-            h = h + f if net.residual else f
+            h, f = advanced(net, block, h)
             branches.append(f)
             states.append(h)
-        output = net.readout(h)
+        output = net.readout(net.read(h))
         total = loss(output, y).sum()
         self.loss = total.item()
         self.gradients = list(torch.autograd.grad(total, states))
@@ -172,9 +182,7 @@ class Sample:
     def losses_from(self, layer: int, h: Tensor) -> list[float]:
         """The losses of copies of this sample with these values of h_l."""
         with torch.no_grad():
-            for block in list(self.net.blocks)[layer:]:
-                h = h + block(h) if self.net.residual else block(h)
-            return entries(self.sample_loss(self.net.readout(h), self.y))
+            return entries(self.sample_loss(continued(self.net, h, layer), self.y))
 
     def moved(self, layer: int, step_d: Tensor) -> Tensor:
         """A copy of h_l with a step added to its vector (`first_token`)."""
@@ -233,6 +241,7 @@ class SnapshotInputs:
     redrawn: Callable[[torch.Generator], SampleCredit] | None = None  # the credit after the rule's state is drawn again
     feedback: Mapping[str, Tensor] | None = None  # V by the name of the weight W that it replaces
     initial: Mapping[str, Tensor] | None = None  # the weights at initialisation
+    predict: Callable[[Network, Tensor], Tensor] = forward  # the output that test loss and accuracy are measured with
 
     @property
     def loss(self) -> SampleLoss:

@@ -17,6 +17,7 @@ import safetensors.torch
 import torch
 
 from sonde.analysis.recompute.credits import CREDITS, FEEDBACK, REDRAWN, WITHOUT_STATE
+from sonde.analysis.recompute.moved_states import altered
 from sonde.analysis.recompute.sample import Sample, SampleCredit, SnapshotInputs
 from sonde.config import RunConfig, to_tree
 from sonde.config.stored import read, read_without, refuse_other_versions
@@ -127,10 +128,12 @@ def _read_last_epoch(folder: RunFolder, data_root: Place | None) -> LastEpoch:
 
     def redrawn(rng: torch.Generator) -> SampleCredit:
         assert drawn_anew is not None
-        other, fresh = drawn_anew(state, rng, {name: initial[name] for name in matrices} if initial else {})
+        known = {name: initial[name] for name in matrices} if initial else {}
+        other, fresh = drawn_anew(state | {"options": rule}, rng, known)
         return credit_of(rule | other, fresh)
 
     net = net.double().eval().requires_grad_(False)
+    predict = altered(net, rule, config.signature.outputs)
     by_layer = rule["name"] in FEEDBACK and (rule["name"] != "fa" or rule.get("level") == "layer")
     inputs = SnapshotInputs(
         net=net,
@@ -149,6 +152,7 @@ def _read_last_epoch(folder: RunFolder, data_root: Place | None) -> LastEpoch:
         redrawn=None if drawn_anew is None else redrawn,
         feedback=FEEDBACK[rule["name"]](net, state) if by_layer and state is not None else None,
         initial=initial,
+        predict=predict,
     )
     return LastEpoch(folder, config, rows.filter(epoch=manifest.epoch), inputs, missing)
 

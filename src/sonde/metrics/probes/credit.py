@@ -35,10 +35,15 @@ from sonde.network import tiled, vector_axis
 NO_RULE = "the credit of no rule is known"
 
 
+def no_credit(snapshot: Snapshot) -> str:
+    """Why there is no credit to measure."""
+    return snapshot.context.undefined_credit or NO_RULE
+
+
 def credit_norm(snapshot: Snapshot) -> Iterator[Reading]:
     """Median over samples of ‖a_l‖₂ before normalisation, layers 0 … L."""
     for layer in range(snapshot.depth + 1):
-        reason = NO_RULE if snapshot.credits is None else snapshot.unread[layer]
+        reason = no_credit(snapshot) if snapshot.credits is None else snapshot.unread[layer]
         if snapshot.credits is None or reason:
             yield undefined("credit_norm", reason or NO_RULE, layer=layer)
         else:
@@ -58,7 +63,7 @@ def credit_cosine(snapshot: Snapshot) -> Iterator[Reading]:
         for layer, g_Nd in enumerate(gradients):
             metric, unread = f"credit_cosine{ending}", snapshot.unread[layer]
             if credits is None or unread:
-                yield undefined(metric, unread or NO_RULE, layer=layer)
+                yield undefined(metric, unread or no_credit(snapshot), layer=layer)
             else:
                 a_Nd = snapshot.pooling.credit(credits[layer])
                 yield _mean_cosine(metric, layer, a_Nd, g_Nd, known_gradients[layer])
@@ -153,7 +158,7 @@ def rho(snapshot: Snapshot) -> Iterator[Reading]:
         for ending in credits:
             metric, unread = f"rho{ending}", snapshot.unread[layer]
             if ending not in measured or unread:
-                yield undefined(metric, unread or NO_RULE, layer=layer)
+                yield undefined(metric, unread or no_credit(snapshot), layer=layer)
             else:
                 yield measured[ending][0]
         yield from over_draws("rho", measured["/null"], layer, snapshot.unread[layer])
@@ -250,7 +255,7 @@ def nudge(snapshot: Snapshot) -> Iterator[Reading]:
     for layer in range(snapshot.depth + 1):
         resolution_N = resolution(snapshot, layer)
         # Under bp the rule's credit is the gradient: one measurement serves both.
-        measured: dict[int, Tensor | str] = {id(None): NO_RULE}
+        measured: dict[int, Tensor | str] = {id(None): no_credit(snapshot)}
         for ending, credits in candidates.items():
             a = None if credits is None else credits[layer]
             if a is not None and id(a) not in measured:

@@ -242,9 +242,10 @@ ZERO = "one of the matrices is zero or not finite"
 
 
 def weight_alignment(snapshot: Snapshot) -> Iterator[Reading]:
-    """cos(V, W) of every weight matrix W of the blocks and the matrix V in its place on the way back, as
-    `weight_alignment[name]`; beside it ‖V‖/‖W‖ as `weight_ratio[name]`; and of each the mean over the matrices of
-    a block, without a name.
+    """cos(V, W) of every weight matrix W of the blocks and the matrix V that replaces it in the backward pass.
+
+    It is stored as `weight_alignment[name]`, and ‖V‖/‖W‖ as `weight_ratio[name]`; the mean over the matrices of a
+    block has no name in brackets.
 
     Undefined where a rule replaces no matrix, and where V or W is zero.
     """

@@ -33,6 +33,7 @@ class Context:
     """What probes may use beside the network and the batch; metrics that need what is not given are undefined."""
 
     credits: Callable[["Snapshot"], Sequence[Tensor]] | None = None  # the rule's a_0 … a_L
+    undefined_credit: str | None = None  # why a rule's credit does not stand in for the gradient
     feedback: Callable[["Snapshot"], Mapping[str, Tensor]] | None = None  # V by the names of the weights it replaces
     redrawn: Redrawn | None = None  # the same had the rule drawn anew; None where it draws nothing
     initial: Mapping[str, Tensor] | None = None  # parameters at initialisation

@@ -2,29 +2,37 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from sonde.analysis.evidence import Evidence, NoData
 from sonde.core.formatting import accuracy, number, signed
 from sonde.core.seed_statistics import over_seeds, paired, summarise
 from sonde.metrics import SHARE, TRAINED
 from sonde.show.figures.groups import Cohort, cohort_of
-from sonde.show.figures.marks import PERCENT, draw_bars, epoch_axis, linear_limits, log_axis, log_limits, say_empty
+from sonde.show.figures.marks import (
+    PERCENT,
+    draw_bars,
+    draw_chance,
+    epoch_axis,
+    log_axis,
+    log_limits,
+    percent_axis,
+    say_empty,
+)
 from sonde.show.figures.panels import ACCURACY, Final, Finals, Quantity, changes_of, finals_of, grid_of
 from sonde.show.figures.series import Series, caption, line_notes, merge_notes, missing_seeds, n_text, point, series_of
 from sonde.show.figures.style import (
     COLOR,
-    COLUMN,
     DOUBLE,
-    FAINT,
     INK,
+    PAPER,
+    SINGLE_PANEL,
     fine_print,
-    legend_above,
     legend_row,
     new_figure,
     panel_grid,
@@ -56,22 +64,21 @@ def draw_accuracy(evidence: Evidence) -> tuple[Figure, str]:
     title = f"Accuracy over training, {cohort.setting}, {cohort.epochs} epochs, {n_text(cohort, grid.summary)}"
     figure = new_figure(DOUBLE, 3.2, title)
     (axes,), legend = panel_grid(figure, 1, 2)
-    limits = linear_limits(*grid.extents(0), *grid.extents(1))
+    extents = [*grid.extents(0), *grid.extents(1)]
     ends = []
     for ax, panel in zip(axes, grid.panels, strict=True):
         panel.draw(ax, grid.names, grid.lines)
         panel_title(ax, panel.quantity.name)
         if panel.lines:
-            ax.set_ylim(*limits)
-            ax.yaxis.set_major_formatter(PERCENT)
+            percent_axis(ax, *extents, chance=cohort.chance)
             finals = finals_of(cohort, panel.quantity.metric)
             ranked = sorted(finals.rules, key=lambda final: -final.mean if final.n else 0)
             ends.append(f"{panel.quantity.name} at epoch {finals.epoch}: {replace(finals, rules=ranked).words}")
     axes[0].set_ylabel("accuracy")
     legend_row(legend, axes)
     fine_print(figure, notes)
-    shown = "Training accuracy (left) and test accuracy (right) against epochs; both panels share their range."
-    return figure, caption(cohort, grid.summary, shown, f"Look at where the lines end: {'; '.join(ends)}.", notes)
+    drawn = "Training accuracy (left) and test accuracy (right) against epochs, both on one scale that ends at 100 %."
+    return figure, caption(cohort, grid.summary, f"{'; '.join(ends)}.", drawn, notes)
 
 
 def draw_summary(evidence: Evidence) -> tuple[Figure, str]:
@@ -79,24 +86,20 @@ def draw_summary(evidence: Evidence) -> tuple[Figure, str]:
     cohort = cohort_of(evidence)
     finals = finals_of(cohort)
     frozen = finals.of("frozen")
-    drawn = list(finals.notes)
-    if any(final.n >= 2 for final in finals.rules):
-        drawn.insert(0, "Bar: mean; whisker: sample s.d.; dots: seeds.")
-    if frozen is not None:
-        drawn.insert(0, f"Dashed line: {frozen.label} blocks, {accuracy(frozen.mean)}.")
 
     epoch, epochs = finals.epoch, cohort.epochs
     when = f"{epochs} epochs" if epoch == epochs else f"epoch {epoch} of {epochs}"
     title = f"Test accuracy, {cohort.setting}, {when}, {n_text(cohort, finals.summary)}"
     pitch = 0.27 if len({final.n for final in finals.rules}) == 1 else 0.36  # inches a bar
-    figure = new_figure(COLUMN, 1.05 + pitch * len(finals.rules), title)
-    ax = figure.add_subplot()
-    _draw_finals(ax, finals.rules, room=0.6, reference=frozen)
+    figure = new_figure(SINGLE_PANEL, 1.3 + pitch * len(finals.rules), title)
+    ((ax,),), legend = panel_grid(figure, 1, 1)
+    _draw_finals(ax, finals.rules, cohort.chance, reference=frozen)
     ax.set_xlabel(TRAINED["test_acc"].label)
-    fine_print(figure, drawn)
-    shown = f"Test accuracy at epoch {epoch}, all rules."
-    look = f"Look at the values: {finals.words}.{_points_over(finals, frozen)}"
-    return figure, caption(cohort, finals.summary, shown, look, finals.notes, marks="bars")
+    legend_row(legend, [ax])
+    fine_print(figure, finals.notes)
+    seen = f"Test accuracy at epoch {epoch}: {finals.words}.{_points_over(finals, frozen)}"
+    drawn = "One bar per rule; dashed line: blocks that keep their initial weights; dotted line: guessing."
+    return figure, caption(cohort, finals.summary, seen, drawn, finals.notes, marks="bars")
 
 
 def draw_rules_residual_mlp(evidence: Evidence) -> tuple[Figure, str]:
@@ -132,10 +135,10 @@ def _points_over(finals: Finals, frozen: Final | None) -> str:
     return f" {what}{n}: {', '.join(shown)}."
 
 
-def _draw_finals(ax: Axes, finals: list[Final], *, room: float, reference: Final | None = None) -> None:
-    """Draw horizontal bars with whiskers and seeds for n ≥ 2, each with its value; `reference` is a vertical line.
+def _draw_finals(ax: Axes, finals: list[Final], chance: float | None, reference: Final | None = None) -> None:
+    """Draw horizontal bars with whiskers and seeds for n ≥ 2, their values to the right of the panel.
 
-    `room` is what the values need beside the longest bar, as a share of it.
+    `reference` and `chance` are vertical lines.
     """
     counts = {final.n for final in finals}
     names = []
@@ -144,27 +147,20 @@ def _draw_finals(ax: Axes, finals: list[Final], *, room: float, reference: Final
         bar = point(final.rule, final.label, row, final.mean, final.std, final.n, SHARE)
         draw_bars(ax, bar, thickness=0.62, cap=2.2, halo=True)
         if not math.isnan(final.std):
-            circles = {"markersize": 2.8, "markerfacecolor": "white", "markeredgewidth": 0.6}
+            circles = {"markersize": 2.8, "markerfacecolor": PAPER, "markeredgewidth": 0.6, "clip_on": False}
             offset = row + np.linspace(-0.17, 0.17, len(final.seeds))
-            ax.plot(final.seeds, offset, "o", markeredgecolor=INK, **circles)  # type: ignore[arg-type]
-        ax.annotate(
-            final.words,
-            (final.top, row),
-            xytext=(5, 0),
-            textcoords="offset points",
-            va="center",
-            color=INK,
-            fontsize=7.5,
-            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8},
-        )
+            ax.plot(final.seeds, offset, "o", markeredgecolor=INK, label="one seed", **circles)  # type: ignore[arg-type]
+        beside = ax.get_yaxis_transform()
+        ax.annotate(final.words, (1, row), (6, 0), beside, "offset points", va="center", color=INK, fontsize=7.5)
     if reference is not None:
-        ax.axvline(reference.mean, color=FAINT, linewidth=0.8, linestyle=(0, (2, 2)), zorder=1)
+        dashes: dict[str, Any] = {"color": INK, "linewidth": 0.9, "linestyle": (0, (4, 2)), "zorder": 2.5}
+        ax.axvline(reference.mean, label=f"{reference.label} blocks, {accuracy(reference.mean)}", **dashes)
+    if chance is not None:
+        draw_chance(ax.axvline, chance)
     ax.set_yticks(range(len(finals)), [name.replace(" (", "\n(") for name in names])
     ax.set_ylim(len(finals) - 0.5, -0.5)
-    top = max(max(final.top for final in finals), 0.02)
-    ax.set_xlim(0, top * (1 + room))
-    ticks = MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(0, top)
-    ax.set_xticks([tick for tick in ticks if 0 <= tick <= 1.1 * top])
+    ax.set_xlim(0, 1)
+    ax.set_xticks(np.linspace(0, 1, 6))
     ax.xaxis.set_major_formatter(PERCENT)
     ax.grid(False)
     ax.grid(True, axis="x")
@@ -188,19 +184,19 @@ def draw_state_vs_credit(evidence: Evidence) -> tuple[Figure, str]:
 
     counts = finals.summary if finals is not None else over_seeds(errors, "rule").select("rule", "n")
     title = f"State against credit, {cohort.setting}, {cohort.epochs} epochs, {n_text(cohort, counts)}"
-    figure = new_figure(DOUBLE, 3.0, title)
-    left, right = figure.subplots(1, 2, width_ratios=(1, 1.1))
+    figure = new_figure(DOUBLE, 3.2, title)
+    ((left, right),), legend = panel_grid(figure, 1, 2)
     _draw_errors(left, lines, axis)
     if finals is None:
         say_empty(right, "no test_acc rows")
     else:
-        _draw_finals(right, finals.rules, room=0.5)
+        _draw_finals(right, finals.rules, cohort.chance)
         right.set_xlabel(f"test accuracy at epoch {finals.epoch}")
     panel_title(right, unbroken(sentence), width=46)
+    legend_row(legend, (left, right))
     fine_print(figure, notes)
-    shown = f"Left: {text}; one line per seed. Right: test accuracy at the end of training."
-    look = f"Look at whether predicting the state well goes with learning well: {sentence}."
-    return figure, caption(cohort, counts, shown, look, notes, marks="lines and bars")
+    drawn = f"Left: {text}; one line per seed. Right: test accuracy at the end of training."
+    return figure, caption(cohort, counts, f"{sentence}.", drawn, notes, marks="lines and bars")
 
 
 def _finals_unless(cohort: Cohort, errors: pl.DataFrame) -> Finals | None:
@@ -255,7 +251,6 @@ def _draw_errors(ax: Axes, lines: list[Series], ylabel: str) -> None:
     log_axis(ax, log_limits(*(line.shown(log=True) for line in lines)))
     epoch_axis(ax, lines)
     ax.set_ylabel(ylabel)
-    legend_above(ax, min(len(lines), 3))
 
 
 def _bridge_sentence(cohort: Cohort, errors: pl.DataFrame, finals: Finals | None) -> str:

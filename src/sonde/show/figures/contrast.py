@@ -13,10 +13,9 @@ from matplotlib.figure import Figure
 from sonde.analysis.evidence import Evidence, NoData
 from sonde.core.formatting import accuracy, number
 from sonde.metrics import TRAINED
-from sonde.show.figures.credit import cosines_by_layer
+from sonde.show.figures.credit import CHANCE_TEXT, cosines_by_layer
 from sonde.show.figures.groups import Cohort, Pair, cohort_of
 from sonde.show.figures.marks import (
-    PERCENT,
     draw_line,
     draw_panel,
     draw_undefined,
@@ -25,6 +24,7 @@ from sonde.show.figures.marks import (
     linear_limits,
     log_axis,
     log_limits,
+    percent_axis,
     say_empty,
 )
 from sonde.show.figures.series import Floats, Group, Series, caption, curves, latest, line_notes, n_text
@@ -90,7 +90,7 @@ def draw_contrast(
         legend_row(legend, axes)
     notes = [note for line in own.lines for note in line.gaps(log=measure.log, unit=f"{measure.along}s")]
     reached = "; ".join(_reach(case.title, lines.get(case.key), measure) for case in cases)
-    return figure, caption(group, own.summary, shown, f"{reached}.", notes)
+    return figure, caption(group, own.summary, f"{reached}.", shown, notes)
 
 
 def _lines_beside(group: Group, case: Case, measure: Measure) -> dict[str, Series]:
@@ -190,17 +190,16 @@ def draw_portrait(evidence: Evidence, rule: str) -> tuple[Figure, str]:
         panel_title(right, TRAINED["test_acc"].label)
         draw_panel(right, learning.lines, log=False)
         epoch_axis(right, learning.lines)
-        right.yaxis.set_major_formatter(PERCENT)
-        right.set_ylim(*linear_limits(*learning.extents(log=False), np.array([0.0])))
+        percent_axis(right, *learning.extents(log=False), chance=cohort.chance)
         legend_row(legend, (right, left))
     text = (
-        f"Left, cosine between the rule's credit and the BP gradient at every state, epoch {when}; grey dots: chance, "
-        "drawn as the rule, or the blind rule in its place, draws. Right, test accuracy over epochs beside BP "
-        "and frozen blocks."
+        f"Left, cosine between the rule's credit and the BP gradient at every state, epoch {when}. Dotted, grey: "
+        f"{CHANCE_TEXT}. Right, test accuracy over epochs, with BP and frozen blocks for comparison."
     )
     ends = ", ".join(f"{line.label} {accuracy(line.mean[-1])}" for line in learning.lines)
     by_layer = "; ".join(cosines_by_layer(line) for line in cosines)
-    return figure, caption(shown, learning.summary, text, f"Cosine: {by_layer}. Test accuracy: {ends}.", notes)
+    seen = f"Cosine with the BP gradient: {by_layer}. Test accuracy: {ends}."
+    return figure, caption(shown, learning.summary, seen, text, notes)
 
 
 def _at_last_epoch(cohort: Cohort, metric: str) -> tuple[list[Series], int]:

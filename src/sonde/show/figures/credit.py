@@ -1,6 +1,6 @@
 """Figures of the cifar10, audit and rules studies: each rule's credit, its backward matrices and the drift it causes.
 
-V is the matrix that stands in place of a weight matrix W on the way back.
+V is the matrix that replaces a weight matrix W in the backward pass.
 """
 
 from collections.abc import Iterable, Sequence
@@ -42,9 +42,9 @@ from sonde.show.figures.series import (
 )
 from sonde.show.figures.style import (
     COLOR,
-    COLUMN,
     DOUBLE,
     FAINT,
+    SINGLE_PANEL,
     fine_print,
     legend_row,
     new_figure,
@@ -59,6 +59,11 @@ _SYMBOLS = {name: TRAINED[base_of(name)].symbol for name in _METRICS}  # in note
 _SMALLEST = 1e-4  # of the largest loss change: the axis does not resolve what is smaller
 _CONTROL_LINES = {"bp": (0, (3, 1.5)), "null": (0, (1, 1))}
 _MATRICES = {metric: f"{TRAINED[metric].symbol}, mean over blocks" for metric in ("weight_alignment", "weight_ratio")}
+CHANCE_TEXT = (
+    "credit by chance (null), which is the rule's with its random matrices or networks drawn again (those of FA or "
+    "DFA if the rule fits its own to the weights); for a rule without random parts, one random vector per sample"
+)
+"""What the control of chance is, in captions."""
 _DRIFT = r"^drift\[blocks\.(\d+)\.w1\.weight\]$"
 
 
@@ -104,21 +109,18 @@ def draw_diagnostics(evidence: Evidence) -> tuple[Figure, str]:
     _explain_controls(axes[-1], ["bp"] * ceiling + ["null"] * null)
     legend_row(legend, axes)
     fine_print(figure, notes)
-    shown = (
+    drawn = (
         f"Each rule's credit against the BP gradient, per layer, {when}: mean cosine; correlation ρ of the "
         "predicted with the true loss changes; change in loss after stepping the state against its credit "
         f"(η = {_ETA}, below 0 is good)."
     )
     if ceiling:
-        shown += " Dashed, in the rule's colour: BP's own gradient taken as credit in the same network (ceiling)."
+        drawn += " Dashed, in the rule's colour: BP's own gradient used as credit in the same network (ceiling)."
     if null:
-        shown += (
-            " Grey dots: credit by chance (null), drawn as the rule, or the blind rule in its place, draws; for a rule "
-            "that draws nothing, and for the nudge, one random vector a sample."
-        )
+        drawn += f" Dotted, grey: {CHANCE_TEXT}. For the nudge it is one random vector per sample."
     cosines = "; ".join(cosines_by_layer(line) for line in diagnostics[0].lines)
-    look = f"Look at each layer, not at a mean over them. Cosines: {cosines}." if cosines else ""
-    return figure, caption(cohort, counts, shown, look, notes)
+    seen = f"Cosine of the credit with the BP gradient: {cosines}." if cosines else ""
+    return figure, caption(cohort, counts, seen, drawn, notes)
 
 
 def _diagnostic(cohort: Cohort, metric: str, rows: pl.DataFrame, epoch: int | None) -> _Diagnostic:
@@ -255,14 +257,12 @@ def draw_rules_credit(evidence: Evidence) -> tuple[Figure, str]:
         ax.axhline(0, color=FAINT, linewidth=0.6)
     fine_print(figure, notes)
     cosines = "; ".join(cosines_by_layer(line) for one in shown.values() for line in one.lines)
-    text = (
-        f"Mean cosine between each rule's credit and the BP gradient at every state, epoch {epoch}; BP's own is 1, "
-        "and at the last state several rules send the exact gradient. Dotted and grey, for each rule: what chance "
-        "scores in its place. Skip connections carry credit past the matrices, so on the left that is high, too: "
-        "what counts is "
-        "how far a rule lies above it."
+    drawn = (
+        f"Mean cosine between each rule's credit and the BP gradient at every state, epoch {epoch}. BP's own is 1; "
+        f"at the last state several rules send the exact gradient. Dotted, grey: {CHANCE_TEXT}. Skip connections "
+        "carry credit past the matrices, so chance is high in the left panel too: compare each rule with chance."
     )
-    return figure, caption(present, counts, text, f"Look at the first states: {cosines}.", notes)
+    return figure, caption(present, counts, f"Cosine of the credit with the BP gradient: {cosines}.", drawn, notes)
 
 
 def draw_rules_alignment(evidence: Evidence) -> tuple[Figure, str]:
@@ -282,15 +282,15 @@ def draw_rules_alignment(evidence: Evidence) -> tuple[Figure, str]:
             epoch_axis(ax, one.lines)
     fine_print(figure, notes)
     text = (
-        "Cosine between the weight matrices W of the blocks and the matrices V in their place on the way back (left), "
-        "and how large V is against W (right): means over all matrices of all blocks, against epochs."
+        "Cosine between the weight matrices W of the blocks and the matrices V that replace them in the backward pass "
+        "(left), and the size of V relative to W (right): means over all matrices of all blocks, against epochs."
     )
     found, sizes = (
         ", ".join(f"{line.label} {line.mean[0]:z.2f} to {line.mean[-1]:z.2f}" for line in one.lines)
         for one in shown.values()
     )
-    look = f"Look at which V finds W: {found}. Sizes (several lines lie on one another): {sizes}."
-    return figure, caption(present, counts, text, look, notes)
+    seen = f"Cosine of V with W, first to last epoch: {found}. Size ‖V‖/‖W‖ (some lines coincide): {sizes}."
+    return figure, caption(present, counts, seen, text, notes)
 
 
 def _over_blocks(rows: pl.DataFrame) -> pl.DataFrame:
@@ -311,10 +311,12 @@ def _draw_two_panels(
     There is one legend for both.  With `chance` the panels have different lines, so each has its own.
     """
     counts = pl.concat([one.summary.select("rule", "n") for one in shown.values()])
-    figure = new_figure(DOUBLE, 3.4 if chance is None else 3.9, f"{title}, {n_text(cohort, counts)}")
-    layout = figure.add_gridspec(2, 2, height_ratios=(1, 0.08 if chance is None else 0.24))
+    figure = new_figure(DOUBLE, 3.4 if chance is None else 4.2, f"{title}, {n_text(cohort, counts)}")
+    layout = figure.add_gridspec(2, 2, height_ratios=(1, 0.08 if chance is None else 0.3))
     panels = [figure.add_subplot(layout[0, column]) for column in range(2)]
     names = with_n([line for one in shown.values() for line in one.lines])
+    if chance is not None:  # half of the width is left for a legend
+        names = {rule: name.replace(" (", "\n(") for rule, name in names.items()}
     for ax, (about, one) in zip(panels, shown.items(), strict=True):
         panel_title(ax, about)
         if not one.lines:
@@ -330,11 +332,11 @@ def _draw_two_panels(
         legend_row(figure.add_subplot(layout[1, :]), panels)
     else:
         for column, ax in enumerate(panels):
-            legend_row(figure.add_subplot(layout[1, column]), [ax], share=0.45)
+            legend_row(figure.add_subplot(layout[1, column]), [ax], share=0.5)
     return figure, counts
 
 
-def draw_feature_drift(evidence: Evidence) -> tuple[Figure, str]:
+def draw_weight_drift(evidence: Evidence) -> tuple[Figure, str]:
     """Figure 16: how far the first weight of every block moved from its initial value, per rule."""
     cohort = cohort_of(evidence)
     named = cohort.evidence.rows.filter(pl.col("metric").str.contains(_DRIFT))
@@ -352,7 +354,7 @@ def draw_feature_drift(evidence: Evidence) -> tuple[Figure, str]:
     notes += [f"{label}: no drift recorded." for label in absent]
 
     title = f"Weight drift, {cohort.setting}, epoch {epoch}, {n_text(cohort, summary)}"
-    figure = new_figure(COLUMN, 3.4, title)
+    figure = new_figure(SINGLE_PANEL, 3.4, title)
     ((ax,),), legend = panel_grid(figure, 1, 1, legend=0.08)
     draw_panel(ax, lines, log=log, names=with_n(lines))
     if log:
@@ -367,10 +369,11 @@ def draw_feature_drift(evidence: Evidence) -> tuple[Figure, str]:
     ax.set_ylabel(f"{symbol} of w1")
     legend_row(legend, [ax])
     fine_print(figure, notes)
-    shown = f"Relative distance {symbol} of blocks.l.w1.weight from its initial value, epoch {epoch}."
+    drawn = f"Relative distance {symbol} of blocks.l.w1.weight from its initial value, epoch {epoch}."
     moved = {line.label: line.mean[~np.isnan(line.mean)] for line in lines}
     ranges = [f"{label} {_number_range(of.min(), of.max(), '–')}" for label, of in moved.items() if of.size]
-    return figure, caption(cohort, summary, shown, f"Look at how far each rule moves: {', '.join(ranges)}.", notes)
+    seen = f"How far the weights of the blocks moved, least and most over blocks: {', '.join(ranges)}."
+    return figure, caption(cohort, summary, seen, drawn, notes)
 
 
 def _needs_log(lines: list[Series]) -> bool:

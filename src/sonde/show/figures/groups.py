@@ -17,6 +17,7 @@ TRAINING_FIELDS = ("task", "task_label", "scale", "variant", "epochs", "steps", 
 NETWORK_FIELDS = ("model", "label", "out_ln", "depth", "width", "alpha")
 """What the runs of one cohort have in common; only rule and seed differ."""
 
+AT_START = "at initialisation"
 PAIR_MODELS = ("plain_mlp", "res_mlp")
 _PAIR_FIELDS = (
     *("depth", "width", "alpha", "output", "steps", "batch", "lr", "samples"),
@@ -90,6 +91,12 @@ class Cohort(_EvidenceGroup):
     def task(self) -> str:
         """The label of the task, or that it is not recorded."""
         return self.runs["task_label"][0] or NO_DATA_SET
+
+    @property
+    def chance(self) -> float | None:
+        """The accuracy of guessing among the task's classes, if they are known."""
+        classes = self.runs["classes"][0]
+        return 1 / classes if classes else None
 
     @property
     def setting(self) -> str:
@@ -318,5 +325,5 @@ def moment(rows: pl.DataFrame) -> str:
     """When the rows were measured: "at initialisation", "after 200 steps"."""
     epochs, steps = sorted(set(rows["epoch"])), rows["step"].drop_nulls().unique().to_list()
     if epochs == [0]:
-        return "at initialisation"
+        return AT_START
     return f"after {steps[0]} steps" if len(steps) == 1 else f"at epoch {epochs[-1]}"

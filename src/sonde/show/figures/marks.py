@@ -3,7 +3,7 @@
 Axes are chosen from the data, so that they contain all of it and one network does not flatten the other.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,11 +12,12 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator, PercentFormatter
 
-from sonde.core.formatting import number
+from sonde.core.formatting import accuracy, number
 from sonde.show.figures.series import Floats, Series
-from sonde.show.figures.style import COLOR, FAINT, INK, LINE, MARKER
+from sonde.show.figures.style import BAND, COLOR, FAINT, INK, LINE, MARKER, PAPER, SEED_LINE
 
 PERCENT = PercentFormatter(1, decimals=0, symbol=" %")
+_WHISKER = "± s.d. over seeds"
 
 FLATTENED = 30.0
 """If the largest magnitudes of two networks differ by more than this factor, they do not fit on one linear axis."""
@@ -55,17 +56,24 @@ def log_axis(ax: Axes, limits: tuple[float, float], *, mathtext: bool = False) -
     """
     ax.set_yscale("log")
     ax.set_ylim(*limits)
-    powers = range(int(np.ceil(np.log10(limits[0]))), int(np.floor(np.log10(limits[1]))) + 1)
-    decades = len(powers) >= 3
-    if decades:
-        stride = -(-len(powers) // 7)
-        ticks = [10.0**power for power in powers if power % stride == 0]
-    else:
-        ticks = _round_numbers(limits)
-    ax.yaxis.set_major_locator(FixedLocator(ticks))
+    decades = len(_powers(limits)) >= 3
+    ax.yaxis.set_major_locator(FixedLocator(log_ticks(limits)))
     ax.yaxis.set_minor_locator(NullLocator())
     power = _power_as_math if mathtext else _power_of_ten
     ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: power(value) if decades else number(value)))
+
+
+def log_ticks(limits: tuple[float, float]) -> list[float]:
+    """At most seven whole decades, or round numbers if the limits contain fewer than three."""
+    powers = _powers(limits)
+    if len(powers) < 3:
+        return _round_numbers(limits)
+    stride = -(-len(powers) // 7)
+    return [10.0**power for power in powers if power % stride == 0]
+
+
+def _powers(limits: tuple[float, float]) -> range:
+    return range(int(np.ceil(np.log10(limits[0]))), int(np.floor(np.log10(limits[1]))) + 1)
 
 
 def _power_of_ten(value: float) -> str:
@@ -156,10 +164,6 @@ def epoch_axis(ax: Axes, lines: Sequence[Series]) -> None:
     ax.set_xlabel("epoch")
 
 
-SEED_LINE = "_seed"
-"""The label of a seed's line; matplotlib's legends leave out a label that begins with an underscore."""
-
-
 def draw_panel(
     ax: Axes,
     lines: Sequence[Series],
@@ -198,21 +202,22 @@ def draw_line(ax: Axes, line: Series, *, log: bool, marks: int = 0) -> None:
     marker = MARKER[line.key] if every.size else ""
     ax.plot(line.x, y, label=line.label, marker=marker, markevery=every.tolist(), **style)
     if not np.isnan(low).all():
-        ax.fill_between(line.x, low, high, color=COLOR[line.key], alpha=0.2, linewidth=0)
+        ax.fill_between(line.x, low, high, color=COLOR[line.key], alpha=0.2, linewidth=0, label=BAND)
 
 
 def draw_bars(ax: Axes, bars: Series, *, thickness: float, cap: float, halo: bool = False) -> None:
     """Draw horizontal bars from 0 to the mean with whiskers for n ≥ 2, and a cross where there is no value.
 
-    `halo` draws a white edge around the whisker, so that it is seen on its bar.
+    `halo` draws an edge in the colour of the paper around the whisker, so that it is seen on its bar.
     """
     y, (low, high) = bars.shown(False), bars.band(False)
     there, spread = ~np.isnan(y), ~np.isnan(low)
     if there.any():
         ax.barh(bars.x[there], y[there], height=thickness, color=COLOR[bars.key])
-    for ink, width in ((("white", 2.4), (INK, 0.8)) if halo else ((INK, 0.7),)) if spread.any() else ():
+    for ink, width in (((PAPER, 2.4), (INK, 0.8)) if halo else ((INK, 0.7),)) if spread.any() else ():
         style: dict[str, Any] = {"fmt": "none", "ecolor": ink, "elinewidth": width, "capsize": cap}
         style |= {"capthick": width} if halo else {}
+        style |= {"label": _WHISKER} if ink == INK else {}
         ax.errorbar(y[spread], bars.x[spread], xerr=np.array([y - low, high - y])[:, spread], **style)
     if not there.all():
         ax.plot(np.zeros((~there).sum()), bars.x[~there], "x", color=FAINT, markersize=4, label="undefined")
@@ -222,10 +227,11 @@ def draw_dots(ax: Axes, dots: Series) -> None:
     """Draw means as dots with whiskers on a log axis, which has no zero for a bar to start from."""
     y, (low, high) = dots.shown(True), dots.band(True)
     spread, color = ~np.isnan(low), COLOR[dots.key]
-    ax.plot(dots.x, y, MARKER[dots.key], color=color, markersize=4, linestyle="none", label="_mean")
+    ax.plot(dots.x, y, MARKER[dots.key], color=color, markersize=4, linestyle="none", label=dots.label)
     if spread.any():
         whiskers = np.array([y - low, high - y])[:, spread]
-        ax.errorbar(dots.x[spread], y[spread], whiskers, fmt="none", ecolor=color, elinewidth=0.8, capsize=1.2)
+        style: dict[str, Any] = {"fmt": "none", "ecolor": color, "elinewidth": 0.8, "capsize": 1.2, "label": _WHISKER}
+        ax.errorbar(dots.x[spread], y[spread], whiskers, **style)
     draw_undefined(ax, dots, 0.035)
 
 
@@ -237,17 +243,31 @@ def draw_undefined(ax: Axes, line: Series, height: float) -> None:
         ax.plot(at, np.full(at.size, height), "x", label="undefined", **style)
 
 
-def draw_rings(ax: Axes, start: Series) -> None:
-    """Draw the values at initialisation, beside those after training."""
-    rings: dict[str, Any] = {"markersize": 2.4, "markeredgewidth": 0.5, "markerfacecolor": "white"}
-    y = start.shown(True)
-    ax.plot(start.x, y, "o", markeredgecolor=INK, linestyle="none", label="measured at init", **rings)
-
-
 def draw_theory(ax: Axes, x: Floats, theory: Floats) -> None:
     """Draw the line that random weights give; nothing if it is empty."""
     if theory.size:
         ax.plot(x, theory, color=INK, linewidth=1, linestyle=(0, (1, 1)), label="theory at init")
+
+
+def percent_axis(ax: Axes, *values: Floats, chance: float | None = None) -> None:
+    """Make the y axis one of accuracies, from below the lowest value and chance up to 100 %; draw a line for chance.
+
+    Nothing is clipped at the upper end, where a line at 100 % lies.
+    """
+    for artist in ax.lines:
+        artist.set_clip_on(False)
+    known = [] if chance is None else [np.array([chance])]
+    low, _ = linear_limits(*values, *known, np.array([1.0]))
+    ax.set_ylim(max(low, 0.0), 1.0)
+    ax.yaxis.set_major_formatter(PERCENT)
+    if chance is not None:
+        draw_chance(ax.axhline, chance)
+
+
+def draw_chance(draw: Callable[..., object], chance: float) -> None:
+    """Draw the accuracy of guessing as a line across the panel; `draw` is `ax.axhline` or `ax.axvline`."""
+    style: dict[str, Any] = {"color": FAINT, "linewidth": 0.9, "linestyle": (0, (1, 1.5)), "zorder": 1}
+    draw(chance, label=f"guessing, {accuracy(chance)}", **style)
 
 
 def say_empty(ax: Axes, why: str) -> None:

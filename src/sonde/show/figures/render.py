@@ -11,19 +11,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import polars as pl
 
 from sonde.core import html_parts
 from sonde.core.atomic import remove_stale, set_aside
 from sonde.core.disk_cache import cache_key, read_cached, write_cached
 from sonde.core.errors import SondeError, nearest
-from sonde.show.figures import Evidence, FigureSpec, NoData, figures_of
+from sonde.show.figures import Evidence, FigureSpec, Layout, NoData, figures_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-DPI = 150
+DPI = 300  # the narrowest figure is 1,620 pixels wide
+PAGE_DPI = 150  # of an image inside a page
+PALETTE = 128  # colours of an image inside a page: a third of the bytes, and lines and letters look the same
 _KIND = "figures"  # in the cache
+_FOR_PAGES = "-page"  # ends the key of page images
 _LIBRARIES = ("matplotlib", "numpy", "polars")
 
 
@@ -41,9 +45,12 @@ def draw_all(
     *,
     study: str,
     variant: str | None = None,
+    layout: Layout = "study",
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> DrawnFigures:
     """Draw the study's figures below `out`, each in its formats, with its caption in a text file.
+
+    The paper layout has other file names, and other variants of some figures.
 
     Figures of the runs beside a study's own are left out if there are no such runs: a changed study trains none.
     """
@@ -55,9 +62,10 @@ def draw_all(
     skipped: dict[str, str] = {}
     for done, (name, spec) in enumerate(figures.items()):
         on_progress(done, len(figures))
-        target = out / spec.paths[study]
+        target = out / spec.path(study, layout)
+        chosen = variant or (spec.paper_variant if layout == "paper" else None)
         try:
-            files += draw_files(spec, evidence, target, variant=variant)
+            files += draw_files(spec, evidence, target, variant=chosen)
         except NoData as missing:
             stale = any(target.with_name(f"{target.name}.{suffix}").exists() for suffix in spec.formats)
             skipped[name] = f"{missing}" + "; the file already there is older" * stale
@@ -74,7 +82,7 @@ def _check_variant(evidence: Evidence, study: str, variant: str | None) -> None:
 
 def draw_files(spec: FigureSpec, evidence: Evidence, target: Path, *, variant: str | None = None) -> list[Path]:
     """Draw one figure and write its files, all or none of them; NoData if its rows are missing."""
-    rendered = render_figure(spec, evidence, variant, spec.formats)
+    rendered = render_figure(spec, evidence, variant, spec.formats, for_pages=True)
     contents = {**rendered.images, "txt": rendered.caption.encode()}
     files = [target.with_name(f"{target.name}.{suffix}") for suffix in contents]
     try:
@@ -113,20 +121,75 @@ def cached_picture(spec: FigureSpec, evidence: Evidence) -> Rendered:
     return Rendered(caption.decode(), {"png": image})
 
 
+def page_images(spec: FigureSpec, evidence: Evidence) -> Rendered:
+    """Small PNG images for a light and a dark page, as `light` and `dark`; from the cache if they were drawn before."""
+    found = read_cached(_KIND, picture_digest(spec, spec.select(evidence)) + _FOR_PAGES)
+    if found is not None:
+        caption, size, images = found.split(b"\0", 2)
+        return Rendered(caption.decode(), {"light": images[: int(size)], "dark": images[int(size) :]})
+    from sonde.show.figures.style import house_style
+
+    figure, caption_text = spec.draw(evidence)
+    with house_style():
+        fix_layout(figure)
+        images_of = _page_images(figure)
+    _cache_page_images(spec, spec.select(evidence), caption_text, images_of)
+    return Rendered(caption_text, images_of)
+
+
 def render_figure(
-    spec: FigureSpec, evidence: Evidence, variant: str | None = None, formats: Sequence[str] = ("png",)
+    spec: FigureSpec,
+    evidence: Evidence,
+    variant: str | None = None,
+    formats: Sequence[str] = ("png",),
+    *,
+    for_pages: bool = False,
 ) -> Rendered:
-    """Draw a figure in each format, all with one layout, and cache its PNG image."""
+    """Draw a figure in each format, all with one layout, and cache its PNG image; and, on request, its page images."""
     from sonde.show.figures.style import house_style
 
     figure, caption = spec.draw(evidence, variant)
+    selected = spec.select(evidence, variant)
     with house_style():
         fix_layout(figure)
         rendered = Rendered(caption, {suffix: _image(figure, suffix) for suffix in formats})
+        if for_pages:
+            _cache_page_images(spec, selected, caption, _page_images(figure))
     if "png" in formats:
         content = rendered.caption.encode() + b"\0" + rendered.images["png"]
-        write_cached(_KIND, picture_digest(spec, spec.select(evidence, variant)), content)
+        write_cached(_KIND, picture_digest(spec, selected), content)
     return rendered
+
+
+def _page_images(figure: "Figure") -> dict[str, bytes]:
+    """The figure for light and dark pages.  Its artists have the colours of a dark page afterwards."""
+    from sonde.show.figures.style import recolour_for_dark
+
+    light = _small_image(figure)
+    recolour_for_dark(figure)
+    return {"light": light, "dark": _small_image(figure)}
+
+
+def _small_image(figure: "Figure") -> bytes:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from PIL import Image
+
+    figure.set_dpi(PAGE_DPI)
+    canvas: Any = FigureCanvasAgg(figure)
+    canvas.draw()
+    drawn = Image.fromarray(np.asarray(canvas.buffer_rgba())[..., :3])
+    image = drawn.quantize(PALETTE, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    palette: Any = np.array(image.getpalette()).reshape(-1, 3)
+    palette[np.asarray(image)[0, 0]] = np.asarray(drawn)[0, 0]  # the page's own colour, not one near it
+    image.putpalette(palette.ravel().tolist())
+    content = io.BytesIO()
+    image.save(content, "PNG")
+    return content.getvalue()
+
+
+def _cache_page_images(spec: FigureSpec, selected: Evidence, caption: str, images: dict[str, bytes]) -> None:
+    parts = (caption.encode(), str(len(images["light"])).encode(), images["light"] + images["dark"])
+    write_cached(_KIND, picture_digest(spec, selected) + _FOR_PAGES, b"\0".join(parts))
 
 
 def fix_layout(figure: "Figure") -> None:

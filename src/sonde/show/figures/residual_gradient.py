@@ -1,6 +1,7 @@
 """Figures of the residual study: the gradient on its way back through the layers."""
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,20 +16,21 @@ from sonde.analysis.evidence import Evidence
 from sonde.analysis.theory import backward_norms
 from sonde.core.formatting import gradient_status, gradient_verdict, number
 from sonde.metrics import TRAINED
-from sonde.show.figures.groups import PAIR_MODELS, Pair, at_start, by_layer, moment, pair_of
-from sonde.show.figures.marks import draw_dots, draw_panel, draw_rings, draw_theory, layer_axis, log_axis, log_limits
+from sonde.show.figures.groups import AT_START, PAIR_MODELS, Pair, at_start, by_layer, moment, pair_of
+from sonde.show.figures.marks import draw_dots, draw_panel, draw_theory, layer_axis, log_axis, log_limits
 from sonde.show.figures.series import Curves, Floats, Series, caption, curves
 from sonde.show.figures.style import (
     COLOR,
     DOUBLE,
     FAINT,
     INK,
+    PAPER,
     footnotes,
-    legend_above,
     legend_row,
     new_figure,
     panel_grid,
     panel_title,
+    unbroken,
 )
 
 _LABEL_SPAN = 4  # layers that a written value covers
@@ -42,7 +44,7 @@ _VISIBLE = 0.02  # of the thickest: a thinner arrow is drawn as a dotted hairlin
 _CHAIN = r"\dfrac{\partial\mathcal{L}}{\partial x_1}=\dfrac{\partial\mathcal{L}}{\partial x_L}\;"
 _PRODUCTS = {
     "plain_mlp": r"\prod_{i=1}^{L-1}\,\dfrac{\partial x_{i+1}}{\partial x_i}",
-    "res_mlp": r"\prod_{i=1}^{L-1}\left(1+\dfrac{\partial f_i}{\partial x_i}\right)",
+    "res_mlp": r"\prod_{i=1}^{L-1}\left(I+\dfrac{\partial f_i}{\partial x_i}\right)",
 }
 
 
@@ -53,6 +55,7 @@ class BackwardFlow:
     norms: Curves
     relative: Curves
     start: dict[str, Series]  # the norms at initialisation, if they are stored
+    began: list[Series]  # the same, relative to the last layer
     theory: dict[str, Floats]  # the norms that random weights give at layers 1 … L; empty if they are not known
 
     @property
@@ -64,9 +67,12 @@ class BackwardFlow:
         """Gradient norm at layer 1 relative to the last layer."""
         return float(self.relative[model].mean[0])
 
-    def theory_factor(self, model: str) -> float:
-        """The factor per layer of the norms that random weights give; NaN if they are not known."""
-        return _factor(self.theory[model]) if model in self.theory else math.nan
+    def start_words(self, model: str) -> str:
+        """The factor per layer at initialisation, measured and in theory; empty if either is not known."""
+        if model not in self.start or model not in self.theory:
+            return ""
+        measured, theory = (number(_factor(norms), 3) for norms in (self.start[model].mean, self.theory[model]))
+        return f"at init ×{measured} per layer, theory ×{theory}"
 
     def words(self, model: str) -> str:
         """What one layer and all of them together do to the gradient: "×1.02 per layer, ×1.5 over 19 layers"."""
@@ -90,14 +96,20 @@ def _factor(norms: Floats) -> float:
 def backward_flow(pair: Pair) -> BackwardFlow:
     """The gradient norms of the last epoch; relative norms are undefined if the last layer's norm is 0."""
     norms = by_layer(pair, "preact_grad_norm")
-    last = norms.rows.filter(layer=pair.depth).select("run", last="value", last_defined="defined")
-    ratio = norms.rows.join(last, on="run", how="left").with_columns(
+    start = at_start(pair, "preact_grad_norm")
+    began = _relative_to_last(pair, pair.evidence.metric("preact_grad_norm").filter(epoch=0)).lines
+    return BackwardFlow(norms, _relative_to_last(pair, norms.rows), start, began, _theory(pair, norms.rows))
+
+
+def _relative_to_last(pair: Pair, rows: pl.DataFrame) -> Curves:
+    """Norms of layers 1 … L relative to the last layer's, run by run."""
+    last = rows.filter(layer=pair.depth).select("run", last="value", last_defined="defined")
+    ratio = rows.join(last, on="run", how="left").with_columns(
         defined=pl.col("defined") & pl.col("last_defined").fill_null(False) & (pl.col("last") > 0),
         value=pl.col("value") / pl.col("last"),
     )
     ratio = ratio.with_columns(value=pl.when("defined").then("value").otherwise(float("nan")))
-    relative = curves(pair, ratio, "layer", range(1, pair.depth + 1))
-    return BackwardFlow(norms, relative, at_start(pair, "preact_grad_norm"), _theory(pair, norms.rows))
+    return curves(pair, ratio, "layer", range(1, pair.depth + 1))
 
 
 def _theory(pair: Pair, rows: pl.DataFrame) -> dict[str, Floats]:
@@ -111,43 +123,66 @@ def _theory(pair: Pair, rows: pl.DataFrame) -> dict[str, Floats]:
 
 
 def draw_gradient_flow(evidence: Evidence) -> tuple[Figure, str]:
-    """Figure 6: the gradient coming back, as its norm at every layer."""
+    """Figure 6: the gradient coming back, as its norm at every layer.
+
+    A row of panels at initialisation, with the theory, if that is stored; and one of the last epoch.
+    """
     pair = pair_of(evidence)
     flow = backward_flow(pair)
     norms = flow.norms
-    words = {line.key: gradient_verdict(flow.ratio(line.key)) for line in norms.lines}
-    theory = {line.key: flow.theory.get(line.key, np.array([])) for line in norms.lines}
+    rows = {flow.when: {line.key: line for line in norms.lines}}
+    if flow.start:
+        rows = {AT_START: flow.start} | rows
+    theory = flow.theory if AT_START in rows else {}
+    words = {when: {model: _flow_words(flow, line, when) for model, line in of.items()} for when, of in rows.items()}
     notes = norms.gaps(log=True)
 
-    figure = new_figure(DOUBLE, 3.4, pair.title(f"Gradient coming back, {flow.when}", norms.summary))
-    (panels,), legend = panel_grid(figure, 1, 2, share_y=True)
-    started = [line.extent(log=True) for line in flow.start.values()]
-    low, high = log_limits(*norms.extents(log=True), *started, *theory.values())
+    title = pair.title(f"Gradient coming back, {' and '.join(rows)}", norms.summary)
+    figure = new_figure(DOUBLE, 1.0 + 2.4 * len(rows), title)
+    grid, legend = panel_grid(figure, len(rows), 2, share_y=True)
+    low, high = log_limits(*(line.extent(log=True) for of in rows.values() for line in of.values()), *theory.values())
     limits = low, high * (high / low) ** 0.08  # room for the values above the dots
-    for ax, dots in zip(panels, norms.lines, strict=True):
-        log_axis(ax, limits)
-        draw_theory(ax, dots.x, theory[dots.key])
-        if dots.key in flow.start:
-            draw_rings(ax, flow.start[dots.key])
-        draw_dots(ax, dots)
-        for last in (False, True)[: dots.x.size]:
-            _write_end_value(ax, dots, theory[dots.key], limits, last=last)
-        panel_title(ax, dots.label, words[dots.key])
-        layer_axis(ax, pair.depth)
-    panels[0].set_ylabel(TRAINED["preact_grad_norm"].label)
-    legend_row(legend, panels)
+    for panels, (when, lines) in zip(grid, rows.items(), strict=True):
+        for ax, (model, dots) in zip(panels, lines.items(), strict=True):
+            expected = theory.get(model, np.array([])) if when == AT_START else np.array([])
+            log_axis(ax, limits)
+            draw_theory(ax, dots.x, expected)
+            draw_dots(ax, dots)
+            for last in (False, True)[: dots.x.size]:
+                _write_end_value(ax, dots, expected, limits, last=last)
+            panel_title(ax, f"{dots.label}, {when}", words[when][model])
+            layer_axis(ax, pair.depth)
+        panels[0].set_ylabel(TRAINED["preact_grad_norm"].label)
+    legend_row(legend, [ax for panels in grid for ax in panels])
     footnotes(figure, notes)
-    shown = (
-        f"L2 norm of the gradient of the batch's mean loss with respect to each layer's linear output z, {flow.when}."
-    )
-    others = ["the values at initialisation (rings)"] * bool(flow.start) + [
-        "what a wide network has at initialisation (line: the gradient of the identity's own loss, which contains h_L "
-        "and so is not independent of the stream)"
-    ] * bool(flow.theory)
-    beside = f", beside {' and '.join(others)}" if others else ""
-    result = "; ".join(f"{pair.labels[model]}: {text}" for model, text in words.items())
-    look = f"Look from the last layer back to the first{beside}. {result}."
-    return figure, caption(pair, norms.summary, shown, look, notes, marks="dots")
+    seen = "; ".join(f"{pair.labels[model]} {when}: {text}" for when, of in words.items() for model, text in of.items())
+    drawn = "L2 norm of the gradient of the batch's mean loss with respect to each layer's linear output z."
+    if theory:
+        drawn += (
+            " Dotted: the theory of wide networks with random weights, for the identity's own loss; its gradient "
+            "contains h_L, so it is not independent of the stream. It predicts the initialisation only."
+        )
+    return figure, caption(pair, norms.summary, f"{seen}.", drawn, notes, marks="dots")
+
+
+def _flow_words(flow: BackwardFlow, line: Series, when: str) -> str:
+    """What becomes of the gradient; at initialisation how far it is from the theory, later how far it has moved."""
+    if when == AT_START:
+        status = gradient_verdict(float(line.mean[0] / line.mean[-1]) if line.mean[-1] > 0 else math.nan)
+        gap = theory_gap(line.mean, flow.theory.get(line.key, np.array([])))
+        return f"{status}; {gap}" if gap else status
+    status = gradient_verdict(flow.ratio(line.key))
+    start = flow.start[line.key].mean[0] if line.key in flow.start else math.nan
+    return f"{status}; layer 1 ×{number(line.mean[0] / start)} of init" if start > 0 else status
+
+
+def theory_gap(measured: Floats, theory: Floats) -> str:
+    """The largest factor between the measured values and the theory; empty if there is no theory."""
+    if not theory.size or not (measured > 0).any():
+        return ""
+    known = measured > 0
+    apart = float(np.exp(np.abs(np.log(measured[known] / theory[known])).max()))
+    return f"within ×{number(apart, 3)} of the theory"
 
 
 def _write_end_value(ax: Axes, dots: Series, theory: Floats, limits: tuple[float, float], *, last: bool) -> None:
@@ -175,36 +210,39 @@ def _label_height(top: float, theory: Floats, limits: tuple[float, float]) -> fl
     return float(gap * (top if fits else max(top, theory.max())))
 
 
-def draw_highway_concept(evidence: Evidence) -> tuple[Figure, str]:
+def draw_gradient_highway(evidence: Evidence) -> tuple[Figure, str]:
     """Figure 7: the gradient highway.  Every arrow is as thick as the gradient measured at its layer."""
     pair = pair_of(evidence)
     flow = backward_flow(pair)
     notes = flow.relative.gaps(log=False)
     figure = new_figure(DOUBLE, 3.2, pair.title(f"Gradient highway, {flow.when}", flow.relative.summary))
     heights = [np.ptp(_chain_extent(model == "res_mlp")) for model in PAIR_MODELS]
+    largest = max(float(np.nanmax(line.mean, initial=0)) for line in flow.relative.lines)
     for ax, model in zip(figure.subplots(2, 1, height_ratios=heights), PAIR_MODELS, strict=True):
-        line, factor = flow.relative[model], flow.theory_factor(model)
-        _draw_chain(ax, line, highway=model == "res_mlp")
-        theory = "" if math.isnan(factor) else f" (theory at init ×{number(factor, 3)} per layer)"
-        heading = f"{line.label}: {gradient_status(flow.ratio(model))}, {flow.words(model)}{theory}"
-        ax.set_title(heading, color=INK)
+        line = flow.relative[model]
+        _draw_chain(ax, line, largest, highway=model == "res_mlp")
+        start = flow.start_words(model)
+        heading = f"{line.label}: {gradient_status(flow.ratio(model))}, {flow.words(model)}"
+        ax.set_title(f"{heading} ({start})" if start else heading, color=INK)
     key = (
-        "Arrow thickness is linear in the gradient norm measured at the layer it reaches, relative to the "
-        f"largest of its chain; dotted: less than {_VISIBLE:.0%} of that. Numbers: norm relative to the last layer."
+        "Arrow: as thick as the gradient norm at the layer it reaches, relative to the last layer's; one scale for "
+        f"both chains. Dotted: less than {_VISIBLE:.0%} of the thickest. Numbers: the same relative norm."
     )
     footnotes(figure, [key, *notes])
-    shown = (
+    drawn = (
         f"The gradient on its way back from the loss, {flow.when}: through the blocks of the plain "
         f"network, and along the identity path of the residual one. {key}"
     )
-    way = "from the loss back to layer 1 (geometric mean over layers)"
-    look = f"Look at how the arrows change {way}: {flow.sentence}."
-    return figure, caption(pair, flow.relative.summary, shown, look, notes)
+    seen = f"{flow.sentence} (geometric mean over layers)."
+    return figure, caption(pair, flow.relative.summary, seen, drawn, notes)
 
 
-def _draw_chain(ax: Axes, line: Series, *, highway: bool) -> None:
-    """Draw blocks from layer 1 to the loss, and the gradient flowing back through them or past them."""
-    depth, largest = line.x.size, np.nanmax(line.mean, initial=0)
+def _draw_chain(ax: Axes, line: Series, largest: float, *, highway: bool) -> None:
+    """Draw blocks from layer 1 to the loss, and the gradient flowing back through them or past them.
+
+    `largest` is the value of the thickest arrow.
+    """
+    depth = line.x.size
     shown = np.unique(np.linspace(1, depth, min(depth, _MOST_BLOCKS)).round().astype(int))
     width = _THICKEST * line.mean / largest if largest > 0 else np.full(depth, np.nan)
     color = COLOR[line.key]
@@ -235,7 +273,7 @@ def _chain_extent(highway: bool) -> tuple[float, float]:
 
 def _draw_block(ax: Axes, x: float, y: float, text: str, color: str, half: float = 0.27) -> None:
     style = "round,pad=0,rounding_size=0.08"
-    outline: dict[str, Any] = {"facecolor": "white", "edgecolor": color, "linewidth": 0.8, "zorder": 3}
+    outline: dict[str, Any] = {"facecolor": PAPER, "edgecolor": color, "linewidth": 0.8, "zorder": 3}
     ax.add_patch(FancyBboxPatch((x - half, y - 0.28), 2 * half, 0.56, boxstyle=style, **outline))
     ax.text(x, y, text, ha="center", va="center_baseline", fontsize=5.5, color=INK, zorder=4)
 
@@ -244,7 +282,7 @@ def _draw_branch(ax: Axes, x: float, lane: float, color: str) -> None:
     """Draw a block's branch: it leaves the lane on the left and is added back on the right."""
     for side in (-0.2, 0.2):
         ax.plot([x + side, x + side], [lane, -0.28], color=FAINT, linewidth=0.6, zorder=1)
-    ax.plot(x + 0.2, lane, "o", color="white", markersize=5, markeredgecolor=color, markeredgewidth=0.7, zorder=5)
+    ax.plot(x + 0.2, lane, "o", color=PAPER, markersize=5, markeredgecolor=color, markeredgewidth=0.7, zorder=5)
     ax.plot(x + 0.2, lane, "+", color=color, markersize=3.4, markeredgewidth=0.7, zorder=6)
 
 
@@ -262,51 +300,60 @@ def _draw_arrow(ax: Axes, start: float, end: float, y: float, width: float, colo
 
 
 def draw_chain_rule(evidence: Evidence) -> tuple[Figure, str]:
-    """Figure 8: the chain rule.  Measured products of per-layer factors beside the mathematics."""
+    """Figure 8: the chain rule.  Measured products of per-layer factors above the mathematics."""
     pair = pair_of(evidence)
     flow = backward_flow(pair)
     notes = flow.relative.gaps(log=True)
-    figure = new_figure(DOUBLE, 3.5, pair.title(f"Chain rule, {flow.when}", flow.relative.summary))
-    left, right = figure.subplots(1, 2, width_ratios=(1.15, 1))
-    _draw_cumulative(left, flow)
-    legend_above(left, 2)
-    _write_products(right, flow)
+    panels = {flow.when: flow.relative.lines}
+    if flow.start:
+        panels = {AT_START: flow.began} | panels
+    title = pair.title(f"Chain rule, {' and '.join(panels)}", flow.relative.summary)
+    figure = new_figure(DOUBLE, 5.0, title)
+    layout = figure.add_gridspec(3, 2, height_ratios=(1, 0.06, 0.62))
+    theory = flow.theory if AT_START in panels else {}
+    products = [norms[::-1] / norms[-1] for norms in theory.values()]
+    limits = log_limits(*(line.extent(log=True) for lines in panels.values() for line in lines), *products)
+    axes: list[Axes] = []
+    for column, (when, lines) in enumerate(panels.items()):
+        where = layout[0, column] if len(panels) > 1 else layout[0, :]
+        axes.append(figure.add_subplot(where, sharey=axes[0] if axes else None))
+        _draw_cumulative(axes[-1], lines, theory if when == AT_START else {}, limits)
+        gaps = [theory_gap(line.mean, theory[line.key] / theory[line.key][-1]) for line in lines if line.key in theory]
+        said = f": {lines[0].label} {gaps[0]}, {lines[1].label} {gaps[1]}" if when == AT_START and gaps else ""
+        panel_title(axes[-1], f"{when[0].upper()}{when[1:]}{unbroken(said)}", width=56)
+    axes[0].set_ylabel("gradient norm relative to the last layer")
+    legend_row(figure.add_subplot(layout[1, :]), axes)
+    for column, model in enumerate(PAIR_MODELS):
+        _write_product(figure.add_subplot(layout[2, column]), flow, model)
     footnotes(figure, notes)
-    beside = ", beside what the identity's gradient does in a wide network at initialisation" * bool(flow.theory)
-    shown = (
-        f"Left: gradient norm at each layer's linear output relative to the last layer's, {flow.when}: "
-        f"the cumulative product of the measured per-layer factors from the loss backward{beside}. "
-        "Right: the two products."
+    dotted = " Dotted: the theory of wide networks with random weights, which predicts the initialisation only."
+    drawn = (
+        "Above: gradient norm at each layer's linear output relative to the last layer's, the cumulative product of "
+        f"the measured per-layer factors from the loss backward.{dotted if theory else ''} Below: the two products."
     )
-    look = f"Look at the slopes (geometric mean over layers): {flow.sentence}."
-    return figure, caption(pair, flow.relative.summary, shown, look, notes)
+    seen = f"{flow.when[0].upper()}{flow.when[1:]}, {flow.sentence} (geometric mean over layers)."
+    return figure, caption(pair, flow.relative.summary, seen, drawn, notes)
 
 
-def _draw_cumulative(ax: Axes, flow: BackwardFlow) -> None:
-    """Draw the gradient's scale from the last layer back: measured, and in theory at initialisation."""
-    draw_panel(ax, [replace(line, x=line.x[-1] - line.x) for line in flow.relative.lines], log=True)
-    extents = flow.relative.extents(log=True)
-    for model, norms in flow.theory.items():
-        product: Floats = norms[::-1] / norms[-1]
-        label = f"{flow.relative[model].label}, theory at init"
-        ax.plot(np.arange(norms.size), product, color=COLOR[model], linewidth=1, linestyle=(0, (1, 1.2)), label=label)
-        extents.append(product)
-    log_axis(ax, log_limits(*extents))
+def _draw_cumulative(
+    ax: Axes, lines: Sequence[Series], theory: Mapping[str, Floats], limits: tuple[float, float]
+) -> None:
+    """Draw the gradient's scale from the last layer back, and what the theory says of it."""
+    draw_panel(ax, [replace(line, x=line.x[-1] - line.x) for line in lines], log=True)
+    for model, norms in theory.items():
+        style: dict[str, Any] = {"color": INK, "linewidth": 1, "linestyle": (0, (1, 1.2)), "zorder": 3}
+        ax.plot(np.arange(norms.size), norms[::-1] / norms[-1], label="theory at init", gid=f"theory {model}", **style)
+    log_axis(ax, limits)
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.set_xlabel("layers back from the last")
-    ax.set_ylabel("gradient norm relative to the last layer")
 
 
-def _write_products(ax: Axes, flow: BackwardFlow) -> None:
-    """Write the two products, with what was measured of each."""
+def _write_product(ax: Axes, flow: BackwardFlow, model: str) -> None:
+    """Write the product of a network, with what was measured of it."""
     ax.axis("off")
     ax.set(xlim=(0, 1), ylim=(0, 1))
-    for model, top in zip(PAIR_MODELS, (1.0, 0.47), strict=True):
-        measured = f"measured: {flow.words(model)}"
-        if not math.isnan(factor := flow.theory_factor(model)):
-            start = _factor(flow.start[model].mean) if model in flow.start else math.nan
-            before = "" if math.isnan(start) else f"measured ×{number(start, 3)}, "
-            measured += f"\nat init: {before}theory ×{number(factor, 3)} per layer"
-        ax.text(0, top, flow.relative[model].label, color=COLOR[model], weight="bold", va="top")
-        ax.text(0.02, top - 0.19, rf"${_CHAIN}{_PRODUCTS[model]}$", color=INK, fontsize=9.5, va="center")
-        ax.text(0, top - 0.32, measured, color=INK, fontsize=7.5, va="top", linespacing=1.4)
+    measured = f"{flow.when}: {flow.words(model)}"
+    start = flow.start_words(model)
+    ax.text(0, 1, flow.relative[model].label, color=COLOR[model], weight="bold", va="top")
+    ax.text(0.02, 0.58, rf"${_CHAIN}{_PRODUCTS[model]}$", color=INK, fontsize=9.5, va="center")
+    ax.text(0, 0.22, f"{measured}\n{start}" if start else measured, color=INK, fontsize=7.5, va="top", linespacing=1.4)

@@ -1,6 +1,6 @@
 """Figures of the residual study: what every layer holds, as profiles over depth and for one input vector."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from sonde.analysis.evidence import Evidence, NoData
 from sonde.analysis.theory import INPUT_STD, preactivation_stds
 from sonde.core.formatting import HEALTHY_STD, gradient_verdict, number, signal_verdict
 from sonde.metrics import TRAINED
-from sonde.show.figures.groups import PAIR_MODELS, Pair, at_start, by_layer, moment, pair_of
+from sonde.show.figures.groups import AT_START, PAIR_MODELS, Pair, at_start, by_layer, moment, pair_of
 from sonde.show.figures.marks import (
     draw_dots,
     draw_panel,
@@ -29,7 +29,7 @@ from sonde.show.figures.marks import (
     wide_scale,
     wide_threshold,
 )
-from sonde.show.figures.residual_gradient import backward_flow
+from sonde.show.figures.residual_gradient import backward_flow, theory_gap
 from sonde.show.figures.series import Floats, Series, caption, seeds_text
 from sonde.show.figures.style import (
     COLOR,
@@ -38,6 +38,8 @@ from sonde.show.figures.style import (
     INK,
     LINE,
     MARKER,
+    NO_VALUE,
+    PAPER,
     SINGLE_PANEL,
     footnotes,
     legend_above,
@@ -47,7 +49,6 @@ from sonde.show.figures.style import (
     panel_title,
 )
 
-_AT_START = "at initialisation"
 _UNITS_SHOWN = 32
 _STATE = r"^state\[(\d+)\]$"
 
@@ -115,8 +116,7 @@ def _draw_profile(
     legend_above(ax)
     results = [f"{line.label}: {words(pair, line)}" for line in profile.lines]
     footnotes(figure, [*results, *notes])
-    look = f"Look at how the lines change with depth: {'; '.join(results)}."
-    return figure, caption(pair, profile.summary, f"{shown}, {when}.", look, notes)
+    return figure, caption(pair, profile.summary, f"{'; '.join(results)}.", f"{shown}, {when}.", notes)
 
 
 def draw_signal_flow(evidence: Evidence) -> tuple[Figure, str]:
@@ -128,9 +128,12 @@ def draw_signal_flow(evidence: Evidence) -> tuple[Figure, str]:
     stds = by_layer(pair, "activation_std")
     rows = {moment(stds.rows): {line.key: line for line in stds.lines}}
     if start := at_start(pair, "activation_std"):
-        rows = {_AT_START: start} | rows
-    theory = {model: _theory_line(pair, model) for model in PAIR_MODELS} if _AT_START in rows else {}
+        rows = {AT_START: start} | rows
+    theory = {model: _theory_line(pair, model) for model in PAIR_MODELS} if AT_START in rows else {}
     words = {when: {model: _signal_words(pair, line) for model, line in lines.items()} for when, lines in rows.items()}
+    for model, line in theory.items():
+        if gap := theory_gap(rows[AT_START][model].mean, line):
+            words[AT_START][model] += f"; {gap}"
     notes = stds.gaps(log=True)
 
     title = f"Signal going up, {' and '.join(rows)}"
@@ -142,7 +145,7 @@ def draw_signal_flow(evidence: Evidence) -> tuple[Figure, str]:
     for panels, (when, lines) in zip(grid, rows.items(), strict=True):
         for ax, model in zip(panels, PAIR_MODELS, strict=True):
             if model in lines:
-                expected = theory.get(model) if when == _AT_START else None
+                expected = theory.get(model) if when == AT_START else None
                 _draw_signal(ax, pair, lines[model], limits, expected)
                 panel_title(ax, f"{pair.labels[model]}, {when}", words[when][model])
             layer_axis(ax, pair.depth, first=0 if pair.identity else 1)
@@ -154,7 +157,10 @@ def draw_signal_flow(evidence: Evidence) -> tuple[Figure, str]:
         f"Standard deviation of each layer's linear output over batch and units together, {' and '.join(rows)} "
         f"(biases that differ between units count in it){beside}."
     )
-    return figure, caption(pair, stds.summary, shown, _where_to_look(pair, words, theory), notes, marks="dots")
+    if any(line.size for line in theory.values()):
+        shown += " Dotted: the theory of wide networks with random weights, which predicts the initialisation only."
+    seen = "; ".join(f"{pair.labels[model]} {when}: {text}" for when, of in words.items() for model, text in of.items())
+    return figure, caption(pair, stds.summary, f"{seen}.", shown, notes, marks="dots")
 
 
 def _draw_signal(ax: Axes, pair: Pair, dots: Series, limits: tuple[float, float], theory: Floats | None) -> None:
@@ -174,15 +180,6 @@ def _theory_line(pair: Pair, model: str) -> Floats:
     if pair.alpha is None or not pair.identity:
         return np.array([])
     return np.array(preactivation_stds(model == "res_mlp", pair.alpha, pair.depth))
-
-
-def _where_to_look(pair: Pair, words: Mapping[str, Mapping[str, str]], theory: Mapping[str, Floats]) -> str:
-    drawn = any(line.size for line in theory.values())
-    before = ", and before training at how close they lie to the theory of wide networks" if drawn else ""
-    results = "; ".join(
-        f"{pair.labels[model]} {when}: {text}" for when, of_models in words.items() for model, text in of_models.items()
-    )
-    return f"Look at which dots fall below the healthy threshold of {HEALTHY_STD}{before}. {results}."
 
 
 @dataclass(frozen=True)
@@ -207,7 +204,7 @@ class _States:
         return plain.shape == residual.shape and np.allclose(plain, residual, equal_nan=True)
 
 
-def draw_layer_transformation(evidence: Evidence) -> tuple[Figure, str]:
+def draw_one_input(evidence: Evidence) -> tuple[Figure, str]:
     """Figure 9: one input vector on its way through both networks."""
     states = _states_of(pair_of(evidence))
     pair = states.pair
@@ -230,8 +227,8 @@ def draw_layer_transformation(evidence: Evidence) -> tuple[Figure, str]:
     for model in PAIR_MODELS:
         first, last = states.norms(model)[[0, -1]]
         ends.append(f"{pair.labels[model]} {number(first)} at the input, {number(last)} at layer {pair.depth}")
-    look = f"Look at how much of the input is left at the top: norm of {'; '.join(ends)}."
-    return figure, caption(pair, counts, shown, look, notes)
+    seen = f"Norm of the hidden state: {'; '.join(ends)}."
+    return figure, caption(pair, counts, seen, shown, notes)
 
 
 def _states_of(pair: Pair) -> _States:
@@ -286,8 +283,8 @@ def _draw_paths(ax: Axes, states: _States) -> list[str]:
         ax.plot(*path.T, color=color, linewidth=0.9, marker=".", markersize=2.5, linestyle=LINE[model])
         ax.plot(*path[-1], marker, markersize=6, color=color)
         start = INK if states.same_input else color
-        ax.plot(*path[0], "o", markersize=6, markerfacecolor="white", markeredgecolor=start)
-    ax.plot([], [], "o", markersize=5, markerfacecolor="white", markeredgecolor=INK, label="start: input")
+        ax.plot(*path[0], "o", markersize=6, markerfacecolor=PAPER, markeredgecolor=start)
+    ax.plot([], [], "o", markersize=5, markerfacecolor=PAPER, markeredgecolor=INK, label="start: input")
     ax.plot([], [], "o", markersize=5, color=INK, label=f"end: layer {states.pair.depth}")
     axes = (ax.xaxis, ax.yaxis)
     thresholds = [wide_scale(axis, [path[:, unit] for path in paths.values()]) for unit, axis in enumerate(axes)]
@@ -309,7 +306,7 @@ def _draw_maps(figure: Figure, panels: Sequence[Axes], states: _States) -> list[
     threshold = wide_threshold(list(shown.values()))
     largest = max(float(np.nanmax(np.abs(matrix), initial=0)) for matrix in shown.values()) or 1.0
     norm = Normalize(-largest, largest) if threshold is None else SymLogNorm(threshold, vmin=-largest, vmax=largest)
-    colors = matplotlib.colormaps["RdBu_r"].with_extremes(bad="#BDBDBD")
+    colors = matplotlib.colormaps["RdBu_r"].with_extremes(bad=NO_VALUE)
     style: dict[str, Any] = {"aspect": "auto", "origin": "lower", "interpolation": "nearest"}
     images = []
     for ax, (model, label) in zip(panels, states.pair.labels.items(), strict=True):

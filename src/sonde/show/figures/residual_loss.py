@@ -2,7 +2,7 @@
 
 import math
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -27,7 +27,7 @@ from sonde.core.formatting import (
 from sonde.core.seed_statistics import over_seeds
 from sonde.metrics import TRAINED
 from sonde.show.figures.groups import PAIR_MODELS, Pair, by_step, check_recipe, pair_of
-from sonde.show.figures.marks import draw_bars, draw_panel, layer_axis, log_axis, log_limits
+from sonde.show.figures.marks import draw_panel, layer_axis, log_axis, log_limits, log_ticks, say_empty
 from sonde.show.figures.residual_gradient import BackwardFlow, backward_flow
 from sonde.show.figures.series import Curves, caption, curves, missing_seeds, n_text, point
 from sonde.show.figures.style import (
@@ -35,7 +35,11 @@ from sonde.show.figures.style import (
     DOUBLE,
     FAINT,
     INK,
+    LINE,
+    MARKER,
+    PAPER,
     SINGLE_PANEL,
+    TABLE_RULE,
     footnotes,
     legend_above,
     legend_row,
@@ -107,9 +111,8 @@ def draw_training_loss(evidence: Evidence) -> tuple[Figure, str]:
     _draw_losses(ax, losses, pair)
     legend_above(ax, 2)
     footnotes(figure, [*sentences, *notes])
-    shown = f"Training loss ({pair.loss} of each batch) against optimiser steps."
-    look = f"Look at where each curve ends (mean of the last tenth of its steps): {'; '.join(sentences)}."
-    return figure, caption(pair, losses.summary, shown, look, notes)
+    shown = f"Training loss ({pair.loss} of each batch) against steps. The final loss is the mean of the last tenth."
+    return figure, caption(pair, losses.summary, f"{'; '.join(sentences)}.", shown, notes)
 
 
 def _draw_losses(ax: Axes, losses: Curves, pair: Pair) -> None:
@@ -143,10 +146,10 @@ def draw_learning_comparison(evidence: Evidence) -> tuple[Figure, str]:
 
     counts = pl.concat([part.summary.select("model", "n") for part in (losses, gradients)])
     figure = new_figure(DOUBLE, 5.0, pair.title(f"Learning compared, {flow.when}", counts))
-    (loss, fell), (gradient, table) = figure.subplots(2, 2)
+    (loss, zero), (gradient, table) = figure.subplots(2, 2)
     _draw_losses(loss, losses, pair)
     legend_above(loss, 2)
-    _draw_reduction(fell, ends)
+    _draw_against_zero(zero, ends)
     draw_panel(gradient, gradients.lines, log=True)
     log_axis(gradient, log_limits(*gradients.extents(log=True)))
     gradient.set_ylabel(TRAINED["preact_grad_norm"].label)
@@ -154,34 +157,47 @@ def draw_learning_comparison(evidence: Evidence) -> tuple[Figure, str]:
     legend_above(gradient)
     _write_table(table, pair, _table(ends, flow))
     footnotes(figure, notes)
+    relative = " relative to that of predicting zero, both counted from the lowest loss that the network can reach"
     shown = (
-        "Batch loss against steps; by how much the final loss (mean of the last tenth of the steps) lies below that "
-        "of the first step, as all ratios of losses counted from the lowest that the network can reach; "
+        f"Batch loss against steps; final loss (mean of the last tenth of the steps){relative * pair.identity}; "
         f"gradient norm per layer {flow.when}; summary."
     )
-    look = f"Look at which network learned: {'; '.join(ends.sentences.values())}."
-    return figure, caption(pair, counts, shown, look, notes, marks="lines and bars")
+    return figure, caption(pair, counts, f"{'; '.join(ends.sentences.values())}.", shown, notes)
 
 
-def _draw_reduction(ax: Axes, ends: LossEnds) -> None:
-    """Draw the loss reduction in per cent as bars, with a sentence above each."""
-    extent = [0.0, 100.0]
+def _draw_against_zero(ax: Axes, ends: LossEnds) -> None:
+    """Draw the final loss relative to that of predicting zero as a stem from 1, with a sentence above each."""
+    trivial = ends.pair.trivial_loss
+    if trivial is None:
+        say_empty(ax, "no reference loss is known for this task")
+        return
+    extents = [np.array([1.0, _LEARNED])]
     for height, model in enumerate(reversed(PAIR_MODELS)):
-        mean, std, n = ends.of(model, "reduction")
+        floor = ends.pair.floor(model)
+        mean, std, n = ends.of(model, "final")
+        times, spread = times_trivial(mean, trivial, floor), std / (trivial - (floor or 0))
+        stem = point(model, ends.pair.labels[model], height, times, spread, n)
         text = "\n".join(textwrap.wrap(ends.sentences[model], 50))
-        ax.text(0, height + 0.24, text, va="bottom", fontsize=7.5, color=INK, transform=ax.get_yaxis_transform())
-        if not math.isnan(mean):
-            ax.plot([0, 0], [height - 0.18, height + 0.18], color=FAINT, linewidth=0.8)
-            extent += [mean, mean - std, mean + std] if n >= 2 else [mean]
-        draw_bars(ax, point(model, model, height, mean, std, n), thickness=0.36, cap=2)
-    low, high = min(extent), max(extent)
-    room = 0.03 * (high - low)
-    ax.set_xlim(low - room, high + room)
-    ax.set_ylim(-0.3, 1.7)
+        words: dict[str, Any] = {"transform": ax.get_yaxis_transform(), "va": "bottom", "fontsize": 7.5, "color": INK}
+        ax.text(0, height + 0.16, text, bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 1.0}, **words)
+        style: dict[str, Any] = {"color": COLOR[model], "marker": MARKER[model], "linestyle": LINE[model]}
+        ax.plot([1, times], [height, height], markevery=[1], markersize=6, label=stem.label, **style)
+        if n >= 2:
+            low, high = stem.band(log=True)
+            ax.plot([low[0], high[0]], [height, height], color=INK, linewidth=0.8, label="± s.d. over seeds")
+        extents.append(stem.extent(log=True))
+    _draw_zero_and_half(ax.axvline)
+    ax.set_xscale("log")
+    ax.set_xlim(*log_limits(*extents))
+    ax.xaxis.set_major_locator(FixedLocator(log_ticks(ax.get_xlim())))
+    ax.xaxis.set_minor_locator(NullLocator())
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"×{number(value)}"))
+    ax.set_ylim(-0.4, 1.75)
     ax.set_yticks([])
     ax.grid(False)
-    ax.set_xlabel("loss reduction above the floor, first to last steps (%)")
+    ax.set_xlabel("final loss ÷ that of predicting zero")
     ax.spines.left.set_visible(False)
+    legend_above(ax, 2)
 
 
 def _table(ends: LossEnds, flow: BackwardFlow) -> list[tuple[str, list[str]]]:
@@ -232,7 +248,7 @@ def _write_table(ax: Axes, pair: Pair, rows: list[tuple[str, list[str]]]) -> Non
     for model, x in columns.items():
         ax.text(x, 0.5, pair.labels[model], color=COLOR[model], weight="bold", va="center", fontsize=7.5)
     for top, (name, values) in enumerate(rows, 1):
-        ax.axhline(top, color="#D0D0D0", linewidth=0.6)
+        ax.axhline(top, color=TABLE_RULE, linewidth=0.6)
         ax.text(0, top + 0.5, name, color=FAINT, va="center", fontsize=7)
         weight = "bold" if name == "status" else "normal"
         for x, text in zip(columns.values(), values, strict=True):
@@ -292,7 +308,7 @@ def draw_loss_by_depth(evidence: Evidence) -> tuple[Figure, str]:
     )
     results = ". ".join(text for variant, losses in found.items() for text in _learned_at(losses, weights(variant)))
     every = _OneVariant(runs, "", evidence.source)
-    return figure, caption(every, summary, shown, f"Look at where the lines reach 1. {results}.", notes)
+    return figure, caption(every, summary, f"Final loss ÷ that of predicting zero: {results}.", shown, notes)
 
 
 def _of_variant(table: pl.DataFrame, variant: str) -> pl.DataFrame:
@@ -318,15 +334,20 @@ def _final_losses(evidence: Evidence, runs: pl.DataFrame) -> pl.DataFrame:
 def _draw_final_losses(ax: Axes, losses: Curves) -> None:
     """Each panel has its own log axis: with weights × 1 the residual network ends far above all others."""
     log_axis(ax, log_limits(np.array([_LEARNED, 1.0]), *losses.extents(log=True)))
-    level: dict[str, Any] = {"color": FAINT, "linewidth": 0.8, "zorder": 1}
-    ax.axhline(1, linestyle=(0, (1, 1.5)), label="predicting zero", **level)
-    ax.axhline(_LEARNED, linestyle=(0, (5, 2)), label="half of it: learned", **level)
+    _draw_zero_and_half(ax.axhline)
     draw_panel(ax, losses.lines, log=True)
     ax.set_xscale("log")
     ax.xaxis.set_major_locator(FixedLocator(sorted({float(x) for line in losses.lines for x in line.x})))
     ax.xaxis.set_minor_locator(NullLocator())
     ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0f}"))
     ax.set_xlabel("layers L")
+
+
+def _draw_zero_and_half(draw: Callable[..., object]) -> None:
+    """Draw the loss of predicting zero and half of it; `draw` is `ax.axhline` or `ax.axvline`."""
+    level: dict[str, Any] = {"color": FAINT, "linewidth": 0.8, "zorder": 1}
+    draw(1, linestyle=(0, (1, 1.5)), label="predicting zero", **level)
+    draw(_LEARNED, linestyle=(0, (5, 2)), label="half of it: learned", **level)
 
 
 def _learned_at(losses: Curves, scale: str) -> Iterator[str]:

@@ -121,16 +121,17 @@ _MARKS = {
     "lines": f"Line: arithmetic mean over seeds; {_SEEDS}; band: {_SPREAD}",
     "bars": f"Bar: arithmetic mean over seeds; circles: the seeds; whisker: {_SPREAD}",
     "dots": f"Dot: arithmetic mean over seeds; whisker: {_SPREAD}",
+    "dots and rings": "Dot: mean over seeds; rings: the seeds",
     "lines and bars": f"Line or bar: arithmetic mean over seeds; {_SEEDS}; band or whisker: {_SPREAD}",
 }
 """What the marks of a figure mean, if there are several seeds."""
 
 
-def caption(group: Group, summary: pl.DataFrame, shown: str, look: str, notes: list[str], marks: str = "lines") -> str:
-    """One paragraph: what is shown, the recipe, how it is estimated, what to look at, notes, and the runs."""
+def caption(group: Group, summary: pl.DataFrame, seen: str, drawn: str, notes: list[str], marks: str = "lines") -> str:
+    """One paragraph: what is seen, what is drawn, the recipe, how it is estimated, notes, and the runs."""
     spread = _MARKS[marks] if (summary["n"] > 1).any() else "Single values, no spread"
     n = f"{spread}; {n_text(group, summary)} ({seeds_text(group)})."
-    parts = [shown, f"{group.recipe}.", n, look, *dict.fromkeys(notes)]
+    parts = [seen, drawn, f"{group.recipe}.", n, *dict.fromkeys(notes)]
     sentences = [part[0].upper() + part[1:] for part in parts if part]
     return " ".join([*sentences, _runs_text(group)]) + "\n"
 

@@ -13,7 +13,7 @@ from matplotlib.text import Text
 
 from sonde.analysis.evidence import Evidence, NoData
 from sonde.show.figures.groups import NETWORK_FIELDS, TRAINING_FIELDS, Cohort, check_recipe, cohort_of
-from sonde.show.figures.marks import PERCENT, linear_limits, log_axis, log_limits
+from sonde.show.figures.marks import log_axis, log_limits, percent_axis
 from sonde.show.figures.panels import (
     ACCURACY,
     BATCH_MEAN_LOSS,
@@ -32,6 +32,7 @@ from sonde.show.figures.style import (
     INK,
     SERIF_PARAMS,
     fine_print,
+    legend_entries,
     legend_row,
     new_figure,
     panel_grid,
@@ -55,7 +56,7 @@ _SAME_ON_A_TASK = ("task_label", "epochs", "steps", "samples")
 _LEGEND_ROOM = 0.17  # of the first panel's height, per row of its legend
 
 
-def draw_snapshot_resmlp(evidence: Evidence) -> tuple[Figure, str]:
+def draw_stream_by_terminal_ln(evidence: Evidence) -> tuple[Figure, str]:
     """Figure 11: with the terminal LayerNorm above, without it below."""
     names = {True: "residual_mlp with terminal LN", False: "residual_mlp without terminal LN"}
     choose = partial(cohort_of, evidence, rules=_TWO_RULES, model="residual_mlp")
@@ -65,7 +66,7 @@ def draw_snapshot_resmlp(evidence: Evidence) -> tuple[Figure, str]:
     return _draw_rows(cohorts, absent, titles)
 
 
-def draw_snapshot_vit(evidence: Evidence) -> tuple[Figure, str]:
+def draw_stream_of_vit(evidence: Evidence) -> tuple[Figure, str]:
     """Figure 12: the same for the vision transformer, at its CLS token."""
     cohort = cohort_of(evidence, rules=_TWO_RULES, model="vit_mini", named="vit_mini")
     return _draw_rows([cohort], [], [cohort.network])
@@ -96,14 +97,13 @@ def _draw_rows(cohorts: Sequence[Cohort], absent: list[str], titles: list[str]) 
                 ax.set_xlabel("")
     legend_row(legend, figure.axes[:-1])
     fine_print(figure, grid.notes)
-    shown = (
+    drawn = (
         f"Norm of the last hidden state h_L and of the BP gradient at h_2 against epochs, {probe_text(grid.panels)}."
     )
-    look = f"Look at which lines leave their start: {grid.sentences}."
-    return figure, caption(grid.group, grid.summary, shown, look, grid.notes)
+    return figure, caption(grid.group, grid.summary, f"{grid.sentences}.", drawn, grid.notes)
 
 
-def draw_crossarch(evidence: Evidence) -> tuple[Figure, str]:
+def draw_three_networks(evidence: Evidence) -> tuple[Figure, str]:
     """Figure 13: three architectures under three rules, in the style of a paper.
 
     Each network has its own task and size, so only what they share is checked between rows.
@@ -117,10 +117,10 @@ def draw_crossarch(evidence: Evidence) -> tuple[Figure, str]:
         check_recipe(on_task, _SAME_ON_A_TASK, free="network, rule and seed")
     grid = grid_of(cohorts, _THREE_COLUMNS, _THREE_RULES, absent)
     with matplotlib.rc_context(SERIF_PARAMS):
-        return _draw_crossarch(cohorts, grid)
+        return _draw_three_networks(cohorts, grid)
 
 
-def _draw_crossarch(cohorts: list[Cohort], grid: Grid) -> tuple[Figure, str]:
+def _draw_three_networks(cohorts: list[Cohort], grid: Grid) -> tuple[Figure, str]:
     rules = dict.fromkeys(label for cohort in cohorts for label in cohort.labels.values())
     networks = f"{len(cohorts)} network{'s' * (len(cohorts) != 1)}"
     title = f"{' · '.join(rules)} on {networks}, {n_text(grid.group, grid.summary)}"
@@ -140,14 +140,16 @@ def _draw_crossarch(cohorts: list[Cohort], grid: Grid) -> tuple[Figure, str]:
         ax.set_title(heading, loc="center", color=INK)
     if grid.rows[0][0].lines:
         _draw_legend(axes[0, 0])
+    others = {label: handle for label, handle in legend_entries(axes.flat).items() if label not in grid.names.values()}
+    if others:  # chance, and the lines of seeds
+        axes[0, -1].legend(list(others.values()), list(others), loc="lower right", bbox_to_anchor=(1, 0.12))
     fine_print(figure, grid.notes)
     figure.findobj(Text)  # ticks take their font when they are made: make them now
-    shown = (
+    drawn = (
         "Norm of the last hidden state h_L, norm of the BP gradient there, and test accuracy, against epochs. "
         f"Norms: {probe_text(grid.panels)}. ‖g_L‖ has one range for all rows."
     )
-    look = f"Look at which rule leaves BP's range: {grid.sentences}."
-    return figure, caption(grid.group, grid.summary, shown, look, grid.notes)
+    return figure, caption(grid.group, grid.summary, f"{grid.sentences}.", drawn, grid.notes)
 
 
 def _scale(ax: Axes, panel: Panel, shared: tuple[float, float]) -> None:
@@ -156,8 +158,7 @@ def _scale(ax: Axes, panel: Panel, shared: tuple[float, float]) -> None:
     if not panel.lines:
         return
     if panel.quantity is ACCURACY:
-        ax.set_ylim(*linear_limits(*panel.extents()))
-        ax.yaxis.set_major_formatter(PERCENT)
+        percent_axis(ax, *panel.extents(), chance=panel.cohort.chance)
     else:
         limits = shared if panel.quantity is GRADIENT_TOP else log_limits(*panel.extents())
         log_axis(ax, limits, mathtext=True)

@@ -3,17 +3,27 @@
 A model or a rule keeps its colour, marker and line style everywhere.
 """
 
+import colorsys
 import hashlib
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import matplotlib
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.collections import Collection
+from matplotlib.colors import to_hex, to_rgb, to_rgba, to_rgba_array
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.text import Annotation, Text
+
+from sonde.core.html_parts import DARK_INK, DARK_PAGE, ON_DARK
 
 if TYPE_CHECKING:
     from matplotlib.typing import RcKeyType
@@ -81,8 +91,9 @@ LINE = Style({name: line for name, (_, _, line) in _KNOWN.items()}, _SPARE_LINES
 RULE_ORDER = ("bp", "fa", "dfa", "state_bridge", "credit_bridge", "frozen")
 """The rules that come first in every legend; all others follow by name."""
 
-INK, FAINT = "#222222", "#6B6B6B"
-COLUMN, SINGLE_PANEL, DOUBLE = 3.5, 4.8, 7.2  # widths in inches
+INK, FAINT, PAPER = "#222222", "#6B6B6B", "#FFFFFF"
+TABLE_RULE, NO_VALUE = "#D0D0D0", "#BDBDBD"  # between rows of a table; of a heat map's undefined cells
+SINGLE_PANEL, DOUBLE = 5.4, 7.2  # widths in inches
 
 RC_PARAMS: "dict[RcKeyType, Any]" = {
     "font.family": "DejaVu Sans",
@@ -214,16 +225,32 @@ def legend_row(ax: Axes, panels: Iterable[Axes], share: float = 1.0) -> None:
 
     `share` is the part of the figure's width that the legend may take.
     """
-    handles: dict[str, Artist] = {}
-    for panel in panels:
-        for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
-            handles.setdefault(label, handle)
+    handles = legend_entries(panels)
     ax.axis("off")
     inches = share * ax.get_figure(root=True).get_figwidth()  # type: ignore[union-attr]
-    lengths = [len(label) for label in handles]
+    lengths = [max(map(len, label.split("\n"))) for label in handles]
     fitting = (n for n in range(len(lengths), 1, -1) if _legend_width(lengths, n) <= inches)
     style: dict[str, Any] = {"borderpad": 0, "borderaxespad": 0, "handlelength": 2.2, "columnspacing": 1.8}
     ax.legend(list(handles.values()), list(handles), loc="center", ncols=next(fitting, 1), **style)
+
+
+SEED_LINE, BAND = "_seed", "_band"
+"""Labels of the line of a seed and of a band, which have one entry in a legend, whatever their colour."""
+
+
+def legend_entries(panels: Iterable[Axes]) -> dict[str, Artist]:
+    """Everything that is drawn, each label once; thin lines of seeds and bands come last."""
+    handles: dict[str, Artist] = {}
+    kinds: set[object] = set()
+    for panel in panels:
+        for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
+            handles.setdefault(label, handle)
+        kinds |= {artist.get_label() for artist in (*panel.lines, *panel.collections)}
+    if SEED_LINE in kinds:
+        handles["one seed"] = Line2D([], [], color=FAINT, linewidth=0.6)
+    if BAND in kinds:
+        handles["± s.d. over seeds"] = Patch(color=FAINT, alpha=0.2, linewidth=0)
+    return handles
 
 
 def _legend_width(lengths: list[int], columns: int) -> float:
@@ -234,4 +261,75 @@ def _legend_width(lengths: list[int], columns: int) -> float:
 def legend_above(ax: Axes, columns: int = 4) -> None:
     """Draw the legend in a row above the panel, where it covers no data."""
     style: dict[str, Any] = {"borderpad": 0.2, "borderaxespad": 0.2, "handlelength": 2.4, "columnspacing": 1.4}
-    ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=columns, **style)
+    handles = legend_entries([ax])
+    ax.legend(list(handles.values()), list(handles), loc="lower left", bbox_to_anchor=(0, 1), ncols=columns, **style)
+
+
+# ── dark pages ──────────────────────────────────────────────────────────────────────────────────────
+_DARK_MAPS = {"RdBu_r": "berlin"}  # from blue to red over white → over black
+_LEAST_LUMINANCE = 0.16  # of a line on a dark page: a contrast of 3.5 and more
+
+
+def recolour_for_dark(figure: Figure) -> None:
+    """Give every artist the colour that it has on a dark page.  Colour maps with a white centre get a dark one."""
+    for artist in figure.findobj():
+        if isinstance(artist, Line2D):
+            artist.set_markerfacecolor(_on_dark(artist.get_markerfacecolor()))
+            artist.set_markeredgecolor(_on_dark(artist.get_markeredgecolor()))
+            artist.set_color(_on_dark(artist.get_color()))
+        elif isinstance(artist, Text):
+            artist.set_color(_on_dark(artist.get_color()))
+            arrow = artist.arrow_patch if isinstance(artist, Annotation) else None
+            for patch in (artist.get_bbox_patch(), arrow):
+                _recolour_patch(patch)
+        elif isinstance(artist, Patch):
+            _recolour_patch(artist)
+        elif isinstance(artist, AxesImage):
+            _recolour_map(artist)
+        elif isinstance(artist, Collection) and artist.get_array() is None:
+            artist.set_facecolor([_on_dark(color) for color in to_rgba_array(artist.get_facecolor())])
+            artist.set_edgecolor([_on_dark(color) for color in to_rgba_array(artist.get_edgecolor())])
+
+
+def _recolour_patch(patch: Patch | None) -> None:
+    if patch is not None:
+        patch.set_facecolor(_on_dark(patch.get_facecolor()))
+        patch.set_edgecolor(_on_dark(patch.get_edgecolor()))
+
+
+def _recolour_map(image: AxesImage) -> None:
+    known = image.get_cmap()
+    dark = _DARK_MAPS.get(known.name, "")
+    if dark in matplotlib.colormaps:  # matplotlib 3.10
+        image.set_cmap(matplotlib.colormaps[dark].with_extremes(bad=_on_dark(known.get_bad())))
+
+
+def _on_dark(color: Any) -> Any:
+    """The colour on a dark page, as transparent as before."""
+    if isinstance(color, str) and color == "none":
+        return color
+    red, green, blue, alpha = to_rgba(color)
+    return (*_opaque_on_dark(to_hex((red, green, blue)).upper()), alpha)
+
+
+@cache
+def _opaque_on_dark(color: str) -> tuple[float, float, float]:
+    """Greys run from the dark page's ink (black) to the page (white); other colours become lighter where needed."""
+    if color in ON_DARK:
+        return to_rgb(ON_DARK[color])
+    hue, lightness, saturation = colorsys.rgb_to_hls(*to_rgb(color))
+    if saturation < 0.12:
+        ink, page = (np.array(to_rgb(end)) for end in (DARK_INK, DARK_PAGE))
+        red, green, blue = (ink + lightness * (page - ink)).tolist()
+        return red, green, blue
+    if lightness > 0.8:  # a tint behind something else
+        return colorsys.hls_to_rgb(hue, 1.05 - lightness, 0.6 * saturation)
+    while _luminance(rgb := colorsys.hls_to_rgb(hue, lightness, saturation)) < _LEAST_LUMINANCE:
+        lightness += 0.02
+    return rgb
+
+
+def _luminance(rgb: tuple[float, float, float]) -> float:
+    """Relative luminance as in WCAG 2."""
+    linear = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in rgb)
+    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))

@@ -20,6 +20,7 @@ from sonde.analysis.runs import by_recipe
 from sonde.core.errors import SondeError
 from sonde.core.html_parts import asset
 from sonde.metrics.rows import WATCHED, empty
+from sonde.show.live.running import running_runs
 from sonde.show.live.server import Feed
 from sonde.show.report.charts import colours, styled_names
 from sonde.show.report.contents import ReportContents, report_contents
@@ -35,6 +36,7 @@ from sonde.store.schemas import ENDED, Manifest
 _R = TypeVar("_R", bound=Run)
 
 MOST_ROWS = 300_000  # of all watched runs; of a run with more than its share, steps are left out
+MOST_TRAINED_ROWS = 4_000_000  # of all trained runs; the runs that were written least recently are left out
 FIRST_STEPS = 10  # always kept
 FEWEST_ROWS = 100  # a run may always have so many
 
@@ -49,18 +51,22 @@ class StoreFollower:
         self._broken: dict[str, str] = {}
         self._rows: dict[str, _BoundedRows] = {}  # of watched runs
         self._statuses: dict[str, str] = {}  # of runs that have not ended
+        self._trained: dict[str, tuple[int, int]] = {}  # when trained runs were written, and how many rows are held
+        self.left_out: set[str] = set()  # trained runs whose rows would be too many
 
     def refresh(self) -> bool:
         """Read what changed since the last call; whether anything did."""
         present = self._present()
-        changed = [id for id, stamp in present.items() if self.stamps.get(id) != stamp]
         gone = self.stamps.keys() - present.keys()
         for id in gone:
-            self._read.pop(id, None)
-            self._broken.pop(id, None)
-            self._rows.pop(id, None)
-        for id in changed:
+            for known in (self._read, self._broken, self._rows, self._trained):
+                known.pop(id, None)
+        again = self.left_out if gone else set()  # there may be room for them
+        changed = [id for id, stamp in present.items() if self.stamps.get(id) != stamp or id in again]
+        self.left_out -= {*changed, *gone}
+        for _, id in sorted(((_written(self.root / id), id) for id in changed), reverse=True):
             self._read_again(id)
+            self._make_room()
         self.stamps = present
         before = self._statuses
         self._statuses = {run.id: run.status.words for run in self._open()}
@@ -102,9 +108,21 @@ class StoreFollower:
             self._read[id] = known = self._loaded(id)
             for run in known.watched:
                 _ = run.facts  # read now and kept with the run: a model of many modules has many
+            if known.runs:
+                self._trained[id] = _written(self.root / id), known.rows.height
         except SondeError as error:
             self._read.pop(id, None)
+            self._trained.pop(id, None)
             self._broken[id] = str(error)
+
+    def _make_room(self) -> None:
+        """Leave out trained runs, those first that were written least recently, until their rows are few enough."""
+        held = sum(rows for _, rows in self._trained.values())
+        while held > MOST_TRAINED_ROWS and len(self._trained) > 1:
+            oldest = min(self._trained, key=lambda id: (self._trained[id], id))
+            held -= self._trained.pop(oldest)[1]
+            del self._read[oldest]
+            self.left_out.add(oldest)
 
     def _loaded(self, id: str) -> Runs:
         """A run; of a watched one, a bounded number of rows."""
@@ -125,6 +143,14 @@ def _without_status(run: _R) -> _R:
     if "facts" in vars(run):
         vars(again)["facts"] = vars(run)["facts"]
     return again
+
+
+def _written(folder: Path) -> int:
+    """When a run's manifest was written, in nanoseconds; 0 where it has none."""
+    try:
+        return (folder / "manifest.json").stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def _size(path: Path) -> int:
@@ -237,11 +263,16 @@ class PageState:
             self._trouble = f"findings and audit are not up to date ({why})"
 
     def build(
-        self, stored: Runs, stamps: Mapping[str, str], steps: Mapping[str, int] = MappingProxyType({})
+        self,
+        stored: Runs,
+        stamps: Mapping[str, str],
+        steps: Mapping[str, int] = MappingProxyType({}),
+        left_out: int = 0,
     ) -> dict[str, Any]:
         """Everything the page shows, with the last findings; packs only the watched runs whose stamp changed.
 
         `steps` says how many steps of a watched run were watched, where not all of their rows are in memory.
+        `left_out` is the number of trained runs that are not in memory.
         """
         last = self._last
         found = {section.run.id: section.findings for section in last.watched}
@@ -254,7 +285,8 @@ class PageState:
             "watched": self._watched(watched, stamps, steps),
             "html": page_parts(now, {section.anchor: Pictures() for section in now.sections}, shown),
             "colours": colours(styled_names(runs)),
-            "states": _states(stored),
+            "running": running_runs(stored),
+            "states": _states(stored) + ([["older, not shown", left_out]] if left_out else []),
             "trouble": self._trouble,
         }
 
@@ -314,7 +346,8 @@ class StorePoller:
         if changed or self._findings_made.is_set() or not self._feed.begun:
             self._findings_made.clear()
             self._stored = self._follower.stored()
-            self._feed.publish(self._state.build(self._stored, self._follower.stamps, self._follower.steps))
+            known = self._follower
+            self._feed.publish(self._state.build(self._stored, known.stamps, known.steps, len(known.left_out)))
             if changed:
                 self._changed.set()
         return took

@@ -22,6 +22,7 @@ import polars as pl
 from sonde import __version__
 from sonde.analysis.evidence import RUNS_SCHEMA, Evidence
 from sonde.core.errors import SondeError, nearest
+from sonde.core.run_ids import network_label
 from sonde.metrics import UNLIMITED, Bounds
 
 RECORD_NAME = "sonde.json"
@@ -275,7 +276,8 @@ class Records:
                 raise SondeError(f"{where}: missing, though the file has it: {_REMEDY}")
             self.left.remove((name, entry))
             id = self.provenance.files[name]["runs"][entry]
-            described = DescribedRun({"run": id} | self.provenance.runs[id], where)
+            known = self.provenance.runs[id]
+            described = DescribedRun({"run": id} | known | {"label": network_label(known["label"])}, where)
         self.runs.append(described.learn(**facts))
         return described
 

@@ -17,6 +17,7 @@ from sonde.analysis.evidence import Evidence
 from sonde.core.errors import SondeError
 from sonde.metrics import NOT_NEGATIVE, SHARE, TRAINED
 from sonde.metrics.rows import Reading, rows_of, undefined
+from sonde.models import ResidualMLP
 from sonde.show.paper.json_file import (
     COSINE_ROUNDED,
     DescribedRun,
@@ -52,8 +53,8 @@ class _SnapshotFile:
 
 
 _BOTH, _FA = {"bp": "bp_log", "dfa": "dfa_log"}, {"fa": "fa_log"}
-_LN: dict[str, Any] = {"model": "residual_mlp", "label": "ResMLP", "out_ln": True}
-_NO_LN: dict[str, Any] = {"model": "residual_mlp", "label": "ResMLP, no terminal LN", "out_ln": False}
+_LN: dict[str, Any] = {"model": "residual_mlp", "label": ResidualMLP().label, "out_ln": True}
+_NO_LN: dict[str, Any] = {"model": "residual_mlp", "label": ResidualMLP(out_ln=False).label, "out_ln": False}
 _STUDENT: dict[str, Any] = {"model": "student_net", "label": "StudentNet", "out_ln": None}
 _VIT: dict[str, Any] = {
     "model": "vit_mini",
@@ -194,7 +195,7 @@ def read_cifar10(folder: Path) -> Evidence | None:
             for rule in methods.value:
                 if rule not in _CIFAR10_RULES:
                     raise methods.error(f"{seed}.{rule}", f"expected one of {', '.join(_CIFAR10_RULES)}")
-                stand_in = {"label": "ResMLP", "rule_label": _LABELS[rule]}
+                stand_in = {"label": _LN["label"], "rule_label": _LABELS[rule]}
                 run = records.run(path, f"{seed}.{rule}", stand_in, model="residual_mlp", rule=rule, seed=int(seed))
                 _read_method(methods.section(rule), run, rows)
     return records.evidence(rows)

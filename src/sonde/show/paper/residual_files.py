@@ -1,7 +1,7 @@
 """Files of the residual study: `results.json` (raw) and `results_fair.json` (scaled).
 
 Beside each, `layer_states….json` holds one input vector's state at every layer, which the layout has no place for and
-figure `5_layer_transformation` needs.  The layout records no seed: files of further seeds have theirs in the name.
+figure `one_input` needs.  The layout records no seed: files of further seeds have theirs in the name.
 """
 
 import itertools
@@ -18,6 +18,7 @@ from sonde.analysis.evidence import Evidence
 from sonde.core.errors import SondeError
 from sonde.metrics import NOT_NEGATIVE, bounds_of
 from sonde.metrics.rows import Reading, rows_of
+from sonde.models import PlainMLP, ResMLP
 from sonde.show.paper.json_file import Document, JsonFile, JsonFiles, Provenance, stored_rows, values_along
 
 FIRST_SEED = 42
@@ -25,7 +26,7 @@ FIRST_SEED = 42
 
 _RESULTS = {"raw": "results", "scaled": "results_fair"}
 _STATES = {"raw": "layer_states", "scaled": "layer_states_fair"}
-_LABELS = {"plain_mlp": "Plain MLP", "res_mlp": "Residual MLP"}
+_LABELS = {"plain_mlp": PlainMLP.name, "res_mlp": ResMLP.name}
 _LAYERED = {
     "gradient_norms": "preact_grad_norm",
     "activation_means": "activation_mean",

@@ -19,7 +19,10 @@ ENGINE = (
 SHARED = ("dom.js", "axes.js")
 """Scripts of the report that the page uses too."""
 
-PAGE = ("settings", "presets", "python", "words", "charts", "history", "canvas", "controls", "page")
+PAGE = (
+    *("settings", "presets", "python", "words", "charts", "history", "canvas", "drawing", "controls", "session"),
+    "page",
+)
 """Scripts of the page, in the order in which they are joined."""
 
 RULE_COLOR = {rule: COLOR[rule] for rule in ("bp", "fa", "dfa", "usf", "kp", "frozen")}
@@ -31,8 +34,11 @@ FACTS = {
     "signal_exploded": formatting.SIGNAL_EXPLODED,
     "gradient_vanished": formatting.GRADIENT_VANISHED,
     "gradient_exploded": formatting.GRADIENT_EXPLODED,
+    "grows": formatting.GROWS,
+    "failed": formatting.FAILED_REDUCTION / 100,
+    "learned": formatting.LEARNED_REDUCTION / 100,
 }
-"""Thresholds of the studies' findings, which the page uses too."""
+"""Thresholds of figures and findings, which the page's words use too."""
 
 
 def render_playground() -> str:
@@ -50,6 +56,9 @@ def render_playground() -> str:
         script=Markup(script),
         engine=Markup(joined_scripts([_asset(f"engine/{name}.js") for name in ENGINE])),
         facts=Markup(json.dumps(FACTS)),
+        grows=f"{FACTS['grows']:g}",
+        exploded=f"{FACTS['signal_exploded']:g}",
+        vanished=f"{FACTS['signal_collapsed']:g}",
     )
 
 

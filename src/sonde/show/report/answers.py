@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from sonde.analysis import theory
 from sonde.analysis.audit import RecipeAudit, RuleAudit, audit
+from sonde.analysis.evidence import Evidence
 from sonde.core import formatting
 from sonde.core.formatting import accuracy, listed, number, percent, signed
-from sonde.core.seed_statistics import paired, summarise, t_interval
+from sonde.core.seed_statistics import Interval, paired, summarise, t_interval
 from sonde.metrics import TRAINED
 from sonde.store.readings import Readings
 from sonde.store.run import Run
@@ -17,11 +18,12 @@ from sonde.store.run import Run
 if TYPE_CHECKING:
     from sonde.studies.study import Gathered, StudyFinding
 
+MOST_POINTS = 100.0  # between two accuracies
 HARDLY = 5.0
 """Points of BP over frozen blocks.  With fewer, depth hardly matters, and no rule can show much."""
 
 ONE_SEED = "n = 1 seed"
-LACKING = "whether depth earns it takes runs with frozen blocks beside them"
+LACKING = "runs with frozen blocks would show whether the trained blocks contribute"
 
 MOST_LISTED = 5  # names in a sentence
 MOST_SETTINGS = 12  # lines of a chart
@@ -35,6 +37,7 @@ class Dots:
     style: str  # the rule or model whose colour it has
     values: Mapping[int, float]  # seed → value; NaN where undefined
     note: str = ""
+    runs: Sequence[str] = ()  # the runs behind the values
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,11 +48,22 @@ class StudyAnswer:
     sure: str
     dots: Sequence[Dots]
     axis: str  # what the dots are
+    metric: str = "test_acc"  # of the table of metrics: what the charts open on
     note: str = ""  # what is said beside every row
     log: bool = False
     per_cent: bool = False
     reference: tuple[str, float] | None = None  # a labelled value to compare with
     beside: Sequence[str] = ()  # sentences about what else the study trained
+
+    @property
+    def runs(self) -> list[str]:
+        """The runs behind the dots."""
+        return [run for dots in self.dots for run in dots.runs]
+
+    @property
+    def pair(self) -> list[str]:
+        """A run of the first dots and one of the last."""
+        return [dots.runs[0] for dots in (self.dots[0], self.dots[-1]) if dots.runs] if len(self.dots) > 1 else []
 
 
 def study_answer(study: str, gathered: "Gathered", findings: Sequence["StudyFinding"]) -> StudyAnswer | None:
@@ -59,35 +73,53 @@ def study_answer(study: str, gathered: "Gathered", findings: Sequence["StudyFind
 
 # ── which networks learned ──────────────────────────────────────────────────────────────────────────
 def of_networks(gathered: "Gathered", findings: Sequence["StudyFinding"]) -> StudyAnswer | None:
-    """The loss of every network at its end, beside that of the answer that needs no learning."""
-    readings = Readings(gathered.evidence.rows)
-    runs = {run["run"]: run for run in gathered.evidence.runs.iter_rows(named=True)}
-    dots, status = [], dict[str, list[tuple[str, float]]]()
+    """The final loss of every network; first that of networks that can represent the identity, if there are any."""
     over_depth = [finding.sentence for finding in findings if "losses_over_trivial" in finding.numbers]
-    for finding in findings:
+    both = [known for known in (gathered.evidence.beside, gathered.evidence) if known is not None]
+    answers = [found for known in both if (found := _of_evidence(known, findings)) is not None]
+    if not answers:
+        return None
+    first, *others = answers
+    return replace(first, beside=[*over_depth, *(f"{other.sentence} {other.sure}" for other in others)])
+
+
+def _of_evidence(evidence: Evidence, findings: Sequence["StudyFinding"]) -> StudyAnswer | None:
+    readings = Readings(evidence.rows)
+    runs = {run["run"]: run for run in evidence.runs.iter_rows(named=True)}
+    kept = [one for one in findings if set(one.runs) <= runs.keys() and "losses_over_trivial" not in one.numbers]
+    if not kept:
+        return None
+    where, dots, status = _shared(kept), [], dict[str, list[tuple[str, float]]]()
+    for finding in kept:
         numbers = finding.numbers
-        if not set(finding.runs) <= runs.keys():  # of networks beside the study's
-            continue
-        name = _named(numbers["network"], numbers["variant"], numbers.get("rule"))
+        network = numbers["network"].partition(", ")[0] if where else numbers["network"]
+        name = _named(network, numbers["variant"], numbers.get("rule"))
         own = [runs[run] for run in finding.runs]
         values = {run["seed"] or 0: _final_loss(readings, run) for run in own}
         floor = numbers["lowest_loss"]
         note = numbers["verdict"] + (f" (lowest {number(floor, 3)})" if floor else "")
-        dots.append(Dots(label=name, style=own[0]["model"], values=values, note=note))
+        dots.append(Dots(label=name, style=own[0]["model"], values=values, note=note, runs=finding.runs))
         status.setdefault(numbers["verdict"], []).append((name, numbers["final_loss"]))
-    if not dots:
-        return None
-    identity = set(gathered.evidence.runs["task"]) == {"identity"}
-    first, *others = [*over_depth, _learned(status, len(dots))]
+    identity = set(evidence.runs["task"]) == {"identity"}
+    sentence = _learned(status, len(dots))
+    if where and sentence.startswith(("Only ", "All ", "None ")):
+        sentence = sentence[0].lower() + sentence[1:]
     return StudyAnswer(
-        sentence=first,
+        sentence=where + sentence,
         sure=_sure_of_losses(dots, status),
-        beside=others,
         dots=sorted(dots, key=lambda one: summarise(one.values.values()).mean),
         axis="final loss (mean of the last tenth of the steps), log scale",
+        metric="train_loss",
         log=True,
         reference=("predicting zero", theory.INPUT_SECOND_MOMENT) if identity else None,
     )
+
+
+def _shared(findings: Sequence["StudyFinding"]) -> str:
+    """Output and depth of the networks as the beginning of a sentence, where they share an output that is named."""
+    shared = {(one.numbers["network"].partition(", ")[2], one.numbers.get("depth")) for one in findings}
+    output, depth = next(iter(shared)) if len(shared) == 1 else ("", None)
+    return f"With {output} and {depth} layers, " if output and depth else ""
 
 
 def _final_loss(readings: Readings, run: Mapping[str, Any]) -> float:
@@ -107,13 +139,13 @@ def _learned(status: Mapping[str, list[tuple[str, float]]], n: int) -> str:
         ((words, ((name, _),)),) = status.items()
         return f"{name} {words}."
     if not learned:
-        return f"None of {n} networks learned: {', '.join(rest)}."
+        return f"None of the {n} networks learned: {', '.join(rest)}."
     if len(learned) == n:
         return f"All {n} networks learned."
     only = "Only " * (len(learned) == 1)
-    return (
-        f"{only}{listed(learned, MOST_LISTED)} learned; of the {n - len(learned)} others {listed(rest, MOST_LISTED)}."
-    )
+    others = "the other one" if n - len(learned) == 1 else f"of the {n - len(learned)} others"
+    rest = [next(iter(status.keys() - {"learned"}))] if others == "the other one" else rest
+    return f"{only}{listed(learned, MOST_LISTED)} learned; {others} {listed(rest, MOST_LISTED)}."
 
 
 def _sure_of_losses(dots: Sequence[Dots], status: Mapping[str, list[tuple[str, float]]]) -> str:
@@ -122,16 +154,16 @@ def _sure_of_losses(dots: Sequence[Dots], status: Mapping[str, list[tuple[str, f
     others = [loss for words, some in status.items() if words != "learned" for _, loss in some]
     gap = ""
     if learned and others and 0 < max(learned) < min(others):
-        gap = f"; the others end at {number(min(others) / max(learned))} times its loss or more"
-        gap = gap if len(learned) == 1 else gap.replace("its loss", "the loss of those that learned")
+        whose = "its loss" if len(learned) == 1 else "the loss of those that learned"
+        gap = f" The others end at {number(min(others) / max(learned))} times {whose} or more."
     if seeds == ONE_SEED:
-        return f"{seeds} each: there is no interval, and another seed may tell otherwise{gap}."
-    return f"{seeds} each, every one of them a dot{gap}."
+        return f"{seeds} for each network, so there is no interval; another seed may give another result.{gap}"
+    return f"{seeds} for each network; each dot is a seed.{gap}"
 
 
 # ── which rules train depth ─────────────────────────────────────────────────────────────────────────
 def of_rules(gathered: "Gathered", findings: Sequence["StudyFinding"]) -> StudyAnswer | None:
-    """Test accuracies by rule beside that of frozen blocks; of several recipes the one in which depth matters most."""
+    """Test accuracies by rule, beside that of frozen blocks, in the recipe in which depth matters most."""
     both = [runs for runs in (gathered.stored, gathered.beside) if runs.runs]
     recipes = [recipe for runs in both for recipe in audit(runs, cache=gathered.audits).recipes]
     known = {run.id: run for runs in both for run in runs.runs}
@@ -144,7 +176,7 @@ def of_rules(gathered: "Gathered", findings: Sequence["StudyFinding"]) -> StudyA
 
 
 def of_recipe(recipe: RecipeAudit, runs: Mapping[str, Run]) -> StudyAnswer | None:
-    """Of the rules that were run with one recipe; None where none of them has an accuracy."""
+    """The answer of one recipe; None where none of its rules has an accuracy."""
     rules = [rule for rule in recipe.rules if rule.runs and rule.scalar("test_acc").n]
     if not rules:
         return None
@@ -163,6 +195,7 @@ def of_recipe(recipe: RecipeAudit, runs: Mapping[str, Run]) -> StudyAnswer | Non
                 style=rule.rule,
                 values=_accuracies(rule),
                 note=_note(rule, bool(compared)),
+                runs=rule.ids,
             )
             for rule in ordered
         ],
@@ -174,7 +207,7 @@ def of_recipe(recipe: RecipeAudit, runs: Mapping[str, Run]) -> StudyAnswer | Non
 
 
 def of_settings(recipes: Sequence[RecipeAudit], names: Sequence[str], runs: Mapping[str, Run]) -> StudyAnswer | None:
-    """Of recipes that differ in some keys: the most accurate, each called by what differs."""
+    """The answer of several recipes: the most accurate one.  Each is named by the keys in which they differ."""
     several = len({rule.label for recipe in recipes for rule in recipe.rules}) > 1
     found = [
         (f"{name}, {rule.label}" if several else name, rule)
@@ -189,17 +222,18 @@ def of_settings(recipes: Sequence[RecipeAudit], names: Sequence[str], runs: Mapp
     (best, first), (worst, last) = found[0], found[-1]
     shown = found[:MOST_SETTINGS]
     sentence = f"On {about['task_label']} the best of {len(found)} settings is {best}: {_accuracy(first)}"
-    sentence += f"; the last is {worst}: {_accuracy(last)}." if len(found) > 1 else "."
-    sure = f"{_n_seeds(rule.scalar('test_acc').n for _, rule in found)} each"
+    sentence += f"; the worst is {worst}: {_accuracy(last)}." if len(found) > 1 else "."
+    sure = f"{_n_seeds(rule.scalar('test_acc').n for _, rule in found)} for each setting"
     if len(found) > 1:
-        sure += f"; {best} over {found[1][0]}: {_difference(first, found[1][1])}"
+        sure += f". {best} minus {found[1][0]}: {_difference(first, found[1][1])}"
     if len(shown) < len(found):
-        sure += f". The chart has the first {len(shown)}; the sweep below has all"
+        sure += f". The chart shows the first {len(shown)} settings, the sweep below shows all"
     return StudyAnswer(
         sentence=sentence,
         sure=f"{sure}.",
         dots=[
-            Dots(label=name, style=rule.rule, values=_accuracies(rule), note=_accuracy(rule)) for name, rule in shown
+            Dots(label=name, style=rule.rule, values=_accuracies(rule), note=_accuracy(rule), runs=rule.ids)
+            for name, rule in shown
         ],
         axis=TRAINED["test_acc"].label,
         per_cent=True,
@@ -216,16 +250,25 @@ def _accuracy(rule: RuleAudit) -> str:
 
 
 def _difference(first: RuleAudit, second: RuleAudit) -> str:
-    """Of their accuracies, paired by seed, with its interval."""
+    """The difference of their accuracies, paired by seed, with its interval."""
     gaps = [100 * gap for gap in paired(_accuracies(first), _accuracies(second)).differences.values()]
     interval = t_interval(gaps)
     if interval.reason:
         return f"there is no interval ({interval.reason})"
-    return f"{signed(summarise(gaps).mean)} points [{signed(interval.low)}, {signed(interval.high)}], 95 % interval"
+    return f"{signed(summarise(gaps).mean)} points{_between(interval, len(gaps))}"
+
+
+def _between(interval: Interval, n: int) -> str:
+    """The interval in brackets, or that n is too small where it reaches beyond the possible."""
+    if interval.reason:
+        return ""
+    if max(-interval.low, interval.high) > MOST_POINTS:
+        return f" (n = {n} is too few)"
+    return f" [{_tenths(interval.low)}, {_tenths(interval.high)}]"
 
 
 def _gain(recipe: RecipeAudit) -> float:
-    """Of BP over frozen blocks, in points."""
+    """The margin of BP over frozen blocks, in points."""
     bp = next((rule.margin.points.mean for rule in recipe.rules if rule.rule == "bp"), math.nan)
     return -math.inf if math.isnan(bp) else bp
 
@@ -235,36 +278,43 @@ def _note(rule: RuleAudit, compared: bool) -> str:
         return _accuracy(rule)
     if rule.rule == "frozen":
         return "baseline"
-    points, interval = rule.margin.points, rule.margin.interval
-    between = "" if interval.reason else f" [{_tenths(interval.low)}, {_tenths(interval.high)}]"
-    return f"{_tenths(points.mean)}{between}" if points.n else "undefined"
+    return points_text(rule)
+
+
+def points_text(rule: RuleAudit) -> str:
+    """Points of test accuracy over frozen blocks, with their interval."""
+    points = rule.margin.points
+    return f"{_tenths(points.mean)}{_between(rule.margin.interval, points.n)}" if points.n else "undefined"
 
 
 def _tenths(points: float) -> str:
-    """With its sign and one digit: so they stand below one another."""
+    """With its sign and one decimal."""
     return f"{points:+.1f}".replace("-", "−")
 
 
 def _depth(where: str, rules: Sequence[RuleAudit]) -> tuple[str, str]:
-    """Which rules train depth: those whose blocks are worth more than frozen ones, by the interval over seeds."""
+    """Which rules train depth: those whose trained blocks do better than frozen ones.  D4 of the audit decides."""
+    rules = sorted(rules, key=lambda rule: -rule.margin.points.mean)
     by = {
         outcome: [rule for rule in rules if rule.margin.outcome == outcome]
         for outcome in ("helps", "undecided", "hurts")
     }
     bp = next((rule for rule in rules if rule.rule == "bp"), None)
     trained, hurt = by["helps"], by["hurts"]
-    lead = f"{where} "
+    ahead = [rule for rule in by["undecided"] if rule.margin.points.mean >= HARDLY]
     if trained:
-        lead += f"{_with_points(trained)} train{'s' * (len(trained) == 1)} depth"
+        clauses = [f"{where}, {_with_points(trained)} train{'s' * (len(trained) == 1)} depth"]
+    elif ahead:
+        end = "ends" if len(ahead) == 1 else "end"
+        clauses = [f"{where}, {_with_points(ahead)} {end} above frozen blocks, with too few seeds to be sure"]
     else:
-        lead += "no rule is shown to train depth"
-    clauses = [lead]
+        clauses = [f"{where}, no rule is shown to train depth"]
     if bp is not None and bp.margin.points.mean < HARDLY:
-        gain = f"only {_tenths(bp.margin.points.mean)} points from" if bp.margin.points.mean > 0 else "not above"
-        clauses.append(f"depth hardly matters there: BP itself is {gain} blocks that never learn")
+        gain = f"only {_tenths(bp.margin.points.mean)} points" if bp.margin.points.mean > 0 else "no points"
+        clauses.append(f"depth hardly matters there: BP itself gains {gain} over frozen blocks")
     if hurt:
         verb = "does" if len(hurt) == 1 else "do"
-        clauses.append(f"{_with_points(hurt)} {verb} worse than blocks that never learn")
+        clauses.append(f"{_with_points(hurt)} {verb} worse than frozen blocks")
     return "; ".join(clauses) + ".", _sure_of_points(rules, by["undecided"])
 
 
@@ -275,19 +325,22 @@ def _with_points(rules: Sequence[RuleAudit]) -> str:
 def _sure_of_points(rules: Sequence[RuleAudit], undecided: Sequence[RuleAudit]) -> str:
     seeds = _n_seeds(rule.margin.points.n for rule in rules)
     if seeds == ONE_SEED:
-        return f"{seeds}: there is no interval, so nothing is decided; two seeds or more decide."
+        return f"{seeds}: there is no interval, so nothing is decided; it takes two seeds or more."
     confidence = f"{100 * rules[0].thresholds.confidence:g} %"
-    decided = f"{seeds}. A rule counts where the {confidence} interval of its points over frozen blocks excludes 0"
+    tests = max(rule.margin.tests for rule in rules)
+    corrected = f", corrected for {tests} rules" if tests > 1 else ""
+    decided = f"{seeds}. Decided at {confidence} confidence{corrected}"
     if not undecided:
-        return f"{decided}: so it does for every rule."
+        return f"{decided}: every rule."
     known = [rule.margin.seeds_needed for rule in undecided if rule.margin.seeds_needed is not None]
-    needed = f"; {max(known)} seeds would decide, were mean and spread to stay" if known else ""
-    are = "is" if len(undecided) == 1 else "are"
-    return f"{decided}. {_with_points(undecided)} {are} undecided{needed}."
+    needed = f"; with the same mean and spread, {max(known)} seeds would be enough" if known else ""
+    if len(undecided) == len(rules):
+        return f"{decided}: no rule yet{needed}."
+    return f"{decided}: all but {listed([rule.label for rule in undecided], MOST_LISTED)}{needed}."
 
 
 def _ranking(where: str, ordered: Sequence[RuleAudit]) -> tuple[str, str]:
-    """Without frozen blocks beside them: which rule is the most accurate, and by how much."""
+    """Without frozen blocks to compare with: which rule is the most accurate, and by how much."""
 
     def said(rule: RuleAudit) -> str:
         return f"{rule.label} reaches {accuracy(rule.scalar('test_acc').mean)}"
@@ -296,13 +349,13 @@ def _ranking(where: str, ordered: Sequence[RuleAudit]) -> tuple[str, str]:
     seeds = _n_seeds(rule.scalar("test_acc").n for rule in ordered)
     if not rest:
         return (
-            f"{where} {said(first)}.",
-            f"{seeds}{_spread(first)}; whether depth earns it takes frozen blocks beside it.",
+            f"{where}, {said(first)}.",
+            f"{seeds}{_spread(first)}; {LACKING}.",
         )
-    sentence = f"{where} {said(first)}, {rest[0].label} {accuracy(rest[0].scalar('test_acc').mean)}"
+    sentence = f"{where}, {said(first)}, {rest[0].label} {accuracy(rest[0].scalar('test_acc').mean)}"
     if len(rest) > 1:
         sentence += f", and {rest[-1].label}, the last of {len(ordered)}, {accuracy(rest[-1].scalar('test_acc').mean)}"
-    return f"{sentence}.", (f"{seeds}; {first.label} over {rest[0].label}: {_difference(first, rest[0])}; {LACKING}.")
+    return f"{sentence}.", (f"{seeds}. {first.label} minus {rest[0].label}: {_difference(first, rest[0])}; {LACKING}.")
 
 
 def _spread(rule: RuleAudit) -> str:
@@ -321,7 +374,7 @@ def of_streams(gathered: "Gathered", findings: Sequence["StudyFinding"]) -> Stud
         own = [runs[run] for run in finding.runs]
         values = {run["seed"] or 0: readings.change(run, "hidden_norm", layer=run["depth"]) for run in own}
         name = f"{finding.numbers['network']}, {finding.numbers['rule_label']}"
-        dots.append(Dots(label=name, style=finding.numbers["rule"], values=values))
+        dots.append(Dots(label=name, style=finding.numbers["rule"], values=values, runs=finding.runs))
     if not dots:
         return None
     grown = [one.label for one in dots if summarise(one.values.values()).mean > formatting.STREAM_GREW]
@@ -331,9 +384,11 @@ def of_streams(gathered: "Gathered", findings: Sequence["StudyFinding"]) -> Stud
             + (f" ({listed(grown, MOST_LISTED)})" if grown else "")
             + "."
         ),
-        sure=f"{_n_seeds(len(one.values) for one in dots)} each, each seed a dot; the limits are of their means.",
+        sure=f"{_n_seeds(len(one.values) for one in dots)} for each network and rule; each dot is a seed. Means over "
+        "seeds are compared with the limit.",
         dots=dots,
         axis="‖h_L‖ after training ÷ init, log scale",
+        metric="hidden_norm",
         log=True,
         reference=(f"{formatting.STREAM_GREW:g} times", formatting.STREAM_GREW),
     )

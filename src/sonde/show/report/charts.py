@@ -91,17 +91,27 @@ def _others(names: Iterable[str], known: set[str], *, layered: bool) -> list[Cha
     ]
 
 
-def chart_data(rows: pl.DataFrame, runs: Sequence[LabelledRun]) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Opening:
+    """What the charts open on: the runs and the metric of an answer."""
+
+    runs: Sequence[str]
+    metric: str
+    pair: Sequence[str] = ()  # two of the runs, to stand side by side
+
+
+def chart_data(rows: pl.DataFrame, runs: Sequence[LabelledRun], openings: Sequence[Opening] = ()) -> dict[str, Any]:
     """What the page's script reads; see `packed_series` for how values are packed."""
     ids = [one.run.id for one in runs]
     rows = rows.filter(pl.col("run").is_in(ids))
     metrics = _metrics(rows)
-    families = _families(runs)
+    families = _families(runs, openings)
     tables = _Tables()
     packed = packed_series(rows, ids, [metric.key for metric in metrics], tables)
     return {
         "digits": CHART_DIGITS,
         "families": list(families.values()),
+        "pair": next((list(one.pair) for one in openings if one.pair and {*one.pair} <= {*ids}), []),
         "runs": [_run(one, families) for one in runs],
         "metrics": [asdict(metric) for metric in metrics],
         "styles": {name: _style(name) for name in (styled_names(runs) if runs else ())},
@@ -217,28 +227,45 @@ def _metrics(rows: pl.DataFrame) -> list[Charted]:
     return offered(*(rows.filter(part)["metric"].unique().to_list() for part in (whole, ~whole)))
 
 
-def _families(runs: Sequence[LabelledRun]) -> dict[str, dict[str, Any]]:
-    """The runs that may be drawn side by side; the largest family first."""
+def _families(runs: Sequence[LabelledRun], openings: Sequence[Opening]) -> dict[str, dict[str, Any]]:
+    """The runs that may be drawn side by side: those of the answers first, then the largest families."""
     groups: dict[str, list[LabelledRun]] = {}
     for one in runs:
         groups.setdefault(one.family, []).append(one)
+    of_answer = {
+        title: next((at for at, one in enumerate(openings) if {run.run.id for run in members} & {*one.runs}), None)
+        for title, members in groups.items()
+    }
+
+    def place_of(item: tuple[str, list[LabelledRun]]) -> tuple[int, int]:
+        at = of_answer[item[0]]
+        return len(openings) if at is None else at, -len(item[1])
+
     families: dict[str, dict[str, Any]] = {}
-    for title, members in sorted(groups.items(), key=lambda item: -len(item[1])):
+    for title, members in sorted(groups.items(), key=place_of):
+        answer = of_answer[title]
         rules = {one.rule: one.run.config["rule"]["name"] for one in members}
         networks = {one.network: one.run.config["model"]["name"] for one in members}
-        order = _in_order_of_legends(rules)
+        labels = _in_order_of_legends(rules)
         families[title] = {
             "place": len(families),
             "title": title,
+            "answer": answer,
+            "metric": None if answer is None else openings[answer].metric,
+            "open": [] if answer is None else _networks_of(members, openings[answer].runs),
             "networks": [{"label": label, "style": model} for label, model in networks.items()],
             "rules": [
-                {"label": label, "style": rules[label], "turn": _turn(order[:at], rules, label)}
-                for at, label in enumerate(order)
+                {"label": label, "style": rules[label], "turn": _turn(labels[:at], rules, label)}
+                for at, label in enumerate(labels)
             ],
             "seeds": sorted({one.run.config["seed"] for one in members}),
             "epochs": max(one.run.config["epochs"] for one in members),
         }
     return families
+
+
+def _networks_of(members: Iterable[LabelledRun], runs: Sequence[str]) -> list[str]:
+    return list(dict.fromkeys(one.network for one in members if one.run.id in runs))
 
 
 def _in_order_of_legends(rules: Mapping[str, str]) -> list[str]:

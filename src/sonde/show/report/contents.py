@@ -26,6 +26,13 @@ if TYPE_CHECKING:
     from sonde.studies.study import StudyFinding
 
 
+def counted(present: int, expected: int) -> str:
+    """How many runs of those that are expected: never more."""
+    if not 0 <= present <= expected:
+        raise AssertionError(f"{present} of {expected} runs: they were counted in different ways")
+    return f"{present:,} of {expected:,} runs"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Section:
     """A study at one scale, or runs of one recipe that belong to no study."""
@@ -55,10 +62,10 @@ class Section:
 
     @property
     def counted(self) -> str:
-        """How many of the expected runs are there, and how many others stand beside them."""
+        """How many of the expected runs are there, and how many others belong to the study's second recipe."""
         present = self.evidence.runs.height if self.present is None else self.present
         others = len(self.runs) - present
-        return f"{present:,} of {self.expected:,} runs" + (f" and {others:,} beside them" if others else "")
+        return counted(present, self.expected) + (f" and {others:,} more" if others else "")
 
     @property
     def seeds(self) -> list[int | None]:
@@ -76,16 +83,37 @@ class AuditSentence:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Mark:
+    """A verdict: `state` is good, bad, mixed, open or none, and has a colour and a shape."""
+
+    state: str
+    words: str
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerdictLine:
+    """The verdict on one rule, and its answer to each question."""
+
+    name: str
+    verdict: Mark
+    answers: Mapping[str, Mark]  # D1 … D4
+    accuracy: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class AuditTable:
     """The audit of one recipe, or of several that were run under one rule each."""
 
     title: str
     about: str
+    verdicts: Sequence[VerdictLine]
     columns: Mapping[str, str]  # heading → left or right
     lines: Sequence[Sequence[str]]
     sentences: Sequence[AuditSentence]
     notes: Sequence[str]
     recipe: Mapping[str, str]  # key → value, what the runs share
+    several: bool  # rules of one recipe, which are compared with each other
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +135,11 @@ class Term:
     words: tuple[str, ...]  # as the page writes it
     short: str
     measured: str
+
+    @property
+    def key(self) -> str:
+        """Its id on the page."""
+        return f"term-{self.kind}-{self.name}"
 
 
 @dataclass(frozen=True, kw_only=True)

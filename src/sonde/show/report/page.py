@@ -14,7 +14,8 @@ from sonde.analysis.evidence import Evidence, NoData
 from sonde.core.errors import SondeError
 from sonde.core.formatting import number
 from sonde.core.html_parts import asset, colour_variables, content_policy, joined_scripts
-from sonde.show.report.charts import CHART_DIGITS, as_script, chart_data, colours, styled_names
+from sonde.core.typeset import typeset, with_code
+from sonde.show.report.charts import CHART_DIGITS, Opening, as_script, chart_data, colours, styled_names
 from sonde.show.report.contents import ReportContents, Section
 from sonde.show.report.runs import (
     MOST_NAMED,
@@ -28,6 +29,7 @@ from sonde.show.report.runs import (
 
 if TYPE_CHECKING:
     from sonde.show.figures import FigureSpec
+    from sonde.show.report.answers import Dots
     from sonde.studies.study import StudyFinding
 
 SCRIPTS = (
@@ -43,8 +45,10 @@ PAGE_PARTS = ("lede", "findings", "audit", "figures", "runs", "watched_runs", "g
 _LEFT_ALIGNED = ("network", "weights", "rule", "recipe", "verdict")
 """Columns of words; all others hold numbers."""
 
+ANSWERS_FIRST = ("network", "rule", "weights", "recipe", "verdict")
+"""Columns that come first in a table of findings: what a line is about, and the answer."""
+
 PIXELS_PER_INCH = 100  # of a figure on the page: crisp on dense screens, legible on others
-PALETTE = 128  # colours of a figure: a third of the bytes, and lines and letters look the same
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +59,7 @@ class Picture:
     title: str
     caption: str
     source: str  # data: URI
+    dark: str  # the same for dark pages
     width: int
     height: int
 
@@ -74,6 +79,8 @@ def draw_pictures(evidence: Evidence, study: str, on_figure: Callable[[], None] 
     pictures = Pictures()
     for name, spec in figures_of(study).items():
         on_figure()
+        if spec.beside and evidence.beside is None:
+            continue
         try:
             pictures.drawn.append(_picture(name, spec, evidence))
         except (NoData, SondeError) as missing:
@@ -84,20 +91,16 @@ def draw_pictures(evidence: Evidence, study: str, on_figure: Callable[[], None] 
 def _picture(name: str, spec: "FigureSpec", evidence: Evidence) -> Picture:
     from PIL import Image
 
-    from sonde.show.figures.render import DPI, cached_picture
+    from sonde.show.figures.render import PAGE_DPI, page_images
 
-    rendered = cached_picture(spec, evidence)
-    image = Image.open(io.BytesIO(rendered.images["png"])).convert("RGB")
-    buffer = io.BytesIO()
-    image.quantize(PALETTE, dither=Image.Dither.NONE).save(buffer, "PNG", optimize=True)
-    code = base64.b64encode(buffer.getvalue()).decode()
+    rendered = page_images(spec, evidence)
+    size = Image.open(io.BytesIO(rendered.images["light"])).size
+    width, height = (round(pixels * PIXELS_PER_INCH / PAGE_DPI) for pixels in size)
+    light, dark = (
+        f"data:image/png;base64,{base64.b64encode(rendered.images[theme]).decode()}" for theme in ("light", "dark")
+    )
     return Picture(
-        name=name,
-        title=spec.title,
-        caption=rendered.caption,
-        source=f"data:image/png;base64,{code}",
-        width=round(image.width * PIXELS_PER_INCH / DPI),
-        height=round(image.height * PIXELS_PER_INCH / DPI),
+        name=name, title=spec.title, caption=rendered.caption, source=light, dark=dark, width=width, height=height
     )
 
 
@@ -143,11 +146,19 @@ def page_data(contents: ReportContents, shown: Sequence[LabelledRun]) -> dict[st
     """The numbers that the page's script draws: what `sonde.show` in the page takes."""
     return {
         "answers": answers_data(contents.answered),
-        "glossary": [asdict(term) for term in contents.glossary],
-        "charts": chart_data(contents.rows, shown),
+        "glossary": [
+            {"key": term.key, "name": term.name, "kind": term.kind, "words": term.words} for term in contents.glossary
+        ],
+        "charts": chart_data(contents.rows, shown, _openings(contents)),
         "sweep": asdict(contents.sweep),
         "watched": watched_data(contents.watched),
     }
+
+
+def _openings(contents: ReportContents) -> list[Opening]:
+    """What the charts open on: the runs behind each answer, and its metric."""
+    answers = (section.answer for section in contents.answered)
+    return [Opening(answer.runs, answer.metric, answer.pair) for answer in answers if answer is not None]
 
 
 def page_parts(contents: ReportContents, drawn: dict[str, Pictures], shown: Sequence[LabelledRun]) -> dict[str, str]:
@@ -158,16 +169,18 @@ def page_parts(contents: ReportContents, drawn: dict[str, Pictures], shown: Sequ
 
 def answers_data(sections: Sequence[Section]) -> list[dict[str, Any]]:
     """Every answer for the page's script, with its dots as [seed, value or null]."""
+
+    def dots_data(dots: "Dots") -> dict[str, Any]:
+        known = {key: value for key, value in asdict(dots).items() if key != "runs"}
+        return known | {"values": [(seed, _rounded(value)) for seed, value in dots.values.items()]}
+
     return [
         {
             "id": f"answer-{section.anchor}",
             "about": section.about,
             "more": section.anchor if section.findings else "audit",
             **asdict(section.answer),
-            "dots": [
-                {**asdict(dots), "values": [(seed, _rounded(value)) for seed, value in dots.values.items()]}
-                for dots in section.answer.dots
-            ],
+            "dots": [dots_data(dots) for dots in section.answer.dots],
         }
         for section in sections
         if section.answer is not None
@@ -191,6 +204,8 @@ def _environment() -> Environment:
         "table": findings_table,
         "lead": lead,
         "overhead": overhead,
+        "typeset": lambda text: Markup(typeset(text)),
+        "with_code": lambda text: Markup(with_code(text)),
         "duration": duration,
         "aside": aside,
         "comma_list": comma_list,
@@ -220,13 +235,15 @@ def _asset(name: str) -> str:
 
 def findings_table(findings: Sequence["StudyFinding"]) -> dict[str, Any] | None:
     """The findings that have cells, as headings with their side and lines; None where there are none."""
-    tabled = [finding for finding in findings if finding.shown]
+    said = ({"verdict": str(one.numbers["verdict"])} if "verdict" in one.numbers else {} for one in findings)
+    tabled = [verdict | one.shown for one, verdict in zip(findings, said, strict=True) if one.shown]
     if not tabled:
         return None
-    headings = list(dict.fromkeys(heading for finding in tabled for heading in finding.shown))
+    headings = list(dict.fromkeys(heading for cells in tabled for heading in cells))
+    headings.sort(key=lambda heading: ANSWERS_FIRST.index(heading) if heading in ANSWERS_FIRST else len(ANSWERS_FIRST))
     return {
         "columns": {heading: "left" if heading in _LEFT_ALIGNED else "right" for heading in headings},
-        "lines": [[finding.shown.get(heading, "–") for heading in headings] for finding in tabled],
+        "lines": [[cells.get(heading, "–") for heading in headings] for cells in tabled],
     }
 
 

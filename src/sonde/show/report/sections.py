@@ -1,31 +1,45 @@
 """Trained runs on the page: a section for each study and for each recipe in no study, and the audit."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from sonde.analysis.audit import Audit, AuditCache, RecipeAudit, audit
+from sonde.analysis.audit import QUESTIONS, Audit, AuditCache, RecipeAudit, RuleAudit, audit
 from sonde.analysis.audit_text import audit_columns, audit_footnotes, audit_rows, sentence
 from sonde.analysis.evidence import Evidence
 from sonde.analysis.runs import evidence_lines
 from sonde.core.errors import SondeError
-from sonde.core.formatting import network
+from sonde.core.formatting import accuracy, network
 from sonde.core.run_ids import belongs, differing, shown
-from sonde.show.report.answers import StudyAnswer, of_recipe, of_settings, study_answer
-from sonde.show.report.contents import AuditPart, AuditSentence, AuditTable, Section, TrainedParts
+from sonde.show.report.answers import StudyAnswer, of_recipe, of_settings, points_text, study_answer
+from sonde.show.report.contents import (
+    AuditPart,
+    AuditSentence,
+    AuditTable,
+    Mark,
+    Section,
+    TrainedParts,
+    VerdictLine,
+    counted,
+)
 from sonde.store.run import Run, Runs
 from sonde.studies import STUDIES
 from sonde.studies.study import Gathered, WantedRuns, differences_to, gather, study_recipes
 
 
-def audit_part(audited: Audit, stored: Runs) -> AuditPart:
-    """Every recipe of the store."""
+def audit_part(audited: Audit, stored: Runs, first: Collection[str] = ()) -> AuditPart:
+    """Every recipe of the store; those that an answer speaks of, by the runs in `first`, come first."""
     groups: dict[str, list[RecipeAudit]] = {}
     for index, recipe in enumerate(audited.recipes):
         alone = repr((audit_columns(recipe), task_of(recipe, stored)))
         groups.setdefault(alone if len(recipe.rules) == 1 else str(index), []).append(recipe)
-    ordered = sorted(map(_by_value, groups.values()), key=lambda recipes: len(recipes[0].rules) == 1)
+
+    def order(recipes: Sequence[RecipeAudit]) -> tuple[bool, bool]:
+        runs = {run for recipe in recipes for rule in recipe.rules for run in rule.ids}
+        return len(recipes[0].rules) == 1, runs.isdisjoint(first)
+
+    ordered = sorted(map(_by_value, groups.values()), key=order)
     titles = [_title(recipes, stored) for recipes in ordered]
     tables = []
     for recipes, title in zip(ordered, titles, strict=True):
@@ -82,6 +96,11 @@ def _table(recipes: Sequence[RecipeAudit], title: str, apart: str, stored: Runs)
     return AuditTable(
         title=title,
         about=", ".join(part for part in (*sizes, *more) if part),
+        verdicts=[
+            verdict_line(rule.label if one else f"{name}, {rule.label}", rule)
+            for name, recipe in zip(names, recipes, strict=True)
+            for rule in recipe.rules
+        ],
         columns=dict(_ordered(["setting", "left"], list(audit_columns(recipes[0]).items()), one)),
         lines=[
             _ordered(name, line, one)
@@ -91,7 +110,72 @@ def _table(recipes: Sequence[RecipeAudit], title: str, apart: str, stored: Runs)
         sentences=said,
         notes=_notes(recipes, names),
         recipe=_shared(recipes),
+        several=len(recipes[0].rules) > 1,
     )
+
+
+ANSWERED = {
+    "D1": ("scale holds", "state explodes"),
+    "D2": ("resolved", "not resolved"),
+    "D3": ("above chance", "at chance"),
+    "D4": ("blocks help", "blocks hurt"),
+}
+"""What each question of the audit says where it is clear, and where it fires."""
+
+
+def verdict_line(name: str, rule: RuleAudit) -> VerdictLine:
+    """The answers of one rule in words, and one verdict over all of them."""
+    answers = {question: _mark(question, rule) for question in QUESTIONS} | {"D4": _margin_mark(rule)}
+    known = rule.scalar("test_acc") if rule.runs else None
+    return VerdictLine(
+        name=name,
+        verdict=_verdict(rule, answers.values()),
+        answers=answers,
+        accuracy=accuracy(known.mean, known.std) if known and known.n else "undefined",
+    )
+
+
+def _verdict(rule: RuleAudit, answers: Iterable[Mark]) -> Mark:
+    """The worst of the answers."""
+    states = {answer.state for answer in answers}
+    if rule.diverged:
+        n = len(rule.runs) + len(rule.diverged)
+        return Mark(state="bad", words="diverged", note="" if not rule.runs else f"{len(rule.diverged)} of {n} seeds")
+    if "bad" in states or "mixed" in states:
+        return Mark(state="bad" if "bad" in states else "mixed", words="problem")
+    if rule.rule == "frozen":
+        return Mark(state="none", words="baseline")
+    if "open" not in states:
+        return Mark(state="good", words="healthy")
+    return Mark(state="open", words="undecided" if rule.margin.outcome == "undecided" else "nothing fired")
+
+
+def _mark(question: str, rule: RuleAudit) -> Mark:
+    clear, fired = ANSWERED[question]
+    tally = rule.tally(question)
+    if not tally.n:
+        return Mark(state="none", words="not asked")
+    if (question, rule.rule) == ("D3", "bp") and len(tally.clear) == tally.n:
+        return Mark(state="good", words="exact gradient")
+    if tally.fired:
+        all_ = len(tally.fired) == tally.n
+        note = "" if all_ else f"{len(tally.fired)} of {tally.n} seeds"
+        return Mark(state="bad" if all_ else "mixed", words=fired, note=note)
+    if tally.undefined:
+        barred = (tally.reason or "").startswith("not evidence")
+        return Mark(state="open", words="not evidence" if barred else "undefined")
+    return Mark(state="good", words=clear)
+
+
+def _margin_mark(rule: RuleAudit) -> Mark:
+    margin = rule.margin
+    if not margin.asked:
+        return Mark(state="none", words="baseline" if rule.rule == "frozen" else "not asked")
+    states = {"helps": "good", "hurts": "bad"}
+    words = dict(zip(("helps", "hurts"), ANSWERED["D4"], strict=True))
+    points = points_text(rule) if margin.points.n else ""
+    outcome = margin.outcome or "undefined"
+    return Mark(state=states.get(outcome, "open"), words=words.get(outcome, outcome), note=points)
 
 
 def _sizes(recipes: Sequence[RecipeAudit], stored: Runs) -> list[str]:
@@ -161,9 +245,10 @@ def trained_parts(stored: Runs, source: str) -> TrainedParts:
         reason = AuditPart(reason=str(error))
         return TrainedParts(sections=sections, audit=reason, in_no_study=in_no_study, remarks=remarks)
     own_sections, more = _own_sections(audited, stored, own, source)
+    shown = [*sections, *own_sections]
     return TrainedParts(
-        sections=[*sections, *own_sections],
-        audit=audit_part(audited, stored),
+        sections=shown,
+        audit=audit_part(audited, stored, [run for one in shown if one.answer for run in one.answer.runs]),
         in_no_study=in_no_study,
         remarks=[*remarks, *more],
     )
@@ -179,6 +264,11 @@ class _StudyPart:
     gathered: Gathered
     expected: WantedRuns  # with the seeds that are stored
     left_out: dict[str, str]  # expected runs that are not complete → why
+
+    @property
+    def present(self) -> int:
+        """How many of the expected runs are complete."""
+        return sum(run in self.expected for run in self.gathered.stored.runs)
 
     @cached_property
     def runs(self) -> frozenset[str]:
@@ -220,9 +310,10 @@ def _without_shared(parts: Sequence[_StudyPart]) -> tuple[list[_StudyPart], list
     for part in parts:
         within = [other for other in parts if part.runs < other.runs]
         if within:
+            stored = counted(part.present, len(part.expected)).replace(" of ", " of its ")
             remarks.append(
-                f"{part.name} ({part.scale}): {len(part.runs)} of its {len(part.expected)} runs are stored, "
-                f"all of them shared with {within[0].name}; `sonde run {part.name}` trains the others"
+                f"{part.name} ({part.scale}): {stored} are stored, all of them shared with {within[0].name}; "
+                f"`sonde run {part.name}` trains the others"
             )
         else:
             kept.append(part)
@@ -241,7 +332,7 @@ def _study_section(part: _StudyPart) -> Section:
         answer=study_answer(part.name, gathered, findings),
         evidence=gathered.evidence,
         expected=len(part.expected),
-        present=sum(run in part.expected for run in gathered.stored.runs),
+        present=part.present,
         left_out=part.left_out,
         beside=[run.id for run in gathered.beside.runs],
         drawn_as=part.name,
@@ -271,7 +362,7 @@ class _NearestStudy:
             why = f" ({run.status.why})" if run.status.why else ""
             return f"{name} ({scale} scale) leaves it out: it is {run.status.state}{why}"
         why = ", ".join(telling) or "its configuration is the same, but it is stored under another id"
-        return f"it belongs to no study; nearest is {name} ({scale} scale): {why}"
+        return f"it belongs to no study; the nearest is {name} ({scale} scale): {why}"
 
 
 # ── runs in no study ────────────────────────────────────────────────────────────────────────────────
@@ -293,7 +384,7 @@ def _own_sections(audited: Audit, stored: Runs, own: Collection[str], source: st
             (others if index else first).append(replace(section, answer=None if index else answer))
     kept = [*first, *others[: max(0, MOST_DRAWN - len(first))]]
     left = len(first) + len(others) - len(kept)
-    said = f"{left} more recipes in no study have no figures here; charts, audit and runs have all of them"
+    said = f"{left} more recipes in no study have no figures here; charts, audit and runs include them"
     return kept, [said] if left else []
 
 

@@ -27,17 +27,25 @@ function drawDots(chart, picture) {
   const narrow = width < NARROW;
   const left = narrow ? 8 : 16 + widest(lines.map(({ name }) => name), 600);
   const right = width - (narrow ? 8 : 18 + widest(lines.map(({ note }) => note), 400));
-  const [high, top] = [narrow ? ROW + 16 : ROW, picture.note || reference ? 34 : 8];
+  const tight = narrow && lines.some(({ name, note }) => widest([name], 600) + widest([note], 400) + 20 > width);
+  const labels = narrow ? (tight ? 32 : 16) : 0; // pixels above the dots of a row
+  const [high, top] = [ROW + labels, picture.note || reference ? 34 : 8];
   const floor = top + high * lines.length;
   const height = floor + 42;
   const across = (value) => round(left + x.place(value) * (right - left));
-  const middle = (row) => top + high * row + (narrow ? 30 : high / 2);
+  const middle = (row) => top + high * row + labels + (narrow ? 14 : high / 2);
   const svg = drawn('svg', { viewBox: `0 0 ${width} ${height}`, 'aria-hidden': 'true' });
   const line = (x1, y1, x2, y2, kind) => svg.append(drawn('line', { x1, y1, x2, y2, class: kind }));
   const text = (words, attributes) => svg.append(drawn('text', attributes, words));
+  // Beside labels from top to floor; where labels stand above the dots, beside the dots alone.
+  const upright = (place, from, kind) => {
+    if (!narrow) line(place, from, place, floor, kind);
+    else lines.forEach(({ row }) => line(place, middle(row) - 9, place, middle(row) + 9, kind));
+  };
   const every = Math.ceil((x.ticks.length * 44) / (right - left));
   x.ticks.filter((_, i) => i % every === 0).forEach((tick) => {
-    line(across(tick.value), top, across(tick.value), floor + 4, 'rule');
+    upright(across(tick.value), top, 'rule');
+    line(across(tick.value), floor, across(tick.value), floor + 4, 'rule');
     text(tick.text, { x: across(tick.value), y: floor + 18, 'text-anchor': 'middle' });
   });
   line(left, floor, right, floor, 'axis');
@@ -45,7 +53,7 @@ function drawDots(chart, picture) {
   if (reference) {
     const [name, value] = reference;
     const place = across(value);
-    line(place, top - 6, place, floor, 'now');
+    upright(place, top - 6, 'now');
     const half = widest([name], 400) / 2;
     text(name, { x: Math.max(left + half, Math.min(place, right - half)), y: top - 10, 'text-anchor': 'middle', class: 'title' });
   }
@@ -54,9 +62,10 @@ function drawDots(chart, picture) {
   const marks = lines.map((one, j) => one.ys.map((value, i) => (value === null ? { x: left + 8 + 10 * i, y: middle(j) } : null)));
   lines.forEach((one, j) => {
     const group = drawn('g', { class: 'line dots', 'data-name': one.name });
-    const label = narrow ? { x: left, y: middle(j) - 16 } : { x: left - 12, y: middle(j) + 4, 'text-anchor': 'end' };
+    const label = narrow ? { x: left, y: middle(j) - labels + 2 } : { x: left - 12, y: middle(j) + 4, 'text-anchor': 'end' };
+    const note = tight ? { x: left, y: label.y + 15 } : { x: width - 2, y: label.y, 'text-anchor': 'end' };
     group.append(drawn('text', { ...label, class: 'name' }, one.name));
-    group.append(drawn('text', { x: width - 2, y: label.y, 'text-anchor': 'end', class: 'beside-row' }, one.note));
+    group.append(drawn('text', { ...note, class: 'beside-row' }, one.note));
     group.append(drawn('line', { x1: left, x2: right, y1: middle(j), y2: middle(j), class: 'row' }));
     const shapes = points[j].map((point) => (point ? SYMBOLS[one.symbol](point.x, point.y) : '')).join('');
     group.append(coloured(drawn('path', { d: shapes, class: 'markers', 'stroke-width': 1.6 }), { stroke: one.colour, fill: one.symbol === 'x' ? 'none' : one.colour }));
@@ -97,11 +106,21 @@ function showAnswers(given) {
     known.given = one;
     const words = { kicker: one.about, sentence: one.sentence, sure: one.sure };
     for (const [part, text] of Object.entries(words)) known.card.querySelector(`.${part}`).textContent = text;
-    known.card.querySelector('.others').replaceChildren(...one.beside.map((text) => element('p', { class: 'note' }, text)));
+    const others = known.card.querySelector('.others');
+    others.hidden = !one.beside.length;
+    others.replaceChildren(others.firstElementChild, ...one.beside.map((text) => element('p', { class: 'note' }, text)));
     known.card.querySelector('.more').setAttribute('href', `#${one.more}`);
+    showCharted(known.card.querySelector('.charted'), given.indexOf(one));
     return known;
   });
   section.replaceChildren(...cards.map(({ card }) => card));
   section.hidden = !cards.length;
   cards.forEach(({ chart }) => drawChart(chart));
+}
+
+// A link to the charts of the runs behind an answer.
+function showCharted(link, place) {
+  const known = data.families.find(({ answer }) => answer === place);
+  link.hidden = !known;
+  if (known) link.href = `#charts?${new URLSearchParams({ 'charts.recipe': known.title })}`;
 }

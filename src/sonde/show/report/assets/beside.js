@@ -5,7 +5,7 @@ const MOST_COLUMNS = 120; // epochs
 const HEAT = { left: 44, top: 26, bottom: 40, gap: 34 };
 
 const runNamed = (id, otherwise) => data.runs.find((run) => run.id === id) || data.runs[otherwise] || data.runs[0];
-const besidePair = () => [runNamed(chosen('beside.a'), 0), runNamed(chosen('beside.b'), 1)];
+const besidePair = () => [0, 1].map((side) => runNamed(chosen(`beside.${'ab'[side]}`, data.pair?.[side]), side));
 
 function sampledEpochs(epochs) {
   if (epochs.length <= MOST_COLUMNS) return epochs;
@@ -36,7 +36,7 @@ function sideBySide(chart) {
     title: `${metric.label}, ${metric.index} by ${metric.index} and epoch by epoch, of two runs`,
     caption: [
       differenceOf(...pair),
-      `${metric.label}, in one scale for both.`,
+      `${metric.label}, with one colour scale for both.`,
       undefinedOnes ? `${undefinedOnes} undefined, marked ×.` : '',
       xs.length < every.length ? `${xs.length} of ${every.length} epochs.` : '',
     ].filter(Boolean).join(' '),
@@ -51,7 +51,7 @@ function differenceOf(a, b) {
   const said_ = keys.map((key) => `${key} (A ${wordOf(key, i)}, B ${wordOf(key, j)})`);
   if (a.seed !== b.seed) said_.push(`seed (A ${a.seed}, B ${b.seed})`);
   if (a === b) return 'A and B are the same run.';
-  return said_.length ? `They differ in ${said_.join(', ')}.` : 'They differ in nothing that their configurations say.';
+  return said_.length ? `They differ in ${said_.join(', ')}.` : 'Their configurations are the same.';
 }
 
 // Cells from pale to full; the style sheet has both ends.

@@ -64,10 +64,11 @@ function showChoices() {
   for (const id of ['mean', 'controls']) byId(id).checked = chosen(`charts.${id}`, id === 'controls' ? 'on' : 'off') === 'on';
 }
 
-// The metric a chart begins with: the first, or of profiles the one that belongs there, else the next that no other has.
+// The metric a chart begins with: that of the answer, else the first.  Of profiles the one that belongs there, else the
+// next that no other has.
 function likedBy(box, metrics) {
   const keys = metrics.map(({ key }) => key);
-  if (!LIKED[box.id]) return keys[0];
+  if (!LIKED[box.id]) return keys.includes(family().metric) ? family().metric : keys[0];
   if (keys.includes(LIKED[box.id])) return LIKED[box.id];
   const free = keys.filter((key) => !Object.values(LIKED).includes(key));
   const lacking = Object.keys(LIKED).filter((id) => !keys.includes(LIKED[id]));

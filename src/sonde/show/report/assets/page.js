@@ -31,6 +31,7 @@ showTheme();
 //   html     { part: markup }: what stands inside the elements with data-part="part", made by the page's own templates
 // What the reader chose (`view`), which boxes are open, where he has scrolled and what has the focus stay.
 const shown = { html: {} };
+const MOST_CHOICES = 16; // boxes to tick; with more of them, their list is closed at first
 
 function show(given) {
   keepingPlace(() => {
@@ -82,18 +83,47 @@ const markWide = drawnOnce(() => {
 new ResizeObserver(markWide).observe(document.documentElement);
 document.addEventListener('toggle', markWide, true);
 
+// A link into a closed box opens it.
+function reveal() {
+  const target = location.hash.length > 1 ? byId(decodeURIComponent(location.hash.slice(1).split('?')[0])) : null;
+  if (!target?.closest('details:not([open])')) return;
+  for (let box = target.closest('details'); box; box = box.parentElement.closest('details')) box.open = true;
+  target.scrollIntoView({ behavior: 'instant' });
+}
+window.addEventListener('hashchange', reveal);
+
+// The link to the section that is being read.
+const links = new Map([...document.querySelectorAll('nav a')].map((link) => [link.hash.slice(1), link]));
+const markCurrent = drawnOnce(() => {
+  const there = [...links.keys()].filter((id) => byId(id)?.checkVisibility() && byId(id).getBoundingClientRect().top < innerHeight / 3);
+  for (const [id, link] of links) {
+    if (id !== there.at(-1)) link.removeAttribute('aria-current');
+    else if (!link.hasAttribute('aria-current')) {
+      link.setAttribute('aria-current', 'true');
+      const strip = link.parentElement;
+      strip.scrollLeft = link.offsetLeft - strip.offsetLeft - strip.clientWidth / 3;
+    }
+  }
+});
+window.addEventListener('scroll', markCurrent, { passive: true });
+
 window.sonde = { show };
-if (byId('choices-box')) byId('choices-box').open = innerWidth > 640;
 show(JSON.parse(byId('data').textContent));
+if (byId('choices-box')) byId('choices-box').open = innerWidth > 640 && byId('choices').querySelectorAll('fieldset:not([hidden]) label').length <= MOST_CHOICES;
 const again = () => show({ charts: data, sweep: swept, watched: seen.data });
 if (readView()) again();
+reveal();
+markCurrent();
 window.addEventListener('hashchange', () => readView() && again());
 
 // ── paper ──────────────────────────────────────────────────────────────────────────────────────────
-// It has its own width and no boxes to open; what the findings stand on is part of what they say.
+// It has its own width and no boxes to open, so all boxes of text are opened, and closed again afterwards.
 function print(on) {
   onPaper = on;
-  document.querySelectorAll('.evidence, .left-out').forEach((box) => { box.open = on || box.matches('.left-out'); });
+  for (const box of document.querySelectorAll('.evidence, .left-out, .more, .others, figcaption details, .found details')) {
+    if (on) box.dataset.wasOpen = box.open;
+    box.open = on || box.dataset.wasOpen === 'true';
+  }
   [...charts, ...seen.charts, sweepChart, besideChart, ...[...answers.values()].map(({ chart }) => chart)].filter(Boolean).forEach(drawChart);
 }
 window.addEventListener('beforeprint', () => print(true));

@@ -1,6 +1,6 @@
 // The charts' data, and what of them the reader has chosen to see.
 
-let data = { runs: [], families: [], metrics: [], styles: {}, series: [], grids: [], reasons: [] };
+let data = { runs: [], families: [], pair: [], metrics: [], styles: {}, series: [], grids: [], reasons: [] };
 const known = new Map(); // run and metric → series
 
 function readCharts(given) {
@@ -41,9 +41,13 @@ const CHECKED = {
   seed: { of: () => family().seeds.map(String), hidden: () => [] },
 };
 
-// Many lines of one colour say little: several networks at once only where a single rule trained them.
+// Those that the answer does not speak of.  Many lines of one colour say little: several networks at once only where a
+// single rule trained them.
 function hiddenNetworks() {
-  return family().rules.length === 1 ? [] : CHECKED.network.of().slice(1);
+  const { open, rules } = family();
+  const wanted = CHECKED.network.of().filter((label) => !open.length || open.includes(label));
+  const first = rules.length === 1 ? wanted : wanted.slice(0, 1);
+  return CHECKED.network.of().filter((label) => !first.includes(label));
 }
 
 function hidden(what) {

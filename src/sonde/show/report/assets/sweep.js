@@ -9,7 +9,8 @@ const wordOf = (key, run) => String(swept.levels[key][swept.columns[key][run]]);
 const isNumeric = (key) => swept.levels[key].every((level) => typeof level === 'number');
 
 const FIRST_HELD = ['task', 'model', 'epochs', 'rule'];
-const usual = new Map(); // what is drawn before anybody chooses, by data
+const usual = new WeakMap(); // what is drawn before anybody chooses, by data
+const usualLines = new WeakMap();
 
 // The key the reader chose; else the first, numbers before words, that has several values for a held setting.
 function sweepKeys() {
@@ -20,8 +21,18 @@ function sweepKeys() {
 
 function byOf(x) {
   const others = swept.keys.filter((key) => key !== x);
-  const wanted = chosen('sweep.by', others.includes('rule') ? 'rule' : '');
+  const wanted = chosen('sweep.by') ?? usualBy(x, others);
   return others.includes(wanted) ? wanted : '';
+}
+
+// The rule, where the runs of the chart have several; else the first key in which they differ, without keys that
+// have options of their own, like the model.
+function usualBy(x, others) {
+  const simple = others.filter((by) => !others.some((key) => key !== by && within(key, by)));
+  const lines = (by) => new Set(held({ x, by }).runs.map((run) => swept.columns[by][run])).size;
+  const known = usualLines.get(swept) || usualLines.set(swept, new Map()).get(swept);
+  if (!known.has(x)) known.set(x, ['rule', ...simple].find((by) => others.includes(by) && lines(by) > 1) ?? '');
+  return known.get(x);
 }
 
 // Every other key in which runs differ stays at one value, so that a point compares what it says and nothing else: at

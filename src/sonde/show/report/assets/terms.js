@@ -46,11 +46,13 @@ function termButton(word, termOf, look = 'term') {
   return button;
 }
 
+// What the glossary says, with its formulas.
 function explain(button, term) {
   const box = byId('explained');
-  const words = term
-    ? [element('strong', {}, term.words[0] || term.name.replaceAll('_', ' ')), `${term.kind === 'word' ? '' : ` (${term.kind})`}: ${term.short}`, ...(term.measured ? [element('span', {}, term.measured)] : [])]
-    : ['A measurement of its own: whoever wrote its probe knows what it means.'];
+  const entry = term && byId(term.key)?.querySelector('dd').cloneNode(true);
+  const words = entry
+    ? [element('strong', {}, term.words[0] || term.name.replaceAll('_', ' ')), term.kind === 'word' ? ': ' : ` (${term.kind}): `, ...entry.childNodes]
+    : ['A measurement of a plugin: see the documentation of its probe.'];
   box.replaceChildren(...words);
   box.showPopover();
   const at = button.getBoundingClientRect();

@@ -1,6 +1,7 @@
 // A chart of readings by layer: what is measured, what was there at initialisation, and the theory's line.
 
 const EDGE = { top: 10, right: 14, bottom: 34 };
+const TICK_HEIGHT = 15; // pixels of a label
 const FOOT = 7; // pixels from the axis to the marks of undefined values
 
 const place = (pixel) => Math.round(pixel * 10) / 10;
@@ -66,7 +67,7 @@ class LayerChart {
     const floor = height - EDGE.bottom;
     this.svg.setAttribute('viewBox', `0 0 ${width} ${height}`);
     const parts = [];
-    for (const tick of y.ticks) {
+    for (const tick of spaced(y.ticks, (value) => this.up(value))) {
       const at = this.up(tick.value);
       const kind = !this.log && tick.value === 0 ? 'rule zero' : 'rule';
       parts.push(drawn('line', { x1: left, y1: at, x2: width - EDGE.right, y2: at, class: kind }));
@@ -120,6 +121,13 @@ class LayerChart {
     if (this.words.textContent !== words) this.words.textContent = words;
     if (this.notes.textContent !== notes) this.notes.textContent = notes;
   }
+}
+
+// Of the ticks of a y axis, every second, third … so that their labels do not overlap.
+function spaced(ticks, up) {
+  if (ticks.length < 2) return ticks;
+  const every = Math.ceil(TICK_HEIGHT / Math.abs(up(ticks[0].value) - up(ticks[1].value)));
+  return ticks.filter((_, i) => i % every === 0);
 }
 
 const crossAt = (x, y) => `M${place(x - 3)} ${place(y - 3)}l6 6m0 -6l-6 6`;

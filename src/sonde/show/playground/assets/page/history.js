@@ -27,17 +27,19 @@ class History {
   }
 }
 
-function drawHistory(plot, history, trivial, colour) {
-  const points = history.points.filter(({ y }) => Number.isFinite(y) && y > 0);
+// `lines`: { history, colour, dash }; the trivial loss is that of the first.
+function drawHistory(plot, lines, trivial) {
+  const drawable = lines.map((line) => ({ ...line, points: line.history.points.filter(({ y }) => Number.isFinite(y) && y > 0) }));
+  const last = Math.max(50, ...lines.map(({ history }) => history.bins.at(-1)?.to || 0));
   const [width, height] = [plot.clientWidth || 320, plot.clientHeight || 220];
-  const y = axisOf(endsOf([points.map((point) => point.y), [trivial / 2, trivial * 2]], true), { log: true, room: 0.06 });
-  const x = axisOf([0, Math.max(50, history.bins.at(-1)?.to || 0)], { room: 0 });
+  const y = axisOf(endsOf([...drawable.map(({ points }) => points.map((point) => point.y)), [trivial / 2, trivial * 2]], true), { log: true, room: 0.06 });
+  const x = axisOf([0, last], { room: 0 });
   const left = 12 + Math.max(26, ...y.ticks.map(({ text }) => 7 * text.length));
   const across = (step) => place(left + x.place(step) * (width - left - EDGE.right));
   const up = (value) => place(height - EDGE.bottom - y.place(value) * (height - EDGE.bottom - EDGE.top));
   const floor = height - EDGE.bottom;
   const axes = drawn('g', { class: 'axes' });
-  for (const tick of y.ticks) {
+  for (const tick of spaced(y.ticks, up)) {
     const at = up(tick.value);
     axes.append(drawn('line', { x1: left, y1: at, x2: width - EDGE.right, y2: at, class: 'rule' }));
     axes.append(drawn('text', { x: left - 7, y: at + 4.5, 'text-anchor': 'end' }, tick.text));
@@ -47,7 +49,10 @@ function drawHistory(plot, history, trivial, colour) {
   axes.append(drawn('text', { x: width - EDGE.right, y: height - 3, 'text-anchor': 'end', class: 'title' }, 'step'));
   const at = up(trivial);
   const line = drawn('line', { x1: left, y1: at, x2: width - EDGE.right, y2: at, class: 'trivial' });
-  const path = points.map((point, i) => `${i ? 'L' : 'M'}${across(point.x)} ${up(point.y)}`).join('');
-  const stroke = coloured(drawn('path', { d: path, 'stroke-width': 2.4, 'stroke-linejoin': 'round' }), { stroke: colour });
-  plot.replaceChildren(drawn('svg', { viewBox: `0 0 ${width} ${height}`, 'aria-hidden': 'true' }, axes, line, stroke));
+  const strokes = drawable.map(({ points, colour, dash = 'none' }) => {
+    const path = points.map((point, i) => `${i ? 'L' : 'M'}${across(point.x)} ${up(point.y)}`).join('');
+    const look = { d: path, 'stroke-width': 2.4, 'stroke-linejoin': 'round', 'stroke-dasharray': dash, class: 'loss' };
+    return coloured(drawn('path', look), { stroke: colour });
+  });
+  plot.replaceChildren(drawn('svg', { viewBox: `0 0 ${width} ${height}`, 'aria-hidden': 'true' }, axes, line, ...strokes));
 }

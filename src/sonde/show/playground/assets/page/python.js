@@ -40,33 +40,60 @@ function modelOf(s) {
 // As few digits as say the number to a millionth.
 const exactly = (value) => String(Number(value.toPrecision(7)));
 
-const SAME_TASK = {
+// Tasks that Sonde has by name, with the options that make them the same as here.
+const NAMED_TASKS = {
   identity: (s) => ({ d: s.width }),
   teacher: () => ({ inputs: 32, d: 32, samples: 4096, test_samples: 512 }),
+  parity: () => ({ bits: 10, relevant: 3, samples: 1024, test_samples: 256 }),
 };
 
+// Tasks of the plane, as functions of a file.  The formulas are those of the engine; a test compares the samples.
+const planeTask = (name, about, radius, angle, noise) => `"""${about}, one class each."""
+
+import numpy as np
+
+
+def ${name}(seed, samples=512, test_samples=256):
+    rng = np.random.default_rng(seed)
+
+    def draw(count):
+        label = np.arange(count) % 2
+        u = rng.uniform(size=count)
+        radius, angle = ${radius}, ${angle}
+        x = np.stack([radius * np.cos(angle), radius * np.sin(angle)], 1)
+        return (x + ${noise} * rng.normal(size=x.shape)).astype(np.float32), label
+
+    return *draw(samples), *draw(test_samples)
+`;
+
+const TASK_FILES = {
+  rings: planeTask('rings', 'Two rings', '0.45 + 0.5 * label', '2 * np.pi * u', 0.06),
+  spirals: planeTask('spirals', 'Two spirals', '0.1 + 0.95 * u', '3.5 * np.pi * u + np.pi * label', 0.03),
+};
+
+function optimiserOf(s) {
+  if (s.optimiser === 'adam') return { name: s.decay ? 'adamw' : 'adam' };
+  return { name: 'sgd', momentum: s.optimiser === 'momentum' ? 0.9 : 0 };
+}
+
+// The command, the file of the task where Sonde has no such task by name, and what differs.
 function pythonOf(s) {
   const model = modelOf(s);
   const differs = model.differs.map((words) => `${model.name}: ${words}.`);
-  const task = s.task in SAME_TASK ? s.task : 'teacher';
-  if (task !== s.task) differs.push(`The line trains on the teacher’s task, here on “${labelOf('task', s.task)}”.`);
-  const known = { bp: 'bp', fa: 'fa', dfa: 'dfa', usf: 'usf', kp: 'kp', frozen: 'frozen' }[s.rule];
-  if (!known) differs.push(`Sonde has no rule “${labelOf('rule', s.rule)}” by name: the line uses FA, whose feedback is random and stays; yours would be a rule of your own.`);
-  if (s.optimiser !== 'adam') differs.push(`The line trains with Adam, here ${labelOf('optimiser', s.optimiser)}.`);
+  const file = TASK_FILES[s.task] ? { name: `${s.task}.py`, text: TASK_FILES[s.task] } : null;
+  const task = file ? `${file.name}:${s.task}` : s.task;
+  if (s.optimiser !== 'adam' && s.decay) differs.push('SGD: weight decay is added to the gradient there; here it shrinks the weights directly.');
   const set = {
     ...prefixed('model', { d: s.width, L: s.depth, ...model.options }),
-    ...prefixed('task', SAME_TASK[task](s)),
+    ...(file ? {} : prefixed('task', NAMED_TASKS[s.task](s))),
     ...((s.rule === 'fa' || s.rule === 'dfa') && s.credit === 'none' ? { 'rule.credit_scale': 'none' } : {}),
     ...(s.rule === 'usf' || s.rule === 'kp' ? { 'rule.credit_scale': 'none' } : {}),
-    'optimiser.name': s.decay ? 'adamw' : 'adam',
-    'optimiser.lr': s.rate,
-    'optimiser.weight_decay': s.decay,
-    'optimiser.schedule': 'constant',
+    ...prefixed('optimiser', { ...optimiserOf(s), lr: s.rate, weight_decay: s.decay, schedule: 'constant' }),
     batch_size: s.batch,
   };
-  const parts = [`sonde train --model ${model.name} --task ${task} --rule ${known || 'fa'}`, `--seed ${s.seed}`, `--epochs ${EPOCHS}`];
+  const parts = [`sonde train --model ${model.name} --task ${task} --rule ${s.rule}`, `--seed ${s.seed}`, `--epochs ${EPOCHS}`];
   for (const [key, value] of Object.entries(set)) parts.push(`--set ${quoted(`${key}=${value}`)}`);
-  return { line: wrapped(parts), differs };
+  return { line: wrapped(parts), file, differs };
 }
 
 const prefixed = (part, options) => Object.fromEntries(Object.entries(options).map(([key, value]) => [`${part}.${key}`, value]));

@@ -51,7 +51,10 @@ const SETTINGS = CONTROLS.filter(({ key }) => key);
 
 const defaults = () => Object.fromEntries(SETTINGS.map(({ key, start }) => [key, start]));
 
-const toHash = (settings) => `#${SETTINGS.map(({ key }) => `${key}=${encodeURIComponent(settings[key])}`).join('&')}`;
+const written = (settings) => SETTINGS.map(({ key }) => `${key}=${encodeURIComponent(settings[key])}`).join('&');
+
+// The address of a network, with a second one beside it where there is one.
+const toHash = (settings, beside = null) => `#${written(settings)}${beside ? `&beside=${encodeURIComponent(written(beside))}` : ''}`;
 
 // A value as written in an address, or undefined where the control cannot take it.
 function parsed(control, text) {
@@ -63,10 +66,11 @@ function parsed(control, text) {
   return whole && value >= control.least && value <= control.most ? value : undefined;
 }
 
-// Settings from an address, and what in it could not be used.
+// Settings from an address, those of the second network or null, and what in it could not be used.
 function fromHash(hash) {
   const settings = defaults();
   const refused = [];
+  let beside = null;
   for (const part of hash.replace(/^#/, '').split('&').filter(Boolean)) {
     const [key, coded = ''] = part.split('=');
     let text = coded;
@@ -75,12 +79,18 @@ function fromHash(hash) {
     } catch {
       // a stray % stands for itself
     }
+    if (key === 'beside') {
+      const second = fromHash(text);
+      beside = second.settings;
+      refused.push(...second.refused.map((part) => `${part} (network B)`));
+      continue;
+    }
     const control = SETTINGS.find((known) => known.key === key);
     const value = control && parsed(control, text);
     if (value === undefined) refused.push(`${key} = ${text}`);
     else settings[key] = value;
   }
-  return { settings, refused };
+  return { settings, beside, refused };
 }
 
 const labelOf = (key, value) => SETTINGS.find((control) => control.key === key).options.find(([known]) => known === value)[1];

@@ -15,13 +15,26 @@ function equationOf(s) {
 }
 
 const RULE_WORDS = {
-  bp: 'aₗ = gₗ: the gradient itself',
-  fa: 'aₗ = aₗ₊₁Bₗᵀ: down through fixed random matrices',
-  dfa: 'aₗ = eBₗᵀ: the output error straight to every layer',
-  usf: 'backward, each W is replaced by sign(W)·s',
-  kp: 'backward, each W is replaced by V, which takes W’s steps',
-  frozen: 'blocks stay as drawn; only what is around them learns',
+  bp: 'aₗ = gₗ: the credit is the gradient',
+  fa: 'aₗ = aₗ₊₁Bₗᵀ: fixed random matrices send the credit back',
+  dfa: 'aₗ = eBₗᵀ: fixed random matrices send the output error to every layer',
+  usf: 'the backward pass uses sign(W)·s instead of W',
+  kp: 'the backward pass uses V instead of W; V receives the same updates as W',
+  frozen: 'blocks keep their initial weights; only embedding and readout are trained',
 };
+
+// Whether the network has learned, from its test loss and that of an answer that needs no learning.
+function learningWords({ step, evaluation, diverged }, { trivial, classifies }) {
+  if (diverged) return 'Diverged';
+  if (!Number.isFinite(evaluation.loss)) return 'Loss undefined';
+  const share = evaluation.loss / trivial;
+  const than = classifies ? 'guessing' : 'answering zero';
+  const times = `test loss ×${briefly(share)} that of ${than}`;
+  const reached = evaluation.accuracy === null ? times : `${times}, accuracy ${Math.round(100 * evaluation.accuracy)} %`;
+  if (share <= 1 - FACTS.learned) return `Learned: ${reached}`;
+  if (share < 1 - FACTS.failed) return `Learned little so far: ${reached}`;
+  return `${step ? 'Has not learned' : 'Not trained'}: ${reached}`;
+}
 
 // What differs between inputs decides: a stream of biases alone is large and says nothing of its input.
 function signalWords({ signal, spread }) {
@@ -31,27 +44,32 @@ function signalWords({ signal, spread }) {
   const [size, varied] = [signal, spread].map((readings) => readings.at(-1).value / readings[0].value);
   if (!Number.isFinite(size)) return 'h₀ is zero.';
   const sized = `${end} is ×${briefly(size)} the size of h₀`;
-  if (varied < FACTS.signal_collapsed) return `${sized}, what differs between inputs ×${briefly(varied)}: collapsed.`;
-  if (size > FACTS.signal_exploded) return `${sized}: exploded.`;
-  return `${sized}, what differs between inputs ×${briefly(varied)}: ${varied < FACTS.signal_fades ? 'it fades' : 'it holds'}.`;
+  if (varied < FACTS.signal_collapsed) return `${sized}; the part that differs between inputs ×${briefly(varied)}: the signal collapses.`;
+  if (size > FACTS.grows) return `${sized}: the signal ${size > FACTS.signal_exploded ? 'explodes' : 'grows'}.`;
+  return `${sized}; the part that differs between inputs ×${briefly(varied)}: the signal ${varied < FACTS.signal_fades ? 'fades' : 'holds'}.`;
 }
 
 function gradientWords({ gradient }) {
   const [first, last] = [gradient[0].value, gradient.at(-1).value];
   const missing = gradient.find(({ value }) => value === null);
   if (missing) return `Undefined: ${missing.reason}.`;
-  if (!last) return 'The loss hands no gradient to the last layer.';
+  if (!last) return 'The gradient at the last layer is zero.';
   const ratio = first / last;
-  const word = ratio < FACTS.gradient_vanished ? 'it vanishes' : ratio > FACTS.gradient_exploded ? 'it explodes' : 'it arrives';
-  return `From the last layer to the first ×${briefly(ratio)}: ${word}.`;
+  return `From the last layer to the first ×${briefly(ratio)}: the gradient ${gradientWord(ratio)}.`;
 }
 
-// By how much the gradient was off the theory before anything was learned, where that is more than half as much again.
+function gradientWord(ratio) {
+  if (ratio < FACTS.gradient_vanished) return 'vanishes';
+  if (ratio > FACTS.gradient_exploded) return 'explodes';
+  return ratio > FACTS.grows ? 'grows' : 'arrives';
+}
+
+// How far the gradient was from the theory at initialisation, where they differ by more than half.
 function departureWords({ gradient: theory }, { gradient }) {
   if (!theory || gradient[0].value === null || !(theory[0] > 0)) return '';
   const ratio = gradient[0].value / theory[0];
   if (ratio > 1 / 1.5 && ratio < 1.5) return '';
-  return `At initialisation ×${briefly(ratio)} of the theory, which is that of a wide network.`;
+  return `At initialisation ×${briefly(ratio)} of the theory, which holds for wide networks.`;
 }
 
 // Reasons of what is undefined, each with its layers: "layers 0–3: …".
@@ -74,12 +92,12 @@ function spans(layers) {
 }
 
 function cosineWords({ cosine, chance }, rule) {
-  if (rule === 'bp') return 'BP is what all others are compared with: 1 wherever there is a gradient.';
+  if (rule === 'bp') return 'BP is the reference: its cosine is 1 wherever there is a gradient.';
   const below = cosine.slice(0, -1).filter(({ value }) => value !== null).map(({ value }) => value);
   if (!below.length) return `Undefined at every layer below the last: ${cosine[0].reason || 'there is none'}.`;
   const between = (values) => `from ${briefly(Math.min(...values))} to ${briefly(Math.max(...values))}`;
   const random = (chance || []).slice(0, -1).filter(({ value }) => value !== null).map(({ value }) => value);
-  const beside = random.length ? `; backward matrices unrelated to W (dashed) score ${between(random)}, BP 1` : '';
+  const beside = random.length ? `; random backward matrices unrelated to W (dashed) reach ${between(random)}, BP 1` : '';
   return `Below the last layer ${between(below)}${beside}.`;
 }
 

@@ -1,0 +1,77 @@
+"""No page says that there are more runs than a study has, whichever studies share a store."""
+
+import itertools
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+import polars as pl
+import pytest
+
+import sonde
+from sonde.config import to_tree
+from sonde.core.run_ids import run_id
+from sonde.show.report.contents import ReportContents, counted, report_contents
+from sonde.show.report.page import Pictures, page_parts, shown_runs
+from sonde.store.run import Runs
+from sonde.studies import STUDIES
+from stores import write_run
+
+SHARES = re.compile(r"([\d,]+) of (?:its |the )?([\d,]+) (runs|seeds|networks|settings)")
+MIXTURES = [
+    *itertools.combinations(STUDIES, 1),
+    *itertools.combinations(STUDIES, 2),
+    tuple(STUDIES),
+]
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> tuple[Runs, Mapping[str, Collection[str]]]:
+    """The runs of every study with those beside them, in one store; study → its runs."""
+    root = tmp_path_factory.mktemp("counts") / "runs"
+    of_study = {name: set[str]() for name in STUDIES}
+    for name, study in STUDIES.items():
+        for config in (*study.configs("quick", [1, 2]), *study.beside("quick", [1, 2])):
+            id = run_id(to_tree(config))
+            of_study[name].add(id)
+            if not (root / id).exists():  # studies share runs
+                write_run(root, config)
+    return sonde.load(root), of_study
+
+
+def part_of(stored: Runs, ids: Collection[str]) -> ReportContents:
+    runs = [run for run in stored.runs if run.id in ids]
+    kept = replace(stored, rows=stored.rows.filter(pl.col("run").is_in(list(ids))), runs=runs)
+    return report_contents(kept, source="runs", title="t")
+
+
+def assert_possible(contents: ReportContents) -> None:
+    parts = page_parts(contents, {section.anchor: Pictures() for section in contents.sections}, shown_runs(contents))
+    answers = [f"{one.answer.sentence} {one.answer.sure}" for one in contents.answered if one.answer]
+    shares = [found for text in (*parts.values(), *answers) for found in SHARES.findall(text)]
+    assert shares
+    assert [share for share in shares if int(share[0].replace(",", "")) > int(share[1].replace(",", ""))] == []
+
+
+@pytest.mark.parametrize("studies", MIXTURES, ids="+".join)
+def test_no_share_is_larger_than_its_whole(
+    stores: tuple[Runs, Mapping[str, Collection[str]]], studies: tuple[str, ...]
+) -> None:
+    stored, of_study = stores
+    assert_possible(part_of(stored, set().union(*(of_study[study] for study in studies))))
+
+
+@pytest.mark.parametrize("study", STUDIES)
+def test_no_share_is_larger_than_its_whole_where_runs_are_missing(
+    stores: tuple[Runs, Mapping[str, Collection[str]]], study: str
+) -> None:
+    stored, of_study = stores
+    ids = sorted(of_study[study])
+    for kept in (ids[::2], [run for run in ids if "-s2-" in run], ids[:1]):
+        assert_possible(part_of(stored, kept))
+
+
+def test_a_share_that_is_larger_than_its_whole_is_refused() -> None:
+    assert counted(12, 12) == "12 of 12 runs"
+    with pytest.raises(AssertionError, match="24 of 12"):
+        counted(24, 12)
