@@ -1,4 +1,4 @@
-"""Write docs/rules.md and README's table of rules: from the rules' classes, stored runs and measured times.
+"""Write docs/rules.md from the rules' classes, stored runs and measured times.
 
     python docs/write_rules.py
 
@@ -38,7 +38,6 @@ from sonde.training.credit_assignment import CreditAssignment, count_operations
 from sonde.training.stack import stackable
 
 HERE = Path(__file__).parent
-README = HERE.parent / "README.md"
 TIMES = HERE.parent / "benchmarks" / "rules" / "results.json"
 STORES = (HERE / "rules-runs", HERE / "findings" / "runs")
 SEED = 42
@@ -51,10 +50,6 @@ NETWORKS: tuple[Model, ...] = (
 SMALL_MLP = ResidualMLP(d=64, L=4)
 AMONG = ", residual_mlp d=256 L=4, among rules"
 """How the benchmark's rows end that compare rules."""
-
-
-TABLE = re.compile(r"^\| rule \| needs \|.*?(?=\n\n)", re.DOTALL | re.MULTILINE)
-"""The table of rules in a page."""
 
 
 def rules() -> str:
@@ -102,10 +97,17 @@ def differences() -> str:
     for name, kind in RULES.items():
         for text in paragraphs(kind):
             if text.startswith("Not as in the paper:"):
-                _, _, more = text.partition("credit is divided by its batch RMS (`credit_scale`)")
+                more = text.removeprefix("Not as in the paper:").strip()
+                more = more.removeprefix("credit is divided by its batch RMS (`credit_scale`)")
                 if more := more.lstrip(",; ").removeprefix("and ").strip(". "):
                     found.append(f"- `{name}`: {more}.")
     return "\n".join(found)
+
+
+def undivided() -> str:
+    """The rules whose credit is not divided by its root mean square."""
+    *most, last = (f"`{name}`" for name, kind in RULES.items() if kind().credit_scale == "none")
+    return f"{', '.join(most)} and {last}"
 
 
 def sections() -> str:
@@ -236,6 +238,8 @@ def credit(trained: Trained, config: RunConfig) -> str:
     """The cosines of a rule that assigns credit to blocks, and by chance."""
     if isinstance(config.rule, Frozen):
         return ""
+    if config.rule.undefined_credit:
+        return "undefined"
     layers = depth_of(config)
     return f"{trained.cosines(config, layers)} ({trained.cosines(config, layers, '/null')})"
 
@@ -320,6 +324,7 @@ def page(stores: Sequence[Runs], times: dict[str, Any]) -> str:
     text: str = templates.get_template("rules.md.jinja").render(
         rules=rules(),
         differences=differences(),
+        undivided=undivided(),
         sections=sections(),
         steps=steps(times),
         machine=times["machine"],
@@ -342,9 +347,6 @@ def write() -> None:
     stores = [load(store) for store in STORES]
     text = page(stores, json.loads(TIMES.read_text()))
     (HERE / "rules.md").write_text(text)
-    found = TABLE.search(text)
-    assert found is not None
-    README.write_text(TABLE.sub(lambda _: found.group(), README.read_text()))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A page for each kind of name, from the texts behind `sonde explain`: nothing is said twice."""
+"""A page for each kind of name, from the texts behind `sonde explain`; rules have a page each (rules.py)."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -12,38 +12,37 @@ from sonde.plugins import BUILT_IN
 PAGES = {
     "probe": (
         "Probes",
-        "A probe turns a snapshot (a float64 copy of the network on the first test samples) into readings. What they "
-        "are for is on [Signal, gradient, credit](../concepts/signal-and-credit.md).",
+        "A probe computes readings from a snapshot: a float64 copy of the network on the first test samples. "
+        "[Signal, gradient, credit](../concepts/signal-and-credit.md) says what they are for.",
     ),
     "metric": (
         "Metrics",
-        "What `sonde.watch` records in a loop of yours, and what every trained run stores beside its probes.",
-    ),
-    "rule": (
-        "Rules",
-        "A rule names the credit a_l that each state h_l is told. `sonde train --rule NAME` trains with one; "
-        "[Which rules train depth](../tutorials/rules.md) compares them. Good looks like a cosine well above chance at "
-        "every layer and an accuracy near BP's; bad looks like a cosine at chance, whatever its size, and an accuracy "
-        "no better than that of frozen blocks. Each has both in its picture, from the same network and data.",
+        "These are the values that `sonde.watch` records in your loop, and those that every trained run stores besides "
+        "its probes.",
     ),
     "question": (
         "Questions of the audit",
-        "`sonde audit` asks them in this order. Why in this order, and what good and bad look like, is on "
-        "[the audit's own page](../concepts/audit.md); how often each errs, on [calibration](../calibration.md).",
+        "`sonde audit` asks these questions, in this order. [The audit](../concepts/audit.md) explains the order, and "
+        "[calibration](../calibration.md) measures how often each question is wrong.",
     ),
     "diagnosis": (
         "Diagnoses",
-        "What `sonde diagnose` may say of a watched run, in the order in which one explains another. Good looks like "
-        "one line: the run is fine; [My network does not train](../tutorials/does-not-train.md) shows a bad run. "
-        "In each picture a healthy program stands on the left and a faulty one on the right, on one scale; below it, "
-        "what `sonde diagnose` says of the faulty one.",
+        "These are the diagnoses of `sonde diagnose`; a cause comes before its symptoms. A healthy run gets one line "
+        "instead. [My network does not train](../tutorials/does-not-train.md) shows a run that fails. Each picture has "
+        "a healthy program on the left and a faulty one on the right, on one scale. The caption quotes what "
+        "`sonde diagnose` says about the faulty one.",
     ),
     "word": (
         "Words",
-        "What stands beside the numbers in tables, figures and reports; the report explains the same words where they "
-        "stand.",
+        "These words appear in tables, figures and reports. The report explains them, too.",
     ),
-    "model": ("Models", "Networks to choose by name: `sonde train --model NAME`."),
+    "model": (
+        "Models",
+        "Networks to choose by name: `sonde train --model NAME`. Two of them have similar names. `res_mlp` (label: "
+        "Residual MLP) has one matrix and a ReLU in each layer, and no normalisation: the residual study trains it. "
+        "`residual_mlp` (label: ResMLP) has pre-norm blocks of two matrices between an "
+        "embedding and a readout: the other studies train it.",
+    ),
     "task": ("Tasks", "Data to choose by name: `sonde train --task NAME`."),
 }
 PARTS = (
@@ -52,7 +51,7 @@ PARTS = (
 )
 
 
-PICTURED = ("probe", "rule", "question", "diagnosis")
+PICTURED = ("probe", "question", "diagnosis")
 """Kinds of which docs/hooks/pictures.py draws every one."""
 
 
@@ -64,7 +63,7 @@ def _entry(text: Explanation) -> str:
 
 def _page(kind: str, texts: Iterable[Explanation]) -> str:
     title, begin = PAGES[kind]
-    said = f"Each is also one command away: `sonde explain {next(iter(texts := list(texts))).name}`."
+    said = f"On the terminal: `sonde explain {next(iter(texts := list(texts))).name}`."
     return "\n\n".join([f"# {title}", f"{begin} {said}", *map(_entry, texts)]) + "\n"
 
 
@@ -74,3 +73,10 @@ def on_files(files: Files, config: MkDocsConfig, **_: Any) -> Files:
         page = _page(kind, (text for text in known if text.kind == kind))
         files.append(File.generated(config, f"names/{kind}.md", content=page))
     return files
+
+
+def on_post_page(output: str, **_: Any) -> str:
+    """The theme's search dialog has no name, which screen readers need."""
+    return output.replace(
+        'data-md-component="search" role="dialog"', 'data-md-component="search" role="dialog" aria-label="Search"'
+    )

@@ -73,12 +73,14 @@ def on_files(files: Files, config: MkDocsConfig, **_: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
+    up = "../" * page.file.src_uri.count("/")
+
     def shown(found: re.Match[str]) -> str:
         kind, name = found.groups()
         if (kind, name) not in _drawn:
             return ""
         caption = _drawn[kind, name][1]
-        shown_as = f"![{name}: {caption.partition('. ')[0]}]({kind}/{name}.png){{ loading=lazy }}"
+        shown_as = f"![{name}: {caption.partition('. ')[0]}]({up}names/{kind}/{name}.png){{ loading=lazy }}"
         return f"{shown_as}\n\n<small markdown>{caption}</small>"
 
     return PICTURE.sub(shown, markdown)

@@ -17,6 +17,8 @@ from sonde.show.figures import Evidence
 from sonde.show.figures.contrast import Case, Measure, draw_contrast, draw_portrait, keep_lines
 from sonde.show.figures.groups import cohort_of, pair_of
 from sonde.store.load import load
+from sonde.studies import STUDIES
+from sonde.studies.study import gather
 
 DOCS = Path(__file__).parents[1]
 sys.path.insert(0, str(DOCS / "findings"))
@@ -29,6 +31,7 @@ COMMANDS = {
     "rules": "sonde run rules --scale full",
     "audit": "sonde run audit --scale full",
     "digits": "python docs/examples/train.py",
+    "parity": "sonde run rules --seeds 42 --only model=residual_mlp",
 }
 
 
@@ -96,11 +99,11 @@ PICTURES: dict[str, dict[str, Trained | Ready]] = {
             along="epoch",
             words=("Batches agree", "They agree less and less"),
         ),
-        "drift": Ready("audit", "feature_drift"),
+        "drift": Ready("audit", "weight_drift"),
         "activation_mean": Ready("residual", "activation_mean"),
         "activation_std": Ready("residual", "activation_std"),
         "preact_grad_norm": Ready("residual", "gradient_magnitude"),
-        "trace": Ready("residual", "layer_transformation"),
+        "trace": Ready("residual", "one_input"),
         "weight_alignment": Ready("rules", "rules_alignment"),
     },
     "diagnosis": {"not_learning": Trained("residual", "train_loss", "res_mlp", "plain_mlp")},
@@ -143,6 +146,10 @@ def evidence_of(study: str) -> Evidence:
         runs = evidence_lines(stored.runs)
         rows = stored.rows.join(runs.select("run"), on="run", how="semi")
         return Evidence(rows, runs, "docs/examples/runs")
+    if study == "parity":
+        stored = load(DOCS / "rules-runs")
+        configs = STUDIES["rules"].configs("quick", (42,))
+        return gather(stored, configs, "docs/rules-runs").evidence
     return found(load(DOCS / "findings" / "runs"), study).evidence
 
 
@@ -189,9 +196,15 @@ def draw_trained(what: Trained) -> tuple[Figure, str]:
 
 def trained_rules() -> set[str]:
     """The rules that have a stored run, by the names of the folders; a rule without one has no picture."""
-    return {run.name.split("-")[1] for run in (DOCS / "findings" / "runs").glob("[!.]*")}
+    stores = (DOCS / "findings" / "runs", DOCS / "rules-runs")
+    return {run.name.split("-")[1] for store in stores for run in store.glob("[!.]*")}
 
 
 def draw_rule(name: str) -> tuple[Figure, str]:
-    figure, caption = draw_portrait(evidence_of("rules").of(model="residual_mlp"), name)
-    return figure, f"{caption.strip()}. {command('rules')}"
+    """A rule's portrait on parity, which frozen blocks do not learn; on CIFAR-10 where no run on parity is stored."""
+    for study in ("parity", "rules"):
+        evidence = evidence_of(study).of(model="residual_mlp")
+        if name in evidence.runs["rule"]:
+            figure, caption = draw_portrait(evidence, name)
+            return figure, f"{caption.strip()}. {command(study)}"
+    raise LookupError(f"no stored run under {name}: train it, and hand it round into docs/rules-runs")

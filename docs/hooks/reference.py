@@ -21,6 +21,7 @@ from sonde.plugins import BUILT_IN
 from sonde.store import index, schemas
 
 ROOT = Path(__file__).parents[2]
+AT_ROOT = ("SUPPORT", "SECURITY", "CHANGELOG")  # pages of the repository that are pages of the site, too
 _SOURCE = re.compile(r"\]\((?:\.\./)+src/sonde/([\w/]+\.py)\)")
 
 
@@ -141,12 +142,25 @@ def _files() -> str:
     return "\n\n".join(parts) + "\n"
 
 
+# --- pages at the root of the repository -------------------------------------------------------------------------
+
+
+def _at_root(name: str) -> str:
+    """Its text, with links as they are from the site."""
+    text = (ROOT / f"{name}.md").read_text("utf-8").replace("](docs/", "](")
+    for other in AT_ROOT:
+        text = text.replace(f"]({other}.md)", f"]({other.lower()}.md)")
+    return text
+
+
 # --- hooks --------------------------------------------------------------------------------------------------------
 
 
 def on_files(files: Files, config: MkDocsConfig, **_: Any) -> Files:
     for name, page in (("commands", _commands()), ("python", _python()), ("files", _files())):
         files.append(File.generated(config, f"reference/{name}.md", content=page))
+    for name in AT_ROOT:
+        files.append(File.generated(config, f"{name.lower()}.md", content=_at_root(name)))
     named = {path for file in Path(config.docs_dir).glob("**/*.md") for path in _SOURCE.findall(file.read_text())}
     for path in sorted(named):
         text = (ROOT / "src" / "sonde" / path).read_text()

@@ -25,6 +25,7 @@ import sonde
 from sonde.config import RunConfig
 from sonde.store.run import describe_environment
 from sonde.studies import STUDIES
+from sonde.studies.controls import CONTROL_STUDIES
 
 HERE = Path(__file__).parent
 FORMS = ("reduced", "complete")
@@ -44,7 +45,7 @@ def recipes(form: str) -> dict[str, RunConfig]:
     """Every run of the studies, by a name that does not depend on how ids are made."""
     found = {}
     for name, study in STUDIES.items():
-        if name == "rules":  # 33 runs of rules that other tests hold to their equations
+        if name == "rules" or name in CONTROL_STUDIES:  # rules and options that other tests hold to their equations
             continue
         seeds = study.seeds["quick"]
         for config in study.configs("quick", seeds if form == "complete" else seeds[:1]):

@@ -171,7 +171,7 @@ def test_a_store_of_0_1_0_is_read_and_nothing_of_it_is_trained_again(
     metric = "train_loss" if study == "residual" else "test_acc"
     only = {"residual": ["model.weight_scale=1.0"], "snapshots": ["model=vit_mini"]}.get(study, [])
     words = [word for choice in only for word in ("--only", choice)]
-    assert "Paired by seed" in sonde("compare", "--factor", factor, "--metric", metric, *words).stdout
+    assert "How sure: " in sonde("compare", "--factor", factor, "--metric", metric, *words).stdout
     assert "figures" in sonde("figures", study, *COMMANDS[study], "--out", "out").stdout
     assert "runs" in sonde("report", "--no-figures").stdout
     assert content(tmp_path / "runs") == before

@@ -63,12 +63,12 @@ def test_findings_carry_the_numbers_they_state(runs: Path) -> None:
     gathered = gather(sonde.load(runs), configs("full", [42]), "runs")
     found = {(f.numbers["network"], f.numbers["variant"]): f for f in findings(gathered)}
     assert [key[1] for key in found] == ["scaled", "scaled", "raw", "raw"]
-    scaled = found["Residual MLP", "scaled"]
+    scaled = found[ResMLP.name, "scaled"]
     losses = values(runs, ResMLP, "scaled", "batch_loss")
     assert scaled.numbers["final_loss"] == pytest.approx(sum(losses[-50:]) / 50)
     assert scaled.numbers["verdict"] == "learned"
     assert found["Plain MLP", "scaled"].numbers["verdict"] == "failed to learn"
-    assert found["Residual MLP", "raw"].numbers["verdict"] == "failed to learn", "it ends far above predicting zero"
+    assert found[ResMLP.name, "raw"].numbers["verdict"] == "failed to learn", "it ends far above predicting zero"
     for finding in found.values():
         measured, predicted = (finding.numbers[f"growth_per_layer_{which}"] for which in ("at_init", "predicted"))
         assert measured == pytest.approx(predicted, rel=0.03)

@@ -12,10 +12,9 @@ first options of `sonde.core` (so that later options do not change its run ids).
 every rule.
 """
 
-from sonde.models.conv_nets import ConvNet, ResNet
+from sonde.models.image_nets import ConvNet, ResNet, VitMini
 from sonde.models.mlps import PlainMLP, ResidualMLP, ResMLP, StudentNet
 from sonde.models.model import Model
-from sonde.models.vit_mini import VitMini
 
 MODELS: dict[str, type[Model]] = {
     "plain_mlp": PlainMLP,

@@ -120,7 +120,7 @@ class PlainMLP(ReluMLP):
 class ResMLP(ReluMLP):
     """Deep residual network: h_{l+1} = h_l + ReLU(W_l h_l + b_l)."""
 
-    name: ClassVar[str] = "Residual MLP"
+    name: ClassVar[str] = "ReLU ResMLP"
     residual: ClassVar[bool] = True
 
 
@@ -144,7 +144,8 @@ class ResidualMLP(Model):
     """Embedding, pre-norm blocks, a terminal LayerNorm (`out_ln`) and a linear head.
 
     `w2.weight ~ N(0, w2_std²)` and `w2.bias = 0`; everything else has PyTorch's default weights.  Without
-    `residual`, h_{l+1} is the output of the block alone.
+    `residual`, h_{l+1} is the output of the block alone.  With `trained_blocks` = k only the last k blocks learn; the
+    blocks below them keep their initial weights.
     """
 
     d: Annotated[int, Ge(1)] = 256
@@ -152,13 +153,22 @@ class ResidualMLP(Model):
     out_ln: bool = True
     residual: bool = True
     w2_std: Annotated[float, Ge(0)] = 0.01
+    trained_blocks: Annotated[int, Ge(0)] | None = None
 
     @property
     def label(self) -> str:
-        name = "ResMLP" if self.residual else "MLP without residual"
-        return name if self.out_ln else f"{name}, no terminal LN"
+        name = "Pre-LN ResMLP" if self.residual else "Pre-LN MLP"
+        name = name if self.out_ln else f"{name}, no terminal LN"
+        return name if self.trained_blocks is None else f"{name}, {self.trained_blocks} of {self.L} blocks trained"
+
+    def check(self, signature: Signature) -> None:
+        if self.trained_blocks is not None and self.trained_blocks > self.L:
+            raise SondeError(
+                f"model.trained_blocks = {self.trained_blocks}, but model.L = {self.L}: choose at most {self.L}"
+            )
 
     def build(self, signature: Signature, rng: torch.Generator) -> Network:
+        self.check(signature)
         with default_init(rng):
             embed = Embedding(signature.shape, self.d)
             blocks = [PreNormBlock(self.d) for _ in range(self.L)]
@@ -166,6 +176,8 @@ class ResidualMLP(Model):
         for block in blocks:
             nn.init.normal_(block.w2.weight, std=self.w2_std, generator=rng)
             nn.init.zeros_(block.w2.bias)
+        for block in blocks[: 0 if self.trained_blocks is None else self.L - self.trained_blocks]:
+            block.requires_grad_(False)
         return Network(embed, blocks, readout, residual=self.residual)
 
 

@@ -96,6 +96,9 @@ class Network(nn.Module):
         self.draws = False  # whether it draws random numbers in training mode, as dropout does; `survey` sets it
         self.traces = True  # whether a forward pass may change generators or buffers; `survey` sets it
         self.mixes: str | None = None  # the first unit that mixes samples in eval mode; `survey` sets it
+        self.branch_scale = 1.0  # factor on what a residual block adds; a rule may set it
+        self.entry: Callable[[Tensor], Tensor] | None = None  # applied to every input; a rule may set it
+        self.between: Callable[[Tensor], Tensor] | None = None  # applied to every state before the next unit reads it
         self.lead = 0  # the number of axes before the samples: 1 where replicas are stacked
 
     @classmethod
@@ -116,9 +119,20 @@ class Network(nn.Module):
         """L, the number of units."""
         return len(self.blocks)
 
-    def run(self, x: Tensor, hand_on: HandOn = as_it_is) -> ForwardPass:
-        """All states of a batch; `hand_on` may detach or wrap what each unit hands to the next."""
-        return self.tail(self.embed(x), 0, x, hand_on)
+    def run(self, x: Tensor, hand_on: HandOn = as_it_is, *, raw: bool = False) -> ForwardPass:
+        """All states of a batch; `hand_on` may detach or wrap what each unit hands to the next.
+
+        With `raw` the embedding reads x as it is, without `entry`.
+        """
+        return self.tail(self.embed(self.entered(x, raw)), 0, x, hand_on)
+
+    def entered(self, x: Tensor, raw: bool = False) -> Tensor:
+        """The input as the embedding reads it."""
+        return x if raw or self.entry is None else self.entry(x)
+
+    def read(self, h: Tensor) -> Tensor:
+        """A state as the next unit, or the readout, reads it."""
+        return h if self.between is None else self.between(h)
 
     def tail(self, h: Tensor, layer: int, x: Tensor | None = None, hand_on: HandOn = as_it_is) -> ForwardPass:
         """From h_l to the output, with the states on the way.
@@ -128,19 +142,21 @@ class Network(nn.Module):
         """
         states, branches = [h], []
         for block in islice(self.blocks, layer, None):
-            h, f = self._unit(block, hand_on(states))
+            h, f = self._unit(block, self.read(hand_on(states)))
             states.append(h)
             branches.append(f)
-        return ForwardPass(states, branches, self.readout(hand_on(states)))
+        return ForwardPass(states, branches, self.readout(self.read(hand_on(states))))
 
     def advance(self, h: Tensor, layer: int, x: Tensor | None = None) -> Tensor:
         """h_{l+1} from h_l."""
-        return self._unit(self.blocks[layer], h)[0]
+        return self._unit(self.blocks[layer], self.read(h))[0]
 
     def _unit(self, block: nn.Module, h: Tensor) -> tuple[Tensor, Tensor]:
         f = block(h)
         if not isinstance(f, Tensor):
             raise SondeError(f"a block returns a {type(f).__name__}, not a tensor: use sonde.chain")
+        if self.branch_scale != 1:
+            f = f * self.branch_scale
         return (h + f if self.residual else f), f
 
     def states(self, x: Tensor) -> tuple[list[Tensor], Tensor]:

@@ -92,7 +92,7 @@ class Chain(Network):
         inside = {id(p) for p in self.blocks.parameters()}
         return [p for p in self.module.parameters() if id(p) not in inside]
 
-    def run(self, x: Tensor, hand_on: HandOn = as_it_is) -> ForwardPass:
+    def run(self, x: Tensor, hand_on: HandOn = as_it_is, *, raw: bool = False) -> ForwardPass:
         states: list[Tensor] = []
 
         def visit(part: UnitPart, call: UnitCall) -> Any:
@@ -101,10 +101,11 @@ class Chain(Network):
                     states.append(call.state)
                 self._follows(part.layer, states, call.state)
                 h = hand_on(states)
-                call = call.with_input(h, cut=states[-1].requires_grad and not h.requires_grad)
+                cut = states[-1].requires_grad and h is not states[-1] and h.grad_fn is None
+                call = call.with_input(self.read(h), cut=cut)
             return self._call(part, call, states, hand_on)
 
-        output = self._run_module(x, visit)
+        output = self._run_module(self.entered(x, raw), visit)
         if len(states) <= self.depth:
             raise SondeError(f"{self.name_of(max(len(states) - 1, 0))} does not run when the module does")
         return ForwardPass(states, states[1:], output)
@@ -125,7 +126,7 @@ class Chain(Network):
             torch.set_grad_enabled(enabled)
             if begin is not None:
                 set_global_state(begin, h.device)
-            return hand_on(states)
+            return self.read(hand_on(states))
 
         def visit(part: UnitPart, call: UnitCall) -> Any:
             if part.layer < layer:
@@ -133,11 +134,11 @@ class Chain(Network):
                 top = part.last and part.layer == self.depth - 1
                 return with_state(out, take_over()) if top else out
             if part.first:
-                call = call.with_input(take_over() if part.layer == layer else hand_on(states))
+                call = call.with_input(take_over() if part.layer == layer else self.read(hand_on(states)))
             return self._call(part, call, states, hand_on)
 
         with torch.no_grad():
-            output = self._run_module(batch, visit)
+            output = self._run_module(self.entered(batch), visit)
         return ForwardPass(states, states[1:], output)
 
     def advance(self, h: Tensor, layer: int, x: Tensor | None = None) -> Tensor:
@@ -158,7 +159,7 @@ class Chain(Network):
         if not part.last:
             return out
         states.append(self._state(part.layer, out))
-        return with_state(out, hand_on(states)) if part.layer == self.depth - 1 else out
+        return with_state(out, self.read(hand_on(states))) if part.layer == self.depth - 1 else out
 
     def _run_module(self, x: Tensor, visit: Callable[[UnitPart, UnitCall], Any]) -> Tensor:
         """The module's output on x; every submodule of a unit is called through `visit`."""
@@ -224,8 +225,8 @@ def chain(
         net = sonde.chain(gpt, units=["transformer.h.*"], sample=tokens)
 
     `units` names submodules in the order in which they run; `*` stands for any name between two dots.  The units of an
-    `nn.Sequential` need no names: one begins at every child that has a weight matrix, the first of them is the
-    embedding and the last the readout (of two, the first is the unit).  `readout` names the submodule with which the
+    `nn.Sequential` need no names: one begins at every child that has a weight matrix.  The first of them is the
+    embedding and the last the readout; of two, the first is the unit.  `readout` names the submodule with which the
     readout begins, or is a function from what the module returns to the output.  `pooling` chooses the vector of a
     sample that is measured; by default the first samples decide.  `reader` is the deprecated name of `pooling`.
 

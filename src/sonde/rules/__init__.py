@@ -8,6 +8,8 @@ The `route` says how credit travels; `sonde.training` has a step for each:
 - global (`bp`): automatic differentiation across the blocks.
 - local (`fa`, `dfa`, `drtp`, the bridges, …): the graph is cut between blocks, and the unit that produced h_l gets the
   gradient of ⟨h_l, â_l⟩/N.
+- states (`pc`, `ep`, `dualprop`, `pepita`, `ff`): the same with inputs of the rule's own.  `pairs` names, for every
+  unit, evaluations of it at other inputs, and a credit for each; an evaluation has the unit's output and derivative.
 - layer (`kp`, `usf`, `mirror`, `fa` with `level: layer`, …): automatic differentiation with other matrices on the way
   back; `feedback` names V for each weight W.  V = W is backprop.
 - frozen: only embedding and readout are trained.
@@ -24,10 +26,15 @@ from sonde.rules.bp import Backprop, Frozen
 from sonde.rules.bridges import CreditBridge, StateBridge
 from sonde.rules.ddtp import DirectTargets
 from sonde.rules.dfa import DirectFeedback, DirectKolenPollack, ForwardDirectFeedback, TargetProjection
+from sonde.rules.dualprop import DualPropagation
+from sonde.rules.ep import EquilibriumPropagation
 from sonde.rules.fa import FeedbackAlignment, KolenPollack, WeightMirror
+from sonde.rules.ff import ForwardForward
 from sonde.rules.forward_gradient import ForwardGradient
+from sonde.rules.pc import PredictiveCoding
+from sonde.rules.pepita import Pepita
 from sonde.rules.predsim import PredSim
-from sonde.rules.rule import Facts, LocalRule, Rule, RuleState, Signal
+from sonde.rules.rule import Evaluation, Facts, LocalRule, Pair, Rule, RuleState, Signal
 from sonde.rules.sign_feedback import BatchMagnitudes, FixedMagnitudes, UniformSigns
 from sonde.rules.states import Nothing, StoredState
 
@@ -48,6 +55,11 @@ RULES: dict[str, type[Rule]] = {
     "ddtp": DirectTargets,
     "state_bridge": StateBridge,
     "credit_bridge": CreditBridge,
+    "pc": PredictiveCoding,
+    "ep": EquilibriumPropagation,
+    "dualprop": DualPropagation,
+    "pepita": Pepita,
+    "ff": ForwardForward,
     "frozen": Frozen,
 }
 
@@ -59,16 +71,23 @@ __all__ = [
     "DirectFeedback",
     "DirectKolenPollack",
     "DirectTargets",
+    "DualPropagation",
+    "EquilibriumPropagation",
+    "Evaluation",
     "Facts",
     "FeedbackAlignment",
     "FixedMagnitudes",
     "ForwardDirectFeedback",
+    "ForwardForward",
     "ForwardGradient",
     "Frozen",
     "KolenPollack",
     "LocalRule",
     "Nothing",
+    "Pair",
+    "Pepita",
     "PredSim",
+    "PredictiveCoding",
     "Rule",
     "RuleState",
     "Signal",

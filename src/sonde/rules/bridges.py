@@ -213,16 +213,17 @@ class ValueState(StoredState):
 class CreditBridge(LocalRule):
     """A network V predicts the loss from each state; credit is its gradient: a_l = ∇_h V(h_l, t_l, e).
 
-    V minimises three terms, each logged:  consistency  V(h_l) ≈ −λ log mean_K exp(−V̄(h_{l+1} + σ·noise)/λ), with V̄
-    the moving average of V;  terminal value  V(h_L) ≈ ℓ_i;  terminal gradient  ∇_h V(h_L) ≈ g_L, relative to RMS(g_L).
+    V minimises three terms, each logged.  Consistency:  V(h_l) ≈ −λ log mean_K exp(−V̄(h_{l+1} + σ·noise)/λ), where
+    V̄ is the moving average of V's weights.  Terminal value:  V(h_L) ≈ ℓ_i.  Terminal gradient:  ∇_h V(h_L) ≈ g_L,
+    relative to RMS(g_L).
     V has three hidden layers of 256.  In the first `warmup` of the steps, while V learns, DFA trains the blocks, or,
     with `warmup_by: nothing`, they get no credit (weight decay still acts).  With `input_norm: layer` V reads
     LayerNorm(h), and the noise is added after it.
 
     With default settings the rule collapses (docs/credit-bridge.md).  V can compute the loss from e alone, so below
     h_L no term trains its gradient.  `perturb` = σ > 0 trains it: in place of consistency,
-    V(h_l + δ) − V(h_l) ≈ ℓ(h_l + δ) − ℓ(h_l).  δ is normal with σ times the root mean square of h_l; ℓ(h_l + δ) comes
-    from a forward pass through the blocks above; errors are relative to the size of these differences at each layer.
+    V(h_l + δ) − V(h_l) ≈ ℓ(h_l + δ) − ℓ(h_l).  δ is normal with σ times the root mean square of h_l.  ℓ(h_l + δ) comes
+    from a forward pass through the blocks above.  Errors are relative to the size of these differences at each layer.
     Then a_L = g_L.
     """
 

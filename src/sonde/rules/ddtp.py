@@ -32,8 +32,8 @@ class DirectTargets(LocalRule):
     is h_l + Q_l(ĥ_L − h_L);  a_l = h_l − target.  Q_l learns to invert f, the map from h_l to h_L: Adam 1e-3 on
     ‖Q_l (f(h_l + σε) − f(h_l)) − σε‖² with σ = `noise` times the size of h_l and ε normal.  One Q_l is trained at each
     step, in turn.  For tokens and maps, Q_l maps what the network's pooling reads.
-    Not as in the paper: credit is divided by its batch RMS (`credit_scale`); the target is set at h_L, not at the
-    output; Q_l is not trained before the network; and the last block learns from the exact gradient.
+    Not as in the paper: credit is divided by its batch RMS (`credit_scale`).  The target is set at h_L, not at the
+    output.  Q_l is not trained before the network, and the last block learns from the exact gradient.
     Exact limit: on an invertible linear network, Q_l is the inverse of the map from h_l to h_L.
     """
 

@@ -151,7 +151,7 @@ class DirectKolenPollack(LocalRule):
 
     Webster, Choi & Ahn (2021), openreview.net/forum?id=zgGmAx9ZcY:  a_l = e B_lᵀ,
     B_l ← (1 − ηλ)B_l − η·mean_i h_l ⊗ e,  with η = `lr` and ηλ = `decay`.
-    Not as in the paper: credit is divided by its batch RMS (`credit_scale`); and B_l takes plain gradient steps while
+    Not as in the paper: credit is divided by its batch RMS (`credit_scale`).  B_l takes plain gradient steps, while
     the studies train the head with AdamW, so B_l need not converge to the head.
     Exact limit: at a state that a linear head reads, with the head's rate and decay, B − W_headᵀ shrinks by 1 − ηλ
     at every step.
@@ -203,8 +203,8 @@ class Estimates(StoredState):
 class ForwardDirectFeedback(LocalRule):
     """DFA whose matrices learn the mean Jacobian of the output, from one forward-mode pass at each step.
 
-    Bacho & Chu (2024), arXiv:2212.07282:  v_l ~ N(0, 1) at every state changes the output by d = Σ_l (∂z/∂h_l) v_l;
-    B_l descends, with Adam, along B_l − mean_i v_l ⊗ d, and starts at zero;  a_l = e B_lᵀ.
+    Bacho & Chu (2024), arXiv:2212.07282:  v_l ~ N(0, 1) at every state changes the output by d = Σ_l (∂z/∂h_l) v_l.
+    B_l starts at zero and descends, with Adam, along B_l − mean_i v_l ⊗ d.  The credit is a_l = e B_lᵀ.
     Not as in the paper: credit is divided by its batch RMS (`credit_scale`).
     Exact limit: on a linear network the expectation of B_l is (∂z/∂h_l)ᵀ, and with this B_l it is backprop.
     """

@@ -25,10 +25,10 @@ class FeedbackAlignment(LocalRule):
 
     Lillicrap et al. (2016), doi:10.1038/ncomms13276.  With `level: block` there is one matrix for each block:
     a_L = g_L,  a_l = a_{l+1} B_lᵀ,  B_l ~ N(0, 1/d).  B_l replaces the whole Jacobian of block l, so φ′ of the layers
-    inside it is not used.  `level: layer` is the form of the paper: a fixed matrix V, normal with the size of W's
-    initial entries, replaces every weight matrix W of the blocks in the backward pass; φ′, skip connections and
-    normalisation stay.  With the same matrices on a stack of ReLU layers, the cosine between the two falls from .66 to
-    .07 with depth.
+    inside it is not used.  `level: layer` is the form of the paper: a fixed matrix V replaces every weight
+    matrix W of the blocks in the backward pass.  V is normal, with the size of W's initial entries; φ′, skip
+    connections and normalisation stay.  With the same matrices on a stack of ReLU layers, the cosine between the two
+    falls from .66 to .07 with depth.
     B_l acts on each token by itself.  For maps it mixes channels, in the same way at every position, and blocks must
     keep the shape; `level: layer` has no such limit.
     Not as in the paper: credit is divided by its batch RMS (`credit_scale`), and the default is one matrix per block.
@@ -127,7 +127,7 @@ class KolenPollack(Rule):
 
     Kolen & Pollack (1994); Akrout et al. (2019), arXiv:1904.05391:  W ← (1 − ηλ)W + ΔW,  V ← (1 − ηλ)V + ΔW.  V starts
     as an independent draw.  It gets the gradient of W and the same optimiser with the same weight decay; it never
-    reads a value of W.  Under AdamW, and under SGD without momentum, V − W shrinks by 1 − ηλ at every step; η is the
+    reads W itself.  Under AdamW, and under SGD without momentum, V − W shrinks by 1 − ηλ at every step; η is the
     learning rate and λ the `weight_decay` of the optimiser.  With `weight_decay` 0 it does not shrink.  The decay of
     `adam` goes through its moments, so V − W need not shrink by this factor.
     Not as in the paper: credit is divided by its batch RMS (`credit_scale`), and the studies train with AdamW, whose ηλ
@@ -175,11 +175,10 @@ class Mirrors(StoredState):
 class WeightMirror(Rule):
     """Backprop through V instead of W.  Every `every` steps V learns W from the response of W to noise.
 
-    Akrout et al. (2019), arXiv:1904.05391:  y = W x,  V ← V + rate · cov(y, x),  then V is rescaled to the norm of W;
-    x are `samples` normal vectors, so the expectation of cov(y, x) is W.  The input of a convolution's matrix is a
-    patch.
-    Not as in the paper: credit is divided by its batch RMS (`credit_scale`); the noise passes through W alone, without
-    bias and activation function; and V is rescaled to the norm of W, which the paper's rule does not read.
+    Akrout et al. (2019), arXiv:1904.05391:  y = W x,  V ← V + rate · cov(y, x),  and then V gets the norm of W again.
+    x are `samples` normal vectors, so cov(y, x) is W in expectation.  The input of a convolution's matrix is a patch.
+    Not as in the paper: credit is divided by its batch RMS (`credit_scale`).  The noise passes through W alone, without
+    bias and activation function.  V is rescaled to the norm of W, which the paper's rule does not read.
     Exact limit: V converges to W as the number of samples grows.
     """
 

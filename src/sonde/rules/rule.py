@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from sonde.core.errors import SondeError
 from sonde.core.validated import validated
+from sonde.network import Network
 from sonde.network.losses import Loss
 from sonde.network.pooling import FLAT, READER, Pooling
 from sonde.rules.states import Matrix as Matrix
@@ -24,7 +25,7 @@ from sonde.rules.states import Nothing as Nothing
 CreditScale = Literal["rms", "none"]
 CreditAt = Literal["output", "input"]
 
-Route = Literal["global", "local", "layer", "frozen"]
+Route = Literal["global", "local", "states", "layer", "frozen"]
 """How credit reaches the blocks: see `Rule.route`."""
 
 
@@ -33,6 +34,9 @@ class Facts:
     """What a rule knows about the network and the run before the first step."""
 
     shapes: Sequence[tuple[int, ...]]  # of one sample's h_0 … h_L
+    input_shape: tuple[int, ...] = ()  # of one sample's x
+    real_inputs: bool = True  # whether x are floating-point numbers; tokens are integers
+    labels: bool = True  # whether the targets are labels; True for a function of (output, y), which does not tell
     output_shape: tuple[int, ...]  # of one sample's output
     steps: int  # optimiser steps in the whole run
     device: torch.device
@@ -62,6 +66,49 @@ class Facts:
         return len(self.output_shape) == 2 and tokens == {self.output_shape[0]}
 
 
+class Evaluation:
+    """A unit at one input: its output there, and its derivative.
+
+    `layer` is the number of the state that the unit computes: the embedding computes h_0, block l computes h_{l+1}, and
+    the readout, as number L + 1, the output.
+    """
+
+    def __init__(self, layer: int, node: Tensor, leaf: Tensor) -> None:
+        self.layer, self.node, self.leaf = layer, node, leaf
+
+    @cached_property
+    def output(self) -> Tensor:
+        """The output, detached from the graph."""
+        return self.node.detach()
+
+    @property
+    def input(self) -> Tensor:
+        """The input, detached from the graph."""
+        return self.leaf.detach()
+
+    def vjp(self, a: Tensor) -> Tensor:
+        """Compute aᵀ ∂output/∂input.  The unit does not run again."""
+        (below,) = torch.autograd.grad(self.node, self.leaf, a, retain_graph=True, materialize_grads=True)
+        return below
+
+
+class Pair(NamedTuple):
+    """What a unit learns from: it gets the gradient of ⟨its output at this input, credit⟩/N."""
+
+    unit: Evaluation
+    credit: Tensor
+
+
+def summed(pairs: Sequence[Pair], states: Sequence[Tensor]) -> list[Tensor]:
+    """The sum of the credits of every state, over pairs; zero where there is none."""
+    found: list[Tensor | None] = [None] * len(states)
+    for unit, a in pairs:
+        if unit.layer < len(states):
+            before = found[unit.layer]
+            found[unit.layer] = a if before is None else before + a
+    return [torch.zeros_like(h) if a is None else a for a, h in zip(found, states, strict=True)]
+
+
 class Signal:
     """What a rule can read of one batch.  All tensors are detached from the graph."""
 
@@ -83,6 +130,10 @@ class Signal:
         gradients_of_units: Callable[[], Sequence[Matrix]] = list,
         pooling: Pooling = FLAT,
         top_gradient: Tensor | None = None,
+        x: Tensor | None = None,
+        passed: Sequence[Evaluation] = (),
+        unit: Callable[[int, Tensor], Evaluation] | None = None,
+        run: Callable[[Tensor, bool], list[Evaluation]] | None = None,
     ) -> None:
         self.states = states  # h_0 … h_L
         self.output_NC = output_NC
@@ -97,6 +148,10 @@ class Signal:
         self._jvp = jvp
         self._top_from = top_from
         self._top = top_gradient
+        self._x = x
+        self._passed = passed
+        self._unit = unit
+        self._run = run
 
     @cached_property
     def error(self) -> Tensor:
@@ -159,6 +214,40 @@ class Signal:
         assert self._top_from is not None, "this signal was made without top_from"
         return self._top_from(layer, h)
 
+    @property
+    def x(self) -> Tensor:
+        """The inputs of the batch."""
+        assert self._x is not None, "this signal was made without x"
+        return self._x
+
+    @cached_property
+    def passed(self) -> Sequence[Evaluation]:
+        """The embedding and the units in the forward pass; number l computed h_l."""
+        return self._passed or [
+            Evaluation(0, self.states[0], self.states[0]),
+            *(self.unit(layer, h) for layer, h in enumerate(self.states[:-1])),
+        ]
+
+    def unit(self, layer: int, h: Tensor) -> Evaluation:
+        """Run unit l at another state h, with the random numbers of the forward pass and without side effects."""
+        assert self._unit is not None, "this signal was made without unit"
+        return self._unit(layer, h)
+
+    def run(self, x: Tensor, *, linear: bool = False) -> list[Evaluation]:
+        """Run the network on other inputs of the same shape: embedding, units and readout, cut from each other.
+
+        With `linear` the output of an embedding or unit is that of its only linear map, before the activation.
+        """
+        assert self._run is not None, "this signal was made without run"
+        return self._run(x, linear)
+
+    def loss_gradient(self, h: Tensor) -> Tensor:
+        """Compute ∂ℓ/∂h_L at another last state, for each sample."""
+        with torch.enable_grad():
+            leaf = h.detach().requires_grad_()
+            (g,) = torch.autograd.grad(self.loss.per_sample(self.readout(leaf), self.y).sum(), leaf)
+        return g
+
 
 class RuleState(Protocol):
     """Everything a rule owns, as a tree of tensors and plain values.  `StoredState` implements it."""
@@ -185,7 +274,7 @@ class Rule(Protocol):
 
     Every method has a default: a subclass without methods owns nothing, learns nothing, and sends the exact gradient.
     Most rules define `credits`, and `init` if they own a state.  A rule with the route `layer` defines `feedback`
-    instead.
+    instead, one with the route `states` defines `pairs`.
 
     A run's id covers all options of the rule.  To add an option later without changing the ids of earlier runs, set
     `first_options` to the names of the options that the rule was first released with.
@@ -207,8 +296,9 @@ class Rule(Protocol):
     def route(self) -> Route:
         """How credit reaches the blocks.
 
-        `local`: the graph is cut between blocks, and each block gets the credit that `credits` returns.  `layer`:
-        automatic differentiation with `feedback` in place of the weight matrices.  `global`: automatic
+        `local`: the graph is cut between blocks, and each block gets the credit that `credits` returns.  `states`: the
+        same with inputs that the rule chooses: each unit gets the pairs of input and credit that `pairs` returns.
+        `layer`: automatic differentiation with `feedback` in place of the weight matrices.  `global`: automatic
         differentiation.  `frozen`: automatic differentiation to the embedding; the blocks are not trained.
         """
         return "local"
@@ -245,6 +335,25 @@ class Rule(Protocol):
         """
         return self
 
+    @property
+    def undefined_credit(self) -> str | None:
+        """Why the credit does not stand in for the gradient, so that probes of credit are undefined; None: it does."""
+        return None
+
+    def prepare(self, net: Network, facts: Facts) -> None:
+        """Change how the network computes its states, for a rule that needs it; called once, before `init`."""
+        return
+
+    @property
+    def owns_prediction(self) -> bool:
+        """Whether accuracy and loss are measured with `predict`, not with the network's output."""
+        return False
+
+    def predict(self, net: Network, x: Tensor) -> Tensor:
+        """Return the output that accuracy and loss are measured with, for a rule that owns the prediction."""
+        output: Tensor = net(x)
+        return output
+
     def init(self, facts: Facts, rng: torch.Generator) -> RuleState:
         """Make the state that the rule owns, before the first step."""
         return Nothing()
@@ -252,13 +361,27 @@ class Rule(Protocol):
     def credits(self, state: Any, signal: Signal) -> list[Tensor]:
         """Return a_0 … a_L of a batch, for each sample, before normalisation.
 
-        By default a_L = g_L is propagated back through the units, with `feedback` in place of their matrices.
+        By default a_L = g_L is propagated back through the units, with `feedback` in place of their matrices.  For a
+        rule of the route `states`, a_l is the sum over the pairs of the unit that computes h_l.
         """
+        if self.route == "states":
+            return summed(self.pairs(state, signal), signal.states)
         weights = self.feedback(state, signal.units)
         credits = [signal.top_gradient]
         for layer in reversed(range(len(signal.states) - 1)):
             credits.append(signal.vjp(layer, credits[-1], weights))
         return credits[::-1]
+
+    def pairs(self, state: Any, signal: Signal) -> list[Pair]:
+        """Return what the units learn from, for a rule of the route `states`; a unit may have several pairs, or none.
+
+        The readout gets the exact gradient at h_L of the forward pass, unless a pair names it.  By default units learn
+        at the states of the forward pass, from the exact gradient.
+        """
+        credits = [signal.top_gradient]
+        for unit in reversed(signal.passed[1:]):
+            credits.append(unit.vjp(credits[-1]))
+        return [Pair(unit, a) for unit, a in zip(signal.passed, reversed(credits), strict=True)]
 
     def feedback(self, state: Any, units: Sequence[Matrix]) -> Matrix:
         """Return V for weight matrices of the units, by the same names; a matrix without V is used itself."""

@@ -75,7 +75,7 @@ def check_replaceable(net: Network, x: Tensor, names: Collection[str]) -> None:
 
     Runs a copy of each unit in training mode, with W and with another matrix in the backward pass.
     """
-    twin, x = copy.deepcopy(net).train(), first_samples(x, 3)
+    twin, x = copy.deepcopy(net).train().requires_grad_(True), first_samples(x, 3)
     device = x.device
 
     def gradient(layer: int, name: str, w: nn.Parameter, v: Tensor) -> Tensor | None:

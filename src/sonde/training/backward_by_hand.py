@@ -46,17 +46,24 @@ def by_hand(config: RunConfig) -> bool:
     """Whether a run of this configuration uses the hand-written step; all others use autograd.
 
     Excluded are: backprop with normalised credit, which runs the blocks twice; a penalty, which enters between the
-    blocks; subclasses, which may compute something else; plugin optimisers, which may keep gradients.
+    blocks; subclasses, which may compute something else; plugin optimisers, which may keep gradients; blocks that are
+    not trained.
     """
     rule = config.rule
     return (
         type(config.model) in _MODELS
+        and not has_fixed_blocks(config)
         and type(rule) in _RULES
         and isinstance(config.optimiser, Optimiser)
         and (rule.route == "global" or (rule.route == "local" and not isinstance(rule, Backprop)))
         and not rule.penalty
         and config.precision != "bf16"
     )
+
+
+def has_fixed_blocks(config: RunConfig) -> bool:
+    """Whether some blocks of the network keep their initial weights."""
+    return isinstance(config.model, ResidualMLP) and config.model.trained_blocks is not None
 
 
 def step_of(config: RunConfig, net: Network, state: RuleState, loss: Loss) -> Callable[[Tensor, Tensor], Step]:

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.loss import _Loss
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
@@ -16,7 +17,7 @@ from sonde.network.losses import CROSS_ENTROPY, Loss, LossFunction, as_loss
 from sonde.rules import Facts, Nothing, Rule, RuleState
 from sonde.rules.rule import Matrix
 from sonde.training.autograd import check_replaceable
-from sonde.training.step import Rerun, Step, credit_at, rule_backward, signal_on
+from sonde.training.step import Rerun, Step, credit_at, owns_prediction, rule_backward, signal_on
 
 
 class CreditAssignment:
@@ -52,6 +53,9 @@ class CreditAssignment:
         weight = next((p for p in self.net.parameters() if p.is_floating_point()), sample)
         self.facts = Facts(
             shapes=seen.shapes,
+            input_shape=tuple(sample.shape[1:]),
+            real_inputs=sample.is_floating_point(),
+            labels=self.loss.classifies or not isinstance(loss, Loss | _Loss),
             output_shape=seen.output_shape,
             steps=steps,
             device=weight.device,
@@ -61,6 +65,9 @@ class CreditAssignment:
             names=[self.net.name_of(layer) for layer in range(self.net.depth)],
         )
         _check_credit_at(rule, self.facts)
+        prepare = getattr(rule, "prepare", None)  # a plugin rule need not define it
+        if prepare is not None:
+            prepare(self.net, self.facts)
         self.state = rule.init(self.facts, generator(seed, "rule"))
         if rule.route == "layer":
             check_replaceable(self.net, sample, rule.feedback(self.state, self.facts.units).keys())
@@ -73,6 +80,16 @@ class CreditAssignment:
     def backward(self, x: Tensor, y: Tensor) -> Step:
         """Fill the gradient of every parameter the rule trains; return the mean loss, the output and the logs."""
         return rule_backward(self.net, self.rule, self.state, x, y, self.loss)
+
+    def predict(self, x: Tensor) -> Tensor:
+        """The output that accuracy and loss are measured with: the network's, unless the rule has its own."""
+        output: Tensor = self.rule.predict(self.net, x) if owns_prediction(self.rule) else self.net(x)
+        return output
+
+    @property
+    def undefined_credit(self) -> str | None:
+        """Why the rule's credit does not stand in for the gradient; None where it does."""
+        return getattr(self.rule, "undefined_credit", None)
 
     def credits(self, snapshot: Snapshot) -> list[Tensor]:
         """a_0 … a_L of the probe batch in float64, from a copy of the state that trains the network."""

@@ -143,7 +143,7 @@ class Program:
         with self.draws:
             for first in range(0, samples, TEST_BATCH):
                 x, y = data.test(first, min(first + TEST_BATCH, samples))
-                output = self.net(x)
+                output = self.credit.predict(x)
                 total += self.loss.per_sample(output, y).sum()
                 if self.loss.hits is not None:
                     hits = self.loss.hits(output, y)
@@ -169,7 +169,8 @@ class Program:
         config, probing = self.config, self.config.probes
         names = probing.due(epoch, config.epochs)
         context = Context(
-            credits=self.credit.credits,
+            credits=None if self.credit.undefined_credit else self.credit.credits,
+            undefined_credit=self.credit.undefined_credit,
             feedback=self.credit.feedback,
             redrawn=self.credit.redrawn,
             initial=self.initial,

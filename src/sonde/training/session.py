@@ -22,6 +22,7 @@ from sonde.store.folder import RunFolder
 from sonde.store.listing import present_runs
 from sonde.store.run import describe_environment
 from sonde.store.schemas import ENDED, RunState
+from sonde.store.trash import remove_without_epoch
 from sonde.tasks import Data
 from sonde.training.device import refuse_too_large
 from sonde.training.program import DTYPES, Epoch, Program
@@ -179,7 +180,10 @@ def facts_of(config: RunConfig, program: Program) -> dict[str, Any]:
 
 
 def refuse_changed(configs: Sequence[RunConfig], runs: Place) -> None:
-    """Raise where the store has an unfinished run that differs only in the content of a plugin's file."""
+    """Raise where the store has an unfinished run that differs only in the content of a plugin's file.
+
+    One that stored no epoch is removed instead.
+    """
     with_plugins = [config for config in configs if config.sources]
     present = present_runs(runs) if with_plugins else []
     for config in with_plugins:
@@ -198,12 +202,15 @@ def _refuse_changed_plugin(config: RunConfig, folder: RunFolder) -> None:
     if stamps.keys() != before.keys() or _without_stamps(tree) != _without_stamps(stored):
         return
     file = next(where for where, stamp in stamps.items() if before[where] != stamp)
+    if manifest.epoch is None:  # nothing is lost
+        remove_without_epoch(folder.path.parent, folder.id)
+        return
     source = Source.parse(file)
     kept = f"put back {folder.path / source.where}" if source.is_file else "put the first one back"
-    where = "" if manifest.epoch is None else f", which stands at epoch {manifest.epoch} of {config.epochs}"
     raise SondeError(
-        f"{source.where} has changed since run {folder.id} began{where}: {kept} to finish it, or move {folder.path} "
-        "away to train with the file as it is now"
+        f"{source.where} has changed since run {folder.id} began, which is at epoch {manifest.epoch} of "
+        f"{config.epochs}: {kept} to finish it, or `sonde rm {folder.id} --runs {folder.path.parent}` to begin again "
+        "with the file as it is now"
     )
 
 

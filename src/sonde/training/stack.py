@@ -11,7 +11,7 @@ from sonde.network.losses import CROSS_ENTROPY, MEAN_SQUARED_ERROR
 from sonde.rules import Backprop, DirectFeedback, FeedbackAlignment, Frozen, RuleState
 from sonde.rules.rule import Nothing
 from sonde.rules.states import Matrices
-from sonde.training.backward_by_hand import step_of
+from sonde.training.backward_by_hand import has_fixed_blocks, step_of
 from sonde.training.optimise import Adam, adam
 from sonde.training.program import Epoch, EpochLog, Program, learning_rate
 from sonde.training.stacked_layers import LANES, share, stack_networks
@@ -45,6 +45,7 @@ def stackable(config: RunConfig) -> bool:
     """
     return (
         type(config.model) in STACKED_MODELS
+        and not has_fixed_blocks(config)
         and type(config.rule) in STACKED_RULES
         and config.rule.route != "layer"
         and config.model.d <= WIDEST_STACKED

@@ -4,8 +4,8 @@ N samples, C outputs, L blocks.  Unit l computes h_l: the embedding for l = 0, b
 """
 
 import math
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ from sonde.network import Network, vector_axis, without_side_effects
 from sonde.network.losses import Loss
 from sonde.network.pooling import FLAT
 from sonde.rules import Rule, RuleState, Signal
-from sonde.rules.rule import CreditAt, CreditScale, Matrix
+from sonde.rules.rule import CreditAt, CreditScale, Evaluation, Matrix, summed
 from sonde.training.autograd import output_tangent, weights_in_backward
 
 
@@ -41,6 +41,8 @@ def rule_backward(net: Network, rule: Rule, state: RuleState, x: Tensor, y: Tens
             return _layer(net, rule, state, x, y, loss)
         case "local":
             return _local(net, rule, state, x, y, loss)
+        case "states":
+            return _states(net, rule, state, x, y, loss)
 
 
 def _global(net: Network, rule: Rule, x: Tensor, y: Tensor, loss: Loss) -> Step:
@@ -129,6 +131,57 @@ def _local(net: Network, rule: Rule, state: RuleState, x: Tensor, y: Tensor, los
     return Step(value.detach(), output_NC.detach(), rule.update(state, signal))
 
 
+def _states(net: Network, rule: Rule, state: RuleState, x: Tensor, y: Tensor, loss: Loss) -> Step:
+    """The graph is cut between units; each unit gets the gradient of ⟨its output at h̃, â⟩/N for pairs (h̃, a).
+
+    The pairs of a unit share one divisor: with `credit_scale: rms` that of the sum of their credits.  A pair of the
+    readout is divided by N; without any, the readout gets the exact gradient of the loss at h_L.
+    """
+    samples, rerun = len(x), Rerun(net, x)
+    rerun.start = global_state(x.device) if net.draws else None
+    leaves: list[Tensor] = []
+    passed = net.run(x, partial(_cut, leaves, rerun))
+    value = loss.mean(passed.output, y)
+    top = None
+    if rule.reads_top_gradient:
+        (mean_gradient,) = torch.autograd.grad(value, leaves[-1], retain_graph=True)
+        top = mean_gradient * samples
+    states = [unit.detach() for unit in passed.states]
+    units = _evaluations(passed.states, [x, *leaves[:-1]])
+    signal = signal_on(rerun, states, passed.output.detach(), y, loss, top, passed=units)
+    pairs = rule.pairs(state, signal)
+    divisors = [*(_divisor(a, rule.credit_scale, samples) for a in summed(pairs, states)), samples]
+    learned = value if all(unit.layer <= net.depth for unit, _ in pairs) else torch.zeros_like(value)
+    objective = _objective(learned, rule, passed.branches, net.lead)
+    given = [(unit.node, a / divisors[unit.layer]) for unit, a in pairs]
+    roots = [(root, a) for root, a in [(objective, None), *given] if root.requires_grad]
+    trained = [p for p in net.parameters() if p.requires_grad]
+    torch.autograd.backward([root for root, _ in roots], [a for _, a in roots], inputs=trained)
+    logs, output = rule.update(state, signal), passed.output.detach()
+    if owns_prediction(rule):
+        with rerun.whole(), torch.no_grad():
+            output = rule.predict(net, x)
+            value = loss.mean(output, y)
+    return Step(value.detach(), output, logs)
+
+
+def owns_prediction(rule: Rule) -> bool:
+    """Whether the rule predicts in place of the network; a plugin rule need not say."""
+    return getattr(rule, "owns_prediction", False)
+
+
+def _cut(leaves: list[Tensor], rerun: "Rerun | None", states: list[Tensor]) -> Tensor:
+    """Hand on a leaf in place of the state, so that the units are cut from each other but each has its derivative."""
+    if rerun is not None:
+        rerun.record()
+    leaves.append(states[-1].detach().requires_grad_())
+    return leaves[-1]
+
+
+def _evaluations(nodes: Sequence[Tensor], leaves: Sequence[Tensor]) -> list[Evaluation]:
+    return [Evaluation(layer, node, leaf) for layer, (node, leaf) in enumerate(zip(nodes, leaves, strict=True))]
+
+
 def _objective(value: Tensor, rule: Rule, branches: list[Tensor], lead: int) -> Tensor:
     """The loss plus λ Σ_l mean_i ‖f_l(h_l)‖², summed over replicas; each token or position counts as a sample."""
     if rule.penalty:
@@ -150,7 +203,12 @@ def credit_at(rule: Rule) -> CreditAt:
 
 def scaled(a: Tensor, credit_scale: CreditScale, samples: int = 1, lead: int = 0) -> Tensor:
     """â/N with â = a / (RMS(a) + 1e-6), RMS over a whole replica; or a/N.  Always a new tensor."""
-    return a / samples if credit_scale == "none" else a / _scaled_rms(a, samples, lead).add_(1e-6 * samples)
+    return a / _divisor(a, credit_scale, samples, lead)
+
+
+def _divisor(a: Tensor, credit_scale: CreditScale, samples: int, lead: int = 0) -> Tensor | int:
+    """N·(RMS(a) + 1e-6), or N."""
+    return samples if credit_scale == "none" else _scaled_rms(a, samples, lead).add_(1e-6 * samples)
 
 
 def _scaled_rms(a: Tensor, samples: int, lead: int) -> Tensor:
@@ -165,6 +223,7 @@ class Rerun:
     def __init__(self, net: Network, x: Tensor) -> None:
         self.net, self.x = net, x
         self.rng_states: list[Tensor] = []  # before each unit, and before the readout
+        self.start: Tensor | None = None  # before the embedding
 
     def record(self) -> None:
         """Record the state of the generator; called when a state is handed on."""
@@ -177,6 +236,10 @@ class Rerun:
             return nullcontext()
         return without_side_effects(self.net, self.rng_states[layer] if self.rng_states else None, self.x.device)
 
+    def whole(self) -> AbstractContextManager[None]:
+        """A context in which the whole network runs with the random numbers of the first time."""
+        return without_side_effects(self.net, self.start, self.x.device) if self.net.traces else nullcontext()
+
 
 def signal_on(
     rerun: Rerun,
@@ -186,6 +249,7 @@ def signal_on(
     loss: Loss,
     top_gradient: Tensor | None = None,
     gradients: Callable[[], Sequence[Tensor]] | None = None,
+    passed: Sequence[Evaluation] = (),
 ) -> Signal:
     """The signal that a rule sees of a batch: states, output, loss, and functions of the network."""
     net, x, top = rerun.net, rerun.x, len(states) - 1
@@ -212,6 +276,10 @@ def signal_on(
         gradients_of_units=lambda: _gradients(net.matrices()),
         pooling=net.pooling or FLAT,
         top_gradient=top_gradient,
+        x=x,
+        passed=passed,
+        unit=partial(_unit_at, rerun),
+        run=partial(_run_on, rerun),
     )
 
 
@@ -222,6 +290,41 @@ def exact_gradients(
     with torch.enable_grad():
         passed = net.tail(states[0].detach().requires_grad_(), 0, x)
         return list(torch.autograd.grad(loss.per_sample(passed.output, y).sum(), passed.states))
+
+
+def _unit_at(rerun: Rerun, layer: int, h: Tensor) -> Evaluation:
+    """Unit l at another state."""
+    leaf = h.detach().requires_grad_()
+    with rerun(layer), torch.enable_grad():
+        return Evaluation(layer + 1, rerun.net.advance(leaf, layer, rerun.x), leaf)
+
+
+def _run_on(rerun: Rerun, x: Tensor, linear: bool) -> list[Evaluation]:
+    """Embedding, units and readout on other inputs; with `linear`, up to the linear map of each."""
+    leaves: list[Tensor] = []
+    with rerun.whole(), torch.enable_grad(), _linear_outputs(rerun.net, linear) as maps:
+        passed = rerun.net.run(x, partial(_cut, leaves, None), raw=True)
+    return _evaluations([maps.get(layer, h) for layer, h in enumerate(passed.states)] + [passed.output], [x, *leaves])
+
+
+@contextmanager
+def _linear_outputs(net: Network, wanted: bool) -> Iterator[dict[int, Tensor]]:
+    """What the only linear map of the embedding and of each block returns, by the number of the state."""
+    found: dict[int, Tensor] = {}
+    handles = []
+    for layer, unit in enumerate([net.embed, *net.blocks] if wanted else []):
+
+        def keep(_module: nn.Module, _inputs: object, out: Tensor, layer: int = layer) -> None:
+            found[layer] = out
+
+        for module in unit.modules():
+            if isinstance(module, nn.Linear | nn.Conv2d):
+                handles.append(module.register_forward_hook(keep))
+    try:
+        yield found
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def _vjp(rerun: Rerun, states: Sequence[Tensor], layer: int, a: Tensor, weights: Matrix) -> Tensor:

@@ -108,10 +108,29 @@ def train(
     on_progress: Callable[[EpochProgress], None] = lambda progress: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Manifest:
-    """Train a run to its end and return its manifest; a run that has ended is not trained again.
+    """Train a run to its end, store it and return its manifest.  A run that has ended is not trained again.
 
-    `progress` shows one line, on a terminal and in a notebook.  `should_stop` is called after every epoch; a run that
-    stops there resumes bit-identically.
+        config = sonde.RunConfig(model=sonde.models.ResidualMLP(d=64, L=4), rule=sonde.rules.DirectFeedback(),
+                                 task=sonde.tasks.Digits(), epochs=10, seed=42)
+        sonde.train(config)
+        sonde.load("runs").frame()
+
+    Args:
+        config: What to train: model, rule, task, optimiser, probes, epochs, seed.  Its digest is part of the run's id.
+        runs: The store: a folder, which is created if need be, or a URL such as `s3://bucket/prefix`.
+        data_root: The folder or URL of the data sets.  The default is SONDE_DATA, else the user's cache folder.
+        device: `auto`, `cpu`, `cuda` or `mps`; `auto` takes a GPU where there is one.
+        progress: Whether to show one line of progress, on a terminal and in a notebook.
+        on_progress: Called after every epoch with its `EpochProgress`: run, epoch, epochs, loss, state.
+        should_stop: Called after every epoch.  If it returns True, training stops there, and the next call resumes
+            with the same bits.
+
+    Returns:
+        The manifest: `state` (`complete`, `diverged` or `unfinished`), `epoch`, `step`, `seconds` and the files.
+
+    Raises:
+        SondeError: If another process trains this run, the data are missing, the network does not fit into memory, or
+            a plugin's file changed since the run began.
     """
     refuse_changed([config], place(runs))
     with ProgressLine(config.id, config.epochs) if progress else nullcontext() as line:
