@@ -4,7 +4,7 @@ BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE # hundreds of processes start in the tests: what one compiles, the others use
 
 .DEFAULT_GOAL := help
-.PHONY: help demo docs findings pictures test test-cluster test-slow hostile mutants bench bench-watch bench-cluster suite house format clean
+.PHONY: help demo docs findings pictures test test-cluster test-slow hostile mutants bench bench-watch bench-cluster suite arena house format clean
 
 help:             ## list the targets
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -23,7 +23,10 @@ demo: .venv/.ready ## run two quick studies and write a report of them
 	$(BIN)/sonde run audit --runs demo/runs --out demo/out
 	$(BIN)/sonde report --runs demo/runs --out demo/report.html
 
-docs: demo ## the documentation as a folder of pages, site/, with the demo's figures and report
+demo/report.html: | .venv/.ready
+	$(MAKE) demo
+
+docs: .venv/.ready | demo/report.html ## the documentation as a folder of pages, site/, with the demo's figures and report
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 pictures: demo ## docs/report.png and docs/live.png, with chromium
@@ -64,6 +67,9 @@ bench-watch: .venv/.ready ## what watching costs, beside torchmortem, torch-audi
 	@$(BIN)/python -m pip install --quiet --constraint constraints.txt torchmortem torch-audit wandb \
 		|| echo 'other tools cannot be installed: the benchmark goes on without them'
 	$(BIN)/python benchmarks/watch.py
+
+arena: .venv/.ready ## diagnoses of programs with planted faults; with SONDE_REPOSITORIES also of public ones
+	$(BIN)/python benchmarks/arena/score.py
 
 suite: .venv/.ready ## diagnoses of the programs in SONDE_SUITE, beside torchmortem and torch-audit; then the remedies
 	@$(BIN)/python -m pip install --quiet --constraint constraints.txt torchmortem torch-audit \

@@ -610,8 +610,8 @@ def memorised(lines: Iterable[dict[str, Any]]) -> str:
     pairs = sum(line["runs"] for line in found)
     heart = "has memorised its training samples" if train > 0.99 else "learns its training samples"
     return (
-        f"They hurt in {len(found)} ({tasks}). That is no false alarm: BP {heart} ({percent(100 * train)} of them "
-        f"right, but {percent(100 * test)} of the test samples in the worst recipe), and frozen blocks "
+        f"They hurt in {len(found)} ({tasks}). That is no false alarm. BP {heart}: {percent(100 * train)} of them are "
+        f"right, but only {percent(100 * test)} of the test samples in the worst recipe. Frozen blocks "
         f"generalise better in {seeds} of {pairs} pairs."
     )
 

@@ -1,6 +1,9 @@
-"""The pictures of the report and of the live page in docs/: `make pictures`, after the demo."""
+"""The pictures of README and docs/: report, live page, playground, a diagnosis.  `make pictures`, after the demo."""
 
 import io
+import re
+import runpy
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -23,13 +26,31 @@ def save(name: str, png: bytes) -> None:
     print(f"{path.name}: {path.stat().st_size / 1e3:.0f} kB")
 
 
+def draw_diagnosis() -> None:
+    """The site's picture of a vanishing gradient, from programs that were watched: docs/examples/runs."""
+    sys.path[:0] = [str(DOCS / "hooks"), str(DOCS / "findings")]
+    draw = runpy.run_path(str(DOCS / "hooks" / "pictures.py"))["_draw"]
+    save("diagnose.png", draw("diagnosis", "vanishing_gradient")[0])
+
+
 def main() -> None:
     import torch
     from torch import nn
 
     import sonde
+    from sonde.show.playground import render_playground
 
-    with browser() as driven:
+    draw_diagnosis()
+    with browser() as driven, tempfile.TemporaryDirectory() as written:
+        page = driven.new_page(**SIZE)
+        page.set_default_timeout(START)
+        path = Path(written) / "playground.html"
+        path.write_text(render_playground(), "utf-8")
+        page.goto(path.as_uri())
+        page.locator("#step").filter(has_text=re.compile(r"\d{2}")).wait_for()  # it trains as it opens
+        page.locator("#play[aria-pressed=true]").click()
+        save("playground.png", page.screenshot())
+        page.close()
         page = driven.new_page(**SIZE)
         page.set_default_timeout(START)
         page.goto(REPORT.as_uri())

@@ -105,9 +105,9 @@ def table(known: dict[str, Any]) -> str:
     said = (
         f"Over {known['frames']} frames of one step each, with `python benchmarks/playground.py`: "
         f"{machine['processor']}, {machine['cores']} cores at a load of {machine['load']:.1f}, no GPU, "
-        f"chromium {known['chromium']}, {machine['date']}. Frames are counted by the clock, beside all else that ran "
-        "there; milliseconds are the processor's, in each of the two threads. The two work at once, so with a core for "
-        "each a frame would take as long as the slower of them, or as the screen takes to be refreshed."
+        f"chromium {known['chromium']}, {machine['date']}. Frames are counted by the clock, with other programs "
+        "running; milliseconds are processor time in each of the two threads. The threads work at once. With a core "
+        "for each, a frame would take as long as the slower thread, or as one refresh of the screen."
     )
     return "\n".join([*lines, "", said])
 

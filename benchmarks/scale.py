@@ -301,9 +301,9 @@ def shared(known: dict[str, Any]) -> str:
     part = many["idle"] / (many["idle"] + few["task"])
     return (
         f"{many['nodes']} nodes share {known['machine']['cores']} cores here, so a task takes {many['task']:.2f} s "
-        f"where on {few['nodes']} it takes {few['task']:.2f} s, and the share of scheduling looks smaller for it: "
+        f"instead of {few['task']:.2f} s on {few['nodes']} node. So the share of scheduling looks smaller than it is: "
         f"{1000 * many['idle']:.0f} ms beside {few['task']:.2f} s would be {100 * part:.1f} %. With a "
-        f"core to itself that time may shrink as well: on {few['nodes']} it is {1000 * few['idle']:.0f} ms."
+        f"core to itself that time may shrink as well: on {few['nodes']} node it is {1000 * few['idle']:.0f} ms."
     )
 
 

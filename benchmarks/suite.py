@@ -1,6 +1,6 @@
 """A suite of small training programs with known faults: what Sonde, torchmortem and torch-audit say of each.
 
-Writes benchmarks/suite.json and the tables in README.md and docs/diagnose.md.  A suite is a folder with `suite.py` and
+Writes benchmarks/suite.json and the tables in docs/diagnose.md.  A suite is a folder with `suite.py` and
 `cases/*.py`; each case has FAULTS, ALSO and build(variant, seed).  What is in the JSON is not measured again.
 
     python benchmarks/suite.py SUITE                     everything that is missing; an hour of one core
@@ -33,7 +33,7 @@ import sonde
 
 HERE = Path(__file__).parent
 STORE = HERE / "suite.json"
-PAGES = (HERE.parent / "README.md", HERE.parent / "docs" / "diagnose.md")
+PAGES = (HERE.parent / "docs" / "diagnose.md",)
 BEGIN, END = "<!-- benchmarks/suite.json -->", "<!-- end of suite -->"
 
 # What other tools say, in the vocabulary of the suite; what has no word there counts under its own.
@@ -282,7 +282,7 @@ def share(over: int, under: int) -> str:
     return f"{100 * over / under:.0f} %" if under else "–"
 
 
-def tables(known: dict[str, Any], *, full: bool) -> str:
+def tables(known: dict[str, Any]) -> str:
     tools = [tool for tool in TOOLS if any(key.startswith(f"{tool}/") for key in known["answers"])]
     found = {tool: scores(known["answers"], tool) for tool in tools}
     lines: list[tuple[str, Callable[[dict[str, Any]], str]]] = [
@@ -304,7 +304,7 @@ def tables(known: dict[str, Any], *, full: bool) -> str:
     asked = {tool: f"{tool} {found[tool]['asked']}" for tool in tools}
     versions = ", ".join(f"{tool} {known['versions'].get(tool, '')}".strip() for tool in tools if tool != "sonde")
     shown += ["", f"Programs times seeds: {', '.join(asked.values())}. {versions}.".replace("  ", " ")]
-    if full and "sonde" in found:
+    if "sonde" in found:
         misses = [f"{name} ({many}×)" for name, many in sorted(found["sonde"]["misses"].items())]
         shown += ["", f"Missed by Sonde: {'; '.join(misses) or 'nothing'}."]
         shown += ["", *remedy_table(known["remedies"])]
@@ -358,8 +358,7 @@ def write() -> None:
             continue
         head, _, rest = text.partition(BEGIN)
         _, _, tail = rest.partition(END)
-        full = page.name != "README.md"
-        page.write_text(f"{head}{BEGIN}\n{tables(known, full=full)}\n{END}{tail}")
+        page.write_text(f"{head}{BEGIN}\n{tables(known)}\n{END}{tail}")
 
 
 def main() -> None:

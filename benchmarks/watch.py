@@ -1,6 +1,6 @@
 """What watching costs, beside the same loop without it and beside other tools.
 
-Writes benchmarks/watch.json and the table in README.md and docs/watch.md.
+Writes benchmarks/watch.json and the table in docs/watch.md.
 
 Everything is measured in one process, in blocks that take turns, as processor time on one thread; a ratio is that of
 two blocks of the same turn, and the table shows the median over turns.  Peak memory takes a process of its own each.
@@ -38,7 +38,7 @@ from torch import Tensor, nn
 import sonde
 
 HERE = Path(__file__).parent
-PAGES = (HERE.parent / "README.md", HERE.parent / "docs" / "watch.md")
+PAGES = (HERE.parent / "docs" / "watch.md",)
 BEGIN, END = "<!-- benchmarks/watch.json -->", "<!-- end -->"
 RIVALS = {"torchmortem": "torchmortem", "torch-audit": "torch_audit", "wandb": "wandb"}
 
@@ -281,7 +281,7 @@ def table(found: dict[str, Any]) -> str:
             *lines,
             "",
             f"A step alone: {alone}. Peak memory with a watch, relative to without: {peaks}. "
-            f"A model of 1,000 modules is attached to in {found['attach_1000']:.2f} s.",
+            f"Attaching to a model of 1,000 modules takes {found['attach_1000']:.2f} seconds.",
             f"Median of {rounds} turns (smallest–largest), processor time of one thread, {found['machine']}; "
             f"{versions}.",
             "",

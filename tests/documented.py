@@ -90,6 +90,10 @@ def refused(line: str) -> str | None:
 
 def _take_apart(words: list[str]) -> None:
     group = typer.main.get_command(app)
+    if all(word.startswith("-") for word in words):  # `sonde --version`
+        unknown = {*words} - {name for option in group.params for name in option.opts}
+        assert not unknown, unknown
+        return
     context = group.make_context("sonde", words, resilient_parsing=True)
     while True:
         name, command, words = group.resolve_command(context, words)  # type: ignore[attr-defined]

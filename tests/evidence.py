@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 
 from sonde.analysis.evidence import RUNS_SCHEMA
+from sonde.analysis.runs import CLASSES
 from sonde.metrics.rows import SCHEMA
 from sonde.show.figures import Evidence, figures_of
 
@@ -17,7 +18,9 @@ Row = tuple[object, ...]
 
 
 def _evidence(rows: list[Row], runs: list[Row]) -> Evidence:
-    described = pl.DataFrame(runs, schema=RUNS_SCHEMA, orient="row")
+    task = list(RUNS_SCHEMA).index("task")
+    complete = [(*run, CLASSES.get(str(run[task]))) for run in runs]
+    described = pl.DataFrame(complete, schema=RUNS_SCHEMA, orient="row")
     return Evidence(pl.DataFrame(rows, schema=SCHEMA, orient="row"), described, "the store")
 
 
@@ -67,7 +70,7 @@ def cut_short(evidence: Evidence, run: str, last: int) -> Evidence:
 # --- the residual study ---------------------------------------------------------------------------------------------
 
 RESIDUAL = figures_of("residual")
-NETWORK_LABELS = {"plain_mlp": "Plain MLP", "res_mlp": "Residual MLP"}
+NETWORK_LABELS = {"plain_mlp": "Plain MLP", "res_mlp": "ReLU ResMLP"}
 
 
 @cache
@@ -160,8 +163,8 @@ RULES = {
     "frozen": "frozen",
 }
 NETWORKS: dict[str, tuple[str, str, bool | None]] = {  # label, model, out_ln
-    "ln": ("ResMLP", "residual_mlp", True),
-    "no_ln": ("ResMLP, no terminal LN", "residual_mlp", False),
+    "ln": ("Pre-LN ResMLP", "residual_mlp", True),
+    "no_ln": ("Pre-LN ResMLP, no terminal LN", "residual_mlp", False),
     "vit": ("ViT-Mini", "vit_mini", True),
     "student": ("StudentNet", "student_net", None),
 }
@@ -297,6 +300,18 @@ def _credit(run: _RunRows, rule: str, epoch: int, depth: int, controls: bool, rn
             if controls:
                 run.add(epoch, f"{metric}/bp", ceiling[metric], layer)
                 run.add(epoch, f"{metric}/null", null[metric], layer)
+
+
+def on_parity(evidence: Evidence) -> Evidence:
+    """The same runs as if they had been trained on parity."""
+    parity = {"task": pl.lit("parity"), "task_label": pl.lit("parity"), "classes": pl.lit(2, pl.Int64)}
+    return Evidence(evidence.rows, evidence.runs.with_columns(**parity), evidence.source)
+
+
+def with_parity(evidence: Evidence) -> Evidence:
+    """The evidence with runs on parity beside its own."""
+    beside = on_parity(rules_evidence(seeds=(42, 123), epochs=4, rules=tuple(RULES), depth=4))
+    return Evidence(evidence.rows, evidence.runs, evidence.source, beside=beside)
 
 
 @cache

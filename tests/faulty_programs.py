@@ -326,9 +326,43 @@ def nan_origin() -> Program:
     return program
 
 
+def data_order() -> Program:
+    program = of_classes(layers(10, 32, 32, 5), 1e-2)
+    program.loss = nn.CrossEntropyLoss()
+    order = program.y.argsort()
+    places = order.repeat_interleave(program.steps * program.batch // len(order) + 1)
+    batches = [(program.x[part], program.y[part]) for part in places.split(program.batch)][: program.steps]
+    program.batches = lambda: batches  # type: ignore[method-assign]
+    return program
+
+
+def class_imbalance() -> Program:
+    program = of_classes(layers(10, 16, 5), 3e-3, steps=200, batch=128)
+    rare = torch.rand(len(program.y)) < 0.05
+    program.y = torch.where(rare, 1 + torch.randint(4, program.y.shape), 0)
+    program.x = torch.randn(len(program.y), 10)
+    program.loss = nn.CrossEntropyLoss()
+    return program
+
+
+def target_leakage() -> Program:
+    program = of_classes(layers(11, 32, 5))
+    program.x = torch.cat([program.x, program.y[:, None].float()], 1)
+    return program
+
+
+def low_precision() -> Program:
+    program = of_classes(layers(10, 32, 32, 5).bfloat16())
+    program.optimiser = torch.optim.SGD(program.model.parameters(), 1e-4)
+    program.x = program.x.bfloat16()
+    program.loss = lambda out, y: functional.cross_entropy(out.float(), y)
+    return program
+
+
 FAULTY = {
     f.__name__: f
     for f in (
+        *(data_order, class_imbalance, target_leakage, low_precision),
         *(
             wrong_label_shape,
             wrong_loss,

@@ -34,6 +34,7 @@ class Mutant(NamedTuple):
 
 
 FIELD = "equivalence/test_rules_of_the_field.py"
+MOVING = "equivalence/test_rules_that_move_the_states.py"
 LIMITS = "equivalence/test_rules_in_exact_limits.py"
 BRIDGES = "equivalence/test_bridges_against_naive_twins.py"
 TWINS = "equivalence/test_probes_against_naive_twins.py"
@@ -71,7 +72,13 @@ MUTANTS = (
         METRICS,
     ),
     # one training step
-    Mutant("credit is not divided by N", "training/step.py", "return a / samples", "return a * 1", LIMITS),
+    Mutant(
+        "credit is not divided by N",
+        "training/step.py",
+        'return samples if credit_scale == "none"',
+        'return 1 if credit_scale == "none"',
+        LIMITS,
+    ),
     Mutant(
         "credit's epsilon grows as 1/N",
         "training/step.py",
@@ -143,6 +150,48 @@ MUTANTS = (
         "self.credit.parameters()",
         "list(self.net.parameters())",
         "contract/test_rules_on_models.py -k kps_matrices",
+    ),
+    Mutant(
+        "a nudge of equilibrium propagation counts twice",
+        "rules/ep.py",
+        "error / (-beta * len(nudges))",
+        "error / -beta",
+        MOVING,
+    ),
+    Mutant(
+        "the energy descends without the error of the state itself",
+        "rules/pc.py",
+        "rate * (slope + errors[layer] if layer in errors else slope)",
+        "rate * slope",
+        MOVING,
+    ),
+    Mutant(
+        "the mean of two states moves with α alone",
+        "rules/dualprop.py",
+        "(2 * self.alpha - 1) * self.beta",
+        "self.alpha * self.beta",
+        MOVING,
+    ),
+    Mutant(
+        "PEPITA learns to follow the changed input",
+        "rules/pepita.py",
+        "[h - above.input for",
+        "[above.input - h for",
+        MOVING,
+    ),
+    Mutant(
+        "a wrong label may be the true one",
+        "rules/ff.py",
+        "torch.randint(1, classes,",
+        "torch.randint(0, classes,",
+        MOVING,
+    ),
+    Mutant(
+        "a unit that runs again counts in the statistics of BatchNorm",
+        "training/step.py",
+        "with rerun(layer), torch.enable_grad():\n        return Evaluation",
+        "with torch.enable_grad():\n        return Evaluation",
+        MOVING,
     ),
     Mutant(
         "credit of the input goes one block too far",
@@ -537,6 +586,13 @@ MUTANTS = (
         "unit/test_silent_numbers.py",
     ),
     Mutant(
+        "rules are ranked over all recipes",
+        "analysis/recovery.py",
+        "by_recipe.setdefault(point.recipe, [])",
+        'by_recipe.setdefault("", [])',
+        "unit/test_recovery.py",
+    ),
+    Mutant(
         "a seed at which BP loses is left out of the share",
         "analysis/recovery.py",
         "share_of_margin(rule.margin.by_seed, margin)",
@@ -594,9 +650,9 @@ MUTANTS = (
     ),
     Mutant(
         "the spread of BP's margin is left out of recovery's interval",
-        "analysis/recovery.py",
-        "(gained[seed] - ratio * margin[seed]) / base.mean",
-        "(gained[seed] - ratio * base.mean) / base.mean",
+        "core/seed_statistics.py",
+        "b * b - t2 * v_bb, a * b - t2 * v_ab",
+        "b * b, a * b - t2 * v_ab",
         "unit/test_recovery.py",
     ),
     Mutant(
@@ -691,6 +747,20 @@ MUTANTS = (
         'epoch = max(rows["epoch"].to_list())',
         'epoch = min(rows["epoch"].to_list())',
         "unit/test_figures_cifar10.py -k last_epoch",
+    ),
+    Mutant(
+        "each chain of the highway has its own scale",
+        "show/figures/residual_gradient.py",
+        "_draw_chain(ax, line, largest, highway",
+        "_draw_chain(ax, line, float(np.nanmax(line.mean)), highway",
+        "unit/test_figures_drawing.py -k arrows",
+    ),
+    Mutant(
+        "guessing is too often right",
+        "show/figures/groups.py",
+        "return 1 / classes if classes else None",
+        "return 1 / (classes - 1) if classes else None",
+        "unit/test_figures_cifar10.py -k chance",
     ),
     Mutant(
         "the points against frozen blocks have the wrong sign",

@@ -8,8 +8,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from sonde.store.lock import Held, hold
 
@@ -104,3 +105,62 @@ def killing(
     finally:
         over.set()
         watcher.join()
+
+
+class ArchiveServer(ThreadingHTTPServer):
+    """Serves the archive of a data set on loopback; its attributes make it fail."""
+
+    daemon_threads = True
+
+    def __init__(self, content: bytes) -> None:
+        super().__init__(("127.0.0.1", 0), _ArchiveHandler)
+        self.content = content
+        self.ranges = True
+        self.unsatisfiable = False
+        self.drop_after: int | None = None
+        self.status = 200
+        self.asked: list[str | None] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}/set.tar.gz"
+
+    @contextmanager
+    def serving(self) -> Iterator[Self]:
+        """Serve in a thread."""
+        with self:
+            thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.01})
+            thread.start()
+            try:
+                yield self
+            finally:
+                self.shutdown()
+                thread.join()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that is killed is no error of the server's."""
+
+
+class _ArchiveHandler(BaseHTTPRequestHandler):
+    server: ArchiveServer
+
+    def do_GET(self) -> None:
+        server, asked = self.server, self.headers.get("Range")
+        server.asked.append(asked)
+        if server.status != 200:
+            self.send_error(server.status)
+            return
+        if asked and server.unsatisfiable:
+            self.send_error(416)
+            return
+        first = int(asked.removeprefix("bytes=").rstrip("-")) if asked and server.ranges else 0
+        body = server.content[first:]
+        self.send_response(206 if first else 200)
+        if first:
+            self.send_header("Content-Range", f"bytes {first}-{len(server.content) - 1}/{len(server.content)}")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body if server.drop_after is None else body[: server.drop_after])
+
+    def log_message(self, *words: object) -> None:
+        pass

@@ -1,8 +1,38 @@
-"""Sonde: see how deep networks learn — the signal going up, the credit coming back."""
+"""See how deep networks learn: the signal going up, the credit coming back, layer by layer.
 
+Your own model and training loop:
+
+    watch(model, optimizer)   record every layer while your loop trains; `.diagnose()` finds what is wrong
+    predict(model, shape)     predict signal and gradient at every module before training
+    check(model, x, y, loss)  check a model before training it
+    chain(model)              a model as the chain of units that probes and rules see
+    CreditAssignment          train your model with another learning rule than backprop
+
+Networks, learning rules and tasks of Sonde:
+
+    RunConfig                 what to train: a model of `models`, a rule of `rules`, a task of `tasks`
+    Optimiser, Probing        its optimiser, and what is measured when
+    train(config)             train it and store it; `help(sonde.train)` describes every argument
+    plugin, register          a model, rule, task or probe of your own
+
+Stored runs:
+
+    load("runs")              the runs of a store: `.frame()`, `.compare()`, `.audit()`, `.diagnose()`, `.figure(name)`,
+                              `.report("report.html")`
+    Reading                   a measured value, or the reason why there is none
+    SondeError                every error that a user can fix; its message says how
+
+The command line does the same: `sonde --help`.  Names are imported on first use: `import sonde` needs no torch.
+"""
+
+import sys
+import warnings
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
-
-from sonde.core import moved_modules
 
 if TYPE_CHECKING:
     from sonde import models as models
@@ -16,12 +46,13 @@ if TYPE_CHECKING:
     from sonde.metrics.rows import Reading as Reading
     from sonde.network.chain import chain as chain
     from sonde.observe.check import check as check
+    from sonde.observe.predict import predict as predict
     from sonde.observe.watch import watch as watch
     from sonde.plugins import guest as guest
     from sonde.plugins import plugin as plugin
     from sonde.plugins import register as register
     from sonde.show.stored_runs import load as load
-    from sonde.training.credit_assignment import CreditAssignment
+    from sonde.training.credit_assignment import CreditAssignment as CreditAssignment
     from sonde.training.train import train as train
 
     __version__: str
@@ -39,6 +70,7 @@ _HOME = {
     "load": "sonde.show.stored_runs",
     "models": "sonde",
     "plugin": "sonde.plugins",
+    "predict": "sonde.observe.predict",
     "probes": "sonde.metrics",
     "register": "sonde.plugins",
     "rules": "sonde",
@@ -50,31 +82,12 @@ _HOME = {
 
 _PACKAGES = ("models", "probes", "rules", "tasks")
 
-__all__ = [
-    "CreditAssignment",
-    "Optimiser",
-    "Probing",
-    "Reading",
-    "RunConfig",
-    "SondeError",
-    "chain",
-    "check",
-    "guest",
-    "load",
-    "models",
-    "plugin",
-    "probes",
-    "register",
-    "rules",
-    "tasks",
-    "train",
-    "watch",
-]
+__all__ = sorted(_HOME)
 
 
 def __getattr__(name: str) -> Any:
     """Import on first use, so that reading a store needs no torch and `sonde --help` neither."""
-    from importlib import import_module, metadata
+    from importlib import metadata
 
     if name == "__version__":
         return metadata.version("sonde")
@@ -89,4 +102,40 @@ def __dir__() -> list[str]:
     return [*__all__, "__version__"]
 
 
-moved_modules.install()
+_MOVED = {
+    "sonde.chains": "sonde.network.chain",
+    "sonde.errors": "sonde.core.errors",
+    "sonde.guests": "sonde.plugins",
+    "sonde.integrations": "sonde.observe",
+    "sonde.integrations.lightning": "sonde.observe.lightning",
+    "sonde.integrations.transformers": "sonde.observe.transformers",
+    "sonde.losses": "sonde.network.losses",
+    "sonde.optimisers": "sonde.core.optimisers",
+    "sonde.probes": "sonde.metrics.probes",
+    "sonde.rows": "sonde.metrics.rows",
+}
+"""Old path → new path, for the modules that the documentation of 0.1.0 names."""
+
+
+class _MovedModules(MetaPathFinder, Loader):
+    """Finds old module paths: importing one gives the module that replaced it, and a DeprecationWarning."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """A spec for an old path, else None."""
+        return ModuleSpec(fullname, self) if fullname in _MOVED else None
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """Python's default."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Put the module at the new path in its place, so that its classes and tables exist once."""
+        old = module.__name__
+        warnings.warn(f"{old} is deprecated: import {_MOVED[old]}", DeprecationWarning, stacklevel=2)
+        sys.modules[old] = import_module(_MOVED[old])
+
+
+if not any(type(finder).__name__ == _MovedModules.__name__ for finder in sys.meta_path):
+    # Before Python's own finders, which would take an empty folder left by an upgrade for the package.
+    sys.meta_path.insert(0, _MovedModules())

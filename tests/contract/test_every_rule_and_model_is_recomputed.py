@@ -2,9 +2,11 @@
 
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 import sonde
+from sonde.analysis.audit import audit
 from sonde.analysis.recompute import MEASURED_DURING_EPOCH, Recomputation, recompute
 from sonde.analysis.recompute.credits import CREDITS
 from sonde.analysis.recompute.definitions import DEFINITIONS
@@ -13,7 +15,19 @@ from sonde.config import Optimiser, Probing, RunConfig
 from sonde.metrics.probes import PROBES
 from sonde.models import MODELS as MODEL_TABLE
 from sonde.models import ConvNet, Model, PlainMLP, ResidualMLP, ResMLP, ResNet, StudentNet, VitMini
-from sonde.rules import RULES, CreditBridge, DirectFeedback, FeedbackAlignment, Rule, StateBridge
+from sonde.rules import (
+    RULES,
+    CreditBridge,
+    DirectFeedback,
+    DualPropagation,
+    EquilibriumPropagation,
+    FeedbackAlignment,
+    ForwardForward,
+    Pepita,
+    PredictiveCoding,
+    Rule,
+    StateBridge,
+)
 from sonde.rules.dfa import DirectKolenPollack
 from sonde.store.folder import RunFolder
 from sonde.tasks import Identity, Parity, Task, Teacher
@@ -121,8 +135,39 @@ def test_so_is_every_option_of_a_bridge(model: str, rule: Rule, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
+    "rule",
+    [
+        PredictiveCoding(learn_at="arrival"),
+        PredictiveCoding(depth_scale=True),
+        EquilibriumPropagation(one_sided=True),
+        DualPropagation(alpha=0.8, passes=2),
+        Pepita(scale=0.5),
+        ForwardForward(prediction="readout"),
+    ],
+    ids=["on arrival", "depth scale", "one-sided", "asymmetric", "scale", "readout"],
+)
+def test_so_is_every_option_of_a_rule_that_moves_the_states(rule: Rule, tmp_path: Path) -> None:
+    assert_all_within_tolerance(recomputed(config_of(MODELS["residual_mlp"], rule), tmp_path))
+
+
+def test_the_credit_of_forward_forward_is_undefined_with_its_reason_in_rows_and_audit(tmp_path: Path) -> None:
+    for rule in (ForwardForward(), RULES["frozen"]()):
+        sonde.train(config_of(MODELS["residual_mlp"], rule), runs=tmp_path)
+    runs = sonde.load(tmp_path)
+    rows = runs.rows.filter(pl.col("run").str.contains("-ff-"))
+    for metric in ("credit_norm", "credit_cosine", "rho", "nudge[0.01]"):
+        found = rows.filter(metric=metric)
+        assert found.height > 0
+        assert set(found["reason"]) == {ForwardForward.undefined_credit}
+    (recipe,) = audit(runs).recipes
+    (line,) = (one for one in recipe.rules if one.rule == "ff")
+    reasons = [line.tally(question).reason or "" for question in line.runs[0].answers]
+    assert any(ForwardForward.undefined_credit in reason for reason in reasons)
+
+
+@pytest.mark.parametrize(
     ("model", "rule"),
-    [("res_mlp", rule) for rule in RULES] + [("plain_mlp", rule) for rule in FIRST_RULES],
+    [("res_mlp", rule) for rule in RULES if rule != "ff"] + [("plain_mlp", rule) for rule in FIRST_RULES],
 )
 def test_so_is_a_regression(model: str, rule: str, tmp_path: Path) -> None:
     assert_all_within_tolerance(recomputed(config_of(MODELS[model], RULES[rule](), IDENTITY), tmp_path))

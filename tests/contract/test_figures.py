@@ -6,9 +6,19 @@ from pathlib import PurePosixPath
 import polars as pl
 import pytest
 
-from evidence import RULES, residual_evidence, rules_evidence, snapshot_evidence, undefined_where, with_rows, with_runs
+from evidence import (
+    RULES,
+    residual_evidence,
+    rules_evidence,
+    snapshot_evidence,
+    undefined_where,
+    with_parity,
+    with_rows,
+    with_runs,
+)
 from sonde.show.figures import FIGURES, Evidence, NoData, figures_of
 from sonde.studies import STUDIES
+from sonde.studies.controls import CONTROL_STUDIES
 
 SEEDS = (42, 123)
 AUDIT = rules_evidence(seeds=SEEDS, epochs=4, rules=tuple(RULES), depth=4)
@@ -25,11 +35,12 @@ BACKWARD = [
 ]
 EVIDENCE: dict[str, Evidence] = {
     "residual": residual_evidence(seeds=SEEDS, depth=4, width=4, steps=6),
-    "snapshots": snapshot_evidence(seeds=SEEDS, epochs=4),
-    "cifar10": rules_evidence(seeds=SEEDS, epochs=4),
-    "audit": AUDIT,
+    "snapshots": with_parity(snapshot_evidence(seeds=SEEDS, epochs=4)),
+    "cifar10": with_parity(rules_evidence(seeds=SEEDS, epochs=4)),
+    "audit": with_parity(AUDIT),
     "rules": Evidence(pl.concat([AUDIT.rows, *BACKWARD, CONV.rows]), pl.concat([AUDIT.runs, CONV.runs]), AUDIT.source),
 }
+EVIDENCE |= dict.fromkeys(CONTROL_STUDIES, AUDIT)
 ENTRIES = [(name, study) for name, spec in FIGURES.items() for study in spec.paths]
 
 
@@ -49,8 +60,10 @@ def test_an_entry_says_what_it_shows_who_draws_it_and_where_its_files_go(name: s
     module, function = spec.drawn_by.split(".")
     assert callable(getattr(import_module(f"sonde.show.figures.{module}"), function))
     assert spec.formats == ("png", "pdf")
+    assert spec.paper.keys() <= set(spec.studies)
     for study, path in spec.paths.items():
         assert figures_of(study)[PurePosixPath(path).name] is spec
+        assert PurePosixPath(path).parts == (study, spec.name)
         assert not PurePosixPath(path).is_absolute()
         assert not PurePosixPath(path).suffix
 
@@ -59,7 +72,7 @@ def test_an_entry_says_what_it_shows_who_draws_it_and_where_its_files_go(name: s
 def test_a_figure_is_drawn_and_its_caption_says_n_seeds_recipe_and_runs(name: str, study: str) -> None:
     spec, evidence = FIGURES[name], EVIDENCE[study]
     figure, caption = spec.draw(evidence)
-    n = "n = 1 seed (42)" if name == "layer_transformation" else "n = 2 seeds (42, 123)"
+    n = "n = 1 seed (42)" if name == "one_input" else "n = 2 seeds (42, 123)"
     assert n.split(" (")[0] in figure.get_suptitle().replace("\n", " ")
     assert n in caption
     assert "learning rate 0.001" in caption

@@ -11,10 +11,11 @@ import pytest
 import torch
 
 import sonde as package
-from sonde.config import parse, whole_tree
+from sonde.config import parse, to_tree, whole_tree
 from sonde.models import MODELS
 from sonde.rules import RULES
 from sonde.show.figures import figures_of
+from sonde.store.folder import RunFolder
 from sonde.studies import STUDIES
 from sonde.studies.study import gather
 from sonde.tasks import TASKS
@@ -36,7 +37,7 @@ SIZES: dict[str, dict[str, object]] = {
     "identity": {"d": 2, "samples": 64},
 }
 COMBINATIONS = [
-    *((FUNNEL, rule, MOONS) for rule in RULES),
+    *((FUNNEL, rule, "digits" if rule == "ff" else MOONS) for rule in RULES),  # ff needs more inputs than labels
     *((model, SIGNS, "digits" if model in MAPS else MOONS) for model in MODELS),
     *((FUNNEL, SIGNS, task) for task in TASKS if task != "cifar10"),
 ]
@@ -79,7 +80,7 @@ def test_plugins_go_through_every_command_and_need_their_files_no_more(sonde: So
     shutil.rmtree(here)
     assert "Signs" in sonde("show").stdout
     assert "Signs" in sonde("audit").stdout
-    assert "Signs − bp" in sonde("compare", "--factor", "rule").stdout
+    assert "Signs − bp" in sonde("compare", "--factor", "rule", "--details").stdout
     page = tmp_path / "report.html"
     sonde("report")
     for text in ('"sparsity"', '"widest_state"', '"sign_strength"', "--colour-Signs", "--colour-funnel"):
@@ -113,6 +114,21 @@ def test_a_report_shows_plugins_beside_the_study_they_were_trained_for(sonde: So
         assert gathered.left_out[run].startswith("there are 2 rules called Signs: choose one")
 
 
+def test_a_run_without_an_epoch_is_replaced_when_its_file_changes(tmp_path: Path) -> None:
+    mine = tmp_path / "signs.py"
+    shutil.copy(FILES / "signs.py", mine)
+    tree = {"model": FUNNEL, "task": MOONS, "rule": f"{mine}:Signs", "epochs": 1}
+    first = parse(tree)
+    facts = {"label": "funnel", "variant": None, "rule_label": "Signs", "task_label": "moons", "depth": 2, "width": 8}
+    facts |= {"alpha": None, "steps": 1, "samples": 1, "probe_size": 1, "data": None, "gradients": "per sample"}
+    (tmp_path / "runs").mkdir()
+    RunFolder(tmp_path / "runs" / first.id).create(to_tree(first), facts)
+    mine.write_text(mine.read_text().replace("self.strength * g.sign()", "g"))
+    again = parse(tree)
+    package.train(again, runs=tmp_path / "runs")
+    assert [at.name for at in (tmp_path / "runs").glob("[!.]*")] == [again.id]
+
+
 def test_a_file_that_changes_between_start_and_resume_is_refused(tmp_path: Path) -> None:
     mine = tmp_path / "signs.py"
     shutil.copy(FILES / "signs.py", mine)
@@ -123,7 +139,7 @@ def test_a_file_that_changes_between_start_and_resume_is_refused(tmp_path: Path)
     again = parse(tree)
     assert again.id != first.id
     with pytest.raises(
-        package.SondeError, match=r"signs\.py has changed since run .* stands at epoch 0 of 2: put back"
+        package.SondeError, match=r"signs\.py has changed since run .* is at epoch 0 of 2: put back"
     ) as refused:
         package.train(again, runs=tmp_path / "runs")
     assert f"{tmp_path / 'runs' / first.id / 'signs.py'}" in str(refused.value)
