@@ -5,7 +5,7 @@ Numbers are means over all seeds of the rule; n is stated where it is less.
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from sonde.analysis.audit import (
     CONTROLLED,
@@ -46,44 +46,41 @@ def sentence(rule: RuleAudit) -> str:
 
 def short_verdict(rule: RuleAudit) -> str:
     """What fired, in words; what is undefined or undecided is left to `verdict`."""
-    fired = [_short_diverged(rule)] if rule.diverged else []
-    for question in QUESTIONS if rule.runs else ():
-        tally = rule.tally(question)
-        if tally.fired:
-            share = "" if len(tally.fired) == tally.n else f" ({len(tally.fired)} of {tally.n})"
-            fired.append(_FIRED_WORDS[question] + share)
-    fired += [_FIRED_WORDS["D4"]] * (rule.margin.outcome == "hurts")
-    return ", ".join(fired) or ("baseline" if rule.rule == "frozen" else "no finding")
+    return ", ".join(_fired(rule, _FIRED_WORDS)) or ("baseline" if rule.rule == "frozen" else "no finding")
 
 
 def verdict(rule: RuleAudit) -> str:
     """The questions that fired, with the number of seeds, and those that are undefined or undecided."""
-    tallies = {question: rule.tally(question) for question in QUESTIONS} if rule.runs else {}
-    fired = [_short_diverged(rule)] if rule.diverged else []
-    fired += [
-        question if len(tally.fired) == tally.n else f"{question} ({len(tally.fired)} of {tally.n})"
-        for question, tally in tallies.items()
-        if tally.fired
-    ]
-    open_ = [f"{question} {_open(tally)}" for question, tally in tallies.items() if tally.undefined]
-    if rule.margin.outcome == "hurts":
-        fired.append("D4 hurts")
-    elif rule.runs and rule.margin.asked and rule.margin.outcome != "helps":
+    fired = _fired(rule, {question: question for question in QUESTIONS} | {"D4": "D4 hurts"})
+    open_ = [f"{question} {_open(tally)}" for question, tally in _tallies(rule).items() if tally.undefined]
+    if rule.runs and rule.margin.asked and rule.margin.outcome not in ("helps", "hurts"):
         open_.append(f"D4 {rule.margin.outcome or 'undefined'}")
     if not fired and not open_:
         return "baseline" if rule.rule == "frozen" else "healthy"
     return "; ".join(part for part in (", ".join(fired) or "none fired", ", ".join(open_)) if part)
 
 
+def _tallies(rule: RuleAudit) -> dict[str, Tally]:
+    return {question: rule.tally(question) for question in QUESTIONS} if rule.runs else {}
+
+
+def _fired(rule: RuleAudit, words: Mapping[str, str]) -> list[str]:
+    """That it diverged, and the words of every question that fired, each with the number of seeds."""
+    found = []
+    if rule.diverged:
+        when = _epochs(one.epoch for one in rule.diverged)
+        found.append(f"diverged at {when}{_of(len(rule.diverged), len(rule.runs) + len(rule.diverged))}")
+    found += [words[name] + _of(len(tally.fired), tally.n) for name, tally in _tallies(rule).items() if tally.fired]
+    return found + [words["D4"]] * (rule.margin.outcome == "hurts")
+
+
 def _open(tally: Tally) -> str:
     word = "not evidence" if (tally.reason or "").startswith("not evidence") else "undefined"
-    return word if len(tally.undefined) == tally.n else f"{word} ({len(tally.undefined)} of {tally.n})"
+    return word + _of(len(tally.undefined), tally.n)
 
 
-def _short_diverged(rule: RuleAudit) -> str:
-    n = len(rule.runs) + len(rule.diverged)
-    share = "" if len(rule.diverged) == n else f" ({len(rule.diverged)} of {n})"
-    return f"diverged at {_epochs(one.epoch for one in rule.diverged)}{share}"
+def _of(some: int, n: int) -> str:
+    return "" if some == n else f" ({some} of {n})"
 
 
 def _diverged(rule: RuleAudit) -> str:

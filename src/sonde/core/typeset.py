@@ -5,8 +5,10 @@ is not surely one stays as it is written.
 """
 
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 from html import escape
+from itertools import groupby
 
 _LETTER = "[A-Za-zα-ωΑ-Ωℓĥâ][\u0300-\u036f]?"
 _GREEK = "[α-ωΔℓ]"
@@ -44,19 +46,19 @@ def with_code(text: str) -> str:
 @lru_cache(maxsize=1024)
 def typeset(text: str) -> str:
     """HTML in which what stands in backticks is code, and formulas are MathML."""
-    made, run = list[str](), list[_Token]()
-    for kind, part in _tokens(text):
-        if kind in _INSIDE and not (kind == "sign" and part == "-"):
-            run.append((kind, part))
-            continue
-        made.append(_run(run))
-        run = []
-        made.append(with_code(part))
-    return "".join((*made, _run(run)))
+    made = list[str]()
+    for inside, group in groupby(_tokens(text), key=lambda token: token[0] in _INSIDE and token[1] != "-"):
+        tokens = list(group)
+        made.append(_run(tokens) if inside else with_code(_written(tokens)))
+    return "".join(made)
 
 
 def _tokens(text: str) -> list[_Token]:
     return [(found.lastgroup or "other", found.group()) for found in _TOKEN.finditer(text)]
+
+
+def _written(tokens: Iterable[_Token]) -> str:
+    return "".join([part for _, part in tokens])
 
 
 def _run(tokens: list[_Token]) -> str:
@@ -67,7 +69,7 @@ def _run(tokens: list[_Token]) -> str:
     while end > start and not _may_end(tokens[start:end]):
         end -= 1
     inside = tokens[start:end]
-    before, after = (escape("".join(part for _, part in some)) for some in (tokens[:start], tokens[end:]))
+    before, after = (escape(_written(some)) for some in (tokens[:start], tokens[end:]))
     if not inside:
         return before + after
     if not _closed(inside) and inside[0][1] in _PAIRS:  # a bracket around more than the formula
@@ -84,7 +86,7 @@ def _split(tokens: list[_Token]) -> str:
     for at, (_, part) in enumerate(tokens):
         if part == "," and 0 < at < len(tokens) - 1:
             return f"{_run(tokens[:at])},{_run(tokens[at + 1 :])}"
-    return escape("".join(part for _, part in tokens))
+    return escape(_written(tokens))
 
 
 def _may_begin(tokens: list[_Token], at: int) -> bool:
