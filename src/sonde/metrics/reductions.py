@@ -112,7 +112,7 @@ def _wide(x: Tensor) -> torch.dtype | None:
 
 def _vectors(h_Nd: Tensor) -> Tensor:
     if h_Nd.ndim != 2:
-        raise ValueError(f"expected samples × width, as a reader gives, got shape {tuple(h_Nd.shape)}")
+        raise ValueError(f"expected samples × width, as pooling gives, got shape {tuple(h_Nd.shape)}")
     return h_Nd.double()
 
 
