@@ -672,8 +672,8 @@ MUTANTS = (
     Mutant(
         "D3 passes a credit below chance",
         "analysis/questions.py",
-        'layer.standing in ("at", "below", "disagree")',
-        'layer.standing in ("at", "disagree")',
+        'layer.side in ("at", "below", "disagree")',
+        'layer.side in ("at", "disagree")',
         "unit/test_audit.py",
     ),
     Mutant(
