@@ -7,8 +7,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from sonde.cli.completion import complete_term
-from sonde.cli.options import Json
+from sonde.cli.options import Json, complete_term
 
 _Listed = Literal["models", "rules", "tasks", "probes", "studies", "figures"]
 
