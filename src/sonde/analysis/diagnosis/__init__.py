@@ -14,13 +14,8 @@ from sonde.analysis.diagnosis.flow_symptoms import FLOW_SYMPTOMS
 from sonde.analysis.diagnosis.loop_faults import LOOP_FAULTS
 from sonde.analysis.diagnosis.network_faults import NETWORK_FAULTS
 from sonde.analysis.diagnosis.pace_faults import PACE_FAULTS
-from sonde.analysis.diagnosis.run_evidence import (
-    TRAINED_METRICS,
-    Audited,
-    RunEvidence,
-    evidence_of_trained,
-    evidence_of_watched,
-)
+from sonde.analysis.diagnosis.run_evidence import TRAINED_METRICS, RunEvidence, evidence_of_trained, evidence_of_watched
+from sonde.analysis.diagnosis.run_record import Audited
 from sonde.analysis.diagnosis.task_faults import TASK_FAULTS
 from sonde.analysis.diagnosis.trained_faults import TRAINED_FAULTS
 from sonde.analysis.runs import complete

@@ -8,7 +8,8 @@ from typing import Any
 
 from sonde.analysis.diagnosis.finding import Diagnosis, Finding, found
 from sonde.analysis.diagnosis.flow_symptoms import INPUT_GREW, norm_inputs
-from sonde.analysis.diagnosis.run_evidence import WEIGHTED_KINDS, RunEvidence
+from sonde.analysis.diagnosis.run_evidence import RunEvidence
+from sonde.analysis.diagnosis.run_record import WEIGHTED_KINDS
 from sonde.core.formatting import number
 
 LARGE_RMS = 10.0  # RMS of inputs or targets; a mean relative to its spread

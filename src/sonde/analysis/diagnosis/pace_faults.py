@@ -7,7 +7,8 @@ import statistics
 from sonde.analysis.diagnosis.finding import Diagnosis, Finding, found
 from sonde.analysis.diagnosis.flow_symptoms import FLOW_SYMPTOMS, gradient_norms
 from sonde.analysis.diagnosis.loop_faults import is_tiny, share_fresh
-from sonde.analysis.diagnosis.run_evidence import EARLY, FEWEST_STEPS, LARGE_STEP, WEIGHTED_KINDS, RunEvidence
+from sonde.analysis.diagnosis.run_evidence import FEWEST_STEPS, RunEvidence
+from sonde.analysis.diagnosis.run_record import EARLY, LARGE_STEP, WEIGHTED_KINDS
 from sonde.core.formatting import number
 
 _BETTER = 0.3  # score that another rate must gain in fifty steps

@@ -1,15 +1,8 @@
 """Faults of the task: targets, loss and output that do not fit each other."""
 
 from sonde.analysis.diagnosis.finding import Diagnosis, Finding, found
-from sonde.analysis.diagnosis.run_evidence import (
-    BINARY_LOSSES,
-    CLASS_LOSSES,
-    EARLY,
-    FEWEST_STEPS,
-    LINEAR_OPS,
-    SHAPE_OPS,
-    RunEvidence,
-)
+from sonde.analysis.diagnosis.run_evidence import FEWEST_STEPS, RunEvidence
+from sonde.analysis.diagnosis.run_record import BINARY_LOSSES, CLASS_LOSSES, EARLY, LINEAR_OPS, SHAPE_OPS
 from sonde.core.formatting import number
 
 SEVERAL_SAMPLES = 16  # samples of a batch in which equal targets are a fault

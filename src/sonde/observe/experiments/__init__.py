@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sonde.analysis.diagnosis.run_evidence import loss_score
+from sonde.analysis.diagnosis.constant_answer import loss_score
 from sonde.metrics.reductions import pearson
 from sonde.observe import finite_or_none, operations
 from sonde.observe.experiments.copies import (
