@@ -319,7 +319,8 @@ def _large_targets(s: RunEvidence) -> Finding | None:
     """Regression targets that are large, in a run that failed."""
     targets = s.targets
     more = _gain(s, "scaled targets", "standardised targets")
-    if not (s.failed or (more and not s.learned)) or (not targets and s.trials is None):
+    huge = (targets.get("rms") or 0.0) >= 10 * LARGE_RMS
+    if not (s.failed or ((more or huge) and not s.learned)) or (not targets and s.trials is None):
         return None
     if targets.get("kind", "real") != "real" or (targets.get("rms") or 0.0) <= LARGE_RMS:
         return None

@@ -23,6 +23,8 @@ from sonde.store.run import Run
 
 FEWEST_STEPS = 100  # a run of fewer steps may be short, not faulty
 FAILED = 0.1  # score below which a run failed
+CLEARLY = 0.02  # share of a constant answer's loss by which another is better
+HELPS = 0.3  # score that a change must add in fifty steps on a copy
 _END_METRICS = ("train_acc", "test_acc", "test_loss")  # of a trained run, besides the training loss
 _MEASURES = CLASS_LOSSES | BINARY_LOSSES | DISTANCE_LOSSES
 _POLICY_OPS = frozenset({"Gather", "LogSumExp", "Logsumexp", "Exp", "Log"})
@@ -101,7 +103,8 @@ class RunEvidence(RunRecord):
         known = self.trial("fits", name)
         if known is None or "failed" in known:
             return None
-        return -math.inf if known["last"] is None else self.score_of(known["last"])
+        own = {"loss": known} if "trivial" in known else self.trials or {}  # of other targets, other bounds
+        return -math.inf if known["last"] is None else loss_score(own, known["last"])
 
     def gain(self, name: str) -> float | None:
         """The score that one change adds in fifty steps on the batch, between −1 and 1; None where it was not tried."""
@@ -200,7 +203,8 @@ class RunEvidence(RunRecord):
         chance = self.loss_of_chance if chance is None else chance
         if self.success is not None or chance is None or self.last_loss is None:
             return self.success
-        return (self.score or 0.0) >= FAILED or self.last_loss < chance - max(_BETTER * self._noise, 0.01 * abs(chance))
+        apart = max(_BETTER * self._noise, CLEARLY * abs(chance))
+        return (self.score or 0.0) >= FAILED or self.last_loss < chance - apart
 
     @property
     def learning(self) -> str:
@@ -211,8 +215,16 @@ class RunEvidence(RunRecord):
             return "The metric that was logged became better."
         if self.first_loss is None or self.last_loss is None or self.beats_a_constant is False:
             return ""
-        falls = self.last_loss < self.first_loss or self.learned
-        return f"It learns: the loss fell from {number(self.first_loss, 3)} to {number(self.last_loss, 3)}." * falls
+        if not (self.last_loss < self.first_loss or self.learned):
+            return ""
+        way = (
+            ""
+            if self.learned or self.score is None
+            else (f", {number(self.score)} of the way from a constant answer to the lowest possible loss")
+        )
+        part = "" if self.learned else " in part"
+        fell = f"the loss fell from {number(self.first_loss, 3)} to {number(self.last_loss, 3)}"
+        return f"It learns{part}: {fell}{way}."
 
     @property
     def not_asked(self) -> str:
