@@ -9,7 +9,7 @@ import polars as pl
 import torch
 from torch import Tensor
 
-from sonde.analysis.diagnosis.run_evidence import HAS_NO_GRADIENT
+from sonde.analysis.diagnosis.run_record import HAS_NO_GRADIENT
 from sonde.metrics.reductions import Vector, cosine_of, effective_rank, mean_cosine, rms_of_sum
 from sonde.metrics.rows import WATCHED
 from sonde.observe.step_record import NO_GRADIENT, TWICE, CallKey, ModuleCall, Output, StepRecord, loss_of_step

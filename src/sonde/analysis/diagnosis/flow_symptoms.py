@@ -6,7 +6,8 @@ import statistics
 import polars as pl
 
 from sonde.analysis.diagnosis.finding import Diagnosis, Finding, found
-from sonde.analysis.diagnosis.run_evidence import EARLY, WEIGHTED_KINDS, RunEvidence, describe_nonfinite
+from sonde.analysis.diagnosis.run_evidence import RunEvidence
+from sonde.analysis.diagnosis.run_record import EARLY, WEIGHTED_KINDS, describe_nonfinite
 from sonde.core.formatting import GRADIENT_VANISHED, number
 
 EXPLODED = 1e3
