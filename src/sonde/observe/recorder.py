@@ -25,6 +25,7 @@ from sonde.observe.passes import Passes
 from sonde.observe.row_writer import RowSink, RowWriter
 from sonde.observe.shards import Shards
 from sonde.observe.step_record import StepRecord, backward_pass, is_costly, next_watched
+from sonde.observe.taps import BEGINS, Tap
 from sonde.observe.updates import Updates
 from sonde.observe.watched_modules import REMOVED, Replacement, WatchedModel, WatchedModule
 from sonde.store.schemas import RunState
@@ -90,6 +91,8 @@ class Recorder:
             self._passes.start(self.step, costly=is_costly(self.step, self._every))
         if self._watched and (not watched or self.step == 1):  # after step 0 it is known which modules are watched
             self._hooks.detach()
+        if not watched:
+            self._passes.stop_listening()
         self._watched = watched
         if watched:
             self._hooks.attach()
@@ -208,6 +211,21 @@ class Recorder:
                 self._first.record_output(out, (args, kwargs))
             if self._steps_alone:
                 self._hook_outputs(output, out)
+
+    @contextmanager
+    def inside_graph(self, tap: Tap | None) -> Iterator[None]:
+        """What is called now is called by a graph of torch.compile; `tap` is the call that has returned."""
+        self._passes.tap = tap or BEGINS
+        try:
+            yield
+        finally:
+            self._passes.tap = None
+
+    def tapped_gradient(self, watched: WatchedModule, number: int, grad: Tensor) -> None:
+        """A gradient comes back to an output inside a graph."""
+        if watched.is_root and self._steps_alone:
+            self.on_backward(grad)
+        self._passes.record_tapped(number, grad)
 
     def _hook_outputs(self, output: Any, first: Tensor | None) -> None:
         """Hook every tensor of the output, to notice a backward pass from any of them.
