@@ -7,7 +7,6 @@ of steps with a closure, or of a sharded model, whose processes have to watch th
 """
 
 import math
-import statistics
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sonde.core.seed_statistics import band_limit
 from sonde.metrics.reductions import tensor_norms
 
 STEPS = 64  # that the ring holds
@@ -24,7 +24,6 @@ DENSE = 16  # steps that are watched after a spike
 _ENTRIES = 64  # of a parameter
 _FEWEST = 16  # values before there is a band
 _AGAIN = 8  # values after which a limit is computed anew
-_DEVIATIONS = 8.0  # above the median, in standard deviations of a normal distribution with the same MAD
 _WAITING = 16  # values of a device whose copies cannot be asked whether they are done, read at once
 
 
@@ -112,13 +111,6 @@ class _Band:
         return outside
 
 
-def band_limit(values: list[float], factor: float) -> float:
-    """The upper end of the band: 8 deviations above the median, and `factor` times its size at least."""
-    middle = statistics.median(values)
-    deviation = 1.4826 * statistics.median(abs(value - middle) for value in values)
-    return middle + max(_DEVIATIONS * deviation, (factor - 1) * abs(middle))
-
-
 class _Arriving:
     """Numbers on their way from the device, in their order; nothing waits for them."""
 
@@ -181,6 +173,7 @@ class Ring:
     def record_loss(self, loss: Tensor) -> None:
         """The loss module was called in this step."""
         if self.active:
+            self._losses[:-STEPS] = []  # of steps that a loop skips
             self._losses.append(loss.detach() if loss.dim() == 0 else loss.detach().mean())
 
     def log(self, step: int, loss: Any) -> None:
@@ -212,7 +205,7 @@ class Ring:
                 if band.leaves(value) and now >= self._quiet_until and not found:
                     found = True
                     known = value if math.isfinite(value) else None
-                    self.spikes.append({"step": step, "of": name, "value": known, "limit": limit})
+                    self.spikes.append({"step": step, "of": name, "value": known, "limit": limit, "world": _world()})
         if found:
             self._quiet_until = now + STEPS * len(self.spikes)
         return found
@@ -242,3 +235,8 @@ def _rates(index: int, groups: list[dict[str, Any]]) -> dict[str, float | Tensor
 
 def _readable(grad: Tensor | None) -> bool:
     return grad is not None and type(grad) is Tensor and grad.layout == torch.strided and not grad.is_meta
+
+
+def _world() -> int:
+    distributed = torch.distributed
+    return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
