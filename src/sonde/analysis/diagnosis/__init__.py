@@ -16,6 +16,7 @@ from sonde.analysis.diagnosis.network_faults import NETWORK_FAULTS
 from sonde.analysis.diagnosis.pace_faults import PACE_FAULTS
 from sonde.analysis.diagnosis.run_evidence import TRAINED_METRICS, RunEvidence, evidence_of_trained, evidence_of_watched
 from sonde.analysis.diagnosis.run_record import Audited
+from sonde.analysis.diagnosis.spikes import SPIKES
 from sonde.analysis.diagnosis.task_faults import TASK_FAULTS
 from sonde.analysis.diagnosis.trained_faults import TRAINED_FAULTS
 from sonde.analysis.runs import complete
@@ -25,7 +26,7 @@ from sonde.store.listing import find_run
 from sonde.store.load import load, load_some
 from sonde.store.run import Runs
 
-_TABLES = (TASK_FAULTS, LOOP_FAULTS, NETWORK_FAULTS, PACE_FAULTS, FLOW_SYMPTOMS, TRAINED_FAULTS)
+_TABLES = (TASK_FAULTS, LOOP_FAULTS, NETWORK_FAULTS, PACE_FAULTS, FLOW_SYMPTOMS, SPIKES, TRAINED_FAULTS)
 
 DIAGNOSES: dict[str, Diagnosis] = {one.name: one for table in _TABLES for one in table}
 """By name, causes before their symptoms."""
