@@ -161,7 +161,7 @@ MUTANTS = (
     Mutant(
         "the energy descends without the error of the state itself",
         "rules/pc.py",
-        "rate * (slope + errors[layer] if layer in errors else slope)",
+        "rate * (slope + errors[layer])",
         "rate * slope",
         MOVING,
     ),
