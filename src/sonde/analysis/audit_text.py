@@ -21,7 +21,7 @@ from sonde.analysis.questions import CREDIT_MEASURES, AuditAnswer, LayerCredit
 from sonde.analysis.runs import several_versions
 from sonde.analysis.thresholds import Thresholds
 from sonde.core.formatting import accuracy, number, number_range, percent, signed
-from sonde.core.seed_statistics import POWER, Summary, cannot_decide, possible_part
+from sonde.core.seed_statistics import POWER, Summary
 from sonde.metrics import TRAINED
 
 _CHANCE_WORDS = {"above": "above chance", "at": "at chance", "below": "below chance"}
@@ -237,38 +237,15 @@ def _margin(rule: RuleAudit) -> list[str]:
     if margin.outcome is None:
         return [f"whether the blocks help is undefined ({margin.reason})"]
     of = f"points of test accuracy over frozen blocks, n = {margin.points.n}"
-    said = f"{signed(margin.points.mean) if margin.points.mean else '0'} {of}"
     if margin.outcome == "undecided":
-        return [f"whether the blocks help is undecided: {said} ({margin.reason})", _needed(rule)]
+        said = f"{signed(margin.points.mean)} {of} ({margin.reason})"
+        return [f"whether the blocks help is undecided: {said}", _needed(rule)]
     share = margin.errors_removed
     removed = ""
     if not math.isnan(share):
         words = "of the errors of frozen blocks removed" if share >= 0 else "more errors than frozen blocks"
         removed = f"; {percent(100 * abs(share))} {words}"
-    return [f"the blocks {'help' if margin.outcome == 'helps' else 'hurt'}: {margin_points(rule)} {of}{removed}"]
-
-
-_POINTS = 100.0  # the largest difference of two accuracies
-
-
-def margin_points(rule: RuleAudit) -> str:
-    """The margin with its interval, "+1.64 [+1.09, +2.19]"; "undecided" in its place where seeds are too few."""
-    margin = rule.margin
-    if not margin.points.n:
-        return "undefined"
-    return f"{signed(margin.points.mean) if margin.points.mean else '0'}{_between(rule)}"
-
-
-def _between(rule: RuleAudit) -> str:
-    margin = rule.margin
-    if margin.interval.reason:
-        return ""
-    if margin.outcome == "undecided" and (
-        margin.points.n == 2 or cannot_decide(margin.interval, margin.points.n, _POINTS)
-    ):
-        return " undecided"
-    low, high = possible_part(margin.interval, _POINTS)
-    return f" [{signed(low)}, {signed(high)}]"
+    return [f"the blocks {'help' if margin.outcome == 'helps' else 'hurt'}: {margin.text} {of}{removed}"]
 
 
 def _needed(rule: RuleAudit) -> str:
@@ -401,7 +378,7 @@ def _line(rule: RuleAudit) -> list[str]:
         f"{cosine} {_BARRED}" if _barred(rule) else cosine,
         rho,
         nudge,
-        "baseline" if rule.rule == "frozen" else margin_points(rule) + _n(rule.margin.points, rule),
+        "baseline" if rule.rule == "frozen" else rule.margin.text + _n(rule.margin.points, rule),
         verdict(rule),
     ]
 

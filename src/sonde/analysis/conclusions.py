@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from sonde.analysis.audit import QUESTIONS, Audit, RecipeAudit, RuleAudit
-from sonde.analysis.audit_text import QUESTION_NAMES, margin_points, short_verdict
+from sonde.analysis.audit_text import QUESTION_NAMES, short_verdict
 from sonde.analysis.comparison import Comparison
 from sonde.analysis.diagnosis.finding import LEVELS, Findings
 from sonde.analysis.recovery import RankCorrelation, Recovered
@@ -128,7 +128,7 @@ def _audit_by_rule(recipe: RecipeAudit, common: Mapping[str, str]) -> Conclusion
     rows = []
     for rule in recipe.rules:
         test = rule.scalar("test_acc")
-        points = "baseline" if rule.rule == "frozen" else margin_points(rule)
+        points = "baseline" if rule.rule == "frozen" else rule.margin.text
         rows.append([rule.label, str(len(rule.runs)), accuracy(test.mean, test.std), points, short_verdict(rule)])
     return Conclusion(columns=columns, rows=rows, **common)
 

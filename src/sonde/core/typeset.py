@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterable
 from functools import lru_cache
 from html import escape
-from itertools import groupby
 
 _LETTER = "[A-Za-zα-ωΑ-Ωℓĥâ][\u0300-\u036f]?"
 _GREEK = "[α-ωΔℓ]"
@@ -46,11 +45,16 @@ def with_code(text: str) -> str:
 @lru_cache(maxsize=1024)
 def typeset(text: str) -> str:
     """HTML in which what stands in backticks is code, and formulas are MathML."""
-    made = list[str]()
-    for inside, group in groupby(_tokens(text), key=lambda token: token[0] in _INSIDE and token[1] != "-"):
-        tokens = list(group)
-        made.append(_run(tokens) if inside else with_code(_written(tokens)))
-    return "".join(made)
+    made, inside = list[str](), list[_Token]()
+    for kind, part in _tokens(text):
+        if kind in _INSIDE and part != "-" and (inside or kind != "space"):
+            inside.append((kind, part))
+            continue
+        if inside:
+            made.append(_run(inside))
+            inside = []
+        made.append(with_code(part) if kind == "code" else escape(part))
+    return "".join([*made, _run(inside)])
 
 
 def _tokens(text: str) -> list[_Token]:

@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import polars as pl
 
-from sonde.analysis.audit import audit, read_for_audit
 from sonde.analysis.diagnosis.finding import LEVELS, Diagnosis, Finding, Findings
 from sonde.analysis.diagnosis.flow_symptoms import FLOW_SYMPTOMS
 from sonde.analysis.diagnosis.loop_faults import LOOP_FAULTS
@@ -173,6 +172,8 @@ def _diagnose_ended(stored: Runs, *, always: bool) -> tuple[dict[str, Findings],
 
 def _read_trained(root: Place) -> Runs:
     """The store with the rows of an audit and those that the other diagnoses of trained runs read."""
+    from sonde.analysis.audit import read_for_audit  # not for watched runs
+
     stored, also = read_for_audit(root), TRAINED_METRICS
     rows = stored.rows.filter(~pl.col("metric").is_in(also))
     return replace(stored, rows=pl.concat([rows, load(root, metrics=also).rows], how="diagonal"))
@@ -180,6 +181,8 @@ def _read_trained(root: Place) -> Runs:
 
 def diagnose_trained(stored: Runs) -> tuple[dict[str, Findings], dict[str, str]]:
     """Findings of the runs that Sonde trained, by id; and run → why it has none."""
+    from sonde.analysis.audit import audit
+
     audited = audit(stored)
     found: dict[str, Findings] = {}
     runs = {run.id: run for run in stored.runs}

@@ -247,9 +247,7 @@ def _module(x: _Spike) -> Finding | None:
     """A few parameters moved far before the loss jumped, and no kind above explains it."""
     if x.moved.step is None or x.moved.share >= _ALONE or not x.moved.names:
         return None
-    return found(
-        "likely", f"Kind: weights. {_said_moved(x)}", modules=_owners(x.s, x.moved.names), step=x.moved.step
-    )
+    return found("likely", f"Kind: weights. {_said_moved(x)}", modules=_owners(x.s, x.moved.names), step=x.moved.step)
 
 
 def _rank(x: _Spike) -> Finding | None:
