@@ -11,7 +11,7 @@ from conftest import tiny_config
 from sonde.config import RunConfig, to_tree, whole_tree
 from sonde.core.errors import SondeError
 from sonde.engine.local import run_locally
-from sonde.show.report.contents import report_contents
+from sonde.show.report import report_contents
 from sonde.store import index_writer
 from sonde.store.folder import RunFolder, recipe_key
 from sonde.store.index import INDEX_FOLDER, LINES, read_index

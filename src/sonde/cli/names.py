@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from sonde.cli.completion import complete_term
-from sonde.cli.options import Json
+from sonde.cli.options import Json, complete_term
 
 if TYPE_CHECKING:
     from sonde.analysis.explanations import Explanation
