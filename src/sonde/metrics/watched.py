@@ -2,14 +2,14 @@
 
 from functools import partial
 
-from sonde.metrics.metric import COSINE, NOT_NEGATIVE, SHARE, Metric
+from sonde.metrics.metric import COSINE, NOT_NEGATIVE, SHARE, Metric, by_name
 
 NONFINITE = {1.0: "output", 2.0: "gradient", 3.0: "loss"}
 """What a value of `nonfinite` stands for."""
 
 _size = partial(Metric, scale="log", bounds=NOT_NEGATIVE)  # a norm, or a ratio of norms
 
-_TABLE = (
+WATCHED = by_name(
     Metric(
         name="loss",
         label="loss",
@@ -278,5 +278,3 @@ _TABLE = (
         bad="any row.",
     ),
 )
-
-WATCHED = {metric.name: metric for metric in _TABLE}
