@@ -22,8 +22,8 @@ STEPS = 64  # that the ring holds
 DENSE = 16  # steps that are watched after a spike
 
 _ENTRIES = 64  # of a parameter
-_FEWEST = 16  # values before there is a band
-_AGAIN = 8  # values after which a limit is computed anew
+_FEWEST, _RECENT = 16, 32  # values that make a band: at least, and the last ones
+_AGAIN = 4  # values after which a limit is computed anew
 _WAITING = 16  # values of a device whose copies cannot be asked whether they are done, read at once
 
 
@@ -91,12 +91,12 @@ def _spread(parameter: Tensor) -> Tensor:
 
 
 class _Band:
-    """Where a number usually lies: below its median of the last steps by so many deviations, or by a factor."""
+    """Where a number usually lies, by its last values."""
 
     def __init__(self, factor: float) -> None:
         self.limit = math.inf
         self._factor, self._count = factor, 0
-        self._values: deque[float] = deque(maxlen=STEPS)
+        self._values: deque[float] = deque(maxlen=_RECENT)
 
     def leaves(self, value: float) -> bool:
         """Whether the value is above the band, which it then becomes part of."""
