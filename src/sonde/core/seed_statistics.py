@@ -264,13 +264,13 @@ def _or_nan(estimate: Callable[[], float]) -> float:
     return found if math.isfinite(found) else math.nan
 
 
-_DEVIATIONS, _LATEST = 8.0, 8  # of the noise; values whose median is the middle
+_DEVIATIONS, _LATEST = 6.0, 8  # of the noise; values whose median is the middle
 
 
 def band_limit(values: Sequence[float], factor: float) -> float:
     """The upper end of where the next value of a noisy series usually lies.
 
-    8 standard deviations of its noise above the median of the last 8 values, and `factor` times the median at least.
+    6 standard deviations of its noise above the median of the last 8 values, and `factor` times the median at least.
     The noise is that of differences between values that follow each other, so that a trend does not count as noise;
     of a normal distribution with their median size.
     """

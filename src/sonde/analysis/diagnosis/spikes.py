@@ -22,7 +22,7 @@ from sonde.metrics.metric import family_of
 JUMP = 10.0  # times the median of the steps before: a note, where nothing but the loss is known
 JUMP_WINDOW = 20
 SMALL = 0.1  # of the first loss: a smaller jump is none
-LEAVES = 1.5  # times the median of the steps before, and 8 deviations above it
+LEAVES = 1.5  # times the median of the steps before, and 6 deviations of their noise above it
 _STEPS, _AFTER = 64, 16  # around the step in which a number left its band
 _LEAD = 32  # steps by which a cause comes before the spike, at most
 _FEWEST, _RECENT = 16, 32  # losses before the spike: at least, and the last ones
@@ -286,7 +286,7 @@ def _module(x: _Spike) -> Finding | None:
 
 def _rank(x: _Spike) -> Finding | None:
     """The gradient, which is of all processes, jumped before the loss of this one."""
-    if x.world < 2 or x.woken.step is None or x.step is None or not x.woken.step < x.step:
+    if x.world < 2 or x.woken.step is None or x.step is None or not x.woken.step < x.step or x.woken.share < _ALONE:
         return None
     said = (
         f"Kind: another rank. In step {x.woken.step} the gradient of all {x.world} processes jumps, while the loss of "
@@ -305,7 +305,7 @@ def _batch(x: _Spike) -> Finding | None:
     return found("likely", said, step=x.step, advice=advice)
 
 
-_KINDS = (_rate, _stale_moment, _overflow, _attention, _router, _module, _rank, _batch)
+_KINDS = (_rate, _stale_moment, _overflow, _rank, _attention, _router, _module, _batch)
 
 
 def _said_moved(x: _Spike) -> str:
@@ -357,8 +357,8 @@ SPIKES = (
         role="symptom",
         short="The loss jumps far above its recent values.",
         measured=(
-            f"A loss more than {LEAVES:g} times the median of the steps before it, and 8 deviations above it. The "
-            "finding names the kind: overflow, learning rate, Adam's second moment, attention logits, router, weights "
+            f"A loss more than {LEAVES:g} times the median of the steps before it, and 6 deviations of their noise above "
+            f"it, by {SMALL:g} of the first loss at least. The finding names the kind: overflow, learning rate, Adam's second moment, attention logits, router, weights "
             "of a module, another rank, or batch. Where only losses are known: "
             f"a loss {JUMP:g} times the median of the {JUMP_WINDOW} steps before it; a note."
         ),
