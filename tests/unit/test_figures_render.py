@@ -229,7 +229,7 @@ TRAINING_LOSS = FIGURES["training_loss"]
 @pytest.fixture
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where pictures are kept."""
-    monkeypatch.setattr(disk_cache, "cache_folder", lambda kind: tmp_path / "kept")
+    monkeypatch.setattr(disk_cache, "user_cache", lambda kind: tmp_path / "kept")
     return tmp_path / "kept"
 
 
