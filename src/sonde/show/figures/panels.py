@@ -12,7 +12,7 @@ from sonde.analysis.evidence import NoData
 from sonde.core.formatting import accuracy, number
 from sonde.core.seed_statistics import over_seeds
 from sonde.metrics import SHARE, TRAINED, as_math
-from sonde.show.figures.groups import Cohort, JoinedCohorts, join_cohorts, line_key, with_lines
+from sonde.show.figures.groups import Cohort, Lines, join_cohorts, line_key, with_lines
 from sonde.show.figures.marks import draw_panel, epoch_axis
 from sonde.show.figures.series import Curves, Floats, Series, curves, line_notes, merge_notes, missing_seeds, with_n
 
@@ -256,7 +256,7 @@ class Grid:
     """A row of panels for each network, a column for each quantity."""
 
     rows: list[list[Panel]]
-    group: JoinedCohorts
+    group: Lines
     notes: list[str]  # what is absent, and what the panels do not show
 
     @property

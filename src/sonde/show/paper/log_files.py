@@ -20,6 +20,7 @@ from sonde.metrics.rows import Reading, rows_of, undefined
 from sonde.models import ResidualMLP
 from sonde.show.paper.json_file import (
     COSINE_ROUNDED,
+    FIRST_SEED,
     DescribedRun,
     Document,
     JsonFile,
@@ -29,7 +30,6 @@ from sonde.show.paper.json_file import (
     stored_rows,
     values_along,
 )
-from sonde.show.paper.residual_files import FIRST_SEED
 
 _LABELS = {"bp": "BP", "fa": "FA", "dfa": "DFA", "state_bridge": "State Bridge", "credit_bridge": "Credit Bridge"}
 _CIFAR10_RULES = ("bp", "dfa", "state_bridge", "credit_bridge")

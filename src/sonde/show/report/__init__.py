@@ -74,15 +74,6 @@ class Section:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AuditSentence:
-    """A sentence of the audit and the runs it rests on."""
-
-    sentence: str
-    runs: Sequence[str]
-    seeds: Sequence[int | None]
-
-
-@dataclass(frozen=True, kw_only=True)
 class Mark:
     """A verdict: `state` is good, bad, mixed, open or none, and has a colour and a shape."""
 
@@ -110,7 +101,7 @@ class AuditTable:
     verdicts: Sequence[VerdictLine]
     columns: Mapping[str, str]  # heading → left or right
     lines: Sequence[Sequence[str]]
-    sentences: Sequence[AuditSentence]
+    sentences: Sequence["StudyFinding"]
     notes: Sequence[str]
     recipe: Mapping[str, str]  # key → value, what the runs share
     several: bool  # rules of one recipe, which are compared with each other

@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
@@ -18,6 +18,9 @@ from sonde.core.run_ids import differing, shown
 from sonde.metrics import CONTROLS, TRAINED, base_of, label_of
 from sonde.show.report.runs import LabelledRun, index_in
 from sonde.store.run import Run
+
+if TYPE_CHECKING:
+    from sonde.show.report.answers import StudyAnswer
 
 CHART_DIGITS = 6
 _SYMBOLS = {"o": "circle", "^": "triangle-up", "s": "square", "D": "diamond", "v": "triangle-down", "x": "x"}
@@ -91,27 +94,23 @@ def _others(names: Iterable[str], known: set[str], *, layered: bool) -> list[Cha
     ]
 
 
-@dataclass(frozen=True)
-class Opening:
-    """What the charts open on: the runs and the metric of an answer."""
+def chart_data(
+    rows: pl.DataFrame, runs: Sequence[LabelledRun], answers: "Sequence[StudyAnswer]" = ()
+) -> dict[str, Any]:
+    """What the page's script reads; see `packed_series` for how values are packed.
 
-    runs: Sequence[str]
-    metric: str
-    pair: Sequence[str] = ()  # two of the runs, to stand side by side
-
-
-def chart_data(rows: pl.DataFrame, runs: Sequence[LabelledRun], openings: Sequence[Opening] = ()) -> dict[str, Any]:
-    """What the page's script reads; see `packed_series` for how values are packed."""
+    The charts open on the runs and the metric of the answers.
+    """
     ids = [one.run.id for one in runs]
     rows = rows.filter(pl.col("run").is_in(ids))
     metrics = _metrics(rows)
-    families = _families(runs, openings)
+    families = _families(runs, answers)
     tables = _Tables()
     packed = packed_series(rows, ids, [metric.key for metric in metrics], tables)
     return {
         "digits": CHART_DIGITS,
         "families": list(families.values()),
-        "pair": next((list(one.pair) for one in openings if one.pair and {*one.pair} <= {*ids}), []),
+        "pair": next((list(one.pair) for one in answers if one.pair and {*one.pair} <= {*ids}), []),
         "runs": [_run(one, families) for one in runs],
         "metrics": [asdict(metric) for metric in metrics],
         "styles": {name: _style(name) for name in (styled_names(runs) if runs else ())},
@@ -227,19 +226,19 @@ def _metrics(rows: pl.DataFrame) -> list[Charted]:
     return offered(*(rows.filter(part)["metric"].unique().to_list() for part in (whole, ~whole)))
 
 
-def _families(runs: Sequence[LabelledRun], openings: Sequence[Opening]) -> dict[str, dict[str, Any]]:
+def _families(runs: Sequence[LabelledRun], answers: "Sequence[StudyAnswer]") -> dict[str, dict[str, Any]]:
     """The runs that may be drawn side by side: those of the answers first, then the largest families."""
     groups: dict[str, list[LabelledRun]] = {}
     for one in runs:
         groups.setdefault(one.family, []).append(one)
     of_answer = {
-        title: next((at for at, one in enumerate(openings) if {run.run.id for run in members} & {*one.runs}), None)
+        title: next((at for at, one in enumerate(answers) if {run.run.id for run in members} & {*one.runs}), None)
         for title, members in groups.items()
     }
 
     def place_of(item: tuple[str, list[LabelledRun]]) -> tuple[int, int]:
         at = of_answer[item[0]]
-        return len(openings) if at is None else at, -len(item[1])
+        return len(answers) if at is None else at, -len(item[1])
 
     families: dict[str, dict[str, Any]] = {}
     for title, members in sorted(groups.items(), key=place_of):
@@ -251,8 +250,8 @@ def _families(runs: Sequence[LabelledRun], openings: Sequence[Opening]) -> dict[
             "place": len(families),
             "title": title,
             "answer": answer,
-            "metric": None if answer is None else openings[answer].metric,
-            "open": [] if answer is None else _networks_of(members, openings[answer].runs),
+            "metric": None if answer is None else answers[answer].metric,
+            "open": [] if answer is None else _networks_of(members, answers[answer].runs),
             "networks": [{"label": label, "style": model} for label, model in networks.items()],
             "rules": [
                 {"label": label, "style": rules[label], "turn": _turn(labels[:at], rules, label)}

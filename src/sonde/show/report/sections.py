@@ -14,7 +14,6 @@ from sonde.core.formatting import accuracy, network
 from sonde.core.run_ids import belongs, differing, shown
 from sonde.show.report import (
     AuditPart,
-    AuditSentence,
     AuditTable,
     Mark,
     Section,
@@ -25,7 +24,7 @@ from sonde.show.report import (
 from sonde.show.report.answers import StudyAnswer, of_recipe, of_settings, points_text, study_answer
 from sonde.store.run import Run, Runs
 from sonde.studies import STUDIES
-from sonde.studies.study import Gathered, WantedRuns, differences_to, gather, study_recipes
+from sonde.studies.study import Gathered, StudyFinding, WantedRuns, differences_to, gather, study_recipes
 
 
 def audit_part(audited: Audit, stored: Runs, first: Collection[str] = ()) -> AuditPart:
@@ -82,36 +81,26 @@ def _table(recipes: Sequence[RecipeAudit], title: str, apart: str, stored: Runs)
     """One recipe, or several with one rule each in one table, every line labelled by what differs."""
     one = len(recipes) == 1
     names = recipe_labels(recipes, stored)
-    said = [
-        AuditSentence(
-            sentence=sentence(rule) if one else f"{name}, {sentence(rule)}",
-            runs=rule.ended,
-            seeds=rule.seeds,
-        )
-        for name, recipe in zip(names, recipes, strict=True)
-        for rule in recipe.rules
-    ]
+    named = list(zip(names, recipes, strict=True))
+    rules = [("" if one else f"{name}, ", rule) for name, recipe in named for rule in recipe.rules]
     sizes = _sizes(recipes, stored)
     more = [part for part in apart.split(", ") if part not in sizes and not part.startswith("epochs = ")]
     return AuditTable(
         title=title,
         about=", ".join(part for part in (*sizes, *more) if part),
-        verdicts=[
-            verdict_line(rule.label if one else f"{name}, {rule.label}", rule)
-            for name, recipe in zip(names, recipes, strict=True)
-            for rule in recipe.rules
-        ],
+        verdicts=[verdict_line(setting + rule.label, rule) for setting, rule in rules],
         columns=dict(_ordered(["setting", "left"], list(audit_columns(recipes[0]).items()), one)),
-        lines=[
-            _ordered(name, line, one)
-            for name, recipe in zip(names, recipes, strict=True)
-            for line in audit_rows(recipe)
-        ],
-        sentences=said,
+        lines=[_ordered(name, line, one) for name, recipe in named for line in audit_rows(recipe)],
+        sentences=[_said(setting, rule) for setting, rule in rules],
         notes=_notes(recipes, names),
         recipe=_shared(recipes),
         several=len(recipes[0].rules) > 1,
     )
+
+
+def _said(setting: str, rule: RuleAudit) -> StudyFinding:
+    runs, seeds = tuple(rule.ended), tuple(rule.seeds)
+    return StudyFinding(sentence=setting + sentence(rule), shown={}, numbers={}, runs=runs, seeds=seeds)
 
 
 ANSWERED = {
