@@ -12,7 +12,7 @@ from torch import Tensor
 from sonde.core.errors import SondeError
 from sonde.core.generators import generator
 from sonde.core.validated import validated
-from sonde.network.losses import MEAN_SQUARED_ERROR, Loss
+from sonde.network.losses import MEAN_SQUARED_ERROR
 from sonde.store.files import Place
 from sonde.tasks.task import Data, Samples, Task
 
@@ -48,19 +48,16 @@ class Identity(Task):
             rng = generator(seed, f"identity/{name}")
             return (torch.rand(samples, self.d, generator=rng) * 2 - 1).to(device, dtype)
 
-        return IdentityData(uniform_Nd(self.samples, "train"), uniform_Nd(self.test_samples, "test"), self)
+        train_Nd, test_Nd = uniform_Nd(self.samples, "train"), uniform_Nd(self.test_samples, "test")
+        return IdentityData(train_Nd, test_Nd, self.steps_per_epoch)
 
 
-class IdentityData:
+class IdentityData(Samples):
     """Batches drawn with replacement; the target of an input is the input itself."""
 
-    loss: Loss = MEAN_SQUARED_ERROR
-    source: dict[str, str] | None = None
-
-    def __init__(self, train_Nd: Tensor, test_Nd: Tensor, task: Identity) -> None:
-        self.train_samples, self.test_samples = task.samples, task.test_samples
-        self.train_x, self.test_x = train_Nd, test_Nd
-        self._steps = task.steps_per_epoch
+    def __init__(self, train_Nd: Tensor, test_Nd: Tensor, steps: int) -> None:
+        super().__init__((train_Nd, train_Nd), (test_Nd, test_Nd), MEAN_SQUARED_ERROR)
+        self._steps = steps
 
     def steps(self, batch_size: int) -> int:
         return self._steps
@@ -70,10 +67,6 @@ class IdentityData:
         for chosen in drawn.to(self.train_x.device):
             x_Nd = self.train_x[chosen]
             yield x_Nd, x_Nd
-
-    def test(self, first: int, last: int) -> tuple[Tensor, Tensor]:
-        x_Nd = self.test_x[first:last]
-        return x_Nd, x_Nd
 
 
 @validated
@@ -106,9 +99,7 @@ class LinearQuadratic(Task):
             x_Nd, y_Nd = torch.randn(2, samples, self.d, generator=rng).to(device, dtype)
             return x_Nd, y_Nd
 
-        data = Samples(split(self.samples, "train"), split(self.test_samples, "test"))
-        data.loss = MEAN_SQUARED_ERROR
-        return data
+        return Samples(split(self.samples, "train"), split(self.test_samples, "test"), MEAN_SQUARED_ERROR)
 
 
 @validated
