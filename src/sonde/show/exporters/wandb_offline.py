@@ -10,14 +10,7 @@ import wandb
 
 from sonde.core.atomic import ASIDE, aside_mark
 from sonde.core.errors import SondeError
-from sonde.show.exporters import (
-    REASON_PREFIX,
-    ExportProgress,
-    Point,
-    runs_with_rows,
-    steps_of,
-    tags,
-)
+from sonde.show.exporters import REASON_PREFIX, ExportProgress, Point, runs_with_rows, steps_of, tags
 from sonde.store.run import Run, Runs
 
 _REFUSED = set("/\\#?%:;,'\"")  # characters that W&B refuses in an id

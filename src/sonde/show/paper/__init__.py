@@ -30,15 +30,7 @@ from sonde.metrics.probes import PROBES, take
 from sonde.metrics.rows import Reading, rows_of
 from sonde.models import PlainMLP, ResMLP
 from sonde.network import Signature
-from sonde.show.paper.json_file import (
-    FIRST_SEED,
-    Document,
-    JsonFile,
-    JsonFiles,
-    Provenance,
-    stored_rows,
-    values_along,
-)
+from sonde.show.paper.json_file import FIRST_SEED, Document, JsonFile, JsonFiles, Provenance, stored_rows, values_along
 from sonde.show.paper.log_files import cifar10_files, read_cifar10, read_snapshots, snapshot_files
 from sonde.tasks import Identity
 

@@ -193,21 +193,9 @@ def report_contents(stored: Runs, *, source: str, title: str) -> ReportContents:
 
 
 # ── glossary ────────────────────────────────────────────────────────────────────────────────────────
-_WORDS: dict[str, tuple[str, ...]] = {
-    "credit": ("credit",),
-    "null": ("null", "chance"),
-    "ceiling": ("ceiling",),
-    "depth": ("depth",),
-    "block": ("block", "blocks"),
-    "layer": ("layer", "layers"),
-    "stream": ("stream",),
-    "probe": ("probe", "probes"),
-    "rule": ("rule", "rules"),
-    "seed": ("seed", "seeds"),
-    "interval": ("interval",),
-    "undefined": ("undefined",),
-    "epoch": ("epoch", "epochs"),
-}
+_WORDS: dict[str, tuple[str, ...]] = {"null": ("null", "chance")}
+_WORDS |= {name: (name,) for name in ("credit", "ceiling", "depth", "stream", "interval", "undefined")}
+_WORDS |= {name: (name, f"{name}s") for name in ("block", "layer", "probe", "rule", "seed", "epoch")}
 _OF_TRAINED_RUNS = {("question", one.name): (one.label,) for one in DIAGNOSES.values() if one.label} | {
     ("probe" if metric.probe == metric.name else "metric", metric.name): metric.spellings
     for metric in TRAINED.values()

@@ -123,7 +123,7 @@ def chart_data(
 def styled_names(runs: Iterable[LabelledRun]) -> list[str]:
     """The models and rules that have a colour: those of Sonde, and the plugins among the runs.
 
-    A name that a plugin cannot have never reaches the style sheet.
+    A name that a plugin cannot have never reaches the CSS.
     """
     from sonde.show.figures.style import COLOR
 

@@ -12,15 +12,7 @@ from sonde.analysis.runs import evidence_lines
 from sonde.core.errors import SondeError
 from sonde.core.formatting import accuracy, network
 from sonde.core.run_ids import belongs, differing, shown
-from sonde.show.report import (
-    AuditPart,
-    AuditTable,
-    Mark,
-    Section,
-    TrainedParts,
-    VerdictLine,
-    counted,
-)
+from sonde.show.report import AuditPart, AuditTable, Mark, Section, TrainedParts, VerdictLine, counted
 from sonde.show.report.answers import StudyAnswer, of_recipe, of_settings, points_text, study_answer
 from sonde.store.run import Run, Runs
 from sonde.studies import STUDIES
