@@ -1,7 +1,7 @@
 """`sonde list` and `sonde explain`: the names that commands accept, and what a name means."""
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -19,51 +19,40 @@ def list_command(
 
     Plugins that are installed with an entry point are listed after the built-in ones.
     """
-    from sonde.cli.terminal import print_json, print_table, print_text
+    from sonde.cli.terminal import print_json, print_text
 
     kinds = [kind] if kind else list(_SOURCES)
-    found = {name: _SOURCES[name]() for name in kinds}
     if json:
-        print_json(found[kind] if kind else found)
+        print_json(_SOURCES[kind]() if kind else {name: _SOURCES[name]() for name in kinds})
         return
-    for name, entries in found.items():
-        rows = [[entry["name"], entry["about"]] for entry in entries]
-        print_table(name, {"name": "left", "about": "left"}, rows, wrapped="about")
+    for name in kinds:
+        print_names(name)
         if name != kinds[-1]:
             print_text()
 
 
-def print_studies() -> None:
-    """Print the names and questions of the studies, with what each takes at quick scale."""
+def print_names(kind: str) -> None:
+    """Print the names of a kind, like `studies`, and what each is."""
     from sonde.cli.terminal import print_table
 
-    rows = [[entry["name"], entry["about"]] for entry in _studies()]
-    print_table("studies", {"name": "left", "about": "left"}, rows, wrapped="about")
+    rows = [[entry["name"], entry["about"]] for entry in _SOURCES[kind]()]
+    print_table(kind, {"name": "left", "about": "left"}, rows, wrapped="about")
 
 
 def _first_paragraph(documented: object) -> str:
     return " ".join((inspect.getdoc(documented) or "").split("\n\n", 1)[0].split())
 
 
-def _configured(part: str) -> list[dict[str, Any]]:
+def _entries(part: str) -> list[dict[str, Any]]:
+    """The built-in entries, then the plugins; probes have no options."""
     from sonde.config import defaults
-
-    return [
-        {"name": name, "about": _first_paragraph(entry), "options": defaults(entry)} for name, entry in _present(part)
-    ]
-
-
-def _probes() -> list[dict[str, Any]]:
-    return [{"name": name, "about": _first_paragraph(probe)} for name, probe in _present("probe")]
-
-
-def _present(part: str) -> Iterator[tuple[str, Any]]:
-    """The built-in entries, then the plugins."""
     from sonde.plugins import BUILT_IN, available
 
-    yield from BUILT_IN[part].items()
-    for plugin in available(part):
-        yield plugin.name, plugin.kind
+    present = [*BUILT_IN[part].items(), *((plugin.name, plugin.kind) for plugin in available(part))]
+    return [
+        {"name": name, "about": _first_paragraph(entry)} | ({"options": defaults(entry)} if part != "probe" else {})
+        for name, entry in present
+    ]
 
 
 def _studies() -> list[dict[str, Any]]:
@@ -82,10 +71,10 @@ def _figures() -> list[dict[str, Any]]:
 
 
 _SOURCES: dict[str, Callable[[], list[dict[str, Any]]]] = {
-    "models": partial(_configured, "model"),
-    "rules": partial(_configured, "rule"),
-    "tasks": partial(_configured, "task"),
-    "probes": _probes,
+    "models": partial(_entries, "model"),
+    "rules": partial(_entries, "rule"),
+    "tasks": partial(_entries, "task"),
+    "probes": partial(_entries, "probe"),
     "studies": _studies,
     "figures": _figures,
 }

@@ -22,11 +22,11 @@ from sonde.show.figures.style import (
     DOUBLE,
     FAINT,
     INK,
-    RULE_ORDER,
     fine_print,
     legend_row,
     new_figure,
     panel_grid,
+    rule_rank,
 )
 
 _ALL_BLOCKS = "all blocks trained"
@@ -73,7 +73,7 @@ def draw_controls(evidence: Evidence) -> tuple[Figure, str]:
     """Test accuracy, ‖h_L‖ and credit cosine of every setting; without classes, cosine and ρ."""
     group = _settings(evidence)
     rows = evidence.rows.join(group.runs, on="run", how="inner", suffix="_of_run")
-    panels = _PANELS if _defined(rows, "test_acc") else _WITHOUT_CLASSES
+    panels = _PANELS if rows.filter(metric="test_acc")["defined"].any() else _WITHOUT_CLASSES
     found = {panel: _points(group, panel, panel.values(rows)) for panel in panels}
     if not any(one.n for of_panel in found.values() for one in of_panel.values()):
         raise NoData(f"no defined value of {listed(panel.metric for panel in panels)} in {evidence.source}")
@@ -101,10 +101,6 @@ def draw_controls(evidence: Evidence) -> tuple[Figure, str]:
     return figure, caption(group, counts, f"{first.title}. {values}.", shown, notes, marks="dots and rings")
 
 
-def _defined(rows: pl.DataFrame, metric: str) -> bool:
-    return bool(rows.filter(pl.col("metric") == metric)["defined"].any())
-
-
 def _settings(evidence: Evidence) -> Lines:
     """A line for every network and rule with its options."""
     runs = evidence.runs.sort("seed", "run")
@@ -113,7 +109,7 @@ def _settings(evidence: Evidence) -> Lines:
     plain = min(runs["label"].unique(), key=len)
     names = {}
     keys = runs.select("rule", "rule_label", "label", "depth").unique(maintain_order=True)
-    ranked = sorted(keys.rows(), key=lambda key: (_rank(key[0]), key[0], key[1], key[3], key[2] == plain, key[2]))
+    ranked = sorted(keys.rows(), key=lambda key: (rule_rank(key[0]), key[0], key[1], key[3], key[2] == plain, key[2]))
     for key in ranked:
         _, rule_label, label, depth = key
         network = str(label).removeprefix(plain).strip(", ") or _ALL_BLOCKS
@@ -122,10 +118,6 @@ def _settings(evidence: Evidence) -> Lines:
         names["/".join(map(str, key))] = ", ".join(parts)
     line = pl.concat_str(*keys.columns, separator="/")
     return Lines(runs.with_columns(line=line), names, _recipe(runs), evidence.source)
-
-
-def _rank(rule: str) -> int:
-    return RULE_ORDER.index(rule) if rule in RULE_ORDER else len(RULE_ORDER)
 
 
 def _networks(runs: pl.DataFrame) -> str:

@@ -11,7 +11,7 @@ from sonde.analysis.theory import INPUT_SECOND_MOMENT, lowest_loss
 from sonde.core.errors import SondeError
 from sonde.core.formatting import number, weights
 from sonde.show.figures.series import Curves, Series, curves, n_text
-from sonde.show.figures.style import RULE_ORDER
+from sonde.show.figures.style import RULE_ORDER, rule_rank
 
 TRAINING_FIELDS = ("task", "task_label", "scale", "variant", "epochs", "steps", "batch", "lr", "samples")
 NETWORK_FIELDS = ("model", "label", "out_ln", "depth", "width", "alpha")
@@ -155,7 +155,7 @@ def cohort_of(evidence: Evidence, *, rules: Sequence[str] | None = None, named: 
         runs = runs.with_columns(pl.col("depth").fill_null(depths[0]))
     check_recipe(runs, (*NETWORK_FIELDS, *TRAINING_FIELDS), free="rule and seed")
     trained = set(runs["rule"])
-    present = [rule for rule in RULE_ORDER if rule in trained] + sorted(trained - set(RULE_ORDER))
+    present = sorted(trained, key=lambda rule: (rule_rank(rule), rule))
     for rule in present:
         check_recipe(runs.filter(rule=rule), ("rule_label", "input_norm"), free="seed")
     _check_replicates(runs, "label", "rule_label")

@@ -19,7 +19,6 @@ import polars as pl
 from sonde.analysis.runs import by_recipe
 from sonde.core.errors import SondeError
 from sonde.core.formatting import percent
-from sonde.core.html_parts import asset
 from sonde.metrics import TRAINED
 from sonde.metrics.rows import empty
 from sonde.show.live import Feed
@@ -46,14 +45,7 @@ class PageState:
         self.source, self.title = source, title
         self._last = self._contents(Runs(empty(), []))
         self._trouble: str | None = None
-        self.page = render_report(  # before it was sent anything
-            self._last,
-            {},
-            live=True,
-            scripts=[asset("sonde.show.live", "live.js")],
-            styles=[asset("sonde.show.live", "live.css")],
-            allowed=["connect-src 'self'"],
-        )
+        self.page = render_report(self._last, {}, live=True)  # before it was sent anything
         self._reasons: list[str] = []  # of watched runs; indices into it stay valid
         self._packed: dict[str, tuple[Any, dict[str, Any]]] = {}
 

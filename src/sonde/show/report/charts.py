@@ -227,7 +227,12 @@ def _metrics(rows: pl.DataFrame) -> list[Charted]:
 
 
 def _families(runs: Sequence[LabelledRun], answers: "Sequence[StudyAnswer]") -> dict[str, dict[str, Any]]:
-    """The runs that may be drawn side by side: those of the answers first, then the largest families."""
+    """The runs that may be drawn side by side: those of the answers first, then the largest families.
+
+    `turn` counts the settings of the same rule that come before one: they share its colour.
+    """
+    from sonde.show.figures.style import rule_rank
+
     groups: dict[str, list[LabelledRun]] = {}
     for one in runs:
         groups.setdefault(one.family, []).append(one)
@@ -245,40 +250,27 @@ def _families(runs: Sequence[LabelledRun], answers: "Sequence[StudyAnswer]") -> 
         answer = of_answer[title]
         rules = {one.rule: one.run.config["rule"]["name"] for one in members}
         networks = {one.network: one.run.config["model"]["name"] for one in members}
-        labels = _in_order_of_legends(rules)
+        labels = sorted(rules, key=lambda label: rule_rank(rules[label]))
+        opened = () if answer is None else answers[answer].runs
         families[title] = {
             "place": len(families),
             "title": title,
             "answer": answer,
             "metric": None if answer is None else answers[answer].metric,
-            "open": [] if answer is None else _networks_of(members, answers[answer].runs),
+            "open": list(dict.fromkeys(one.network for one in members if one.run.id in opened)),
             "networks": [{"label": label, "style": model} for label, model in networks.items()],
             "rules": [
-                {"label": label, "style": rules[label], "turn": _turn(labels[:at], rules, label)}
+                {
+                    "label": label,
+                    "style": rules[label],
+                    "turn": sum(rules[other] == rules[label] for other in labels[:at]),
+                }
                 for at, label in enumerate(labels)
             ],
             "seeds": sorted({one.run.config["seed"] for one in members}),
             "epochs": max(one.run.config["epochs"] for one in members),
         }
     return families
-
-
-def _networks_of(members: Iterable[LabelledRun], runs: Sequence[str]) -> list[str]:
-    return list(dict.fromkeys(one.network for one in members if one.run.id in runs))
-
-
-def _in_order_of_legends(rules: Mapping[str, str]) -> list[str]:
-    """The labels in the order in which figures list their rules."""
-    from sonde.show.figures.style import RULE_ORDER
-
-    return sorted(
-        rules, key=lambda label: RULE_ORDER.index(rules[label]) if rules[label] in RULE_ORDER else len(RULE_ORDER)
-    )
-
-
-def _turn(before: Sequence[str], rules: Mapping[str, str], label: str) -> int:
-    """How many settings of the same rule come before this one: they share its colour."""
-    return sum(rules[other] == rules[label] for other in before)
 
 
 def _run(one: LabelledRun, families: dict[str, dict[str, Any]]) -> dict[str, Any]:

@@ -129,32 +129,27 @@ def make_report(
     return contents, drawn, render_report(contents, drawn).encode()
 
 
-def render_report(
-    contents: ReportContents,
-    drawn: dict[str, Pictures],
-    *,
-    live: bool = False,
-    scripts: Sequence[str] = (),
-    styles: Sequence[str] = (),
-    allowed: Sequence[str] = (),
-) -> str:
+def render_report(contents: ReportContents, drawn: dict[str, Pictures], *, live: bool = False) -> str:
     """The whole page; `drawn` holds the pictures of each section by its anchor.
 
-    A `live` page has every section, also those that are empty, and the colours of every model and rule.  `scripts` run
-    after the page's own, in the same scope.  `styles` follow its own.  `allowed` are more directives of its policy,
-    like `connect-src 'self'`.
+    A `live` page has every section, also those that are empty, the colours of every model and rule, and a script that
+    connects to its server.
     """
     shown = shown_runs(contents)
-    script = joined_scripts([*map(_asset, SCRIPTS), *scripts])
+    scripts, styles = [*map(_asset, SCRIPTS)], [_asset("report.css")]
+    if live:
+        scripts.append(asset("sonde.show.live", "live.js"))
+        styles.append(asset("sonde.show.live", "live.css"))
+    script = joined_scripts(scripts)
     names = styled_names(shown) if shown or live else []
-    style = _asset("report.css") + "".join(styles) + (colour_variables(colours(names)) if names else "")
+    style = "".join(styles) + (colour_variables(colours(names)) if names else "")
     return (
         _environment()
         .get_template("report.html")
         .render(
             **_variables(contents, drawn, shown),
             live=live,
-            policy=content_policy(script, style, *allowed),
+            policy=content_policy(script, style, *(["connect-src 'self'"] if live else [])),
             style=Markup(style),
             script=Markup(script),
             data=Markup(as_script(page_data(contents, shown))),

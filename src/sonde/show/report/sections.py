@@ -1,6 +1,6 @@
 """Trained runs on the page: a section for each study and for each recipe in no study, and the audit."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -13,7 +13,7 @@ from sonde.core.errors import SondeError
 from sonde.core.formatting import accuracy, network
 from sonde.core.run_ids import belongs, differing, shown
 from sonde.show.report import AuditPart, AuditTable, Mark, Section, TrainedParts, VerdictLine, counted
-from sonde.show.report.answers import StudyAnswer, of_recipe, of_settings, points_text, study_answer
+from sonde.show.report.answers import of_recipe, of_settings, points_text, study_answer
 from sonde.store.run import Run, Runs
 from sonde.studies import STUDIES
 from sonde.studies.study import Gathered, StudyFinding, WantedRuns, differences_to, gather, study_recipes
@@ -350,13 +350,14 @@ class _NearestStudy:
 def _own_sections(audited: Audit, stored: Runs, own: Collection[str], source: str) -> tuple[list[Section], list[str]]:
     """A section for every recipe of the runs in no study, the first of each task with an answer; and remarks."""
     tasks: dict[str, list[RecipeAudit]] = {}
+    runs = {run.id: run for run in stored.runs}
     for recipe in audited.recipes:
         if {run for rule in recipe.rules for run in rule.ended} <= set(own) and _size(recipe):
             tasks.setdefault(task_of(recipe, stored), []).append(recipe)
     first, others = list[Section](), list[Section]()
     for task, recipes in tasks.items():
         names = recipe_labels(recipes, stored)
-        answer = _own_answer(recipes, names, {run.id: run for run in stored.runs})
+        answer = of_recipe(recipes[0], runs) if len(recipes) == 1 else of_settings(recipes, names, runs)
         pairs = sorted(zip(names, recipes, strict=True), key=lambda pair: -_size(pair[1]))
         for index, (name, recipe) in enumerate(pairs):
             network = network_in(recipe, stored)
@@ -371,10 +372,6 @@ def _own_sections(audited: Audit, stored: Runs, own: Collection[str], source: st
 
 def _size(recipe: RecipeAudit) -> int:
     return sum(len(rule.runs) for rule in recipe.rules)
-
-
-def _own_answer(recipes: Sequence[RecipeAudit], names: Sequence[str], runs: Mapping[str, Run]) -> StudyAnswer | None:
-    return of_recipe(recipes[0], runs) if len(recipes) == 1 else of_settings(recipes, names, runs)
 
 
 def _own_section(recipe: RecipeAudit, what: str, task: str, stored: Runs, source: str, index: int) -> Section:
