@@ -5,7 +5,7 @@ Studies are imported, and their configurations built, only where the store holds
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -142,10 +142,10 @@ class ReportContents:
     written: str  # date and version
     runs: Sequence[LabelledRun]
     rows: pl.DataFrame
-    sections: Sequence[Section]
-    audit: AuditPart
-    in_no_study: Mapping[str, str]  # run → why
-    remarks: Sequence[str]
+    sections: Sequence[Section] = ()
+    audit: AuditPart = field(default_factory=lambda: AuditPart(reason="the store holds no trained run"))
+    in_no_study: Mapping[str, str] = field(default_factory=dict)  # run → why
+    remarks: Sequence[str] = ()
     watched: Sequence[WatchedSection] = ()
     glossary: Sequence[Term] = ()
     sweep: Sweep = field(default_factory=Sweep)
@@ -156,40 +156,27 @@ class ReportContents:
         return [section for section in self.sections if section.answer is not None]
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrainedParts:
-    """What the page says about trained runs."""
-
-    sections: Sequence[Section] = ()
-    audit: AuditPart = field(default_factory=lambda: AuditPart(reason="the store holds no trained run"))
-    in_no_study: Mapping[str, str] = field(default_factory=dict)
-    remarks: Sequence[str] = ()
-
-
 def report_contents(stored: Runs, *, source: str, title: str) -> ReportContents:
     """Gather everything the store holds, study by study and run by run."""
-    trained = TrainedParts()
-    if stored.runs:
-        from sonde.show.report.sections import trained_parts
-
-        trained = trained_parts(stored, source)
-    named = {run for section in trained.sections for run in section.left_out}
     recipes = by_recipe(stored.runs) if stored.runs else []
     watched = watched_sections(stored)
-    return ReportContents(
+    contents = ReportContents(
         title=title,
         source=source,
         written=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC by sonde {sonde.__version__}",
         runs=label_runs(stored.runs, recipes),
         rows=stored.rows,
-        sections=trained.sections,
-        audit=trained.audit,
-        in_no_study={**trained.in_no_study, **{run: why for run, why in stored.broken.items() if run not in named}},
-        remarks=trained.remarks,
         watched=watched,
         glossary=_glossary(stored, watched),
         sweep=sweep_of(stored.runs, recipes, stored.rows) if stored.runs else Sweep(),
     )
+    if stored.runs:
+        from sonde.show.report.sections import with_trained_parts
+
+        contents = with_trained_parts(contents, stored)
+    named = {run for section in contents.sections for run in section.left_out}
+    broken = {run: why for run, why in stored.broken.items() if run not in named}
+    return replace(contents, in_no_study={**contents.in_no_study, **broken})
 
 
 # ── glossary ────────────────────────────────────────────────────────────────────────────────────────

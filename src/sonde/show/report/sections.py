@@ -1,8 +1,7 @@
 """Trained runs on the page: a section for each study and for each recipe in no study, and the audit."""
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 from typing import Any
 
 from sonde.analysis.audit import QUESTIONS, Audit, AuditCache, RecipeAudit, RuleAudit, audit
@@ -12,7 +11,7 @@ from sonde.analysis.runs import evidence_lines
 from sonde.core.errors import SondeError
 from sonde.core.formatting import accuracy, network
 from sonde.core.run_ids import belongs, differing, shown
-from sonde.show.report import AuditPart, AuditTable, Mark, Section, TrainedParts, VerdictLine, counted
+from sonde.show.report import AuditPart, AuditTable, Mark, ReportContents, Section, VerdictLine, counted
 from sonde.show.report.answers import of_recipe, of_settings, points_text, study_answer
 from sonde.store.run import Run, Runs
 from sonde.studies import STUDIES
@@ -207,56 +206,36 @@ SCALES = ("quick", "full")
 MOST_DRAWN = 4  # recipes in no study with figures; the charts have all of them
 
 
-def trained_parts(stored: Runs, source: str) -> TrainedParts:
-    """The sections of studies and of other recipes, the audit of all runs, and why runs are in no study.
+def with_trained_parts(contents: ReportContents, stored: Runs) -> ReportContents:
+    """Add the sections of studies and of other recipes, the audit of all runs, and why runs are in no study.
 
     One cache of audits serves the studies and the whole store.
     """
     audits = AuditCache(stored)
-    kept, remarks = _without_shared(_study_parts(stored, source, audits))
-    sections = [_study_section(part) for part in kept]
+    kept, remarks = _without_shared(_study_sections(stored, contents.source, audits))
+    sections = [_with_findings(section, gathered) for section, gathered in kept]
     inside = {run for section in sections for run in section.runs}
     named = {run for section in sections for run in section.left_out}
     own = {run.id for run in stored.runs} - inside
     nearest = _NearestStudy()
     in_no_study = {run.id: nearest(run) for run in stored.runs if run.id in own - named}
+    found = replace(contents, sections=sections, in_no_study=in_no_study, remarks=remarks)
     try:
         audited = audit(stored, cache=audits)
     except SondeError as error:
-        reason = AuditPart(reason=str(error))
-        return TrainedParts(sections=sections, audit=reason, in_no_study=in_no_study, remarks=remarks)
-    own_sections, more = _own_sections(audited, stored, own, source)
+        return replace(found, audit=AuditPart(reason=str(error)))
+    own_sections, more = _own_sections(audited, stored, own, contents.source)
     shown = [*sections, *own_sections]
-    return TrainedParts(
-        sections=shown,
-        audit=audit_part(audited, stored, [run for one in shown if one.answer for run in one.answer.runs]),
-        in_no_study=in_no_study,
-        remarks=[*remarks, *more],
-    )
+    first = [run for one in shown if one.answer for run in one.answer.runs]
+    return replace(found, sections=shown, audit=audit_part(audited, stored, first), remarks=[*remarks, *more])
 
 
 # ── studies ─────────────────────────────────────────────────────────────────────────────────────────
-@dataclass(frozen=True, kw_only=True)
-class _StudyPart:
-    """The runs of a study at one scale, before anything is computed from them."""
-
-    name: str
-    scale: str  # in words
-    gathered: Gathered
-    expected: WantedRuns  # with the seeds that are stored
-    left_out: dict[str, str]  # expected runs that are not complete → why
-
-    @property
-    def present(self) -> int:
-        """How many of the expected runs are complete."""
-        return sum(run in self.expected for run in self.gathered.stored.runs)
-
-    @cached_property
-    def runs(self) -> frozenset[str]:
-        return frozenset(run.id for run in (*self.gathered.stored.runs, *self.gathered.beside.runs))
+_StudySection = tuple[Section, Gathered]
+"""The section of a study at one scale, before anything is computed from its runs, and these runs."""
 
 
-def _study_parts(stored: Runs, source: str, audits: AuditCache) -> list[_StudyPart]:
+def _study_sections(stored: Runs, source: str, audits: AuditCache) -> list[_StudySection]:
     seeds: dict[str, set[int]] = {}
     for run in stored.runs:
         seeds.setdefault(run.recipe, set()).add(run.seed)
@@ -272,52 +251,41 @@ def _study_parts(stored: Runs, source: str, audits: AuditCache) -> list[_StudyPa
             gathered = gather(stored, wanted, source, audits, plugins=True, beside=beside)
             expected = WantedRuns.of_study(study, scale, known & {run.seed for run in gathered.stored.runs})
             missing = [run.id for run in stored.runs if run.id in gathered.left_out and run in expected]
-            words = "quick and full scale, the same recipe" if same else f"{scale} scale"
-            found.append(
-                _StudyPart(
-                    name=name,
-                    scale=words,
-                    gathered=gathered,
-                    expected=expected,
-                    left_out={run: gathered.left_out[run] for run in missing},
-                )
+            section = Section(
+                study=name,
+                scale="quick and full scale, the same recipe" if same else f"{scale} scale",
+                question=study.question,
+                anchor=f"{name}-{scale}",
+                evidence=gathered.evidence,
+                expected=len(expected),
+                present=sum(run in expected for run in gathered.stored.runs),
+                left_out={run: gathered.left_out[run] for run in missing},
+                beside=[run.id for run in gathered.beside.runs],
+                drawn_as=name,
             )
+            found.append((section, gathered))
     return found
 
 
-def _without_shared(parts: Sequence[_StudyPart]) -> tuple[list[_StudyPart], list[str]]:
+def _without_shared(found: Sequence[_StudySection]) -> tuple[list[_StudySection], list[str]]:
     """The studies to show, and remarks about those whose stored runs all belong to another study as well."""
     kept, remarks = [], []
-    for part in parts:
-        within = [other for other in parts if part.runs < other.runs]
+    for section, gathered in found:
+        within = [other for other, _ in found if {*section.runs} < {*other.runs}]
         if within:
-            stored = counted(part.present, len(part.expected)).replace(" of ", " of its ")
+            stored = counted(section.present or 0, section.expected).replace(" of ", " of its ")
             remarks.append(
-                f"{part.name} ({part.scale}): {stored} are stored, all of them shared with {within[0].name}; "
-                f"`sonde run {part.name}` trains the others"
+                f"{section.study} ({section.scale}): {stored} are stored, all of them shared with {within[0].study}; "
+                f"`sonde run {section.study}` trains the others"
             )
         else:
-            kept.append(part)
+            kept.append((section, gathered))
     return kept, remarks
 
 
-def _study_section(part: _StudyPart) -> Section:
-    study, gathered = STUDIES[part.name], part.gathered
-    findings = study.findings(gathered)
-    return Section(
-        study=part.name,
-        scale=part.scale,
-        question=study.question,
-        anchor=f"{part.name}-{part.scale.split()[0]}",
-        findings=findings,
-        answer=study_answer(part.name, gathered, findings),
-        evidence=gathered.evidence,
-        expected=len(part.expected),
-        present=part.present,
-        left_out=part.left_out,
-        beside=[run.id for run in gathered.beside.runs],
-        drawn_as=part.name,
-    )
+def _with_findings(section: Section, gathered: Gathered) -> Section:
+    findings = STUDIES[section.study].findings(gathered)
+    return replace(section, findings=findings, answer=study_answer(section.study, gathered, findings))
 
 
 class _NearestStudy:
