@@ -19,8 +19,23 @@ from sonde.tasks.task import Data, Samples, Task
 _MOST_TUPLES = 2**24
 
 
+class _VectorTask(Task):
+    """Regression from d numbers to d numbers."""
+
+    d: int
+    classifies: ClassVar[bool] = False
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.d,)
+
+    @property
+    def outputs(self) -> int:
+        return self.d
+
+
 @validated
-class Identity(Task):
+class Identity(_VectorTask):
     """Learn the identity: X ~ U(−1, 1), Y = X, mean squared error.
 
     Batches are drawn with replacement, so an epoch is `steps_per_epoch` batches rather than a pass over the
@@ -33,15 +48,6 @@ class Identity(Task):
     steps_per_epoch: Annotated[int, Ge(1)] = 50
 
     label: ClassVar[str] = "identity"
-    classifies: ClassVar[bool] = False
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return (self.d,)
-
-    @property
-    def outputs(self) -> int:
-        return self.d
 
     def load(self, seed: int, data_root: Place | None, device: torch.device, dtype: torch.dtype) -> Data:
         def uniform_Nd(samples: int, name: str) -> Tensor:
@@ -70,7 +76,7 @@ class IdentityData(Samples):
 
 
 @validated
-class LinearQuadratic(Task):
+class LinearQuadratic(_VectorTask):
     """X and Y are independent, each N(0, 1) in d dimensions; mean squared error.
 
     On a linear network the loss is a quadratic function of every state: the linear–quadratic problem of control, whose
@@ -83,15 +89,6 @@ class LinearQuadratic(Task):
     test_samples: Annotated[int, Ge(1)] = 1024
 
     label: ClassVar[str] = "linear–quadratic"
-    classifies: ClassVar[bool] = False
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return (self.d,)
-
-    @property
-    def outputs(self) -> int:
-        return self.d
 
     def load(self, seed: int, data_root: Place | None, device: torch.device, dtype: torch.dtype) -> Data:
         def split(samples: int, name: str) -> tuple[Tensor, Tensor]:

@@ -145,7 +145,7 @@ def _draw_finals(ax: Axes, finals: list[Final], chance: float | None, reference:
     for row, final in enumerate(finals):
         names.append(final.label if len(counts) == 1 else f"{final.label}\n(n = {final.n})")
         bar = point(final.rule, final.label, row, final.mean, final.std, final.n, SHARE)
-        draw_bars(ax, bar, thickness=0.62, cap=2.2, halo=True)
+        draw_bars(ax, bar)
         if not math.isnan(final.std):
             circles = {"markersize": 2.8, "markerfacecolor": PAPER, "markeredgewidth": 0.6, "clip_on": False}
             offset = row + np.linspace(-0.17, 0.17, len(final.seeds))

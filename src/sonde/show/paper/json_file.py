@@ -176,9 +176,9 @@ def values_along(rows: pl.DataFrame, order: str, metric: str, **where: int) -> l
     return chosen["value"].to_list()
 
 
-def nullable_along(rows: pl.DataFrame, order: str, metric: str, **where: int) -> list[float | None]:
-    """The same, with None for an undefined value."""
-    chosen = _ordered(rows, order, metric, **where).select("value", "defined")
+def nullable_by_layer(rows: pl.DataFrame, metric: str, **where: int) -> list[float | None]:
+    """A metric of one run in order of layers, with None for an undefined value."""
+    chosen = _ordered(rows, "layer", metric, **where).select("value", "defined")
     return [value if defined else None for value, defined in chosen.iter_rows()]
 
 

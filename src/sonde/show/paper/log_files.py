@@ -26,7 +26,7 @@ from sonde.show.paper.json_file import (
     JsonFile,
     JsonFiles,
     Provenance,
-    nullable_along,
+    nullable_by_layer,
     stored_rows,
     values_along,
 )
@@ -280,10 +280,10 @@ def _method(run: Mapping[str, Any], rows: pl.DataFrame) -> dict[str, Any]:
     return {
         "log": log,
         "diagnostics": {
-            "bp_cosine": nullable_along(rows, "layer", "credit_cosine", epoch=last),
-            "perturbation_rho": nullable_along(rows, "layer", "rho", epoch=last),
+            "bp_cosine": nullable_by_layer(rows, "credit_cosine", epoch=last),
+            "perturbation_rho": nullable_by_layer(rows, "rho", epoch=last),
             "nudging": {
-                name[1]: nullable_along(rows, "layer", name[0], epoch=last)
+                name[1]: nullable_by_layer(rows, name[0], epoch=last)
                 for name in sorted(filter(None, map(_NUDGE.match, metrics)), key=lambda match: float(match[1]))
             },
         },
