@@ -190,16 +190,7 @@ def of_recipe(recipe: RecipeAudit, runs: Mapping[str, Run]) -> StudyAnswer | Non
     return StudyAnswer(
         sentence=sentence,
         sure=sure,
-        dots=[
-            Dots(
-                label=rule.label,
-                style=rule.rule,
-                values=_accuracies(rule),
-                note=_note(rule, bool(compared)),
-                runs=rule.ids,
-            )
-            for rule in ordered
-        ],
+        dots=[_dots(rule, rule.label, _note(rule, bool(compared))) for rule in ordered],
         axis=TRAINED["test_acc"].label,
         note="points over frozen [95 % interval]" if compared else "",
         per_cent=True,
@@ -232,13 +223,14 @@ def of_settings(recipes: Sequence[RecipeAudit], names: Sequence[str], runs: Mapp
     return StudyAnswer(
         sentence=sentence,
         sure=f"{sure}.",
-        dots=[
-            Dots(label=name, style=rule.rule, values=_accuracies(rule), note=_accuracy(rule), runs=rule.ids)
-            for name, rule in shown
-        ],
+        dots=[_dots(rule, name, _accuracy(rule)) for name, rule in shown],
         axis=TRAINED["test_acc"].label,
         per_cent=True,
     )
+
+
+def _dots(rule: RuleAudit, label: str, note: str) -> Dots:
+    return Dots(label=label, style=rule.rule, values=_accuracies(rule), note=note, runs=rule.ids)
 
 
 def _accuracies(rule: RuleAudit) -> dict[int, float]:
@@ -277,9 +269,7 @@ def _gain(recipe: RecipeAudit) -> float:
 def _note(rule: RuleAudit, compared: bool) -> str:
     if not compared:
         return _accuracy(rule)
-    if rule.rule == "frozen":
-        return "baseline"
-    return points_text(rule)
+    return "baseline" if rule.rule == "frozen" else points_text(rule)
 
 
 def points_text(rule: RuleAudit) -> str:

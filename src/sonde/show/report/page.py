@@ -115,17 +115,14 @@ def make_report(
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[ReportContents, dict[str, Pictures], bytes]:
     """What the page about these runs has, its pictures by section, and the page; `on_progress` counts figures."""
-    from sonde.show.figures import figures_of
-
     contents = report_contents(stored, source=source, title=title)
-    total = sum(len(figures_of(section.drawn_as)) for section in contents.sections)
-    done = itertools.count()
-    drawn = {
-        section.anchor: draw_pictures(section.evidence, section.drawn_as, lambda: on_progress(next(done), total))
-        if figures
-        else Pictures()
-        for section in contents.sections
-    }
+    drawn = {section.anchor: Pictures() for section in contents.sections}
+    if figures and drawn:
+        from sonde.show.figures import figures_of
+
+        total, done = sum(len(figures_of(section.drawn_as)) for section in contents.sections), itertools.count()
+        for one in contents.sections:
+            drawn[one.anchor] = draw_pictures(one.evidence, one.drawn_as, lambda: on_progress(next(done), total))
     return contents, drawn, render_report(contents, drawn).encode()
 
 
