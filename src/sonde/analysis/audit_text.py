@@ -199,20 +199,20 @@ def _chance_clauses(answered: dict[int, list[LayerCredit]]) -> list[str]:
         return " and ".join(said)
 
     clauses = [
-        f"{words} at {where(layer.layer for layer in layers if layer.standing == side)}"
+        f"{words} at {where(layer.layer for layer in layers if layer.side == side)}"
         for side, words in _CHANCE_WORDS.items()
-        if any(layer.standing == side for layer in layers)
+        if any(layer.side == side for layer in layers)
     ]
-    given = [layer for layer in layers if layer.standing == "given"]
+    given = [layer for layer in layers if layer.side == "given"]
     if given:
         exact = all(abs(layer.cosine.value - 1) <= 1e-9 for layer in given)
         what = "the exact gradient" if exact else "independent of what the rule draws"
         clauses.append(f"{what} at {where(layer.layer for layer in given)}")
-    for cosine, rho in dict.fromkeys((c.cosine.side, c.rho.side) for c in layers if c.standing == "disagree"):
+    for cosine, rho in dict.fromkeys((c.cosine.side, c.rho.side) for c in layers if c.side == "disagree"):
         at = where(c.layer for c in layers if (c.cosine.side, c.rho.side) == (cosine, rho))
         sides = (_CHANCE_WORDS.get(side or "", str(side)) for side in (cosine, rho))
         clauses.append("{} by cosine but {} by ρ at {}".format(*sides, at))
-    unread = [layer for layer in layers if layer.standing is None]
+    unread = [layer for layer in layers if layer.side is None]
     if unread:
         what = "not evidence" if all(layer.barred for layer in unread) else "undefined"
         clauses.append(f"{what} at {where(layer.layer for layer in unread)}")

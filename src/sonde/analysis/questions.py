@@ -300,8 +300,8 @@ class LayerCredit(NamedTuple):
     ceiling: float  # ρ of BP's own gradient
     cosine: CreditMeasure
     rho: CreditMeasure
-    standing: ChanceSide | Literal["disagree"] | None
-    reason: str | None  # why `standing` is None
+    side: ChanceSide | Literal["disagree"] | None
+    reason: str | None  # why `side` is None
 
     @property
     def barred(self) -> bool:
@@ -338,9 +338,9 @@ def credit_at_layers(run: Run, epoch: int, thresholds: Thresholds) -> list[Layer
 
 
 def _look(epoch: int, found: Sequence[LayerCredit]) -> Look:
-    short = tuple(layer.layer for layer in found if layer.standing in ("at", "below", "disagree"))
+    short = tuple(layer.layer for layer in found if layer.side in ("at", "below", "disagree"))
     open_ = next((layer for layer in found if layer.reason is not None), None)
-    compared = [layer for layer in found if layer.standing not in (None, "given")]
+    compared = [layer for layer in found if layer.side not in (None, "given")]
     least = min((m.excess for layer in compared for m in (layer.cosine, layer.rho)), default=math.nan)
     if short:
         return Look(epoch=epoch, value=least, fired=True, layers=short)

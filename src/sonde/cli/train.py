@@ -131,9 +131,9 @@ def _announce(study: str, scale: str, *, changed: bool, whole: bool) -> None:
 
 
 def _list_studies() -> NoReturn:
-    from sonde.cli.names import print_names
+    from sonde.cli.names import print_studies
 
-    print_names("studies")
+    print_studies()
     raise SondeError("name a study, for example `sonde run residual`: four small networks, half a minute")
 
 

@@ -261,3 +261,16 @@ def _or_nan(estimate: Callable[[], float]) -> float:
     except OverflowError:
         return math.nan
     return found if math.isfinite(found) else math.nan
+
+
+_DEVIATIONS = 8.0  # of a normal distribution with the same median absolute deviation
+
+
+def band_limit(values: Sequence[float], factor: float) -> float:
+    """The upper end of where a noisy number usually lies: 8 deviations above its median, `factor` times it at least.
+
+    Deviations are those of a normal distribution with the median absolute deviation of the values.
+    """
+    middle = statistics.median(values)
+    deviation = 1.4826 * statistics.median(abs(value - middle) for value in values)
+    return middle + max(_DEVIATIONS * deviation, (factor - 1) * abs(middle))

@@ -20,7 +20,7 @@ from sonde.observe import warn
 from sonde.observe.recorder import Recorder
 from sonde.observe.row_writer import MemorySink, NoSink, RowSink, StoreSink
 from sonde.observe.shards import is_sharded
-from sonde.observe.watched_modules import COMPILED, SCRIPTED, Layers, WatchedModel, unwrapped
+from sonde.observe.watched_modules import SCRIPTED, Layers, WatchedModel, unwrapped
 from sonde.store.files import Place, place
 from sonde.store.journal import Journal, folder_name
 from sonde.store.run import describe_environment
@@ -227,8 +227,8 @@ def watch(
         run=run,
     )
     _watches[unwrapped(model)] = weakref.ref(recorder)
-    if any(module.hidden in (COMPILED, SCRIPTED) for module in watched.modules):
-        warn("compiled and TorchScript modules are seen from outside only: outputs and gradients inside are undefined")
+    if any(module.hidden == SCRIPTED for module in watched.modules):
+        warn("TorchScript modules are seen from outside only: outputs and gradients inside are undefined")
     return Watch(recorder, run, where, loss)
 
 

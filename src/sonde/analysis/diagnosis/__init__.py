@@ -14,13 +14,9 @@ from sonde.analysis.diagnosis.flow_symptoms import FLOW_SYMPTOMS
 from sonde.analysis.diagnosis.loop_faults import LOOP_FAULTS
 from sonde.analysis.diagnosis.network_faults import NETWORK_FAULTS
 from sonde.analysis.diagnosis.pace_faults import PACE_FAULTS
-from sonde.analysis.diagnosis.run_evidence import (
-    TRAINED_METRICS,
-    Audited,
-    RunEvidence,
-    evidence_of_trained,
-    evidence_of_watched,
-)
+from sonde.analysis.diagnosis.run_evidence import TRAINED_METRICS, RunEvidence, evidence_of_trained, evidence_of_watched
+from sonde.analysis.diagnosis.run_record import Audited
+from sonde.analysis.diagnosis.spikes import SPIKES
 from sonde.analysis.diagnosis.task_faults import TASK_FAULTS
 from sonde.analysis.diagnosis.trained_faults import TRAINED_FAULTS
 from sonde.analysis.runs import complete
@@ -30,7 +26,7 @@ from sonde.store.listing import find_run
 from sonde.store.load import load, load_some
 from sonde.store.run import Runs
 
-_TABLES = (TASK_FAULTS, LOOP_FAULTS, NETWORK_FAULTS, PACE_FAULTS, FLOW_SYMPTOMS, TRAINED_FAULTS)
+_TABLES = (TASK_FAULTS, LOOP_FAULTS, NETWORK_FAULTS, PACE_FAULTS, FLOW_SYMPTOMS, SPIKES, TRAINED_FAULTS)
 
 DIAGNOSES: dict[str, Diagnosis] = {one.name: one for table in _TABLES for one in table}
 """By name, causes before their symptoms."""
@@ -57,7 +53,7 @@ def diagnose(evidence: RunEvidence) -> Findings:
     Causes are compared: by level, then by how much the remedy helped a copy of the model.
     """
     found = {name: finding for name, one in DIAGNOSES.items() if (finding := one.find(evidence)) is not None}
-    found = _without_rivals(_without_pace(found, evidence))
+    found = _without_rest(_without_rivals(_without_pace(found, evidence)))
     explained = {name: cause for name in found if (cause := _cause(name, found)) is not None}
     causes = sorted((found[name] for name in found if name not in explained), key=_importance)
     ordered = [
@@ -72,6 +68,7 @@ def diagnose(evidence: RunEvidence) -> Findings:
         sorted(ordered, key=lambda finding: finding.level == "note"),
         about=evidence.length,
         learning=evidence.learning,
+        learned=evidence.learned,
         silent="" if "not_learning" in found else evidence.not_asked,
     )
 
@@ -115,6 +112,13 @@ def _without_rivals(found: dict[str, Finding]) -> dict[str, Finding]:
         else finding
         for name, finding in found.items()
     }
+
+
+def _without_rest(found: dict[str, Finding]) -> dict[str, Finding]:
+    """What is left as an explanation is dropped where another cause is found."""
+    named = (one for one in found.values() if one.level != "note" and not one.is_rest)
+    others = any(DIAGNOSES[one.name].role != "symptom" for one in named)
+    return {name: one for name, one in found.items() if not (others and one.is_rest)}
 
 
 def _explains(cause: str, symptom: str) -> bool:

@@ -7,6 +7,7 @@ import math
 
 from sonde.analysis.audit_text import margin_points
 from sonde.analysis.diagnosis.finding import Diagnosis, Finding, found
+from sonde.analysis.diagnosis.loop_faults import share_fresh
 from sonde.analysis.diagnosis.run_evidence import FAILED, FEWEST_STEPS, RunEvidence
 from sonde.analysis.questions import AuditAnswer, LayerCredit
 from sonde.analysis.thresholds import Thresholds
@@ -60,7 +61,8 @@ def _no_better_than_before(s: RunEvidence) -> Finding | None:
     if s.audited is not None or not s.failed or s.score is not None or s.first_loss is None or s.last_loss is None:
         return None
     said = f"After {s.steps} steps the loss is {number(s.last_loss, 3)}; it began at {number(s.first_loss, 3)}."
-    return found("note", said)
+    begun = share_fresh(s.parameters) > 0.5  # a trained network may have nothing left to learn
+    return found("likely" if begun and s.steps >= FEWEST_STEPS else "note", said)
 
 
 def _fired(s: RunEvidence, question: str) -> AuditAnswer | None:
@@ -165,8 +167,9 @@ TRAINED_FAULTS = (
             f"Of a run of {FEWEST_STEPS} steps or more: the loss in the last tenth has come less than {FAILED:g} of "
             "the way from that of the best constant answer (shares of the classes, mean of the targets) to the lowest "
             "loss, and not by more than its noise; of a trained run so have the loss on test samples and the share of "
-            "right answers. Where a metric of success is logged, it decides. A note where the run is shorter, where "
-            "a cause is found, or where the loss of a constant is not known and the loss did not fall. "
+            "right answers. Where a metric of success is logged, it decides. Where the loss "
+            "of a constant is not known: the loss did not fall, and weights look freshly drawn. A note where the run "
+            "is shorter, where a cause is found, or where weights may be trained ones. "
             "Frozen blocks are not asked."
         ),
         why="Nothing of the input reaches the output, or nothing of the error reaches the weights.",
