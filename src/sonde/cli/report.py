@@ -149,9 +149,9 @@ def draw_figures(
     variant: str | None = None,
     layout: "Layout" = "study",
     quiet: bool = False,
-    told: bool = True,
+    show_folder: bool = True,
 ) -> "DrawnFigures":
-    """Draw the figures of a study; print which could not be drawn and, if `told`, their folder."""
+    """Draw the figures of a study; print which could not be drawn and, with `show_folder`, their folder."""
     from sonde.cli.terminal import plural, progress_bar
     from sonde.show.figures.render import draw_all
 
@@ -159,7 +159,7 @@ def draw_figures(
         drawn = draw_all(evidence, out, study=study, variant=variant, layout=layout, on_progress=on_progress)
     for name, why in drawn.skipped.items():
         print_notice(f"not drawn: {name} ({why})")
-    if drawn.files and told and not quiet:
+    if drawn.files and show_folder and not quiet:
         folders = sorted({file.parent for file in drawn.files})
         figures = plural(sum(file.suffix == ".png" for file in drawn.files), "figure")
         print(f"{figures}, as PNG and PDF with captions, in {' and '.join(map(str, folders))}")

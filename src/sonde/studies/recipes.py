@@ -136,7 +136,7 @@ def named_shares(shares: Mapping[str, Share]) -> str:
     return ", ".join(f"{label} {said_share(one.value, one.error)}" for label, one in shares.items()) or "none"
 
 
-def told_error(shares: Iterable[Share]) -> str:
+def error_note(shares: Iterable[Share]) -> str:
     """What ± is, where one seed stands for a share, and how many of these shares it leaves above the limit."""
     known = [one for one in shares if not math.isnan(one.error)]
     if not known:
@@ -179,7 +179,7 @@ def which_train_depth(gathered: Gathered) -> list[StudyFinding]:
     sentence = (
         f"Which rules train depth on {task}? {runs['label'][0]} reaches {percent(100 * least)} with frozen blocks "
         f"and {percent(100 * best)} with BP after {last} epochs. At least {percent_of(ENOUGH_OF_MARGIN)} of this gain: "
-        f"{named(enough)}. Less: {named(rest)}.{told_error(shares[rule] for rule in enough)}"
+        f"{named(enough)}. Less: {named(rest)}.{error_note(shares[rule] for rule in enough)}"
     )
     used = runs.filter(pl.col("rule").is_in(["bp", "frozen", *ranked]))
     return [

@@ -144,8 +144,8 @@ def gather(
         inside = [run for run in stored.runs if run.id in ids]
     chosen, why = {run.id for run in inside}, _Why(wanted)
     more_runs = [run for run in aside.complete(stored) if run.id not in chosen]
-    told = chosen | {run.id for run in more_runs}
-    left_out = {run.id: several.get(run.id) or why(run) for run in stored.runs if run.id not in told}
+    used = chosen | {run.id for run in more_runs}
+    left_out = {run.id: several.get(run.id) or why(run) for run in stored.runs if run.id not in used}
     left_out |= {run.id: NO_CONFIGURATION for run in stored.watched} | stored.broken
     if not inside:
         reasons = "; ".join(f"{run}: {why}" for run, why in list(left_out.items())[:3]) or "the store is empty"

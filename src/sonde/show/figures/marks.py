@@ -178,7 +178,7 @@ def draw_panel(
     `names` replaces labels in the legend, by the key of the line.
     """
     if not lines:
-        say_empty(ax, empty)
+        write_empty(ax, empty)
     for line in lines:
         draw_line(ax, replace(line, label=(names or {}).get(line.key, line.label)), log=log, marks=marks)
 
@@ -269,7 +269,7 @@ def draw_chance(draw: Callable[..., object], chance: float) -> None:
     draw(chance, label=f"guessing, {accuracy(chance)}", **style)
 
 
-def say_empty(ax: Axes, why: str) -> None:
+def write_empty(ax: Axes, why: str) -> None:
     """Write why a panel is empty, and remove its ticks."""
     ax.text(0.5, 0.5, why, ha="center", va="center", color=FAINT, transform=ax.transAxes)
     ax.set_xticks([])

@@ -27,7 +27,7 @@ from sonde.core.formatting import (
 from sonde.core.seed_statistics import over_seeds
 from sonde.metrics import TRAINED
 from sonde.show.figures.groups import PAIR_MODELS, Lines, Pair, by_step, check_recipe, pair_of
-from sonde.show.figures.marks import draw_panel, layer_axis, log_axis, log_limits, log_ticks, say_empty
+from sonde.show.figures.marks import draw_panel, layer_axis, log_axis, log_limits, log_ticks, write_empty
 from sonde.show.figures.residual_gradient import BackwardFlow, backward_flow
 from sonde.show.figures.series import Curves, caption, curves, missing_seeds, n_text, point
 from sonde.show.figures.style import (
@@ -169,7 +169,7 @@ def _draw_against_zero(ax: Axes, ends: LossEnds) -> None:
     """Draw the final loss relative to that of predicting zero as a stem from 1, with a sentence above each."""
     trivial = ends.pair.trivial_loss
     if trivial is None:
-        say_empty(ax, "no reference loss is known for this task")
+        write_empty(ax, "no reference loss is known for this task")
         return
     extents = [np.array([1.0, _LEARNED])]
     for height, model in enumerate(reversed(PAIR_MODELS)):

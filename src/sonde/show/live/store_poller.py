@@ -170,20 +170,20 @@ def _running(run: Run, rows: pl.DataFrame) -> dict[str, Any]:
     if run.is_watched:
         steps, losses = max(rows["step"].to_list(), default=0), rows.filter(pl.col("metric") == "loss")
         return known | {
-            "told": [f"step {steps:,}", "a watched loop does not say how many steps follow"],
+            "progress": [f"step {steps:,}", "a watched loop does not say how many steps follow"],
             "done": None,
             "curve": None if losses.is_empty() else _curve(losses, "step", "loss"),
         }
     rows = rows.filter(pl.col("layer").is_null())
     epoch = run.manifest.epoch or 0
-    told = [f"epoch {epoch:,} of {run.epochs:,}", time_left(run)]
+    progress = [f"epoch {epoch:,} of {run.epochs:,}", time_left(run)]
     accuracy = rows.filter(pl.col("metric") == "test_acc", pl.col("defined")).sort("epoch")
     if not accuracy.is_empty():
-        told.append(f"test accuracy {percent(100 * accuracy['value'][-1])}")
+        progress.append(f"test accuracy {percent(100 * accuracy['value'][-1])}")
     metric = next((name for name in _CURVES if (rows["metric"] == name).any()), None)
     return known | {
         "label": f"{run.label} on {run.about['task_label']}, seed {run.seed}",
-        "told": told,
+        "progress": progress,
         "done": epoch / max(1, run.epochs),
         "curve": metric and _curve(rows.filter(pl.col("metric") == metric), "epoch", TRAINED[metric].label),
     }
