@@ -1,6 +1,6 @@
 """The command line: `sonde --help`.
 
-A file per command, or per pair of short ones.  A command reads its options, calls functions of the rooms below and
+A file has one command or a few related ones.  A command reads its options, calls functions of the rooms below and
 prints what they return; with `--json` it prints the same as JSON.  It imports what it needs when it runs, so that
 `sonde --help` needs neither torch nor polars.  `options` has the options and selections that commands share, `terminal`
 prints text, tables, JSON and bars, `execute` trains configurations for `run` and `train`.  `main` is below, with the
@@ -10,7 +10,7 @@ Exit codes: 0; 1 where a run failed, diverged or something was found wrong; 2 fo
 store, with one line that says how to fix it (`--debug` adds the traceback); 128 + the signal where a signal stopped
 the command.  A stopped command saves its runs and resumes when it is called again.
 
-To add a command: a file with a function and its line in `_COMMANDS`.  Its docstring is its help.
+To add a command: a function and its line in `_COMMANDS`.  Its docstring is its help.
 """
 
 import errno

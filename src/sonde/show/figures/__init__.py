@@ -5,9 +5,9 @@ its file is study/name, and the paper layout has other names for some.  This mod
 does.  No module here imports torch.
 
 The functions are in one file per family: `residual_loss`, `residual_layers`, `residual_gradient`, `snapshots`,
-`accuracy`, `credit` and `controls`.  They share a small grammar after
-seaborn's Stat and Mark: `groups` (which runs a figure compares), `series` (mean, standard deviation and n over seeds;
-captions), `marks` and `panels` (axes, and what is drawn on them) and `style`.  `render` writes files.
+`accuracy`, `credit` and `controls`.  They share a small grammar after seaborn's Stat and Mark: `groups` (which runs a
+figure compares), `series` (mean, standard deviation and n over seeds; captions), `marks` and `panels` (axes, and what
+is drawn on them) and `style`.  `render` writes files.
 """
 
 import warnings
