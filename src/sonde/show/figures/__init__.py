@@ -32,7 +32,7 @@ Layout = Literal["study", "paper"]
 _RESIDUAL = ("residual",)
 _OF_RULES = ("audit", "cifar10")
 _WITH_PARITY = ("audit", "cifar10", "snapshots")  # studies with a second task, on which blocks must learn
-_OF_CONTROLS = ("credit_at", "random_targets", "penalty", "trained_blocks", "depth", "linear_quadratic")
+_OF_CONTROLS = ("credit_at", "random_targets", "penalty", "trained_blocks", "depth", "deep", "linear_quadratic")
 
 
 _IN_PAPER = {
