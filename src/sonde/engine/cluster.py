@@ -72,8 +72,9 @@ def run_on_cluster(
             on_notice(f"no node has {cpus_per_run:g} CPUs and {gpus_per_run:g} GPUs for a run: waiting for one to join")
         ledger.waiting.extend(bundle(left, jobs=max(slots, 1), pays=stackable))
         size = {"num_cpus": cpus_per_run, "num_gpus": gpus_per_run}
-        where = {"runs": absolute(runs), "data_root": data_root and absolute(data_root)}
-        where |= {"device": "cpu" if gpus_per_run == 0 else device, "study": study}
+        data = None if data_root is None else absolute(data_root)
+        used = "cpu" if gpus_per_run == 0 else device
+        where = {"runs": absolute(runs), "data_root": data, "device": used, "study": study}
         tasks = Tasks(ray, ledger, size, where)
         with first_ctrl_c() as interrupt:
             try:

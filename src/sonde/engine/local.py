@@ -108,7 +108,8 @@ def run_locally(
     from sonde.training.stack import stackable
 
     jobs = jobs or os.cpu_count() or 1
-    where = {"runs": str(runs), "data_root": data_root and str(data_root), "device": device, "study": study}
+    data = None if data_root is None else str(data_root)
+    where = {"runs": str(runs), "data_root": data, "device": device, "study": study}
     ledger = Ledger(configs, runs=runs, on_event=on_event, on_notice=on_notice)
     ledger.waiting.extend(bundle(ledger.clean_up_ended(), jobs=jobs, pays=stackable))
     active: dict[Connection, _Worker] = {}
