@@ -24,6 +24,7 @@ from sonde.core.seed_statistics import (
     cannot_decide,
     holm,
     paired,
+    possible_part,
     seeds_to_decide,
     summarise,
     t_chance,
@@ -175,6 +176,7 @@ def scale_free(run: Run, epoch: int) -> Reading:
     return Reading(metric="grad_per_error", value=value, layer=run.depth, samples=per_error.samples)
 
 
+_MOST_POINTS = 100.0  # the largest difference of two accuracies
 MarginOutcome = Literal["helps", "hurts", "undecided"]
 
 
@@ -194,6 +196,19 @@ class Margin:
     adjusted: float = math.nan  # the same after Holm's correction
     tests: int = 1  # number of tests that are corrected together
     seeds_needed: int | None = None  # for a power of 80 %, if mean and spread are the true ones
+
+    @property
+    def text(self) -> str:
+        """Mean and interval, "+1.64 [+1.09, +2.19]"; "undecided" in place of the interval where seeds are too few."""
+        if not self.points.n:
+            return "undefined"
+        mean, n = signed(self.points.mean), self.points.n
+        if self.interval.reason:
+            return mean
+        if self.outcome == "undecided" and (n == 2 or cannot_decide(self.interval, n, _MOST_POINTS)):
+            return f"{mean} undecided"
+        low, high = possible_part(self.interval, _MOST_POINTS)
+        return f"{mean} [{signed(low)}, {signed(high)}]"
 
 
 def margin_over_frozen(
@@ -242,7 +257,7 @@ def margin_over_frozen(
 
 def _includes_zero(interval: Interval, n: int) -> str:
     words = f"the interval [{signed(interval.low)}, {signed(interval.high)}] includes 0"
-    return cannot_decide(interval, n, 100.0) or words
+    return cannot_decide(interval, n, _MOST_POINTS) or words
 
 
 def corrected_margins(margins: Mapping[str, Margin], confidence: float) -> dict[str, Margin]:

@@ -60,7 +60,9 @@ class ModuleHook(Hook):
             return None
         if torch.compiler.is_compiling():
             return self._trace(module, args, *rest)
-        return (_outside_graphs if self.watched.compiled else Hook.__call__)(self, module, args, *rest)
+        if _compiler() is None:
+            return super().__call__(module, args, *rest)
+        return _outside_graphs(self, module, args, *rest)
 
     def _trace(self, module: nn.Module, args: Any, *rest: Any) -> Any:
         if not torch.is_grad_enabled() or not taps.available or _is_exporting():
@@ -86,7 +88,8 @@ class ModuleHook(Hook):
             self.on_error(error)
 
 
-_outside_graphs = torch._disable_dynamo(Hook.__call__)  # the compiler does not look for graphs in what it calls
+_compiler = torch._C._dynamo.eval_frame.get_eval_frame_callback  # what looks for graphs in the code that runs
+_outside_graphs = torch._disable_dynamo(Hook.__call__)  # it does not look into what this calls
 
 
 def _is_no_graph() -> None:
@@ -169,7 +172,7 @@ class Hooks:
                 self._of_modules[watched] = self._on_module(watched)
 
     def detach(self, *, everything: bool = False) -> None:
-        """Remove the hooks of a watched step.  Those that a graph holds are only turned off, unless it is everything."""
+        """Remove the hooks of a watched step.  Those that a graph holds are turned off, unless it is everything."""
         taps.switches[self._switch] = False
         gone = [watched for watched in self._of_modules if everything or not watched.tapped]
         for handle in [*self._of_step, *(handle for watched in gone for handle in self._of_modules.pop(watched))]:
@@ -223,10 +226,21 @@ class Hooks:
             first, last = (ModuleHook(recorder, to, watched, switch) for to in methods)
             self._made[watched] = first, last
         before, after = self._made[watched]
-        return [
+        handles = (
             module.register_forward_pre_hook(before),
             module.register_forward_hook(after, with_kwargs=True, always_call=True),
-        ]
+        )
+        return [_renumbered(handle, -self._switch) for handle in handles]
+
+
+def _renumbered(handle: Any, number: int) -> Any:
+    """Give the hook this number: where it is the same in all modules, those with the same code share a graph."""
+    for known in (handle.hooks_dict_ref, *handle.extra_dict_ref):
+        hooks = known()
+        if handle.id in hooks:
+            hooks[number] = hooks.pop(handle.id)
+    handle.id = number
+    return handle
 
 
 def _is_exporting() -> bool:

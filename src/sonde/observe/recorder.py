@@ -28,7 +28,7 @@ from sonde.observe.shards import Shards, is_sharded
 from sonde.observe.step_record import RecordedLoss, StepRecord, backward_pass, is_costly, next_watched
 from sonde.observe.taps import BEGINS, Tap
 from sonde.observe.updates import Updates
-from sonde.observe.watched_modules import REMOVED, Replacement, WatchedModel, WatchedModule
+from sonde.observe.watched_modules import COMPILED, REMOVED, Replacement, WatchedModel, WatchedModule
 from sonde.store.schemas import RunState
 
 _SHARED_OUT = "num_items_in_batch"  # with it, a model of transformers divides by the samples of all micro-batches
@@ -91,7 +91,7 @@ class Recorder:
         self._passes.backward_seen = False
         if watched:
             self._next = max(self._next, next_watched(self.step, self._every))
-            self._passes.start(self.step, costly=is_costly(self.step, self._every))
+            self._passes.start(self.step, costly=is_costly(self.step, self._every) or self.step < self._dense_until)
         if self._watched and (not watched or self.step == 1):  # after step 0 it is known which modules are watched
             self._hooks.detach()
         if not watched:
@@ -145,7 +145,9 @@ class Recorder:
         if self._first.calls is None:
             self._first.calls = calls
             unseen = facts.not_called(self._model.modules, calls)
-            if not calls:
+            if COMPILED in unseen.values():
+                warn("the model was compiled before the watch began, and is not seen inside: call watch.recompile()")
+            elif not calls:
                 warn(f"no call of the model was seen in step {self.step}: {facts.NO_CALL}")
         record = StepRecord(
             self.step,
@@ -227,6 +229,7 @@ class Recorder:
             out = facts.first_float(output)
             if self._watched and out is not None and out.requires_grad:
                 self._first.record_output(out, (args, kwargs))
+                self._passes.record_routers(out)
             if self._steps_alone:
                 self._hook_outputs(output, out)
 
@@ -346,6 +349,11 @@ class Recorder:
             yield
         finally:
             self._experimenting = False
+
+    def recompile(self) -> None:
+        """Drop the graphs that torch.compile has made, so that new ones get taps."""
+        self._hooks.keep()
+        torch.compiler.reset()
 
     # Facts and rows
 

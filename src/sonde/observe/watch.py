@@ -148,6 +148,14 @@ class Watch:
             warn(f"experiments on this batch cannot run, findings are those of the rows alone ({why})")
             return None
 
+    def recompile(self) -> None:
+        """Compile the model again when it is called next, so that the watch can read modules inside its graphs.
+
+        It is needed where a graph existed before the watch began.  All graphs of the process are compiled again.
+        """
+        if self._recorder is not None and not self._recorder.closed:
+            self._recorder.recompile()
+
     def close(self) -> None:
         """Write what is left and remove every hook; what was recorded stays readable."""
         if self._recorder is not None:
