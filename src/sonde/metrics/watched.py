@@ -2,14 +2,14 @@
 
 from functools import partial
 
-from sonde.metrics.metric import COSINE, NOT_NEGATIVE, SHARE, Metric
+from sonde.metrics.metric import COSINE, NOT_NEGATIVE, SHARE, Metric, by_name
 
 NONFINITE = {1.0: "output", 2.0: "gradient", 3.0: "loss"}
 """What a value of `nonfinite` stands for."""
 
 _size = partial(Metric, scale="log", bounds=NOT_NEGATIVE)  # a norm, or a ratio of norms
 
-_TABLE = (
+WATCHED = by_name(
     Metric(
         name="loss",
         label="loss",
@@ -154,7 +154,8 @@ _TABLE = (
         axis="module",
         bounds=NOT_NEGATIVE,
         definition="Entropy of attention weights.",
-        measured="Mean over heads and queries of the first 8 samples, in nats.",
+        measured="Mean over heads and queries of the first 8 samples, in nats; in costly steps also of each head.",
+        index="head",
         good="well above 0 at the start.",
         bad="near 0 in the first steps: attention is one-hot.",
     ),
@@ -163,9 +164,32 @@ _TABLE = (
         label="largest attention logit",
         axis="module",
         definition="Largest attention logit.",
-        measured="Over the first 8 samples.",
+        measured="Over the first 8 samples; in costly steps also of each head.",
+        index="head",
         good="below about 10.",
         bad="above 30 in the first steps.",
+    ),
+    Metric(
+        name="router_load",
+        label="load of an expert",
+        axis="module",
+        bounds=NOT_NEGATIVE,
+        definition="How often a router chose an expert, relative to an equal share.",
+        measured="Of a linear layer whose softmax a top-k follows: choices of the expert ÷ mean over experts.",
+        index="expert",
+        good="near 1 for every expert.",
+        bad="near the number of experts for one of them, 0 for the others.",
+        reference="Fedus, Zoph & Shazeer (2022), Switch transformers, arXiv:2101.03961",
+    ),
+    Metric(
+        name="router_entropy",
+        label="entropy of a router, nats",
+        axis="module",
+        bounds=NOT_NEGATIVE,
+        definition="Entropy of a router's probabilities.",
+        measured="Mean over tokens, in nats.",
+        good="between 0 and the logarithm of the number of experts.",
+        bad="near 0 in the first steps: the router is one-hot.",
     ),
     _size(
         name="update_ratio",
@@ -176,6 +200,24 @@ _TABLE = (
         measured="‖ΔW‖/‖W‖, measured around the step.",
         good="about 1e-3, up to a few per cent in the first steps.",
         bad="above 0.3: steps overshoot; below 1e-5: the parameter hardly changes.",
+    ),
+    _size(
+        name="update_sample",
+        label="‖ΔW‖/‖W‖ of 64 entries",
+        axis="parameter",
+        definition="How far one step moved 64 evenly spaced entries of a parameter.",
+        measured="‖ΔW‖/‖W‖ of these entries, from the end of one step to the end of the next, in steps around a spike.",
+        good="the same order of magnitude in all of them.",
+        bad="it jumps in the step before the loss does.",
+    ),
+    _size(
+        name="learning_rate",
+        label="learning rate",
+        axis="network",
+        definition="Learning rate of a group of parameters; the row's module is the number of the optimiser and the group.",
+        measured="As the optimiser holds it, in steps around a spike.",
+        good="it changes slowly.",
+        bad="it jumps in the step before the loss does.",
     ),
     _size(
         name="weight_norm",
@@ -260,5 +302,3 @@ _TABLE = (
         bad="any row.",
     ),
 )
-
-WATCHED = {metric.name: metric for metric in _TABLE}

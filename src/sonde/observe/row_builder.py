@@ -176,6 +176,9 @@ class _StepRows:
         self.name: str | None = None
         self.scale = 1.0 if record.scale is None else float(values(record.scale)[0])
         loss = self._loss()
+        if record.traces:
+            self._traces()
+            return
         outputs = {_call_name(call.key): self._call(call) for call in record.calls}
         gradients = [_call_name(call.key) for call in reversed(record.calls) if not self._is_finite(call)]
         for name, reason in record.unseen.items():
@@ -239,10 +242,24 @@ class _StepRows:
         if call.gram is not None:
             self._directions(self.values(call.gram))
         if call.attention:
-            entropy, largest = (np.concatenate([self.values(p[i]) for p in call.attention]) for i in (0, 1))
-            self.add("attention_entropy", float(np.mean(entropy)), entropy.size)
-            self.add("attention_max_logit", float(np.max(largest)), largest.size)
+            self._attention(call)
+        if call.router is not None:
+            load, entropy = map(self.values, call.router)
+            for expert, value in enumerate(load.tolist()):
+                self.add(f"router_load[{expert}]", value, 1)
+            self.add("router_entropy", float(entropy[0]), 1)
         return next((worst for worst in (top, total) if not math.isfinite(worst)), 0.0)
+
+    def _attention(self, call: ModuleCall) -> None:
+        entropy, largest = (np.concatenate([self.values(p[i]) for p in call.attention]) for i in (0, 1))
+        self.add("attention_entropy", float(np.mean(entropy)), entropy.size)
+        self.add("attention_max_logit", float(np.max(largest)), largest.size)
+        read = call.attention[0][2:] if len(call.attention) == 1 else ()
+        if read and read[0].shape[1] > 1:
+            entropy, largest = (self.values(x).reshape(x.shape) for x in read)
+            for head in range(entropy.shape[1]):
+                self.add(f"attention_entropy[{head}]", float(np.mean(entropy[:, head])), len(entropy))
+                self.add(f"attention_max_logit[{head}]", float(np.max(largest[:, head])), len(largest))
 
     def _rms(self, outputs: Sequence[Output]) -> float:
         """√(Σx²/n) over everything that was pooled."""
@@ -352,6 +369,22 @@ class _StepRows:
             for metric in ("weight_norm", "weight_grad_norm", "update_ratio"):
                 self._at(name, None).add(metric, math.nan, 0, reason)
         return bool(np.isfinite(weights).all())
+
+    def _traces(self) -> None:
+        """Add the rows of a step that the ring kept: rates, gradients, and movement of a few entries."""
+        for trace in self.record.traces:
+            for group, rate in trace.rates.items():
+                value = self._number(rate) if isinstance(rate, Tensor) else rate
+                self._at(group, None).add("learning_rate", value, 1)
+            norms = [] if trace.gradients is None else self.values(trace.gradients).tolist()
+            for name, norm in zip(trace.with_gradient, norms, strict=False):
+                self._at(name, None).add("weight_grad_norm", norm, 1)
+            if trace.moved is None or trace.before is None:
+                continue
+            pairs = zip(self.values(trace.moved).tolist(), self.values(trace.before).tolist(), strict=True)
+            for name, many, (moved, before) in zip(trace.names, trace.sizes, pairs, strict=True):
+                none = "the weight is zero" if before == 0 else None
+                self._at(name, None).add("update_sample", moved / before if before else math.nan, many, none)
 
     def _stale(self) -> None:
         """Add stale gradients: ‖old‖/‖new‖, the smallest of the step's backward passes; and the share in eval mode."""

@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import polars as pl
 
-from sonde.analysis.audit import audit, read_for_audit
 from sonde.analysis.diagnosis.finding import LEVELS, Diagnosis, Finding, Findings
 from sonde.analysis.diagnosis.flow_symptoms import FLOW_SYMPTOMS
 from sonde.analysis.diagnosis.loop_faults import LOOP_FAULTS
@@ -23,6 +22,7 @@ from sonde.analysis.diagnosis.run_evidence import (
 )
 from sonde.analysis.diagnosis.run_record import Audited
 from sonde.analysis.diagnosis.scale_faults import SCALE_FAULTS
+from sonde.analysis.diagnosis.spikes import SPIKES
 from sonde.analysis.diagnosis.task_faults import TASK_FAULTS
 from sonde.analysis.diagnosis.trained_faults import TRAINED_FAULTS
 from sonde.analysis.runs import complete
@@ -32,7 +32,16 @@ from sonde.store.listing import find_run
 from sonde.store.load import load, load_some
 from sonde.store.run import Runs
 
-_TABLES = (TASK_FAULTS, LOOP_FAULTS, SCALE_FAULTS, NETWORK_FAULTS, PACE_FAULTS, FLOW_SYMPTOMS, TRAINED_FAULTS)
+_TABLES = (
+    TASK_FAULTS,
+    LOOP_FAULTS,
+    SCALE_FAULTS,
+    NETWORK_FAULTS,
+    PACE_FAULTS,
+    FLOW_SYMPTOMS,
+    SPIKES,
+    TRAINED_FAULTS,
+)
 
 DIAGNOSES: dict[str, Diagnosis] = {one.name: one for table in _TABLES for one in table}
 """By name, causes before their symptoms."""
@@ -182,6 +191,8 @@ def _diagnose_ended(stored: Runs, *, always: bool) -> tuple[dict[str, Findings],
 
 def _read_trained(root: Place) -> Runs:
     """The store with the rows of an audit and those that the other diagnoses of trained runs read."""
+    from sonde.analysis.audit import read_for_audit  # not for watched runs
+
     stored, also = read_for_audit(root), TRAINED_METRICS
     rows = stored.rows.filter(~pl.col("metric").is_in(also))
     return replace(stored, rows=pl.concat([rows, load(root, metrics=also).rows], how="diagonal"))
@@ -189,6 +200,8 @@ def _read_trained(root: Place) -> Runs:
 
 def diagnose_trained(stored: Runs) -> tuple[dict[str, Findings], dict[str, str]]:
     """Findings of the runs that Sonde trained, by id; and run → why it has none."""
+    from sonde.analysis.audit import audit
+
     audited = audit(stored)
     found: dict[str, Findings] = {}
     runs = {run.id: run for run in stored.runs}

@@ -26,7 +26,12 @@ DECAY_SHARE = 0.5  # share of a step's change that comes from weight decay
 FURTHER = 0.2  # score that fifty steps on one batch must gain
 
 
-SYMPTOMS = frozenset(one.name for one in FLOW_SYMPTOMS) | {"attention_collapse", "not_learning", "masked_growth"}
+SYMPTOMS = frozenset(one.name for one in FLOW_SYMPTOMS) | {
+    "attention_collapse",
+    "not_learning",
+    "masked_growth",
+    "loss_spike",
+}
 
 
 def _slower_learns(s: RunEvidence) -> Finding | None:

@@ -8,12 +8,14 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from sonde.analysis.audit import RuleAudit, RunAudit
 from sonde.metrics import NONFINITE
+
+if TYPE_CHECKING:
+    from sonde.analysis.audit import RuleAudit, RunAudit
 
 EARLY = 10  # the first steps, which are all measured
 LARGE_STEP = 0.3  # ‖ΔW‖/‖W‖ of a step
@@ -45,8 +47,8 @@ def describe_nonfinite(module: str | None, value: float, reason: str | None) -> 
 class Audited:
     """A run that Sonde trained, as the audit sees it."""
 
-    rule: RuleAudit  # over all seeds
-    run: RunAudit | None  # None: it diverged
+    rule: "RuleAudit"  # over all seeds
+    run: "RunAudit | None"  # None: it diverged
     diverged: int | None = None  # after which epoch
 
 

@@ -4,14 +4,16 @@
 """
 
 import math
+from typing import TYPE_CHECKING
 
-from sonde.analysis.audit_text import margin_points
 from sonde.analysis.diagnosis.finding import Diagnosis, Finding, found
 from sonde.analysis.diagnosis.loop_faults import share_fresh
 from sonde.analysis.diagnosis.run_evidence import FAILED, FEWEST_STEPS, RunEvidence
-from sonde.analysis.questions import AuditAnswer, LayerCredit
 from sonde.analysis.thresholds import Thresholds
 from sonde.core.formatting import number
+
+if TYPE_CHECKING:
+    from sonde.analysis.questions import AuditAnswer, LayerCredit
 
 
 def _asks_whether_it_learned(s: RunEvidence) -> bool:
@@ -65,12 +67,12 @@ def _no_better_than_before(s: RunEvidence) -> Finding | None:
     return found("likely" if begun and s.steps >= FEWEST_STEPS else "note", said)
 
 
-def _fired(s: RunEvidence, question: str) -> AuditAnswer | None:
+def _fired(s: RunEvidence, question: str) -> "AuditAnswer | None":
     known = None if s.audited is None or s.audited.run is None else s.audited.run.answers[question]
     return known if known is not None and known.fired else None
 
 
-def _level(answer: AuditAnswer) -> str:
+def _level(answer: "AuditAnswer") -> str:
     """Certain, if every look since some epoch fired, and there are at least two."""
     since = answer.since
     asked = [look for look in answer.looks if since is not None and look.epoch >= since and look.fired]
@@ -127,7 +129,7 @@ def _at_chance(s: RunEvidence) -> Finding | None:
     return found(_level(answer), said, _beside_chance(worst), modules=names, epoch=answer.since)
 
 
-def _beside_chance(layer: LayerCredit) -> str:
+def _beside_chance(layer: "LayerCredit") -> str:
     parts = [
         f"{name} is {number(one.value)}, by chance {number(one.null, 1)} ± {number(one.null_std, 1)}"
         for name, one in (("the cosine", layer.cosine), ("ρ", layer.rho))
@@ -141,7 +143,7 @@ def _hurts(s: RunEvidence) -> Finding | None:
         return None
     rule, run = s.audited.rule, s.audited.run.run
     said = (
-        f"{rule.label}: {margin_points(rule)} points of test accuracy over frozen blocks, paired by seed, "
+        f"{rule.label}: {rule.margin.text} points of test accuracy over frozen blocks, paired by seed, "
         f"n = {rule.margin.points.n}."
     )
     return found("likely", said, epoch=run.epochs)
