@@ -212,9 +212,9 @@ WATCHED = by_name(
     ),
     _size(
         name="learning_rate",
-        label="learning rate",
+        label="rate of a group of parameters",
         axis="network",
-        definition="Learning rate of a group of parameters; the row's module is the number of the optimiser and the group.",
+        definition="Learning rate of a group of parameters; the row's module is optimiser and group.",
         measured="As the optimiser holds it, in steps around a spike.",
         good="it changes slowly.",
         bad="it jumps in the step before the loss does.",
