@@ -207,7 +207,6 @@ class Run:
     def _prepare(self) -> None:
         """Where it will go wrong."""
         kind, language = self.case.kind, self.case.program == "language"
-        blocks = getattr(self.model, "blocks", None)
         if kind == "attention":
             self.case.modules = ["blocks.0.attention", "blocks.1.attention"]
         elif kind == "router":
