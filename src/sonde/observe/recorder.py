@@ -59,7 +59,7 @@ class Recorder:
         self._loss = None if loss is None else weakref.ref(loss)
         self._updates = Updates(model, optimisers, scaler)
         self._passes = Passes(model, self.give_up, self._updates.skipped_before)
-        self._shards = Shards(model, every)
+        self._shards = Shards(model, every, self._note_ranks)
         self._steps_alone = not optimisers  # a step ends with the next forward pass after a backward pass
 
         self._watched = False  # whether the step under way is
@@ -129,7 +129,7 @@ class Recorder:
     def _record(self) -> StepRecord:
         calls, losses, half = self._passes.collect()
         parameters = self._updates.collect()
-        self._shards.reduce(parameters)
+        self._shards.reduce(parameters, calls, losses)
         gone, self._gone = self._gone, {}
         targets, self._targets = self._targets, []
         unseen: dict[str, str] = {}
@@ -349,6 +349,10 @@ class Recorder:
     def facts(self) -> dict[str, Any]:
         """What was recorded once."""
         return self._writer.facts
+
+    def _note_ranks(self, pooled: int) -> None:
+        """The processes have agreed how many of them are pooled."""
+        self._writer.add_facts({"ranks": pooled})
 
     def add_facts(self, more: dict[str, Any]) -> None:
         """Add facts to those that the run stores."""

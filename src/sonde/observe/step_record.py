@@ -9,14 +9,16 @@ import math
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from sonde.metrics.reductions import exact_dtype
-from sonde.observe.updates import ParameterNorms
 from sonde.observe.watched_modules import WatchedModule
+
+if TYPE_CHECKING:
+    from sonde.observe.updates import ParameterNorms
 
 CallKey = tuple[str, int]  # module, number of its call in the pass
 
@@ -158,7 +160,7 @@ class Output:
 class Gradient:
     """The gradient of one tensor."""
 
-    __slots__ = ("entries", "fired", "halves", "norms", "reason", "samples")
+    __slots__ = ("entries", "fired", "halves", "halves_samples", "norms", "reason", "samples")
 
     def __init__(self, reason: str | None = None) -> None:
         self.reason = reason  # why there is none
@@ -166,6 +168,7 @@ class Gradient:
         self.norms: Tensor | None = None
         self.entries = self.samples = 0
         self.halves: Tensor | None = None
+        self.halves_samples: int | None = None  # where they are fewer than those of the norms
 
 
 @dataclass(slots=True)
@@ -236,7 +239,7 @@ class StepRecord:
 
     step: int
     calls: list[ModuleCall] = field(default_factory=list)
-    parameters: list[ParameterNorms] = field(default_factory=list)
+    parameters: list["ParameterNorms"] = field(default_factory=list)
     losses: list[RecordedLoss] = field(default_factory=list)
     scale: Tensor | None = None  # of the loss, by a GradScaler
     unscaled_reason: str | None = None  # why gradients cannot be believed
@@ -291,17 +294,18 @@ def pool(call: ModuleCall, later: ModuleCall) -> None:
 
 
 def _fold(call: ModuleCall) -> None:
-    call.outputs, call.inputs = _folded_outputs(call.outputs), _folded_outputs(call.inputs)
-    call.gradients = _folded_gradients(call.gradients)
+    call.outputs, call.inputs = folded_outputs(call.outputs), folded_outputs(call.inputs)
+    call.gradients = folded_gradients(call.gradients)
     call.at_bounds = (_joint_sum(call.at_bounds),) if call.at_bounds else ()
-    call.unit_bounds = _folded_bounds(call.unit_bounds)
+    call.unit_bounds = folded_bounds(call.unit_bounds)
     if call.streams:
         call.streams = (_joined_streams(call.streams),)
         if call.streams[0].steps.numel() > _SAMPLES:
             call.streams, call.stream_reason = (), call.stream_reason or _MANY_SAMPLES
 
 
-def _folded_outputs(parts: Sequence[Output]) -> Sequence[Output]:
+def folded_outputs(parts: Sequence[Output]) -> Sequence[Output]:
+    """One output in place of several: norm, sum and largest entry of all, and how many entries and samples."""
     if not parts:
         return ()
     sums = [part.sums for part in parts if part.sums is not None]
@@ -316,7 +320,8 @@ def _folded_outputs(parts: Sequence[Output]) -> Sequence[Output]:
     return (folded,)
 
 
-def _folded_gradients(parts: Sequence[Gradient]) -> Sequence[Gradient]:
+def folded_gradients(parts: Sequence[Gradient]) -> Sequence[Gradient]:
+    """One gradient in place of several."""
     folded = Gradient(next((part.reason for part in parts if part.reason), None))
     folded.fired = max((part.fired for part in parts), default=0)
     came = [(part, part.norms) for part in parts if part.norms is not None]
@@ -339,7 +344,7 @@ def _joint_sum(parts: Sequence[Tensor]) -> Tensor:
     return joined.to(exact_dtype(joined)).sum().reshape(1)
 
 
-def _folded_bounds(parts: Sequence[tuple[Tensor, Tensor]]) -> Sequence[tuple[Tensor, Tensor]]:
+def folded_bounds(parts: Sequence[tuple[Tensor, Tensor]]) -> Sequence[tuple[Tensor, Tensor]]:
     """Smallest and largest value of each unit; one pair for each number of units that occurs."""
     by_size: dict[int, list[tuple[Tensor, Tensor]]] = {}
     for pair in parts:
