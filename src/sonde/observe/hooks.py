@@ -92,14 +92,15 @@ _compiler = torch._C._dynamo.eval_frame.get_eval_frame_callback  # what looks fo
 _outside_graphs = torch._disable_dynamo(Hook.__call__)  # it does not look into what this calls
 
 
-def _is_no_graph() -> None:
-    """Tell the compiler that a hook, where it is called between graphs, is none itself.
+def _prepare_compiler() -> None:
+    """Tell the compiler that a hook, where it is called between graphs, is none itself; ask how it rounds.
 
     `nn.Module.compile` compiles the forward method of a module, and hooks of that module run before and after it.
     """
-    known = sys.modules.get("torch._dynamo")
-    if known is not None:
-        known.eval_frame.skip_code(ModuleHook.__call__.__code__)
+    compiler, backend = (sys.modules.get(name) for name in ("torch._dynamo", "torch._inductor.config"))
+    if compiler is not None:
+        compiler.eval_frame.skip_code(ModuleHook.__call__.__code__)
+    taps.keeps_precision[0] = backend is not None and backend.emulate_precision_casts
 
 
 class Hooks:
@@ -145,7 +146,7 @@ class Hooks:
     def attach(self) -> None:
         """Add the hooks of a watched step, unless they are there."""
         taps.switches[self._switch] = True
-        _is_no_graph()
+        _prepare_compiler()
         self._hook_modules()
         if self._of_step:
             return

@@ -208,6 +208,7 @@ class Passes:
     def _read(self, known: Pass, call: ModuleCall, out: Tensor | None) -> None:
         """Read the output of the module."""
         call.reason = "the module returned no floating-point tensor" if out is None else reductions.readable(out)
+        call.reason = self.tap.reason or call.reason if self.tap else call.reason
         if out is None or call.reason is not None:
             return
         call.shape = tuple(out.shape)
