@@ -123,7 +123,7 @@ class CallSums:
             pooled = Gradient(own.reason)
             pooled.norms, pooled.entries, pooled.samples = grads.sqrt() / len(self._ranks), grad_entries, grad_samples
             pooled.fired = 2 if twice else 1
-            pooled.halves, pooled.halves_samples = own.halves, own.samples
+            pooled.halves, pooled.halves_samples = own.halves, own.halves_samples or own.samples
             call.gradients = (pooled,)
 
 

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 class Hook:
     """Calls `to(*known, *args)`.  An exception ends the watch and never reaches the training loop."""
 
-    def __init__(self, on_error: Callable[[Exception], None], to: Callable[..., None], *known: Any) -> None:
+    def __init__(self, on_error: Callable[[Exception], None], to: Callable[..., Any], *known: Any) -> None:
         self.on_error, self.to, self.known = on_error, to, known
 
-    def __call__(self, *args: Any) -> None:
+    def __call__(self, *args: Any) -> Any:
         try:
-            self.to(*self.known, *args)
+            return self.to(*self.known, *args)
         except Exception as error:
             self.on_error(error)
 
@@ -127,7 +127,7 @@ class Hooks:
             self._always += self._on_module(model.root)
         _leave_out_of_copies()
 
-    def _hook(self, to: Callable[..., None], *known: Any) -> Hook:
+    def _hook(self, to: Callable[..., Any], *known: Any) -> Hook:
         return Hook(self._recorder.give_up, to, *known)
 
     def renew(self) -> None:

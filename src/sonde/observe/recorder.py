@@ -9,7 +9,7 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
@@ -246,17 +246,45 @@ class Recorder:
         if self._watched:
             self._updates.on_backward()
 
-    def before_optimiser_step(self, index: int, optimiser: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        """An optimiser is about to step."""
-        if self._watched:
-            self._updates.before_step(index, optimiser, has_closure=_has_closure(args, kwargs))
+    def before_optimiser_step(self, index: int, optimiser: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
+        """An optimiser is about to step.  Of a closure that it calls several times, the first evaluation counts."""
+        if not self._watched:
+            return None
+        closure = args[1] if len(args) > 1 else kwargs.get("closure")
+        self._updates.before_step(index, optimiser, has_closure=closure is not None)
+        if closure is None:
+            return None
+        once = self._evaluated_once(index, closure)
+        return (args[0], once, *args[2:]) if len(args) > 1 else args, kwargs | (
+            {} if len(args) > 1 else {"closure": once}
+        )
+
+    def _evaluated_once(self, index: int, closure: Callable[[], Any]) -> Callable[[], Any]:
+        """The closure; after its first call nothing is recorded until the optimiser has stepped."""
+
+        def evaluate() -> Any:
+            try:
+                found = closure()
+            except BaseException:
+                self._experimenting = False
+                raise
+            if not self._experimenting:
+                self._experimenting = True
+                try:
+                    self._updates.after_evaluation(index)
+                except Exception as error:
+                    self.give_up(error)
+            return found
+
+        return evaluate
 
     def after_optimiser_step(self, index: int, optimiser: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         """An optimiser has stepped, which may end the step; a step that a GradScaler skips is none."""
+        self._experimenting = False
         if self.closed or self._updates.is_skipped(index, optimiser):
             return
         if self._watched:
-            moved = self._updates.after_step(index, has_closure=_has_closure(args, kwargs))
+            moved = self._updates.after_step(index)
             if not moved and self._passes.empty:
                 return  # an optimiser that was called before there was anything to do
         if self._updates.ends_step(index):
@@ -407,8 +435,3 @@ def _is_transforming() -> bool:
     if torch._C._functorch.peek_interpreter_stack() is not None or torch._C._get_tracing_state() is not None:
         return True
     return torch.cuda._initialized and torch.cuda.is_current_stream_capturing()
-
-
-def _has_closure(args: Any, kwargs: Any) -> bool:
-    """The arguments of a hook of an optimiser begin with the optimiser itself."""
-    return (args[1] if len(args) > 1 else kwargs.get("closure")) is not None

@@ -168,7 +168,7 @@ class Gradient:
         self.norms: Tensor | None = None
         self.entries = self.samples = 0
         self.halves: Tensor | None = None
-        self.halves_samples: int | None = None  # where they are fewer than those of the norms
+        self.halves_samples: int | None = None  # of the halves, where they are not those of the norms
 
 
 @dataclass(slots=True)
@@ -219,6 +219,7 @@ class Pass:
         self.half = False  # whether anything was computed in float16
         self.attention: dict[CallKey, list[tuple[Tensor, Tensor]]] = {}  # of calls that have not returned
         self.units: int | None = None  # where the units of the last layer are
+        self.sequence: tuple[int, ...] | None = None  # times and samples of a module with batch_first=False
         self._seen: dict[int, tuple[weakref.ref[Tensor], int, Output, Gradient | None]] = {}
 
     def remember(self, x: Tensor, output: Output, gradient: Gradient | None) -> None:
@@ -329,7 +330,8 @@ def folded_gradients(parts: Sequence[Gradient]) -> Sequence[Gradient]:
         folded.norms = _joint_norm([norms for _, norms in came])
         folded.entries = sum(part.entries for part, _ in came)
         folded.samples = sum(part.samples for part, _ in came)
-        folded.halves = next((part.halves for part, _ in came if part.halves is not None), None)
+        halved = next((part for part, _ in came if part.halves is not None), folded)
+        folded.halves, folded.halves_samples = halved.halves, halved.halves_samples
     return (folded,)
 
 
