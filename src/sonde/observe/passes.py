@@ -231,7 +231,7 @@ class Passes:
         summary.sums = reductions.sums(x) if summary.sums is None else summary.sums
         summary.maxima = reductions.maxima(x) if summary.maxima is None else summary.maxima
         if known.costly and x.dim() > 1:
-            call.gram = reductions.gram(x, axis)
+            call.gram, call.tails = reductions.gram(x, axis), reductions.tails(x)
 
     def _lasts(self, x: Tensor) -> bool:
         """Whether a change of the tensor would be noticed.  Inside a graph it is not: memory is used again."""

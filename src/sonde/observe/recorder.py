@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from sonde.metrics.reductions import readable
+from sonde.metrics.rows import Reading
 from sonde.observe import facts, warn
 from sonde.observe.hooks import Hook, Hooks
 from sonde.observe.passes import Passes
@@ -91,7 +92,8 @@ class Recorder:
         self._passes.backward_seen = False
         if watched:
             self._next = max(self._next, next_watched(self.step, self._every))
-            self._passes.start(self.step, costly=is_costly(self.step, self._every) or self.step < self._dense_until)
+            self._updates.costly = is_costly(self.step, self._every) or self.step < self._dense_until
+            self._passes.start(self.step, costly=self._updates.costly)
         if self._watched and (not watched or self.step == 1):  # after step 0 it is known which modules are watched
             self._hooks.detach()
         if not watched:
@@ -380,6 +382,10 @@ class Recorder:
     def add_facts(self, more: dict[str, Any]) -> None:
         """Add facts to those that the run stores."""
         self._writer.add_facts(more)
+
+    def add_readings(self, readings: list[Reading]) -> None:
+        """Add rows of the whole network, of the step under way."""
+        self._writer.add(StepRecord(self.step, measured=readings))
 
     def flush(self) -> None:
         """Write all records that wait."""

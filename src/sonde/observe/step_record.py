@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from sonde.metrics.reductions import exact_dtype
+from sonde.metrics.rows import Reading
 from sonde.observe.ring import Trace
 from sonde.observe.updates import ParameterNorms
 from sonde.observe.watched_modules import WatchedModule
@@ -196,6 +197,7 @@ class ModuleCall:
     unit_bounds: Sequence[tuple[Tensor, Tensor]] = ()
     at_bounds: Sequence[Tensor] = ()
     gram: Tensor | None = None
+    tails: Tensor | None = None  # massive_share and out_kurtosis
     attention: Sequence[tuple[Tensor, ...]] = ()  # of each sample; in costly steps, of each sample and head too
     router: tuple[Tensor, Tensor] | None = None  # load of each expert ÷ its fair share; entropy
 
@@ -247,6 +249,7 @@ class StepRecord:
     in_eval: tuple[float, int] | None = None  # share in eval mode of the modules that act differently in it
     targets: list[Tensor] = field(default_factory=list)  # mean and spread of what a loss module was given
     success: dict[str, Tensor] = field(default_factory=dict)  # by the names under which the loop logs them
+    measured: list[Reading] = field(default_factory=list)  # what was asked for, of the whole network
     traces: list[Trace] = field(default_factory=list)  # of a step that the ring kept
 
     @property
@@ -266,10 +269,9 @@ class StepRecord:
             for pair in (*call.unit_bounds, *call.attention, *(() if call.router is None else (call.router,))):
                 yield from pair
             yield from call.at_bounds
-            if call.gram is not None:
-                yield call.gram
+            yield from (t for t in (call.gram, call.tails) if t is not None)
         for known in self.parameters:
-            yield from (t for t in (known.weights, known.gradients, known.updates) if t is not None)
+            yield from (t for t in (known.weights, known.gradients, known.updates, known.ratios) if t is not None)
         for loss in self.losses:
             yield from loss.tensors()
         for arrivals in self.stale.values():
