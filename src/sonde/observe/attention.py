@@ -13,13 +13,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from sonde.observe import taps
+
 _SAMPLES = 8
 _AT_ONCE = 1 << 22  # logits of a temporary
 
 Listener = Callable[[Tensor, Tensor, Tensor | None, bool, float | None], None]
 
 _listeners: list[Listener] = []
-_original: Any = None
+_original: Any = functional.scaled_dot_product_attention
 
 
 def add_listener(listener: Listener) -> None:
@@ -29,7 +31,7 @@ def add_listener(listener: Listener) -> None:
         return
     if not _listeners:
         _original = functional.scaled_dot_product_attention
-        functional.scaled_dot_product_attention = _with_listeners(_original)
+        functional.scaled_dot_product_attention = _attention_with_listeners
     _listeners.append(listener)
 
 
@@ -41,30 +43,37 @@ def remove_listener(listener: Listener) -> None:
             functional.scaled_dot_product_attention = _original
 
 
-def _with_listeners(original: Any) -> Any:
-    @functools.wraps(original)
-    def scaled_dot_product_attention(
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attn_mask: Tensor | None = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-        scale: float | None = None,
-        **more: Any,
-    ) -> Tensor:
-        out: Tensor = original(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, **more)
-        for listener in list(_listeners):
-            listener(query, key, attn_mask, is_causal, scale)
-        return out
+@functools.wraps(_original)
+def _attention_with_listeners(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    **more: Any,
+) -> Tensor:
+    out: Tensor = _original(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, **more)
+    if not torch.compiler.is_compiling():
+        _tell(query, key, attn_mask, is_causal, scale)
+    elif torch.is_grad_enabled() and taps.available:
+        torch.ops.sonde.attention(query, key, attn_mask, is_causal, scale)
+    return out
 
-    return scaled_dot_product_attention
+
+def _tell(query: Tensor, key: Tensor, mask: Tensor | None, is_causal: bool, scale: float | None) -> None:
+    for listener in list(_listeners):
+        listener(query, key, mask, is_causal, scale)
+
+
+taps.operator("attention", _tell)  # in a graph
 
 
 def read_attention(
     query: Tensor, key: Tensor, mask: Tensor | None, is_causal: bool, scale: float | None
-) -> tuple[Tensor, Tensor]:
-    """Mean entropy of the attention weights, and largest logit, of each of the first samples.
+) -> tuple[Tensor, ...]:
+    """Mean entropy of the attention weights, and largest logit, of each of the first samples; and of each head.
 
     q, k of shape (N, heads, length, width) or without heads; entropies are averaged over heads and over queries
     that are not masked everywhere.
@@ -80,8 +89,7 @@ def read_attention(
             _entropy(logits)
             for logits in _logits(query * factor, key, None if mask is None else mask.detach(), is_causal)
         ]
-        entropies, largest = zip(*found, strict=True)
-        return torch.cat(entropies), torch.cat(largest)
+        return tuple(torch.cat(parts) for parts in zip(*found, strict=True))
 
 
 def _logits(query: Tensor, key: Tensor, mask: Tensor | None, is_causal: bool) -> Iterator[Tensor]:
@@ -105,15 +113,18 @@ def _logits(query: Tensor, key: Tensor, mask: Tensor | None, is_causal: bool) ->
         yield logits
 
 
-def _entropy(logits: Tensor) -> tuple[Tensor, Tensor]:
+def _entropy(logits: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Of each sample, and of each sample and head."""
     weights = logits.softmax(-1)
-    entropy = torch.special.entr(weights).sum(-1).flatten(1)
-    return entropy.nanmean(1), logits.flatten(1).amax(1)
+    entropy = torch.special.entr(weights).sum(-1)
+    heads = logits.shape[1] if logits.dim() > 3 else 1
+    by_head, top_by_head = (x.reshape(x.shape[0], heads, -1) for x in (entropy, logits))
+    return entropy.flatten(1).nanmean(1), logits.flatten(1).amax(1), by_head.nanmean(2), top_by_head.amax(2)
 
 
 def read_module(
     module: nn.MultiheadAttention, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Tensor, Tensor] | None:
+) -> tuple[Tensor, ...] | None:
     """The same of a call of `nn.MultiheadAttention`; None where its keys have a bias or zeros of their own."""
     names = ("query", "key", "value", "key_padding_mask", "need_weights", "attn_mask")
     given = dict(zip(names, args, strict=False)) | kwargs

@@ -20,7 +20,7 @@ from sonde.observe import warn
 from sonde.observe.recorder import Recorder
 from sonde.observe.row_writer import MemorySink, NoSink, RowSink, StoreSink
 from sonde.observe.shards import is_sharded
-from sonde.observe.watched_modules import COMPILED, SCRIPTED, Layers, WatchedModel, unwrapped
+from sonde.observe.watched_modules import SCRIPTED, Layers, WatchedModel, unwrapped
 from sonde.store.files import Place, place
 from sonde.store.journal import Journal, folder_name
 from sonde.store.run import describe_environment
@@ -96,6 +96,27 @@ class Watch:
 
         return diagnose(self.signs(batch, seconds=seconds))
 
+    def measure(self, batch: Any) -> dict[str, float]:
+        """Record `noise_scale` and `sharpness` of the loss on this batch, as rows of the step under way.
+
+        Both are computed on a copy in float64 and take about as long as 40 passes; NaN if one is undefined.  The loss
+        has to be a mean over samples: the one that `sonde.watch` was given, else the one that the model returns.
+        """
+        from sonde.observe.experiments.curvature import LossOnBatch, noise_scale, sharpness
+        from sonde.observe.experiments.losses import own_loss
+
+        recorder = self._recorder
+        model = None if recorder is None else recorder.model
+        if recorder is None or model is None or recorder.closed:
+            raise SondeError("measure(batch): the watch is closed or its model is gone; call it while training")
+        if any(map(is_sharded, model.parameters())):
+            raise SondeError("measure(batch): a sharded model is not copied; measure it in a single process")
+        with recorder.paused():
+            on_batch = LossOnBatch(model, self._loss or own_loss, *_inputs_and_targets(batch))
+            found = [noise_scale(on_batch), sharpness(on_batch)]
+        recorder.add_readings(found)
+        return {one.metric: one.value for one in found}
+
     def signs(self, batch: Any = None, *, seconds: float = 10.0) -> RunEvidence:
         """The input of a diagnosis: rows, facts and, with a batch (x, y), the results of experiments on a copy."""
         recorder = self._recorder
@@ -147,6 +168,14 @@ class Watch:
             why = why.splitlines()[0]
             warn(f"experiments on this batch cannot run, findings are those of the rows alone ({why})")
             return None
+
+    def recompile(self) -> None:
+        """Compile the model again when it is called next, so that the watch can read modules inside its graphs.
+
+        It is needed where a graph existed before the watch began.  All graphs of the process are compiled again.
+        """
+        if self._recorder is not None and not self._recorder.closed:
+            self._recorder.recompile()
 
     def close(self) -> None:
         """Write what is left and remove every hook; what was recorded stays readable."""
@@ -227,8 +256,8 @@ def watch(
         run=run,
     )
     _watches[unwrapped(model)] = weakref.ref(recorder)
-    if any(module.hidden in (COMPILED, SCRIPTED) for module in watched.modules):
-        warn("compiled and TorchScript modules are seen from outside only: outputs and gradients inside are undefined")
+    if any(module.hidden == SCRIPTED for module in watched.modules):
+        warn("TorchScript modules are seen from outside only: outputs and gradients inside are undefined")
     return Watch(recorder, run, where, loss)
 
 
