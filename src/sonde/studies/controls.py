@@ -314,14 +314,21 @@ def _compare_accuracies(control: Control, found: list[Setting]) -> str:
 
 
 def _compare_depths(control: Control, found: list[Setting]) -> str:
-    """Every rule's accuracy by depth, and which rules have no credit for some of the blocks."""
+    """Which rules beat frozen blocks at each depth, every accuracy, and which rules leave blocks without credit."""
+    reached = {(one.value, one.label): one.at("test_acc").mean for one in found}
+    frozen = {one.value: one.at("test_acc").mean for one in found if one.rule == "frozen"}
+    above = [
+        f"{listed(label for (at, label), mean in reached.items() if at == value and mean > least) or 'none'} at L = {value:g}"
+        for value, least in frozen.items()
+    ]
+    better = f"More accurate than frozen blocks: {'; '.join(above)}. " if above else ""
     partly = [
         f"{one.label} {one.reached.mean:g} of {one.value:g}"
         for one in found
         if one.rule != "frozen" and one.value is not None and one.reached.mean < one.value
     ]
     short = f" Some blocks have no credit at all; those with one are: {listed(partly)}." if partly else ""
-    return _compare_accuracies(control, found) + short
+    return better + _compare_accuracies(control, found) + short
 
 
 def _compare_cosines(control: Control, found: list[Setting]) -> str:
