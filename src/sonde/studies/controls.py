@@ -313,13 +313,17 @@ def _compare_accuracies(control: Control, found: list[Setting]) -> str:
     return " ".join(said) or "No run has an accuracy."
 
 
+def _beats(one: Setting, other: Setting) -> bool:
+    """Whether the test accuracy at the same value is higher."""
+    return one.value == other.value and one.at("test_acc").mean > other.at("test_acc").mean
+
+
 def _compare_depths(control: Control, found: list[Setting]) -> str:
     """Which rules beat frozen blocks at each depth, every accuracy, and which rules leave blocks without credit."""
-    reached = {(one.value, one.label): one.at("test_acc").mean for one in found}
-    frozen = {one.value: one.at("test_acc").mean for one in found if one.rule == "frozen"}
     above = [
-        f"{listed(label for (at, label), mean in reached.items() if at == value and mean > least) or 'none'} at L = {value:g}"
-        for value, least in frozen.items()
+        f"{listed(one.label for one in found if _beats(one, frozen)) or 'none'} at {control.symbol} = {frozen.value:g}"
+        for frozen in found
+        if frozen.rule == "frozen"
     ]
     better = f"More accurate than frozen blocks: {'; '.join(above)}. " if above else ""
     partly = [
