@@ -67,6 +67,7 @@ class Recorder:
         self._begun = False  # whether the step has seen a forward pass
         self._backward_seen = False
         self._experimenting = False  # what is called then is no part of the run
+        self._told_of_graphs = False
         self._late: bool | None = None  # whether losses are logged after the optimiser's step
         self._loss_recorded_in = -1  # the last step in which the loss module was called
         self._targets: list[Tensor] = []  # of the step under way: mean and spread of what the loss module was given
@@ -136,10 +137,13 @@ class Recorder:
         if self._first.calls is None:
             self._first.calls = calls
             unseen = facts.not_called(self._model.modules, calls)
-            if COMPILED in unseen.values():
-                warn("the model was compiled before the watch began, and is not seen inside: call watch.recompile()")
-            elif not calls:
+            if not calls and COMPILED not in unseen.values():
                 warn(f"no call of the model was seen in step {self.step}: {facts.NO_CALL}")
+        elif self._model.is_compiled and not any(call.watched.tapped for call in calls):
+            unseen = facts.not_called(self._model.modules, calls)
+        if COMPILED in unseen.values() and not self._told_of_graphs:
+            self._told_of_graphs = True
+            warn("the model runs in a graph that was compiled without the watch: call watch.recompile()")
         record = StepRecord(
             self.step,
             calls=[call for call in calls if call.watched.chosen],
