@@ -24,6 +24,8 @@ _Numbers = TypeVar("_Numbers", Tensor, Vector)
 _CHUNK = 1 << 18  # entries of a temporary
 _ROWS = 64  # samples or tokens whose directions are compared
 _COLUMNS = 4096  # of a temporary in float64
+_MANY = 1 << 20  # entries whose tails are computed
+_MASSIVE = 100.0  # times the median of absolute values
 _LARGE = 1 << 16  # entries whose squares are not added up in one go in single precision
 
 
@@ -80,6 +82,8 @@ def tensor_norms(tensors: Sequence[Tensor]) -> Tensor:
     quick = iter(torch._foreach_norm(small)) if small else iter(())
     found = [next(quick) if t.numel() <= _LARGE else _norm_in_parts(t) for t in tensors]
     dtype = torch.float64 if any(t.dtype == torch.float64 for t in found) else torch.float32
+    if all(norm.dtype == dtype and norm.device == device for norm in found):
+        return torch.stack(found)
     return torch.stack([norm.to(device=device, dtype=dtype) for norm in found])
 
 
@@ -112,7 +116,7 @@ def _wide(x: Tensor) -> torch.dtype | None:
 
 def _vectors(h_Nd: Tensor) -> Tensor:
     if h_Nd.ndim != 2:
-        raise ValueError(f"expected samples × width, as a reader gives, got shape {tuple(h_Nd.shape)}")
+        raise ValueError(f"expected samples × width, as pooling gives, got shape {tuple(h_Nd.shape)}")
     return h_Nd.double()
 
 
@@ -245,6 +249,45 @@ def gram(x: Tensor, units: int) -> Tensor:
         block = rows[:, start : start + _COLUMNS].to(exact_dtype(x))
         found += block @ block.T
     return found
+
+
+def tails(x: Tensor) -> Tensor:
+    """Share of entries above 100 times the median of absolute values, and kurtosis E(x − μ)⁴/σ⁴; NaN without spread.
+
+    Of more than a million entries, every n-th is taken.
+    """
+    y = _few(x).to(exact_dtype(x))
+    size = y.abs()
+    centred = (y - y.mean()).square()
+    massive = (size > _MASSIVE * _middle(size)).to(y.dtype).mean()
+    return torch.stack([massive, centred.square().mean() / centred.mean().square()])
+
+
+def moment_ratio(first: Tensor, second: Tensor) -> Tensor:
+    """The median of |m|/√v over entries with v > 0, of Adam's moments; NaN where there is none."""
+    m, v = (_few(moment).to(exact_dtype(moment)) for moment in (first, second))
+    return _middle((m.abs() / v.sqrt()).masked_fill(v <= 0, math.nan))
+
+
+def _few(x: Tensor) -> Tensor:
+    flat = x.detach().flatten()
+    return flat[:: 1 + flat.numel() // _MANY] if flat.numel() > _MANY else flat
+
+
+def _middle(values: Tensor) -> Tensor:
+    """The median of the entries that are not NaN: the middle value, or the mean of the two middle values."""
+    return values.nanquantile(0.5)
+
+
+def router_load(chosen: Tensor, experts: int) -> Tensor:
+    """How often each expert was chosen, relative to the mean over experts."""
+    counts = torch.bincount(chosen.flatten(), minlength=experts).to(exact_dtype(chosen))
+    return counts * experts / chosen.numel()
+
+
+def entropy(probabilities: Tensor) -> Tensor:
+    """Entropy over the last axis in nats, averaged over everything else, as a vector of one."""
+    return torch.special.entr(probabilities.to(exact_dtype(probabilities))).sum(-1).mean().reshape(1)
 
 
 def effective_rank(gram_NN: Vector) -> float:

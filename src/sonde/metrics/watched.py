@@ -2,14 +2,14 @@
 
 from functools import partial
 
-from sonde.metrics.metric import COSINE, NOT_NEGATIVE, SHARE, Metric
+from sonde.metrics.metric import COSINE, NOT_NEGATIVE, SHARE, Metric, by_name
 
 NONFINITE = {1.0: "output", 2.0: "gradient", 3.0: "loss"}
 """What a value of `nonfinite` stands for."""
 
 _size = partial(Metric, scale="log", bounds=NOT_NEGATIVE)  # a norm, or a ratio of norms
 
-_TABLE = (
+WATCHED = by_name(
     Metric(
         name="loss",
         label="loss",
@@ -149,12 +149,34 @@ _TABLE = (
         bad="near 1 while the loss no longer falls.",
     ),
     Metric(
+        name="massive_share",
+        label="share of massive entries",
+        axis="module",
+        bounds=SHARE,
+        direction="lower",
+        definition="Share of a module's outputs that are more than 100 times as large as the median.",
+        measured="|x| > 100 · median |x|, over all entries; of more than a million, every n-th.",
+        good="0, or a few entries in a million.",
+        bad="it grows over steps: a few features dominate, and low precision loses the others.",
+        reference="Sun et al. (2024), Massive activations in large language models, arXiv:2402.17762",
+    ),
+    _size(
+        name="out_kurtosis",
+        label="kurtosis of the output",
+        axis="module",
+        definition="Kurtosis of a module's output.",
+        measured="E(x − μ)⁴/σ⁴ over all entries; of more than a million, every n-th.",
+        good="about 3, as of a normal distribution.",
+        bad="hundreds: outlier features.",
+    ),
+    Metric(
         name="attention_entropy",
         label="entropy of attention, nats",
         axis="module",
         bounds=NOT_NEGATIVE,
         definition="Entropy of attention weights.",
-        measured="Mean over heads and queries of the first 8 samples, in nats.",
+        measured="Mean over heads and queries of the first 8 samples, in nats; in costly steps also of each head.",
+        index="head",
         good="well above 0 at the start.",
         bad="near 0 in the first steps: attention is one-hot.",
     ),
@@ -163,9 +185,32 @@ _TABLE = (
         label="largest attention logit",
         axis="module",
         definition="Largest attention logit.",
-        measured="Over the first 8 samples.",
+        measured="Over the first 8 samples; in costly steps also of each head.",
+        index="head",
         good="below about 10.",
         bad="above 30 in the first steps.",
+    ),
+    Metric(
+        name="router_load",
+        label="load of an expert",
+        axis="module",
+        bounds=NOT_NEGATIVE,
+        definition="How often a router chose an expert, relative to an equal share.",
+        measured="Of a linear layer whose softmax a top-k follows: choices of the expert ÷ mean over experts.",
+        index="expert",
+        good="near 1 for every expert.",
+        bad="near the number of experts for one of them, 0 for the others.",
+        reference="Fedus, Zoph & Shazeer (2022), Switch transformers, arXiv:2101.03961",
+    ),
+    Metric(
+        name="router_entropy",
+        label="entropy of a router, nats",
+        axis="module",
+        bounds=NOT_NEGATIVE,
+        definition="Entropy of a router's probabilities.",
+        measured="Mean over tokens, in nats.",
+        good="between 0 and the logarithm of the number of experts.",
+        bad="near 0 in the first steps: the router is one-hot.",
     ),
     _size(
         name="update_ratio",
@@ -176,6 +221,42 @@ _TABLE = (
         measured="‖ΔW‖/‖W‖, measured around the step.",
         good="about 1e-3, up to a few per cent in the first steps.",
         bad="above 0.3: steps overshoot; below 1e-5: the parameter hardly changes.",
+    ),
+    _size(
+        name="update_rms",
+        label="RMS of a step",
+        axis="parameter",
+        definition="Root mean square of what one step of the optimiser added to a parameter.",
+        measured="‖ΔW‖/√n, measured around the step.",
+        good="about the learning rate, with Adam.",
+        bad="it jumps while the rate stays.",
+    ),
+    _size(
+        name="adam_ratio",
+        label="median |m|/√v",
+        axis="parameter",
+        definition="How large Adam's steps are, in units of the rate.",
+        measured="Median over entries of |m|/√v of Adam's state after the step, without its correction of the start.",
+        good="below 1 once v has settled; larger in the first steps, where v is still small.",
+        bad="it rises late in training: v remembers smaller gradients than those of now.",
+    ),
+    _size(
+        name="update_sample",
+        label="‖ΔW‖/‖W‖ of 64 entries",
+        axis="parameter",
+        definition="How far one step moved 64 evenly spaced entries of a parameter.",
+        measured="‖ΔW‖/‖W‖ of these entries, from the end of one step to the end of the next, in steps around a spike.",
+        good="the same order of magnitude in all of them.",
+        bad="it jumps in the step before the loss does.",
+    ),
+    _size(
+        name="learning_rate",
+        label="rate of a group of parameters",
+        axis="network",
+        definition="Learning rate of a group of parameters; the row's module is optimiser and group.",
+        measured="As the optimiser holds it, in steps around a spike.",
+        good="it changes slowly.",
+        bad="it jumps in the step before the loss does.",
     ),
     _size(
         name="weight_norm",
@@ -249,6 +330,29 @@ _TABLE = (
         good="it rises; of losses and errors: it falls.",
         bad="its last third is no better than its first.",
     ),
+    _size(
+        name="noise_scale",
+        label="noise scale of the gradient, samples",
+        axis="network",
+        definition="Batch size at which the noise of the gradient is as large as the gradient.",
+        measured="tr Σ/‖G‖², from the gradients of 16 parts of a batch, when `watch.measure(batch)` asks for it.",
+        good="of the order of the batch size.",
+        bad="far above the batch size: a step follows the noise.",
+        reference="McCandlish et al. (2018), An empirical model of large-batch training, arXiv:1812.06162",
+    ),
+    Metric(
+        name="sharpness",
+        label="largest eigenvalue of the Hessian",
+        axis="network",
+        definition="Largest curvature of the loss on one batch.",
+        measured="Largest eigenvalue of the Hessian, by Lanczos' method, when `watch.measure(batch)` asks for it.",
+        good="times the rate below 2, with gradient descent.",
+        bad="times the rate above 2: steps of gradient descent overshoot.",
+        reference=(
+            "Cohen et al. (2021), Gradient descent on neural networks typically occurs at the edge "
+            "of stability, arXiv:2103.00065"
+        ),
+    ),
     Metric(
         name="nonfinite",
         label="first value that is not finite",
@@ -260,5 +364,3 @@ _TABLE = (
         bad="any row.",
     ),
 )
-
-WATCHED = {metric.name: metric for metric in _TABLE}

@@ -113,7 +113,6 @@ class Hooks:
         self._recorder, self._model, self._updates = recorder, model, updates
         self._suspended = False
         self._fast = _fast_groups(model.modules)
-        self._loss = None if loss is None else weakref.ref(loss)
         self._root_always = not updates.optimisers
         self._switch = taps.new_switch()
         self._made: dict[WatchedModule, tuple[ModuleHook, ModuleHook]] = {}
@@ -123,6 +122,9 @@ class Hooks:
             optimiser.register_step_post_hook(self._hook(recorder.after_optimiser_step, index))
             for index, optimiser in enumerate(updates.optimisers)
         ]
+        if loss is not None:
+            hook = LossHook(recorder.give_up, recorder.after_loss_call)
+            self._always.append(loss.register_forward_hook(hook))
         if self._root_always:
             self._always += self._on_module(model.root)
         _leave_out_of_copies()
@@ -151,10 +153,6 @@ class Hooks:
         if self._of_step:
             return
         recorder = self._recorder
-        loss = None if self._loss is None else self._loss()
-        if loss is not None:
-            hook = LossHook(recorder.give_up, recorder.after_loss_call)
-            self._of_step.append(loss.register_forward_hook(hook))
         for index, optimiser in enumerate(self._updates.optimisers):
             before = self._hook(recorder.before_optimiser_step, index)
             self._of_step.append(optimiser.register_step_pre_hook(before))

@@ -9,7 +9,7 @@ import polars as pl
 import torch
 from torch import Tensor
 
-from sonde.analysis.diagnosis.run_evidence import HAS_NO_GRADIENT
+from sonde.analysis.diagnosis.run_record import HAS_NO_GRADIENT
 from sonde.metrics.reductions import Vector, cosine_of, effective_rank, mean_cosine, rms_of_sum
 from sonde.metrics.rows import WATCHED
 from sonde.observe.step_record import NO_GRADIENT, TWICE, CallKey, ModuleCall, Output, StepRecord, loss_of_step
@@ -176,6 +176,11 @@ class _StepRows:
         self.name: str | None = None
         self.scale = 1.0 if record.scale is None else float(values(record.scale)[0])
         loss = self._loss()
+        if record.traces or record.measured:
+            self._traces()
+            for one in record.measured:
+                self._at(None, None).add(one.metric, one.value, one.samples or 0, one.reason)
+            return
         outputs = {_call_name(call.key): self._call(call) for call in record.calls}
         gradients = [_call_name(call.key) for call in reversed(record.calls) if not self._is_finite(call)]
         for name, reason in record.unseen.items():
@@ -238,11 +243,30 @@ class _StepRows:
             self._growth(call, samples)
         if call.gram is not None:
             self._directions(self.values(call.gram))
+        if call.tails is not None:
+            massive, kurtosis = self.values(call.tails).tolist()
+            flat = "all entries are equal" if math.isnan(kurtosis) else None
+            self.add("massive_share", massive, samples)
+            self.add("out_kurtosis", kurtosis, samples, flat)
         if call.attention:
-            entropy, largest = (np.concatenate([self.values(p[i]) for p in call.attention]) for i in (0, 1))
-            self.add("attention_entropy", float(np.mean(entropy)), entropy.size)
-            self.add("attention_max_logit", float(np.max(largest)), largest.size)
+            self._attention(call)
+        if call.router is not None:
+            load, entropy = map(self.values, call.router)
+            for expert, value in enumerate(load.tolist()):
+                self.add(f"router_load[{expert}]", value, 1)
+            self.add("router_entropy", float(entropy[0]), 1)
         return next((worst for worst in (top, total) if not math.isfinite(worst)), 0.0)
+
+    def _attention(self, call: ModuleCall) -> None:
+        entropy, largest = (np.concatenate([self.values(p[i]) for p in call.attention]) for i in (0, 1))
+        self.add("attention_entropy", float(np.mean(entropy)), entropy.size)
+        self.add("attention_max_logit", float(np.max(largest)), largest.size)
+        read = call.attention[0][2:] if len(call.attention) == 1 else ()
+        if read and read[0].shape[1] > 1:
+            entropy, largest = (self.values(x).reshape(x.shape) for x in read)
+            for head in range(entropy.shape[1]):
+                self.add(f"attention_entropy[{head}]", float(np.mean(entropy[:, head])), len(entropy))
+                self.add(f"attention_max_logit[{head}]", float(np.max(largest[:, head])), len(largest))
 
     def _rms(self, outputs: Sequence[Output]) -> float:
         """√(Σx²/n) over everything that was pooled."""
@@ -349,10 +373,30 @@ class _StepRows:
                 self.add("update_ratio", math.nan, 1, "the weight is zero")
             else:
                 self.add("update_ratio", updates[place] / weight, 1)
+            if updates is not None and known.ratios is not None:
+                self.add("update_rms", updates[place] / math.sqrt(known.sizes[place]), 1)
+                if not math.isnan(ratio := float(self.values(known.ratios)[place])):
+                    self.add("adam_ratio", ratio, 1)
         for name, reason in known.unreadable.items():
             for metric in ("weight_norm", "weight_grad_norm", "update_ratio"):
                 self._at(name, None).add(metric, math.nan, 0, reason)
         return bool(np.isfinite(weights).all())
+
+    def _traces(self) -> None:
+        """Add the rows of a step that the ring kept: rates, gradients, and movement of a few entries."""
+        for trace in self.record.traces:
+            for group, rate in trace.rates.items():
+                value = self._number(rate) if isinstance(rate, Tensor) else rate
+                self._at(group, None).add("learning_rate", value, 1)
+            norms = [] if trace.gradients is None else self.values(trace.gradients).tolist()
+            for name, norm in zip(trace.with_gradient, norms, strict=False):
+                self._at(name, None).add("weight_grad_norm", norm, 1)
+            if trace.moved is None or trace.before is None:
+                continue
+            pairs = zip(self.values(trace.moved).tolist(), self.values(trace.before).tolist(), strict=True)
+            for name, many, (moved, before) in zip(trace.names, trace.sizes, pairs, strict=True):
+                none = "the weight is zero" if before == 0 else None
+                self._at(name, None).add("update_sample", moved / before if before else math.nan, many, none)
 
     def _stale(self) -> None:
         """Add stale gradients: ‖old‖/‖new‖, the smallest of the step's backward passes; and the share in eval mode."""

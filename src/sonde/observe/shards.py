@@ -104,9 +104,9 @@ class Shards:
         self._places = {name: place for place, name in enumerate(sorted(sharded))}
         self._reason: str | None = None  # why there is no collective
         self._group: Any = None
-        self._active = bool(sharded or self._peers)
-        self._watch = f"sonde/watch/{next(_numbers)}" if self._active else ""
-        if not self._active:
+        self.active = bool(sharded or self._peers)  # whether it takes part in sums
+        self._watch = f"sonde/watch/{next(_numbers)}" if self.active else ""
+        if not self.active:
             return
         if not _is_initialised():
             self._stop(_NO_GROUP)
@@ -127,7 +127,7 @@ class Shards:
         self, known: Sequence["ParameterNorms"], calls: Sequence["ModuleCall"], losses: Sequence["RecordedLoss"]
     ) -> None:
         """Replace what this process has read by sums over all; drop parameters whose norms cannot be had."""
-        if self._active and self._reason is None:
+        if self.active and self._reason is None:
             try:
                 self._agree(calls, losses)
                 self._drop(known)
@@ -245,7 +245,7 @@ class Shards:
 
     def leave(self) -> None:
         """Tell the other processes not to wait for this one.  This is no collective."""
-        if self._active and self._reason is None and _is_initialised():
+        if self.active and self._reason is None and _is_initialised():
             with suppress(Exception):
                 _store().set(self._key("left"), str(dist.get_rank()))
         self._reason = self._reason or "the watch is closed"

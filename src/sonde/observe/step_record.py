@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 
 from sonde.metrics.reductions import exact_dtype
+from sonde.metrics.rows import Reading
+from sonde.observe.ring import Trace
 from sonde.observe.watched_modules import WatchedModule
 
 if TYPE_CHECKING:
@@ -198,7 +200,9 @@ class ModuleCall:
     unit_bounds: Sequence[tuple[Tensor, Tensor]] = ()
     at_bounds: Sequence[Tensor] = ()
     gram: Tensor | None = None
-    attention: Sequence[tuple[Tensor, Tensor]] = ()
+    tails: Tensor | None = None  # massive_share and out_kurtosis
+    attention: Sequence[tuple[Tensor, ...]] = ()  # of each sample; in costly steps, of each sample and head too
+    router: tuple[Tensor, Tensor] | None = None  # load of each expert ÷ its fair share; entropy
 
     @property
     def key(self) -> CallKey:
@@ -217,7 +221,7 @@ class Pass:
         self.backward: int | None = None  # the autograd engine's number of the backward pass that came through it
         self.handles: list[Any] = []  # of the hooks on its outputs
         self.half = False  # whether anything was computed in float16
-        self.attention: dict[CallKey, list[tuple[Tensor, Tensor]]] = {}  # of calls that have not returned
+        self.attention: dict[CallKey, list[tuple[Tensor, ...]]] = {}  # of calls that have not returned
         self.units: int | None = None  # where the units of the last layer are
         self.sequence: tuple[int, ...] | None = None  # times and samples of a module with batch_first=False
         self._seen: dict[int, tuple[weakref.ref[Tensor], int, Output, Gradient | None]] = {}
@@ -249,6 +253,8 @@ class StepRecord:
     in_eval: tuple[float, int] | None = None  # share in eval mode of the modules that act differently in it
     targets: list[Tensor] = field(default_factory=list)  # mean and spread of what a loss module was given
     success: dict[str, Tensor] = field(default_factory=dict)  # by the names under which the loop logs them
+    measured: list[Reading] = field(default_factory=list)  # what was asked for, of the whole network
+    traces: list[Trace] = field(default_factory=list)  # of a step that the ring kept
 
     @property
     def expected_rows(self) -> int:
@@ -264,19 +270,20 @@ class StepRecord:
                 yield from (t for t in (gradient.norms, gradient.halves) if t is not None)
             for stream in call.streams:
                 yield from (stream.steps, stream.dots, stream.inputs, stream.outputs)
-            for pair in (*call.unit_bounds, *call.attention):
+            for pair in (*call.unit_bounds, *call.attention, *(() if call.router is None else (call.router,))):
                 yield from pair
             yield from call.at_bounds
-            if call.gram is not None:
-                yield call.gram
+            yield from (t for t in (call.gram, call.tails) if t is not None)
         for known in self.parameters:
-            yield from (t for t in (known.weights, known.gradients, known.updates) if t is not None)
+            yield from (t for t in (known.weights, known.gradients, known.updates, known.ratios) if t is not None)
         for loss in self.losses:
             yield from loss.tensors()
         for arrivals in self.stale.values():
             yield from arrivals
         yield from self.targets
         yield from self.success.values()
+        for trace in self.traces:
+            yield from trace.tensors()
         if self.scale is not None:
             yield self.scale
 

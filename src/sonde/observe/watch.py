@@ -97,6 +97,27 @@ class Watch:
 
         return diagnose(self.signs(batch, seconds=seconds))
 
+    def measure(self, batch: Any) -> dict[str, float]:
+        """Record `noise_scale` and `sharpness` of the loss on this batch, as rows of the step under way.
+
+        Both are computed on a copy in float64 and take about as long as 40 passes; NaN if one is undefined.  The loss
+        has to be a mean over samples: the one that `sonde.watch` was given, else the one that the model returns.
+        """
+        from sonde.observe.experiments.curvature import LossOnBatch, noise_scale, sharpness
+        from sonde.observe.experiments.losses import own_loss
+
+        recorder = self._recorder
+        model = None if recorder is None else recorder.model
+        if recorder is None or model is None or recorder.closed:
+            raise SondeError("measure(batch): the watch is closed or its model is gone; call it while training")
+        if any(map(is_sharded, model.parameters())):
+            raise SondeError("measure(batch): a sharded model is not copied; measure it in a single process")
+        with recorder.paused():
+            on_batch = LossOnBatch(model, self._loss or own_loss, *_inputs_and_targets(batch))
+            found = [noise_scale(on_batch), sharpness(on_batch)]
+        recorder.add_readings(found)
+        return {one.metric: one.value for one in found}
+
     def signs(self, batch: Any = None, *, seconds: float = 10.0) -> RunEvidence:
         """The input of a diagnosis: rows, facts and, with a batch (x, y), the results of experiments on a copy."""
         recorder = self._recorder

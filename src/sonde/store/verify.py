@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,9 @@ from sonde.store.folder import Damaged, RunFolder, recipe_key
 from sonde.store.index import INDEX_FOLDER, INDEX_NAME, Index, read_index, refuse_damaged_index
 from sonde.store.index_writer import light
 from sonde.store.journal import journal_name, read_facts, read_watched, verify_journal
-from sonde.store.listing import stamps_of
-from sonde.store.publish import why_incomplete
+from sonde.store.listing import stamps_of, why_incomplete
 from sonde.store.row_query import RowQuery, RowSlice
 from sonde.store.schemas import WATCHED_KIND, Checksum, Manifest, checksum
-
-AT_A_TIME = 1 << 20  # bytes
 
 
 @dataclass
@@ -107,12 +105,8 @@ def _checksum(path: Place) -> Checksum:
     """Of a file, without holding it."""
     if not isinstance(path, Path):
         return checksum(path.read_bytes())
-    digest, count = hashlib.sha256(), 0
     with files.opened(path) as file:
-        while part := file.read(AT_A_TIME):
-            digest.update(part)
-            count += len(part)
-    return Checksum(digest.hexdigest(), count)
+        return Checksum(hashlib.file_digest(file, "sha256").hexdigest(), file.tell())
 
 
 class _Indexed:
@@ -164,8 +158,5 @@ def _verify_index(root: Place, found: Verified) -> None:
 def _asides(root: Place) -> Iterator[Place]:
     """What interrupted writers left beside the runs."""
     for folder in (root, root / INDEX_FOLDER, root / ".locks"):
-        try:
-            entries = list(folder.iterdir())
-        except OSError:
-            continue
-        yield from (path for path in entries if path.name.startswith(ASIDE))
+        with suppress(OSError):
+            yield from (path for path in folder.iterdir() if path.name.startswith(ASIDE))

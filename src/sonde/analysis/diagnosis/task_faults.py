@@ -1,14 +1,16 @@
 """Faults of the task: targets, loss and output that do not fit each other."""
 
+import math
+
 from sonde.analysis.diagnosis.finding import Diagnosis, Finding, found
-from sonde.analysis.diagnosis.run_evidence import (
+from sonde.analysis.diagnosis.run_evidence import FEWEST_STEPS, RunEvidence
+from sonde.analysis.diagnosis.run_record import (
     BINARY_LOSSES,
     CLASS_LOSSES,
+    DISTANCE_LOSSES,
     EARLY,
-    FEWEST_STEPS,
     LINEAR_OPS,
     SHAPE_OPS,
-    RunEvidence,
 )
 from sonde.core.formatting import number
 
@@ -16,12 +18,12 @@ SEVERAL_SAMPLES = 16  # samples of a batch in which equal targets are a fault
 OUT_OF_REACH = 0.1  # score that the range of the output may cost
 OUT_OF_BOUNDS = 4.0  # the largest squared distance of numbers between −1 and 1
 BELOW_ZERO = -2.0  # a cross-entropy below this is wrong
-_PAIRWISE_OPS = frozenset(
-    {"T", "Transpose", "Mm", "Bmm", "Cdist"}
-)  # operations of losses that compare samples on purpose
+_DISTANCE_OPS = frozenset({"Sub", "Rsub", "Pow", "Abs", "Mul", "Mean", "Sum", "Expand", "Squeeze"}) | DISTANCE_LOSSES
+"""Operations of a distance; losses that compare samples on purpose have others, such as Transpose."""
 MAJORITY = 0.8  # share of one class
 _SQUASHED = ("Softmax", "Sigmoid", "Tanh")
 _BOUNDED = (*_SQUASHED, "Relu", "LogSoftmax", "Softplus", "Threshold")
+_RANGES = {"Softmax": (0, 1), "Sigmoid": (0, 1), "Tanh": (-1, 1), "Relu": (0, math.inf), "Softplus": (0, math.inf)}
 AMONG_CLASSES = ("classes", "one-hot", "labels", "binary")
 
 
@@ -37,7 +39,7 @@ def _ignores_pairing(s: RunEvidence) -> Finding | None:
 def _broadcasts(s: RunEvidence) -> Finding | None:
     """From the operations of the loss: N outputs became N×N numbers."""
     shape, largest = s.facts.get("output_shape") or [], s.facts.get("loss_shape") or []
-    if s.trials is not None or s.learned or s.loss_ops & _PAIRWISE_OPS:
+    if s.trials is not None or s.loss_ops - _DISTANCE_OPS:
         return None
     if len(shape) != 2 or shape[1] != 1 or shape[0] < 2 or largest != [shape[0], shape[0]]:
         return None
@@ -134,16 +136,19 @@ def _out_of_reach(s: RunEvidence) -> Finding | None:
 
 
 def _out_of_bounds(s: RunEvidence) -> Finding | None:
-    """The loss is a distance that outputs and targets between −1 and 1 cannot have."""
-    operation, last = _last_operation(s), s.last_loss
-    if operation not in ("Softmax", "Sigmoid", "Tanh") or not s.is_distance or s.trials is not None:
+    """From rows: targets of a distance outside the range of the last activation, or a distance that it cannot have."""
+    operation = _last_operation(s)
+    if not s.is_distance or s.trials is not None or s.learned or operation not in _RANGES:
         return None
-    if last is None or last <= OUT_OF_BOUNDS:
+    low, high = _RANGES[operation]
+    least, most = s.targets.get("min", low), s.targets.get("max", high)
+    if min(least - low, high - most) < -OUT_OF_REACH:
+        where = f"targets reach from {number(least)} to {number(most)}"
+    elif high - low < math.inf and (s.last_loss or 0.0) > OUT_OF_BOUNDS:
+        where = f"the loss is {number(s.last_loss or 0.0)}"
+    else:
         return None
-    said = (
-        f"The last activation ({operation.lower()}) stays between −1 and 1, and the loss, a distance, at "
-        f"{number(last)}: the targets lie outside."
-    )
+    said = f"The last activation ({operation.lower()}) stays between {low:g} and {high:g}, and {where}."
     return found("certain", said, modules=_last_activation(s))
 
 
@@ -261,6 +266,18 @@ def _unrelated_numbers(s: RunEvidence) -> Finding | None:
     return found("likely", said)
 
 
+def _memorised_alone(s: RunEvidence) -> Finding | None:
+    """Targets that one batch memorises and the run does not learn, where inputs cannot be compared with each other."""
+    alone = _memorised(s)
+    if alone is None or "n" in (s.trial("neighbours") or s.trial("relation") or {}) or s.targets.get("kind") == "none":
+        return None
+    said = (
+        f"One batch is memorised in fifty steps (to {number(alone)} of the way), and all {s.steps} steps come "
+        f"{number(s.score or 0.0)} of it: what is learned from one batch does not help with the next."
+    )
+    return found("likely", said, is_rest=True)
+
+
 def _one_class_a_batch(s: RunEvidence) -> Finding | None:
     """Batches that each hold one class, and not the same one: samples sorted by class."""
     spreads, means = s.of_run("target_spread"), s.of_run("target_mean")
@@ -366,7 +383,7 @@ TASK_FAULTS = (
     ),
     Diagnosis(
         name="wrong_labels",
-        signs=(_all_the_same, _unrelated_classes, _unrelated_numbers),
+        signs=(_all_the_same, _unrelated_classes, _unrelated_numbers, _memorised_alone),
         role="pace",
         consequences=frozenset({"not_learning"}),
         short="Labels that do not belong to the inputs: permuted, constant, or destroyed by preprocessing.",

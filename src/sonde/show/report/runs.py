@@ -11,7 +11,8 @@ from typing import Any
 import polars as pl
 
 from sonde.analysis.diagnosis import diagnose
-from sonde.analysis.diagnosis.run_evidence import describe_nonfinite, evidence_of_watched
+from sonde.analysis.diagnosis.run_evidence import evidence_of_watched
+from sonde.analysis.diagnosis.run_record import describe_nonfinite
 from sonde.analysis.runs import Recipe, levels, options_of
 from sonde.core.formatting import network
 from sonde.core.run_ids import Flat, distinct_names, identity, without
@@ -39,7 +40,10 @@ def label_runs(runs: Sequence[Run], recipes: Sequence[Recipe]) -> list[LabelledR
     families: dict[str, list[Recipe]] = {}
     for recipe in recipes:
         families.setdefault(identity(_family(recipe)), []).append(recipe)
-    titles = distinct_names((_title(members[0].runs[0]), _family(members[0])) for members in families.values())
+    first = [members[0] for members in families.values()]
+    titles = distinct_names(
+        (f"{one.runs[0].about['task_label']}, {one.runs[0].config['epochs']} epochs", _family(one)) for one in first
+    )
     order = {run.id: index for index, run in enumerate(runs)}
     found = []
     for title, members in zip(titles, families.values(), strict=True):
@@ -52,10 +56,6 @@ def label_runs(runs: Sequence[Run], recipes: Sequence[Recipe]) -> list[LabelledR
 
 def _family(recipe: Recipe) -> Flat:
     return without(recipe.flat, ("model", "rule"))
-
-
-def _title(run: Run) -> str:
-    return f"{run.about['task_label']}, {run.config['epochs']} epochs"
 
 
 def _labels(recipes: Sequence[Recipe], factor: str, label: Callable[[Run], str]) -> dict[str, str]:
