@@ -16,6 +16,7 @@ from torch import Tensor
 
 from sonde.metrics.reductions import exact_dtype
 from sonde.metrics.rows import Reading
+from sonde.observe.ring import Trace
 from sonde.observe.watched_modules import WatchedModule
 
 if TYPE_CHECKING:
