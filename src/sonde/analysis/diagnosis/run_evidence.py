@@ -71,8 +71,9 @@ class RunEvidence(RunRecord):
         if self.plays:
             return None
         reached = self._score_of_log if self.trials is None else self._score_on_batch
-        stays = reached is not None and self.fell is not None and self.fell < CLEARLY and reached < LEARNED
-        return min(reached, self.fell) if stays else reached  # type: ignore[type-var]
+        if reached is None or self.fell is None or self.audited is not None:
+            return reached
+        return min(reached, self.fell) if self.fell < CLEARLY and reached < LEARNED else reached
 
     @property
     def _score_on_batch(self) -> float | None:
