@@ -321,9 +321,9 @@ def _exceeds(one: Setting, other: Setting) -> bool:
 def _compare_depths(control: Control, found: list[Setting]) -> str:
     """Which rules exceed frozen blocks at each depth, every accuracy, and which rules leave blocks without credit."""
     above = [
-        f"{listed(one.label for one in found if _exceeds(one, frozen)) or 'none'} at {control.symbol} = {frozen.value:g}"
-        for frozen in found
-        if frozen.rule == "frozen"
+        f"{listed(one.label for one in found if _exceeds(one, base)) or 'none'} at {control.symbol} = {base.value:g}"
+        for base in found
+        if base.rule == "frozen"
     ]
     better = f"More accurate than frozen blocks: {'; '.join(above)}. " if above else ""
     short = ""
