@@ -35,6 +35,7 @@ from sonde.cli.predict import predict_command
 from sonde.cli.remove import remove_command
 from sonde.cli.report import figures_command, report_command
 from sonde.cli.reproduce import reproduce_command
+from sonde.cli.scaling import scaling_command
 from sonde.cli.show import show_command
 from sonde.cli.streams import Printable, steady_streams, stopping_signals
 from sonde.cli.train import run_command, train_command
@@ -58,6 +59,7 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
     "Your own model": {
         "predict": predict_command,
         "check": check_command,
+        "scaling": scaling_command,
         "diagnose": diagnose_command,
         "explain": explain_command,
     },

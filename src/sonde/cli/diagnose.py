@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from sonde.cli.completion import complete_run
-from sonde.cli.options import Details, Json, RunsFolder, output_file
+from sonde.cli.options import Details, Json, RunsFolder, output_file, picture_file
 from sonde.core.errors import SondeError, print_notice
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def check_command(
         )
     found = check(model, *rest, inits=inits)
     if out is not None:
-        _save(found, out)
+        picture_file(out, "check.png", found.figure)
     if json:
         _print_json(found)
     else:
@@ -82,15 +82,6 @@ def _print(found: "Precheck", out: Path | None) -> None:
         print_text(line)
     if out is not None:
         print_text(f"The picture is {out}", dim=True, wrap=False)
-
-
-def _save(found: "Precheck", out: Path) -> None:
-    from sonde.store import files
-
-    if out.suffix not in (".png", ".pdf", ".svg"):
-        raise SondeError(f"--out {out}: name a .png, .pdf or .svg file")
-    with files.clear_errors(output_file(out, "--out", "check.png")):
-        found.figure().savefig(out)
 
 
 def function_of(where: str, what: str) -> Callable[[], Any]:

@@ -1,6 +1,6 @@
 """Options that several commands share, and the runs of a study that --scale, --seeds, --set and --only select."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -12,6 +12,8 @@ from sonde.core.errors import SondeError, pick, print_notice, unicode
 from sonde.store.files import Place, place
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from sonde.config import RunConfig
     from sonde.store.run import Runs
     from sonde.studies.study import Gathered
@@ -190,6 +192,16 @@ def print_left_out(left_out: dict[str, str], stored: "Runs") -> None:
     for run, why in left_out.items():
         if run not in stored.broken:
             print_notice(f"left out: {run} ({why})")
+
+
+def picture_file(out: Path, example: str, draw: "Callable[[], Figure]") -> None:
+    """Draw a picture into the file of --out."""
+    from sonde.store import files
+
+    if out.suffix not in (".png", ".pdf", ".svg"):
+        raise SondeError(f"--out {out}: name a .png, .pdf or .svg file")
+    with files.clear_errors(output_file(out, "--out", example)):
+        draw().savefig(out)
 
 
 def output_file(path: Path, option: str, example: str) -> Path:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sonde.cli.diagnose import function_of
-from sonde.cli.options import Json, output_file
+from sonde.cli.options import Json, picture_file
 from sonde.core.errors import SondeError
 
 if TYPE_CHECKING:
@@ -43,9 +43,9 @@ def predict_command(
     model, *rest = given if isinstance(given, tuple) else (given,)
     if shape is None and not rest:
         raise SondeError(f"{make} returns no batch: use --shape, for example --shape 64,3,32,32")
-    found = predict(model, _sizes(shape) if shape is not None else rest[0])
+    found = predict(model, sizes_of(shape) if shape is not None else rest[0])
     if out is not None:
-        _save(found, out)
+        picture_file(out, "predict.png", found.figure)
     if json:
         print_json(_as_dict(found))
         return
@@ -59,7 +59,8 @@ def predict_command(
         print_text(f"The picture is {out}", dim=True, wrap=False)
 
 
-def _sizes(shape: str) -> tuple[int, ...]:
+def sizes_of(shape: str) -> tuple[int, ...]:
+    """Parse 64,3,32,32."""
     try:
         sizes = tuple(int(n) for n in shape.replace("x", ",").replace("×", ",").split(","))
     except ValueError:
@@ -74,12 +75,3 @@ def _as_dict(found: "Prediction") -> dict[str, Any]:
     if found.remedy is not None:
         remedy = {"parameters": found.remedy.parameters, "factor": found.remedy.factor, "worst": found.remedy.worst}
     return {"model": found.model, "words": found.words(), "remedy": remedy, "table": found.table.to_dicts()}
-
-
-def _save(found: "Prediction", out: Path) -> None:
-    from sonde.store import files
-
-    if out.suffix not in (".png", ".pdf", ".svg"):
-        raise SondeError(f"--out {out}: name a .png, .pdf or .svg file")
-    with files.clear_errors(output_file(out, "--out", "predict.png")):
-        found.figure().savefig(out)

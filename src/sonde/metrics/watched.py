@@ -210,6 +210,36 @@ _TABLE = (
         good="0 at every step.",
         bad="above 0: gradients are not cleared.",
     ),
+    _size(
+        name="in_rms",
+        label="RMS of the input",
+        axis="module",
+        definition="Root mean square of a module's input, over all entries; runs of `sonde scaling` have it.",
+        measured="√(Σx²/n), at step 0.",
+        good="the same at every size of the network.",
+        bad="a power of the size.",
+    ),
+    _size(
+        name="out_change",
+        label="change of the output by training",
+        axis="module",
+        definition="How far training has moved a module's output for the same batch; runs of `sonde scaling` have it.",
+        measured="RMS of output − output at step 0, with the same dropout masks.",
+        good="the same at every size of the network.",
+        bad="a power of the size: wider or deeper networks learn something else.",
+    ),
+    _size(
+        name="effect",
+        label="effect of a group of parameters",
+        axis="parameter",
+        definition="How much the training of one group of parameters changes the model's output; runs of "
+        "`sonde scaling` have it, and the row's module is the group.",
+        measured="RMS of output − output at step 0, where this group alone has its present values.  Where that is 0: "
+        "of output − output with the group's first values.",
+        good="the same at every size of the network.",
+        bad="a power of the size: the group's rate, initialisation or multiplier does not fit it.",
+        reference="Yang & Hu (2021), arXiv:2011.14522",
+    ),
     Metric(
         name="eval_share",
         label="share of modules in eval mode",

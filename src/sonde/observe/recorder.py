@@ -329,6 +329,10 @@ class Recorder:
         """Add facts to those that the run stores."""
         self._writer.add_facts(more)
 
+    def add_rows(self, rows: pl.DataFrame) -> None:
+        """Add rows to those that the run stores."""
+        self._writer.add_rows(rows, self.step)
+
     def flush(self) -> None:
         """Write all records that wait."""
         self._writer.flush(self.step)

@@ -18,7 +18,14 @@ from sonde.analysis.explanations import EXPLANATIONS, documented
 from sonde.analysis.runs import by_recipe
 from sonde.metrics import TRAINED, base_of
 from sonde.show.report.charts import Sweep, sweep_of
-from sonde.show.report.runs import LabelledRun, WatchedSection, label_runs, watched_sections
+from sonde.show.report.runs import (
+    LabelledRun,
+    ScalingSection,
+    WatchedSection,
+    label_runs,
+    scaling_sections,
+    watched_sections,
+)
 from sonde.store.run import Runs
 
 if TYPE_CHECKING:
@@ -156,6 +163,7 @@ class ReportContents:
     in_no_study: Mapping[str, str]  # run → why
     remarks: Sequence[str]
     watched: Sequence[WatchedSection] = ()
+    scaling: Sequence[ScalingSection] = ()
     glossary: Sequence[Term] = ()
     sweep: Sweep = field(default_factory=Sweep)
 
@@ -196,6 +204,7 @@ def report_contents(stored: Runs, *, source: str, title: str) -> ReportContents:
         in_no_study={**trained.in_no_study, **{run: why for run, why in stored.broken.items() if run not in named}},
         remarks=trained.remarks,
         watched=watched,
+        scaling=scaling_sections(stored),
         glossary=_glossary(stored, watched),
         sweep=sweep_of(stored.runs, recipes, stored.rows) if stored.runs else Sweep(),
     )
