@@ -176,7 +176,7 @@ class Residual(nn.Module):
         self.blocks = nn.ModuleList([nn.Linear(32, 32, bias=False) for _ in range(depth)])
         for block in self.blocks:
             nn.init.normal_(block.weight, 0, 32**-0.5)
-        self.scale = depth**power
+        self.scale = 0.7 * (depth / 4) ** power * 0.5
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for block in self.blocks:

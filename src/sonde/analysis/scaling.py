@@ -33,7 +33,7 @@ PROMISES = {
 TOLERANCE = 0.25
 """An exponent further than this from what is asked is a deviation; faults change exponents by ½ or more."""
 
-_MOST_DRIFT, _FEWEST_GROUPS = 0.35, 4
+_MOST_DRIFT, _FEWEST_GROUPS = 0.4, 4
 
 MODEL = "(model)"
 _QUANTITIES = {"out_rms": "activation", "out_change": "change", "grad_rms": "gradient", "in_rms": "input"}
@@ -486,11 +486,10 @@ def _by_training(result: Scaling, runs: Sequence[Measured]) -> list[Verdict]:
             continue
         known = _first_known(result, label, "effect")
         if known is not None and not in_logits[label]:
-            way = known.deviates(drift)
+            way = known.deviates() if known.deviates() == known.deviates(drift) else ""
             remedy = _rate_remedy(result, role, known.value - drift) if way else ""
             about = f"the effect of training (step {known.step})"
-            verdict = way or "stable"
-            found.append(Verdict(group=label, verdict=verdict, about=about, exponent=known, asked=drift, remedy=remedy))
+            found.append(Verdict(group=label, verdict=way or "stable", about=about, exponent=known, remedy=remedy))
     for group in dict.fromkeys(one.group for one in result.exponents if one.group.endswith("(logits)")):
         known = _first_known(result, group, "change")
         if known is not None:
