@@ -272,7 +272,7 @@ def of_few(bp: RuleAudit, base: dict[int, Run]) -> "Counter[str]":
 
 def planted(store: Path, rule: RuleAudit, lr: float) -> dict[str, Any]:
     """What the questions made for it say of a rule that degenerates or draws its credit."""
-    standings = Counter(layer.standing or "undefined" for run in rule.runs for layer in run.credits)
+    standings = Counter(layer.side or "undefined" for run in rule.runs for layer in run.credits)
     return {
         "rule": rule.label,
         "lr": lr,
@@ -327,14 +327,14 @@ def judged(store: Path, run: str, rule: Rule) -> "Counter[str]":
             for one, other in ((1, 0), (1, 1))
         ]
         for layer in credit_at_layers(as_run(readings, snapshot.depth), 1, Thresholds()):
-            if layer.standing == "given":
+            if layer.side == "given":
                 continue
             counts["layers"] += 1
             counts["cosine above"] += layer.cosine.side == "above"
             counts["rho above"] += layer.rho.side == "above"
-            counts["above"] += layer.standing == "above"
-            counts["below"] += layer.standing == "below"
-            counts["disagree"] += layer.standing == "disagree"
+            counts["above"] += layer.side == "above"
+            counts["below"] += layer.side == "below"
+            counts["disagree"] += layer.side == "disagree"
             counts["cosine above vectors"] += layer.cosine.value > 3 * vectors[0]
             counts["rho above vectors"] += layer.rho.value > 3 * vectors[1]
     return counts

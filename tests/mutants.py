@@ -161,7 +161,7 @@ MUTANTS = (
     Mutant(
         "the energy descends without the error of the state itself",
         "rules/pc.py",
-        "rate * (slope + errors[layer] if layer in errors else slope)",
+        "rate * (slope + errors[layer])",
         "rate * slope",
         MOVING,
     ),
@@ -672,8 +672,8 @@ MUTANTS = (
     Mutant(
         "D3 passes a credit below chance",
         "analysis/questions.py",
-        'layer.standing in ("at", "below", "disagree")',
-        'layer.standing in ("at", "disagree")',
+        'layer.side in ("at", "below", "disagree")',
+        'layer.side in ("at", "disagree")',
         "unit/test_audit.py",
     ),
     Mutant(

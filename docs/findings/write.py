@@ -51,7 +51,9 @@ SHOWN = {
     "snapshots": ("stream_by_terminal_ln",),
     "rules": ("rules_residual_mlp",),
     "credit_at": ("credit_at_layers",),
-    **dict.fromkeys(("random_targets", "penalty", "trained_blocks", "depth", "linear_quadratic"), ("controls",)),
+    **dict.fromkeys(
+        ("random_targets", "penalty", "trained_blocks", "depth", "deep", "linear_quadratic"), ("controls",)
+    ),
 }
 """The figures of a page; each is a file called study_figure.png."""
 
@@ -65,7 +67,7 @@ PIXELS = {
 EPOCHS = {"random_targets": SHORT, "depth": SHORT}
 """Of studies that were trained for fewer than their recipe has."""
 
-SCALES = {"linear_quadratic": "quick"}
+SCALES = {"deep": "quick", "linear_quadratic": "quick"}
 """Of studies that are shown at another scale than the full one."""
 
 LONG = 30
@@ -234,6 +236,10 @@ ABOUT_CONTROLS = {
         "the embedding from the rule's own credit."
     ),
     "depth": f"The full recipe has 100 epochs; {SHORT} were trained, a recipe of its own.",
+    "deep": (
+        "The task is parity of 4 among 16 bits, the width 32. PC's error descends one block at each step of inference. "
+        "This is quick scale with 16 steps; full scale takes as many steps as there are blocks."
+    ),
     "linear_quadratic": (
         "A linear residual network has fixed weights and a squared error to random targets. The gradient at every "
         "state, the costate, is then a product of known matrices. Only the bridges learn; they read states as they "

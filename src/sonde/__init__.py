@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from sonde.observe.predict import predict as predict
     from sonde.observe.scaling import scaling as scaling
     from sonde.observe.watch import watch as watch
-    from sonde.plugins import guest as guest
     from sonde.plugins import plugin as plugin
     from sonde.plugins import register as register
     from sonde.show.stored_runs import load as load
@@ -68,7 +67,6 @@ _HOME = {
     "SondeError": "sonde.core.errors",
     "chain": "sonde.network.chain",
     "check": "sonde.observe.check",
-    "guest": "sonde.plugins",
     "load": "sonde.show.stored_runs",
     "models": "sonde",
     "plugin": "sonde.plugins",
@@ -83,6 +81,9 @@ _HOME = {
 }
 """Where each name lives."""
 
+_RENAMED = {"guest": "plugin"}
+"""Deprecated name → the name that replaced it."""
+
 _PACKAGES = ("models", "probes", "rules", "tasks")
 
 __all__ = sorted(_HOME)
@@ -94,6 +95,9 @@ def __getattr__(name: str) -> Any:
 
     if name == "__version__":
         return metadata.version("sonde")
+    if name in _RENAMED:
+        warnings.warn(f"sonde.{name} is deprecated: use sonde.{_RENAMED[name]}", DeprecationWarning, stacklevel=2)
+        name = _RENAMED[name]
     if name not in _HOME:
         raise AttributeError(f"module 'sonde' has no attribute {name!r}: it has {', '.join(_HOME)}")
     if name in _PACKAGES:

@@ -40,6 +40,7 @@ class Reference:
         self.s, self.sizes = settings, sizes
         self.w = {name: value.clone().requires_grad_() for name, value in weights.items()}
         self.back: Weights = {}  # what stands in a matrix's place on the way back
+        self.moved: list[Tensor] = []  # x and h_0 … h_L where the rule learns, if those are not of the forward pass
 
     def linear(self, x: Tensor, name: str) -> Tensor:
         weight, bias = self.w[f"{name}.weight"], self.w.get(f"{name}.bias")
@@ -116,9 +117,15 @@ class Reference:
                     credits.insert(0, credits[0] @ feedback[str(l)].view(d, d).T)
                 return credits
             case "dfa":
-                z = self.readout(self.states(x)[-1]).detach().requires_grad_()
-                (error,) = torch.autograd.grad(self.losses(z, y).sum(), z)
+                error = self.output_error(x, y)
                 return [error @ feedback[str(l)].view(-1, error.shape[-1]).T for l in range(depth + 1)]
+            case "pc":
+                return self.relaxed(x, y)
+            case "pepita":
+                error = self.output_error(x, y)
+                x_err = x + error @ feedback["0"].view(x.shape[-1], -1).T
+                self.moved = [x_err, *(h.detach() for h in self.states(x_err))]
+                return [h.detach() - moved for h, moved in zip(self.states(x), self.moved[1:], strict=True)]
             case "frozen":
                 return [gradients[0], *(torch.zeros_like(g) for g in gradients[1:])]
             case "usf":
@@ -131,6 +138,29 @@ class Reference:
                 self.back = {name: value.view_as(self.w[name]) for name, value in feedback.items()}
         return self.gradients(x, y)[3]
 
+    def output_error(self, x: Tensor, y: Tensor) -> Tensor:
+        z = self.readout(self.states(x)[-1]).detach().requires_grad_()
+        (error,) = torch.autograd.grad(self.losses(z, y).sum(), z)
+        return error
+
+    def relaxed(self, x: Tensor, y: Tensor) -> list[Tensor]:
+        """a_0 … a_L after descending the energy of predictive coding, all states at once."""
+        h = [state.detach() for state in self.states(x)]
+
+        def ahead() -> list[Tensor]:
+            return [h[l + 1] - self.block(l, h[l]) for l in range(self.s["depth"])]
+
+        for _ in range(self.s["inference"]):
+            free = [state.requires_grad_() for state in h[1:]]
+            energy = torch.stack([error.square().sum() / 2 for error in ahead()]).sum()
+            slopes = torch.autograd.grad(energy + self.losses(self.readout(h[-1]), y).sum(), free)
+            h = [h[0], *((state - 0.2 * slope).detach() for state, slope in zip(free, slopes, strict=True))]
+        h[0].requires_grad_()
+        errors = ahead()
+        (lowest,) = torch.autograd.grad(errors[0].square().sum() / 2, h[0], retain_graph=True)
+        self.moved = [x, *(state.detach() for state in h)]
+        return [lowest, *(-error.detach() for error in errors)]
+
     def learn(self, x: Tensor, y: Tensor, credits: list[Tensor]) -> None:
         """Leave in every parameter the gradient that the rule gives it."""
         match self.s["rule"]:
@@ -142,6 +172,15 @@ class Reference:
                 for unit, a in zip(units, credits, strict=True):
                     scale = a.square().mean().sqrt() + 1e-6 if self.s["credit"] == "rms" else 1.0
                     goal = goal + (unit * (a / scale).detach()).sum() / len(x)
+                goal.backward()
+            case "pc" | "pepita":
+                at = self.moved
+                units = [self.embed(at[0]), *(self.block(l, at[l + 1]) for l in range(self.s["depth"]))]
+                goal = self.losses(self.readout(self.states(x)[-1].detach()), y).mean()
+                if self.s["rule"] == "pepita":
+                    goal = (self.readout(at[-1]) * self.output_error(x, y)).sum() / len(x)
+                for unit, a in zip(units, credits, strict=True):
+                    goal = goal + (unit * a).sum() / len(x)
                 goal.backward()
             case _:
                 self.losses(self.readout(self.states(x)[-1]), y).mean().backward()

@@ -16,7 +16,7 @@ from sonde.cli.live import playground_command as write_playground
 from sonde.models import Model, PlainMLP, ResidualMLP, ResMLP, StudentNet
 from sonde.network import Signature
 from sonde.network.losses import CROSS_ENTROPY
-from sonde.rules import Backprop, DirectFeedback, FeedbackAlignment, Frozen, Rule
+from sonde.rules import Backprop, DirectFeedback, FeedbackAlignment, Frozen, Pepita, PredictiveCoding, Rule
 from sonde.rules.states import Matrices
 from sonde.training import step
 
@@ -41,6 +41,7 @@ SETTINGS: dict[str, Any] = {
     "by_depth": False,
     "rule": "bp",
     "credit": "rms",
+    "inference": 8,
     "task": "identity",
     "optimiser": "adam",
     "rate": 0.01,
@@ -50,7 +51,7 @@ SETTINGS: dict[str, Any] = {
 }
 BLOCKS, NORMS = ("one", "two", "student"), ("none", "pre", "post")
 ACTIVATIONS, SKIPS = ("relu", "tanh", "gelu", "linear"), ((False, 1), (True, 0.7))
-RULES = ("bp", "fa", "dfa", "usf", "kp", "frozen")
+RULES = ("bp", "fa", "dfa", "usf", "kp", "pc", "pepita", "frozen")
 START = """() => {
   const engine = new Worker(URL.createObjectURL(new Blob([document.getElementById('engine').textContent])));
   window.ask = (request) => new Promise((done, fail) => {
@@ -217,7 +218,11 @@ def test_a_rule_whose_matrices_are_the_weights_is_backprop(exchange: Exchange, r
         assert off(a, torch.tensor(g, dtype=torch.float64)) < CLOSE
 
 
-@pytest.mark.parametrize("rule", [Backprop(), FeedbackAlignment(), DirectFeedback(), Frozen()], ids=lambda r: r.label)
+@pytest.mark.parametrize(
+    "rule",
+    [Backprop(), FeedbackAlignment(), DirectFeedback(), PredictiveCoding(), Pepita(), Frozen()],
+    ids=lambda r: r.label,
+)
 @pytest.mark.parametrize("model", ["plain_mlp", "res_mlp", "residual_mlp", "student_net"])
 def test_where_sonde_has_the_network_its_own_step_gives_the_same_gradients(
     exchange: Exchange, model: str, rule: Rule
@@ -225,7 +230,7 @@ def test_where_sonde_has_the_network_its_own_step_gives_the_same_gradients(
     d, depth, name = (
         SETTINGS["width"],
         SETTINGS["depth"],
-        {"BP": "bp", "FA": "fa", "DFA": "dfa", "frozen": "frozen"},
+        {"BP": "bp", "FA": "fa", "DFA": "dfa", "PC": "pc", "PEPITA": "pepita", "frozen": "frozen"},
     )
     kinds: dict[str, tuple[Model, dict[str, Any]]] = {
         "plain_mlp": (PlainMLP(d=d, L=depth), {}),
@@ -246,7 +251,9 @@ def test_where_sonde_has_the_network_its_own_step_gives_the_same_gradients(
     net.load_state_dict(weights)
     feedback = [torch.tensor(start["feedback"][k]).double() for k in sorted(start["feedback"], key=int)]
     x = torch.tensor(one["x"]).double().view(-1, sizes["inputs"])
-    step.rule_backward(net, rule, Matrices([b.view(d, -1) for b in feedback]), x, torch.tensor(one["y"]), CROSS_ENTROPY)
+    rows = sizes["inputs"] if isinstance(rule, Pepita) else d
+    matrices = Matrices([b.view(rows, -1) for b in feedback])
+    step.rule_backward(net, rule, matrices, x, torch.tensor(one["y"]), CROSS_ENTROPY)
     gradients = {n: p.grad for n, p in net.named_parameters() if p.grad is not None}
     assert gradients.keys() == answer["parameters"].keys()
     assert max(off(answer["parameters"][n], g) for n, g in gradients.items()) < CLOSE

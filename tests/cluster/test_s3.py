@@ -15,7 +15,7 @@ from cluster.s3_server import KEY, SECRET, assert_same_runs, use
 from conftest import SMALL, Sonde
 from processes import LONG, alive, wait_for
 from sonde.core.errors import SondeError
-from sonde.store import index_writer, remote
+from sonde.store import index, remote
 from sonde.store.datasets.archive import Archive
 from sonde.store.datasets.cifar10 import find_cifar10
 from sonde.store.lock import Held, hold
@@ -137,7 +137,7 @@ def test_a_lease_keeps_the_second_process_out(bucket: str, monkeypatch: pytest.M
 def test_an_index_spares_the_requests(
     bucket: str, server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(index_writer, "RUNS_TO_INDEX", 10)
+    monkeypatch.setattr(index, "RUNS_TO_INDEX", 10)
     for config in STUDIES["audit"].configs("quick", (42, 123)):
         write_run(at(f"{bucket}/runs"), config)
         write_run(tmp_path / "runs", config)

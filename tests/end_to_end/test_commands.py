@@ -155,6 +155,22 @@ def test_list_names_everything_and_as_json_for_programs(sonde: Sonde) -> None:
     assert {"name": models[0]["name"], "d": models[0]["options"]["d"]} == {"name": "plain_mlp", "d": 64}
 
 
+def test_names_are_listed_and_explained_without_torch_from_the_second_time_on(
+    sonde: Sonde, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    words = [["list", "--json"], ["explain", "--json"], ["explain", "bp"], ["explain", "D1"]]
+    first = [sonde(*some).stdout for some in words]
+    code = f"import sys, sonde.cli\nfor some in {words}: sonde.cli.app(some, standalone_mode=False)\n"
+    code += "print([m for m in ('torch', 'polars', 'numpy') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "".join([*first, "[]\n"])
+    for path in tmp_path.rglob("names/*"):
+        path.write_bytes(b"damaged")
+    assert [sonde(*some).stdout for some in words] == first
+    assert sonde("explain", "credit-cosine").stdout == sonde("explain", "credit_cosine").stdout
+
+
 def test_run_as_json_is_json_alone(study: Path, sonde_process: Sonde) -> None:
     done = sonde_process("run", "residual", *SMALL, "--json", cwd=study)
     result = json.loads(done.stdout)

@@ -73,6 +73,18 @@ def test_states_descend_the_energy_as_autograd_does(name: str, steps: int) -> No
         torch.testing.assert_close(found.get(layer, torch.zeros_like(error)), error, rtol=1e-9, atol=1e-14)
 
 
+def test_small_moves_of_large_states_are_not_rounded_away() -> None:
+    """In float32, states of size 10⁴ round a move of 10⁻⁴ away; ε_L is that move."""
+    net, (x, y) = net_of("residual_mlp"), batch()
+    with torch.no_grad():
+        for p in net.embed.parameters():
+            p.mul_(1e4)
+    exact = relaxed(signal_of(net, x, y), 1e-3, 1, 0.1)
+    single = relaxed(signal_of(net.float(), x.float(), y), 1e-3, 1, 0.1)
+    for (_, error), (_, rounded) in zip(exact, single, strict=True):
+        torch.testing.assert_close(rounded.double(), error, rtol=1e-3, atol=1e-3 * float(error.abs().max()))
+
+
 @pytest.mark.parametrize("name", NETS)
 @pytest.mark.parametrize(
     "rule",
@@ -311,7 +323,7 @@ def test_the_gradient_of_forward_forward_is_autograds_for_both_passes() -> None:
         read = h_0.detach() / (h_0.detach().square().mean(1, keepdim=True).sqrt() + 1e-8)
         h_1 = torch.relu(net.blocks[0].linear(read))  # type: ignore[operator, union-attr]
         for h in (h_0, h_1):
-            total = total + F.softplus(sign * (0.8 - h.square().mean(1))).mean()
+            total = total + F.softplus(sign * (0.8 * 6 - h.square().sum(1))).mean()
     total.backward()  # type: ignore[no-untyped-call]
     for name, value in gradients(net).items():
         torch.testing.assert_close(found[name], value, rtol=1e-10, atol=1e-14)
@@ -338,8 +350,8 @@ def test_goodness_tells_true_from_wrong_labels_after_training() -> None:
             step = assignment.backward(x, y)
             optimiser.step()
         margins.append(margin())
-    assert margins == sorted(margins)
-    assert margins[-1] > margins[0] + 0.5
+    assert margins[1:] == sorted(margins[1:])  # at the start the margin is by chance
+    assert margins[-1] > margins[0] + 2
     torch.testing.assert_close(step.loss, F.cross_entropy(step.output_NC, y))
     assert (assignment.predict(x).argmax(1) == y).double().mean() > 0.9
 

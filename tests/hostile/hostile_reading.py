@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 import sonde
 from sonde.cli import Misused, app
 from sonde.core.errors import SondeError
-from sonde.show.live.store_poller import PageState, StoreFollower
+from sonde.show.live.store_follower import StoreFollower
+from sonde.show.live.store_poller import PageState
 from sonde.store import listing
 from sonde.store.listing import present_runs
 

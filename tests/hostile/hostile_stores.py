@@ -25,7 +25,7 @@ from conftest import tiny_config
 from sonde.core.atomic import ASIDE
 from sonde.core.run_ids import run_id
 from sonde.metrics.rows import SCHEMA, WATCHED
-from sonde.store import index, index_writer
+from sonde.store import index
 from sonde.store.files import seal
 from sonde.store.folder import parquet
 from sonde.store.journal import Journal, _chunk
@@ -389,11 +389,11 @@ def large_configuration(grounds: Grounds, chance: random.Random, small: bool) ->
 
 
 def odd_index(grounds: Grounds, chance: random.Random, small: bool) -> str:
-    enough, index_writer.RUNS_TO_INDEX = index_writer.RUNS_TO_INDEX, 2
+    enough, index.RUNS_TO_INDEX = index.RUNS_TO_INDEX, 2
     try:
         sonde.load(grounds.root)
     finally:
-        index_writer.RUNS_TO_INDEX = enough
+        index.RUNS_TO_INDEX = enough
     folder = grounds.root / index.INDEX_FOLDER
     known = read_json(folder / index.INDEX_NAME)
     known.pop("sha256")
@@ -429,7 +429,7 @@ def links(grounds: Grounds, chance: random.Random, small: bool) -> str:
     how = chance.randrange(9)
     folder = chance.choice(folders(root))
     if how == 0:
-        for number in range(index_writer.RUNS_TO_INDEX):
+        for number in range(index.RUNS_TO_INDEX):
             _numbered(folder if folder.name != NET else folders(root)[0], number)
         (root / index.INDEX_FOLDER).symlink_to(treasure)
     elif how == 1:

@@ -257,7 +257,7 @@ def test_d3_fires_where_either_measure_is_at_chance_and_says_that_they_disagree(
         assert (answer.fired, answer.layers) == (True, (1, 2, 3, 4))
         assert answer.value < 3
     found = of_rule(audit(with_frozen("dfa", make)), "dfa")
-    assert {layer.standing for known in found.runs for layer in known.credits} == {"disagree"}
+    assert {layer.side for known in found.runs for layer in known.credits} == {"disagree"}
     sides = {"credit_cosine": "at chance by cosine but above chance by ρ at layers 1–4"}
     other = "above chance by cosine but at chance by ρ at layers 1–4"
     assert sides.get(metric, other) in sentence(found)
@@ -274,14 +274,14 @@ def both(value: float) -> Make:
 
 
 @pytest.mark.parametrize(
-    ("value", "standing", "words"),
+    ("value", "side", "words"),
     [(0.5, "above", "above chance"), (0.01, "at", "at chance"), (-0.5, "below", "below chance")],
 )
-def test_a_layer_is_above_at_or_below_chance_and_below_is_called_below(value: float, standing: str, words: str) -> None:
+def test_a_layer_is_above_at_or_below_chance_and_below_is_called_below(value: float, side: str, words: str) -> None:
     found = of_rule(audit(with_frozen("dfa", both(value))), "dfa")
-    assert {layer.standing for known in found.runs for layer in known.credits} == {standing}
+    assert {layer.side for known in found.runs for layer in known.credits} == {side}
     assert f"The credit is {words} at layers 1–4." in sentence(found)
-    assert found.tally("D3").fired.keys() == (set() if standing == "above" else set(SEEDS))
+    assert found.tally("D3").fired.keys() == (set() if side == "above" else set(SEEDS))
 
 
 def test_a_mean_cosine_carried_by_layer_0_does_not_pass() -> None:

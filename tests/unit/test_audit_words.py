@@ -197,7 +197,7 @@ def test_the_command_as_json_carries_every_number_n_seeds_ids_and_thresholds(
     assert dfa["rho"]["value"] == {"mean": None, "std": None, "n": 0, "reason": dfa["rho"]["value"]["reason"]}
     assert dfa["credit_cosine"]["layers"] == [1, 2, 3]
     layer = dfa["by_run"][0]["credit"][0]
-    assert {"layer", "ceiling", "cosine", "rho", "standing", "reason"} == layer.keys()
+    assert {"layer", "ceiling", "cosine", "rho", "side", "standing", "reason"} == layer.keys()
     assert {"metric", "value", "null", "null_std", "draws", "excess", "side", "reason"} == layer["rho"].keys()
     assert (dfa["questions"]["D4"]["outcome"], dfa["questions"]["D4"]["points"]["n"]) == ("hurts", 3)
     assert found[2]["diverged"] == [{"run": found[2]["diverged"][0]["run"], "seed": 42, "epoch": 10}]

@@ -15,7 +15,7 @@ from sonde.analysis.comparison import compare
 from sonde.analysis.conclusions import MOST_LINES, Conclusion, of_audit, of_comparison, of_recovery
 from sonde.analysis.recovery import rank_correlations, recovery_by_recipe
 from sonde.analysis.runs import keep
-from sonde.cli.completion import names_of
+from sonde.cli.options import names_of
 from sonde.core.seed_statistics import cannot_decide, t_interval
 from sonde.models import MODELS
 from sonde.rules import RULES

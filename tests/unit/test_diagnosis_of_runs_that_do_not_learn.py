@@ -12,8 +12,8 @@ import torch
 from conftest import tiny_config
 from sonde import train
 from sonde.analysis.diagnosis import diagnose_store, diagnose_trained
+from sonde.analysis.diagnosis.constant_answer import CONSTANT_LOSS
 from sonde.analysis.diagnosis.finding import Findings
-from sonde.analysis.diagnosis.run_evidence import CONSTANT_LOSS
 from sonde.models import PlainMLP, ResMLP
 from sonde.store.load import load
 from sonde.tasks import TASKS, Identity

@@ -19,7 +19,7 @@ from sonde.cli import app
 from sonde.core.atomic import ASIDE, aside_mark, remove_stale
 from sonde.core.errors import SondeError, printable
 from sonde.metrics.rows import SCHEMA
-from sonde.store import files, index_writer
+from sonde.store import files, index
 from sonde.store.datasets import decoded
 from sonde.store.folder import RunFolder, parquet
 from sonde.store.journal import Journal
@@ -58,7 +58,7 @@ def test_an_error_brings_no_control_sequences_to_a_terminal(sonde: Sonde) -> Non
 def test_a_store_in_a_folder_whose_name_is_a_pattern_is_read_and_indexed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(index_writer, "RUNS_TO_INDEX", 2)
+    monkeypatch.setattr(index, "RUNS_TO_INDEX", 2)
     root = tmp_path / ODD / "runs"
     for config in CONFIGS[:3]:
         write_run(root, config)

@@ -26,7 +26,7 @@ CONFIGS = STUDIES["audit"].configs("quick", (1, 2))
 
 @pytest.fixture(params=["folder", "object store"])
 def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    monkeypatch.setattr(index_writer, "RUNS_TO_INDEX", 3)
+    monkeypatch.setattr(index, "RUNS_TO_INDEX", 3)
     with memory():
         yield tmp_path / "runs" if request.param == "folder" else at("memory://bucket/runs")
 

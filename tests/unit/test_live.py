@@ -26,11 +26,11 @@ from processes import wait_for
 from sonde.cli.live import live_command
 from sonde.cli.live import local_folder as folder
 from sonde.core.errors import SondeError
-from sonde.show.live import server as feeds
-from sonde.show.live import server as servers
+from sonde.show import live as servers
+from sonde.show.live import Feed, Server, patch, store_follower
 from sonde.show.live import store_poller as pollers
-from sonde.show.live.server import Feed, Server, patch
-from sonde.show.live.store_poller import PageState, StoreFollower
+from sonde.show.live.store_follower import StoreFollower
+from sonde.show.live.store_poller import PageState
 from sonde.store import journal as journals
 from sonde.store.folder import RunFolder
 from sonde.store.journal import Journal
@@ -109,7 +109,7 @@ def test_a_page_gets_the_whole_once_and_then_what_changed() -> None:
 
 
 def test_a_page_that_was_away_for_long_gets_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feeds, "MOST_PATCH_TEXT", 200)
+    monkeypatch.setattr(servers, "MOST_PATCH_TEXT", 200)
     feed = Feed()
     feed.publish({"a": 0})
     (first,) = feed.after(None, 0.0)
@@ -132,13 +132,13 @@ def test_a_page_that_waits_is_told_as_soon_as_there_is_something() -> None:
 def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The runs that were read, in order."""
     known: list[str] = []
-    before = pollers.load_some
+    before = store_follower.load_some
 
     def load_some(root: Any, ids: list[str], **how: Any) -> Any:
         known.extend(ids if how else [])  # first without rows
         return before(root, ids, **how)
 
-    monkeypatch.setattr(pollers, "load_some", load_some)
+    monkeypatch.setattr(store_follower, "load_some", load_some)
     return known
 
 
@@ -336,7 +336,7 @@ def test_connections_are_bounded_and_those_that_end_make_room(monkeypatch: pytes
 
 
 def test_however_long_a_run_is_watched_so_many_rows_are_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pollers, "MOST_ROWS", 400)
+    monkeypatch.setattr(store_follower, "MOST_ROWS", 400)
     monkeypatch.setattr(journals, "PART", 120)
     about = {"label": "net", "model": "Net", "parameters": 3}
     one, two = (Journal(tmp_path, name, about, {"started": "now"}) for name in ("one", "two"))
@@ -372,7 +372,7 @@ def test_of_trained_runs_the_newest_are_held_and_the_page_counts_the_others(
         os.utime(tmp_path / id / "manifest.json", (2_000_000_000 - age, 2_000_000_000 - age))
     rows = load(tmp_path).rows
     room = rows.filter(pl.col("run").is_in(ids[:2])).height
-    monkeypatch.setattr(pollers, "MOST_TRAINED_ROWS", room)
+    monkeypatch.setattr(store_follower, "MOST_TRAINED_ROWS", room)
     follower = StoreFollower(tmp_path)
     follower.refresh()
     assert follower.stored().rows.height == room

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 import sonde
-from sonde.show.live.running import MOST_POINTS, _curve, running_runs, time_left
+from sonde.show.live.store_poller import MOST_POINTS, _curve, running_runs, time_left
 from sonde.store.journal import Journal
 from sonde.store.lock import RunStatus
 from sonde.store.run import Run, Runs

@@ -15,9 +15,8 @@ import sonde.config
 from sonde.analysis import audit
 from sonde.analysis.comparison import compare
 from sonde.cli import app, terminal
-from sonde.show.report import page
+from sonde.show.report import AuditPart, ReportContents, page, report_contents
 from sonde.show.report.charts import Sweep, known_metrics
-from sonde.show.report.contents import AuditPart, ReportContents, report_contents
 from sonde.show.report.runs import FEWEST_RUNS, MOST_RUN_VALUES, MOST_RUNS, comma_list, sample
 from sonde.store import run
 from sonde.store.load import load

@@ -11,8 +11,8 @@ from conftest import tiny_config
 from sonde.config import RunConfig, to_tree, whole_tree
 from sonde.core.errors import SondeError
 from sonde.engine.local import run_locally
-from sonde.show.report.contents import report_contents
-from sonde.store import index_writer
+from sonde.show.report import report_contents
+from sonde.store import index
 from sonde.store.folder import RunFolder, recipe_key
 from sonde.store.index import INDEX_FOLDER, LINES, read_index
 from sonde.store.listing import stamps
@@ -121,7 +121,7 @@ def test_an_old_store_is_read_verified_and_recognised(
     old: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = unpack(old, tmp_path)
-    monkeypatch.setattr(index_writer, "RUNS_TO_INDEX", 1)
+    monkeypatch.setattr(index, "RUNS_TO_INDEX", 1)
     folders, indexed = load(root), load(root)
     assert (root / INDEX_FOLDER).exists()
     assert folders.runs == indexed.runs

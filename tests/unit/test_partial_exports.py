@@ -12,8 +12,9 @@ from sonde.core.errors import SondeError
 from sonde.show import exporters
 from sonde.show.exporters import LAYOUTS
 from sonde.store import listing
+from sonde.store.listing import mark_of
 from sonde.store.load import load
-from sonde.store.publish import mark_of, marked
+from sonde.store.publish import marked
 from sonde.store.verify import verify
 from sonde.studies import STUDIES
 from stores import write_run

@@ -201,7 +201,7 @@ def test_figures_are_inside_the_page_with_caption_and_alternative_text(tmp_path:
     runs = tmp_path / "runs"
     write_study(runs, "audit", seeds=(42,))
     import sonde
-    from sonde.show.report.contents import report_contents
+    from sonde.show.report import report_contents
     from sonde.show.report.page import render_report
 
     found = report_contents(sonde.load(runs), source="runs", title="t")
@@ -225,7 +225,7 @@ def test_a_figure_that_cannot_be_drawn_is_named_with_the_reason(tmp_path: Path) 
     runs = tmp_path / "runs"
     write_study(runs, "audit", seeds=(42,))
     import sonde
-    from sonde.show.report.contents import report_contents
+    from sonde.show.report import report_contents
 
     (section,) = report_contents(sonde.load(runs), source="runs", title="t").sections
     skipped = draw_pictures(section.evidence, "snapshots").skipped

@@ -11,7 +11,7 @@ import pytest
 import sonde
 from sonde.config import to_tree
 from sonde.core.run_ids import run_id
-from sonde.show.report.contents import ReportContents, counted, report_contents
+from sonde.show.report import ReportContents, counted, report_contents
 from sonde.show.report.page import Pictures, page_parts, shown_runs
 from sonde.store.run import Runs
 from sonde.studies import STUDIES

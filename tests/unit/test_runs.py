@@ -13,6 +13,7 @@ from sonde.analysis.runs import evidence_lines, keep
 from sonde.config import RunConfig
 from sonde.core.errors import SondeError
 from sonde.core.run_ids import recipe_of
+from sonde.store import readings, row_query
 from sonde.store.load import load
 from sonde.store.readings import Readings
 from sonde.store.run import Runs
@@ -91,3 +92,30 @@ def test_a_reading_that_was_taken_twice_is_undefined() -> None:
     assert reading.reason == "test_acc has several values there"
     (reading,) = Readings(rows).at("test_acc", epoch=0).values()
     assert reading.value == rows["value"].item()
+
+
+def _answers(stored: Runs) -> list[object]:
+    return [rule.runs for recipe in audit(stored).recipes for rule in recipe.rules]
+
+
+def test_readings_are_the_same_however_many_runs_are_read_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = [run(config(rule, seed), healthy(seed)) for rule in ("bp", "dfa") for seed in (1, 2, 3)]
+    stored = store(*runs)
+    together = _answers(stored)
+    monkeypatch.setattr(readings, "_ROWS_AT_ONCE", stored.rows.height // 3)
+    assert _answers(stored) == together
+    scattered = replace(stored, rows=stored.rows.sort("epoch", "metric", maintain_order=True))
+    assert _answers(scattered) == together
+    assert not any("not measured" in repr(one) for one in together)
+
+
+def test_the_rows_of_some_runs_are_the_rows_that_a_filter_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = store(*(run(config(seed=seed), healthy(seed)) for seed in range(5))).rows
+    wanted = {id for place, id in enumerate(rows["run"].unique(maintain_order=True)) if place in (0, 1, 3)}
+    kept = rows.filter(pl.col("run").is_in(list(wanted)))
+    for frame in (rows, rows.sort("epoch", maintain_order=True), pl.concat([rows[:7], rows[7:]], rechunk=False)):
+        for chunk in (1, 100_000):
+            monkeypatch.setattr(row_query, "_CHUNK", chunk)
+            assert row_query.rows_of_runs(frame, wanted).equals(frame.filter(pl.col("run").is_in(list(wanted))))
+    assert row_query.rows_of_runs(rows, wanted).equals(kept)
+    assert row_query.rows_of_runs(rows, ()).equals(rows.clear())

@@ -28,8 +28,9 @@ from sonde.core.atomic import ASIDE, set_aside
 from sonde.core.errors import SondeError, one_line
 from sonde.core.run_ids import config_digest, run_id
 from sonde.metrics.rows import SCHEMA
-from sonde.show.live.store_poller import PageState, StoreFollower
-from sonde.store import index, index_writer
+from sonde.show.live.store_follower import StoreFollower
+from sonde.show.live.store_poller import PageState
+from sonde.store import index
 from sonde.store.files import seal
 from sonde.store.folder import RunFolder, parquet, recipe_key
 from sonde.store.journal import Journal, _chunk
@@ -209,7 +210,7 @@ def treasure(tmp_path: Path) -> Iterator[Path]:
 def test_no_index_is_written_or_swept_through_a_link(
     tmp_path: Path, treasure: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(index_writer, "RUNS_TO_INDEX", 2)
+    monkeypatch.setattr(index, "RUNS_TO_INDEX", 2)
     root = tmp_path / "runs"
     for config in CONFIGS:
         write_run(root, config)
@@ -221,7 +222,7 @@ def test_no_index_is_written_or_swept_through_a_link(
 def test_an_index_is_swept_of_what_sonde_wrote_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(index_writer, "RUNS_TO_INDEX", 2)
+    monkeypatch.setattr(index, "RUNS_TO_INDEX", 2)
     for config in CONFIGS:
         write_run(tmp_path, config)
     (tmp_path / index.INDEX_FOLDER).mkdir()
@@ -344,7 +345,7 @@ def test_training_goes_on_with_no_other_configuration_of_the_same_id(
 def test_an_index_that_says_something_else_is_not_used_and_verify_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(index_writer, "RUNS_TO_INDEX", 2)
+    monkeypatch.setattr(index, "RUNS_TO_INDEX", 2)
     for config in CONFIGS:
         write_run(tmp_path, config)
     expected = package.load(tmp_path).configs

@@ -42,7 +42,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Ended runs in an index, an unfinished one, a watched one, and one that is being watched."""
     root = tmp_path_factory.mktemp("store") / "runs"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(index_writer, "RUNS_TO_INDEX", 2)
+        patch.setattr(index, "RUNS_TO_INDEX", 2)
         patch.setattr(journal, "PART", 20)
         for seed in (1, 2):
             sonde.train(tiny_config(seed=seed, epochs=1), runs=root)
@@ -154,7 +154,7 @@ def test_verify_names_every_kind_of_wrong_and_what_is_left_over(tmp_path: Path) 
 def test_an_index_that_tells_something_else_than_the_runs_is_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(index_writer, "RUNS_TO_INDEX", 2)
+    monkeypatch.setattr(index, "RUNS_TO_INDEX", 2)
     ids = [write_run(tmp_path, config) for config in STUDIES["audit"].configs("quick", (42,))]
     add = index_writer.IndexWriter.add
 

@@ -52,6 +52,13 @@ ALLOWED = {
     ("neighbour", "analysis"): "the result of that experiment",
     ("neighbour", "show"): "neighbouring cells of a chart",
     ("beat", "analysis"): "a rule beats a baseline",
+    ("beat", "store"): "a key of the heartbeat file",
+    ("sheet", "show"): "style sheets and spreadsheets",
+    ("guest", "store"): "a key of run.json",
+    ("guest", "analysis"): "`sonde explain guest` explains plugins",
+    ("guest", "__init__"): "deprecated names, until 0.3.0",
+    ("standing", "store"): "the deprecated name of Run.status, until 0.3.0",
+    ("standing", "cli"): "the deprecated name of a key of `sonde audit --json`, until 0.3.0",
 }
 """(word, room) → why it may stand there."""
 MODULES = ("guest", "stranger", "neighbour", "checked", "checking", "criteria", "spread", "verdicts", "stretches")
@@ -96,7 +103,7 @@ def test_no_private_word_is_used_beyond_the_list_of_leftovers() -> None:
 @pytest.mark.parametrize(("word", "room"), ALLOWED)
 def test_an_exception_has_a_room_that_exists(word: str, room: str) -> None:
     assert word in PRIVATE
-    assert (SOURCE / room).is_dir()
+    assert (SOURCE / room).is_dir() or (SOURCE / f"{room}.py").is_file()
 
 
 def test_no_module_has_a_private_name() -> None:

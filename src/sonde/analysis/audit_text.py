@@ -5,7 +5,7 @@ Numbers are means over all seeds of the rule; n is stated where it is less.
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from sonde.analysis.audit import (
     CONTROLLED,
@@ -21,7 +21,7 @@ from sonde.analysis.questions import CREDIT_MEASURES, AuditAnswer, LayerCredit
 from sonde.analysis.runs import several_versions
 from sonde.analysis.thresholds import Thresholds
 from sonde.core.formatting import accuracy, number, number_range, percent, signed
-from sonde.core.seed_statistics import POWER, Summary, cannot_decide, possible_part
+from sonde.core.seed_statistics import POWER, Summary
 from sonde.metrics import TRAINED
 
 _CHANCE_WORDS = {"above": "above chance", "at": "at chance", "below": "below chance"}
@@ -46,44 +46,41 @@ def sentence(rule: RuleAudit) -> str:
 
 def short_verdict(rule: RuleAudit) -> str:
     """What fired, in words; what is undefined or undecided is left to `verdict`."""
-    fired = [_short_diverged(rule)] if rule.diverged else []
-    for question in QUESTIONS if rule.runs else ():
-        tally = rule.tally(question)
-        if tally.fired:
-            share = "" if len(tally.fired) == tally.n else f" ({len(tally.fired)} of {tally.n})"
-            fired.append(_FIRED_WORDS[question] + share)
-    fired += [_FIRED_WORDS["D4"]] * (rule.margin.outcome == "hurts")
-    return ", ".join(fired) or ("baseline" if rule.rule == "frozen" else "no finding")
+    return ", ".join(_fired(rule, _FIRED_WORDS)) or ("baseline" if rule.rule == "frozen" else "no finding")
 
 
 def verdict(rule: RuleAudit) -> str:
     """The questions that fired, with the number of seeds, and those that are undefined or undecided."""
-    tallies = {question: rule.tally(question) for question in QUESTIONS} if rule.runs else {}
-    fired = [_short_diverged(rule)] if rule.diverged else []
-    fired += [
-        question if len(tally.fired) == tally.n else f"{question} ({len(tally.fired)} of {tally.n})"
-        for question, tally in tallies.items()
-        if tally.fired
-    ]
-    open_ = [f"{question} {_open(tally)}" for question, tally in tallies.items() if tally.undefined]
-    if rule.margin.outcome == "hurts":
-        fired.append("D4 hurts")
-    elif rule.runs and rule.margin.asked and rule.margin.outcome != "helps":
+    fired = _fired(rule, {question: question for question in QUESTIONS} | {"D4": "D4 hurts"})
+    open_ = [f"{question} {_open(tally)}" for question, tally in _tallies(rule).items() if tally.undefined]
+    if rule.runs and rule.margin.asked and rule.margin.outcome not in ("helps", "hurts"):
         open_.append(f"D4 {rule.margin.outcome or 'undefined'}")
     if not fired and not open_:
         return "baseline" if rule.rule == "frozen" else "healthy"
     return "; ".join(part for part in (", ".join(fired) or "none fired", ", ".join(open_)) if part)
 
 
+def _tallies(rule: RuleAudit) -> dict[str, Tally]:
+    return {question: rule.tally(question) for question in QUESTIONS} if rule.runs else {}
+
+
+def _fired(rule: RuleAudit, words: Mapping[str, str]) -> list[str]:
+    """That it diverged, and the words of every question that fired, each with the number of seeds."""
+    found = []
+    if rule.diverged:
+        when = _epochs(one.epoch for one in rule.diverged)
+        found.append(f"diverged at {when}{_of(len(rule.diverged), len(rule.runs) + len(rule.diverged))}")
+    found += [words[name] + _of(len(tally.fired), tally.n) for name, tally in _tallies(rule).items() if tally.fired]
+    return found + [words["D4"]] * (rule.margin.outcome == "hurts")
+
+
 def _open(tally: Tally) -> str:
     word = "not evidence" if (tally.reason or "").startswith("not evidence") else "undefined"
-    return word if len(tally.undefined) == tally.n else f"{word} ({len(tally.undefined)} of {tally.n})"
+    return word + _of(len(tally.undefined), tally.n)
 
 
-def _short_diverged(rule: RuleAudit) -> str:
-    n = len(rule.runs) + len(rule.diverged)
-    share = "" if len(rule.diverged) == n else f" ({len(rule.diverged)} of {n})"
-    return f"diverged at {_epochs(one.epoch for one in rule.diverged)}{share}"
+def _of(some: int, n: int) -> str:
+    return "" if some == n else f" ({some} of {n})"
 
 
 def _diverged(rule: RuleAudit) -> str:
@@ -199,20 +196,20 @@ def _chance_clauses(answered: dict[int, list[LayerCredit]]) -> list[str]:
         return " and ".join(said)
 
     clauses = [
-        f"{words} at {where(layer.layer for layer in layers if layer.standing == side)}"
+        f"{words} at {where(layer.layer for layer in layers if layer.side == side)}"
         for side, words in _CHANCE_WORDS.items()
-        if any(layer.standing == side for layer in layers)
+        if any(layer.side == side for layer in layers)
     ]
-    given = [layer for layer in layers if layer.standing == "given"]
+    given = [layer for layer in layers if layer.side == "given"]
     if given:
         exact = all(abs(layer.cosine.value - 1) <= 1e-9 for layer in given)
         what = "the exact gradient" if exact else "independent of what the rule draws"
         clauses.append(f"{what} at {where(layer.layer for layer in given)}")
-    for cosine, rho in dict.fromkeys((c.cosine.side, c.rho.side) for c in layers if c.standing == "disagree"):
+    for cosine, rho in dict.fromkeys((c.cosine.side, c.rho.side) for c in layers if c.side == "disagree"):
         at = where(c.layer for c in layers if (c.cosine.side, c.rho.side) == (cosine, rho))
         sides = (_CHANCE_WORDS.get(side or "", str(side)) for side in (cosine, rho))
         clauses.append("{} by cosine but {} by ρ at {}".format(*sides, at))
-    unread = [layer for layer in layers if layer.standing is None]
+    unread = [layer for layer in layers if layer.side is None]
     if unread:
         what = "not evidence" if all(layer.barred for layer in unread) else "undefined"
         clauses.append(f"{what} at {where(layer.layer for layer in unread)}")
@@ -240,38 +237,15 @@ def _margin(rule: RuleAudit) -> list[str]:
     if margin.outcome is None:
         return [f"whether the blocks help is undefined ({margin.reason})"]
     of = f"points of test accuracy over frozen blocks, n = {margin.points.n}"
-    said = f"{signed(margin.points.mean) if margin.points.mean else '0'} {of}"
     if margin.outcome == "undecided":
-        return [f"whether the blocks help is undecided: {said} ({margin.reason})", _needed(rule)]
+        said = f"{signed(margin.points.mean)} {of} ({margin.reason})"
+        return [f"whether the blocks help is undecided: {said}", _needed(rule)]
     share = margin.errors_removed
     removed = ""
     if not math.isnan(share):
         words = "of the errors of frozen blocks removed" if share >= 0 else "more errors than frozen blocks"
         removed = f"; {percent(100 * abs(share))} {words}"
-    return [f"the blocks {'help' if margin.outcome == 'helps' else 'hurt'}: {margin_points(rule)} {of}{removed}"]
-
-
-_POINTS = 100.0  # the largest difference of two accuracies
-
-
-def margin_points(rule: RuleAudit) -> str:
-    """The margin with its interval, "+1.64 [+1.09, +2.19]"; "undecided" in its place where seeds are too few."""
-    margin = rule.margin
-    if not margin.points.n:
-        return "undefined"
-    return f"{signed(margin.points.mean) if margin.points.mean else '0'}{_between(rule)}"
-
-
-def _between(rule: RuleAudit) -> str:
-    margin = rule.margin
-    if margin.interval.reason:
-        return ""
-    if margin.outcome == "undecided" and (
-        margin.points.n == 2 or cannot_decide(margin.interval, margin.points.n, _POINTS)
-    ):
-        return " undecided"
-    low, high = possible_part(margin.interval, _POINTS)
-    return f" [{signed(low)}, {signed(high)}]"
+    return [f"the blocks {'help' if margin.outcome == 'helps' else 'hurt'}: {margin.text} {of}{removed}"]
 
 
 def _needed(rule: RuleAudit) -> str:
@@ -404,7 +378,7 @@ def _line(rule: RuleAudit) -> list[str]:
         f"{cosine} {_BARRED}" if _barred(rule) else cosine,
         rho,
         nudge,
-        "baseline" if rule.rule == "frozen" else margin_points(rule) + _n(rule.margin.points, rule),
+        "baseline" if rule.rule == "frozen" else rule.margin.text + _n(rule.margin.points, rule),
         verdict(rule),
     ]
 

@@ -12,13 +12,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from sonde.analysis.audit import QUESTIONS, Audit, RecipeAudit, RuleAudit
-from sonde.analysis.audit_text import QUESTION_NAMES, margin_points, short_verdict
+from sonde.analysis.audit_text import QUESTION_NAMES, short_verdict
 from sonde.analysis.comparison import Comparison
 from sonde.analysis.diagnosis.finding import LEVELS, Findings
 from sonde.analysis.recovery import RankCorrelation, Recovered
 from sonde.core.formatting import accuracy, listed, number, said_share, signed
 from sonde.core.run_ids import distinct_names
-from sonde.core.seed_statistics import Interval, cannot_decide
+from sonde.core.seed_statistics import cannot_decide
 
 MOST_LINES = 12
 MOST_NAMES = 3  # that a sentence lists
@@ -128,7 +128,7 @@ def _audit_by_rule(recipe: RecipeAudit, common: Mapping[str, str]) -> Conclusion
     rows = []
     for rule in recipe.rules:
         test = rule.scalar("test_acc")
-        points = "baseline" if rule.rule == "frozen" else margin_points(rule)
+        points = "baseline" if rule.rule == "frozen" else rule.margin.text
         rows.append([rule.label, str(len(rule.runs)), accuracy(test.mean, test.std), points, short_verdict(rule)])
     return Conclusion(columns=columns, rows=rows, **common)
 
@@ -197,7 +197,7 @@ def of_comparison(found: Comparison, next: str) -> Conclusion:
     task = found.shared.get("task")
     where = f"On {task}, " if task else ""
     ranked = sorted(found.differences, key=lambda one: -abs(one.summary.mean) if one.summary.n else 0.0)
-    decided = [one.level for one in ranked if one.interval.low > 0 or one.interval.high < 0]
+    decided = [one.level for one in ranked if one.interval.excludes_zero]
     undecided = [one.level for one in ranked if one.level not in decided and one.summary.n]
     groups = {group.level.label: group for group in found.groups}
     rows = [[base.level.label, str(base.summary.n), number(base.summary.mean, 4), "baseline", ""]]
@@ -251,8 +251,8 @@ def of_recovery(
         answer += f" Over {one.n} rules it correlates most with {one.quantity}: "
         answer += f"{signed(one.correlation, 2)} (p = {one.said_chance})."
     lacking = len(told) - len(known)
-    decided = [f"{one.label} ({_task(recipe)})" for recipe, one in known if _decides(one.interval)]
-    undecided = [f"{one.label} ({_task(recipe)})" for recipe, one in known if not _decides(one.interval)]
+    decided = [f"{one.label} ({_task(recipe)})" for recipe, one in known if one.interval.excludes_zero]
+    undecided = [f"{one.label} ({_task(recipe)})" for recipe, one in known if not one.interval.excludes_zero]
     columns, rows = _shares_by_task(list(best), known) if len(best) <= _MOST_TASKS else _shares_by_rule(known)
     return Conclusion(
         answer=answer,
@@ -290,11 +290,6 @@ def _why_none(told: _Shares) -> str:
     """The first reason why there is no share."""
     reasons = (one.share.reason for _, one in told if one.share.reason)
     return next(reasons, "no recipe has backprop, frozen and another rule")
-
-
-def _decides(interval: Interval) -> bool:
-    """Whether the interval excludes 0."""
-    return interval.low > 0 or interval.high < 0
 
 
 def share_cells(one: Recovered) -> list[str]:

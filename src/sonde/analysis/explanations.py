@@ -228,3 +228,9 @@ def explanations(name: str, known: Iterable[Explanation] = EXPLANATIONS) -> list
         every = {text.name for text in known} | {one.label.casefold() for one in DIAGNOSES.values() if one.label}
         raise SondeError(f"nothing is named {name!r}: {nearest(wanted, every, 'sonde explain')}")
     return sorted(found, key=lambda text: (text.name == _FORMER_NAMES.get(wanted), text.kind != "word"))
+
+
+def every_key(known: Iterable[Explanation]) -> list[str]:
+    """Everything that `explanations` finds, as the tables write it: names, symbols, labels and former names."""
+    labels = (one.label for one in DIAGNOSES.values() if one.label)
+    return [*dict.fromkeys([*(text.name for text in known), *labels, *_SYNONYMS, *_FORMER_NAMES])]

@@ -24,6 +24,7 @@ from sonde.core.seed_statistics import (
     cannot_decide,
     holm,
     paired,
+    possible_part,
     seeds_to_decide,
     summarise,
     t_chance,
@@ -175,6 +176,7 @@ def scale_free(run: Run, epoch: int) -> Reading:
     return Reading(metric="grad_per_error", value=value, layer=run.depth, samples=per_error.samples)
 
 
+_MOST_POINTS = 100.0  # the largest difference of two accuracies
 MarginOutcome = Literal["helps", "hurts", "undecided"]
 
 
@@ -194,6 +196,19 @@ class Margin:
     adjusted: float = math.nan  # the same after Holm's correction
     tests: int = 1  # number of tests that are corrected together
     seeds_needed: int | None = None  # for a power of 80 %, if mean and spread are the true ones
+
+    @property
+    def text(self) -> str:
+        """Mean and interval, "+1.64 [+1.09, +2.19]"; "undecided" in place of the interval where seeds are too few."""
+        if not self.points.n:
+            return "undefined"
+        mean, n = signed(self.points.mean), self.points.n
+        if self.interval.reason:
+            return mean
+        if self.outcome == "undecided" and (n == 2 or cannot_decide(self.interval, n, _MOST_POINTS)):
+            return f"{mean} undecided"
+        low, high = possible_part(self.interval, _MOST_POINTS)
+        return f"{mean} [{signed(low)}, {signed(high)}]"
 
 
 def margin_over_frozen(
@@ -242,7 +257,7 @@ def margin_over_frozen(
 
 def _includes_zero(interval: Interval, n: int) -> str:
     words = f"the interval [{signed(interval.low)}, {signed(interval.high)}] includes 0"
-    return cannot_decide(interval, n, 100.0) or words
+    return cannot_decide(interval, n, _MOST_POINTS) or words
 
 
 def corrected_margins(margins: Mapping[str, Margin], confidence: float) -> dict[str, Margin]:
@@ -300,8 +315,8 @@ class LayerCredit(NamedTuple):
     ceiling: float  # ρ of BP's own gradient
     cosine: CreditMeasure
     rho: CreditMeasure
-    standing: ChanceSide | Literal["disagree"] | None
-    reason: str | None  # why `standing` is None
+    side: ChanceSide | Literal["disagree"] | None
+    reason: str | None  # why `side` is None
 
     @property
     def barred(self) -> bool:
@@ -338,9 +353,9 @@ def credit_at_layers(run: Run, epoch: int, thresholds: Thresholds) -> list[Layer
 
 
 def _look(epoch: int, found: Sequence[LayerCredit]) -> Look:
-    short = tuple(layer.layer for layer in found if layer.standing in ("at", "below", "disagree"))
+    short = tuple(layer.layer for layer in found if layer.side in ("at", "below", "disagree"))
     open_ = next((layer for layer in found if layer.reason is not None), None)
-    compared = [layer for layer in found if layer.standing not in (None, "given")]
+    compared = [layer for layer in found if layer.side not in (None, "given")]
     least = min((m.excess for layer in compared for m in (layer.cosine, layer.rho)), default=math.nan)
     if short:
         return Look(epoch=epoch, value=least, fired=True, layers=short)

@@ -226,9 +226,9 @@ def _mean(metric: str) -> Callable[[RunAudit], float]:
 def _above_chance(one: RunAudit) -> float:
     """The share of layers at which cosine and ρ are above chance; NaN where D3 is undefined at a layer."""
     layers = one.credits
-    if not layers or any(layer.standing is None for layer in layers):
+    if not layers or any(layer.side is None for layer in layers):
         return math.nan
-    return sum(layer.standing in ("above", "given") for layer in layers) / len(layers)
+    return sum(layer.side in ("above", "given") for layer in layers) / len(layers)
 
 
 RECOVERY_QUANTITIES: dict[str, Callable[[RunAudit], float]] = {

@@ -25,21 +25,18 @@ import typer
 
 from sonde.cli.audit import audit_command
 from sonde.cli.bench import bench_command
-from sonde.cli.compare import compare_command, recovery_command
+from sonde.cli.compare import compare_command, recovery_command, reproduce_command
 from sonde.cli.data import data_app
-from sonde.cli.diagnose import check_command, diagnose_command
+from sonde.cli.diagnose import check_command, diagnose_command, predict_command
 from sonde.cli.export import export_command
 from sonde.cli.live import live_command, playground_command
 from sonde.cli.names import explain_command, list_command
-from sonde.cli.predict import predict_command
-from sonde.cli.remove import remove_command
 from sonde.cli.report import figures_command, report_command
-from sonde.cli.reproduce import reproduce_command
 from sonde.cli.scaling import scaling_command
 from sonde.cli.show import show_command
+from sonde.cli.store import recompute_command, remove_command, verify_command
 from sonde.cli.streams import Printable, steady_streams, stopping_signals
 from sonde.cli.train import run_command, train_command
-from sonde.cli.verify import recompute_command, verify_command
 from sonde.core.errors import SondeError, print_notice
 
 _STOPPED = 128 + signal.SIGINT  # exit code

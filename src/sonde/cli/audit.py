@@ -160,7 +160,7 @@ def _run(audited: "RunAudit") -> dict[str, Any]:
             question: {name: getattr(answer, name) for name in _ANSWER} for question, answer in audited.answers.items()
         },
         "credit": [
-            {**layer._asdict(), "cosine": layer.cosine._asdict(), "rho": layer.rho._asdict()}
+            {**layer._asdict(), "cosine": layer.cosine._asdict(), "rho": layer.rho._asdict(), "standing": layer.side}
             for layer in audited.credits
         ],
     }

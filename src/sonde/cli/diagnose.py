@@ -1,4 +1,4 @@
-"""`sonde check` and `sonde diagnose`: what is wrong in a model before training, and in a stored run."""
+"""`sonde predict`, `sonde check` and `sonde diagnose`: a model before training, and what is wrong in a stored run."""
 
 import json as plain_json
 from collections.abc import Callable, Mapping
@@ -7,14 +7,64 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from sonde.cli.completion import complete_run
-from sonde.cli.options import Details, Json, RunsFolder, output_file, picture_file
+from sonde.cli.options import Details, Json, RunsFolder, complete_run, output_file
 from sonde.core.errors import SondeError, print_notice
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from sonde.analysis.diagnosis.finding import Findings
     from sonde.observe.precheck import Precheck
+    from sonde.observe.predict import Prediction
     from sonde.store.files import Place
+
+
+PictureFile = Annotated[
+    Path | None, typer.Option("--out", metavar="FILE", help="Save the picture as .png, .pdf or .svg.")
+]
+
+
+def predict_command(
+    make: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE.py:FUNCTION",
+            help="A function that returns the model, or (model, x).",
+            show_default=False,
+        ),
+    ],
+    shape: Annotated[
+        str | None, typer.Option(metavar="64,3,32,32", help="Shape of a batch, if the function returns none.")
+    ] = None,
+    out: PictureFile = None,
+    json: Json = False,
+) -> None:
+    """Predict a model before training it: the signal and the gradient that reach every module.
+
+    The answer follows from the architecture and from the distribution of each weight. No data is needed, and the range
+    beside a number holds nine draws of the weights in ten. Where signal or gradient vanishes or explodes, the command
+    names the module and one scale of the weights that prevents it. `sonde check` measures one draw.
+    """
+    from sonde.observe.predict import predict
+
+    model, *rest = _made(make, "make")
+    if shape is None and not rest:
+        raise SondeError(f"{make} returns no batch: use --shape, for example --shape 64,3,32,32")
+    found = predict(model, sizes_of(shape) if shape is not None else rest[0])
+    remedy = found.remedy and {name: getattr(found.remedy, name) for name in ("parameters", "factor", "worst")}
+    known = {"model": found.model, "words": found.words(), "remedy": remedy, "table": found.table.to_dicts()}
+    _show(found, known, json, out, "predict.png", texts=2)
+
+
+def sizes_of(shape: str) -> tuple[int, ...]:
+    """Parse 64,3,32,32."""
+    try:
+        sizes = tuple(int(n) for n in shape.replace("x", ",").replace("×", ",").split(","))
+    except ValueError:
+        sizes = ()
+    if not sizes or min(sizes) < 1:
+        raise SondeError(f"--shape {shape}: write whole numbers with commas, for example 64,3,32,32")
+    return sizes
 
 
 def check_command(
@@ -33,9 +83,7 @@ def check_command(
     inits: Annotated[
         int, typer.Option(min=1, help="Number of fresh initialisations, for a band beside the numbers.")
     ] = 1,
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="Save the picture as .png, .pdf or .svg.")
-    ] = None,
+    out: PictureFile = None,
     json: Json = False,
 ) -> None:
     """Check a model before training it: signal and gradient by depth, and what is missing, zero or not finite.
@@ -45,43 +93,56 @@ def check_command(
     """
     from sonde.observe.check import check
 
-    given = function_of(make, "make")()
-    model, *rest = given if isinstance(given, tuple) else (given,)
+    model, *rest = _made(make, "make")
     if batch is not None:
-        known = function_of(batch, "--batch")()
-        rest = list(known if isinstance(known, tuple) else (known,))
+        rest = _made(batch, "--batch")
     if not rest or len(rest) > 3:
         raise SondeError(
             f"{make} gives no batch to check with: return (model, x, y, loss), or use --batch FILE.py:FUNCTION"
         )
     found = check(model, *rest, inits=inits)
-    if out is not None:
-        picture_file(out, "check.png", found.figure)
-    if json:
-        _print_json(found)
-    else:
-        _print(found, out)
-
-
-def _print_json(found: "Precheck") -> None:
-    from sonde.cli.terminal import print_json
-
     known: dict[str, Any] = {"model": found.model, "loss": found.loss_value, "remarks": found.remarks}
     known |= {"findings": [finding.as_dict() for finding in found.findings]}
-    print_json(known | {"table": found.table.to_dicts(), "facts": found.facts})
+    known |= {"table": found.table.to_dicts(), "facts": found.facts}
+    _show(found, known, json, out, "check.png", texts=3)
 
 
-def _print(found: "Precheck", out: Path | None) -> None:
-    from sonde.cli.terminal import print_table, print_text
+def _show(
+    found: "Precheck | Prediction", known: dict[str, Any], json: bool, out: Path | None, example: str, *, texts: int
+) -> None:
+    """Save the picture and print the table, whose first columns are `texts`; with `json` print what is `known`."""
+    from sonde.cli.terminal import print_json, print_table, print_text
 
+    if out is not None:
+        save_picture(out, example, found.figure)
+    if json:
+        print_json(known)
+        return
     heading, *lines = found.shown()
-    columns = {name: "left" if place < 3 else "right" for place, name in enumerate(heading)}
+    spaces = [" " * heading[:place].count(name) for place, name in enumerate(heading)]  # headings are keys
+    columns = {name + spaces[place]: "left" if place < texts else "right" for place, name in enumerate(heading)}
     print_table(found.title, columns, lines)
     print_text()
     for line in found.words():
         print_text(line)
     if out is not None:
         print_text(f"The picture is {out}", dim=True, wrap=False)
+
+
+def save_picture(out: Path, example: str, draw: "Callable[[], Figure]") -> None:
+    """Draw a picture into the file of --out."""
+    from sonde.store import files
+
+    if out.suffix not in (".png", ".pdf", ".svg"):
+        raise SondeError(f"--out {out}: name a .png, .pdf or .svg file")
+    with files.clear_errors(output_file(out, "--out", example)):
+        draw().savefig(out)
+
+
+def _made(where: str, what: str) -> list[Any]:
+    """What the function that FILE.py:FUNCTION names returns, as a list."""
+    given = function_of(where, what)()
+    return list(given) if isinstance(given, tuple) else [given]
 
 
 def function_of(where: str, what: str) -> Callable[[], Any]:

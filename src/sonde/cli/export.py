@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from sonde.cli.completion import complete
-from sonde.cli.options import Only, OutFolder, Quiet, RunsFolder, Seeds, Selection, Set, seeds_of
+from sonde.cli.options import Only, OutFolder, Quiet, RunsFolder, Seeds, Selection, Set, complete, seeds_of
 from sonde.core.errors import SondeError, unicode
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from sonde.core.errors import SondeError, print_notice, unicode
 from sonde.store.files import place
 
 if TYPE_CHECKING:
-    from sonde.show.live.server import Server
+    from sonde.show.live import Server
 
 _TOKEN = "SONDE_LIVE_TOKEN"  # an environment variable
 _SHORTEST_TOKEN = 16
@@ -65,7 +65,7 @@ def live_command(
     if not re.fullmatch(rf"[A-Za-z0-9_-]{{{_SHORTEST_TOKEN},}}", token):
         raise SondeError(f"{_TOKEN}: give at least {_SHORTEST_TOKEN} letters, digits, dashes or underscores")
 
-    from sonde.show.live.server import Server
+    from sonde.show.live import Server
 
     server = Server(port, token)
     print(server.url, flush=True)
@@ -88,7 +88,7 @@ def _serve(server: "Server", runs: Path, *, open_: bool) -> None:
 
     Thread(target=server.serve_forever, daemon=True).start()
 
-    from sonde.show.live.server import Feed
+    from sonde.show.live import Feed
     from sonde.show.live.store_poller import PageState, StorePoller
 
     feed, state = Feed(), PageState(unicode(str(runs)), "What the runs show so far")

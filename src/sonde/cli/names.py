@@ -1,14 +1,20 @@
-"""`sonde list` and `sonde explain`: the names that commands accept, and what a name means."""
+"""`sonde list` and `sonde explain`: the names that commands accept, and what a name means.
+
+Importing everything that has a name takes seconds, so what both commands say is kept in the cache on disk.  Its key
+covers the source code of Sonde.
+"""
 
 import inspect
-from collections.abc import Callable, Iterator
-from functools import partial
-from typing import Annotated, Any, Literal
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from sonde.cli.completion import complete_term
-from sonde.cli.options import Json
+from sonde.cli.options import Json, complete_term
+
+if TYPE_CHECKING:
+    from sonde.analysis.explanations import Explanation
 
 _Listed = Literal["models", "rules", "tasks", "probes", "studies", "figures"]
 
@@ -22,8 +28,9 @@ def list_command(
     """
     from sonde.cli.terminal import print_json, print_table, print_text
 
-    kinds = [kind] if kind else list(_SOURCES)
-    found = {name: _SOURCES[name]() for name in kinds}
+    listed = _cached("list", _listed)
+    kinds = [kind] if kind else list(listed)
+    found = {name: listed[name] + _plugins(name) for name in kinds}
     if json:
         print_json(found[kind] if kind else found)
         return
@@ -38,7 +45,7 @@ def print_studies() -> None:
     """Print the names and questions of the studies, with what each takes at quick scale."""
     from sonde.cli.terminal import print_table
 
-    rows = [[entry["name"], entry["about"]] for entry in _studies()]
+    rows = [[entry["name"], entry["about"]] for entry in _cached("list", _listed)["studies"]]
     print_table("studies", {"name": "left", "about": "left"}, rows, wrapped="about")
 
 
@@ -46,50 +53,53 @@ def _first_paragraph(documented: object) -> str:
     return " ".join((inspect.getdoc(documented) or "").split("\n\n", 1)[0].split())
 
 
-def _configured(part: str) -> list[dict[str, Any]]:
-    from sonde.config import defaults
+def _cached(what: str, compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What `compute` returns, from the cache on disk where it is there."""
+    import json
 
-    return [
-        {"name": name, "about": _first_paragraph(entry), "options": defaults(entry)} for name, entry in _present(part)
-    ]
+    from sonde.core.disk_cache import cache_key, read_cached, write_cached
 
-
-def _probes() -> list[dict[str, Any]]:
-    return [{"name": name, "about": _first_paragraph(probe)} for name, probe in _present("probe")]
-
-
-def _present(part: str) -> Iterator[tuple[str, Any]]:
-    """The built-in entries, then the plugins."""
-    from sonde.plugins import BUILT_IN, available
-
-    yield from BUILT_IN[part].items()
-    for plugin in available(part):
-        yield plugin.name, plugin.kind
+    key = cache_key(what, libraries=())
+    if (known := read_cached("names", key)) is None:
+        write_cached("names", key, known := json.dumps(compute()).encode())
+    found: dict[str, Any] = json.loads(known)
+    return found
 
 
-def _studies() -> list[dict[str, Any]]:
+def _listed() -> dict[str, Any]:
+    """What `sonde list` says about everything that is built in, by kind."""
+    from sonde.plugins import BUILT_IN
+    from sonde.show.figures import figures_by_study
     from sonde.studies import STUDIES
 
-    return [{"name": name, "about": study.question, "seeds": study.seeds} for name, study in STUDIES.items()]
-
-
-def _figures() -> list[dict[str, Any]]:
-    from sonde.show.figures import figures_by_study
-
-    return [
+    configured = {f"{part}s": [_entry(part, *item) for item in BUILT_IN[part].items()] for part in _PARTS}
+    studies = [{"name": name, "about": study.question, "seeds": study.seeds} for name, study in STUDIES.items()]
+    figures = [
         {"name": name, "about": figure.title, "study": study, "path": figure.paths[study]}
         for study, name, figure in figures_by_study()
     ]
+    return {**configured, "studies": studies, "figures": figures}
 
 
-_SOURCES: dict[str, Callable[[], list[dict[str, Any]]]] = {
-    "models": partial(_configured, "model"),
-    "rules": partial(_configured, "rule"),
-    "tasks": partial(_configured, "task"),
-    "probes": _probes,
-    "studies": _studies,
-    "figures": _figures,
-}
+_PARTS = ("model", "rule", "task", "probe")
+"""What a plugin can be and `sonde list` names."""
+
+
+def _entry(part: str, name: str, documented: Any) -> dict[str, Any]:
+    from sonde.config import defaults
+
+    options = {} if part == "probe" else {"options": defaults(documented)}
+    return {"name": name, "about": _first_paragraph(documented), **options}
+
+
+def _plugins(kind: str) -> list[dict[str, Any]]:
+    """The installed plugins of a kind."""
+    if not entry_points(group=f"sonde.{kind}"):
+        return []
+    from sonde.plugins import available
+
+    part = kind.removesuffix("s")
+    return [_entry(part, plugin.name, plugin.kind) for plugin in available(part)]
 
 
 def explain_command(
@@ -106,25 +116,48 @@ def explain_command(
 
     Without a name: list all names, by kind.
     """
-    from dataclasses import asdict
-
-    from sonde.analysis.explanations import EXPLANATIONS, documented, explanations
     from sonde.cli.terminal import print_json, print_text
-    from sonde.plugins import BUILT_IN
 
-    known = [*EXPLANATIONS, *(text for kind, table in BUILT_IN.items() for text in documented(kind, table))]
+    explained = _cached("explain", _explained)
     if name is None:
+        known = explained["all"]
         if json:
-            print_json([asdict(text) for text in known])
+            print_json(known)
             return
-        for kind in dict.fromkeys(text.kind for text in known):
-            names = [text.name for text in known if text.kind == kind]
+        for kind in dict.fromkeys(text["kind"] for text in known):
+            names = [text["name"] for text in known if text["kind"] == kind]
             print_text(f"{kind}: {', '.join(names)}")
         return
-    found = explanations(name, known)
+    found = explained["asked"].get(name) or _asked(name)
     if json:
-        print_json([asdict(text) for text in found])
+        print_json([text for text, _ in found])
         return
-    for text in found:
-        for line in str(text).splitlines():
+    for _, printed in found:
+        for line in printed.splitlines():
             print_text(line)
+
+
+def _explained() -> dict[str, Any]:
+    """Every explanation, and the answers to every name, symbol and label as its table writes it."""
+    from dataclasses import asdict
+
+    from sonde.analysis.explanations import every_key
+
+    known = _known()
+    return {"all": [asdict(text) for text in known], "asked": {name: _asked(name) for name in every_key(known)}}
+
+
+def _known() -> "list[Explanation]":
+    from sonde.analysis.explanations import EXPLANATIONS, documented
+    from sonde.plugins import BUILT_IN
+
+    return [*EXPLANATIONS, *(text for kind, table in BUILT_IN.items() for text in documented(kind, table))]
+
+
+def _asked(name: str) -> list[tuple[dict[str, Any], str]]:
+    """The explanations of a name, each as a dictionary and as text; raises where there is none."""
+    from dataclasses import asdict
+
+    from sonde.analysis.explanations import explanations
+
+    return [(asdict(text), str(text)) for text in explanations(name, _known())]

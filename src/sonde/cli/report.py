@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sonde.cli.completion import complete
 from sonde.cli.options import (
     FigureLayout,
     Only,
@@ -18,6 +17,7 @@ from sonde.cli.options import (
     Seeds,
     Selection,
     Set,
+    complete,
     output_file,
     seeds_of,
 )
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from sonde.show.figures import Evidence, Layout
     from sonde.show.figures.render import DrawnFigures
-    from sonde.show.report.contents import Section
+    from sonde.show.report import Section
 
 
 def report_command(
@@ -52,7 +52,7 @@ def report_command(
     """
     from sonde.cli.terminal import plural, print_text, progress_bar
     from sonde.show.figures import figures_of
-    from sonde.show.report.contents import report_contents
+    from sonde.show.report import report_contents
     from sonde.show.report.page import Pictures, draw_pictures, render_report
     from sonde.store import files
     from sonde.store.load import load

@@ -5,9 +5,8 @@ from typing import Annotated
 
 import typer
 
-from sonde.cli.diagnose import function_of
-from sonde.cli.options import Json, Quiet, RunsFolder, picture_file
-from sonde.cli.predict import sizes_of
+from sonde.cli.diagnose import PictureFile, function_of, save_picture, sizes_of
+from sonde.cli.options import Json, Quiet, RunsFolder
 from sonde.core.errors import SondeError, print_notice
 
 DEFAULT_SIZES = {"width": (64, 128, 256, 512), "depth": (4, 8, 16, 32)}
@@ -40,9 +39,7 @@ def scaling_command(
         str, typer.Option(help="mup: every part learns equally at every size. standard: signals at the start do.")
     ] = "mup",
     runs: RunsFolder = Path("runs"),
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="Save the picture as .png, .pdf or .svg.")
-    ] = None,
+    out: PictureFile = None,
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
@@ -72,7 +69,7 @@ def scaling_command(
     )
     for axis, result in found.items():
         if out is not None:
-            picture_file(out, "scaling.png", result.figure)
+            save_picture(out, "scaling.png", result.figure)
         if not json:
             lines = [
                 [

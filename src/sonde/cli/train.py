@@ -5,12 +5,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from sonde.cli import options
-from sonde.cli.completion import complete
 from sonde.core.errors import SondeError, print_notice, unicode
 
 if TYPE_CHECKING:
@@ -182,25 +181,15 @@ def _source(finding: "StudyFinding") -> str:
     return f"n = {len(seeds)} ({seeded}){more}; {', '.join(finding.runs)}"
 
 
+def _part(kind: str, called: str, own: str) -> Any:
+    words = f"The {called}: `sonde list {kind}s`, or your own: {own}."
+    return typer.Option(help=words, autocompletion=options.complete(kind))
+
+
 def train_command(
-    model: Annotated[
-        str,
-        typer.Option(
-            help="The network: `sonde list models`, or your own: file.py:make.", autocompletion=complete("model")
-        ),
-    ] = "residual_mlp",
-    task: Annotated[
-        str,
-        typer.Option(
-            help="The task: `sonde list tasks`, or your own: file.py:Mine, data.npz.", autocompletion=complete("task")
-        ),
-    ] = "digits",
-    rule: Annotated[
-        str,
-        typer.Option(
-            help="The learning rule: `sonde list rules`, or your own: file.py:Mine.", autocompletion=complete("rule")
-        ),
-    ] = "bp",
+    model: Annotated[str, _part("model", "network", "file.py:make")] = "residual_mlp",
+    task: Annotated[str, _part("task", "task", "file.py:Mine, data.npz")] = "digits",
+    rule: Annotated[str, _part("rule", "learning rule", "file.py:Mine")] = "bp",
     seed: Annotated[
         int | None, typer.Option(min=0, help="The seed of every random draw of the run (default: 42).")
     ] = None,

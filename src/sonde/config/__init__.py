@@ -2,8 +2,8 @@
 
 A configuration is a tree of frozen dataclasses: model, rule, task, optimiser, probes, and the options of the run.
 `to_tree` and `parse` turn it into JSON and back; `parse` refuses unknown keys and bad values by name.  Derived values
-are never fields.  Wherever runs are compared the tree is flat: dotted keys, with `model`, `rule` and `task` standing
-for their names; `--set`, `--only`, `--factor` and all messages use these keys.
+are never fields.  Wherever runs are compared the tree is flat: it has dotted keys, and the value of `model`, `rule` and
+`task` is a name.  `--set`, `--only`, `--factor` and all messages use these keys.
 
 A recipe is a configuration without its seed: runs of one recipe are replicates.
 

@@ -31,10 +31,15 @@ class Summary:
 class Interval:
     """A confidence interval of a mean; NaN where undefined, with the reason."""
 
-    low: float
-    high: float
+    low: float = math.nan
+    high: float = math.nan
     confidence: float
     reason: str | None = None
+
+    @property
+    def excludes_zero(self) -> bool:
+        """Whether all of it lies on one side of 0."""
+        return self.low > 0 or self.high < 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,8 +55,8 @@ def summarise(values: Iterable[float], reason: str = "no value is defined") -> S
     finite = _finite(values)
     if not finite:
         return Summary(mean=math.nan, std=math.nan, n=0, reason=reason)
-    mean, std = _exact(finite)
-    return Summary(mean=mean, std=std, n=len(finite))
+    std = _or_nan(lambda: statistics.stdev(finite)) if len(finite) > 1 else math.nan
+    return Summary(mean=_or_nan(lambda: statistics.mean(finite)), std=std, n=len(finite))
 
 
 class ValueOrReason(Protocol):
@@ -109,21 +114,23 @@ def t_interval(values: Iterable[float], confidence: float = 0.95) -> Interval:
     known = summarise(values)
     if known.n < 2:
         have = "there is no value" if known.n == 0 else "one value has no spread"
-        reason = f"an interval needs two seeds or more: {have}"
-        return Interval(low=math.nan, high=math.nan, confidence=confidence, reason=reason)
+        return Interval(confidence=confidence, reason=f"an interval needs two seeds or more: {have}")
     if known.std == 0:
-        reason = f"all {known.n} values are the same, so their spread is unknown"
-        return Interval(low=math.nan, high=math.nan, confidence=confidence, reason=reason)
+        return Interval(confidence=confidence, reason=_all_equal(known.n))
     half = t_quantile((1 + confidence) / 2, known.n - 1) * known.std / math.sqrt(known.n)
     low, high = known.mean - half, known.mean + half
     if not (math.isfinite(low) and math.isfinite(high)):
-        return Interval(low=math.nan, high=math.nan, confidence=confidence, reason="overflow")
+        return Interval(confidence=confidence, reason="overflow")
     return Interval(low=low, high=high, confidence=confidence)
+
+
+def _all_equal(n: int) -> str:
+    return f"all {n} values are the same, so their spread is unknown"
 
 
 def cannot_decide(interval: Interval, n: int, possible: float) -> str:
     """Words for an interval that includes 0 and excludes hardly anything: of two seeds, or wider than is possible."""
-    if interval.reason or interval.low > 0 or interval.high < 0:
+    if interval.reason or interval.excludes_zero:
         return ""
     return f"n = {n} seeds cannot decide" if n == 2 or max(-interval.low, interval.high) > possible else ""
 
@@ -144,8 +151,7 @@ def ratio_interval(above: Mapping[int, float], below: Mapping[int, float], confi
     seeds = sorted(above.keys() & below.keys())
     n = len(seeds)
     if n < 2:
-        known = t_interval([above[seed] for seed in seeds], confidence)
-        return Interval(low=math.nan, high=math.nan, confidence=confidence, reason=known.reason)
+        return t_interval([above[seed] for seed in seeds], confidence)
     a, b = (math.fsum(side[seed] for seed in seeds) / n for side in (above, below))
 
     def covariance(one: Mapping[int, float], mean: float, other: Mapping[int, float], its_mean: float) -> float:
@@ -154,13 +160,11 @@ def ratio_interval(above: Mapping[int, float], below: Mapping[int, float], confi
     v_aa, v_ab, v_bb = covariance(above, a, above, a), covariance(above, a, below, b), covariance(below, b, below, b)
     t2 = t_quantile((1 + confidence) / 2, n - 1) ** 2
     square, middle, constant = b * b - t2 * v_bb, a * b - t2 * v_ab, a * a - t2 * v_aa
-    reason = None
     if not square > 0:
         reason = f"the denominator is not told from 0 by {n} seeds, so no finite interval holds the ratio"
-    elif v_aa == v_bb == 0:
-        reason = f"all {n} values are the same, so their spread is unknown"
-    if reason is not None:
-        return Interval(low=math.nan, high=math.nan, confidence=confidence, reason=reason)
+        return Interval(confidence=confidence, reason=reason)
+    if v_aa == v_bb == 0:
+        return Interval(confidence=confidence, reason=_all_equal(n))
     half = math.sqrt(max(0.0, middle * middle - square * constant))
     return Interval(low=(middle - half) / square, high=(middle + half) / square, confidence=confidence)
 
@@ -230,34 +234,22 @@ def _finite(values: Iterable[float]) -> list[float]:
     return [value for value in values if math.isfinite(value)]
 
 
-def _exact(values: Sequence[float]) -> tuple[float, float]:
-    """Mean and sample standard deviation, each rounded once: the result of `statistics`, but faster.
-
-    Floats are integers over a power of two, so the sums of values and squares are exact.
-    """
-    ratios = [float(value).as_integer_ratio() for value in values]
-    n, unit = len(values), max(below for _, below in ratios)
-    whole = [above * (unit // below) for above, below in ratios]
-    total = sum(whole)
-    mean = _or_nan(lambda: total / (n * unit))
-    if n < 2:
-        return mean, math.nan
-    squares = n * sum(number * number for number in whole) - total * total
-    return mean, _or_nan(lambda: _root(squares, n * (n - 1) * unit * unit))
-
-
-def _root(above: int, below: int) -> float:
-    """√(above/below), correctly rounded: at least 54 bits; the last is set where more bits follow."""
-    shift = (above.bit_length() - below.bit_length() - 109) // 2
-    above, below = (above, below << 2 * shift) if shift >= 0 else (above << -2 * shift, below)
-    root = math.isqrt(above // below)
-    root |= root * root * below != above
-    return root << shift if shift >= 0 else root / (1 << -shift)
-
-
 def _or_nan(estimate: Callable[[], float]) -> float:
     try:
         found = float(estimate())
     except OverflowError:
         return math.nan
     return found if math.isfinite(found) else math.nan
+
+
+_DEVIATIONS = 8.0  # of a normal distribution with the same median absolute deviation
+
+
+def band_limit(values: Sequence[float], factor: float) -> float:
+    """The upper end of where a noisy number usually lies: 8 deviations above its median, `factor` times it at least.
+
+    Deviations are those of a normal distribution with the median absolute deviation of the values.
+    """
+    middle = statistics.median(values)
+    deviation = 1.4826 * statistics.median(abs(value - middle) for value in values)
+    return middle + max(_DEVIATIONS * deviation, (factor - 1) * abs(middle))

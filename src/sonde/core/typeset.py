@@ -5,6 +5,7 @@ is not surely one stays as it is written.
 """
 
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 from html import escape
 
@@ -44,19 +45,24 @@ def with_code(text: str) -> str:
 @lru_cache(maxsize=1024)
 def typeset(text: str) -> str:
     """HTML in which what stands in backticks is code, and formulas are MathML."""
-    made, run = list[str](), list[_Token]()
+    made, inside = list[str](), list[_Token]()
     for kind, part in _tokens(text):
-        if kind in _INSIDE and not (kind == "sign" and part == "-"):
-            run.append((kind, part))
+        if kind in _INSIDE and part != "-" and (inside or kind != "space"):
+            inside.append((kind, part))
             continue
-        made.append(_run(run))
-        run = []
-        made.append(with_code(part))
-    return "".join((*made, _run(run)))
+        if inside:
+            made.append(_run(inside))
+            inside = []
+        made.append(with_code(part) if kind == "code" else escape(part))
+    return "".join([*made, _run(inside)])
 
 
 def _tokens(text: str) -> list[_Token]:
     return [(found.lastgroup or "other", found.group()) for found in _TOKEN.finditer(text)]
+
+
+def _written(tokens: Iterable[_Token]) -> str:
+    return "".join([part for _, part in tokens])
 
 
 def _run(tokens: list[_Token]) -> str:
@@ -67,7 +73,7 @@ def _run(tokens: list[_Token]) -> str:
     while end > start and not _may_end(tokens[start:end]):
         end -= 1
     inside = tokens[start:end]
-    before, after = (escape("".join(part for _, part in some)) for some in (tokens[:start], tokens[end:]))
+    before, after = (escape(_written(some)) for some in (tokens[:start], tokens[end:]))
     if not inside:
         return before + after
     if not _closed(inside) and inside[0][1] in _PAIRS:  # a bracket around more than the formula
@@ -84,7 +90,7 @@ def _split(tokens: list[_Token]) -> str:
     for at, (_, part) in enumerate(tokens):
         if part == "," and 0 < at < len(tokens) - 1:
             return f"{_run(tokens[:at])},{_run(tokens[at + 1 :])}"
-    return escape("".join(part for _, part in tokens))
+    return escape(_written(tokens))
 
 
 def _may_begin(tokens: list[_Token], at: int) -> bool:

@@ -20,47 +20,19 @@ To add a metric: its probe, and its object in the table.
 
 from collections.abc import Mapping
 
-from sonde.metrics.metric import (
-    CONTROLS,
-    COSINE,
-    NOT_NEGATIVE,
-    NULL_STD,
-    SHARE,
-    UNLIMITED,
-    Axis,
-    Bounds,
-    Metric,
-    as_math,
-    base_of,
-    family_of,
-    index_of,
-)
-from sonde.metrics.trained import TRAINED
-from sonde.metrics.watched import NONFINITE, WATCHED
-
-__all__ = [
-    "ALIASES",
-    "CONTROLS",
-    "COSINE",
-    "NONFINITE",
-    "NOT_NEGATIVE",
-    "NULL_STD",
-    "SHARE",
-    "TRAINED",
-    "UNLIMITED",
-    "WATCHED",
-    "Axis",
-    "Bounds",
-    "Metric",
-    "as_math",
-    "base_of",
-    "bounds_of",
-    "family_of",
-    "index_of",
-    "label_of",
-    "stored_name",
-    "symbol_of",
-]
+from sonde.metrics.metric import CONTROLS as CONTROLS
+from sonde.metrics.metric import NOT_NEGATIVE as NOT_NEGATIVE
+from sonde.metrics.metric import SHARE as SHARE
+from sonde.metrics.metric import UNLIMITED as UNLIMITED
+from sonde.metrics.metric import Bounds as Bounds
+from sonde.metrics.metric import Metric as Metric
+from sonde.metrics.metric import as_math as as_math
+from sonde.metrics.metric import base_of as base_of
+from sonde.metrics.metric import family_of as family_of
+from sonde.metrics.metric import index_of as index_of
+from sonde.metrics.trained import TRAINED as TRAINED
+from sonde.metrics.watched import NONFINITE as NONFINITE
+from sonde.metrics.watched import WATCHED as WATCHED
 
 ALIASES = {alias: metric.name for metric in (*WATCHED.values(), *TRAINED.values()) for alias in metric.aliases}
 """Other names of metrics → their names in stored rows."""

@@ -80,6 +80,8 @@ def tensor_norms(tensors: Sequence[Tensor]) -> Tensor:
     quick = iter(torch._foreach_norm(small)) if small else iter(())
     found = [next(quick) if t.numel() <= _LARGE else _norm_in_parts(t) for t in tensors]
     dtype = torch.float64 if any(t.dtype == torch.float64 for t in found) else torch.float32
+    if all(norm.dtype == dtype and norm.device == device for norm in found):
+        return torch.stack(found)
     return torch.stack([norm.to(device=device, dtype=dtype) for norm in found])
 
 
@@ -112,7 +114,7 @@ def _wide(x: Tensor) -> torch.dtype | None:
 
 def _vectors(h_Nd: Tensor) -> Tensor:
     if h_Nd.ndim != 2:
-        raise ValueError(f"expected samples × width, as a reader gives, got shape {tuple(h_Nd.shape)}")
+        raise ValueError(f"expected samples × width, as pooling gives, got shape {tuple(h_Nd.shape)}")
     return h_Nd.double()
 
 

@@ -13,13 +13,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from sonde.observe import taps
+
 _SAMPLES = 8
 _AT_ONCE = 1 << 22  # logits of a temporary
 
 Listener = Callable[[Tensor, Tensor, Tensor | None, bool, float | None], None]
 
 _listeners: list[Listener] = []
-_original: Any = None
+_original: Any = functional.scaled_dot_product_attention
 
 
 def add_listener(listener: Listener) -> None:
@@ -29,7 +31,7 @@ def add_listener(listener: Listener) -> None:
         return
     if not _listeners:
         _original = functional.scaled_dot_product_attention
-        functional.scaled_dot_product_attention = _with_listeners(_original)
+        functional.scaled_dot_product_attention = _attention_with_listeners
     _listeners.append(listener)
 
 
@@ -41,24 +43,31 @@ def remove_listener(listener: Listener) -> None:
             functional.scaled_dot_product_attention = _original
 
 
-def _with_listeners(original: Any) -> Any:
-    @functools.wraps(original)
-    def scaled_dot_product_attention(
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attn_mask: Tensor | None = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-        scale: float | None = None,
-        **more: Any,
-    ) -> Tensor:
-        out: Tensor = original(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, **more)
-        for listener in list(_listeners):
-            listener(query, key, attn_mask, is_causal, scale)
-        return out
+@functools.wraps(_original)
+def _attention_with_listeners(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    **more: Any,
+) -> Tensor:
+    out: Tensor = _original(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, **more)
+    if not torch.compiler.is_compiling():
+        _tell(query, key, attn_mask, is_causal, scale)
+    elif torch.is_grad_enabled() and taps.available:
+        torch.ops.sonde.attention(query, key, attn_mask, is_causal, scale)
+    return out
 
-    return scaled_dot_product_attention
+
+def _tell(query: Tensor, key: Tensor, mask: Tensor | None, is_causal: bool, scale: float | None) -> None:
+    for listener in list(_listeners):
+        listener(query, key, mask, is_causal, scale)
+
+
+taps.operator("attention", _tell)  # in a graph
 
 
 def read_attention(

@@ -14,6 +14,7 @@ from sonde.observe import finite_or_none, operations
 from sonde.observe.step_record import ModuleCall
 from sonde.observe.updates import Updates
 from sonde.observe.watched_modules import (
+    COMPILED,
     WatchedModel,
     WatchedModule,
     is_lazy,
@@ -23,7 +24,9 @@ from sonde.observe.watched_modules import (
 )
 
 NEVER_CALLED = "never called"
-NO_CALL = "it is compiled, or called in a way that hooks do not hear"
+NO_CALL = (
+    "it was compiled before the watch began (call watch.recompile()), or is called in a way that hooks do not hear"
+)
 _MOST_TENSORS = 8  # of an input that are described
 _STATISTICS = (
     *("mean", "std", "min", "max", "not_finite_share", "rms", "whole_share"),
@@ -153,8 +156,9 @@ def not_called(modules: Iterable[WatchedModule], calls: Sequence[ModuleCall]) ->
     """The chosen modules that were not called, and why."""
     called = {call.watched.name for call in calls}
     missed = NEVER_CALLED if calls else NO_CALL
+    graphs = "" if any(call.watched.compiled for call in calls) else COMPILED
     return {
-        watched.name: watched.hidden or watched.skipped or missed
+        watched.name: watched.hidden or watched.skipped or (watched.compiled and graphs) or missed
         for watched in modules
         if watched.chosen and watched.name not in called
     }

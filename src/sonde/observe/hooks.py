@@ -4,6 +4,7 @@ Hooks are part of a module's state: a pickled model would name classes of this p
 compile them.  While a watch is open, `nn.Module` leaves them out of copies, files and scripts.
 """
 
+import sys
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -12,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from sonde.observe import taps
+from sonde.observe.facts import first_float
 from sonde.observe.updates import Updates
-from sonde.observe.watched_modules import COMPILED, FROZEN, WatchedModel, WatchedModule, has_fast_path, is_lazy
+from sonde.observe.watched_modules import FROZEN, WatchedModel, WatchedModule, has_fast_path, is_lazy
 
 if TYPE_CHECKING:
     from sonde.observe.recorder import Recorder
@@ -36,32 +39,91 @@ class Hook:
         return getattr, (nullcontext(), "__exit__")
 
 
-class ModuleHook(Hook):
-    """A hook on a module, which does nothing while torch.compile traces the module."""
+class LossHook(Hook):
+    """A hook on a loss module, which does nothing while torch.compile traces the module."""
 
     def __call__(self, *args: Any) -> None:
+        if not torch.compiler.is_compiling():
+            super().__call__(*args)
+
+
+class ModuleHook(Hook):
+    """A hook on a module.  While torch.compile traces the module, it adds taps to the graph (`sonde.observe.taps`)."""
+
+    def __init__(self, recorder: "Recorder", to: Callable[..., None], watched: WatchedModule, switch: int) -> None:
+        super().__init__(recorder.give_up, to, watched)
+        self.recorder, self.watched, self.switch = recorder, watched, switch
+        self.number = taps.number_of(self)
+
+    def __call__(self, module: nn.Module, args: Any, *rest: Any) -> Any:
+        if not taps.switches[self.switch]:
+            return None
         if torch.compiler.is_compiling():
-            return
+            return self._trace(module, args, *rest)
+        if _compiler() is None:
+            return super().__call__(module, args, *rest)
+        return _outside_graphs(self, module, args, *rest)
+
+    def _trace(self, module: nn.Module, args: Any, *rest: Any) -> Any:
+        if not torch.is_grad_enabled() or not taps.available or _is_exporting():
+            return None
+        if not rest:
+            return taps.trace_before(self.number, args)
+        kwargs, output = rest
+        return taps.trace_after(self.number, module, args, kwargs, output, first_float(output))
+
+    def replay(self, *given: Any, tap: "taps.Tap | None" = None) -> None:
+        """A graph with this hook runs: call it with the tensors of this run."""
+        self.watched.tapped = True
+        module = self.watched.module()
+        if module is not None and taps.switches[self.switch]:
+            with self.recorder.inside_graph(tap):
+                Hook.__call__(self, module, *given)
+
+    def replay_gradient(self, number: int, grad: torch.Tensor) -> None:
+        """A gradient comes back to an output inside a graph."""
         try:
-            self.to(*self.known, *args)
+            self.recorder.tapped_gradient(self.watched, number, grad)
         except Exception as error:
             self.on_error(error)
 
 
+_compiler = torch._C._dynamo.eval_frame.get_eval_frame_callback  # what looks for graphs in the code that runs
+_outside_graphs = torch._disable_dynamo(Hook.__call__)  # it does not look into what this calls
+
+
+def _is_no_graph() -> None:
+    """Tell the compiler that a hook, where it is called between graphs, is none itself.
+
+    `nn.Module.compile` compiles the forward method of a module, and hooks of that module run before and after it.
+    """
+    known = sys.modules.get("torch._dynamo")
+    if known is not None:
+        known.eval_frame.skip_code(ModuleHook.__call__.__code__)
+
+
 class Hooks:
-    """All hooks of a recorder.  Without an optimiser, the root's hooks stay, to find where a step ends."""
+    """All hooks of a recorder.  Without an optimiser, the root's hooks stay, to find where a step ends.
+
+    Hooks of modules that are compiled stay as well, because a graph holds them; a switch turns them off.
+    """
 
     def __init__(self, recorder: "Recorder", model: WatchedModel, loss: nn.Module | None, updates: Updates) -> None:
         self._recorder, self._model, self._updates = recorder, model, updates
         self._suspended = False
         self._fast = _fast_groups(model.modules)
-        self._loss = None if loss is None else weakref.ref(loss)
         self._root_always = not updates.optimisers
+        self._switch = taps.new_switch()
+        self._made: dict[WatchedModule, tuple[ModuleHook, ModuleHook]] = {}
+        self._of_modules: dict[WatchedModule, list[Any]] = {}
         self._of_step: list[Any] = []
         self._always: list[Any] = [
             optimiser.register_step_post_hook(self._hook(recorder.after_optimiser_step, index))
             for index, optimiser in enumerate(updates.optimisers)
         ]
+        if loss is not None:
+            hook = LossHook(recorder.give_up, recorder.after_loss_call)
+            self._always.append(loss.register_forward_hook(hook))
         if self._root_always:
             self._always += self._on_module(model.root)
         _leave_out_of_copies()
@@ -72,24 +134,28 @@ class Hooks:
     def renew(self) -> None:
         """Hook the modules as they are now."""
         self._fast = _fast_groups(self._model.modules)
-        self.detach()
+        self.detach(everything=True)
+        self._made = {watched: self._made[watched] for watched in self._model.modules if watched in self._made}
         self.attach()
+
+    def keep(self) -> None:
+        """Keep the hooks of every module, for graphs that are compiled from now on."""
+        for watched in self._model.modules:
+            watched.tapped = True
+        self._hook_modules()
 
     def attach(self) -> None:
         """Add the hooks of a watched step, unless they are there."""
+        taps.switches[self._switch] = True
+        _is_no_graph()
+        self._hook_modules()
         if self._of_step:
             return
         recorder = self._recorder
-        for watched in self._to_hook():
-            self._of_step += self._on_module(watched)
-        loss = None if self._loss is None else self._loss()
-        if loss is not None:
-            hook = ModuleHook(recorder.give_up, recorder.after_loss_call)
-            self._of_step.append(loss.register_forward_hook(hook))
         for index, optimiser in enumerate(self._updates.optimisers):
             before = self._hook(recorder.before_optimiser_step, index)
             self._of_step.append(optimiser.register_step_pre_hook(before))
-        if recorder.step > 0 and not any(watched.hidden == COMPILED for watched in self._model.modules):
+        if recorder.step > 0 and not any(watched.tapped for watched in self._model.modules):
             for name, sampled in self._updates.sampled():
                 adding = self._hook(recorder.before_accumulation, name, weakref.ref(sampled))
                 self._of_step.append(sampled.register_hook(adding))  # type: ignore[no-untyped-call]
@@ -100,9 +166,16 @@ class Hooks:
                     added = self._hook(recorder.after_accumulation, self._model.names[id(parameter)])
                     self._of_step.append(register(added))
 
-    def detach(self) -> None:
-        """Remove the hooks of a watched step."""
-        for handle in self._of_step:
+    def _hook_modules(self) -> None:
+        for watched in self._to_hook():
+            if watched not in self._of_modules:
+                self._of_modules[watched] = self._on_module(watched)
+
+    def detach(self, *, everything: bool = False) -> None:
+        """Remove the hooks of a watched step.  Those that a graph holds are turned off, unless it is everything."""
+        taps.switches[self._switch] = False
+        gone = [watched for watched in self._of_modules if everything or not watched.tapped]
+        for handle in [*self._of_step, *(handle for watched in gone for handle in self._of_modules.pop(watched))]:
             handle.remove()
         self._of_step = []
 
@@ -110,20 +183,22 @@ class Hooks:
         """Before an evaluation that PyTorch computes another way with hooks: keep those of the root only."""
         if not self._fast:
             return
-        self.detach()
+        self.detach(everything=True)
         self._suspended = True
-        self._of_step = [] if self._root_always else self._on_module(self._model.root)
+        if not self._root_always:
+            taps.switches[self._switch] = True
+            self._of_modules[self._model.root] = self._on_module(self._model.root)
 
     def resume(self) -> None:
         """After such an evaluation."""
         if self._suspended:
             self._suspended = False
-            self.detach()
+            self.detach(everything=True)
             self.attach()
 
     def remove(self) -> None:
         """Leave no hook."""
-        self.detach()
+        self.detach(everything=True)
         for handle in self._always:
             handle.remove()
         _put_into_copies()
@@ -145,12 +220,31 @@ class Hooks:
         module, recorder = watched.module(), self._recorder
         if module is None or watched.hidden is not None:
             return []
-        before = ModuleHook(recorder.give_up, recorder.before_call, watched)
-        after = ModuleHook(recorder.give_up, recorder.after_call, watched)
-        return [
+        if watched not in self._made:  # once: graphs know hooks by their numbers
+            switch = taps.ALWAYS if self._root_always and watched.is_root else self._switch
+            methods = recorder.before_call, recorder.after_call
+            first, last = (ModuleHook(recorder, to, watched, switch) for to in methods)
+            self._made[watched] = first, last
+        before, after = self._made[watched]
+        handles = (
             module.register_forward_pre_hook(before),
             module.register_forward_hook(after, with_kwargs=True, always_call=True),
-        ]
+        )
+        return [_renumbered(handle, -self._switch) for handle in handles]
+
+
+def _renumbered(handle: Any, number: int) -> Any:
+    """Give the hook this number: where it is the same in all modules, those with the same code share a graph."""
+    for known in (handle.hooks_dict_ref, *handle.extra_dict_ref):
+        hooks = known()
+        if handle.id in hooks:
+            hooks[number] = hooks.pop(handle.id)
+    handle.id = number
+    return handle
+
+
+def _is_exporting() -> bool:
+    return bool(getattr(torch.compiler, "is_exporting", lambda: False)())
 
 
 def _fast_groups(modules: Sequence[WatchedModule]) -> list[tuple[WatchedModule, list[WatchedModule]]]:

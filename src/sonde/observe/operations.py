@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from sonde.analysis.diagnosis.run_evidence import LINEAR_OPS
+from sonde.analysis.diagnosis.run_record import LINEAR_OPS
 from sonde.metrics.reductions import at_bounds, unit_bounds
 from sonde.observe import finite_or_none
 

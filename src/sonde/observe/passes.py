@@ -29,7 +29,8 @@ from sonde.observe.step_record import (
     differentiated,
     pool,
 )
-from sonde.observe.watched_modules import COMPILED, WatchedModel, WatchedModule
+from sonde.observe.taps import Tap
+from sonde.observe.watched_modules import WatchedModel, WatchedModule
 
 _CALLS = 32  # of one module in a pass; those beyond are not read
 _KEPT = 64  # passes that wait for a backward pass; older ones are kept alive by their autograd graph
@@ -50,7 +51,7 @@ class Passes:
         self._handles: list[Any] = []
         self._passes: list[Pass] = []  # the latest
         self._reached: list[Pass] = []  # those that a gradient came back to, not yet pooled
-        self._reads_attention = not any(watched.hidden == COMPILED for watched in model.modules)
+        self.tap: Tap | None = None  # of the call inside a graph that is recorded now
         self.start(0, costly=False)
 
     def start(self, step: int, *, costly: bool) -> None:
@@ -68,15 +69,23 @@ class Passes:
         self._stack: list[tuple[WatchedModule, Tensor | None, int]] = []
         self._current: Pass | None = None
         self._in_attention = 0
+        self._compiled = any(watched.tapped for watched in self._model.modules)
+        if self._compiled:  # a graph is traced with the function as it is now, and kept as long as it stays so
+            attention.add_listener(self.record_attention)
+        self._tapped: dict[int, tuple[Pass, Gradient]] = {}  # gradients that come back by the number of a tap
 
     def close(self) -> None:
         """Remove every hook and listener."""
-        attention.remove_listener(self.record_attention)
+        self.stop_listening()
         of_passes = (known.handles for known in (*self._passes, *self._reached))
         for handle in itertools.chain(self._handles, *of_passes):
             handle.remove()
         self._handles = []
         self.step = -1
+
+    def stop_listening(self) -> None:
+        """Leave attention alone."""
+        attention.remove_listener(self.record_attention)
 
     @property
     def inside(self) -> bool:
@@ -133,6 +142,8 @@ class Passes:
             self._begin(watched)
         self._in_attention += watched.is_attention
         first = next((arg for arg in args if isinstance(arg, Tensor)), None)
+        if self.tap is not None:  # the graph may use its memory again: it comes once more after the call
+            first = None
         self._stack.append((watched, first, -1 if first is None or first.is_inference() else first._version))
 
     def _begin(self, watched: WatchedModule) -> None:
@@ -145,8 +156,7 @@ class Passes:
             last = Pass(self.step, self._begun, costly=self._costly and not self._passes and not self._pooled)
             self._passes.append(last)
         self._current = last
-        if self._reads_attention:
-            attention.add_listener(self.record_attention)
+        attention.add_listener(self.record_attention)
 
     def after_call(self, watched: WatchedModule, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         """A module has returned, or has raised an exception: then it has no output."""
@@ -155,8 +165,8 @@ class Passes:
         _, first, version = self._stack.pop()
         self._in_attention -= watched.is_attention
         known = self._current
-        if not self._stack:
-            attention.remove_listener(self.record_attention)
+        if not self._stack and not self._compiled:
+            self.stop_listening()
         if known is None:
             return
         if output is None and sys.exc_info()[0] is not None:
@@ -168,6 +178,8 @@ class Passes:
         if number >= _CALLS:
             return
         out = first_float(output)
+        if self.tap is not None:
+            first = next((arg for arg in args if isinstance(arg, Tensor)), None)
         by_keyword = first is None
         if by_keyword:
             first = next((value for value in kwargs.values() if isinstance(value, Tensor)), None)
@@ -182,7 +194,7 @@ class Passes:
             known.units = watched.units
         self._read(known, call, out)
         if call.outputs and same and first is not None:
-            changed = not first.is_inference() and first._version != version
+            changed = self.tap.in_place if self.tap else not first.is_inference() and first._version != version
             reason = BY_KEYWORD if by_keyword else IN_PLACE if changed else reductions.readable(first)
             self._compare(known, call, first, out, reason)
         if call.outputs and watched.normalises and first is not None and reductions.readable(first) is None:
@@ -201,11 +213,12 @@ class Passes:
         call.shape = tuple(out.shape)
         known.half |= out.dtype == torch.float16
         x = out.detach()
-        seen = None if out.is_inference() else known.known(out)
+        lasts = self._lasts(out)
+        seen = known.known(out) if lasts else None
         summary, gradient = seen or (Output(reductions.norms(x), x.numel()), None)
         if gradient is None:
             gradient = self._expect_gradient(known, out)
-            if not out.is_inference():
+            if lasts:
                 known.remember(out, summary, gradient)
         call.outputs, call.gradients = (summary,), (gradient,)
         axis = _unit_axis(x, known.units)
@@ -220,8 +233,16 @@ class Passes:
         if known.costly and x.dim() > 1:
             call.gram = reductions.gram(x, axis)
 
+    def _lasts(self, x: Tensor) -> bool:
+        """Whether a change of the tensor would be noticed.  Inside a graph it is not: memory is used again."""
+        return self.tap is None and not x.is_inference()
+
     def _expect_gradient(self, known: Pass, out: Tensor) -> Gradient:
-        """Hook the tensor, to record the gradient that comes back to it."""
+        """Hook the tensor, to record the gradient that comes back to it.  Inside a graph a tap does so."""
+        if self.tap is not None:
+            gradient = Gradient(NO_GRADIENT if self.tap.needs_grad else NEEDS_NONE)
+            self._tapped[self.tap.number] = known, gradient
+            return gradient
         if not out.requires_grad:
             return Gradient(NEEDS_NONE)
         gradient = Gradient(VIEW if out._is_view() else NO_GRADIENT)
@@ -238,11 +259,12 @@ class Passes:
 
     def _input(self, known: Pass, first: Tensor) -> Output:
         """What was read of the tensor as another module's output; else read it now."""
-        seen = None if first.is_inference() else known.known(first)
+        lasts = self._lasts(first)
+        seen = known.known(first) if lasts else None
         if seen is not None:
             return seen[0]
         summary = Output(reductions.norms(first.detach()), first.numel())
-        if not first.is_inference():
+        if lasts:
             known.remember(first, summary, None)
         return summary
 
@@ -291,6 +313,11 @@ class Passes:
         gradient.samples = gradient.norms.numel()
         if known.costly and grad.dim() > 1 and len(grad) > 1:
             gradient.halves = reductions.halves(grad)
+
+    def record_tapped(self, number: int, grad: Tensor) -> None:
+        """A gradient comes back to an output inside a graph."""
+        if number in self._tapped:
+            self.record_gradient(*self._tapped[number], grad)
 
     def _begin_backward(self, known: Pass) -> None:
         """If gradients were cleared without a step, or a step was skipped, drop what came before."""

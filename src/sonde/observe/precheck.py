@@ -13,7 +13,8 @@ from matplotlib.figure import Figure
 
 from sonde.analysis.diagnosis.finding import Findings
 from sonde.analysis.diagnosis.flow_symptoms import DEAD_SHARE, SATURATED_SHARE
-from sonde.analysis.diagnosis.run_evidence import RunEvidence, describe_nonfinite
+from sonde.analysis.diagnosis.run_evidence import RunEvidence
+from sonde.analysis.diagnosis.run_record import describe_nonfinite
 from sonde.core import html_parts
 from sonde.core.formatting import listed, number
 from sonde.metrics import WATCHED

@@ -11,7 +11,7 @@ import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import polars as pl
@@ -22,11 +22,13 @@ from sonde.metrics.reductions import readable
 from sonde.observe import facts, warn
 from sonde.observe.hooks import Hook, Hooks
 from sonde.observe.passes import Passes
+from sonde.observe.ring import DENSE, Ring
 from sonde.observe.row_writer import RowSink, RowWriter
-from sonde.observe.shards import Shards
-from sonde.observe.step_record import StepRecord, backward_pass, is_costly, next_watched
+from sonde.observe.shards import Shards, is_sharded
+from sonde.observe.step_record import RecordedLoss, StepRecord, backward_pass, is_costly, next_watched
+from sonde.observe.taps import BEGINS, Tap
 from sonde.observe.updates import Updates
-from sonde.observe.watched_modules import REMOVED, Replacement, WatchedModel, WatchedModule
+from sonde.observe.watched_modules import COMPILED, REMOVED, Replacement, WatchedModel, WatchedModule
 from sonde.store.schemas import RunState
 
 _SHARED_OUT = "num_items_in_batch"  # with it, a model of transformers divides by the samples of all micro-batches
@@ -59,6 +61,8 @@ class Recorder:
         self._updates = Updates(model, optimisers, scaler)
         self._passes = Passes(model, self.give_up, self._updates.skipped_before)
         self._shards = Shards(model, every)
+        self._ring = Ring(active=bool(optimisers) and not any(map(is_sharded, model.parameters)))
+        self._dense_until = 0  # steps before it are watched, after a spike
         self._steps_alone = not optimisers  # a step ends with the next forward pass after a backward pass
 
         self._watched = False  # whether the step under way is
@@ -82,14 +86,16 @@ class Recorder:
 
     def _start_step(self) -> None:
         """Attach hooks if the step that begins is a watched one; remove them otherwise."""
-        watched = self.step == self._next
+        watched = self.step == self._next or self.step < self._dense_until
         self._updates.start()
         self._passes.backward_seen = False
         if watched:
-            self._next = next_watched(self.step, self._every)
+            self._next = max(self._next, next_watched(self.step, self._every))
             self._passes.start(self.step, costly=is_costly(self.step, self._every))
         if self._watched and (not watched or self.step == 1):  # after step 0 it is known which modules are watched
             self._hooks.detach()
+        if not watched:
+            self._passes.stop_listening()
         self._watched = watched
         if watched:
             self._hooks.attach()
@@ -118,8 +124,14 @@ class Recorder:
         """End the step: pass on its record if it is a watched one, and start the next."""
         if self._watched:
             self._writer.add(self._record())
+        spike = self._ring.end_step(self.step, watched=self._watched)
         self._begun = self._backward_seen = False
         self.step += 1
+        if spike:
+            self._dense_until = self.step + DENSE
+            self._writer.add_facts({"spikes": list(self._ring.spikes)})
+        if spike or self.step == self._dense_until:
+            self._write_ring()
         self._start_step()
         self._writer.maybe_flush(self.step)
 
@@ -133,7 +145,9 @@ class Recorder:
         if self._first.calls is None:
             self._first.calls = calls
             unseen = facts.not_called(self._model.modules, calls)
-            if not calls:
+            if COMPILED in unseen.values():
+                warn("the model was compiled before the watch began, and is not seen inside: call watch.recompile()")
+            elif not calls:
                 warn(f"no call of the model was seen in step {self.step}: {facts.NO_CALL}")
         record = StepRecord(
             self.step,
@@ -149,6 +163,15 @@ class Recorder:
         if half and record.scale is None and self._updates.scaler is None:
             record.unscaled_reason = _UNKNOWN_SCALE
         return record
+
+    def _write_ring(self) -> None:
+        """Pass on the steps of the ring that were not written: without what a watched step has recorded itself."""
+        for kept in self._ring.take():
+            traces = list(kept.traces.values())
+            losses = [] if kept.watched or len(kept.losses) != 1 else [RecordedLoss(kept.losses[0].reshape(1))]
+            if kept.watched:
+                traces = [replace(trace, gradients=None) for trace in traces]
+            self._writer.add(StepRecord(kept.step, losses=losses, traces=traces))
 
     # What the hooks call
 
@@ -209,6 +232,21 @@ class Recorder:
             if self._steps_alone:
                 self._hook_outputs(output, out)
 
+    @contextmanager
+    def inside_graph(self, tap: Tap | None) -> Iterator[None]:
+        """What is called now is called by a graph of torch.compile; `tap` is the call that has returned."""
+        self._passes.tap = tap or BEGINS
+        try:
+            yield
+        finally:
+            self._passes.tap = None
+
+    def tapped_gradient(self, watched: WatchedModule, number: int, grad: Tensor) -> None:
+        """A gradient comes back to an output inside a graph."""
+        if watched.is_root and self._steps_alone:
+            self.on_backward(grad)
+        self._passes.record_tapped(number, grad)
+
     def _hook_outputs(self, output: Any, first: Tensor | None) -> None:
         """Hook every tensor of the output, to notice a backward pass from any of them.
 
@@ -239,6 +277,8 @@ class Recorder:
             moved = self._updates.after_step(index, has_closure=_has_closure(args, kwargs))
             if not moved and self._passes.empty:
                 return  # an optimiser that was called before there was anything to do
+        if not _has_closure(args, kwargs):
+            self._ring.record(index, optimiser, self._model.names)
         if self._updates.ends_step(index):
             self.end_step()
 
@@ -255,13 +295,18 @@ class Recorder:
 
     def after_loss_call(self, module: nn.Module, args: Any, output: Any) -> None:
         """The loss module was called."""
-        if self._experimenting or not self._watched or not torch.is_grad_enabled() or backward_pass() != -1:
+        if self._experimenting or not torch.is_grad_enabled() or backward_pass() != -1:
+            return
+        loss = facts.first_float(output)
+        if loss is not None and readable(loss) is None:
+            self._ring.record_loss(loss)
+        if not self._watched:
             return
         if len(args) > 1:
             self._first.record_targets(args[1], self.step)
             if isinstance(args[1], Tensor) and args[1].numel() and readable(args[1]) is None:
                 self._targets.append(facts.mean_and_spread(args[1].detach().float()))
-        self._record_loss(facts.first_float(output))
+        self._record_loss(loss)
 
     def _record_loss(self, loss: Any, *, is_share: bool = False) -> None:
         if self._watched and isinstance(loss, Tensor) and loss.is_floating_point() and readable(loss) is None:
@@ -287,6 +332,7 @@ class Recorder:
                 warn("a loss on the device meta has no value: it is not recorded")
                 return
             self._note_graph(loss)
+        self._ring.log(step, loss)
         self._writer.log(loss, step, self.step)
 
     def _note_graph(self, loss: Tensor) -> None:
@@ -302,6 +348,11 @@ class Recorder:
             yield
         finally:
             self._experimenting = False
+
+    def recompile(self) -> None:
+        """Drop the graphs that torch.compile has made, so that new ones get taps."""
+        self._hooks.keep()
+        torch.compiler.reset()
 
     # Facts and rows
 
@@ -335,9 +386,15 @@ class Recorder:
 
     def flush(self) -> None:
         """Write all records that wait."""
+        self._write_recent()
         self._writer.flush(self.step)
 
+    def _write_recent(self) -> None:
+        if self.step < self._dense_until:
+            self._write_ring()
+
     def rows(self) -> pl.DataFrame:
+        self._write_recent()
         return self._writer.rows(self.step)
 
     # The end
@@ -351,6 +408,7 @@ class Recorder:
         self._passes.close()
         self._shards.leave()
         try:
+            self._write_recent()
             self._writer.close(state, self.step, message)
         except Exception as error:
             warn(f"the watch could not write its last rows ({type(error).__name__}: {error})")

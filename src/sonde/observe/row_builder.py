@@ -9,7 +9,7 @@ import polars as pl
 import torch
 from torch import Tensor
 
-from sonde.analysis.diagnosis.run_evidence import HAS_NO_GRADIENT
+from sonde.analysis.diagnosis.run_record import HAS_NO_GRADIENT
 from sonde.metrics.reductions import Vector, cosine_of, effective_rank, mean_cosine, rms_of_sum
 from sonde.metrics.rows import WATCHED
 from sonde.observe.step_record import NO_GRADIENT, TWICE, CallKey, ModuleCall, Output, StepRecord, loss_of_step
@@ -176,6 +176,9 @@ class _StepRows:
         self.name: str | None = None
         self.scale = 1.0 if record.scale is None else float(values(record.scale)[0])
         loss = self._loss()
+        if record.traces:
+            self._traces()
+            return
         outputs = {_call_name(call.key): self._call(call) for call in record.calls}
         gradients = [_call_name(call.key) for call in reversed(record.calls) if not self._is_finite(call)]
         for name, reason in record.unseen.items():
@@ -352,6 +355,22 @@ class _StepRows:
             for metric in ("weight_norm", "weight_grad_norm", "update_ratio"):
                 self._at(name, None).add(metric, math.nan, 0, reason)
         return bool(np.isfinite(weights).all())
+
+    def _traces(self) -> None:
+        """Add the rows of a step that the ring kept: rates, gradients, and movement of a few entries."""
+        for trace in self.record.traces:
+            for group, rate in trace.rates.items():
+                value = self._number(rate) if isinstance(rate, Tensor) else rate
+                self._at(group, None).add("learning_rate", value, 1)
+            norms = [] if trace.gradients is None else self.values(trace.gradients).tolist()
+            for name, norm in zip(trace.with_gradient, norms, strict=False):
+                self._at(name, None).add("weight_grad_norm", norm, 1)
+            if trace.moved is None or trace.before is None:
+                continue
+            pairs = zip(self.values(trace.moved).tolist(), self.values(trace.before).tolist(), strict=True)
+            for name, many, (moved, before) in zip(trace.names, trace.sizes, pairs, strict=True):
+                none = "the weight is zero" if before == 0 else None
+                self._at(name, None).add("update_sample", moved / before if before else math.nan, many, none)
 
     def _stale(self) -> None:
         """Add stale gradients: ‖old‖/‖new‖, the smallest of the step's backward passes; and the share in eval mode."""

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from sonde.metrics.reductions import exact_dtype
+from sonde.observe.ring import Trace
 from sonde.observe.updates import ParameterNorms
 from sonde.observe.watched_modules import WatchedModule
 
@@ -245,6 +246,7 @@ class StepRecord:
     in_eval: tuple[float, int] | None = None  # share in eval mode of the modules that act differently in it
     targets: list[Tensor] = field(default_factory=list)  # mean and spread of what a loss module was given
     success: dict[str, Tensor] = field(default_factory=dict)  # by the names under which the loop logs them
+    traces: list[Trace] = field(default_factory=list)  # of a step that the ring kept
 
     @property
     def expected_rows(self) -> int:
@@ -273,6 +275,8 @@ class StepRecord:
             yield from arrivals
         yield from self.targets
         yield from self.success.values()
+        for trace in self.traces:
+            yield from trace.tensors()
         if self.scale is not None:
             yield self.scale
 

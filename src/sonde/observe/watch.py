@@ -20,7 +20,7 @@ from sonde.observe import warn
 from sonde.observe.recorder import Recorder
 from sonde.observe.row_writer import MemorySink, NoSink, RowSink, StoreSink
 from sonde.observe.shards import is_sharded
-from sonde.observe.watched_modules import COMPILED, SCRIPTED, Layers, WatchedModel, unwrapped
+from sonde.observe.watched_modules import SCRIPTED, Layers, WatchedModel, unwrapped
 from sonde.store.files import Place, place
 from sonde.store.journal import Journal, folder_name
 from sonde.store.run import describe_environment
@@ -158,6 +158,14 @@ class Watch:
             warn(f"experiments on this batch cannot run, findings are those of the rows alone ({why})")
             return None
 
+    def recompile(self) -> None:
+        """Compile the model again when it is called next, so that the watch can read modules inside its graphs.
+
+        It is needed where a graph existed before the watch began.  All graphs of the process are compiled again.
+        """
+        if self._recorder is not None and not self._recorder.closed:
+            self._recorder.recompile()
+
     def close(self) -> None:
         """Write what is left and remove every hook; what was recorded stays readable."""
         if self._recorder is not None:
@@ -237,8 +245,8 @@ def watch(
         run=run,
     )
     _watches[unwrapped(model)] = weakref.ref(recorder)
-    if any(module.hidden in (COMPILED, SCRIPTED) for module in watched.modules):
-        warn("compiled and TorchScript modules are seen from outside only: outputs and gradients inside are undefined")
+    if any(module.hidden == SCRIPTED for module in watched.modules):
+        warn("TorchScript modules are seen from outside only: outputs and gradients inside are undefined")
     return Watch(recorder, run, where, loss)
 
 

@@ -11,7 +11,7 @@ from torch import nn
 from sonde.core.errors import SondeError, nearest
 
 WHOLE_MODEL = "(model)"  # the name of the model itself
-COMPILED = "the module is compiled: what happens inside is not seen"
+COMPILED = "a graph of it was compiled before the watch began: call watch.recompile()"
 FROZEN = "frozen and in eval mode, where a hook would change the way PyTorch computes it"
 SCRIPTED = "the module is TorchScript: what happens inside is not seen"
 WITHIN_ATTENTION = "MultiheadAttention uses its weights without calling it"
@@ -44,12 +44,16 @@ _KINDS: dict[str, tuple[type[nn.Module], ...]] = {
 class WatchedModule:
     """A module that may be watched, and what is known of it before it is called."""
 
-    def __init__(self, name: str, module: nn.Module, *, chosen: bool | None, hidden: str | None) -> None:
+    def __init__(
+        self, name: str, module: nn.Module, *, chosen: bool | None, hidden: str | None, compiled: bool = False
+    ) -> None:
         self.name = name
         self.module = weakref.ref(module)
         self.type = str(getattr(module, "original_name", type(module).__name__))  # of TorchScript, what it was
         self.chosen = chosen  # None: decided by the shapes of its first call
         self.hidden = hidden  # why its calls cannot be seen
+        self.compiled = compiled  # whether torch.compile was asked for it, or for a module around it
+        self.tapped = compiled  # whether a graph may hold its hooks
         self.skipped: str | None = None  # why it gets no hooks while the model is as it is
         self.is_root = name == WHOLE_MODEL
         self.activation = _is_activation(module)
@@ -81,8 +85,8 @@ def find_modules(model: nn.Module, layers: Layers = None) -> list[WatchedModule]
 def _modules_of(model: nn.Module, layers: Layers) -> list[WatchedModule]:
     chosen = _chosen(layers)
     return [
-        WatchedModule(name, module, chosen=chosen(name, module), hidden=hidden)
-        for name, module, hidden in _walk(model, WHOLE_MODEL, None, set())
+        WatchedModule(name, module, chosen=chosen(name, module), hidden=hidden, compiled=compiled)
+        for name, module, hidden, compiled in _walk(model, WHOLE_MODEL, None, False, set())
     ]
 
 
@@ -96,27 +100,26 @@ def _chosen(layers: Layers) -> Callable[[str, nn.Module], bool | None]:
 
 
 def _walk(
-    module: nn.Module, name: str, hidden: str | None, seen: set[int]
-) -> Iterator[tuple[str, nn.Module, str | None]]:
-    """Name, module and why its calls are not seen, without the wrappers of compiling and distributing."""
+    module: nn.Module, name: str, hidden: str | None, compiled: bool, seen: set[int]
+) -> Iterator[tuple[str, nn.Module, str | None, bool]]:
+    """Name, module, why its calls are not seen, and whether it is compiled; without the wrappers of distributing."""
     module = unwrapped(module)
     if id(module) in seen:
         return
     seen.add(id(module))
     if isinstance(module, torch.jit.ScriptModule):
-        yield name, module, SCRIPTED
+        yield name, module, SCRIPTED, compiled
         return
-    if getattr(module, "_compiled_call_impl", None) is not None:
-        hidden = COMPILED
-    yield name, module, hidden
+    compiled = compiled or getattr(module, "_compiled_call_impl", None) is not None
+    yield name, module, hidden, compiled
     content = uncompiled(module)
     if content is not module:
         seen.add(id(content))
-        hidden = COMPILED
+        compiled = True
     if isinstance(content, nn.MultiheadAttention):
         hidden = hidden or WITHIN_ATTENTION
     for part, child in content.named_children():
-        yield from _walk(child, part if name == WHOLE_MODEL else f"{name}.{part}", hidden, seen)
+        yield from _walk(child, part if name == WHOLE_MODEL else f"{name}.{part}", hidden, compiled, seen)
 
 
 def unwrapped(module: nn.Module) -> nn.Module:
@@ -141,7 +144,7 @@ def uncompiled(module: nn.Module) -> nn.Module:
 
 def _named_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     """Every name of every parameter: one that is shared comes under each of its names."""
-    for name, module, _ in _walk(model, WHOLE_MODEL, None, set()):
+    for name, module, _, _ in _walk(model, WHOLE_MODEL, None, False, set()):
         for part, parameter in _own_parameters(uncompiled(module)):
             if parameter is not None:
                 yield part if name == WHOLE_MODEL else f"{name}.{part}", parameter

@@ -15,7 +15,6 @@ Reading a store never runs a plugin: a reader knows its name, its options and it
 import dataclasses
 import inspect
 import re
-import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from importlib.metadata import EntryPoint, entry_points
@@ -141,12 +140,6 @@ def plugin(part: str, what: Any, **options: Any) -> Any:
         return kind(**validate_fields(kind, options))
     except BadOption as bad:
         raise bad.under(f"{part}.") from None
-
-
-def guest(part: str, what: Any, **options: Any) -> Any:
-    """The earlier name of `plugin`."""
-    warnings.warn("sonde.guest is deprecated: use sonde.plugin", DeprecationWarning, stacklevel=2)
-    return plugin(part, what, **options)
 
 
 def as_part(part: str, value: Any) -> Any:

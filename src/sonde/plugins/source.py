@@ -83,9 +83,7 @@ def import_file(path: Path, name: str) -> Any:
 
     The file runs once for each content.  Modules beside the file can be imported.
     """
-    content = _bytes(path, name)
-    key = f"{path.name}@{content_digest(content)}"
-    return _attribute(_run_file(key, Carried(content, _folder(path)), str(path)), name, str(path))
+    return thing_of(of_file(path, name))
 
 
 def of_file(path: Path, name: str) -> Source:

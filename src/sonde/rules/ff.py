@@ -41,8 +41,8 @@ def normalised(h: Tensor) -> Tensor:
 
 
 def goodness(h: Tensor) -> Tensor:
-    """G = mean h², of each sample."""
-    return h.flatten(1).square().mean(-1)
+    """G = Σ h², of each sample."""
+    return h.flatten(1).square().sum(-1)
 
 
 @final
@@ -51,15 +51,15 @@ class ForwardForward(Rule):
     """Let every unit make the squares of its output large for a true label and small for a wrong one.
 
     Hinton (2022), arXiv:2212.13345:  a label is written over the first C inputs.  It is the true one in the positive
-    pass, and a wrong one that the rule draws in the negative pass.  With G = mean h² and θ = `threshold`, every state
-    descends softplus(θ − G⁺) + softplus(G⁻ − θ).  No gradient crosses a unit.  Units read h/RMS(h), which has lost the
-    goodness of the unit below.  The prediction `goodness` is the class whose label gives the largest Σ_{l≥1} G_l, in C
-    passes.  These sums are the output that loss and accuracy are measured with.  The prediction `readout` is the
-    network's readout.  With both, the readout is trained on inputs with the neutral label 1/C.  The numbers that labels
-    are written over are lost.  Probes see the network on neutral labels.
+    pass, and a wrong one that the rule draws in the negative pass.  With G = Σ h² over the d numbers of a state and
+    θ = `threshold`, every state descends softplus(θd − G⁺) + softplus(G⁻ − θd).  No gradient crosses a unit.  Units
+    read h/RMS(h), which has lost the goodness of the unit below.  The prediction `goodness` is the class whose label
+    gives the largest Σ_{l≥1} G_l, in C passes.  These sums are the output that loss and accuracy are measured with.
+    The prediction `readout` is the network's readout.  With both, the readout is trained on inputs with the neutral
+    label 1/C.  The numbers that labels are written over are lost.  Probes see the network on neutral labels.
     Not as in the paper: wrong labels are drawn uniformly, not by how likely the network finds them.  There is no peer
     normalisation, and the readout reads the last state alone.  Blocks keep their skip connection and normalisation, so
-    the input alone gives them a goodness of about 1.
+    the input alone gives them a goodness of about d.
     Exact limit: for one layer the gradient is that of autograd for both passes.
     """
 
@@ -106,9 +106,9 @@ class ForwardForward(Rule):
         return found
 
     def _credit(self, unit: Evaluation, sign: float) -> Tensor:
-        """∂/∂h of softplus(θ − G) for sign 1, of softplus(G − θ) for sign −1."""
+        """∂/∂h of softplus(θd − G) for sign 1, of softplus(G − θd) for sign −1."""
         h = unit.output
-        slope_N = -sign * torch.sigmoid(sign * (self.threshold - goodness(h))) * (2 / h[0].numel())
+        slope_N = -2 * sign * torch.sigmoid(sign * (self.threshold * h[0].numel() - goodness(h)))
         return slope_N.view(-1, *[1] * (h.ndim - 1)) * h
 
     def predict(self, net: Network, x: Tensor) -> Tensor:

@@ -18,18 +18,20 @@ def relaxed(signal: Signal, beta: float, steps: int, rate: float) -> list[tuple[
     Each step is h_l ← h_l − rate·∂E/∂h_l for all states at once, with ∂E/∂h_l = ε_l − J_lᵀ ε_{l+1} and
     ε_l = h_l − unit_{l−1}(h_{l−1}).  Returns ε_l of every state that has moved, with the unit that predicts it at the
     state below.  An error descends one unit at each step; a unit runs again only when its input has moved.
+    Moves from the forward pass are summed by themselves: in float32, h_l would round small ones away.
     """
-    h, units = list(signal.states), list(signal.passed)
-    top = len(h) - 1
+    free, units = signal.states, list(signal.passed)
+    top = len(free) - 1
+    moves: dict[int, Tensor] = {}
     errors: dict[int, Tensor] = {}
     for step in range(steps):
         slopes = {layer - 1: -units[layer].vjp(error) for layer, error in errors.items() if layer > 1}
-        slopes[top] = beta * (signal.loss_gradient(h[top]) if step else signal.top_gradient)
+        slopes[top] = beta * (signal.loss_gradient(free[top] + moves[top]) if step else signal.top_gradient)
         for layer, slope in slopes.items():
-            h[layer] = h[layer] - rate * (slope + errors[layer] if layer in errors else slope)
+            moves[layer] = moves[layer] - rate * (slope + errors[layer]) if layer in moves else -rate * slope
             if layer < top:
-                units[layer + 1] = signal.unit(layer, h[layer])
-        errors = {layer: h[layer] - units[layer].output for layer in slopes}
+                units[layer + 1] = signal.unit(layer, free[layer] + moves[layer])
+        errors = {layer: move - (units[layer].output - free[layer]) for layer, move in moves.items()}
     return [(units[layer], error) for layer, error in errors.items()]
 
 

@@ -135,7 +135,7 @@ class StoredRuns(Runs):
 
         `with_provenance` names the machines that trained the runs and the whole path of the store.
         """
-        from sonde.show.report.contents import report_contents
+        from sonde.show.report import report_contents
         from sonde.show.report.page import Pictures, draw_pictures, render_report
 
         stored = self if with_provenance else without_machines(self)

@@ -48,6 +48,7 @@ from sonde.store.schemas import (
     Checksum,
     IndexContents,
     Manifest,
+    PieceOfIndex,
     Trained,
     checksum,
     validate_as,
@@ -60,6 +61,7 @@ INDEX_FILES = re.compile(r"(rows-[0-9a-f]{16}\.pack|runs-[0-9a-f]{16}\.parquet)"
 """The names of the files beside index.json."""
 _SIGNED = ("format", "pack", "lines", "blocks")
 _UNUSABLE = (pl.exceptions.PolarsError, OSError, SondeError, ValueError, KeyError, TypeError, OverflowError)
+RUNS_TO_INDEX = 100  # runs that are not in the index; below that the folders are as quick
 _REBUILD = "remove the index, and the next reader writes it anew"
 _KEY_BYTES = 32
 LINES = pl.Schema(dict.fromkeys(("id", "stamp", "description", "manifest", "heavy"), pl.String) | {"block": pl.Int64})
@@ -74,16 +76,6 @@ class RowPlace(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Piece:
-    """The rows of one family in one block, at an offset of the pack."""
-
-    family: str
-    layers: bool
-    at: int
-    known: Checksum
-
-
-@dataclass(frozen=True)
 class Index:
     """The runs that an index has as they are now, and where their rows are."""
 
@@ -92,7 +84,7 @@ class Index:
     lines: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=LINES))
     runs: dict[str, Run] = field(default_factory=dict)
     places: dict[str, RowPlace] = field(default_factory=dict)
-    blocks: list[list[Piece]] = field(default_factory=list)
+    blocks: list[list[PieceOfIndex]] = field(default_factory=list)
     changed: tuple[str, ...] = ()  # runs whose manifest is the one that was indexed, but another file is not
     packed: int = 0  # bytes of the files that the rows come from
 
@@ -134,7 +126,7 @@ class Index:
             places=kept,
         )
 
-    def copied(self, block: int) -> Iterator[tuple[Piece, bytes]]:
+    def copied(self, block: int) -> Iterator[tuple[PieceOfIndex, bytes]]:
         """The pieces of a block with their bytes; an error where one is damaged."""
         for piece in self.blocks[block]:
             yield piece, self._content(piece)
@@ -152,7 +144,7 @@ class Index:
             return frames[0].drop("place")
         return pl.concat(frames).sort("place").drop("place") if frames else empty()
 
-    def _content(self, piece: Piece) -> bytes:
+    def _content(self, piece: PieceOfIndex) -> bytes:
         if piece.at + piece.known.bytes > self._size:
             raise SondeError("a piece of the index is not in its pack")
         self._file.seek(piece.at)
@@ -177,6 +169,11 @@ class Index:
             file.close()
 
 
+def is_due(fresh: int, known: int) -> bool:
+    """Whether enough runs are missing from the index to write it again."""
+    return fresh >= max(RUNS_TO_INDEX, known // 8)
+
+
 def read_index(root: Place, present: Mapping[str, str]) -> Index:
     """The runs that the index has as they are now; none where there is no index or it is not what was written."""
     try:
@@ -196,7 +193,7 @@ def read_index(root: Place, present: Mapping[str, str]) -> Index:
     except _UNUSABLE:
         return Index(root)
     packed = sum(map(bytes_of_rows, present.values()))
-    return Index(root, known.pack, current, runs, places, _blocks(known), tuple(changed["id"]), packed)
+    return Index(root, known.pack, current, runs, places, known.blocks, tuple(changed["id"]), packed)
 
 
 def indexed_manifests(root: Place, present: Mapping[str, str]) -> dict[str, Manifest]:
@@ -212,7 +209,7 @@ def indexed_manifests(root: Place, present: Mapping[str, str]) -> dict[str, Mani
 def refuse_damaged_index(root: Place) -> None:
     """Raise where a byte of the index is not the one that was written."""
     known, _ = _read_lines(root)
-    whole = Index(root, known.pack, blocks=_blocks(known))
+    whole = Index(root, known.pack, blocks=known.blocks)
     try:
         for block in range(len(whole.blocks)):
             for _ in whole.copied(block):
@@ -239,10 +236,6 @@ def _check_lines(
         if not fits or manifest.state not in ENDED or not all(isinstance(one, str) for one in heavy):
             raise SondeError("a line of the index is not what was written")
         refuse_other_recipe(description, INDEX_FOLDER, _REBUILD)
-
-
-def _blocks(known: IndexContents) -> list[list[Piece]]:
-    return [[Piece(one.family, one.layers, one.at, one.known) for one in block] for block in known.blocks]
 
 
 def _read_lines(root: Place) -> tuple[IndexContents, pl.DataFrame]:

@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 import os
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -16,11 +17,10 @@ from sonde.metrics import family_of
 from sonde.store import files
 from sonde.store.files import Place, seal
 from sonde.store.folder import as_tree, recipe_key
-from sonde.store.index import INDEX_FILES, INDEX_FOLDER, INDEX_FORMAT, INDEX_NAME, LINES, PIECE, Index, Piece, own_code
+from sonde.store.index import INDEX_FILES, INDEX_FOLDER, INDEX_FORMAT, INDEX_NAME, LINES, PIECE, Index, is_due, own_code
 from sonde.store.row_query import HeavyFamilies, RowQuery, RowSlice, row_slices
-from sonde.store.schemas import Manifest, checksum
+from sonde.store.schemas import Manifest, PieceOfIndex, checksum
 
-RUNS_TO_INDEX = 100  # runs that are not in the index; below that the folders are as quick
 HEAVY = 2_000  # rows of a family in one run
 ROWS_A_BLOCK = 1_000_000  # rows of a block: what is held in memory while the index is written
 _KEYS = (
@@ -33,37 +33,14 @@ def light(rows: pl.DataFrame) -> tuple[pl.DataFrame, HeavyFamilies]:
     """The rows of a run that go into the index, and the families that are left out."""
     if rows.height <= HEAVY:
         return rows, ()
-    import numpy as np  # most runs come without it
-
-    names, places = _places(rows["metric"])
-    families = [family_of(name) for name in names]
-    counts: dict[str, int] = {}
-    for family, count in zip(families, np.bincount(places, minlength=len(names)).tolist(), strict=True):
-        counts[family] = counts.get(family, 0) + count
-    heavy = tuple(family for family, count in counts.items() if count > HEAVY)
+    known = rows["metric"].value_counts()
+    counts: Counter[str] = Counter()
+    for metric, count in known.iter_rows():
+        counts[family_of(metric)] += count
+    heavy = tuple(sorted(family for family, count in counts.items() if count > HEAVY))
     if not heavy:
         return rows, ()
-    kept = np.array([family not in heavy for family in families])
-    return rows.filter(pl.Series(kept[places])), heavy
-
-
-_names: list[str] = []  # metrics of the last run: the next run often has the same
-
-
-def _places(metrics: pl.Series) -> tuple[list[str], Any]:
-    """The names of metrics, and for each row the position of its name among them."""
-    global _names
-    try:
-        places = metrics.cast(pl.Enum(_names))
-    except pl.exceptions.InvalidOperationError:
-        _names = metrics.unique().to_list()
-        places = metrics.cast(pl.Enum(_names))
-    return _names, places.to_physical().to_numpy()
-
-
-def is_due(fresh: int, known: int) -> bool:
-    """Whether enough runs are missing from the index to write it again."""
-    return fresh >= max(RUNS_TO_INDEX, known // 8)
+    return rows.filter(~pl.col("metric").is_in([name for name in known["metric"] if family_of(name) in heavy])), heavy
 
 
 class IndexWriter:
@@ -73,7 +50,7 @@ class IndexWriter:
         self.old, self.query = old, query
         self.found: dict[str, RowSlice] = {}  # the rows that are asked for, of the runs that were added
         self._lines: dict[str, tuple[str, str, str, str, str, int]] = {}  # by run, in the order of LINES
-        self._blocks: list[list[Piece]] = []
+        self._blocks: list[list[PieceOfIndex]] = []
         self._waiting: list[pl.DataFrame] = []
         self._rows = 0
         self._end = 0
@@ -115,8 +92,8 @@ class IndexWriter:
         except (SondeError, OSError):
             self._failed = True
 
-    def _append(self, family: str, layers: bool, content: bytes) -> Piece:
-        piece = Piece(family, layers, self._end, checksum(content))
+    def _append(self, family: str, layers: bool, content: bytes) -> PieceOfIndex:
+        piece = PieceOfIndex(family=family, layers=layers, at=self._end, known=checksum(content))
         self._open().write(content)
         self._end += len(content)
         return piece

@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from sonde.core.errors import SondeError, nearest, print_notice
+from sonde.core.formatting import listed
 from sonde.store import files
 from sonde.store.files import Place, place
 from sonde.store.folder import RunFolder, is_left_over
@@ -32,8 +33,7 @@ def find_run(root: str | Place, name: str) -> str:
     if len(chosen) == 1:
         return chosen[0]
     if chosen:
-        some = ", ".join(chosen[:3]) + (", …" if len(chosen) > 3 else "")
-        raise SondeError(f"{len(chosen)} runs in {root} begin with {name!r}: {some}; give more of the id")
+        raise SondeError(f"{len(chosen)} runs in {root} begin with {name!r}: {listed(chosen, 3)}; give more of the id")
     if not ids:
         raise SondeError(f"{root} holds no runs: `sonde run STUDY --runs {root}` makes them")
     close = nearest(name, ids) if len(ids) <= 8 or difflib.get_close_matches(name, ids, 1, 0.5) else None
@@ -77,6 +77,20 @@ def foreign_folders(root: Place, present: Collection[str]) -> int:
         return 0
     with os.scandir(str(root)) as entries:
         return sum(entry.name not in present and not entry.name.startswith(".") and entry.is_dir() for entry in entries)
+
+
+def mark_of(out: Place, layout: str) -> Place:
+    """The file that is there as long as an export is not complete."""
+    return out / f"INCOMPLETE-{layout}.txt"
+
+
+def why_incomplete(root: Place) -> str | None:
+    """That a store is an export that was interrupted, or None.  Exports are written to folders of this machine."""
+    with suppress(OSError):
+        if isinstance(root, Path) and mark_of(root, "runs").exists():
+            again = "give the same `sonde export` again to complete it"
+            return f"{root} is an export that was interrupted, and lacks runs: {again}"
+    return None
 
 
 def _is_ours(path: str) -> bool:

@@ -4,24 +4,26 @@ from collections.abc import Callable, Collection, Container, Iterable, Mapping, 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from threading import Lock
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import polars as pl
 
 from sonde.core.errors import SondeError
+from sonde.core.formatting import listed
 from sonde.metrics.rows import empty
 from sonde.store.files import Allowance, Place, place
 from sonde.store.folder import RunFolder
-from sonde.store.index import Index, bytes_of_rows, indexed_manifests, read_index
-from sonde.store.index_writer import IndexWriter, is_due
+from sonde.store.index import Index, bytes_of_rows, indexed_manifests, is_due, read_index
 from sonde.store.journal import read_watched
-from sonde.store.listing import foreign_folders, stamps, stamps_of, tell
-from sonde.store.publish import why_incomplete
+from sonde.store.listing import foreign_folders, stamps, stamps_of, tell, why_incomplete
 from sonde.store.remote import Remote, Unreachable
 from sonde.store.row_query import NO_ROWS, RowQuery, RowSlice, join_slices
 from sonde.store.run import Run, Runs, stored_run
 from sonde.store.schemas import ENDED, Manifest
 from sonde.store.schemas import WATCHED_KIND as KIND
+
+if TYPE_CHECKING:
+    from sonde.store.index_writer import IndexWriter
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -53,22 +55,21 @@ def load(
     query = RowQuery(metrics=metrics, layers=layers, where=where)
     known = read_index(root, present)
     if known.changed:
-        told = ", ".join(known.changed[:3]) + (", …" if len(known.changed) > 3 else "")
-        tell(f"{root} has runs that changed since its index was written, and are read from their folders: {told}")
+        changed = listed(known.changed, 3)
+        tell(f"{root} has runs that changed since its index was written, and are read from their folders: {changed}")
     asked = present if of is None else set(of)
     indexed = [id for id in present if id in asked and known.has(id, query)]
     found = known.rows(indexed, query)
     known = known.without([id for id in indexed if id not in found])
     found = {id: rows for id, rows in found.items() if id in known.runs}
     fresh = [id for id in present if id not in known.runs or (id in asked and id not in found)]
-    writer = IndexWriter(known, query)
+    reader = _FolderReader(root, present, known, asked, query)
     try:
-        read = _each(root, _unless_broken(_FolderReader(root, present, known, asked, query, writer)), fresh)
-        writer.finish()
+        read = _each(root, reader.read, fresh)
+        found |= reader.written()
     finally:
-        writer.abandon()
+        reader.close()
         known.close()
-    found |= {id: rows for id, rows in writer.found.items() if id in asked}
     broken = {id: error for id, error in zip(fresh, read, strict=True) if isinstance(error, SondeError)}
     if broken and len(broken) == len(present):
         raise next(iter(broken.values()))
@@ -115,52 +116,53 @@ def _each(root: Place, read: Callable[[_T], _R], wanted: Sequence[_T]) -> list[_
         return list(threads.map(read, wanted))
 
 
-def _unless_broken(read: Callable[[str], _Loaded]) -> Callable[[str], _Loaded | SondeError]:
-    """Return the error of a run that cannot be read.  A store that does not answer is an error of the whole load."""
+class _FolderReader:
+    """Reads runs from their folders.  Where enough of them are not in the index, it is written."""
 
-    def attempt(id: str) -> _Loaded | SondeError:
+    def __init__(
+        self, root: Place, present: Mapping[str, str], known: Index, asked: Container[str], query: RowQuery
+    ) -> None:
+        self.root, self.present, self.known, self.asked, self.query = root, present, known, asked, query
+        self.allowance = Allowance(0)
+        self.lock = Lock()
+        self.writer: IndexWriter | None = None
+        if is_due(sum(id not in known.runs for id in present), len(known.runs)):
+            from sonde.store import index_writer
+
+            self.writer = index_writer.IndexWriter(known, query)
+
+    def read(self, id: str) -> _Loaded | SondeError:
+        """A run, or why it cannot be read.  A store that does not answer is an error of the whole load."""
         try:
-            return read(id)
+            return self._read(RunFolder(self.root / id))
         except Unreachable:
             raise
         except SondeError as error:
             return error
 
-    return attempt
-
-
-class _FolderReader:
-    """Reads runs from their folders, and hands those that are not in the index to its writer."""
-
-    def __init__(
-        self,
-        root: Place,
-        present: Mapping[str, str],
-        known: Index,
-        asked: Container[str],
-        query: RowQuery,
-        writer: IndexWriter,
-    ) -> None:
-        self.root, self.present, self.known = root, present, known
-        self.asked, self.query, self.writer = asked, query, writer
-        self.indexing = is_due(sum(id not in known.runs for id in present), len(known.runs))
-        self.allowance = Allowance(0)
-        self.lock = Lock()
-
-    def __call__(self, id: str) -> _Loaded:
-        folder = RunFolder(self.root / id)
-        to_index = self.indexing and id not in self.known.runs
+    def _read(self, folder: RunFolder) -> _Loaded:
+        id, writer = folder.id, None if folder.id in self.known.runs else self.writer
         query = self.query if id in self.asked else RowQuery(metrics=())
-        description, manifest, rows = _read(folder, RowQuery() if to_index else query)
+        description, manifest, rows = _read(folder, query if writer is None else RowQuery())
         self._count(id, manifest, rows.height)
-        if to_index:
-            if manifest.state in ENDED and description.get("kind") != KIND:
-                with self.lock:
-                    in_writer = self.writer.add(id, self.present[id], description, manifest, rows)
-                if in_writer or query.is_empty:
-                    return _loaded(folder, description, manifest, empty())
-            rows = query.select(rows)
-        return _loaded(folder, description, manifest, rows)
+        if writer is not None and manifest.state in ENDED and description.get("kind") != KIND:
+            with self.lock:
+                in_writer = writer.add(id, self.present[id], description, manifest, rows)
+            if in_writer or query.is_empty:
+                return _loaded(folder, description, manifest, empty())
+        return _loaded(folder, description, manifest, rows if writer is None else query.select(rows))
+
+    def written(self) -> dict[str, RowSlice]:
+        """Finish the index; return the rows that are asked for of the runs that were added to it."""
+        if self.writer is None:
+            return {}
+        self.writer.finish()
+        return {id: rows for id, rows in self.writer.found.items() if id in self.asked}
+
+    def close(self) -> None:
+        """Remove an index that was not finished."""
+        if self.writer is not None:
+            self.writer.abandon()
 
     def _count(self, id: str, manifest: Manifest, rows: int) -> None:
         """Raise where the rows of all runs that were read are more than their bytes explain."""

@@ -13,6 +13,7 @@ from sonde.core.errors import SondeError
 from sonde.store import files
 from sonde.store.files import Place
 from sonde.store.folder import RunFolder, manifest_bytes
+from sonde.store.listing import mark_of
 from sonde.store.run import without_machine
 from sonde.store.schemas import ENDED, WATCHED_KIND, checksum
 
@@ -58,27 +59,6 @@ def _is_there(copy: Place, manifest: bytes) -> bool:
 
 
 # ── incomplete exports ───────────────────────────────────────────────────────────────────────────────
-_STORE = "runs"  # the layout that commands read as a store
-
-
-def mark_of(out: Place, layout: str) -> Place:
-    """The file that is there as long as an export is not complete."""
-    return out / f"INCOMPLETE-{layout}.txt"
-
-
-def why_incomplete(root: Place) -> str | None:
-    """That a store is an export that was interrupted, or None.  Exports are written to folders of this machine."""
-    try:
-        interrupted = isinstance(root, Path) and mark_of(root, _STORE).exists()
-    except OSError:
-        return None
-    return (
-        f"{root} is an export that was interrupted, and lacks runs: give the same `sonde export` again to complete it"
-        if interrupted
-        else None
-    )
-
-
 @contextmanager
 def marked(out: Path, layout: str, *, alone: bool = False, run_by_run: bool = False) -> Iterator[None]:
     """Mark the folder while an export is written.  After an interruption the mark stays, and the same command goes on.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from sonde.metrics.rows import Reading, undefined
+from sonde.store.row_query import row_slices
 
 if TYPE_CHECKING:
     import numpy as np
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 _WHOLE = -1
 """Stands for the layer of a measurement of the whole network."""
+
+_ROWS_AT_ONCE = 1_000_000  # whose readings are taken together: a frame of them is a copy
 
 _Key = tuple[str, int, int | None]
 """Metric, epoch and layer."""
@@ -140,16 +143,39 @@ class ReadingArray:
 
 def readings_of(rows: pl.DataFrame, runs: Iterable[str], metrics: Sequence[str]) -> Iterator[ReadingArray]:
     """The readings of each of these runs, by id; runs that measured the same things share a layout."""
-    known = _by_run(rows, metrics)
-    lengths = known["run"].rle().struct.unnest()
-    ends = lengths["len"].cum_sum()
-    spans = dict(zip(lengths["value"], zip(ends - lengths["len"], ends, strict=True), strict=True))
-    layouts, reasons = _Layouts(known), _Reasons(known["reason"])
-    values, samples = known["value"].to_numpy(), known["samples"].to_numpy()
+    made: _MadeLayouts = {}
+    found = {run: array for part in _parts(rows) for run, array in _arrays(_by_run(part, metrics), made)}
+    none = ReadingArray(
+        layout=ReadingLayout(()),
+        values=pl.Series(dtype=pl.Float64).to_numpy(),
+        reasons={},
+        samples=pl.Series(dtype=pl.Int64).to_numpy(),
+    )
     for run in runs:
-        span = slice(*spans.get(run, (0, 0)))
-        yield ReadingArray(
-            layout=layouts.of(span), values=values[span], reasons=reasons.of(span), samples=samples[span]
+        yield found.get(run, none)
+
+
+def _parts(rows: pl.DataFrame) -> Iterator[pl.DataFrame]:
+    """Frames of whole runs, of about a million rows; all rows at once where those of a run do not follow each other."""
+    lengths = rows["run"].rle().struct.field("len")
+    whole = len(lengths) == rows["run"].n_unique()
+    first, count = 0, 0
+    for length in lengths if whole else [rows.height]:
+        count += length
+        if count >= _ROWS_AT_ONCE:
+            yield rows.slice(first, count)
+            first, count = first + count, 0
+    yield rows.slice(first, count)
+
+
+def _arrays(known: pl.DataFrame, made: "_MadeLayouts") -> Iterator[tuple[str, ReadingArray]]:
+    layouts, reasons = _Layouts(known, made), _Reasons(known["reason"])
+    values, samples = known["value"].to_numpy(), known["samples"].to_numpy()
+    for run, part in row_slices(known):
+        span = slice(part.first, part.first + part.count)
+        yield (
+            run,
+            ReadingArray(layout=layouts.of(span), values=values[span], reasons=reasons.of(span), samples=samples[span]),
         )
 
 
@@ -200,14 +226,17 @@ class _Reasons:
         return dict(zip(places.tolist(), self.texts[first:last], strict=True))
 
 
-class _Layouts:
-    """The layout of every run, made once for all that have the same."""
+_MadeLayouts = dict[tuple[bytes, ...], ReadingLayout]
 
-    def __init__(self, known: pl.DataFrame) -> None:
+
+class _Layouts:
+    """The layout of every run, `made` once for all that have the same."""
+
+    def __init__(self, known: pl.DataFrame, made: _MadeLayouts) -> None:
         self.keys = known.select("metric", "epoch", "layer")
         metric, epoch, layer = self.keys
         self.columns = [metric.to_physical().to_numpy(), epoch.to_numpy(), layer.to_numpy()]
-        self.made: dict[tuple[bytes, ...], ReadingLayout] = {}
+        self.made = made
 
     def of(self, span: slice) -> ReadingLayout:
         code = tuple(column[span].tobytes() for column in self.columns)

@@ -1,6 +1,6 @@
 """Which rows a reader asks for, and the rows of one run as a slice of a frame that many runs share."""
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Container, Iterable, Iterator
 from dataclasses import dataclass
 
 import polars as pl
@@ -77,8 +77,16 @@ def row_slices(frame: pl.DataFrame) -> Iterator[tuple[str, RowSlice]]:
         first += count
 
 
-def join_slices(slices: Iterable[RowSlice]) -> pl.DataFrame:
-    """The rows of all slices, in order.  Adjacent slices of one frame are joined without a copy."""
+def rows_of_runs(rows: pl.DataFrame, runs: Container[str]) -> pl.DataFrame:
+    """The rows of these runs, in order.  Where rows of many of them follow each other, they are not copied."""
+    return join_slices((part for run, part in row_slices(rows) if run in runs), rows.clear())
+
+
+def join_slices(slices: Iterable[RowSlice], none: pl.DataFrame | None = None) -> pl.DataFrame:
+    """The rows of all slices, in order, with the columns of `none`.
+
+    Adjacent slices of one frame are joined without a copy.
+    """
     pieces: list[RowSlice] = []
     for one in slices:
         if not one.count:
@@ -88,7 +96,7 @@ def join_slices(slices: Iterable[RowSlice]) -> pl.DataFrame:
             pieces[-1] = RowSlice(last.frame, last.first, last.count + one.count)
         else:
             pieces.append(one)
-    return pl.concat([empty(), *_in_large_chunks(pieces)])
+    return pl.concat([empty() if none is None else none, *_in_large_chunks(pieces)])
 
 
 def _in_large_chunks(pieces: Iterable[RowSlice]) -> Iterator[pl.DataFrame]:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from dataclasses import MISSING, Field, dataclass, field, fields
 from functools import cache
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, dataclass_transform
 
 from annotated_types import Ge, Le
 from pydantic import (
@@ -33,8 +33,17 @@ RunState = Literal["unfinished", "complete", "diverged", "failed"]
 ENDED: tuple[RunState, ...] = ("complete", "diverged")
 WATCHED_KIND = "watched"  # the kind of a run that has no configuration
 
-closed = with_config(ConfigDict(extra="forbid"))  # has these keys
-extensible = with_config(ConfigDict(extra="ignore"))  # has these keys, and maybe more
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def closed(kind: type[_T]) -> type[_T]:
+    """A frozen dataclass that is read from JSON with these keys and no others."""
+    return with_config(ConfigDict(extra="forbid"))(dataclass(frozen=True, kw_only=True)(kind))
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def extensible(kind: type[_T]) -> type[_T]:
+    """A frozen dataclass that is read from JSON with these keys, and maybe more."""
+    return with_config(ConfigDict(extra="ignore"))(dataclass(frozen=True, kw_only=True)(kind))
 
 
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
@@ -103,7 +112,6 @@ SessionTree = Annotated[_Tree, GetPydanticSchema(lambda kind, handler: _session)
 
 
 @closed
-@dataclass(frozen=True, kw_only=True)
 class Manifest:
     """Which state of the run is visible, what its files must be, and how it came to be."""
 
@@ -118,7 +126,6 @@ class Manifest:
 
 
 @extensible
-@dataclass(frozen=True, kw_only=True)
 class TrainedAbout:
     """What readers rely on in the facts derived from a configuration."""
 
@@ -138,7 +145,6 @@ ABOUT = tuple(one.name for one in fields(TrainedAbout))
 
 
 @extensible
-@dataclass(frozen=True, kw_only=True)
 class Named:
     """A part of a configuration that was chosen by name."""
 
@@ -146,7 +152,6 @@ class Named:
 
 
 @extensible
-@dataclass(frozen=True, kw_only=True)
 class Configuration:
     """What readers rely on in a configuration; training parses all of it."""
 
@@ -162,7 +167,6 @@ class Configuration:
 
 
 @closed
-@dataclass(frozen=True, kw_only=True)
 class Trained:
     """The description of a run that Sonde trained."""
 
@@ -177,7 +181,6 @@ class Trained:
 
 
 @extensible
-@dataclass(frozen=True, kw_only=True)
 class _WatchedAbout:
     label: str
     model: str
@@ -185,7 +188,6 @@ class _WatchedAbout:
 
 
 @closed
-@dataclass(frozen=True, kw_only=True)
 class Watched:
     """The description of a run that was watched."""
 
@@ -201,7 +203,6 @@ Shape = list[Count]
 
 
 @extensible
-@dataclass(frozen=True, kw_only=True)
 class _ModuleFacts:
     name: str
     calls: Count
@@ -213,7 +214,6 @@ class _ModuleFacts:
 
 
 @extensible
-@dataclass(frozen=True, kw_only=True)
 class _ParameterFacts:
     name: str
     shape: Shape | None = None
@@ -223,21 +223,18 @@ class _ParameterFacts:
 
 
 @extensible
-@dataclass(frozen=True, kw_only=True)
 class _GroupFacts:
     lr: Number | None = None
     weight_decay: Number | None = None
 
 
 @extensible
-@dataclass(frozen=True, kw_only=True)
 class _OptimiserFacts:
     type: str
     groups: list[_GroupFacts]
 
 
 @extensible
-@dataclass(frozen=True, kw_only=True)
 class _TensorFacts:
     name: str = ""
     shape: Shape = field(default_factory=list)
@@ -250,7 +247,6 @@ class _TensorFacts:
 
 
 @extensible
-@dataclass(frozen=True, kw_only=True)
 class WatchedFacts:
     """What readers rely on in what a watch saw once; `with_defaults` adds what it leaves out."""
 
@@ -289,9 +285,8 @@ def _default(one: "Field[Any]") -> Any:
 
 
 @extensible
-@dataclass(frozen=True, kw_only=True)
 class PieceOfIndex:
-    """Where rows of a family lie in the pack."""
+    """The rows of one family in one block, at an offset of the pack."""
 
     family: str
     layers: bool
@@ -300,14 +295,12 @@ class PieceOfIndex:
 
 
 @closed
-@dataclass(frozen=True, kw_only=True)
 class _LinesOfIndex:
     file: BareName
     known: Checksum
 
 
 @closed
-@dataclass(frozen=True, kw_only=True)
 class IndexContents:
     """What an index says of itself."""
 

@@ -17,12 +17,9 @@ from sonde.store.folder import Damaged, RunFolder, recipe_key
 from sonde.store.index import INDEX_FOLDER, INDEX_NAME, Index, read_index, refuse_damaged_index
 from sonde.store.index_writer import light
 from sonde.store.journal import journal_name, read_facts, read_watched, verify_journal
-from sonde.store.listing import stamps_of
-from sonde.store.publish import why_incomplete
+from sonde.store.listing import stamps_of, why_incomplete
 from sonde.store.row_query import RowQuery, RowSlice
 from sonde.store.schemas import WATCHED_KIND, Checksum, Manifest, checksum
-
-AT_A_TIME = 1 << 20  # bytes
 
 
 @dataclass
@@ -107,12 +104,8 @@ def _checksum(path: Place) -> Checksum:
     """Of a file, without holding it."""
     if not isinstance(path, Path):
         return checksum(path.read_bytes())
-    digest, count = hashlib.sha256(), 0
     with files.opened(path) as file:
-        while part := file.read(AT_A_TIME):
-            digest.update(part)
-            count += len(part)
-    return Checksum(digest.hexdigest(), count)
+        return Checksum(hashlib.file_digest(file, "sha256").hexdigest(), file.tell())
 
 
 class _Indexed:

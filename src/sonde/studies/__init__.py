@@ -31,6 +31,7 @@ STUDIES: dict[str, Study] = {
     "penalty": CONTROL_STUDIES["penalty"],
     "trained_blocks": CONTROL_STUDIES["trained_blocks"],
     "depth": CONTROL_STUDIES["depth"],
+    "deep": CONTROL_STUDIES["deep"],
     "linear_quadratic": CONTROL_STUDIES["linear_quadratic"],
 }
 

@@ -5,6 +5,7 @@
 `penalty`: what does a penalty on what blocks add to the stream change?
 `trained_blocks`: does each block that learns help, counted from the top?
 `depth`: how far down does the credit of feedback alignment stay aligned?
+`deep`: which rules train 64 and 128 residual blocks?
 `linear_quadratic`: is the credit right where the costate is known?
 
 Each varies one thing.  A finding for every rule and value has accuracy, stream and cosine; the first finding compares
@@ -22,7 +23,18 @@ from sonde.core.formatting import accuracy, listed, number, signed
 from sonde.core.seed_statistics import Summary, paired, summarise, summarise_known
 from sonde.metrics import TRAINED
 from sonde.models import ResidualMLP, StudentNet
-from sonde.rules import RULES, Backprop, CreditBridge, DirectFeedback, FeedbackAlignment, Rule, StateBridge
+from sonde.rules import (
+    RULES,
+    Backprop,
+    CreditBridge,
+    DirectFeedback,
+    FeedbackAlignment,
+    Frozen,
+    PredictiveCoding,
+    PredSim,
+    Rule,
+    StateBridge,
+)
 from sonde.rules.rule import CreditAt, LocalRule
 from sonde.store.run import Run
 from sonde.studies.recipes import DEPTH_PROBES, QUICK_SEEDS, SEEDS, classification, depth_matters
@@ -32,6 +44,8 @@ from sonde.tasks import Cifar10, Digits, LinearQuadratic
 
 PENALTIES = (0.0, 1e-4, 1e-2)
 DEPTHS = {"quick": (2, 4, 8), "full": (2, 4, 6, 8, 12)}
+DEEP = (64, 128)
+DEEP_PROBES = replace(DEPTH_PROBES, names=("loss", "hidden_norm", "credit_norm", "credit_cosine"))
 PENALTY_EPOCHS = 30
 CREDIT_AT_EPOCHS = 12
 _STREAM, _COSINE, _RHO, _NUDGE = "‖h_L‖", "cosine", "ρ", "nudge"
@@ -130,6 +144,23 @@ def _depth(scale: str, seeds: Sequence[int]) -> list[RunConfig]:
     ]
 
 
+def _deep(scale: str, seeds: Sequence[int]) -> list[RunConfig]:
+    """Many narrow blocks on parity; PC takes as many steps of inference as there are blocks, at quick scale 16."""
+    full = scale == "full"
+
+    def rules(depth: int) -> tuple[Rule, ...]:
+        pc = PredictiveCoding(steps=depth if full else 16)
+        return Backprop(), DirectFeedback(), Frozen(), PredSim(), pc, replace(pc, depth_scale=True)
+
+    configs = [
+        depth_matters(ResidualMLP(d=32, L=depth), rule, scale="quick", seed=seed, probes=DEEP_PROBES, epochs=10)
+        for seed in seeds
+        for depth in DEEP
+        for rule in rules(depth)
+    ]
+    return [replace(config, batch_size=256, scale="full" if full else "quick") for config in configs]
+
+
 def _linear_quadratic(scale: str, seeds: Sequence[int]) -> list[RunConfig]:
     """A linear network that stays as it is, under rules that learn their credit, and DFA."""
     full = scale == "full"
@@ -191,6 +222,13 @@ class Setting:
         """‖h_L‖ after the last epoch ÷ that at the start, the geometric mean over seeds."""
         norms = [[run.at("hidden_norm", epoch, run.depth).value for epoch in (run.epochs, 0)] for run in self.runs]
         return _geometric(last / first if first > 0 else math.nan for last, first in norms)
+
+    @property
+    def reached(self) -> Summary:
+        """How many blocks have a credit other than zero after the last epoch."""
+        return summarise(
+            sum(run.at("credit_norm", run.epochs, layer).value > 0 for layer in run.layers) for run in self.runs
+        )
 
     @property
     def takes_input(self) -> bool:
@@ -293,6 +331,17 @@ def _compare_accuracies(control: Control, found: list[Setting]) -> str:
             shown += f"; highest at {control.symbol} = {listed(best)}"
         said.append(f"{'Under' if said else 'Test accuracy under'} {label}{' it' * bool(said)} is {shown}.")
     return " ".join(said) or "No run has an accuracy."
+
+
+def _compare_depths(control: Control, found: list[Setting]) -> str:
+    """Every rule's accuracy by depth, and which rules have no credit for some of the blocks."""
+    partly = [
+        f"{one.label} {one.reached.mean:g} of {one.value:g}"
+        for one in found
+        if one.rule != "frozen" and one.value is not None and one.reached.mean < one.value
+    ]
+    short = f" Some blocks have no credit at all; those with one are: {listed(partly)}." if partly else ""
+    return _compare_accuracies(control, found) + short
 
 
 def _compare_cosines(control: Control, found: list[Setting]) -> str:
@@ -401,6 +450,11 @@ CONTROL_STUDIES: dict[str, Study] = {
         "how far down does the credit of feedback alignment stay aligned?",
         _depth,
         Control(symbol="L", value=lambda run: float(run.depth), headline=_compare_cosines),
+    ),
+    "deep": _study(
+        "which rules train 64 and 128 residual blocks?",
+        _deep,
+        Control(symbol="L", value=lambda run: float(run.depth), headline=_compare_depths),
     ),
     "linear_quadratic": _study(
         "is the credit right where the costate is known?",

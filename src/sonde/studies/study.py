@@ -19,6 +19,7 @@ from sonde.core.run_ids import identity, run_id, without
 from sonde.core.seed_statistics import over_seeds
 from sonde.store.folder import recipe_key
 from sonde.store.readings import Readings
+from sonde.store.row_query import rows_of_runs
 from sonde.store.run import NO_CONFIGURATION, Run, Runs, flat_recipe
 
 EvidenceLine = Mapping[str, Any]
@@ -150,8 +151,8 @@ def gather(
         reasons = "; ".join(f"{run}: {why}" for run, why in list(left_out.items())[:3]) or "the store is empty"
         raise NoRuns(f"{source} holds no complete run of this study ({reasons})", left_out)
     runs = evidence_lines(inside)
-    rows = stored.rows.join(runs.select("run"), on="run", how="semi") if left_out or more_runs else stored.rows
-    more_rows = stored.rows.filter(pl.col("run").is_in([run.id for run in more_runs]))
+    rows = rows_of_runs(stored.rows, chosen) if left_out or more_runs else stored.rows
+    more_rows = rows_of_runs(stored.rows, {run.id for run in more_runs}) if more_runs else stored.rows.clear()
     others = Evidence(more_rows, evidence_lines(more_runs), source) if more_runs else None
     return Gathered(
         Runs(rows, inside),

@@ -8,19 +8,14 @@ from dataclasses import replace
 
 import polars as pl
 
-from sonde.analysis.audit import audit, read_for_audit
 from sonde.analysis.diagnosis.finding import LEVELS, Diagnosis, Finding, Findings
 from sonde.analysis.diagnosis.flow_symptoms import FLOW_SYMPTOMS
 from sonde.analysis.diagnosis.loop_faults import LOOP_FAULTS
 from sonde.analysis.diagnosis.network_faults import NETWORK_FAULTS
 from sonde.analysis.diagnosis.pace_faults import PACE_FAULTS
-from sonde.analysis.diagnosis.run_evidence import (
-    TRAINED_METRICS,
-    Audited,
-    RunEvidence,
-    evidence_of_trained,
-    evidence_of_watched,
-)
+from sonde.analysis.diagnosis.run_evidence import TRAINED_METRICS, RunEvidence, evidence_of_trained, evidence_of_watched
+from sonde.analysis.diagnosis.run_record import Audited
+from sonde.analysis.diagnosis.spikes import SPIKES
 from sonde.analysis.diagnosis.task_faults import TASK_FAULTS
 from sonde.analysis.diagnosis.trained_faults import TRAINED_FAULTS
 from sonde.analysis.runs import complete
@@ -30,7 +25,7 @@ from sonde.store.listing import find_run
 from sonde.store.load import load, load_some
 from sonde.store.run import Runs
 
-_TABLES = (TASK_FAULTS, LOOP_FAULTS, NETWORK_FAULTS, PACE_FAULTS, FLOW_SYMPTOMS, TRAINED_FAULTS)
+_TABLES = (TASK_FAULTS, LOOP_FAULTS, NETWORK_FAULTS, PACE_FAULTS, FLOW_SYMPTOMS, SPIKES, TRAINED_FAULTS)
 
 DIAGNOSES: dict[str, Diagnosis] = {one.name: one for table in _TABLES for one in table}
 """By name, causes before their symptoms."""
@@ -57,7 +52,7 @@ def diagnose(evidence: RunEvidence) -> Findings:
     Causes are compared: by level, then by how much the remedy helped a copy of the model.
     """
     found = {name: finding for name, one in DIAGNOSES.items() if (finding := one.find(evidence)) is not None}
-    found = _without_rivals(_without_pace(found, evidence))
+    found = _without_rest(_without_rivals(_without_pace(found, evidence)))
     explained = {name: cause for name in found if (cause := _cause(name, found)) is not None}
     causes = sorted((found[name] for name in found if name not in explained), key=_importance)
     ordered = [
@@ -72,6 +67,7 @@ def diagnose(evidence: RunEvidence) -> Findings:
         sorted(ordered, key=lambda finding: finding.level == "note"),
         about=evidence.length,
         learning=evidence.learning,
+        learned=evidence.learned,
         silent="" if "not_learning" in found else evidence.not_asked,
     )
 
@@ -115,6 +111,13 @@ def _without_rivals(found: dict[str, Finding]) -> dict[str, Finding]:
         else finding
         for name, finding in found.items()
     }
+
+
+def _without_rest(found: dict[str, Finding]) -> dict[str, Finding]:
+    """What is left as an explanation is dropped where another cause is found."""
+    named = (one for one in found.values() if one.level != "note" and not one.is_rest)
+    others = any(DIAGNOSES[one.name].role != "symptom" for one in named)
+    return {name: one for name, one in found.items() if not (others and one.is_rest)}
 
 
 def _explains(cause: str, symptom: str) -> bool:
@@ -169,6 +172,8 @@ def _diagnose_ended(stored: Runs, *, always: bool) -> tuple[dict[str, Findings],
 
 def _read_trained(root: Place) -> Runs:
     """The store with the rows of an audit and those that the other diagnoses of trained runs read."""
+    from sonde.analysis.audit import read_for_audit  # not for watched runs
+
     stored, also = read_for_audit(root), TRAINED_METRICS
     rows = stored.rows.filter(~pl.col("metric").is_in(also))
     return replace(stored, rows=pl.concat([rows, load(root, metrics=also).rows], how="diagonal"))
@@ -176,6 +181,8 @@ def _read_trained(root: Place) -> Runs:
 
 def diagnose_trained(stored: Runs) -> tuple[dict[str, Findings], dict[str, str]]:
     """Findings of the runs that Sonde trained, by id; and run → why it has none."""
+    from sonde.analysis.audit import audit
+
     audited = audit(stored)
     found: dict[str, Findings] = {}
     runs = {run.id: run for run in stored.runs}

@@ -29,6 +29,7 @@ class Finding:
     explained_by: str | None = None  # the finding that causes this one
     gain: float | None = None  # score that the remedy adds in fifty steps on a copy; None where it was not tried
     advice: str = ""  # a remedy for this run, in place of the general one
+    is_rest: bool = False  # what is left where nothing else is found: dropped beside another cause
 
     @property
     def diagnosis(self) -> "Diagnosis":
@@ -95,11 +96,18 @@ class Findings(list[Finding]):
     """Findings of one run, the most important first; prints as text, and a notebook shows a list."""
 
     def __init__(
-        self, findings: Iterable[Finding] = (), *, about: str = "", learning: str = "", silent: str = ""
+        self,
+        findings: Iterable[Finding] = (),
+        *,
+        about: str = "",
+        learning: str = "",
+        learned: bool | None = None,
+        silent: str = "",
     ) -> None:
         super().__init__(findings)
         self.about = about  # how long the run was
         self.learning = learning  # that it learns, as a sentence; empty where that is not known
+        self.learned = learned  # whether it came half of the way, or further
         self.not_asked = silent  # which questions could not be asked, and why, as a sentence
 
     def worst(self) -> str | None:
@@ -108,13 +116,11 @@ class Findings(list[Finding]):
 
     @property
     def verdict(self) -> str:
-        """The sentence for a run without a finding: nothing is wrong only where it is known to learn."""
+        """The sentence for a run without a finding: nothing is wrong only where it learned."""
         length = f" in {self.about}" if self.about else ""
-        if self.learning or not (self.about or self.not_asked):
-            return " ".join(
-                part for part in (f"Nothing is wrong{length}, as far as can be told.", self.learning) if part
-            )
-        return f"No fault was found{length}. {self.not_asked}".strip()
+        if (self.learning and self.learned) or not (self.about or self.not_asked):
+            return f"Nothing is wrong{length}, as far as can be told. {self.learning}".strip()
+        return f"No fault was found{length}. {self.learning or self.not_asked}".strip()
 
     def __str__(self) -> str:
         if not self:
@@ -190,6 +196,7 @@ def found(
     step: int | None = 0,
     epoch: int | None = None,
     advice: str = "",
+    is_rest: bool = False,
 ) -> Finding:
     """A finding, whose diagnosis names it; each module is named once."""
     return Finding(
@@ -200,6 +207,7 @@ def found(
         epoch=epoch,
         evidence=evidence,
         advice=advice,
+        is_rest=is_rest,
     )
 
 

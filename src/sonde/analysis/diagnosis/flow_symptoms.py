@@ -6,7 +6,8 @@ import statistics
 import polars as pl
 
 from sonde.analysis.diagnosis.finding import Diagnosis, Finding, found
-from sonde.analysis.diagnosis.run_evidence import EARLY, WEIGHTED_KINDS, RunEvidence, describe_nonfinite
+from sonde.analysis.diagnosis.run_evidence import RunEvidence
+from sonde.analysis.diagnosis.run_record import EARLY, WEIGHTED_KINDS, describe_nonfinite
 from sonde.core.formatting import GRADIENT_VANISHED, number
 
 EXPLODED = 1e3
@@ -14,7 +15,6 @@ INPUT_GREW = 100.0  # the input of normalisation layers, over depth or steps
 _DEEP = 4  # layers; in a network with fewer, the threshold is squared
 SATURATED_SHARE = 0.5
 COLLAPSED_RANK = 1.5
-SPIKE, SPIKE_WINDOW = 10.0, 20  # times the median of this many steps before it
 NOISY = 0.9  # 1 − cosine of the gradients of two halves of a batch
 DEAD_SHARE, DIED_SHARE = 0.9, 0.8  # share of units at the end; the same where they were alive at the start
 
@@ -240,25 +240,6 @@ def _collapsed(s: RunEvidence) -> Finding | None:
     return found("note", said, modules=flat)
 
 
-def _spikes(s: RunEvidence) -> Finding | None:
-    """A loss that jumps and comes back; a note."""
-    losses = list(s.losses.items())
-    for place in range(SPIKE_WINDOW, len(losses)):
-        before = statistics.median(value for _, value in losses[place - SPIKE_WINDOW : place])
-        step, value = losses[place]
-        if (
-            before > 0
-            and value > SPIKE * before
-            and (s.last_loss or 0.0) < value / 2
-            and value > 0.1 * abs(losses[0][1])
-        ):
-            units = "steps" if s.audited is None else "epochs"
-            said = f"In {s.when(step)} the loss is {number(value)}, "
-            said += f"the median of the {SPIKE_WINDOW} {units} before it {number(before)}."
-            return found("note", said, step=step)
-    return None
-
-
 def _is_noisy(s: RunEvidence) -> Finding | None:
     """Gradients of two halves of a batch that disagree while the loss does not fall; a note."""
     noise = s.series("grad_noise").get("(model)", {})
@@ -359,20 +340,6 @@ FLOW_SYMPTOMS = (
         why="Layers above cannot tell samples apart.",
         remedy="Use residual connections and normalisation around the layer.",
         reference="Dong, Cordonnier & Loukas (2021), Attention is not all you need, arXiv:2103.03404",
-    ),
-    Diagnosis(
-        name="loss_spike",
-        signs=(_spikes,),
-        asked=lambda s: s.is_measure,
-        role="symptom",
-        short="The loss jumps far above its recent values and comes back.",
-        measured=(
-            f"A loss {SPIKE:g} times the median of the {SPIKE_WINDOW} steps before it, after the first "
-            f"{SPIKE_WINDOW}; a note."
-        ),
-        why="A spike undoes some of what was learned, and announces a rate at the edge.",
-        remedy="Clip the norm of the gradient, or lower the rate.",
-        reference="Chowdhery et al. (2022), PaLM: scaling language modeling with pathways, arXiv:2204.02311",
     ),
     Diagnosis(
         name="gradient_noise",

@@ -8,7 +8,8 @@ from typing import Any
 
 from sonde.analysis.diagnosis.finding import Diagnosis, Finding, found
 from sonde.analysis.diagnosis.flow_symptoms import INPUT_GREW, norm_inputs
-from sonde.analysis.diagnosis.run_evidence import WEIGHTED_KINDS, RunEvidence
+from sonde.analysis.diagnosis.run_evidence import RunEvidence
+from sonde.analysis.diagnosis.run_record import WEIGHTED_KINDS
 from sonde.core.formatting import number
 
 LARGE_RMS = 10.0  # RMS of inputs or targets; a mean relative to its spread
@@ -318,7 +319,8 @@ def _large_targets(s: RunEvidence) -> Finding | None:
     """Regression targets that are large, in a run that failed."""
     targets = s.targets
     more = _gain(s, "scaled targets", "standardised targets")
-    if not (s.failed or (more and not s.learned)) or (not targets and s.trials is None):
+    huge = (targets.get("rms") or 0.0) >= 10 * LARGE_RMS
+    if not (s.failed or ((more or huge) and not s.learned)) or (not targets and s.trials is None):
         return None
     if targets.get("kind", "real") != "real" or (targets.get("rms") or 0.0) <= LARGE_RMS:
         return None

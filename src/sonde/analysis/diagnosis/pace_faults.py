@@ -7,10 +7,10 @@ import statistics
 from sonde.analysis.diagnosis.finding import Diagnosis, Finding, found
 from sonde.analysis.diagnosis.flow_symptoms import FLOW_SYMPTOMS, gradient_norms
 from sonde.analysis.diagnosis.loop_faults import is_tiny, share_fresh
-from sonde.analysis.diagnosis.run_evidence import EARLY, FEWEST_STEPS, LARGE_STEP, WEIGHTED_KINDS, RunEvidence
+from sonde.analysis.diagnosis.run_evidence import FEWEST_STEPS, HELPS, RunEvidence
+from sonde.analysis.diagnosis.run_record import EARLY, LARGE_STEP, WEIGHTED_KINDS
 from sonde.core.formatting import number
 
-_BETTER = 0.3  # score that another rate must gain in fifty steps
 OUTRAGEOUS = 1.0  # ‖ΔW‖/‖W‖
 FADED_STEP = 1e-3  # of the largest of the first steps
 _LOST_STEP = 1e-9  # ‖ΔW‖/‖W‖ of a step that rounding undoes
@@ -27,7 +27,12 @@ DECAY_SHARE = 0.5  # share of a step's change that comes from weight decay
 FURTHER = 0.2  # score that fifty steps on one batch must gain
 
 
-SYMPTOMS = frozenset(one.name for one in FLOW_SYMPTOMS) | {"attention_collapse", "not_learning", "masked_growth"}
+SYMPTOMS = frozenset(one.name for one in FLOW_SYMPTOMS) | {
+    "attention_collapse",
+    "not_learning",
+    "masked_growth",
+    "loss_spike",
+}
 
 
 def _slower_learns(s: RunEvidence) -> Finding | None:
@@ -35,17 +40,16 @@ def _slower_learns(s: RunEvidence) -> Finding | None:
     own = s.fit("1")
     for name in ("0.1", "0.01"):
         lower = s.fit(name)
-        if own is not None and lower is not None and lower >= _BETTER and lower - own >= _BETTER:
+        if own is not None and lower is not None and lower >= HELPS and lower - own >= HELPS:
             reached = "diverge" if own == -math.inf else f"come {number(own)} of the way"
             said = f"Fifty steps on one batch {reached} at the run's rate, and {number(lower)} at {name} times it."
-            return found(
-                "certain", said, advice=f"Multiply the learning rate by {name}, or warm it up over the first steps."
-            )
+            advice = f"Multiply the learning rate by {name}, or warm it up over the first steps."
+            return found("likely" if s.learned else "certain", said, advice=advice)
     return None
 
 
 def _outrageous_steps(s: RunEvidence) -> Finding | None:
-    if s.step_size is None or s.step_size < OUTRAGEOUS or not flows(s):
+    if s.learned or s.step_size is None or s.step_size < OUTRAGEOUS or not flows(s):
         return None
     return found("likely", f"In the first steps weights change by {number(s.step_size)} times their norm a step.")
 
@@ -100,7 +104,7 @@ def _faster_learns(s: RunEvidence) -> Finding | None:
     own = s.fit("1")
     for name in ("10", "100") if _may_be_slow(s) else ():
         higher = s.fit(name)
-        if own is not None and own < 0.1 and higher is not None and higher >= _BETTER:
+        if own is not None and own < 0.1 and higher is not None and higher >= HELPS:
             said = (
                 f"Fifty steps on one batch come {number(own)} of the way at the run's rate, and {number(higher)} "
                 f"at {name} times it."
@@ -331,15 +335,16 @@ PACE_FAULTS = (
     Diagnosis(
         name="lr_too_high",
         signs=(_slower_learns, _outrageous_steps, _large_steps, _units_died, _loss_grew),
-        asked=lambda s: not s.learned and s.trial("traced_start", "first_broken") is None,
+        asked=lambda s: s.trial("traced_start", "first_broken") is None,
         fits=("0.1", "0.01"),
         role="pace",
         consequences=SYMPTOMS,
         short="Steps too large for the curvature.",
         measured=(
-            "The run failed, and: a tenth of the rate learns one batch where the rate does not; or a step changes "
-            f"weights by more than {100 * LARGE_STEP:g} % of their norm; or the loss grows {LOSS_GREW:g}-fold. "
-            f"Whether or not it failed: the first steps change weights by more than {OUTRAGEOUS:g} times their norm."
+            f"A tenth of the rate, or a hundredth, comes {HELPS:g} of the way further in fifty steps on one batch. "
+            f"Without a batch the run failed, and a step changes weights by more than {100 * LARGE_STEP:g} % of their "
+            f"norm or the loss grows {LOSS_GREW:g}-fold; or it did not learn, and the first steps change weights by "
+            f"more than {OUTRAGEOUS:g} times their norm."
         ),
         why="Steps beyond twice the inverse curvature overshoot, and each makes the loss larger.",
         remedy="Divide the learning rate by ten, or warm it up over the first steps.",

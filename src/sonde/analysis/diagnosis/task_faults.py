@@ -1,14 +1,14 @@
 """Faults of the task: targets, loss and output that do not fit each other."""
 
 from sonde.analysis.diagnosis.finding import Diagnosis, Finding, found
-from sonde.analysis.diagnosis.run_evidence import (
+from sonde.analysis.diagnosis.run_evidence import FEWEST_STEPS, RunEvidence
+from sonde.analysis.diagnosis.run_record import (
     BINARY_LOSSES,
     CLASS_LOSSES,
+    DISTANCE_LOSSES,
     EARLY,
-    FEWEST_STEPS,
     LINEAR_OPS,
     SHAPE_OPS,
-    RunEvidence,
 )
 from sonde.core.formatting import number
 
@@ -16,9 +16,8 @@ SEVERAL_SAMPLES = 16  # samples of a batch in which equal targets are a fault
 OUT_OF_REACH = 0.1  # score that the range of the output may cost
 OUT_OF_BOUNDS = 4.0  # the largest squared distance of numbers between −1 and 1
 BELOW_ZERO = -2.0  # a cross-entropy below this is wrong
-_PAIRWISE_OPS = frozenset(
-    {"T", "Transpose", "Mm", "Bmm", "Cdist"}
-)  # operations of losses that compare samples on purpose
+_DISTANCE_OPS = frozenset({"Sub", "Rsub", "Pow", "Abs", "Mul", "Mean", "Sum", "Expand", "Squeeze"}) | DISTANCE_LOSSES
+"""Operations of a distance; losses that compare samples on purpose have others, such as Transpose."""
 MAJORITY = 0.8  # share of one class
 _SQUASHED = ("Softmax", "Sigmoid", "Tanh")
 _BOUNDED = (*_SQUASHED, "Relu", "LogSoftmax", "Softplus", "Threshold")
@@ -37,7 +36,7 @@ def _ignores_pairing(s: RunEvidence) -> Finding | None:
 def _broadcasts(s: RunEvidence) -> Finding | None:
     """From the operations of the loss: N outputs became N×N numbers."""
     shape, largest = s.facts.get("output_shape") or [], s.facts.get("loss_shape") or []
-    if s.trials is not None or s.learned or s.loss_ops & _PAIRWISE_OPS:
+    if s.trials is not None or s.loss_ops - _DISTANCE_OPS:
         return None
     if len(shape) != 2 or shape[1] != 1 or shape[0] < 2 or largest != [shape[0], shape[0]]:
         return None
@@ -261,6 +260,18 @@ def _unrelated_numbers(s: RunEvidence) -> Finding | None:
     return found("likely", said)
 
 
+def _memorised_alone(s: RunEvidence) -> Finding | None:
+    """Targets that one batch memorises and the run does not learn, where inputs cannot be compared with each other."""
+    alone = _memorised(s)
+    if alone is None or "n" in (s.trial("neighbours") or s.trial("relation") or {}) or s.targets.get("kind") == "none":
+        return None
+    said = (
+        f"One batch is memorised in fifty steps (to {number(alone)} of the way), and all {s.steps} steps come "
+        f"{number(s.score or 0.0)} of it: what is learned from one batch does not help with the next."
+    )
+    return found("likely", said, is_rest=True)
+
+
 def _one_class_a_batch(s: RunEvidence) -> Finding | None:
     """Batches that each hold one class, and not the same one: samples sorted by class."""
     spreads, means = s.of_run("target_spread"), s.of_run("target_mean")
@@ -366,7 +377,7 @@ TASK_FAULTS = (
     ),
     Diagnosis(
         name="wrong_labels",
-        signs=(_all_the_same, _unrelated_classes, _unrelated_numbers),
+        signs=(_all_the_same, _unrelated_classes, _unrelated_numbers, _memorised_alone),
         role="pace",
         consequences=frozenset({"not_learning"}),
         short="Labels that do not belong to the inputs: permuted, constant, or destroyed by preprocessing.",

@@ -4,13 +4,16 @@
 """
 
 import math
+from typing import TYPE_CHECKING
 
-from sonde.analysis.audit_text import margin_points
 from sonde.analysis.diagnosis.finding import Diagnosis, Finding, found
+from sonde.analysis.diagnosis.loop_faults import share_fresh
 from sonde.analysis.diagnosis.run_evidence import FAILED, FEWEST_STEPS, RunEvidence
-from sonde.analysis.questions import AuditAnswer, LayerCredit
 from sonde.analysis.thresholds import Thresholds
 from sonde.core.formatting import number
+
+if TYPE_CHECKING:
+    from sonde.analysis.questions import AuditAnswer, LayerCredit
 
 
 def _asks_whether_it_learned(s: RunEvidence) -> bool:
@@ -60,15 +63,16 @@ def _no_better_than_before(s: RunEvidence) -> Finding | None:
     if s.audited is not None or not s.failed or s.score is not None or s.first_loss is None or s.last_loss is None:
         return None
     said = f"After {s.steps} steps the loss is {number(s.last_loss, 3)}; it began at {number(s.first_loss, 3)}."
-    return found("note", said)
+    begun = share_fresh(s.parameters) > 0.5  # a trained network may have nothing left to learn
+    return found("likely" if begun and s.steps >= FEWEST_STEPS else "note", said)
 
 
-def _fired(s: RunEvidence, question: str) -> AuditAnswer | None:
+def _fired(s: RunEvidence, question: str) -> "AuditAnswer | None":
     known = None if s.audited is None or s.audited.run is None else s.audited.run.answers[question]
     return known if known is not None and known.fired else None
 
 
-def _level(answer: AuditAnswer) -> str:
+def _level(answer: "AuditAnswer") -> str:
     """Certain, if every look since some epoch fired, and there are at least two."""
     since = answer.since
     asked = [look for look in answer.looks if since is not None and look.epoch >= since and look.fired]
@@ -125,7 +129,7 @@ def _at_chance(s: RunEvidence) -> Finding | None:
     return found(_level(answer), said, _beside_chance(worst), modules=names, epoch=answer.since)
 
 
-def _beside_chance(layer: LayerCredit) -> str:
+def _beside_chance(layer: "LayerCredit") -> str:
     parts = [
         f"{name} is {number(one.value)}, by chance {number(one.null, 1)} ± {number(one.null_std, 1)}"
         for name, one in (("the cosine", layer.cosine), ("ρ", layer.rho))
@@ -139,7 +143,7 @@ def _hurts(s: RunEvidence) -> Finding | None:
         return None
     rule, run = s.audited.rule, s.audited.run.run
     said = (
-        f"{rule.label}: {margin_points(rule)} points of test accuracy over frozen blocks, paired by seed, "
+        f"{rule.label}: {rule.margin.text} points of test accuracy over frozen blocks, paired by seed, "
         f"n = {rule.margin.points.n}."
     )
     return found("likely", said, epoch=run.epochs)
@@ -165,8 +169,9 @@ TRAINED_FAULTS = (
             f"Of a run of {FEWEST_STEPS} steps or more: the loss in the last tenth has come less than {FAILED:g} of "
             "the way from that of the best constant answer (shares of the classes, mean of the targets) to the lowest "
             "loss, and not by more than its noise; of a trained run so have the loss on test samples and the share of "
-            "right answers. Where a metric of success is logged, it decides. A note where the run is shorter, where "
-            "a cause is found, or where the loss of a constant is not known and the loss did not fall. "
+            "right answers. Where a metric of success is logged, it decides. Where the loss "
+            "of a constant is not known: the loss did not fall, and weights look freshly drawn. A note where the run "
+            "is shorter, where a cause is found, or where weights may be trained ones. "
             "Frozen blocks are not asked."
         ),
         why="Nothing of the input reaches the output, or nothing of the error reaches the weights.",

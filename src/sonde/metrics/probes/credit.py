@@ -52,10 +52,10 @@ def credit_norm(snapshot: Snapshot) -> Iterator[Reading]:
 
 
 def credit_cosine(snapshot: Snapshot) -> Iterator[Reading]:
-    """Mean over samples of cos(a_l, g_l), layers 0 … L; of BP's gradient `/bp` it is 1.
+    """Mean over samples of cos(a_l, g_l), layers 0 … L; for BP's gradient, `/bp`, it is 1.
 
-    `/null` and `/null_std` are its mean and spread over draws by chance, as the rule draws.  Samples whose credit or
-    gradient is zero have no cosine and are not counted.
+    `/null` and `/null_std` are mean and standard deviation over new draws of the rule's random matrices.  Samples
+    whose credit or gradient is zero have no cosine and are not counted.
     """
     gradients = [snapshot.pooling.credit(g) for g in snapshot.gradients]
     known_gradients = [with_norms(g_Nd) for g_Nd in gradients]
@@ -136,10 +136,10 @@ _MARGIN = 10  # changes this many times larger than their rounding error lose ha
 def rho(snapshot: Snapshot) -> Iterator[Reading]:
     """Correlation, over samples × directions, of the predicted ⟨a_l, εv⟩ with the true ℓ(h_l + εv) − ℓ(h_l).
 
-    v are unit random directions in the space of what the reader reads, each sample's own; ε is 1e-3 × RMS of what is
-    read of h_l, or absolute.  The state is moved so that what is read moves by εv: of tokens the one that is read, or
-    all of them where their mean is.  BP's gradient `/bp` is the ceiling; `/null` and `/null_std` are mean and spread
-    over draws by chance, as the rule draws.  All share the directions and the true changes.
+    v are random unit directions of the pooled state, drawn for each sample.  ε is 1e-3 × the RMS of the pooled state,
+    or absolute.  The state is moved so that the pooled state moves by εv: for `cls` and `last` that token moves, for
+    `mean` all tokens do.  `/bp` is the same with BP's gradient, the ceiling.  `/null` and `/null_std` are mean and
+    standard deviation over new draws of the rule's random matrices.  All use the same directions and true changes.
     """
     rng = snapshot.rng("rho")
     for layer, chance in _chance(snapshot):
@@ -245,10 +245,10 @@ def _correlate(
 
 
 def nudge(snapshot: Snapshot) -> Iterator[Reading]:
-    """Mean change of loss after h_l ← h_l − η·â_l, as `nudge[η]`; beside it BP's gradient `/bp` and, as `/null`, one
-    random vector a sample, whatever the rule draws.
+    """Mean change of the loss after h_l ← h_l − η·â_l, as `nudge[η]`.
 
-    â = a/(RMS(a) + 1e-6), RMS over the whole tensor, as training normalises credit: a credit far below 1e-6 moves
+    `/bp` is the same with BP's gradient.  `/null` is the same with one random vector for each sample, for every rule.
+    â = a/(RMS(a) + 1e-6), with the RMS over the whole tensor, as in training.  A credit far below 1e-6 therefore moves
     the state by less than η.
     """
     candidates = {**snapshot.candidates, "/null": random_vectors(snapshot, snapshot.rng("null"))}

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sonde.analysis.diagnosis.run_evidence import loss_score
+from sonde.analysis.diagnosis.constant_answer import loss_score
 from sonde.metrics.reductions import pearson
 from sonde.observe import finite_or_none, operations
 from sonde.observe.experiments.copies import (
@@ -29,14 +29,15 @@ from sonde.observe.experiments.copies import (
     standardised,
     take_samples,
 )
-from sonde.observe.experiments.losses import ReturnedLoss, compares_samples, probe_loss
+from sonde.observe.experiments.losses import ReturnedLoss, compares_samples, loss_bounds, probe_loss
 from sonde.observe.facts import first_float, tensor_statistics, tensors
 from sonde.observe.operations import gate_saturation, traced
 
 _SAMPLES = 128  # of a batch that are used
 _PATIENCE = 2.0  # seconds without a word
 _EQUAL = 0.9999  # a correlation of numbers that are the same up to scale
-_LEARNED = 0.5  # of the way from the trivial to the lowest loss: no fits are needed where a run came as far
+_LEARNED = 0.5  # of the way from the trivial to the lowest loss
+_DONE = 0.9  # the same: no fits are needed where a run came as far
 
 
 def run_experiments(
@@ -187,7 +188,7 @@ class _Experiments:
             found[name] = None if self.clock.is_over else _answer(question)
         found["score"] = loss_score(found, found["loss_now"])
         at_end = loss_score(found, self.last_loss)
-        if found["score"] is None or min(found["score"], _LEARNED if at_end is None else at_end) < _LEARNED:
+        if found["score"] is None or min(found["score"], _DONE if at_end is None else at_end) < _DONE:
             found["fits"] = self.fits(found)
         self.clock.end()
         return found
@@ -258,13 +259,20 @@ class _Experiments:
             made["standardised"] = self.fit_with(x=standardised(self.x))
         y = self.y
         if found["targets"]["kind"] == "real" and isinstance(y, Tensor) and y.dim() > 0 and y.is_floating_point():
-            spread = y.std(correction=0)
-            made["scaled targets"] = self.fit_with(y=(y - y.mean()) / torch.where(spread > 0, spread, 1.0))
+            made["scaled targets"] = self.fit_with_scaled_targets(y, found["output"]["operation"])
         if self.rates and any(
             (group.get("weight_decay") or 0.0) > 0 for _, groups in self.optimisers for group in groups
         ):
             made["no decay"] = self.fit_with(decay=0.0)
         return made
+
+    def fit_with_scaled_targets(self, y: Tensor, operation: str | None) -> dict[str, Any]:
+        """A fit to standardised targets, with the losses between which its score is measured."""
+        spread = y.std(correction=0)
+        scaled = (y - y.mean()) / torch.where(spread > 0, spread, 1.0)
+        output = first_float(run_model(self.twin(), self.x))
+        known = None if output is None else _answer(lambda: loss_bounds(self.loss.of_output, output, scaled, operation))
+        return {**self.fit_with(y=scaled), **(known or {})}
 
     def fit_with(
         self,

@@ -41,9 +41,7 @@ def probe_loss(loss: OutputLoss, output: Tensor, y: Any, operation: str | None, 
     scale = _scale(output, y)
     ask = _Questions(loss, output, y, scale, operation)
     with torch.enable_grad():
-        maps = ask.ranges(into)
-        found |= ask.number("trivial", lambda: min(ask.lowest(one, constant=True)[0] for one in maps))
-        found |= ask.number("floor", lambda: min(ask.lowest(one, constant=False)[0] for one in maps))
+        found |= ask.bounds(into)
         found |= ask.number("floor_in_range", lambda: ask.lowest(into, constant=False)[0])
         for name, question in (
             ("ignores_pairing", ask.ignores_pairing),
@@ -60,6 +58,12 @@ def probe_loss(loss: OutputLoss, output: Tensor, y: Any, operation: str | None, 
             if answer is not None:
                 found[name] = answer
     return found
+
+
+def loss_bounds(loss: OutputLoss, output: Tensor, y: Any, operation: str | None) -> dict[str, float]:
+    """The loss of the best constant answer (`trivial`) and the lowest (`floor`), as far as they can be measured."""
+    with torch.enable_grad():
+        return _Questions(loss, output, y, _scale(output, y), operation).bounds(_RANGES.get(operation or "", _any))
 
 
 def compares_samples(loss: OutputLoss, output: Tensor, y: Any) -> bool:
@@ -106,6 +110,13 @@ class _Questions:
 
     def value(self, z: Tensor, y: Any = None) -> float:
         return float(self.loss(z, self.y if y is None else y).detach().double().mean())
+
+    def bounds(self, own: Callable[[Tensor], Tensor]) -> dict[str, float]:
+        """The loss of the best constant answer, and the lowest loss."""
+        maps = self.ranges(own)
+        return self.number("trivial", lambda: min(self.lowest(one, constant=True)[0] for one in maps)) | self.number(
+            "floor", lambda: min(self.lowest(one, constant=False)[0] for one in maps)
+        )
 
     def ranges(self, own: Callable[[Tensor], Tensor]) -> list[Callable[[Tensor], Tensor]]:
         """Ranges of outputs to minimise over: any, if the loss is made for any; else the model's, or probabilities."""

@@ -283,7 +283,7 @@ _FIGURES = (
     FigureSpec(
         name="controls",
         title="Every setting of a control at the end of training",
-        studies=("credit_at", "random_targets", "penalty", "trained_blocks", "depth", "linear_quadratic"),
+        studies=("credit_at", "random_targets", "penalty", "trained_blocks", "depth", "deep", "linear_quadratic"),
         drawn_by="controls.draw_controls",
     ),
     FigureSpec(

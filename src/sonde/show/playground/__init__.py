@@ -25,7 +25,7 @@ PAGE = (
 )
 """Scripts of the page, in the order in which they are joined."""
 
-RULE_COLOR = {rule: COLOR[rule] for rule in ("bp", "fa", "dfa", "usf", "kp", "frozen")}
+RULE_COLOR = {rule: COLOR[rule] for rule in ("bp", "fa", "dfa", "usf", "kp", "pc", "pepita", "frozen")}
 """As in the figures."""
 
 FACTS = {

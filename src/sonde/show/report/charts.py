@@ -361,11 +361,13 @@ def _ends(runs: Sequence[Run], rows: pl.DataFrame) -> tuple[list[Charted], dict[
         schema={"run": pl.String, "index": pl.Int64, "epoch": rows.schema["epoch"]},
         orient="row",
     )
-    last = rows.join(ends, on=["run", "epoch"], how="inner")
+    ended = rows.lazy().filter(pl.col("epoch").is_in(ends["epoch"].unique().implode()))  # few: a join copies its rows
+    ended = ended.select("run", "epoch", "layer", "metric", "value", "defined")
+    last = ended.join(ends.lazy(), on=["run", "epoch"], how="inner").drop("run", "epoch").collect()
     kept = [metric for metric in _metrics(last) if "/" not in metric.key]
     top = last.filter(
         pl.col("metric").is_in([metric.key for metric in kept]),
-        pl.col("layer").is_null() | (pl.col("layer") == pl.col("layer").max().over("run", "metric")),
+        pl.col("layer").is_null() | (pl.col("layer") == pl.col("layer").max().over("index", "metric")),
         pl.col("defined") & pl.col("value").is_finite(),
     ).with_columns(pl.col("value").round_sig_figs(CHART_DIGITS))
     values: dict[str, list[float | None]] = {metric.key: [None] * len(runs) for metric in kept}

@@ -15,8 +15,8 @@ from sonde.core.errors import SondeError
 from sonde.core.formatting import number
 from sonde.core.html_parts import asset, colour_variables, content_policy, joined_scripts
 from sonde.core.typeset import typeset, with_code
+from sonde.show.report import ReportContents, Section
 from sonde.show.report.charts import CHART_DIGITS, Opening, as_script, chart_data, colours, styled_names
-from sonde.show.report.contents import ReportContents, Section
 from sonde.show.report.runs import (
     MOST_NAMED,
     LabelledRun,

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from sonde.analysis.diagnosis import diagnose
-from sonde.analysis.diagnosis.run_evidence import describe_nonfinite, evidence_of_watched
+from sonde.analysis.diagnosis.run_evidence import evidence_of_watched
+from sonde.analysis.diagnosis.run_record import describe_nonfinite
 from sonde.analysis.runs import Recipe, levels, options_of
 from sonde.analysis.scaling import Measured, studies_of
 from sonde.core.formatting import network

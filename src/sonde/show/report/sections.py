@@ -12,8 +12,7 @@ from sonde.analysis.runs import evidence_lines
 from sonde.core.errors import SondeError
 from sonde.core.formatting import accuracy, network
 from sonde.core.run_ids import belongs, differing, shown
-from sonde.show.report.answers import StudyAnswer, of_recipe, of_settings, points_text, study_answer
-from sonde.show.report.contents import (
+from sonde.show.report import (
     AuditPart,
     AuditSentence,
     AuditTable,
@@ -23,6 +22,8 @@ from sonde.show.report.contents import (
     VerdictLine,
     counted,
 )
+from sonde.show.report.answers import StudyAnswer, of_recipe, of_settings, points_text, study_answer
+from sonde.store.row_query import rows_of_runs
 from sonde.store.run import Run, Runs
 from sonde.studies import STUDIES
 from sonde.studies.study import Gathered, WantedRuns, differences_to, gather, study_recipes
@@ -399,7 +400,7 @@ def _own_answer(recipes: Sequence[RecipeAudit], names: Sequence[str], runs: Mapp
 def _own_section(recipe: RecipeAudit, what: str, task: str, stored: Runs, source: str, index: int) -> Section:
     ids = {run for rule in recipe.rules for run in rule.ids}
     runs = evidence_lines([run for run in stored.runs if run.id in ids])
-    rows = stored.rows.join(runs.select("run"), on="run", how="semi")
+    rows = rows_of_runs(stored.rows, ids)
     return Section(
         study="own runs",
         scale=what,

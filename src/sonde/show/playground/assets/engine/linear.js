@@ -75,13 +75,14 @@ function transpose(a, out, rows, columns) {
   return out;
 }
 
-// One array for every purpose and size, so that a step asks for no memory.
-const lent = new Map();
-function scratch(purpose, size) {
-  const held = lent.get(purpose);
+// One array for every purpose, kind and size, so that a step asks for no memory.
+const lent = new Map([[Float32Array, new Map()], [Float64Array, new Map()]]);
+function scratch(purpose, size, kind = Float32Array) {
+  const arrays = lent.get(kind);
+  const held = arrays.get(purpose);
   if (held && held.length >= size) return held;
-  const made = new Float32Array(size);
-  lent.set(purpose, made);
+  const made = new kind(size);
+  arrays.set(purpose, made);
   return made;
 }
 

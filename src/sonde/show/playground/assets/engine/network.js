@@ -100,6 +100,13 @@ class Network {
     if (this.ends) linear(x, values['embed.linear.weight'], values['embed.linear.bias'], tape.h[0], samples, this.task.inputs, d);
     else tape.h[0].set(x.subarray(0, samples * d));
     for (let l = 0; l < this.depth; l += 1) this.block(l, tape);
+    this.readout(tape);
+  }
+
+  // The output from h_L.
+  readout(tape) {
+    const { d, values } = this;
+    const { samples } = tape;
     let top = tape.h[this.depth];
     if (this.settings.out_ln) {
       const [gain, shift] = this.normOf('readout.out_ln');
@@ -114,7 +121,8 @@ class Network {
     return [from[`${name}.weight`], from[`${name}.bias`]];
   }
 
-  block(l, tape) {
+  // Block l at the tape's h_l, into `out`.
+  block(l, tape, out = tape.h[l + 1]) {
     const { d, values, settings } = this;
     const { samples } = tape;
     const size = samples * d;
@@ -132,18 +140,19 @@ class Network {
     this.activation.up(z, a, size);
     let f = a;
     if (settings.block !== 'one') {
-      f = scratch('branch', size);
+      f = tape.scratch('branch', size);
       linear(a, values[`${block}.w2.weight`], values[`${block}.w2.bias`] || null, f, samples, d, d);
     }
-    const next = settings.norm === 'post' ? scratch('sum', size) : tape.h[l + 1];
+    const next = settings.norm === 'post' ? tape.scratch('sum', size) : out;
     for (let i = 0; i < size; i += 1) next[i] = this.skip * h[i] + f[i];
     if (settings.norm === 'post') {
-      layerNorm(next, ...this.normOf(`${block}.ln`), tape.h[l + 1], tape.unit[l], tape.scale[l], samples, d);
+      layerNorm(next, ...this.normOf(`${block}.ln`), out, tape.unit[l], tape.scale[l], samples, d);
     }
   }
 
-  // The mean loss; leaves every sample's output error on the tape.
+  // The mean loss; leaves the targets and every sample's output error on the tape.
   loss(tape, y) {
+    tape.y = y;
     const loss = this.task.classifies ? crossEntropy : meanSquaredError;
     return loss(tape.output, y, tape.error, tape.samples, this.task.outputs);
   }
@@ -152,7 +161,7 @@ class Network {
   readoutBack(tape, top, train) {
     const { d, values, grads } = this;
     const { samples } = tape;
-    const above = this.settings.out_ln ? scratch('above', samples * d) : top;
+    const above = this.settings.out_ln ? tape.scratch('above', samples * d) : top;
     if (this.ends) {
       const { outputs } = this.task;
       const seen = this.settings.out_ln ? tape.top : tape.h[this.depth];
@@ -173,13 +182,13 @@ class Network {
     const block = `blocks.${l}`;
     let df = credit;
     if (settings.norm === 'post') {
-      df = scratch('before norm', size);
+      df = tape.scratch('before norm', size);
       if (train) layerNormParameters(credit, tape.unit[l], ...this.normOf(`${block}.ln`, grads), samples, d);
       layerNormInput(credit, values[`${block}.ln.weight`], tape.unit[l], tape.scale[l], df, samples, d);
     }
     const z = tape.z[l];
     const a = tape.a[l];
-    const dz = scratch('before activation', size);
+    const dz = tape.scratch('before activation', size);
     let first = `${block}.linear`;
     let da = df;
     if (settings.block !== 'one') {
@@ -193,13 +202,13 @@ class Network {
     if (train) linearParameters(u, dz, grads[`${first}.weight`], grads[`${first}.bias`] || null, samples, d, d);
     const normed = settings.norm === 'pre';
     if (!below && !(normed && train)) return;
-    const du = scratch('before linear', size);
+    const du = tape.scratch('before linear', size);
     linearInput(dz, back(`${first}.weight`), du, samples, d, d);
     if (normed && train) layerNormParameters(du, tape.unit[l], ...this.normOf(`${block}.ln`, grads), samples, d);
     if (!below) return;
     let dh = du;
     if (normed) {
-      dh = scratch('before pre-norm', size);
+      dh = tape.scratch('before pre-norm', size);
       layerNormInput(du, values[`${block}.ln.weight`], tape.unit[l], tape.scale[l], dh, samples, d);
     }
     for (let i = 0; i < size; i += 1) below[i] = this.skip * df[i] + dh[i];
@@ -211,24 +220,36 @@ class Network {
   }
 }
 
-// What a forward pass leaves for the way back, for up to `capacity` samples.
+// What a forward pass leaves for the way back, for up to `capacity` samples, in arrays of one kind.
 class Tape {
-  constructor(network, capacity) {
+  constructor(network, capacity, kind = Float32Array) {
     const { depth, d, task, settings } = network;
-    const states = (count, kept = true) => Array.from({ length: kept ? count : 0 }, () => new Float32Array(capacity * d));
+    const states = (count, kept = true) => Array.from({ length: kept ? count : 0 }, () => new kind(capacity * d));
+    this.network = network;
     this.capacity = capacity;
+    this.kind = kind;
     this.samples = 0;
     this.x = null;
+    this.y = null;
     this.h = states(depth + 1);
     this.z = states(depth);
     this.a = states(depth);
     this.u = states(depth, settings.norm === 'pre');
     this.unit = states(depth, settings.norm !== 'none');
-    this.scale = Array.from({ length: depth }, () => new Float32Array(capacity));
-    this.top = new Float32Array(capacity * d);
-    this.topUnit = new Float32Array(capacity * d);
-    this.topScale = new Float32Array(capacity);
-    this.output = new Float32Array(capacity * task.outputs);
-    this.error = new Float32Array(capacity * task.outputs);
+    this.scale = Array.from({ length: depth }, () => new kind(capacity));
+    this.top = new kind(capacity * d);
+    this.topUnit = new kind(capacity * d);
+    this.topScale = new kind(capacity);
+    this.output = new kind(capacity * task.outputs);
+    this.error = new kind(capacity * task.outputs);
+  }
+  // A second tape for other states of the same samples, in double: small differences of states are the credit.
+  get moved() {
+    this.second ||= new Tape(this.network, this.capacity, Float64Array);
+    return this.second;
+  }
+
+  scratch(purpose, size) {
+    return scratch(purpose, size, this.kind);
   }
 }

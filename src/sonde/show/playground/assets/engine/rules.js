@@ -2,6 +2,7 @@
 //
 // By layers: the ordinary way back through every unit, with the weight matrices that `back` names.
 // By units: the rule names a credit for every state, and no credit crosses a unit.
+// By states: the rule makes other states on the second tape, names a credit for each, and units learn there.
 // Frozen: the exact gradient crosses the blocks and trains only what stands around them.
 
 const normalMatrix = (rows, columns, std, random) => {
@@ -57,13 +58,92 @@ const RULES = {
     follows: true,
   },
 
+  // The states descend E = Σ_l ½‖h_{l+1} − unit_l(h_l)‖² + ℓ; a_l = −ε_l, ε_l = h_l − unit_{l−1}(h_{l−1}), a_0 = J_0ᵀ a_1.
+  pc: {
+    route: 'states',
+    draw: () => ({}),
+    move(network, tape, feedback, credits) {
+      const errors = relaxed(network, tape, network.settings.inference);
+      const size = tape.samples * network.d;
+      for (let l = 1; l <= network.depth; l += 1) {
+        for (let i = 0; i < size; i += 1) credits[l][i] = -errors[l][i];
+      }
+      network.blockBack(0, tape.moved, credits[1], { train: false, below: credits[0], back: (name) => network.values[name] });
+    },
+  },
+
+  // A second pass on x + F e; a_l = h_l − h_l of that pass, whose readout learns from e.  F has entries N(0, σ²).
+  pepita: {
+    route: 'states',
+    draw({ task }, random) {
+      return { 0: normalMatrix(task.inputs, task.outputs, 0.1 * Math.sqrt(6 / task.inputs), random) };
+    },
+    move(network, tape, feedback, credits, train) {
+      const { inputs, outputs } = network.task;
+      const { samples, moved, error } = tape;
+      const size = samples * network.d;
+      network.forward(moved, tape.x, samples);
+      const free = moved.h.map((h, l) => keptStates('free', l, h, size));
+      const x = moved.scratch('inputs and error', samples * inputs);
+      rowDots(error, feedback[0], x, samples, inputs, outputs);
+      for (let i = 0; i < samples * inputs; i += 1) x[i] += tape.x[i];
+      network.forward(moved, x, samples);
+      for (let l = 0; l <= network.depth; l += 1) {
+        for (let i = 0; i < size; i += 1) credits[l][i] = free[l][i] - moved.h[l][i];
+      }
+      moved.error.set(error);
+      if (train) network.readoutBack(moved, moved.scratch('unused', size), true);
+    },
+  },
+
   frozen: { route: 'frozen', draw: () => ({}) },
 };
+
+function keptStates(purpose, l, h, size) {
+  const kept = scratch(`${purpose} ${l}`, size, Float64Array);
+  kept.set(h.subarray(0, size));
+  return kept;
+}
+
+const INFERENCE_RATE = 0.2;
+
+// ε_1 … ε_L after `steps` of h_l ← h_l − rate·∂E/∂h_l from the forward pass, all states at once; h_0 is fixed.  An error
+// descends one block at each step.
+function relaxed(network, tape, steps) {
+  const { depth: top, d } = network;
+  const { moved } = tape;
+  const size = tape.samples * d;
+  network.forward(moved, tape.x, tape.samples);
+  const free = moved.h.map((h, l) => keptStates('free', l, h, size));
+  const [moves, errors, slopes] = ['moves', 'errors', 'slopes'].map((name) => free.map((_, l) => moved.scratch(`${name} ${l}`, size).fill(0)));
+  const out = moved.scratch('predicted', size);
+  for (let step = 0; step < steps; step += 1) {
+    const low = Math.max(1, top - step);
+    network.readout(moved);
+    network.loss(moved, tape.y);
+    network.readoutBack(moved, slopes[top], false);
+    for (let l = low; l < top; l += 1) {
+      network.blockBack(l, moved, errors[l + 1], { train: false, below: slopes[l], back: (name) => network.values[name] });
+      for (let i = 0; i < size; i += 1) slopes[l][i] = -slopes[l][i];
+    }
+    for (let l = low; l <= top; l += 1) {
+      for (let i = 0; i < size; i += 1) {
+        moves[l][i] -= INFERENCE_RATE * (slopes[l][i] + errors[l][i]);
+        moved.h[l][i] = free[l][i] + moves[l][i];
+      }
+    }
+    for (let l = low; l <= top; l += 1) {
+      network.block(l - 1, moved, out);
+      for (let i = 0; i < size; i += 1) errors[l][i] = moves[l][i] - (out[i] - free[l][i]);
+    }
+  }
+  return errors;
+}
 
 // The same way back with matrices that have nothing to do with W: what a rule's cosine is by chance.  A skip connection
 // hands part of the gradient on whatever the matrices are, so by layers that is far from 0.
 function chanceOf(name, network, random) {
-  const rule = { fa: RULES.fa, dfa: RULES.dfa, usf: RULES.kp, kp: RULES.kp }[name];
+  const rule = { fa: RULES.fa, dfa: RULES.dfa, usf: RULES.kp, kp: RULES.kp, pepita: RULES.pepita }[name];
   return rule ? { rule, feedback: rule.draw(network, random) } : null;
 }
 
@@ -75,6 +155,11 @@ function assign(network, tape, rule, feedback, credits, { train, normalise }) {
   if (route === 'units') {
     rule.credits(network, tape, feedback, credits);
     if (train) trainUnits(network, tape, credits, normalise);
+    return;
+  }
+  if (route === 'states') {
+    rule.move(network, tape, feedback, credits, train);
+    if (train) trainUnits(network, tape.moved, credits, false);
     return;
   }
   const matrices = route === 'layers' ? rule.back(network, feedback) : network.values;

@@ -87,6 +87,7 @@ function pythonOf(s) {
     ...prefixed('model', { d: s.width, L: s.depth, ...model.options }),
     ...(file ? {} : prefixed('task', NAMED_TASKS[s.task](s))),
     ...((s.rule === 'fa' || s.rule === 'dfa') && s.credit === 'none' ? { 'rule.credit_scale': 'none' } : {}),
+    ...(s.rule === 'pc' ? { 'rule.steps': s.inference } : {}),
     ...(s.rule === 'usf' || s.rule === 'kp' ? { 'rule.credit_scale': 'none' } : {}),
     ...prefixed('optimiser', { ...optimiserOf(s), lr: s.rate, weight_decay: s.decay, schedule: 'constant' }),
     batch_size: s.batch,

@@ -26,12 +26,13 @@ const CONTROLS = [
   { group: 'Learning' },
   {
     key: 'rule', label: 'Learning rule', kind: 'select', start: 'bp',
-    options: [['bp', 'Backprop (BP)'], ['fa', 'Feedback alignment (FA)'], ['dfa', 'Direct feedback (DFA)'], ['usf', 'Sign symmetry'], ['kp', 'Kolen–Pollack'], ['frozen', 'Frozen blocks']],
+    options: [['bp', 'Backprop (BP)'], ['fa', 'Feedback alignment (FA)'], ['dfa', 'Direct feedback (DFA)'], ['usf', 'Sign symmetry'], ['kp', 'Kolen–Pollack'], ['pc', 'Predictive coding'], ['pepita', 'PEPITA'], ['frozen', 'Frozen blocks']],
   },
   {
     key: 'credit', label: 'Credit', kind: 'select', start: 'rms', when: (s) => s.rule === 'fa' || s.rule === 'dfa',
     options: [['rms', 'normalised: a / RMS(a)'], ['none', 'as it is']],
   },
+  { key: 'inference', label: 'Inference steps', kind: 'steps', options: numbers(1, 2, 4, 8, 16, 32, 64), start: 8, when: (s) => s.rule === 'pc' },
   {
     key: 'task', label: 'Task', kind: 'select', start: 'identity',
     options: [['identity', 'identity: y = x'], ['rings', 'two rings'], ['spirals', 'two spirals'], ['teacher', 'teacher: 10 classes'], ['parity', 'parity of 3 bits of 10']],

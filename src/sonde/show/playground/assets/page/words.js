@@ -20,6 +20,8 @@ const RULE_WORDS = {
   dfa: 'aₗ = eBₗᵀ: fixed random matrices send the output error to every layer',
   usf: 'the backward pass uses sign(W)·s instead of W',
   kp: 'the backward pass uses V instead of W; V receives the same updates as W',
+  pc: 'states descend the sum of prediction errors and the loss; aₗ = −εₗ, the error that is left at layer l',
+  pepita: 'a second pass runs on x + Fe; aₗ is the difference it makes at layer l',
   frozen: 'blocks keep their initial weights; only embedding and readout are trained',
 };
 

@@ -1,0 +1,336 @@
+"""Loss spikes: when a loss jumps, which parameter moved first, and of which kind the spike is.
+
+The watch writes the last 64 steps of every parameter when the loss or the gradient leaves its band, and watches the
+steps that follow.  The kind follows from the order of events: a loss that jumps before any weight has moved far comes
+from its batch; a weight that moved first comes from a rate, from Adam's state, or from its own module.
+"""
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import polars as pl
+
+from sonde.analysis.diagnosis.finding import Diagnosis, Finding, found
+from sonde.analysis.diagnosis.run_evidence import RunEvidence
+from sonde.core.formatting import number
+from sonde.core.seed_statistics import band_limit
+
+JUMP = 10.0  # times the median of the steps before: a note, where nothing but the loss is known
+JUMP_WINDOW = 20
+LEAVES = 1.5  # times the median of the steps before, and 8 deviations above it
+_STEPS, _AFTER = 64, 16  # around the step in which a number left its band
+_FEWEST = 16  # losses before the spike
+_FEW = 8  # values of a parameter before it can jump
+MOVED, USUAL = 2.0, 4.0  # times the largest, and the median, of the steps before: a parameter moved
+WOKE = 5.0  # times the largest gradient of the steps before
+RATE = 2.0  # times the median rate of the steps before
+_ALONE = 0.5  # share of the parameters that moved: fewer moved on their own
+LOGITS, LOGITS_GREW = 15.0, 2.5  # the largest attention logit after a spike, and relative to before
+_LOAD_GREW = 1.3  # load of the busiest expert, relative to before
+
+
+def _first_jump(steps: Mapping[int, float], until: int, above: Callable[[Sequence[float]], float]) -> int | None:
+    """The first step up to `until` whose value is above what the values before it allow."""
+    before: list[float] = []
+    for step, value in sorted(steps.items()):
+        if step > until:
+            return None
+        if len(before) >= _FEW and value > above(before) > 0:
+            return step
+        before.append(value)
+    return None
+
+
+def _moves(before: Sequence[float]) -> float:
+    return max(MOVED * max(before), USUAL * statistics.median(before))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Spike:
+    """The rows around one spike."""
+
+    s: RunEvidence
+    about: int  # the step in which a number left its band
+    world: int  # processes
+
+    def _window(self, steps: Mapping[int, float]) -> dict[int, float]:
+        return {step: value for step, value in steps.items() if -_STEPS < step - self.about <= _AFTER}
+
+    @cached_property
+    def losses(self) -> dict[int, float]:
+        """step → loss; ∞ where it is not finite."""
+        known = self.s.rows.filter((pl.col("metric") == "loss") & pl.col("module").is_null())
+        pairs = known.sort("step").select("step", "value", "defined").iter_rows()
+        return self._window({step: value if defined else math.inf for step, value, defined in pairs})
+
+    @cached_property
+    def step(self) -> int | None:
+        """The first step whose loss is above its band."""
+        for step, value in self.losses.items():
+            before = [known for at, known in self.losses.items() if at < step and math.isfinite(known)]
+            if len(before) >= _FEWEST and value > band_limit(before, LEAVES):
+                return step
+        return None
+
+    @property
+    def usual(self) -> float:
+        """The median loss before the spike."""
+        return statistics.median(value for step, value in self.losses.items() if step < (self.step or 0))
+
+    @property
+    def returns(self) -> bool:
+        """Whether the loss is back in its band three steps after the spike."""
+        limit = band_limit([value for step, value in self.losses.items() if step < (self.step or 0)], LEAVES)
+        later = [value for step, value in self.losses.items() if (self.step or 0) < step <= (self.step or 0) + 3]
+        return bool(later) and later[-1] <= limit
+
+    def _series(self, metric: str) -> dict[str, dict[int, float]]:
+        return {name: known for name, steps in self.s.series(metric).items() if (known := self._window(steps))}
+
+    @cached_property
+    def moves(self) -> dict[str, dict[int, float]]:
+        """parameter → step → movement of a few of its entries."""
+        return self._series("update_sample")
+
+    @cached_property
+    def gradients(self) -> dict[str, dict[int, float]]:
+        """parameter → step → norm of its gradient."""
+        return self._series("weight_grad_norm")
+
+    def first(self, series: Mapping[str, Mapping[int, float]], above: Callable[[Sequence[float]], float]) -> "_First":
+        """The first step in which a member jumps, not after the loss, and the members that do."""
+        until = self.step or 0
+        jumps = {name: at for name, steps in series.items() if (at := _first_jump(steps, until, above)) is not None}
+        if not jumps:
+            return _First(None, [], 0.0)
+        first = min(jumps.values())
+        names = [name for name, at in jumps.items() if at == first]
+        there = sum(first in steps for steps in series.values())
+        return _First(first, names, len(names) / max(1, there))
+
+    @cached_property
+    def moved(self) -> "_First":
+        """Parameters that moved far before all others."""
+        return self.first(self.moves, _moves)
+
+    @cached_property
+    def woken(self) -> "_First":
+        """Parameters whose gradient jumped before that of all others."""
+        return self.first(self.gradients, lambda before: WOKE * max(before))
+
+    @cached_property
+    def undefined(self) -> int | None:
+        """The first step around the spike with a loss or a gradient that is not finite."""
+        rows = self.s.rows.filter(
+            pl.col("metric").is_in(["loss", "weight_grad_norm"])
+            & ~pl.col("defined")
+            & pl.col("reason").str.contains("infinite|not a number")
+            & pl.col("step").is_between(self.about - _STEPS, self.about + 1)
+        )
+        return None if rows.is_empty() else int(str(rows["step"].min()))
+
+    def grown(self, metric: str, start: int, *, least: float, factor: float) -> list[tuple[str, float, float]]:
+        """Members of a metric whose largest value after the spike is above that before it, the most grown first."""
+        found = []
+        for name, steps in self.s.series(metric).items():
+            before = [value for step, value in steps.items() if step < start]
+            after = [value for step, value in steps.items() if start <= step <= self.about + _AFTER]
+            if before and after and max(after) >= max(least, factor * max(before[-3:])):
+                found.append((name, max(before[-3:]), max(after)))
+        return sorted(found, key=lambda one: one[2] / one[1] if one[1] > 0 else math.inf, reverse=True)
+
+
+@dataclass(frozen=True)
+class _First:
+    step: int | None
+    names: list[str]
+    share: float  # of the parameters
+
+
+def _owners(s: RunEvidence, names: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(map(s.owner, names)))
+
+
+def _within(inner: Iterable[str], outer: str) -> bool:
+    """Whether one of the modules is the other, lies in it, or lies beside it in the same parent."""
+    return any(name == outer or name.startswith(f"{outer}.") or outer.startswith(f"{name}.") for name in inner)
+
+
+def _of_kind(x: _Spike) -> Finding | None:
+    """The finding of the kind that fits first."""
+    return next((shown for kind in _KINDS if (shown := kind(x)) is not None), None)
+
+
+def _overflow(x: _Spike) -> Finding | None:
+    """A loss or a gradient is not finite."""
+    if x.undefined is None or x.step is None or x.undefined > x.step + 1:
+        return None
+    alone = x.moved.step is not None and x.moved.share < _ALONE
+    half = sorted({p["dtype"] for p in x.s.parameters if p.get("dtype") in ("float16", "bfloat16")})
+    said = f"In step {x.undefined} the loss or a gradient is not finite{f'; weights are {half[0]}' if half else ''}."
+    return found(
+        "certain",
+        f"Kind: overflow. {said}",
+        *([_said_moved(x)] if alone else []),
+        modules=_owners(x.s, x.moved.names) if alone else (),
+        step=x.undefined,
+        advice="Compute the module that overflows in float32 or bfloat16, and skip steps whose loss is not finite.",
+    )
+
+
+def _rate(x: _Spike) -> Finding | None:
+    """A learning rate jumped before the loss."""
+    first = x.first(x._series("learning_rate"), lambda before: RATE * statistics.median(before))
+    if first.step is None or x.step is None or x.step - first.step > _AFTER:
+        return None
+    steps = x._series("learning_rate")[first.names[0]]
+    before = statistics.median(value for step, value in steps.items() if step < first.step)
+    said = f"Kind: learning rate. In step {first.step} it is {number(steps[first.step])}, before {number(before)}."
+    return found("certain", said, step=first.step, advice="Correct the schedule of the rate at this step.")
+
+
+def _stale_moment(x: _Spike) -> Finding | None:
+    """Gradients return to a parameter that had small ones, and Adam's step is long."""
+    adam = any("Adam" in one["type"] for one in x.s.facts.get("optimisers", []))
+    if not adam or x.woken.step is None or x.step is None or x.woken.share >= _ALONE:
+        return None
+    if not x.woken.step <= x.step or x.step - x.woken.step > _AFTER or x.woken.step == x.step:
+        return None
+    name = max(x.woken.names, key=lambda one: x.gradients[one][x.woken.step or 0])
+    before = statistics.median(value for step, value in x.gradients[name].items() if step < x.woken.step)
+    now = x.gradients[name][x.woken.step]
+    said = (
+        f"Kind: Adam's second moment. In step {x.woken.step} the gradient of {name} is {number(now)}, before "
+        f"{number(before)}; Adam divides it by the root of the second moment of the small gradients."
+    )
+    advice = "Lower beta2 or the rate of these parameters, or clip the update."
+    return found("likely", said, modules=_owners(x.s, x.woken.names), step=x.woken.step, advice=advice)
+
+
+def _attention(x: _Spike) -> Finding | None:
+    """Attention logits grew, in a module that moved first or while nothing moved far."""
+    start = x.moved.step if x.moved.step is not None else x.step
+    grown = x.grown("attention_max_logit", start or 0, least=LOGITS, factor=LOGITS_GREW)
+    owners = _owners(x.s, x.moved.names)
+    inside = [one for one in grown if _within(owners, one[0])] if owners and x.moved.share < _ALONE else []
+    alone = x.moved.step is None and not x.returns
+    for name, before, after in (inside or (grown if alone else []))[:1]:
+        said = f"Kind: attention logits. The largest logit of {name} is {number(after)}, before {number(before)}."
+        more = [_said_moved(x)] if inside else []
+        advice = "Normalise queries and keys (QK-norm), or lower the rate of their projections."
+        return found("likely", said, *more, modules=[name], step=start, advice=advice)
+    return None
+
+
+def _router(x: _Spike) -> Finding | None:
+    """The load of experts became uneven, in a router that moved first or while nothing moved far."""
+    start = x.moved.step if x.moved.step is not None else x.step
+    grown = x.grown("router_load", start or 0, least=0.0, factor=_LOAD_GREW)
+    owners = _owners(x.s, x.moved.names)
+    inside = [one for one in grown if one[0] in owners] if x.moved.share < _ALONE else []
+    alone = x.moved.step is None and not x.returns
+    for name, before, after in (inside or (grown if alone else []))[:1]:
+        said = (
+            f"Kind: router. The busiest expert of {name} takes {number(after)} times its fair share, "
+            f"before {number(before)}."
+        )
+        more = [_said_moved(x)] if inside else []
+        advice = "Add a load-balancing loss or a z-loss to the router, or lower its rate."
+        return found("likely", said, *more, modules=[name], step=start, advice=advice)
+    return None
+
+
+def _module(x: _Spike) -> Finding | None:
+    """A few parameters moved far before the loss jumped, and no kind above explains it."""
+    if x.moved.step is None or x.moved.share >= _ALONE or not x.moved.names:
+        return None
+    return found("likely", f"Kind: weights. {_said_moved(x)}", modules=_owners(x.s, x.moved.names), step=x.moved.step)
+
+
+def _rank(x: _Spike) -> Finding | None:
+    """The gradient, which is of all processes, jumped before the loss of this one."""
+    if x.world < 2 or x.woken.step is None or x.step is None or not x.woken.step < x.step:
+        return None
+    said = (
+        f"Kind: another rank. In step {x.woken.step} the gradient of all {x.world} processes jumps, while the loss of "
+        "rank 0 is as usual."
+    )
+    return found("likely", said, step=x.woken.step, advice="Look at the batch that the other ranks had in this step.")
+
+
+def _batch(x: _Spike) -> Finding | None:
+    """The loss of a batch is high on weights that had moved as usual."""
+    said = (
+        "Kind: batch. Before this step weights moved as usual, so the loss of this batch is high on the weights "
+        f"before, too{'; the loss comes back after it' if x.returns else ''}."
+    )
+    advice = "Look at the batch of this step; skip it, or clip the norm of the gradient."
+    return found("likely", said, step=x.step, advice=advice)
+
+
+_KINDS = (_overflow, _rate, _stale_moment, _attention, _router, _module, _rank, _batch)
+
+
+def _said_moved(x: _Spike) -> str:
+    name, step = x.moved.names[0], x.moved.step or 0
+    before = statistics.median(value for at, value in x.moves[name].items() if at < step)
+    return (
+        f"{name} is the first to move: in step {step} by {number(x.moves[name][step])} of its norm, before by "
+        f"{number(before)} a step."
+    )
+
+
+def _spike_around(s: RunEvidence) -> Finding | None:
+    """A spike whose steps the watch kept."""
+    for known in s.facts.get("spikes", []):
+        spike = _Spike(s=s, about=known["step"], world=known.get("world", 1))
+        shown = None if spike.step is None else _of_kind(spike)
+        if shown is not None and spike.step is not None:
+            value, usual = spike.losses[spike.step], number(spike.usual)
+            reached = number(value) if math.isfinite(value) else "not finite"
+            said = f"In step {spike.step} the loss is {reached}, the median of the steps before it {usual}."
+            return replace(shown, evidence=(said, *shown.evidence))
+    return None
+
+
+def _jumps(s: RunEvidence) -> Finding | None:
+    """A loss that jumps and comes back; a note."""
+    losses = list(s.losses.items())
+    for place in range(JUMP_WINDOW, len(losses)):
+        before = statistics.median(value for _, value in losses[place - JUMP_WINDOW : place])
+        step, value = losses[place]
+        if (
+            before > 0
+            and value > JUMP * before
+            and (s.last_loss or 0.0) < value / 2
+            and value > 0.1 * abs(losses[0][1])
+        ):
+            units = "steps" if s.audited is None else "epochs"
+            said = f"In {s.when(step)} the loss is {number(value)}, "
+            said += f"the median of the {JUMP_WINDOW} {units} before it {number(before)}."
+            return found("note", said, step=step)
+    return None
+
+
+SPIKES = (
+    Diagnosis(
+        name="loss_spike",
+        signs=(_spike_around, _jumps),
+        asked=lambda s: s.is_measure,
+        role="symptom",
+        short="The loss jumps far above its recent values.",
+        measured=(
+            f"A loss more than {LEAVES:g} times the median of the steps before it, and 8 deviations above it. The "
+            "finding names the kind: overflow, learning rate, Adam's second moment, attention logits, router, weights "
+            "of a module, another rank, or batch. Where only losses are known: "
+            f"a loss {JUMP:g} times the median of the {JUMP_WINDOW} steps before it; a note."
+        ),
+        why="A spike undoes some of what was learned, and may announce a run that diverges.",
+        remedy="Clip the norm of the gradient, or lower the rate.",
+        reference="Chowdhery et al. (2022), PaLM: scaling language modeling with pathways, arXiv:2204.02311",
+    ),
+)
+"""One diagnosis, of several kinds."""
