@@ -345,6 +345,24 @@ def class_imbalance() -> Program:
     return program
 
 
+def wrong_axis() -> Program:
+    """A GRU that takes (samples, places, features) for (places, samples, features)."""
+
+    class Reader(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cell, self.head = nn.GRU(2, 16), nn.Linear(16, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.head(self.cell(x)[0][:, -1])
+            return out
+
+    x = torch.randn(256, 6, 2)
+    model = Reader()
+    y = (x[:, 0, 0] > 0).long()
+    return Program(model, functional.cross_entropy, torch.optim.Adam(model.parameters(), 1e-2), x, y)
+
+
 def target_leakage() -> Program:
     program = of_classes(layers(11, 32, 5))
     program.x = torch.cat([program.x, program.y[:, None].float()], 1)
@@ -362,7 +380,7 @@ def low_precision() -> Program:
 FAULTY = {
     f.__name__: f
     for f in (
-        *(data_order, class_imbalance, target_leakage, low_precision),
+        *(data_order, class_imbalance, target_leakage, low_precision, wrong_axis),
         *(
             wrong_label_shape,
             wrong_loss,

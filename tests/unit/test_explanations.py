@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sonde.analysis.diagnosis import flow_symptoms, network_faults, pace_faults, task_faults
+from sonde.analysis.diagnosis import flow_symptoms, network_faults, pace_faults, scale_faults, spikes, task_faults
 from sonde.analysis.explanations import EXPLANATIONS, Explanation, documented, explanations
 from sonde.analysis.questions import critical_t
 from sonde.core.errors import SondeError
@@ -21,14 +21,14 @@ MEASURED = {text.name: text.measured for text in EXPLANATIONS if text.kind == "d
 
 SAID = [
     ("idle_branch", "below {} of the others'", network_faults.IDLE_GRADIENT),
-    ("bad_init", "above {}", network_faults.LARGE_GAIN),
-    ("bad_init", "below {}", network_faults.SMALL_GAIN),
-    ("bad_init", "{} % of a layer's units off", 100 * network_faults.DEAD_AT_START),
+    ("bad_init", "above {}", scale_faults.LARGE_GAIN),
+    ("bad_init", "below {}", scale_faults.SMALL_GAIN),
+    ("bad_init", "{} % of a layer's units off", 100 * scale_faults.DEAD_AT_START),
     ("attention_collapse", "above {}", network_faults.LARGE_LOGIT),
-    ("unnormalised_input", "RMS above {}", network_faults.LARGE_RMS),
-    ("unnormalised_input", "more than {}", network_faults.UNLIKE_SPREADS),
-    ("unnormalised_input", "RMS below {}", network_faults.SMALL_RMS),
-    ("unnormalised_target", "RMS above {}", network_faults.LARGE_RMS),
+    ("unnormalised_input", "RMS above {}", scale_faults.LARGE_RMS),
+    ("unnormalised_input", "more than {}", scale_faults.UNLIKE_SPREADS),
+    ("unnormalised_input", "RMS below {}", scale_faults.SMALL_RMS),
+    ("unnormalised_target", "RMS above {}", scale_faults.LARGE_RMS),
     ("wrong_loss", "ends below −{}", -task_faults.BELOW_ZERO),
     ("wrong_labels", "batch of {} or more", task_faults.SEVERAL_SAMPLES),
     ("wrong_output_activation", "{} % of the way", 100 * task_faults.OUT_OF_REACH),
@@ -51,7 +51,7 @@ SAID = [
     ("masked_growth", "grow {}-fold", network_faults.INPUT_GREW),
     ("attention_collapse", "later, {} %", 100 * network_faults.ONE_HOT_SHARE),
     ("rank_collapse", "falls below {}", flow_symptoms.COLLAPSED_RANK),
-    ("loss_spike", "A loss {} times the median", flow_symptoms.SPIKE),
+    ("loss_spike", "a loss {} times the median", spikes.JUMP),
     ("gradient_noise", "above {}", flow_symptoms.NOISY),
 ]
 IN_WORDS = [

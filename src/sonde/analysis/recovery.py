@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 FEWEST_RULES = 5  # rules that a rank correlation needs
 SHUFFLES = 9999
-_CONFIDENCE = 0.95
 _YARDSTICKS = ("bp", "frozen")
 """The rules whose shares are 1 and 0."""
 
@@ -71,22 +70,19 @@ def error_by_test_set(rule: Accuracy, bp: Accuracy, frozen: Accuracy) -> float:
     return math.sqrt(variance) / margin
 
 
-def recovered(recipe: RecipeAudit, confidence: float = _CONFIDENCE) -> list[Recovered]:
+def recovered(recipe: RecipeAudit) -> list[Recovered]:
     """Every rule of a recipe except bp and frozen, the largest share first; those without a share last."""
-    return sorted((one for one, _ in _pairs(recipe, confidence)), key=_rank)
+    return sorted((one for one, _ in _pairs(recipe)), key=_rank)
 
 
 def _rank(one: Recovered) -> tuple[bool, float]:
     return one.share.n == 0, -one.share.mean if one.share.n else 0.0
 
 
-def _pairs(recipe: RecipeAudit, confidence: float) -> list[tuple[Recovered, RuleAudit]]:
+def _pairs(recipe: RecipeAudit) -> list[tuple[Recovered, RuleAudit]]:
     best, frozen = (_yardsticks(recipe, name) for name in _YARDSTICKS)
-    return [
-        (_recovered(rule, best, frozen, confidence), rule)
-        for rule in recipe.rules
-        if rule.rule not in _YARDSTICKS and rule.runs
-    ]
+    rules = (rule for rule in recipe.rules if rule.rule not in _YARDSTICKS and rule.runs)
+    return [(_recovered(rule, best, frozen), rule) for rule in rules]
 
 
 def _yardsticks(recipe: RecipeAudit, name: str) -> list[RuleAudit]:
@@ -95,7 +91,7 @@ def _yardsticks(recipe: RecipeAudit, name: str) -> list[RuleAudit]:
     return [rule for rule in found if not rule.options.get("rule.penalty")] or found
 
 
-def _recovered(rule: RuleAudit, best: Sequence[RuleAudit], frozen: Sequence[RuleAudit], confidence: float) -> Recovered:
+def _recovered(rule: RuleAudit, best: Sequence[RuleAudit], frozen: Sequence[RuleAudit]) -> Recovered:
     margin = best[0].margin.by_seed if len(best) == 1 else {}
     why = (
         "there is no backprop of this recipe"
@@ -121,7 +117,7 @@ def _recovered(rule: RuleAudit, best: Sequence[RuleAudit], frozen: Sequence[Rule
         by_seed=shares,
         without=without,
         share=summarise(around, reason),
-        interval=ratio_interval(rule.margin.by_seed, margin, confidence),
+        interval=ratio_interval(rule.margin.by_seed, margin),
         test_error=_error_of_one(rule, *best, *frozen) if len(around) == 1 else math.nan,
     )
 
@@ -176,7 +172,7 @@ def recovery_by_recipe(audited: Audit) -> list[tuple[RecipeAudit, list[Recovered
     return [
         (recipe, [one for one, rule in pairs if (recipe.title, rule.label) in kept])
         for recipe in audited.recipes
-        for pairs in [sorted(_pairs(recipe, _CONFIDENCE), key=lambda pair: _rank(pair[0]))]
+        for pairs in [sorted(_pairs(recipe), key=lambda pair: _rank(pair[0]))]
     ]
 
 
@@ -212,7 +208,7 @@ def rank_correlations(audited: Audit) -> list[RankCorrelation]:
     pairs = [
         (recipe.title, *pair)
         for recipe in audited.recipes
-        for pair in _pairs(recipe, _CONFIDENCE)
+        for pair in _pairs(recipe)
         if pair[0].share.n and (recipe.title, pair[1].label) in kept
     ]
     found = [_rank_correlation_of(name, of, pairs) for name, of in RECOVERY_QUANTITIES.items()]

@@ -26,21 +26,15 @@ def lowest_loss(model: str, task: str, output: str = "relu") -> float | None:
 
 
 def moments(
-    residual: bool,
-    alpha: float,
-    depth: int,
-    q0: float = INPUT_SECOND_MOMENT,
-    m0: float = 0.0,
-    *,
-    linear_output: bool = False,
+    residual: bool, alpha: float, depth: int, q0: float = INPUT_SECOND_MOMENT, *, linear_output: bool = False
 ) -> list[tuple[float, float]]:
-    """(q_l, m_l) of layers 0 … depth.
+    """(q_l, m_l) of layers 0 … depth, of inputs without a mean.
 
     Plain: q_{l+1} = α² q_l.  Residual: q_{l+1} = (1 + α²) q_l + 2α m_l √(q_l/π) and
     m_{l+1} = m_l + α √(q_l/π): the ReLU branch has a positive mean, so the stream gains one too and
     grows faster than 1 + α² per layer.  A linear last layer has no mean, and twice the second moment.
     """
-    found = [(q0, m0)]
+    found = [(q0, 0.0)]
     for layer in range(depth):
         (q, m), keeps = found[-1], float(residual)
         linear = linear_output and layer == depth - 1
@@ -50,18 +44,14 @@ def moments(
     return found
 
 
-def second_moments(
-    residual: bool, alpha: float, depth: int, q0: float = INPUT_SECOND_MOMENT, m0: float = 0.0
-) -> list[float]:
+def second_moments(residual: bool, alpha: float, depth: int, q0: float = INPUT_SECOND_MOMENT) -> list[float]:
     """q_0 … q_depth."""
-    return [q for q, _ in moments(residual, alpha, depth, q0, m0)]
+    return [q for q, _ in moments(residual, alpha, depth, q0)]
 
 
-def preactivation_stds(
-    residual: bool, alpha: float, depth: int, q0: float = INPUT_SECOND_MOMENT, m0: float = 0.0
-) -> list[float]:
+def preactivation_stds(residual: bool, alpha: float, depth: int) -> list[float]:
     """Standard deviation α √(2 q_l) of the linear output of layers 1 … depth."""
-    return [alpha * math.sqrt(2 * q) for q in second_moments(residual, alpha, depth, q0, m0)[:-1]]
+    return [alpha * math.sqrt(2 * q) for q in second_moments(residual, alpha, depth)[:-1]]
 
 
 def independent_factor(residual: bool, alpha: float) -> float:

@@ -5,6 +5,7 @@ defined (finite).
 """
 
 import bisect
+import itertools
 import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -242,14 +243,16 @@ def _or_nan(estimate: Callable[[], float]) -> float:
     return found if math.isfinite(found) else math.nan
 
 
-_DEVIATIONS = 8.0  # of a normal distribution with the same median absolute deviation
+_DEVIATIONS, _LATEST = 6.0, 8  # of the noise; values whose median is the middle
 
 
 def band_limit(values: Sequence[float], factor: float) -> float:
-    """The upper end of where a noisy number usually lies: 8 deviations above its median, `factor` times it at least.
+    """The upper end of where the next value of a noisy series usually lies.
 
-    Deviations are those of a normal distribution with the median absolute deviation of the values.
+    6 standard deviations of its noise above the median of the last 8 values, and `factor` times the median at least.
+    The noise is that of differences between values that follow each other, so that a trend does not count as noise;
+    of a normal distribution with their median size.
     """
-    middle = statistics.median(values)
-    deviation = 1.4826 * statistics.median(abs(value - middle) for value in values)
-    return middle + max(_DEVIATIONS * deviation, (factor - 1) * abs(middle))
+    middle = statistics.median(values[-_LATEST:])
+    apart = statistics.median(abs(after - before) for before, after in itertools.pairwise(values))
+    return middle + max(_DEVIATIONS * 1.4826 * apart / math.sqrt(2), (factor - 1) * abs(middle))

@@ -56,6 +56,11 @@ class Metric:
         return self.indexed.format(l=layer)
 
 
+def by_name(*metrics: Metric) -> dict[str, Metric]:
+    """A table of metrics."""
+    return {metric.name: metric for metric in metrics}
+
+
 def as_math(symbol: str) -> str:
     """A symbol as matplotlib draws mathematics."""
     return f"${symbol.replace('‖', chr(92) + '|')}$"

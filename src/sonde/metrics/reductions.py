@@ -249,6 +249,17 @@ def gram(x: Tensor, units: int) -> Tensor:
     return found
 
 
+def router_load(chosen: Tensor, experts: int) -> Tensor:
+    """How often each expert was chosen, relative to the mean over experts."""
+    counts = torch.bincount(chosen.flatten(), minlength=experts).to(exact_dtype(chosen))
+    return counts * experts / chosen.numel()
+
+
+def entropy(probabilities: Tensor) -> Tensor:
+    """Entropy over the last axis in nats, averaged over everything else, as a vector of one."""
+    return torch.special.entr(probabilities.to(exact_dtype(probabilities))).sum(-1).mean().reshape(1)
+
+
 def effective_rank(gram_NN: Vector) -> float:
     """exp(entropy of the normalised singular values) of X, from X Xᵀ; NaN of zero.  Roy & Vetterli (2007)."""
     squares = np.linalg.eigvalsh(gram_NN)

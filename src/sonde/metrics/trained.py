@@ -2,11 +2,11 @@
 
 from functools import partial
 
-from sonde.metrics.metric import COSINE, NOT_NEGATIVE, SHARE, Metric
+from sonde.metrics.metric import COSINE, NOT_NEGATIVE, SHARE, Metric, by_name
 
 _size = partial(Metric, scale="log", bounds=NOT_NEGATIVE)  # a norm, or a ratio of norms
 
-_TABLE = (
+TRAINED = by_name(
     Metric(
         name="test_acc",
         label="test accuracy",
@@ -364,5 +364,3 @@ _TABLE = (
         bad="orders of magnitude away from 1: credit shrinks or grows from block to block.",
     ),
 )
-
-TRAINED = {metric.name: metric for metric in _TABLE}

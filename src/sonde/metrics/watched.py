@@ -2,14 +2,14 @@
 
 from functools import partial
 
-from sonde.metrics.metric import COSINE, NOT_NEGATIVE, SHARE, Metric
+from sonde.metrics.metric import COSINE, NOT_NEGATIVE, SHARE, Metric, by_name
 
 NONFINITE = {1.0: "output", 2.0: "gradient", 3.0: "loss"}
 """What a value of `nonfinite` stands for."""
 
 _size = partial(Metric, scale="log", bounds=NOT_NEGATIVE)  # a norm, or a ratio of norms
 
-_TABLE = (
+WATCHED = by_name(
     Metric(
         name="loss",
         label="loss",
@@ -154,7 +154,8 @@ _TABLE = (
         axis="module",
         bounds=NOT_NEGATIVE,
         definition="Entropy of attention weights.",
-        measured="Mean over heads and queries of the first 8 samples, in nats.",
+        measured="Mean over heads and queries of the first 8 samples, in nats; in costly steps also of each head.",
+        index="head",
         good="well above 0 at the start.",
         bad="near 0 in the first steps: attention is one-hot.",
     ),
@@ -163,9 +164,32 @@ _TABLE = (
         label="largest attention logit",
         axis="module",
         definition="Largest attention logit.",
-        measured="Over the first 8 samples.",
+        measured="Over the first 8 samples; in costly steps also of each head.",
+        index="head",
         good="below about 10.",
         bad="above 30 in the first steps.",
+    ),
+    Metric(
+        name="router_load",
+        label="load of an expert",
+        axis="module",
+        bounds=NOT_NEGATIVE,
+        definition="How often a router chose an expert, relative to an equal share.",
+        measured="Of a linear layer whose softmax a top-k follows: choices of the expert ÷ mean over experts.",
+        index="expert",
+        good="near 1 for every expert.",
+        bad="near the number of experts for one of them, 0 for the others.",
+        reference="Fedus, Zoph & Shazeer (2022), Switch transformers, arXiv:2101.03961",
+    ),
+    Metric(
+        name="router_entropy",
+        label="entropy of a router, nats",
+        axis="module",
+        bounds=NOT_NEGATIVE,
+        definition="Entropy of a router's probabilities.",
+        measured="Mean over tokens, in nats.",
+        good="between 0 and the logarithm of the number of experts.",
+        bad="near 0 in the first steps: the router is one-hot.",
     ),
     _size(
         name="update_ratio",
@@ -308,5 +332,3 @@ _TABLE = (
         bad="any row.",
     ),
 )
-
-WATCHED = {metric.name: metric for metric in _TABLE}

@@ -72,8 +72,8 @@ taps.operator("attention", _tell)  # in a graph
 
 def read_attention(
     query: Tensor, key: Tensor, mask: Tensor | None, is_causal: bool, scale: float | None
-) -> tuple[Tensor, Tensor]:
-    """Mean entropy of the attention weights, and largest logit, of each of the first samples.
+) -> tuple[Tensor, ...]:
+    """Mean entropy of the attention weights, and largest logit, of each of the first samples; and of each head.
 
     q, k of shape (N, heads, length, width) or without heads; entropies are averaged over heads and over queries
     that are not masked everywhere.
@@ -89,8 +89,7 @@ def read_attention(
             _entropy(logits)
             for logits in _logits(query * factor, key, None if mask is None else mask.detach(), is_causal)
         ]
-        entropies, largest = zip(*found, strict=True)
-        return torch.cat(entropies), torch.cat(largest)
+        return tuple(torch.cat(parts) for parts in zip(*found, strict=True))
 
 
 def _logits(query: Tensor, key: Tensor, mask: Tensor | None, is_causal: bool) -> Iterator[Tensor]:
@@ -114,15 +113,18 @@ def _logits(query: Tensor, key: Tensor, mask: Tensor | None, is_causal: bool) ->
         yield logits
 
 
-def _entropy(logits: Tensor) -> tuple[Tensor, Tensor]:
+def _entropy(logits: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Of each sample, and of each sample and head."""
     weights = logits.softmax(-1)
-    entropy = torch.special.entr(weights).sum(-1).flatten(1)
-    return entropy.nanmean(1), logits.flatten(1).amax(1)
+    entropy = torch.special.entr(weights).sum(-1)
+    heads = logits.shape[1] if logits.dim() > 3 else 1
+    by_head, top_by_head = (x.reshape(x.shape[0], heads, -1) for x in (entropy, logits))
+    return entropy.flatten(1).nanmean(1), logits.flatten(1).amax(1), by_head.nanmean(2), top_by_head.amax(2)
 
 
 def read_module(
     module: nn.MultiheadAttention, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Tensor, Tensor] | None:
+) -> tuple[Tensor, ...] | None:
     """The same of a call of `nn.MultiheadAttention`; None where its keys have a bias or zeros of their own."""
     names = ("query", "key", "value", "key_padding_mask", "need_weights", "attn_mask")
     given = dict(zip(names, args, strict=False)) | kwargs

@@ -142,6 +142,7 @@ def _modules(modules: Iterable[WatchedModule], calls: Sequence[ModuleCall]) -> l
             "kind": call.watched.kind,
             "bounds": call.watched.bounds,
             "drops": call.watched.drops,
+            "batch_first": call.watched.batch_first,
         }
         for name, call in firsts.items()
     ]

@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from sonde.analysis.diagnosis.run_record import LINEAR_OPS
 from sonde.metrics.reductions import at_bounds, unit_bounds
 from sonde.observe import finite_or_none
+from sonde.observe.watched_modules import WHOLE_MODEL
 
 _MOST_NODES = 4000  # nodes that are looked at
 _LEAF = "AccumulateGrad"
@@ -84,9 +85,7 @@ def unregistered(output: Tensor, inputs: Iterable[Tensor], known: Collection[int
 
 def last_operation(output: Tensor) -> str | None:
     """The operation that computed the output's values, below views of them."""
-    node = output.grad_fn
-    while node is not None and _kind(node) in _THROUGH:
-        node = next(iter(_parents(node)), None)
+    node = _through(output.grad_fn)
     return None if node is None else _kind(node)
 
 
@@ -144,6 +143,28 @@ def bare_pairs(output: Tensor, names: Mapping[int, str]) -> list[list[str]]:
         if lower is not None and lower[2] >= min(lower[1], upper[2]):
             found.append([lower[0], upper[0]])
     return found
+
+
+def routers(output: Tensor, names: Mapping[int, str]) -> list[tuple[str, Tensor, Tensor]]:
+    """Linear layers whose softmax a top-k follows: name, probabilities, and the places that were chosen."""
+    found = []
+    for node in () if output.grad_fn is None else _nodes(output.grad_fn):
+        if _kind(node) != "Topk":
+            continue
+        softmax = _through(next(iter(_parents(node)), None))
+        layer = None if softmax is None or _kind(softmax) != "Softmax" else _through(next(iter(_parents(softmax)), None))
+        weight = None if layer is None else _layer(layer, names)
+        if weight is not None and weight[0] != "?":
+            name = weight[0].rpartition(".")[0] or WHOLE_MODEL
+            found.append((name, softmax._saved_result.detach(), node._saved_indices))
+    return found
+
+
+def _through(node: Any) -> Any:
+    """The first node on the way back that is no view."""
+    while node is not None and _kind(node) in _THROUGH:
+        node = next(iter(_parents(node)), None)
+    return node
 
 
 def is_nonlinear(output: Tensor) -> bool:

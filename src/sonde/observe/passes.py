@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from sonde.metrics import reductions
-from sonde.observe import attention
+from sonde.observe import attention, operations
 from sonde.observe.facts import first_float
 from sonde.observe.hooks import Hook
 from sonde.observe.step_record import (
@@ -201,7 +201,7 @@ class Passes:
             call.inputs = (self._input(known, first),)
         if isinstance(module, nn.MultiheadAttention):
             found = attention.read_module(module, args, kwargs)
-            call.attention = () if found is None else (found,)
+            call.attention = () if found is None else (found if known.costly else found[:2],)
         if known.attention:
             call.attention = (*call.attention, *known.attention.pop(call.key, ()))
 
@@ -281,9 +281,17 @@ class Passes:
         number = known.counts.get(watched.name, 0)
         try:
             found = attention.read_attention(query, key, mask, is_causal, scale)
-            known.attention.setdefault((watched.name, number), []).append(found)
+            known.attention.setdefault((watched.name, number), []).append(found if known.costly else found[:2])
         except Exception as error:
             self._on_error(error)
+
+    def record_routers(self, out: Tensor) -> None:
+        """The model returned: in a costly step, read what its routers chose, before the graph is freed."""
+        known = self._current
+        for name, probabilities, chosen in operations.routers(out, self._model.names) if known and known.costly else ():
+            call = None if known is None else known.calls.get((name, 0))
+            if call is not None:
+                call.router = reductions.router_load(chosen, probabilities.shape[-1]), reductions.entropy(probabilities)
 
     def record_loss(self, loss: Tensor, *, is_share: bool) -> None:
         """Record a loss.  It counts if a gradient comes back to it."""

@@ -91,7 +91,7 @@ class Recorder:
         self._passes.backward_seen = False
         if watched:
             self._next = max(self._next, next_watched(self.step, self._every))
-            self._passes.start(self.step, costly=is_costly(self.step, self._every))
+            self._passes.start(self.step, costly=is_costly(self.step, self._every) or self.step < self._dense_until)
         if self._watched and (not watched or self.step == 1):  # after step 0 it is known which modules are watched
             self._hooks.detach()
         if not watched:
@@ -229,6 +229,7 @@ class Recorder:
             out = facts.first_float(output)
             if self._watched and out is not None and out.requires_grad:
                 self._first.record_output(out, (args, kwargs))
+                self._passes.record_routers(out)
             if self._steps_alone:
                 self._hook_outputs(output, out)
 

@@ -22,8 +22,9 @@ STEPS = 64  # that the ring holds
 DENSE = 16  # steps that are watched after a spike
 
 _ENTRIES = 64  # of a parameter
-_FEWEST = 16  # values before there is a band
-_AGAIN = 8  # values after which a limit is computed anew
+_FEWEST, _RECENT = 16, 32  # values that make a band: at least, and the last ones
+_RARE = 8  # spikes after which the time between two is not doubled any more
+_AGAIN = 4  # values after which a limit is computed anew
 _WAITING = 16  # values of a device whose copies cannot be asked whether they are done, read at once
 
 
@@ -91,14 +92,23 @@ def _spread(parameter: Tensor) -> Tensor:
 
 
 class _Band:
-    """Where a number usually lies: below its median of the last steps by so many deviations, or by a factor."""
+    """Where a number usually lies, by its last values."""
 
     def __init__(self, factor: float) -> None:
         self.limit = math.inf
         self._factor, self._count = factor, 0
-        self._values: deque[float] = deque(maxlen=STEPS)
+        self._spikes, self._quiet_until = 0, 0
+        self._values: deque[float] = deque(maxlen=_RECENT)
 
-    def leaves(self, value: float) -> bool:
+    def is_spike(self, step: int, value: float) -> bool:
+        """Whether the value is above the band and no spike was shortly before; the more there were, the longer."""
+        if not self._leaves(value) or step < self._quiet_until:
+            return False
+        self._spikes += 1
+        self._quiet_until = step + DENSE * 2 ** min(self._spikes, _RARE)
+        return True
+
+    def _leaves(self, value: float) -> bool:
         """Whether the value is above the band, which it then becomes part of."""
         known = len(self._values) >= _FEWEST
         finite = math.isfinite(value)
@@ -149,7 +159,6 @@ class Ring:
         self._entries: dict[int, _Entries] = {}
         self._bands = {"loss": _Band(1.3), "gradient": _Band(4.0)}
         self._arriving = {name: _Arriving() for name in self._bands}
-        self._quiet_until = 0
         self.spikes: list[dict[str, Any]] = []  # facts: which number left its band, and when
 
     def record(self, index: int, optimiser: torch.optim.Optimizer, names: Mapping[int, str]) -> None:
@@ -195,19 +204,17 @@ class Ring:
         if norms:
             known = norms[0] if len(norms) == 1 else torch.cat([one.to(norms[0].device) for one in norms])
             self._arriving["gradient"].add(step, torch.linalg.vector_norm(known))
-        return self._has_spike(step)
+        return self._has_spike()
 
-    def _has_spike(self, now: int) -> bool:
+    def _has_spike(self) -> bool:
         found = False
         for name, band in self._bands.items():
             for step, value in self._arriving[name].arrived():
                 limit = band.limit
-                if band.leaves(value) and now >= self._quiet_until and not found:
+                if band.is_spike(step, value):
                     found = True
                     known = value if math.isfinite(value) else None
                     self.spikes.append({"step": step, "of": name, "value": known, "limit": limit, "world": _world()})
-        if found:
-            self._quiet_until = now + STEPS * len(self.spikes)
         return found
 
     def take(self) -> list[RingStep]:

@@ -242,10 +242,24 @@ class _StepRows:
         if call.gram is not None:
             self._directions(self.values(call.gram))
         if call.attention:
-            entropy, largest = (np.concatenate([self.values(p[i]) for p in call.attention]) for i in (0, 1))
-            self.add("attention_entropy", float(np.mean(entropy)), entropy.size)
-            self.add("attention_max_logit", float(np.max(largest)), largest.size)
+            self._attention(call)
+        if call.router is not None:
+            load, entropy = map(self.values, call.router)
+            for expert, value in enumerate(load.tolist()):
+                self.add(f"router_load[{expert}]", value, 1)
+            self.add("router_entropy", float(entropy[0]), 1)
         return next((worst for worst in (top, total) if not math.isfinite(worst)), 0.0)
+
+    def _attention(self, call: ModuleCall) -> None:
+        entropy, largest = (np.concatenate([self.values(p[i]) for p in call.attention]) for i in (0, 1))
+        self.add("attention_entropy", float(np.mean(entropy)), entropy.size)
+        self.add("attention_max_logit", float(np.max(largest)), largest.size)
+        read = call.attention[0][2:] if len(call.attention) == 1 else ()
+        if read and read[0].shape[1] > 1:
+            entropy, largest = (self.values(x).reshape(x.shape) for x in read)
+            for head in range(entropy.shape[1]):
+                self.add(f"attention_entropy[{head}]", float(np.mean(entropy[:, head])), len(entropy))
+                self.add(f"attention_max_logit[{head}]", float(np.max(largest[:, head])), len(largest))
 
     def _rms(self, outputs: Sequence[Output]) -> float:
         """√(Σx²/n) over everything that was pooled."""

@@ -196,7 +196,8 @@ class ModuleCall:
     unit_bounds: Sequence[tuple[Tensor, Tensor]] = ()
     at_bounds: Sequence[Tensor] = ()
     gram: Tensor | None = None
-    attention: Sequence[tuple[Tensor, Tensor]] = ()
+    attention: Sequence[tuple[Tensor, ...]] = ()  # of each sample; in costly steps, of each sample and head too
+    router: tuple[Tensor, Tensor] | None = None  # load of each expert ÷ its fair share; entropy
 
     @property
     def key(self) -> CallKey:
@@ -215,7 +216,7 @@ class Pass:
         self.backward: int | None = None  # the autograd engine's number of the backward pass that came through it
         self.handles: list[Any] = []  # of the hooks on its outputs
         self.half = False  # whether anything was computed in float16
-        self.attention: dict[CallKey, list[tuple[Tensor, Tensor]]] = {}  # of calls that have not returned
+        self.attention: dict[CallKey, list[tuple[Tensor, ...]]] = {}  # of calls that have not returned
         self.units: int | None = None  # where the units of the last layer are
         self._seen: dict[int, tuple[weakref.ref[Tensor], int, Output, Gradient | None]] = {}
 
@@ -262,7 +263,7 @@ class StepRecord:
                 yield from (t for t in (gradient.norms, gradient.halves) if t is not None)
             for stream in call.streams:
                 yield from (stream.steps, stream.dots, stream.inputs, stream.outputs)
-            for pair in (*call.unit_bounds, *call.attention):
+            for pair in (*call.unit_bounds, *call.attention, *(() if call.router is None else (call.router,))):
                 yield from pair
             yield from call.at_bounds
             if call.gram is not None:

@@ -64,6 +64,7 @@ class WatchedModule:
         self.kind = next((word for word, kinds in _KINDS.items() if isinstance(module, kinds)), None)
         self.kind = "activation" if self.activation else "norm" if self.normalises else self.kind
         self.drops = float(getattr(module, "p", 0.0)) if self.kind == "dropout" else 0.0
+        self.batch_first: bool | None = getattr(module, "batch_first", None)  # of a module that reads sequences
         # Where the units of its output, and of activations after it, are: -1 the last axis, 1 channels.
         self.units = 1 if isinstance(module, _MAPS) else -1 if isinstance(module, _LAST) else None
 

@@ -50,7 +50,7 @@ def hold(root: Place, run: str) -> Iterator[Callable[[], None]]:
     The caller calls the function that it is given as it advances: readers see the last heartbeat.
     """
     if isinstance(root, Remote):
-        with _lease(root / ".locks" / f"{run}.json", _me(), lambda holder: _leased(run, holder)) as touch:
+        with _lease(root / ".locks" / f"{run}.json", run) as touch:
             yield touch
         return
     folder = files.inner_folder(root / ".locks")
@@ -61,7 +61,7 @@ def hold(root: Place, run: str) -> Iterator[Callable[[], None]]:
         try:
             lock.acquire(timeout=0)
         except filelock.Timeout:
-            raise _held(run, _who(_heartbeat_file(root, run))) from None
+            raise _held(run, _read_holder(_heartbeat_file(root, run))) from None
     heartbeat = None
     try:
         heartbeat = Heartbeat(root, run)
@@ -116,26 +116,20 @@ def _me() -> dict[str, Any]:
     }
 
 
-def _held(run: str, who: str) -> Held:
+def _held(run: str, holder: Any) -> Held:
+    """The error that names the holder, as far as its file or lease says who it is."""
+    try:
+        who = f"process {holder['pid']} on {holder['host']} since {holder['since']}"
+    except (KeyError, TypeError):
+        who = "another process"
     return Held(f"run {run} is held by {who}: wait for it, or stop it")
 
 
-def _leased(run: str, holder: dict[str, Any]) -> Held:
-    return Held(f"{_held(run, _named(holder))}; the hold of a process that died ends within {ABANDONED:.0f} s")
-
-
-def _who(holder: Place) -> str:
+def _read_holder(file: Place) -> Any:
     try:
-        return _named(from_json(files.read(holder, JSON_BYTES)))
+        return from_json(files.read(file, JSON_BYTES))
     except (OSError, ValueError, SondeError):
-        return _named({})
-
-
-def _named(known: dict[str, Any]) -> str:
-    try:
-        return f"process {known['pid']} on {known['host']} since {known['since']}"
-    except (KeyError, TypeError):
-        return "another process"
+        return None
 
 
 # ── leases ───────────────────────────────────────────────────────────────────────────────────────────
@@ -145,12 +139,10 @@ TAKEOVER_PAUSE = 1.0  # seconds after which two that take over at once see who c
 
 
 @contextmanager
-def _lease(
-    at: Remote, me: dict[str, Any], held: Callable[[dict[str, Any]], SondeError]
-) -> Iterator[Callable[[], None]]:
-    """Hold the object `at`, or raise what `held` makes of its holder; a heartbeat is put with the next renewal."""
-    mine = _Lease(at, me)
-    mine.take(held)
+def _lease(at: Remote, run: str) -> Iterator[Callable[[], None]]:
+    """Hold the object `at`, or raise `Held`; a heartbeat is put with the next renewal."""
+    mine = _Lease(at)
+    mine.take(run)
     done = threading.Event()
     renewer = threading.Thread(target=mine.renew, args=(done,), daemon=True)
     renewer.start()
@@ -163,59 +155,53 @@ def _lease(
 
 
 class _Lease:
-    def __init__(self, at: Remote, me: dict[str, Any]) -> None:
-        self.at, self.me = at, {**me, "token": uuid.uuid4().hex}
+    def __init__(self, at: Remote) -> None:
+        self.at, self.me = at, {**_me(), "token": uuid.uuid4().hex}
         self.touch()
 
     def touch(self) -> None:
         self.me["beat"] = datetime.now(UTC).isoformat(timespec="seconds")
 
-    def take(self, held: Callable[[dict[str, Any]], SondeError]) -> None:
+    def take(self, run: str) -> None:
+        ends = f"the hold of a process that died ends within {ABANDONED:.0f} s"
         try:
             self.at.create(self._content())
             return
         except FileExistsError:
             holder = self._holder()
-        if holder is not None and self._is_me(holder):
+        if self._is_me(holder):
             return  # the answer to our first try was lost
-        if holder is not None and not _is_abandoned(holder):
-            raise held(holder)
+        if not _is_abandoned(holder):
+            raise Held(f"{_held(run, holder)}; {ends}")
         self.at.put(self._content())
         time.sleep(TAKEOVER_PAUSE)
         holder = self._holder()
-        if holder is not None and not self._is_me(holder):
-            raise held(holder)
+        if holder and not self._is_me(holder):
+            raise Held(f"{_held(run, holder)}; {ends}")
 
     def renew(self, done: threading.Event) -> None:
         """Until done; a renewal that fails is made up for by the next, a lease taken by another is left to it."""
         while not done.wait(RENEWED):
-            try:
-                if self._is_mine():
+            with suppress(SondeError):
+                if self._is_me(self._holder()):
                     self.at.put(self._content())
-            except SondeError:
-                continue
 
     def release(self) -> None:
-        try:
-            if self._is_mine():
+        """Remove the object; one that cannot be removed is abandoned in a minute."""
+        with suppress(SondeError):
+            if self._is_me(self._holder()):
                 self.at.unlink(missing_ok=True)
-        except SondeError:
-            pass  # it is abandoned in a minute
-
-    def _is_mine(self) -> bool:
-        holder = self._holder()
-        return holder is not None and self._is_me(holder)
 
     def _is_me(self, holder: dict[str, Any]) -> bool:
         return bool(holder.get("token") == self.me["token"])
 
-    def _holder(self) -> dict[str, Any] | None:
-        """Who the object names; nobody where there is none or it cannot be read."""
+    def _holder(self) -> dict[str, Any]:
+        """Who the object names; empty where there is none or it cannot be read."""
         try:
             known = json.loads(self.at.read_bytes())
         except (FileNotFoundError, ValueError):
-            return None
-        return known if isinstance(known, dict) else None
+            return {}
+        return known if isinstance(known, dict) else {}
 
     def _content(self) -> bytes:
         return json.dumps({**self.me, "renewed": datetime.now(UTC).isoformat()}).encode()

@@ -6,7 +6,7 @@ Anything else is one line that names the file, the key and the fix.
 import hashlib
 import re
 from collections.abc import Callable
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, dataclass_transform
 
@@ -270,18 +270,9 @@ class WatchedFacts:
 
 def with_defaults(facts: _Tree) -> _Tree:
     """Facts whose modules and parameters have every key that readers rely on."""
-    parts = {"modules": _ModuleFacts, "parameters": _ParameterFacts}
-    more = {key: [_defaults(kind) | one for one in facts.get(key, [])] for key, kind in parts.items()}
-    return facts | more
-
-
-@cache
-def _defaults(kind: Any) -> _Tree:
-    return {one.name: _default(one) for one in fields(kind) if _default(one) is not MISSING}
-
-
-def _default(one: "Field[Any]") -> Any:
-    return one.default if one.default_factory is MISSING else one.default_factory()
+    modules = [{**vars(_ModuleFacts(name="", calls=0)), **one} for one in facts.get("modules", [])]
+    parameters = [{**vars(_ParameterFacts(name="")), **one} for one in facts.get("parameters", [])]
+    return facts | {"modules": modules, "parameters": parameters}
 
 
 @extensible

@@ -3,7 +3,7 @@
 All of them are asked, and ordered by cause: a symptom follows the finding that explains it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import polars as pl
@@ -13,8 +13,15 @@ from sonde.analysis.diagnosis.flow_symptoms import FLOW_SYMPTOMS
 from sonde.analysis.diagnosis.loop_faults import LOOP_FAULTS
 from sonde.analysis.diagnosis.network_faults import NETWORK_FAULTS
 from sonde.analysis.diagnosis.pace_faults import PACE_FAULTS
-from sonde.analysis.diagnosis.run_evidence import TRAINED_METRICS, RunEvidence, evidence_of_trained, evidence_of_watched
+from sonde.analysis.diagnosis.run_evidence import (
+    HELPS,
+    TRAINED_METRICS,
+    RunEvidence,
+    evidence_of_trained,
+    evidence_of_watched,
+)
 from sonde.analysis.diagnosis.run_record import Audited
+from sonde.analysis.diagnosis.scale_faults import SCALE_FAULTS
 from sonde.analysis.diagnosis.spikes import SPIKES
 from sonde.analysis.diagnosis.task_faults import TASK_FAULTS
 from sonde.analysis.diagnosis.trained_faults import TRAINED_FAULTS
@@ -25,7 +32,16 @@ from sonde.store.listing import find_run
 from sonde.store.load import load, load_some
 from sonde.store.run import Runs
 
-_TABLES = (TASK_FAULTS, LOOP_FAULTS, NETWORK_FAULTS, PACE_FAULTS, FLOW_SYMPTOMS, SPIKES, TRAINED_FAULTS)
+_TABLES = (
+    TASK_FAULTS,
+    LOOP_FAULTS,
+    SCALE_FAULTS,
+    NETWORK_FAULTS,
+    PACE_FAULTS,
+    FLOW_SYMPTOMS,
+    SPIKES,
+    TRAINED_FAULTS,
+)
 
 DIAGNOSES: dict[str, Diagnosis] = {one.name: one for table in _TABLES for one in table}
 """By name, causes before their symptoms."""
@@ -41,7 +57,7 @@ def diagnosis_named(name: str) -> Diagnosis:
     return known
 
 
-_HARMS, _HELPS = -0.05, 0.3  # score that a remedy adds: less than nothing; enough to prefer its cause
+_HARMS = -0.05  # score that a harmful remedy adds
 _WEAK = frozenset({"lr_too_low", "too_few_steps", "masked_growth"})  # beside a fault that is certain
 _BUCKET = 0.2  # remedies whose scores differ by less help as much
 
@@ -75,19 +91,19 @@ def diagnose(evidence: RunEvidence) -> Findings:
 def _importance(finding: Finding) -> tuple[int, bool, int]:
     """By level; then faults other than rates, if their remedy helps; then by gain."""
     gain = finding.gain or 0.0
-    fixes = DIAGNOSES[finding.name].role == "cause" and gain >= _HELPS
+    fixes = DIAGNOSES[finding.name].role == "cause" and gain >= HELPS
     return -LEVELS.index(finding.level), not fixes, -round(gain / _BUCKET)
 
 
 def _as_symptom(finding: Finding, cause: str) -> Finding:
-    """That nothing was learned is no news beside the reason."""
-    level = "note" if finding.name == "not_learning" else finding.level
+    """That nothing was learned is no news beside the reason, nor is a rate that only fits the fault."""
+    level = "note" if finding.name == "not_learning" or DIAGNOSES[finding.name].role == "pace" else finding.level
     return replace(finding, explained_by=cause, level=level)
 
 
 def _without_pace(found: dict[str, Finding], evidence: RunEvidence) -> dict[str, Finding]:
     """Findings about rates and steps are dropped before training, and beside faults that no rate fixes."""
-    pace = {name for name in found if DIAGNOSES[name].role == "pace"}
+    pace = _of_role(found, "pace")
     sure = _of_level(found, "certain")
     hiding = {name for name in found if DIAGNOSES[name].hides_pace} - _of_level(found, "note")
     dropped: set[str] = pace - {"missing_activation"} if evidence.steps == 0 else set()
@@ -101,16 +117,19 @@ def _of_level(found: Mapping[str, Finding], level: str) -> set[str]:
 
 
 def _without_rivals(found: dict[str, Finding]) -> dict[str, Finding]:
-    """A likely cause whose remedy harmed a copy is a note, if the remedy of another helped."""
-    best = max((finding.gain for finding in found.values() if finding.gain is not None), default=0.0)
-    if best < _HELPS:
-        return found
-    return {
-        name: replace(finding, level="note")
-        if finding.level == "likely" and finding.gain is not None and finding.gain < _HARMS
-        else finding
-        for name, finding in found.items()
-    }
+    """A cause is a note if its remedy harmed a copy and that of another helped; another rate, if another remedy helped
+    as much.
+    """
+    gains = {name: finding.gain for name, finding in found.items() if finding.gain is not None}
+    pace, best = _of_role(gains, "pace"), max(gains.values(), default=0.0)
+    of_causes = max((gains[name] for name in gains.keys() - pace), default=0.0)
+    harmful = {name for name in gains if best >= HELPS and gains[name] < _HARMS} & _of_level(found, "likely")
+    needless = {name for name in pace if HELPS <= of_causes > gains[name] - _BUCKET}
+    return found | {name: replace(found[name], level="note") for name in harmful | needless}
+
+
+def _of_role(names: Iterable[str], role: str) -> set[str]:
+    return {name for name in names if DIAGNOSES[name].role == role}
 
 
 def _without_rest(found: dict[str, Finding]) -> dict[str, Finding]:

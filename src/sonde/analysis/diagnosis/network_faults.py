@@ -1,7 +1,5 @@
-"""Faults of the network and of the scale of its data: branches, initial weights, streams, attention, inputs."""
+"""Faults of the network: branches, streams, attention, axes."""
 
-import math
-import operator
 import statistics
 from collections.abc import Mapping
 from typing import Any
@@ -9,22 +7,12 @@ from typing import Any
 from sonde.analysis.diagnosis.finding import Diagnosis, Finding, found
 from sonde.analysis.diagnosis.flow_symptoms import INPUT_GREW, norm_inputs
 from sonde.analysis.diagnosis.run_evidence import RunEvidence
-from sonde.analysis.diagnosis.run_record import WEIGHTED_KINDS
 from sonde.core.formatting import number
 
-LARGE_RMS = 10.0  # RMS of inputs or targets; a mean relative to its spread
-SMALL_RMS = 0.01  # RMS of inputs
-OFFSET_RMS = 2.0  # RMS of inputs from which a mean far beyond its spread matters: not that of a margin's pixels
-UNLIKE_SPREADS = 1000.0  # spread of one feature relative to another's
 IDLE_GRADIENT = 1e-7  # of the other modules' gradients
 ONE_HOT_SHARE = 0.9  # share of queries that attend to one place
 ONE_HOT_AT_START = 0.5  # the same at the start, where attention of a healthy network is spread
 LARGE_LOGIT = 30.0  # a softmax differs from one-hot by less than e⁻³⁰ there
-LARGE_GAIN, SMALL_GAIN = 3.0, 0.2  # spread of weights times √inputs; common initialisations: 0.5 to 1.5
-_FAR_LOSS = 3.0  # first loss relative to that of a constant answer
-_FAR_OFF = -10.0  # score of a first loss that is far above that of a constant answer
-DEAD_AT_START = 0.9  # share of a layer's units
-_FADED = 0.01  # signal at the last hidden layer relative to the first
 
 
 def _gradients_by_module(s: RunEvidence, steps: list[int]) -> dict[str, list[float]]:
@@ -99,7 +87,7 @@ def _one_hot_in_copy(s: RunEvidence) -> Finding | None:
         ("traced_start", ONE_HOT_AT_START, "likely" if s.learned else "certain"),
         ("traced_now", ONE_HOT_SHARE, "likely"),
     ):
-        sharp = _sharp(s, when, share)
+        sharp = sharp_attention(s, when, share)
         if sharp and (s.failed or when == "traced_start"):
             top = max(sharp, key=lambda one: one["max_logit"])
             time = " at the start" if when == "traced_start" else ""
@@ -109,7 +97,7 @@ def _one_hot_in_copy(s: RunEvidence) -> Finding | None:
     return None
 
 
-def _sharp(s: RunEvidence, when: str, share: float) -> list[dict[str, Any]]:
+def sharp_attention(s: RunEvidence, when: str, share: float) -> list[dict[str, Any]]:
     """Attention with large logits in which so many queries look at one place."""
     known = s.trial(when, "attention") or []
     return [one for one in known if (one["max_logit"] or 0.0) >= LARGE_LOGIT and one["one_hot_share"] >= share]
@@ -129,229 +117,42 @@ def _one_hot_in_rows(s: RunEvidence) -> Finding | None:
     return found("likely", said, modules=[one[0] for one in flat], step=step)
 
 
-def gain(parameter: Mapping[str, Any]) -> float | None:
-    """Spread of a weight matrix times √inputs: about the factor by which a layer scales its input."""
-    shape, start = parameter["shape"] or [], parameter.get("start") or {}
-    if len(shape) < 2 or start.get("std") is None:
+def _samples_as_places(s: RunEvidence) -> Finding | None:
+    """Modules that read the first axis as time, where the model has one answer for each of its entries."""
+    wrong = _read_across(s, *(s.facts.get("output_shape") or [0]))
+    if not wrong:
         return None
-    return float(math.hypot(start["std"], start["mean"]) * math.sqrt(math.prod(shape[1:])))
-
-
-def _layers(s: RunEvidence) -> list[str]:
-    return [m["name"] for m in s.leaves if m.get("kind") in WEIGHTED_KINDS]
-
-
-def _weights(s: RunEvidence) -> list[dict[str, Any]]:
-    """Weight matrices of layers."""
-    layers = {*_layers(s)}
-    return [p for p in s.parameters if len(p["shape"] or []) > 1 and s.owner(p["name"]) in layers]
-
-
-def _units_alike(s: RunEvidence) -> list[dict[str, Any]]:
-    last = _layers(s)[-1:]
-    hidden = [p for p in _weights(s) if p["shape"][0] > 1 and [s.owner(p["name"])] != last]
-    return [p for p in hidden if (p.get("start") or {}).get("row_spread") == 0]
-
-
-def _all_alike(s: RunEvidence) -> Finding | None:
-    """Units of a hidden layer that start with the same weights."""
-    alike = _units_alike(s)
-    constant = [p for p in alike if p["start"]["std"] < 1e-6 * abs(p["start"]["mean"])]
-    if not constant and (not alike or s.learned):
-        return None
-    said = "All units of these layers start with the same weights, and so stay alike."
-    names = map(operator.itemgetter("name"), constant or alike)
-    return found("certain", said, modules=map(s.owner, names))
-
-
-def _shut_from_the_start(s: RunEvidence) -> Finding | None:
-    """Biases that keep the units of a layer at zero for every input in step 0."""
-    order = [m["name"] for m in s.leaves]
-    for name, steps in s.series("dead_share").items() if s.failed else ():
-        place = order.index(name) if name in order else 0
-        below = order[place - 1]
-        bias, size = _start_of_bias(s, below), s.at("out_rms", below)
-        shut = place > 0 and steps.get(0, 0.0) >= DEAD_AT_START
-        if shut and size and -bias > max(0.5 * size, 1.0):
-            said = f"{number(100 * steps[0])} % of units are off in step 0: their biases start at {number(bias)}."
-            return found("likely", said, modules=[below])
-    return None
-
-
-def _start_of_bias(s: RunEvidence, module: str) -> float:
-    """The mean of a module's first bias; 0 where it has none."""
-    starts = [p.get("start") or {} for p in s.parameters if s.owner(p["name"]) == module and len(p["shape"] or []) == 1]
-    return starts[-1].get("mean") or 0.0 if starts else 0.0
-
-
-def _default_weights_help(own: float | None, fresh: float | None) -> list[str]:
-    """A sentence, if default weights learn one batch further than these."""
-    if fresh is None or own is None or not (fresh - max(own, -0.05) >= 0.1 or own < _FAR_OFF < fresh - 9):
-        return []
-    return [f"Fifty steps on one batch come {number(fresh)} of the way from default weights, {number(own)} from these."]
-
-
-class _Scale:
-    """Gains of the weight matrices of a run, and what speaks for or against them."""
-
-    def __init__(self, s: RunEvidence) -> None:
-        self.gains = {p["name"]: known for p in _weights(s) if (known := gain(p)) is not None and known > 0}
-        self.large = [name for name, known in self.gains.items() if known > LARGE_GAIN]
-        self.small = [name for name, known in self.gains.items() if known < SMALL_GAIN]
-        self.begun = s.score_of(s.trial("loss_start"))
-        self.far = self.begun is not None and self.begun < _FAR_OFF
-        self.own = s.fit("1")
-        self.said = _default_weights_help(self.own, s.fit("fresh"))
-        self.helped = bool(self.said)
-        if self.far:
-            first, trivial = s.trial("loss_start"), s.trial("loss", "trivial")
-            self.said.append(f"The first loss is {number(first)}, that of a constant {number(trivial)}.")
-
-    @property
-    def most_large(self) -> bool:
-        return len(self.large) > len(self.gains) / 2
-
-    @property
-    def top(self) -> str:
-        return f"Weights are up to {number(max(self.gains.values()))}/√inputs"
-
-
-def _large_weights(s: RunEvidence) -> Finding | None:
-    scale = _Scale(s)
-    shows = scale.far or (not s.learned and (scale.helped or scale.begun is None))
-    if not scale.most_large or not shows:
-        return None
-    level = "likely" if scale.begun is None else "certain"
-    return found(level, f"{scale.top}.", *scale.said, modules=map(s.owner, scale.large))
-
-
-def _large_attention(s: RunEvidence) -> Finding | None:
-    scale = _Scale(s)
-    if not scale.large or not _sharp(s, "traced_start", ONE_HOT_AT_START):
-        return None
-    said = f"{scale.top}, and attention is one-hot from the start."
-    return found("likely", said, modules=map(s.owner, scale.large))
-
-
-def _first_loss_far_off(s: RunEvidence) -> Finding | None:
-    """Large weights of embeddings or heads: a first loss far above that of equal shares, which default weights lack."""
-    chance, first = s.loss_of_chance, s.losses.get(0)
-    spread = [p["name"] for p in s.parameters if (gain(p) or 0.0) > LARGE_GAIN]
-    if s.audited is not None or not chance or first is None or first < _FAR_LOSS * chance or not spread:
-        return None
-    said = f"The first loss is {number(first)}, that of a constant answer {number(chance)}."
-    return found("note" if s.learned else "likely", said, *_Scale(s).said[:1], modules=map(s.owner, spread))
-
-
-def _small_weights(s: RunEvidence) -> Finding | None:
-    scale = _Scale(s)
-    signal = [v for name in _layers(s)[:-1] if (v := s.at("out_rms", name)) is not None]
-    fades = len(signal) > 1 and signal[-1] < _FADED * signal[0]
-    if len(scale.small) <= len(scale.gains) / 2 or not s.failed or not (scale.helped or fades):
-        return None
-    said = [f"Weights are as small as {number(min(scale.gains.values()))}/√inputs.", *scale.said]
-    if fades:
-        said.append(f"The signal falls from {number(signal[0])} to {number(signal[-1])} over {len(signal)} layers.")
-    return found("certain" if scale.helped else "likely", *said, modules=map(s.owner, scale.small))
-
-
-def _default_weights_learn(s: RunEvidence) -> Finding | None:
-    scale = _Scale(s)
-    if not scale.gains or not scale.helped or not s.failed or (scale.own or 0.0) >= _FAR_OFF:
-        return None
-    return found("likely", *scale.said, modules=_layers(s))
-
-
-def _inputs(s: RunEvidence) -> list[dict[str, Any]]:
-    known = s.trial("inputs") or s.facts.get("inputs") or []
-    return [one for one in known if str(one.get("dtype", "")).startswith(("float", "bfloat")) and one.get("rms")]
-
-
-def _takes_raw_inputs(s: RunEvidence) -> bool:
-    """Whether the run did not learn and its first layer neither normalises nor looks up its input."""
-    first = _first_layer(s)
-    return (
-        not s.learned
-        and bool(s.failed or s.trials)
-        and first is not None
-        and first["kind"] not in ("norm", "embedding")
+    shape = tuple(wrong[0]["input_shape"])
+    said = (
+        f"The model has {shape[0]} answers for a batch of {shape[0]}, and what these modules get has the shape "
+        f"{shape}, of which they read the first axis as time: samples are read as one sequence."
     )
+    return found("certain" if s.failed else "likely", said, modules=[m["name"] for m in wrong])
 
 
-def _first_layer(s: RunEvidence) -> dict[str, Any] | None:
-    return next((m for m in s.leaves if m.get("kind") is not None), None)
-
-
-def _small_inputs(s: RunEvidence) -> Finding | None:
-    more = _gain(s, "standardised", "standardised inputs")
-    for one in _inputs(s):
-        if one["rms"] < SMALL_RMS and more:
-            said = f"Inputs have an RMS of {number(one['rms'])}."
-            return found("certain", said, *more, modules=[(_first_layer(s) or {})["name"]])
-    return None
-
-
-def _offset_and_spreads(one: Mapping[str, Any]) -> tuple[float, float]:
-    """The largest mean of a feature relative to its spread, and the largest spread relative to the smallest.
-
-    Where the largest is ordinary, small ones are features that are rarely there, such as pixels of a margin.
-    """
-    largest = one.get("feature_std_max") or 0.0
-    unlike = largest / (one.get("feature_std_min") or 1.0) if largest > LARGE_RMS / 3 else 1.0
-    return one.get("feature_offset") or 0.0, unlike
-
-
-def _large_inputs(s: RunEvidence) -> Finding | None:
-    more = _gain(s, "standardised", "standardised inputs")
-    for one in _inputs(s):
-        offset, unlike = _offset_and_spreads(one)
-        off = one["rms"] > LARGE_RMS or (offset > LARGE_RMS and one["rms"] > OFFSET_RMS) or unlike > UNLIKE_SPREADS
-        if off and (s.failed or more or one["rms"] >= 10 * LARGE_RMS):
-            said = (
-                f"Inputs have an RMS of {number(one['rms'])} and a mean up to {number(offset)} times its "
-                f"feature's spread; spreads differ by a factor of {number(unlike)}."
-            )
-            return found("certain" if more else "likely", said, *more, modules=[(_first_layer(s) or {})["name"]])
-    return None
-
-
-def _large_targets(s: RunEvidence) -> Finding | None:
-    """Regression targets that are large, in a run that failed."""
-    targets = s.targets
-    more = _gain(s, "scaled targets", "standardised targets")
-    huge = (targets.get("rms") or 0.0) >= 10 * LARGE_RMS
-    if not (s.failed or ((more or huge) and not s.learned)) or (not targets and s.trials is None):
-        return None
-    if targets.get("kind", "real") != "real" or (targets.get("rms") or 0.0) <= LARGE_RMS:
-        return None
-    if not s.trial("targets") and not str(targets.get("dtype", "")).startswith("float"):
-        return None
-    said = f"Targets have an RMS of {number(targets['rms'])} and reach {number(targets['max'])}."
-    return found("certain" if more else "likely", said, *more)
-
-
-def _far_targets(s: RunEvidence) -> Finding | None:
-    """From rows: a first loss that is much larger than the first outputs shows large targets."""
-    last = s.leaves[-1]["name"] if s.leaves else ""
-    size, loss = s.at("out_rms", "(model)") or s.at("out_rms", last), s.losses.get(0)
-    if s.targets or s.trials is not None or not (s.failed and s.is_distance and loss and size):
-        return None
-    apart = math.sqrt(loss) if "MseLoss" in s.facts["loss_ops"] else loss
-    if apart <= LARGE_RMS or size > apart / 3:
-        return None
-    said = f"The first outputs have an RMS of {number(size)} and are {number(apart)} away from their targets."
-    return found("likely", said)
-
-
-def _gain(s: RunEvidence, fit: str, words: str) -> list[str]:
-    """A sentence, if one batch is learned with this change and not without it."""
-    with_it, without = s.fit(fit), s.fit("1")
-    if with_it is None or without is None or with_it < 0.5 or with_it - max(without, 0.0) < 0.2:
+def _read_across(s: RunEvidence, samples: int, *features: int) -> list[dict[str, Any]]:
+    """Modules with batch_first=False whose input has the samples of inputs and outputs along its first axis."""
+    if len(features) > 1 or {tuple(one["shape"][:1]) for one in s.facts.get("inputs", [])} != {(samples,)}:
         return []
-    return [f"Fifty steps on one batch come {number(with_it)} of the way with {words}, {number(without)} without."]
+    reading = [m for m in s.leaves if m.get("batch_first") is False and len(m["input_shape"]) == 3]
+    return [m for m in reading if m["input_shape"][0] == samples and m["input_shape"][1] not in (samples, *features)]
 
 
 NETWORK_FAULTS = (
+    Diagnosis(
+        name="wrong_axis",
+        signs=(_samples_as_places,),
+        asked=lambda s: not s.learned,
+        short="A recurrent or attention module reads the samples of a batch as places of a sequence.",
+        measured=(
+            "A module with batch_first=False gets an input whose first axis is that of the samples, the model has one "
+            "answer per sample, and the run did not learn."
+        ),
+        why="Each sample is one place: its own sequence is not read, and answers depend on the other samples.",
+        remedy="Make the module with batch_first=True, or transpose its input: x.transpose(0, 1).",
+        reference="PyTorch documentation, torch.nn.LSTM, argument batch_first",
+        hides_pace=True,
+    ),
     Diagnosis(
         name="idle_branch",
         signs=(_idle,),
@@ -364,40 +165,6 @@ NETWORK_FAULTS = (
         remedy="Make the gate or gain that closes the branch a parameter, and start it where its gradient is not zero.",
         reference="Bachlechner et al. (2021), ReZero is all you need, arXiv:2003.04887",
         hides_pace=True,
-    ),
-    Diagnosis(
-        name="unnormalised_target",
-        signs=(_large_targets, _far_targets),
-        fits=("scaled targets",),
-        consequences=frozenset({"lr_too_low"}),
-        short="Regression targets on a scale that the network cannot reach.",
-        measured=(
-            f"Targets with an RMS above {LARGE_RMS:g}, and the run failed; with a batch, fifty steps learn the "
-            "standardised targets and not these. Where targets are not seen: first outputs that are "
-            f"more than {LARGE_RMS:g}, and three times their size, away from them."
-        ),
-        why="Errors, gradients and the right step size grow with the targets.",
-        remedy="Standardise the targets, and scale predictions back.",
-        reference="van Hasselt et al. (2016), Learning values across many orders of magnitude, arXiv:1602.07714",
-    ),
-    Diagnosis(
-        name="unnormalised_input",
-        signs=(_small_inputs, _large_inputs),
-        asked=_takes_raw_inputs,
-        fits=("standardised",),
-        consequences=frozenset({"lr_too_low"}),
-        short="Inputs on a scale, or with an offset, that the network cannot work with.",
-        measured=(
-            f"Inputs with an RMS above {LARGE_RMS:g}, a feature whose mean is {LARGE_RMS:g} times its spread, or "
-            f"features whose spreads differ by more than {UNLIKE_SPREADS:g}, and the run failed; or an RMS below "
-            f"{SMALL_RMS:g} where one batch is learned with standardised inputs alone."
-        ),
-        why=(
-            "Large or one-sided inputs saturate or kill units, and make the loss steep in one direction "
-            "and flat in all others."
-        ),
-        remedy="Standardise each input feature to mean 0 and spread 1, with the training set's statistics.",
-        reference="LeCun, Bottou, Orr & Müller (1998), Efficient BackProp",
     ),
     Diagnosis(
         name="masked_growth",
@@ -413,33 +180,6 @@ NETWORK_FAULTS = (
             "De & Smith (2020), Batch normalization biases residual blocks towards the identity function, "
             "arXiv:2002.10444"
         ),
-    ),
-    Diagnosis(
-        name="bad_init",
-        signs=(
-            _all_alike,
-            _large_weights,
-            _large_attention,
-            _first_loss_far_off,
-            _small_weights,
-            _default_weights_learn,
-            _shut_from_the_start,
-        ),
-        fits=("fresh",),
-        consequences=frozenset({"lr_too_low"}),
-        short="Initial weights of the wrong scale, or all equal.",
-        measured=(
-            f"Weights whose spread times √inputs is above {LARGE_GAIN:g} or below {SMALL_GAIN:g}, with a signal that "
-            "grows or fades on its way or a first loss far above that of a constant; all units of a hidden layer "
-            f"alike; biases that keep {100 * DEAD_AT_START:g} % of a layer's units off in step 0; or default weights "
-            "learn one batch where these do not."
-        ),
-        why="Signal and gradient grow or shrink by the same factor in each layer.",
-        remedy=(
-            "Draw weights with variance 2/inputs before ReLU, 1/inputs otherwise, and zero biases; "
-            "or leave PyTorch's defaults."
-        ),
-        reference="He et al. (2015), Delving deep into rectifiers, arXiv:1502.01852",
     ),
     Diagnosis(
         name="attention_collapse",

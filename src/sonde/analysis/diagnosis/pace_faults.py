@@ -1,13 +1,12 @@
 """Faults that limit how far a run comes: rate, number of steps, penalties, missing activations."""
 
 import itertools
-import math
 import statistics
 
 from sonde.analysis.diagnosis.finding import Diagnosis, Finding, found
 from sonde.analysis.diagnosis.flow_symptoms import FLOW_SYMPTOMS, gradient_norms
 from sonde.analysis.diagnosis.loop_faults import is_tiny, share_fresh
-from sonde.analysis.diagnosis.run_evidence import FEWEST_STEPS, HELPS, RunEvidence
+from sonde.analysis.diagnosis.run_evidence import FAILED, FEWEST_STEPS, HELPS, RunEvidence
 from sonde.analysis.diagnosis.run_record import EARLY, LARGE_STEP, WEIGHTED_KINDS
 from sonde.core.formatting import number
 
@@ -37,15 +36,11 @@ SYMPTOMS = frozenset(one.name for one in FLOW_SYMPTOMS) | {
 
 def _slower_learns(s: RunEvidence) -> Finding | None:
     """A lower rate learns one batch where the run's rate does not."""
-    own = s.fit("1")
-    for name in ("0.1", "0.01"):
-        lower = s.fit(name)
-        if own is not None and lower is not None and lower >= HELPS and lower - own >= HELPS:
-            reached = "diverge" if own == -math.inf else f"come {number(own)} of the way"
-            said = f"Fifty steps on one batch {reached} at the run's rate, and {number(lower)} at {name} times it."
-            advice = f"Multiply the learning rate by {name}, or warm it up over the first steps."
-            return found("likely" if s.learned else "certain", said, advice=advice)
-    return None
+    name = s.helps("0.1", "0.01")
+    if name is None:
+        return None
+    advice = f"Multiply the learning rate by {name}, or warm it up over the first steps."
+    return found("likely" if s.learned else "certain", s.compared(name, f"at {name} times its rate"), advice=advice)
 
 
 def _outrageous_steps(s: RunEvidence) -> Finding | None:
@@ -101,16 +96,11 @@ def _may_be_slow(s: RunEvidence) -> bool:
 
 def _faster_learns(s: RunEvidence) -> Finding | None:
     """A higher rate learns one batch where the run's rate does not."""
-    own = s.fit("1")
-    for name in ("10", "100") if _may_be_slow(s) else ():
-        higher = s.fit(name)
-        if own is not None and own < 0.1 and higher is not None and higher >= HELPS:
-            said = (
-                f"Fifty steps on one batch come {number(own)} of the way at the run's rate, and {number(higher)} "
-                f"at {name} times it."
-            )
-            return found("likely", said, advice=f"Multiply the learning rate by {name}.")
-    return None
+    name = s.helps("10", "100") if _may_be_slow(s) and (s.fit("1") or 0.0) < FAILED else None
+    if name is None:
+        return None
+    said = s.compared(name, f"at {name} times its rate")
+    return found("likely", said, advice=f"Multiply the learning rate by {name}.")
 
 
 def _hardly_moved(s: RunEvidence) -> Finding | None:
@@ -242,9 +232,17 @@ def _decays(s: RunEvidence) -> list[float]:
     return [group.get("weight_decay") or 0.0 for one in s.facts.get("optimisers", []) for group in one["groups"]]
 
 
+def _decays_no_more(s: RunEvidence) -> Finding | None:
+    """A copy without weight decay learns one batch further."""
+    if s.learned or s.helps("no decay") is None:
+        return None
+    said = s.compared("no decay", "without weight decay")
+    return found("certain", said, f"Weight decay is {number(max(_decays(s), default=0.0))}.")
+
+
 def _decay_dominates(s: RunEvidence) -> Finding | None:
     """Not in a run that may have learned, whose steps become small as the rate falls."""
-    pulled = _pulled(s) if s.learned is False and not s.has_large_steps else None
+    pulled = _pulled(s) if s.learned is False and (s.step_size or 0.0) < LARGE_STEP else None
     if pulled is None or pulled < DECAY_SHARE:
         return None
     share, decay = number(pulled), number(max(_decays(s)))
@@ -280,7 +278,7 @@ def _nothing_bends(s: RunEvidence) -> Finding | None:
     pairs = s.facts.get("bare_pairs") or []
     layers = sum(m.get("kind") in WEIGHTED_KINDS for m in s.leaves)
     whole = len(pairs) >= layers - 1 or (not s.facts.get("bends", True) and layers > 2)
-    if not pairs or not (s.failed or (whole and s.trials is None)):
+    if not pairs or not (s.failed or whole):
         return None
     end, level = (": the network is one linear map.", "likely") if whole else (".", "note")
     said = f"Nothing bends between {len(pairs)} pairs of layers that follow each other{end}"
@@ -318,14 +316,15 @@ def _share_of_step(s: RunEvidence, name: str) -> dict[int, float]:
 PACE_FAULTS = (
     Diagnosis(
         name="over_regularised",
-        signs=(_weights_shrink, _decay_dominates, _much_dropout),
+        signs=(_weights_shrink, _decays_no_more, _decay_dominates, _much_dropout),
         asked=lambda s: not (s.learned and s.trials is not None),
         fits=("no decay",),
         short="Weight decay, penalty or dropout so strong that the data no longer matter.",
         measured=(
             f"Most weight matrices shrink below {WEIGHTS_SHRUNK:.2g} of their initial norm (below {WEIGHTS_GONE:g} of "
             f"it whatever the loss says), weight decay makes up more than {DECAY_SHARE:g} of what a step changes, or "
-            "dropout leaves less than a fifth, and the run did not learn."
+            "dropout leaves less than a fifth, and the run did not learn; or a copy without weight decay comes "
+            f"{HELPS:g} of the way further in fifty steps on one batch."
         ),
         why="The penalty outweighs the data, and the network answers with the average.",
         remedy="Lower weight decay (1e-4 for SGD, 1e-2 for AdamW) or dropout (0.1–0.5).",

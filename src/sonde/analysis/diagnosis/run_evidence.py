@@ -23,8 +23,11 @@ from sonde.store.run import Run
 
 FEWEST_STEPS = 100  # a run of fewer steps may be short, not faulty
 FAILED = 0.1  # score below which a run failed
+LEARNED = 0.5  # score from which on it learned
 CLEARLY = 0.02  # share of a constant answer's loss by which another is better
-HELPS = 0.3  # score that a change must add in fifty steps on a copy
+DONE = 0.9  # score from which on no more is asked of a run
+HELPED = 0.3  # score that a copy must reach with it
+HELPS = 0.2  # score that a change must add in fifty steps on a copy
 _END_METRICS = ("train_acc", "test_acc", "test_loss")  # of a trained run, besides the training loss
 _MEASURES = CLASS_LOSSES | BINARY_LOSSES | DISTANCE_LOSSES
 _POLICY_OPS = frozenset({"Gather", "LogSumExp", "Logsumexp", "Exp", "Log"})
@@ -61,18 +64,24 @@ class RunEvidence(RunRecord):
         """How far the run came, from a constant answer (0) to the lowest loss (1).
 
         On the batch of the experiments, or in its last steps if that is less; without experiments by the logged
-        loss, where that of a constant is known.
+        loss, where that of a constant is known.  What the first answers had already is not learned.
         """
         if self.steps == 0:  # before training, fifty steps on the batch stand for the run
             return self.fit("1")
         if self.plays:
             return None
-        on_batch = self.trial("score")
-        if on_batch is None:
-            return None if self.trials is not None else self._score_of_log
+        reached = self._score_of_log if self.trials is None else self._score_on_batch
+        stays = reached is not None and self.fell is not None and self.fell < CLEARLY and reached < LEARNED
+        return min(reached, self.fell) if stays else reached  # type: ignore[type-var]
+
+    @property
+    def _score_on_batch(self) -> float | None:
+        on_batch: float | None = self.trial("score")
         at_end = self.score_of(self.last_loss) if self._same_loss else None
-        fits = on_batch >= 0.5 and (self.fell or 0.0) >= 0.5  # the batch is harder or easier than the last ones
-        return float(on_batch) if at_end is None or fits else min(float(on_batch), at_end)
+        if on_batch is None or at_end is None:
+            return on_batch
+        fits = on_batch >= LEARNED and (self.fell or 0.0) >= LEARNED  # the batch is harder or easier than the last ones
+        return on_batch if fits else min(on_batch, at_end)
 
     @property
     def _score_of_log(self) -> float | None:
@@ -112,6 +121,24 @@ class RunEvidence(RunRecord):
         if with_it is None or without is None:
             return None
         return min(max(with_it, -1.0), 1.0) - min(max(without, -1.0), 1.0)
+
+    def helps(self, *names: str) -> str | None:
+        """The first of these changes with which fifty steps learn the batch further than with the run's own settings.
+
+        From a score below 0 on, only what is learned counts.
+        """
+        without = self.fit("1")
+        for name in names if without is not None else ():
+            with_it = self.fit(name)
+            if with_it is not None and with_it >= HELPED and with_it - max(without or 0.0, 0.0) >= HELPS:
+                return name
+        return None
+
+    def compared(self, name: str, words: str) -> str:
+        """How far one batch is learned with a change and without it, as a sentence."""
+        with_it, without = self.fit(name), self.fit("1")
+        reached = "diverge" if without == -math.inf else f"come {number(without or 0.0)} of the way"
+        return f"Fifty steps on one batch {reached} with the run's settings, and {number(with_it or 0.0)} {words}."
 
     # Does it learn?
 
@@ -176,8 +203,8 @@ class RunEvidence(RunRecord):
         if self.success is not None:
             return self.success
         if self.score is not None:
-            return self.score >= 0.5
-        return None if self.fell is None else self.fell >= 0.5
+            return self.score >= LEARNED
+        return None if self.fell is None else self.fell >= LEARNED
 
     @property
     def failed(self) -> bool:
@@ -194,7 +221,7 @@ class RunEvidence(RunRecord):
     def _falls(self) -> bool:
         """Whether the loss fell a little, but by more than its noise."""
         fallen = (self.first_loss or 0.0) - (self.last_loss or 0.0)
-        return (self.fell or 0.0) > FAILED / 5 and fallen > _BETTER * self._noise and len(self.losses) > EARLY
+        return (self.fell or 0.0) > FAILED / 2 and fallen > _BETTER * self._noise and len(self.losses) > EARLY
 
     @cached_property
     def beats_a_constant(self) -> bool | None:
@@ -204,7 +231,8 @@ class RunEvidence(RunRecord):
         if self.success is not None or chance is None or self.last_loss is None:
             return self.success
         apart = max(_BETTER * self._noise, CLEARLY * abs(chance))
-        return (self.score or 0.0) >= FAILED or self.last_loss < chance - apart
+        falls = self.fell is None or self.fell >= CLEARLY
+        return (self.score or 0.0) >= FAILED or (falls and self.last_loss < chance - apart)
 
     @property
     def learning(self) -> str:
@@ -215,16 +243,14 @@ class RunEvidence(RunRecord):
             return "The metric that was logged became better."
         if self.first_loss is None or self.last_loss is None or self.beats_a_constant is False:
             return ""
-        if not (self.last_loss < self.first_loss or self.learned):
-            return ""
-        way = (
-            ""
-            if self.learned or self.score is None
-            else (f", {number(self.score)} of the way from a constant answer to the lowest possible loss")
-        )
-        part = "" if self.learned else " in part"
-        fell = f"the loss fell from {number(self.first_loss, 3)} to {number(self.last_loss, 3)}"
-        return f"It learns{part}: {fell}{way}."
+        if self.learned:
+            return f"It learns: the loss fell {self._fall}."
+        way = f", {number(self.score)} of the way from a constant answer to the lowest loss" if self.score else ""
+        return f"It learns in part: the loss fell {self._fall}{way}." if self.last_loss < self.first_loss else ""
+
+    @property
+    def _fall(self) -> str:
+        return f"from {number(self.first_loss or 0.0, 3)} to {number(self.last_loss or 0.0, 3)}"
 
     @property
     def not_asked(self) -> str:

@@ -17,15 +17,20 @@ from sonde.analysis.diagnosis.finding import Diagnosis, Finding, found
 from sonde.analysis.diagnosis.run_evidence import RunEvidence
 from sonde.core.formatting import number
 from sonde.core.seed_statistics import band_limit
+from sonde.metrics.metric import family_of
 
 JUMP = 10.0  # times the median of the steps before: a note, where nothing but the loss is known
 JUMP_WINDOW = 20
-LEAVES = 1.5  # times the median of the steps before, and 8 deviations above it
+SMALL = 0.1  # of the first loss: a smaller jump is none
+LEAVES = 1.5  # times the median of the steps before, and 6 deviations of their noise above it
 _STEPS, _AFTER = 64, 16  # around the step in which a number left its band
-_FEWEST = 16  # losses before the spike
+_LEAD = 32  # steps by which a cause comes before the spike, at most
+_FEWEST, _RECENT = 16, 32  # losses before the spike: at least, and the last ones
 _FEW = 8  # values of a parameter before it can jump
 MOVED, USUAL = 2.0, 4.0  # times the largest, and the median, of the steps before: a parameter moved
-WOKE = 5.0  # times the largest gradient of the steps before
+FAR = 0.01  # of its norm that a parameter moves, at least
+BY_ITSELF = 30.0  # times the median: in the step of the spike itself, more than a gradient explains
+WOKE = 10.0  # times the largest gradient of the steps before
 RATE = 2.0  # times the median rate of the steps before
 _ALONE = 0.5  # share of the parameters that moved: fewer moved on their own
 LOGITS, LOGITS_GREW = 15.0, 2.5  # the largest attention logit after a spike, and relative to before
@@ -45,7 +50,7 @@ def _first_jump(steps: Mapping[int, float], until: int, above: Callable[[Sequenc
 
 
 def _moves(before: Sequence[float]) -> float:
-    return max(MOVED * max(before), USUAL * statistics.median(before))
+    return max(MOVED * max(before), USUAL * statistics.median(before), FAR)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,21 +74,32 @@ class _Spike:
     @cached_property
     def step(self) -> int | None:
         """The first step whose loss is above its band."""
+        least = SMALL * abs(self.s.first_loss or 0.0)
         for step, value in self.losses.items():
             before = [known for at, known in self.losses.items() if at < step and math.isfinite(known)]
-            if len(before) >= _FEWEST and value > band_limit(before, LEAVES):
+            recent = before[-_RECENT:]
+            if len(recent) >= _FEWEST and value > max(band_limit(recent, LEAVES), statistics.median(recent) + least):
                 return step
         return None
 
     @property
     def usual(self) -> float:
         """The median loss before the spike."""
-        return statistics.median(value for step, value in self.losses.items() if step < (self.step or 0))
+        return statistics.median(self._before)
+
+    @property
+    def height(self) -> float:
+        """The largest loss from the spike on, relative to the usual one."""
+        return max(value for step, value in self.losses.items() if step >= (self.step or 0)) - self.usual
+
+    @property
+    def _before(self) -> list[float]:
+        return [value for step, value in self.losses.items() if step < (self.step or 0)][-_RECENT:]
 
     @property
     def returns(self) -> bool:
         """Whether the loss is back in its band three steps after the spike."""
-        limit = band_limit([value for step, value in self.losses.items() if step < (self.step or 0)], LEAVES)
+        limit = band_limit(self._before, LEAVES)
         later = [value for step, value in self.losses.items() if (self.step or 0) < step <= (self.step or 0) + 3]
         return bool(later) and later[-1] <= limit
 
@@ -100,9 +116,10 @@ class _Spike:
         """parameter → step → norm of its gradient."""
         return self._series("weight_grad_norm")
 
-    def first(self, series: Mapping[str, Mapping[int, float]], above: Callable[[Sequence[float]], float]) -> "_First":
-        """The first step in which a member jumps, not after the loss, and the members that do."""
-        until = self.step or 0
+    def first(
+        self, series: Mapping[str, Mapping[int, float]], above: Callable[[Sequence[float]], float], until: int
+    ) -> "_First":
+        """The first step in which a member jumps, `until` at the latest, and the members that do."""
         jumps = {name: at for name, steps in series.items() if (at := _first_jump(steps, until, above)) is not None}
         if not jumps:
             return _First(None, [], 0.0)
@@ -113,13 +130,16 @@ class _Spike:
 
     @cached_property
     def moved(self) -> "_First":
-        """Parameters that moved far before all others."""
-        return self.first(self.moves, _moves)
+        """Parameters that moved far before all others: before the spike, or in its step by more than a gradient does."""
+        before = self.first(self.moves, _moves, (self.step or 0) - 1)
+        if before.step is not None:
+            return before
+        return self.first(self.moves, lambda values: max(BY_ITSELF * statistics.median(values), FAR), self.step or 0)
 
     @cached_property
     def woken(self) -> "_First":
         """Parameters whose gradient jumped before that of all others."""
-        return self.first(self.gradients, lambda before: WOKE * max(before))
+        return self.first(self.gradients, lambda before: WOKE * max(before), self.step or 0)
 
     @cached_property
     def undefined(self) -> int | None:
@@ -128,19 +148,30 @@ class _Spike:
             pl.col("metric").is_in(["loss", "weight_grad_norm"])
             & ~pl.col("defined")
             & pl.col("reason").str.contains("infinite|not a number")
-            & pl.col("step").is_between(self.about - _STEPS, self.about + 1)
+            & pl.col("step").is_between(self.about - _STEPS, self.about + _AFTER)
         )
         return None if rows.is_empty() else int(str(rows["step"].min()))
 
     def grown(self, metric: str, start: int, *, least: float, factor: float) -> list[tuple[str, float, float]]:
         """Members of a metric whose largest value after the spike is above that before it, the most grown first."""
         found = []
-        for name, steps in self.s.series(metric).items():
+        for name, steps in self._largest(metric).items():
             before = [value for step, value in steps.items() if step < start]
             after = [value for step, value in steps.items() if start <= step <= self.about + _AFTER]
             if before and after and max(after) >= max(least, factor * max(before[-3:])):
                 found.append((name, max(before[-3:]), max(after)))
         return sorted(found, key=lambda one: one[2] / one[1] if one[1] > 0 else math.inf, reverse=True)
+
+
+    def _largest(self, family: str) -> dict[str, dict[int, float]]:
+        """module → step → the largest value of a metric or of the members of its family."""
+        found: dict[str, dict[int, float]] = {}
+        for metric in self.s.rows["metric"].unique().sort():
+            for name, steps in self.s.series(metric).items() if family_of(metric) == family else ():
+                for step, value in steps.items():
+                    known = found.setdefault(name, {})
+                    known[step] = max(value, known.get(step, -math.inf))
+        return found
 
 
 @dataclass(frozen=True)
@@ -166,7 +197,7 @@ def _of_kind(x: _Spike) -> Finding | None:
 
 def _overflow(x: _Spike) -> Finding | None:
     """A loss or a gradient is not finite."""
-    if x.undefined is None or x.step is None or x.undefined > x.step + 1:
+    if x.undefined is None or x.step is None:
         return None
     alone = x.moved.step is not None and x.moved.share < _ALONE
     half = sorted({p["dtype"] for p in x.s.parameters if p.get("dtype") in ("float16", "bfloat16")})
@@ -183,8 +214,8 @@ def _overflow(x: _Spike) -> Finding | None:
 
 def _rate(x: _Spike) -> Finding | None:
     """A learning rate jumped before the loss."""
-    first = x.first(x._series("learning_rate"), lambda before: RATE * statistics.median(before))
-    if first.step is None or x.step is None or x.step - first.step > _AFTER:
+    first = x.first(x._series("learning_rate"), lambda before: RATE * statistics.median(before), x.step or 0)
+    if first.step is None or x.step is None or x.step - first.step > _LEAD:
         return None
     steps = x._series("learning_rate")[first.names[0]]
     before = statistics.median(value for step, value in steps.items() if step < first.step)
@@ -195,11 +226,12 @@ def _rate(x: _Spike) -> Finding | None:
 def _stale_moment(x: _Spike) -> Finding | None:
     """Gradients return to a parameter that had small ones, and Adam's step is long."""
     adam = any("Adam" in one["type"] for one in x.s.facts.get("optimisers", []))
-    if not adam or x.woken.step is None or x.step is None or x.woken.share >= _ALONE:
+    both = [name for name in x.woken.names if name in x.moved.names]
+    if not adam or x.woken.step is None or x.step is None or not both or x.woken.share >= _ALONE:
         return None
-    if not x.woken.step <= x.step or x.step - x.woken.step > _AFTER or x.woken.step == x.step:
+    if not 0 < x.step - x.woken.step <= _LEAD or x.moved.step != x.woken.step:
         return None
-    name = max(x.woken.names, key=lambda one: x.gradients[one][x.woken.step or 0])
+    name = max(both, key=lambda one: x.gradients[one][x.woken.step or 0])
     before = statistics.median(value for step, value in x.gradients[name].items() if step < x.woken.step)
     now = x.gradients[name][x.woken.step]
     said = (
@@ -207,7 +239,7 @@ def _stale_moment(x: _Spike) -> Finding | None:
         f"{number(before)}; Adam divides it by the root of the second moment of the small gradients."
     )
     advice = "Lower beta2 or the rate of these parameters, or clip the update."
-    return found("likely", said, modules=_owners(x.s, x.woken.names), step=x.woken.step, advice=advice)
+    return found("likely", said, modules=_owners(x.s, both), step=x.woken.step, advice=advice)
 
 
 def _attention(x: _Spike) -> Finding | None:
@@ -228,9 +260,9 @@ def _attention(x: _Spike) -> Finding | None:
 def _router(x: _Spike) -> Finding | None:
     """The load of experts became uneven, in a router that moved first or while nothing moved far."""
     start = x.moved.step if x.moved.step is not None else x.step
-    grown = x.grown("router_load", start or 0, least=0.0, factor=_LOAD_GREW)
-    owners = _owners(x.s, x.moved.names)
-    inside = [one for one in grown if one[0] in owners] if x.moved.share < _ALONE else []
+    owners = _owners(x.s, x.moved.names) if x.moved.share < _ALONE else []
+    grown = x.grown("router_load", start or 0, least=0.0, factor=0.0 if owners else _LOAD_GREW)
+    inside = [one for one in grown if one[0] in owners]
     alone = x.moved.step is None and not x.returns
     for name, before, after in (inside or (grown if alone else []))[:1]:
         said = (
@@ -252,7 +284,7 @@ def _module(x: _Spike) -> Finding | None:
 
 def _rank(x: _Spike) -> Finding | None:
     """The gradient, which is of all processes, jumped before the loss of this one."""
-    if x.world < 2 or x.woken.step is None or x.step is None or not x.woken.step < x.step:
+    if x.world < 2 or x.woken.step is None or x.step is None or not x.woken.step < x.step or x.woken.share < _ALONE:
         return None
     said = (
         f"Kind: another rank. In step {x.woken.step} the gradient of all {x.world} processes jumps, while the loss of "
@@ -271,7 +303,7 @@ def _batch(x: _Spike) -> Finding | None:
     return found("likely", said, step=x.step, advice=advice)
 
 
-_KINDS = (_overflow, _rate, _stale_moment, _attention, _router, _module, _rank, _batch)
+_KINDS = (_rate, _stale_moment, _overflow, _rank, _attention, _router, _module, _batch)
 
 
 def _said_moved(x: _Spike) -> str:
@@ -285,15 +317,15 @@ def _said_moved(x: _Spike) -> str:
 
 def _spike_around(s: RunEvidence) -> Finding | None:
     """A spike whose steps the watch kept."""
-    for known in s.facts.get("spikes", []):
-        spike = _Spike(s=s, about=known["step"], world=known.get("world", 1))
-        shown = None if spike.step is None else _of_kind(spike)
-        if shown is not None and spike.step is not None:
-            value, usual = spike.losses[spike.step], number(spike.usual)
-            reached = number(value) if math.isfinite(value) else "not finite"
-            said = f"In step {spike.step} the loss is {reached}, the median of the steps before it {usual}."
-            return replace(shown, evidence=(said, *shown.evidence))
-    return None
+    known = [_Spike(s=s, about=one["step"], world=one.get("world", 1)) for one in s.facts.get("spikes", [])]
+    spike = max((one for one in known if one.step is not None), key=lambda one: one.height, default=None)
+    shown = None if spike is None else _of_kind(spike)
+    if spike is None or spike.step is None or shown is None:
+        return None
+    value = spike.losses[spike.step]
+    reached = number(value) if math.isfinite(value) else "not finite"
+    said = f"In step {spike.step} the loss is {reached}, the median of the steps before it {number(spike.usual)}."
+    return replace(shown, evidence=(said, *shown.evidence))
 
 
 def _jumps(s: RunEvidence) -> Finding | None:
@@ -323,8 +355,8 @@ SPIKES = (
         role="symptom",
         short="The loss jumps far above its recent values.",
         measured=(
-            f"A loss more than {LEAVES:g} times the median of the steps before it, and 8 deviations above it. The "
-            "finding names the kind: overflow, learning rate, Adam's second moment, attention logits, router, weights "
+            f"A loss more than {LEAVES:g} times the median of the steps before it, and 6 deviations of their noise above "
+            f"it, by {SMALL:g} of the first loss at least. The finding names the kind: overflow, learning rate, Adam's second moment, attention logits, router, weights "
             "of a module, another rank, or batch. Where only losses are known: "
             f"a loss {JUMP:g} times the median of the {JUMP_WINDOW} steps before it; a note."
         ),

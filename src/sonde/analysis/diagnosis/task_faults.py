@@ -1,5 +1,7 @@
 """Faults of the task: targets, loss and output that do not fit each other."""
 
+import math
+
 from sonde.analysis.diagnosis.finding import Diagnosis, Finding, found
 from sonde.analysis.diagnosis.run_evidence import FEWEST_STEPS, RunEvidence
 from sonde.analysis.diagnosis.run_record import (
@@ -21,6 +23,7 @@ _DISTANCE_OPS = frozenset({"Sub", "Rsub", "Pow", "Abs", "Mul", "Mean", "Sum", "E
 MAJORITY = 0.8  # share of one class
 _SQUASHED = ("Softmax", "Sigmoid", "Tanh")
 _BOUNDED = (*_SQUASHED, "Relu", "LogSoftmax", "Softplus", "Threshold")
+_RANGES = {"Softmax": (0, 1), "Sigmoid": (0, 1), "Tanh": (-1, 1), "Relu": (0, math.inf), "Softplus": (0, math.inf)}
 AMONG_CLASSES = ("classes", "one-hot", "labels", "binary")
 
 
@@ -133,16 +136,19 @@ def _out_of_reach(s: RunEvidence) -> Finding | None:
 
 
 def _out_of_bounds(s: RunEvidence) -> Finding | None:
-    """The loss is a distance that outputs and targets between −1 and 1 cannot have."""
-    operation, last = _last_operation(s), s.last_loss
-    if operation not in ("Softmax", "Sigmoid", "Tanh") or not s.is_distance or s.trials is not None:
+    """From rows: targets of a distance outside the range of the last activation, or a distance that it cannot have."""
+    operation = _last_operation(s)
+    if not s.is_distance or s.trials is not None or s.learned or operation not in _RANGES:
         return None
-    if last is None or last <= OUT_OF_BOUNDS:
+    low, high = _RANGES[operation]
+    least, most = s.targets.get("min", low), s.targets.get("max", high)
+    if min(least - low, high - most) < -OUT_OF_REACH:
+        where = f"targets reach from {number(least)} to {number(most)}"
+    elif high - low < math.inf and (s.last_loss or 0.0) > OUT_OF_BOUNDS:
+        where = f"the loss is {number(s.last_loss or 0.0)}"
+    else:
         return None
-    said = (
-        f"The last activation ({operation.lower()}) stays between −1 and 1, and the loss, a distance, at "
-        f"{number(last)}: the targets lie outside."
-    )
+    said = f"The last activation ({operation.lower()}) stays between {low:g} and {high:g}, and {where}."
     return found("certain", said, modules=_last_activation(s))
 
 

@@ -15,6 +15,7 @@ from sonde.analysis.recompute.definitions import DEFINITIONS, MetricKey
 from sonde.analysis.recompute.sample import Recomputed, SnapshotInputs
 from sonde.analysis.recompute.stored import LastEpoch, shaken
 from sonde.core.errors import SondeError, nearest
+from sonde.metrics import base_of
 
 FLOAT64_TOLERANCE = 1e-9  # relative, for values that are computed in float64
 FLOAT32_TOLERANCE = 1e-6  # for values that are computed in float32
@@ -178,27 +179,22 @@ def _chosen(there: Iterable[str], wanted: Sequence[str]) -> list[str]:
         return names
     chosen = []
     for want in wanted:
-        some = [name for name in names if want in (name, _base(name), _definition_of(name))]
+        some = [name for name in names if want in (name, base_of(name), _definition_of(name))]
         if not some:
-            known = {_base(name) for name in names} | set(names)
+            known = {base_of(name) for name in names} | set(names)
             raise SondeError(f"no metric {want!r} was measured at the last epoch: {nearest(want, known)}")
         chosen += some
     return chosen
 
 
-def _base(metric: str) -> str:
-    """`nudge[0.01]/bp` → `nudge`."""
-    return metric.split("/")[0].split("[")[0]
-
-
 def _definition_of(metric: str) -> str:
-    base = _base(metric)
+    base = base_of(metric)
     return _MEASURED_WITH.get(base, base)
 
 
 def _line_of(metric: str) -> str:
     """The name of the comparison: parameters and units of a metric share one."""
-    base = _base(metric)
+    base = base_of(metric)
     return f"{base}[…]" if "[" in metric and base != "nudge" else metric
 
 
@@ -251,7 +247,7 @@ def _line(name: str, stored: pl.DataFrame, found: list[ValueDifference], end: La
 def _why_not(name: str, end: LastEpoch) -> str:
     if name in MEASURED_DURING_EPOCH:
         return _DURING_EPOCH
-    missing = end.missing.get("null" if "/null" in name else _NEEDS.get(_base(name), ""))
+    missing = end.missing.get("null" if "/null" in name else _NEEDS.get(base_of(name), ""))
     return missing or "this version has no definition of it"
 
 

@@ -6,7 +6,7 @@ A configuration of a few bytes can ask for a network of terabytes.  The size of 
 import copy
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,6 +15,7 @@ from typing import Any
 import polars as pl
 import safetensors.torch
 import torch
+from torch import Tensor
 
 from sonde.analysis.recompute.credits import CREDITS, FEEDBACK, REDRAWN, WITHOUT_STATE
 from sonde.analysis.recompute.moved_states import altered
@@ -28,7 +29,7 @@ from sonde.network import Network
 from sonde.store.files import Place
 from sonde.store.folder import RunFolder
 from sonde.store.lock import run_status
-from sonde.store.schemas import ENDED
+from sonde.store.schemas import ENDED, Manifest
 from sonde.tasks import Data
 from sonde.training.credit_assignment import CreditAssignment
 from sonde.training.program import DTYPES, Bf16Linear, use_bf16
@@ -71,70 +72,15 @@ def read_last_epoch(folder: RunFolder, data_root: Place | None = None) -> LastEp
 
 
 def _read_last_epoch(folder: RunFolder, data_root: Place | None) -> LastEpoch:
-    tree = folder.configuration()
-    description, (manifest, rows) = folder.description(), folder.read()
-    if "source" in tree["model"] or tree["model"]["name"] not in MODELS:
-        raise SondeError(
-            f"run {folder.id} has a network from outside: only Sonde's own ({', '.join(MODELS)}) are recomputed"
-        )
-    refuse_other_versions(tree)
-    if manifest.state in ENDED and manifest.epoch is not None:
-        _refuse_large(tree, folder.tensors("weights"), f"run {folder.id}", folder.fix)
-    config = read_without(tree, ("rule", "optimiser", "probe"))
-    if manifest.state not in ENDED or manifest.epoch is None:
-        at = "nothing" if manifest.epoch is None else f"epoch {manifest.epoch}"
-        stands = run_status(folder.path, manifest).state
-        raise SondeError(f"run {folder.id} is {stands} and has {at} of {config.epochs} epochs: resume it first")
-    made = (manifest.sessions[-1].get("environment") or {}) if manifest.sessions else {}
-    version = made.get("packages", {}).get("sonde", "?")
-    shape, task = config.signature.shape, config.task
-    many = getattr(task, "samples", 1) + getattr(task, "test_samples", 1)
-    _refuse_large_inputs(shape, many, f"run {folder.id}", folder.fix)
-    missing = {
-        name: f"stored by {version} without {what}"
-        for name, what in (("initial", "the weights at initialisation"), ("rule", "the rule's state"))
-        if name not in manifest.files
-    }
-    data = config.task.load(config.seed, data_root, _CPU, DTYPES[config.precision])
-    began = description["about"].get("data")
-    if began != data.source:
-        raise SondeError(
-            f"run {folder.id} was trained on the data {began}, but found {data.source}: name the first with --data-root"
-        )
+    config, manifest, rows = _read_ended(folder)
+    assert manifest.epoch is not None
+    description, missing = folder.description(manifest), _not_stored(manifest)
+    data = _load_data(folder, description, config, data_root)
     net = config.model.build(config.signature, generator(config.seed, "init")).to(DTYPES[config.precision])
     net.load_state_dict(safetensors.torch.load(folder.tensors("weights")))
-    if "rule" in missing:
-        missing["null"] = f"stored by {version}, whose null was one random vector a sample"
-    outside = "source" in tree["rule"] or tree["rule"]["name"] not in CREDITS
-    rule = tree["rule"] if outside else to_tree(config)["rule"]
-    plugin = _plugin_credit(folder, description, config, net, data) if outside and "rule" not in missing else None
-    if outside:
-        unknown = f"no definition of the rule {rule['name']}, a plugin, is known here"
-        missing["null"] = unknown
-        if plugin is None:
-            missing["rule"] = f"{unknown}; --rule file.py:{rule['name']} lets its own code compute its credit"
-    state: Any = None if "rule" in missing or outside else unpack(folder.tensors("rule"))
-    if rule["name"] in WITHOUT_STATE:
-        state = {}
-        missing.pop("rule", None)
-    steps = description["about"]["steps"]
-
-    def credit_of(rule: dict[str, Any], state: Any) -> SampleCredit:
-        return lambda sample: CREDITS[rule["name"]](sample, state, rule, steps)
-
     initial = None if "initial" in missing else safetensors.torch.load(folder.tensors("initial"))
-    matrices = [name for name, p in net.named_parameters() if name.startswith("blocks.") and p.ndim > 1]
-    drawn_anew = REDRAWN.get(rule["name"])
-
-    def redrawn(rng: torch.Generator) -> SampleCredit:
-        assert drawn_anew is not None
-        known = {name: initial[name] for name in matrices} if initial else {}
-        other, fresh = drawn_anew(state | {"options": rule}, rng, known)
-        return credit_of(rule | other, fresh)
-
+    rule = _read_rule(folder, description, config, net, data, missing)
     net = net.double().eval().requires_grad_(False)
-    predict = altered(net, rule, config.signature.outputs)
-    by_layer = rule["name"] in FEEDBACK and (rule["name"] != "fa" or rule.get("level") == "layer")
     inputs = SnapshotInputs(
         net=net,
         as_trained=partial(_as_trained, precision=config.precision),
@@ -148,13 +94,120 @@ def _read_last_epoch(folder: RunFolder, data_root: Place | None) -> LastEpoch:
         draws=0 if "null" in missing else _draws(config, manifest.epoch),
         epsilon=config.probes.epsilon,
         etas=config.probes.etas,
-        credit=plugin if state is None else credit_of(rule, state),
-        redrawn=None if drawn_anew is None else redrawn,
-        feedback=FEEDBACK[rule["name"]](net, state) if by_layer and state is not None else None,
+        credit=rule.credit,
+        redrawn=rule.redrawn(net, initial),
+        feedback=rule.feedback(net),
         initial=initial,
-        predict=predict,
+        predict=altered(net, rule.options, config.signature.outputs),
     )
     return LastEpoch(folder, config, rows.filter(epoch=manifest.epoch), inputs, missing)
+
+
+def _read_ended(folder: RunFolder) -> tuple[RunConfig, Manifest, pl.DataFrame]:
+    """Configuration, manifest and rows; raises where the run has not ended, or is not one that is recomputed."""
+    tree, (manifest, rows) = folder.configuration(), folder.read()
+    if "source" in tree["model"] or tree["model"]["name"] not in MODELS:
+        raise SondeError(
+            f"run {folder.id} has a network from outside: only Sonde's own ({', '.join(MODELS)}) are recomputed"
+        )
+    refuse_other_versions(tree)
+    ended = manifest.state in ENDED and manifest.epoch is not None
+    if ended:
+        _refuse_large(tree, folder.tensors("weights"), f"run {folder.id}", folder.fix)
+    config = read_without(tree, ("rule", "optimiser", "probe"))
+    if not ended:
+        at = "nothing" if manifest.epoch is None else f"epoch {manifest.epoch}"
+        state = run_status(folder.path, manifest).state
+        raise SondeError(f"run {folder.id} is {state} and has {at} of {config.epochs} epochs: resume it first")
+    return config, manifest, rows
+
+
+def _not_stored(manifest: Manifest) -> dict[str, str]:
+    """What an earlier version did not store: the weights at initialisation, the rule's state and its null."""
+    made = (manifest.sessions[-1].get("environment") or {}) if manifest.sessions else {}
+    by = f"stored by {made.get('packages', {}).get('sonde', '?')}"
+    missing = {} if "initial" in manifest.files else {"initial": f"{by} without the weights at initialisation"}
+    if "rule" not in manifest.files:
+        missing["rule"] = f"{by} without the rule's state"
+        missing["null"] = f"{by}, whose null was one random vector a sample"
+    return missing
+
+
+def _load_data(folder: RunFolder, description: dict[str, Any], config: RunConfig, data_root: Place | None) -> Data:
+    """The data of the task; raises where it is not what the run was trained on."""
+    samples = getattr(config.task, "samples", 1) + getattr(config.task, "test_samples", 1)
+    _bound(math.prod(config.signature.shape) * samples, _SAMPLES, "task", f"run {folder.id}", folder.fix)
+    data = config.task.load(config.seed, data_root, _CPU, DTYPES[config.precision])
+    began = description["about"].get("data")
+    if began != data.source:
+        raise SondeError(
+            f"run {folder.id} was trained on the data {began}, but found {data.source}: name the first with --data-root"
+        )
+    return data
+
+
+@dataclass(frozen=True, kw_only=True)
+class _StoredRule:
+    """The rule of a run, by its definition; or a plugin, by its own code."""
+
+    options: dict[str, Any]
+    state: Any  # None where it is not known
+    steps: int
+    plugin: SampleCredit | None
+
+    @property
+    def credit(self) -> SampleCredit | None:
+        """The credit of one sample; None where it is not known."""
+        return self.plugin if self.state is None else self._credit(self.options, self.state)
+
+    def _credit(self, options: dict[str, Any], state: Any) -> SampleCredit:
+        return lambda sample: CREDITS[options["name"]](sample, state, options, self.steps)
+
+    def redrawn(self, net: Network, initial: Mapping[str, Tensor] | None) -> Callable[..., SampleCredit] | None:
+        """The credit after the rule's state is drawn again; None for a rule that draws nothing."""
+        draw = REDRAWN.get(self.options["name"])
+        if draw is None:
+            return None
+        matrices = [name for name, p in net.named_parameters() if name.startswith("blocks.") and p.ndim > 1]
+        known = {name: initial[name] for name in matrices} if initial else {}
+
+        def redraw(rng: torch.Generator) -> SampleCredit:
+            other, fresh = draw(self.state | {"options": self.options}, rng, known)
+            return self._credit(self.options | other, fresh)
+
+        return redraw
+
+    def feedback(self, net: Network) -> Mapping[str, Tensor] | None:
+        """V by the name of the weight that it replaces, of a rule of layers."""
+        name = self.options["name"]
+        by_layer = name in FEEDBACK and (name != "fa" or self.options.get("level") == "layer")
+        return FEEDBACK[name](net, self.state) if by_layer and self.state is not None else None
+
+
+def _read_rule(
+    folder: RunFolder,
+    description: dict[str, Any],
+    config: RunConfig,
+    net: Network,
+    data: Data,
+    missing: dict[str, str],
+) -> _StoredRule:
+    """The rule of a run; adds to `missing` what is not known of a plugin."""
+    options, state, plugin = description["config"]["rule"], None, None
+    if "source" in options or options["name"] not in CREDITS:
+        plugin = None if "rule" in missing else _plugin_credit(folder, description, config, net, data)
+        missing["null"] = f"no definition of the rule {options['name']}, a plugin, is known here"
+        if plugin is None:
+            again = f"--rule file.py:{options['name']} lets its own code compute its credit"
+            missing["rule"] = f"{missing['null']}; {again}"
+    else:
+        options = to_tree(config)["rule"]
+        if options["name"] in WITHOUT_STATE:
+            state = {}
+            missing.pop("rule", None)
+        elif "rule" not in missing:
+            state = unpack(folder.tensors("rule"))
+    return _StoredRule(options=options, state=state, steps=description["about"]["steps"], plugin=plugin)
 
 
 def _as_trained(net: Network, precision: str) -> Network:
@@ -231,11 +284,6 @@ def _refuse_large(tree: Any, weights: bytes, where: str, fix: str) -> None:
         _bound(value, _STEPS, key, where, fix)
     for key, value in _whole(tree.get("rule")).items():
         _bound(value, _STEPS, f"rule.{key}", where, fix)
-
-
-def _refuse_large_inputs(shape: tuple[int, ...], samples: int, where: str, fix: str) -> None:
-    """Raise where the inputs of a task would be too large."""
-    _bound(math.prod(shape) * samples, _SAMPLES, "task", where, fix)
 
 
 def _bound(asked: Any, most: int, part: str, where: str, fix: str) -> None:
