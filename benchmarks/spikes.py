@@ -63,12 +63,16 @@ class Experts(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.router = nn.Linear(width, 4)
-        self.experts = nn.ModuleList(nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.Linear(width, width)) for _ in range(4))
+        self.experts = nn.ModuleList(
+            nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.Linear(width, width)) for _ in range(4)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         weights, chosen = self.router(x).softmax(-1).topk(1, -1)
         gates = torch.zeros(*x.shape[:-1], 4).scatter(-1, chosen, weights)
-        return sum((4 * gates[..., place, None] * expert(x) for place, expert in enumerate(self.experts)), torch.zeros_like(x))
+        return sum(
+            (4 * gates[..., place, None] * expert(x) for place, expert in enumerate(self.experts)), torch.zeros_like(x)
+        )
 
 
 class Block(nn.Module):
@@ -297,7 +301,12 @@ def said(watch: Any) -> dict[str, Any] | None:
     if spike is None:
         return None
     text = " ".join(spike.evidence)
-    return {"kind": text.partition("Kind: ")[2].partition(".")[0], "step": spike.step, "modules": list(spike.modules), "text": text}
+    return {
+        "kind": text.partition("Kind: ")[2].partition(".")[0],
+        "step": spike.step,
+        "modules": list(spike.modules),
+        "text": text,
+    }
 
 
 def diagnosed(case: Case) -> dict[str, Any]:
@@ -315,7 +324,13 @@ def diagnosed(case: Case) -> dict[str, Any]:
         watch = Run(case).train()
         found = said(watch)
         watch.close()
-    score: dict[str, Any] = {"program": case.program, "kind": case.kind, "seed": case.seed, "at": case.at, "said": found}
+    score: dict[str, Any] = {
+        "program": case.program,
+        "kind": case.kind,
+        "seed": case.seed,
+        "at": case.at,
+        "said": found,
+    }
     if case.kind is None:
         return score | {"right": found is None}
     known = found or {"kind": None, "step": -1, "modules": []}
@@ -328,7 +343,9 @@ def diagnosed(case: Case) -> dict[str, Any]:
 
 def cases(first: int, few: bool) -> list[Case]:
     """60 spikes, and 30 runs without; `few`: one of each."""
-    kinds = {program: [k for k in KINDS if program != "mlp" or k not in ("attention", "router")] for program in PROGRAMS}
+    kinds = {
+        program: [k for k in KINDS if program != "mlp" or k not in ("attention", "router")] for program in PROGRAMS
+    }
     kinds["vision"].remove("router")
     pairs = [(program, kind) for program in PROGRAMS for kind in kinds[program]]
     many = len(pairs) if few else 60
@@ -342,7 +359,10 @@ def summary(scores: list[dict[str, Any]]) -> dict[str, Any]:
     planted = [one for one in scores if one["kind"]]
     placed = [one for one in planted if one["module_right"] is not None]
     healthy = [one for one in scores if not one["kind"]]
-    by_kind = {kind: [sum(o["right"] for o in planted if o["kind"] == kind), sum(o["kind"] == kind for o in planted)] for kind in KINDS}
+    by_kind = {
+        kind: [sum(o["right"] for o in planted if o["kind"] == kind), sum(o["kind"] == kind for o in planted)]
+        for kind in KINDS
+    }
     return {
         "spikes": len(planted),
         "kind_and_step_right": sum(one["right"] for one in planted),

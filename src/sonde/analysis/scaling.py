@@ -157,7 +157,7 @@ class Scaling:
 
     def words(self) -> list[str]:
         """What the exponents mean, in sentences."""
-        kind = f"{self.optimiser}, judged by what {'µP' if self.promise == 'mup' else 'the standard one'} promises"
+        kind = f"{self.optimiser}, {'µP' if self.promise == 'mup' else 'standard parametrisation'}"
         stable = sum(one.verdict == "stable" for one in self.verdicts)
         said = [
             f"{stable} of {len(self.verdicts)} groups are stable over {self.axis} ({kind}: {PROMISES[self.promise]})."
@@ -218,11 +218,11 @@ def studies_of(runs: Iterable[Measured]) -> list[Scaling]:
     known = []
     for members in found.values():
         if len({run.about["size"] for run in members if run.about["rate"] is None}) >= 3:
-            known.append(judge(members, members[0].about["promise"]))
+            known.append(study_of(members, members[0].about["promise"]))
     return known
 
 
-def judge(runs: Sequence[Measured], promise: str) -> Scaling:
+def study_of(runs: Sequence[Measured], promise: str) -> Scaling:
     """Fit exponents and give every group a verdict."""
     whole = [run for run in runs if run.about["rate"] is None]
     sizes = sorted({run.about["size"] for run in whole})
@@ -266,12 +266,11 @@ class _Modules:
         if self.is_width:
             many = Counter(label for label, _ in labels)
             self._alone = {label: name for label, name in labels if many[label] == 1}
-        self.order = [self.group(name, module) for name, module in known.items() if module["calls"]]
-        self.order = list(dict.fromkeys(self.order))
+        self.order = list(dict.fromkeys(self.group(name, module) for name, module in known.items() if module["calls"]))
         owners = {p["name"].rpartition(".")[0] or MODEL for p in small.facts["parameters"]}
         self.owners = list(dict.fromkeys(self.group(name, known[name]) for name in known if name in owners))
         inside = [re.sub(r"\d+.*", "*", name) for name in others if name not in known]
-        self.repeated = inside[0] if inside else MODEL  # the part of which a deeper model has more
+        self.repeated = inside[0] if inside else MODEL  # the part that a deeper model repeats
         self.grows = {self.group(name, module): self._growth(name, module)[1:] for name, module in known.items()}
 
     def group(self, name: str, module: Mapping[str, Any]) -> str:
@@ -301,7 +300,7 @@ def _values(run: Measured, modules: _Modules) -> pl.DataFrame:
     sizes = {p["name"]: math.prod(p["shape"] or [1]) for p in run.facts["parameters"]}
     lines: list[tuple[str, str, int, float]] = []
     norms: dict[tuple[str, int], float] = {}
-    of_parameter = _parameter_groups(run)
+    of_parameter = {name: label for label, group in about["groups"].items() for name in group["members"]}
     for step, metric, name, value in rows.select("step", "metric", "module", "value").iter_rows():
         if metric in _QUANTITIES and name is not None:
             base, _, call = name.partition("#")
@@ -325,20 +324,6 @@ def _values(run: Measured, modules: _Modules) -> pl.DataFrame:
     mean = found.group_by("group", "quantity", "step", maintain_order=True).agg(pl.col("value").mean())
     known = mean.with_columns(seed=pl.lit(about["seed"]), size=pl.lit(about["size"]))
     return known.select(pl.col(name).cast(kind) for name, kind in _SCHEMA.items())
-
-
-def _parameter_groups(run: Measured) -> dict[str, str]:
-    """Parameter → group, as the study made them."""
-    found = {}
-    for label, group in run.about["groups"].items():
-        for parameter in run.facts["parameters"]:
-            name = parameter["name"]
-            is_alike = name in group["members"]
-            if group["role"] == "deep":
-                is_alike = re.sub(r"\d+", "*", name) == group["pattern"] and parameter["shape"] == group["axes"]
-            if is_alike:
-                found[name] = label
-    return found
 
 
 # Exponents

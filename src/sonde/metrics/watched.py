@@ -274,10 +274,9 @@ WATCHED = by_name(
         name="effect",
         label="effect of a group of parameters",
         axis="parameter",
-        definition="How much the training of one group of parameters changes the model's output; runs of "
+        definition="How far one step of a group of parameters moves the model's output along the gradient; runs of "
         "`sonde scaling` have it, and the row's module is the group.",
-        measured="RMS of output − output at step 0, where this group alone has its present values.  Where that is 0: "
-        "of output − output with the group's first values.",
+        measured="Σ|∂loss/∂W · ΔW| ÷ ‖∂loss/∂output‖, over the entries of the group.",
         good="the same at every size of the network.",
         bad="a power of the size: the group's rate, initialisation or multiplier does not fit it.",
         reference="Yang & Hu (2021), arXiv:2011.14522",

@@ -152,7 +152,9 @@ def routers(output: Tensor, names: Mapping[int, str]) -> list[tuple[str, Tensor,
         if _kind(node) != "Topk":
             continue
         softmax = _through(next(iter(_parents(node)), None))
-        layer = None if softmax is None or _kind(softmax) != "Softmax" else _through(next(iter(_parents(softmax)), None))
+        layer = (
+            None if softmax is None or _kind(softmax) != "Softmax" else _through(next(iter(_parents(softmax)), None))
+        )
         weight = None if layer is None else _layer(layer, names)
         if weight is not None and weight[0] != "?":
             name = weight[0].rpartition(".")[0] or WHOLE_MODEL

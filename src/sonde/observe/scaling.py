@@ -9,8 +9,8 @@ import inspect
 import io
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from sonde.analysis.scaling import PROMISES, STEPS, Measured, Scaling, judge
+from sonde.analysis.scaling import PROMISES, STEPS, Measured, Scaling, study_of
 from sonde.core import html_parts
 from sonde.core.errors import SondeError
 from sonde.core.formatting import listed
 from sonde.metrics.rows import WATCHED
+from sonde.observe.check import default_loss, output_tensor
 from sonde.observe.experiments.copies import generators_kept, run_model
 from sonde.observe.experiments.losses import own_loss
 from sonde.observe.facts import first_float
@@ -39,10 +40,7 @@ from sonde.store.load import load
 _RATE_STEPS = 30  # after which rates are compared
 _SAMPLES = 8  # whose attention logits are read
 _MASKED = -1e4  # a logit below this is a mask
-_OPTIMISERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
-    "adam": torch.optim.Adam,
-    "sgd": torch.optim.SGD,
-}
+_OPTIMISERS: dict[str, Callable[..., torch.optim.Optimizer]] = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}
 
 Over = Mapping[str, Sequence[int]]
 
@@ -111,7 +109,8 @@ def _over(
     progress: Callable[[str], None],
 ) -> SizeStudy:
     with generators_kept():
-        groups = _groups(*(plan.trial({**rest, axis: size}, 0) for size in (sizes[0], sizes[-1])))
+        small, large = (plan.trial({**rest, axis: size}, 0) for size in (sizes[0], sizes[-1]))
+        groups = _groups(small, large)
         known = _stored(runs, plan, axis, rest)
         found: list[Measured] = []
         for size in sizes:
@@ -122,10 +121,11 @@ def _over(
                     done = known.get((size, seed, rate))
                     if done is None:
                         trial = plan.trial({**rest, axis: size}, seed, rate)
-                        facts = {**plan.study(axis, rest), **key, "promise": promise, "groups": groups}
+                        here = _members(groups, trial.model, large.model)
+                        facts = {**plan.study(axis, rest), **key, "promise": promise, "groups": here}
                         done = _measure(trial, facts, runs)
                     found.append(done)
-    return SizeStudy(**vars(judge(found, promise)))
+    return SizeStudy(**vars(study_of(found, promise)))
 
 
 def _check(make: Any, over: Over, promise: str, seeds: int, optimizer: str) -> None:
@@ -178,12 +178,9 @@ class _Plan:
 
     def study(self, axis: str, rest: Mapping[str, int]) -> dict[str, Any]:
         """What runs of one study have in common, as JSON."""
-        own = {
-            "shape": None if self._shape is None else list(self._shape),
-            "optimizer": self._optimizer,
-            "lr": self._lr,
-        }
-        return {"factory": _name(self._make), "code": _digest(self._make), "over": axis, "rest": dict(rest), **own}
+        made = {"factory": _name(self._make), "code": _digest(self._make), "over": axis, "rest": dict(rest)}
+        shape = None if self._shape is None else list(self._shape)
+        return {**made, "shape": shape, "optimizer": self._optimizer, "lr": self._lr}
 
     def trial(self, sizes: Mapping[str, int], seed: int, rate: float | None = None) -> _Trial:
         torch.manual_seed(seed)
@@ -200,48 +197,28 @@ class _Plan:
                 f"{_name(self._make)} makes an optimiser and takes no lr: add the argument lr, or return no optimiser"
             )
         model.train()
-        made = (
-            optimisers[0]
-            if optimisers
-            else _OPTIMISERS[self._optimizer](model.parameters(), lr=self._lr if rate is None else rate)
-        )
-        x = batch[0] if batch else self._normal(self._shape)
+        if not optimisers:
+            optimisers = [_OPTIMISERS[self._optimizer](model.parameters(), lr=self._lr if rate is None else rate)]
+        x = batch[0] if batch else self._normal(model)
         y = batch[1] if len(batch) > 1 else None
-        loss = losses[0] if losses else _default_loss(y, given_y=len(batch) > 1)
-        return _Trial(model, made, x, y, loss, seed)
+        loss = losses[0] if losses else _loss_without_targets if y is None else default_loss(y)[0]
+        return _Trial(model, optimisers[0], x, y, loss, seed)
 
-    def _normal(self, shape: Sequence[int] | None) -> Tensor:
-        if shape is None:
+    def _normal(self, model: nn.Module) -> Tensor:
+        if self._shape is None:
             raise SondeError(f"{_name(self._make)} returns no batch: give the shape of one, for example --shape 32,64")
-        return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
-
-
-def _default_loss(y: Any, *, given_y: bool) -> Callable[[Any, Any], Tensor]:
-    """Cross-entropy for classes, squared error for numbers; without targets the model's own loss, if it has one."""
-    if not given_y:
-        return _loss_without_targets
-    if isinstance(y, Tensor) and not y.is_floating_point():
-        return lambda out, y: functional.cross_entropy(output_of(out).flatten(0, -2), y.flatten())
-    return lambda out, y: functional.mse_loss(output_of(out), y)
+        drawn = torch.randn(*self._shape, generator=torch.Generator().manual_seed(0))
+        return drawn.to(next(model.parameters()))
 
 
 def _loss_without_targets(out: Any, y: Any) -> Tensor:
+    """The model's own loss, if it returns one; else the squared distance from standard normal targets."""
     if not isinstance(out, Tensor):
-        try:
+        with suppress(SondeError):
             return own_loss(out, y)
-        except SondeError:
-            pass
-    z = output_of(out)
+    z = output_tensor(out)
     target = torch.randn(z.shape, generator=torch.Generator().manual_seed(0)).to(z)
     return functional.mse_loss(z, target)
-
-
-def output_of(returned: Any) -> Tensor:
-    """The first tensor of floating-point numbers that is not a scalar, of what a model returns."""
-    found = first_float(returned)
-    if found is None:
-        raise SondeError("the model returns no tensor of floating-point numbers")
-    return found
 
 
 def _name(make: Callable[..., Any]) -> str:
@@ -260,27 +237,34 @@ def _digest(make: Callable[..., Any]) -> str:
 # Groups
 
 
-def parameter_groups(small: nn.Module, large: nn.Module) -> dict[str, dict[str, Any]]:
-    """Parameters that scale alike: group → {role, pattern of names, type, shape signature}.
+Key = tuple[str, str, tuple[Any, ...]]
+"""Of a group: the pattern of names, the type of module, and the axes that grow or, over depth, the shape."""
+
+
+def keys_of(model: nn.Module, large: nn.Module) -> dict[str, tuple[Key, str]]:
+    """For each parameter of a model the key of its group, and its role.
 
     Two parameters are in one group if their names are equal up to numbers, their modules are of one type, and the same
     axes of them grow.  Between models of another depth no axis grows; then their shapes are equal.
     """
     shapes = {name: tuple(p.shape) for name, p in large.named_parameters()}
-    is_width = [*shapes] == [name for name, _ in small.named_parameters()]
-    found: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for name, parameter in small.named_parameters():
-        module = small.get_submodule(name.rpartition(".")[0])
-        pattern, kind = re.sub(r"\d+", "*", name), type(module).__name__
-        grows = [a != b for a, b in zip(parameter.shape, shapes[name], strict=True)] if is_width else None
-        signature = grows if is_width else list(parameter.shape)
-        role = _role(module, grows) if grows is not None else "deep"
-        one = found.setdefault(
-            (pattern, kind, tuple(signature or ())),
-            {"pattern": pattern, "type": kind, "role": role, "axes": signature, "members": []},
-        )
-        one["members"].append(name)
-    return {_label(one, found.values()): one for one in found.values()}
+    is_width = [*shapes] == [name for name, _ in model.named_parameters()]
+    found = {}
+    for name, parameter in model.named_parameters():
+        module = model.get_submodule(name.rpartition(".")[0])
+        shape = tuple(parameter.shape)
+        grows = tuple(a != b for a, b in zip(shape, shapes[name], strict=True)) if is_width else shape
+        key = (re.sub(r"\d+", "*", name), type(module).__name__, grows)
+        found[name] = key, _role(module, grows) if is_width else "deep"
+    return found
+
+
+def parameter_groups(small: nn.Module, large: nn.Module) -> dict[str, dict[str, Any]]:
+    """Parameters of the smaller model that scale alike: label → key, role and members."""
+    found: dict[Key, dict[str, Any]] = {}
+    for name, (key, role) in keys_of(small, large).items():
+        found.setdefault(key, {"key": key, "role": role, "members": []})["members"].append(name)
+    return {_label(one, found): one for one in found.values()}
 
 
 def _groups(small: _Trial, large: _Trial) -> dict[str, dict[str, Any]]:
@@ -295,12 +279,30 @@ def _groups(small: _Trial, large: _Trial) -> dict[str, dict[str, Any]]:
     return found
 
 
+def _members(groups: Mapping[str, Any], model: nn.Module, large: nn.Module) -> dict[str, dict[str, Any]]:
+    """The groups with their members in a model of this size."""
+    is_deep = any(group["role"] == "deep" for group in groups.values())
+    keys = keys_of(model, large) if is_deep else {}
+    return {
+        label: {
+            "role": group["role"],
+            "in_logits": group["in_logits"],
+            "members": [name for name, (key, _) in keys.items() if key == group["key"]] or group["members"],
+        }
+        for label, group in groups.items()
+    }
+
+
 def _with_gradient(trial: _Trial, within: AbstractContextManager[Any]) -> set[str]:
     """The parameters whose gradient is not zero."""
     trial.model.zero_grad()
     with within:
-        out = trial.forward()
-    torch.autograd.backward(trial.loss(out, trial.y))
+        try:
+            loss = trial.loss(trial.forward(), trial.y)
+        except (RuntimeError, TypeError, ValueError, IndexError) as error:
+            why = f"{type(error).__name__}: {error}".splitlines()[0]
+            raise SondeError(f"the smallest {type(trial.model).__name__} does not run on this batch ({why})") from error
+    torch.autograd.backward(loss)
     return {name for name, p in trial.model.named_parameters() if p.grad is not None and bool(p.grad.any())}
 
 
@@ -316,32 +318,18 @@ def _role(module: nn.Module, grows: Sequence[bool]) -> str:
     return "hidden" if sum(grows) > 1 else "input"
 
 
-def _label(one: Mapping[str, Any], every: Any) -> str:
-    """The one name, the pattern, or the pattern with role and type where it is that of several groups."""
+def _label(one: Mapping[str, Any], keys: Iterable[Key]) -> str:
+    """The one name, the pattern, or the pattern with type and role where it is that of several groups."""
+    pattern, kind, axes = one["key"]
     if len(one["members"]) == 1 and one["role"] != "deep":
         return str(one["members"][0])
-    if sum(other["pattern"] == one["pattern"] for other in every) == 1:
-        return str(one["pattern"])
-    if one["role"] == "deep":
-        return f"{one['pattern']} ({one['type']} {'×'.join(map(str, one['axes']))})"
-    return f"{one['pattern']} ({one['type']}, {one['role']})"
-
-
-def members_of(group: Mapping[str, Any], model: nn.Module) -> list[str]:
-    """The parameters of a group in a model of any size."""
-    found = []
-    for name, parameter in model.named_parameters():
-        if re.sub(r"\d+", "*", name) != group["pattern"]:
-            continue
-        module = model.get_submodule(name.rpartition(".")[0])
-        is_shape = group["role"] != "deep" or list(parameter.shape) == group["axes"]
-        if (
-            type(module).__name__ == group["type"]
-            and is_shape
-            and (group["role"] == "deep" or name in group["members"])
-        ):
-            found.append(name)
-    return found
+    if sum(other[0] == pattern for other in keys) == 1:
+        return str(pattern)
+    return (
+        f"{pattern} ({kind} {'×'.join(map(str, axes))})"
+        if one["role"] == "deep"
+        else f"{pattern} ({kind}, {one['role']})"
+    )
 
 
 # One run
@@ -349,11 +337,9 @@ def members_of(group: Mapping[str, Any], model: nn.Module) -> list[str]:
 
 def _measure(trial: _Trial, facts: dict[str, Any], runs: str | Place | None) -> Measured:
     """Train for ten steps, watched; rows of the probe are stored beside those of the watch."""
-    size = f"{facts['over']}={facts['size']}"
-    name = f"scaling {size} seed={facts['seed']}"
     is_whole = facts["rate"] is None
-    if not is_whole:
-        name += f" rate={facts['rate']:g}"
+    name = f"scaling {facts['over']}={facts['size']} seed={facts['seed']}"
+    name += "" if is_whole else f" rate={facts['rate']:g}"
     only_model: Callable[[str, nn.Module], bool] = lambda name, module: not name or name == "(model)"  # noqa: E731
     watched = watch(
         trial.model, trial.optimiser, runs=runs, name=name, every=STEPS[-1], layers=None if is_whole else only_model
@@ -375,7 +361,7 @@ def _train(trial: _Trial, watched: Watch, probe: "_Probe | None", steps: int) ->
         with probe.listening(step) if is_probed else nullcontext():
             out = trial.forward()
         if probe is not None:
-            probe.out = output_of(out)
+            probe.out = output_tensor(out)
             probe.out.retain_grad()
         loss = trial.loss(out, trial.y)
         watched.log(loss)
@@ -392,7 +378,7 @@ class _Probe:
 
     def __init__(self, trial: _Trial, groups: Mapping[str, Any], run: str) -> None:
         self._trial, self._run = trial, run
-        self._groups = {label: members_of(group, trial.model) for label, group in groups.items()}
+        self._groups = {label: group["members"] for label, group in groups.items()}
         self._first: dict[str, Tensor] = {}
         self._values: list[tuple[int, str, str, Tensor]] = []  # step, metric, module, value
         self._calls: dict[str, int] = {}
@@ -419,9 +405,7 @@ class _Probe:
             number = self._calls[name] = self._calls.get(name, 0) + 1
             self._running.append(name if number == 1 else f"{name}#{number}")
             given = first_float(args)
-            is_measured = any(True for _ in module.parameters(recurse=False)) or not any(
-                True for _ in module.children()
-            )
+            is_measured = module._parameters or not module._modules
             if step == 0 and given is not None and is_measured:
                 self._add(step, "in_rms", self._running[-1], _rms(given))
 

@@ -162,7 +162,6 @@ class _Spike:
                 found.append((name, max(before[-3:]), max(after)))
         return sorted(found, key=lambda one: one[2] / one[1] if one[1] > 0 else math.inf, reverse=True)
 
-
     def _largest(self, family: str) -> dict[str, dict[int, float]]:
         """module → step → the largest value of a metric or of the members of its family."""
         found: dict[str, dict[int, float]] = {}

@@ -189,7 +189,7 @@ class ScalingSection:
 
 def scaling_sections(stored: Runs) -> list[ScalingSection]:
     """Every study of `sonde scaling` among the watched runs."""
-    known = [run for run in stored.watched if "scaling" in run.facts and run.manifest.state == "complete"]
+    known = [run for run in stored.watched if run.facts.get("scaling") and run.manifest.state == "complete"]
     if not known:
         return []
     from sonde.show.figures.scaling import scaling_figure
