@@ -51,7 +51,13 @@ def of_case(case: Case, *, is_fault: bool) -> dict[str, Any]:
     found = scaling(case.make, {case.over: DEFAULT_SIZES[case.over]}, promise=case.promise, runs=None)[case.over]
     causes = [one.group for one in found.causes]
     wrong = {one.group: one.verdict for one in found.deviating}
-    known: dict[str, Any] = {"causes": causes, "deviating": wrong, "seconds": round(time.process_time() - start, 1)}
+    open_ones = [one.group for one in found.verdicts if one.verdict == "undecided"]
+    known: dict[str, Any] = {
+        "causes": causes,
+        "deviating": wrong,
+        "undecided": open_ones,
+        "seconds": round(time.process_time() - start, 1),
+    }
     if is_fault:
         known["named"] = any(part in group for group in causes for part in case.faulty)
         known["only"] = known["named"] and all(any(part in group for part in case.faulty) for group in causes)
@@ -90,9 +96,10 @@ def table(results: dict[str, Any]) -> str:
     lines = ["| planted fault | named | groups that are named |", "|---|---|---|"]
     for name, one in results["faults"].items():
         lines.append(f"| {name} | {'yes' if one['named'] else 'no'} | {', '.join(f'`{g}`' for g in one['causes'])} |")
-    lines += ["", "| correct parametrisation | groups that are not stable |", "|---|---|"]
+    lines += ["", "| correct parametrisation | groups that grow or vanish | undecided |", "|---|---|---|"]
     for name, one in results["correct"].items():
-        lines.append(f"| {name} | {', '.join(f'`{g}`' for g in one['deviating']) or 'none'} |")
+        cells = [", ".join(f"`{g}`" for g in one[key]) or "none" for key in ("deviating", "undecided")]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
     lines += ["", "| MLP | change at | published | measured |", "|---|---|---|---|"]
     for name, one in results["published"].items():
         for place, known, found in zip(PLACES, one["published"], one["measured"], strict=True):
@@ -111,10 +118,15 @@ def main() -> None:
     """Measure, print, store."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="part of a case's name")
-    chosen = parser.parse_args().only
+    parser.add_argument("--cases", action="store_true", help="leave out the published exponents")
+    chosen, skip = (given := parser.parse_args()).only, given.cases
     torch.set_num_threads(1)
     stored = HERE / "scaling.json"
     results: dict[str, Any] = json.loads(stored.read_text()) if stored.exists() else {}
+    for name, (make, asked) in PUBLISHED.items():
+        if chosen in name and not skip:
+            results.setdefault("published", {})[name] = {"published": asked, "measured": published(make)}
+            print(name, results["published"][name], flush=True)
     for kind, cases in (("faults", FAULTS), ("correct", CORRECT)):
         known = results.setdefault(kind, {})
         for name, case in cases.items():
@@ -122,10 +134,6 @@ def main() -> None:
                 known[name] = of_case(case, is_fault=kind == "faults")
                 print(name, json.dumps(known[name], ensure_ascii=False), flush=True)
         results[kind] = {name: known[name] for name in cases if name in known}
-    for name, (make, asked) in PUBLISHED.items():
-        if chosen in name:
-            results.setdefault("published", {})[name] = {"published": asked, "measured": published(make)}
-            print(name, results["published"][name], flush=True)
     faults, correct = results["faults"].values(), results["correct"].values()
     results["summary"] = {
         "named": sum(one["named"] for one in faults),

@@ -128,11 +128,12 @@ def test_verdict_of_an_exponent_needs_size_and_certainty() -> None:
     def of(value: float, low: float, high: float) -> Exponent:
         return Exponent(group="", quantity="", step=0, value=value, low=low, high=high, seeds=3, left_out=1.0)
 
-    assert of(0.5, 0.4, 0.6).deviates() == "grows"
-    assert of(-0.5, -0.6, -0.4).deviates() == "vanishes"
-    assert of(0.5, -0.1, 1.1).deviates() == ""
-    assert of(0.2, 0.1, 0.3).deviates() == ""
-    assert of(0.0, -0.1, 0.1).deviates(-0.5) == "grows"
+    assert of(0.5, 0.4, 0.6).verdict() == "grows"
+    assert of(-0.5, -0.6, -0.4).verdict() == "vanishes"
+    assert of(0.5, -0.1, 1.1).verdict() == "undecided"
+    assert of(0.1, -2.0, 2.2).verdict() == "undecided"
+    assert of(0.2, 0.1, 0.3).verdict() == "stable"
+    assert of(0.0, -0.1, 0.1).verdict(-0.5) == "grows"
 
 
 def test_the_common_drift_is_the_median_unless_it_is_a_fault() -> None:
@@ -150,8 +151,10 @@ def test_the_best_rate_is_the_lowest_point_of_a_parabola() -> None:
 
 
 def test_rates_tell_whether_the_best_one_moves() -> None:
-    found = study(mup, rates=[2.0**k for k in range(-9, -2)]).transfer
+    result = study(mup, rates=[2.0**k for k in range(-9, -2)])
+    found = result.transfer
     assert found is not None
+    assert json.loads(json.dumps(result.as_dict(), allow_nan=False))["transfer"]["words"] == found.words
     assert found.losses.height == len(SIZES) * 3 * 7
     assert found.words
 

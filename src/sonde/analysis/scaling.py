@@ -33,6 +33,8 @@ PROMISES = {
 TOLERANCE = 0.25
 """An exponent further than this from what is asked is a deviation; faults change exponents by ½ or more."""
 
+UNDECIDED = "undecided"
+_FAULT = 0.5  # by which a fault changes an exponent, at least
 _MOST_DRIFT, _FEWEST_GROUPS = 0.4, 4
 
 MODEL = "(model)"
@@ -72,11 +74,15 @@ class Exponent:
     seeds: int
     left_out: float  # measured ÷ extrapolated, at the largest size; NaN where that has no value
 
-    def deviates(self, asked: float = 0.0) -> str:
-        """`grows`, `vanishes`, or `` where it is within the tolerance of what is asked."""
-        if self.value > asked + TOLERANCE and not self.low <= asked:
-            return "grows"
-        return "vanishes" if self.value < asked - TOLERANCE and not self.high >= asked else ""
+    def verdict(self, asked: float = 0.0) -> str:
+        """`grows` or `vanishes` if it is further from what is asked than the tolerance, and the interval excludes that.
+
+        Else `stable`; or `undecided`, where the interval is so wide that a fault would not show.
+        """
+        if abs(self.value - asked) > TOLERANCE and not self.low <= asked <= self.high:
+            return "grows" if self.value > asked else "vanishes"
+        is_sharp = self.high - self.low <= 2 * _FAULT
+        return "stable" if is_sharp and abs(self.value - asked) <= TOLERANCE else UNDECIDED
 
     def __str__(self) -> str:
         if not math.isfinite(self.low):
@@ -86,7 +92,7 @@ class Exponent:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """One group: stable, grows, vanishes or frozen; by which exponent, and what would change that."""
+    """One group: stable, grows, vanishes, frozen or undecided; by which exponent, and what would change that."""
 
     group: str
     verdict: str
@@ -95,6 +101,11 @@ class Verdict:
     asked: float = 0.0
     remedy: str = ""
     is_cause: bool = False
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether it is neither stable nor undecided."""
+        return self.verdict not in ("stable", UNDECIDED)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +124,7 @@ class Transfer:
             return "The best rate lies at the end of the range at some size: widen --lr."
         if self.exponent is None:
             return "No rate trains at every size."
-        moves = self.exponent.deviates() or not self.exponent.low <= 0 <= self.exponent.high
+        moves = not self.exponent.low <= 0 <= self.exponent.high
         verb = "moves" if moves else "does not move"
         ends = " to ".join(f"{number(rate)} at {size}" for size, rate in (*self.best.items(),)[:: len(self.best) - 1])
         return f"The best rate {verb} with the size: exponent {self.exponent}, from {ends}."
@@ -147,8 +158,8 @@ class Scaling:
 
     @property
     def deviating(self) -> list[Verdict]:
-        """Every group that is not stable."""
-        return [one for one in self.verdicts if one.verdict != "stable"]
+        """Every group that grows, vanishes or is frozen."""
+        return [one for one in self.verdicts if one.is_wrong]
 
     @property
     def table(self) -> pl.DataFrame:
@@ -168,6 +179,9 @@ class Scaling:
         if rest:
             named = listed([f"{one.group} ({one.verdict})" for one in rest], 4)
             said.append(f"May follow from this: {named}. Change one thing and run again.")
+        undecided = [one.group for one in self.verdicts if one.verdict == UNDECIDED]
+        if undecided:
+            said.append(f"Undecided, more seeds narrow the intervals: {listed(undecided, 4)}.")
         said += [self._left_out()]
         return [*said, *([self.transfer.words] if self.transfer is not None else []), *self.notes]
 
@@ -191,14 +205,17 @@ class Scaling:
         verdicts = [
             {**vars(one), "exponent": None if one.exponent is None else one.exponent.value} for one in self.verdicts
         ]
-        known = {"axis": self.axis, "sizes": [*self.sizes], "optimiser": self.optimiser, "promise": self.promise}
-        moves = None
+        known: dict[str, Any] = {
+            "axis": self.axis,
+            "sizes": [*self.sizes],
+            "optimiser": self.optimiser,
+            "promise": self.promise,
+        }
+        moves: dict[str, Any] | None = None
         if self.transfer is not None:
-            moves = {
-                "best": {str(size): rate for size, rate in self.transfer.best.items()},
-                "words": self.transfer.words,
-            }
-            moves |= {"exponent": None if self.transfer.exponent is None else vars(self.transfer.exponent)}
+            best = {str(size): rate for size, rate in self.transfer.best.items()}
+            power = None if self.transfer.exponent is None else _finite(vars(self.transfer.exponent))
+            moves = {"best": best, "words": self.transfer.words, "exponent": power}
         exponents = [_finite(vars(one)) for one in self.exponents]
         return {**known, "words": self.words(), "verdicts": verdicts, "transfer": moves, "exponents": exponents}
 
@@ -368,7 +385,7 @@ def _verdicts(result: Scaling, modules: _Modules, runs: Sequence[Measured]) -> l
     start = _at_start(result, modules)
     trained = _by_training(result, runs) if result.promise == "mup" else []
     first = _causes(result, modules, start) or _first_steps(trained)
-    named = [(one, one.group in first and one.verdict != "stable") for one in (*start, *trained)]
+    named = [(one, one.group in first and one.is_wrong) for one in (*start, *trained)]
     return [Verdict(**{**vars(one), "is_cause": is_cause}) for one, is_cause in named]
 
 
@@ -387,11 +404,11 @@ def _at_start(result: Scaling, modules: _Modules) -> list[Verdict]:
         ):
             continue
         after = _next_input(result, modules, group)
-        way = own.deviates()
-        if after is not None and after.deviates() != way:
-            way = ""
-        if group in logits and way == "vanishes" and result.promise == "mup":
-            way = ""  # 1/d makes them shrink like d^-½, as it should
+        way = own.verdict()
+        if after is not None and after.verdict() == "stable":
+            way = "stable"
+        if group in logits and own.value < 0 and result.promise == "mup":
+            way = "stable"  # 1/d makes them shrink like d^-½, as it should
         found.append(_of_start(result, group, way, own, 0.0))
     return [*found, *_output(result, modules)]
 
@@ -411,9 +428,9 @@ def _output(result: Scaling, modules: _Modules) -> list[Verdict]:
         return []
     is_logits = result.is_width and not modules.grows.get(MODEL, (True, True))[1]
     asked = -0.5 if is_logits and result.promise == "mup" else 0.0
-    way = own.deviates(asked)
+    way = own.verdict(asked)
     if way == "vanishes" and asked:
-        way = ""  # smaller still, as of a readout that starts at zero
+        way = "stable"  # smaller still, as of a readout that starts at zero
     last = next((g for g in reversed(modules.owners) if g != MODEL), MODEL)
     is_readout = is_logits and not modules.grows.get(last, (True, True))[1]
     name = last if is_readout else "(output)" if result.is_width else f"(output) after {modules.repeated}"
@@ -422,7 +439,7 @@ def _output(result: Scaling, modules: _Modules) -> list[Verdict]:
 
 def _of_start(result: Scaling, group: str, way: str, own: Exponent, asked: float) -> Verdict:
     remedy = ""
-    if way:
+    if way in ("grows", "vanishes"):
         power = signed(_half(asked - own.value), 2)
         if group.endswith("(logits)"):
             ask = "d, the size of a head (µP)" if result.promise == "mup" else "√d"
@@ -432,14 +449,12 @@ def _of_start(result: Scaling, group: str, way: str, own: Exponent, asked: float
             remedy = f"Multiply its initial weights by {result.axis}^{power} ({rule})."
         else:
             remedy = f"Multiply residual branches by {result.axis}^-0.5 (depth-µP)."
-    return Verdict(
-        group=group, verdict=way or "stable", about="signal at initialisation", exponent=own, asked=asked, remedy=remedy
-    )
+    return Verdict(group=group, verdict=way, about="signal at initialisation", exponent=own, asked=asked, remedy=remedy)
 
 
 def _causes(result: Scaling, modules: _Modules, start: Sequence[Verdict]) -> set[str]:
     """Of the deviations at initialisation, those of modules that make them: the output deviates from the input."""
-    wrong = [one for one in start if one.verdict != "stable"]
+    wrong = [one for one in start if one.is_wrong]
     made = []
     for one in wrong:
         into = result.exponent(one.group, "input", 0)
@@ -471,17 +486,18 @@ def _by_training(result: Scaling, runs: Sequence[Measured]) -> list[Verdict]:
             continue
         known = _first_known(result, label, "effect")
         if known is not None and not in_logits[label]:
-            way = known.deviates() if known.deviates() == known.deviates(drift) else ""
-            remedy = _rate_remedy(result, role, known.value - drift) if way else ""
+            ways = known.verdict(), known.verdict(drift)
+            way = "stable" if "stable" in ways else ways[0] if ways[0] == ways[1] else UNDECIDED
+            remedy = _rate_remedy(result, role, known.value - drift) if way != "stable" else ""
             about = f"the effect of training (step {known.step})"
-            found.append(Verdict(group=label, verdict=way or "stable", about=about, exponent=known, remedy=remedy))
+            found.append(Verdict(group=label, verdict=way, about=about, exponent=known, remedy=remedy))
     for group in dict.fromkeys(one.group for one in result.exponents if one.group.endswith("(logits)")):
         known = _first_known(result, group, "change")
         if known is not None:
-            way = known.deviates() if known.deviates() == "grows" else ""
-            remedy = "Divide attention logits by d, the size of a head, not by √d (µP)." if way else ""
+            way = "stable" if known.verdict() == "vanishes" else known.verdict()
+            remedy = "Divide attention logits by d, the size of a head, not by √d (µP)." if way == "grows" else ""
             about = f"the change by training (step {known.step})"
-            found.append(Verdict(group=group, verdict=way or "stable", about=about, exponent=known, remedy=remedy))
+            found.append(Verdict(group=group, verdict=way, about=about, exponent=known, remedy=remedy))
     return found
 
 
@@ -503,7 +519,7 @@ def _first_known(result: Scaling, group: str, quantity: str) -> Exponent | None:
 
 def _first_steps(trained: Sequence[Verdict]) -> set[str]:
     """The causes among deviations by training: attention logits if they grow, else those of the earliest step."""
-    wrong = [one for one in trained if one.verdict != "stable"]
+    wrong = [one for one in trained if one.is_wrong]
     logits = {one.group for one in wrong if one.group.endswith("(logits)")}
     steps = [one.exponent.step for one in wrong if one.exponent is not None]
     first = {one.group for one in wrong if one.exponent is None or one.exponent.step == min(steps)}
@@ -557,7 +573,7 @@ def _transfer(runs: Sequence[Measured]) -> Transfer | None:
         return Transfer(losses=losses, best={}, exponent=None, at_edge=at_edge)
     frame = pl.DataFrame(best, schema=["size", "seed", "value"], orient="row")
     sizes = frame["size"].unique().sort().to_list()
-    known = exponent_of(frame, [*sizes, math.inf])
+    known = exponent_of(frame, [*sizes, 2 * sizes[-1]])
     mean = {size: float(2 ** frame.filter(pl.col("size") == size)["value"].to_numpy().mean()) for size in sizes}
     exponent = None if known is None else Exponent(group="best rate", quantity="rate", step=0, **known)
     return Transfer(losses=losses, best=mean, exponent=exponent, at_edge=at_edge)

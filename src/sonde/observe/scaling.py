@@ -253,8 +253,8 @@ def keys_of(model: nn.Module, large: nn.Module) -> dict[str, tuple[Key, str]]:
     for name, parameter in model.named_parameters():
         module = model.get_submodule(name.rpartition(".")[0])
         shape = tuple(parameter.shape)
-        grows = tuple(a != b for a, b in zip(shape, shapes[name], strict=True)) if is_width else shape
-        key = (re.sub(r"\d+", "*", name), type(module).__name__, grows)
+        grows = [a != b for a, b in zip(shape, shapes[name], strict=True)] if is_width else []
+        key = (re.sub(r"\d+", "*", name), type(module).__name__, tuple(grows) if is_width else shape)
         found[name] = key, _role(module, grows) if is_width else "deep"
     return found
 
@@ -272,7 +272,7 @@ def _groups(small: _Trial, large: _Trial) -> dict[str, dict[str, Any]]:
     found = parameter_groups(small.model, large.model)
     with torch.no_grad():  # a weight that starts at zero would hide others
         for parameter in small.model.parameters():
-            parameter += 0.01 * torch.randn_like(parameter)
+            parameter.add_(0.01 * torch.randn_like(parameter))
     whole, cut = _with_gradient(small, nullcontext()), _with_gradient(small, _Logits(lambda logits: None, cut=True))
     for group in found.values():
         group["in_logits"] = all(name in whole and name not in cut for name in group["members"])
@@ -357,19 +357,19 @@ def _measure(trial: _Trial, facts: dict[str, Any], runs: str | Place | None) -> 
 def _train(trial: _Trial, watched: Watch, probe: "_Probe | None", steps: int) -> None:
     """Some steps and one more, whose pass measures them; ends early where the loss is not finite."""
     for step in range(steps + 1):
-        is_probed = probe is not None and step in STEPS
-        with probe.listening(step) if is_probed else nullcontext():
+        probed = probe if step in STEPS else None
+        with nullcontext() if probed is None else probed.listening(step):
             out = trial.forward()
-        if probe is not None:
-            probe.out = output_tensor(out)
-            probe.out.retain_grad()
+        if probed is not None:
+            probed.out = output_tensor(out)
+            probed.out.retain_grad()
         loss = trial.loss(out, trial.y)
         watched.log(loss)
         if not bool(torch.isfinite(loss.detach()).all()):
             return
         trial.optimiser.zero_grad()
         torch.autograd.backward(loss)
-        with probe.around_step(step) if is_probed else nullcontext():
+        with nullcontext() if probed is None else probed.around_step(step):
             trial.optimiser.step()
 
 

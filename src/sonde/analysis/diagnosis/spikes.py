@@ -32,6 +32,7 @@ FAR = 0.01  # of its norm that a parameter moves, at least
 BY_ITSELF = 30.0  # times the median: in the step of the spike itself, more than a gradient explains
 WOKE = 10.0  # times the largest gradient of the steps before
 RATE = 2.0  # times the median rate of the steps before
+OF_BATCH = 3.0  # times the usual loss: a batch whose loss comes back
 _ALONE = 0.5  # share of the parameters that moved: fewer moved on their own
 LOGITS, LOGITS_GREW = 15.0, 2.5  # the largest attention logit after a spike, and relative to before
 _LOAD_GREW = 1.3  # load of the busiest expert, relative to before
@@ -130,7 +131,7 @@ class _Spike:
 
     @cached_property
     def moved(self) -> "_First":
-        """Parameters that moved far before all others: before the spike, or in its step by more than a gradient does."""
+        """Parameters that moved far first: before the spike, or in its step by more than a gradient explains."""
         before = self.first(self.moves, _moves, (self.step or 0) - 1)
         if before.step is not None:
             return before
@@ -293,7 +294,9 @@ def _rank(x: _Spike) -> Finding | None:
 
 
 def _batch(x: _Spike) -> Finding | None:
-    """The loss of a batch is high on weights that had moved as usual."""
+    """The loss of a batch is high on weights that had moved as usual.  Batches differ: a little higher is no spike."""
+    if x.returns and x.height < (OF_BATCH - 1) * abs(x.usual):
+        return None
     said = (
         "Kind: batch. Before this step weights moved as usual, so the loss of this batch is high on the weights "
         f"before, too{'; the loss comes back after it' if x.returns else ''}."
@@ -354,10 +357,11 @@ SPIKES = (
         role="symptom",
         short="The loss jumps far above its recent values.",
         measured=(
-            f"A loss more than {LEAVES:g} times the median of the steps before it, and 6 deviations of their noise above "
-            f"it, by {SMALL:g} of the first loss at least. The finding names the kind: overflow, learning rate, Adam's second moment, attention logits, router, weights "
-            "of a module, another rank, or batch. Where only losses are known: "
-            f"a loss {JUMP:g} times the median of the {JUMP_WINDOW} steps before it; a note."
+            f"A loss more than {LEAVES:g} times the median of the steps before it, 6 deviations of noise above it, "
+            f"and by {SMALL:g} of the first loss. The finding names the kind: overflow, learning rate, Adam's second "
+            "moment, attention logits, router, weights of a module, another rank, or batch. A loss that comes back at "
+            f"once is {OF_BATCH:g} times the median at least. Where only losses are known: a loss {JUMP:g} times the "
+            f"median of the {JUMP_WINDOW} steps before it; a note."
         ),
         why="A spike undoes some of what was learned, and may announce a run that diverges.",
         remedy="Clip the norm of the gradient, or lower the rate.",

@@ -13,6 +13,7 @@ from sonde.core.formatting import listed
 from sonde.show.figures.style import (
     BLUE,
     DOUBLE,
+    GREY,
     INK,
     ORANGE,
     VERMILLION,
@@ -22,12 +23,12 @@ from sonde.show.figures.style import (
     panel_title,
 )
 
-COLOUR_OF_VERDICT = {"stable": BLUE, "grows": VERMILLION, "vanishes": ORANGE}
+COLOUR_OF_VERDICT = {"stable": BLUE, "grows": VERMILLION, "vanishes": ORANGE, "undecided": GREY}
 
 
 def scaling_figure(result: Scaling) -> Figure:
     """Signal at initialisation, effect of training and, where rates were tried, the loss by rate and size."""
-    wrong = listed([one.group for one in result.causes], 3) if result.causes else "every group is stable"
+    wrong = listed([one.group for one in result.causes], 3) if result.causes else "no group grows or vanishes"
     wrong = f"begin with {wrong}" if result.causes else wrong
     panels: list[tuple[str, list[Verdict]]] = [
         (
@@ -46,8 +47,8 @@ def scaling_figure(result: Scaling) -> Figure:
         axes = figure.subplots(1, many, squeeze=False)[0]
         for ax, (title, known) in zip(axes, panels, strict=False):
             _draw_group_lines(ax, result, known)
-            off = sum(one.verdict != "stable" for one in known)
-            panel_title(ax, title, f"{len(known) - off} of {len(known)} groups stable", width=40)
+            stable = sum(one.verdict == "stable" for one in known)
+            panel_title(ax, title, f"{stable} of {len(known)} groups stable", width=40)
         if result.transfer is not None:
             _draw_transfer(axes[-1], result.transfer)
         note = "Each line: a group, relative to the smallest size and to what is asked. Hollow: left out of the fit."
@@ -77,15 +78,15 @@ def _draw_group_lines(ax: Axes, result: Scaling, verdicts: Sequence[Verdict]) ->
     reach = TOLERANCE * np.log2(sizes / sizes[0])
     ax.fill_between(sizes, 2**-reach, 2**reach, color="#DDDDDD", lw=0, gid="stable")
     ends: list[tuple[float, str, str]] = []
-    for one in sorted(verdicts, key=lambda one: one.verdict != "stable"):
+    for one in sorted(verdicts, key=lambda one: one.is_wrong):
         line = group_line(result, one)
         colour, x, y = COLOUR_OF_VERDICT.get(one.verdict, INK), line["size"].to_numpy(), 2 ** line["mean"].to_numpy()
-        thick = 1.0 if one.verdict == "stable" else 1.8
+        thick = 1.8 if one.is_wrong else 1.0
         ax.plot(x[:-1], y[:-1], color=colour, lw=thick, marker="o", gid=one.group)
         ax.plot(x[-2:], y[-2:], color=colour, lw=thick, ls=":")
         ax.plot(x[-1:], y[-1:], color=colour, marker="o", mfc="white")
         ax.vlines(x, 2 ** line["low"].to_numpy(), 2 ** line["high"].to_numpy(), color=colour, lw=0.5)
-        if one.verdict != "stable":
+        if one.is_wrong:
             ends.append((float(y[-1]), one.group if one.group != MODEL else "output", colour))
     for height, name, colour in sorted(ends, key=lambda end: -abs(math.log(end[0])))[:4]:
         ax.annotate(
