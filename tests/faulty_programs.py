@@ -377,10 +377,20 @@ def low_precision() -> Program:
     return program
 
 
+def loss_spike() -> Program:
+    """A batch with other labels and large inputs, once the loss is low."""
+    program = plain()
+    batches = program.batches()
+    x, y = batches[90]
+    batches[90] = 30 * x, (y + 1) % 5
+    program.batches = lambda: batches  # type: ignore[method-assign]
+    return program
+
+
 FAULTY = {
     f.__name__: f
     for f in (
-        *(data_order, class_imbalance, target_leakage, low_precision, wrong_axis),
+        *(loss_spike, data_order, class_imbalance, target_leakage, low_precision, wrong_axis),
         *(
             wrong_label_shape,
             wrong_loss,

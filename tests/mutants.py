@@ -3,7 +3,7 @@
     python tests/mutants.py             all of them, and exit code 1 if one survives
     python tests/mutants.py "log K"     those whose name has these letters
 
-Every text to be replaced has to stand in its file exactly once; where the code has moved on, mend the table first.
+Every text to be replaced has to stand in its file exactly once; where the code has moved on, update the table first.
 """
 
 import importlib
@@ -338,8 +338,8 @@ MUTANTS = (
     Mutant(
         "train_acc is a share of batches",
         "training/program.py",
-        "labels = hits_RN.shape[1]",
-        "labels = len(self.losses)",
+        "self.counted += hits_RN.shape[1]",
+        "self.counted += len(self.losses)",
         BARE,
     ),
     Mutant(
@@ -575,8 +575,8 @@ MUTANTS = (
     Mutant(
         "a spread over seeds is the population's",
         "core/seed_statistics.py",
-        "n * (n - 1) * unit * unit",
-        "n * n * unit * unit",
+        "statistics.stdev(finite)",
+        "statistics.pstdev(finite)",
         SPREADS,
     ),
     Mutant(
@@ -652,8 +652,8 @@ MUTANTS = (
     Mutant(
         "D1 forgets where h_L began",
         "analysis/questions.py",
-        'top = run.across("hidden_norm", epoch, last)[0] / init if',
-        'top = run.across("hidden_norm", epoch, last)[0] if',
+        "top = norms[-1] / at_init[-1] if",
+        "top = norms[-1] if",
         "unit/test_audit.py -k d1",
     ),
     Mutant(
@@ -945,7 +945,7 @@ def check(mutants: tuple[Mutant, ...]) -> None:
         if found != 1:
             stale.append(f"{mutant.name}: its text stands {found} times in src/sonde/{mutant.file}")
     if stale:
-        sys.exit("mend the table of tests/mutants.py:\n" + "\n".join(stale))
+        sys.exit("update the table of tests/mutants.py:\n" + "\n".join(stale))
 
 
 def copy_tree(to: Path) -> None:

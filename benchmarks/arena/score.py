@@ -167,7 +167,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help="beginnings of names of programs")
     parser.add_argument("--seeds", type=int, nargs="*", default=[0])
-    parser.add_argument("--group", help="one group only: development, held-out, or those of public.py")
+    parser.add_argument("--group", help="one group only, by the beginning of its name")
     parser.add_argument("--again", action="store_true")
     parser.add_argument("--verify", action="store_true")
     parser.add_argument("--write", action="store_true")
@@ -175,17 +175,15 @@ def main() -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     import faults
+    import held_out
+    import judged_2026_11
 
-    groups: dict[str, Any] = {"development": faults}
-    if (HERE / "held_out.py").exists():
-        import held_out
-
-        groups["held-out"] = held_out
+    groups: dict[str, Any] = {"development": faults, "held-out": held_out, "judged, November 2026": judged_2026_11}
     if os.environ.get("SONDE_REPOSITORIES"):
         import public
 
         groups |= {name: public.Group(name) for name in public.PROGRAMS}
-    groups = {name: module for name, module in groups.items() if given.group in (None, name)}
+    groups = {name: module for name, module in groups.items() if name.startswith(given.group or "")}
     if given.verify:
         verify(given.seeds, given.names, groups)
     elif not given.write:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from sonde.models import PlainMLP, ResidualMLP
-from sonde.rules import StateBridge
+from sonde.rules import CreditBridge, StateBridge
 from sonde_bench.cifar10 import Jobs, WholeEpoch
 from sonde_bench.measure import Options, Row
 from sonde_bench.stacking import Stacked, Stacking
@@ -62,6 +62,15 @@ BENCHES: dict[str, Bench] = {
             "state_bridge, hidden_layers=1, every=4": 1.5,
         },
         rules={"state_bridge, hidden_layers=1, every=4": StateBridge(hidden_layers=1, every=4)},
+        steps=4,
+        rounds=50,
+    ),
+    "bridges_256": Steps(
+        label="residual_mlp d=256 L=4, bridges",
+        model=ResidualMLP(d=256, L=4),
+        shape=IMAGE,
+        bars={"bp": 0.97, "state_bridge": 1.4, "credit_bridge": 2.0},
+        rules={"credit_bridge": CreditBridge(warmup=0.0)},  # the step after the warm-up
         steps=4,
         rounds=50,
     ),

@@ -62,6 +62,11 @@ def flops(net: Network, rule: Rule, x: Tensor) -> int:
     return count_operations(net, rule, x)
 
 
+def forward_flops(net: Network, samples: int) -> int:
+    """Operations of the matrix products of a forward pass."""
+    return sum(2 * samples * layer.inputs * layer.outputs for layer in layers(net, Backprop()))
+
+
 class Products:
     """The matrix products of a step of backprop, each with matrices of its own, and nothing else.
 

@@ -20,9 +20,9 @@ from sonde.store.datasets.archive import data_folder
 from sonde.store.datasets.cifar10 import Absent, find_cifar10
 from sonde.store.files import Place
 from sonde.store.folder import RunFolder
-from sonde.tasks import Cifar10
+from sonde.tasks import Cifar10, Data
 from sonde.training.program import Program
-from sonde_bench.arithmetic import Products
+from sonde_bench.arithmetic import Products, forward_flops
 from sonde_bench.loops import BATCH, CPU, Prepared, bare_backprop, fresh
 from sonde_bench.measure import Options, Row, Times, Variant, measure
 
@@ -68,15 +68,18 @@ class WholeEpoch:
             epochs=PLANNED_EPOCHS,
         )
         config.task.prepare(options.data_root, lambda done, total: None)
-        variants = _variants(config, options)
+        data = config.task.load(config.seed, options.data_root, CPU, torch.float32)
+        variants, products = _variants(config, data), Products(fresh(config), BATCH)
+        variants["products"] = Variant(partial(products, READY_BATCHES), READY_BATCHES)
         times = measure(variants, options.rounds(self.rounds), on_round=options.on_round)
         row = times.row(name, "whole", "bare", limit=times.median("products"), bar=self.bar)
         yield row.explained(partial(_parts_of_epoch, times))
-        yield times.row(f"{name}: the test set, not in the epoch", "evaluation", "bare")
+        forward = forward_flops(fresh(config), data.test_samples) / data.steps(BATCH)
+        limit = times.median("products") * forward / products.flops
+        yield times.row(f"{name}: the test set, not in the epoch", "evaluation", "bare", limit=limit)
 
 
-def _variants(config: RunConfig, options: Options) -> dict[str, Variant]:
-    data = config.task.load(config.seed, options.data_root, CPU, torch.float32)
+def _variants(config: RunConfig, data: Data) -> dict[str, Variant]:
     program = Program(config, data, CPU)
     steps = program.steps_per_epoch
     drawn = program.data.batches(BATCH, torch.Generator())
@@ -92,7 +95,6 @@ def _variants(config: RunConfig, options: Options) -> dict[str, Variant]:
     return {
         "whole": Variant(whole, steps),
         "bare": Variant(bare_epoch, steps),
-        "products": Variant(partial(Products(program.net, BATCH), READY_BATCHES), READY_BATCHES),
         "data": Variant(lambda: [None for _ in data.batches(BATCH, order)], steps),
         "steps": Variant(partial(prepared.train_epoch, MEASURED_EPOCH), READY_BATCHES),
         "snapshot": Variant(partial(program.probe, MEASURED_EPOCH), steps),
@@ -158,10 +160,13 @@ class Jobs:
                     trained += RunFolder(runs / outcome.run).manifest().seconds["train"]
             spent[jobs].append(trained)
 
+        products, steps = Products(fresh(configs[0]), configs[0].batch_size), JOB_IMAGES // configs[0].batch_size
         variants = {str(jobs): Variant(partial(run, jobs)) for jobs in (1, 2)}
+        variants["products"] = Variant(partial(products, steps), steps)
         rounds = options.rounds(self.rounds)
         times = measure(variants, rounds, clock=time.perf_counter, on_round=options.on_round)
-        yield times.row(name, "2", "1", bar=self.bar).explained(partial(_parts_of_wall_time, times, spent))
+        limit = times.median("products") * steps * JOB_EPOCHS * JOB_RUNS / 2  # in two processes
+        yield times.row(name, "2", "1", limit=limit, bar=self.bar).explained(partial(_parts_of_wall_time, times, spent))
 
 
 def _parts_of_wall_time(times: Times, spent: dict[int, list[float]]) -> list[str]:

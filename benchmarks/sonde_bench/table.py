@@ -25,12 +25,15 @@ COLUMNS = {
     "10–90 %": "right",
     "at most": "right",
 }
+TRIED = Path(__file__).with_name("tried.md")
+"""What was tried and did not help; ends every page of results."""
+
 NOTE = (
     "Reference: a bare PyTorch loop with the fused AdamW, or what the row names. Ratio: ours ÷ reference, the median "
     "over interleaved rounds and the range of their middle 80 %; process time on one thread, of a step where nothing "
-    "else is said; --jobs and --help: wall time. Limit: the step's matrix products at the rate measured in the "
-    "same rounds. Compiled in: by the clock, before the first step, in no ratio, and less where "
-    "torch.compile finds it in its cache. * above what it may be."
+    "else is said; --jobs and commands: wall time. Limit: the matrix products alone, at the rate measured in the "
+    "same rounds; of a command, an interpreter that does nothing. Compiled in: by the clock, before the first step, "
+    "in no ratio, and less where torch.compile finds it in its cache. * above what it may be."
 )
 
 
@@ -110,6 +113,8 @@ def markdown(rows: Sequence[Row], about: dict[str, Any]) -> str:
             "",
             NOTE.replace("*", "\\*"),
             *(["", "```", *said, "```"] if said else []),
+            "",
+            TRIED.read_text(encoding="utf-8").rstrip("\n"),
             "",
         ]
     )

@@ -19,7 +19,7 @@ from mkdocs.structure.pages import Page
 from sonde.analysis.explanations import EXPLANATIONS
 from sonde.rules import RULES
 from sonde.show.figures import FIGURES
-from sonde.show.figures.render import cached_picture, fix_layout
+from sonde.show.figures.render import fix_layout, render_figure
 from sonde.show.figures.style import house_style
 
 DPI = 120
@@ -42,7 +42,7 @@ def _draw(kind: str, name: str) -> Drawn:
     elif kind == "rule":
         figure, caption = pictures_trained.draw_rule(name)
     elif isinstance(what := pictures_trained.PICTURES[kind][name], pictures_trained.Ready):
-        drawn = cached_picture(FIGURES[what.figure], pictures_trained.evidence_of(what.study))
+        drawn = render_figure(FIGURES[what.figure], pictures_trained.evidence_of(what.study))
         return drawn.images["png"], f"{drawn.caption.strip()}. {pictures_trained.command(what.study)}"
     else:
         figure, caption = pictures_trained.draw_trained(what)

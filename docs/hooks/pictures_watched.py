@@ -5,12 +5,12 @@ from functools import cache
 from pathlib import Path
 
 import polars as pl
+from contrast import Case, Measure, draw_contrast
 from matplotlib.figure import Figure
 
 from sonde.analysis.diagnosis import diagnose
 from sonde.analysis.diagnosis.run_evidence import evidence_of_watched
 from sonde.metrics import WATCHED
-from sonde.show.figures.contrast import Case, Measure, draw_contrast
 from sonde.show.figures.series import Group
 from sonde.store.load import load
 from sonde.store.run import Run, Runs

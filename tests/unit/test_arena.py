@@ -20,7 +20,7 @@ def arena() -> Any:
     sys.path.remove(str(ARENA))
 
 
-@pytest.mark.parametrize("group", ["faults", "held_out"])
+@pytest.mark.parametrize("group", ["faults", "held_out", "judged_2026_11"])
 def test_every_fault_is_planted_in_a_recipe_and_named_as_diagnoses_are(arena: Any, group: str) -> None:
     module = arena(group)
     for fault in module.FAULTS.values():
@@ -29,7 +29,7 @@ def test_every_fault_is_planted_in_a_recipe_and_named_as_diagnoses_are(arena: An
         assert {*fault.recipes} <= module.HEALTHY.keys()
 
 
-@pytest.mark.parametrize("group", ["faults", "held_out"])
+@pytest.mark.parametrize("group", ["faults", "held_out", "judged_2026_11"])
 def test_every_fault_can_take_a_step(arena: Any, group: str) -> None:
     module = arena(group)
     for name, fault in module.FAULTS.items():

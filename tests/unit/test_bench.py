@@ -18,7 +18,7 @@ from sonde.rules import RULES, Frozen
 find_benchmark()
 
 from sonde_bench import BENCHES, Options, Row, peers, table  # noqa: E402
-from sonde_bench.arithmetic import Products, flops  # noqa: E402
+from sonde_bench.arithmetic import Products, flops, forward_flops  # noqa: E402
 from sonde_bench.cifar10 import Jobs, WholeEpoch  # noqa: E402
 from sonde_bench.jax_loops import NO_JAX, has_jax  # noqa: E402
 from sonde_bench.loops import (  # noqa: E402
@@ -31,6 +31,7 @@ from sonde_bench.loops import (  # noqa: E402
     program,
 )
 from sonde_bench.measure import Variant, measure  # noqa: E402
+from sonde_bench.stacking import Stacking  # noqa: E402
 from sonde_bench.startup import StartUp  # noqa: E402
 from sonde_bench.steps import Steps  # noqa: E402
 
@@ -133,6 +134,20 @@ def test_the_products_alone_are_those_of_backprop(networks: int) -> None:
     assert products.flops == counted.get_total_flops() == networks * flops(trained.net, RULES["bp"](), x)
 
 
+def test_the_operations_of_a_forward_pass_are_those_pytorch_counts() -> None:
+    net = program(ResidualMLP(d=16, L=3), RULES["bp"](), Noise(shape=(3, 4, 4), steps=1)).net
+    with FlopCounterMode(display=False) as counted, torch.no_grad():
+        net(torch.zeros(7, 3, 4, 4))
+    assert forward_flops(net, 7) == counted.get_total_flops()
+
+
+def test_runs_in_a_stack_have_the_limit_of_their_products() -> None:
+    (row,) = Stacking(widths=(16,), runs=(2,), rounds=1)(Options(quick=True))
+    assert row.ours is not None
+    assert row.limit is not None
+    assert 0 < row.limit < row.ours
+
+
 def test_the_operations_of_other_rules_are_counted_as_they_run() -> None:
     trained = program(PlainMLP(d=4, L=1), Frozen(), Noise(shape=(4,), steps=1))
     x = torch.randn(2, 4)
@@ -202,6 +217,7 @@ def test_results_are_saved_with_the_machine(tmp_path: Path) -> None:
     assert stored["machine"]["packages"]["torch"] in page
     assert "2.000" in page
     assert "slow" in page
+    assert table.TRIED.read_text(encoding="utf-8") in page
     widths = [line.count("|") for line in page.splitlines() if line.startswith("|")]
     assert all(above == below for above, below in pairwise(widths))
 
@@ -216,10 +232,10 @@ def test_the_command_names_the_benchmarks(sonde: Sonde) -> None:
 
 
 def test_start_up_is_measured_against_an_interpreter_that_does_nothing() -> None:
-    (row,) = StartUp(rounds=3)(Options(quick=True))
-    assert row.ours is not None
-    assert row.reference is not None
-    assert row.ours > row.reference > 0
+    for row in StartUp(rounds=3)(Options(quick=True)):
+        assert row.ours is not None
+        assert row.reference is not None
+        assert row.ours > row.reference == row.limit > 0
 
 
 def test_without_a_checkout_the_command_says_where_the_benchmark_is(

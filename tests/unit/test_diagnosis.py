@@ -17,7 +17,7 @@ from sonde.core.errors import SondeError
 from sonde.plugins import BUILT_IN
 
 OF_TRAINED = {"not_learning", "state_explosion", "gradient_collapse", "credit_at_chance", "blocks_hurt"}
-NOTES = {"rank_collapse", "loss_spike", "gradient_noise"}
+NOTES = {"rank_collapse", "gradient_noise"}
 
 
 def made(program: str) -> Program:

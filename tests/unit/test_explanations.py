@@ -51,7 +51,9 @@ SAID = [
     ("masked_growth", "grow {}-fold", network_faults.INPUT_GREW),
     ("attention_collapse", "later, {} %", 100 * network_faults.ONE_HOT_SHARE),
     ("rank_collapse", "falls below {}", flow_symptoms.COLLAPSED_RANK),
+    ("loss_spike", "more than {} times the median", spikes.LEAVES),
     ("loss_spike", "a loss {} times the median", spikes.JUMP),
+    ("loss_spike", "by {} of the first loss", spikes.SMALL),
     ("gradient_noise", "above {}", flow_symptoms.NOISY),
 ]
 IN_WORDS = [

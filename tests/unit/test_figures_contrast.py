@@ -1,6 +1,8 @@
 """Good beside bad, and a rule among the others: what is drawn is what the rows say."""
 
+import sys
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -9,9 +11,12 @@ from figure_texts import check_texts
 
 from evidence import RULES, rules_evidence
 from sonde.show.figures import Evidence, NoData
-from sonde.show.figures.contrast import Case, Measure, draw_contrast, draw_portrait
 from sonde.show.figures.render import fix_layout
 from sonde.show.figures.style import house_style
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "docs" / "hooks"))
+
+from contrast import Case, Measure, draw_contrast, draw_portrait
 
 NAN = float("nan")
 VALUES = {"healthy": [1.0, 2.0, 4.0], "faulty": [1.0, NAN, 1000.0]}

@@ -29,7 +29,7 @@ from sonde.core import disk_cache
 from sonde.core.errors import SondeError
 from sonde.core.html_parts import DARK_PAGE
 from sonde.show.figures import FIGURES, Evidence, FigureSpec, figure_named, figures_of, render
-from sonde.show.figures.render import cached_picture, draw_all, fix_layout, page_images, picture_digest
+from sonde.show.figures.render import draw_all, fix_layout, page_images, picture_digest
 from sonde.show.figures.style import house_style, recolour_for_dark
 
 pytestmark = pytest.mark.xdist_group("figures_save")  # one worker draws them
@@ -229,7 +229,7 @@ TRAINING_LOSS = FIGURES["training_loss"]
 @pytest.fixture
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where pictures are kept."""
-    monkeypatch.setattr(disk_cache, "cache_folder", lambda kind: tmp_path / "kept")
+    monkeypatch.setattr(disk_cache, "user_cache", lambda kind: tmp_path / "kept")
     return tmp_path / "kept"
 
 
@@ -240,27 +240,15 @@ def drawings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     draw = FigureSpec.draw
 
     def counted(self: FigureSpec, *given: Any) -> Any:
-        seen.append(self.drawn_by)
+        seen.append(self.name)
         return draw(self, *given)
 
     monkeypatch.setattr(FigureSpec, "draw", counted)
     return seen
 
 
-def test_the_report_takes_the_picture_of_the_file_and_draws_nothing(
-    tmp_path: Path, kept: Path, drawings: list[str]
-) -> None:
-    draw_all(SMALL, tmp_path, study="residual")
-    assert len(drawings) == 11
-    for spec in RESIDUAL.values():
-        found = cached_picture(spec, SMALL)
-        assert found.images["png"] == (tmp_path / f"{spec.paths['residual']}.png").read_bytes()
-        assert found.caption == (tmp_path / f"{spec.paths['residual']}.txt").read_text()
-    assert len(drawings) == 11
-
-
 def test_a_picture_of_anything_else_is_drawn_anew(kept: Path, drawings: list[str]) -> None:
-    cached_picture(TRAINING_LOSS, SMALL)
+    page_images(TRAINING_LOSS, SMALL)
     last = pl.int_range(pl.len()) == pl.len() - 1
     value = pl.when(last & (pl.col("metric") != "")).then(1e-300).otherwise("value")
     others = [
@@ -271,34 +259,34 @@ def test_a_picture_of_anything_else_is_drawn_anew(kept: Path, drawings: list[str
     ]
     for changed in others:
         before = len(drawings)
-        cached_picture(FIGURES["one_input"], changed)
+        page_images(FIGURES["one_input"], changed)
         assert len(drawings) == before + 1
-    cached_picture(FIGURES["gradient_magnitude"], SMALL)
-    cached_picture(TRAINING_LOSS, SMALL)
-    assert drawings.count(TRAINING_LOSS.drawn_by) == 1
+    page_images(FIGURES["gradient_magnitude"], SMALL)
+    page_images(TRAINING_LOSS, SMALL)
+    assert drawings.count(TRAINING_LOSS.name) == 1
 
 
 def test_a_picture_drawn_by_other_code_or_libraries_is_not_taken(
     kept: Path, drawings: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cached_picture(TRAINING_LOSS, SMALL)
-    for module, what, other in ((disk_cache, "_code_digest", lambda: "edited"), (render, "DPI", 151)):
+    page_images(TRAINING_LOSS, SMALL)
+    for module, what, other in ((disk_cache, "_code_digest", lambda: "edited"), (render, "PAGE_DPI", 151)):
         with monkeypatch.context() as changed:
             changed.setattr(module, what, other)
-            cached_picture(TRAINING_LOSS, SMALL)
+            page_images(TRAINING_LOSS, SMALL)
     assert len(drawings) == 3
 
 
 def test_a_kept_picture_that_is_not_whole_or_not_in_its_place_is_not_taken(kept: Path, drawings: list[str]) -> None:
-    right = cached_picture(TRAINING_LOSS, SMALL)
+    right = page_images(TRAINING_LOSS, SMALL)
     (file,) = kept.iterdir()
     whole = file.read_bytes()
     other = picture_digest(FIGURES["activation_mean"], SMALL.of(variant="scaled"))
     for content in (whole[:-1], whole[:40], b"", whole.replace(b"Training loss", b"Draining loss")):
         file.write_bytes(content)
-        assert cached_picture(TRAINING_LOSS, SMALL) == right
+        assert page_images(TRAINING_LOSS, SMALL) == right
     (kept / other).write_bytes(whole)
-    assert cached_picture(FIGURES["activation_mean"], SMALL).caption != right.caption
+    assert page_images(FIGURES["activation_mean"], SMALL).caption != right.caption
     assert len(drawings) == 6
 
 
@@ -307,18 +295,18 @@ def test_only_so_many_pictures_are_kept_and_the_last_used_stay(
 ) -> None:
     monkeypatch.setattr(disk_cache, "_MOST", 2)
     for age, name in enumerate(("training_loss", "activation_mean")):
-        cached_picture(FIGURES[name], SMALL)
+        page_images(FIGURES[name], SMALL)
         os.utime(kept / picture_digest(FIGURES[name], SMALL.of(variant="scaled")), (age, age))
-    cached_picture(TRAINING_LOSS, SMALL)  # used again
-    cached_picture(FIGURES["activation_std"], SMALL)
+    page_images(TRAINING_LOSS, SMALL)  # used again
+    page_images(FIGURES["activation_std"], SMALL)
     assert len(list(kept.iterdir())) == 2
-    cached_picture(TRAINING_LOSS, SMALL)
-    assert drawings.count(TRAINING_LOSS.drawn_by) == 1
+    page_images(TRAINING_LOSS, SMALL)
+    assert drawings.count(TRAINING_LOSS.name) == 1
 
 
 def test_where_nothing_can_be_kept_figures_are_drawn_all_the_same(kept: Path, drawings: list[str]) -> None:
     kept.touch()
-    assert cached_picture(TRAINING_LOSS, SMALL) == cached_picture(TRAINING_LOSS, SMALL)
+    assert page_images(TRAINING_LOSS, SMALL) == page_images(TRAINING_LOSS, SMALL)
     assert len(drawings) == 2
 
 

@@ -11,8 +11,7 @@ from sonde.analysis.evidence import Evidence
 from sonde.core.errors import SondeError
 from sonde.models import PlainMLP, ResMLP
 from sonde.show.figures import FIGURES, NoData
-from sonde.show.paper import from_files
-from sonde.show.paper.residual_files import read_residual, residual_files
+from sonde.show.paper import from_files, read_residual, residual_files
 from sonde.studies.study import gather
 
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from conftest import tiny_config
-from sonde.cli.streams import stopping_signals
+from sonde.cli import stopping_signals
 from sonde.core import atomic
 from sonde.engine import first_ctrl_c, local
 from sonde.store import index, lock, run

@@ -230,7 +230,7 @@ def test_a_run_is_found_by_the_beginning_of_its_id(tmp_path: Path) -> None:
     assert find_run(tmp_path, "plain-1") == "plain-1"
     assert find_run(tmp_path, "r") == "res-1"
     with pytest.raises(
-        sonde.core.errors.SondeError, match=r"2 runs in .* begin with 'pl': plain-1, plain-12; give more"
+        sonde.core.errors.SondeError, match=r"2 runs in .* begin with 'pl': plain-1 and plain-12; give more"
     ):
         find_run(tmp_path, "pl")
 

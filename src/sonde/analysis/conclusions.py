@@ -1,8 +1,8 @@
 """What a command ends with: the answer, a small table of what differs, how sure it is, and what to do next.
 
 `run`, `audit`, `compare`, `recovery` and `diagnose` end with one `Conclusion`, of at most `MOST_LINES` lines on 80
-columns.  Here are those of stored runs; `sonde.studies.answers` has those of studies.  Everything is computed from what
-`--details` prints.
+columns.  Here are those of stored runs; the studies have their own.  Everything is computed from what `--details`
+prints.
 """
 
 import math

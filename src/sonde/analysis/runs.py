@@ -1,6 +1,6 @@
 """Stored runs as readers use them: by recipe and by seed, those that ended, those that `--only` keeps; as tables.
 
-A recipe is a configuration without its seed.  A flat configuration has dotted keys (`sonde.core.flat_configs`).
+A recipe is a configuration without its seed.  A flat configuration has dotted keys (`sonde.core.run_ids`).
 """
 
 import json

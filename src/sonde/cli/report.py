@@ -1,6 +1,5 @@
 """`sonde report` and `sonde figures`: one HTML page, or the figures of a study, from stored runs."""
 
-import itertools
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -51,9 +50,7 @@ def report_command(
     It needs no internet and no other file.
     """
     from sonde.cli.terminal import plural, print_text, progress_bar
-    from sonde.show.figures import figures_of
-    from sonde.show.report import report_contents
-    from sonde.show.report.page import Pictures, draw_pictures, render_report
+    from sonde.show.report.page import make_report
     from sonde.store import files
     from sonde.store.load import load
     from sonde.store.run import without_machines
@@ -65,18 +62,8 @@ def report_command(
     source = unicode(str(runs))
     if not with_provenance:
         stored, source = without_machines(stored), unicode(runs.name) if isinstance(runs, Path) else source
-    found = report_contents(stored, source=source, title=title)
-    drawn = {}
-    total = sum(len(figures_of(section.drawn_as)) for section in found.sections)
-    done = itertools.count()
     with progress_bar("drawing figures", quiet=quiet) as on_progress:
-        for section in found.sections:
-            drawn[section.anchor] = (
-                draw_pictures(section.evidence, section.drawn_as, lambda: on_progress(next(done), total))
-                if figures
-                else Pictures()
-            )
-    page = render_report(found, drawn).encode()
+        found, drawn, page = make_report(stored, source=source, title=title, figures=figures, on_progress=on_progress)
     files.write(out, page)
     if quiet:
         return
@@ -162,9 +149,9 @@ def draw_figures(
     variant: str | None = None,
     layout: "Layout" = "study",
     quiet: bool = False,
-    told: bool = True,
+    show_folder: bool = True,
 ) -> "DrawnFigures":
-    """Draw the figures of a study; print which could not be drawn and, if `told`, their folder."""
+    """Draw the figures of a study; print which could not be drawn and, with `show_folder`, their folder."""
     from sonde.cli.terminal import plural, progress_bar
     from sonde.show.figures.render import draw_all
 
@@ -172,7 +159,7 @@ def draw_figures(
         drawn = draw_all(evidence, out, study=study, variant=variant, layout=layout, on_progress=on_progress)
     for name, why in drawn.skipped.items():
         print_notice(f"not drawn: {name} ({why})")
-    if drawn.files and told and not quiet:
+    if drawn.files and show_folder and not quiet:
         folders = sorted({file.parent for file in drawn.files})
         figures = plural(sum(file.suffix == ".png" for file in drawn.files), "figure")
         print(f"{figures}, as PNG and PDF with captions, in {' and '.join(map(str, folders))}")

@@ -94,7 +94,9 @@ def run_command(
         findings[label] = STUDIES[study].findings(gathered)
         if figures:
             folder = out / folder_of(label)
-            drawn = draw_figures(gathered.evidence, folder, study=study, layout=layout, quiet=silent, told=details)
+            drawn = draw_figures(
+                gathered.evidence, folder, study=study, layout=layout, quiet=silent, show_folder=details
+            )
             files_drawn += drawn.files
             not_drawn |= {f"{name} {label}".strip(): why for name, why in drawn.skipped.items()}
         if details and not silent:

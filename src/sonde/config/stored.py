@@ -10,9 +10,9 @@ everything in a store is data:
 - Where its code is needed, the user names it on this command line (`--task mine.py:rings`), or this program has
   passed it, registered it or trained with it.  The digest of the file is compared with the stored one before the file
   is run.
-- Sizes are bounded before anything is decoded (`store/files.py`), symbolic links inside a store are never written
-  through (`store/files.py`), and a run is what its whole configuration says, not what 40 bits of its id say
-  (`run_ids.digest`).
+- Sizes are bounded before anything is decoded, and symbolic links inside a store are never written through
+  (`store/files.py`).  A run is what its whole configuration says, not what 40 bits of its id say
+  (`run_ids.config_digest`).
 
 `config.parse` is for configurations that the user wrote; it imports what they name.
 """
@@ -105,11 +105,7 @@ def _how_to_name(part: str, source: str) -> str:
     where, _, stamp = source.partition("@")
     shown = where if len(where) <= 80 else f"{where[:80]}…"
     digest = f" (digest {stamp[-12:]})" if stamp else ""
-    named = {
-        "probe": "pass it in Python",
-        "model": "pass it in Python",
-        "optimiser": "pass it in Python",
-    }
-    return f"{shown}{digest}; its code runs only if you name it again: " + named.get(
-        part, f"--{part} path/to/{shown}" if ".py" in where or ".npz" in where else f"--{part} {shown}"
-    )
+    again = "pass it in Python"
+    if part in ("rule", "task"):
+        again = f"--{part} {'path/to/' if '.py' in where or '.npz' in where else ''}{shown}"
+    return f"{shown}{digest}; its code runs only if you name it again: {again}"

@@ -37,14 +37,14 @@ def _code_digest() -> str:
     return hashed.hexdigest()
 
 
-def cache_folder(kind: str) -> Path:
-    """The folder that holds this kind of content."""
-    return Path(platformdirs.user_cache_dir("sonde", appauthor=False)) / kind
+def user_cache(name: str = "") -> Path:
+    """A file or folder in the user's cache folder; without a name, that folder."""
+    return Path(platformdirs.user_cache_dir("sonde", appauthor=False)) / name
 
 
 def read_cached(kind: str, key: str) -> bytes | None:
     """The content with this key; None if there is none, or if its file is damaged."""
-    path = cache_folder(kind) / key
+    path = user_cache(kind) / key
     try:
         checksum, _, content = path.read_bytes().partition(b"\n")
         os.utime(path)
@@ -55,7 +55,7 @@ def read_cached(kind: str, key: str) -> bytes | None:
 
 def write_cached(kind: str, key: str, content: bytes) -> None:
     """Write content and delete the oldest; nothing happens if the folder cannot be written."""
-    folder = cache_folder(kind)
+    folder = user_cache(kind)
     with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
         remove_stale(folder)

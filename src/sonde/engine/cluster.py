@@ -71,15 +71,11 @@ def run_on_cluster(
         if slots == 0:
             on_notice(f"no node has {cpus_per_run:g} CPUs and {gpus_per_run:g} GPUs for a run: waiting for one to join")
         ledger.waiting.extend(bundle(left, jobs=max(slots, 1), pays=stackable))
-        tasks = Tasks(
-            ray,
-            ledger,
-            size={"num_cpus": cpus_per_run, "num_gpus": gpus_per_run},
-            runs=absolute(runs),
-            data_root=None if data_root is None else absolute(data_root),
-            device="cpu" if gpus_per_run == 0 else device,
-            study=study,
-        )
+        size = {"num_cpus": cpus_per_run, "num_gpus": gpus_per_run}
+        data = None if data_root is None else absolute(data_root)
+        used = "cpu" if gpus_per_run == 0 else device
+        where = {"runs": absolute(runs), "data_root": data, "device": used, "study": study}
+        tasks = Tasks(ray, ledger, size, where)
         with first_ctrl_c() as interrupt:
             try:
                 while tasks.submit():
@@ -95,21 +91,10 @@ def run_on_cluster(
 class Tasks:
     """The driver's side: the submitted tasks that have not ended, and the mailbox that they write to."""
 
-    def __init__(
-        self,
-        ray: Any,
-        ledger: "Ledger",
-        *,
-        size: dict[str, float],
-        runs: str,
-        data_root: str | None,
-        device: str,
-        study: str | None,
-    ) -> None:
-        self.ray, self.ledger = ray, ledger
+    def __init__(self, ray: Any, ledger: "Ledger", size: dict[str, float], where: dict[str, str | None]) -> None:
+        self.ray, self.ledger, self.where_to_train = ray, ledger, where
         self.under_way: dict[Any, Bundle] = {}
         self.where: dict[str, str] = {}  # the node of each run
-        self.arguments = (runs, data_root, device, study)
         self.train = ray.remote(train_on_node).options(**size, max_retries=TASK_RETRIES)
         always = {"max_restarts": -1, "max_task_retries": -1}
         self.mailbox = ray.remote(Mailbox).options(num_cpus=0, resources=HEAD_NODE, **always).remote()
@@ -124,7 +109,7 @@ class Tasks:
             bundle = self.ledger.waiting.popleft()
             trees = [to_tree(config) for config in bundle]
             carried = plugins.carried(source for config in bundle for source in config.sources)
-            task = self.train.remote(trees, carried, *self.arguments, self.mailbox, sys.argv)
+            task = self.train.remote(trees, carried, self.where_to_train, self.mailbox, sys.argv)
             self.under_way[task] = bundle
         return bool(self.under_way)
 
@@ -225,10 +210,7 @@ class Mailbox:
 def train_on_node(
     trees: list[dict[str, Any]],
     carried: dict[str, Any],
-    runs: str,
-    data_root: str | None,
-    device: str,
-    study: str | None,
+    where: dict[str, str | None],
     mailbox: Any,
     command: list[str],
 ) -> tuple[list[Event], list[RunOutcome]]:
@@ -236,17 +218,13 @@ def train_on_node(
 
     `carried` is the code of their plugins.  A task that Ray restarts resumes from what was committed before.
     """
-    from sonde import plugins
-    from sonde.config import parse
-    from sonde.engine.worker import train_bundle
-    from sonde.store.files import place
+    from sonde.engine.worker import receive, train_bundle
     from sonde.store.folder import RunFolder
     from sonde.store.schemas import ENDED, Manifest
 
     sys.argv = command  # a run's manifest names it
     here, stop = _here(), _stop_event(mailbox)
-    plugins.receive(carried)
-    bundle = tuple(parse(tree) for tree in trees)
+    bundle, there = receive(trees, carried, where)
     unsent: list[Event] = []
     outcomes: list[RunOutcome] = []
 
@@ -263,23 +241,13 @@ def train_on_node(
         return stop.is_set()
 
     for config in bundle:
-        folder = RunFolder(place(runs) / config.id)
+        folder = RunFolder(there["runs"] / config.id)
         found = folder.manifest() if folder.exists() else Manifest()
         if found.state not in ENDED:
             epoch = found.epoch or 0
             send(Event(run=config.id, epoch=epoch, epochs=config.epochs, node=here, starts=True))
     should_stop()
-    train_bundle(
-        bundle,
-        runs=place(runs),
-        data_root=None if data_root is None else place(data_root),
-        device=device,
-        study=study,
-        send=send,
-        should_stop=should_stop,
-        node=here,
-        patience=LOCK_TIMEOUT,
-    )
+    train_bundle(bundle, **there, send=send, should_stop=should_stop, node=here, patience=LOCK_TIMEOUT)
     return unsent, outcomes
 
 

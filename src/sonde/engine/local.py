@@ -108,6 +108,8 @@ def run_locally(
     from sonde.training.stack import stackable
 
     jobs = jobs or os.cpu_count() or 1
+    data = None if data_root is None else str(data_root)
+    where = {"runs": str(runs), "data_root": data, "device": device, "study": study}
     ledger = Ledger(configs, runs=runs, on_event=on_event, on_notice=on_notice)
     ledger.waiting.extend(bundle(ledger.clean_up_ended(), jobs=jobs, pays=stackable))
     active: dict[Connection, _Worker] = {}
@@ -137,7 +139,7 @@ def run_locally(
         try:
             while active or (ledger.waiting and not ledger.stopping):
                 while ledger.waiting and len(active) < jobs and not ledger.stopping:
-                    worker = _start(ledger.begin(), runs, data_root, device, study)
+                    worker = _start(ledger.begin(), where)
                     active[worker.pipe] = worker
                 for ready in wait([interrupt, *active]):
                     if ready is interrupt:
@@ -153,7 +155,7 @@ def run_locally(
     return ledger.results()
 
 
-def _start(bundle: "Bundle", runs: "Place", data_root: "Place | None", device: str, study: str | None) -> _Worker:
+def _start(bundle: "Bundle", where: dict[str, str | None]) -> _Worker:
     from sonde import plugins
     from sonde.config import to_tree
     from sonde.engine.worker import work
@@ -163,8 +165,7 @@ def _start(bundle: "Bundle", runs: "Place", data_root: "Place | None", device: s
     output = ProcessOutput()
     trees = [to_tree(config) for config in bundle]
     carried = plugins.carried(source for config in bundle for source in config.sources)
-    where = (str(runs), None if data_root is None else str(data_root), device, study)
-    arguments = (worker_pipe, output.path, trees, carried, *where)
+    arguments = (worker_pipe, output.path, trees, carried, where)
     process = context.Process(target=work, args=arguments, name=bundle[0].id)  # type: ignore[attr-defined]
     process.start()
     worker_pipe.close()

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -100,15 +100,21 @@ def _where(folder: RunFolder) -> str:
     return "starts from the beginning" if epoch is None else f"resumes from epoch {epoch}"
 
 
+def receive(
+    trees: Sequence[dict[str, Any]], carried: dict[str, plugins.Carried], where: Mapping[str, str | None]
+) -> tuple[Bundle, dict[str, Any]]:
+    """The runs that another process sent with the code of their plugins, and where `train_bundle` trains them."""
+    plugins.receive(carried)
+    places = {name: place(str(where[name])) for name in ("runs", "data_root") if where[name] is not None}
+    return tuple(parse(tree) for tree in trees), {**where, **places}
+
+
 def work(
     pipe: Connection,
     output: str,
     trees: list[dict[str, Any]],
     carried: dict[str, plugins.Carried],
-    runs: str,
-    data_root: str | None,
-    device: str,
-    study: str | None,
+    where: dict[str, str | None],
 ) -> None:
     """Run a worker process of the local engine, which receives the request to stop and sends answers through `pipe`.
 
@@ -131,16 +137,8 @@ def work(
         except OSError:  # the command is gone
             os._exit(1)
 
-    plugins.receive(carried)
-    train_bundle(
-        tuple(parse(tree) for tree in trees),
-        runs=place(runs),
-        data_root=None if data_root is None else place(data_root),
-        device=device,
-        study=study,
-        send=send,
-        should_stop=lambda: told_to_end.is_set() or pipe.poll(),
-    )
+    bundle, there = receive(trees, carried, where)
+    train_bundle(bundle, **there, send=send, should_stop=lambda: told_to_end.is_set() or pipe.poll())
     pipe.close()
 
 

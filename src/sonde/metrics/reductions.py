@@ -24,6 +24,8 @@ _Numbers = TypeVar("_Numbers", Tensor, Vector)
 _CHUNK = 1 << 18  # entries of a temporary
 _ROWS = 64  # samples or tokens whose directions are compared
 _COLUMNS = 4096  # of a temporary in float64
+_MANY = 1 << 20  # entries whose tails are computed
+_MASSIVE = 100.0  # times the median of absolute values
 _LARGE = 1 << 16  # entries whose squares are not added up in one go in single precision
 
 
@@ -247,6 +249,34 @@ def gram(x: Tensor, units: int) -> Tensor:
         block = rows[:, start : start + _COLUMNS].to(exact_dtype(x))
         found += block @ block.T
     return found
+
+
+def tails(x: Tensor) -> Tensor:
+    """Share of entries above 100 times the median of absolute values, and kurtosis E(x − μ)⁴/σ⁴; NaN without spread.
+
+    Of more than a million entries, every n-th is taken.
+    """
+    y = _few(x).to(exact_dtype(x))
+    size = y.abs()
+    centred = (y - y.mean()).square()
+    massive = (size > _MASSIVE * _middle(size)).to(y.dtype).mean()
+    return torch.stack([massive, centred.square().mean() / centred.mean().square()])
+
+
+def moment_ratio(first: Tensor, second: Tensor) -> Tensor:
+    """The median of |m|/√v over entries with v > 0, of Adam's moments; NaN where there is none."""
+    m, v = (_few(moment).to(exact_dtype(moment)) for moment in (first, second))
+    return _middle((m.abs() / v.sqrt()).masked_fill(v <= 0, math.nan))
+
+
+def _few(x: Tensor) -> Tensor:
+    flat = x.detach().flatten()
+    return flat[:: 1 + flat.numel() // _MANY] if flat.numel() > _MANY else flat
+
+
+def _middle(values: Tensor) -> Tensor:
+    """The median of the entries that are not NaN: the middle value, or the mean of the two middle values."""
+    return values.nanquantile(0.5)
 
 
 def router_load(chosen: Tensor, experts: int) -> Tensor:

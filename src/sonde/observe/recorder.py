@@ -9,7 +9,7 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import Any
@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from sonde.metrics.reductions import readable
+from sonde.metrics.rows import Reading
 from sonde.observe import facts, warn
 from sonde.observe.hooks import Hook, Hooks
 from sonde.observe.passes import Passes
@@ -60,7 +61,7 @@ class Recorder:
         self._loss = None if loss is None else weakref.ref(loss)
         self._updates = Updates(model, optimisers, scaler)
         self._passes = Passes(model, self.give_up, self._updates.skipped_before)
-        self._shards = Shards(model, every)
+        self._shards = Shards(model, every, self._note_ranks)
         self._ring = Ring(active=bool(optimisers) and not any(map(is_sharded, model.parameters)))
         self._dense_until = 0  # steps before it are watched, after a spike
         self._steps_alone = not optimisers  # a step ends with the next forward pass after a backward pass
@@ -86,12 +87,14 @@ class Recorder:
 
     def _start_step(self) -> None:
         """Attach hooks if the step that begins is a watched one; remove them otherwise."""
-        watched = self.step == self._next or self.step < self._dense_until
+        dense = self.step < self._dense_until and not self._shards.active  # processes have to watch the same steps
+        watched = self.step == self._next or dense
         self._updates.start()
         self._passes.backward_seen = False
         if watched:
             self._next = max(self._next, next_watched(self.step, self._every))
-            self._passes.start(self.step, costly=is_costly(self.step, self._every) or self.step < self._dense_until)
+            self._updates.costly = is_costly(self.step, self._every) or self.step < self._dense_until
+            self._passes.start(self.step, costly=self._updates.costly)
         if self._watched and (not watched or self.step == 1):  # after step 0 it is known which modules are watched
             self._hooks.detach()
         if not watched:
@@ -138,7 +141,7 @@ class Recorder:
     def _record(self) -> StepRecord:
         calls, losses, half = self._passes.collect()
         parameters = self._updates.collect()
-        self._shards.reduce(parameters)
+        self._shards.reduce(parameters, calls, losses)
         gone, self._gone = self._gone, {}
         targets, self._targets = self._targets, []
         unseen: dict[str, str] = {}
@@ -265,20 +268,48 @@ class Recorder:
         if self._watched:
             self._updates.on_backward()
 
-    def before_optimiser_step(self, index: int, optimiser: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        """An optimiser is about to step."""
-        if self._watched:
-            self._updates.before_step(index, optimiser, has_closure=_has_closure(args, kwargs))
+    def before_optimiser_step(self, index: int, optimiser: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
+        """An optimiser is about to step.  Of a closure that it calls several times, the first evaluation counts."""
+        if not self._watched:
+            return None
+        closure = _closure(args, kwargs)
+        self._updates.before_step(index, optimiser, has_closure=closure is not None)
+        if closure is None:
+            return None
+        once = self._evaluated_once(index, closure)
+        return (args[0], once, *args[2:]) if len(args) > 1 else args, kwargs | (
+            {} if len(args) > 1 else {"closure": once}
+        )
+
+    def _evaluated_once(self, index: int, closure: Callable[[], Any]) -> Callable[[], Any]:
+        """The closure; after its first call nothing is recorded until the optimiser has stepped."""
+
+        def evaluate() -> Any:
+            try:
+                found = closure()
+            except BaseException:
+                self._experimenting = False
+                raise
+            if not self._experimenting:
+                self._experimenting = True
+                try:
+                    self._updates.after_evaluation(index)
+                except Exception as error:
+                    self.give_up(error)
+            return found
+
+        return evaluate
 
     def after_optimiser_step(self, index: int, optimiser: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         """An optimiser has stepped, which may end the step; a step that a GradScaler skips is none."""
+        self._experimenting = False
         if self.closed or self._updates.is_skipped(index, optimiser):
             return
         if self._watched:
-            moved = self._updates.after_step(index, has_closure=_has_closure(args, kwargs))
+            moved = self._updates.after_step(index)
             if not moved and self._passes.empty:
                 return  # an optimiser that was called before there was anything to do
-        if not _has_closure(args, kwargs):
+        if _closure(args, kwargs) is None:
             self._ring.record(index, optimiser, self._model.names)
         if self._updates.ends_step(index):
             self.end_step()
@@ -377,6 +408,10 @@ class Recorder:
         """What was recorded once."""
         return self._writer.facts
 
+    def _note_ranks(self, pooled: int) -> None:
+        """The processes have agreed how many of them are pooled."""
+        self._writer.add_facts({"ranks": pooled})
+
     def add_facts(self, more: dict[str, Any]) -> None:
         """Add facts to those that the run stores."""
         self._writer.add_facts(more)
@@ -384,6 +419,10 @@ class Recorder:
     def add_rows(self, rows: pl.DataFrame) -> None:
         """Add rows to those that the run stores."""
         self._writer.add_rows(rows, self.step)
+
+    def add_readings(self, readings: list[Reading]) -> None:
+        """Add rows of the whole network, of the step under way."""
+        self._writer.add(StepRecord(self.step, measured=readings))
 
     def flush(self) -> None:
         """Write all records that wait."""
@@ -443,6 +482,6 @@ def _is_transforming() -> bool:
     return torch.cuda._initialized and torch.cuda.is_current_stream_capturing()
 
 
-def _has_closure(args: Any, kwargs: Any) -> bool:
-    """The arguments of a hook of an optimiser begin with the optimiser itself."""
-    return (args[1] if len(args) > 1 else kwargs.get("closure")) is not None
+def _closure(args: Any, kwargs: Any) -> Any:
+    """The closure that an optimiser's step is called with, or None; the optimiser itself comes first."""
+    return args[1] if len(args) > 1 else kwargs.get("closure")

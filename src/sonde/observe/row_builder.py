@@ -176,8 +176,10 @@ class _StepRows:
         self.name: str | None = None
         self.scale = 1.0 if record.scale is None else float(values(record.scale)[0])
         loss = self._loss()
-        if record.traces:
+        if record.traces or record.measured:
             self._traces()
+            for one in record.measured:
+                self._at(None, None).add(one.metric, one.value, one.samples or 0, one.reason)
             return
         outputs = {_call_name(call.key): self._call(call) for call in record.calls}
         gradients = [_call_name(call.key) for call in reversed(record.calls) if not self._is_finite(call)]
@@ -241,6 +243,11 @@ class _StepRows:
             self._growth(call, samples)
         if call.gram is not None:
             self._directions(self.values(call.gram))
+        if call.tails is not None:
+            massive, kurtosis = self.values(call.tails).tolist()
+            flat = "all entries are equal" if math.isnan(kurtosis) else None
+            self.add("massive_share", massive, samples)
+            self.add("out_kurtosis", kurtosis, samples, flat)
         if call.attention:
             self._attention(call)
         if call.router is not None:
@@ -301,9 +308,10 @@ class _StepRows:
         squares = sum(self.values.square(norms) for _, norms in came)
         value = rms_of_sum(squares, sum(gradient.entries for gradient, _ in came))
         self.add("grad_rms", value / self.scale, samples)
-        halves = next((gradient.halves for gradient, _ in came if gradient.halves is not None), None)
-        if halves is not None:
-            dot, first, second = self.values(halves)
+        halved = next((gradient for gradient, _ in came if gradient.halves is not None), None)
+        if halved is not None and halved.halves is not None:
+            samples = samples if halved.halves_samples is None else halved.halves_samples
+            dot, first, second = self.values(halved.halves)
             length = float(np.sqrt(first * second))
             none = "the gradient of half the batch is zero" if length == 0 else None
             self.add("grad_noise", 1 - dot / length if length else math.nan, samples, none)
@@ -365,6 +373,10 @@ class _StepRows:
                 self.add("update_ratio", math.nan, 1, "the weight is zero")
             else:
                 self.add("update_ratio", updates[place] / weight, 1)
+            if updates is not None and known.ratios is not None:
+                self.add("update_rms", updates[place] / math.sqrt(known.sizes[place]), 1)
+                if not math.isnan(ratio := float(self.values(known.ratios)[place])):
+                    self.add("adam_ratio", ratio, 1)
         for name, reason in known.unreadable.items():
             for metric in ("weight_norm", "weight_grad_norm", "update_ratio"):
                 self._at(name, None).add(metric, math.nan, 0, reason)

@@ -9,15 +9,18 @@ import math
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from sonde.metrics.reductions import exact_dtype
-from sonde.observe.ring import Trace
-from sonde.observe.updates import ParameterNorms
+from sonde.metrics.rows import Reading
 from sonde.observe.watched_modules import WatchedModule
+
+if TYPE_CHECKING:
+    from sonde.observe.ring import Trace
+    from sonde.observe.updates import ParameterNorms
 
 CallKey = tuple[str, int]  # module, number of its call in the pass
 
@@ -159,7 +162,7 @@ class Output:
 class Gradient:
     """The gradient of one tensor."""
 
-    __slots__ = ("entries", "fired", "halves", "norms", "reason", "samples")
+    __slots__ = ("entries", "fired", "halves", "halves_samples", "norms", "reason", "samples")
 
     def __init__(self, reason: str | None = None) -> None:
         self.reason = reason  # why there is none
@@ -167,6 +170,7 @@ class Gradient:
         self.norms: Tensor | None = None
         self.entries = self.samples = 0
         self.halves: Tensor | None = None
+        self.halves_samples: int | None = None  # of the halves, where they are not those of the norms
 
 
 @dataclass(slots=True)
@@ -196,6 +200,7 @@ class ModuleCall:
     unit_bounds: Sequence[tuple[Tensor, Tensor]] = ()
     at_bounds: Sequence[Tensor] = ()
     gram: Tensor | None = None
+    tails: Tensor | None = None  # massive_share and out_kurtosis
     attention: Sequence[tuple[Tensor, ...]] = ()  # of each sample; in costly steps, of each sample and head too
     router: tuple[Tensor, Tensor] | None = None  # load of each expert ÷ its fair share; entropy
 
@@ -218,6 +223,7 @@ class Pass:
         self.half = False  # whether anything was computed in float16
         self.attention: dict[CallKey, list[tuple[Tensor, ...]]] = {}  # of calls that have not returned
         self.units: int | None = None  # where the units of the last layer are
+        self.sequence: tuple[int, ...] | None = None  # times and samples of a module with batch_first=False
         self._seen: dict[int, tuple[weakref.ref[Tensor], int, Output, Gradient | None]] = {}
 
     def remember(self, x: Tensor, output: Output, gradient: Gradient | None) -> None:
@@ -238,7 +244,7 @@ class StepRecord:
 
     step: int
     calls: list[ModuleCall] = field(default_factory=list)
-    parameters: list[ParameterNorms] = field(default_factory=list)
+    parameters: list["ParameterNorms"] = field(default_factory=list)
     losses: list[RecordedLoss] = field(default_factory=list)
     scale: Tensor | None = None  # of the loss, by a GradScaler
     unscaled_reason: str | None = None  # why gradients cannot be believed
@@ -247,7 +253,8 @@ class StepRecord:
     in_eval: tuple[float, int] | None = None  # share in eval mode of the modules that act differently in it
     targets: list[Tensor] = field(default_factory=list)  # mean and spread of what a loss module was given
     success: dict[str, Tensor] = field(default_factory=dict)  # by the names under which the loop logs them
-    traces: list[Trace] = field(default_factory=list)  # of a step that the ring kept
+    measured: list[Reading] = field(default_factory=list)  # what was asked for, of the whole network
+    traces: list["Trace"] = field(default_factory=list)  # of a step that the ring kept
 
     @property
     def expected_rows(self) -> int:
@@ -266,10 +273,9 @@ class StepRecord:
             for pair in (*call.unit_bounds, *call.attention, *(() if call.router is None else (call.router,))):
                 yield from pair
             yield from call.at_bounds
-            if call.gram is not None:
-                yield call.gram
+            yield from (t for t in (call.gram, call.tails) if t is not None)
         for known in self.parameters:
-            yield from (t for t in (known.weights, known.gradients, known.updates) if t is not None)
+            yield from (t for t in (known.weights, known.gradients, known.updates, known.ratios) if t is not None)
         for loss in self.losses:
             yield from loss.tensors()
         for arrivals in self.stale.values():
@@ -296,17 +302,18 @@ def pool(call: ModuleCall, later: ModuleCall) -> None:
 
 
 def _fold(call: ModuleCall) -> None:
-    call.outputs, call.inputs = _folded_outputs(call.outputs), _folded_outputs(call.inputs)
-    call.gradients = _folded_gradients(call.gradients)
+    call.outputs, call.inputs = folded_outputs(call.outputs), folded_outputs(call.inputs)
+    call.gradients = folded_gradients(call.gradients)
     call.at_bounds = (_joint_sum(call.at_bounds),) if call.at_bounds else ()
-    call.unit_bounds = _folded_bounds(call.unit_bounds)
+    call.unit_bounds = folded_bounds(call.unit_bounds)
     if call.streams:
         call.streams = (_joined_streams(call.streams),)
         if call.streams[0].steps.numel() > _SAMPLES:
             call.streams, call.stream_reason = (), call.stream_reason or _MANY_SAMPLES
 
 
-def _folded_outputs(parts: Sequence[Output]) -> Sequence[Output]:
+def folded_outputs(parts: Sequence[Output]) -> Sequence[Output]:
+    """One output in place of several: norm, sum and largest entry of all, and how many entries and samples."""
     if not parts:
         return ()
     sums = [part.sums for part in parts if part.sums is not None]
@@ -321,7 +328,8 @@ def _folded_outputs(parts: Sequence[Output]) -> Sequence[Output]:
     return (folded,)
 
 
-def _folded_gradients(parts: Sequence[Gradient]) -> Sequence[Gradient]:
+def folded_gradients(parts: Sequence[Gradient]) -> Sequence[Gradient]:
+    """One gradient in place of several."""
     folded = Gradient(next((part.reason for part in parts if part.reason), None))
     folded.fired = max((part.fired for part in parts), default=0)
     came = [(part, part.norms) for part in parts if part.norms is not None]
@@ -329,7 +337,8 @@ def _folded_gradients(parts: Sequence[Gradient]) -> Sequence[Gradient]:
         folded.norms = _joint_norm([norms for _, norms in came])
         folded.entries = sum(part.entries for part, _ in came)
         folded.samples = sum(part.samples for part, _ in came)
-        folded.halves = next((part.halves for part, _ in came if part.halves is not None), None)
+        halved = next((part for part, _ in came if part.halves is not None), folded)
+        folded.halves, folded.halves_samples = halved.halves, halved.halves_samples
     return (folded,)
 
 
@@ -344,7 +353,7 @@ def _joint_sum(parts: Sequence[Tensor]) -> Tensor:
     return joined.to(exact_dtype(joined)).sum().reshape(1)
 
 
-def _folded_bounds(parts: Sequence[tuple[Tensor, Tensor]]) -> Sequence[tuple[Tensor, Tensor]]:
+def folded_bounds(parts: Sequence[tuple[Tensor, Tensor]]) -> Sequence[tuple[Tensor, Tensor]]:
     """Smallest and largest value of each unit; one pair for each number of units that occurs."""
     by_size: dict[int, list[tuple[Tensor, Tensor]]] = {}
     for pair in parts:

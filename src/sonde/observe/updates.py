@@ -1,5 +1,6 @@
 """Optimisers around their steps: weights, gradients, how far each parameter moved, and the scale of the loss."""
 
+import math
 import sys
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -9,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sonde.metrics.reductions import readable, tensor_norms
+from sonde.metrics.reductions import moment_ratio, readable, tensor_norms
 from sonde.observe.shards import is_flat, is_sharded, own_part, unreadable_part
 from sonde.observe.watched_modules import WatchedModel
 
@@ -29,6 +30,8 @@ class ParameterNorms:
     updates: Tensor | None = None  # None: no optimiser that was given holds them
     unreadable: dict[str, str] = field(default_factory=dict)
     scaled: bool = False  # gradients still carry the scale of a GradScaler
+    sizes: list[int] = field(default_factory=list)  # entries of each
+    ratios: Tensor | None = None  # in costly steps, the median |m|/√v of Adam's state; NaN where it has none
     sharded: frozenset[str] = frozenset()  # those whose norms are of the part that this process holds
 
     def drop(self, reasons: Mapping[str, str]) -> None:
@@ -40,6 +43,8 @@ class ParameterNorms:
         self.names = [self.names[place] for place in kept]
         self.with_gradient = [self.with_gradient[place] for place in with_gradient]
         self.weights = self.weights[kept]
+        self.sizes = [self.sizes[place] for place in kept]
+        self.ratios = None if self.ratios is None else self.ratios[kept]
         self.updates = None if self.updates is None else self.updates[kept]
         self.gradients = None if self.gradients is None else self.gradients[with_gradient]
         self.unreadable = {**self.unreadable, **reasons}
@@ -63,6 +68,7 @@ class _AroundStep:
         """Norms before the step; with `keep`, a copy to compare with afterwards."""
         weights = [own_part(parameter) for parameter in self.tensors.values()]
         found = ParameterNorms(list(self.tensors), tensor_norms(weights), unreadable=self.unreadable)
+        found.sizes = [parameter.numel() for parameter in self.tensors.values()]
         found.sharded = frozenset(name for name, parameter in self.tensors.items() if is_sharded(parameter))
         self._copies = [weight.clone() for weight in weights] if keep else []
         return found
@@ -83,6 +89,14 @@ class _AroundStep:
         with torch.no_grad():
             torch._foreach_sub_(copies, [own_part(parameter) for parameter in self.tensors.values()])
         found.updates = tensor_norms(copies)
+
+    def adam(self, found: ParameterNorms, optimiser: torch.optim.Optimizer) -> None:
+        """How large the steps of Adam are, by its own moments."""
+        states = [optimiser.state.get(parameter, {}) for parameter in self.tensors.values()]
+        none = torch.full((), math.nan, dtype=found.weights.dtype, device=found.weights.device)
+        moments = [(state.get("exp_avg"), state.get("exp_avg_sq")) for state in states]
+        ratios = [moment_ratio(m, v).to(none) if _has_values(m, v) else none for m, v in moments]
+        found.ratios = torch.stack(ratios) if ratios else None
 
     _copies: list[Tensor]
 
@@ -110,6 +124,10 @@ def _unreadable_gradient(grad: Tensor, parameter: Tensor) -> str | None:
     return None if read and not is_sharded(parameter) else _UNREADABLE_GRADIENT
 
 
+def _has_values(*moments: Any) -> bool:
+    return all(type(m) is Tensor and m.is_floating_point() and not m.is_meta and m.numel() > 0 for m in moments)
+
+
 def _dense(grad: Tensor) -> Tensor:
     return grad.coalesce().values() if grad.is_sparse else grad
 
@@ -126,6 +144,7 @@ class Updates:
         self._model = model
         self._optimisers = [weakref.ref(optimiser) for optimiser in optimisers]
         self._awaited = set(range(len(optimisers)))
+        self.costly = False  # whether what takes longer is computed in this step
         self._calling: Any = None  # the scaler that was seen to step an optimiser
         self.start()
 
@@ -165,14 +184,21 @@ class Updates:
             watched.gradients(found)
         self._held[index] = watched, found
 
-    def after_step(self, index: int, *, has_closure: bool) -> bool:
+    def after_evaluation(self, index: int) -> None:
+        """The closure of an optimiser's step was evaluated for the first time."""
+        if index in self._held:
+            watched, found = self._held[index]
+            watched.gradients(found)
+
+    def after_step(self, index: int) -> bool:
         """An optimiser has stepped; whether it had any gradient to step by."""
         if index not in self._held:
             return True
         watched, found = self._held[index]
-        if has_closure:
-            watched.gradients(found)
         watched.after(found)
+        optimiser = self._optimisers[index]()
+        if self.costly and optimiser is not None:
+            watched.adam(found, optimiser)
         return found.gradients is not None or bool(watched.unreadable or found.unreadable_gradients)
 
     def is_skipped(self, index: int, optimiser: torch.optim.Optimizer) -> bool:

@@ -17,6 +17,7 @@ from sonde.analysis.diagnosis.run_evidence import RunEvidence
 from sonde.core.errors import SondeError
 from sonde.metrics.rows import WATCHED
 from sonde.observe import warn
+from sonde.observe.data_parallel import data_ranks
 from sonde.observe.recorder import Recorder
 from sonde.observe.row_writer import MemorySink, NoSink, RowSink, StoreSink
 from sonde.observe.shards import is_sharded
@@ -105,6 +106,27 @@ class Watch:
         from sonde.analysis.diagnosis import diagnose
 
         return diagnose(self.signs(batch, seconds=seconds))
+
+    def measure(self, batch: Any) -> dict[str, float]:
+        """Record `noise_scale` and `sharpness` of the loss on this batch, as rows of the step under way.
+
+        Both are computed on a copy in float64 and take about as long as 40 passes; NaN if one is undefined.  The loss
+        has to be a mean over samples: the one that `sonde.watch` was given, else the one that the model returns.
+        """
+        from sonde.observe.experiments.curvature import LossOnBatch, noise_scale, sharpness
+        from sonde.observe.experiments.losses import own_loss
+
+        recorder = self._recorder
+        model = None if recorder is None else recorder.model
+        if recorder is None or model is None or recorder.closed:
+            raise SondeError("measure(batch): the watch is closed or its model is gone; call it while training")
+        if any(map(is_sharded, model.parameters())):
+            raise SondeError("measure(batch): a sharded model is not copied; measure it in a single process")
+        with recorder.paused():
+            on_batch = LossOnBatch(model, self._loss or own_loss, *_inputs_and_targets(batch))
+            found = [noise_scale(on_batch), sharpness(on_batch)]
+        recorder.add_readings(found)
+        return {one.metric: one.value for one in found}
 
     def signs(self, batch: Any = None, *, seconds: float = 10.0) -> RunEvidence:
         """The input of a diagnosis: rows, facts and, with a batch (x, y), the results of experiments on a copy."""
@@ -220,7 +242,8 @@ def watch(
     if before is not None:
         before.close()
     sharded = any(map(is_sharded, model.parameters()))
-    if _rank() != 0 and not sharded:
+    pooled = bool(data_ranks(model))
+    if _rank() != 0 and not sharded and not pooled:
         return Watch(None, "", None)
     title = watched.root.type
     about = {
@@ -229,7 +252,7 @@ def watch(
         "parameters": sum(_size(parameter) for parameter in model.parameters()),
         "every": every,
         "loss": None if loss is None else getattr(loss, "__name__", type(loss).__name__),
-        **_share(sharded=sharded),
+        **_share(sharded=sharded, pooled=pooled),
     }
     sink: RowSink = NoSink()
     run, where = "", None
@@ -313,13 +336,13 @@ def _rank() -> int:
     return distributed.get_rank() if distributed.is_available() and distributed.is_initialized() else 0
 
 
-def _share(*, sharded: bool) -> dict[str, Any]:
+def _share(*, sharded: bool, pooled: bool) -> dict[str, Any]:
     """Which process the values are of, where there are several."""
     distributed = torch.distributed
     if not (distributed.is_available() and distributed.is_initialized()) or distributed.get_world_size() == 1:
         return {}
     values = "of rank 0, on its own part of the batch" + ("; norms of parameters of all ranks" if sharded else "")
-    return {"rank": 0, "world": distributed.get_world_size(), "values": values}
+    return {"rank": 0, "world": distributed.get_world_size(), **({} if pooled else {"values": values})}
 
 
 def _size(parameter: torch.Tensor) -> int:

@@ -31,6 +31,8 @@ _NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm
 _MAPS = (nn.modules.conv._ConvNd, nn.modules.batchnorm._NormBase, nn.GroupNorm)
 _LAST = (nn.Linear, nn.Bilinear, nn.LayerNorm, nn.Embedding, nn.EmbeddingBag, nn.RNNBase, nn.MultiheadAttention)
 
+_SEQUENCES = (nn.RNNBase, nn.MultiheadAttention)
+
 _KINDS: dict[str, tuple[type[nn.Module], ...]] = {
     "linear": (nn.Linear, nn.Bilinear),
     "convolution": (nn.modules.conv._ConvNd,),
@@ -61,6 +63,8 @@ class WatchedModule:
         self.never_negative = isinstance(module, _NEVER_NEGATIVE)
         self.normalises = isinstance(module, _NORMS) or self.type.endswith("Norm")
         self.is_attention = isinstance(module, nn.MultiheadAttention)
+        # Whether its input has time before samples.
+        self.time_first = getattr(module, "batch_first", None) is False and isinstance(module, _SEQUENCES)
         self.kind = next((word for word, kinds in _KINDS.items() if isinstance(module, kinds)), None)
         self.kind = "activation" if self.activation else "norm" if self.normalises else self.kind
         self.drops = float(getattr(module, "p", 0.0)) if self.kind == "dropout" else 0.0

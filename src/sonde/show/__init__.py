@@ -2,8 +2,8 @@
 
 Figures.  A figure is a function from evidence to a drawing and a caption: which rows, which statistic, which marks.  A
 table names every figure once, with its file in each study.  Shared steps: mean, spread and n over seeds at every point
-(a band from five seeds on, single seeds below that), marks, scales, style and captions.  Pictures are cached under
-a digest of rows, figure, sources and libraries, so nothing is drawn twice.
+(a band from five seeds on, single seeds below that), marks, scales, style and captions.  The images of a page are
+cached under a digest of rows, figure, sources and libraries, so nothing is drawn twice.
 
 Report.  One self-contained HTML page.  All numbers reach its script as one object, `sonde.show({…})`; the script draws
 from that object and from the view that the reader chose, which is the hash of the page's address.

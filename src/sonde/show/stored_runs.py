@@ -135,18 +135,12 @@ class StoredRuns(Runs):
 
         `with_provenance` names the machines that trained the runs and the whole path of the store.
         """
-        from sonde.show.report import report_contents
-        from sonde.show.report.page import Pictures, draw_pictures, render_report
+        from sonde.show.report.page import make_report
 
         stored = self if with_provenance else without_machines(self)
         source = self.source if with_provenance else self.source.rstrip("/").rpartition("/")[2]
-        found = report_contents(stored, source=source, title=title)
-        drawn = {
-            section.anchor: draw_pictures(section.evidence, section.drawn_as) if figures else Pictures()
-            for section in found.sections
-        }
         files.make_folder(Path(out).parent)
-        files.write(Path(out), render_report(found, drawn).encode())
+        files.write(Path(out), make_report(stored, source=source, title=title, figures=figures)[-1])
         return Path(out)
 
     def figure(self, name: str, variant: str | None = None) -> "Rendered":

@@ -20,13 +20,14 @@ JSON that carries its own checksum ends with it:
 import contextlib
 import errno
 import hashlib
+import io
 import json
 import os
 import re
 import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 from sonde.core.atomic import set_aside, sync_folder
 from sonde.core.errors import SondeError
@@ -181,7 +182,7 @@ def read(path: Place, most: int | None = None, *, follow: bool = True) -> bytes:
         os.close(file)
 
 
-def opened(path: Path) -> BinaryIO:
+def opened(path: Path) -> io.BufferedReader:
     """A regular file, for reading: a device or a pipe would never end."""
     file = open(os.open(path, _READ), "rb")  # noqa: SIM115
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):

@@ -30,10 +30,10 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-import platformdirs
 import polars as pl
 from pydantic_core import from_json
 
+from sonde.core.disk_cache import user_cache
 from sonde.core.errors import SondeError
 from sonde.core.run_ids import run_id
 from sonde.metrics.rows import SCHEMA, empty
@@ -290,7 +290,7 @@ def _manifests(known: IndexContents, lines: pl.DataFrame) -> list[Manifest]:
 def own_code(known: Mapping[str, Any]) -> str:
     """The code of an index that this user writes, over all it says; empty where no key can be kept."""
     signed = json.dumps({name: known[name] for name in _SIGNED}, sort_keys=True).encode()
-    key = _key(Path(platformdirs.user_cache_dir("sonde", appauthor=False)) / "index.key")
+    key = _key(user_cache("index.key"))
     return "" if key is None else hmac.new(key, signed, hashlib.sha256).hexdigest()
 
 

@@ -75,26 +75,22 @@ class Run:
     @property
     def seed(self) -> int:
         """The seed of its configuration."""
-        seed: int = self.config["seed"]
-        return seed
+        return int(self.config["seed"])
 
     @property
     def rule(self) -> str:
         """The name of its rule."""
-        name: str = self.config["rule"]["name"]
-        return name
+        return str(self.config["rule"]["name"])
 
     @property
     def epochs(self) -> int:
         """The epochs it is to be trained for; `manifest.epoch` is how far it came."""
-        epochs: int = self.config["epochs"]
-        return epochs
+        return int(self.config["epochs"])
 
     @property
     def depth(self) -> int:
         """L, the number of its blocks."""
-        depth: int = self.about["depth"]
-        return depth
+        return int(self.about["depth"])
 
     @property
     def layers(self) -> range:

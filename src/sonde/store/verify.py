@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -157,8 +158,5 @@ def _verify_index(root: Place, found: Verified) -> None:
 def _asides(root: Place) -> Iterator[Place]:
     """What interrupted writers left beside the runs."""
     for folder in (root, root / INDEX_FOLDER, root / ".locks"):
-        try:
-            entries = list(folder.iterdir())
-        except OSError:
-            continue
-        yield from (path for path in entries if path.name.startswith(ASIDE))
+        with suppress(OSError):
+            yield from (path for path in folder.iterdir() if path.name.startswith(ASIDE))

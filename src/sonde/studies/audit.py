@@ -16,14 +16,13 @@ from sonde.analysis.audit_text import audit_columns, audit_rows, sentence, short
 from sonde.analysis.conclusions import MOST_NAMES, Conclusion
 from sonde.analysis.evidence import Evidence
 from sonde.config import RunConfig
-from sonde.core.formatting import accuracy, gradient_change, listed, number, signed, stream_verdict
+from sonde.core.formatting import accuracy, listed, number, signed
 from sonde.metrics import TRAINED
 from sonde.models import ResidualMLP
 from sonde.rules import Backprop, CreditBridge, DirectFeedback, FeedbackAlignment, Frozen, Rule, StateBridge
 from sonde.store.readings import Readings
 from sonde.studies.recipes import QUICK_SEEDS, SEEDS, classification, on_parity, rules_conclusion, which_train_depth
 from sonde.studies.study import (
-    GRADIENT_CHANGES,
     EvidenceLine,
     Gathered,
     Study,
@@ -32,6 +31,8 @@ from sonde.studies.study import (
     over_runs,
     own_n,
     stream_and_gradient,
+    stream_cells,
+    stream_words,
 )
 
 
@@ -86,17 +87,13 @@ def _accuracy_finding(runs: pl.DataFrame, readings: Readings) -> StudyFinding:
     return StudyFinding(
         sentence=(
             f"{what['rule_label']} on {what['task_label']}: test accuracy {reached} after {what['epochs']} epochs; "
-            f"{stream_verdict(over['stream_change']['mean'])}{n['stream_change']}; "
-            f"{gradient_change(*(over[name]['mean'] for name in GRADIENT_CHANGES))}"
-            f"{n['per_error_change'] or n['gradient_change']}."
+            f"{stream_words(over, n)}."
         ),
         shown={
             "rule": what["rule_label"],
             "n": str(runs.height),
             TRAINED["test_acc"].label: reached,
-            "‖h_L‖ ÷ init": number(over["stream_change"]["mean"]) + n["stream_change"],
-            "‖g_L‖ ÷ init": number(over["gradient_change"]["mean"]) + n["gradient_change"],
-            "‖g_L‖/‖e‖ ÷ init": number(over["per_error_change"]["mean"]) + n["per_error_change"],
+            **stream_cells(over, n),
             "prediction error": predicted if what["rule"] == "state_bridge" else "–",
         },
         numbers={

@@ -13,7 +13,7 @@ the values.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,7 +22,7 @@ from sonde.config import Optimiser, Probing, RunConfig
 from sonde.core.formatting import accuracy, listed, number, signed
 from sonde.core.seed_statistics import Summary, paired, summarise, summarise_known
 from sonde.metrics import TRAINED
-from sonde.models import ResidualMLP, StudentNet
+from sonde.models import Model, ResidualMLP, StudentNet
 from sonde.rules import (
     RULES,
     Backprop,
@@ -60,22 +60,30 @@ def _probes(scale: str) -> Probing:
     return AUDITED if scale == "full" else DEPTH_PROBES
 
 
+def _depth_matters(
+    scale: str, seeds: Sequence[int], networks: Iterable[tuple[Model, Rule]], epochs: int | None = None
+) -> list[RunConfig]:
+    """Runs on the task where blocks must learn; `epochs` are those of the full scale."""
+    how: dict[str, Any] = {"scale": scale, "probes": _probes(scale), "epochs": epochs if scale == "full" else None}
+    pairs = list(networks)
+    return [depth_matters(model, rule, seed=seed, **how) for seed in seeds for model, rule in pairs]
+
+
 def _credit_at(scale: str, seeds: Sequence[int]) -> list[RunConfig]:
     """Rules that name a credit for every state, which blocks take at their output or at their input.
 
     Both bridges read states as they are, as the record's do; at quick scale the Credit Bridge is left out.
     """
-    full = scale == "full"
-    rules: tuple[LocalRule, ...] = (FeedbackAlignment(), DirectFeedback(), StateBridge(input_norm="none"))
-    rules += (CreditBridge(input_norm="none"),) if full else ()
+    kinds: tuple[LocalRule, ...] = (FeedbackAlignment(), DirectFeedback(), StateBridge(input_norm="none"))
+    kinds += (CreditBridge(input_norm="none"),) if scale == "full" else ()
     places: tuple[CreditAt, ...] = ("output", "input")
+    rules = [replace(rule, credit_at=place) for rule in kinds for place in places]
+    if scale == "quick":
+        return _depth_matters(scale, seeds, ((_network(scale), rule) for rule in rules))
     return [
-        classification(_network(scale), chosen, scale=scale, seed=seed, epochs=CREDIT_AT_EPOCHS)
-        if full
-        else depth_matters(_network(scale), chosen, scale=scale, seed=seed, probes=DEPTH_PROBES)
+        classification(_network(scale), rule, scale=scale, seed=seed, epochs=CREDIT_AT_EPOCHS)
         for seed in seeds
         for rule in rules
-        for chosen in (replace(rule, credit_at=place) for place in places)
     ]
 
 
@@ -95,53 +103,24 @@ def _penalty(scale: str, seeds: Sequence[int]) -> list[RunConfig]:
     full = scale == "full"
     kinds = (Backprop, FeedbackAlignment, DirectFeedback, StateBridge, *((CreditBridge,) if full else ()))
     weights = PENALTIES if full else (PENALTIES[0], PENALTIES[-1])
-    return [
-        depth_matters(
-            _network(scale),
-            kind(penalty=weight),
-            scale=scale,
-            seed=seed,
-            probes=_probes(scale),
-            epochs=PENALTY_EPOCHS if full else None,
-        )
-        for seed in seeds
-        for kind in kinds
-        for weight in weights
-    ]
+    rules = (kind(penalty=weight) for kind in kinds for weight in weights)
+    return _depth_matters(scale, seeds, ((_network(scale), rule) for rule in rules), PENALTY_EPOCHS)
 
 
 def _trained_blocks(scale: str, seeds: Sequence[int]) -> list[RunConfig]:
     """The last k = 0 … L blocks learn; with k = L that is the rule as it is."""
-    depth = _network(scale).L
-    return [
-        depth_matters(
-            _network(scale, trained_blocks=None if k == depth else k),
-            rule,
-            scale=scale,
-            seed=seed,
-            probes=_probes(scale),
-        )
-        for seed in seeds
-        for rule in (Backprop(), DirectFeedback())
-        for k in range(depth + 1)
-    ]
+    networks = [_network(scale, trained_blocks=k) for k in range(_network(scale).L)] + [_network(scale)]
+    return _depth_matters(
+        scale, seeds, ((model, rule) for rule in (Backprop(), DirectFeedback()) for model in networks)
+    )
 
 
 def _depth(scale: str, seeds: Sequence[int]) -> list[RunConfig]:
     """FA at one width and several depths."""
-    full = scale == "full"
-    return [
-        depth_matters(
-            ResidualMLP(d=512 if full else 48, L=depth),
-            FeedbackAlignment(),
-            scale=scale,
-            seed=seed,
-            probes=_probes(scale),
-            epochs=100 if full else None,
-        )
-        for seed in seeds
-        for depth in DEPTHS[scale]
-    ]
+    d = 512 if scale == "full" else 48
+    return _depth_matters(
+        scale, seeds, ((ResidualMLP(d=d, L=depth), FeedbackAlignment()) for depth in DEPTHS[scale]), 100
+    )
 
 
 def _deep(scale: str, seeds: Sequence[int]) -> list[RunConfig]:
@@ -252,9 +231,10 @@ class Control:
     def findings(self, gathered: Gathered) -> list[StudyFinding]:
         """What the values change, then every setting."""
         found = self.settings(gathered.stored.runs)
+        headline = self.headline(self, found)
         return [
-            self._finding(self.headline(self, found), {}, gathered.stored.runs),
-            *(self._finding(self.said(one), self.shown(one), one.runs, one) for one in found),
+            StudyFinding(sentence=headline, shown={}, numbers={}, **_origin(gathered.stored.runs)),
+            *map(self._finding, found),
         ]
 
     def settings(self, runs: Sequence[Run]) -> list[Setting]:
@@ -289,18 +269,16 @@ class Control:
         named = 3 if one.value is not None else 2
         return f"{self.name(one)}: {', '.join(f'{heading} {cell}' for heading, cell in cells[named:])}."
 
-    def _finding(
-        self, sentence: str, shown: dict[str, str], runs: Sequence[Run], one: Setting | None = None
-    ) -> StudyFinding:
-        numbers: dict[str, Any] = {}
-        if one is not None:
-            numbers = {"rule": one.rule, "rule_label": one.label, "value": one.value, "n": len(one.runs)}
-            numbers |= {"test_acc": one.at("test_acc").mean, "stream": one.stream.mean, "growth": one.growth.mean}
-            numbers |= {"cosine": one.deep("credit_cosine").mean}
-        seeds = tuple(sorted({run.seed for run in runs}))
-        return StudyFinding(
-            sentence=sentence, shown=shown, numbers=numbers, runs=tuple(run.id for run in runs), seeds=seeds
-        )
+    def _finding(self, one: Setting) -> StudyFinding:
+        numbers = {"rule": one.rule, "rule_label": one.label, "value": one.value, "n": len(one.runs)}
+        numbers |= {"test_acc": one.at("test_acc").mean, "stream": one.stream.mean, "growth": one.growth.mean}
+        numbers |= {"cosine": one.deep("credit_cosine").mean}
+        return StudyFinding(sentence=self.said(one), shown=self.shown(one), numbers=numbers, **_origin(one.runs))
+
+
+def _origin(runs: Sequence[Run]) -> dict[str, Any]:
+    """The runs and seeds of a finding."""
+    return {"runs": tuple(run.id for run in runs), "seeds": tuple(sorted({run.seed for run in runs}))}
 
 
 def _spread(summary: Summary) -> str:
@@ -398,12 +376,18 @@ def _compare_costates(control: Control, found: list[Setting]) -> str:
     return f"Cosine of credit and true costate, mean over layers 1 … L−1. {said}."
 
 
-def _study(question: str, configs: Callable[[str, Sequence[int]], list[RunConfig]], control: Control) -> Study:
+def _study(
+    question: str,
+    configs: Callable[[str, Sequence[int]], list[RunConfig]],
+    headline: Callable[[Control, list[Setting]], str],
+    symbol: str = "rule",
+    value: Callable[[Run], float | None] = lambda run: None,
+) -> Study:
     return Study(
         question=question,
         seeds={"quick": QUICK_SEEDS, "full": SEEDS},
         configs=configs,
-        findings=control.findings,
+        findings=Control(symbol=symbol, value=value, headline=headline).findings,
         conclusion=_conclusion,
     )
 
@@ -427,38 +411,38 @@ def _trained(run: Run) -> float:
 
 CONTROL_STUDIES: dict[str, Study] = {
     "credit_at": _study(
-        "from which state's credit should a block learn, its output or its input?",
-        _credit_at,
-        Control(symbol="rule", value=lambda run: None, headline=_compare_places),
+        "from which state's credit should a block learn, its output or its input?", _credit_at, _compare_places
     ),
     "random_targets": _study(
-        "does the residual stream grow if there is nothing to learn?",
-        _random_targets,
-        Control(symbol="rule", value=lambda run: None, headline=_compare_growth),
+        "does the residual stream grow if there is nothing to learn?", _random_targets, _compare_growth
     ),
     "penalty": _study(
         "what does a penalty on what blocks add to the stream change?",
         _penalty,
-        Control(symbol="λ", value=lambda run: float(run.config["rule"]["penalty"]), headline=_compare_accuracies),
+        _compare_accuracies,
+        symbol="λ",
+        value=lambda run: float(run.config["rule"]["penalty"]),
     ),
     "trained_blocks": _study(
         "does each block that learns help, counted from the top?",
         _trained_blocks,
-        Control(symbol="k", value=_trained, headline=_compare_accuracies),
+        _compare_accuracies,
+        symbol="k",
+        value=_trained,
     ),
     "depth": _study(
         "how far down does the credit of feedback alignment stay aligned?",
         _depth,
-        Control(symbol="L", value=lambda run: float(run.depth), headline=_compare_cosines),
+        _compare_cosines,
+        symbol="L",
+        value=lambda run: float(run.depth),
     ),
     "deep": _study(
         "which rules train 64 and 128 residual blocks?",
         _deep,
-        Control(symbol="L", value=lambda run: float(run.depth), headline=_compare_depths),
+        _compare_depths,
+        symbol="L",
+        value=lambda run: float(run.depth),
     ),
-    "linear_quadratic": _study(
-        "is the credit right where the costate is known?",
-        _linear_quadratic,
-        Control(symbol="rule", value=lambda run: None, headline=_compare_costates),
-    ),
+    "linear_quadratic": _study("is the credit right where the costate is known?", _linear_quadratic, _compare_costates),
 }

@@ -136,7 +136,7 @@ def named_shares(shares: Mapping[str, Share]) -> str:
     return ", ".join(f"{label} {said_share(one.value, one.error)}" for label, one in shares.items()) or "none"
 
 
-def told_error(shares: Iterable[Share]) -> str:
+def error_note(shares: Iterable[Share]) -> str:
     """What ± is, where one seed stands for a share, and how many of these shares it leaves above the limit."""
     known = [one for one in shares if not math.isnan(one.error)]
     if not known:
@@ -179,7 +179,7 @@ def which_train_depth(gathered: Gathered) -> list[StudyFinding]:
     sentence = (
         f"Which rules train depth on {task}? {runs['label'][0]} reaches {percent(100 * least)} with frozen blocks "
         f"and {percent(100 * best)} with BP after {last} epochs. At least {percent_of(ENOUGH_OF_MARGIN)} of this gain: "
-        f"{named(enough)}. Less: {named(rest)}.{told_error(shares[rule] for rule in enough)}"
+        f"{named(enough)}. Less: {named(rest)}.{error_note(shares[rule] for rule in enough)}"
     )
     used = runs.filter(pl.col("rule").is_in(["bp", "frozen", *ranked]))
     return [
@@ -204,11 +204,16 @@ def which_train_depth(gathered: Gathered) -> list[StudyFinding]:
 
 
 # ── what `sonde run` ends with ──────────────────────────────────────────────────────────────────────
+def _ranked_labels(numbers: Mapping[str, Any], kind: str) -> tuple[list[str], list[str]]:
+    """The rules that are `enough` or `decided`, and the others, each with the largest share first."""
+    ranked = sorted(numbers["shares"], key=lambda rule: -numbers["shares"][rule])
+    inside = [numbers["labels"][rule] for rule in ranked if rule in numbers[kind]]
+    return inside, [numbers["labels"][rule] for rule in ranked if rule not in numbers[kind]]
+
+
 def depth_answer(numbers: Mapping[str, Any]) -> str:
     """Which rules recover most of BP's gain, on which task."""
-    ranked = sorted(numbers["shares"], key=lambda rule: -numbers["shares"][rule])
-    enough = [numbers["labels"][rule] for rule in ranked if rule in numbers["enough"]]
-    rest = [numbers["labels"][rule] for rule in ranked if rule not in numbers["enough"]]
+    enough, rest = _ranked_labels(numbers, "enough")
     gain = f"at least {percent_of(ENOUGH_OF_MARGIN)} of BP's gain over frozen blocks"
     if not enough:
         return f"On {numbers['task']}, no rule recovers {gain}."
@@ -218,9 +223,7 @@ def depth_answer(numbers: Mapping[str, Any]) -> str:
 
 def depth_sureness(numbers: Mapping[str, Any]) -> str:
     """For which rules the interval of the share lies on one side of the limit."""
-    ranked = sorted(numbers["shares"], key=lambda rule: -numbers["shares"][rule])
-    decided = [numbers["labels"][rule] for rule in ranked if rule in numbers["decided"]]
-    undecided = [numbers["labels"][rule] for rule in ranked if rule not in numbers["decided"]]
+    decided, undecided = _ranked_labels(numbers, "decided")
     test = f"95 % interval of the share against {percent_of(ENOUGH_OF_MARGIN)}"
     return f"{numbers['task']}: {sureness(numbers['n'], decided, undecided, test)}"
 

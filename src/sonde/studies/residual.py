@@ -11,7 +11,7 @@ from sonde.analysis import theory
 from sonde.analysis.conclusions import MOST_NAMES, Conclusion, n_seeds, sureness
 from sonde.analysis.runs import evidence_lines
 from sonde.config import Optimiser, Probing, RunConfig
-from sonde.core import formatting as verdicts
+from sonde.core import formatting
 from sonde.core.formatting import listed, number, percent
 from sonde.metrics import label_of
 from sonde.models import PlainMLP, ResMLP
@@ -130,7 +130,8 @@ def _over_depth(deepest: pl.DataFrame, runs: pl.DataFrame, readings: Readings) -
     n = sorted({one.numbers["n"] for one in found.values()})
     return StudyFinding(
         sentence=(
-            f"{verdicts.network(what)}, on {what['task_label']}: {said}. Final loss ÷ that of predicting zero: {shown}."
+            f"{formatting.network(what)}, on {what['task_label']}: {said}. "
+            f"Final loss ÷ that of predicting zero: {shown}."
         ),
         shown={},
         numbers={
@@ -164,14 +165,14 @@ def _finding(runs: pl.DataFrame, readings: Readings, several_rules: bool) -> Stu
         numbers["rule"] = what["rule_label"]
     trivial = theory.INPUT_SECOND_MOMENT if what["task"] == "identity" else None
     loss = (numbers["loss_reduction_percent"], numbers["final_loss"], trivial, floor)
-    numbers["verdict"] = verdicts.loss_status(*loss)
+    numbers["verdict"] = formatting.loss_status(*loss)
     n = {name: own_n(summary, runs.height) for name, summary in over.items()}
     error = numbers["loss_reduction_error"] / math.sqrt(max(1, over["loss_reduction_error"]["n"]))
-    learned = verdicts.loss_verdict(*loss, error) + n["loss_reduction_percent"]
+    learned = formatting.loss_verdict(*loss, error) + n["loss_reduction_percent"]
     if trivial is not None and numbers["verdict"] == "learned little" and numbers["test_loss"] >= trivial:
         learned += f" (test samples: ×{number(numbers['test_loss'] / trivial)}, so it memorised the training samples)"
-    gradient = verdicts.gradient_verdict(numbers["gradient_first_over_last"]) + n["gradient_first_over_last"]
-    name = ", ".join(part for part in (verdicts.network(what), numbers.get("rule")) if part)
+    gradient = formatting.gradient_verdict(numbers["gradient_first_over_last"]) + n["gradient_first_over_last"]
+    name = ", ".join(part for part in (formatting.network(what), numbers.get("rule")) if part)
     return StudyFinding(
         sentence=f"{name}, L = {what['depth']}, on {what['task_label']}: {learned}; {gradient}.",
         shown=_cells(numbers, n),
@@ -195,8 +196,8 @@ def _measure(readings: Readings, run: EvidenceLine) -> dict[str, float]:
     value = partial(readings.value, run)
     depth, last = run["depth"], run["epochs"]
     floor = theory.lowest_loss(run["model"], run["task"], run["output"])
-    ending = [value("batch_loss", step=step) for step in verdicts.last_steps(run["steps"])]
-    change = verdicts.loss_change(value("batch_loss", step=1), ending, floor)
+    ending = [value("batch_loss", step=step) for step in formatting.last_steps(run["steps"])]
+    change = formatting.loss_change(value("batch_loss", step=1), ending, floor)
     gradients = [value("preact_grad_norm", epoch=last, layer=layer) for layer in range(1, depth + 1)]
     known = not any(map(math.isnan, gradients))  # least and most are of every layer, or undefined
 
@@ -229,7 +230,7 @@ def _cells(numbers: dict[str, Any], n: dict[str, str]) -> dict[str, str]:
     lowest = numbers["lowest_loss"]
     return {
         "network": numbers["network"],
-        "weights": verdicts.weights(numbers["variant"]).removeprefix("weights ") if numbers["variant"] else "–",
+        "weights": formatting.weights(numbers["variant"]).removeprefix("weights ") if numbers["variant"] else "–",
         **({"rule": numbers["rule"]} if "rule" in numbers else {}),
         "n": str(numbers["n"]),
         "first loss": number(numbers["initial_loss"]) + n["initial_loss"],
@@ -273,7 +274,7 @@ _LINEAR = ", linear output"
 def _row(one: StudyFinding, depths: Mapping[tuple[str, str], Mapping[int, str]]) -> list[str]:
     at = ", ".join(str(depth) for depth, words in depths.get(_key(one), {}).items() if words == "learned")
     ratio = one.numbers["gradient_first_over_last"]
-    status = verdicts.gradient_status(ratio).removeprefix("gradient ")
+    status = formatting.gradient_status(ratio).removeprefix("gradient ")
     return [
         one.numbers["network"].removesuffix(_LINEAR),
         one.cell("weights"),
@@ -290,7 +291,7 @@ def _key(finding: StudyFinding) -> tuple[str, str]:
 def _named(finding: StudyFinding) -> str:
     network, variant = _key(finding)
     network = network.removesuffix(_LINEAR)
-    with_ = f"{network} with {verdicts.weights(variant)}" if variant else network
+    with_ = f"{network} with {formatting.weights(variant)}" if variant else network
     return ", ".join(part for part in (with_, finding.numbers.get("rule")) if part)
 
 

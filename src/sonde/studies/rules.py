@@ -189,7 +189,7 @@ def _depth(label: str, of_rule: list[StudyFinding]) -> list[StudyFinding]:
     if not others:
         return []
 
-    def told(some: list[StudyFinding]) -> str:
+    def named(some: list[StudyFinding]) -> str:
         return listed([f"{f.numbers['rule_label']} {said_share(f.numbers['share'])}" for f in some]) or "none"
 
     enough = [f for f in others if f.numbers["share"] >= ENOUGH_OF_MARGIN]
@@ -197,7 +197,7 @@ def _depth(label: str, of_rule: list[StudyFinding]) -> list[StudyFinding]:
     names = ", ".join(f.numbers["rule_label"] for f in free) or "none"
     sentence = (
         f"{label} on {others[0].numbers['task']}: {len(enough)} of {len(others)} rules recover at least "
-        f"{percent_of(ENOUGH_OF_MARGIN)} of BP's gain over frozen blocks. They are: {told(enough)}. "
+        f"{percent_of(ENOUGH_OF_MARGIN)} of BP's gain over frozen blocks. They are: {named(enough)}. "
         f"Without a gradient or feedback matrix from block to block: {names}."
     )
     runs = tuple(run for finding in of_rule for run in finding.runs)

@@ -6,7 +6,7 @@ import polars as pl
 
 from sonde.analysis.conclusions import MOST_NAMES, Conclusion, n_seeds
 from sonde.config import RunConfig
-from sonde.core.formatting import STREAM_GREW, accuracy, gradient_change, listed, number, stream_verdict
+from sonde.core.formatting import STREAM_GREW, accuracy, listed, number
 from sonde.metrics import TRAINED
 from sonde.models import Model, ResidualMLP, StudentNet, VitMini
 from sonde.rules import Backprop, DirectFeedback, FeedbackAlignment, Rule
@@ -21,7 +21,6 @@ from sonde.studies.recipes import (
     which_train_depth,
 )
 from sonde.studies.study import (
-    GRADIENT_CHANGES,
     EvidenceLine,
     Gathered,
     Study,
@@ -30,6 +29,8 @@ from sonde.studies.study import (
     over_runs,
     own_n,
     stream_and_gradient,
+    stream_cells,
+    stream_words,
 )
 
 _RULES: tuple[Rule, ...] = (Backprop(), FeedbackAlignment(), DirectFeedback())
@@ -73,24 +74,17 @@ def _measure(readings: Readings, run: EvidenceLine) -> dict[str, float]:
 def _finding(runs: pl.DataFrame, readings: Readings) -> StudyFinding:
     what = runs.row(0, named=True)
     over = over_runs(runs, readings, _measure)
-    stream, gradient = over["stream_change"]["mean"], over["gradient_change"]["mean"]
     n = {name: own_n(summary, runs.height) for name, summary in over.items()}
+    when = f" over {what['epochs']} epochs"
     return StudyFinding(
-        sentence=(
-            f"{what['label']}, {what['rule_label']}, on {what['task_label']}: {stream_verdict(stream)} over "
-            f"{what['epochs']} epochs"
-            f"{n['stream_change']}; {gradient_change(*(over[name]['mean'] for name in GRADIENT_CHANGES))}"
-            f"{n['per_error_change'] or n['gradient_change']}."
-        ),
+        sentence=(f"{what['label']}, {what['rule_label']}, on {what['task_label']}: {stream_words(over, n, when)}."),
         shown={
             "network": what["label"],
             "rule": what["rule_label"],
             "n": str(runs.height),
             TRAINED["test_acc"].label: accuracy(over["test_acc"]["mean"], over["test_acc"]["std"]) + n["test_acc"],
             "‖h_L‖": number(over["stream"]["mean"]) + n["stream"],
-            "‖h_L‖ ÷ init": number(stream) + n["stream_change"],
-            "‖g_L‖ ÷ init": number(gradient) + n["gradient_change"],
-            "‖g_L‖/‖e‖ ÷ init": number(over["per_error_change"]["mean"]) + n["per_error_change"],
+            **stream_cells(over, n),
         },
         numbers={
             "network": what["label"],
@@ -109,27 +103,22 @@ def _finding(runs: pl.DataFrame, readings: Readings) -> StudyFinding:
 
 def _terminal_norm(found: list[StudyFinding]) -> list[StudyFinding]:
     """The same network and rule with and without the terminal LayerNorm, side by side."""
+    without = {(one.numbers["model"], one.numbers["rule"]): one for one in found if one.numbers["out_ln"] is False}
     comparisons = []
-    for with_ln in found:
-        numbers = with_ln.numbers
-        if numbers["out_ln"] is not True:
-            continue
-        for without in found:
-            other = without.numbers
-            if (other["model"], other["rule"], other["out_ln"]) == (numbers["model"], numbers["rule"], False):
-                comparisons.append(
-                    StudyFinding(
-                        sentence=(
-                            f"{numbers['rule_label']} on {numbers['task']}, with and without the terminal LayerNorm: "
-                            f"‖h_L‖ changes ×{number(numbers['stream_change'])} and ×{number(other['stream_change'])}, "
-                            f"‖g_L‖ ×{number(numbers['gradient_change'])} and ×{number(other['gradient_change'])}."
-                        ),
-                        shown={},
-                        numbers={"with": numbers["stream_change"], "without": other["stream_change"]},
-                        runs=(*with_ln.runs, *without.runs),
-                        seeds=with_ln.seeds,
-                    )
-                )
+    for one in found:
+        numbers, twin = one.numbers, without.get((one.numbers["model"], one.numbers["rule"]))
+        if numbers["out_ln"] is True and twin is not None:
+            stream, gradient = (
+                f"×{number(numbers[name])} and ×{number(twin.numbers[name])}"
+                for name in ("stream_change", "gradient_change")
+            )
+            sentence = (
+                f"{numbers['rule_label']} on {numbers['task']}, with and without the terminal LayerNorm: "
+                f"‖h_L‖ changes {stream}, ‖g_L‖ {gradient}."
+            )
+            changes = {"with": numbers["stream_change"], "without": twin.numbers["stream_change"]}
+            runs = (*one.runs, *twin.runs)
+            comparisons.append(StudyFinding(sentence=sentence, shown={}, numbers=changes, runs=runs, seeds=one.seeds))
     return comparisons
 
 

@@ -15,6 +15,7 @@ from sonde.analysis.evidence import Evidence
 from sonde.analysis.runs import evidence_lines
 from sonde.config import RunConfig, to_tree
 from sonde.core.errors import SondeError
+from sonde.core.formatting import gradient_change, number, stream_verdict
 from sonde.core.run_ids import identity, run_id, without
 from sonde.core.seed_statistics import over_seeds
 from sonde.store.folder import recipe_key
@@ -144,8 +145,8 @@ def gather(
         inside = [run for run in stored.runs if run.id in ids]
     chosen, why = {run.id for run in inside}, _Why(wanted)
     more_runs = [run for run in aside.complete(stored) if run.id not in chosen]
-    told = chosen | {run.id for run in more_runs}
-    left_out = {run.id: several.get(run.id) or why(run) for run in stored.runs if run.id not in told}
+    used = chosen | {run.id for run in more_runs}
+    left_out = {run.id: several.get(run.id) or why(run) for run in stored.runs if run.id not in used}
     left_out |= {run.id: NO_CONFIGURATION for run in stored.watched} | stored.broken
     if not inside:
         reasons = "; ".join(f"{run}: {why}" for run, why in list(left_out.items())[:3]) or "the store is empty"
@@ -240,8 +241,19 @@ def stream_and_gradient(readings: Readings, run: EvidenceLine) -> dict[str, floa
     }
 
 
-GRADIENT_CHANGES = ("gradient_change", "per_error_change", "scale_free_change")
-"""What `verdicts.gradient_change` tells."""
+def stream_words(over: Mapping[str, Mapping[str, Any]], n: Mapping[str, str], when: str = "") -> str:
+    """What became of stream and gradient, each with its own n: "‖h_L‖ grows ×12; the gradient holds"."""
+    changes = (over[name]["mean"] for name in ("gradient_change", "per_error_change", "scale_free_change"))
+    return (
+        f"{stream_verdict(over['stream_change']['mean'])}{when}{n['stream_change']}; "
+        f"{gradient_change(*changes)}{n['per_error_change'] or n['gradient_change']}"
+    )
+
+
+def stream_cells(over: Mapping[str, Mapping[str, Any]], n: Mapping[str, str]) -> dict[str, str]:
+    """The same as cells of a table."""
+    headings = {"‖h_L‖": "stream_change", "‖g_L‖": "gradient_change", "‖g_L‖/‖e‖": "per_error_change"}
+    return {f"{what} ÷ init": number(over[name]["mean"]) + n[name] for what, name in headings.items()}
 
 
 def over_runs(

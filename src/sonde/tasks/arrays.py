@@ -91,12 +91,8 @@ class ArraysTask(ABC):
         def samples(x: Tensor, y: NDArray[Any]) -> tuple[Tensor, Tensor]:
             return there(x), there(torch.from_numpy(y))
 
-        data = Samples(samples(x_train, arrays.y_train), samples(x_test, arrays.y_test))
-        data.loss = CROSS_ENTROPY if arrays.classifies else MEAN_SQUARED_ERROR
-        return data
-
-    def _checked(self, found: Mapping[str, Any], where: str) -> Arrays:
-        return checked_arrays(found, where, self)
+        loss = CROSS_ENTROPY if arrays.classifies else MEAN_SQUARED_ERROR
+        return Samples(samples(x_train, arrays.y_train), samples(x_test, arrays.y_test), loss)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -156,7 +152,7 @@ def _read_npz(task: Npz) -> Arrays:
     if not found:
         there = f"; there are: {', '.join(others)}" if others else ""
         raise SondeError(f"{task.file} has no x_train and no x: it needs {_NEEDED}{there}")
-    return task._checked(found, task.file)
+    return checked_arrays(found, task.file, task)
 
 
 def read_npz(file: str) -> bytes:
@@ -191,9 +187,10 @@ def _call(task: FromFunction, seed: int | None) -> Arrays:
     returned = type(task).make(**options, **({} if seed is None else {"seed": seed}))
     where = f"{task.title}()"
     if isinstance(returned, Mapping):
-        return task._checked(returned, where)
+        return checked_arrays(returned, where, task)
     if isinstance(returned, Sequence) and len(returned) in (2, 4):
-        return task._checked(dict(zip(_SPLIT if len(returned) == 4 else _WHOLE, returned, strict=True)), where)
+        names = _SPLIT if len(returned) == 4 else _WHOLE
+        return checked_arrays(dict(zip(names, returned, strict=True)), where, task)
     raise SondeError(f"{where} returns a {type(returned).__name__}: return {_NEEDED}")
 
 

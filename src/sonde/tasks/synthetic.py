@@ -12,15 +12,30 @@ from torch import Tensor
 from sonde.core.errors import SondeError
 from sonde.core.generators import generator
 from sonde.core.validated import validated
-from sonde.network.losses import MEAN_SQUARED_ERROR, Loss
+from sonde.network.losses import MEAN_SQUARED_ERROR
 from sonde.store.files import Place
 from sonde.tasks.task import Data, Samples, Task
 
 _MOST_TUPLES = 2**24
 
 
+class _VectorTask(Task):
+    """Regression from d numbers to d numbers."""
+
+    d: int
+    classifies: ClassVar[bool] = False
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.d,)
+
+    @property
+    def outputs(self) -> int:
+        return self.d
+
+
 @validated
-class Identity(Task):
+class Identity(_VectorTask):
     """Learn the identity: X ~ U(−1, 1), Y = X, mean squared error.
 
     Batches are drawn with replacement, so an epoch is `steps_per_epoch` batches rather than a pass over the
@@ -33,34 +48,22 @@ class Identity(Task):
     steps_per_epoch: Annotated[int, Ge(1)] = 50
 
     label: ClassVar[str] = "identity"
-    classifies: ClassVar[bool] = False
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return (self.d,)
-
-    @property
-    def outputs(self) -> int:
-        return self.d
 
     def load(self, seed: int, data_root: Place | None, device: torch.device, dtype: torch.dtype) -> Data:
         def uniform_Nd(samples: int, name: str) -> Tensor:
             rng = generator(seed, f"identity/{name}")
             return (torch.rand(samples, self.d, generator=rng) * 2 - 1).to(device, dtype)
 
-        return IdentityData(uniform_Nd(self.samples, "train"), uniform_Nd(self.test_samples, "test"), self)
+        train_Nd, test_Nd = uniform_Nd(self.samples, "train"), uniform_Nd(self.test_samples, "test")
+        return IdentityData(train_Nd, test_Nd, self.steps_per_epoch)
 
 
-class IdentityData:
+class IdentityData(Samples):
     """Batches drawn with replacement; the target of an input is the input itself."""
 
-    loss: Loss = MEAN_SQUARED_ERROR
-    source: dict[str, str] | None = None
-
-    def __init__(self, train_Nd: Tensor, test_Nd: Tensor, task: Identity) -> None:
-        self.train_samples, self.test_samples = task.samples, task.test_samples
-        self.train_x, self.test_x = train_Nd, test_Nd
-        self._steps = task.steps_per_epoch
+    def __init__(self, train_Nd: Tensor, test_Nd: Tensor, steps: int) -> None:
+        super().__init__((train_Nd, train_Nd), (test_Nd, test_Nd), MEAN_SQUARED_ERROR)
+        self._steps = steps
 
     def steps(self, batch_size: int) -> int:
         return self._steps
@@ -71,13 +74,9 @@ class IdentityData:
             x_Nd = self.train_x[chosen]
             yield x_Nd, x_Nd
 
-    def test(self, first: int, last: int) -> tuple[Tensor, Tensor]:
-        x_Nd = self.test_x[first:last]
-        return x_Nd, x_Nd
-
 
 @validated
-class LinearQuadratic(Task):
+class LinearQuadratic(_VectorTask):
     """X and Y are independent, each N(0, 1) in d dimensions; mean squared error.
 
     On a linear network the loss is a quadratic function of every state: the linear–quadratic problem of control, whose
@@ -90,15 +89,6 @@ class LinearQuadratic(Task):
     test_samples: Annotated[int, Ge(1)] = 1024
 
     label: ClassVar[str] = "linear–quadratic"
-    classifies: ClassVar[bool] = False
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return (self.d,)
-
-    @property
-    def outputs(self) -> int:
-        return self.d
 
     def load(self, seed: int, data_root: Place | None, device: torch.device, dtype: torch.dtype) -> Data:
         def split(samples: int, name: str) -> tuple[Tensor, Tensor]:
@@ -106,9 +96,7 @@ class LinearQuadratic(Task):
             x_Nd, y_Nd = torch.randn(2, samples, self.d, generator=rng).to(device, dtype)
             return x_Nd, y_Nd
 
-        data = Samples(split(self.samples, "train"), split(self.test_samples, "test"))
-        data.loss = MEAN_SQUARED_ERROR
-        return data
+        return Samples(split(self.samples, "train"), split(self.test_samples, "test"), MEAN_SQUARED_ERROR)
 
 
 @validated

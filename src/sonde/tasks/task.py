@@ -66,10 +66,10 @@ class Task(Protocol):
 class Samples:
     """Samples in memory.  An epoch is a pass over all of them in a new order; the last batch may be smaller."""
 
-    loss: Loss = CROSS_ENTROPY
     source: dict[str, str] | None = None
 
-    def __init__(self, train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor]) -> None:
+    def __init__(self, train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], loss: Loss = CROSS_ENTROPY) -> None:
+        self.loss = loss
         (self.train_x, self.train_y), (self.test_x, self.test_y) = train, test
         self.train_samples, self.test_samples = len(self.train_x), len(self.test_x)
 

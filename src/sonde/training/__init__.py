@@ -8,6 +8,7 @@ One step.  The step makes the gradients of every rule on every network, by the r
 implementation writes forward and backward out by hand for the common rules on small MLPs, because the nodes of a graph
 cost more than the arithmetic there.  It calls the kernels that autograd would call, in the same order, so the bits are
 the same and a run may begin one way and continue the other.  The configuration alone decides which one is used.
+Gradients of large weight matrices come from oneDNN where it is faster and a test shows that it gives the same bits.
 
 For the route `layer`, automatic differentiation keeps V where it would keep W, which it uses for the gradient at a
 layer's input and nothing else.  So weights' gradients and derivatives come from one pass at the cost of backprop.

@@ -37,6 +37,7 @@ from sonde.rules import (
 )
 from sonde.training.stacked_layers import StackedLayerNorm, StackedLinear
 from sonde.training.step import Rerun, Step, delivered, rule_backward, signal_on
+from sonde.training.weight_gradient import faster_product
 
 _MODELS = (PlainMLP, ResMLP, ResidualMLP)
 _RULES = (Backprop, FeedbackAlignment, DirectFeedback, StateBridge, CreditBridge)
@@ -112,13 +113,14 @@ class LinearByHand:
         self.y = x.new_empty(len(x), module.out_features)
         self.gradients = torch.empty_like(self.weight), torch.empty_like(self.bias)
         self.below = scratch("below", x)
+        self.product = faster_product(len(x), *self.weight.shape, like=x)
 
     def forward(self, x: Tensor) -> Tensor:
         self.x = x
         return torch.addmm(self.bias, x, self.weight.T, out=self.y)
 
     def backward(self, g: Tensor, below: bool) -> Tensor | None:
-        self.weight.grad = torch.mm(g.T, self.x, out=self.gradients[0])
+        self.weight.grad = self.product(g, self.x, self.gradients[0])
         self.bias.grad = torch.sum(g, 0, out=self.gradients[1])
         return torch.mm(g, self.weight, out=self.below) if below else None
 

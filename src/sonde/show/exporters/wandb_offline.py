@@ -4,21 +4,13 @@ import hashlib
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import wandb
 
 from sonde.core.atomic import ASIDE, aside_mark
 from sonde.core.errors import SondeError
-from sonde.show.exporters import (
-    REASON_PREFIX,
-    ExportProgress,
-    Point,
-    runs_with_rows,
-    steps_of,
-    tags,
-)
-from sonde.store.run import Run, Runs
+from sonde.show.exporters import REASON_PREFIX, ExportProgress, Point, runs_with_rows, steps_of, tags
+from sonde.store.run import Runs
 
 _REFUSED = set("/\\#?%:;,'\"")  # characters that W&B refuses in an id
 LONGEST_ID = 64
@@ -45,7 +37,7 @@ def _offline_runs(stored: Runs, aside: Path, on_progress: ExportProgress) -> Ite
             id=_id(run.id),
             name=run.id,
             job_type="watched" if run.is_watched else "trained",
-            config={**_config(run), "sonde": tags(run)},
+            config={**(run.about if run.is_watched else run.complete_config), "sonde": tags(run)},
             settings=_settings(),
         )
         try:
@@ -60,10 +52,6 @@ def _id(run: str) -> str:
     """The run's id, or a hash of it where W&B would refuse it."""
     allowed = len(run) <= LONGEST_ID and not _REFUSED & set(run)
     return run if allowed else hashlib.sha256(run.encode()).hexdigest()[:LONGEST_ID]
-
-
-def _config(run: Run) -> dict[str, Any]:
-    return run.about if run.is_watched else run.complete_config
 
 
 def _line(run: str, step: int, epoch: int | None, points: Sequence[Point]) -> dict[str, float | str]:

@@ -5,14 +5,14 @@ its file is study/name, and the paper layout has other names for some.  This mod
 does.  No module here imports torch.
 
 The functions are in one file per family: `residual_loss`, `residual_layers`, `residual_gradient`, `snapshots`,
-`accuracy`, `credit` and `controls`; `contrast` has the pictures of the documentation.  They share a small grammar after
-seaborn's Stat and Mark: `groups` (which runs a figure compares), `series` (mean, standard deviation and n over seeds;
-captions), `marks` and `panels` (axes, and what is drawn on them) and `style`.  `render` writes files.
+`accuracy`, `credit` and `controls`.  They share a small grammar after seaborn's Stat and Mark: `groups` (which runs a
+figure compares), `series` (mean, standard deviation and n over seeds; captions), `marks` and `panels` (axes, and what
+is drawn on them) and `style`.  `render` writes files.
 """
 
 import warnings
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Literal
@@ -29,29 +29,76 @@ Layout = Literal["study", "paper"]
 """How files are named: by study and figure, or as the paper layout has them."""
 
 
-@dataclass(frozen=True, kw_only=True)
+_RESIDUAL = ("residual",)
+_OF_RULES = ("audit", "cifar10")
+_WITH_PARITY = ("audit", "cifar10", "snapshots")  # studies with a second task, on which blocks must learn
+_OF_CONTROLS = ("credit_at", "random_targets", "penalty", "trained_blocks", "depth", "deep", "linear_quadratic")
+
+
+_IN_PAPER = {
+    "loss_by_depth": "plots/loss_by_depth",
+    "learning_comparison": "plots_micro/6_learning_comparison",
+    "signal_flow": "plots_micro/1_signal_flow",
+    "gradient_flow": "plots_micro/2_gradient_flow",
+    "gradient_highway": "plots_micro/3_highway_concept",
+    "chain_rule": "plots_micro/4_chain_rule",
+    "one_input": "plots_micro/5_layer_transformation",
+    "training_loss": "plots/training_loss",
+    "gradient_magnitude": "plots/gradient_magnitude",
+    "activation_mean": "plots/activation_mean",
+    "activation_std": "plots/activation_std",
+    "stream_by_terminal_ln": "results/figures/figure_snapshot_resmlp",
+    "stream_of_vit": "results/figures/figure_snapshot_vit",
+    "three_networks": "paper/figures/fig3b_crossarch_3row",
+    "accuracy": "report/{}_accuracy",
+    "diagnostics": "report/{}_diagnostics",
+    "weight_drift": "report/{}_feature_drift",
+    "state_vs_credit": "report/{}_state_vs_credit",
+    "summary": "report/{}_summary",
+    "rules_residual_mlp": "report/rules_residual_mlp",
+    "rules_conv_net": "report/rules_conv_net",
+    "rules_credit": "report/rules_credit",
+    "rules_alignment": "report/rules_alignment",
+}
+"""Figure → its file in the paper layout, without suffix; {} is the study."""
+
+_RAW_IN_PAPER = ("training_loss", "gradient_magnitude", "activation_mean", "activation_std")
+"""The figures that the paper layout draws of the raw variant."""
+
+
+@dataclass(frozen=True)
 class FigureSpec:
-    """A figure: its name, its title, its studies, and the function that draws it."""
+    """A figure: its name, its title, the function that draws it, and its studies."""
 
     name: str
     title: str
-    studies: tuple[str, ...]
-    drawn_by: str  # module of this package and function in it
-    variant: str | None = None  # the variant that is drawn by default
+    drawn_by: str  # a module of this package, which has a function draw_NAME; or module.function
+    studies: tuple[str, ...] = _RESIDUAL
     beside: bool = False  # drawn from the runs beside the study's own
-    paper: Mapping[str, str] = field(default_factory=dict)  # study → file in the paper layout, without suffix
-    paper_variant: str | None = None  # the variant that the paper layout has, if it is another
-    formats: tuple[str, ...] = ("png", "pdf")
+
+    @property
+    def variant(self) -> str | None:
+        """The variant that is drawn by default: of the networks of the residual study, the scaled one."""
+        return "scaled" if self.studies == _RESIDUAL and not self.beside else None
 
     @property
     def paths(self) -> dict[str, str]:
         """Study → file below the output folder, without suffix."""
         return {study: f"{study}/{self.name}" for study in self.studies}
 
+    @property
+    def paper(self) -> dict[str, str]:
+        """Study → file in the paper layout, which does not have every figure."""
+        file = _IN_PAPER.get(self.name)
+        return {study: file.format(study.removesuffix("10")) for study in self.studies} if file else {}
+
     def path(self, study: str, layout: Layout = "study") -> str:
         """Its file in a layout; a figure that the paper layout does not have keeps its own."""
-        own = self.paths[study]
-        return self.paper.get(study, own) if layout == "paper" else own
+        return (self.paths | (self.paper if layout == "paper" else {}))[study]
+
+    def variant_in(self, layout: Layout) -> str | None:
+        """The variant that is drawn for a layout, if it is not the figure's own."""
+        return "raw" if layout == "paper" and self.name in _RAW_IN_PAPER else None
 
     def select(self, evidence: Evidence, variant: str | None = None) -> Evidence:
         """The part of the evidence that it is drawn from: the variant asked for, else its own, else the only one."""
@@ -72,225 +119,93 @@ class FigureSpec:
         """The figure in the house style, and its caption; NoData if its rows are missing."""
         from sonde.show.figures.style import house_style
 
-        module, function = self.drawn_by.split(".")
+        module, _, function = self.drawn_by.partition(".")
+        draw = getattr(import_module(f"sonde.show.figures.{module}"), function or f"draw_{self.name}")
         with house_style():
-            drawn: tuple[Figure, str] = getattr(import_module(f"sonde.show.figures.{module}"), function)(
-                self.select(evidence, variant)
-            )
+            drawn: tuple[Figure, str] = draw(self.select(evidence, variant))
         return drawn
-
-
-_OF_RULES = ("audit", "cifar10")
-_WITH_PARITY = ("audit", "cifar10", "snapshots")  # studies with a second task, on which blocks must learn
-
-
-def _in_report(name: str) -> dict[str, str]:
-    """The files of a figure of `_OF_RULES` in the paper layout."""
-    return {"audit": f"report/audit_{name}", "cifar10": f"report/cifar_{name}"}
 
 
 _FIGURES = (
     FigureSpec(
-        name="loss_by_depth",
-        title="Final loss against depth, of networks that can represent the identity",
-        studies=("residual",),
-        paper={"residual": "plots/loss_by_depth"},
-        drawn_by="residual_loss.draw_loss_by_depth",
+        "loss_by_depth",
+        "Final loss against depth, of networks that can represent the identity",
+        "residual_loss",
+        beside=True,
+    ),
+    FigureSpec("learning_comparison", "What both networks learned, side by side", "residual_loss"),
+    FigureSpec("signal_flow", "The signal going up: spread at the input and at every layer", "residual_layers"),
+    FigureSpec("gradient_flow", "The gradient coming back: its norm at every layer", "residual_gradient"),
+    FigureSpec("gradient_highway", "The gradient highway, drawn with the measured factors", "residual_gradient"),
+    FigureSpec("chain_rule", "The chain rule: cumulative gradient scale from the loss backward", "residual_gradient"),
+    FigureSpec("one_input", "One input vector on its way through both networks", "residual_layers"),
+    FigureSpec("training_loss", "Training loss against steps, plain and residual", "residual_loss"),
+    FigureSpec("gradient_magnitude", "Gradient norm against depth, plain and residual", "residual_layers"),
+    FigureSpec("activation_mean", "Mean of the linear outputs against depth, plain and residual", "residual_layers"),
+    FigureSpec("activation_std", "Spread of the linear outputs against depth, plain and residual", "residual_layers"),
+    FigureSpec(
+        "parity_summary",
+        "Which rules train depth: test accuracy on parity, where the blocks must learn",
+        "accuracy.draw_summary",
+        _WITH_PARITY,
         beside=True,
     ),
     FigureSpec(
-        name="learning_comparison",
-        title="What both networks learned, side by side",
-        studies=("residual",),
-        paper={"residual": "plots_micro/6_learning_comparison"},
-        drawn_by="residual_loss.draw_learning_comparison",
-        variant="scaled",
-    ),
-    FigureSpec(
-        name="signal_flow",
-        title="The signal going up: spread at the input and at every layer",
-        studies=("residual",),
-        paper={"residual": "plots_micro/1_signal_flow"},
-        drawn_by="residual_layers.draw_signal_flow",
-        variant="scaled",
-    ),
-    FigureSpec(
-        name="gradient_flow",
-        title="The gradient coming back: its norm at every layer",
-        studies=("residual",),
-        paper={"residual": "plots_micro/2_gradient_flow"},
-        drawn_by="residual_gradient.draw_gradient_flow",
-        variant="scaled",
-    ),
-    FigureSpec(
-        name="gradient_highway",
-        title="The gradient highway, drawn with the measured factors",
-        studies=("residual",),
-        paper={"residual": "plots_micro/3_highway_concept"},
-        drawn_by="residual_gradient.draw_gradient_highway",
-        variant="scaled",
-    ),
-    FigureSpec(
-        name="chain_rule",
-        title="The chain rule: cumulative gradient scale from the loss backward",
-        studies=("residual",),
-        paper={"residual": "plots_micro/4_chain_rule"},
-        drawn_by="residual_gradient.draw_chain_rule",
-        variant="scaled",
-    ),
-    FigureSpec(
-        name="one_input",
-        title="One input vector on its way through both networks",
-        studies=("residual",),
-        paper={"residual": "plots_micro/5_layer_transformation"},
-        drawn_by="residual_layers.draw_one_input",
-        variant="scaled",
-    ),
-    FigureSpec(
-        name="training_loss",
-        title="Training loss against steps, plain and residual",
-        studies=("residual",),
-        paper={"residual": "plots/training_loss"},
-        drawn_by="residual_loss.draw_training_loss",
-        variant="scaled",
-        paper_variant="raw",
-    ),
-    FigureSpec(
-        name="gradient_magnitude",
-        title="Gradient norm against depth, plain and residual",
-        studies=("residual",),
-        paper={"residual": "plots/gradient_magnitude"},
-        drawn_by="residual_layers.draw_gradient_magnitude",
-        variant="scaled",
-        paper_variant="raw",
-    ),
-    FigureSpec(
-        name="activation_mean",
-        title="Mean of the linear outputs against depth, plain and residual",
-        studies=("residual",),
-        paper={"residual": "plots/activation_mean"},
-        drawn_by="residual_layers.draw_activation_mean",
-        variant="scaled",
-        paper_variant="raw",
-    ),
-    FigureSpec(
-        name="activation_std",
-        title="Spread of the linear outputs against depth, plain and residual",
-        studies=("residual",),
-        paper={"residual": "plots/activation_std"},
-        drawn_by="residual_layers.draw_activation_std",
-        variant="scaled",
-        paper_variant="raw",
-    ),
-    FigureSpec(
-        name="parity_summary",
-        title="Which rules train depth: test accuracy on parity, where the blocks must learn",
-        studies=_WITH_PARITY,
-        drawn_by="accuracy.draw_summary",
+        "parity_accuracy",
+        "Train and test accuracy on parity over epochs, per rule",
+        "accuracy.draw_accuracy",
+        _WITH_PARITY,
         beside=True,
     ),
     FigureSpec(
-        name="parity_accuracy",
-        title="Train and test accuracy on parity over epochs, per rule",
-        studies=_WITH_PARITY,
-        drawn_by="accuracy.draw_accuracy",
-        beside=True,
+        "stream_by_terminal_ln",
+        "The residual stream and the BP gradient over epochs, with and without terminal LN",
+        "snapshots",
+        ("snapshots",),
     ),
     FigureSpec(
-        name="stream_by_terminal_ln",
-        title="The residual stream and the BP gradient over epochs, with and without terminal LN",
-        studies=("snapshots",),
-        paper={"snapshots": "results/figures/figure_snapshot_resmlp"},
-        drawn_by="snapshots.draw_stream_by_terminal_ln",
+        "stream_of_vit",
+        "The residual stream and the BP gradient over epochs, vision transformer",
+        "snapshots",
+        ("snapshots",),
     ),
     FigureSpec(
-        name="stream_of_vit",
-        title="The residual stream and the BP gradient over epochs, vision transformer",
-        studies=("snapshots",),
-        paper={"snapshots": "results/figures/figure_snapshot_vit"},
-        drawn_by="snapshots.draw_stream_of_vit",
+        "three_networks",
+        "Three architectures under three rules: stream, gradient and accuracy",
+        "snapshots",
+        ("snapshots",),
+    ),
+    FigureSpec("accuracy", "Train and test accuracy over epochs, per rule", "accuracy", _OF_RULES),
+    FigureSpec(
+        "diagnostics", "Credit against the BP gradient, layer by layer, beside null and ceiling", "credit", _OF_RULES
+    ),
+    FigureSpec("weight_drift", "How far the weights of each block moved, per rule", "credit", _OF_RULES),
+    FigureSpec(
+        "state_vs_credit", "State Bridge's prediction error beside the accuracy it reaches", "accuracy", _OF_RULES
+    ),
+    FigureSpec("summary", "Test accuracy at the end of training, all rules", "accuracy", _OF_RULES),
+    FigureSpec(
+        "rules_residual_mlp",
+        "Test accuracy at the end of training, every rule on a pre-LN residual MLP",
+        "accuracy",
+        ("rules",),
     ),
     FigureSpec(
-        name="three_networks",
-        title="Three architectures under three rules: stream, gradient and accuracy",
-        studies=("snapshots",),
-        paper={"snapshots": "paper/figures/fig3b_crossarch_3row"},
-        drawn_by="snapshots.draw_three_networks",
+        "rules_conv_net", "Test accuracy at the end of training, every rule on a ConvNet", "accuracy", ("rules",)
     ),
     FigureSpec(
-        name="accuracy",
-        title="Train and test accuracy over epochs, per rule",
-        studies=_OF_RULES,
-        paper=_in_report("accuracy"),
-        drawn_by="accuracy.draw_accuracy",
+        "rules_credit",
+        "Credit against the BP gradient, layer by layer, every rule on a pre-LN residual MLP",
+        "credit",
+        ("rules",),
     ),
+    FigureSpec("rules_alignment", "Backward matrices against the weights over epochs", "credit", ("rules",)),
+    FigureSpec("controls", "Every setting of a control at the end of training", "controls", _OF_CONTROLS),
     FigureSpec(
-        name="diagnostics",
-        title="Credit against the BP gradient, layer by layer, beside null and ceiling",
-        studies=_OF_RULES,
-        paper=_in_report("diagnostics"),
-        drawn_by="credit.draw_diagnostics",
-    ),
-    FigureSpec(
-        name="weight_drift",
-        title="How far the weights of each block moved, per rule",
-        studies=_OF_RULES,
-        paper=_in_report("feature_drift"),
-        drawn_by="credit.draw_weight_drift",
-    ),
-    FigureSpec(
-        name="state_vs_credit",
-        title="State Bridge's prediction error beside the accuracy it reaches",
-        studies=_OF_RULES,
-        paper=_in_report("state_vs_credit"),
-        drawn_by="accuracy.draw_state_vs_credit",
-    ),
-    FigureSpec(
-        name="summary",
-        title="Test accuracy at the end of training, all rules",
-        studies=_OF_RULES,
-        paper=_in_report("summary"),
-        drawn_by="accuracy.draw_summary",
-    ),
-    FigureSpec(
-        name="rules_residual_mlp",
-        title="Test accuracy at the end of training, every rule on a pre-LN residual MLP",
-        studies=("rules",),
-        paper={"rules": "report/rules_residual_mlp"},
-        drawn_by="accuracy.draw_rules_residual_mlp",
-    ),
-    FigureSpec(
-        name="rules_conv_net",
-        title="Test accuracy at the end of training, every rule on a ConvNet",
-        studies=("rules",),
-        paper={"rules": "report/rules_conv_net"},
-        drawn_by="accuracy.draw_rules_conv_net",
-    ),
-    FigureSpec(
-        name="rules_credit",
-        title="Credit against the BP gradient, layer by layer, every rule on a pre-LN residual MLP",
-        studies=("rules",),
-        paper={"rules": "report/rules_credit"},
-        drawn_by="credit.draw_rules_credit",
-    ),
-    FigureSpec(
-        name="rules_alignment",
-        title="Backward matrices against the weights over epochs",
-        studies=("rules",),
-        paper={"rules": "report/rules_alignment"},
-        drawn_by="credit.draw_rules_alignment",
-    ),
-    FigureSpec(
-        name="controls",
-        title="Every setting of a control at the end of training",
-        studies=("credit_at", "random_targets", "penalty", "trained_blocks", "depth", "deep", "linear_quadratic"),
-        drawn_by="controls.draw_controls",
-    ),
-    FigureSpec(
-        name="credit_at_layers",
-        title="Credit and growth by layer, with credit at a block's output and at its input",
-        studies=("credit_at",),
-        drawn_by="controls.draw_credit_at_layers",
+        "credit_at_layers",
+        "Credit and growth by layer, with credit at a block's output and at its input",
+        "controls",
+        ("credit_at",),
     ),
 )
 

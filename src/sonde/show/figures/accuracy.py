@@ -22,7 +22,7 @@ from sonde.show.figures.marks import (
     log_axis,
     log_limits,
     percent_axis,
-    say_empty,
+    write_empty,
 )
 from sonde.show.figures.panels import ACCURACY, Final, Finals, Quantity, changes_of, finals_of, grid_of
 from sonde.show.figures.series import Series, caption, line_notes, merge_notes, missing_seeds, n_text, point, series_of
@@ -145,7 +145,7 @@ def _draw_finals(ax: Axes, finals: list[Final], chance: float | None, reference:
     for row, final in enumerate(finals):
         names.append(final.label if len(counts) == 1 else f"{final.label}\n(n = {final.n})")
         bar = point(final.rule, final.label, row, final.mean, final.std, final.n, SHARE)
-        draw_bars(ax, bar, thickness=0.62, cap=2.2, halo=True)
+        draw_bars(ax, bar)
         if not math.isnan(final.std):
             circles = {"markersize": 2.8, "markerfacecolor": PAPER, "markeredgewidth": 0.6, "clip_on": False}
             offset = row + np.linspace(-0.17, 0.17, len(final.seeds))
@@ -188,7 +188,7 @@ def draw_state_vs_credit(evidence: Evidence) -> tuple[Figure, str]:
     ((left, right),), legend = panel_grid(figure, 1, 2)
     _draw_errors(left, lines, axis)
     if finals is None:
-        say_empty(right, "no test_acc rows")
+        write_empty(right, "no test_acc rows")
     else:
         _draw_finals(right, finals.rules, cohort.chance)
         right.set_xlabel(f"test accuracy at epoch {finals.epoch}")
@@ -241,7 +241,7 @@ def _error_texts(cohort: Cohort) -> tuple[str, str]:
 def _draw_errors(ax: Axes, lines: list[Series], ylabel: str) -> None:
     """Draw prediction errors on a log axis, all in the colour of the rule."""
     if not lines:
-        say_empty(ax, f"no {_ERROR} rows")
+        write_empty(ax, f"no {_ERROR} rows")
         return
     for at, line in enumerate(lines):
         y = line.shown(log=True)

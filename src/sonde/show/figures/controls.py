@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -14,6 +14,7 @@ from sonde.analysis.evidence import Evidence, NoData
 from sonde.core.formatting import accuracy, listed, number
 from sonde.core.seed_statistics import summarise
 from sonde.metrics import TRAINED
+from sonde.show.figures.groups import Lines
 from sonde.show.figures.marks import PERCENT, layer_axis, log_axis, log_limits
 from sonde.show.figures.series import caption, curves, n_text
 from sonde.show.figures.style import (
@@ -21,11 +22,11 @@ from sonde.show.figures.style import (
     DOUBLE,
     FAINT,
     INK,
-    RULE_ORDER,
     fine_print,
     legend_row,
     new_figure,
     panel_grid,
+    rule_rank,
 )
 
 _ALL_BLOCKS = "all blocks trained"
@@ -68,22 +69,11 @@ _PANELS = (
 _WITHOUT_CLASSES = (_PANELS[-1], _Panel("rho", "deep"))
 
 
-@dataclass(frozen=True)
-class _Settings:
-    """The runs with a column `line`, and what they have in common."""
-
-    runs: pl.DataFrame
-    labels: Mapping[str, str]
-    recipe: str
-    source: str
-    by: ClassVar[str] = "line"
-
-
 def draw_controls(evidence: Evidence) -> tuple[Figure, str]:
     """Test accuracy, ‖h_L‖ and credit cosine of every setting; without classes, cosine and ρ."""
     group = _settings(evidence)
     rows = evidence.rows.join(group.runs, on="run", how="inner", suffix="_of_run")
-    panels = _PANELS if _defined(rows, "test_acc") else _WITHOUT_CLASSES
+    panels = _PANELS if rows.filter(metric="test_acc")["defined"].any() else _WITHOUT_CLASSES
     found = {panel: _points(group, panel, panel.values(rows)) for panel in panels}
     if not any(one.n for of_panel in found.values() for one in of_panel.values()):
         raise NoData(f"no defined value of {listed(panel.metric for panel in panels)} in {evidence.source}")
@@ -111,11 +101,7 @@ def draw_controls(evidence: Evidence) -> tuple[Figure, str]:
     return figure, caption(group, counts, f"{first.title}. {values}.", shown, notes, marks="dots and rings")
 
 
-def _defined(rows: pl.DataFrame, metric: str) -> bool:
-    return bool(rows.filter(pl.col("metric") == metric)["defined"].any())
-
-
-def _settings(evidence: Evidence) -> _Settings:
+def _settings(evidence: Evidence) -> Lines:
     """A line for every network and rule with its options."""
     runs = evidence.runs.sort("seed", "run")
     if runs.is_empty():
@@ -123,22 +109,15 @@ def _settings(evidence: Evidence) -> _Settings:
     plain = min(runs["label"].unique(), key=len)
     names = {}
     keys = runs.select("rule", "rule_label", "label", "depth").unique(maintain_order=True)
-    for key in sorted(
-        keys.iter_rows(), key=lambda key: (_rank(key[0]), key[0], key[1], key[3], key[2] == plain, key[2])
-    ):
+    ranked = sorted(keys.rows(), key=lambda key: (rule_rank(key[0]), key[0], key[1], key[3], key[2] == plain, key[2]))
+    for key in ranked:
         _, rule_label, label, depth = key
         network = str(label).removeprefix(plain).strip(", ") or _ALL_BLOCKS
         parts = [rule_label, *([network] if keys["label"].n_unique() > 1 else [])]
         parts += [f"L = {depth}"] if keys["depth"].n_unique() > 1 else []
         names["/".join(map(str, key))] = ", ".join(parts)
-    line = pl.concat_str(
-        [pl.col(name).cast(pl.String) for name in ("rule", "rule_label", "label", "depth")], separator="/"
-    )
-    return _Settings(runs.with_columns(line=line), names, _recipe(runs), evidence.source)
-
-
-def _rank(rule: str) -> int:
-    return RULE_ORDER.index(rule) if rule in RULE_ORDER else len(RULE_ORDER)
+    line = pl.concat_str(*keys.columns, separator="/")
+    return Lines(runs.with_columns(line=line), names, _recipe(runs), evidence.source)
 
 
 def _networks(runs: pl.DataFrame) -> str:
@@ -167,7 +146,7 @@ class _Point:
         return len(self.seeds)
 
 
-def _points(group: _Settings, panel: _Panel, values: pl.DataFrame) -> dict[str, _Point]:
+def _points(group: Lines, panel: _Panel, values: pl.DataFrame) -> dict[str, _Point]:
     of_run = dict(values.select("run", "value").iter_rows())
     found = {}
     for line in group.labels:

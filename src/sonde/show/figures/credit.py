@@ -23,9 +23,9 @@ from sonde.show.figures.marks import (
     linear_limits,
     log_axis,
     log_limits,
-    say_empty,
     signed_ticks,
     wide_scale,
+    write_empty,
 )
 from sonde.show.figures.series import (
     Curves,
@@ -152,7 +152,7 @@ def _draw_diagnostic(ax: Axes, one: _Diagnostic, names: dict[str, str], depth: i
     """Draw the rules' lines over their controls, with a zero line; return notes on the axis."""
     panel_title(ax, unbroken(label_of(one.metric)), width=28)
     if not one.lines:
-        say_empty(ax, f"no {one.metric} rows")
+        write_empty(ax, f"no {one.metric} rows")
         return []
     ax.axhline(0, color=FAINT, linewidth=0.6)
     _draw_control(ax, one.ceiling, "bp")
@@ -320,7 +320,7 @@ def _draw_two_panels(
     for ax, (about, one) in zip(panels, shown.items(), strict=True):
         panel_title(ax, about)
         if not one.lines:
-            say_empty(ax, "no rule of this kind")
+            write_empty(ax, "no rule of this kind")
             continue
         null = [] if chance is None else chance[about]
         _draw_control(ax, null, "null")

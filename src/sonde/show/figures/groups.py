@@ -11,7 +11,7 @@ from sonde.analysis.theory import INPUT_SECOND_MOMENT, lowest_loss
 from sonde.core.errors import SondeError
 from sonde.core.formatting import number, weights
 from sonde.show.figures.series import Curves, Series, curves, n_text
-from sonde.show.figures.style import RULE_ORDER
+from sonde.show.figures.style import RULE_ORDER, rule_rank
 
 TRAINING_FIELDS = ("task", "task_label", "scale", "variant", "epochs", "steps", "batch", "lr", "samples")
 NETWORK_FIELDS = ("model", "label", "out_ln", "depth", "width", "alpha")
@@ -155,7 +155,7 @@ def cohort_of(evidence: Evidence, *, rules: Sequence[str] | None = None, named: 
         runs = runs.with_columns(pl.col("depth").fill_null(depths[0]))
     check_recipe(runs, (*NETWORK_FIELDS, *TRAINING_FIELDS), free="rule and seed")
     trained = set(runs["rule"])
-    present = [rule for rule in RULE_ORDER if rule in trained] + sorted(trained - set(RULE_ORDER))
+    present = sorted(trained, key=lambda rule: (rule_rank(rule), rule))
     for rule in present:
         check_recipe(runs.filter(rule=rule), ("rule_label", "input_norm"), free="seed")
     _check_replicates(runs, "label", "rule_label")
@@ -168,14 +168,14 @@ def cohort_of(evidence: Evidence, *, rules: Sequence[str] | None = None, named: 
 
 
 @dataclass(frozen=True)
-class JoinedCohorts:
-    """The lines of several cohorts in one figure, as one group."""
+class Lines:
+    """Runs that differ in more than rule and seed, as the lines of one figure."""
 
-    runs: pl.DataFrame  # with a column `line`
+    runs: pl.DataFrame  # with the column that `by` names
     labels: Mapping[str, str]
     recipe: str
     source: str
-    by: ClassVar[str] = "line"
+    by: str = "line"
 
 
 def line_key(cohort: Cohort, rule: str) -> str:
@@ -183,7 +183,7 @@ def line_key(cohort: Cohort, rule: str) -> str:
     return f"{cohort.labels[rule]} ({cohort.network})"
 
 
-def join_cohorts(cohorts: Sequence[Cohort]) -> JoinedCohorts:
+def join_cohorts(cohorts: Sequence[Cohort]) -> Lines:
     """Every rule of every cohort as a line; the recipe names cohorts that share one together."""
     runs = [with_lines(cohort, cohort.runs) for cohort in cohorts]
     keys = [line_key(cohort, rule) for cohort in cohorts for rule in cohort.labels]
@@ -192,7 +192,7 @@ def join_cohorts(cohorts: Sequence[Cohort]) -> JoinedCohorts:
         sharing.setdefault(cohort.training, []).append(cohort.network)
     recipe = "; ".join(f"{' and '.join(names)}: {training}" for training, names in sharing.items())
     labels = cohorts[0].labels.values() if len(cohorts) == 1 else keys
-    return JoinedCohorts(pl.concat(runs), dict(zip(keys, labels, strict=True)), recipe, cohorts[0].source)
+    return Lines(pl.concat(runs), dict(zip(keys, labels, strict=True)), recipe, cohorts[0].source)
 
 
 def with_lines(cohort: Cohort, table: pl.DataFrame) -> pl.DataFrame:

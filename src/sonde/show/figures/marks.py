@@ -178,7 +178,7 @@ def draw_panel(
     `names` replaces labels in the legend, by the key of the line.
     """
     if not lines:
-        say_empty(ax, empty)
+        write_empty(ax, empty)
     for line in lines:
         draw_line(ax, replace(line, label=(names or {}).get(line.key, line.label)), log=log, marks=marks)
 
@@ -205,20 +205,19 @@ def draw_line(ax: Axes, line: Series, *, log: bool, marks: int = 0) -> None:
         ax.fill_between(line.x, low, high, color=COLOR[line.key], alpha=0.2, linewidth=0, label=BAND)
 
 
-def draw_bars(ax: Axes, bars: Series, *, thickness: float, cap: float, halo: bool = False) -> None:
+def draw_bars(ax: Axes, bars: Series) -> None:
     """Draw horizontal bars from 0 to the mean with whiskers for n ≥ 2, and a cross where there is no value.
 
-    `halo` draws an edge in the colour of the paper around the whisker, so that it is seen on its bar.
+    An edge in the colour of the paper around the whisker lets it be seen on its bar.
     """
     y, (low, high) = bars.shown(False), bars.band(False)
     there, spread = ~np.isnan(y), ~np.isnan(low)
     if there.any():
-        ax.barh(bars.x[there], y[there], height=thickness, color=COLOR[bars.key])
-    for ink, width in (((PAPER, 2.4), (INK, 0.8)) if halo else ((INK, 0.7),)) if spread.any() else ():
-        style: dict[str, Any] = {"fmt": "none", "ecolor": ink, "elinewidth": width, "capsize": cap}
-        style |= {"capthick": width} if halo else {}
-        style |= {"label": _WHISKER} if ink == INK else {}
-        ax.errorbar(y[spread], bars.x[spread], xerr=np.array([y - low, high - y])[:, spread], **style)
+        ax.barh(bars.x[there], y[there], height=0.62, color=COLOR[bars.key])
+    for ink, width, label in ((PAPER, 2.4, ""), (INK, 0.8, _WHISKER)) if spread.any() else ():
+        style: dict[str, Any] = {"fmt": "none", "ecolor": ink, "elinewidth": width, "capsize": 2.2, "capthick": width}
+        whiskers = np.array([y - low, high - y])[:, spread]
+        ax.errorbar(y[spread], bars.x[spread], xerr=whiskers, label=label or None, **style)
     if not there.all():
         ax.plot(np.zeros((~there).sum()), bars.x[~there], "x", color=FAINT, markersize=4, label="undefined")
 
@@ -270,7 +269,7 @@ def draw_chance(draw: Callable[..., object], chance: float) -> None:
     draw(chance, label=f"guessing, {accuracy(chance)}", **style)
 
 
-def say_empty(ax: Axes, why: str) -> None:
+def write_empty(ax: Axes, why: str) -> None:
     """Write why a panel is empty, and remove its ticks."""
     ax.text(0.5, 0.5, why, ha="center", va="center", color=FAINT, transform=ax.transAxes)
     ax.set_xticks([])

@@ -4,15 +4,14 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
 import polars as pl
 from matplotlib.axes import Axes
 
 from sonde.analysis.evidence import NoData
 from sonde.core.formatting import accuracy, number
 from sonde.core.seed_statistics import over_seeds
-from sonde.metrics import SHARE, TRAINED, as_math
-from sonde.show.figures.groups import Cohort, JoinedCohorts, join_cohorts, line_key, with_lines
+from sonde.metrics import TRAINED, as_math
+from sonde.show.figures.groups import Cohort, Lines, join_cohorts, line_key, with_lines
 from sonde.show.figures.marks import draw_panel, epoch_axis
 from sonde.show.figures.series import Curves, Floats, Series, curves, line_notes, merge_notes, missing_seeds, with_n
 
@@ -40,11 +39,6 @@ class Final:
     def words(self) -> str:
         """In per cent: "59.2 ± 0.4 %"."""
         return accuracy(self.mean, self.std)
-
-    @property
-    def top(self) -> float:
-        """The largest value drawn."""
-        return float(np.nanmax([0.0, self.mean, min(self.mean + self.std, SHARE[1]), *self.seeds]))
 
 
 @dataclass(frozen=True)
@@ -256,7 +250,7 @@ class Grid:
     """A row of panels for each network, a column for each quantity."""
 
     rows: list[list[Panel]]
-    group: JoinedCohorts
+    group: Lines
     notes: list[str]  # what is absent, and what the panels do not show
 
     @property

@@ -1,4 +1,4 @@
-"""Render figures, the same way for files and for the report, and cache the pictures.
+"""Render figures, the same way for files and for the report, and cache the images of pages.
 
 The cache key is a digest of everything a picture is drawn from: the rows and runs, the figure, the source code of this
 package and the versions of the libraries that draw.
@@ -23,11 +23,11 @@ from sonde.show.figures import Evidence, FigureSpec, Layout, NoData, figures_of
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+FORMATS = ("png", "pdf")  # of every figure
 DPI = 300  # the narrowest figure is 1,620 pixels wide
 PAGE_DPI = 150  # of an image inside a page
 PALETTE = 128  # colours of an image inside a page: a third of the bytes, and lines and letters look the same
 _KIND = "figures"  # in the cache
-_FOR_PAGES = "-page"  # ends the key of page images
 _LIBRARIES = ("matplotlib", "numpy", "polars")
 
 
@@ -63,11 +63,11 @@ def draw_all(
     for done, (name, spec) in enumerate(figures.items()):
         on_progress(done, len(figures))
         target = out / spec.path(study, layout)
-        chosen = variant or (spec.paper_variant if layout == "paper" else None)
+        chosen = variant or spec.variant_in(layout)
         try:
             files += draw_files(spec, evidence, target, variant=chosen)
         except NoData as missing:
-            stale = any(target.with_name(f"{target.name}.{suffix}").exists() for suffix in spec.formats)
+            stale = any(target.with_name(f"{target.name}.{suffix}").exists() for suffix in FORMATS)
             skipped[name] = f"{missing}" + "; the file already there is older" * stale
     return DrawnFigures(files, skipped)
 
@@ -82,7 +82,7 @@ def _check_variant(evidence: Evidence, study: str, variant: str | None) -> None:
 
 def draw_files(spec: FigureSpec, evidence: Evidence, target: Path, *, variant: str | None = None) -> list[Path]:
     """Draw one figure and write its files, all or none of them; NoData if its rows are missing."""
-    rendered = render_figure(spec, evidence, variant, spec.formats, for_pages=True)
+    rendered = render_figure(spec, evidence, variant, FORMATS, for_pages=True)
     contents = {**rendered.images, "txt": rendered.caption.encode()}
     files = [target.with_name(f"{target.name}.{suffix}") for suffix in contents]
     try:
@@ -112,18 +112,9 @@ class Rendered:
         return html_parts.picture(self.images["png"], self.caption) + html_parts.small(self.caption)
 
 
-def cached_picture(spec: FigureSpec, evidence: Evidence) -> Rendered:
-    """The PNG image, from the cache if the same was drawn before."""
-    found = read_cached(_KIND, picture_digest(spec, spec.select(evidence)))
-    if found is None:
-        return render_figure(spec, evidence)
-    caption, _, image = found.partition(b"\0")
-    return Rendered(caption.decode(), {"png": image})
-
-
 def page_images(spec: FigureSpec, evidence: Evidence) -> Rendered:
     """Small PNG images for a light and a dark page, as `light` and `dark`; from the cache if they were drawn before."""
-    found = read_cached(_KIND, picture_digest(spec, spec.select(evidence)) + _FOR_PAGES)
+    found = read_cached(_KIND, picture_digest(spec, spec.select(evidence)))
     if found is not None:
         caption, size, images = found.split(b"\0", 2)
         return Rendered(caption.decode(), {"light": images[: int(size)], "dark": images[int(size) :]})
@@ -145,19 +136,15 @@ def render_figure(
     *,
     for_pages: bool = False,
 ) -> Rendered:
-    """Draw a figure in each format, all with one layout, and cache its PNG image; and, on request, its page images."""
+    """Draw a figure in each format, all with one layout; on request, cache its page images."""
     from sonde.show.figures.style import house_style
 
     figure, caption = spec.draw(evidence, variant)
-    selected = spec.select(evidence, variant)
     with house_style():
         fix_layout(figure)
         rendered = Rendered(caption, {suffix: _image(figure, suffix) for suffix in formats})
         if for_pages:
-            _cache_page_images(spec, selected, caption, _page_images(figure))
-    if "png" in formats:
-        content = rendered.caption.encode() + b"\0" + rendered.images["png"]
-        write_cached(_KIND, picture_digest(spec, selected), content)
+            _cache_page_images(spec, spec.select(evidence, variant), caption, _page_images(figure))
     return rendered
 
 
@@ -189,7 +176,7 @@ def _small_image(figure: "Figure") -> bytes:
 
 def _cache_page_images(spec: FigureSpec, selected: Evidence, caption: str, images: dict[str, bytes]) -> None:
     parts = (caption.encode(), str(len(images["light"])).encode(), images["light"] + images["dark"])
-    write_cached(_KIND, picture_digest(spec, selected) + _FOR_PAGES, b"\0".join(parts))
+    write_cached(_KIND, picture_digest(spec, selected), b"\0".join(parts))
 
 
 def fix_layout(figure: "Figure") -> None:
@@ -222,4 +209,4 @@ def picture_digest(spec: FigureSpec, selected: Evidence) -> str:
         content = io.BytesIO()  # the oldest level stores strings in one piece: equal values give equal bytes
         table.rechunk().write_ipc(content, compat_level=pl.CompatLevel.oldest())
         hashed.update(content.getbuffer())
-    return cache_key(str(spec.drawn_by), str(DPI), str(selected.source), hashed.hexdigest(), libraries=_LIBRARIES)
+    return cache_key(spec.name, str(PAGE_DPI), str(selected.source), hashed.hexdigest(), libraries=_LIBRARIES)

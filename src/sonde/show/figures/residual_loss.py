@@ -4,7 +4,7 @@ import math
 import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -26,8 +26,8 @@ from sonde.core.formatting import (
 )
 from sonde.core.seed_statistics import over_seeds
 from sonde.metrics import TRAINED
-from sonde.show.figures.groups import PAIR_MODELS, Pair, by_step, check_recipe, pair_of
-from sonde.show.figures.marks import draw_panel, layer_axis, log_axis, log_limits, log_ticks, say_empty
+from sonde.show.figures.groups import PAIR_MODELS, Lines, Pair, by_step, check_recipe, pair_of
+from sonde.show.figures.marks import draw_panel, layer_axis, log_axis, log_limits, log_ticks, write_empty
 from sonde.show.figures.residual_gradient import BackwardFlow, backward_flow
 from sonde.show.figures.series import Curves, caption, curves, missing_seeds, n_text, point
 from sonde.show.figures.style import (
@@ -169,7 +169,7 @@ def _draw_against_zero(ax: Axes, ends: LossEnds) -> None:
     """Draw the final loss relative to that of predicting zero as a stem from 1, with a sentence above each."""
     trivial = ends.pair.trivial_loss
     if trivial is None:
-        say_empty(ax, "no reference loss is known for this task")
+        write_empty(ax, "no reference loss is known for this task")
         return
     extents = [np.array([1.0, _LEARNED])]
     for height, model in enumerate(reversed(PAIR_MODELS)):
@@ -255,28 +255,18 @@ def _write_table(ax: Axes, pair: Pair, rows: list[tuple[str, list[str]]]) -> Non
             ax.text(x, top + 0.5, text, color=INK, va="center", weight=weight, fontsize=7)
 
 
-@dataclass(frozen=True)
-class _OneVariant:
-    """The runs of both networks at every depth, with weights of one scale."""
+def _recipe(runs: pl.DataFrame) -> str:
+    width, steps, batch, lr, samples = (runs[field][0] for field in ("width", "steps", "batch", "lr", "samples"))
+    return (
+        f"1 to {max(runs['depth'].to_list())} layers of width {width:,}, {steps:,} steps of batch {batch:,}, "
+        f"learning rate {lr:g}, {samples:,} training samples, {runs['task_label'][0]} task"
+    )
 
-    runs: pl.DataFrame
-    variant: str
-    source: str
-    by: ClassVar[str] = "model"
 
-    @property
-    def labels(self) -> dict[str, str]:
-        return dict(self.runs.select("model", "label").unique(maintain_order=True).iter_rows())
-
-    @property
-    def recipe(self) -> str:
-        width, steps, batch, lr, samples = (
-            self.runs[field][0] for field in ("width", "steps", "batch", "lr", "samples")
-        )
-        return (
-            f"1 to {max(self.runs['depth'].to_list())} layers of width {width:,}, {steps:,} steps of batch {batch:,}, "
-            f"learning rate {lr:g}, {samples:,} training samples, {self.runs['task_label'][0]} task"
-        )
+def _networks(runs: pl.DataFrame, recipe: str, source: str) -> Lines:
+    """A line for each network."""
+    labels = dict(runs.select("model", "label").unique(maintain_order=True).iter_rows())
+    return Lines(runs, labels, recipe, source, by="model")
 
 
 def draw_loss_by_depth(evidence: Evidence) -> tuple[Figure, str]:
@@ -288,12 +278,13 @@ def draw_loss_by_depth(evidence: Evidence) -> tuple[Figure, str]:
     rows = _final_losses(evidence, runs)
     if not rows["defined"].any():
         raise NoData(f"no defined batch_loss of the last steps in {evidence.source}")
-    groups = [_OneVariant(_of_variant(runs, variant), variant, evidence.source) for variant in _VARIANTS]
-    found = {group.variant: curves(group, _of_variant(rows, group.variant), "depth") for group in groups}
+    recipe, source = _recipe(runs), evidence.source
+    groups = {variant: _networks(_of_variant(runs, variant), recipe, source) for variant in _VARIANTS}
+    found = {variant: curves(group, _of_variant(rows, variant), "depth") for variant, group in groups.items()}
     notes = [note for lines in found.values() for note in lines.gaps(log=True, unit="depths")]
 
     summary = pl.concat([lines.summary for lines in found.values()])
-    title = f"Final loss against depth, linear output, {n_text(groups[0], summary)}"
+    title = f"Final loss against depth, linear output, {n_text(groups[_VARIANTS[0]], summary)}"
     figure = new_figure(DOUBLE, 3.2, title)
     (panels,), legend = panel_grid(figure, 1, 2)
     for ax, (variant, losses) in zip(panels, found.items(), strict=True):
@@ -307,7 +298,7 @@ def draw_loss_by_depth(evidence: Evidence) -> tuple[Figure, str]:
         "of networks whose last layer is linear: all of them can represent the identity, so none has a floor."
     )
     results = ". ".join(text for variant, losses in found.items() for text in _learned_at(losses, weights(variant)))
-    every = _OneVariant(runs, "", evidence.source)
+    every = _networks(runs, recipe, source)
     return figure, caption(every, summary, f"Final loss ÷ that of predicting zero: {results}.", shown, notes)
 
 

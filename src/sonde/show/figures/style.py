@@ -91,6 +91,12 @@ LINE = Style({name: line for name, (_, _, line) in _KNOWN.items()}, _SPARE_LINES
 RULE_ORDER = ("bp", "fa", "dfa", "state_bridge", "credit_bridge", "frozen")
 """The rules that come first in every legend; all others follow by name."""
 
+
+def rule_rank(rule: str) -> int:
+    """The place of a rule in a legend; rules that are not in `RULE_ORDER` share the last one."""
+    return RULE_ORDER.index(rule) if rule in RULE_ORDER else len(RULE_ORDER)
+
+
 INK, FAINT, PAPER = "#222222", "#6B6B6B", "#FFFFFF"
 TABLE_RULE, NO_VALUE = "#D0D0D0", "#BDBDBD"  # between rows of a table; of a heat map's undefined cells
 SINGLE_PANEL, DOUBLE = 5.4, 7.2  # widths in inches

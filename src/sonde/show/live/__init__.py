@@ -39,16 +39,12 @@ def patch(old: Any, new: Any) -> Patch | None:
     if old == new:
         return None
     if isinstance(old, dict) and isinstance(new, dict):
-        changed = {key: _of_key(old, key, value) for key, value in new.items()}
+        changed = {key: patch(old[key], value) if key in old else ["=", value] for key, value in new.items()}
         inside = {key: known for key, known in changed.items() if known is not None}
         return ["{", inside, [key for key in old if key not in new]]
     if isinstance(old, list | tuple) and isinstance(new, list | tuple):
         return _of_lists(old, new)
     return ["=", new]
-
-
-def _of_key(old: dict[str, Any], key: str, value: Any) -> Patch | None:
-    return patch(old[key], value) if key in old else ["=", value]
 
 
 def _of_lists(old: Any, new: Any) -> Patch:

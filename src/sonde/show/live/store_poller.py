@@ -19,7 +19,6 @@ import polars as pl
 from sonde.analysis.runs import by_recipe
 from sonde.core.errors import SondeError
 from sonde.core.formatting import percent
-from sonde.core.html_parts import asset
 from sonde.metrics import TRAINED
 from sonde.metrics.rows import empty
 from sonde.show.live import Feed
@@ -46,14 +45,7 @@ class PageState:
         self.source, self.title = source, title
         self._last = self._contents(Runs(empty(), []))
         self._trouble: str | None = None
-        self.page = render_report(  # before it was sent anything
-            self._last,
-            {},
-            live=True,
-            scripts=[asset("sonde.show.live", "live.js")],
-            styles=[asset("sonde.show.live", "live.css")],
-            allowed=["connect-src 'self'"],
-        )
+        self.page = render_report(self._last, {}, live=True)  # before it was sent anything
         self._reasons: list[str] = []  # of watched runs; indices into it stay valid
         self._packed: dict[str, tuple[Any, dict[str, Any]]] = {}
 
@@ -178,20 +170,20 @@ def _running(run: Run, rows: pl.DataFrame) -> dict[str, Any]:
     if run.is_watched:
         steps, losses = max(rows["step"].to_list(), default=0), rows.filter(pl.col("metric") == "loss")
         return known | {
-            "told": [f"step {steps:,}", "a watched loop does not say how many steps follow"],
+            "progress": [f"step {steps:,}", "a watched loop does not say how many steps follow"],
             "done": None,
             "curve": None if losses.is_empty() else _curve(losses, "step", "loss"),
         }
     rows = rows.filter(pl.col("layer").is_null())
     epoch = run.manifest.epoch or 0
-    told = [f"epoch {epoch:,} of {run.epochs:,}", time_left(run)]
+    progress = [f"epoch {epoch:,} of {run.epochs:,}", time_left(run)]
     accuracy = rows.filter(pl.col("metric") == "test_acc", pl.col("defined")).sort("epoch")
     if not accuracy.is_empty():
-        told.append(f"test accuracy {percent(100 * accuracy['value'][-1])}")
+        progress.append(f"test accuracy {percent(100 * accuracy['value'][-1])}")
     metric = next((name for name in _CURVES if (rows["metric"] == name).any()), None)
     return known | {
         "label": f"{run.label} on {run.about['task_label']}, seed {run.seed}",
-        "told": told,
+        "progress": progress,
         "done": epoch / max(1, run.epochs),
         "curve": metric and _curve(rows.filter(pl.col("metric") == metric), "epoch", TRAINED[metric].label),
     }

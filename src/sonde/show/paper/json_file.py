@@ -26,6 +26,8 @@ from sonde.core.run_ids import network_label
 from sonde.metrics import UNLIMITED, Bounds
 
 RECORD_NAME = "sonde.json"
+FIRST_SEED = 42
+"""Files of this seed have no seed in their names."""
 COSINE_ROUNDED: Bounds = (-1.00001, 1.00001)
 """Of cosines and correlations, with the rounding of single precision."""
 
@@ -78,10 +80,8 @@ class Document:
 
     def sections(self, key: str) -> list["Document"]:
         """The list of objects under a key."""
-        value = self.get(key)
-        if not isinstance(value, list):
-            raise self.error(self._name(key), f"expected a list, found {_kind(value)}")
-        return [Document(self.path, item, f"{self._name(key)}[{i}]", self.remedy) for i, item in enumerate(value)]
+        items = self._items(self.get(key), self._name(key))
+        return [Document(self.path, item, name, self.remedy) for name, item in items]
 
     def text(self, key: str) -> str:
         """The text under a key."""
@@ -104,29 +104,28 @@ class Document:
 
     def numbers(self, key: str, length: int | None = None, within: Bounds = UNLIMITED) -> list[float]:
         """The list of finite numbers under a key."""
-        return self._numbers(self.get(key), self._name(key), length, within)
+        items = self._items(self.get(key), self._name(key), length)
+        return [self._finite(item, name, within) for name, item in items]
 
     def nullable(self, key: str, length: int | None = None, within: Bounds = UNLIMITED) -> list[float | None]:
         """Numbers, or null where a value is undefined."""
-        value, name = self.get(key), self._name(key)
-        self._check_length(value, name, length)
-        return [None if item is None else self._finite(item, f"{name}[{i}]", within) for i, item in enumerate(value)]
+        items = self._items(self.get(key), self._name(key), length)
+        return [None if item is None else self._finite(item, name, within) for name, item in items]
 
     def table(self, key: str, rows: int, columns: int) -> list[list[float]]:
         """The list of equally long lists of numbers under a key."""
-        value = self.get(key)
-        self._check_length(value, self._name(key), rows)
-        return [self._numbers(row, f"{self._name(key)}[{i}]", columns) for i, row in enumerate(value)]
+        lines = self._items(self.get(key), self._name(key), rows)
+        return [
+            [self._finite(item, at, UNLIMITED) for at, item in self._items(line, name, columns)] for name, line in lines
+        ]
 
-    def _numbers(self, value: Any, name: str, length: int | None, within: Bounds = UNLIMITED) -> list[float]:
-        self._check_length(value, name, length)
-        return [self._finite(item, f"{name}[{i}]", within) for i, item in enumerate(value)]
-
-    def _check_length(self, value: Any, name: str, length: int | None) -> None:
+    def _items(self, value: Any, name: str, length: int | None = None) -> list[tuple[str, Any]]:
+        """The items of a list, each with its name; refuse what is no list, or has another length."""
         if not isinstance(value, list):
             raise self.error(name, f"expected a list, found {_kind(value)}")
         if length is not None and len(value) != length:
             raise self.error(name, f"expected {length} values, found {len(value)}")
+        return [(f"{name}[{i}]", item) for i, item in enumerate(value)]
 
     def _finite(self, value: Any, name: str, within: Bounds) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
@@ -177,9 +176,9 @@ def values_along(rows: pl.DataFrame, order: str, metric: str, **where: int) -> l
     return chosen["value"].to_list()
 
 
-def nullable_along(rows: pl.DataFrame, order: str, metric: str, **where: int) -> list[float | None]:
-    """The same, with None for an undefined value."""
-    chosen = _ordered(rows, order, metric, **where).select("value", "defined")
+def nullable_by_layer(rows: pl.DataFrame, metric: str, **where: int) -> list[float | None]:
+    """A metric of one run in order of layers, with None for an undefined value."""
+    chosen = _ordered(rows, "layer", metric, **where).select("value", "defined")
     return [value if defined else None for value, defined in chosen.iter_rows()]
 
 

@@ -20,16 +20,16 @@ from sonde.metrics.rows import Reading, rows_of, undefined
 from sonde.models import ResidualMLP
 from sonde.show.paper.json_file import (
     COSINE_ROUNDED,
+    FIRST_SEED,
     DescribedRun,
     Document,
     JsonFile,
     JsonFiles,
     Provenance,
-    nullable_along,
+    nullable_by_layer,
     stored_rows,
     values_along,
 )
-from sonde.show.paper.residual_files import FIRST_SEED
 
 _LABELS = {"bp": "BP", "fa": "FA", "dfa": "DFA", "state_bridge": "State Bridge", "credit_bridge": "Credit Bridge"}
 _CIFAR10_RULES = ("bp", "dfa", "state_bridge", "credit_bridge")
@@ -280,10 +280,10 @@ def _method(run: Mapping[str, Any], rows: pl.DataFrame) -> dict[str, Any]:
     return {
         "log": log,
         "diagnostics": {
-            "bp_cosine": nullable_along(rows, "layer", "credit_cosine", epoch=last),
-            "perturbation_rho": nullable_along(rows, "layer", "rho", epoch=last),
+            "bp_cosine": nullable_by_layer(rows, "credit_cosine", epoch=last),
+            "perturbation_rho": nullable_by_layer(rows, "rho", epoch=last),
             "nudging": {
-                name[1]: nullable_along(rows, "layer", name[0], epoch=last)
+                name[1]: nullable_by_layer(rows, name[0], epoch=last)
                 for name in sorted(filter(None, map(_NUDGE.match, metrics)), key=lambda match: float(match[1]))
             },
         },

@@ -5,7 +5,7 @@ Studies are imported, and their configurations built, only where the store holds
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -81,15 +81,6 @@ class Section:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AuditSentence:
-    """A sentence of the audit and the runs it rests on."""
-
-    sentence: str
-    runs: Sequence[str]
-    seeds: Sequence[int | None]
-
-
-@dataclass(frozen=True, kw_only=True)
 class Mark:
     """A verdict: `state` is good, bad, mixed, open or none, and has a colour and a shape."""
 
@@ -117,7 +108,7 @@ class AuditTable:
     verdicts: Sequence[VerdictLine]
     columns: Mapping[str, str]  # heading → left or right
     lines: Sequence[Sequence[str]]
-    sentences: Sequence[AuditSentence]
+    sentences: Sequence["StudyFinding"]
     notes: Sequence[str]
     recipe: Mapping[str, str]  # key → value, what the runs share
     several: bool  # rules of one recipe, which are compared with each other
@@ -158,10 +149,10 @@ class ReportContents:
     written: str  # date and version
     runs: Sequence[LabelledRun]
     rows: pl.DataFrame
-    sections: Sequence[Section]
-    audit: AuditPart
-    in_no_study: Mapping[str, str]  # run → why
-    remarks: Sequence[str]
+    sections: Sequence[Section] = ()
+    audit: AuditPart = field(default_factory=lambda: AuditPart(reason="the store holds no trained run"))
+    in_no_study: Mapping[str, str] = field(default_factory=dict)  # run → why
+    remarks: Sequence[str] = ()
     watched: Sequence[WatchedSection] = ()
     scaling: Sequence[ScalingSection] = ()
     glossary: Sequence[Term] = ()
@@ -173,59 +164,34 @@ class ReportContents:
         return [section for section in self.sections if section.answer is not None]
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrainedParts:
-    """What the page says about trained runs."""
-
-    sections: Sequence[Section] = ()
-    audit: AuditPart = field(default_factory=lambda: AuditPart(reason="the store holds no trained run"))
-    in_no_study: Mapping[str, str] = field(default_factory=dict)
-    remarks: Sequence[str] = ()
-
-
 def report_contents(stored: Runs, *, source: str, title: str) -> ReportContents:
     """Gather everything the store holds, study by study and run by run."""
-    trained = TrainedParts()
-    if stored.runs:
-        from sonde.show.report.sections import trained_parts
-
-        trained = trained_parts(stored, source)
-    named = {run for section in trained.sections for run in section.left_out}
     recipes = by_recipe(stored.runs) if stored.runs else []
     watched = watched_sections(stored)
-    return ReportContents(
+    contents = ReportContents(
         title=title,
         source=source,
         written=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC by sonde {sonde.__version__}",
         runs=label_runs(stored.runs, recipes),
         rows=stored.rows,
-        sections=trained.sections,
-        audit=trained.audit,
-        in_no_study={**trained.in_no_study, **{run: why for run, why in stored.broken.items() if run not in named}},
-        remarks=trained.remarks,
         watched=watched,
         scaling=scaling_sections(stored),
         glossary=_glossary(stored, watched),
         sweep=sweep_of(stored.runs, recipes, stored.rows) if stored.runs else Sweep(),
     )
+    if stored.runs:
+        from sonde.show.report.sections import with_trained_parts
+
+        contents = with_trained_parts(contents, stored)
+    named = {run for section in contents.sections for run in section.left_out}
+    broken = {run: why for run, why in stored.broken.items() if run not in named}
+    return replace(contents, in_no_study={**contents.in_no_study, **broken})
 
 
 # ── glossary ────────────────────────────────────────────────────────────────────────────────────────
-_WORDS: dict[str, tuple[str, ...]] = {
-    "credit": ("credit",),
-    "null": ("null", "chance"),
-    "ceiling": ("ceiling",),
-    "depth": ("depth",),
-    "block": ("block", "blocks"),
-    "layer": ("layer", "layers"),
-    "stream": ("stream",),
-    "probe": ("probe", "probes"),
-    "rule": ("rule", "rules"),
-    "seed": ("seed", "seeds"),
-    "interval": ("interval",),
-    "undefined": ("undefined",),
-    "epoch": ("epoch", "epochs"),
-}
+_WORDS: dict[str, tuple[str, ...]] = {"null": ("null", "chance")}
+_WORDS |= {name: (name,) for name in ("credit", "ceiling", "depth", "stream", "interval", "undefined")}
+_WORDS |= {name: (name, f"{name}s") for name in ("block", "layer", "probe", "rule", "seed", "epoch")}
 _OF_TRAINED_RUNS = {("question", one.name): (one.label,) for one in DIAGNOSES.values() if one.label} | {
     ("probe" if metric.probe == metric.name else "metric", metric.name): metric.spellings
     for metric in TRAINED.values()

@@ -1,12 +1,13 @@
 """A study's answer in one sentence, the values behind it by network or rule, and how sure it is."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from sonde.analysis import theory
 from sonde.analysis.audit import RecipeAudit, RuleAudit, audit
+from sonde.analysis.conclusions import n_seeds
 from sonde.analysis.evidence import Evidence
 from sonde.core import formatting
 from sonde.core.formatting import accuracy, listed, number, percent, signed
@@ -149,7 +150,7 @@ def _learned(status: Mapping[str, list[tuple[str, float]]], n: int) -> str:
 
 
 def _sure_of_losses(dots: Sequence[Dots], status: Mapping[str, list[tuple[str, float]]]) -> str:
-    seeds = _n_seeds(len(one.values) for one in dots)
+    seeds = n_seeds(len(one.values) for one in dots)
     learned = [loss for _, loss in status.get("learned", [])]
     others = [loss for words, some in status.items() if words != "learned" for _, loss in some]
     gap = ""
@@ -189,16 +190,7 @@ def of_recipe(recipe: RecipeAudit, runs: Mapping[str, Run]) -> StudyAnswer | Non
     return StudyAnswer(
         sentence=sentence,
         sure=sure,
-        dots=[
-            Dots(
-                label=rule.label,
-                style=rule.rule,
-                values=_accuracies(rule),
-                note=_note(rule, bool(compared)),
-                runs=rule.ids,
-            )
-            for rule in ordered
-        ],
+        dots=[_dots(rule, rule.label, _note(rule, bool(compared))) for rule in ordered],
         axis=TRAINED["test_acc"].label,
         note="points over frozen [95 % interval]" if compared else "",
         per_cent=True,
@@ -223,7 +215,7 @@ def of_settings(recipes: Sequence[RecipeAudit], names: Sequence[str], runs: Mapp
     shown = found[:MOST_SETTINGS]
     sentence = f"On {about['task_label']} the best of {len(found)} settings is {best}: {_accuracy(first)}"
     sentence += f"; the worst is {worst}: {_accuracy(last)}." if len(found) > 1 else "."
-    sure = f"{_n_seeds(rule.scalar('test_acc').n for _, rule in found)} for each setting"
+    sure = f"{n_seeds(rule.scalar('test_acc').n for _, rule in found)} for each setting"
     if len(found) > 1:
         sure += f". {best} minus {found[1][0]}: {_difference(first, found[1][1])}"
     if len(shown) < len(found):
@@ -231,13 +223,14 @@ def of_settings(recipes: Sequence[RecipeAudit], names: Sequence[str], runs: Mapp
     return StudyAnswer(
         sentence=sentence,
         sure=f"{sure}.",
-        dots=[
-            Dots(label=name, style=rule.rule, values=_accuracies(rule), note=_accuracy(rule), runs=rule.ids)
-            for name, rule in shown
-        ],
+        dots=[_dots(rule, name, _accuracy(rule)) for name, rule in shown],
         axis=TRAINED["test_acc"].label,
         per_cent=True,
     )
+
+
+def _dots(rule: RuleAudit, label: str, note: str) -> Dots:
+    return Dots(label=label, style=rule.rule, values=_accuracies(rule), note=note, runs=rule.ids)
 
 
 def _accuracies(rule: RuleAudit) -> dict[int, float]:
@@ -276,9 +269,7 @@ def _gain(recipe: RecipeAudit) -> float:
 def _note(rule: RuleAudit, compared: bool) -> str:
     if not compared:
         return _accuracy(rule)
-    if rule.rule == "frozen":
-        return "baseline"
-    return points_text(rule)
+    return "baseline" if rule.rule == "frozen" else points_text(rule)
 
 
 def points_text(rule: RuleAudit) -> str:
@@ -323,7 +314,7 @@ def _with_points(rules: Sequence[RuleAudit]) -> str:
 
 
 def _sure_of_points(rules: Sequence[RuleAudit], undecided: Sequence[RuleAudit]) -> str:
-    seeds = _n_seeds(rule.margin.points.n for rule in rules)
+    seeds = n_seeds(rule.margin.points.n for rule in rules)
     if seeds == ONE_SEED:
         return f"{seeds}: there is no interval, so nothing is decided; it takes two seeds or more."
     confidence = f"{100 * rules[0].thresholds.confidence:g} %"
@@ -346,7 +337,7 @@ def _ranking(where: str, ordered: Sequence[RuleAudit]) -> tuple[str, str]:
         return f"{rule.label} reaches {accuracy(rule.scalar('test_acc').mean)}"
 
     first, *rest = ordered
-    seeds = _n_seeds(rule.scalar("test_acc").n for rule in ordered)
+    seeds = n_seeds(rule.scalar("test_acc").n for rule in ordered)
     if not rest:
         return (
             f"{where}, {said(first)}.",
@@ -384,7 +375,7 @@ def of_streams(gathered: "Gathered", findings: Sequence["StudyFinding"]) -> Stud
             + (f" ({listed(grown, MOST_LISTED)})" if grown else "")
             + "."
         ),
-        sure=f"{_n_seeds(len(one.values) for one in dots)} for each network and rule; each dot is a seed. Means over "
+        sure=f"{n_seeds(len(one.values) for one in dots)} for each network and rule; each dot is a seed. Means over "
         "seeds are compared with the limit.",
         dots=dots,
         axis="‖h_L‖ after training ÷ init, log scale",
@@ -392,14 +383,6 @@ def of_streams(gathered: "Gathered", findings: Sequence["StudyFinding"]) -> Stud
         log=True,
         reference=(f"{formatting.STREAM_GREW:g} times", formatting.STREAM_GREW),
     )
-
-
-def _n_seeds(counts: Iterable[int]) -> str:
-    """How many seeds there are: `n = 3 seeds`, or `n = 2–5 seeds` where the counts differ."""
-    known = sorted(set(counts))
-    if known == [1]:
-        return ONE_SEED
-    return f"n = {known[0]} seeds" if len(known) == 1 else f"n = {known[0]}–{known[-1]} seeds"
 
 
 ANSWERS: "dict[str, Callable[[Gathered, Sequence[StudyFinding]], StudyAnswer | None]]" = {

@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
@@ -18,6 +18,9 @@ from sonde.core.run_ids import differing, shown
 from sonde.metrics import CONTROLS, TRAINED, base_of, label_of
 from sonde.show.report.runs import LabelledRun, index_in
 from sonde.store.run import Run
+
+if TYPE_CHECKING:
+    from sonde.show.report.answers import StudyAnswer
 
 CHART_DIGITS = 6
 _SYMBOLS = {"o": "circle", "^": "triangle-up", "s": "square", "D": "diamond", "v": "triangle-down", "x": "x"}
@@ -91,27 +94,23 @@ def _others(names: Iterable[str], known: set[str], *, layered: bool) -> list[Cha
     ]
 
 
-@dataclass(frozen=True)
-class Opening:
-    """What the charts open on: the runs and the metric of an answer."""
+def chart_data(
+    rows: pl.DataFrame, runs: Sequence[LabelledRun], answers: "Sequence[StudyAnswer]" = ()
+) -> dict[str, Any]:
+    """What the page's script reads; see `packed_series` for how values are packed.
 
-    runs: Sequence[str]
-    metric: str
-    pair: Sequence[str] = ()  # two of the runs, to stand side by side
-
-
-def chart_data(rows: pl.DataFrame, runs: Sequence[LabelledRun], openings: Sequence[Opening] = ()) -> dict[str, Any]:
-    """What the page's script reads; see `packed_series` for how values are packed."""
+    The charts open on the runs and the metric of the answers.
+    """
     ids = [one.run.id for one in runs]
     rows = rows.filter(pl.col("run").is_in(ids))
     metrics = _metrics(rows)
-    families = _families(runs, openings)
+    families = _families(runs, answers)
     tables = _Tables()
     packed = packed_series(rows, ids, [metric.key for metric in metrics], tables)
     return {
         "digits": CHART_DIGITS,
         "families": list(families.values()),
-        "pair": next((list(one.pair) for one in openings if one.pair and {*one.pair} <= {*ids}), []),
+        "pair": next((list(one.pair) for one in answers if one.pair and {*one.pair} <= {*ids}), []),
         "runs": [_run(one, families) for one in runs],
         "metrics": [asdict(metric) for metric in metrics],
         "styles": {name: _style(name) for name in (styled_names(runs) if runs else ())},
@@ -124,7 +123,7 @@ def chart_data(rows: pl.DataFrame, runs: Sequence[LabelledRun], openings: Sequen
 def styled_names(runs: Iterable[LabelledRun]) -> list[str]:
     """The models and rules that have a colour: those of Sonde, and the plugins among the runs.
 
-    A name that a plugin cannot have never reaches the style sheet.
+    A name that a plugin cannot have never reaches the CSS.
     """
     from sonde.show.figures.style import COLOR
 
@@ -227,59 +226,51 @@ def _metrics(rows: pl.DataFrame) -> list[Charted]:
     return offered(*(rows.filter(part)["metric"].unique().to_list() for part in (whole, ~whole)))
 
 
-def _families(runs: Sequence[LabelledRun], openings: Sequence[Opening]) -> dict[str, dict[str, Any]]:
-    """The runs that may be drawn side by side: those of the answers first, then the largest families."""
+def _families(runs: Sequence[LabelledRun], answers: "Sequence[StudyAnswer]") -> dict[str, dict[str, Any]]:
+    """The runs that may be drawn side by side: those of the answers first, then the largest families.
+
+    `turn` counts the settings of the same rule that come before one: they share its colour.
+    """
+    from sonde.show.figures.style import rule_rank
+
     groups: dict[str, list[LabelledRun]] = {}
     for one in runs:
         groups.setdefault(one.family, []).append(one)
     of_answer = {
-        title: next((at for at, one in enumerate(openings) if {run.run.id for run in members} & {*one.runs}), None)
+        title: next((at for at, one in enumerate(answers) if {run.run.id for run in members} & {*one.runs}), None)
         for title, members in groups.items()
     }
 
     def place_of(item: tuple[str, list[LabelledRun]]) -> tuple[int, int]:
         at = of_answer[item[0]]
-        return len(openings) if at is None else at, -len(item[1])
+        return len(answers) if at is None else at, -len(item[1])
 
     families: dict[str, dict[str, Any]] = {}
     for title, members in sorted(groups.items(), key=place_of):
         answer = of_answer[title]
         rules = {one.rule: one.run.config["rule"]["name"] for one in members}
         networks = {one.network: one.run.config["model"]["name"] for one in members}
-        labels = _in_order_of_legends(rules)
+        labels = sorted(rules, key=lambda label: rule_rank(rules[label]))
+        opened = () if answer is None else answers[answer].runs
         families[title] = {
             "place": len(families),
             "title": title,
             "answer": answer,
-            "metric": None if answer is None else openings[answer].metric,
-            "open": [] if answer is None else _networks_of(members, openings[answer].runs),
+            "metric": None if answer is None else answers[answer].metric,
+            "open": list(dict.fromkeys(one.network for one in members if one.run.id in opened)),
             "networks": [{"label": label, "style": model} for label, model in networks.items()],
             "rules": [
-                {"label": label, "style": rules[label], "turn": _turn(labels[:at], rules, label)}
+                {
+                    "label": label,
+                    "style": rules[label],
+                    "turn": sum(rules[other] == rules[label] for other in labels[:at]),
+                }
                 for at, label in enumerate(labels)
             ],
             "seeds": sorted({one.run.config["seed"] for one in members}),
             "epochs": max(one.run.config["epochs"] for one in members),
         }
     return families
-
-
-def _networks_of(members: Iterable[LabelledRun], runs: Sequence[str]) -> list[str]:
-    return list(dict.fromkeys(one.network for one in members if one.run.id in runs))
-
-
-def _in_order_of_legends(rules: Mapping[str, str]) -> list[str]:
-    """The labels in the order in which figures list their rules."""
-    from sonde.show.figures.style import RULE_ORDER
-
-    return sorted(
-        rules, key=lambda label: RULE_ORDER.index(rules[label]) if rules[label] in RULE_ORDER else len(RULE_ORDER)
-    )
-
-
-def _turn(before: Sequence[str], rules: Mapping[str, str], label: str) -> int:
-    """How many settings of the same rule come before this one: they share its colour."""
-    return sum(rules[other] == rules[label] for other in before)
 
 
 def _run(one: LabelledRun, families: dict[str, dict[str, Any]]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import base64
 import io
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -15,8 +16,8 @@ from sonde.core.errors import SondeError
 from sonde.core.formatting import number
 from sonde.core.html_parts import asset, colour_variables, content_policy, joined_scripts
 from sonde.core.typeset import typeset, with_code
-from sonde.show.report import ReportContents, Section
-from sonde.show.report.charts import CHART_DIGITS, Opening, as_script, chart_data, colours, styled_names
+from sonde.show.report import ReportContents, Section, report_contents
+from sonde.show.report.charts import CHART_DIGITS, as_script, chart_data, colours, styled_names
 from sonde.show.report.runs import (
     MOST_NAMED,
     LabelledRun,
@@ -26,6 +27,7 @@ from sonde.show.report.runs import (
     session_text,
     watched_data,
 )
+from sonde.store.run import Runs
 
 if TYPE_CHECKING:
     from sonde.show.figures import FigureSpec
@@ -104,32 +106,47 @@ def _picture(name: str, spec: "FigureSpec", evidence: Evidence) -> Picture:
     )
 
 
-def render_report(
-    contents: ReportContents,
-    drawn: dict[str, Pictures],
+def make_report(
+    stored: Runs,
     *,
-    live: bool = False,
-    scripts: Sequence[str] = (),
-    styles: Sequence[str] = (),
-    allowed: Sequence[str] = (),
-) -> str:
+    source: str,
+    title: str,
+    figures: bool = True,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+) -> tuple[ReportContents, dict[str, Pictures], bytes]:
+    """What the page about these runs has, its pictures by section, and the page; `on_progress` counts figures."""
+    contents = report_contents(stored, source=source, title=title)
+    drawn = {section.anchor: Pictures() for section in contents.sections}
+    if figures and drawn:
+        from sonde.show.figures import figures_of
+
+        total, done = sum(len(figures_of(section.drawn_as)) for section in contents.sections), itertools.count()
+        for one in contents.sections:
+            drawn[one.anchor] = draw_pictures(one.evidence, one.drawn_as, lambda: on_progress(next(done), total))
+    return contents, drawn, render_report(contents, drawn).encode()
+
+
+def render_report(contents: ReportContents, drawn: dict[str, Pictures], *, live: bool = False) -> str:
     """The whole page; `drawn` holds the pictures of each section by its anchor.
 
-    A `live` page has every section, also those that are empty, and the colours of every model and rule.  `scripts` run
-    after the page's own, in the same scope.  `styles` follow its own.  `allowed` are more directives of its policy,
-    like `connect-src 'self'`.
+    A `live` page has every section, also those that are empty, the colours of every model and rule, and a script that
+    connects to its server.
     """
     shown = shown_runs(contents)
-    script = joined_scripts([*map(_asset, SCRIPTS), *scripts])
+    scripts, styles = [*map(_asset, SCRIPTS)], [_asset("report.css")]
+    if live:
+        scripts.append(asset("sonde.show.live", "live.js"))
+        styles.append(asset("sonde.show.live", "live.css"))
+    script = joined_scripts(scripts)
     names = styled_names(shown) if shown or live else []
-    style = _asset("report.css") + "".join(styles) + (colour_variables(colours(names)) if names else "")
+    style = "".join(styles) + (colour_variables(colours(names)) if names else "")
     return (
         _environment()
         .get_template("report.html")
         .render(
             **_variables(contents, drawn, shown),
             live=live,
-            policy=content_policy(script, style, *allowed),
+            policy=content_policy(script, style, *(["connect-src 'self'"] if live else [])),
             style=Markup(style),
             script=Markup(script),
             data=Markup(as_script(page_data(contents, shown))),
@@ -149,16 +166,10 @@ def page_data(contents: ReportContents, shown: Sequence[LabelledRun]) -> dict[st
         "glossary": [
             {"key": term.key, "name": term.name, "kind": term.kind, "words": term.words} for term in contents.glossary
         ],
-        "charts": chart_data(contents.rows, shown, _openings(contents)),
+        "charts": chart_data(contents.rows, shown, [one.answer for one in contents.answered if one.answer]),
         "sweep": asdict(contents.sweep),
         "watched": watched_data(contents.watched),
     }
-
-
-def _openings(contents: ReportContents) -> list[Opening]:
-    """What the charts open on: the runs behind each answer, and its metric."""
-    answers = (section.answer for section in contents.answered)
-    return [Opening(answer.runs, answer.metric, answer.pair) for answer in answers if answer is not None]
 
 
 def page_parts(contents: ReportContents, drawn: dict[str, Pictures], shown: Sequence[LabelledRun]) -> dict[str, str]:

@@ -46,7 +46,10 @@ def label_runs(runs: Sequence[Run], recipes: Sequence[Recipe]) -> list[LabelledR
     families: dict[str, list[Recipe]] = {}
     for recipe in recipes:
         families.setdefault(identity(_family(recipe)), []).append(recipe)
-    titles = distinct_names((_title(members[0].runs[0]), _family(members[0])) for members in families.values())
+    first = [members[0] for members in families.values()]
+    titles = distinct_names(
+        (f"{one.runs[0].about['task_label']}, {one.runs[0].config['epochs']} epochs", _family(one)) for one in first
+    )
     order = {run.id: index for index, run in enumerate(runs)}
     found = []
     for title, members in zip(titles, families.values(), strict=True):
@@ -59,10 +62,6 @@ def label_runs(runs: Sequence[Run], recipes: Sequence[Recipe]) -> list[LabelledR
 
 def _family(recipe: Recipe) -> Flat:
     return without(recipe.flat, ("model", "rule"))
-
-
-def _title(run: Run) -> str:
-    return f"{run.about['task_label']}, {run.config['epochs']} epochs"
 
 
 def _labels(recipes: Sequence[Recipe], factor: str, label: Callable[[Run], str]) -> dict[str, str]:
@@ -228,6 +227,11 @@ def _section(run: Run, rows: pl.DataFrame, findings: _Diagnose) -> WatchedSectio
         f"{about['model']} with {about['parameters']:,} parameters, {steps} steps",
         " ".join(filter(None, ["begun", session.get("started", "at an unknown time"), session_machine(session)])),
         *([f"values {about['values']}"] if "values" in about else []),
+        *(
+            [f"values of {ranks} ranks" if ranks > 1 else "values of rank 0"]
+            if (ranks := run.facts.get("ranks"))
+            else []
+        ),
     ]
     return WatchedSection(
         run=run,

@@ -1,8 +1,7 @@
 """Trained runs on the page: a section for each study and for each recipe in no study, and the audit."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from sonde.analysis.audit import QUESTIONS, Audit, AuditCache, RecipeAudit, RuleAudit, audit
@@ -12,21 +11,12 @@ from sonde.analysis.runs import evidence_lines
 from sonde.core.errors import SondeError
 from sonde.core.formatting import accuracy, network
 from sonde.core.run_ids import belongs, differing, shown
-from sonde.show.report import (
-    AuditPart,
-    AuditSentence,
-    AuditTable,
-    Mark,
-    Section,
-    TrainedParts,
-    VerdictLine,
-    counted,
-)
-from sonde.show.report.answers import StudyAnswer, of_recipe, of_settings, points_text, study_answer
+from sonde.show.report import AuditPart, AuditTable, Mark, ReportContents, Section, VerdictLine, counted
+from sonde.show.report.answers import of_recipe, of_settings, points_text, study_answer
 from sonde.store.row_query import rows_of_runs
 from sonde.store.run import Run, Runs
 from sonde.studies import STUDIES
-from sonde.studies.study import Gathered, WantedRuns, differences_to, gather, study_recipes
+from sonde.studies.study import Gathered, StudyFinding, WantedRuns, differences_to, gather, study_recipes
 
 
 def audit_part(audited: Audit, stored: Runs, first: Collection[str] = ()) -> AuditPart:
@@ -83,36 +73,26 @@ def _table(recipes: Sequence[RecipeAudit], title: str, apart: str, stored: Runs)
     """One recipe, or several with one rule each in one table, every line labelled by what differs."""
     one = len(recipes) == 1
     names = recipe_labels(recipes, stored)
-    said = [
-        AuditSentence(
-            sentence=sentence(rule) if one else f"{name}, {sentence(rule)}",
-            runs=rule.ended,
-            seeds=rule.seeds,
-        )
-        for name, recipe in zip(names, recipes, strict=True)
-        for rule in recipe.rules
-    ]
+    named = list(zip(names, recipes, strict=True))
+    rules = [("" if one else f"{name}, ", rule) for name, recipe in named for rule in recipe.rules]
     sizes = _sizes(recipes, stored)
     more = [part for part in apart.split(", ") if part not in sizes and not part.startswith("epochs = ")]
     return AuditTable(
         title=title,
         about=", ".join(part for part in (*sizes, *more) if part),
-        verdicts=[
-            verdict_line(rule.label if one else f"{name}, {rule.label}", rule)
-            for name, recipe in zip(names, recipes, strict=True)
-            for rule in recipe.rules
-        ],
+        verdicts=[verdict_line(setting + rule.label, rule) for setting, rule in rules],
         columns=dict(_ordered(["setting", "left"], list(audit_columns(recipes[0]).items()), one)),
-        lines=[
-            _ordered(name, line, one)
-            for name, recipe in zip(names, recipes, strict=True)
-            for line in audit_rows(recipe)
-        ],
-        sentences=said,
+        lines=[_ordered(name, line, one) for name, recipe in named for line in audit_rows(recipe)],
+        sentences=[_said(setting, rule) for setting, rule in rules],
         notes=_notes(recipes, names),
         recipe=_shared(recipes),
         several=len(recipes[0].rules) > 1,
     )
+
+
+def _said(setting: str, rule: RuleAudit) -> StudyFinding:
+    runs, seeds = tuple(rule.ended), tuple(rule.seeds)
+    return StudyFinding(sentence=setting + sentence(rule), shown={}, numbers={}, runs=runs, seeds=seeds)
 
 
 ANSWERED = {
@@ -227,56 +207,36 @@ SCALES = ("quick", "full")
 MOST_DRAWN = 4  # recipes in no study with figures; the charts have all of them
 
 
-def trained_parts(stored: Runs, source: str) -> TrainedParts:
-    """The sections of studies and of other recipes, the audit of all runs, and why runs are in no study.
+def with_trained_parts(contents: ReportContents, stored: Runs) -> ReportContents:
+    """Add the sections of studies and of other recipes, the audit of all runs, and why runs are in no study.
 
     One cache of audits serves the studies and the whole store.
     """
     audits = AuditCache(stored)
-    kept, remarks = _without_shared(_study_parts(stored, source, audits))
-    sections = [_study_section(part) for part in kept]
+    kept, remarks = _without_shared(_study_sections(stored, contents.source, audits))
+    sections = [_with_findings(section, gathered) for section, gathered in kept]
     inside = {run for section in sections for run in section.runs}
     named = {run for section in sections for run in section.left_out}
     own = {run.id for run in stored.runs} - inside
     nearest = _NearestStudy()
     in_no_study = {run.id: nearest(run) for run in stored.runs if run.id in own - named}
+    found = replace(contents, sections=sections, in_no_study=in_no_study, remarks=remarks)
     try:
         audited = audit(stored, cache=audits)
     except SondeError as error:
-        reason = AuditPart(reason=str(error))
-        return TrainedParts(sections=sections, audit=reason, in_no_study=in_no_study, remarks=remarks)
-    own_sections, more = _own_sections(audited, stored, own, source)
+        return replace(found, audit=AuditPart(reason=str(error)))
+    own_sections, more = _own_sections(audited, stored, own, contents.source)
     shown = [*sections, *own_sections]
-    return TrainedParts(
-        sections=shown,
-        audit=audit_part(audited, stored, [run for one in shown if one.answer for run in one.answer.runs]),
-        in_no_study=in_no_study,
-        remarks=[*remarks, *more],
-    )
+    first = [run for one in shown if one.answer for run in one.answer.runs]
+    return replace(found, sections=shown, audit=audit_part(audited, stored, first), remarks=[*remarks, *more])
 
 
 # ── studies ─────────────────────────────────────────────────────────────────────────────────────────
-@dataclass(frozen=True, kw_only=True)
-class _StudyPart:
-    """The runs of a study at one scale, before anything is computed from them."""
-
-    name: str
-    scale: str  # in words
-    gathered: Gathered
-    expected: WantedRuns  # with the seeds that are stored
-    left_out: dict[str, str]  # expected runs that are not complete → why
-
-    @property
-    def present(self) -> int:
-        """How many of the expected runs are complete."""
-        return sum(run in self.expected for run in self.gathered.stored.runs)
-
-    @cached_property
-    def runs(self) -> frozenset[str]:
-        return frozenset(run.id for run in (*self.gathered.stored.runs, *self.gathered.beside.runs))
+_StudySection = tuple[Section, Gathered]
+"""The section of a study at one scale, before anything is computed from its runs, and these runs."""
 
 
-def _study_parts(stored: Runs, source: str, audits: AuditCache) -> list[_StudyPart]:
+def _study_sections(stored: Runs, source: str, audits: AuditCache) -> list[_StudySection]:
     seeds: dict[str, set[int]] = {}
     for run in stored.runs:
         seeds.setdefault(run.recipe, set()).add(run.seed)
@@ -292,52 +252,41 @@ def _study_parts(stored: Runs, source: str, audits: AuditCache) -> list[_StudyPa
             gathered = gather(stored, wanted, source, audits, plugins=True, beside=beside)
             expected = WantedRuns.of_study(study, scale, known & {run.seed for run in gathered.stored.runs})
             missing = [run.id for run in stored.runs if run.id in gathered.left_out and run in expected]
-            words = "quick and full scale, the same recipe" if same else f"{scale} scale"
-            found.append(
-                _StudyPart(
-                    name=name,
-                    scale=words,
-                    gathered=gathered,
-                    expected=expected,
-                    left_out={run: gathered.left_out[run] for run in missing},
-                )
+            section = Section(
+                study=name,
+                scale="quick and full scale, the same recipe" if same else f"{scale} scale",
+                question=study.question,
+                anchor=f"{name}-{scale}",
+                evidence=gathered.evidence,
+                expected=len(expected),
+                present=sum(run in expected for run in gathered.stored.runs),
+                left_out={run: gathered.left_out[run] for run in missing},
+                beside=[run.id for run in gathered.beside.runs],
+                drawn_as=name,
             )
+            found.append((section, gathered))
     return found
 
 
-def _without_shared(parts: Sequence[_StudyPart]) -> tuple[list[_StudyPart], list[str]]:
+def _without_shared(found: Sequence[_StudySection]) -> tuple[list[_StudySection], list[str]]:
     """The studies to show, and remarks about those whose stored runs all belong to another study as well."""
     kept, remarks = [], []
-    for part in parts:
-        within = [other for other in parts if part.runs < other.runs]
+    for section, gathered in found:
+        within = [other for other, _ in found if {*section.runs} < {*other.runs}]
         if within:
-            stored = counted(part.present, len(part.expected)).replace(" of ", " of its ")
+            stored = counted(section.present or 0, section.expected).replace(" of ", " of its ")
             remarks.append(
-                f"{part.name} ({part.scale}): {stored} are stored, all of them shared with {within[0].name}; "
-                f"`sonde run {part.name}` trains the others"
+                f"{section.study} ({section.scale}): {stored} are stored, all of them shared with {within[0].study}; "
+                f"`sonde run {section.study}` trains the others"
             )
         else:
-            kept.append(part)
+            kept.append((section, gathered))
     return kept, remarks
 
 
-def _study_section(part: _StudyPart) -> Section:
-    study, gathered = STUDIES[part.name], part.gathered
-    findings = study.findings(gathered)
-    return Section(
-        study=part.name,
-        scale=part.scale,
-        question=study.question,
-        anchor=f"{part.name}-{part.scale.split()[0]}",
-        findings=findings,
-        answer=study_answer(part.name, gathered, findings),
-        evidence=gathered.evidence,
-        expected=len(part.expected),
-        present=part.present,
-        left_out=part.left_out,
-        beside=[run.id for run in gathered.beside.runs],
-        drawn_as=part.name,
-    )
+def _with_findings(section: Section, gathered: Gathered) -> Section:
+    findings = STUDIES[section.study].findings(gathered)
+    return replace(section, findings=findings, answer=study_answer(section.study, gathered, findings))
 
 
 class _NearestStudy:
@@ -370,13 +319,14 @@ class _NearestStudy:
 def _own_sections(audited: Audit, stored: Runs, own: Collection[str], source: str) -> tuple[list[Section], list[str]]:
     """A section for every recipe of the runs in no study, the first of each task with an answer; and remarks."""
     tasks: dict[str, list[RecipeAudit]] = {}
+    runs = {run.id: run for run in stored.runs}
     for recipe in audited.recipes:
         if {run for rule in recipe.rules for run in rule.ended} <= set(own) and _size(recipe):
             tasks.setdefault(task_of(recipe, stored), []).append(recipe)
     first, others = list[Section](), list[Section]()
     for task, recipes in tasks.items():
         names = recipe_labels(recipes, stored)
-        answer = _own_answer(recipes, names, {run.id: run for run in stored.runs})
+        answer = of_recipe(recipes[0], runs) if len(recipes) == 1 else of_settings(recipes, names, runs)
         pairs = sorted(zip(names, recipes, strict=True), key=lambda pair: -_size(pair[1]))
         for index, (name, recipe) in enumerate(pairs):
             network = network_in(recipe, stored)
@@ -391,10 +341,6 @@ def _own_sections(audited: Audit, stored: Runs, own: Collection[str], source: st
 
 def _size(recipe: RecipeAudit) -> int:
     return sum(len(rule.runs) for rule in recipe.rules)
-
-
-def _own_answer(recipes: Sequence[RecipeAudit], names: Sequence[str], runs: Mapping[str, Run]) -> StudyAnswer | None:
-    return of_recipe(recipes[0], runs) if len(recipes) == 1 else of_settings(recipes, names, runs)
 
 
 def _own_section(recipe: RecipeAudit, what: str, task: str, stored: Runs, source: str, index: int) -> Section:

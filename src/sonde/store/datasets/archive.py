@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import filelock
-import platformdirs
 
 from sonde.core.atomic import ASIDE, set_aside
+from sonde.core.disk_cache import user_cache
 from sonde.core.errors import SondeError
 from sonde.store.files import Place, clear_errors, make_folder, place
 from sonde.store.remote import Remote, stamp
@@ -182,9 +182,7 @@ CHECKSUMS = "checksums.json"
 def cache_folder() -> Path:
     """`SONDE_CACHE`, else the user's cache folder."""
     named = os.environ.get("SONDE_CACHE")
-    if named:
-        return Path(named).expanduser()
-    return Path(platformdirs.user_cache_dir("sonde", appauthor=False))
+    return Path(named).expanduser() if named else user_cache()
 
 
 def data_folder(given: Place | None = None) -> Place:

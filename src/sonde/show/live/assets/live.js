@@ -58,7 +58,7 @@ function showRunning(given) {
     cards.set(one.id, known);
     known.given = one;
     known.card.querySelector('h3').textContent = one.label;
-    known.card.querySelector('.left').textContent = one.told.join(' · ');
+    known.card.querySelector('.left').textContent = one.progress.join(' · ');
     const bar = known.card.querySelector('progress');
     bar.hidden = one.done === null;
     bar.value = one.done ?? 0;

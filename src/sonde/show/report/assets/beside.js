@@ -54,7 +54,7 @@ function differenceOf(a, b) {
   return said_.length ? `They differ in ${said_.join(', ')}.` : 'Their configurations are the same.';
 }
 
-// Cells from pale to full; the style sheet has both ends.
+// Cells from pale to full; the CSS has both ends.
 const shade = (share) => `color-mix(in oklab, var(--heat-low), var(--heat-high) ${Math.round(100 * share)}%)`;
 
 function drawHeat(chart, { lines, xs, pair, scale, metric }) {

@@ -13,7 +13,7 @@ const element = (name, attributes = {}, ...children) => fill(document.createElem
 const drawn = (name, attributes = {}, ...children) =>
   fill(document.createElementNS('http://www.w3.org/2000/svg', name), attributes, children);
 
-// Colours are variables of the style sheet, so that theme and paper change them without drawing anew.
+// Colours are variables of the CSS, so that theme and paper change them without drawing anew.
 function coloured(shape, { stroke, fill: inside = 'none' }) {
   shape.style.stroke = stroke;
   shape.style.fill = inside;

@@ -10,7 +10,7 @@ function save(name, blob) {
 
 const fileName = (chart, ending) => `${chart.box.id}-${chart.metric.key.replaceAll(/[^A-Za-z0-9_.]+/g, '-')}.${ending}`;
 
-// A picture that needs no style sheet: looks written at every shape, a ground of the page's colour, a title and a caption.
+// A picture that needs no CSS: looks written at every shape, a ground of the page's colour, a title and a caption.
 function svgText(chart) {
   const seen = chart.plot.querySelector('svg');
   const copy = seen.cloneNode(true);

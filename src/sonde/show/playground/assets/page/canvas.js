@@ -9,7 +9,7 @@ function mixed(from, to, share) {
   return from.map((value, i) => value + (to[i] - value) * Math.min(1, Math.max(0, share)));
 }
 
-// An image of rows × columns colours, one pixel each; the style sheet makes it large.
+// An image of rows × columns colours, one pixel each; the CSS makes it large.
 function paint(canvas, columns, rows, colourAt) {
   if (canvas.width !== columns || canvas.height !== rows) Object.assign(canvas, { width: columns, height: rows });
   const context = canvas.getContext('2d');

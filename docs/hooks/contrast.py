@@ -25,7 +25,7 @@ from sonde.show.figures.marks import (
     log_axis,
     log_limits,
     percent_axis,
-    say_empty,
+    write_empty,
 )
 from sonde.show.figures.series import Floats, Group, Series, caption, curves, latest, line_notes, n_text
 from sonde.show.figures.style import FAINT, house_style, legend_row, new_figure, panel_grid, panel_title
@@ -84,7 +84,7 @@ def draw_contrast(
             if case.key in lines:
                 _draw_case(ax, lines[case.key], grey[case.key], case, measure)
             else:
-                say_empty(ax, "no finite value" if case.key in {line.key for line in own.lines} else "no rows")
+                write_empty(ax, "no finite value" if case.key in {line.key for line in own.lines} else "no rows")
         drawn = [*lines.values(), *(line for of_case in grey.values() for line in of_case.values())]
         _set_one_scale(axes, drawn, measure)
         legend_row(legend, axes)
@@ -186,7 +186,7 @@ def draw_portrait(evidence: Evidence, rule: str) -> tuple[Figure, str]:
             drawn = [*(line.extent(log=False) for line in cosines), *(line.mean for line in chance)]
             left.set_ylim(*linear_limits(*drawn, np.array([0.0, 1.0])))
         else:
-            say_empty(left, "undefined at every layer")
+            write_empty(left, "undefined at every layer")
         panel_title(right, TRAINED["test_acc"].label)
         draw_panel(right, learning.lines, log=False)
         epoch_axis(right, learning.lines)
