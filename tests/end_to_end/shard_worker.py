@@ -203,15 +203,18 @@ def watched(case: str, runs: str, model: nn.Module, *given: torch.optim.Optimize
         return {"case": case, "height": watch.rows.height}
 
 
-def uneven(case: str, runs: str) -> dict[str, Any]:
+def uneven(name: str, runs: str) -> dict[str, Any]:
     """The processes do not watch alike."""
-    model, rank = made(torch.float32), dist.get_rank()
-    part = shard(model, "fsdp")
+    rank, case = dist.get_rank(), name.removeprefix("ddp_")
+    inner = made(torch.float32)
+    if (case, rank) == ("other_modules", 1):
+        inner.more = nn.Identity()
+    model, part = distributed(inner, "fsdp" if case == name else "ddp")
     optimiser = adam(model)
     watch = None
     if case not in ("only_first", "only_second") or rank == (case == "only_second"):
         every = EVERY + rank if case == "other_steps" else EVERY
-        watch = sonde.watch(model, optimiser, runs=runs, name=case, every=every)
+        watch = sonde.watch(model, optimiser, runs=runs, name=name, every=every)
     train(model, optimiser, torch.float32, range(3), part)
     if watch is not None and (case, rank) in (("second_closes", 1), ("first_closes", 0)):
         watch.close()
@@ -224,7 +227,7 @@ def uneven(case: str, runs: str) -> dict[str, Any]:
     train(model, optimiser, torch.float32, range(3, STEPS), part)
     if watch is not None:
         watch.close()
-    return {"case": case, "height": 0 if watch is None else watch.rows.height}
+    return {"case": name, "height": 0 if watch is None else watch.rows.height}
 
 
 def main(runs: str, cases: list[str]) -> None:

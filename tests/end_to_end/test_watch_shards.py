@@ -185,6 +185,22 @@ def test_a_process_that_is_silent_or_raises_holds_the_other_no_longer_than_the_t
         assert not weights.filter(pl.col("step") >= 3)["defined"].any()
 
 
+def test_outputs_are_those_of_rank_0_where_data_parallel_processes_do_not_watch_alike(tmp_path: Path) -> None:
+    words = {
+        "only_first": "rank 1 does not watch",
+        "other_modules": "rank 1 watches other",
+        "second_closes": "any more",
+    }
+    cases = [f"ddp_{case}" for case in words]
+    _, (warned, _) = run(tmp_path, [cases[0], "ddp_only_second", *cases[1:]], 2)
+    for case, said in zip(cases, words.values(), strict=True):
+        assert said in warned
+        samples = of_case(tmp_path, case).filter(metric="out_rms", module="up")["samples"].to_list()
+        assert samples == ([8] * 3 if case == "ddp_second_closes" else [4] * 3) + [4] * (WATCHED_STEPS - 3)
+        assert of_case(tmp_path, case).filter(metric="weight_norm")["defined"].all()
+    assert all(run.facts["ranks"] == 1 for run in sonde.load(tmp_path / "runs").watched)
+
+
 # In one process
 
 

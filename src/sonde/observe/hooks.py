@@ -156,7 +156,7 @@ class Hooks:
         for index, optimiser in enumerate(self._updates.optimisers):
             before = self._hook(recorder.before_optimiser_step, index)
             self._of_step.append(optimiser.register_step_pre_hook(before))
-        if recorder.step > 0 and not any(watched.tapped for watched in self._model.modules):
+        if recorder.step > 0 and not self._model.is_compiled:
             for name, sampled in self._updates.sampled():
                 adding = self._hook(recorder.before_accumulation, name, weakref.ref(sampled))
                 self._of_step.append(sampled.register_hook(adding))  # type: ignore[no-untyped-call]

@@ -69,7 +69,7 @@ class Passes:
         self._stack: list[tuple[WatchedModule, Tensor | None, int]] = []
         self._current: Pass | None = None
         self._in_attention = 0
-        self._compiled = any(watched.tapped for watched in self._model.modules)
+        self._compiled = self._model.is_compiled
         if self._compiled:  # a graph is traced with the function as it is now, and kept as long as it stays so
             attention.add_listener(self.record_attention)
         self._tapped: dict[int, tuple[Pass, Gradient]] = {}  # gradients that come back by the number of a tap

@@ -71,6 +71,7 @@ class Recorder:
         self._begun = False  # whether the step has seen a forward pass
         self._backward_seen = False
         self._experimenting = False  # what is called then is no part of the run
+        self._told_of_graphs = False
         self._late: bool | None = None  # whether losses are logged after the optimiser's step
         self._loss_recorded_in = -1  # the last step in which the loss module was called
         self._targets: list[Tensor] = []  # of the step under way: mean and spread of what the loss module was given
@@ -87,13 +88,13 @@ class Recorder:
 
     def _start_step(self) -> None:
         """Attach hooks if the step that begins is a watched one; remove them otherwise."""
-        dense = self.step < self._dense_until and not self._shards.active  # processes have to watch the same steps
+        dense = self.step < self._dense_until and not self._shards.active  # several processes watch the same steps
         watched = self.step == self._next or dense
         self._updates.start()
         self._passes.backward_seen = False
         if watched:
             self._next = max(self._next, next_watched(self.step, self._every))
-            self._updates.costly = is_costly(self.step, self._every) or self.step < self._dense_until
+            self._updates.costly = is_costly(self.step, self._every) or dense
             self._passes.start(self.step, costly=self._updates.costly)
         if self._watched and (not watched or self.step == 1):  # after step 0 it is known which modules are watched
             self._hooks.detach()
@@ -148,10 +149,13 @@ class Recorder:
         if self._first.calls is None:
             self._first.calls = calls
             unseen = facts.not_called(self._model.modules, calls)
-            if COMPILED in unseen.values():
-                warn("the model was compiled before the watch began, and is not seen inside: call watch.recompile()")
-            elif not calls:
+            if not calls and COMPILED not in unseen.values():
                 warn(f"no call of the model was seen in step {self.step}: {facts.NO_CALL}")
+        elif self._model.is_compiled and not any(call.watched.tapped for call in calls):
+            unseen = facts.not_called(self._model.modules, calls)
+        if COMPILED in unseen.values() and not self._told_of_graphs:
+            self._told_of_graphs = True
+            warn("the model runs in a graph that was compiled without the watch: call watch.recompile()")
         record = StepRecord(
             self.step,
             calls=[call for call in calls if call.watched.chosen],
@@ -482,6 +486,6 @@ def _is_transforming() -> bool:
     return torch.cuda._initialized and torch.cuda.is_current_stream_capturing()
 
 
-def _closure(args: Any, kwargs: Any) -> Any:
-    """The closure that an optimiser's step is called with, or None; the optimiser itself comes first."""
+def _closure(args: Any, kwargs: Any) -> Callable[[], Any] | None:
+    """The closure of an optimiser's step.  The arguments of a hook of an optimiser begin with the optimiser itself."""
     return args[1] if len(args) > 1 else kwargs.get("closure")

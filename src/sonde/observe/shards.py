@@ -104,7 +104,7 @@ class Shards:
         self._places = {name: place for place, name in enumerate(sorted(sharded))}
         self._reason: str | None = None  # why there is no collective
         self._group: Any = None
-        self.active = bool(sharded or self._peers)
+        self.active = bool(sharded or self._peers)  # whether it takes part in sums
         self._watch = f"sonde/watch/{next(_numbers)}" if self.active else ""
         if not self.active:
             return

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from sonde.metrics.reductions import exact_dtype
 from sonde.metrics.rows import Reading
+from sonde.observe.ring import Trace
 from sonde.observe.watched_modules import WatchedModule
 
 if TYPE_CHECKING:
-    from sonde.observe.ring import Trace
     from sonde.observe.updates import ParameterNorms
 
 CallKey = tuple[str, int]  # module, number of its call in the pass
@@ -254,7 +254,7 @@ class StepRecord:
     targets: list[Tensor] = field(default_factory=list)  # mean and spread of what a loss module was given
     success: dict[str, Tensor] = field(default_factory=dict)  # by the names under which the loop logs them
     measured: list[Reading] = field(default_factory=list)  # what was asked for, of the whole network
-    traces: list["Trace"] = field(default_factory=list)  # of a step that the ring kept
+    traces: list[Trace] = field(default_factory=list)  # of a step that the ring kept
 
     @property
     def expected_rows(self) -> int:

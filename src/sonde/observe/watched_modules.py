@@ -11,7 +11,7 @@ from torch import nn
 from sonde.core.errors import SondeError, nearest
 
 WHOLE_MODEL = "(model)"  # the name of the model itself
-COMPILED = "a graph of it was compiled before the watch began: call watch.recompile()"
+COMPILED = "it runs in a graph that was compiled without the watch: call watch.recompile()"
 FROZEN = "frozen and in eval mode, where a hook would change the way PyTorch computes it"
 SCRIPTED = "the module is TorchScript: what happens inside is not seen"
 WITHIN_ATTENTION = "MultiheadAttention uses its weights without calling it"
@@ -242,6 +242,11 @@ class WatchedModel:
     def parameters(self) -> list[nn.Parameter]:
         """The parameters that still exist."""
         return [parameter for known in self._parameters if (parameter := known()) is not None]
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether graphs of torch.compile may hold hooks of a module."""
+        return any(watched.tapped for watched in self.modules)
 
     def is_unchanged(self) -> bool:
         """Whether every module and parameter is still there and in its place.
