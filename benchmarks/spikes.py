@@ -1,4 +1,5 @@
-"""Spikes that are planted in small programs, and what `loss_spike` says of them.  Writes benchmarks/spikes.json.
+"""Spikes that are planted in small programs, and what `loss_spike` says of them.  Writes benchmarks/spikes.json and
+the table in docs/language-model.md.
 
 A tiny language model with a mixture of experts, a ViT and an MLP are trained with Adam (of several ranks: SGD) for 170
 steps.  Between steps 90 and 140 one thing goes wrong, of a kind that the diagnosis names.  Seeds below 2000 served to
@@ -28,6 +29,8 @@ from torch.nn import functional
 import sonde
 
 HERE = Path(__file__).parent
+PAGE = HERE.parent / "docs" / "language-model.md"
+BEGIN, END = "<!-- benchmarks/spikes.json -->", "<!-- end -->"
 STEPS = 170
 KINDS = {
     "batch": "batch",
@@ -379,6 +382,31 @@ def summary(scores: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
+def table(found: dict[str, Any]) -> str:
+    """The scores as Markdown."""
+    heads = ["planted", *KINDS, "healthy runs"]
+    cells = [f"{right} of {many}" for right, many in found["by_kind"].values()]
+    silent = f"{found['healthy'] - found['findings_on_healthy']} of {found['healthy']}"
+    return "\n".join(
+        [
+            f"| {' | '.join(heads)} |",
+            "|---" * len(heads) + "|",
+            f"| right | {' | '.join(cells)} | {silent} |",
+            "",
+            f"`python benchmarks/spikes.py` plants {found['spikes']} spikes in a small language model, a ViT, an MLP. "
+            f"Kind and step are right for {found['kind_and_step_right']} of them, and the module for "
+            f"{found['module_right']} of the {found['with_a_module']} that have one.",
+            "",
+        ]
+    )
+
+
+def placed(page: str, text: str) -> str:
+    """The page with the table in its place."""
+    before, _, rest = page.partition(BEGIN)
+    return f"{before}{BEGIN}\n{text}{END}{rest.partition(END)[2]}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=2000, help="the first seed; below 2000, nothing is written")
@@ -396,6 +424,7 @@ def main() -> None:
     print(json.dumps(found, indent=1))
     if given.seeds >= 2000 and not given.few and not given.only:
         (HERE / "spikes.json").write_text(json.dumps({"summary": found, "runs": scores}, indent=1) + "\n")
+        PAGE.write_text(placed(PAGE.read_text(), table(found)))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 """A loss that jumps: what the ring keeps of the steps before, and which kind, step and module a finding names."""
 
+import json
 import math
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,8 @@ import pytest
 import torch
 from torch import nn
 
-import sonde
+import sonde as package
+from conftest import Sonde
 from sonde.core.seed_statistics import band_limit
 from sonde.observe.ring import DENSE, STEPS
 
@@ -38,7 +41,7 @@ class Plain:
         torch.manual_seed(1)
         target = torch.randn(10, 5).double()
         watch = (
-            sonde.watch(self.model, self.optimiser, loss=self.criterion, **{"runs": None, **self.options})
+            package.watch(self.model, self.optimiser, loss=self.criterion, **{"runs": None, **self.options})
             if watched
             else None
         )
@@ -103,7 +106,7 @@ def test_a_loss_that_is_logged_after_the_step_is_compared_too() -> None:
     torch.manual_seed(0)
     model = nn.Linear(3, 1)
     optimiser = torch.optim.SGD(model.parameters(), 1e-3)
-    watch = sonde.watch(model, optimiser, runs=None)
+    watch = package.watch(model, optimiser, runs=None)
     for step in range(60):
         x = torch.randn(8, 3)
         optimiser.zero_grad()
@@ -147,6 +150,24 @@ def test_attention_logits_are_named_as_the_kind() -> None:
     assert score["module_right"]
 
 
+def test_the_report_shows_what_moved_first(tmp_path: Path, sonde: Sonde) -> None:
+    watch = spikes.Run(spikes.Case("mlp", "moment", 206)).train(runs=tmp_path / "runs")
+    watch.close()
+    sonde("report", "--runs", str(tmp_path / "runs"), "--out", str(tmp_path / "report.html"))
+    page = (tmp_path / "report.html").read_text()
+    table = page[page.index("what moved first") :]
+    first = re.search(r'<th scope="row" class="left">(.*?)</th>', table)
+    assert first is not None
+    assert first[1].startswith("layers.1.")
+
+
 @pytest.mark.parametrize("program", spikes.PROGRAMS)
 def test_a_healthy_program_has_no_spike(program: str) -> None:
     assert spikes.diagnosed(spikes.Case(program, None, 500))["said"] is None
+
+
+def test_the_page_has_the_scores_of_the_benchmark() -> None:
+    scores = json.loads((spikes.HERE / "spikes.json").read_text())
+    assert spikes.summary(scores["runs"]) == scores["summary"]
+    page = spikes.PAGE.read_text()
+    assert spikes.placed(page, spikes.table(scores["summary"])) == page, "python benchmarks/spikes.py writes it anew"

@@ -39,5 +39,6 @@ def test_every_metric_of_the_page_is_offered_in_the_report() -> None:
     table = PAGE.split("## What is recorded")[1].split("## ")[0]
     named = {name for cell in re.findall(r"^\| (`.*?) \|", table, re.M) for name in re.findall(r"`(\w+)`", cell)}
     assert named == {metric.name for metric in (*OF_MODULES, *OF_PARAMETERS)} | {
-        *("loss", "nonfinite", "eval_share", "target_mean", "target_spread", "success")
+        *("loss", "nonfinite", "eval_share", "target_mean", "target_spread", "success"),
+        *("learning_rate", "noise_scale", "sharpness"),
     }

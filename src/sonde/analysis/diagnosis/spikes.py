@@ -1,4 +1,4 @@
-"""Loss spikes: when a loss jumps, which parameter moved first, and of which kind the spike is.
+"""Loss spikes: when a loss jumps, which parameter moved first, and what kind of spike it is.
 
 The watch writes the last 64 steps of every parameter when the loss or the gradient leaves its band, and watches the
 steps that follow.  The kind follows from the order of events: a loss that jumps before any weight has moved far comes
@@ -317,10 +317,15 @@ def _said_moved(x: _Spike) -> str:
     )
 
 
+def _tallest(s: RunEvidence) -> _Spike | None:
+    """Of the spikes whose steps the watch kept, the one with the largest loss."""
+    known = [_Spike(s=s, about=one["step"], world=one.get("world", 1)) for one in s.facts.get("spikes", [])]
+    return max((one for one in known if one.step is not None), key=lambda one: one.height, default=None)
+
+
 def _spike_around(s: RunEvidence) -> Finding | None:
     """A spike whose steps the watch kept."""
-    known = [_Spike(s=s, about=one["step"], world=one.get("world", 1)) for one in s.facts.get("spikes", [])]
-    spike = max((one for one in known if one.step is not None), key=lambda one: one.height, default=None)
+    spike = _tallest(s)
     shown = None if spike is None else _of_kind(spike)
     if spike is None or spike.step is None or shown is None:
         return None
@@ -328,6 +333,23 @@ def _spike_around(s: RunEvidence) -> Finding | None:
     reached = number(value) if math.isfinite(value) else "not finite"
     said = f"In step {spike.step} the loss is {reached}, the median of the steps before it {number(spike.usual)}."
     return replace(shown, evidence=(said, *shown.evidence))
+
+
+def first_movers(s: RunEvidence, most: int = 8) -> tuple[int, list[tuple[str, int, float]]] | None:
+    """The step of the largest spike, and the parameters that moved far around it, the first of them first.
+
+    Of each parameter: its name, the step, and how far it moved then, relative to the median of the steps before.
+    """
+    spike = _tallest(s)
+    if spike is None or spike.step is None:
+        return None
+    moved = []
+    for name, steps in spike.moves.items():
+        step = _first_jump(steps, spike.step + _AFTER, _moves)
+        if step is not None:
+            before = statistics.median(value for at, value in steps.items() if at < step)
+            moved.append((name, step, steps[step] / before if before > 0 else math.inf))
+    return spike.step, sorted(moved, key=lambda one: (one[1], -one[2]))[:most]
 
 
 def _jumps(s: RunEvidence) -> Finding | None:

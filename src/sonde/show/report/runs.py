@@ -13,8 +13,9 @@ import polars as pl
 from sonde.analysis.diagnosis import diagnose
 from sonde.analysis.diagnosis.run_evidence import evidence_of_watched
 from sonde.analysis.diagnosis.run_record import describe_nonfinite
+from sonde.analysis.diagnosis.spikes import first_movers
 from sonde.analysis.runs import Recipe, levels, options_of
-from sonde.core.formatting import network
+from sonde.core.formatting import network, number
 from sonde.core.run_ids import Flat, distinct_names, identity, without
 from sonde.metrics import WATCHED, Metric
 from sonde.store.run import Run, Runs
@@ -157,6 +158,7 @@ class WatchedSection:
     about: str
     remarks: Sequence[str]
     findings: _Findings
+    around: tuple[int, list[tuple[str, str, str]]] | None = None  # the step of a spike, and what moved first
 
 
 def _diagnosed(run: Run, rows: pl.DataFrame) -> _Findings:
@@ -193,6 +195,15 @@ def _section(run: Run, rows: pl.DataFrame, findings: _Diagnose) -> WatchedSectio
         about="; ".join(said) + ".",
         remarks=[*_nonfinite(rows), *_remarks(run.facts)],
         findings=findings(run, rows),
+        around=_around(run, rows),
+    )
+
+
+def _around(run: Run, rows: pl.DataFrame) -> tuple[int, list[tuple[str, str, str]]] | None:
+    """Which parameters moved first around a spike of the loss: name, step, and times their usual movement."""
+    known = first_movers(evidence_of_watched(run, rows)) if run.facts.get("spikes") else None
+    return (
+        None if known is None else (known[0], [(name, str(at), f"{number(times)} ×") for name, at, times in known[1]])
     )
 
 
