@@ -66,7 +66,7 @@ def train(
         optimiser.zero_grad()
         *early, last = x.chunk(part[1])[part[0]].chunk(micro)
         for inputs in early:
-            with model.no_sync():
+            with model.no_sync():  # type: ignore[operator]
                 differentiate(model, inputs, micro)
         differentiate(model, last, micro)
         optimiser.step()

@@ -63,7 +63,7 @@ def test_a_crash_is_told_in_the_run(tmp_path: Path) -> None:
     assert (run.manifest.state, run.manifest.message) == ("failed", "ZeroDivisionError: after 5 steps")
 
 
-def test_of_two_processes_that_train_together_the_first_is_watched_and_no_bit_changes(tmp_path: Path) -> None:
+def test_of_two_processes_that_train_together_the_first_writes_and_no_bit_changes(tmp_path: Path) -> None:
     meeting = str(tmp_path / "meeting")
     processes = [start("together", tmp_path / "runs", RANK=str(rank), STORE=meeting) for rank in range(2)]
     said = [process.communicate(timeout=200) for process in processes]
@@ -72,7 +72,7 @@ def test_of_two_processes_that_train_together_the_first_is_watched_and_no_bit_ch
     assert int(heights["0"]) > 0
     assert int(heights["1"]) == 0
     run = sonde.load(tmp_path / "runs").watched[0]
-    assert run.about["values"] == "of rank 0, on its own part of the batch"
+    assert run.facts["ranks"] == 2
     assert {module["name"] for module in run.facts["modules"]} == {
         *(str(place) for place in range(30)),
         "(model)",

@@ -31,7 +31,7 @@ def add_listener(listener: Listener) -> None:
         return
     if not _listeners:
         _original = functional.scaled_dot_product_attention
-        functional.scaled_dot_product_attention = _attention_with_listeners
+        functional.scaled_dot_product_attention = _attention_with_listeners  # type: ignore[assignment]
     _listeners.append(listener)
 
 

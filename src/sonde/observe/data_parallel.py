@@ -60,7 +60,7 @@ class CallSums:
         """What all processes have seen, in the order of the first."""
         common = set.intersection(*({tuple(place) for place in places} for places, _ in layouts))
         ordered = [tuple(place) for place in layouts[0][0]]
-        return [place for place in ordered if place in common], min(losses for _, losses in layouts)  # type: ignore[misc]
+        return [place for place in ordered if place in common], min(losses for _, losses in layouts)
 
     def pack(self, calls: Sequence[ModuleCall], losses: Sequence[RecordedLoss], rank: int) -> Tensor:
         """The sums of this process; zeros where it takes no part."""

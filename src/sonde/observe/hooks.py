@@ -89,7 +89,7 @@ class ModuleHook(Hook):
 
 
 _compiler = torch._C._dynamo.eval_frame.get_eval_frame_callback  # what looks for graphs in the code that runs
-_outside_graphs = torch._disable_dynamo(Hook.__call__)  # it does not look into what this calls
+_outside_graphs = torch._compile._disable_dynamo(Hook.__call__)  # it does not look into what this calls
 
 
 def _prepare_compiler() -> None:

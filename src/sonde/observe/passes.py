@@ -201,7 +201,7 @@ class Passes:
             self._compare(known, call, first, out, reason)
         if call.outputs and watched.normalises and first is not None and reductions.readable(first) is None:
             call.inputs = (self._input(known, first),)
-        if isinstance(module, nn.MultiheadAttention):
+        if isinstance(module, nn.MultiheadAttention) and (self.tap is None or self.tap.reason is None):
             found = attention.read_module(module, args, kwargs)
             call.attention = () if found is None else (found if known.costly else found[:2],)
         if known.attention:

@@ -488,4 +488,5 @@ def _is_transforming() -> bool:
 
 def _closure(args: Any, kwargs: Any) -> Callable[[], Any] | None:
     """The closure of an optimiser's step.  The arguments of a hook of an optimiser begin with the optimiser itself."""
-    return args[1] if len(args) > 1 else kwargs.get("closure")
+    found: Callable[[], Any] | None = args[1] if len(args) > 1 else kwargs.get("closure")
+    return found

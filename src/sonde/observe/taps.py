@@ -158,7 +158,8 @@ def trace_after(
     number = torch.ops.sonde.after_call(
         hook, given, " ".join(tensors), list(tensors.values()), out, needs_grad, in_place, False
     )
-    return _replaced(output, out, _Through.apply(out, hook, number)) if needs_grad else output
+    through: Any = _Through.apply
+    return _replaced(output, out, through(out, hook, number)) if needs_grad else output
 
 
 def rounds_elsewhere(out: Tensor) -> bool:
