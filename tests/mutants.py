@@ -316,8 +316,8 @@ MUTANTS = (
     Mutant(
         "train_acc is a share of batches",
         "training/program.py",
-        "labels = hits_RN.shape[1]",
-        "labels = len(self.losses)",
+        "self.counted += hits_RN.shape[1]",
+        "self.counted += len(self.losses)",
         BARE,
     ),
     Mutant(

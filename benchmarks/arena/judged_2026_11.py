@@ -4,7 +4,7 @@ Other architectures, tasks and loops than those of development: tables, sets, po
 likelihoods, rankings.  A fault is kept only if the loss of its twin shows that it harms (`score.py --verify`).
 """
 # mypy: disable-error-code="no-untyped-call, no-any-return, union-attr, arg-type, list-item, import-untyped"
-# mypy: disable-error-code="attr-defined, operator, misc"
+# mypy: disable-error-code="attr-defined, operator, misc, index"
 
 import copy
 import functools

@@ -237,7 +237,7 @@ ABOUT_CONTROLS = {
     ),
     "depth": f"The full recipe has 100 epochs; {SHORT} were trained, a recipe of its own.",
     "deep": (
-        "The task is parity of 4 among 16 bits, the width 32. PC's error descends one block at each step of inference. "
+        "The task is the random hierarchy, the width 32. PC's error descends one block at each step of inference. "
         "This is quick scale with 16 steps; full scale takes as many steps as there are blocks."
     ),
     "linear_quadratic": (

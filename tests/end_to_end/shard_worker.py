@@ -24,13 +24,14 @@ class Net(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.up, self.down = nn.Linear(6, 8), nn.Linear(8, 5)
+        self.bend, self.cut = nn.Tanh(), nn.ReLU()
         self.norm, self.head = nn.LayerNorm(5), nn.Linear(5, 3)
         self.scale = nn.Parameter(torch.ones(1))
         self.frozen = nn.Parameter(torch.arange(3.0), requires_grad=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        h = self.norm(self.down(torch.tanh(self.up(x)))) * self.scale
-        out: Tensor = self.head(h) + self.frozen
+        h = self.norm(self.down(self.bend(4 * self.up(x)))) * self.scale
+        out: Tensor = self.head(h) + self.cut(self.frozen - 4 * torch.eye(3)[0] * h[:, :3])
         return out
 
 
@@ -39,25 +40,54 @@ def made(dtype: torch.dtype) -> Net:
     return Net().to(dtype)
 
 
-def adam(model: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.Adam((p for p in model.parameters() if p.requires_grad), 0.01, eps=1e-3)
+def adam(model: nn.Module, kind: str = "") -> torch.optim.Optimizer:
+    held = [p for p in model.parameters() if p.requires_grad]
+    if kind == "zero":
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+
+        return ZeroRedundancyOptimizer(held, torch.optim.Adam, lr=0.01, eps=1e-3)
+    return torch.optim.Adam(held, 0.01, eps=1e-3)
+
+
+LOSS = nn.MSELoss()
 
 
 def train(
-    model: nn.Module, optimiser: torch.optim.Optimizer, dtype: torch.dtype, steps: range, part: tuple[int, int] = (0, 1)
+    model: nn.Module,
+    optimiser: torch.optim.Optimizer,
+    dtype: torch.dtype,
+    steps: range,
+    part: tuple[int, int] = (0, 1),
+    micro: int = 1,
 ) -> None:
-    """Train on one of several equal parts of each batch."""
+    """Train on one of several equal parts of each batch, in micro-batches."""
     for number in steps:
         x = torch.randn(8, 6, generator=torch.Generator().manual_seed(number), dtype=torch.float64).to(dtype)
         optimiser.zero_grad()
-        model(x.chunk(part[1])[part[0]]).square().mean().backward()
+        *early, last = x.chunk(part[1])[part[0]].chunk(micro)
+        for inputs in early:
+            with model.no_sync():
+                differentiate(model, inputs, micro)
+        differentiate(model, last, micro)
         optimiser.step()
+
+
+def differentiate(model: nn.Module, inputs: Tensor, micro: int) -> None:
+    out = model(inputs)
+    (LOSS(out, torch.zeros_like(out)) / micro).backward()
+
+
+def distributed(model: Net, kind: str) -> tuple[nn.Module, tuple[int, int]]:
+    """The model as several processes train it, and the part of the batch that this process has."""
+    if kind in ("ddp", "nosync", "zero"):
+        return nn.parallel.DistributedDataParallel(model), (dist.get_rank(), dist.get_world_size())
+    return model, shard(model, kind)
 
 
 def shard(model: Net, kind: str) -> tuple[int, int]:
     """Shard the model, and return the part of the batch that this process has."""
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
     rank, world = dist.get_rank(), dist.get_world_size()
@@ -65,15 +95,20 @@ def shard(model: Net, kind: str) -> tuple[int, int]:
     if kind == "tensor":
         parallelize_module(model, init_device_mesh("cpu", (world,)), tensor_parallel)
         return 0, 1
-    if kind == "fsdp":
+    options: dict[str, Any] = {}
+    if kind == "offload":
+        options = {"offload_policy": CPUOffloadPolicy(pin_memory=False)}
+    if kind == "ignored":
+        options = {"ignored_params": {model.frozen}}
+    if kind in ("fsdp", "offload", "ignored"):
         mesh = init_device_mesh("cpu", (world,))
     else:
         grid = init_device_mesh("cpu", (2, world // 2), mesh_dim_names=("data", "inner"))
         mesh = grid if kind == "hybrid" else grid["data"]
         if kind == "both":
             parallelize_module(model, grid["inner"], tensor_parallel)
-    fully_shard(model.up, mesh=mesh)
-    fully_shard(model, mesh=mesh)
+    fully_shard(model.up, mesh=mesh, **options)
+    fully_shard(model, mesh=mesh, **options)
     return (rank // (world // 2), 2) if kind == "both" else (rank, world)
 
 
@@ -119,25 +154,24 @@ def compared(case: str, runs: str) -> dict[str, Any]:
     """Train twice, without and with a watch; collectives of both, and whether the weights are the same bits."""
     kind, bits = case.split("-")
     dtype = getattr(torch, f"float{bits}")
+    micro = 2 if kind == "nosync" else 1
     kept, counts, height = [], [], 0
     for watching in (False, True):
-        model = made(dtype)
-        part = shard(model, kind)
-        optimiser = adam(model)
-        watch = sonde.watch(model, optimiser, runs=runs, name=case, every=EVERY) if watching else None
+        model, part = distributed(made(dtype), kind)
+        optimiser = adam(model, kind)
+        watch = sonde.watch(model, optimiser, loss=LOSS, runs=runs, name=case, every=EVERY) if watching else None
         with Collectives() as mode:
-            train(model, optimiser, dtype, range(STEPS), part)
+            train(model, optimiser, dtype, range(STEPS), part, micro)
             if watch is not None:
                 watch.close()
                 height = watch.rows.height
         counts.append(mode.count)
         kept.append(parts(model))
     truth: list[dict[str, list[float]]] = []
-    model = made(dtype)
-    part = shard(model, kind)
-    optimiser = adam(model)
-    twin(model, optimiser, truth)
-    train(model, optimiser, dtype, range(STEPS), part)
+    model, part = distributed(made(dtype), kind)
+    optimiser = adam(model, kind)
+    twin(getattr(model, "module", model), optimiser, truth)
+    train(model, optimiser, dtype, range(STEPS), part, micro)
     truth = [] if dist.get_rank() else truth  # the pipe of another process is not read before the first ends
     same = all(torch.equal(a, b) for a, b in zip(*kept, strict=True))
     return {
@@ -169,28 +203,31 @@ def watched(case: str, runs: str, model: nn.Module, *given: torch.optim.Optimize
         return {"case": case, "height": watch.rows.height}
 
 
-def uneven(case: str, runs: str) -> dict[str, Any]:
+def uneven(name: str, runs: str) -> dict[str, Any]:
     """The processes do not watch alike."""
-    model, rank = made(torch.float32), dist.get_rank()
-    part = shard(model, "fsdp")
+    rank, case = dist.get_rank(), name.removeprefix("ddp_")
+    inner = made(torch.float32)
+    if (case, rank) == ("other_modules", 1):
+        inner.more = nn.Identity()
+    model, part = distributed(inner, "fsdp" if case == name else "ddp")
     optimiser = adam(model)
     watch = None
     if case not in ("only_first", "only_second") or rank == (case == "only_second"):
         every = EVERY + rank if case == "other_steps" else EVERY
-        watch = sonde.watch(model, optimiser, runs=runs, name=case, every=every)
+        watch = sonde.watch(model, optimiser, runs=runs, name=name, every=every)
     train(model, optimiser, torch.float32, range(3), part)
     if watch is not None and (case, rank) in (("second_closes", 1), ("first_closes", 0)):
         watch.close()
     if watch is not None and (case, rank) == ("second_gives_up", 1) and watch._recorder is not None:
         watch._recorder.give_up(RuntimeError("planted"))
     if watch is not None and (case, rank) == ("second_is_silent", 1) and watch._recorder is not None:
-        watch._recorder._shards.reduce = lambda known: None  # type: ignore[method-assign]
+        watch._recorder._shards.reduce = lambda *known: None  # type: ignore[method-assign]
     if (case, rank) == ("second_raises", 1):
         raise ZeroDivisionError("planted")
     train(model, optimiser, torch.float32, range(3, STEPS), part)
     if watch is not None:
         watch.close()
-    return {"case": case, "height": 0 if watch is None else watch.rows.height}
+    return {"case": name, "height": 0 if watch is None else watch.rows.height}
 
 
 def main(runs: str, cases: list[str]) -> None:

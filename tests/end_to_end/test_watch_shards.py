@@ -1,5 +1,6 @@
 """Watches of models that several processes hold together, against the same model in one process."""
 
+import functools
 import json
 import os
 import subprocess
@@ -20,10 +21,11 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distrib
 import sonde
 
 sys.path.insert(0, str(Path(__file__).parent))
-from shard_worker import EVERY, STEPS, WATCHED_STEPS, adam, made, train
+from shard_worker import EVERY, LOSS, STEPS, WATCHED_STEPS, adam, made, train
 
 WORKER = Path(__file__).parent / "shard_worker.py"
 METRICS = ("weight_norm", "weight_grad_norm", "update_ratio")
+POOLED = ("out_rms", "out_mean", "out_max", "grad_rms", "dead_share", "saturated_share", "masked_growth", "loss")
 CLOSE = {"64": 1e-12, "32": 1e-6}
 
 
@@ -65,25 +67,30 @@ def of_case(folder: Path, case: str) -> pl.DataFrame:
     return stored.rows.filter(run=run)
 
 
+@functools.cache
 def unsharded(bits: str) -> pl.DataFrame:
     dtype = getattr(torch, f"float{bits}")
     model = made(dtype)
     optimiser = adam(model)
-    with sonde.watch(model, optimiser, runs=None, every=EVERY) as watch:
+    with sonde.watch(model, optimiser, loss=LOSS, runs=None, every=EVERY) as watch:
         train(model, optimiser, dtype, range(STEPS))
         return watch.rows
 
 
-def assert_equals_unsharded(rows: pl.DataFrame, bits: str) -> None:
+def assert_equals_unsharded(rows: pl.DataFrame, kind: str, bits: str) -> None:
     keys = ["step", "module", "metric"]
-    ours, truth = (some.filter(pl.col("metric").is_in(METRICS)) for some in (rows, unsharded(bits)))
-    both = truth.select(*keys, "value", "defined", "reason").join(
-        ours.select(*keys, "value", "defined", "reason"), on=keys, how="full", suffix="_ours", validate="1:1"
+    metrics = METRICS if kind in ("tensor", "both") else (*METRICS, *POOLED)  # with whole features
+    ours, truth = (some.filter(pl.col("metric").is_in(metrics)) for some in (rows, unsharded(bits)))
+    columns = [*keys, "value", "defined", "reason", "samples"]
+    both = truth.select(columns).join(
+        ours.select(columns), on=keys, how="full", suffix="_ours", validate="1:1", nulls_equal=True
     )
     assert both.height == truth.height == ours.height
     assert both["defined"].to_list() == both["defined_ours"].to_list()
     assert both["reason"].to_list() == both["reason_ours"].to_list()
-    there = both.filter(pl.col("defined") & (pl.col("value") > 0))
+    same = pl.col("metric") != "loss"  # of a loss, `samples` are its calls
+    assert both.filter(same)["samples"].to_list() == both.filter(same)["samples_ours"].to_list()
+    there = both.filter(pl.col("defined") & (pl.col("value").abs() > 1e-4))
     assert there.height > 25 * WATCHED_STEPS
     apart = (pl.col("value_ours") / pl.col("value") - 1).abs()
     if bits == "32":  # later, and in the update itself, training in float32 rounds differently in parts
@@ -112,19 +119,25 @@ def check(folder: Path, cases: list[str], world: int) -> None:
             assert known[case]["collectives"] == WATCHED_STEPS
             assert known[case]["same"], "watching changed the weights"
             assert (known[case]["height"] > 0) == (rank == 0)
-        rows, bits = of_case(folder, case), case.split("-")[1]
+        rows, (kind, bits) = of_case(folder, case), case.split("-")
         assert_equals_gathered(rows, found[0][case]["truth"], bits)
-        assert_equals_unsharded(rows, bits)
+        assert_equals_unsharded(rows, kind, bits)
     assert len(sonde.load(folder / "runs").watched) == len(cases)
 
 
 def test_norms_of_two_processes_are_those_of_one_and_cost_one_collective_a_watched_step(tmp_path: Path) -> None:
-    check(tmp_path, ["fsdp-64", "fsdp-32", "tensor-64", "tensor-32"], 2)
+    check(tmp_path, ["fsdp-64", "fsdp-32", "tensor-64", "tensor-32", "offload-64", "ignored-64"], 2)
+
+
+def test_outputs_of_data_parallel_processes_are_those_of_the_whole_batch(tmp_path: Path) -> None:
+    cases = ["ddp-64", "ddp-32", "nosync-64", "zero-64"]
+    check(tmp_path, cases, 2)
+    assert all(run.facts["ranks"] == 2 for run in sonde.load(tmp_path / "runs").watched)
 
 
 @pytest.mark.slow
 def test_norms_of_four_processes_are_those_of_one_on_meshes_of_one_and_two_axes(tmp_path: Path) -> None:
-    kinds = ("fsdp", "tensor", "hybrid", "both")
+    kinds = ("fsdp", "tensor", "hybrid", "both", "ddp")
     check(tmp_path, [f"{kind}-{bits}" for kind in kinds for bits in CLOSE], 4)
 
 
@@ -170,6 +183,22 @@ def test_a_process_that_is_silent_or_raises_holds_the_other_no_longer_than_the_t
         assert set(range(3)) <= set(weights["step"])
         assert weights.filter(pl.col("step") < 3)["defined"].all()
         assert not weights.filter(pl.col("step") >= 3)["defined"].any()
+
+
+def test_outputs_are_those_of_rank_0_where_data_parallel_processes_do_not_watch_alike(tmp_path: Path) -> None:
+    words = {
+        "only_first": "rank 1 does not watch",
+        "other_modules": "rank 1 watches other",
+        "second_closes": "any more",
+    }
+    cases = [f"ddp_{case}" for case in words]
+    _, (warned, _) = run(tmp_path, [cases[0], "ddp_only_second", *cases[1:]], 2)
+    for case, said in zip(cases, words.values(), strict=True):
+        assert said in warned
+        samples = of_case(tmp_path, case).filter(metric="out_rms", module="up")["samples"].to_list()
+        assert samples == ([8] * 3 if case == "ddp_second_closes" else [4] * 3) + [4] * (WATCHED_STEPS - 3)
+        assert of_case(tmp_path, case).filter(metric="weight_norm")["defined"].all()
+    assert all(run.facts["ranks"] == 1 for run in sonde.load(tmp_path / "runs").watched)
 
 
 # In one process

@@ -13,8 +13,7 @@ from torch.nn.functional import mse_loss
 import sonde
 
 NEEDS_COMPILER = pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
-SLOW = [NEEDS_COMPILER, pytest.mark.slow]
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:The .grad attribute of a Tensor")
 KEYS = ["step", "module", "metric"]
 
 
@@ -131,15 +130,20 @@ def truth() -> pl.DataFrame:
     return run(eager)[1]
 
 
-@pytest.mark.parametrize("wrap", [wrapper, inside, in_place, blocks])
+@pytest.mark.parametrize(
+    "wrap", [wrapper, blocks, *(pytest.param(w, marks=pytest.mark.slow) for w in (inside, in_place))]
+)
 def test_rows_from_inside_a_graph_are_those_of_eager_mode_and_weights_do_not_change(
     wrap: Wrap, truth: pl.DataFrame
 ) -> None:
     without, _, alone = run(wrap, watched=False)
     weights, rows, graphs = run(wrap)
+    if wrap is inside:  # it is known after the first step that the model is compiled: then the function is read
+        later, of_modules = pl.col("step") > 0, ~pl.col("metric").str.starts_with("attention")
+        truth = truth.filter(later | of_modules | pl.col("module").str.ends_with(".attention"))
     assert_close(rows, truth, 1e-9)
     assert all(torch.equal(a, b) for a, b in zip(without, weights, strict=True))
-    assert graphs <= 2 * alone, "a graph with taps and one without"
+    assert graphs <= 2 * alone + (wrap is inside), "a graph with taps and one without"
 
 
 def test_without_an_optimiser_steps_of_a_compiled_model_are_counted() -> None:
@@ -147,9 +151,9 @@ def test_without_an_optimiser_steps_of_a_compiled_model_are_counted() -> None:
     assert_close(rows, run(eager, alone=True)[1], 1e-9)
 
 
-@pytest.mark.parametrize(
-    "wrap", [pytest.param(wrapper, marks=NEEDS_COMPILER), *(pytest.param(w, marks=SLOW) for w in (in_place, blocks))]
-)
+@pytest.mark.slow
+@NEEDS_COMPILER
+@pytest.mark.parametrize("wrap", [wrapper, in_place, blocks])
 def test_the_same_holds_for_inductor(wrap: Wrap, truth: pl.DataFrame) -> None:
     without, _, _ = run(wrap, "inductor", watched=False)
     weights, rows, _ = run(wrap, "inductor")
@@ -159,32 +163,37 @@ def test_the_same_holds_for_inductor(wrap: Wrap, truth: pl.DataFrame) -> None:
 
 @pytest.mark.slow
 @NEEDS_COMPILER
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_weights_of_other_precisions_do_not_change(dtype: torch.dtype) -> None:
-    without, _, _ = run(wrapper, "inductor", dtype, watched=False)
-    weights, _, _ = run(wrapper, "inductor", dtype)
+@pytest.mark.parametrize("rounds", [False, True])
+def test_half_precision_is_read_where_the_compiler_rounds_as_eager_mode_does(
+    rounds: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torch._inductor import config
+
+    monkeypatch.setattr(config, "emulate_precision_casts", rounds)
+    without, _, _ = run(wrapper, "inductor", torch.bfloat16, watched=False)
+    weights, rows, _ = run(wrapper, "inductor", torch.bfloat16)
     assert all(torch.equal(a, b) for a, b in zip(without, weights, strict=True))
+    rows = rows.filter(metric="out_rms", module="1.up")
+    assert rows["defined"].to_list() == [rounds] * 11
+    assert rounds or all("emulate_precision_casts" in reason for reason in rows["reason"])
 
 
-@pytest.mark.parametrize("wrap", [wrapper, inside])
-def test_a_model_compiled_before_the_watch_is_read_after_recompile(wrap: Wrap) -> None:
+def test_a_model_compiled_before_the_watch_is_read_after_recompile() -> None:
     torch._dynamo.reset()
-    model = made(torch.float64)
-    called, given = wrap(model, "aot_eager")
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+    called: Any = torch.compile(model, backend="aot_eager", fullgraph=True)
     optimiser = torch.optim.SGD(model.parameters(), 1e-2)
-    step(called, optimiser, 0, torch.float64)
-    watch = sonde.watch(given, optimiser, runs=None, every=12)
+    step(called, optimiser, 0, torch.float32)
+    watch = sonde.watch(called, optimiser, runs=None, every=12)
     with pytest.warns(UserWarning, match="recompile"):
-        step(called, optimiser, 0, torch.float64)
-    step(called, optimiser, 1, torch.float64)  # nothing is said again
-    rows = watch.rows.filter(metric="out_rms", module="1.up")
-    assert [(row["step"], row["defined"]) for row in rows.to_dicts()] == [(0, False)]
-    assert "watch.recompile()" in rows["reason"].item()
+        step(called, optimiser, 0, torch.float32)
+    step(called, optimiser, 1, torch.float32)  # nothing is said again
+    rows = watch.rows.filter(metric="out_rms", module="1")
+    assert [(row["step"], row["defined"]) for row in rows.to_dicts()] == [(0, False), (1, False)]
+    assert all("watch.recompile()" in reason for reason in rows["reason"])
     watch.recompile()
-    step(called, optimiser, 2, torch.float64)
-    rows = watch.rows.filter(step=2)
+    step(called, optimiser, 2, torch.float32)
+    rows = watch.rows.filter(step=2, module="1")
     watch.close()
-    assert rows.filter(pl.col("metric").is_in(("out_rms", "grad_rms")), module="1.up")["defined"].to_list() == [
-        True,
-        True,
-    ]
+    assert rows.filter(pl.col("metric").is_in(("out_rms", "grad_rms")))["defined"].to_list() == [True, True]

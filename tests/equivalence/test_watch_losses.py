@@ -179,12 +179,12 @@ def test_weights_that_do_not_tell_the_loss_make_it_undefined() -> None:
     assert "watch.log" in found["reason"]
 
 
-def test_of_a_closure_the_last_evaluation_counts() -> None:
-    """L-BFGS evaluates the closure several times to a step; each clears the gradients of the one before."""
+def test_of_a_closure_the_first_evaluation_counts() -> None:
+    """L-BFGS evaluates the closure several times to a step, of which the first is on the weights of the step."""
     torch.manual_seed(0)
     model, criterion = nn.Linear(4, 3).double(), nn.CrossEntropyLoss()
     optimiser = torch.optim.LBFGS(model.parameters(), 0.1, max_iter=4)
-    seen, outputs = [], []
+    seen, outputs, gradients = [], [], []
 
     def closure() -> Tensor:
         optimiser.zero_grad()
@@ -194,13 +194,20 @@ def test_of_a_closure_the_last_evaluation_counts() -> None:
         loss.backward()
         seen.append(loss.item())
         outputs.append(out.detach())
+        gradients.append(model.weight.grad.norm().item())  # type: ignore[union-attr]
         return loss
 
+    start = model.weight.detach().clone()
     with sonde.watch(model, optimiser, loss=criterion, runs=None) as watch:
         optimiser.step(closure)
-        assert watch.step == 1
-        rows = watch.rows.filter(step=0)
-    assert len(seen) == 4
-    assert rows.filter(metric="loss")["value"].item() == pytest.approx(seen[-1], rel=1e-12)
-    wanted = float(outputs[-1].square().mean().sqrt())
-    assert rows.filter(metric="out_rms")["value"].item() == pytest.approx(wanted, rel=1e-12)
+        moved = (model.weight.detach() - start).norm() / start.norm()
+        optimiser.step(closure=closure)
+        assert watch.step == 2
+        rows = watch.rows
+    assert len(seen) == 8
+    for number, first in ((0, 0), (1, 4)):
+        found = {row["metric"]: row["value"] for row in rows.filter(step=number).to_dicts() if row["module"] != "bias"}
+        assert found["loss"] == pytest.approx(seen[first], rel=1e-12)
+        assert found["out_rms"] == pytest.approx(float(outputs[first].square().mean().sqrt()), rel=1e-12)
+        assert found["weight_grad_norm"] == pytest.approx(gradients[first], rel=1e-12)
+    assert rows.filter(step=0, module="weight", metric="update_ratio")["value"].item() == pytest.approx(float(moved))

@@ -44,3 +44,18 @@ def test_replicas_are_averaged_each_for_itself() -> None:
     first, second = ({r.metric: r.value for r in epoch.readings} for epoch in log.read())
     assert (first["train_loss"], second["train_loss"]) == pytest.approx((2.0, 4.0))
     assert (first["train_acc"], second["train_acc"]) == (1.0, 0.0)
+
+
+@pytest.mark.parametrize("lead", [0, 1])
+def test_outputs_of_an_epoch_are_counted_and_let_go(lead: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sonde.training.program._KEPT_OUTPUTS", 50)
+    rng = torch.Generator().manual_seed(0)
+    log, hits, labels = EpochLog(CROSS_ENTROPY, lead=lead), 0, 0
+    for _ in range(20):
+        output = torch.randn(*[1] * lead, 7, 3, generator=rng)
+        y = torch.randint(3, (*[1] * lead, 7), generator=rng)
+        log.add(Step(loss=torch.ones([1] * lead), output_NC=output, logs={}), y)
+        assert sum(kept.numel() for kept in log.outputs) <= 50
+        hits, labels = hits + int((output.argmax(-1) == y).sum()), labels + 7
+    (epoch,) = log.read()
+    assert {reading.metric: reading.value for reading in epoch.readings}["train_acc"] == hits / labels

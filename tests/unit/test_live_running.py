@@ -70,7 +70,7 @@ def test_only_runs_that_train_are_shown_with_their_progress_and_their_stored_los
     now = replace(stored, runs=[as_running(one, None) if one.id == run.id else one for one in stored.runs])
     (shown,) = running_runs(now)
     assert shown["id"] == run.id
-    assert shown["told"][:2] == ["epoch 6 of 20", "about 2 min left"]
+    assert shown["progress"][:2] == ["epoch 6 of 20", "about 2 min left"]
     assert shown["done"] == 6 / 20
     rows = stored.rows.filter(run=run.id, metric="train_loss").sort("epoch")
     assert shown["curve"]["x"] == rows["epoch"].to_list()
@@ -84,7 +84,7 @@ def test_a_watched_loop_shows_its_step_and_no_end(tmp_path: Path) -> None:
         journal.append(some_rows(step), step)
     stored = sonde.load(tmp_path)
     (shown,) = running_runs(stored)
-    assert shown["told"][0] == "step 2"
+    assert shown["progress"][0] == "step 2"
     assert shown["done"] is None
     journal.close("complete", 3)
 

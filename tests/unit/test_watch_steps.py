@@ -9,6 +9,7 @@ import torch
 from polars.testing import assert_frame_equal
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.utils import parametrizations
 
 import sonde
 from sonde.observe.step_record import is_costly, is_watched, next_watched
@@ -580,3 +581,54 @@ def test_an_optimiser_that_steps_before_there_are_gradients_makes_no_step() -> N
     optimiser.step()
     assert watch.step == 1
     assert watch.rows.filter(metric="out_rms", step=0).height > 0
+
+
+def test_halves_of_grad_noise_are_samples_where_time_comes_first() -> None:
+    found = []
+    for batch_first in (True, False):
+        torch.manual_seed(0)
+        model = nn.LSTM(3, 4, batch_first=batch_first).double()
+        x = torch.randn(6, 5, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+        watch = sonde.watch(model, optimiser := torch.optim.SGD(model.parameters(), 0.1), runs=None)
+        out = model(x if batch_first else x.transpose(0, 1))[0]
+        (out if batch_first else out.transpose(0, 1)).pow(3).sum().backward()
+        optimiser.step()
+        found += watch.rows.filter(metric="grad_noise").select("value", "samples").rows()
+        watch.close()
+    assert found[0] == found[1]
+    assert found[0][1] == 6
+
+
+def test_data_parallel_and_parametrised_models_are_read_as_the_model_inside() -> None:
+    found = []
+    for wrap in (lambda model: model, nn.DataParallel):
+        torch.manual_seed(0)
+        inner = nn.Sequential(parametrizations.weight_norm(nn.Linear(3, 4)), nn.ReLU(), nn.Linear(4, 2))
+        model = wrap(inner)
+        optimiser = torch.optim.SGD(model.parameters(), 0.1)
+        with sonde.watch(model, optimiser, runs=None) as watch:
+            for number in range(2):
+                optimiser.zero_grad()
+                model(torch.randn(5, 3, generator=torch.Generator().manual_seed(number))).square().mean().backward()
+                optimiser.step()
+            found.append(watch.rows.drop("run"))
+    assert_frame_equal(*found, check_exact=True)
+    names = found[0].filter(metric="weight_grad_norm")["module"].unique().to_list()
+    assert "0.parametrizations.weight.original0" in names
+    assert found[0].filter(metric="out_rms", module="0")["defined"].all()
+
+
+def test_a_functional_call_is_read_like_a_call() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 2))
+    optimiser = torch.optim.SGD(model.parameters(), 0.1)
+    x = torch.randn(5, 3)
+    with sonde.watch(model, optimiser, runs=None) as watch:
+        scaled = {name: 2 * parameter for name, parameter in model.named_parameters()}
+        out = torch.func.functional_call(model, scaled, (x,))
+        out.square().mean().backward()
+        optimiser.step()
+        rows = watch.rows
+    assert rows.filter(metric="out_rms", module="0")["value"].item() == pytest.approx(rms(out), rel=1e-6)
+    assert rows.filter(metric="weight_grad_norm")["defined"].all()
+    assert "replaced" not in watch.facts

@@ -57,7 +57,7 @@ def _attention_with_listeners(
     out: Tensor = _original(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, **more)
     if not torch.compiler.is_compiling():
         _tell(query, key, attn_mask, is_causal, scale)
-    elif torch.is_grad_enabled() and taps.available:
+    elif torch.is_grad_enabled() and taps.available and not taps.rounds_elsewhere(query):
         torch.ops.sonde.attention(query, key, attn_mask, is_causal, scale)
     return out
 

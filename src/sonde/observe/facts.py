@@ -157,9 +157,9 @@ def not_called(modules: Iterable[WatchedModule], calls: Sequence[ModuleCall]) ->
     """The chosen modules that were not called, and why."""
     called = {call.watched.name for call in calls}
     missed = NEVER_CALLED if calls else NO_CALL
-    graphs = "" if any(call.watched.compiled for call in calls) else COMPILED
+    graphs = "" if any(call.watched.tapped for call in calls) else COMPILED
     return {
-        watched.name: watched.hidden or watched.skipped or (watched.compiled and graphs) or missed
+        watched.name: watched.hidden or watched.skipped or (watched.tapped and graphs) or missed
         for watched in modules
         if watched.chosen and watched.name not in called
     }

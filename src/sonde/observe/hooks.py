@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 class Hook:
     """Calls `to(*known, *args)`.  An exception ends the watch and never reaches the training loop."""
 
-    def __init__(self, on_error: Callable[[Exception], None], to: Callable[..., None], *known: Any) -> None:
+    def __init__(self, on_error: Callable[[Exception], None], to: Callable[..., Any], *known: Any) -> None:
         self.on_error, self.to, self.known = on_error, to, known
 
-    def __call__(self, *args: Any) -> None:
+    def __call__(self, *args: Any) -> Any:
         try:
-            self.to(*self.known, *args)
+            return self.to(*self.known, *args)
         except Exception as error:
             self.on_error(error)
 
@@ -92,14 +92,15 @@ _compiler = torch._C._dynamo.eval_frame.get_eval_frame_callback  # what looks fo
 _outside_graphs = torch._disable_dynamo(Hook.__call__)  # it does not look into what this calls
 
 
-def _is_no_graph() -> None:
-    """Tell the compiler that a hook, where it is called between graphs, is none itself.
+def _prepare_compiler() -> None:
+    """Tell the compiler that a hook, where it is called between graphs, is none itself; ask how it rounds.
 
     `nn.Module.compile` compiles the forward method of a module, and hooks of that module run before and after it.
     """
-    known = sys.modules.get("torch._dynamo")
-    if known is not None:
-        known.eval_frame.skip_code(ModuleHook.__call__.__code__)
+    compiler, backend = (sys.modules.get(name) for name in ("torch._dynamo", "torch._inductor.config"))
+    if compiler is not None:
+        compiler.eval_frame.skip_code(ModuleHook.__call__.__code__)
+    taps.keeps_precision[0] = backend is not None and backend.emulate_precision_casts
 
 
 class Hooks:
@@ -128,7 +129,7 @@ class Hooks:
             self._always += self._on_module(model.root)
         _leave_out_of_copies()
 
-    def _hook(self, to: Callable[..., None], *known: Any) -> Hook:
+    def _hook(self, to: Callable[..., Any], *known: Any) -> Hook:
         return Hook(self._recorder.give_up, to, *known)
 
     def renew(self) -> None:
@@ -147,7 +148,7 @@ class Hooks:
     def attach(self) -> None:
         """Add the hooks of a watched step, unless they are there."""
         taps.switches[self._switch] = True
-        _is_no_graph()
+        _prepare_compiler()
         self._hook_modules()
         if self._of_step:
             return
@@ -155,7 +156,7 @@ class Hooks:
         for index, optimiser in enumerate(self._updates.optimisers):
             before = self._hook(recorder.before_optimiser_step, index)
             self._of_step.append(optimiser.register_step_pre_hook(before))
-        if recorder.step > 0 and not any(watched.tapped for watched in self._model.modules):
+        if recorder.step > 0 and not self._model.is_compiled:
             for name, sampled in self._updates.sampled():
                 adding = self._hook(recorder.before_accumulation, name, weakref.ref(sampled))
                 self._of_step.append(sampled.register_hook(adding))  # type: ignore[no-untyped-call]

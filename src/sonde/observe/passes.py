@@ -69,7 +69,7 @@ class Passes:
         self._stack: list[tuple[WatchedModule, Tensor | None, int]] = []
         self._current: Pass | None = None
         self._in_attention = 0
-        self._compiled = any(watched.tapped for watched in self._model.modules)
+        self._compiled = self._model.is_compiled
         if self._compiled:  # a graph is traced with the function as it is now, and kept as long as it stays so
             attention.add_listener(self.record_attention)
         self._tapped: dict[int, tuple[Pass, Gradient]] = {}  # gradients that come back by the number of a tap
@@ -192,6 +192,8 @@ class Passes:
         known.calls[call.key] = call
         if watched.units is not None:
             known.units = watched.units
+        if watched.time_first and first is not None and first.dim() == 3:
+            known.sequence = tuple(first.shape[:2])
         self._read(known, call, out)
         if call.outputs and same and first is not None:
             changed = self.tap.in_place if self.tap else not first.is_inference() and first._version != version
@@ -208,6 +210,7 @@ class Passes:
     def _read(self, known: Pass, call: ModuleCall, out: Tensor | None) -> None:
         """Read the output of the module."""
         call.reason = "the module returned no floating-point tensor" if out is None else reductions.readable(out)
+        call.reason = self.tap.reason or call.reason if self.tap else call.reason
         if out is None or call.reason is not None:
             return
         call.shape = tuple(out.shape)
@@ -319,8 +322,11 @@ class Passes:
         grad = grad.detach()
         gradient.norms, gradient.entries = reductions.norms(grad), grad.numel()
         gradient.samples = gradient.norms.numel()
-        if known.costly and grad.dim() > 1 and len(grad) > 1:
-            gradient.halves = reductions.halves(grad)
+        if known.costly and grad.dim() > 1:
+            if known.sequence == grad.shape[:2] and grad.dim() > 2:  # times come before samples
+                grad = grad.transpose(0, 1)
+                gradient.halves_samples = len(grad)
+            gradient.halves = reductions.halves(grad) if len(grad) > 1 else None
 
     def record_tapped(self, number: int, grad: Tensor) -> None:
         """A gradient comes back to an output inside a graph."""

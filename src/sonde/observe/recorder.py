@@ -9,7 +9,7 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import Any
@@ -61,7 +61,7 @@ class Recorder:
         self._loss = None if loss is None else weakref.ref(loss)
         self._updates = Updates(model, optimisers, scaler)
         self._passes = Passes(model, self.give_up, self._updates.skipped_before)
-        self._shards = Shards(model, every)
+        self._shards = Shards(model, every, self._note_ranks)
         self._ring = Ring(active=bool(optimisers) and not any(map(is_sharded, model.parameters)))
         self._dense_until = 0  # steps before it are watched, after a spike
         self._steps_alone = not optimisers  # a step ends with the next forward pass after a backward pass
@@ -71,6 +71,7 @@ class Recorder:
         self._begun = False  # whether the step has seen a forward pass
         self._backward_seen = False
         self._experimenting = False  # what is called then is no part of the run
+        self._told_of_graphs = False
         self._late: bool | None = None  # whether losses are logged after the optimiser's step
         self._loss_recorded_in = -1  # the last step in which the loss module was called
         self._targets: list[Tensor] = []  # of the step under way: mean and spread of what the loss module was given
@@ -87,12 +88,13 @@ class Recorder:
 
     def _start_step(self) -> None:
         """Attach hooks if the step that begins is a watched one; remove them otherwise."""
-        watched = self.step == self._next or self.step < self._dense_until
+        dense = self.step < self._dense_until and not self._shards.active  # several processes watch the same steps
+        watched = self.step == self._next or dense
         self._updates.start()
         self._passes.backward_seen = False
         if watched:
             self._next = max(self._next, next_watched(self.step, self._every))
-            self._updates.costly = is_costly(self.step, self._every) or self.step < self._dense_until
+            self._updates.costly = is_costly(self.step, self._every) or dense
             self._passes.start(self.step, costly=self._updates.costly)
         if self._watched and (not watched or self.step == 1):  # after step 0 it is known which modules are watched
             self._hooks.detach()
@@ -140,17 +142,20 @@ class Recorder:
     def _record(self) -> StepRecord:
         calls, losses, half = self._passes.collect()
         parameters = self._updates.collect()
-        self._shards.reduce(parameters)
+        self._shards.reduce(parameters, calls, losses)
         gone, self._gone = self._gone, {}
         targets, self._targets = self._targets, []
         unseen: dict[str, str] = {}
         if self._first.calls is None:
             self._first.calls = calls
             unseen = facts.not_called(self._model.modules, calls)
-            if COMPILED in unseen.values():
-                warn("the model was compiled before the watch began, and is not seen inside: call watch.recompile()")
-            elif not calls:
+            if not calls and COMPILED not in unseen.values():
                 warn(f"no call of the model was seen in step {self.step}: {facts.NO_CALL}")
+        elif self._model.is_compiled and not any(call.watched.tapped for call in calls):
+            unseen = facts.not_called(self._model.modules, calls)
+        if COMPILED in unseen.values() and not self._told_of_graphs:
+            self._told_of_graphs = True
+            warn("the model runs in a graph that was compiled without the watch: call watch.recompile()")
         record = StepRecord(
             self.step,
             calls=[call for call in calls if call.watched.chosen],
@@ -267,20 +272,48 @@ class Recorder:
         if self._watched:
             self._updates.on_backward()
 
-    def before_optimiser_step(self, index: int, optimiser: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        """An optimiser is about to step."""
-        if self._watched:
-            self._updates.before_step(index, optimiser, has_closure=_has_closure(args, kwargs))
+    def before_optimiser_step(self, index: int, optimiser: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
+        """An optimiser is about to step.  Of a closure that it calls several times, the first evaluation counts."""
+        if not self._watched:
+            return None
+        closure = _closure(args, kwargs)
+        self._updates.before_step(index, optimiser, has_closure=closure is not None)
+        if closure is None:
+            return None
+        once = self._evaluated_once(index, closure)
+        return (args[0], once, *args[2:]) if len(args) > 1 else args, kwargs | (
+            {} if len(args) > 1 else {"closure": once}
+        )
+
+    def _evaluated_once(self, index: int, closure: Callable[[], Any]) -> Callable[[], Any]:
+        """The closure; after its first call nothing is recorded until the optimiser has stepped."""
+
+        def evaluate() -> Any:
+            try:
+                found = closure()
+            except BaseException:
+                self._experimenting = False
+                raise
+            if not self._experimenting:
+                self._experimenting = True
+                try:
+                    self._updates.after_evaluation(index)
+                except Exception as error:
+                    self.give_up(error)
+            return found
+
+        return evaluate
 
     def after_optimiser_step(self, index: int, optimiser: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         """An optimiser has stepped, which may end the step; a step that a GradScaler skips is none."""
+        self._experimenting = False
         if self.closed or self._updates.is_skipped(index, optimiser):
             return
         if self._watched:
-            moved = self._updates.after_step(index, has_closure=_has_closure(args, kwargs))
+            moved = self._updates.after_step(index)
             if not moved and self._passes.empty:
                 return  # an optimiser that was called before there was anything to do
-        if not _has_closure(args, kwargs):
+        if _closure(args, kwargs) is None:
             self._ring.record(index, optimiser, self._model.names)
         if self._updates.ends_step(index):
             self.end_step()
@@ -379,6 +412,10 @@ class Recorder:
         """What was recorded once."""
         return self._writer.facts
 
+    def _note_ranks(self, pooled: int) -> None:
+        """The processes have agreed how many of them are pooled."""
+        self._writer.add_facts({"ranks": pooled})
+
     def add_facts(self, more: dict[str, Any]) -> None:
         """Add facts to those that the run stores."""
         self._writer.add_facts(more)
@@ -445,6 +482,6 @@ def _is_transforming() -> bool:
     return torch.cuda._initialized and torch.cuda.is_current_stream_capturing()
 
 
-def _has_closure(args: Any, kwargs: Any) -> bool:
-    """The arguments of a hook of an optimiser begin with the optimiser itself."""
-    return (args[1] if len(args) > 1 else kwargs.get("closure")) is not None
+def _closure(args: Any, kwargs: Any) -> Callable[[], Any] | None:
+    """The closure of an optimiser's step.  The arguments of a hook of an optimiser begin with the optimiser itself."""
+    return args[1] if len(args) > 1 else kwargs.get("closure")

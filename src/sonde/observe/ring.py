@@ -2,8 +2,9 @@
 
 Most steps are not watched.  Of each of them the ring keeps what is cheap at the optimiser's step: the norm of every
 gradient, 64 entries of every parameter, the rates and the loss.  When the loss or the norm of the whole gradient leaves
-its band, the recorder writes the ring as rows and watches the next 16 steps.  There is no ring without an optimiser,
-of steps with a closure, or of a sharded model, whose processes have to watch the same steps.
+its band, the recorder writes the ring as rows and watches the next 16 steps.  Where several processes train together
+it does not watch them, because all processes have to watch the same steps.  There is no ring without an optimiser, of
+steps with a closure, or of a sharded model.
 """
 
 import math

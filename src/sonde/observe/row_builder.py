@@ -308,9 +308,10 @@ class _StepRows:
         squares = sum(self.values.square(norms) for _, norms in came)
         value = rms_of_sum(squares, sum(gradient.entries for gradient, _ in came))
         self.add("grad_rms", value / self.scale, samples)
-        halves = next((gradient.halves for gradient, _ in came if gradient.halves is not None), None)
-        if halves is not None:
-            dot, first, second = self.values(halves)
+        halved = next((gradient for gradient, _ in came if gradient.halves is not None), None)
+        if halved is not None and halved.halves is not None:
+            samples = samples if halved.halves_samples is None else halved.halves_samples
+            dot, first, second = self.values(halved.halves)
             length = float(np.sqrt(first * second))
             none = "the gradient of half the batch is zero" if length == 0 else None
             self.add("grad_noise", 1 - dot / length if length else math.nan, samples, none)

@@ -1,16 +1,17 @@
-"""Parameters that several processes hold together (DTensor): FSDP2 (`fully_shard`) and tensor parallelism.
+"""Several processes that train together: one collective a watched step adds up what each of them has read.
 
-Each process reads the part that it holds.  One collective a watched step adds the squares of all parts: of weights,
-gradients and updates, of all parameters at once.  It runs in a process group of its own, so that it never meets a
-collective of the training.  In the first step the processes agree, through the store of the process group, that all of
-them watch the same parameters.  Where they do not, there is no collective, and sharded parameters are undefined.
+Of parameters that they hold together (DTensor: FSDP2 `fully_shard`, tensor parallelism), these are the squares of all
+parts: of weights, gradients and updates.  Of modules, where each process has a part of the batch, they are the sums of
+`sonde.observe.data_parallel`.  The collective runs in a process group of its own, so that it never meets one of the
+training.  In the first step the processes agree, through the store of the process group, that all of them watch the
+same.  Where they do not, there is no collective: sharded parameters are undefined, and outputs are those of rank 0.
 """
 
 import hashlib
 import itertools
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +20,14 @@ import torch.distributed as dist
 from torch import Tensor
 
 from sonde.observe import warn
+from sonde.observe.data_parallel import CallSums, data_ranks
 from sonde.observe.watched_modules import WatchedModel
 
 if TYPE_CHECKING:
+    from sonde.observe.step_record import ModuleCall, RecordedLoss
     from sonde.observe.updates import ParameterNorms
 
-_NO_GROUP = "the parameter is sharded, and the process group is not initialised: call sonde.watch while it is"
+_NO_GROUP = "the process group is not initialised: call sonde.watch while it is"
 _LATER = "the parameter was sharded or replaced after the watch began: call sonde.watch after that"
 _TWICE = "the parameter is sharded, and two optimisers hold it"
 _ELSEWHERE = "the parameter is sharded over other processes than rank 0"
@@ -89,39 +92,50 @@ def _counts(x: Any) -> bool:
 
 
 class Shards:
-    """The sharded parameters of a model, and the collective that adds up their parts."""
+    """What a process shares with others, and the collective that adds it up."""
 
-    def __init__(self, model: WatchedModel, every: int) -> None:
+    def __init__(self, model: WatchedModel, every: int, on_ranks: Callable[[int], None]) -> None:
+        self._on_ranks = on_ranks  # is told how many processes are pooled
+        whole = model.model()
+        self._peers = data_ranks(whole) if whole is not None and _is_initialised() else []
+        self._sums: CallSums | None = None
         named = ((model.names.get(id(p)), p) for p in model.parameters if is_sharded(p))
         sharded: dict[str, Any] = {name: p for name, p in named if name is not None}
         self._places = {name: place for place, name in enumerate(sorted(sharded))}
         self._reason: str | None = None  # why there is no collective
         self._group: Any = None
-        self._watch = f"sonde/watch/{next(_numbers)}" if sharded else ""
-        if not sharded:
+        self.active = bool(sharded or self._peers)  # whether it takes part in sums
+        self._watch = f"sonde/watch/{next(_numbers)}" if self.active else ""
+        if not self.active:
             return
         if not _is_initialised():
             self._stop(_NO_GROUP)
             return
         meshes = [p.device_mesh for p in sharded.values()]
-        self._device = torch.device(meshes[0].device_type)
+        self._device = torch.device(meshes[0].device_type) if meshes else model.parameters[0].device
         ranks = {rank for mesh in meshes if 0 in (held := mesh.mesh.flatten().tolist()) for rank in held}
-        what = [every, [(name, list(sharded[name].shape)) for name in self._places]]
+        ranks |= set(self._peers) if 0 in self._peers else set()
+        modules = [watched.name for watched in model.modules]
+        what = [every, [(name, list(sharded[name].shape)) for name in self._places], modules]
         mark = hashlib.sha256(json.dumps(what).encode()).hexdigest()
         self._beside_first = 0 in ranks
-        _store().set(self._key(dist.get_rank()), json.dumps({"ranks": sorted(ranks), "mark": mark}))
+        _store().set(
+            self._key(dist.get_rank()), json.dumps({"ranks": sorted(ranks), "mark": mark, "peers": self._peers})
+        )
 
-    def reduce(self, known: Sequence["ParameterNorms"]) -> None:
-        """Replace the norms of this process's parts by those of whole parameters; drop those that cannot be had."""
-        if self._places and self._reason is None:
+    def reduce(
+        self, known: Sequence["ParameterNorms"], calls: Sequence["ModuleCall"], losses: Sequence["RecordedLoss"]
+    ) -> None:
+        """Replace what this process has read by sums over all; drop parameters whose norms cannot be had."""
+        if self.active and self._reason is None:
             try:
-                self._agree()
+                self._agree(calls, losses)
                 self._drop(known)
                 if self._reason is None:
-                    self._add_up(known)
+                    self._add_up(known, calls, losses)
             except (RuntimeError, ValueError) as error:  # a process that does not come, or the end of the group
                 self.leave()
-                self._stop(f"the parameter is sharded, and its sum failed ({str(error).splitlines()[0]})")
+                self._stop(f"the sum over processes failed ({str(error).splitlines()[0]})")
         self._drop(known)
 
     def _drop(self, known: Sequence["ParameterNorms"]) -> None:
@@ -131,19 +145,27 @@ class Shards:
             seen.update(found.sharded)
 
     def _why_not(self, name: str, seen: set[str]) -> str | None:
+        why = None if self._reason is None else f"the parameter is sharded, and {self._reason}"
         if name not in self._places:
-            return self._reason or _LATER
-        return self._reason or (_TWICE if name in seen else None)
+            return why or _LATER
+        return why or (_TWICE if name in seen else None)
 
-    def _add_up(self, known: Sequence["ParameterNorms"]) -> None:
+    def _add_up(
+        self, known: Sequence["ParameterNorms"], calls: Sequence["ModuleCall"], losses: Sequence["RecordedLoss"]
+    ) -> None:
         """√Σ‖part‖² over the processes, by one collective; the vector has a place for every parameter in every step."""
-        squares = torch.zeros(3 * len(self._places), dtype=torch.float64, device=self._device)
+        own = torch.zeros(3 * len(self._places), dtype=torch.float64)
+        if self._sums is not None:
+            own = torch.cat([own, self._sums.pack(calls, losses, dist.get_rank())])
+        squares = own.to(self._device)
         parts = [part for found in known for part in self._parts(found)]
         for norms, here, there in parts:
             squares[there.to(squares.device)] = norms[here].to(squares).square()
         dist.all_reduce(squares, group=self._group)
         for norms, here, there in parts:
             norms[here] = squares[there.to(squares.device)].sqrt().to(norms)
+        if self._sums is not None and dist.get_rank() == 0:
+            self._sums.unpack(squares[3 * len(self._places) :], calls, losses)
 
     def _parts(self, found: "ParameterNorms") -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Norms of weights, gradients and updates: the vector, places of sharded ones in it, places in the sum."""
@@ -156,7 +178,7 @@ class Shards:
 
     # Which processes take part
 
-    def _agree(self) -> None:
+    def _agree(self, calls: Sequence["ModuleCall"], losses: Sequence["RecordedLoss"]) -> None:
         """In the first step, join the processes that hold the parameters; later, stop if one of them has left."""
         if not _is_initialised():
             self._stop(_NO_GROUP)
@@ -164,8 +186,9 @@ class Shards:
         store = _store()
         if store.check([self._key("left")]):
             who = store.get(self._key("left")).decode()
-            self._stop(f"the parameter is sharded, and rank {who} does not watch any more")
+            self._stop(f"rank {who} does not watch any more")
         elif self._group is None:
+            store.set(self._key(f"calls/{dist.get_rank()}"), json.dumps(CallSums.layout(calls, losses)))
             self._join(store)
 
     def _join(self, store: Any) -> None:
@@ -179,6 +202,14 @@ class Shards:
             self._reason = _NOT_FIRST
         else:
             self._group = dist.new_group(decided["ranks"], timeout=self._timeout(), use_local_synchronization=True)
+            self._pool(store, json.loads(store.get(self._key(0)))["peers"])
+
+    def _pool(self, store: Any, peers: list[int]) -> None:
+        """Agree on the calls that are pooled.  Whoever has joined has told the store what it called."""
+        if peers:
+            layouts = [json.loads(store.get(self._key(f"calls/{rank}"))) for rank in peers]
+            self._sums = CallSums(*CallSums.shared(layouts), peers)
+            self._on_ranks(len(peers))
 
     def _proposal(self, store: Any) -> dict[str, Any]:
         """The processes that rank 0 shares parameters with, or why there can be no collective.
@@ -186,18 +217,17 @@ class Shards:
         The first process that gets here decides for all.  It has gone through the model with the others, so that those
         that watch have told the store.
         """
-        start = "the parameter is sharded, and"
         if not store.check([self._key(0)]):
-            return {"reason": f"{start} rank 0 does not watch: call sonde.watch in every process"}
+            return {"reason": "rank 0 does not watch: call sonde.watch in every process"}
         first = json.loads(store.get(self._key(0)))
         absent = [rank for rank in first["ranks"] if not store.check([self._key(rank)])]
         if absent:
-            return {"reason": f"{start} rank {_listed(absent)} does not watch: call sonde.watch in every process"}
+            return {"reason": f"rank {_listed(absent)} does not watch: call sonde.watch in every process"}
         marks = {rank: json.loads(store.get(self._key(rank)))["mark"] for rank in first["ranks"]}
         others = [rank for rank, mark in marks.items() if mark != first["mark"]]
         if others:
             same = "watch the same model with the same every= in every process"
-            return {"reason": f"{start} rank {_listed(others)} watches other parameters or other steps: {same}"}
+            return {"reason": f"rank {_listed(others)} watches other modules or other steps: {same}"}
         return {"ranks": first["ranks"]}
 
     def _timeout(self) -> Any:
@@ -208,11 +238,14 @@ class Shards:
     def _stop(self, reason: str) -> None:
         """No collective from now on."""
         self._reason = reason
-        warn(f"sharded parameters are undefined: {reason}")
+        if self._peers:
+            self._on_ranks(1)
+        lost = "sharded parameters are undefined, and " if self._places else ""
+        warn(f"{lost}outputs are those of rank 0 alone: {reason}")
 
     def leave(self) -> None:
         """Tell the other processes not to wait for this one.  This is no collective."""
-        if self._places and self._reason is None and _is_initialised():
+        if self.active and self._reason is None and _is_initialised():
             with suppress(Exception):
                 _store().set(self._key("left"), str(dist.get_rank()))
         self._reason = self._reason or "the watch is closed"

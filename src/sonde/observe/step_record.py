@@ -9,7 +9,7 @@ import math
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -17,8 +17,10 @@ from torch import Tensor
 from sonde.metrics.reductions import exact_dtype
 from sonde.metrics.rows import Reading
 from sonde.observe.ring import Trace
-from sonde.observe.updates import ParameterNorms
 from sonde.observe.watched_modules import WatchedModule
+
+if TYPE_CHECKING:
+    from sonde.observe.updates import ParameterNorms
 
 CallKey = tuple[str, int]  # module, number of its call in the pass
 
@@ -160,7 +162,7 @@ class Output:
 class Gradient:
     """The gradient of one tensor."""
 
-    __slots__ = ("entries", "fired", "halves", "norms", "reason", "samples")
+    __slots__ = ("entries", "fired", "halves", "halves_samples", "norms", "reason", "samples")
 
     def __init__(self, reason: str | None = None) -> None:
         self.reason = reason  # why there is none
@@ -168,6 +170,7 @@ class Gradient:
         self.norms: Tensor | None = None
         self.entries = self.samples = 0
         self.halves: Tensor | None = None
+        self.halves_samples: int | None = None  # of the halves, where they are not those of the norms
 
 
 @dataclass(slots=True)
@@ -220,6 +223,7 @@ class Pass:
         self.half = False  # whether anything was computed in float16
         self.attention: dict[CallKey, list[tuple[Tensor, ...]]] = {}  # of calls that have not returned
         self.units: int | None = None  # where the units of the last layer are
+        self.sequence: tuple[int, ...] | None = None  # times and samples of a module with batch_first=False
         self._seen: dict[int, tuple[weakref.ref[Tensor], int, Output, Gradient | None]] = {}
 
     def remember(self, x: Tensor, output: Output, gradient: Gradient | None) -> None:
@@ -240,7 +244,7 @@ class StepRecord:
 
     step: int
     calls: list[ModuleCall] = field(default_factory=list)
-    parameters: list[ParameterNorms] = field(default_factory=list)
+    parameters: list["ParameterNorms"] = field(default_factory=list)
     losses: list[RecordedLoss] = field(default_factory=list)
     scale: Tensor | None = None  # of the loss, by a GradScaler
     unscaled_reason: str | None = None  # why gradients cannot be believed
@@ -298,17 +302,18 @@ def pool(call: ModuleCall, later: ModuleCall) -> None:
 
 
 def _fold(call: ModuleCall) -> None:
-    call.outputs, call.inputs = _folded_outputs(call.outputs), _folded_outputs(call.inputs)
-    call.gradients = _folded_gradients(call.gradients)
+    call.outputs, call.inputs = folded_outputs(call.outputs), folded_outputs(call.inputs)
+    call.gradients = folded_gradients(call.gradients)
     call.at_bounds = (_joint_sum(call.at_bounds),) if call.at_bounds else ()
-    call.unit_bounds = _folded_bounds(call.unit_bounds)
+    call.unit_bounds = folded_bounds(call.unit_bounds)
     if call.streams:
         call.streams = (_joined_streams(call.streams),)
         if call.streams[0].steps.numel() > _SAMPLES:
             call.streams, call.stream_reason = (), call.stream_reason or _MANY_SAMPLES
 
 
-def _folded_outputs(parts: Sequence[Output]) -> Sequence[Output]:
+def folded_outputs(parts: Sequence[Output]) -> Sequence[Output]:
+    """One output in place of several: norm, sum and largest entry of all, and how many entries and samples."""
     if not parts:
         return ()
     sums = [part.sums for part in parts if part.sums is not None]
@@ -323,7 +328,8 @@ def _folded_outputs(parts: Sequence[Output]) -> Sequence[Output]:
     return (folded,)
 
 
-def _folded_gradients(parts: Sequence[Gradient]) -> Sequence[Gradient]:
+def folded_gradients(parts: Sequence[Gradient]) -> Sequence[Gradient]:
+    """One gradient in place of several."""
     folded = Gradient(next((part.reason for part in parts if part.reason), None))
     folded.fired = max((part.fired for part in parts), default=0)
     came = [(part, part.norms) for part in parts if part.norms is not None]
@@ -331,7 +337,8 @@ def _folded_gradients(parts: Sequence[Gradient]) -> Sequence[Gradient]:
         folded.norms = _joint_norm([norms for _, norms in came])
         folded.entries = sum(part.entries for part, _ in came)
         folded.samples = sum(part.samples for part, _ in came)
-        folded.halves = next((part.halves for part, _ in came if part.halves is not None), None)
+        halved = next((part for part, _ in came if part.halves is not None), folded)
+        folded.halves, folded.halves_samples = halved.halves, halved.halves_samples
     return (folded,)
 
 
@@ -346,7 +353,7 @@ def _joint_sum(parts: Sequence[Tensor]) -> Tensor:
     return joined.to(exact_dtype(joined)).sum().reshape(1)
 
 
-def _folded_bounds(parts: Sequence[tuple[Tensor, Tensor]]) -> Sequence[tuple[Tensor, Tensor]]:
+def folded_bounds(parts: Sequence[tuple[Tensor, Tensor]]) -> Sequence[tuple[Tensor, Tensor]]:
     """Smallest and largest value of each unit; one pair for each number of units that occurs."""
     by_size: dict[int, list[tuple[Tensor, Tensor]]] = {}
     for pair in parts:

@@ -22,8 +22,13 @@ from torch import Tensor, nn
 if TYPE_CHECKING:
     from sonde.observe.hooks import ModuleHook
 
+HALF = (
+    "half precision in a compiled graph is not read, as this would change how the compiler rounds: "
+    "set torch._inductor.config.emulate_precision_casts = True, which rounds as eager mode does"
+)
 ALWAYS = 0  # the switch that is never off
 switches: dict[int, bool] = {ALWAYS: True}
+keeps_precision = [False]  # whether inductor rounds as eager mode does
 
 _hooks: "weakref.WeakValueDictionary[int, ModuleHook]" = weakref.WeakValueDictionary()
 _numbers = itertools.count(1)  # of switches, hooks and calls
@@ -36,6 +41,7 @@ class Tap:
     number: int  # by which its gradient comes back
     needs_grad: bool
     in_place: bool  # the module may have changed its input
+    reason: str | None = None  # why it is not read
 
 
 BEGINS = Tap(0, needs_grad=False, in_place=False)  # a call that has not returned
@@ -90,13 +96,14 @@ def _after_call(
     out: Tensor | None,
     needs_grad: bool,
     in_place: bool,
+    is_half: bool,
 ) -> Tensor:
     known = _hooks.get(int(hook))
     number = next(_numbers)
     if known is not None:
         kwargs = dict(zip(names.split(), values, strict=True))
         with torch.enable_grad():
-            known.replay(tuple(args), kwargs, out, tap=Tap(number, needs_grad, in_place))
+            known.replay(tuple(args), kwargs, out, tap=Tap(number, needs_grad, in_place, HALF if is_half else None))
     return torch.tensor(number, device="cpu")
 
 
@@ -130,7 +137,8 @@ class _Through(torch.autograd.Function):
 
 def trace_before(hook: Tensor, args: Sequence[Any]) -> None:
     """Add the operator that tells of a call."""
-    torch.ops.sonde.before_call(hook, [arg if isinstance(arg, Tensor) else None for arg in args])
+    given = [arg if isinstance(arg, Tensor) and not rounds_elsewhere(arg) else None for arg in args]
+    torch.ops.sonde.before_call(hook, given)
 
 
 def trace_after(
@@ -140,14 +148,23 @@ def trace_after(
 
     `out` is the tensor of the output that is read.
     """
+    if out is not None and rounds_elsewhere(out):
+        torch.ops.sonde.after_call(hook, [], "", [], None, False, False, True)
+        return output
     tensors = {name: value for name, value in kwargs.items() if isinstance(value, Tensor)}
     given = [arg if isinstance(arg, Tensor) else None for arg in args]
     needs_grad = out is not None and out.requires_grad
     in_place = getattr(module, "inplace", False) is True or (out is not None and any(out is arg for arg in args))
     number = torch.ops.sonde.after_call(
-        hook, given, " ".join(tensors), list(tensors.values()), out, needs_grad, in_place
+        hook, given, " ".join(tensors), list(tensors.values()), out, needs_grad, in_place, False
     )
     return _replaced(output, out, _Through.apply(out, hook, number)) if needs_grad else output
+
+
+def rounds_elsewhere(out: Tensor) -> bool:
+    """Whether the compiler may keep numbers of half precision wider than they are, unless they are read."""
+    is_half = out.dtype in (torch.float16, torch.bfloat16) or torch.is_autocast_enabled(out.device.type)
+    return is_half and not keeps_precision[0]
 
 
 def _replaced(output: Any, old: Any, new: Tensor) -> Any:

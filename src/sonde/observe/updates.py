@@ -184,13 +184,17 @@ class Updates:
             watched.gradients(found)
         self._held[index] = watched, found
 
-    def after_step(self, index: int, *, has_closure: bool) -> bool:
+    def after_evaluation(self, index: int) -> None:
+        """The closure of an optimiser's step was evaluated for the first time."""
+        if index in self._held:
+            watched, found = self._held[index]
+            watched.gradients(found)
+
+    def after_step(self, index: int) -> bool:
         """An optimiser has stepped; whether it had any gradient to step by."""
         if index not in self._held:
             return True
         watched, found = self._held[index]
-        if has_closure:
-            watched.gradients(found)
         watched.after(found)
         optimiser = self._optimisers[index]()
         if self.costly and optimiser is not None:

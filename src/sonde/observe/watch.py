@@ -17,6 +17,7 @@ from sonde.analysis.diagnosis.run_evidence import RunEvidence
 from sonde.core.errors import SondeError
 from sonde.metrics.rows import WATCHED
 from sonde.observe import warn
+from sonde.observe.data_parallel import data_ranks
 from sonde.observe.recorder import Recorder
 from sonde.observe.row_writer import MemorySink, NoSink, RowSink, StoreSink
 from sonde.observe.shards import is_sharded
@@ -231,7 +232,8 @@ def watch(
     if before is not None:
         before.close()
     sharded = any(map(is_sharded, model.parameters()))
-    if _rank() != 0 and not sharded:
+    pooled = bool(data_ranks(model))
+    if _rank() != 0 and not sharded and not pooled:
         return Watch(None, "", None)
     title = watched.root.type
     about = {
@@ -240,7 +242,7 @@ def watch(
         "parameters": sum(_size(parameter) for parameter in model.parameters()),
         "every": every,
         "loss": None if loss is None else getattr(loss, "__name__", type(loss).__name__),
-        **_share(sharded=sharded),
+        **_share(sharded=sharded, pooled=pooled),
     }
     sink: RowSink = NoSink()
     run, where = "", None
@@ -324,13 +326,13 @@ def _rank() -> int:
     return distributed.get_rank() if distributed.is_available() and distributed.is_initialized() else 0
 
 
-def _share(*, sharded: bool) -> dict[str, Any]:
+def _share(*, sharded: bool, pooled: bool) -> dict[str, Any]:
     """Which process the values are of, where there are several."""
     distributed = torch.distributed
     if not (distributed.is_available() and distributed.is_initialized()) or distributed.get_world_size() == 1:
         return {}
     values = "of rank 0, on its own part of the batch" + ("; norms of parameters of all ranks" if sharded else "")
-    return {"rank": 0, "world": distributed.get_world_size(), "values": values}
+    return {"rank": 0, "world": distributed.get_world_size(), **({} if pooled else {"values": values})}
 
 
 def _size(parameter: torch.Tensor) -> int:

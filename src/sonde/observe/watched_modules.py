@@ -11,7 +11,7 @@ from torch import nn
 from sonde.core.errors import SondeError, nearest
 
 WHOLE_MODEL = "(model)"  # the name of the model itself
-COMPILED = "a graph of it was compiled before the watch began: call watch.recompile()"
+COMPILED = "it runs in a graph that was compiled without the watch: call watch.recompile()"
 FROZEN = "frozen and in eval mode, where a hook would change the way PyTorch computes it"
 SCRIPTED = "the module is TorchScript: what happens inside is not seen"
 WITHIN_ATTENTION = "MultiheadAttention uses its weights without calling it"
@@ -30,6 +30,8 @@ _NEVER_NEGATIVE = (nn.ReLU, nn.ReLU6, nn.Sigmoid, nn.Softmax, nn.Softmax2d, nn.S
 _NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 _MAPS = (nn.modules.conv._ConvNd, nn.modules.batchnorm._NormBase, nn.GroupNorm)
 _LAST = (nn.Linear, nn.Bilinear, nn.LayerNorm, nn.Embedding, nn.EmbeddingBag, nn.RNNBase, nn.MultiheadAttention)
+
+_SEQUENCES = (nn.RNNBase, nn.MultiheadAttention)
 
 _KINDS: dict[str, tuple[type[nn.Module], ...]] = {
     "linear": (nn.Linear, nn.Bilinear),
@@ -61,6 +63,8 @@ class WatchedModule:
         self.never_negative = isinstance(module, _NEVER_NEGATIVE)
         self.normalises = isinstance(module, _NORMS) or self.type.endswith("Norm")
         self.is_attention = isinstance(module, nn.MultiheadAttention)
+        # Whether its input has time before samples.
+        self.time_first = getattr(module, "batch_first", None) is False and isinstance(module, _SEQUENCES)
         self.kind = next((word for word, kinds in _KINDS.items() if isinstance(module, kinds)), None)
         self.kind = "activation" if self.activation else "norm" if self.normalises else self.kind
         self.drops = float(getattr(module, "p", 0.0)) if self.kind == "dropout" else 0.0
@@ -238,6 +242,11 @@ class WatchedModel:
     def parameters(self) -> list[nn.Parameter]:
         """The parameters that still exist."""
         return [parameter for known in self._parameters if (parameter := known()) is not None]
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether graphs of torch.compile may hold hooks of a module."""
+        return any(watched.tapped for watched in self.modules)
 
     def is_unchanged(self) -> bool:
         """Whether every module and parameter is still there and in its place.

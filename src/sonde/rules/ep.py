@@ -29,7 +29,7 @@ class EquilibriumPropagation(Rule):
 
     beta: Annotated[float, Gt(0)] = 1.0
     steps: Annotated[int, Ge(1)] = 8
-    rate: Annotated[float, Gt(0)] = 0.2
+    rate: Annotated[float, Gt(0)] = 0.1
     one_sided: bool = False
     credit_scale: CreditScale = "none"
     penalty: Annotated[float, Ge(0)] = 0.0

@@ -40,11 +40,11 @@ from sonde.store.run import Run
 from sonde.studies.recipes import DEPTH_PROBES, QUICK_SEEDS, SEEDS, classification, depth_matters
 from sonde.studies.rules import AUDITED
 from sonde.studies.study import Gathered, Study, StudyFinding
-from sonde.tasks import Cifar10, Digits, LinearQuadratic
+from sonde.tasks import Cifar10, Digits, LinearQuadratic, RandomHierarchy
 
 PENALTIES = (0.0, 1e-4, 1e-2)
 DEPTHS = {"quick": (2, 4, 8), "full": (2, 4, 6, 8, 12)}
-DEEP = (64, 128)
+DEEP = (4, 64, 128)
 DEEP_PROBES = replace(DEPTH_PROBES, names=("loss", "hidden_norm", "credit_norm", "credit_cosine"))
 PENALTY_EPOCHS = 30
 CREDIT_AT_EPOCHS = 12
@@ -124,11 +124,11 @@ def _depth(scale: str, seeds: Sequence[int]) -> list[RunConfig]:
 
 
 def _deep(scale: str, seeds: Sequence[int]) -> list[RunConfig]:
-    """Many narrow blocks on parity; PC takes as many steps of inference as there are blocks, at quick scale 16."""
+    """Narrow blocks on the random hierarchy; at full scale PC takes at least as many steps as there are blocks."""
     full = scale == "full"
 
     def rules(depth: int) -> tuple[Rule, ...]:
-        pc = PredictiveCoding(steps=depth if full else 16)
+        pc = PredictiveCoding(steps=max(16, depth) if full else 16)
         return Backprop(), DirectFeedback(), Frozen(), PredSim(), pc, replace(pc, depth_scale=True)
 
     configs = [
@@ -137,7 +137,9 @@ def _deep(scale: str, seeds: Sequence[int]) -> list[RunConfig]:
         for depth in DEEP
         for rule in rules(depth)
     ]
-    return [replace(config, batch_size=256, scale="full" if full else "quick") for config in configs]
+    return [
+        replace(config, task=RandomHierarchy(), batch_size=256, scale="full" if full else "quick") for config in configs
+    ]
 
 
 def _linear_quadratic(scale: str, seeds: Sequence[int]) -> list[RunConfig]:
@@ -311,15 +313,26 @@ def _compare_accuracies(control: Control, found: list[Setting]) -> str:
     return " ".join(said) or "No run has an accuracy."
 
 
+def _beats(one: Setting, other: Setting) -> bool:
+    """Whether the test accuracy at the same value is higher."""
+    return one.value == other.value and one.at("test_acc").mean > other.at("test_acc").mean
+
+
 def _compare_depths(control: Control, found: list[Setting]) -> str:
-    """Every rule's accuracy by depth, and which rules have no credit for some of the blocks."""
+    """Which rules beat frozen blocks at each depth, every accuracy, and which rules leave blocks without credit."""
+    above = [
+        f"{listed(one.label for one in found if _beats(one, frozen)) or 'none'} at {control.symbol} = {frozen.value:g}"
+        for frozen in found
+        if frozen.rule == "frozen"
+    ]
+    better = f"More accurate than frozen blocks: {'; '.join(above)}. " if above else ""
     partly = [
         f"{one.label} {one.reached.mean:g} of {one.value:g}"
         for one in found
         if one.rule != "frozen" and one.value is not None and one.reached.mean < one.value
     ]
     short = f" Some blocks have no credit at all; those with one are: {listed(partly)}." if partly else ""
-    return _compare_accuracies(control, found) + short
+    return better + _compare_accuracies(control, found) + short
 
 
 def _compare_cosines(control: Control, found: list[Setting]) -> str:

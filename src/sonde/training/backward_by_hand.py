@@ -113,7 +113,7 @@ class LinearByHand:
         self.y = x.new_empty(len(x), module.out_features)
         self.gradients = torch.empty_like(self.weight), torch.empty_like(self.bias)
         self.below = scratch("below", x)
-        self.product = faster_product(len(x), *self.weight.shape, like=x)
+        self.product = faster_product(len(x), module.out_features, module.in_features, like=x)
 
     def forward(self, x: Tensor) -> Tensor:
         self.x = x

@@ -42,6 +42,9 @@ class Epoch:
     readings: list[Reading]
 
 
+_KEPT_OUTPUTS = 1 << 20  # entries of outputs that wait to be counted
+
+
 class EpochLog:
     """Collects the results of steps without waiting for the device; `lead` axes come before the samples."""
 
@@ -51,6 +54,9 @@ class EpochLog:
         self.losses: list[Tensor] = []
         self.outputs: list[Tensor] = []
         self.labels: list[Tensor] = []
+        self.kept = 0  # entries of outputs
+        self.right: Tensor | None = None  # correct labels of each replica, of outputs that are no longer kept
+        self.counted = 0  # labels of each replica, of the same
         self.others: dict[str, list[Tensor]] = {}
 
     def add(self, step: Step, y: Tensor) -> None:
@@ -60,6 +66,9 @@ class EpochLog:
         if self.loss.classifies:
             self.outputs.append(step.output_NC)
             self.labels.append(y)
+            self.kept += step.output_NC.numel()
+            if self.kept > _KEPT_OUTPUTS:
+                self._count(step.loss.numel())
         for name, value in step.logs.items():
             self.others.setdefault(name, []).append(value)
 
@@ -71,16 +80,26 @@ class EpochLog:
         means = {"train_loss": (losses_RS * share_S).sum(-1).tolist()}
         for name, values in self.others.items():
             means[name] = (self._by_batch(values) * share_S).sum(-1).tolist()
-        if self.loss.hits is not None:
-            hits = self.loss.hits(torch.cat(self.outputs, self.lead), torch.cat(self.labels, self.lead))
-            hits_RN = hits.view(len(losses_RS), -1)
-            labels = hits_RN.shape[1]
-            means["train_acc"] = [count / labels if labels else math.nan for count in hits_RN.sum(-1).tolist()]
+        if self.loss.classifies:
+            self._count(len(losses_RS))
+            right = [] if self.right is None else self.right.tolist()
+            means["train_acc"] = [count / self.counted if self.counted else math.nan for count in right]
         readings = [
             [Reading(metric=name, value=value, samples=samples) for name, value in zip(means, values, strict=True)]
             for values in zip(*means.values(), strict=True)
         ]
         return [Epoch(losses, self.sizes, found) for losses, found in zip(losses_RS, readings, strict=True)]
+
+    def _count(self, replicas: int) -> None:
+        """Count the correct labels of the outputs that are kept, and let these go."""
+        if self.loss.hits is None or not self.outputs:
+            return
+        hits = self.loss.hits(torch.cat(self.outputs, self.lead), torch.cat(self.labels, self.lead))
+        hits_RN = hits.view(replicas, -1)
+        right = hits_RN.sum(-1)
+        self.right = right if self.right is None else self.right + right
+        self.counted += hits_RN.shape[1]
+        self.outputs, self.labels, self.kept = [], [], 0
 
     def _by_batch(self, values: list[Tensor]) -> Tensor:
         """One value per batch, R×S in float64."""

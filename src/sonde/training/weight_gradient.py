@@ -41,7 +41,8 @@ def by_onednn(g_No: Tensor, x_Ni: Tensor, out_oi: Tensor) -> Tensor:
 @cache
 def _compared(samples: int, outputs: int, inputs: int, threads: int) -> Product:
     """oneDNN's product where it exists, gives the same bits and is faster; else `by_mm`."""
-    if not torch.backends.mkldnn.is_available() or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+    available: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    if not available or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
         return by_mm
     rng = torch.Generator().manual_seed(0)
     g_No, x_Ni = (torch.randn(samples, width, generator=rng) for width in (outputs, inputs))

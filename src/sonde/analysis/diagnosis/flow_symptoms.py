@@ -81,7 +81,7 @@ def _vanishes_over_time(s: RunEvidence) -> Finding | None:
 
 def _vanished_at_the_end(s: RunEvidence) -> Finding | None:
     late = [(step, flow) for step in s.watched[-3:] if (flow := _flow(s, step)) is not None]
-    if len(late) < 3 or any(flow[1] > GRADIENT_VANISHED**2 * flow[3] for _, flow in late):
+    if len(late) < 3 or any(flow[1] >= GRADIENT_VANISHED**2 * flow[3] for _, flow in late):  # nor if both are zero
         return None
     name, least, above, at_above = late[-1][1]
     ends = s.series("grad_rms").get(name, {})

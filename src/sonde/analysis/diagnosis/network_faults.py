@@ -124,8 +124,8 @@ def _samples_as_places(s: RunEvidence) -> Finding | None:
         return None
     shape = tuple(wrong[0]["input_shape"])
     said = (
-        f"The model has {shape[0]} answers for a batch of {shape[0]}, and what these modules get has the shape "
-        f"{shape}, of which they read the first axis as time: samples are read as one sequence."
+        f"The model has {shape[0]} answers for a batch of {shape[0]}. These modules get the shape {shape} and read "
+        "its first axis as time: samples are read as one sequence."
     )
     return found("certain" if s.failed else "likely", said, modules=[m["name"] for m in wrong])
 

@@ -71,8 +71,9 @@ class RunEvidence(RunRecord):
         if self.plays:
             return None
         reached = self._score_of_log if self.trials is None else self._score_on_batch
-        stays = reached is not None and self.fell is not None and self.fell < CLEARLY and reached < LEARNED
-        return min(reached, self.fell) if stays else reached  # type: ignore[type-var]
+        if reached is None or self.fell is None or self.audited is not None:
+            return reached
+        return min(reached, self.fell) if self.fell < CLEARLY and reached < LEARNED else reached
 
     @property
     def _score_on_batch(self) -> float | None:
@@ -197,13 +198,15 @@ class RunEvidence(RunRecord):
 
     @property
     def learned(self) -> bool | None:
-        """Whether the score is at least 0.5; without a score, whether the loss halved."""
+        """Whether the score is at least 0.5; without a score, whether the loss halved, to below that of a constant."""
         if self.broke is not None:
             return False
         if self.success is not None:
             return self.success
         if self.score is not None:
             return self.score >= LEARNED
+        if self._leaves_nothing or self.beats_a_constant is False:
+            return False
         return None if self.fell is None else self.fell >= LEARNED
 
     @property
@@ -215,7 +218,15 @@ class RunEvidence(RunRecord):
             return not self.success
         if self.score is not None:
             return self.score < FAILED
+        if self.is_measure and self.beats_a_constant is False:
+            return True
         return self.is_measure and self.fell is not None and self.fell < FAILED and not self._falls
+
+    @property
+    def _leaves_nothing(self) -> bool:
+        """Whether no answer to the batch has a lower loss than a constant one."""
+        trivial, floor = self.trial("loss", "trivial"), self.trial("loss", "floor")
+        return None not in (trivial, floor) and trivial - floor <= 1e-3 * abs(trivial)
 
     @property
     def _falls(self) -> bool:

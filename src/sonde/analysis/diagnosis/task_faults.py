@@ -39,7 +39,7 @@ def _ignores_pairing(s: RunEvidence) -> Finding | None:
 def _broadcasts(s: RunEvidence) -> Finding | None:
     """From the operations of the loss: N outputs became N×N numbers."""
     shape, largest = s.facts.get("output_shape") or [], s.facts.get("loss_shape") or []
-    if s.trials is not None or s.loss_ops - _DISTANCE_OPS:
+    if s.loss_ops - _DISTANCE_OPS:
         return None
     if len(shape) != 2 or shape[1] != 1 or shape[0] < 2 or largest != [shape[0], shape[0]]:
         return None

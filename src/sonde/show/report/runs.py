@@ -183,6 +183,11 @@ def _section(run: Run, rows: pl.DataFrame, findings: _Diagnose) -> WatchedSectio
         f"{about['model']} with {about['parameters']:,} parameters, {steps} steps",
         " ".join(filter(None, ["begun", session.get("started", "at an unknown time"), session_machine(session)])),
         *([f"values {about['values']}"] if "values" in about else []),
+        *(
+            [f"values of {ranks} ranks" if ranks > 1 else "values of rank 0"]
+            if (ranks := run.facts.get("ranks"))
+            else []
+        ),
     ]
     return WatchedSection(
         run=run,
