@@ -282,13 +282,17 @@ class Score:
     band: float
     gradient_band: float
     seconds: float
+    remedy: dict[str, Any] | None = None  # where signal or gradient leaves 1e-3 to 1e3
 
 
-def draws(make: Make, batch: Batch) -> Iterator[dict[str, tuple[float, float]]]:
+def draws(make: Make, batch: Batch, scales: dict[str, float] | None = None) -> Iterator[dict[str, tuple[float, float]]]:
     """RMS of every module's output and of the gradient at it, for draws 0, 1, …; standard normal at the output."""
     for seed in range(DRAWS):
         torch.manual_seed(seed)
         model = make().train()
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                parameter *= (scales or {}).get(name, 1.0)
         seen: dict[str, Tensor] = {}
         for name, module in model.named_modules():
             module.register_forward_hook(_note(seen, name or "(model)"))
@@ -348,6 +352,29 @@ def score(make: Make, batch: Batch, details: bool) -> Score:
     return _scored(found, errors, inside, seconds)
 
 
+def proved(make: Make, batch: Batch) -> dict[str, Any] | None:
+    """Where signal or gradient leaves the range: the scale that is named, and both directions without and with it."""
+    torch.manual_seed(10_000)
+    found = predict(make().train(), batch() if callable(batch) else batch)
+    if not (found.leaves("signal") or found.leaves("gradient")) or found.remedy is None:
+        return None
+    scales = dict.fromkeys(found.remedy.parameters, found.remedy.factor)
+    blocks = found.blocks or [module.name for module in found.modules if module.is_leaf]
+    known: dict[str, Any] = {
+        "scale": f"{found.remedy.pattern} × {found.remedy.factor:.3g}",
+        "promised": found.remedy.worst,
+    }
+    for when, change in (("before", None), ("after", scales)):
+        measured = list(draws(make, batch, change))
+        for place, direction in enumerate(("signal", "gradient")):
+            values = [
+                statistics.fmean(draw[block][place] for draw in measured) for block in blocks if block in measured[0]
+            ]
+            reference = values[-1 if place else 0]
+            known[f"{direction} {when}"] = max(max(value / reference, reference / value) for value in values)
+    return known
+
+
 def _scored(found: Prediction, errors: Any, inside: Any, seconds: float) -> Score:
     forward, backward = errors["signal"], errors["gradient"]
     return Score(
@@ -366,7 +393,7 @@ def _scored(found: Prediction, errors: Any, inside: Any, seconds: float) -> Scor
 
 
 def table(scores: dict[str, dict[str, Any]]) -> str:
-    """The table of docs/predict.md."""
+    """The tables of docs/predict.md: how well it predicts, and what the remedies do."""
     heads = ("network", "signal, median error", "largest", "gradient, median error", "largest", "draws in the band")
     lines = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
     for name, one in scores.items():
@@ -374,6 +401,12 @@ def table(scores: dict[str, dict[str, Any]]) -> str:
         lines.append(
             f"| {name} | {' | '.join(cells)} | {100 * one['band']:.0f} %, {100 * one['gradient_band']:.0f} % |"
         )
+    heads = ("network", "scale", "promised", "signal before", "after", "gradient before", "after")
+    lines += ["", f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
+    for name, one in scores.items():
+        if remedy := one.get("remedy"):
+            keys = ("promised", "signal before", "signal after", "gradient before", "gradient after")
+            lines.append(f"| {name} | {remedy['scale']} | {' | '.join(f'×{remedy[key]:.3g}' for key in keys)} |")
     return "\n".join(lines)
 
 
@@ -389,12 +422,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", help="part of a network's name")
     parser.add_argument("--details", action="store_true")
+    parser.add_argument("--remedies", action="store_true", help="measure the remedies alone")
     chosen = parser.parse_args()
     stored = HERE / "predict.json"
     scores = json.loads(stored.read_text()) if stored.exists() else {}
     for name, (make, batch) in NETWORKS.items():
-        if chosen.only is None or chosen.only.lower() in name.lower():
-            scores[name] = asdict(score(make, batch, chosen.details))
+        if chosen.remedies:
+            scores[name]["remedy"] = proved(make, batch)
+        elif chosen.only is None or chosen.only.lower() in name.lower():
+            scores[name] = asdict(score(make, batch, chosen.details)) | {"remedy": proved(make, batch)}
             print(name, json.dumps(scores[name]), flush=True)
     scores = {name: scores[name] for name in NETWORKS if name in scores}
     stored.write_text(json.dumps(scores, indent=1, ensure_ascii=False) + "\n")

@@ -79,7 +79,7 @@ class Experts(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention, then experts or two layers, normalised before.  `in_half`: what the first layer computes is float16."""
+    """Attention, then experts or two layers, normalised before.  `in_half`: the first layer is in float16."""
 
     def __init__(self, width: int, causal: bool, experts: bool) -> None:
         super().__init__()

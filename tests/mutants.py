@@ -49,6 +49,28 @@ SPREADS = "unit/test_seed_statistics.py"
 RESUMED = "contract/test_rules_on_models.py -k resumed"
 
 MUTANTS = (
+    # exponents over sizes
+    Mutant(
+        "the largest size is part of its own fit",
+        "analysis/scaling.py",
+        "fitted = [size for size in sizes[:-1] if size in at]",
+        "fitted = [size for size in sizes if size in at]",
+        "unit/test_scaling.py -k slope",
+    ),
+    Mutant(
+        "the effect of a step is not relative to the error",
+        "observe/scaling.py",
+        "scale = torch.ones(()) if error is None else",
+        "scale = torch.ones(()) if True else",
+        "unit/test_scaling.py -k definitions",
+    ),
+    Mutant(
+        "a drift of all groups is taken for a fault",
+        "analysis/scaling.py",
+        "return middle if abs(middle) <= _MOST_DRIFT else 0.0",
+        "return 0.0",
+        "unit/test_scaling.py -k drift",
+    ),
     # the table of metrics
     Mutant(
         "a name's control is taken for its metric",

@@ -5,6 +5,7 @@ Your own model and training loop:
     watch(model, optimizer)   record every layer while your loop trains; `.diagnose()` finds what is wrong
     predict(model, shape)     predict signal and gradient at every module before training
     check(model, x, y, loss)  check a model before training it
+    scaling(make, over)       train a model for a few steps at several sizes: what grows with the size?
     chain(model)              a model as the chain of units that probes and rules see
     CreditAssignment          train your model with another learning rule than backprop
 
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from sonde.network.chain import chain as chain
     from sonde.observe.check import check as check
     from sonde.observe.predict import predict as predict
+    from sonde.observe.scaling import scaling as scaling
     from sonde.observe.watch import watch as watch
     from sonde.plugins import plugin as plugin
     from sonde.plugins import register as register
@@ -72,6 +74,7 @@ _HOME = {
     "probes": "sonde.metrics",
     "register": "sonde.plugins",
     "rules": "sonde",
+    "scaling": "sonde.observe.scaling",
     "tasks": "sonde",
     "train": "sonde.training.train",
     "watch": "sonde.observe.watch",

@@ -29,6 +29,7 @@ def test_every_fault_is_planted_in_a_recipe_and_named_as_diagnoses_are(arena: An
         assert {*fault.recipes} <= module.HEALTHY.keys()
 
 
+@pytest.mark.filterwarnings("ignore:Using a target size")  # a planted fault, which PyTorch warns of
 @pytest.mark.parametrize("group", ["faults", "held_out", "judged_2026_11"])
 def test_every_fault_can_take_a_step(arena: Any, group: str) -> None:
     module = arena(group)

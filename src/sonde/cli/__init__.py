@@ -36,6 +36,7 @@ from sonde.cli.export import export_command
 from sonde.cli.live import live_command, playground_command
 from sonde.cli.names import explain_command, list_command
 from sonde.cli.report import figures_command, report_command
+from sonde.cli.scaling import scaling_command
 from sonde.cli.show import show_command
 from sonde.cli.store import recompute_command, remove_command, verify_command
 from sonde.cli.train import run_command, train_command
@@ -59,6 +60,7 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
     "Your own model": {
         "predict": predict_command,
         "check": check_command,
+        "scaling": scaling_command,
         "diagnose": diagnose_command,
         "explain": explain_command,
     },

@@ -11,13 +11,17 @@ from sonde.cli.options import Details, Json, RunsFolder, complete_run, output_fi
 from sonde.core.errors import SondeError, print_notice
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from sonde.analysis.diagnosis.finding import Findings
     from sonde.observe.precheck import Precheck
     from sonde.observe.predict import Prediction
     from sonde.store.files import Place
 
 
-_Picture = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Save the picture as .png, .pdf or .svg.")]
+PictureFile = Annotated[
+    Path | None, typer.Option("--out", metavar="FILE", help="Save the picture as .png, .pdf or .svg.")
+]
 
 
 def predict_command(
@@ -32,7 +36,7 @@ def predict_command(
     shape: Annotated[
         str | None, typer.Option(metavar="64,3,32,32", help="Shape of a batch, if the function returns none.")
     ] = None,
-    out: _Picture = None,
+    out: PictureFile = None,
     json: Json = False,
 ) -> None:
     """Predict a model before training it: the signal and the gradient that reach every module.
@@ -46,13 +50,14 @@ def predict_command(
     model, *rest = _made(make, "make")
     if shape is None and not rest:
         raise SondeError(f"{make} returns no batch: use --shape, for example --shape 64,3,32,32")
-    found = predict(model, _sizes(shape) if shape is not None else rest[0])
+    found = predict(model, sizes_of(shape) if shape is not None else rest[0])
     remedy = found.remedy and {name: getattr(found.remedy, name) for name in ("parameters", "factor", "worst")}
     known = {"model": found.model, "words": found.words(), "remedy": remedy, "table": found.table.to_dicts()}
     _show(found, known, json, out, "predict.png", texts=2)
 
 
-def _sizes(shape: str) -> tuple[int, ...]:
+def sizes_of(shape: str) -> tuple[int, ...]:
+    """Parse 64,3,32,32."""
     try:
         sizes = tuple(int(n) for n in shape.replace("x", ",").replace("×", ",").split(","))
     except ValueError:
@@ -78,7 +83,7 @@ def check_command(
     inits: Annotated[
         int, typer.Option(min=1, help="Number of fresh initialisations, for a band beside the numbers.")
     ] = 1,
-    out: _Picture = None,
+    out: PictureFile = None,
     json: Json = False,
 ) -> None:
     """Check a model before training it: signal and gradient by depth, and what is missing, zero or not finite.
@@ -107,13 +112,9 @@ def _show(
 ) -> None:
     """Save the picture and print the table, whose first columns are `texts`; with `json` print what is `known`."""
     from sonde.cli.terminal import print_json, print_table, print_text
-    from sonde.store import files
 
     if out is not None:
-        if out.suffix not in (".png", ".pdf", ".svg"):
-            raise SondeError(f"--out {out}: name a .png, .pdf or .svg file")
-        with files.clear_errors(output_file(out, "--out", example)):
-            found.figure().savefig(out)
+        save_picture(out, example, found.figure)
     if json:
         print_json(known)
         return
@@ -126,6 +127,16 @@ def _show(
         print_text(line)
     if out is not None:
         print_text(f"The picture is {out}", dim=True, wrap=False)
+
+
+def save_picture(out: Path, example: str, draw: "Callable[[], Figure]") -> None:
+    """Draw a picture into the file of --out."""
+    from sonde.store import files
+
+    if out.suffix not in (".png", ".pdf", ".svg"):
+        raise SondeError(f"--out {out}: name a .png, .pdf or .svg file")
+    with files.clear_errors(output_file(out, "--out", example)):
+        draw().savefig(out)
 
 
 def _made(where: str, what: str) -> list[Any]:

@@ -237,7 +237,11 @@ WATCHED = by_name(
         axis="parameter",
         definition="How large Adam's steps are, in units of the rate.",
         measured="Median over entries of |m|/√v of Adam's state after the step, without its correction of the start.",
+<<<<<<< HEAD
         good="below 1 once v is steady; larger in the first steps, where v is still small.",
+=======
+        good="below 1 after the first thousand steps; larger before, while v is still small.",
+>>>>>>> main
         bad="it rises late in training: v remembers smaller gradients than those of now.",
     ),
     _size(
@@ -290,6 +294,35 @@ WATCHED = by_name(
         "0 where gradients are cleared.",
         good="0 at every step.",
         bad="above 0: gradients are not cleared.",
+    ),
+    _size(
+        name="in_rms",
+        label="RMS of the input",
+        axis="module",
+        definition="Root mean square of a module's input, over all entries; runs of `sonde scaling` have it.",
+        measured="√(Σx²/n), at step 0.",
+        good="the same at every size of the network.",
+        bad="a power of the size.",
+    ),
+    _size(
+        name="out_change",
+        label="change of the output by training",
+        axis="module",
+        definition="How far training has moved a module's output for the same batch; runs of `sonde scaling` have it.",
+        measured="RMS of output − output at step 0, with the same dropout masks.",
+        good="the same at every size of the network.",
+        bad="a power of the size: wider or deeper networks learn something else.",
+    ),
+    _size(
+        name="effect",
+        label="effect of a group of parameters",
+        axis="parameter",
+        definition="How far one step of a group of parameters moves the model's output along the gradient; runs of "
+        "`sonde scaling` have it, and the row's module is the group.",
+        measured="Σ|∂loss/∂W · ΔW| ÷ ‖∂loss/∂output‖, over the entries of the group.",
+        good="the same at every size of the network.",
+        bad="a power of the size: the group's rate, initialisation or multiplier does not fit it.",
+        reference="Yang & Hu (2021), arXiv:2011.14522",
     ),
     Metric(
         name="eval_share",

@@ -14,6 +14,9 @@ Experiments.  Some faults do not show in rows.  Cheap experiments on a copy deci
 loss over free outputs, compute in another precision, start from fresh weights.  Their results are evidence for the
 diagnoses of `sonde.analysis`.
 
+Scaling.  `sonde.scaling(make, {"width": [64, 128, 256]})` trains a model for ten steps at several sizes, each a watched
+run, and measures three more metrics.  The exponents and verdicts are those of `sonde.analysis.scaling`.
+
 Callbacks for Lightning and Transformers call the same watch.
 """
 

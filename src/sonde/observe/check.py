@@ -132,17 +132,23 @@ def _loss_and_name(y: Any, loss: OutputLoss | None) -> tuple[OutputLoss | None, 
         return loss, getattr(loss, "__name__", type(loss).__name__)
     if y is None:
         return None, "none was given, so nothing is said of gradients"
+    return default_loss(y)
+
+
+def default_loss(y: Any) -> tuple[OutputLoss, str]:
+    """The loss for targets without one, and its name: squared error for numbers, cross-entropy for classes."""
     if not isinstance(y, Tensor):
-        raise SondeError("targets that are not one tensor need a loss: check(model, x, y, loss)")
+        raise SondeError("targets that are not one tensor need a loss: give loss=")
     if y.is_floating_point():
-        return lambda out, y: functional.mse_loss(_output_tensor(out), y), "squared error, as none was given"
+        return lambda out, y: functional.mse_loss(output_tensor(out), y), "squared error, as none was given"
     return (
-        lambda out, y: functional.cross_entropy(_output_tensor(out).flatten(0, -2), y.flatten()),
+        lambda out, y: functional.cross_entropy(output_tensor(out).flatten(0, -2), y.flatten()),
         "cross-entropy, as none was given",
     )
 
 
-def _output_tensor(out: Any) -> Tensor:
+def output_tensor(out: Any) -> Tensor:
+    """The tensor of a model's output that a loss is of: the first of floating-point numbers."""
     found = first_float(out)
     if found is None or found.dim() < 1:
         raise SondeError("the model returns nothing that a loss could be guessed for: give loss=")

@@ -420,6 +420,10 @@ class Recorder:
         """Add facts to those that the run stores."""
         self._writer.add_facts(more)
 
+    def add_rows(self, rows: pl.DataFrame) -> None:
+        """Add rows to those that the run stores."""
+        self._writer.add_rows(rows, self.step)
+
     def add_readings(self, readings: list[Reading]) -> None:
         """Add rows of the whole network, of the step under way."""
         self._writer.add(StepRecord(self.step, measured=readings))

@@ -236,6 +236,12 @@ class RowWriter:
         self.facts = self.facts | more
         self._sink.facts(self.facts)
 
+    def add_rows(self, rows: pl.DataFrame, step: int) -> None:
+        """Rows that were measured elsewhere, behind those that wait."""
+        with self._lock:
+            self.flush(step)
+            self._sink.append(rows, step)
+
     def rows(self, step: int) -> pl.DataFrame:
         """All rows, those that wait included."""
         self._close_log()

@@ -82,6 +82,16 @@ class Watch:
             except Exception as error:
                 self._recorder.give_up(error)
 
+    def add_facts(self, known: dict[str, Any]) -> None:
+        """Store more facts with the run, as JSON."""
+        if self._recorder is not None:
+            self._recorder.add_facts(known)
+
+    def add_rows(self, rows: pl.DataFrame) -> None:
+        """Store more rows with the run, in the columns of `rows`."""
+        if self._recorder is not None:
+            self._recorder.add_rows(rows)
+
     def experiment_with(self, loss: Callable[..., Any] | None) -> None:
         """Use this loss of (output, y) for the experiments of a diagnosis; what is recorded does not change."""
         self._loss = loss

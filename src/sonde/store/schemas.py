@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, dataclass_transform
 
-from annotated_types import Ge, Le
+from annotated_types import Ge, Gt, Le
 from pydantic import (
     AfterValidator,
     AllowInfNan,
@@ -247,6 +247,29 @@ class _TensorFacts:
 
 
 @extensible
+class _ScalingGroup:
+    role: str
+    in_logits: bool
+    members: _Names
+
+
+@extensible
+class _ScalingFacts:
+    factory: str
+    code: str
+    over: str
+    size: Annotated[Count, Ge(1)]
+    seed: Count
+    rate: Annotated[Number, Gt(0)] | None
+    rest: dict[str, Any]
+    optimizer: str
+    lr: Number
+    optimiser: str
+    promise: Literal["mup", "standard"]
+    groups: dict[str, _ScalingGroup]
+
+
+@extensible
 class WatchedFacts:
     """What readers rely on in what a watch saw once; `with_defaults` adds what it leaves out."""
 
@@ -261,6 +284,7 @@ class WatchedFacts:
     output_op: str | None = None
     output_shape: Shape | None = None
     bare_pairs: list[Any] | None = None
+    scaling: _ScalingFacts | None = None  # of a run of `sonde scaling`
     bends: bool | None = None
     unregistered: _Names | None = None
     loss_ops: _Names | None = None

@@ -313,25 +313,24 @@ def _compare_accuracies(control: Control, found: list[Setting]) -> str:
     return " ".join(said) or "No run has an accuracy."
 
 
-def _beats(one: Setting, other: Setting) -> bool:
+def _exceeds(one: Setting, other: Setting) -> bool:
     """Whether the test accuracy at the same value is higher."""
     return one.value == other.value and one.at("test_acc").mean > other.at("test_acc").mean
 
 
 def _compare_depths(control: Control, found: list[Setting]) -> str:
-    """Which rules beat frozen blocks at each depth, every accuracy, and which rules leave blocks without credit."""
+    """Which rules exceed frozen blocks at each depth, every accuracy, and which rules leave blocks without credit."""
     above = [
-        f"{listed(one.label for one in found if _beats(one, frozen)) or 'none'} at {control.symbol} = {frozen.value:g}"
+        f"{listed(one.label for one in found if _exceeds(one, frozen)) or 'none'} at {control.symbol} = {frozen.value:g}"
         for frozen in found
         if frozen.rule == "frozen"
     ]
     better = f"More accurate than frozen blocks: {'; '.join(above)}. " if above else ""
-    partly = [
-        f"{one.label} {one.reached.mean:g} of {one.value:g}"
-        for one in found
-        if one.rule != "frozen" and one.value is not None and one.reached.mean < one.value
-    ]
-    short = f" Some blocks have no credit at all; those with one are: {listed(partly)}." if partly else ""
+    short = ""
+    for label, settings in _by_rule(found).items():
+        partly = [f"{one.reached.mean:g} of {one.value:g}" for one in settings if one.reached.mean < (one.value or 0)]
+        if partly and settings[0].rule != "frozen":
+            short += f" Under {label}, only {listed(partly)} blocks have a credit."
     return better + _compare_accuracies(control, found) + short
 
 

@@ -18,7 +18,14 @@ from sonde.analysis.explanations import EXPLANATIONS, documented
 from sonde.analysis.runs import by_recipe
 from sonde.metrics import TRAINED, base_of
 from sonde.show.report.charts import Sweep, sweep_of
-from sonde.show.report.runs import LabelledRun, WatchedSection, label_runs, watched_sections
+from sonde.show.report.runs import (
+    LabelledRun,
+    ScalingSection,
+    WatchedSection,
+    label_runs,
+    scaling_sections,
+    watched_sections,
+)
 from sonde.store.run import Runs
 
 if TYPE_CHECKING:
@@ -147,6 +154,7 @@ class ReportContents:
     in_no_study: Mapping[str, str] = field(default_factory=dict)  # run → why
     remarks: Sequence[str] = ()
     watched: Sequence[WatchedSection] = ()
+    scaling: Sequence[ScalingSection] = ()
     glossary: Sequence[Term] = ()
     sweep: Sweep = field(default_factory=Sweep)
 
@@ -167,6 +175,7 @@ def report_contents(stored: Runs, *, source: str, title: str) -> ReportContents:
         runs=label_runs(stored.runs, recipes),
         rows=stored.rows,
         watched=watched,
+        scaling=scaling_sections(stored),
         glossary=_glossary(stored, watched),
         sweep=sweep_of(stored.runs, recipes, stored.rows) if stored.runs else Sweep(),
     )

@@ -4,9 +4,11 @@ Trained runs: their labels, the families they are drawn in, their sessions, and 
 each was, what is wrong with it, and its rows as columns for the charts.
 """
 
+import base64
+import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
@@ -15,10 +17,14 @@ from sonde.analysis.diagnosis.run_evidence import evidence_of_watched
 from sonde.analysis.diagnosis.run_record import describe_nonfinite
 from sonde.analysis.diagnosis.spikes import first_movers
 from sonde.analysis.runs import Recipe, levels, options_of
+from sonde.analysis.scaling import Measured, studies_of
 from sonde.core.formatting import network, number
 from sonde.core.run_ids import Flat, distinct_names, identity, without
 from sonde.metrics import WATCHED, Metric
 from sonde.store.run import Run, Runs
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 MOST_RUNS = 300  # with a line in the charts and in the table
 FEWEST_RUNS = 30  # of these, however much they measured
@@ -170,6 +176,46 @@ def watched_sections(stored: Runs, findings: _Diagnose = _diagnosed) -> list[Wat
     """Every watched run, the newest first."""
     newest_first = sorted(stored.watched, key=lambda run: str(_first_session(run).get("started", "")))[::-1]
     return [_section(run, stored.rows.filter(pl.col("run") == run.id), findings) for run in newest_first]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScalingSection:
+    """A study of several sizes: what it says, and its figure as data: URIs for light and dark pages."""
+
+    title: str
+    words: Sequence[str]
+    light: str
+    dark: str
+
+
+def scaling_sections(stored: Runs) -> list[ScalingSection]:
+    """Every study of `sonde scaling` among the watched runs."""
+    known = [run for run in stored.watched if run.facts.get("scaling") and run.manifest.state == "complete"]
+    if not known:
+        return []
+    from sonde.show.figures.scaling import scaling_figure
+
+    rows = stored.rows.partition_by("run", as_dict=True)
+    found = studies_of(Measured(run.facts, rows[run.id,]) for run in known if (run.id,) in rows)
+    return [
+        ScalingSection(
+            title=f"{one.factory} over {one.axis} = {', '.join(map(str, one.sizes))}",
+            words=one.words(),
+            light=_image(scaling_figure(one)),
+            dark=_image(scaling_figure(one), dark=True),
+        )
+        for one in found
+    ]
+
+
+def _image(figure: "Figure", *, dark: bool = False) -> str:
+    from sonde.show.figures.style import recolour_for_dark
+
+    if dark:
+        recolour_for_dark(figure)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png")
+    return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
 
 
 def _first_session(run: Run) -> Mapping[str, Any]:
