@@ -237,11 +237,7 @@ WATCHED = by_name(
         axis="parameter",
         definition="How large Adam's steps are, in units of the rate.",
         measured="Median over entries of |m|/√v of Adam's state after the step, without its correction of the start.",
-<<<<<<< HEAD
-        good="below 1 once v is steady; larger in the first steps, where v is still small.",
-=======
         good="below 1 after the first thousand steps; larger before, while v is still small.",
->>>>>>> main
         bad="it rises late in training: v remembers smaller gradients than those of now.",
     ),
     _size(

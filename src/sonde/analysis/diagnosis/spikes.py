@@ -1,8 +1,4 @@
-<<<<<<< HEAD
-"""Loss spikes: when a loss jumps, which parameter moved first, and the kind of the spike.
-=======
 """Loss spikes: when a loss jumps, which parameter moved first, and what kind of spike it is.
->>>>>>> main
 
 The watch writes the last 64 steps of every parameter when the loss or the gradient leaves its band, and watches the
 steps that follow.  The kind follows from the order of events: a loss that jumps before any weight has moved far comes
