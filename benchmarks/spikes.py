@@ -79,13 +79,13 @@ class Experts(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention, then experts or two layers, normalised before.  `half`: what the first layer computes is float16."""
+    """Attention, then experts or two layers, normalised before.  `in_half`: the first layer is in float16."""
 
     def __init__(self, width: int, causal: bool, experts: bool) -> None:
         super().__init__()
         self.norm1, self.attention = nn.LayerNorm(width), Attention(width, causal)
         self.norm2 = nn.LayerNorm(width)
-        self.half, self.moe = False, Experts(width) if experts else None
+        self.in_half, self.moe = False, Experts(width) if experts else None
         if not experts:
             self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
 
@@ -93,9 +93,11 @@ class Block(nn.Module):
         x = x + self.attention(self.norm1(x))
         h = self.norm2(x)
         if self.moe is not None:
-            return x + self.moe(h)
+            mixed: Tensor = x + self.moe(h)
+            return mixed
         up = self.up(h)
-        return x + self.down(functional.gelu(up.half().float() if self.half else up))
+        out: Tensor = x + self.down(functional.gelu(up.half().float() if self.in_half else up))
+        return out
 
 
 class Language(nn.Module):
@@ -111,7 +113,8 @@ class Language(nn.Module):
         h = self.embed(x) + self.place
         for block in self.blocks:
             h = block(h)
-        return self.head(self.norm(h)).transpose(1, 2)
+        out: Tensor = self.head(self.norm(h)).transpose(1, 2)
+        return out
 
 
 class Vision(nn.Module):
@@ -127,23 +130,25 @@ class Vision(nn.Module):
         h = functional.pad(self.patches(x).flatten(2).mT, (0, 0, 1, 0)) + self.place
         for block in self.blocks:
             h = block(h)
-        return self.head(self.norm(h)[:, 0])
+        out: Tensor = self.head(self.norm(h)[:, 0])
+        return out
 
 
 class Plain(nn.Module):
-    """An MLP of three hidden layers.  `half`: what the second computes is float16."""
+    """An MLP of three hidden layers.  `in_half`: what the second computes is float16."""
 
     def __init__(self) -> None:
         super().__init__()
         self.layers = nn.ModuleList([nn.Linear(20, 48), nn.Linear(48, 48), nn.Linear(48, 48)])
         self.head = nn.Linear(48, 4)
-        self.half = False
+        self.in_half = False
 
     def forward(self, x: Tensor) -> Tensor:
         for place, layer in enumerate(self.layers):
             x = functional.relu(layer(x))
-            x = x.half().float() if self.half and place == 1 else x
-        return self.head(x)
+            x = x.half().float() if self.in_half and place == 1 else x
+        out: Tensor = self.head(x)
+        return out
 
 
 def tokens(rng: torch.Generator, rule: Tensor) -> tuple[Tensor, Tensor]:
@@ -195,8 +200,8 @@ class Run:
         case.at = int(torch.randint(90, 140, (1,), generator=self.rng))
         make, self.data, rule, rate = PROGRAMS[case.program]
         self.rule = rule(self.rng)
-        self.model = make()
-        kinds = {
+        self.model: Any = make()
+        kinds: dict[str | None, Any] = {
             "rank": lambda p: torch.optim.SGD(p, 0.05 if case.program == "vision" else 0.2),
             None: lambda p: torch.optim.Adam(p, rate),
         }
@@ -216,7 +221,7 @@ class Run:
             self.case.modules = ["blocks.1.moe.router"]
         elif kind == "overflow":
             holder, layer, name = self._half()
-            holder.half = True
+            holder.in_half = True
             self.case.modules = [name]
             self.overflowing = layer
         elif kind == "moment":
@@ -224,7 +229,8 @@ class Run:
             self.case.modules = [name]
             self.quiet = list(self.model.get_submodule(name).parameters())
             for parameter in self.quiet:
-                parameter.register_hook(lambda grad: 1e-9 * grad if self.step < self.case.at else grad)
+                register: Any = parameter.register_hook
+                register(lambda grad: 1e-9 * grad if self.step < self.case.at else grad)
             rest = [p for p in self.model.parameters() if all(p is not one for one in self.quiet)]
             rate = self.optimiser.param_groups[0]["lr"]
             groups = [
@@ -326,7 +332,8 @@ def diagnosed(case: Case) -> dict[str, Any]:
             port = free.getsockname()[1]
             free.close()
             out = Path(folder) / "said.json"
-            multiprocessing.spawn(_train_rank, (case, port, str(out)), nprocs=2)
+            start: Any = multiprocessing.spawn  # type: ignore[attr-defined]
+            start(_train_rank, (case, port, str(out)), nprocs=2)
             found = json.loads(out.read_text())
     else:
         watch = Run(case).train()

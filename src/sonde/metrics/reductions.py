@@ -287,7 +287,8 @@ def router_load(chosen: Tensor, experts: int) -> Tensor:
 
 def entropy(probabilities: Tensor) -> Tensor:
     """Entropy over the last axis in nats, averaged over everything else, as a vector of one."""
-    return torch.special.entr(probabilities.to(exact_dtype(probabilities))).sum(-1).mean().reshape(1)
+    each: Tensor = torch.special.entr(probabilities.to(exact_dtype(probabilities))).sum(-1)
+    return each.mean().reshape(1)
 
 
 def effective_rank(gram_NN: Vector) -> float:

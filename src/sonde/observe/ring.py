@@ -46,8 +46,8 @@ class Trace:
         """Compute how far the entries moved since the step before; nothing if the parameters are others."""
         if self.entries is None or last.entries is None or (self.names, self.sizes) != (last.names, last.sizes):
             return
-        self.moved = tensor_norms((self.entries - last.entries).split(self.sizes))
-        self.before = tensor_norms(last.entries.split(self.sizes))
+        self.moved = tensor_norms(torch.split(self.entries - last.entries, self.sizes))
+        self.before = tensor_norms(torch.split(last.entries, self.sizes))
 
     def tensors(self) -> Iterator[Tensor]:
         """The tensors that rows are made from."""
@@ -133,7 +133,7 @@ class _Arriving:
         done = None
         if value.device.type == "cuda":
             value = value.to("cpu", non_blocking=True)
-            done = torch.cuda.Event()
+            done = torch.cuda.Event()  # type: ignore[no-untyped-call]
             done.record()
         self._waiting.append((step, value, done))
 

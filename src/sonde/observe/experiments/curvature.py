@@ -81,7 +81,9 @@ def sharpness(on_batch: LossOnBatch) -> Reading:
         gradient = on_batch.gradient(0, on_batch.samples, keeps_graph=True)
         generator = torch.Generator(gradient.device).manual_seed(0)
         vector = torch.randn(gradient.shape, generator=generator, dtype=gradient.dtype, device=gradient.device)
-        basis, diagonal, beside = [vector / vector.norm()], [], []
+        basis = [vector / vector.norm()]
+        diagonal: list[float] = []
+        beside: list[float] = []
         largest = math.nan
         for _ in range(min(_LANCZOS, len(gradient))):
             product = _hessian_times(on_batch, gradient, basis[-1])
