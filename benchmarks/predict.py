@@ -292,7 +292,7 @@ def draws(make: Make, batch: Batch, scales: dict[str, float] | None = None) -> I
         model = make().train()
         with torch.no_grad():
             for name, parameter in model.named_parameters():
-                parameter *= (scales or {}).get(name, 1.0)
+                parameter.mul_((scales or {}).get(name, 1.0))
         seen: dict[str, Tensor] = {}
         for name, module in model.named_modules():
             module.register_forward_hook(_note(seen, name or "(model)"))
@@ -394,7 +394,14 @@ def _scored(found: Prediction, errors: Any, inside: Any, seconds: float) -> Scor
 
 def table(scores: dict[str, dict[str, Any]]) -> str:
     """The tables of docs/predict.md: how well it predicts, and what the remedies do."""
-    heads = ("network", "signal, median error", "largest", "gradient, median error", "largest", "draws in the band")
+    heads: tuple[str, ...] = (
+        "network",
+        "signal, median error",
+        "largest",
+        "gradient, median error",
+        "largest",
+        "draws in the band",
+    )
     lines = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
     for name, one in scores.items():
         cells = [f"{100 * one[key]:.1f} %" for key in ("forward", "forward_worst", "backward", "backward_worst")]

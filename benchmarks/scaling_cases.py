@@ -71,13 +71,13 @@ def optimiser(
         factor = next((f for start, f in (factors or {}).items() if start in name), 1.0)
         rate = lr * scale**power * factor * (branch if name.startswith("blocks") else 1.0)
         groups.append({"params": [parameter], "lr": rate})
-    made: Callable[..., torch.optim.Optimizer] = {
+    optimisers: dict[str, Callable[..., torch.optim.Optimizer]] = {
         "adam": torch.optim.Adam,
         "adamw": torch.optim.AdamW,
         "sgd": torch.optim.SGD,
         "momentum": partial(torch.optim.SGD, momentum=0.9),
-    }[kind]
-    return made(groups, lr=lr)
+    }
+    return optimisers[kind](groups, lr=lr)
 
 
 def batch(*shape: int, classes: int = 4) -> tuple[Tensor, Tensor]:
@@ -120,6 +120,7 @@ def mlp(
     scale = width / BASE
     model = MLP(width, act, scale**multiplier, scale**forward_scale)
     nn.init.normal_(model.inp.weight, 0, 16**-0.5)
+    layer: Any
     for layer in model.hidden:
         nn.init.normal_(layer.weight, 0, math.sqrt(2 / BASE) * scale**hidden)
     nn.init.normal_(model.readout.weight, 0, 0 if zero else BASE**-0.5 * scale**readout)
@@ -207,6 +208,7 @@ def transformer(
     if not tied:
         nn.init.normal_(model.readout.weight, 0, BASE**-0.5 * scale**readout)
     if query_zero:
+        block: Any
         for block in model.blocks:
             nn.init.zeros_(block.attention.query.weight)
     made = optimiser(model, "adam", lr or 2e-3, scale, rates, change, factors, deep**branch_rate)
@@ -281,6 +283,7 @@ def residual(
     deep = depth / BASE_DEPTH
     model = ResidualMLP(width, depth, 0.5 * deep**branch)
     nn.init.normal_(model.inp.weight, 0, 16**-0.5)
+    block: Any
     for block in model.blocks:
         for layer in (block[0], block[2]):
             nn.init.normal_(layer.weight, 0, width**-0.5)

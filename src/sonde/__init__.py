@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from sonde.metrics.rows import Reading as Reading
     from sonde.network.chain import chain as chain
     from sonde.observe.check import check as check
-    from sonde.observe.predict import predict as predict
+    from sonde.observe.predict.predict import predict as predict
     from sonde.observe.scaling import scaling as scaling
     from sonde.observe.watch import watch as watch
     from sonde.plugins import plugin as plugin
