@@ -176,7 +176,7 @@ def test_a_process_that_is_silent_or_raises_holds_the_other_no_longer_than_the_t
     cases = ["second_is_silent", "second_raises"]
     (out, warned), (_, raised) = ended(start(tmp_path, cases, 2, ["3", "60"]))
     assert "planted" in raised
-    assert "its sum failed" in warned
+    assert "the sum over processes failed" in warned
     assert json.loads(out.splitlines()[0])["case"] == cases[0], "training went on to its end"
     for case in cases:
         weights = of_case(tmp_path, case).filter(metric="weight_norm")
