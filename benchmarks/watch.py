@@ -380,8 +380,9 @@ def main() -> None:
         value = found["compiled"]["ratios"][what]["median"]
         print(f"{'holds' if value <= bar else 'FAILS'}: torch.compile, {what}, {value:.3f} (at most {bar})")
     for (name, tool), bar in BARS.items():
-        if name in found["models"]:
-            value = found["models"][name]["ratios"][tool]["median"]
+        ratios = found["models"].get(name, {}).get("ratios", {})
+        if tool in ratios:
+            value = ratios[tool]["median"]
             print(f"{'holds' if value <= bar else 'FAILS'}: {tool} on {name}, {value:.3f} (at most {bar})")
 
 
