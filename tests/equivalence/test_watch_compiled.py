@@ -157,7 +157,8 @@ def test_without_an_optimiser_steps_of_a_compiled_model_are_counted() -> None:
 def test_the_same_holds_for_inductor(wrap: Wrap, truth: pl.DataFrame) -> None:
     without, _, _ = run(wrap, "inductor", watched=False)
     weights, rows, _ = run(wrap, "inductor")
-    assert_close(rows, truth, 1e-6)
+    rounding = (pl.col("metric") == "adam_ratio") & pl.col("module").str.ends_with("in_proj_bias")
+    assert_close(rows.filter(~rounding), truth.filter(~rounding), 1e-6)  # keys' biases have a gradient of 0
     if wrap is in_place:  # inductor fuses other operations there in the graph with taps, and rounds differently
         torch.testing.assert_close(weights, without, rtol=1e-9, atol=1e-11)
     else:
