@@ -247,6 +247,15 @@ class _TensorFacts:
 
 
 @extensible
+class _SpikeFacts:
+    step: Count
+    of: str
+    value: Number | None = None
+    limit: Number | None = None
+    world: Count = 1
+
+
+@extensible
 class _ScalingGroup:
     role: str
     in_logits: bool
@@ -285,6 +294,8 @@ class WatchedFacts:
     output_shape: Shape | None = None
     bare_pairs: list[Any] | None = None
     scaling: _ScalingFacts | None = None  # of a run of `sonde scaling`
+    spikes: list[_SpikeFacts] = field(default_factory=list)
+    ranks: Count | None = None
     bends: bool | None = None
     unregistered: _Names | None = None
     loss_ops: _Names | None = None

@@ -225,21 +225,26 @@ def _rate(x: _Spike) -> Finding | None:
 
 def _stale_moment(x: _Spike) -> Finding | None:
     """Gradients return to a parameter that had small ones, and Adam's step is long."""
-    adam = any("Adam" in one["type"] for one in x.s.facts.get("optimisers", []))
+    woken = x.woken.step
     both = [name for name in x.woken.names if name in x.moved.names]
-    if not adam or x.woken.step is None or x.step is None or not both or x.woken.share >= _ALONE:
+    if woken is None or not both or not _woken_just_before(x, woken):
         return None
-    if not 0 < x.step - x.woken.step <= _LEAD or x.moved.step != x.woken.step:
-        return None
-    name = max(both, key=lambda one: x.gradients[one][x.woken.step or 0])
-    before = statistics.median(value for step, value in x.gradients[name].items() if step < x.woken.step)
-    now = x.gradients[name][x.woken.step]
+    name = max(both, key=lambda one: x.gradients[one][woken])
+    before = statistics.median(value for step, value in x.gradients[name].items() if step < woken)
+    now = x.gradients[name][woken]
     said = (
-        f"Kind: Adam's second moment. In step {x.woken.step} the gradient of {name} is {number(now)}, before "
+        f"Kind: Adam's second moment. In step {woken} the gradient of {name} is {number(now)}, before "
         f"{number(before)}; Adam divides it by the root of the second moment of the small gradients."
     )
     advice = "Lower beta2 or the rate of these parameters, or clip the update."
-    return found("likely", said, modules=_owners(x.s, both), step=x.woken.step, advice=advice)
+    return found("likely", said, modules=_owners(x.s, both), step=woken, advice=advice)
+
+
+def _woken_just_before(x: _Spike, woken: int) -> bool:
+    """Whether a few parameters under Adam got gradients and moved in one step, shortly before the spike."""
+    adam = any("Adam" in one["type"] for one in x.s.facts.get("optimisers", []))
+    few = x.woken.share < _ALONE and x.moved.step == woken
+    return adam and few and x.step is not None and 0 < x.step - woken <= _LEAD
 
 
 def _attention(x: _Spike) -> Finding | None:

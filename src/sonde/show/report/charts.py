@@ -231,6 +231,8 @@ def _families(runs: Sequence[LabelledRun], answers: "Sequence[StudyAnswer]") -> 
 
     `turn` counts the settings of the same rule that come before one: they share its colour.
     """
+    if not runs:
+        return {}
     from sonde.show.figures.style import rule_rank
 
     groups: dict[str, list[LabelledRun]] = {}
