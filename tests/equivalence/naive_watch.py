@@ -57,17 +57,44 @@ def directions(rows: np.ndarray[Any, Any]) -> dict[str, float]:
     return {"effective_rank": math.exp(entropy), "sample_cosine": float(np.mean(pairs))}
 
 
-def attention(q: Tensor, k: Tensor, *, causal: bool) -> dict[str, float]:
-    """One head and one query at a time."""
-    entropies, largest = [], -math.inf
-    for queries, keys in zip(
-        array(q)[:8].reshape(-1, *q.shape[2:]), array(k)[:8].reshape(-1, *k.shape[2:]), strict=True
-    ):
-        for place, query in enumerate(queries):
-            seen = keys[: place + 1] if causal else keys
-            logits = seen @ query / math.sqrt(len(query))
-            largest = max(largest, float(logits.max()))
-            weights = np.exp(logits - logits.max())
-            weights /= weights.sum()
-            entropies.append(-sum(w * math.log(w) for w in weights if w > 0))
-    return {"attention_entropy": float(np.mean(entropies)), "attention_max_logit": largest}
+def tails(out: Tensor) -> dict[str, float]:
+    """One entry at a time."""
+    flat = array(out).ravel()
+    limit = 100 * float(np.median(np.abs(flat)))
+    mean = math.fsum(flat) / len(flat)
+    apart = [value - mean for value in flat]
+    variance, fourth = (math.fsum(value**power for value in apart) / len(flat) for power in (2, 4))
+    massive = [value for value in flat if abs(value) > limit]
+    return {"massive_share": len(massive) / len(flat), "out_kurtosis": fourth / variance**2}
+
+
+def adam_ratio(gradients: list[Tensor], beta1: float = 0.9, beta2: float = 0.999) -> float:
+    """From the gradients of all steps so far, one entry at a time; entries that never had one are left out."""
+    ratios = []
+    for entry in np.stack([array(gradient).ravel() for gradient in gradients], axis=1):
+        m = v = 0.0
+        for g in entry:
+            m, v = beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * g * g
+        if v > 0:
+            ratios.append(abs(m) / math.sqrt(v))
+    return float(np.median(ratios))
+
+
+def attention(q: Tensor, k: Tensor, *, causal: bool, heads: bool = False) -> dict[str, float]:
+    """One head and one query at a time; with `heads`, also of each head."""
+    entropies: list[list[float]] = [[] for _ in range(q.shape[1])]
+    logits: list[list[float]] = [[] for _ in range(q.shape[1])]
+    for queries_of_sample, keys_of_sample in zip(array(q)[:8], array(k)[:8], strict=True):
+        for head, (queries, keys) in enumerate(zip(queries_of_sample, keys_of_sample, strict=True)):
+            for place, query in enumerate(queries):
+                seen = keys[: place + 1] if causal else keys
+                row = seen @ query / math.sqrt(len(query))
+                logits[head].extend(row.tolist())
+                weights = np.exp(row - row.max())
+                weights /= weights.sum()
+                entropies[head].append(-sum(w * math.log(w) for w in weights if w > 0))
+    found = {"attention_entropy": float(np.mean(entropies)), "attention_max_logit": float(np.max(logits))}
+    for head in range(q.shape[1]) if heads else ():
+        found[f"attention_entropy[{head}]"] = float(np.mean(entropies[head]))
+        found[f"attention_max_logit[{head}]"] = max(logits[head])
+    return found

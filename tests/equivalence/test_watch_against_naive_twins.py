@@ -30,7 +30,7 @@ class Net(nn.Module):
         self.tanh, self.sigmoid = nn.Tanh(), nn.Sigmoid()
         self.head, self.softmax = nn.Linear(16, 11), nn.Softmax(-1)
         with torch.no_grad():
-            self.up.bias[:5] = -50  # five dead units
+            self.up.bias[:5] = -500  # five units, massive before the ReLU and dead after it
             self.down.weight *= 4  # some saturation
 
     def forward(self, x: Tensor, trace: Trace | None = None) -> Tensor:
@@ -73,13 +73,16 @@ def test_every_value_equals_a_recomputation_without_hooks(dtype: torch.dtype, to
     watch = sonde.watch(model, optimiser, runs=None, every=1)
     wanted: list[dict[tuple[str, str], float]] = []
     start: dict[str, float] = {}
+    gradients: dict[str, list[Tensor]] = {}  # of every step so far
     for step in range(3):
         x = torch.randint(11, (12, 9), generator=torch.Generator().manual_seed(step))
         before = copy.deepcopy(model)
         optimiser.zero_grad()
         loss = -model(x).clamp_min(1e-9).log()[..., 3].mean()
         loss.backward()
-        gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+        for name, p in model.named_parameters():
+            if p.grad is not None:
+                gradients.setdefault(name, []).append(p.grad.clone())
         optimiser.step()
         wanted.append(expected(before, model, gradients, x, start, costly=step in (0, 1)))
     rows = watch.rows
@@ -103,7 +106,7 @@ def test_every_value_equals_a_recomputation_without_hooks(dtype: torch.dtype, to
 def expected(
     before: nn.Module,
     after: nn.Module,
-    gradients: dict[str, Tensor],
+    gradients: dict[str, list[Tensor]],
     x: Tensor,
     start: dict[str, float],
     *,
@@ -128,7 +131,7 @@ def expected(
         if costly:
             rows = out.detach().double().flatten(0, 1).numpy()
             put(name, naive.directions(rows[:: len(rows) // 64][:64]))
-            put(name, {"grad_noise": naive.grad_noise(out.grad)})
+            put(name, naive.tails(out) | {"grad_noise": naive.grad_noise(out.grad)})
     for name in ("relu", "tanh", "sigmoid", "softmax"):
         put(name, {"dead_share": naive.dead_share(trace[name][1], -1)})
     for name, low in (("tanh", -1.0), ("sigmoid", 0.0), ("softmax", 0.0)):
@@ -136,17 +139,21 @@ def expected(
     entering = naive.of_output(trace["norm"][0])["out_rms"]
     put("norm", {"masked_growth": entering / start.setdefault("norm", entering), "norm_in_rms": entering})
     q, k = (part.unflatten(-1, (2, -1)).transpose(1, 2) for part in inner.chunk(2, -1))
-    put("mix", naive.attention(q, k, causal=True))
+    put("mix", naive.attention(q, k, causal=True, heads=costly))
     put_inner(put, before, trace, inner, costly)
     old, new = dict(before.named_parameters()), dict(after.named_parameters())
     for name, weight in old.items():
         norm = float(np.linalg.norm(naive.array(weight)))
         put(name, {"weight_norm": norm})
         if name in gradients:
-            put(name, {"weight_grad_norm": float(np.linalg.norm(naive.array(gradients[name])))})
+            put(name, {"weight_grad_norm": float(np.linalg.norm(naive.array(gradients[name][-1])))})
         moved = float(np.linalg.norm(naive.array(new[name]) - naive.array(weight)))
         if norm:
             put(name, {"update_ratio": moved / norm})
+        if costly:
+            put(name, {"update_rms": moved / math.sqrt(weight.numel())})
+            if name in gradients:
+                put(name, {"adam_ratio": naive.adam_ratio(gradients[name])})
     return values
 
 
@@ -165,5 +172,7 @@ def put_inner(put: Any, before: Any, trace: Trace, inner: Tensor, costly: bool) 
         rows = leaf.detach().double().flatten(0, 1).numpy()
         put(
             "mix.qk",
-            naive.directions(rows[:: len(rows) // 64][:64]) | {"grad_noise": naive.grad_noise(leaf.grad)},
+            naive.directions(rows[:: len(rows) // 64][:64])
+            | naive.tails(leaf)
+            | {"grad_noise": naive.grad_noise(leaf.grad)},
         )

@@ -236,7 +236,7 @@ WATCHED = by_name(
         label="median |m|/√v",
         axis="parameter",
         definition="How large Adam's steps are, in units of the rate.",
-        measured="Median over entries of |m|/√v of Adam's state after the step, without its correction of the start.",
+        measured="Median of |m|/√v over entries with v > 0, of Adam's state after a step, without bias correction.",
         good="below 1 after the first thousand steps; larger before, while v is still small.",
         bad="it rises late in training: v remembers smaller gradients than those of now.",
     ),
