@@ -54,6 +54,8 @@ def tasks_of(model: str, rule: str = "") -> dict[str, Task]:
 
 
 STALLED = [("conv_net", "pepita")]  # stays at chance on the digits: convolutions under PEPITA do not learn this fast
+# Six epochs: DRTP finds its way late; Forward-Forward first brings the goodness to its threshold, and the loss rises.
+SLOW_STARTS = [("conv_net", "drtp"), ("res_net", "ff")]
 EVERY_RULE = SMALL_RULES | BY_LAYER
 PAIRS = [(model, rule) for model in MODELS for rule in EVERY_RULE if fits(model, rule)]
 FIRST_RULES = ("bp", "fa", "dfa", "state_bridge", "credit_bridge", "frozen")
@@ -93,7 +95,7 @@ def program_of(config: RunConfig) -> Program:
 @pytest.mark.parametrize(("model", "rule"), PAIRS)
 def test_the_loss_falls_and_only_frozen_blocks_stay(model: str, rule: str) -> None:
     epochs = 3 if rule in ("dfa", "drtp", "credit_bridge") else 2  # which need longer to find their way
-    epochs = 6 if (model, rule) == ("conv_net", "drtp") else epochs
+    epochs = 6 if (model, rule) in SLOW_STARTS else epochs
     program = program_of(config_of(MODELS[model], EVERY_RULE[rule], epochs=max(3, epochs)))
     before = {name: p.detach().clone() for name, p in program.net.blocks.named_parameters()}
     outside = copy.deepcopy(program.net.readout.state_dict())

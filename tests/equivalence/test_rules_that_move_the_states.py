@@ -28,7 +28,7 @@ from sonde.rules import (
     Signal,
 )
 from sonde.rules.pc import relaxed
-from sonde.rules.rule import Route
+from sonde.rules.rule import Evaluation, Route
 from sonde.training.credit_assignment import CreditAssignment
 
 
@@ -328,6 +328,20 @@ def test_the_gradient_of_forward_forward_is_autograds_for_both_passes() -> None:
     for name, value in gradients(net).items():
         torch.testing.assert_close(found[name], value, rtol=1e-10, atol=1e-14)
     assert {"readout.out_head.weight", "readout.out_head.bias"} == found.keys() - gradients(net).keys()
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (3, 2, 5), (3, 5, 2, 4)], ids=["vectors", "tokens", "maps"])
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_the_goodness_of_tokens_and_maps_is_a_mean_over_places(shape: tuple[int, ...], sign: float) -> None:
+    h = torch.randn(shape, generator=generator(6, "h"), dtype=torch.float64).requires_grad_()
+    places = h[:, :, None] if h.ndim == 2 else h.mT if h.ndim == 3 else h.flatten(2)  # N×d×places
+    total = torch.zeros((), dtype=torch.float64)
+    for sample in places:
+        sums = [sample[:, place].square().sum() for place in range(sample.shape[1])]
+        total = total + F.softplus(sign * (0.8 * 5 - sum(sums) / len(sums)))
+    (expected,) = torch.autograd.grad(total, h)
+    found = ForwardForward(threshold=0.8)._credit(Evaluation(1, h, h), sign)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-14)
 
 
 def test_goodness_tells_true_from_wrong_labels_after_training() -> None:

@@ -40,9 +40,14 @@ def normalised(h: Tensor) -> Tensor:
     return h / rms_N.view(-1, *[1] * (h.ndim - 1))
 
 
+def features(h: Tensor) -> int:
+    """The axis of the features: the last one of vectors and tokens, the channels of maps."""
+    return 1 if h.ndim == 4 else -1
+
+
 def goodness(h: Tensor) -> Tensor:
-    """G = Σ h², of each sample."""
-    return h.flatten(1).square().sum(-1)
+    """G = Σ h² over the features, the mean of it over tokens or positions, of each sample."""
+    return h.square().sum(features(h)).reshape(len(h), -1).mean(-1)
 
 
 @final
@@ -51,12 +56,13 @@ class ForwardForward(Rule):
     """Let every unit make the squares of its output large for a true label and small for a wrong one.
 
     Hinton (2022), arXiv:2212.13345:  a label is written over the first C inputs.  It is the true one in the positive
-    pass, and a wrong one that the rule draws in the negative pass.  With G = Σ h² over the d numbers of a state and
-    θ = `threshold`, every state descends softplus(θd − G⁺) + softplus(G⁻ − θd).  No gradient crosses a unit.  Units
-    read h/RMS(h), which has lost the goodness of the unit below.  The prediction `goodness` is the class whose label
-    gives the largest Σ_{l≥1} G_l, in C passes.  These sums are the output that loss and accuracy are measured with.
-    The prediction `readout` is the network's readout.  With both, the readout is trained on inputs with the neutral
-    label 1/C.  The numbers that labels are written over are lost.  Probes see the network on neutral labels.
+    pass, and a wrong one that the rule draws in the negative pass.  With G = Σ h² over the d features of a state and
+    θ = `threshold`, every state descends softplus(θd − G⁺) + softplus(G⁻ − θd).  G of tokens and maps is the mean over
+    tokens or positions.  No gradient crosses a unit.  Units read h/RMS(h), which has lost the goodness of the unit
+    below.  The prediction `goodness` is the class whose label gives the largest Σ_{l≥1} G_l, in C passes.  These sums
+    are the output that loss and accuracy are measured with.  The prediction `readout` is the network's readout.  With
+    both, the readout is trained on inputs with the neutral label 1/C.  The numbers that labels are written over are
+    lost.  Probes see the network on neutral labels.
     Not as in the paper: wrong labels are drawn uniformly, not by how likely the network finds them.  There is no peer
     normalisation, and the readout reads the last state alone.  Blocks keep their skip connection and normalisation, so
     the input alone gives them a goodness of about d.
@@ -108,7 +114,8 @@ class ForwardForward(Rule):
     def _credit(self, unit: Evaluation, sign: float) -> Tensor:
         """∂/∂h of softplus(θd − G) for sign 1, of softplus(G − θd) for sign −1."""
         h = unit.output
-        slope_N = -2 * sign * torch.sigmoid(sign * (self.threshold * h[0].numel() - goodness(h)))
+        d = h.shape[features(h)]
+        slope_N = -2 * sign * torch.sigmoid(sign * (self.threshold * d - goodness(h))) / (h[0].numel() // d)
         return slope_N.view(-1, *[1] * (h.ndim - 1)) * h
 
     def predict(self, net: Network, x: Tensor) -> Tensor:

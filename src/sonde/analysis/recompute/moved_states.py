@@ -119,7 +119,7 @@ def _of_unit_size(h: Tensor) -> Tensor:
 
 
 def by_goodness(net: Network, x: Tensor) -> Tensor:
-    """Forward-Forward: for every label, the sum over h_1 … h_L of the squares; N×C."""
+    """Forward-Forward: for every label, the sum over h_1 … h_L of the squares of a vector, token or position; N×C."""
     classes = net.entry.classes  # type: ignore[union-attr]
     columns = []
     for c in range(classes):
@@ -127,7 +127,8 @@ def by_goodness(net: Network, x: Tensor) -> Tensor:
         total = torch.zeros(len(x), dtype=x.dtype)
         for block in net.blocks:
             h, _ = advanced(net, block, h)
-            total = total + torch.stack([(one**2).sum() for one in h])
+            places = {2: 1, 3: h.shape[1], 4: math.prod(h.shape[2:])}[h.ndim]
+            total = total + torch.stack([(one**2).sum() / places for one in h])
         columns.append(total)
     return torch.stack(columns, dim=1)
 
