@@ -28,8 +28,6 @@ COLOUR_OF_VERDICT = {"stable": BLUE, "grows": VERMILLION, "vanishes": ORANGE, "u
 
 def scaling_figure(result: Scaling) -> Figure:
     """Signal at initialisation, effect of training and, where rates were tried, the loss by rate and size."""
-    wrong = listed([one.group for one in result.causes], 3) if result.causes else "no group grows or vanishes"
-    wrong = f"begin with {wrong}" if result.causes else wrong
     panels: list[tuple[str, list[Verdict]]] = [
         (
             "signal at initialisation",
@@ -43,7 +41,7 @@ def scaling_figure(result: Scaling) -> Figure:
     panels = [(title, known) for title, known in panels if known]
     many = len(panels) + (result.transfer is not None)
     with house_style():
-        figure = new_figure(DOUBLE, 3.1, f"{result.factory} over {result.axis}: {wrong}")
+        figure = new_figure(DOUBLE, 3.1, f"{result.factory} over {result.axis}: {_answer(result)}")
         axes = figure.subplots(1, many, squeeze=False)[0]
         for ax, (title, known) in zip(axes, panels, strict=False):
             _draw_group_lines(ax, result, known)
@@ -52,8 +50,17 @@ def scaling_figure(result: Scaling) -> Figure:
         if result.transfer is not None:
             _draw_transfer(axes[-1], result.transfer)
         note = "Each line: a group, relative to the smallest size and to what is asked. Hollow: left out of the fit."
-        footnotes(figure, [note, f"Grey: stable, {result.axis}^±{TOLERANCE}. Bars: least and largest over seeds."])
+        grey = f"Grey area: stable, {result.axis}^±{TOLERANCE}. Grey lines: undecided."
+        footnotes(figure, [note, f"{grey} Bars: least and largest over seeds."])
     return figure
+
+
+def _answer(result: Scaling) -> str:
+    if result.causes:
+        return f"begin with {listed([one.group for one in result.causes], 3)}"
+    undecided = sum(one.verdict == "undecided" for one in result.verdicts)
+    open_ones = f"; {undecided} of {len(result.verdicts)} are undecided" if undecided else ""
+    return f"no group is found to grow or vanish{open_ones}"
 
 
 def group_line(result: Scaling, one: Verdict) -> pl.DataFrame:
