@@ -9,6 +9,7 @@ import torch
 from torch.nn import functional
 
 from sonde.observe.predict.elementwise import MASKED, add_constant, scalar_value
+from sonde.observe.predict.positions import Rows
 from sonde.observe.predict.products import Products
 from sonde.observe.predict.quadrature import participation
 from sonde.observe.predict.signal import Moments, Signal, make, unknown_result
@@ -18,24 +19,24 @@ def softmax(x: Signal, dim: int | None = None, **kwargs: Any) -> Signal:
     """A softmax of Gaussian scores: how much of the weight two rows put on the same place, and on others."""
     named: int | None = kwargs.get("axis", dim)
     axis = (-1 if named is None else named) % x.dim()
-    size, rows = x.shape[axis], max(axis - 1, 0)
-    counts, common = _open_places(x, axis)
+    size, row_axis = x.shape[axis], max(axis - 1, 0)
+    rows = _rows(x, axis)
+    counts, common = rows.counts, rows.overlap()
 
     def shares(inputs: list[Moments]) -> tuple[Products, float]:
         """Σ_j E[A_j A'_j] of two rows, by the axes along which they differ; and the mean of Σ A² (1 − Σ A²)."""
         products = inputs[0].products
         cross = products.take(0, axis) - products.take(1, axis)
-        own = participation(float(cross.flat[0]), counts)
-        found = np.full(cross.shape, float(own.mean()))
+        own = _participation(float(cross.flat[0]), counts)
         top = math.expm1(min(float(cross.flat[0]), 30.0))
         likeness = np.expm1(np.clip(cross, -30, 30)) / top if top > 1e-12 else np.zeros_like(cross)
         uniform = np.full(cross.shape, float((1 / counts).mean()))
         if axis:
             index: list[Any] = [slice(None)] * cross.ndim
-            index[rows] = 1
+            index[row_axis] = 1
             uniform[tuple(index)] = common
-        found = uniform + (found - float((1 / counts).mean())) * likeness * uniform / uniform.flat[0]
-        return found, float((own * (1 - own)).mean())
+        found = uniform + float((own - 1 / counts).mean()) * likeness * uniform / uniform.flat[0]
+        return found, float((own * (1 - own) * rows.gradient).mean())
 
     def forward(inputs: list[Moments]) -> Moments:
         share, _ = shares(inputs)
@@ -47,23 +48,32 @@ def softmax(x: Signal, dim: int | None = None, **kwargs: Any) -> Signal:
         kept = (gradient.take(0, axis) - gradient.take(1, axis)) * share / share.flat[0] * passed / size
         return [np.stack([kept, -kept / max(size - 1, 1)], axis)]
 
-    return make([x], x.shape, forward, backward)
+    made = make([x], x.shape, forward, backward)
+    if made.node.undefined is None:
+        products = x.node.moments.products
+        rows.shares = _participation(float(products.take(0, axis).flat[0] - products.take(1, axis).flat[0]), counts)
+    scores = x.node.source
+    while len(scores.parents) == 1:  # a mask or a scale
+        scores = scores.parents[0].source
+    made.node.rows, made.node.scores = rows, scores
+    return made
 
 
-def _open_places(x: Signal, axis: int) -> tuple[Products, float]:
-    """The numbers of places that a mask left, by row; and the mean overlap of two rows' uniform weights."""
+def _participation(variance: float, counts: Products) -> Products:
+    """`participation`, once for each number of places."""
+    known, index = np.unique(counts, return_inverse=True)
+    return participation(variance, known)[index]
+
+
+def _rows(x: Signal, axis: int) -> Rows:
+    """The places that a mask leaves to each row; all of them without a mask."""
     size, allowed = x.shape[axis], x.node.allowed
-    if allowed is None or axis != x.dim() - 1:
-        return np.array([float(size)]), 1 / size
-    kept = allowed.broadcast_to([*allowed.shape[:-1], size])
-    rows = kept.reshape(-1, *kept.shape[-2:])[0].double() if kept.dim() > 1 else kept.double()[None]
-    counts = rows.sum(-1).clamp(min=1)
-    weights = rows / counts[:, None]
-    n = len(weights)
-    if n == 1:
-        return counts.numpy(), float((weights**2).sum())
-    gram = weights @ weights.T
-    return counts.numpy(), float((gram.sum() - gram.diagonal().sum()) / (n * (n - 1)))
+    count = x.shape[-2] if x.dim() > 1 and axis == x.dim() - 1 else 1
+    kept = torch.ones(count, size, dtype=torch.double)
+    if allowed is not None and axis == x.dim() - 1:
+        kept = allowed.broadcast_to([*allowed.shape[:-1], size]).reshape(-1, *allowed.shape[-2:-1], size)[0].double()
+        kept = kept if kept.dim() > 1 else kept[None]
+    return Rows(kept.numpy(), np.ones(1))
 
 
 def attention(

@@ -1,5 +1,6 @@
 """Products of a signal with weights, or with another signal: linear maps, convolutions, matrix products."""
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -10,9 +11,13 @@ from torch import Tensor
 
 from sonde.core.errors import SondeError
 from sonde.observe.predict.elementwise import Handler, add_constant, add_signals, scalar_value
+from sonde.observe.predict.positions import MOST, AxisMap, Kernel, alike
 from sonde.observe.predict.products import Products, Shape, contracted, labels_for
 from sonde.observe.predict.signal import (
+    Backward,
+    Forward,
     Moments,
+    Node,
     Signal,
     make,
     mean_squared_correlation,
@@ -56,15 +61,77 @@ def contraction(equation: str, a: Any, b: Any) -> Signal:
             found.append(_back(gradient, y.products, f"{out},{lb}->{la}", sizes, a.shape))
         if 1 not in fixed:
             found.append(_back(gradient, x.products, f"{out},{la}->{lb}", sizes, b.shape))
+        if not fixed and made.node.values is not None:
+            factors = _of_shared_tokens(b.node, made.node)
+            return [factor * np.asarray(part) for factor, part in zip(factors, found, strict=True)]
         return found
 
-    fresh = 0.0
-    if fixed and signals[0].node.undefined is None:
-        features = [axis for axis, label in enumerate(out) if label not in (lb if 0 in fixed else la)]
-        fresh = 2 * mean_squared_correlation(forward([signals[0].node.moments]), shape, features, summed)
-    made = make(signals, shape, forward, backward, fresh=fresh)
-    if fixed and made.node.undefined is None:
-        made.node.fresh_back = 2 * _independent_share(signals[0])
+    if not fixed or signals[0].node.undefined is not None:
+        weights = None if fixed else _softmax_behind(a.node)
+        if weights is None or weights.scores is None or weights.rows is None or out[-2:] != la[-2] + lb[-1]:
+            made = make(signals, shape, forward, backward)
+            return made
+        kept = a.node.moments.square / weights.moments.square
+        weights.scores.values, weights.scores.rows = b.node, weights.rows
+        made = make(signals, shape, forward, backward, rows=weights.rows, kept=kept)
+        return made
+    of_signal = lb if 0 in fixed else la
+    new = [axis for axis, label in enumerate(out) if label not in of_signal]
+    old = [axis for axis, label in enumerate(of_signal) if label not in out]
+    fans = (summed, math.prod(shape[axis] for axis in new))
+    kept_axes = lambda axis: out.index(of_signal[axis]) if of_signal[axis] in out else None  # noqa: E731
+    return mixed_by_weights(signals[0], shape, forward, backward, (new, old), fans, kept_axes)
+
+
+def _softmax_behind(node: Node) -> Node | None:
+    """The softmax that this is, perhaps with dropout behind it."""
+    while node.scores is None and len(node.parents) == 1:
+        node = node.parents[0]
+    return node if node.scores is not None else None
+
+
+def _of_shared_tokens(keys: Node, scores: Node) -> tuple[float, float]:
+    """What queries and keys get back because keys and values are made of the same tokens: a factor each."""
+    values, rows = scores.values, scores.rows
+    assert values is not None
+    assert rows is not None
+    axis = len(values.shape) - 2
+    n = values.shape[axis]
+    if n > MOST or len(rows.counts) > MOST:
+        return 1.0, 1.0
+    kernel = values.kernel[1] if values.kernel and values.kernel[0] == axis else alike(values.moments.products, axis, n)
+    return rows.score_factors(kernel, math.sqrt(keys.overlap * values.overlap))
+
+
+def _moved(kernel: Kernel | None, axis_map: AxisMap | None) -> Kernel | None:
+    axis = None if kernel is None or axis_map is None else axis_map(kernel[0])
+    return None if kernel is None or axis is None else (axis, kernel[1])
+
+
+def mixed_by_weights(
+    x: Signal,
+    shape: Shape,
+    forward: Forward,
+    backward: Backward,
+    axes: tuple[Any, Any],
+    fans: tuple[float, float],
+    axis_map: AxisMap | None = None,
+) -> Signal:
+    """A signal that random weights make: of new features from old ones (`axes`), and so many terms each (`fans`)."""
+    moments, sizes, node = x.node.moments, tuple(x.shape), x.node
+    overlap = x.node.overlap * (1 - moments.mean**2 / moments.square) ** 2 + 1 / fans[0] if moments.square else 0.0
+    fresh = 2 * mean_squared_correlation(forward([moments]), shape, axes[0], overlap, _moved(node.kernel, axis_map))
+    made = make([x], shape, forward, backward, fresh=fresh, overlap=overlap, axis_map=axis_map)
+
+    def fresh_back(gradient: Products, before: float) -> tuple[float, float]:
+        part = backward(gradient, [moments])[0]
+        after = before + 1 / max(fans[1], 1.0)
+        own = made.node.gradient_kernel
+        back = next((axis for axis in range(len(sizes)) if own and axis_map and axis_map(axis) == own[0]), None)
+        kernel = None if own is None or back is None else (back, own[1])
+        return 2 * mean_squared_correlation(Moments(0.0, np.asarray(part)), sizes, axes[1], after, kernel), after
+
+    made.node.fresh_back = fresh_back
     return made
 
 
@@ -75,11 +142,6 @@ def _check_sizes(la: str, a: Any, lb: str, b: Any) -> None:
         if label in other and n != other[label] and 1 not in (n, other[label]):
             shapes = " and ".join("×".join(map(str, one.shape)) for one in (a, b))
             raise SondeError(f"shapes {shapes} cannot be multiplied: give the shape of a batch that the model takes")
-
-
-def _independent_share(x: Signal) -> float:
-    """The squared correlation of gradients that a random weight mixed: independent along the last axis."""
-    return 1 / max(x.shape[-1], 1) if x.dim() else 1.0
 
 
 def _back(gradient: Products, other: Products, equation: str, sizes: dict[str, int], shape: Sequence[int]) -> Products:
@@ -143,18 +205,10 @@ def convolution(function: Any) -> Handler:
     ) -> Signal:
         result = result_of(function, (x, weight, None, stride, padding, dilation, groups), {})
         kernel, places, before = weight.shape[2:], result.shape[2:], x.shape[2:]
-        inside = math.prod(
-            _taps_inside(n, m, k, s, p, d)
-            for n, m, k, s, p, d in zip(
-                before,
-                places,
-                kernel,
-                *(per_axis(one, len(kernel)) for one in (stride, padding, dilation)),
-                strict=True,
-            )
-        )
+        options = (per_axis(one, len(kernel)) for one in (stride, padding, dilation))
+        taps = [_taps(*one) for one in zip(before, places, kernel, *options, strict=True)]
         fan = weight[0].numel()
-        return with_bias(_convolved(x, weight, tuple(result.shape), inside, groups), bias, 1, fan)
+        return with_bias(_convolved(x, weight, tuple(result.shape), taps, groups), bias, 1, fan)
 
     return handler
 
@@ -170,40 +224,54 @@ def _first(value: Any) -> int:
     return int(value[0] if isinstance(value, list | tuple) else value)
 
 
-def _taps_inside(n: int, m: int, kernel: int, stride: int, padding: int, dilation: int) -> float:
-    """The mean number of taps of a window that lie inside the input, not in the padding."""
+def _taps(n: int, m: int, kernel: int, stride: int, padding: int, dilation: int) -> tuple[Products, Products]:
+    """The mean number of taps that one place has, and that two different places have in common, forward and back.
+
+    Taps that lie in the padding do not count: two places at opposite edges share fewer than one place has.
+    """
     if padding < 0:
         padding = (dilation * (kernel - 1)) // 2
-    starts = np.arange(m)[:, None] * stride - padding + np.arange(kernel) * dilation
-    return float(((starts >= 0) & (starts < n)).sum() / m)
+    reach = np.zeros((m, n, kernel))
+    for tap in range(kernel):
+        at = np.arange(m) * stride - padding + tap * dilation
+        inside = (at >= 0) & (at < n)
+        reach[np.arange(m)[inside], at[inside], tap] = 1
+    return _in_common(reach.sum(1)), _in_common(reach.sum(0))
 
 
-def _convolved(x: Signal, weight: Tensor, shape: Shape, inside: float, groups: int) -> Signal:
+def _in_common(taps: Products) -> Products:
+    """Of places × taps: the mean count of one place, and the mean that two places share."""
+    n = len(taps)
+    own = float((taps**2).sum() / n)
+    return np.array([own, own if n == 1 else (float((taps.sum(0) ** 2).sum()) / n - own) / (n - 1)])
+
+
+def _convolved(
+    x: Signal, weight: Tensor, shape: Shape, taps: Sequence[tuple[Products, Products]], groups: int
+) -> Signal:
     mean, square = _weight_statistics(weight)
-    channels = x.shape[1] / groups
-    fan_in, positions = channels * inside, math.prod(shape[2:]) / math.prod(x.shape[2:])
-    fan_out = weight.shape[0] / groups * inside * positions
     other = mean**2
 
-    def mixed(products: Products, fan: float) -> Products:
+    def mixed(products: Products, channels: float, way: int) -> Products:
         """Along the channel axis: contributions of the same channel, and of the others through the mean weight."""
+        fan = channels * functools.reduce(np.multiply.outer, [tap[way] for tap in taps])
+        own = float(fan.flat[0])
         same, rest = products.take(0, 1), products.take(1, 1)
-        crossed = fan * same + fan * max(fan - 1, 0.0) * rest
+        crossed = fan * (same + max(own - 1, 0.0) * rest)
         return np.stack([(square - other) * fan * same + other * crossed, other * crossed], 1)
 
+    before, after = x.shape[1] / groups, weight.shape[0] / groups
+    fans = [c * math.prod(float(tap[way][0]) for tap in taps) for way, c in enumerate((before, after))]
+
     def forward(inputs: list[Moments]) -> Moments:
-        return Moments(fan_in * mean * inputs[0].mean, mixed(inputs[0].products, fan_in))
+        return Moments(fans[0] * mean * inputs[0].mean, mixed(inputs[0].products, before, 0))
 
     def backward(gradient: Products, inputs: list[Moments]) -> Sequence[Products | None]:
-        return [mixed(gradient, fan_out)]
+        return [mixed(gradient, after, 1)]
 
-    fresh = 0.0
-    if x.node.undefined is None:
-        fresh = 2 * mean_squared_correlation(forward([x.node.moments]), shape, (1,), fan_in)
-    made = make([x], shape, forward, backward, fresh=fresh)
-    if made.node.undefined is None:
-        made.node.fresh_back = 2 / x.shape[1]
-    return made
+    if x.node.undefined is not None:
+        return make([x], shape, forward, backward)
+    return mixed_by_weights(x, shape, forward, backward, ((1,), (1,)), (fans[0], fans[1]))
 
 
 def _weight_statistics(weight: Tensor) -> tuple[float, float]:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from sonde.core.errors import SondeError
+from sonde.observe.predict.positions import Kernel, same_axis
 from sonde.observe.predict.products import Products, Shape, average, empirical, expanded
 from sonde.observe.predict.quadrature import Expectation, Pointwise, nodes, value_and_slope
 from sonde.observe.predict.signal import (
@@ -17,8 +18,8 @@ from sonde.observe.predict.signal import (
     Signal,
     identity,
     make,
-    mean_squared_correlation,
     signals_in,
+    unchanged,
     undefined_signal,
 )
 
@@ -26,6 +27,8 @@ Handler = Callable[..., Any]
 
 MASKED = -1e4
 """A score below this is masked."""
+
+_STEP = 1e-4  # of a correlation
 
 
 def pointwise(x: Signal, function: Pointwise) -> Signal:
@@ -38,11 +41,15 @@ def pointwise(x: Signal, function: Pointwise) -> Signal:
     rule = Elementwise(composed)
     moments = rule.forward([root.moments])
     made = Node(node.shape, moments, [root], rule.backward, root=root, function=composed, allowed=node.allowed)
+    made.axis_map = same_axis
     if node is not root:
         made.operand = node
         made.local = lambda gradient: gradient * _slope_after(function, before, root.moments)
-    share = mean_squared_correlation(root.moments, node.shape)
-    return Signal.of(x.tape.add(made, rule.forward, rule.extra_variance(root.moments) * share), x.tape, x.dtype)
+    made.overlap = root.overlap * rule.transmission(root.moments) ** 2
+    if rule.is_linear(root.moments):
+        made.radial_back, made.loose = unchanged, root.loose
+    made.fresh_back = lambda gradient, overlap: rule.fresh_back(root.moments, node.shape, gradient, overlap)
+    return Signal.of(x.tape.add(made, rule.forward, rule.fresh(root.moments, node.shape)), x.tape, x.dtype)
 
 
 def gaussian(moments: Moments) -> tuple[float, float, Products]:
@@ -67,6 +74,13 @@ class Elementwise:
             self._known[mean, std] = value_and_slope(self._function, at)
         return self._known[mean, std]
 
+    def is_linear(self, moments: Moments) -> bool:
+        """Whether f(x) is x times a number."""
+        mean, std, _ = gaussian(moments)
+        values, slopes = self._values(mean, std)
+        at = mean + std * nodes(mean, std)[0] if std > 0 else np.array([mean])
+        return bool(np.ptp(slopes) == 0 and np.allclose(values, slopes * at))
+
     def forward(self, inputs: list[Moments]) -> Moments:
         """Mean and products of f(x)."""
         mean, std, rho = gaussian(inputs[0])
@@ -81,17 +95,52 @@ class Elementwise:
         mean, std, rho = gaussian(inputs[0])
         return [gradient * _square_slope(self._values(mean, std)[1], mean, std, rho)]
 
-    def extra_variance(self, moments: Moments) -> float:
+    def fresh(self, moments: Moments, sizes: Shape) -> float:
         """What the choice of entries adds to the variance of log E f(x)², beside that of the size of x."""
-        mean, std, _ = gaussian(moments)
+        mean, std, rho = gaussian(moments)
         if std == 0:
             return 0.0
         values, slopes = self._values(mean, std)
-        expected = Expectation(values, mean, std)
-        along = Expectation(values * slopes * (mean + std * nodes(mean, std)[0]), mean, std).mean
-        if not expected.square > 0 or not math.isfinite(expected.fourth):
+        return float(average(_excess(values, values * slopes, mean, std, rho), sizes, range(len(sizes))).flat[0])
+
+    def fresh_back(self, moments: Moments, sizes: Shape, gradient: Products, overlap: float) -> tuple[float, float]:
+        """What the choice of entries adds to the variance of log E f'(x)²; and how the overlap of gradients shrinks."""
+        mean, std, rho = gaussian(moments)
+        if std == 0 or not gradient.flat[0] > 0:
+            return 0.0, overlap
+        slopes = self._values(mean, std)[1]
+        alike = 1 + 2 * np.clip(gradient / gradient.flat[0], -1, 1) ** 2
+        excess = average(_excess(slopes, None, mean, std, rho) * alike, sizes, range(len(sizes)))
+        passed = Expectation(slopes, mean, std).product(rho)
+        kept = passed[_two_samples(rho)] / passed.flat[0] if passed.flat[0] > 0 else 0.0
+        return max(float(excess.flat[0]), 0.0), overlap * float(kept) ** 2
+
+    def transmission(self, moments: Moments) -> float:
+        """The factor from a deviation of the correlation of two samples at x to that at f(x)."""
+        mean, std, rho = gaussian(moments)
+        if std == 0:
             return 0.0
-        return max(expected.fourth / expected.square**2 - 1 - 2 * (along / expected.square) ** 2, 0.0)
+        expected = Expectation(self._values(mean, std)[0], mean, std)
+        at = float(np.clip(rho[_two_samples(rho)], 0, 1 - _STEP))
+        low, high = expected.product(np.array([at, at + _STEP]))
+        own = expected.square - expected.mean**2
+        return float(high - low) / _STEP / own if own > 0 else 0.0
+
+
+def _two_samples(products: Products) -> tuple[int, ...]:
+    return (1, *[0] * (products.ndim - 1)) if products.ndim else ()
+
+
+def _excess(values: Products, along: Products | None, mean: float, std: float, rho: Products) -> Products:
+    """The relative covariance of f² at two entries, without the part that the size of x has; `along` is f f'."""
+    squares = Expectation(values**2, mean, std)
+    if not squares.mean > 0 or not math.isfinite(squares.square):
+        return np.zeros_like(rho)
+    found = squares.product(rho) / squares.mean**2 - 1
+    if along is not None:
+        by_size = Expectation(along * (mean + std * nodes(mean, std)[0]), mean, std).mean / squares.mean
+        found = found - 2 * by_size**2 * np.clip(rho, -1, 1) ** 2
+    return np.maximum(found, 0.0)
 
 
 def _square_slope(slopes: Products, mean: float, std: float, rho: Products) -> Products:
@@ -203,7 +252,28 @@ def add_signals(a: Any, b: Any) -> Signal:
     def backward(gradient: Products, inputs: list[Moments]) -> Sequence[Products | None]:
         return [summed_gradient(gradient, shape, tuple(one.shape)) for one in (a, b)]
 
-    return make([a, b], shape, forward, backward)
+    own = [one.node.moments.square - one.node.moments.mean**2 for one in (a, b)]
+    parts = [share * math.sqrt(one.node.overlap) for share, one in zip(own, (a, b), strict=True)]
+    overlap = (sum(parts) / sum(own)) ** 2 if sum(own) > 0 else 0.0
+    squares = [one.node.moments.square for one in (a, b)]
+
+    def radial(whole: float) -> Sequence[float]:
+        """A gradient without a part along a + b has one along a: that of b, which it must balance."""
+        return [1 - (1 - whole) * share for share in shares]
+
+    shares = [square / max(sum(squares), 1e-300) for square in squares]
+    fixed = sum(share**2 * (1 - one.node.loose) for share, one in zip(shares, (a, b), strict=True))
+    return make(
+        [a, b],
+        shape,
+        forward,
+        backward,
+        overlap=overlap,
+        loose=1 - fixed,
+        radial_back=radial,
+        axis_map=same_axis,
+        is_sum=True,
+    )
 
 
 def add_constant(a: Signal, b: Tensor, shape: Shape, known: Moments | None = None) -> Signal:
@@ -223,7 +293,8 @@ def add_constant(a: Signal, b: Tensor, shape: Shape, known: Moments | None = Non
         return [summed_gradient(gradient, shape, tuple(a.shape))]
 
     share = 0.0 if known is None or a.node.undefined else known.square / (known.square + a.node.moments.square)
-    return make([a], shape, forward, backward, fresh=2 * share**2 / b.numel(), allowed=allowed)
+    fresh = 2 * share**2 / b.numel()
+    return make([a], shape, forward, backward, fresh=fresh, allowed=allowed, axis_map=same_axis, is_sum=True)
 
 
 def multiply_signals(a: Any, b: Any) -> Signal:
@@ -250,4 +321,13 @@ def multiply_signals(a: Any, b: Any) -> Signal:
             found if constant is not None else [*found, summed_gradient(gradient * x.products, shape, tuple(b.shape))]
         )
 
-    return make(signals, shape, forward, backward)
+    is_even = constant is not None and not _varies(b, a.node.kernel, axes)
+    return make(signals, shape, forward, backward, axis_map=same_axis if is_even else None)
+
+
+def _varies(constant: Tensor, kernel: Kernel | None, axes: int) -> bool:
+    """Whether a tensor differs from token to token, as the angles of rotary embeddings do."""
+    place = None if kernel is None else kernel[0] - axes + constant.dim()
+    if place is None or place < 0 or constant.shape[place] == 1:
+        return False
+    return bool((constant != constant.narrow(place, 0, 1)).any())

@@ -4,16 +4,21 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch.nn import functional
 
-from sonde.observe.predict.elementwise import scalar_value
+from sonde.observe.predict.elementwise import Handler, scalar_value
+from sonde.observe.predict.positions import AxisMap
 from sonde.observe.predict.products import Products, Shape, average, centred
-from sonde.observe.predict.signal import Moments, Signal, make, unknown_result
+from sonde.observe.predict.signal import Moments, Node, Signal, make, unknown_result
 
 
-def _normalised(x: Signal, axes: Sequence[int], eps: float, centre: bool, sizes: Shape | None = None) -> Signal:
+def _normalised(
+    x: Signal, axes: Sequence[int], eps: float, centre: bool, sizes: Shape | None = None, feature: int = 1
+) -> Signal:
     sizes = sizes or tuple(x.shape)
+    kept_axis: AxisMap = lambda axis: None if axis in axes else axis  # noqa: E731
 
     def spread(inputs: list[Moments]) -> tuple[Products, float]:
         products = centred(inputs[0].products, sizes, axes) if centre else inputs[0].products
@@ -27,9 +32,58 @@ def _normalised(x: Signal, axes: Sequence[int], eps: float, centre: bool, sizes:
         products, variance = spread(inputs)
         found = centred(gradient, sizes, axes) if centre else gradient
         along = average(gradient * products / variance, sizes, axes)  # what lies along the normalised output
-        return [(found - along * products / variance) / variance]
+        uneven = 1 + 2 * x.node.loose * _squared_correlation(
+            products, sizes, axes, feature, x.node.overlap
+        )  # E σ⁻² · E σ²
+        return [(found - made.node.gradient_radial * along * products / variance) / variance * uneven]
 
-    return make([x], x.shape, forward, backward)
+    made = make(
+        [x],
+        x.shape,
+        forward,
+        backward,
+        radial_back=lambda radial: [0.0],
+        loose=0.0,
+        axis_map=kept_axis,
+        is_normalised=True,
+    )
+    return made
+
+
+def _squared_correlation(products: Products, sizes: Shape, axes: Sequence[int], feature: int, overlap: float) -> float:
+    """The mean squared correlation of entries that one statistic is made of: so much it differs between groups."""
+    if not products.flat[0] > 0:
+        return 0.0
+    squares = np.moveaxis(np.clip(products / products.flat[0], -1, 1) ** 2, feature, 0).copy()
+    squares[0] += (1 - squares[0]) * overlap
+    return float(average(np.moveaxis(squares, 0, feature), sizes, axes).flat[0])
+
+
+def by_hand(handler: Handler) -> Handler:
+    """The rule of a product or quotient, which may be a normalisation: x · (mean(x²) + ε)^-½."""
+
+    def handle(a: Any, b: Any, *rest: Any, **kwargs: Any) -> Any:
+        for x, scale in ((a, b), (b, a)):
+            if isinstance(x, Signal) and isinstance(scale, Signal):
+                mean = scale.node.source.mean_of
+                if mean is not None and (eps := _is_inverse_rms(x.node, scale.node, mean[0])) is not None:
+                    return _normalised(x, mean[1], eps, False)
+        return handler(a, b, *rest, **kwargs)
+
+    return handle
+
+
+def _is_inverse_rms(x: Node, scale: Node, squared: Node) -> float | None:
+    """The ε of a scale (mean(x²) + ε)^-½, or None if it is another one."""
+    at = torch.linspace(-2, 2, 9, dtype=torch.double)
+    if scale.root is None or squared.source is not x.source or squared.root is None:
+        return None
+    values = at if x.root is None else x.function(at)
+    if not torch.allclose(squared.function(at), values**2):
+        return None
+    inverse = scale.function(torch.tensor([1.0, 4.0], dtype=torch.double))
+    eps = float(inverse[0] ** -2 - 1)
+    return eps if -1e-12 < eps < 1 and abs(float(inverse[1]) - (4 + eps) ** -0.5) < 1e-9 else None
 
 
 def _affine(x: Signal, weight: Any, bias: Any, axis: int) -> Signal:

@@ -17,7 +17,15 @@ from sonde.core.errors import SondeError
 from sonde.observe.predict.attention import attention, masked_fill, multi_head_attention, softmax, where
 from sonde.observe.predict.contractions import addmm, convolution, einsum, linear, matmul
 from sonde.observe.predict.elementwise import Handler, binary, elementwise, pointwise, scalar_value
-from sonde.observe.predict.normalisation import batch_norm, group_norm, instance_norm, layer_norm, normalize, rms_norm
+from sonde.observe.predict.normalisation import (
+    batch_norm,
+    by_hand,
+    group_norm,
+    instance_norm,
+    layer_norm,
+    normalize,
+    rms_norm,
+)
 from sonde.observe.predict.pooling import adaptive_pool, average_pool, dropout, max_pool, mean, total, variance
 from sonde.observe.predict.shapes import (
     cat,
@@ -124,7 +132,7 @@ OPERATIONS: dict[str, Handler] = {
     "add": binary(torch.add, "add"),
     "sub": binary(torch.sub, "sub"),
     "rsub": lambda a, b: OPERATIONS["sub"](b, a),
-    "mul": binary(torch.mul, "mul"),
+    "mul": by_hand(binary(torch.mul, "mul")),
     "div": binary(torch.div, "div"),
     "rdiv": lambda a, b: OPERATIONS["div"](b, a),
     "pow": _pow,

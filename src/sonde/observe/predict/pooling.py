@@ -10,9 +10,10 @@ from torch.nn import functional
 
 from sonde.observe.predict.contractions import per_axis
 from sonde.observe.predict.elementwise import gaussian
+from sonde.observe.predict.positions import same_axis
 from sonde.observe.predict.products import Products, Shape, average, dropped
 from sonde.observe.predict.quadrature import Pointwise, nodes, value_and_slope
-from sonde.observe.predict.signal import Moments, Signal, identity, make, result_of
+from sonde.observe.predict.signal import Moments, Signal, identity, make, result_of, unchanged
 
 
 def _axes(x: Signal, dim: Any) -> list[int]:
@@ -38,7 +39,9 @@ def mean(x: Signal, dim: Any = None, keepdim: bool = False, **kwargs: Any) -> Si
                 gradient = np.stack([gradient, gradient], axis)
         return [gradient / count**2]
 
-    return make([x], shape, forward, backward)
+    made = make([x], shape, forward, backward)
+    made.node.mean_of = (x.node, axes) if keepdim else None
+    return made
 
 
 def total(x: Signal, dim: Any = None, keepdim: bool = False, **kwargs: Any) -> Any:
@@ -178,4 +181,4 @@ def dropout(x: Any, p: float = 0.5, training: bool = True, *args: Any, **_: Any)
         found.flat[0] /= 1 - p
         return [found]
 
-    return make([x], x.shape, forward, backward)
+    return make([x], x.shape, forward, backward, loose=x.node.loose, radial_back=unchanged, axis_map=same_axis)

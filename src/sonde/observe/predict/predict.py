@@ -17,17 +17,19 @@ from sonde.core.formatting import listed
 from sonde.core.generators import preserve_rng
 from sonde.observe.experiments.copies import copied, map_tensors, run_model
 from sonde.observe.predict.operations import CUSTOM, apply_module
+from sonde.observe.predict.positions import MOST
 from sonde.observe.predict.prediction import Level, PredictedModule, Prediction, Remedy
-from sonde.observe.predict.products import empirical
+from sonde.observe.predict.products import average, empirical
 from sonde.observe.predict.signal import Moments, Node, Signal, Tape, propagate_back, signals_in
-from sonde.observe.predict.weights import scaled
+from sonde.observe.predict.weights import scaled, weight_moments
 
 _WIDEST = math.log(30)  # of a factor that is tried, as a logarithm
 _TRIES = 16
 _HALVINGS = 5
-_GOOD_ENOUGH, _TOLERABLE = 2.0, 10.0  # factor between blocks
+_GOOD_ENOUGH = 2.0  # factor between blocks
 _MOST_GROUPS = 4
 _OVERFLOW = 700.0
+_MOST_DOUBT = 0.2  # of a gradient's mean square
 
 Call = tuple[str, nn.Module, Node]
 
@@ -76,7 +78,7 @@ def _run(model: nn.Module, x: Any, scales: Mapping[str, float], name: str) -> Pr
         input_rms=math.sqrt(tape.nodes[0].moments.square),
         modules=[_described(*call) for call in calls],
         blocks=_blocks(model, calls),
-        notes=[*_notes(model), *_masked(tape)],
+        notes=[*_notes(model), *_long_rows(tape), *_doubtful(calls)],
     )
 
 
@@ -96,6 +98,17 @@ def _given(x: Tensor, tape: Tape) -> Tensor:
     return Signal.of(tape.add(Node(tuple(x.shape), Moments(*empirical(x.cpu())))), tape)
 
 
+def _embedded(x: Tensor, weight: Tensor, tape: Tape) -> Tensor:
+    """Rows of an embedding: how often ids repeat is theirs, the size is that of the distribution of the weight."""
+    if isinstance(x, Signal):
+        return x
+    mean, products = empirical(x)
+    size = weight_moments(weight).square / max(float(weight.double().square().mean()), 1e-300)
+    alike = average(products[..., 0], tuple(x.shape[:-1]), range(x.dim() - 1)).flat[0] / products.flat[0]
+    node = Node(tuple(x.shape), Moments(mean * math.sqrt(size), products * size))
+    return Signal.of(tape.add(node, fresh=2 * float(alike) / x.shape[-1]), tape)
+
+
 @contextmanager
 def _recorded(model: nn.Module, tape: Tape, calls: list[Call]) -> Iterator[None]:
     """Hooks that note the output of every module, and make signals of embeddings."""
@@ -105,7 +118,7 @@ def _recorded(model: nn.Module, tape: Tape, calls: list[Call]) -> Iterator[None]
     def after(name: str) -> Callable[[nn.Module, Any, Any], Any]:
         def hook(module: nn.Module, args: Any, output: Any) -> Any:
             if isinstance(module, nn.Embedding | nn.EmbeddingBag) and isinstance(output, Tensor):
-                output = _given(output, tape)
+                output = _embedded(output, module.weight, tape)
             found = signals_in(list(output.values()) if isinstance(output, Mapping) else output)
             if found:
                 count[name] += 1
@@ -131,12 +144,13 @@ def _described(name: str, module: nn.Module, node: Node) -> PredictedModule:
     if node.undefined is not None:
         return PredictedModule(**known, undefined=node.undefined)
     parts = [float(part.flat[0]) for part in (node.gradient, node.told) if part is not None]
+    is_known = bool(parts) and math.isfinite(sum(parts)) and node.gradient_doubt < _MOST_DOUBT
     products, square = node.moments.products, node.moments.square
     two_samples = (1, *[0] * (products.ndim - 1))
     return PredictedModule(
         **known,
         signal=Level.of(square, node.spread),
-        gradient=Level.of(sum(parts), node.gradient_spread) if parts and math.isfinite(sum(parts)) else None,
+        gradient=Level.of(sum(parts), node.gradient_spread) if is_known else None,
         correlation=float(products[two_samples] / square) if products.ndim and square > 0 else None,
     )
 
@@ -178,11 +192,24 @@ def _notes(model: nn.Module) -> list[str]:
     ]
 
 
-def _masked(tape: Tape) -> list[str]:
-    rows = {len(set(node.allowed.sum(-1).flatten().tolist())) for node in tape.nodes if node.allowed is not None}
-    if not rows or max(rows) < 2:
+def _long_rows(tape: Tape) -> list[str]:
+    known = [node.rows for node in tape.nodes if node.is_weighted and node.rows is not None]
+    if all(rows.is_even or max(rows.weights.shape) <= MOST for rows in known):
         return []
-    return ["Attention is masked, so tokens differ: numbers at attention are means over tokens, and less exact."]
+    return [
+        f"Masked attention over more than {MOST} tokens counts tokens as alike, which may be a fifth off: "
+        "give a shorter batch."
+    ]
+
+
+def _doubtful(calls: Sequence[Call]) -> list[str]:
+    names = [name for name, _, node in calls if node.gradient_doubt >= _MOST_DOUBT]
+    if not names:
+        return []
+    return [
+        f"The gradient is undefined at {listed(names, 2)} (queries and keys): they are turned with their place, "
+        "and tokens differ."
+    ]
 
 
 def _with_remedy(found: Prediction, model: nn.Module, x: Any) -> Prediction:
@@ -198,7 +225,9 @@ def _with_remedy(found: Prediction, model: nn.Module, x: Any) -> Prediction:
             best = Remedy(tuple(names), pattern, factor, worst)
         if worst <= _GOOD_ENOUGH:
             break
-    return found if best is None or best.worst > _TOLERABLE else replace(found, remedy=best)
+    if best is None or best.worst <= _GOOD_ENOUGH:
+        return replace(found, remedy=best)
+    return replace(found, best_scale=best)
 
 
 def _groups(model: nn.Module) -> list[tuple[str, list[str]]]:

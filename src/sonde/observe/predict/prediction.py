@@ -84,6 +84,7 @@ class Prediction:
     blocks: list[str]  # modules that follow each other on the main path
     notes: list[str] = field(default_factory=list)
     remedy: Remedy | None = None
+    best_scale: Remedy | None = None  # where no scale keeps them within a factor 2: the one that comes nearest
 
     def __getitem__(self, name: str) -> PredictedModule:
         """A module by its name."""
@@ -127,7 +128,8 @@ class Prediction:
         if self.remedy is not None:
             said.append(f"Remedy: {self.remedy}.")
         elif self.leaves("signal") or self.leaves("gradient"):
-            said.append("No single scale of the weights keeps signal and gradient within a factor 10 between blocks.")
+            best = "" if self.best_scale is None else f"; the best is to {self.best_scale}"
+            said.append(f"No single scale of the weights keeps signal and gradient within a factor 2{best}.")
         if self.undefined:
             name, why = next(iter(self.undefined.items()))
             said.append(f"Undefined from {name} on, for {len(self.undefined)} modules: {why}.")

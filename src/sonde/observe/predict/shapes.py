@@ -1,5 +1,6 @@
 """The same entries in another shape, parts of them, and several tensors in one."""
 
+import itertools
 import math
 import operator
 from collections.abc import Callable, Sequence
@@ -11,17 +12,22 @@ from torch import Tensor
 from torch.nn import functional
 
 from sonde.observe.predict.elementwise import Handler, constant_moments, pointwise, summed_gradient
+from sonde.observe.predict.positions import MOST, AxisMap, alike, joined, reshaped_axis, same_axis
 from sonde.observe.predict.products import Products, Shape, expanded, reshaped
-from sonde.observe.predict.signal import Moments, Signal, make, result_of, unknown_result
+from sonde.observe.predict.signal import Moments, Signal, make, result_of, unchanged, unknown_result
 
 
 def _shaped(
-    x: Signal, shape: Shape, there: Callable[[Products], Products], back: Callable[[Products], Products]
+    x: Signal,
+    shape: Shape,
+    there: Callable[[Products], Products],
+    back: Callable[[Products], Products],
+    axis_map: AxisMap | None = None,
 ) -> Signal:
     """The same entries in another shape; a function of Gaussian entries stays one."""
     root = x.node.root
     if root is not None and x.node.undefined is None:
-        moved = _shaped(Signal.of(root, x.tape, x.dtype), shape, there, back)
+        moved = _shaped(Signal.of(root, x.tape, x.dtype), shape, there, back, axis_map)
         made = pointwise(moved, x.node.function)
         made.node.operand, made.node.local = x.node, back
         return made
@@ -32,7 +38,16 @@ def _shaped(
     def backward(gradient: Products, inputs: list[Moments]) -> Sequence[Products | None]:
         return [back(gradient)]
 
-    return make([x], shape, forward, backward, allowed=x.node.allowed)
+    return make(
+        [x],
+        shape,
+        forward,
+        backward,
+        allowed=x.node.allowed,
+        loose=x.node.loose,
+        radial_back=unchanged,
+        axis_map=axis_map,
+    )
 
 
 def reshape(x: Signal, *sizes: Any, **kwargs: Any) -> Signal:
@@ -43,7 +58,8 @@ def reshape(x: Signal, *sizes: Any, **kwargs: Any) -> Signal:
     wanted = tuple(sizes[0]) if len(sizes) == 1 and isinstance(sizes[0], list | tuple) else sizes
     before = tuple(x.shape)
     after = tuple(result_of(torch.reshape, (x, wanted), {}).shape)
-    return _shaped(x, after, lambda p: reshaped(p, before, after), lambda g: reshaped(g, after, before))
+    there, back = (lambda p: reshaped(p, before, after)), (lambda g: reshaped(g, after, before))
+    return _shaped(x, after, there, back, reshaped_axis(before, after))
 
 
 def reshaping(function: Any) -> Handler:
@@ -65,6 +81,7 @@ def permute(x: Signal, *dims: Any, **kwargs: Any) -> Signal:
         tuple(x.shape[axis] for axis in order),
         lambda p: p.transpose(order),
         lambda g: g.transpose(np.argsort(order)),
+        order.index,
     )
 
 
@@ -157,7 +174,8 @@ def _sliced(x: Signal, after: Shape, kinds: Sequence[str]) -> Signal:
             axis += 1
         return [gradient]
 
-    return make([x], after, forward, backward)
+    is_whole = all(kind == "keep" for kind in kinds)
+    return make([x], after, forward, backward, axis_map=same_axis if is_whole else None)
 
 
 def select(x: Signal, dim: int, index: Any) -> Any:
@@ -214,7 +232,18 @@ def cat(tensors: Any, dim: int = 0, **kwargs: Any) -> Signal:
     def backward(gradient: Products, inputs: list[Moments]) -> Sequence[Products | None]:
         return [gradient for _ in inputs]
 
-    return make(signals, shape, forward, backward)
+    made = make(signals, shape, forward, backward)
+    if made.node.undefined is None and axis < len(shape) - 1 and n <= MOST:
+        known = sides([one.node.moments for one in signals])
+        kernels = [alike(one.products, axis, count) for one, count in zip(known, counts, strict=True)]
+        made.node.kernel = axis, joined(counts, kernels, [one.mean for one in known])
+        ends = list(itertools.accumulate(counts))
+        made.node.blocks = {
+            id(one.node): (end - count, end)
+            for one, count, end in zip(tensors, counts, ends, strict=True)
+            if isinstance(one, Signal)
+        }
+    return made
 
 
 def stack(tensors: Any, dim: int = 0) -> Signal:

@@ -15,6 +15,17 @@ import torch
 from torch import Tensor
 
 from sonde.core.errors import SondeError
+from sonde.observe.predict.positions import (
+    MOST,
+    AxisMap,
+    Kernel,
+    Rows,
+    alike,
+    equalised,
+    fitted,
+    unevenness,
+    with_averages,
+)
 from sonde.observe.predict.products import Products, Shape, average
 from sonde.observe.predict.quadrature import Pointwise
 
@@ -40,11 +51,19 @@ Backward = Callable[[Products, list[Moments]], Sequence[Products | None]]
 Spread = dict[int, float]
 """First-order deviations of log(mean square): source of randomness → coefficient."""
 
+FreshBack = Callable[[Products, float], tuple[float, float]]
+"""(Gradient at the output, its overlap) → relative variance of the mean square that is new, overlap at the input."""
+
 _STEP = 1e-4
 
 
 def _none(gradient: Products, inputs: list[Moments]) -> Sequence[Products | None]:
     return [None] * len(inputs)
+
+
+def unchanged(radial: float) -> Sequence[float]:
+    """Of an operation that keeps the direction of its one operand."""
+    return [radial]
 
 
 def identity(x: Tensor) -> Tensor:
@@ -60,18 +79,36 @@ class Node:
     moments: Moments
     parents: list["Node"] = field(default_factory=list)
     backward: Backward = _none
-    fresh_back: float = 0.0  # variance that random weights add to the gradient's mean square, relative
+    overlap: float = 0.0  # mean squared correlation of two samples or tokens, beside that of their mean correlation
+    loose: float = 1.0  # how much the size of a token varies, relative to one of independent entries
+    fresh_back: "FreshBack | None" = None  # variance that weights add to the gradient's mean square; new overlap
     operand: "Node | None" = None  # of an elementwise function: told of its gradient, which goes on to the root
     local: Callable[[Products], Products] | None = None
     root: "Node | None" = None  # Gaussian entries that this is a function of
     function: Pointwise = identity
     allowed: Tensor | None = None  # scores that a mask left
+    mean_of: "tuple[Node, list[int]] | None" = None  # of a mean that keeps its axes: of what, over which axes
+    axis_map: AxisMap | None = None  # where tokens of the operands are; None: mixed
+    kernel: Kernel | None = None  # of tokens that differ
+    blocks: dict[int, tuple[int, int]] = field(default_factory=dict)  # of a concatenation: operand (`id`) → places
+    is_sum: bool = False
+    is_normalised: bool = False  # each token was divided by its own size
+    rows: Rows | None = None  # of attention: its scores, their softmax, and the product with the values
+    is_weighted: bool = False  # the last of these
+    kept: float = 1.0  # of such a product: what dropout made of the share of one place
+    scores: "Node | None" = None  # of a softmax: what it was taken of
+    values: "Node | None" = None  # of attention scores: what their softmax weighs
+    radial_back: Callable[[float], Sequence[float]] | None = None  # `gradient_radial` → that of each parent; 1 without
     undefined: str | None = None
     order: int = 0
     spread: Spread = field(default_factory=dict)
     gradient: Products | None = None
     told: Products | None = None  # by later elementwise functions
     gradient_spread: Spread = field(default_factory=dict)
+    gradient_overlap: float = 0.0
+    gradient_kernel: Kernel | None = None
+    gradient_doubt: float = 0.0  # the share that is not known to a tenth
+    gradient_radial: float = 1.0  # mean square of the gradient along the features, relative to another direction
 
     @property
     def source(self) -> "Node":
@@ -92,6 +129,8 @@ class Tape:
         self.nodes.append(node)
         if forward is not None and node.undefined is None:
             node.spread = self._inherited(node, forward)
+        if node.undefined is None:
+            _forward_kernel(node)
         if fresh > 0:
             node.spread = node.spread | {self.source(): math.sqrt(fresh)}
         return node
@@ -111,6 +150,50 @@ class Tape:
                 slope = _log_ratio(forward(moved).square, node.moments.square) / (2 * math.log1p(_STEP))
                 add_spread(found, parent.spread, slope)
         return found
+
+
+def _forward_kernel(node: Node) -> None:
+    """Give a node the kernel that follows from its operands'; where that changes averages, they change."""
+    if node.is_weighted and node.rows is not None:
+        values = node.parents[-1]
+        axis = len(node.shape) - 2
+        if node.shape[axis] <= MOST and values.shape[axis] <= MOST and (values.kernel or not node.rows.is_even):
+            matrix = node.rows.forward(_kernel_at(values, axis, values.moments.products, values.kernel), node.kept)
+            _change_averages(node, (axis, matrix))
+        return
+    known = next((parent for parent in node.parents if parent.kernel is not None), None)
+    if node.axis_map is None or known is None or known.kernel is None:
+        return
+    to, before = node.axis_map(known.kernel[0]), known.kernel[0]
+    axis = len(node.shape) if to is None else to
+    if axis >= len(node.shape) or node.shape[axis] % len(known.kernel[1]):
+        return
+    is_merged = node.shape[axis] != len(known.kernel[1])
+    same = [parent for parent in node.parents if len(parent.shape) == len(known.shape)]
+    sizes = known.shape[before], len(known.kernel[1])
+    kernels = [
+        _kernel_at(p, before, p.moments.products, p.kernel, sizes[1]) for p in same if p.shape[before] == sizes[0]
+    ]
+    if node.is_normalised and is_merged:
+        return
+    if node.is_normalised:
+        matrix = fitted(equalised(kernels[0], kernels[0]), node.moments.products, axis, node.shape[axis])
+        own = node.moments.square
+        _change_averages(node, (axis, matrix * (own / np.diagonal(matrix).mean())))
+    else:
+        matrix = np.sum(kernels, 0)
+        node.kernel = axis, fitted(matrix, node.moments.products, axis, node.shape[axis], is_sum=node.is_sum)
+
+
+def _kernel_at(node: Node, axis: int, products: Products, kernel: Kernel | None, tokens: int | None = None) -> Products:
+    """The kernel along an axis; that of tokens that are alike, where there is none."""
+    is_known = kernel is not None and kernel[0] == axis
+    return kernel[1] if kernel is not None and is_known else alike(products, axis, tokens or node.shape[axis])
+
+
+def _change_averages(node: Node, kernel: Kernel) -> None:
+    node.kernel = kernel
+    node.moments = Moments(node.moments.mean, with_averages(node.moments.products, *kernel))
 
 
 def add_spread(to: Spread, spread: Spread, weight: float) -> None:
@@ -141,13 +224,19 @@ def _pass_back(tape: Tape, node: Node, gradient: Products) -> None:
     if node.operand is not None and node.local is not None:
         told = node.local(gradient)
         node.operand.told = told if node.operand.told is None else node.operand.told + told
+        if not node.operand.gradient_spread:
+            node.operand.gradient_spread = node.gradient_spread
     inputs = [parent.moments for parent in node.parents]
     if node.undefined is not None:
         for parent in node.parents:
             parent.gradient = np.full(parent.moments.products.shape, np.nan)
         return
-    fresh = {tape.source(): math.sqrt(node.fresh_back)} if node.fresh_back > 0 else {}
+    new, overlap = (
+        (0.0, node.gradient_overlap) if node.fresh_back is None else node.fresh_back(gradient, node.gradient_overlap)
+    )
+    fresh = {tape.source(): math.sqrt(new)} if new > 0 else {}
     parts = node.backward(gradient, inputs)
+    radial = [1.0] * len(parts) if node.radial_back is None else node.radial_back(node.gradient_radial)
     for place, (parent, part) in enumerate(zip(node.parents, parts, strict=True)):
         if part is None:
             continue
@@ -161,10 +250,60 @@ def _pass_back(tape: Tape, node: Node, gradient: Products) -> None:
                 assert again is not None
                 slope = _log_ratio(again.flat[0], part.flat[0]) / (2 * math.log1p(_STEP))
                 add_spread(spread, source.spread, slope)
-        _accumulate(parent, part, spread)
+        kernel = _kernel_back(node, gradient, parent, part)
+        doubt = 1.0 if _is_doubtful(node) else node.gradient_doubt
+        if kernel is not None and parent.shape[kernel[0]] == len(kernel[1]):
+            part = with_averages(part, *kernel)
+        _accumulate_kernel(parent, part, kernel)
+        _accumulate(parent, part, spread, overlap, radial[place], doubt)
 
 
-def _accumulate(parent: Node, part: Products, spread: Spread) -> None:
+def _kernel_back(node: Node, gradient: Products, parent: Node, part: Products) -> Kernel | None:
+    """The kernel of the gradient that a node sends to an operand."""
+    if node.is_weighted and node.rows is not None:
+        axis = len(node.shape) - 2
+        is_even = node.rows.is_even and node.gradient_kernel is None
+        if node.shape[axis] > MOST or node.parents[-1].shape[axis] > MOST:
+            return None
+        given = _kernel_at(node, axis, gradient, node.gradient_kernel)
+        if parent is node.parents[-1]:
+            return None if is_even else (axis, node.rows.backward(given, node.kept))
+        node.rows.gradient = given.diagonal() / given.diagonal().mean()
+        return None
+    if node.blocks and node.gradient_kernel is not None:
+        axis, (start, end) = node.gradient_kernel[0], node.blocks[id(parent)]
+        return axis, node.gradient_kernel[1][start:end, start:end]
+    if node.axis_map is None or (node.gradient_kernel is None and not (node.is_normalised and parent.kernel)):
+        return None
+    for axis in range(len(parent.shape)):
+        to = node.axis_map(axis)
+        known = node.gradient_kernel or (parent.kernel if node.is_normalised else None)
+        if known is None or to is None or to >= len(node.shape) or parent.shape[axis] % len(known[1]):
+            continue
+        if to == (known[0] if known is node.gradient_kernel else node.axis_map(known[0])):
+            given = _kernel_at(node, to, gradient, node.gradient_kernel, len(known[1]))
+            matrix = fitted(given, part, axis, parent.shape[axis])
+            if node.is_normalised and parent.kernel is not None and parent.kernel[0] == axis:
+                matrix = equalised(matrix, parent.kernel[1])
+            return axis, matrix
+    return None
+
+
+def _accumulate_kernel(parent: Node, part: Products, kernel: Kernel | None) -> None:
+    known = parent.gradient_kernel
+    if known is None and kernel is None:
+        return
+    axis, matrix = known or kernel or (0, part)
+    before = 0.0 if parent.gradient is None else _kernel_at(parent, axis, parent.gradient, known, len(matrix))
+    parent.gradient_kernel = axis, before + _kernel_at(parent, axis, part, kernel, len(matrix))
+
+
+def _is_doubtful(node: Node) -> bool:
+    """Whether these are scores of tokens that differ, by keys that were turned with their place."""
+    return node.values is not None and node.values.kernel is not None and node.parents[-1].kernel is None
+
+
+def _accumulate(parent: Node, part: Products, spread: Spread, overlap: float, radial: float, doubt: float) -> None:
     """Add one contribution: contributions of different paths are independent."""
     before = 0.0 if parent.gradient is None else float(parent.gradient.flat[0])
     parent.gradient = part if parent.gradient is None else parent.gradient + part
@@ -174,22 +313,31 @@ def _accumulate(parent: Node, part: Products, spread: Spread) -> None:
         add_spread(mixed, parent.gradient_spread, before / total)
         add_spread(mixed, spread, float(part.flat[0]) / total)
         parent.gradient_spread = mixed
+        shares = before / total, float(part.flat[0]) / total
+        parent.gradient_overlap = shares[0] ** 2 * parent.gradient_overlap + shares[1] ** 2 * overlap
+        parent.gradient_doubt = shares[0] * parent.gradient_doubt + shares[1] * doubt
+        parent.gradient_radial = shares[0] * parent.gradient_radial + shares[1] * radial
 
 
-def mean_squared_correlation(moments: Moments, sizes: Shape, features: Sequence[int] = (), fan: float = 0) -> float:
+def mean_squared_correlation(
+    moments: Moments, sizes: Shape, features: Sequence[int], overlap: float, kernel: Kernel | None = None
+) -> float:
     """The mean over all pairs of entries of their squared correlation: 1/n for n independent entries.
 
-    Random inputs of `fan` entries have a mean squared correlation of 1/fan even where their mean correlation is 0.  It
-    counts for pairs that are the same along the feature axes.
+    Random vectors of n entries have a mean squared correlation of 1/n even where their mean correlation is 0, and more
+    behind several layers: the overlap.  It counts for pairs that are the same along the feature axes.
     """
     mean_square = moments.mean**2
     scale = moments.square - mean_square
     if not scale > 0:
         return 1.0
     squares = np.clip((moments.products - mean_square) / scale, -1, 1) ** 2
-    if fan:
-        same = [0 if axis in features else slice(None) for axis in range(squares.ndim)]
-        squares[tuple(same)] += (1 - squares[tuple(same)]) / fan
+    same = tuple(0 if axis in features else slice(None) for axis in range(squares.ndim))
+    squares[same] += (1 - squares[same]) * min(overlap, 1.0)
+    if kernel is not None and sizes[kernel[0]] == len(kernel[1]):
+        squares = np.moveaxis(squares.copy(), kernel[0], 0)
+        squares[0] *= unevenness(kernel[1])
+        squares = np.moveaxis(squares, 0, kernel[0])
     return float(average(squares, sizes, range(len(sizes))).flat[0])
 
 
@@ -281,7 +429,15 @@ def make(
     backward: Backward,
     *,
     fresh: float = 0.0,
+    overlap: float | None = None,
+    loose: float = 1.0,
     allowed: Tensor | None = None,
+    radial_back: Callable[[float], Sequence[float]] | None = None,
+    axis_map: AxisMap | None = None,
+    is_normalised: bool = False,
+    is_sum: bool = False,
+    rows: Rows | None = None,
+    kept: float = 1.0,
 ) -> Signal:
     """A signal of this shape from its moments; `fresh` is the variance that random weights add."""
     tape, parents, sizes = inputs[0].tape, [x.node for x in inputs], tuple(shape)
@@ -289,5 +445,9 @@ def make(
     if bad is not None:
         return undefined_signal(tape, sizes, str(bad.undefined), parents)
     moments = forward([parent.moments for parent in parents])
-    node = Node(sizes, moments, parents, backward, allowed=allowed)
+    overlap = max(parent.overlap for parent in parents) if overlap is None else overlap
+    node = Node(sizes, moments, parents, backward, overlap=overlap, allowed=allowed, radial_back=radial_back)
+    node.axis_map, node.is_normalised, node.rows, node.kept = axis_map, is_normalised, rows, kept
+    node.loose = loose
+    node.is_weighted, node.is_sum = rows is not None, is_sum
     return Signal.of(tape.add(node, forward, fresh), tape, inputs[0].dtype)
